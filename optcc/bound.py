@@ -1,0 +1,82 @@
+"""A lower bound and its certificate, as values, and the check of the certificate against the cluster itself.
+
+The check knows the two facts (what crosses a cut; how many transfers an element needs) and nothing of how
+the bound was found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from optcc.cluster import Cluster
+from optcc.errors import CertificateError
+
+Kind = Literal["cut", "traffic", "trivial"]
+Direction = Literal["out", "in"]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Why no AllReduce is faster: at least `nbytes` must pass ports that carry `rate` bytes per second in all.
+
+    `ranks` are indices. kind "cut": one rank, through whose ports n bytes must pass (proof id ``cut``);
+    "traffic": all ranks, whose ports must pass 2(P-1)n bytes together (proof id ``traffic``);
+    "trivial": a single rank, nothing to send.
+    """
+
+    kind: Kind
+    direction: Direction
+    ranks: tuple[int, ...]
+    nbytes: int
+    rate: Fraction
+
+    @property
+    def seconds(self) -> Fraction:
+        """The time the certificate proves necessary."""
+        return self.nbytes / self.rate if self.nbytes else Fraction(0)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """`seconds` no AllReduce of `nbytes` per rank can beat (fluid limit), against the fault-free cluster's.
+
+    `fault_free_s` is the same bound before any failure; `bottleneck` names the certificate in words.
+    """
+
+    nbytes: int
+    seconds: Fraction
+    fault_free_s: Fraction
+    bottleneck: str
+    certificate: Certificate
+
+    @property
+    def overhead(self) -> Fraction:
+        """seconds / fault_free_s - 1: what the failures cost at best."""
+        return self.seconds / self.fault_free_s - 1 if self.fault_free_s else Fraction(0)
+
+
+def check_certificate(cluster: Cluster, bound: Bound) -> None:
+    """Raise CertificateError unless `bound.certificate` proves `bound.seconds` on `cluster`, exactly."""
+    ranks, cert = cluster.ranks, bound.certificate
+    if any(not 0 <= r < len(ranks) for r in cert.ranks) or len(set(cert.ranks)) != len(cert.ranks):
+        raise CertificateError(f"certificate names ranks {cert.ranks}, the cluster has 0..{len(ranks) - 1}")
+    rates = [r.out_rate if cert.direction == "out" else r.in_rate for r in ranks]
+    rate = sum((rates[r] for r in cert.ranks), Fraction(0))
+    if cert.kind == "trivial":
+        demand, scope = 0, len(ranks) == 1
+    elif cert.kind == "cut":
+        demand, scope = bound.nbytes, len(cert.ranks) == 1 and len(ranks) > 1
+    else:
+        demand, scope = 2 * (len(ranks) - 1) * bound.nbytes, len(cert.ranks) == len(ranks)
+    if not scope:
+        raise CertificateError(f"a {cert.kind} certificate cannot be about {len(cert.ranks)} of {len(ranks)} ranks")
+    if cert.rate != rate:
+        raise CertificateError(f"certificate claims {cert.rate} B/s {cert.direction}, the cluster has {rate}")
+    if cert.nbytes != demand:
+        raise CertificateError(f"certificate claims {cert.nbytes} bytes must pass, {cert.kind} proves {demand}")
+    if demand and not rate:
+        raise CertificateError("the certificate divides by a rate of zero")
+    if bound.seconds != cert.seconds:
+        raise CertificateError(f"bound is {bound.seconds} s, the certificate proves {cert.seconds} s")

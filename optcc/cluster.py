@@ -1,0 +1,202 @@
+"""The cluster as values: servers, NICs, rails, NVLink. Frozen; a failure is a function to a new cluster.
+
+Rates are exact (`Fraction`, bytes per second) so that bounds and shares are exact until they are printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from optcc.errors import InputError
+
+Number = int | Fraction
+
+
+@dataclass(frozen=True)
+class Nic:
+    """One network interface: full duplex, `out_rate` and `in_rate` in bytes per second (0 means dead)."""
+
+    name: str
+    out_rate: Fraction
+    in_rate: Fraction
+    rail: int | None = None
+    gpu: int | None = None  # the GPU it sits beside, where known
+
+    def __post_init__(self) -> None:
+        for side, rate in (("out_rate", self.out_rate), ("in_rate", self.in_rate)):
+            if rate < 0:
+                raise InputError("negative rate", where=f"{self.name}.{side}", expected="0 or more", got=str(rate))
+        object.__setattr__(self, "out_rate", Fraction(self.out_rate))
+        object.__setattr__(self, "in_rate", Fraction(self.in_rate))
+
+    @property
+    def alive(self) -> bool:
+        """Able to carry traffic in at least one direction."""
+        return self.out_rate > 0 or self.in_rate > 0
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server: its NICs, its GPU count, and the rate of one GPU's NVLink port each way (0: none described)."""
+
+    name: str
+    nics: tuple[Nic, ...]
+    gpus: int = 1
+    nvlink_rate: Fraction = field(default=Fraction(0))
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for nic in self.nics:
+            if nic.name in seen:
+                raise InputError("two NICs of one name", where=self.name, expected="unique NIC names", got=nic.name)
+            seen.add(nic.name)
+        if self.gpus < 1:
+            raise InputError("no GPU", where=self.name, expected="gpus >= 1", got=self.gpus)
+
+    @property
+    def out_rate(self) -> Fraction:
+        """Sum of live NIC rates out of the server, bytes per second."""
+        return sum((nic.out_rate for nic in self.nics), Fraction(0))
+
+    @property
+    def in_rate(self) -> Fraction:
+        """Sum of live NIC rates into the server, bytes per second."""
+        return sum((nic.in_rate for nic in self.nics), Fraction(0))
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A participant of the collective and the NICs that are its own: (index into the server's NICs, Nic)."""
+
+    index: int
+    name: str
+    server: int
+    nics: tuple[Nic, ...]
+
+    @property
+    def out_rate(self) -> Fraction:
+        """Sum of the rank's NIC rates out, bytes per second."""
+        return sum((nic.out_rate for nic in self.nics), Fraction(0))
+
+    @property
+    def in_rate(self) -> Fraction:
+        """Sum of the rank's NIC rates in, bytes per second."""
+        return sum((nic.in_rate for nic in self.nics), Fraction(0))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Servers on one non-blocking fabric. `pristine` is what the cluster was before any failure.
+
+    Examples
+    --------
+    >>> healthy = Cluster.uniform(servers=4, nics=8, rate=Fraction(50_000_000_000))
+    >>> healthy.degrade("server1/nic0").servers[1].out_rate
+    Fraction(350000000000, 1)
+    """
+
+    servers: tuple[Server, ...]
+    pristine: Cluster | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.servers:
+            raise InputError("no server", where="cluster", expected="at least one server", got=0)
+        seen: set[str] = set()
+        for server in self.servers:
+            if server.name in seen:
+                raise InputError(
+                    "two servers of one name", where="cluster", expected="unique server names", got=server.name
+                )
+            seen.add(server.name)
+
+    @classmethod
+    def uniform(
+        cls, *, servers: int, nics: int = 1, rate: Number, gpus: int | None = None, nvlink_rate: Number = 0
+    ) -> Cluster:
+        """`servers` equal servers server0.. with NICs nic0.. of `rate` bytes per second each way, one NIC a rail."""
+        _at_least_one(servers, "servers")
+        _at_least_one(nics, "nics")
+        ports = tuple(Nic(f"nic{i}", Fraction(rate), Fraction(rate), rail=i, gpu=i) for i in range(nics))
+        one = Server("server0", ports, gpus or nics, Fraction(nvlink_rate))
+        return cls((one,)).replicate(servers)
+
+    def replicate(self, count: int) -> Cluster:
+        """A one-server cluster as `count` copies named server0, server1, ..."""
+        _at_least_one(count, "--servers")
+        if len(self.servers) != 1:
+            raise InputError(
+                "only a one-server topology can be replicated",
+                where="--servers",
+                expected="a topology of 1 server",
+                got=f"{len(self.servers)} servers",
+                hint="Drop --servers; the file already describes the whole cluster.",
+            )
+        return Cluster(tuple(replace(self.servers[0], name=f"server{i}") for i in range(count)))
+
+    def degrade(self, nic: str, left: Number | float = 0) -> Cluster:
+        """A cluster in which NIC ``"server1/mlx5_0"`` keeps the fraction `left` of its present rates.
+
+        Raises InputError for an unknown server or NIC, or `left` outside [0, 1].
+        """
+        server_name, slash, nic_name = nic.partition("/")
+        if not slash or not server_name or not nic_name:
+            raise InputError("not a NIC", where=nic, expected="SERVER/NIC, such as server1/mlx5_0", got=nic)
+        fraction = Fraction(str(left)) if isinstance(left, float) else Fraction(left)
+        if not 0 <= fraction <= 1:
+            raise InputError("fraction left out of range", where=nic, expected="0 to 1", got=str(left))
+        s = _index(server_name, [x.name for x in self.servers], "server", "the cluster")
+        server = self.servers[s]
+        i = _index(nic_name, [x.name for x in server.nics], "NIC", server_name)
+        hurt = replace(
+            server.nics[i], out_rate=server.nics[i].out_rate * fraction, in_rate=server.nics[i].in_rate * fraction
+        )
+        nics = (*server.nics[:i], hurt, *server.nics[i + 1 :])
+        servers = (*self.servers[:s], replace(server, nics=nics), *self.servers[s + 1 :])
+        return Cluster(servers, pristine=self.fault_free)
+
+    @property
+    def fault_free(self) -> Cluster:
+        """The cluster as it was before every `degrade`."""
+        return self.pristine or self
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """The participants: one rank per server, owning all its NICs."""
+        return tuple(Rank(i, s.name, i, s.nics) for i, s in enumerate(self.servers))
+
+    def scaled(self, factor: Number) -> Cluster:
+        """The same cluster with every NIC and NVLink rate times `factor`."""
+
+        def scale(cluster: Cluster) -> tuple[Server, ...]:
+            return tuple(
+                replace(
+                    s,
+                    nics=tuple(replace(n, out_rate=n.out_rate * factor, in_rate=n.in_rate * factor) for n in s.nics),
+                    nvlink_rate=s.nvlink_rate * factor,
+                )
+                for s in cluster.servers
+            )
+
+        pristine = Cluster(scale(self.pristine)) if self.pristine else None
+        return Cluster(scale(self), pristine=pristine)
+
+
+def _at_least_one(count: int, where: str) -> None:
+    if not 1 <= count <= 65536:
+        raise InputError("count out of range", where=where, expected="1 to 65536", got=count)
+
+
+def _index(name: str, names: list[str], what: str, where: str) -> int:
+    if name not in names:
+        shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+        raise InputError(f"no such {what} in {where}", where=name, expected=f"one of {shown}", got=name)
+    return names.index(name)
+
+
+def degrade_all(cluster: Cluster, failures: Iterable[tuple[str, Number | float]]) -> Cluster:
+    """Apply several (NIC, fraction left) failures in order."""
+    for nic, left in failures:
+        cluster = cluster.degrade(nic, left)
+    return cluster

@@ -1,0 +1,4 @@
+"""Making it happen: schedules executed on real buffers."""
+
+if __name__ != "optcc.runtime":
+    raise ImportError(f"import optcc.runtime, not {__name__}: a second copy of every class would follow")
