@@ -25,6 +25,7 @@ class Nic:
     gpu: int | None = None  # the GPU it sits beside, where known
 
     def __post_init__(self) -> None:
+        _check_name(self.name, "NIC")
         for side, rate in (("out_rate", self.out_rate), ("in_rate", self.in_rate)):
             if rate < 0:
                 raise InputError("negative rate", where=f"{self.name}.{side}", expected="0 or more", got=str(rate))
@@ -39,14 +40,16 @@ class Nic:
 
 @dataclass(frozen=True)
 class Server:
-    """A server: its NICs, its GPU count, and the rate of one GPU's NVLink port each way (0: none described)."""
+    """A server: its NICs, its GPU count, the rate of one GPU's NVLink port each way (0: none described), its pod."""
 
     name: str
     nics: tuple[Nic, ...]
     gpus: int = 1
     nvlink_rate: Fraction = field(default=Fraction(0))
+    pod: str | None = None
 
     def __post_init__(self) -> None:
+        _check_name(self.name, "server")
         seen: set[str] = set()
         for nic in self.nics:
             if nic.name in seen:
@@ -54,6 +57,11 @@ class Server:
             seen.add(nic.name)
         if self.gpus < 1:
             raise InputError("no GPU", where=self.name, expected="gpus >= 1", got=self.gpus)
+
+    def gpu_of(self, nic: int) -> int:
+        """The GPU that NIC number `nic` sits beside: as described, else dealt out evenly in order."""
+        home = self.nics[nic].gpu
+        return home if home is not None else nic * self.gpus // len(self.nics)
 
     @property
     def out_rate(self) -> Fraction:
@@ -64,6 +72,33 @@ class Server:
     def in_rate(self) -> Fraction:
         """Sum of live NIC rates into the server, bytes per second."""
         return sum((nic.in_rate for nic in self.nics), Fraction(0))
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """What joins the NICs. The default is one non-blocking fabric.
+
+    rails : a NIC reaches NICs of its own rail only (each rail is a non-blocking plane)
+    spine : with rails, what joins them: a rail's link to the spine carries its NICs' rates over this factor; None:
+    nothing
+    pod_oversubscription : a pod's uplink carries its NICs' rates over this factor; None: pods do not limit anything
+    """
+
+    rails: bool = False
+    spine: Fraction | None = None
+    pod_oversubscription: Fraction | None = None
+
+    def __post_init__(self) -> None:
+        for name, factor in (("spine", self.spine), ("pod_oversubscription", self.pod_oversubscription)):
+            if factor is not None and not 0 < factor <= 10**6:
+                raise InputError("factor out of range", where=f"fabric.{name}", expected="above 0", got=str(factor))
+        if self.spine is not None and not self.rails:
+            raise InputError("a spine without rails", where="fabric.spine", expected="rails: true", got="rails: false")
+
+    @property
+    def flat(self) -> bool:
+        """Nothing but NICs limits anything."""
+        return not self.rails and self.pod_oversubscription is None
 
 
 @dataclass(frozen=True)
@@ -88,7 +123,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Servers on one non-blocking fabric. `pristine` is what the cluster was before any failure.
+    """Servers on a fabric. `pristine` is what the cluster was before any failure; `gpu_ranks` makes every GPU a rank.
 
     Examples
     --------
@@ -99,6 +134,8 @@ class Cluster:
 
     servers: tuple[Server, ...]
     pristine: Cluster | None = field(default=None, repr=False)
+    fabric: Fabric = Fabric()
+    gpu_ranks: bool = False
 
     def __post_init__(self) -> None:
         if not self.servers:
@@ -118,8 +155,11 @@ class Cluster:
         """`servers` equal servers server0.. with NICs nic0.. of `rate` bytes per second each way, one NIC a rail."""
         _at_least_one(servers, "servers")
         _at_least_one(nics, "nics")
-        ports = tuple(Nic(f"nic{i}", Fraction(rate), Fraction(rate), rail=i, gpu=i) for i in range(nics))
-        one = Server("server0", ports, gpus or nics, Fraction(nvlink_rate))
+        gpus = nics if gpus is None else gpus
+        _at_least_one(gpus, "gpus")
+        rate = Fraction(rate)
+        ports = tuple(Nic(f"nic{i}", rate, rate, rail=i, gpu=i * gpus // nics) for i in range(nics))
+        one = Server("server0", ports, gpus, Fraction(nvlink_rate))
         return cls((one,)).replicate(servers)
 
     def replicate(self, count: int) -> Cluster:
@@ -133,7 +173,8 @@ class Cluster:
                 got=f"{len(self.servers)} servers",
                 hint="Drop --servers; the file already describes the whole cluster.",
             )
-        return Cluster(tuple(replace(self.servers[0], name=f"server{i}") for i in range(count)))
+        check_nic_count(count * len(self.servers[0].nics), "--servers")
+        return replace(self, servers=tuple(replace(self.servers[0], name=f"server{i}") for i in range(count)))
 
     def degrade(self, nic: str, left: Number | float = 0) -> Cluster:
         """A cluster in which NIC ``"server1/mlx5_0"`` keeps the fraction `left` of its present rates.
@@ -143,9 +184,9 @@ class Cluster:
         server_name, slash, nic_name = nic.partition("/")
         if not slash or not server_name or not nic_name:
             raise InputError("not a NIC", where=nic, expected="SERVER/NIC, such as server1/mlx5_0", got=nic)
-        fraction = Fraction(str(left)) if isinstance(left, float) else Fraction(left)
-        if not 0 <= fraction <= 1:
+        if not 0 <= left <= 1:
             raise InputError("fraction left out of range", where=nic, expected="0 to 1", got=str(left))
+        fraction = Fraction(str(left)) if isinstance(left, float) else Fraction(left)
         s = _index(server_name, [x.name for x in self.servers], "server", "the cluster")
         server = self.servers[s]
         i = _index(nic_name, [x.name for x in server.nics], "NIC", server_name)
@@ -154,7 +195,7 @@ class Cluster:
         )
         nics = (*server.nics[:i], hurt, *server.nics[i + 1 :])
         servers = (*self.servers[:s], replace(server, nics=nics), *self.servers[s + 1 :])
-        return Cluster(servers, pristine=self.fault_free)
+        return replace(self, servers=servers, pristine=self.fault_free)
 
     @property
     def fault_free(self) -> Cluster:
@@ -163,8 +204,15 @@ class Cluster:
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
-        """The participants: one rank per server, owning all its NICs."""
-        return tuple(Rank(i, s.name, i, s.nics) for i, s in enumerate(self.servers))
+        """The participants: one rank per server, owning all its NICs, or one per GPU, owning the NICs beside it."""
+        if not self.gpu_ranks:
+            return tuple(Rank(i, s.name, i, s.nics) for i, s in enumerate(self.servers))
+        owned = [
+            (s, f"{server.name}/gpu{g}", tuple(nic for i, nic in enumerate(server.nics) if server.gpu_of(i) == g))
+            for s, server in enumerate(self.servers)
+            for g in range(server.gpus)
+        ]
+        return tuple(Rank(r, name, s, nics) for r, (s, name, nics) in enumerate(owned))
 
     def scaled(self, factor: Number) -> Cluster:
         """The same cluster with every NIC and NVLink rate times `factor`."""
@@ -179,8 +227,25 @@ class Cluster:
                 for s in cluster.servers
             )
 
-        pristine = Cluster(scale(self.pristine)) if self.pristine else None
-        return Cluster(scale(self), pristine=pristine)
+        pristine = replace(self.pristine, servers=scale(self.pristine)) if self.pristine else None
+        return replace(self, servers=scale(self), pristine=pristine)
+
+
+MAX_NICS = 2**20
+"""In all servers together: beyond any cluster that exists, and few enough to hold in memory."""
+
+
+def check_nic_count(count: int, where: str) -> None:
+    """Raise InputError for more NICs in all than `MAX_NICS`."""
+    if count > MAX_NICS:
+        raise InputError("too many NICs in all", where=where, expected=f"at most {MAX_NICS}", got=count)
+
+
+def _check_name(name: str, what: str) -> None:
+    # Names are written SERVER/NIC=FRACTION on the command line and shown on terminals and in figures.
+    if not (isinstance(name, str) and 0 < len(name) <= 255 and name.isprintable() and not set(name) & set(" /=")):
+        expected = "1 to 255 printable characters without space, '/' and '='"
+        raise InputError(f"not a {what} name", where=what, expected=expected, got=str(name)[:255])
 
 
 def _at_least_one(count: int, where: str) -> None:

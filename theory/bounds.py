@@ -69,7 +69,7 @@ def _in_words(cluster: Cluster, cert: Certificate) -> str:
         return "nothing: a single rank has nothing to send"
     way = "send" if cert.direction == "out" else "receive"
     if cert.kind == "traffic":
-        return f"all {len(cert.ranks)} servers together, which {way} {format_rate(cert.rate)}"
+        return f"the traffic of all {len(cert.ranks)} servers, whose NICs together {way} {format_rate(cert.rate)}"
     server = cluster.servers[cluster.ranks[cert.ranks[0]].server]
     live = sum(nic.alive for nic in server.nics)
     return f"{server.name}, which can {way} {format_rate(cert.rate)} on {live} of {len(server.nics)} NICs"

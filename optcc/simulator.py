@@ -43,6 +43,8 @@ def stripes_of(schedule: Schedule) -> Stripes:
     rows, outs, intos, lengths = [], [], [], []
     for index, route in enumerate(schedule.routes):
         mine = np.flatnonzero(schedule.route == index)
+        if not len(mine):
+            continue
         sizes, inverse = np.unique(schedule.length[mine], return_inverse=True)
         cuts = np.array([np.diff(route.cuts(int(size))) for size in sizes], np.int64).reshape(len(sizes), -1)
         rows.append(np.repeat(mine, len(route.lanes)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -21,6 +22,7 @@ from optcc.schedule.columns import Schedule
 from optcc.schedule.nested import Ordering, lower
 
 VERSION = 1
+_EXACT = re.compile(r"[0-9]{1,60}(/[0-9]{1,60})?")
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,21 @@ class Plan:
         # A ring in cluster order, as libraries build it: the order of strength does not matter to it.
         return replace(self, family="ring", shares=shares, order=tuple(range(ranks)))
 
+    def scaled(self, factor: Fraction) -> Plan:
+        """The same plan on a cluster whose rates are all times `factor`: shares stay, seconds are divided by it."""
+        bound = self.bound
+        certificate = replace(bound.certificate, rate=bound.certificate.rate * factor)
+        return replace(
+            self,
+            cluster=self.cluster.scaled(factor),
+            bound=replace(
+                bound,
+                seconds=bound.seconds / factor,
+                fault_free_s=bound.fault_free_s / factor,
+                certificate=certificate,
+            ),
+        )
+
     @cached_property
     def plan_id(self) -> str:
         """Sixteen hex digits that name this plan's content."""
@@ -133,11 +150,12 @@ class Plan:
             )
         try:
             plan = cls._from_content(raw)
-        except InputError:
-            raise
+        except InputError as error:
+            place = f"{where}: {error.where}" if error.where else where
+            raise InputError(error.what, where=place, expected=error.expected, got=error.got, hint=error.hint) from None
         except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             raise InputError(
-                "not an intact plan", where=where, expected="the fields of optcc plan", got=repr(error)
+                "not an intact plan", where=where, expected="the fields of optcc plan", got=repr(error)[:200]
             ) from None
         if raw.get("plan_id") != plan.plan_id:
             raise InputError(
@@ -153,20 +171,20 @@ class Plan:
     def _from_content(cls, raw: dict[str, Any]) -> Plan:
         cert = raw["bound"]["certificate"]
         certificate = Certificate(
-            cert["kind"], cert["direction"], tuple(cert["ranks"]), cert["nbytes"], Fraction(cert["rate"])
+            cert["kind"], cert["direction"], tuple(cert["ranks"]), cert["nbytes"], _fraction(cert["rate"])
         )
         pristine = Cluster(_servers_in(raw["pristine"])) if raw["pristine"] else None
         plan = cls(
             cluster=Cluster(_servers_in(raw["cluster"]), pristine=pristine),
             bound=Bound(
                 raw["nbytes"],
-                Fraction(raw["bound"]["seconds"]),
-                Fraction(raw["bound"]["fault_free_s"]),
+                _fraction(raw["bound"]["seconds"]),
+                _fraction(raw["bound"]["fault_free_s"]),
                 raw["bound"]["bottleneck"],
                 certificate,
             ),
             family=raw["family"],
-            shares=tuple((item["ring"], Fraction(item["share"])) for item in raw["shares"]),
+            shares=tuple((item["ring"], _fraction(item["share"])) for item in raw["shares"]),
             order=tuple(raw["order"]),
             segments=raw["segments"],
             orderings=tuple(Ordering(o) for o in raw["orderings"]),
@@ -181,7 +199,7 @@ def check_plan(plan: Plan) -> None:
 
     def demand(holds: bool, where: str, expected: str, got: object) -> None:
         if not holds:
-            raise InputError("plan does not fit its cluster", where=where, expected=expected, got=str(got))
+            raise InputError("plan does not fit its cluster", where=where, expected=expected, got=str(got)[:200])
 
     demand(sorted(plan.order) == list(range(ranks)), "order", f"each of 0..{ranks - 1} once", plan.order)
     demand(isinstance(plan.segments, int) and 1 <= plan.segments <= MAX_SEGMENTS, "segments", SEGMENTS, plan.segments)
@@ -268,9 +286,16 @@ def _servers_in(raw: list[dict[str, Any]]) -> tuple[Server, ...]:
     return tuple(
         Server(
             name=s["name"],
-            nics=tuple(Nic(n["name"], Fraction(n["out"]), Fraction(n["in"]), n["rail"], n["gpu"]) for n in s["nics"]),
+            nics=tuple(Nic(n["name"], _fraction(n["out"]), _fraction(n["in"]), n["rail"], n["gpu"]) for n in s["nics"]),
             gpus=s["gpus"],
-            nvlink_rate=Fraction(s["nvlink_rate"]),
+            nvlink_rate=_fraction(s["nvlink_rate"]),
         )
         for s in raw
     )
+
+
+def _fraction(text: object) -> Fraction:
+    """An exact number as plans write it, "3/5". Exponents are not taken: one could be made to fill the memory."""
+    if not isinstance(text, str) or not _EXACT.fullmatch(text):
+        raise ValueError(f"not an exact number: {str(text)[:60]}")
+    return Fraction(text)

@@ -1,0 +1,91 @@
+"""optcc: how fast AllReduce can be on a degraded GPU cluster, which schedule gets there, and whether it does.
+
+>>> import optcc
+>>> from fractions import Fraction
+>>> cluster = optcc.Cluster.uniform(servers=8, nics=8, rate=Fraction(50_000_000_000))
+>>> hurt = cluster.degrade("server1/nic0")
+>>> round(float(optcc.lower_bound(hurt, 2**30).overhead), 4)
+0.0159
+>>> plan = optcc.plan(hurt, 2**30)
+>>> optcc.verify(plan.schedule()).transfers
+26880
+
+Names are loaded on first use, so that a process that only runs schedules imports numpy and nothing else.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from optcc.api import lower_bound, plan, run
+    from optcc.bound import Bound, Certificate, check_certificate
+    from optcc.cluster import Cluster, Nic, Rank, Server
+    from optcc.discover import load_topology
+    from optcc.errors import InfeasibleError, InputError, OptccError, VerifyError
+    from optcc.plans import Plan
+    from optcc.schedule import Schedule
+    from optcc.simulator import Simulation, simulate
+    from optcc.verifier import Verified, verify
+
+_HOME = {
+    "Bound": "bound",
+    "Certificate": "bound",
+    "Cluster": "cluster",
+    "InfeasibleError": "errors",
+    "InputError": "errors",
+    "Nic": "cluster",
+    "OptccError": "errors",
+    "Plan": "plans",
+    "Rank": "cluster",
+    "Schedule": "schedule",
+    "Server": "cluster",
+    "Simulation": "simulator",
+    "Verified": "verifier",
+    "VerifyError": "errors",
+    "check_certificate": "bound",
+    "load_topology": "discover",
+    "lower_bound": "api",
+    "plan": "api",
+    "run": "api",
+    "simulate": "simulator",
+    "verify": "verifier",
+}
+
+__all__ = [
+    "Bound",
+    "Certificate",
+    "Cluster",
+    "InfeasibleError",
+    "InputError",
+    "Nic",
+    "OptccError",
+    "Plan",
+    "Rank",
+    "Schedule",
+    "Server",
+    "Simulation",
+    "Verified",
+    "VerifyError",
+    "check_certificate",
+    "load_topology",
+    "lower_bound",
+    "plan",
+    "run",
+    "simulate",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'optcc' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"optcc.{_HOME[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,81 @@
+"""The verbs that need theory or runtime, joined to the core here and nowhere else (the command line calls these)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from optcc.bound import Bound
+from optcc.cluster import Cluster
+from optcc.plans import Plan, make_plan
+
+if TYPE_CHECKING:
+    from optcc.runtime import RunResult
+
+LOCAL_RATE = Fraction(125_000_000)
+"""Bytes per second (1 Gb/s) of the fastest rank on the local transport: two cores keep emulated NICs on time at it."""
+
+
+def lower_bound(cluster: Cluster, nbytes: int) -> Bound:
+    """The least time of an AllReduce of `nbytes` bytes per rank, and its certificate. See `optcc.theory.bounds`."""
+    from optcc.theory import lower_bound
+
+    return lower_bound(cluster, nbytes)
+
+
+def plan(cluster: Cluster, nbytes: int, *, segments: int | None = None) -> Plan:
+    """The plan that reaches the bound: nested rings with closed-form shares. See `optcc.plans.make_plan`."""
+    from optcc.theory import nested_shares
+
+    bound = lower_bound(cluster, nbytes)
+    shares = nested_shares([min(rank.out_rate, rank.in_rate) for rank in cluster.ranks])
+    return make_plan(cluster, bound, shares, segments=segments)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What `run` measured, beside the bound of what it ran.
+
+    plan : the plan as run, its rates `slowdown` times below those of the plan asked for
+    results : algorithm -> measurement
+    """
+
+    plan: Plan
+    slowdown: Fraction
+    results: dict[str, RunResult]
+
+    def ratio(self, algorithm: str = "optcc") -> float:
+        """Achieved time over bound; 1 when there is nothing to send."""
+        bound = float(self.plan.bound.seconds)
+        return self.results[algorithm].median_s / bound if bound else 1.0
+
+    @property
+    def exact(self) -> bool:
+        """Every element right, on every rank, in every repetition of every algorithm."""
+        return all(all(result.exact) for result in self.results.values())
+
+
+def run(
+    plan: Plan,
+    *,
+    repeat: int = 5,
+    dtype: str = "float32",
+    op: str = "sum",
+    algorithms: tuple[str, ...] = ("optcc", "ring"),
+    local_rate: Fraction = LOCAL_RATE,
+    progress: Callable[[str, int, float], None] | None = None,
+) -> Run:
+    """Run `plan` and its baselines on this machine: one process per rank, real bytes, emulated NIC rates.
+
+    Rates are divided by one factor so that the fastest rank sends `local_rate` bytes per second. Raises
+    RankFailedError when a rank dies.
+    """
+    from optcc.runtime import run_schedules
+
+    fastest = max(max(rank.out_rate, rank.in_rate) for rank in plan.cluster.fault_free.ranks)
+    slowdown = max(Fraction(1), fastest / local_rate)
+    scaled = plan.scaled(1 / slowdown)
+    schedules = {name: scaled.baseline(name).schedule() for name in algorithms}
+    return Run(scaled, slowdown, run_schedules(schedules, dtype=dtype, op=op, repeat=repeat, progress=progress))

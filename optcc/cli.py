@@ -1,0 +1,264 @@
+"""The command line. Results go to stdout (one JSON object with --json), everything else to stderr.
+
+Exit status: 0 done; 1 a result is wrong or a rank failed; 2 the input cannot be used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from optcc import __version__
+from optcc.errors import InputError, OptccError
+
+if TYPE_CHECKING:
+    from optcc.cluster import Cluster
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Commands(click.Group):
+    """Turns optcc's errors into a message on stderr and the promised exit status."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OptccError as error:
+            click.echo(f"optcc: {error}", err=True)
+            ctx.exit(2 if isinstance(error, InputError) else 1)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="optcc")
+def main() -> None:
+    """How fast can AllReduce be on a degraded GPU cluster, which schedule gets there, and does it?
+
+    TOPOLOGY is an NCCL topology XML, optcc's YAML, or a preset such as uniform:servers=8,nics=8,rate=400Gb/s.
+    """
+
+
+def _stack(*options: Callable[[F], F]) -> Callable[[F], F]:
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+_cluster = _stack(
+    click.option("--servers", type=int, metavar="N", help="Replicate a one-server topology N times."),
+    click.option(
+        "--fail",
+        multiple=True,
+        metavar="SERVER/NIC[=LEFT]",
+        help="A failed NIC and the fraction of its rate that is left (default 0). Repeatable.",
+    ),
+    click.option("--nic-rate", metavar="RATE", help="The rate of NICs whose speed the file does not give."),
+)
+_size = click.option("--size", default="1GiB", show_default=True, metavar="SIZE", help="Bytes per rank.")
+_segments = click.option("--segments", type=int, metavar="K", help="Pipeline depth (default: chosen by size).")
+
+
+def _read_cluster(topology: str, servers: int | None, fail: tuple[str, ...], nic_rate: str | None) -> Cluster:
+    from optcc.discover import apply_failures, load_topology
+
+    found = load_topology(topology, servers=servers, nic_rate=nic_rate)
+    for note in found.notes:
+        click.echo(f"note: {note}", err=True)
+    return apply_failures(found.cluster, fail)
+
+
+def _read_size(text: str) -> int:
+    from optcc.units import parse_size
+
+    size = parse_size(text, where="--size")
+    if size < 1:
+        raise InputError("nothing to reduce", where="--size", expected="1 byte or more", got=text)
+    return size
+
+
+@main.command()
+@click.argument("topology")
+@_cluster
+@_size
+@_json
+def bound(
+    topology: str, servers: int | None, fail: tuple[str, ...], nic_rate: str | None, size: str, as_json: bool
+) -> None:
+    """The least time any AllReduce can take, what limits it, and the certificate."""
+    from optcc import api, report
+
+    cluster = _read_cluster(topology, servers, fail, nic_rate)
+    found = api.lower_bound(cluster, _read_size(size))
+    _emit(as_json, report.bound_json(found, cluster), lambda: report.print_bound(found, cluster))
+
+
+@main.command()
+@click.argument("topology")
+@_cluster
+@_size
+@_segments
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the plan.")
+@_json
+def plan(
+    topology: str,
+    servers: int | None,
+    fail: tuple[str, ...],
+    nic_rate: str | None,
+    size: str,
+    segments: int | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """The schedule that reaches the bound, as a small file that every rank lowers by itself."""
+    from optcc import api, report
+    from optcc.plans import save_plan
+
+    made = api.plan(_read_cluster(topology, servers, fail, nic_rate), _read_size(size), segments=segments)
+    if output is not None:
+        save_plan(made, output)
+        click.echo(f"wrote {output}", err=True)
+    _emit(as_json, report.plan_json(made), lambda: report.print_plan(made))
+
+
+@main.command()
+@click.argument("plan_file", metavar="PLAN", type=click.Path(path_type=Path))
+@click.option("--algorithm", default="optcc", show_default=True, help="optcc, or ring: the same job by one ring.")
+@_json
+def verify(plan_file: Path, algorithm: str, as_json: bool) -> None:
+    """Replay a plan's schedule by contributor sets: every byte of every rank summed exactly once."""
+    from optcc.plans import load_plan
+    from optcc.verifier import verify as check
+
+    made = load_plan(plan_file)
+    checked = check(made.baseline(algorithm).schedule())
+    value = {
+        "plan_id": made.plan_id,
+        "algorithm": algorithm,
+        "correct": True,
+        "transfers": checked.transfers,
+        "pieces": checked.pieces,
+    }
+    _emit(
+        as_json,
+        value,
+        lambda: click.echo(
+            f"correct: {checked.transfers} transfers, every byte of {len(made.cluster.ranks)} ranks "
+            f"({checked.pieces} pieces) holds every contribution exactly once"
+        ),
+    )
+
+
+@main.command()
+@click.argument("plan_file", metavar="PLAN", type=click.Path(path_type=Path))
+@click.option("--algorithm", default="optcc", show_default=True, help="optcc, or ring: the same job by one ring.")
+@click.option("--alpha", default="0us", show_default=True, metavar="TIME", help="Latency from NIC to NIC.")
+@click.option(
+    "--timeline", type=click.Path(path_type=Path, dir_okay=False), help="Draw what each NIC did: FILE.svg or FILE.json."
+)
+@_json
+def simulate(plan_file: Path, algorithm: str, alpha: str, timeline: Path | None, as_json: bool) -> None:
+    """Run a plan in virtual time and hold it against its bound."""
+    from optcc import report
+    from optcc.plans import load_plan
+    from optcc.simulator import simulate as run_virtually
+    from optcc.timeline import write_timeline
+    from optcc.units import parse_seconds
+
+    latency = parse_seconds(alpha, where="--alpha")
+    made = load_plan(plan_file)
+    chosen = made.baseline(algorithm)
+    simulation = run_virtually(chosen.schedule(), alpha=latency)
+    if timeline is not None:
+        write_timeline(simulation, timeline, title=report.title(chosen), bound_s=float(made.bound.seconds))
+        click.echo(f"wrote {timeline}", err=True)
+    value = report.simulation_json(made, algorithm, simulation.time_s)
+    _emit(as_json, value, lambda: report.print_simulation(value))
+
+
+@main.command()
+@click.argument("source", metavar="TOPOLOGY|PLAN")
+@_cluster
+@click.option("--size", default=None, metavar="SIZE", help="Bytes per rank (default 64MiB; a plan has its own).")
+@_segments
+@click.option("--transport", type=click.Choice(["local"]), default="local", show_default=True)
+@click.option(
+    "--repeat", type=click.IntRange(1, 1000), default=5, show_default=True, help="Timed runs of each algorithm."
+)
+@click.option("--dtype", default="float32", show_default=True, help="Element type.")
+@click.option("--op", default="sum", show_default=True, help="sum, prod, min or max.")
+@click.option("--local-rate", default="1Gb/s", show_default=True, metavar="RATE", help="Rate of the fastest rank here.")
+@click.option("--timeline", type=click.Path(path_type=Path, dir_okay=False), help="Draw the simulated run: FILE.svg.")
+@_json
+def run(
+    source: str,
+    servers: int | None,
+    fail: tuple[str, ...],
+    nic_rate: str | None,
+    size: str | None,
+    segments: int | None,
+    transport: str,
+    repeat: int,
+    dtype: str,
+    op: str,
+    local_rate: str,
+    timeline: Path | None,
+    as_json: bool,
+) -> None:
+    """Run the schedule on this machine, one process per server, and hold it against its bound and a ring.
+
+    NICs are emulated: real bytes over loopback at real rates, scaled down by one factor, which is printed.
+    Exit status 1 when any element of any rank comes out wrong.
+    """
+    from optcc import api, report
+    from optcc.plans import load_plan
+    from optcc.simulator import simulate as run_virtually
+    from optcc.timeline import write_timeline
+    from optcc.units import parse_rate
+
+    rate = parse_rate(local_rate, where="--local-rate")
+    if not rate:
+        raise InputError("no rate to run at", where="--local-rate", expected="a rate above 0", got=local_rate)
+    if source.endswith(".json"):
+        given = {"--servers": servers, "--fail": fail, "--nic-rate": nic_rate, "--size": size, "--segments": segments}
+        for option, value in given.items():
+            if value:
+                raise InputError("a plan has its own", where=option, expected="no such option beside a plan file")
+        made = load_plan(Path(source))
+    else:
+        cluster = _read_cluster(source, servers, fail, nic_rate)
+        made = api.plan(cluster, _read_size(size or "64MiB"), segments=segments)
+    simulation = run_virtually(made.schedule())
+    with report.run_progress(repeat) as progress:
+        outcome = api.run(made, repeat=repeat, dtype=dtype, op=op, local_rate=rate, progress=progress)
+    if timeline is not None:
+        write_timeline(simulation, timeline, title=report.title(made), bound_s=float(made.bound.seconds))
+        click.echo(f"wrote {timeline}", err=True)
+    summary = report.run_json(made, outcome, simulation.time_s)
+    _emit(as_json, summary, lambda: report.print_run(made, outcome, summary))
+    if not outcome.exact:
+        raise OptccError("a result is wrong: see `exact` per rank")
+
+
+@main.command()
+@_json
+def doctor(as_json: bool) -> None:
+    """What of numpy, cupy, pyverbs, devices and rates is here, and what each missing part would give."""
+    from optcc import doctor as examination
+    from optcc import report
+
+    findings = examination.examine()
+    _emit(as_json, {"parts": [finding.as_json() for finding in findings]}, lambda: report.print_doctor(findings))
+
+
+def _emit(as_json: bool, value: dict[str, Any], show: Callable[[], None]) -> None:
+    if as_json:
+        click.echo(json.dumps(value))
+    else:
+        show()

@@ -1,0 +1,54 @@
+"""Presets: a cluster in one argument, ``uniform:servers=8,nics=8,rate=400Gb/s,gpus=8,nvlink=450GB/s``.
+
+servers and rate are needed; nics is 1, gpus one per NIC and nvlink 0 otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from optcc.cluster import Cluster
+from optcc.discover.topology import UNUSED_NIC_RATE, Topology, located
+from optcc.errors import InputError
+from optcc.units import parse_rate
+
+PREFIX = "uniform:"
+_KEYS = ("servers", "nics", "rate", "gpus", "nvlink")
+
+
+def read_preset(text: str, nic_rate: Fraction | None) -> Topology:
+    """The uniform cluster of `text`. Raises InputError naming the key that is wrong, missing or given twice."""
+    values = _items(text)
+    rate = parse_rate(values["rate"], f"{PREFIX}rate") if "rate" in values else nic_rate
+    if rate is None or "servers" not in values:
+        hint = f"For example {PREFIX}servers=8,nics=8,rate=400Gb/s."
+        raise InputError("key missing", where=text[:200], expected="servers= and rate=", hint=hint)
+    with located(PREFIX.rstrip(":")):
+        cluster = Cluster.uniform(
+            servers=_count(values["servers"], "servers"),
+            nics=_count(values.get("nics", "1"), "nics"),
+            rate=rate,
+            gpus=_count(values["gpus"], "gpus") if "gpus" in values else None,
+            nvlink_rate=parse_rate(values["nvlink"], "nvlink") if "nvlink" in values else 0,
+        )
+    return Topology(cluster, (UNUSED_NIC_RATE,) if nic_rate and "rate" in values else ())
+
+
+def _items(text: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for item in text.removeprefix(PREFIX).split(","):
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not equals or key not in _KEYS:
+            expected = f"KEY=VALUE with a key of {', '.join(_KEYS)}"
+            raise InputError("not a preset's item", where=text[:200], expected=expected, got=item[:40])
+        if key in values:
+            raise InputError("key given twice", where=text[:200], expected=f"one {key}=", got=item[:40])
+        values[key] = value
+    return values
+
+
+def _count(text: str, key: str) -> int:
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise InputError("not a number", where=key, expected="a whole number from 1", got=text[:40])
+    return int(text)

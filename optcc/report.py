@@ -1,0 +1,223 @@
+"""What people see: tables on stdout, progress on stderr, and the JSON values beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from optcc.bound import Bound
+from optcc.cluster import Cluster
+from optcc.plans import Plan
+from optcc.units import format_rate, format_seconds, format_size
+
+if TYPE_CHECKING:
+    from optcc.api import Run
+    from optcc.doctor import Finding
+
+
+def _table(title: str = "") -> Table:
+    return Table(
+        title=title or None, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False
+    )
+
+
+def _print(*parts: Any) -> None:
+    console = Console(highlight=False, soft_wrap=not Console().is_terminal)
+    for part in parts:
+        console.print(part)
+
+
+def percent(value: float | Fraction) -> str:
+    """0.0667 to 6.67 %."""
+    return f"{100 * float(value):.3g} %"
+
+
+def ratio_of(time_s: float, bound_s: float) -> float:
+    """Time over bound; 1 when there is nothing to send."""
+    return time_s / bound_s if bound_s else 1.0
+
+
+def bound_json(bound: Bound, cluster: Cluster) -> dict[str, Any]:
+    """The JSON value of `optcc bound`."""
+    cert = bound.certificate
+    return {
+        "bound_s": float(bound.seconds),
+        "fault_free_s": float(bound.fault_free_s),
+        "overhead": float(bound.overhead),
+        "bottleneck": bound.bottleneck,
+        "certificate": {
+            "kind": cert.kind,
+            "direction": cert.direction,
+            "ranks": [cluster.ranks[r].name for r in cert.ranks],
+            "bytes": cert.nbytes,
+            "rate": float(cert.rate),
+            "bound_s_exact": str(bound.seconds),
+        },
+        "size": bound.nbytes,
+        "ranks": len(cluster.ranks),
+    }
+
+
+def print_bound(bound: Bound, cluster: Cluster) -> None:
+    """A few lines: bound, fault-free, overhead, bottleneck, certificate."""
+    cert = bound.certificate
+    table = _table()
+    table.add_row("AllReduce of", f"{format_size(bound.nbytes)} per rank over {len(cluster.ranks)} servers")
+    table.add_row("no faster than", f"[bold]{format_seconds(bound.seconds)}[/bold]")
+    table.add_row("fault-free", format_seconds(bound.fault_free_s))
+    table.add_row("unavoidable overhead", percent(bound.overhead))
+    table.add_row("limited by", bound.bottleneck)
+    if cert.nbytes:
+        moved, rate = format_size(cert.nbytes), format_rate(cert.rate)
+        table.add_row("certificate", f"{cert.kind}: {moved} must pass ports of {rate} ({cert.direction})")
+    _print(table)
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """The JSON value of `optcc plan`."""
+    return {
+        **bound_json(plan.bound, plan.cluster),
+        "family": plan.family,
+        "shares": [{"ring": m, "share": float(share), "exact": str(share)} for m, share in plan.shares],
+        "segments": plan.segments,
+        "orderings": [str(ordering) for ordering in plan.orderings],
+        "fluid_s": float(plan.fluid_s),
+        "plan_id": plan.plan_id,
+    }
+
+
+def _plan_rows(table: Table, plan: Plan) -> None:
+    ranks = len(plan.order)
+    for m, share in plan.shares:
+        leaves = ", ".join(plan.cluster.ranks[r].name for r in plan.order[: ranks - m][:4])
+        more = f" and {ranks - m - 4} more" if ranks - m > 4 else ""
+        outside = f", outside it {leaves}{more}" if ranks > m else ""
+        table.add_row("  share", f"{percent(share)} over a ring of {m}{outside}")
+    table.add_row("  segments", f"{plan.segments}, {' and '.join(plan.orderings)} in turn")
+    table.add_row("  plan id", plan.plan_id)
+    if plan.fluid_s > plan.bound.seconds:
+        gap = percent(plan.fluid_s / plan.bound.seconds - 1)
+        table.add_row("  note", f"nested rings stay {gap} above the bound here: rates in and out differ")
+
+
+def print_plan(plan: Plan) -> None:
+    """The bound's lines and the plan's."""
+    print_bound(plan.bound, plan.cluster)
+    table = _table(f"plan: {plan.family}")
+    _plan_rows(table, plan)
+    _print(table)
+
+
+def simulation_json(plan: Plan, algorithm: str, time_s: float) -> dict[str, Any]:
+    """The JSON value of `optcc simulate`."""
+    bound_s = float(plan.bound.seconds)
+    return {
+        "algorithm": algorithm,
+        "time_s": time_s,
+        "bound_s": bound_s,
+        "ratio": ratio_of(time_s, bound_s),
+        "simulated": True,
+        "plan_id": plan.plan_id,
+    }
+
+
+def print_simulation(value: dict[str, Any]) -> None:
+    """One line per figure of a simulation."""
+    table = _table()
+    table.add_row(f"{value['algorithm']} (simulated)", f"[bold]{format_seconds(value['time_s'])}[/bold]")
+    table.add_row("bound", format_seconds(value["bound_s"]))
+    table.add_row("simulated / bound", f"{value['ratio']:.4f}")
+    _print(table)
+
+
+def title(plan: Plan) -> str:
+    """One line that says what a timeline shows."""
+    size, ranks = format_size(plan.bound.nbytes), len(plan.cluster.ranks)
+    return f"{plan.family}, {size} per rank, {ranks} servers, {plan.segments} segments (simulated)"
+
+
+def run_json(plan: Plan, outcome: Run, simulated_s: float) -> dict[str, Any]:
+    """The JSON value of `optcc run`. Times are of the scaled-down cluster; `nominal` is the cluster asked for."""
+    bound_s = float(outcome.plan.bound.seconds)
+    nominal_s = float(plan.bound.seconds)
+    rows = {
+        name: {
+            "achieved_s": result.median_s,
+            "ratio": ratio_of(result.median_s, bound_s),
+            "exact": all(result.exact),
+            "times_s": list(result.seconds),
+        }
+        for name, result in outcome.results.items()
+    }
+    names = [rank.name for rank in plan.cluster.ranks]
+    return {
+        "achieved_s": rows["optcc"]["achieved_s"],
+        "bound_s": bound_s,
+        "ratio": rows["optcc"]["ratio"],
+        "exact": outcome.exact,
+        "exact_per_rank": {
+            name: all(result.exact[i] for result in outcome.results.values()) for i, name in enumerate(names)
+        },
+        "algorithms": rows,
+        "slowdown": float(outcome.slowdown),
+        "nominal": {**plan_json(plan), "simulated_s": simulated_s, "simulated_ratio": ratio_of(simulated_s, nominal_s)},
+        "transport": "local",
+    }
+
+
+def print_run(plan: Plan, outcome: Run, value: dict[str, Any]) -> None:
+    """The report of the main job."""
+    print_plan(plan)
+    slowdown = f", rates divided by {float(outcome.slowdown):.4g}" if outcome.slowdown > 1 else ""
+    table = Table(
+        title=f"on this machine (emulated NICs over loopback{slowdown})", title_justify="left", title_style="bold"
+    )
+    for column, justify in (("", "left"), ("time", "right"), ("over bound", "right"), ("result", "left")):
+        table.add_column(column, justify="right" if justify == "right" else "left")
+    table.add_row("bound", format_seconds(value["bound_s"]), "1.0000", "")
+    table.add_row("optcc, simulated", "", f"{value['nominal']['simulated_ratio']:.4f}", "")
+    for name, row in value["algorithms"].items():
+        result = "exact" if row["exact"] else "[bold red]WRONG[/bold red]"
+        times = row["times_s"]
+        label = f"{name}, median of {len(times)}"
+        table.add_row(label, format_seconds(row["achieved_s"]), f"{row['ratio']:.4f}", result)
+    _print("", table)
+    exact = "  ".join(f"{name} {'exact' if good else 'WRONG'}" for name, good in value["exact_per_rank"].items())
+    _print(exact)
+    ring = value["algorithms"].get("ring")
+    if ring and value["achieved_s"]:
+        _print(f"optcc's schedule is {ring['achieved_s'] / value['achieved_s']:.2f} times as fast as the ring.")
+
+
+def print_doctor(findings: list[Finding]) -> None:
+    """A table of parts, and below it how to get what is missing."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("part", "here", "seen", "gives"):
+        table.add_column(column)
+    for f in findings:
+        table.add_row(f.part, "yes" if f.present else "no", f.seen, f.gives)
+    _print(table)
+    for f in findings:
+        if f.get and not f.present:
+            _print(f"for {f.part}: {f.get}")
+
+
+@contextmanager
+def run_progress(repeat: int) -> Iterator[Callable[[str, int, float], None]]:
+    """A progress bar on stderr, fed with (algorithm, repetitions done, seconds of the last one)."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def advance(algorithm: str, done: int, seconds: float) -> None:
+            if algorithm not in tasks:
+                tasks[algorithm] = bar.add_task(algorithm, total=repeat)
+            bar.update(tasks[algorithm], completed=done, description=f"{algorithm} {format_seconds(seconds)}")
+
+        yield advance

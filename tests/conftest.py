@@ -1,0 +1,98 @@
+"""What the tests share: random degraded clusters, and hardware that a run may insist on."""
+
+from __future__ import annotations
+
+import importlib.util
+import secrets
+from fractions import Fraction
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from optcc.cluster import Cluster, Nic, Server
+
+settings.register_profile(
+    "optcc",
+    deadline=None,  # shared machines are noisy: time is measured by benchmarks, not by tests
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],
+)
+settings.load_profile("optcc")
+
+GBPS = 125_000_000
+
+
+@st.composite
+def clusters(draw: st.DrawFn, min_ranks: int = 3, max_ranks: int = 9, symmetric: bool = True) -> Cluster:
+    """Servers with 1 to 3 NICs of unequal rates, some dead, at least one live NIC each way on every server."""
+    servers = []
+    for s in range(draw(st.integers(min_ranks, max_ranks))):
+        nics = []
+        for i in range(draw(st.integers(1, 3))):
+            out = draw(st.integers(0 if i else 1, 16)) * 25 * GBPS
+            into = out if symmetric else draw(st.integers(0 if i else 1, 16)) * 25 * GBPS
+            nics.append(Nic(f"nic{i}", Fraction(out), Fraction(into), rail=i))
+        servers.append(Server(f"server{s}", tuple(nics)))
+    return Cluster(tuple(servers))
+
+
+@st.composite
+def degraded(draw: st.DrawFn, min_ranks: int = 3, max_ranks: int = 12, most: int = 4) -> Cluster:
+    """A uniform cluster in which up to `most` servers lost 1/8 to 7/8 of their rate."""
+    ranks = draw(st.integers(min_ranks, max_ranks))
+    cluster = Cluster.uniform(servers=ranks, nics=1, rate=400 * GBPS)
+    for s in draw(st.sets(st.integers(0, ranks - 1), max_size=min(most, ranks - 1))):
+        cluster = cluster.degrade(f"server{s}/nic0", Fraction(draw(st.integers(1, 7)), 8))
+    return cluster
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require",
+        action="append",
+        default=[],
+        choices=["gpu", "rdma"],
+        help="fail, instead of skipping, the tests that need this hardware when it is missing",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--hypothesis-seed") is None:
+        config.option.hypothesis_seed = str(secrets.randbelow(2**32))
+    config.addinivalue_line("markers", "gpu: needs a CUDA device and cupy")
+    config.addinivalue_line("markers", "rdma: needs an RDMA device and pyverbs")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    seed = config.getoption("--hypothesis-seed")
+    return f"random clusters from --hypothesis-seed={seed} (give it again to see the same ones)"
+
+
+_MISSING = {
+    "gpu": "no cupy with a CUDA device",
+    "rdma": "no pyverbs with an RDMA device",
+}
+
+
+def _present(hardware: str) -> bool:
+    if hardware == "gpu":
+        if importlib.util.find_spec("cupy") is None:
+            return False
+        import cupy
+
+        return bool(cupy.cuda.is_available())
+    from optcc.doctor import examine
+
+    return importlib.util.find_spec("pyverbs") is not None and any(
+        f.present for f in examine() if f.part.startswith("RDMA ")
+    )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for hardware, missing in _MISSING.items():
+        if item.get_closest_marker(hardware) and not _present(hardware):
+            if hardware in item.config.getoption("--require"):
+                pytest.fail(f"--require={hardware}: {missing}")
+            pytest.skip(missing)

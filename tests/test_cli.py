@@ -1,0 +1,195 @@
+"""The command line as a contract: JSON keys, exit statuses, and nothing on stdout but the result."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from optcc.cli import main
+from tests.test_bad_input import BAD_INPUTS
+
+EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "h100-8x400g.nccl-topo.xml"
+PRESET = "uniform:servers=4,nics=8,rate=400Gb/s"
+
+
+def call(*args: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in args])
+
+
+def value(*args: object) -> dict[str, Any]:
+    result = call(*args, "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("dead", [1, 2, 4, 6])
+@pytest.mark.parametrize("servers", [4, 16])
+def test_bound_of_dead_nics(dead: int, servers: int) -> None:
+    nics = [nic.get("name") for nic in ET.parse(EXAMPLE).iter("net") if nic.get("speed") == "400000"]
+    failures = [arg for name in nics[:dead] for arg in ("--fail", f"server1/{name}")]
+    found = value("bound", EXAMPLE, "--servers", servers, *failures, "--size", "1GiB")
+    slow = 8 / (8 - dead)
+    expected = max(servers / (servers - 1 + 1 / slow), slow * servers / (2 * (servers - 1))) - 1
+    assert found["overhead"] == pytest.approx(expected, abs=1e-9)
+    assert found["overhead"] == pytest.approx(found["bound_s"] / found["fault_free_s"] - 1, abs=1e-12)
+    assert {"bound_s", "fault_free_s", "overhead", "bottleneck", "certificate"} <= set(found)
+
+
+def test_bound_of_one_nic_at_37_percent() -> None:
+    found = value("bound", PRESET, "--fail", "server1/nic3=0.37")
+    assert found["overhead"] == pytest.approx(32 / (31 + 0.37) - 1, abs=1e-12)
+
+
+def test_several_degraded_servers() -> None:
+    fails = [f"server{s}/nic{i}" for s in (0, 2) for i in range(4)] + ["server3/nic7"]
+    found = value("bound", PRESET, *(arg for f in fails for arg in ("--fail", f)))
+    assert found["overhead"] == pytest.approx(max(6 / (32 - 9), 1 / 4) / (6 / 32) - 1, abs=1e-12)
+
+
+def test_bound_in_words() -> None:
+    shown = call("bound", PRESET, "--fail", "server1/nic0").stdout
+    for part in ("4.156 ms", "3.23 %", "traffic", "12.4Tb/s"):
+        assert part in shown
+
+
+def test_plan_verify_simulate(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    made = value("plan", PRESET, "--fail", "server1/nic0", "--size", "64MiB", "--segments", 32, "-o", path)
+    assert {"bound_s", "family", "shares", "segments", "plan_id"} <= set(made)
+    assert made["segments"] == 32
+    assert sum(Fraction(share["exact"]) for share in made["shares"]) == 1
+    assert json.loads(path.read_text())["plan_id"] == made["plan_id"]
+
+    assert call("verify", path).stdout.startswith("correct: ")
+    assert value("verify", path, "--algorithm", "ring")["correct"] is True
+
+    ours, ring = value("simulate", path), value("simulate", path, "--algorithm", "ring")
+    assert ours["ratio"] == pytest.approx(ours["time_s"] / ours["bound_s"])
+    assert 1 <= ours["ratio"] < 1.05 < ring["ratio"]
+    assert value("simulate", path, "--alpha", "5us")["time_s"] > ours["time_s"]
+
+
+def test_json_is_all_there_is_on_stdout(tmp_path: Path) -> None:
+    result = call("plan", EXAMPLE, "--servers", 4, "-o", tmp_path / "p.json", "--json")
+    assert json.loads(result.stdout)
+    assert result.stdout.count("\n") == 1
+    assert "note: " in result.stderr
+    assert "wrote " in result.stderr
+
+
+@pytest.mark.parametrize("ending", ["svg", "json"])
+def test_timeline(tmp_path: Path, ending: str) -> None:
+    call("plan", PRESET, "--fail", "server1/nic0", "--segments", 8, "-o", tmp_path / "plan.json")
+    out = tmp_path / f"timeline.{ending}"
+    assert call("simulate", tmp_path / "plan.json", "--timeline", out).exit_code == 0
+    if ending == "json":
+        trace = json.loads(out.read_text())["traceEvents"]
+        assert {event["ph"] for event in trace} == {"M", "X"}
+        assert all(event["dur"] > 0 for event in trace if event["ph"] == "X")
+    else:
+        text = "".join(ET.parse(out).getroot().itertext())
+        assert "reduce-scatter" in out.read_text() or text
+
+
+def test_run_end_to_end(tmp_path: Path) -> None:
+    out = tmp_path / "timeline.svg"
+    fails = ("--fail", "server1/nic0", "--fail", "server1/nic1")
+    args = ("run", "uniform:servers=4,nics=4,rate=400Gb/s", *fails, "--size", "4MiB", "--repeat", 2, "--timeline", out)
+    found = value(*args)
+    assert {"achieved_s", "bound_s", "ratio", "exact", "algorithms"} <= set(found)
+    assert found["exact"] is True
+    assert set(found["algorithms"]) == {"optcc", "ring"}
+    assert found["ratio"] >= 0.999
+    assert found["bound_s"] == pytest.approx(found["nominal"]["bound_s"] * found["slowdown"])
+    assert out.exists()
+
+
+def test_run_of_a_plan_file(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    call("plan", "uniform:servers=3,nics=2,rate=400Gb/s", "--size", "1MiB", "-o", path)
+    shown = call("run", path, "--repeat", 1, "--dtype", "int32", "--op", "max")
+    assert shown.exit_code == 0, shown.stderr
+    assert "server2 exact" in shown.stdout
+    assert call("run", path, "--size", "2MiB").exit_code == 2
+
+
+def test_a_wrong_result_is_exit_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    import optcc.api
+
+    real = optcc.api.run
+
+    def spoilt(*args: Any, **kwargs: Any) -> Any:
+        outcome = real(*args, **kwargs)
+        result = outcome.results["optcc"]
+        object.__setattr__(result, "exact", (False, *result.exact[1:]))
+        return outcome
+
+    monkeypatch.setattr(optcc.api, "run", spoilt)
+    result = call("run", "uniform:servers=2,rate=1Gb/s", "--size", "64KiB", "--repeat", 1, "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["exact"] is False
+    assert "a result is wrong" in result.stderr
+
+
+def test_verify_finds_a_wrong_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy as np
+
+    from optcc.plans import Plan
+
+    path = tmp_path / "plan.json"
+    call("plan", PRESET, "--size", "1MiB", "-o", path)
+    real = Plan.schedule
+    monkeypatch.setattr(Plan, "schedule", lambda self: real(self).replace(reduce=np.zeros(len(real(self)), np.bool_)))
+    result = call("verify", path)
+    assert result.exit_code == 1
+    assert "the contribution of rank" in result.stderr
+
+
+def test_doctor() -> None:
+    parts = {part["part"]: part for part in value("doctor")["parts"]}
+    assert parts["numpy"]["present"]
+    assert {"cupy", "pyverbs", "GPUs"} <= set(parts)
+    assert all(part["gives"] for part in parts.values())
+    assert all(part["get"] for part in parts.values() if not part["present"])
+
+
+def test_doctor_reads_devices(tmp_path: Path) -> None:
+    from optcc.doctor import examine
+
+    port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
+    port.mkdir(parents=True)
+    (port / "state").write_text("4: ACTIVE\n")
+    (port / "rate").write_text("400 Gb/sec (4X NDR)\n")
+    gpu = tmp_path / "proc/driver/nvidia/gpus/0000:0f:00.0"
+    gpu.mkdir(parents=True)
+    (gpu / "information").write_text("Model: \t\t NVIDIA H200\nIRQ: 1\n")
+    found = {f.part: f for f in examine(tmp_path)}
+    assert found["RDMA mlx5_0 port 1"].seen == "ACTIVE, 400 Gb/sec (4X NDR)"
+    assert found["GPUs"].seen == "1: NVIDIA H200"
+
+
+def test_help_of_every_command() -> None:
+    for command in main.commands:
+        assert call(command, "--help").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("files", "args", "fragments"), [entry[1:] for entry in BAD_INPUTS], ids=[e[0] for e in BAD_INPUTS]
+)
+def test_bad_input(tmp_path: Path, files: dict[str, str], args: list[str], fragments: list[str]) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    result = call(*(arg.replace("{dir}", str(tmp_path)) for arg in args))
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert isinstance(result.exception, SystemExit)
+    for fragment in fragments:
+        assert fragment.replace("{dir}", str(tmp_path)) in result.stderr

@@ -1,0 +1,134 @@
+"""Clusters: pure failures, exact rates, names that can be typed."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optcc.cluster import Cluster, Nic, Server, degrade_all
+from optcc.errors import InputError
+from tests.conftest import clusters
+
+RATE = Fraction(50_000_000_000)
+HEALTHY = Cluster.uniform(servers=4, nics=8, rate=RATE)
+
+
+def test_uniform() -> None:
+    assert [server.name for server in HEALTHY.servers] == ["server0", "server1", "server2", "server3"]
+    for server in HEALTHY.servers:
+        assert [nic.name for nic in server.nics] == [f"nic{i}" for i in range(8)]
+        assert [nic.rail for nic in server.nics] == list(range(8))
+        assert server.gpus == 8
+        assert server.out_rate == server.in_rate == 8 * RATE
+    assert HEALTHY.fault_free is HEALTHY
+
+
+@pytest.mark.parametrize(
+    ("nics", "gpus", "beside"),
+    [(8, 8, [0, 1, 2, 3, 4, 5, 6, 7]), (4, 8, [0, 2, 4, 6]), (4, 2, [0, 0, 1, 1]), (2, 1, [0, 0])],
+)
+def test_uniform_spreads_nics_over_gpus(nics: int, gpus: int, beside: list[int]) -> None:
+    server = Cluster.uniform(servers=2, nics=nics, rate=RATE, gpus=gpus).servers[0]
+    assert [nic.gpu for nic in server.nics] == beside
+
+
+@given(st.fractions(0, 1), st.integers(0, 3), st.integers(0, 7))
+def test_degrade_is_pure_and_exact(left: Fraction, s: int, i: int) -> None:
+    before = Cluster.uniform(servers=4, nics=8, rate=RATE)
+    hurt = HEALTHY.degrade(f"server{s}/nic{i}", left)
+    assert before == HEALTHY
+    nic = hurt.servers[s].nics[i]
+    assert nic.out_rate == nic.in_rate == RATE * left
+    assert nic.alive == (left > 0)
+    assert hurt.servers[s].out_rate == (7 + left) * RATE
+    assert [x for j, x in enumerate(hurt.servers) if j != s] == [x for j, x in enumerate(HEALTHY.servers) if j != s]
+    assert hurt.fault_free == HEALTHY
+
+
+def test_degrade_keeps_what_was_before_every_failure() -> None:
+    hurt = degrade_all(HEALTHY, [("server0/nic0", 0), ("server1/nic3", 0.5), ("server1/nic3", Fraction(1, 2))])
+    assert hurt.servers[1].nics[3].out_rate == RATE / 4
+    assert hurt.fault_free == HEALTHY
+
+
+@pytest.mark.parametrize(("left", "exact"), [(0.37, Fraction(37, 100)), (0.1, Fraction(1, 10)), (1, Fraction(1))])
+def test_a_float_means_its_decimal(left: float, exact: Fraction) -> None:
+    assert HEALTHY.degrade("server0/nic0", left).servers[0].nics[0].out_rate == RATE * exact
+
+
+@pytest.mark.parametrize("left", [-1, 1.001, float("nan"), float("inf"), Fraction(9, 8)])
+def test_degrade_refuses_a_fraction_out_of_range(left: float) -> None:
+    with pytest.raises(InputError, match="fraction left out of range, expected 0 to 1"):
+        HEALTHY.degrade("server0/nic0", left)
+
+
+@pytest.mark.parametrize(
+    ("nic", "message"),
+    [
+        ("server9/nic0", "no such server in the cluster, expected one of server0, server1, server2, server3"),
+        ("server1/mlx5_0", "no such NIC in server1, expected one of nic0, nic1"),
+        ("server1", "expected SERVER/NIC"),
+        ("/nic0", "expected SERVER/NIC"),
+        ("server1/", "expected SERVER/NIC"),
+    ],
+)
+def test_degrade_refuses_an_unknown_nic(nic: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        HEALTHY.degrade(nic)
+
+
+@given(clusters(symmetric=False), st.fractions(0, 10**6))
+def test_scaled(cluster: Cluster, factor: Fraction) -> None:
+    scaled = cluster.degrade("server0/nic0", 0.5).scaled(factor)
+    expected = cluster.scaled(factor).degrade("server0/nic0", 0.5)
+    assert scaled == expected
+    assert scaled.fault_free == cluster.scaled(factor)
+    for before, after in zip(cluster.servers[1:], scaled.servers[1:], strict=True):
+        assert after.out_rate == before.out_rate * factor
+        assert after.in_rate == before.in_rate * factor
+
+
+@given(clusters(symmetric=False))
+def test_a_rank_owns_the_nics_of_its_server(cluster: Cluster) -> None:
+    assert [rank.index for rank in cluster.ranks] == list(range(len(cluster.servers)))
+    for rank in cluster.ranks:
+        server = cluster.servers[rank.server]
+        assert (rank.name, rank.nics) == (server.name, server.nics)
+        assert (rank.out_rate, rank.in_rate) == (server.out_rate, server.in_rate)
+
+
+def test_replicate() -> None:
+    one = Cluster((Server("gpu-a", (Nic("mlx5_0", RATE, RATE),)),))
+    assert [server.name for server in one.replicate(3).servers] == ["server0", "server1", "server2"]
+    with pytest.raises(InputError, match="only a one-server topology"):
+        one.replicate(3).replicate(2)
+    for count in (0, -1, 65537):
+        with pytest.raises(InputError, match="--servers: count out of range"):
+            one.replicate(count)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a=b", "a b", "a\nb", "\x1b[31m", "x" * 256, "a\ud800"])
+def test_names_that_cannot_be_typed_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match="not a NIC name"):
+        Nic(name, RATE, RATE)
+    with pytest.raises(InputError, match="not a server name"):
+        Server(name, ())
+
+
+def test_inconsistent_values_are_refused() -> None:
+    nic = Nic("a", RATE, RATE)
+    with pytest.raises(InputError, match="negative rate"):
+        Nic("a", RATE, Fraction(-1))
+    with pytest.raises(InputError, match="two NICs of one name"):
+        Server("s", (nic, nic))
+    with pytest.raises(InputError, match="no GPU"):
+        Server("s", (nic,), gpus=0)
+    with pytest.raises(InputError, match="two servers of one name"):
+        Cluster((Server("s", (nic,)), Server("s", (nic,))))
+    with pytest.raises(InputError, match="no server"):
+        Cluster(())
+    with pytest.raises(InputError, match="gpus: count out of range"):
+        Cluster.uniform(servers=1, rate=RATE, gpus=0)

@@ -1,0 +1,94 @@
+"""Plans travel: the same content gives the same id and schedule, and a changed file is noticed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import optcc
+from optcc.cluster import Cluster
+from optcc.errors import InputError
+from optcc.plans import Plan, load_plan, save_plan
+from tests.conftest import clusters
+
+
+@given(cluster=clusters(min_ranks=1, symmetric=False), nbytes=st.integers(1, 2**40))
+def test_round_trip(cluster: Cluster, nbytes: int) -> None:
+    plan = optcc.plan(cluster, nbytes)
+    again = Plan.from_json(plan.to_json())
+    assert again == plan
+    assert again.plan_id == plan.plan_id
+
+
+def test_ids_tell_plans_apart() -> None:
+    cluster = Cluster.uniform(servers=4, nics=2, rate=1000)
+    plans = [
+        optcc.plan(cluster, 4096),
+        optcc.plan(cluster, 4104),
+        optcc.plan(cluster, 4096, segments=3),
+        optcc.plan(cluster.degrade("server0/nic0"), 4096),
+        optcc.plan(cluster, 4096).baseline("ring"),
+    ]
+    assert len({p.plan_id for p in plans[:4]}) == 4
+    assert plans[0].plan_id == optcc.plan(cluster, 4096).plan_id
+
+
+def test_a_plan_is_small() -> None:
+    cluster = Cluster.uniform(servers=8, nics=8, rate=50_000_000_000).degrade("server1/nic0")
+    assert len(optcc.plan(cluster, 2**30).to_json()) < 20_000
+
+
+@given(data=st.data())
+def test_an_edited_plan_is_noticed(data: st.DataObject) -> None:
+    raw = json.loads(optcc.plan(Cluster.uniform(servers=4, rate=1000).degrade("server0/nic0", 0.5), 4096).to_json())
+    field = data.draw(st.sampled_from(sorted(raw)))
+    raw[field] = data.draw(st.sampled_from([None, 7, "x", [], {}, [0, 0], -1, 1.5]))
+    with pytest.raises(InputError):
+        Plan.from_json(json.dumps(raw))
+
+
+@given(text=st.text(max_size=200))
+def test_any_text_is_refused_in_words(text: str) -> None:
+    with pytest.raises(InputError):
+        Plan.from_json(text)
+
+
+def test_scaled_plan_scales_its_bound() -> None:
+    from optcc.bound import check_certificate
+
+    plan = optcc.plan(Cluster.uniform(servers=4, nics=2, rate=1000).degrade("server0/nic0"), 4096)
+    slow = plan.scaled(plan.bound.seconds / 100)
+    check_certificate(slow.cluster, slow.bound)
+    assert slow.fluid_s == slow.bound.seconds == 100
+    assert slow.bound.overhead == plan.bound.overhead
+
+
+def test_save_is_whole_or_not_at_all(tmp_path: Path) -> None:
+    plan = optcc.plan(Cluster.uniform(servers=3, rate=1000), 4096)
+    save_plan(plan, tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json") == plan
+    assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
+    with pytest.raises(optcc.OptccError, match="cannot be written"):
+        save_plan(plan, tmp_path / "missing" / "plan.json")
+
+
+def test_segments_follow_the_size() -> None:
+    cluster = Cluster.uniform(servers=8, rate=1000)
+    assert optcc.plan(cluster, 2**30).segments == 64
+    assert optcc.plan(cluster, 2**20).segments == 8
+    assert optcc.plan(cluster, 100).segments == 1
+
+
+@pytest.mark.parametrize("segments", [0, -1, 10**9])
+def test_segments_out_of_range(segments: int) -> None:
+    with pytest.raises(InputError, match="--segments"):
+        optcc.plan(Cluster.uniform(servers=3, rate=1000), 4096, segments=segments)
+
+
+def test_unknown_baseline() -> None:
+    with pytest.raises(InputError, match="unknown algorithm"):
+        optcc.plan(Cluster.uniform(servers=3, rate=1000), 4096).baseline("magic")

@@ -1,0 +1,183 @@
+"""Nested rings and the ring as transfers: correct on random clusters, and every planted fault is found."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import optcc
+from optcc.cluster import Cluster
+from optcc.errors import VerifyError
+from optcc.schedule import Schedule, Stage
+from optcc.schedule.columns import GRANULE
+from optcc.schedule.nested import Ordering, even_cuts, lower
+from tests.conftest import clusters, degraded
+
+SIZES = st.one_of(st.integers(1, 200), st.integers(1, 2**20), st.just(2**30))
+
+
+@settings(max_examples=200)
+@given(
+    cluster=clusters(min_ranks=1),
+    nbytes=SIZES,
+    segments=st.integers(1, 9),
+    algorithm=st.sampled_from(["optcc", "ring"]),
+)
+def test_every_plan_is_an_allreduce(cluster: Cluster, nbytes: int, segments: int, algorithm: str) -> None:
+    schedule = optcc.plan(cluster, nbytes, segments=segments).baseline(algorithm).schedule()
+    optcc.verify(schedule)
+    if len(cluster.ranks) > 1:
+        moved = 2 * (len(cluster.ranks) - 1) * nbytes
+        assert schedule.length.sum() == moved, "no schedule needs more than 2(P-1) transfers per byte"
+
+
+@pytest.mark.parametrize("orderings", [(Ordering.LEAF_FIRST,), (Ordering.VIA_LEAF,), tuple(Ordering)])
+@pytest.mark.parametrize("leaves", [0, 1, 2, 4])
+def test_orderings(orderings: tuple[Ordering, ...], leaves: int) -> None:
+    cluster = Cluster.uniform(servers=5, rate=1000)
+    schedule = lower(cluster, 4000, {5 - leaves: Fraction(1)}, order=range(5), segments=4, orderings=orderings)
+    optcc.verify(schedule)
+    for leaf in range(leaves):
+        assert schedule.length[schedule.src == leaf].sum() == 4000
+        assert schedule.length[schedule.dst == leaf].sum() == 4000
+
+
+def _without(schedule: Schedule, keep: np.ndarray) -> Schedule:
+    """The schedule with only the rows `keep` (bool mask); dependencies on dropped rows are dropped."""
+    place = np.cumsum(keep) - 1
+    waits = np.repeat(np.arange(len(schedule)), np.diff(schedule.dep_ptr))
+    alive = keep[waits] & keep[schedule.dep_idx]
+    counts = np.bincount(place[waits[alive]], minlength=int(keep.sum()))
+    columns = ("route", "offset", "length", "reduce", "stage", "segment")
+    return schedule.replace(
+        **{name: getattr(schedule, name)[keep] for name in columns},
+        dep_ptr=np.concatenate(([0], np.cumsum(counts))),
+        dep_idx=place[schedule.dep_idx[alive]],
+    )
+
+
+def _doubled(schedule: Schedule, row: int) -> Schedule:
+    """The schedule with `row` done twice in a row; the copy waits for the same transfers."""
+    order = np.insert(np.arange(len(schedule)), row + 1, row)
+    shifted = np.where(schedule.dep_idx > row, schedule.dep_idx + 1, schedule.dep_idx)
+    deps = [shifted[schedule.dep_ptr[r] : schedule.dep_ptr[r + 1]] for r in order]
+    columns = ("route", "offset", "length", "reduce", "stage", "segment")
+    return schedule.replace(
+        **{name: getattr(schedule, name)[order] for name in columns},
+        dep_ptr=np.concatenate(([0], np.cumsum([len(d) for d in deps]))),
+        dep_idx=np.concatenate(deps),
+    )
+
+
+def _swapped(schedule: Schedule, row: int) -> Schedule:
+    """`row` takes the place of the first transfer it waits for, and the other way round."""
+    other = int(schedule.deps(row)[0])
+    order = np.arange(len(schedule))
+    order[[row, other]] = order[[other, row]]
+    columns = ("route", "offset", "length", "reduce", "stage", "segment")
+    return schedule.replace(**{name: getattr(schedule, name)[order] for name in columns})
+
+
+def _hasty(schedule: Schedule, row: int) -> Schedule:
+    """`row` no longer waits for the first of its dependencies."""
+    at = int(schedule.dep_ptr[row])
+    ptr = schedule.dep_ptr.copy()
+    ptr[row + 1 :] -= 1
+    return schedule.replace(dep_ptr=ptr, dep_idx=np.delete(schedule.dep_idx, at))
+
+
+@settings(max_examples=200)
+@given(cluster=degraded(), nbytes=st.integers(2000, 2**20), segments=st.integers(1, 5), data=st.data())
+def test_a_mutated_schedule_fails(cluster: Cluster, nbytes: int, segments: int, data: st.DataObject) -> None:
+    schedule = optcc.plan(cluster, nbytes, segments=segments).schedule()
+    optcc.verify(schedule)
+    waiting = np.flatnonzero(np.diff(schedule.dep_ptr)).tolist()
+    row = data.draw(st.sampled_from(waiting), label="row")
+    faults = ["dropped", "doubled", "reordered", "hasty", "misplaced", "flipped"]
+    fault = data.draw(st.sampled_from(faults), label="fault")
+    if fault == "dropped":
+        keep = np.ones(len(schedule), np.bool_)
+        keep[row] = False
+        broken = _without(schedule, keep)
+    elif fault == "doubled":
+        # A copy done twice in a row changes nothing; only a reduction counts something twice.
+        row = data.draw(st.sampled_from(np.flatnonzero(schedule.reduce).tolist()), label="reduction")
+        broken = _doubled(schedule, row)
+    elif fault == "reordered":
+        broken = _swapped(schedule, row)
+    elif fault == "hasty":
+        broken = _hasty(schedule, row)
+    elif fault == "misplaced":
+        offset = schedule.offset.copy()
+        offset[row] = offset[row] - GRANULE if offset[row] else offset[row] + GRANULE
+        broken = schedule.replace(offset=offset)
+    else:
+        broken = schedule.replace(reduce=np.where(np.arange(len(schedule)) == row, ~schedule.reduce, schedule.reduce))
+    with pytest.raises(VerifyError):
+        optcc.verify(broken)
+
+
+def test_the_message_names_bytes_rank_and_contributor() -> None:
+    schedule = optcc.plan(Cluster.uniform(servers=3, rate=1000), 300, segments=1).schedule()
+    copies = np.flatnonzero((schedule.dst == 2) & ~schedule.reduce)
+    keep = np.ones(len(schedule), np.bool_)
+    keep[copies[-1]] = False
+    at = int(schedule.offset[copies[-1]])
+    with pytest.raises(VerifyError, match=rf"bytes {at}\.\.\d+ of rank 2: the contribution of rank \d is missing"):
+        optcc.verify(_without(schedule, keep))
+
+
+def test_a_dead_or_foreign_port_is_refused() -> None:
+    schedule = optcc.plan(Cluster.uniform(servers=3, nics=2, rate=1000), 300).schedule()
+    ports = (schedule.ports[0].__class__("server0/nic0", 0, 0.0, 1.0), *schedule.ports[1:])
+    with pytest.raises(VerifyError, match="dead"):
+        optcc.verify(schedule.replace(ports=ports))
+    ports = (schedule.ports[0].__class__("server0/nic0", 1, 1.0, 1.0), *schedule.ports[1:])
+    with pytest.raises(VerifyError, match="does not have"):
+        optcc.verify(schedule.replace(ports=ports))
+
+
+@given(cluster=clusters(), nbytes=st.integers(1, 2**40))
+def test_lanes_share_in_proportion_to_live_rates(cluster: Cluster, nbytes: int) -> None:
+    from optcc.schedule.columns import Routes
+
+    routes = Routes(cluster)
+    for src in cluster.ranks:
+        route = routes.table[routes(src.index, (src.index + 1) % len(cluster.ranks))]
+        assert route.cuts(nbytes)[0] == 0
+        assert route.cuts(nbytes)[-1] == nbytes
+        assert all(a <= b for a, b in zip(route.cuts(nbytes), route.cuts(nbytes)[1:], strict=False))
+        for port, rate in ((i, p.out_rate) for i, p in enumerate(routes.ports) if p.rank == src.index):
+            share = sum((lane.share for lane in route.lanes if lane.out == port), Fraction(0))
+            assert share == Fraction(rate) / src.out_rate
+
+
+@given(start=st.integers(0, 10**15), length=st.integers(0, 10**15), parts=st.integers(1, 300))
+def test_even_cuts(start: int, length: int, parts: int) -> None:
+    start -= start % GRANULE
+    cuts = even_cuts(start, start + length, parts)
+    assert cuts[0] == start
+    assert cuts[-1] == start + length
+    sizes = np.diff(cuts)
+    assert sizes.min() >= 0
+    assert sizes[:-1].max(initial=0) - sizes[:-1].min(initial=2**62) <= GRANULE
+    assert (cuts[:-1] % GRANULE == 0).all()
+
+
+def test_lowering_is_deterministic() -> None:
+    cluster = Cluster.uniform(servers=6, nics=3, rate=1000).degrade("server2/nic1", Fraction(1, 3))
+    a, b = optcc.plan(cluster, 10**6).schedule(), optcc.plan(cluster, 10**6).schedule()
+    for name in ("route", "offset", "length", "reduce", "stage", "segment", "dep_ptr", "dep_idx"):
+        assert np.array_equal(getattr(a, name), getattr(b, name)), name
+    assert a.routes == b.routes
+
+
+def test_four_stages_with_a_straggler_and_two_without() -> None:
+    hurt = Cluster.uniform(servers=4, rate=1000).degrade("server1/nic0", Fraction(1, 2))
+    assert set(optcc.plan(hurt, 10**5).schedule().stage) == set(Stage)
+    whole = optcc.plan(hurt.fault_free, 10**5).schedule()
+    assert set(whole.stage) == {Stage.REDUCE_SCATTER, Stage.ALLGATHER}
