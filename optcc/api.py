@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from optcc.bound import Bound
 from optcc.cluster import Cluster
+from optcc.errors import InputError
 from optcc.plans import Plan, make_plan
 
 if TYPE_CHECKING:
     from optcc.runtime import RunResult
+    from optcc.theory.sensitivity import Repair
 
 LOCAL_RATE = Fraction(125_000_000)
 """Bytes per second (1 Gb/s) of the fastest rank on the local transport: two cores keep emulated NICs on time at it."""
@@ -25,13 +27,31 @@ def lower_bound(cluster: Cluster, nbytes: int) -> Bound:
     return lower_bound(cluster, nbytes)
 
 
+def repair_first(cluster: Cluster, nbytes: int) -> tuple[Repair, ...]:
+    """The degraded NICs, the one whose repair lowers the bound most first. See `optcc.theory.sensitivity`."""
+    from optcc.theory.sensitivity import repair_first
+
+    return repair_first(cluster, nbytes)
+
+
 def plan(cluster: Cluster, nbytes: int, *, segments: int | None = None) -> Plan:
     """The plan that reaches the bound: nested rings with closed-form shares. See `optcc.plans.make_plan`."""
     from optcc.theory import nested_shares
 
+    if cluster.gpu_ranks:
+        raise InputError(
+            "no plan for GPUs as ranks",
+            where="--ranks",
+            expected="server",
+            got="gpu",
+            hint="Bounds take either; schedules are made between servers, whose GPUs join over NVLink.",
+        )
     bound = lower_bound(cluster, nbytes)
     shares = nested_shares([min(rank.out_rate, rank.in_rate) for rank in cluster.ranks])
-    return make_plan(cluster, bound, shares, segments=segments)
+    made = make_plan(cluster, bound, shares, segments=segments)
+    if not cluster.fabric.flat:
+        made.schedule()  # rails may keep neighbours apart: say so now, not when the plan is used
+    return made
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,60 @@ class Certificate:
 
 
 @dataclass(frozen=True)
+class Price:
+    """A resource that the bound pays for: `share` of the whole price, for `count` equal ones together.
+
+    `nics` are the SERVER/NIC names behind it, if any; raising the rate of them all by 1 byte/s raises the reachable
+    rate by `gain` bytes/s, to first order.
+    """
+
+    what: str
+    share: Fraction
+    count: int
+    gain: Fraction
+    nics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DualCut:
+    """A weighted cut of the dual: `side` broadcast or reduce, as `seen_from` rank type, around the nodes `inside`."""
+
+    side: Literal["broadcast", "reduce"]
+    seen_from: int
+    inside: tuple[int, ...]
+    weight: int
+
+
+@dataclass(frozen=True)
+class ProgramCertificate:
+    """The exact program's answer: no AllReduce moves more than `rate` bytes per second per rank, and `reached` is
+    possible.
+
+    `cuts` and `resource_prices`, over `denominator`, are the dual that `optcc.theory.check_bound` checks exactly;
+    `prices` tells it in words, dearest first. Proof id ``linear-program``.
+    """
+
+    rate: Fraction
+    reached: Fraction
+    nbytes: int
+    prices: tuple[Price, ...]
+    cuts: tuple[DualCut, ...]
+    resource_prices: tuple[int, ...]
+    denominator: int
+    kind: Literal["program"] = "program"
+
+    @property
+    def seconds(self) -> Fraction:
+        """The time the certificate proves necessary."""
+        return self.nbytes / self.rate
+
+    @property
+    def gap(self) -> Fraction:
+        """rate / reached - 1: what rounding leaves open between the bound and what is proved possible."""
+        return self.rate / self.reached - 1
+
+
+@dataclass(frozen=True)
 class Bound:
     """`seconds` no AllReduce of `nbytes` per rank can beat (fluid limit), against the fault-free cluster's.
 
@@ -49,7 +103,7 @@ class Bound:
     seconds: Fraction
     fault_free_s: Fraction
     bottleneck: str
-    certificate: Certificate
+    certificate: Certificate | ProgramCertificate
 
     @property
     def overhead(self) -> Fraction:
@@ -58,8 +112,13 @@ class Bound:
 
 
 def check_certificate(cluster: Cluster, bound: Bound) -> None:
-    """Raise CertificateError unless `bound.certificate` proves `bound.seconds` on `cluster`, exactly."""
+    """Raise CertificateError unless `bound.certificate` proves `bound.seconds` on `cluster`, exactly.
+
+    A ProgramCertificate needs the network of the program: `optcc.theory.check_bound` checks both kinds.
+    """
     ranks, cert = cluster.ranks, bound.certificate
+    if isinstance(cert, ProgramCertificate):
+        raise CertificateError("a program's certificate is checked by optcc.theory.check_bound")
     if any(not 0 <= r < len(ranks) for r in cert.ranks) or len(set(cert.ranks)) != len(cert.ranks):
         raise CertificateError(f"certificate names ranks {cert.ranks}, the cluster has 0..{len(ranks) - 1}")
     rates = [r.out_rate if cert.direction == "out" else r.in_rate for r in ranks]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -60,18 +61,25 @@ _cluster = _stack(
         help="A failed NIC and the fraction of its rate that is left (default 0). Repeatable.",
     ),
     click.option("--nic-rate", metavar="RATE", help="The rate of NICs whose speed the file does not give."),
+    click.option(
+        "--ranks",
+        type=click.Choice(["server", "gpu"]),
+        help="A rank is a server with all its NICs (default), or a GPU with its NVLink port and the NICs beside it.",
+    ),
 )
 _size = click.option("--size", default="1GiB", show_default=True, metavar="SIZE", help="Bytes per rank.")
 _segments = click.option("--segments", type=int, metavar="K", help="Pipeline depth (default: chosen by size).")
 
 
-def _read_cluster(topology: str, servers: int | None, fail: tuple[str, ...], nic_rate: str | None) -> Cluster:
+def _read_cluster(
+    topology: str, servers: int | None, fail: tuple[str, ...], nic_rate: str | None, ranks: str | None
+) -> Cluster:
     from optcc.discover import apply_failures, load_topology
 
     found = load_topology(topology, servers=servers, nic_rate=nic_rate)
     for note in found.notes:
         click.echo(f"note: {note}", err=True)
-    return apply_failures(found.cluster, fail)
+    return apply_failures(replace(found.cluster, gpu_ranks=ranks == "gpu"), fail)
 
 
 def _read_size(text: str) -> int:
@@ -89,12 +97,18 @@ def _read_size(text: str) -> int:
 @_size
 @_json
 def bound(
-    topology: str, servers: int | None, fail: tuple[str, ...], nic_rate: str | None, size: str, as_json: bool
+    topology: str,
+    servers: int | None,
+    fail: tuple[str, ...],
+    nic_rate: str | None,
+    ranks: str | None,
+    size: str,
+    as_json: bool,
 ) -> None:
     """The least time any AllReduce can take, what limits it, and the certificate."""
     from optcc import api, report
 
-    cluster = _read_cluster(topology, servers, fail, nic_rate)
+    cluster = _read_cluster(topology, servers, fail, nic_rate, ranks)
     found = api.lower_bound(cluster, _read_size(size))
     _emit(as_json, report.bound_json(found, cluster), lambda: report.print_bound(found, cluster))
 
@@ -111,6 +125,7 @@ def plan(
     servers: int | None,
     fail: tuple[str, ...],
     nic_rate: str | None,
+    ranks: str | None,
     size: str,
     segments: int | None,
     output: Path | None,
@@ -118,9 +133,9 @@ def plan(
 ) -> None:
     """The schedule that reaches the bound, as a small file that every rank lowers by itself."""
     from optcc import api, report
-    from optcc.plans import save_plan
+    from optcc.plan_files import save_plan
 
-    made = api.plan(_read_cluster(topology, servers, fail, nic_rate), _read_size(size), segments=segments)
+    made = api.plan(_read_cluster(topology, servers, fail, nic_rate, ranks), _read_size(size), segments=segments)
     if output is not None:
         save_plan(made, output)
         click.echo(f"wrote {output}", err=True)
@@ -133,7 +148,7 @@ def plan(
 @_json
 def verify(plan_file: Path, algorithm: str, as_json: bool) -> None:
     """Replay a plan's schedule by contributor sets: every byte of every rank summed exactly once."""
-    from optcc.plans import load_plan
+    from optcc.plan_files import load_plan
     from optcc.verifier import verify as check
 
     made = load_plan(plan_file)
@@ -166,7 +181,7 @@ def verify(plan_file: Path, algorithm: str, as_json: bool) -> None:
 def simulate(plan_file: Path, algorithm: str, alpha: str, timeline: Path | None, as_json: bool) -> None:
     """Run a plan in virtual time and hold it against its bound."""
     from optcc import report
-    from optcc.plans import load_plan
+    from optcc.plan_files import load_plan
     from optcc.simulator import simulate as run_virtually
     from optcc.timeline import write_timeline
     from optcc.units import parse_seconds
@@ -201,6 +216,7 @@ def run(
     servers: int | None,
     fail: tuple[str, ...],
     nic_rate: str | None,
+    ranks: str | None,
     size: str | None,
     segments: int | None,
     transport: str,
@@ -217,7 +233,7 @@ def run(
     Exit status 1 when any element of any rank comes out wrong.
     """
     from optcc import api, report
-    from optcc.plans import load_plan
+    from optcc.plan_files import load_plan
     from optcc.simulator import simulate as run_virtually
     from optcc.timeline import write_timeline
     from optcc.units import parse_rate
@@ -226,13 +242,14 @@ def run(
     if not rate:
         raise InputError("no rate to run at", where="--local-rate", expected="a rate above 0", got=local_rate)
     if source.endswith(".json"):
-        given = {"--servers": servers, "--fail": fail, "--nic-rate": nic_rate, "--size": size, "--segments": segments}
+        given = {"--servers": servers, "--fail": fail, "--nic-rate": nic_rate}
+        given |= {"--ranks": ranks, "--size": size, "--segments": segments}
         for option, value in given.items():
             if value:
                 raise InputError("a plan has its own", where=option, expected="no such option beside a plan file")
         made = load_plan(Path(source))
     else:
-        cluster = _read_cluster(source, servers, fail, nic_rate)
+        cluster = _read_cluster(source, servers, fail, nic_rate, ranks)
         made = api.plan(cluster, _read_size(size or "64MiB"), segments=segments)
     simulation = run_virtually(made.schedule())
     with report.run_progress(repeat) as progress:

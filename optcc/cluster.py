@@ -193,9 +193,13 @@ class Cluster:
         hurt = replace(
             server.nics[i], out_rate=server.nics[i].out_rate * fraction, in_rate=server.nics[i].in_rate * fraction
         )
-        nics = (*server.nics[:i], hurt, *server.nics[i + 1 :])
-        servers = (*self.servers[:s], replace(server, nics=nics), *self.servers[s + 1 :])
-        return replace(self, servers=servers, pristine=self.fault_free)
+        return replace(self.with_nic(s, i, hurt), pristine=self.fault_free)
+
+    def with_nic(self, server: int, index: int, nic: Nic) -> Cluster:
+        """The cluster with NIC number `index` of server number `server` exchanged."""
+        old = self.servers[server]
+        new = replace(old, nics=(*old.nics[:index], nic, *old.nics[index + 1 :]))
+        return replace(self, servers=(*self.servers[:server], new, *self.servers[server + 1 :]))
 
     @property
     def fault_free(self) -> Cluster:

@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from pathlib import Path
-from typing import Any
 
-from optcc.bound import Bound, Certificate
-from optcc.cluster import Cluster, Nic, Server
-from optcc.errors import InputError, OptccError
+from optcc.bound import Bound, Certificate, ProgramCertificate
+from optcc.cluster import Cluster
+from optcc.errors import InputError
 from optcc.schedule.columns import Schedule
 from optcc.schedule.nested import Ordering, lower
-
-VERSION = 1
-_EXACT = re.compile(r"[0-9]{1,60}(/[0-9]{1,60})?")
+from optcc.schedule.routes import fluid_seconds
 
 
 @dataclass(frozen=True)
@@ -46,9 +41,14 @@ class Plan:
     segments: int
     orderings: tuple[Ordering, ...]
 
-    @property
+    @cached_property
     def fluid_s(self) -> Fraction:
-        """Seconds the schedule takes with infinitely many segments and no latency: its slowest port's work."""
+        """Seconds the schedule takes with infinitely many segments and no latency: its slowest port's work.
+
+        On one non-blocking fabric from the shares, exactly; elsewhere from the bytes of the lowered schedule.
+        """
+        if not self.cluster.fabric.flat:
+            return fluid_seconds(self.schedule(), self.cluster)
         ranks = len(self.order)
         worst = Fraction(0)
         for place, r in enumerate(self.order):
@@ -83,8 +83,12 @@ class Plan:
 
     def scaled(self, factor: Fraction) -> Plan:
         """The same plan on a cluster whose rates are all times `factor`: shares stay, seconds are divided by it."""
-        bound = self.bound
-        certificate = replace(bound.certificate, rate=bound.certificate.rate * factor)
+        bound, cert = self.bound, self.bound.certificate
+        certificate: Certificate | ProgramCertificate
+        if isinstance(cert, ProgramCertificate):
+            certificate = replace(cert, rate=cert.rate * factor, reached=cert.reached * factor)
+        else:
+            certificate = replace(cert, rate=cert.rate * factor)
         return replace(
             self,
             cluster=self.cluster.scaled(factor),
@@ -99,98 +103,23 @@ class Plan:
     @cached_property
     def plan_id(self) -> str:
         """Sixteen hex digits that name this plan's content."""
-        canonical = json.dumps(self._content(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+        from optcc.plan_files import plan_content
 
-    def _content(self) -> dict[str, Any]:
-        cert = self.bound.certificate
-        return {
-            "version": VERSION,
-            "family": self.family,
-            "nbytes": self.bound.nbytes,
-            "shares": [{"ring": m, "share": str(share)} for m, share in self.shares],
-            "order": list(self.order),
-            "segments": self.segments,
-            "orderings": [str(o) for o in self.orderings],
-            "bound": {
-                "seconds": str(self.bound.seconds),
-                "fault_free_s": str(self.bound.fault_free_s),
-                "bottleneck": self.bound.bottleneck,
-                "certificate": {
-                    "kind": cert.kind,
-                    "direction": cert.direction,
-                    "ranks": list(cert.ranks),
-                    "nbytes": cert.nbytes,
-                    "rate": str(cert.rate),
-                },
-            },
-            "cluster": _servers_out(self.cluster),
-            "pristine": _servers_out(self.cluster.pristine) if self.cluster.pristine else None,
-        }
+        canonical = json.dumps(plan_content(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
         """The plan as JSON text: rates in bytes per second, fractions as strings such as "3/5"."""
-        return json.dumps({"plan_id": self.plan_id, **self._content()}, indent=1)
+        from optcc.plan_files import plan_content
+
+        return json.dumps({"plan_id": self.plan_id, **plan_content(self)}, indent=1)
 
     @classmethod
     def from_json(cls, text: str, where: str = "plan") -> Plan:
         """Read a plan back. Raises InputError for anything that is not an intact plan of this version."""
-        try:
-            raw = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InputError("not JSON", where=where, expected="a plan written by optcc plan", got=str(error)) from None
-        if not isinstance(raw, dict) or raw.get("version") != VERSION:
-            got = raw.get("version") if isinstance(raw, dict) else type(raw).__name__
-            raise InputError(
-                "not a plan of this version",
-                where=where,
-                expected=f'"version": {VERSION}',
-                got=str(got),
-                hint="Make it anew with optcc plan.",
-            )
-        try:
-            plan = cls._from_content(raw)
-        except InputError as error:
-            place = f"{where}: {error.where}" if error.where else where
-            raise InputError(error.what, where=place, expected=error.expected, got=error.got, hint=error.hint) from None
-        except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-            raise InputError(
-                "not an intact plan", where=where, expected="the fields of optcc plan", got=repr(error)[:200]
-            ) from None
-        if raw.get("plan_id") != plan.plan_id:
-            raise InputError(
-                "the plan was changed after it was made",
-                where=where,
-                expected=f"plan_id {plan.plan_id}",
-                got=str(raw.get("plan_id")),
-                hint="Make it anew with optcc plan.",
-            )
-        return plan
+        from optcc.plan_files import read_plan
 
-    @classmethod
-    def _from_content(cls, raw: dict[str, Any]) -> Plan:
-        cert = raw["bound"]["certificate"]
-        certificate = Certificate(
-            cert["kind"], cert["direction"], tuple(cert["ranks"]), cert["nbytes"], _fraction(cert["rate"])
-        )
-        pristine = Cluster(_servers_in(raw["pristine"])) if raw["pristine"] else None
-        plan = cls(
-            cluster=Cluster(_servers_in(raw["cluster"]), pristine=pristine),
-            bound=Bound(
-                raw["nbytes"],
-                _fraction(raw["bound"]["seconds"]),
-                _fraction(raw["bound"]["fault_free_s"]),
-                raw["bound"]["bottleneck"],
-                certificate,
-            ),
-            family=raw["family"],
-            shares=tuple((item["ring"], _fraction(item["share"])) for item in raw["shares"]),
-            order=tuple(raw["order"]),
-            segments=raw["segments"],
-            orderings=tuple(Ordering(o) for o in raw["orderings"]),
-        )
-        check_plan(plan)
-        return plan
+        return read_plan(text, where)
 
 
 def check_plan(plan: Plan) -> None:
@@ -245,57 +174,3 @@ def _orderings(shares: dict[int, Fraction], ranks: int) -> tuple[Ordering, ...]:
     at adding last, which the simulator shows to be smoother (docs/schedules.md)."""
     leaves = ranks - min(shares, default=ranks)
     return (Ordering.LEAF_FIRST, Ordering.VIA_LEAF) if leaves == 1 else (Ordering.VIA_LEAF,)
-
-
-def load_plan(path: Path) -> Plan:
-    """Read a plan file."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError("cannot be read", where=str(path), expected="a plan file", got=str(error)) from None
-    return Plan.from_json(text, where=str(path))
-
-
-def save_plan(plan: Plan, path: Path) -> None:
-    """Write a plan file, whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_text(plan.to_json() + "\n", encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise OptccError(f"{path}: cannot be written: {error.strerror}") from None
-
-
-def _servers_out(cluster: Cluster) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": server.name,
-            "gpus": server.gpus,
-            "nvlink_rate": str(server.nvlink_rate),
-            "nics": [
-                {"name": n.name, "out": str(n.out_rate), "in": str(n.in_rate), "rail": n.rail, "gpu": n.gpu}
-                for n in server.nics
-            ],
-        }
-        for server in cluster.servers
-    ]
-
-
-def _servers_in(raw: list[dict[str, Any]]) -> tuple[Server, ...]:
-    return tuple(
-        Server(
-            name=s["name"],
-            nics=tuple(Nic(n["name"], _fraction(n["out"]), _fraction(n["in"]), n["rail"], n["gpu"]) for n in s["nics"]),
-            gpus=s["gpus"],
-            nvlink_rate=_fraction(s["nvlink_rate"]),
-        )
-        for s in raw
-    )
-
-
-def _fraction(text: object) -> Fraction:
-    """An exact number as plans write it, "3/5". Exponents are not taken: one could be made to fill the memory."""
-    if not isinstance(text, str) or not _EXACT.fullmatch(text):
-        raise ValueError(f"not an exact number: {str(text)[:60]}")
-    return Fraction(text)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from optcc.bound import Bound
+from optcc.bound import Bound, ProgramCertificate
 from optcc.cluster import Cluster
 from optcc.plans import Plan
 from optcc.units import format_rate, format_seconds, format_size
@@ -19,6 +20,11 @@ from optcc.units import format_rate, format_seconds, format_size
 if TYPE_CHECKING:
     from optcc.api import Run
     from optcc.doctor import Finding
+    from optcc.theory.sensitivity import Repair
+
+
+SHOWN_PRICES = 4
+GBPS = 125_000_000  # bytes per second
 
 
 def _table(title: str = "") -> Table:
@@ -45,22 +51,37 @@ def ratio_of(time_s: float, bound_s: float) -> float:
 
 def bound_json(bound: Bound, cluster: Cluster) -> dict[str, Any]:
     """The JSON value of `optcc bound`."""
-    cert = bound.certificate
     return {
         "bound_s": float(bound.seconds),
         "fault_free_s": float(bound.fault_free_s),
         "overhead": float(bound.overhead),
         "bottleneck": bound.bottleneck,
-        "certificate": {
-            "kind": cert.kind,
-            "direction": cert.direction,
-            "ranks": [cluster.ranks[r].name for r in cert.ranks],
-            "bytes": cert.nbytes,
-            "rate": float(cert.rate),
-            "bound_s_exact": str(bound.seconds),
-        },
+        "certificate": _certificate_json(bound, cluster),
         "size": bound.nbytes,
         "ranks": len(cluster.ranks),
+    }
+
+
+def _certificate_json(bound: Bound, cluster: Cluster) -> dict[str, Any]:
+    cert = bound.certificate
+    if isinstance(cert, ProgramCertificate):
+        return {
+            "kind": "program",
+            "gap": float(cert.gap),
+            "rate": float(cert.rate),
+            "prices": [{"what": p.what, "count": p.count, "share": float(p.share)} for p in cert.prices],
+            "cuts": [{**asdict(cut), "inside": list(cut.inside)} for cut in cert.cuts],
+            "resource_prices": list(cert.resource_prices),
+            "denominator": cert.denominator,
+            "bound_s_exact": str(bound.seconds),
+        }
+    return {
+        "kind": cert.kind,
+        "direction": cert.direction,
+        "ranks": [cluster.ranks[r].name for r in cert.ranks],
+        "bytes": cert.nbytes,
+        "rate": float(cert.rate),
+        "bound_s_exact": str(bound.seconds),
     }
 
 
@@ -68,14 +89,50 @@ def print_bound(bound: Bound, cluster: Cluster) -> None:
     """A few lines: bound, fault-free, overhead, bottleneck, certificate."""
     cert = bound.certificate
     table = _table()
-    table.add_row("AllReduce of", f"{format_size(bound.nbytes)} per rank over {len(cluster.ranks)} servers")
+    who = "GPUs" if cluster.gpu_ranks else "servers"
+    table.add_row("AllReduce of", f"{format_size(bound.nbytes)} per rank over {len(cluster.ranks)} {who}")
     table.add_row("no faster than", f"[bold]{format_seconds(bound.seconds)}[/bold]")
     table.add_row("fault-free", format_seconds(bound.fault_free_s))
     table.add_row("unavoidable overhead", percent(bound.overhead))
     table.add_row("limited by", bound.bottleneck)
-    if cert.nbytes:
+    if isinstance(cert, ProgramCertificate):
+        for price in cert.prices[1:SHOWN_PRICES]:
+            many = f" (each of {price.count})" if price.count > 1 else ""
+            table.add_row("", f"{price.what}{many}, {percent(price.share)}")
+        if len(cert.prices) > SHOWN_PRICES:
+            table.add_row("", f"and {len(cert.prices) - SHOWN_PRICES} more")
+        proof = f"exact program: {len(cert.cuts)} weighted cuts, gap {float(cert.gap):.1g}, checked"
+        table.add_row("certificate", proof)
+    elif cert.nbytes:
         moved, rate = format_size(cert.nbytes), format_rate(cert.rate)
-        table.add_row("certificate", f"{cert.kind}: {moved} must pass ports of {rate} ({cert.direction})")
+        table.add_row("certificate", f"{cert.kind}, closed form: {moved} must pass ports of {rate} ({cert.direction})")
+    _print(table)
+
+
+def repairs_json(repairs: Sequence[Repair]) -> list[dict[str, Any]]:
+    """The JSON value of `optcc bound --repair-first`: seconds, and seconds saved per Gb/s restored."""
+    return [
+        {
+            "nic": r.nic,
+            "repaired_s": float(r.repaired_s),
+            "saved_s": float(r.saved_s),
+            "saved_s_per_gbps": float(r.gain_s_per_rate * GBPS),
+        }
+        for r in repairs
+    ]
+
+
+def print_repairs(repairs: Sequence[Repair]) -> None:
+    """A table of degraded NICs, the most worthwhile repair first."""
+    if not repairs:
+        _print("nothing to repair")
+        return
+    table = Table(title="repair first", title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for column in ("NIC", "bound once repaired", "saves", "saves per Gb/s"):
+        table.add_column(column)
+    for r in repairs:
+        per_gbps = format_seconds(r.gain_s_per_rate * GBPS)
+        table.add_row(r.nic, format_seconds(r.repaired_s), format_seconds(r.saved_s), per_gbps)
     _print(table)
 
 
@@ -103,7 +160,7 @@ def _plan_rows(table: Table, plan: Plan) -> None:
     table.add_row("  plan id", plan.plan_id)
     if plan.fluid_s > plan.bound.seconds:
         gap = percent(plan.fluid_s / plan.bound.seconds - 1)
-        table.add_row("  note", f"nested rings stay {gap} above the bound here: rates in and out differ")
+        table.add_row("  note", f"nested rings stay {gap} above the bound on this cluster")
 
 
 def print_plan(plan: Plan) -> None:

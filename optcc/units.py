@@ -85,6 +85,18 @@ def parse_size(text: str, where: str | None = None) -> int:
     return int(size)
 
 
+def parse_factor(text: str, where: str | None = None) -> Fraction:
+    """A plain number above 0, such as ``2``, ``1.5`` or ``3/2``."""
+    match = re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?|[0-9]{1,9}/[0-9]{1,9}", text.strip())
+    try:
+        factor = Fraction(text.strip()) if match else Fraction(0)
+    except ZeroDivisionError:
+        factor = Fraction(0)
+    if factor <= 0:
+        raise InputError("not a factor", where=where, expected="a number above 0 such as 2 or 3/2", got=text[:_LONGEST])
+    return factor
+
+
 def parse_seconds(text: str, where: str | None = None) -> Fraction:
     """Seconds of e.g. ``5us`` or ``3.2ms``. Raises InputError when it is not a time >= 0."""
     seconds = _parse(text, "second", "time", "5us", where)

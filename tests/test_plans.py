@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import optcc
 from optcc.cluster import Cluster
 from optcc.errors import InputError
-from optcc.plans import Plan, load_plan, save_plan
+from optcc.plan_files import load_plan, save_plan
+from optcc.plans import Plan
 from tests.conftest import clusters
 
 

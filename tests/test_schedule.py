@@ -143,7 +143,7 @@ def test_a_dead_or_foreign_port_is_refused() -> None:
 
 @given(cluster=clusters(), nbytes=st.integers(1, 2**40))
 def test_lanes_share_in_proportion_to_live_rates(cluster: Cluster, nbytes: int) -> None:
-    from optcc.schedule.columns import Routes
+    from optcc.schedule.routes import Routes
 
     routes = Routes(cluster)
     for src in cluster.ranks:

@@ -1,4 +1,6 @@
-"""Lower bounds on AllReduce time on one non-blocking fabric, exact.
+"""Lower bounds on AllReduce time, exact: in closed form where that is the optimum, by the program elsewhere.
+
+On one non-blocking fabric with one rank per server:
 
 Sources: cut (every contribution leaves its server, every result enters; entropy argument), traffic (2(P-1)
 transfers per element: the one-way gossip bound, Harary and Schwenk, "The communication problem on graphs and
@@ -10,20 +12,23 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from optcc.bound import Bound, Certificate, Direction
+from optcc.bound import Bound, Certificate, Direction, ProgramCertificate, check_certificate
 from optcc.cluster import Cluster, Rank
-from optcc.errors import InfeasibleError, InputError
+from optcc.errors import CertificateError, InfeasibleError, InputError
 from optcc.units import MAX_BYTES, format_rate
 
 
 def lower_bound(cluster: Cluster, nbytes: int) -> Bound:
     """The least time of an AllReduce of `nbytes` bytes per rank on `cluster`, with its certificate.
 
-    T = n max(1/min B_out, 1/min B_in, 2(P-1)/sum B_out, 2(P-1)/sum B_in); seconds, exact, latency ignored.
-    Raises InfeasibleError when a rank has no live NIC one way, InputError for a size out of range.
+    On a non-blocking fabric with servers as ranks, T = n max(1/min B_out, 1/min B_in, 2(P-1)/sum B_out,
+    2(P-1)/sum B_in), exact. With rails, pods or GPUs as ranks, the program's optimum, to a gap below 1e-6. Seconds;
+    latency is ignored. Raises InfeasibleError when a rank is cut off one way, InputError for a size out of range.
     """
     if not 0 <= nbytes <= MAX_BYTES:
         raise InputError("size out of range", where="size", expected="0 to 2**60 bytes", got=nbytes)
+    if len(cluster.ranks) > 1 and (cluster.gpu_ranks or not cluster.fabric.flat):
+        return program_bound(cluster, nbytes)
     certificate = _tightest(cluster.ranks, nbytes)
     return Bound(
         nbytes=nbytes,
@@ -32,6 +37,36 @@ def lower_bound(cluster: Cluster, nbytes: int) -> Bound:
         bottleneck=_in_words(cluster, certificate),
         certificate=certificate,
     )
+
+
+def program_bound(cluster: Cluster, nbytes: int) -> Bound:
+    """The same bound by the exact program, whatever the fabric."""
+    from optcc.theory.certify import certify  # cvxpy takes a second to load, and most bounds do not need it
+
+    certificate = certify(cluster, nbytes)
+    whole = cluster.fault_free
+    fault_free_s = certificate.seconds if whole == cluster else certify(whole, nbytes).seconds
+    dearest = certificate.prices[0]
+    many = f" (each of {dearest.count})" if dearest.count > 1 else ""
+    return Bound(
+        nbytes=nbytes,
+        seconds=certificate.seconds,
+        fault_free_s=fault_free_s,
+        bottleneck=f"{dearest.what}{many}, with {100 * float(dearest.share):.3g} % of the price",
+        certificate=certificate,
+    )
+
+
+def check_bound(cluster: Cluster, bound: Bound) -> None:
+    """Raise CertificateError unless the bound's certificate, of either kind, proves it on `cluster`, exactly."""
+    if not isinstance(bound.certificate, ProgramCertificate):
+        check_certificate(cluster, bound)
+        return
+    from optcc.theory.certify import check_program_certificate
+
+    check_program_certificate(cluster, bound.certificate)
+    if (bound.seconds, bound.nbytes) != (bound.certificate.seconds, bound.certificate.nbytes):
+        raise CertificateError(f"bound is {bound.seconds} s, the certificate proves {bound.certificate.seconds} s")
 
 
 def certificates(ranks: tuple[Rank, ...], nbytes: int) -> list[Certificate]:

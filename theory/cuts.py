@@ -41,6 +41,12 @@ class View:
     def _membership(self) -> csr_array:
         return csr_array((self.size, self.node_type, np.arange(self.nodes + 1)))
 
+    def capacity(self, network: Network, ways: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64 (nodes, nodes): what goes from node i to node j in all, when each pair of a way's orbit has `ways`."""
+        orbits = np.zeros(len(network.orbits), np.int64)
+        np.add.at(orbits, network.way_orbit, ways)
+        return np.asarray(self.pairs @ orbits).reshape(self.nodes, self.nodes)
+
     def entering(self, inside: NDArray[np.bool_]) -> NDArray[np.int64]:
         """int64 (orbits,): pairs of each orbit that go from outside into `inside` (bool (nodes,))."""
         crossing = (~inside[:, None] & inside[None, :]).ravel()

@@ -1,20 +1,23 @@
 """Presets: a cluster in one argument, ``uniform:servers=8,nics=8,rate=400Gb/s,gpus=8,nvlink=450GB/s``.
 
-servers and rate are needed; nics is 1, gpus one per NIC and nvlink 0 otherwise.
+servers and rate are needed; nics is 1, gpus one per NIC and nvlink 0 otherwise. The fabric does not block unless
+fabric=rails (a NIC reaches its own rail), spine=F (rails joined, F times oversubscribed) or pods=N with
+pod_oversubscription=F (equal blocks of servers, each behind an uplink) say so.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from fractions import Fraction
 
-from optcc.cluster import Cluster
+from optcc.cluster import Cluster, Fabric
 from optcc.discover.topology import UNUSED_NIC_RATE, Topology, located
 from optcc.errors import InputError
-from optcc.units import parse_rate
+from optcc.units import parse_factor, parse_rate
 
 PREFIX = "uniform:"
-_KEYS = ("servers", "nics", "rate", "gpus", "nvlink")
+_KEYS = ("servers", "nics", "rate", "gpus", "nvlink", "fabric", "spine", "pods", "pod_oversubscription")
 
 
 def read_preset(text: str, nic_rate: Fraction | None) -> Topology:
@@ -32,7 +35,30 @@ def read_preset(text: str, nic_rate: Fraction | None) -> Topology:
             gpus=_count(values["gpus"], "gpus") if "gpus" in values else None,
             nvlink_rate=parse_rate(values["nvlink"], "nvlink") if "nvlink" in values else 0,
         )
+        cluster = replace(_in_pods(cluster, values), fabric=_fabric(values))
     return Topology(cluster, (UNUSED_NIC_RATE,) if nic_rate and "rate" in values else ())
+
+
+def _fabric(values: dict[str, str]) -> Fabric:
+    kind = values.get("fabric", "flat")
+    if kind not in ("flat", "rails"):
+        raise InputError("unknown fabric", where="fabric", expected="flat or rails", got=kind[:40])
+    factors = {key: parse_factor(values[key], key) for key in ("spine", "pod_oversubscription") if key in values}
+    return Fabric(rails=kind == "rails", **factors)
+
+
+def _in_pods(cluster: Cluster, values: dict[str, str]) -> Cluster:
+    if ("pods" in values) != ("pod_oversubscription" in values):
+        raise InputError(
+            "half a description of pods", where="pods", expected="pods= and pod_oversubscription= together"
+        )
+    if "pods" not in values:
+        return cluster
+    pods, servers = _count(values["pods"], "pods"), len(cluster.servers)
+    if not 1 <= pods <= servers or servers % pods:
+        raise InputError("servers do not fill the pods", where="pods", expected=f"a divisor of {servers}", got=pods)
+    dealt = (replace(s, pod=str(i * pods // servers)) for i, s in enumerate(cluster.servers))
+    return replace(cluster, servers=tuple(dealt))
 
 
 def _items(text: str) -> dict[str, str]:

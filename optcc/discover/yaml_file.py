@@ -3,13 +3,18 @@
 .. code-block:: yaml
 
     optcc: 1                # version of this format
+    fabric:                 # optional; one non-blocking fabric otherwise
+      rails: true           # a NIC reaches NICs of its own rail
+      spine: 2              # optional; joins the rails, 2 times oversubscribed
+      pod_oversubscription: 3/2   # optional; a pod's uplink has 2/3 of its NICs' rates
     servers:
       - name: gpu-a         # optional; server<position> otherwise
+        pod: east           # optional; which uplink it is behind
         count: 2            # optional; copies gpu-a-0, gpu-a-1 (server<position> when no name is given)
         gpus: 8             # optional; one per NIC otherwise
         nvlink: 450GB/s     # optional; one GPU's NVLink rate each way
         nics:
-          - {name: mlx5_0, rate: 400Gb/s, rail: 0}              # rail is optional; the position otherwise
+          - {name: mlx5_0, rate: 400Gb/s, rail: 0, gpu: 0}      # rail is optional; the position otherwise
           - {name: mlx5_1, out: 400Gb/s, in: 200Gb/s, rail: 1}
 
 Every scalar is taken as text and then converted to what its field holds, so that no value is surprised by YAML's own
@@ -27,10 +32,10 @@ from typing import Annotated, Any
 import msgspec
 import yaml
 
-from optcc.cluster import Cluster, Nic, Server, check_nic_count
+from optcc.cluster import Cluster, Fabric, Nic, Server, check_nic_count
 from optcc.discover.topology import UNUSED_NIC_RATE, Topology, located
 from optcc.errors import InputError
-from optcc.units import parse_rate
+from optcc.units import parse_factor, parse_rate
 
 VERSION = "1"
 DEEPEST = 8  # nested lists and mappings; the format has 4
@@ -45,6 +50,13 @@ class _Nic(msgspec.Struct, forbid_unknown_fields=True):
     out: str | None = None
     into: str | None = msgspec.field(name="in", default=None)
     rail: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
+    gpu: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
+
+
+class _Fabric(msgspec.Struct, forbid_unknown_fields=True):
+    rails: bool = False
+    spine: str | None = None
+    pod_oversubscription: str | None = None
 
 
 class _Server(msgspec.Struct, forbid_unknown_fields=True):
@@ -53,6 +65,7 @@ class _Server(msgspec.Struct, forbid_unknown_fields=True):
     count: _Count = 1
     gpus: _Count | None = None
     nvlink: str | None = None
+    pod: str | None = None
 
     def names(self, position: int) -> list[str]:
         """The names of the copies, the first of which is server number `position` of the cluster."""
@@ -64,6 +77,7 @@ class _Server(msgspec.Struct, forbid_unknown_fields=True):
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     optcc: str
     servers: Annotated[list[_Server], msgspec.Meta(min_length=1)]
+    fabric: _Fabric = msgspec.field(default_factory=_Fabric)
 
 
 def read_yaml(data: bytes, path: str, nic_rate: Fraction | None) -> Topology:
@@ -81,14 +95,20 @@ def read_yaml(data: bytes, path: str, nic_rate: Fraction | None) -> Topology:
             notes.append(f"{document.where(at)}: no gpus; one GPU per NIC is assumed.")
         names = entry.names(len(servers))
         with located(document.where(at)):
-            first = Server(names[0], nics, entry.gpus or len(nics), nvlink)
+            first = Server(names[0], nics, entry.gpus or len(nics), nvlink, entry.pod)
             servers.extend(replace(first, name=name) for name in names)
     if nic_rate:
         unrated = sum(nic.rate is None and nic.out is None for entry in file.servers for nic in entry.nics)
         filled = f"{path}: the rate given with --nic-rate is taken for the NICs without one ({unrated} of them)."
         notes.append(filled if unrated else UNUSED_NIC_RATE)
     with located(path):
-        return Topology(Cluster(tuple(servers)), tuple(notes))
+        return Topology(Cluster(tuple(servers), fabric=_fabric(file.fabric, document)), tuple(notes))
+
+
+def _fabric(entry: _Fabric, document: _Document) -> Fabric:
+    given = {"spine": entry.spine, "pod_oversubscription": entry.pod_oversubscription}
+    factors = {k: parse_factor(v, document.where(f"$.fabric.{k}")) for k, v in given.items() if v is not None}
+    return Fabric(rails=entry.rails, **factors)
 
 
 def _nic(entry: _Nic, position: int, at: str, document: _Document, nic_rate: Fraction | None) -> Nic:
@@ -108,7 +128,7 @@ def _nic(entry: _Nic, position: int, at: str, document: _Document, nic_rate: Fra
         )
     out, into = (rates["rate"], rates["rate"]) if "rate" in rates else (rates["out"], rates["in"])
     with located(document.where(at)):
-        return Nic(entry.name, out, into, position if entry.rail is None else entry.rail)
+        return Nic(entry.name, out, into, position if entry.rail is None else entry.rail, entry.gpu)
 
 
 class _Document:
@@ -195,7 +215,7 @@ def _convert(document: _Document) -> _File:
     if field := re.search("(missing required|unknown) field `(.*)`", message, re.DOTALL):
         if field[1] == "missing required":
             raise InputError("a field is missing", where=where, expected=f"{field[2]}:")
-        kind = (_File, _Server, _Nic)[min(place.count("["), 2)]
+        kind = _Fabric if place.startswith("$.fabric") else (_File, _Server, _Nic)[min(place.count("["), 2)]
         allowed = ", ".join(f.encode_name for f in msgspec.structs.fields(kind))
         raise InputError("unknown field", where=where, expected=f"one of {allowed}", got=field[2])
     expected = message.removeprefix("Expected ").partition(", got")[0].replace(" | null", "")

@@ -10,7 +10,6 @@ Rules that every executor (verifier, simulator, runtime) follows, so that they a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
@@ -21,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.cluster import Cluster
-from optcc.errors import InfeasibleError
 
 GRANULE = 8
 """Cut points are multiples of this many bytes: the largest element of any dtype we move."""
@@ -142,57 +140,3 @@ def ports_of(cluster: Cluster) -> tuple[Port, ...]:
         for nic in rank.nics
         if nic.alive
     )
-
-
-class Routes:
-    """Routes made on demand: each rank's live NICs share every transfer in proportion to their rates.
-
-    The sender's NICs cut the transfer by their out rates, the receiver's by their in rates; each overlap of the
-    two cuts is a lane, so that k and l NICs meet in at most k + l - 1 lanes and all end together.
-    """
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.ports = ports_of(cluster)
-        self._out: list[list[tuple[int, Fraction]]] = [[] for _ in cluster.ranks]
-        self._in: list[list[tuple[int, Fraction]]] = [[] for _ in cluster.ranks]
-        port = 0
-        for rank in cluster.ranks:
-            for nic in rank.nics:
-                if nic.alive:
-                    self._out[rank.index].append((port, nic.out_rate))
-                    self._in[rank.index].append((port, nic.in_rate))
-                    port += 1
-        self._names = [rank.name for rank in cluster.ranks]
-        self._index: dict[tuple[int, int], int] = {}
-        self.table: list[Route] = []
-
-    def __call__(self, src: int, dst: int) -> int:
-        """Index of the route from rank `src` to rank `dst`."""
-        index = self._index.get((src, dst))
-        if index is None:
-            index = self._index[src, dst] = len(self.table)
-            self.table.append(Route(src, dst, tuple(self._lanes(src, dst))))
-        return index
-
-    def _lanes(self, src: int, dst: int) -> Iterator[Lane]:
-        leaving, entering = _cumulative(self._out[src]), _cumulative(self._in[dst])
-        for name, cuts in ((self._names[src], leaving), (self._names[dst], entering)):
-            if not cuts:
-                raise InfeasibleError(
-                    "no AllReduce is possible", where=name, expected="a live NIC each way", got="none"
-                )
-        at, i, j = Fraction(0), 0, 0
-        while at < 1:
-            end = min(leaving[i][1], entering[j][1])
-            yield Lane(leaving[i][0], entering[j][0], end - at)
-            at, i, j = end, i + (leaving[i][1] == end), j + (entering[j][1] == end)
-
-
-def _cumulative(ports: list[tuple[int, Fraction]]) -> list[tuple[int, Fraction]]:
-    """(port, cumulative share) of the ports with a rate; the last share is exactly 1."""
-    live = [(port, rate) for port, rate in ports if rate]
-    total, done, cuts = sum((rate for _, rate in live), Fraction(0)), Fraction(0), []
-    for port, rate in live:
-        done += rate
-        cuts.append((port, done / total))
-    return cuts

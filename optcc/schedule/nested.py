@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.cluster import Cluster
-from optcc.schedule.columns import GRANULE, Routes, Schedule, Stage
+from optcc.schedule.columns import GRANULE, Schedule, Stage
+from optcc.schedule.routes import Routes
 
 
 class Ordering(StrEnum):

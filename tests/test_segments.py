@@ -1,0 +1,286 @@
+"""How many segments and of which sizes: programs against exhaustive search, certificates, and the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from optcc.cluster import Cluster
+from optcc.errors import InputError
+from optcc.schedule import nested
+from optcc.simulator import Simulation, simulate
+from optcc.theory.bounds import lower_bound
+from optcc.theory.ramps import (
+    BODY,
+    Sizes,
+    best_start,
+    equal_sizes,
+    growth_ratio,
+    ramp_program,
+    starts,
+)
+from optcc.theory.segments import Pipeline, chunks_per_segment, segment_count
+from optcc.theory.service_order import ServiceOrder, best_sizes, refine
+from optcc.theory.shares import nested_shares, ring_loads
+
+NBYTES = 2**26
+TOLERANCE = 1e-5
+
+
+class Cut(int):
+    """A number of segments that remembers their sizes, for `lower`, which takes a number."""
+
+    sizes: Sizes
+
+    @classmethod
+    def of(cls, sizes: Sizes) -> Cut:
+        cut = cls(len(sizes))
+        cut.sizes = sizes
+        return cut
+
+
+def straggler(ranks: int, slow: Fraction) -> Cluster:
+    return Cluster.uniform(servers=ranks, nics=1, rate=50 * 10**9).degrade("server0/nic0", 1 / slow)
+
+
+def rates_of(cluster: Cluster) -> list[Fraction]:
+    return [rank.out_rate for rank in cluster.ranks]
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Callable[[Sizes], Simulation]]:
+    """simulated(cluster, alpha=, per_chunk=): the simulator of nested rings, as a function of the segments' sizes."""
+    evenly = nested.even_cuts
+
+    def cuts(start: int, stop: int, parts: int) -> NDArray[np.int64]:
+        if not isinstance(parts, Cut):
+            return evenly(start, stop, parts)
+        done = [sum(parts.sizes[:i], Fraction(0)) for i in range(len(parts.sizes))]
+        return np.array([*(start + int((stop - start) * part) // 8 * 8 for part in done), stop], np.int64)
+
+    monkeypatch.setattr(nested, "even_cuts", cuts)
+
+    def of(cluster: Cluster, **costs: float) -> Callable[[Sizes], Simulation]:
+        rates = rates_of(cluster)
+
+        def run(sizes: Sizes) -> Simulation:
+            schedule = nested.lower(
+                cluster,
+                NBYTES,
+                nested_shares(rates),
+                order=sorted(range(len(rates)), key=lambda r: (rates[r], r)),
+                segments=Cut.of(sizes),
+                orderings=(nested.Ordering.LEAF_FIRST, nested.Ordering.VIA_LEAF),
+            )
+            return simulate(schedule, **costs)
+
+        return run
+
+    return of
+
+
+PIPELINES = st.builds(
+    Pipeline,
+    work_s=st.fractions(Fraction(1, 1000), 1, max_denominator=1000),
+    fill=st.fractions(Fraction(1, 10), 2, max_denominator=10),
+    hops=st.integers(0, 30),
+    alpha_s=st.fractions(0, Fraction(1, 1000), max_denominator=10**6),
+    chunks=st.integers(1, 60),
+    chunk_s=st.fractions(0, Fraction(1, 1000), max_denominator=10**6),
+)
+
+
+@given(PIPELINES, st.integers(1, 300))
+@settings(max_examples=40, deadline=None)
+def test_segment_count_is_the_best_of_all_and_its_bound_holds(pipeline: Pipeline, most: int) -> None:
+    count = segment_count(pipeline, most=most)
+    assert count.seconds == min(pipeline.seconds(k) for k in range(1, most + 1))
+    bound = count.seconds / (1 + count.gap)
+    assert all(pipeline.seconds(Fraction(k, 10)) >= bound for k in range(10, 10 * most + 1, 3))
+    assert count.gap >= 0
+
+
+def test_segment_count_is_the_closed_form_where_that_is_whole() -> None:
+    pipeline = Pipeline(work_s=Fraction(1, 10), fill=Fraction(1, 2), chunks=5, chunk_s=Fraction(1, 10**4))
+    assert segment_count(pipeline, most=100).segments == 10  # sqrt(0.1 * 0.5 / (5 * 1e-4))
+    assert segment_count(pipeline, most=100).gap < 1e-15
+    assert segment_count(pipeline, most=7).segments == 7
+    assert segment_count(replace(pipeline, chunk_s=Fraction(0)), most=64).segments == 64
+
+
+def test_chunks_are_counted_in_the_schedule(simulated: Callable[..., Callable[[Sizes], Simulation]]) -> None:
+    schedule = simulated(straggler(8, Fraction(4, 3)))(equal_sizes(3)).schedule
+    for place, rank in enumerate(range(8)):  # server0 is the straggler
+        assert np.count_nonzero(schedule.src == rank) == 3 * chunks_per_segment([7, 8], 8, place)
+
+
+def test_a_pipeline_without_room_or_work() -> None:
+    for most, work in ((0, Fraction(1)), (5, Fraction(0))):
+        with pytest.raises(InputError, match="no pipeline"):
+            segment_count(Pipeline(work, Fraction(1)), most=most)
+
+
+def test_the_count_is_near_the_simulated_best(simulated: Callable[..., Callable[[Sizes], Simulation]]) -> None:
+    """Equal segments, 3 us a chunk: the program's count takes at most 1 % more than the best of 1, 2, 4 ... 128."""
+    cluster, per_chunk, alpha = straggler(8, Fraction(2)), Fraction(3, 10**6), Fraction(2, 10**6)
+    run = simulated(cluster, alpha=alpha, per_chunk=per_chunk)
+    pipeline = Pipeline(
+        work_s=lower_bound(cluster, NBYTES).seconds,
+        fill=Fraction(1, 2),
+        hops=14,
+        alpha_s=alpha,
+        chunks=chunks_per_segment([7], 8, place=0),  # at half rate the straggler is the bottleneck
+        chunk_s=per_chunk,
+    )
+    chosen = segment_count(pipeline, most=256).segments
+    best = min(run(equal_sizes(2**i)).time_s for i in range(8))
+    assert run(equal_sizes(chosen)).time_s <= 1.01 * best
+    assert run(equal_sizes(8 * chosen)).time_s > 1.01 * best  # the comparison can fail
+
+
+@pytest.mark.parametrize(("ranks", "slow"), [(8, Fraction(2)), (16, Fraction(2)), (8, Fraction(4)), (32, Fraction(3))])
+def test_growth_ratio_uses_all_slack_and_no_more(ranks: int, slow: Fraction) -> None:
+    rates = rates_of(straggler(ranks, slow))
+    shares = nested_shares(rates)
+    half = sum((share * Fraction(m - 1, m) for m, share in shares.items()), Fraction(0))
+    rest = ring_loads(shares, ranks)[-1] - 2 * half
+    room = max(rates) * lower_bound(straggler(ranks, slow), 1).seconds
+
+    def used(growth: Fraction) -> Fraction:
+        return half * (growth + 1 / growth) + rest
+
+    growth = growth_ratio(rates)
+    assert growth > 1
+    assert used(growth) <= room < used(growth + Fraction(1, 1000))
+
+
+def test_no_growth_below_the_switch_point_and_equal_sizes_then() -> None:
+    growth = growth_ratio(rates_of(straggler(8, Fraction(4, 3))))
+    assert growth == 1
+    assert ramp_program(12, growth).sizes == equal_sizes(12)
+
+
+@given(st.integers(1, 40), st.fractions(1, 6, max_denominator=50), st.sampled_from([1, 2, 4]))
+@settings(max_examples=40, deadline=None)
+def test_ramp_obeys_its_limits_and_its_certificate(segments: int, growth: Fraction, unit: int) -> None:
+    ramp = ramp_program(segments, growth, unit=unit)
+    assert len(ramp.sizes) == segments
+    assert sum(ramp.sizes) == 1
+    assert ramp.cost == (ramp.sizes[0] + ramp.sizes[-1]) / 2 + BODY * max(ramp.sizes)
+    units = ramp.sizes[::unit]
+    assert all(a <= growth * b and b <= growth * a for a, b in pairwise(units))
+    assert 0 <= ramp.gap <= TOLERANCE
+    assert ramp.cost <= (Fraction(1) + BODY) / segments * (1 + Fraction(TOLERANCE))
+
+
+def test_ramp_is_optimal_among_geometric_ramps() -> None:
+    growth, segments = Fraction(3, 2), 16
+    best = ramp_program(segments, growth, unit=1)
+    for up in range(8):
+        for down in range(8):
+            raw = [min(growth ** min(i - up, 0), growth ** min(segments - 1 - i - down, 0)) for i in range(segments)]
+            sizes = [value / sum(raw) for value in raw]
+            assert best.cost <= ((sizes[0] + sizes[-1]) / 2 + BODY * max(sizes)) * (1 + Fraction(TOLERANCE))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "slow", "segments", "most"),
+    [
+        (8, Fraction(2), 16, 0.7),
+        (8, Fraction(2), 32, 0.6),
+        (16, Fraction(2), 32, 0.7),
+        (8, Fraction(3), 16, 0.4),
+        (8, Fraction(3), 32, 0.2),
+        (8, Fraction(4), 32, 0.2),
+    ],
+)
+def test_ramps_beat_equal_segments_in_the_simulator(
+    simulated: Callable[..., Callable[[Sizes], Simulation]], ranks: int, slow: Fraction, segments: int, most: float
+) -> None:
+    """What a ramp takes beyond the bound is at most `most` of what equal segments take beyond it."""
+    cluster = straggler(ranks, slow)
+    bound, run = float(lower_bound(cluster, NBYTES).seconds), simulated(cluster)
+    equal = run(equal_sizes(segments)).time_s - bound
+    _, seconds = best_start(rates_of(cluster), segments, lambda sizes: run(sizes).time_s)
+    assert 0 < seconds - bound <= most * equal
+
+
+def test_starts_are_sizes_and_hold_equal_ones() -> None:
+    for segments in (1, 2, 3, 9):
+        found = starts(rates_of(straggler(8, Fraction(3))), segments)
+        assert equal_sizes(segments) in found
+        assert all(len(sizes) == segments and sum(sizes) == 1 and min(sizes) > 0 for sizes in found)
+
+
+@pytest.mark.parametrize("slow", [Fraction(2), Fraction(4, 3)])
+def test_critical_path_is_the_simulated_time_and_the_program_never_worse(
+    simulated: Callable[..., Callable[[Sizes], Simulation]], slow: Fraction
+) -> None:
+    run, sizes = simulated(straggler(8, slow)), equal_sizes(8)
+    order = ServiceOrder(run(sizes), sizes)
+    assert order.seconds(sizes) == pytest.approx(run(sizes).time_s, rel=1e-6)
+    best = best_sizes(order, sizes)
+    assert sum(best.sizes) == 1
+    assert best.seconds == order.seconds(best.sizes) <= order.seconds(sizes)
+    assert 0 <= best.gap <= TOLERANCE
+    bound = best.seconds / (1 + best.gap)
+    for other in starts(rates_of(straggler(8, slow)), 8):  # no sizes undercut the dual's bound
+        assert order.seconds(other) >= bound * (1 - 1e-9)
+
+
+def test_critical_path_knows_latency_and_chunk_costs(
+    simulated: Callable[..., Callable[[Sizes], Simulation]],
+) -> None:
+    run, sizes = simulated(straggler(8, Fraction(2)), alpha=2e-6, per_chunk=1e-6), equal_sizes(4)
+    costed = ServiceOrder(run(sizes), sizes, alpha_s=2e-6, chunk_s=1e-6)
+    assert costed.seconds(sizes) == pytest.approx(run(sizes).time_s, rel=1e-6)
+    assert ServiceOrder(run(sizes), sizes).seconds(sizes) < 0.99 * run(sizes).time_s
+    assert 0 <= best_sizes(costed, sizes).gap <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("slow", "segments", "most"),
+    [
+        (Fraction(2), 8, 0.8),
+        (Fraction(4, 3), 4, 0.9),
+        (Fraction(4, 3), 8, 0.85),
+    ],
+)
+def test_refined_sizes_beat_equal_segments_in_the_simulator(
+    simulated: Callable[..., Callable[[Sizes], Simulation]], slow: Fraction, segments: int, most: float
+) -> None:
+    cluster = straggler(8, slow)
+    bound, run = float(lower_bound(cluster, NBYTES).seconds), simulated(cluster)
+    sizes, seconds = refine(run, [equal_sizes(segments), starts(rates_of(cluster), segments)[-1]], rounds=3)
+    assert run(sizes).time_s == seconds
+    assert 0 < seconds - bound <= most * (run(equal_sizes(segments)).time_s - bound)
+
+
+def test_too_large_a_schedule_is_refused(
+    simulated: Callable[..., Callable[[Sizes], Simulation]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("optcc.theory.service_order.MAX_STRIPES", 100)
+    run, sizes = simulated(straggler(8, Fraction(2))), equal_sizes(4)
+    with pytest.raises(InputError, match="too many stripes"):
+        ServiceOrder(run(sizes), sizes)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: growth_ratio([Fraction(1), Fraction(2)]),
+        lambda: ramp_program(0, Fraction(2)),
+        lambda: ramp_program(4, Fraction(1, 2)),
+    ],
+)
+def test_no_ramp_for_what_is_no_pipeline(call: Callable[[], Sequence[Fraction]]) -> None:
+    with pytest.raises(InputError):
+        call()

@@ -1,0 +1,218 @@
+"""Exact certificates for the program: what the solver found, rounded to rationals and checked without it.
+
+The primal says that R is reached: capacities of ways, root weights of sum R, and for every rank a flow of R from the
+roots to it (broadcast) and from it to the roots (reduce). The dual says that no more is possible: prices on resources
+and weights on cuts. For any capacities c, root weights r and rate R, adding up the weighted cuts bounds R by the price
+of the resources (weak duality), provided that
+
+* each way's weighted cuts cost no more than the resources it uses, for broadcast and reduce alike, and
+* each rank is left out by cuts of total weight at least 1.
+
+Everything is integers times one unit; the checks are exact and know nothing of solvers. Proof id linear-program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optcc.bound import DualCut, Price, ProgramCertificate
+from optcc.cluster import Cluster
+from optcc.errors import CertificateError
+from optcc.theory.cuts import View, view_from
+from optcc.theory.network import Network
+from optcc.theory.program import AllReduceProgram, Cut, Primal, Solution
+from optcc.theory.ways import build_network
+
+LARGEST_GAP = Fraction(1, 10**6)
+"""Between the rate proved reachable and the rate proved unbeatable; anything wider is refused."""
+NEGLIGIBLE = Fraction(1, 10**6)
+"""A share of the price below this is rounding, not a bottleneck."""
+_WEIGHT_UNIT = 2**40  # dual weights are whole parts of 1 / this
+
+
+@dataclass(frozen=True, eq=False)
+class Dual:
+    """Why no rate above is possible: `weights` of `cuts` and `prices` of resources, both over `denominator`."""
+
+    cuts: tuple[Cut, ...]
+    weights: tuple[int, ...]
+    prices: tuple[int, ...]
+    denominator: int
+
+
+def views_of(network: Network) -> list[View]:
+    """The network as each rank type sees it, in the order in which cuts and flows refer to it."""
+    return [view_from(network, t) for t in range(len(network.rank_types))]
+
+
+def check_primal(network: Network, primal: Primal) -> Fraction:
+    """The rate in bytes per second that `primal` proves reachable. Raises CertificateError when it proves none."""
+    views = views_of(network)
+    if min(primal.broadcast.min(initial=0), primal.reduce.min(initial=0), primal.roots.min(initial=0)) < 0:
+        raise CertificateError("a capacity or a root weight is negative")
+    load = network.use @ (primal.broadcast + primal.reduce)
+    for resource, units in zip(network.resources, load.tolist(), strict=True):
+        if units * primal.unit > resource.rate:
+            raise CertificateError(f"{resource.what}: {float(units * primal.unit)} B/s of {float(resource.rate)}")
+    total = int(network.multiplicity @ primal.roots)
+    for index, view in enumerate(views):
+        for reduce in (False, True):
+            flow = primal.flows.get((index, reduce))
+            if flow is None:
+                raise CertificateError(f"no flow for {network.rank_types[view.rank_type].name}")
+            _check_flow(network, view, primal, reduce, flow, total)
+    return total * primal.unit
+
+
+def _check_flow(
+    network: Network, view: View, primal: Primal, reduce: bool, flow: NDArray[np.int64], total: int
+) -> None:
+    n, name = view.nodes, network.rank_types[view.rank_type].name
+    capacity = view.capacity(network, primal.reduce if reduce else primal.broadcast)
+    if reduce:
+        capacity = capacity.T  # followed backwards, from the roots to the rank
+    supply = primal.roots[view.node_type] * view.size
+    if flow.min() < 0 or (flow[:n, :n] > capacity).any() or (flow[n, :n] > supply).any():
+        raise CertificateError(f"the flow of {name} exceeds a capacity")
+    through = flow[:, :n].sum(axis=0) - flow[:n, :n].sum(axis=1)
+    if through[1:].any():
+        raise CertificateError(f"the flow of {name} is not conserved")
+    if through[0] != total:
+        raise CertificateError(f"the flow of {name} is {through[0]} units of {total}")
+
+
+def check_dual(network: Network, dual: Dual) -> Fraction:
+    """The rate in bytes per second that no AllReduce exceeds, by `dual`. Raises CertificateError when it proves
+    none.
+    """
+    if dual.denominator <= 0 or min((*dual.weights, *dual.prices), default=0) < 0:
+        raise CertificateError("a weight or a price is negative")
+    if len(dual.weights) != len(dual.cuts) or len(dual.prices) != len(network.resources):
+        raise CertificateError("the dual does not fit the network")
+    left_out, costs = _add_up(network, dual.cuts, dual.weights)
+    for t, units in zip(network.rank_types, left_out, strict=True):
+        if units < dual.denominator:
+            weight = float(units / dual.denominator)
+            raise CertificateError(f"{t.name} is left out by cuts of weight {weight}, less than 1")
+    paid = _paid(network, dual.prices)
+    for side, cost in zip(("broadcast", "reduce"), costs, strict=True):
+        if (cost > paid).any():
+            way = int(np.argmax(cost > paid))
+            raise CertificateError(f"way {way} pays {paid[way]} for {side} cuts that cost {cost[way]}")
+    price = sum((p * r.rate for p, r in zip(dual.prices, network.resources, strict=True)), Fraction(0))
+    return price / dual.denominator
+
+
+def _add_up(
+    network: Network, cuts: tuple[Cut, ...], weights: tuple[int, ...]
+) -> tuple[list[Fraction], list[NDArray[np.object_]]]:
+    """(per rank type, weight of the cuts that leave out one such rank, on average; [broadcast, reduce] cost per
+    way).
+    """
+    views, types = views_of(network), len(network.rank_types)
+    inside = np.zeros(types, object)
+    crossing = [np.zeros(len(network.orbits), object) for _ in range(2)]
+    for cut, weight in zip(cuts, weights, strict=True):
+        view = views[cut.view]
+        if cut.inside.shape != (view.nodes,) or not cut.inside.any():
+            raise CertificateError("a cut is not a set of the network's ranks")
+        inside += weight * view.members(cut.inside, types).astype(object)
+        crossed = view.leaving(cut.inside) if cut.reduce else view.entering(cut.inside)
+        crossing[cut.reduce] += weight * crossed.astype(object)
+    everything = sum(weights)
+    left_out = [everything - Fraction(int(i), int(m)) for i, m in zip(inside, network.multiplicity, strict=True)]
+    return left_out, [c[network.way_orbit] for c in crossing]
+
+
+def _paid(network: Network, prices: Sequence[int]) -> NDArray[np.object_]:
+    """What each way pays for the resources it uses; Python integers, which scipy's products do not take."""
+    use, paid = network.use.tocoo(), np.zeros(len(network.way_orbit), object)
+    np.add.at(paid, use.col, use.data.astype(object) * np.array(prices, object)[use.row])
+    return paid
+
+
+def round_dual(network: Network, solution: Solution) -> Dual:
+    """A dual in integers near the solver's, mended so that every condition holds exactly."""
+    if network.resource_reverse is None:
+        cuts, floats, prices = solution.cuts, solution.cut_prices, solution.prices
+    else:  # one set of capacities served both halves: the dual and its mirror image add up to one of twice the size
+        cuts = tuple(Cut(c.view, c.inside, side) for side in (False, True) for c in solution.cuts)
+        floats = np.concatenate([solution.cut_prices, solution.cut_prices])
+        prices = solution.prices + solution.prices[network.resource_reverse]
+    weights = [round(float(y) * _WEIGHT_UNIT) for y in floats]
+    kept = [i for i, w in enumerate(weights) if w > 0]
+    cuts, used = tuple(cuts[i] for i in kept), tuple(weights[i] for i in kept)
+    left_out, costs = _add_up(network, cuts, used)
+    denominator = min(left_out)
+    integers = [int(w) for w in np.rint(prices * _WEIGHT_UNIT)]
+    use = network.use.tocsc()
+    short = np.maximum(costs[0], costs[1]) - _paid(network, integers)
+    for way in np.flatnonzero(short > 0):
+        mine = slice(use.indptr[way], use.indptr[way + 1])
+        used_by_way = list(zip(use.indices[mine].tolist(), use.data[mine].tolist(), strict=True))
+        cost = max(costs[0][way], costs[1][way])
+        missing = cost - sum(integers[k] * times for k, times in used_by_way)  # an earlier way may have paid already
+        resource, times = used_by_way[0]
+        integers[resource] += max(0, -(-missing // times))
+    scale = denominator.denominator
+    return Dual(cuts, tuple(w * scale for w in used), tuple(i * scale for i in integers), denominator.numerator)
+
+
+def certify(cluster: Cluster, nbytes: int) -> ProgramCertificate:
+    """Solve the program for `cluster`, round both sides, check both exactly, and put the certificate together.
+
+    Raises InfeasibleError, ProgramError, or CertificateError when the gap is over `LARGEST_GAP`.
+    """
+    network = build_network(cluster)
+    solution = AllReduceProgram(network).solve()
+    dual = round_dual(network, solution)
+    rate, reached = check_dual(network, dual), check_primal(network, solution.primal)
+    if rate > reached * (1 + LARGEST_GAP):
+        raise CertificateError(f"the gap between {float(rate)} and {float(reached)} B/s is over {float(LARGEST_GAP)}")
+    return ProgramCertificate(
+        rate=rate,
+        reached=reached,
+        nbytes=nbytes,
+        prices=_in_words(network, dual, rate),
+        cuts=tuple(
+            DualCut("reduce" if c.reduce else "broadcast", c.view, tuple(np.flatnonzero(c.inside).tolist()), w)
+            for c, w in zip(dual.cuts, dual.weights, strict=True)
+        ),
+        resource_prices=dual.prices,
+        denominator=dual.denominator,
+    )
+
+
+def check_program_certificate(cluster: Cluster, certificate: ProgramCertificate) -> None:
+    """Raise CertificateError unless the certificate's dual proves its rate on `cluster`, exactly, without a solver."""
+    network = build_network(cluster)
+    views = views_of(network)
+    cuts = []
+    for cut in certificate.cuts:
+        if not 0 <= cut.seen_from < len(views):
+            raise CertificateError(f"a cut is seen from rank type {cut.seen_from}, there are {len(views)}")
+        inside = np.zeros(views[cut.seen_from].nodes, np.bool_)
+        if not cut.inside or not 0 <= min(cut.inside) <= max(cut.inside) < len(inside):
+            raise CertificateError("a cut is not a set of the network's ranks")
+        inside[list(cut.inside)] = True
+        cuts.append(Cut(cut.seen_from, inside, cut.side == "reduce"))
+    weights = tuple(cut.weight for cut in certificate.cuts)
+    proved = check_dual(network, Dual(tuple(cuts), weights, certificate.resource_prices, certificate.denominator))
+    if proved != certificate.rate:
+        raise CertificateError(f"the dual proves {float(proved)} B/s, the certificate says {float(certificate.rate)}")
+
+
+def _in_words(network: Network, dual: Dual, rate: Fraction) -> tuple[Price, ...]:
+    """What the bound pays for, dearest first. By complementary slackness these are the bottlenecks."""
+    prices = []
+    for resource, price in zip(network.resources, dual.prices, strict=True):
+        gain = Fraction(price, dual.denominator)
+        share = gain * resource.rate / rate
+        if share > NEGLIGIBLE:
+            prices.append(Price(resource.what, share, resource.count, gain, resource.nics))
+    return tuple(sorted(prices, key=lambda p: (-p.share, p.what)))

@@ -1,0 +1,107 @@
+"""Servers, GPU positions and rails that symmetry makes equal, found from their rates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from optcc.cluster import Cluster, Server
+from optcc.theory.network import OWN_RAIL, Group
+
+
+def server_types(cluster: Cluster, merge: bool) -> tuple[list[Server], list[list[str]]]:
+    """(a server of each type, the names of all its servers)."""
+    types: dict[object, tuple[Server, list[str]]] = {}
+    for server in cluster.servers:
+        rates = tuple((nic.rail, nic.gpu, nic.out_rate, nic.in_rate) for nic in server.nics)
+        key = (rates, server.gpus, server.nvlink_rate, server.pod) if merge else server.name
+        types.setdefault(key, (server, []))[1].append(server.name)
+    return [server for server, _ in types.values()], [names for _, names in types.values()]
+
+
+@dataclass
+class Slot:
+    """GPU positions that are equal on every server type, and their NICs there (None: no such GPU)."""
+
+    indices: list[int]
+    groups: list[tuple[Group, ...] | None]
+
+    def join(self, index: int, groups: list[tuple[Group, ...] | None]) -> None:
+        """Add one more GPU position with equal rates: only the names are new."""
+        self.indices.append(index)
+        for a, (mine, other) in enumerate(zip(self.groups, groups, strict=True)):
+            if mine is not None and other is not None:
+                self.groups[a] = tuple(
+                    replace(g, nics=g.nics + h.nics, rails=tuple(dict.fromkeys(g.rails + h.rails)))
+                    for g, h in zip(mine, other, strict=True)
+                )
+
+
+def slot_types(cluster: Cluster, servers: list[Server], merge: bool) -> list[Slot]:
+    rails = cluster.fabric.rails
+    if not cluster.gpu_ranks:
+        return [Slot([0], list(_merge_rails([_by_rail(s, None, rails) for s in servers], merge)))]
+    width = max(server.gpus for server in servers)
+    found = [[_by_rail(s, g, rails) if g < s.gpus else None for s in servers] for g in range(width)]
+    # Slots may be exchanged when rails do not tell them apart, or when each slot has a rail to itself.
+    used = [{rail for by_rail in slot if by_rail for rail in by_rail} for slot in found]
+    own = rails and all(len(u) <= 1 for u in used) and sum(map(len, used)) == len(set().union(*used))
+    slots: dict[object, Slot] = {}
+    for g, slot in enumerate(found):
+        groups: list[tuple[Group, ...] | None] = []
+        for by_rail in slot:
+            if by_rail is None:
+                groups.append(None)
+            else:
+                groups.append(tuple(replace(group, rail=OWN_RAIL if own else rail) for rail, group in by_rail.items()))
+        rates = tuple(None if x is None else tuple((h.rail, h.out_rate, h.in_rate) for h in x) for x in groups)
+        key = rates if merge and (own or not rails) else g
+        if key in slots:
+            slots[key].join(g, groups)
+        else:
+            slots[key] = Slot([g], groups)
+    return list(slots.values())
+
+
+def _by_rail(server: Server, gpu: int | None, rails: bool) -> dict[int, Group]:
+    """The live NICs of one GPU (None: of the whole server), as one group per rail; without rails, as one group."""
+    found: dict[int, Group] = {}
+    for i, nic in enumerate(server.nics):
+        if not nic.alive or (gpu is not None and server.gpu_of(i) != gpu):
+            continue
+        rail = (nic.rail if nic.rail is not None else i) if rails else 0
+        old = found.get(rail, Group(rail, Fraction(0), Fraction(0), (), (rail,) if rails else ()))
+        nics = (*old.nics, nic.name)
+        found[rail] = replace(old, out_rate=old.out_rate + nic.out_rate, in_rate=old.in_rate + nic.in_rate, nics=nics)
+    return found
+
+
+def _merge_rails(by_server: list[dict[int, Group]], merge: bool) -> Iterator[tuple[Group, ...]]:
+    """Rails on which every server type has equal rates become one rail as wide as all of them."""
+    kinds: dict[object, list[int]] = {}
+    for rail in sorted(set().union(*by_server)):
+        column = tuple((g.out_rate, g.in_rate) if (g := groups.get(rail)) else None for groups in by_server)
+        kinds.setdefault(column if merge else rail, []).append(rail)
+    for groups in by_server:
+        merged = []
+        for kind in kinds.values():
+            parts = [groups[rail] for rail in kind if rail in groups]
+            if parts:
+                merged.append(
+                    Group(
+                        rail=kind[0],
+                        out_rate=sum((p.out_rate for p in parts), Fraction(0)),
+                        in_rate=sum((p.in_rate for p in parts), Fraction(0)),
+                        nics=tuple(name for p in parts for name in p.nics),
+                        rails=tuple(rail for p in parts for rail in p.rails),
+                    )
+                )
+        yield tuple(merged)
+
+
+def type_name(members: list[str], server: Server, gpu_ranks: bool, slots: list[int]) -> str:
+    name = members[0] if len(members) == 1 else f"each of {members[0]}..{members[-1]} ({len(members)} servers)"
+    if not gpu_ranks:
+        return name
+    return f"GPU {slots[0]} of {name}" if len(slots) == 1 else f"GPUs {', '.join(map(str, slots))} of {name}"
