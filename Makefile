@@ -4,13 +4,14 @@ BIN := $(VENV)/bin
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench-simulate bench-local lock clean
+.PHONY: help setup demo test lint proofs bench-simulate bench-local bench-program lock clean
 
 help:
 	@echo "make demo            the main job on a bundled example, about a minute"
 	@echo "make test            lint, types and the whole test suite"
 	@echo "make bench-simulate  simulated time over bound, table in docs/"
 	@echo "make bench-local     achieved time over bound on this machine, table in docs/"
+	@echo "make bench-program   size and time of the exact program, table in docs/"
 	@echo "make lock            resolve the dependencies anew into requirements.lock"
 
 setup: $(VENV)/ready
@@ -35,6 +36,9 @@ test: lint
 
 bench-simulate: $(VENV)/ready
 	$(BIN)/python benchmarks/bench_simulate.py
+
+bench-program: $(VENV)/ready
+	$(BIN)/python benchmarks/bench_program.py
 
 bench-local: $(VENV)/ready
 	$(BIN)/python benchmarks/bench_local.py

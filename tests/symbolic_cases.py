@@ -73,7 +73,12 @@ def _number(value: Fraction | int) -> Any:
     return exact(Fraction(value))
 
 
-_rng = random.Random(7)
+_rng = random.Random()
+
+
+def reseed() -> None:
+    """Start the random cases anew, so that a test's cases do not depend on which tests ran before it."""
+    _rng.seed(7)
 
 
 def rate() -> Fraction:

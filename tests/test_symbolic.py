@@ -20,7 +20,7 @@ from optcc.theory.derive_rings import check_finite
 from optcc.theory.derive_rivals import compare
 from optcc.theory.symbolic import exact, results, symbolic_bound, unit_rate
 from optcc.theory.symbols import TABLE, B, K, L, P, X, describe, ell, k, m, n
-from tests.symbolic_cases import CASES, Case, check
+from tests.symbolic_cases import CASES, Case, check, reseed
 
 PROOF_IDS = {
     "cut",
@@ -34,6 +34,11 @@ PROOF_IDS = {
     "rivals",
     "collectives",
 }
+
+
+@pytest.fixture(autouse=True)
+def _same_cases() -> None:
+    reseed()
 
 
 def formula(name: str) -> Any:

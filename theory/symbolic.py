@@ -50,6 +50,7 @@ def symbolic_bound(cluster: Cluster) -> Result:
     ranks, unit = cluster.ranks, unit_rate(cluster)
     terms, healthy = _terms(cluster, unit), _largest(_terms(cluster.fault_free, unit))
     worst = _largest(terms)
+    proof_id = "traffic" if worst in terms[2:] else "cut"
     weak_out, weak_in = min(ranks, key=lambda r: r.out_rate), min(ranks, key=lambda r: r.in_rate)
     reasons = (
         f"Cut: what {weak_out.name} must send",
@@ -64,8 +65,8 @@ def symbolic_bound(cluster: Cluster) -> Result:
     return Result(
         id="bound",
         statement=f"AllReduce over {len(ranks)} ranks, B = {format_rate(unit)}.",
-        assumptions=(NON_BLOCKING, FORWARDS, FULL_DUPLEX, FLUID),
-        proof_id="traffic" if worst in terms[2:] else "cut",
+        assumptions=(NON_BLOCKING, FULL_DUPLEX, FLUID, *((FORWARDS,) if proof_id == "traffic" else ())),
+        proof_id=proof_id,
         left=T,
         relation=">=",
         expression=worst,
