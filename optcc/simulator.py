@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc._event_loop import run_events
-from optcc.errors import SimulationError
+from optcc.errors import InputError, SimulationError
 from optcc.schedule import Schedule
 
 TICKS_PER_S = 10**12
@@ -86,8 +86,16 @@ def simulate(schedule: Schedule, *, alpha: float | Fraction = 0, per_chunk: floa
     """Run `schedule` in virtual time.
 
     alpha : seconds from a sending port to a receiving port; per_chunk : seconds each port spends per stripe.
-    Raises SimulationError when transfers are left that nothing will ever let start, or time overflows the clock.
+    Raises SimulationError when transfers are left that nothing will ever let start, or time overflows the clock, and
+    InputError for a schedule over spine links or pod uplinks, which this model does not have.
     """
+    if schedule.shared_links:
+        raise InputError(
+            "spine links and pod uplinks are not simulated",
+            where="fabric",
+            expected="a fabric that only NICs limit",
+            hint="The plan's fluid_s counts them; its latency-free time is known without a simulation.",
+        )
     stripes = stripes_of(schedule)
     out_work = _ticks(stripes.length, np.array([p.out_rate for p in schedule.ports])[stripes.out], per_chunk)
     in_work = _ticks(stripes.length, np.array([p.in_rate for p in schedule.ports])[stripes.into], per_chunk)

@@ -87,6 +87,7 @@ class Schedule:
     stage : uint8, a `Stage`, for people
     segment : int32, position in the pipeline, for people
     dep_ptr, dep_idx : int64, CSR: rows that must have finished before row i starts are dep_idx[dep_ptr[i]:dep_ptr[i+1]]
+    shared_links : some lane crosses a spine link or a pod's uplink, which ports do not show
     """
 
     ranks: int
@@ -101,6 +102,7 @@ class Schedule:
     segment: NDArray[np.int32]
     dep_ptr: NDArray[np.int64]
     dep_idx: NDArray[np.int64]
+    shared_links: bool = False
 
     def __len__(self) -> int:
         return len(self.route)

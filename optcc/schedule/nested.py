@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from optcc.cluster import Cluster
 from optcc.schedule.columns import GRANULE, Schedule, Stage
-from optcc.schedule.routes import Routes
+from optcc.schedule.routes import Routes, crosses_shared_links
 
 
 class Ordering(StrEnum):
@@ -172,4 +172,5 @@ def _assemble(
         segment=c["segment"][order].astype(np.int32),
         dep_ptr=np.concatenate(([0], np.cumsum(np.bincount(waits, minlength=len(order))))).astype(np.int64),
         dep_idx=dep[by_row],
+        shared_links=crosses_shared_links(routes.table, cluster),
     )

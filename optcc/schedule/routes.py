@@ -107,6 +107,19 @@ def _cumulative(ports: list[tuple[_Port, Fraction]]) -> list[tuple[int, Fraction
     return cuts
 
 
+def crosses_shared_links(table: list[Route], cluster: Cluster) -> bool:
+    """Does any lane use a spine link or an oversubscribed pod's uplink?"""
+    fabric, ranks = cluster.fabric, cluster.ranks
+    rails = [nic.rail if nic.rail is not None else i for r in ranks for i, nic in enumerate(r.nics) if nic.alive]
+    for route in table:
+        a, b = (cluster.servers[ranks[r].server].pod for r in (route.src, route.dst))
+        if a != b and fabric.pod_oversubscription is not None:
+            return True
+        if fabric.rails and any(rails[lane.out] != rails[lane.into] for lane in route.lanes):
+            return True
+    return False
+
+
 def fluid_seconds(schedule: Schedule, cluster: Cluster) -> Fraction:
     """Seconds that the busiest port, spine link or uplink needs for all its bytes: the schedule's time with perfect
     overlap and no latency. `cluster` is the one that the schedule was lowered for.
