@@ -4,12 +4,14 @@ BIN := $(VENV)/bin
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint proofs bench-simulate bench-local bench-program lock clean
+.PHONY: help setup demo test lint proofs bench-simulate bench-segments bench-local bench-program lock clean
 
 help:
 	@echo "make demo            the main job on a bundled example, about a minute"
 	@echo "make test            lint, types and the whole test suite"
+	@echo "make proofs          installs Coq if it is missing and checks every machine proof"
 	@echo "make bench-simulate  simulated time over bound, table in docs/"
+	@echo "make bench-segments  unequal segments against equal ones, table in docs/"
 	@echo "make bench-local     achieved time over bound on this machine, table in docs/"
 	@echo "make bench-program   size and time of the exact program, table in docs/"
 	@echo "make lock            resolve the dependencies anew into requirements.lock"
@@ -34,11 +36,17 @@ lint: $(VENV)/ready
 test: lint
 	$(BIN)/pytest
 
+proofs:
+	$(MAKE) -C proofs
+
 bench-simulate: $(VENV)/ready
 	$(BIN)/python benchmarks/bench_simulate.py
 
 bench-program: $(VENV)/ready
 	$(BIN)/python benchmarks/bench_program.py
+
+bench-segments: $(VENV)/ready
+	$(BIN)/python benchmarks/bench_segments.py
 
 bench-local: $(VENV)/ready
 	$(BIN)/python benchmarks/bench_local.py

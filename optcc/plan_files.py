@@ -28,6 +28,7 @@ def plan_content(plan: Plan) -> dict[str, Any]:
         "shares": [{"ring": m, "share": str(share)} for m, share in plan.shares],
         "order": list(plan.order),
         "segments": plan.segments,
+        "segment_sizes": None if plan.segment_sizes is None else [str(size) for size in plan.segment_sizes],
         "orderings": [str(o) for o in plan.orderings],
         "bound": {
             "seconds": str(plan.bound.seconds),
@@ -97,6 +98,7 @@ def _plan_in(raw: dict[str, Any]) -> Plan:
         shares=tuple((item["ring"], _fraction(item["share"])) for item in raw["shares"]),
         order=tuple(raw["order"]),
         segments=raw["segments"],
+        segment_sizes=None if raw["segment_sizes"] is None else tuple(map(_fraction, raw["segment_sizes"])),
         orderings=tuple(Ordering(o) for o in raw["orderings"]),
     )
     check_plan(plan)

@@ -31,6 +31,7 @@ class Plan:
     shares : (ring size m, share of the data), shares sum to 1
     order : ranks from weakest to strongest; ring size m is the last m of them
     segments : pipeline depth; orderings : cycled over the segments
+    segment_sizes : the part of the data in each segment, sum 1; None: all equal
     """
 
     cluster: Cluster
@@ -40,6 +41,7 @@ class Plan:
     order: tuple[int, ...]
     segments: int
     orderings: tuple[Ordering, ...]
+    segment_sizes: tuple[Fraction, ...] | None = None
 
     @cached_property
     def fluid_s(self) -> Fraction:
@@ -66,7 +68,7 @@ class Plan:
             self.bound.nbytes,
             dict(self.shares),
             order=self.order,
-            segments=self.segments,
+            segments=self.segments if self.segment_sizes is None else self.segment_sizes,
             orderings=self.orderings,
         )
 
@@ -132,6 +134,10 @@ def check_plan(plan: Plan) -> None:
 
     demand(sorted(plan.order) == list(range(ranks)), "order", f"each of 0..{ranks - 1} once", plan.order)
     demand(isinstance(plan.segments, int) and 1 <= plan.segments <= MAX_SEGMENTS, "segments", SEGMENTS, plan.segments)
+    sizes = plan.segment_sizes
+    if sizes is not None:
+        demand(len(sizes) == plan.segments, "segment_sizes", f"{plan.segments} of them", len(sizes))
+        demand(min(sizes) > 0 and sum(sizes) == 1, "segment_sizes", "sizes above 0 of sum 1", sum(sizes))
     demand(bool(plan.orderings), "orderings", "at least one", plan.orderings)
     demand(all(1 <= m <= ranks and s > 0 for m, s in plan.shares), "shares", f"ring 1..{ranks}, > 0", plan.shares)
     demand(len({m for m, _ in plan.shares}) == len(plan.shares), "shares", "each ring size once", plan.shares)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from optcc.errors import InputError, OptccError
 from optcc.schedule import Stage
 from optcc.simulator import Simulation
 from optcc.units import format_seconds, format_size
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's palette: told apart with any colour vision.
 STAGE_COLOURS = {
@@ -38,7 +41,7 @@ def write_timeline(simulation: Simulation, path: Path, *, title: str, bound_s: f
         if path.suffix == ".json":
             path.write_text(json.dumps(chrome_trace(simulation)), encoding="utf-8")
         else:
-            _draw(simulation, path, title, bound_s)
+            draw_timeline(simulation, title=title, bound_s=bound_s).savefig(path, metadata={"Date": None})
     except OSError as error:
         raise OptccError(f"{path}: cannot be written: {error.strerror}") from None
 
@@ -74,7 +77,8 @@ def chrome_trace(simulation: Simulation) -> dict[str, Any]:
     return {"displayTimeUnit": "ns", "otherData": {"source": "optcc simulation"}, "traceEvents": events}
 
 
-def _draw(simulation: Simulation, path: Path, title: str, bound_s: float) -> None:
+def draw_timeline(simulation: Simulation, *, title: str, bound_s: float) -> Figure:
+    """A matplotlib Figure of what every NIC sends and receives when, against the bound."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
@@ -116,7 +120,7 @@ def _draw(simulation: Simulation, path: Path, title: str, bound_s: float) -> Non
     )  # fmt: skip
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    figure.savefig(path, metadata={"Date": None})
+    return figure
 
 
 _Track = tuple[str, NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import secrets
+import shutil
 from fractions import Fraction
 
 import pytest
@@ -52,8 +53,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--require",
         action="append",
         default=[],
-        choices=["gpu", "rdma"],
-        help="fail, instead of skipping, the tests that need this hardware when it is missing",
+        choices=["gpu", "rdma", "coq"],
+        help="fail, instead of skipping, the tests that need this when it is missing",
     )
 
 
@@ -63,6 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(secrets.randbelow(2**32))
     config.addinivalue_line("markers", "gpu: needs a CUDA device and cupy")
     config.addinivalue_line("markers", "rdma: needs an RDMA device and pyverbs")
+    config.addinivalue_line("markers", "coq: needs coqc, which `make proofs` installs")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -73,10 +75,13 @@ def pytest_report_header(config: pytest.Config) -> str:
 _MISSING = {
     "gpu": "no cupy with a CUDA device",
     "rdma": "no pyverbs with an RDMA device",
+    "coq": "no coqc (make proofs installs it)",
 }
 
 
 def _present(hardware: str) -> bool:
+    if hardware == "coq":
+        return shutil.which("coqc") is not None
     if hardware == "gpu":
         if importlib.util.find_spec("cupy") is None:
             return False

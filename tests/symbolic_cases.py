@@ -15,9 +15,8 @@ import sympy as sp
 
 from optcc.cluster import Cluster, Nic, Server
 from optcc.theory.bounds import lower_bound
-from optcc.theory.derivation import Result
+from optcc.theory.derivation import Result, exact
 from optcc.theory.shares import nested_loads, nested_shares
-from optcc.theory.symbolic import exact
 from optcc.theory.symbols import (
     B_i,
     C,

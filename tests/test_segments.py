@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from optcc.cluster import Cluster
 from optcc.errors import InputError
@@ -20,6 +19,7 @@ from optcc.simulator import Simulation, simulate
 from optcc.theory.bounds import lower_bound
 from optcc.theory.ramps import (
     BODY,
+    SHALLOW_BODY,
     Sizes,
     best_start,
     equal_sizes,
@@ -35,18 +35,6 @@ NBYTES = 2**26
 TOLERANCE = 1e-5
 
 
-class Cut(int):
-    """A number of segments that remembers their sizes, for `lower`, which takes a number."""
-
-    sizes: Sizes
-
-    @classmethod
-    def of(cls, sizes: Sizes) -> Cut:
-        cut = cls(len(sizes))
-        cut.sizes = sizes
-        return cut
-
-
 def straggler(ranks: int, slow: Fraction) -> Cluster:
     return Cluster.uniform(servers=ranks, nics=1, rate=50 * 10**9).degrade("server0/nic0", 1 / slow)
 
@@ -55,36 +43,22 @@ def rates_of(cluster: Cluster) -> list[Fraction]:
     return [rank.out_rate for rank in cluster.ranks]
 
 
-@pytest.fixture
-def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Callable[[Sizes], Simulation]]:
-    """simulated(cluster, alpha=, per_chunk=): the simulator of nested rings, as a function of the segments' sizes."""
-    evenly = nested.even_cuts
+def simulated(cluster: Cluster, **costs: float) -> Callable[[Sizes], Simulation]:
+    """The simulator of nested rings on `cluster`, as a function of the segments' sizes."""
+    rates = rates_of(cluster)
 
-    def cuts(start: int, stop: int, parts: int) -> NDArray[np.int64]:
-        if not isinstance(parts, Cut):
-            return evenly(start, stop, parts)
-        done = [sum(parts.sizes[:i], Fraction(0)) for i in range(len(parts.sizes))]
-        return np.array([*(start + int((stop - start) * part) // 8 * 8 for part in done), stop], np.int64)
+    def run(sizes: Sizes) -> Simulation:
+        schedule = nested.lower(
+            cluster,
+            NBYTES,
+            nested_shares(rates),
+            order=sorted(range(len(rates)), key=lambda r: (rates[r], r)),
+            segments=sizes,
+            orderings=(nested.Ordering.LEAF_FIRST, nested.Ordering.VIA_LEAF),
+        )
+        return simulate(schedule, **costs)
 
-    monkeypatch.setattr(nested, "even_cuts", cuts)
-
-    def of(cluster: Cluster, **costs: float) -> Callable[[Sizes], Simulation]:
-        rates = rates_of(cluster)
-
-        def run(sizes: Sizes) -> Simulation:
-            schedule = nested.lower(
-                cluster,
-                NBYTES,
-                nested_shares(rates),
-                order=sorted(range(len(rates)), key=lambda r: (rates[r], r)),
-                segments=Cut.of(sizes),
-                orderings=(nested.Ordering.LEAF_FIRST, nested.Ordering.VIA_LEAF),
-            )
-            return simulate(schedule, **costs)
-
-        return run
-
-    return of
+    return run
 
 
 PIPELINES = st.builds(
@@ -116,7 +90,7 @@ def test_segment_count_is_the_closed_form_where_that_is_whole() -> None:
     assert segment_count(replace(pipeline, chunk_s=Fraction(0)), most=64).segments == 64
 
 
-def test_chunks_are_counted_in_the_schedule(simulated: Callable[..., Callable[[Sizes], Simulation]]) -> None:
+def test_chunks_are_counted_in_the_schedule() -> None:
     schedule = simulated(straggler(8, Fraction(4, 3)))(equal_sizes(3)).schedule
     for place, rank in enumerate(range(8)):  # server0 is the straggler
         assert np.count_nonzero(schedule.src == rank) == 3 * chunks_per_segment([7, 8], 8, place)
@@ -128,7 +102,7 @@ def test_a_pipeline_without_room_or_work() -> None:
             segment_count(Pipeline(work, Fraction(1)), most=most)
 
 
-def test_the_count_is_near_the_simulated_best(simulated: Callable[..., Callable[[Sizes], Simulation]]) -> None:
+def test_the_count_is_near_the_simulated_best() -> None:
     """Equal segments, 3 us a chunk: the program's count takes at most 1 % more than the best of 1, 2, 4 ... 128."""
     cluster, per_chunk, alpha = straggler(8, Fraction(2)), Fraction(3, 10**6), Fraction(2, 10**6)
     run = simulated(cluster, alpha=alpha, per_chunk=per_chunk)
@@ -168,17 +142,22 @@ def test_no_growth_below_the_switch_point_and_equal_sizes_then() -> None:
     assert ramp_program(12, growth).sizes == equal_sizes(12)
 
 
-@given(st.integers(1, 40), st.fractions(1, 6, max_denominator=50), st.sampled_from([1, 2, 4]))
+@given(
+    st.integers(1, 40),
+    st.fractions(1, 6, max_denominator=50),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([BODY, SHALLOW_BODY]),
+)
 @settings(max_examples=40, deadline=None)
-def test_ramp_obeys_its_limits_and_its_certificate(segments: int, growth: Fraction, unit: int) -> None:
-    ramp = ramp_program(segments, growth, unit=unit)
+def test_ramp_obeys_its_limits_and_its_certificate(segments: int, growth: Fraction, unit: int, body: Fraction) -> None:
+    ramp = ramp_program(segments, growth, unit=unit, body=body)
     assert len(ramp.sizes) == segments
     assert sum(ramp.sizes) == 1
-    assert ramp.cost == (ramp.sizes[0] + ramp.sizes[-1]) / 2 + BODY * max(ramp.sizes)
+    assert ramp.cost == (ramp.sizes[0] + ramp.sizes[-1]) / 2 + body * max(ramp.sizes)
     units = ramp.sizes[::unit]
     assert all(a <= growth * b and b <= growth * a for a, b in pairwise(units))
     assert 0 <= ramp.gap <= TOLERANCE
-    assert ramp.cost <= (Fraction(1) + BODY) / segments * (1 + Fraction(TOLERANCE))
+    assert ramp.cost <= (1 + body) / segments * (1 + Fraction(TOLERANCE))
 
 
 def test_ramp_is_optimal_among_geometric_ramps() -> None:
@@ -200,11 +179,11 @@ def test_ramp_is_optimal_among_geometric_ramps() -> None:
         (8, Fraction(3), 16, 0.4),
         (8, Fraction(3), 32, 0.2),
         (8, Fraction(4), 32, 0.2),
+        (8, Fraction(4, 3), 32, 0.85),
+        (8, Fraction(3, 2), 16, 0.75),
     ],
 )
-def test_ramps_beat_equal_segments_in_the_simulator(
-    simulated: Callable[..., Callable[[Sizes], Simulation]], ranks: int, slow: Fraction, segments: int, most: float
-) -> None:
+def test_ramps_beat_equal_segments_in_the_simulator(ranks: int, slow: Fraction, segments: int, most: float) -> None:
     """What a ramp takes beyond the bound is at most `most` of what equal segments take beyond it."""
     cluster = straggler(ranks, slow)
     bound, run = float(lower_bound(cluster, NBYTES).seconds), simulated(cluster)
@@ -221,9 +200,7 @@ def test_starts_are_sizes_and_hold_equal_ones() -> None:
 
 
 @pytest.mark.parametrize("slow", [Fraction(2), Fraction(4, 3)])
-def test_critical_path_is_the_simulated_time_and_the_program_never_worse(
-    simulated: Callable[..., Callable[[Sizes], Simulation]], slow: Fraction
-) -> None:
+def test_critical_path_is_the_simulated_time_and_the_program_never_worse(slow: Fraction) -> None:
     run, sizes = simulated(straggler(8, slow)), equal_sizes(8)
     order = ServiceOrder(run(sizes), sizes)
     assert order.seconds(sizes) == pytest.approx(run(sizes).time_s, rel=1e-6)
@@ -232,13 +209,12 @@ def test_critical_path_is_the_simulated_time_and_the_program_never_worse(
     assert best.seconds == order.seconds(best.sizes) <= order.seconds(sizes)
     assert 0 <= best.gap <= TOLERANCE
     bound = best.seconds / (1 + best.gap)
+    assert order.seconds(sizes) > 1.005 * bound  # so that the gap would have told of sizes that are not optimal
     for other in starts(rates_of(straggler(8, slow)), 8):  # no sizes undercut the dual's bound
         assert order.seconds(other) >= bound * (1 - 1e-9)
 
 
-def test_critical_path_knows_latency_and_chunk_costs(
-    simulated: Callable[..., Callable[[Sizes], Simulation]],
-) -> None:
+def test_critical_path_knows_latency_and_chunk_costs() -> None:
     run, sizes = simulated(straggler(8, Fraction(2)), alpha=2e-6, per_chunk=1e-6), equal_sizes(4)
     costed = ServiceOrder(run(sizes), sizes, alpha_s=2e-6, chunk_s=1e-6)
     assert costed.seconds(sizes) == pytest.approx(run(sizes).time_s, rel=1e-6)
@@ -254,9 +230,7 @@ def test_critical_path_knows_latency_and_chunk_costs(
         (Fraction(4, 3), 8, 0.85),
     ],
 )
-def test_refined_sizes_beat_equal_segments_in_the_simulator(
-    simulated: Callable[..., Callable[[Sizes], Simulation]], slow: Fraction, segments: int, most: float
-) -> None:
+def test_refined_sizes_beat_equal_segments_in_the_simulator(slow: Fraction, segments: int, most: float) -> None:
     cluster = straggler(8, slow)
     bound, run = float(lower_bound(cluster, NBYTES).seconds), simulated(cluster)
     sizes, seconds = refine(run, [equal_sizes(segments), starts(rates_of(cluster), segments)[-1]], rounds=3)
@@ -264,9 +238,7 @@ def test_refined_sizes_beat_equal_segments_in_the_simulator(
     assert 0 < seconds - bound <= most * (run(equal_sizes(segments)).time_s - bound)
 
 
-def test_too_large_a_schedule_is_refused(
-    simulated: Callable[..., Callable[[Sizes], Simulation]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_large_a_schedule_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("optcc.theory.service_order.MAX_STRIPES", 100)
     run, sizes = simulated(straggler(8, Fraction(2))), equal_sizes(4)
     with pytest.raises(InputError, match="too many stripes"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
 import sympy as sp
@@ -106,6 +107,11 @@ def tidy(expression: Any) -> Any:
         top = -top if flip else top
         parts.append(sp.collect(sp.expand(-part) if flip else part, ell))
     return sp.factor(top) / sp.Mul(*parts)
+
+
+def exact(value: Fraction) -> Any:
+    """A Fraction as a sympy Rational."""
+    return sp.Rational(value.numerator, value.denominator)
 
 
 def _escape(text: str) -> str:

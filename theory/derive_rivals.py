@@ -7,11 +7,12 @@ Library for LLM Training and Serving" (arXiv:2512.25059).
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import sympy as sp
 
-from optcc.theory.derivation import Result, Step, prove_nonnegative, tidy
+from optcc.theory.derivation import Result, Step, exact, prove_nonnegative, tidy
 from optcc.theory.derive_bounds import FLUID, NON_BLOCKING, least_time, transfers_per_element
 from optcc.theory.derive_straggler import fault_free, ratio_terms
 from optcc.theory.symbols import T0, B, K, N, P, T, X, Y, ell, n
@@ -129,7 +130,7 @@ def results() -> list[Result]:
     return [optimum(), r2cc(), balance(), hot_repair()]
 
 
-def compare(ranks: int, lost: Any) -> dict[str, Any]:
+def compare(ranks: int, lost: Fraction) -> dict[str, Any]:
     """T/T0 of every scheme, exact, with `ranks` ranks and the share `lost` of one rank's rate gone; K to infinity."""
-    values = {P: sp.Integer(ranks), X: sp.nsimplify(lost)}
+    values = {P: sp.Integer(ranks), X: exact(lost)}
     return {r.id: sp.limit(r.expression.subs(values), K, sp.oo) for r in results()}

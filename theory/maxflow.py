@@ -24,11 +24,16 @@ def flow_into(capacity: NDArray[np.int64], supply: NDArray[np.int64]) -> tuple[N
     room[n, :n] = supply
     np.fill_diagonal(room, 0)
     net = _maximum(room >> FINE_BITS) << FINE_BITS
-    net += _maximum(room - net)
-    # Node 0's side is what can still reach it in the residual graph.
-    inside = np.zeros(n + 1, np.bool_)
-    inside[breadth_first_order(csr_array((room - net).T), 0, return_predecessors=False)] = True
-    return np.maximum(net, 0), inside[:n]
+    while True:
+        # Node 0's side is what can still reach it in the residual graph; with the source among it there is more to push.
+        inside = np.zeros(n + 1, np.bool_)
+        inside[breadth_first_order(csr_array((room - net).T), 0, return_predecessors=False)] = True
+        if not inside[n]:
+            return np.maximum(net, 0), inside[:n]
+        more = _maximum(room - net)
+        if not more.any():
+            raise ArithmeticError("a path was found along which no flow goes")
+        net += more
 
 
 def _maximum(room: NDArray[np.int64]) -> NDArray[np.int64]:

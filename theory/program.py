@@ -21,6 +21,7 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack, vstack
+from scipy.sparse.csgraph import connected_components
 
 from optcc.errors import InfeasibleError, OptccError
 from optcc.theory.cuts import view_from
@@ -32,7 +33,6 @@ MARGIN = 1e-7
 there. It costs about as much of R, and stays well inside the gap of 1e-6 that certificates allow.
 """
 MAX_ROUNDS = 60
-_DISCONNECTED = 1e-8  # of the largest rate: below it nothing gets through
 
 
 class ProgramError(OptccError):
@@ -106,6 +106,7 @@ class AllReduceProgram:
 
     def solve(self) -> Solution:
         """The optimum. Raises InfeasibleError when ranks are cut off, ProgramError when the solver fails."""
+        self._check_connected()
         for index, view in enumerate(self.views):
             alone = np.arange(view.nodes) == 0
             for side in self.sides:
@@ -113,8 +114,6 @@ class AllReduceProgram:
                 self._add(Cut(index, ~alone, side))
         for rounds in range(1, MAX_ROUNDS + 1):
             point = self._solve_once(vertex=False)
-            if point.rate < _DISCONNECTED * self.rates.max():
-                raise self._disconnected(point)
             primal, short = self._round(point)
             if not short:
                 vertex = self._solve_once(vertex=True)
@@ -145,7 +144,7 @@ class AllReduceProgram:
         use = network.use.astype(np.float64)
         both = hstack([use, use]) if network.reverse is None else use + use[:, network.reverse]
         load = hstack([csr_array((len(network.resources), 1 + types)), both]).tocsr()
-        scale = self.rates.max()  # the solver's tolerances are absolute: make the largest rate 1
+        scale = self.rates.min()  # the solver's tolerances are absolute: make the smallest rate 1
         cuts = vstack(self._rows).tocsr() @ x >= (0.0 if vertex else MARGIN) * x[0]
         resources = load @ x <= self.rates / scale
         roots = network.multiplicity @ x[1 : 1 + types] == x[0]
@@ -166,8 +165,10 @@ class AllReduceProgram:
         unit = Fraction(point.rate) / 2 ** (COARSE_BITS + FINE_BITS)
         load = np.asarray(self.network.use @ (point.broadcast + point.reduce)) / self.rates
         shrink = (1 - 1e-12) / max(1.0, float(load.max())) / float(unit)
+        # No pair needs more than R, and whole numbers should stay far from overflow.
         broadcast, reduce, roots = (
-            np.floor(part * shrink).astype(np.int64) for part in (point.broadcast, point.reduce, point.roots)
+            np.floor(np.minimum(part, point.rate) * shrink).astype(np.int64)
+            for part in (point.broadcast, point.reduce, point.roots)
         )
         total, flows, short = int(self.network.multiplicity @ roots), {}, []
         for index, view in enumerate(self.views):
@@ -181,18 +182,21 @@ class AllReduceProgram:
                 flows[index, True] = flows[index, False]
         return Primal(unit, broadcast, reduce, roots, flows), short
 
-    def _disconnected(self, point: _Point) -> InfeasibleError:
-        """Nothing gets through: the dearest cut says between whom."""
-        cut = self._cuts[int(np.argmax(point.cut_prices))]
-        view = self.views[cut.view]
-        inside = sorted({self.network.rank_types[t].name for t in view.node_type[cut.inside]})
-        return InfeasibleError(
-            "no AllReduce is possible",
-            where=", ".join(inside[:4]) + (", ..." if len(inside) > 4 else ""),
-            expected="ways both to and from all other ranks",
-            got="none one way",
-            hint="Repair a NIC on a rail that others share, join the rails by a spine, or leave these servers out.",
-        )
+    def _check_connected(self) -> None:
+        """Raise InfeasibleError unless every rank reaches every other: capacities are all positive, so that is enough."""
+        view = self.views[0]
+        there = view.capacity(self.network, np.ones(len(self.network.way_orbit), np.int64)) > 0
+        parts, part = connected_components(there.astype(np.int64), connection="strong")
+        if parts > 1:
+            smallest = int(np.argmin(np.bincount(part, view.size)))
+            names = sorted({self.network.rank_types[t].name for t in view.node_type[part == smallest]})
+            raise InfeasibleError(
+                "no AllReduce is possible",
+                where=", ".join(names[:4]) + (", ..." if len(names) > 4 else ""),
+                expected="ways both to and from all other ranks",
+                got="none one way",
+                hint="Repair a NIC on a rail that others share, join the rails by a spine, or leave these servers out.",
+            )
 
 
 def _solve(problem: cp.Problem, vertex: bool) -> None:

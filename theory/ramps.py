@@ -9,7 +9,8 @@ the ring and rest what it sends to leaves. In a steady state r = 1 the left side
     r + 1/r <= 2 + (B T_opt/n - L) / rho,
 
 so that ramps come from the slack of the strong ranks: none below the switch point, where equal segments are best.
-A unit of two segments grows at a time, because the two orderings of nested rings take turns.
+A unit of two segments grows at a time, because the two orderings of nested rings take turns. With several stragglers
+of one rate the model is too simple (their links wait for each other): simulate, and keep equal sizes where they win.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ BODY = Fraction(1, 20)
 straggler at l = 15/8 to 4, where 0.02 to 0.2 did equally well within the spread between buffer sizes."""
 
 UNITS = (1, 2, 4)
+
+SHALLOW_BODY, SHALLOW_GROWTHS = Fraction(2), (Fraction(8, 5), Fraction(5, 2))
+"""Ramps of one or two small segments at either end. Below the switch point the model above allows no growth for ever,
+but a step or two can be caught up with: simulated, they took a tenth to a third off what equal segments lose."""
+
 _DENOMINATOR = 10**9
 
 Sizes = tuple[Fraction, ...]
@@ -68,8 +74,8 @@ def growth_ratio(rates: Sequence[Fraction]) -> Fraction:
     return Fraction(math.floor(float(mean + Fraction(math.sqrt(mean**2 - 1))) * 2**20), 2**20)
 
 
-def ramp_program(segments: int, growth: Fraction, *, unit: int = 2) -> Ramp:
-    """Sizes that minimise (first + last)/2 + BODY times the largest unit, neighbours within a factor `growth`.
+def ramp_program(segments: int, growth: Fraction, *, unit: int = 2, body: Fraction = BODY) -> Ramp:
+    """Sizes that minimise (first + last)/2 + `body` times the largest unit, neighbours within a factor `growth`.
 
     Segments are grouped in units of `unit` equal ones, the last unit shorter where it must be.
     """
@@ -80,22 +86,22 @@ def ramp_program(segments: int, growth: Fraction, *, unit: int = 2) -> Ramp:
     members = [min(unit, segments - start) for start in range(0, segments, unit)]
     size, largest = cp.Variable(len(members), nonneg=True), cp.Variable(nonneg=True)
     fits, up, down = size <= largest, size[1:] <= float(growth) * size[:-1], size[:-1] <= float(growth) * size[1:]
-    cost = (size[0] + size[-1]) / 2 + float(BODY) * largest
+    cost = (size[0] + size[-1]) / 2 + float(body) * largest
     limits = [fits, up, down] if len(members) > 1 else [fits]
     program = cp.Problem(cp.Minimize(cost), [np.array(members, float) @ size == 1, *limits])
     program.solve(solver=cp.HIGHS)
     if size.value is None:
         raise OptccError(f"the linear program over the segments' sizes has no solution: {program.status}")
     units = _repaired([float(value) for value in size.value], members, growth)
-    exact = (units[0] + units[-1]) / 2 + BODY * max(units)
+    exact = (units[0] + units[-1]) / 2 + body * max(units)
     prices = [_prices(limit) for limit in limits]
-    bound = _dual_bound(members, growth, prices)
+    bound = _dual_bound(members, growth, body, prices)
     sizes = tuple(value for value, count in zip(units, members, strict=True) for _ in range(count))
     return Ramp(sizes, exact, exact / bound - 1)
 
 
 def starts(rates: Sequence[Fraction], segments: int) -> list[Sizes]:
-    """Sizes worth trying: equal ones, ramps of every unit, and a first segment 1.4 times the others.
+    """Sizes worth trying: equal ones, ramps of every unit, shallow ramps, and a first segment 1.4 times the others.
 
     The last is where the simulated optimum of four and of eight segments lay: the first segment can leave the
     straggler at once, so that its link out has work while the second one is reduced.
@@ -103,6 +109,7 @@ def starts(rates: Sequence[Fraction], segments: int) -> list[Sizes]:
     growth = growth_ratio(rates)
     heavy = (Fraction(14), *(Fraction(10),) * (segments - 1))
     ramps = [ramp_program(segments, growth, unit=unit).sizes for unit in UNITS]
+    ramps += [ramp_program(segments, steep, unit=1, body=SHALLOW_BODY).sizes for steep in SHALLOW_GROWTHS]
     return list(dict.fromkeys([equal_sizes(segments), *ramps, tuple(size / sum(heavy) for size in heavy)]))
 
 
@@ -126,15 +133,17 @@ def _prices(limit: cp.Constraint) -> list[Fraction]:
     return [Fraction(max(float(price), 0.0)) for price in np.atleast_1d(limit.dual_value)]
 
 
-def _dual_bound(members: Sequence[int], growth: Fraction, prices: Sequence[Sequence[Fraction]]) -> Fraction:
+def _dual_bound(
+    members: Sequence[int], growth: Fraction, body: Fraction, prices: Sequence[Sequence[Fraction]]
+) -> Fraction:
     """A cost that no sizes undercut, for any prices >= 0 on the three kinds of limit, exact.
 
     The limits are homogeneous, so that cost >= sum_i w_i u_i with w the cost's coefficients plus the priced limits';
     since sum_i members_i u_i = 1 and u >= 0, that is at least the smallest w_i / members_i.
     """
     fits, up, down = (*prices, [], [])[:3]
-    # The prices of `fits` may not exceed BODY in all, or the largest unit would have a negative coefficient.
-    scale = min(Fraction(1), BODY / sum(fits)) if sum(fits) else Fraction(1)
+    # The prices of `fits` may not exceed `body` in all, or the largest unit would have a negative coefficient.
+    scale = min(Fraction(1), body / sum(fits)) if sum(fits) else Fraction(1)
     weight = [price * scale for price in fits]
     weight[0] += Fraction(1, 2)
     weight[-1] += Fraction(1, 2)

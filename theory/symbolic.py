@@ -20,7 +20,7 @@ from optcc.theory import (
     derive_segments,
     derive_straggler,
 )
-from optcc.theory.derivation import Result, Step
+from optcc.theory.derivation import Result, Step, exact
 from optcc.theory.derive_bounds import FLUID, FORWARDS, FULL_DUPLEX, NON_BLOCKING, star_terms
 from optcc.theory.derive_straggler import switch_point
 from optcc.theory.symbols import B, P, T, n
@@ -110,8 +110,3 @@ def _one_straggler(ranks: tuple[Rank, ...]) -> tuple[Step, ...]:
 
 def _largest(terms: list[Any]) -> Any:
     return max(terms, key=lambda term: term * B / n)
-
-
-def exact(value: Fraction) -> Any:
-    """A Fraction as a sympy Rational."""
-    return sp.Rational(value.numerator, value.denominator)

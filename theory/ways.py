@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from optcc.cluster import Cluster, Server
-from optcc.errors import InfeasibleError, InputError
+from optcc.errors import InputError
 from optcc.theory.network import OWN_RAIL, Group, Network, Orbit, RankType, Resource
 from optcc.theory.symmetry import server_types, slot_types, type_name
 
@@ -18,8 +18,7 @@ from optcc.theory.symmetry import server_types, slot_types, type_name
 def build_network(cluster: Cluster, *, merge: bool = True) -> Network:
     """The network of `cluster`; `merge=False` keeps every server, slot and rail apart (for checking the merging).
 
-    Raises InfeasibleError when a rank has no way out or no way in, InputError when GPUs are ranks and no NVLink rate is
-    given.
+    Raises InputError when GPUs are ranks and no NVLink rate is given.
     """
     servers, members = server_types(cluster, merge)
     slots = slot_types(cluster, servers, merge)
@@ -63,7 +62,6 @@ class _Ways:
             if partners and not (same_server and same_slot):
                 orbits.append(Orbit(x, y, same_server, same_slot))
                 self._ways(len(orbits) - 1, orbits[-1], partners, self._partners(y, x, same_server, same_slot))
-        self._check_reachable(orbits)
         rows, columns, loads = (
             (np.array(c, np.int64) for c in zip(*self.entries, strict=True))
             if self.entries
@@ -176,21 +174,6 @@ class _Ways:
             ),
             Fraction(0),
         )
-
-    def _check_reachable(self, orbits: list[Orbit]) -> None:
-        leaving = {orbits[o].x for o in self.way_orbit}
-        entering = {orbits[o].y for o in self.way_orbit}
-        alone = int(self.servers_of.sum()) == 1 and len(self.types) == 1 and int(self.slots_of.sum()) == 1
-        for i, t in enumerate(self.types):
-            for side, reached in (("out of", leaving), ("into", entering)):
-                if i not in reached and not alone:
-                    raise InfeasibleError(
-                        "no AllReduce is possible",
-                        where=t.name,
-                        expected=f"a way {side} it: a live NIC on a rail that others share",
-                        got="none",
-                        hint="Repair a NIC of this server or leave the server out of the job.",
-                    )
 
     @property
     def _symmetric(self) -> bool:

@@ -85,27 +85,38 @@ def even_cuts(start: int, stop: int, parts: int) -> NDArray[np.int64]:
     return np.maximum.accumulate(np.array(inner, np.int64))
 
 
+def _cuts(start: int, stop: int, sizes: Sequence[Fraction]) -> NDArray[np.int64]:
+    """Positions from start to stop that cut it in proportion to `sizes` (sum 1), inner ones multiples of GRANULE."""
+    done, inner = Fraction(0), [start]
+    for size in sizes[:-1]:
+        done += size
+        inner.append(start + int((stop - start) * done) // GRANULE * GRANULE)
+    return np.array([*inner, stop], np.int64)
+
+
 def lower(
     cluster: Cluster,
     nbytes: int,
     shares: Mapping[int, Fraction],
     *,
     order: Sequence[int],
-    segments: int,
+    segments: int | Sequence[Fraction],
     orderings: Sequence[Ordering],
 ) -> Schedule:
     """Lower nested rings on `cluster` to a Schedule.
 
-    `order` lists ranks weakest first (ring size m uses the last m); `orderings` is cycled over segments and patterns.
+    `order` lists ranks weakest first (ring size m uses the last m); `segments` is how many equal ones, or the part of
+    the data in each (sum 1); `orderings` is cycled over segments and patterns.
     """
+    sizes = [Fraction(1, segments)] * segments if isinstance(segments, int) else list(segments)
     routes = Routes(cluster)
     blocks: list[_Block] = []
     done = Fraction(0)
     for which, (m, share) in enumerate(sorted(shares.items())):
         start, done = _granule(done * nbytes, nbytes), done + share
-        cuts = even_cuts(start, nbytes if done == 1 else _granule(done * nbytes, nbytes), segments)
+        cuts = _cuts(start, nbytes if done == 1 else _granule(done * nbytes, nbytes), sizes)
         for turn, ordering in enumerate(orderings):
-            mine = np.arange((turn - which) % len(orderings), segments, len(orderings))
+            mine = np.arange((turn - which) % len(orderings), len(sizes), len(orderings))
             template: list[_Row] = []
             for s in range(m):
                 _section(template, s, order[len(order) - m :], order[: len(order) - m], ordering, routes)
