@@ -21,7 +21,7 @@ from optcc.cluster import Cluster, Fabric, Nic, Server
 from optcc.errors import InputError
 from optcc.theory import program_bound
 from optcc.theory.certify import check_dual, check_primal, round_dual
-from optcc.theory.program import AllReduceProgram
+from optcc.theory.program import Program
 from optcc.theory.ways import build_network
 
 SIZE = 2**30
@@ -62,7 +62,7 @@ def solve_row(limit: str, what: str, cluster: Cluster) -> tuple[str, bool]:
     """A row of the table, and whether the time is within its limit."""
     began = time.perf_counter()
     network = build_network(cluster)
-    solution = AllReduceProgram(network).solve()
+    solution = Program(network).solve()
     solved = time.perf_counter()
     rate, reached = check_dual(network, round_dual(network, solution)), check_primal(network, solution.primal)
     done = time.perf_counter()
@@ -109,7 +109,7 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-program.md"))
     output = parser.parse_args().output
     warm = different_servers(4, 2, seed=0)
-    AllReduceProgram(build_network(warm)).solve()  # loads the solver
+    Program(build_network(warm)).solve()  # loads the solver
     found = [solve_row(*case) for case in track(list(cases()), description="solving")]
     gaps, cut_off, no_rings = planner_gaps(100)
     tenth = gaps[int(0.9 * len(gaps))]

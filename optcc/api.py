@@ -14,17 +14,41 @@ from optcc.plans import Plan, make_plan
 
 if TYPE_CHECKING:
     from optcc.runtime import RunResult
+    from optcc.theory.derivation import Result
     from optcc.theory.sensitivity import Repair
 
 LOCAL_RATE = Fraction(125_000_000)
 """Bytes per second (1 Gb/s) of the fastest rank on the local transport: two cores keep emulated NICs on time at it."""
 
 
-def lower_bound(cluster: Cluster, nbytes: int) -> Bound:
-    """The least time of an AllReduce of `nbytes` bytes per rank, and its certificate. See `optcc.theory.bounds`."""
-    from optcc.theory import lower_bound
+def lower_bound(cluster: Cluster, nbytes: int, collective: str = "allreduce", root: str | None = None) -> Bound:
+    """The least time of an AllReduce of `nbytes` bytes per rank, and its certificate. See `optcc.theory.bounds`.
 
-    return lower_bound(cluster, nbytes)
+    Other collectives (allgather, reduce-scatter, broadcast, reduce) by the program; `nbytes` is their whole buffer, and
+    `root` names the rank of the last two.
+    """
+    from optcc.theory import lower_bound, program_bound
+
+    if collective == "allreduce" and root is None:
+        return lower_bound(cluster, nbytes)
+    return program_bound(cluster, nbytes, collective, root)
+
+
+def symbolic_bound(cluster: Cluster) -> Result:
+    """The closed form of the cluster's bound as a formula, with assumptions and proof id. See `optcc.theory.symbolic`.
+
+    Raises InputError where there is no closed form: rails, pods, GPUs as ranks.
+    """
+    from optcc.theory.symbolic import symbolic_bound
+
+    if cluster.gpu_ranks or not cluster.fabric.flat:
+        raise InputError(
+            "no closed form",
+            where="--symbolic",
+            expected="servers as ranks on one non-blocking fabric",
+            hint="The program's certificate (--json) is the proof here.",
+        )
+    return symbolic_bound(cluster)
 
 
 def repair_first(cluster: Cluster, nbytes: int) -> tuple[Repair, ...]:

@@ -79,6 +79,8 @@ class ProgramCertificate:
     cuts: tuple[DualCut, ...]
     resource_prices: tuple[int, ...]
     denominator: int
+    collective: str = "allreduce"
+    root: str | None = None
     kind: Literal["program"] = "program"
 
     @property

@@ -95,6 +95,18 @@ def _read_size(text: str) -> int:
 @click.argument("topology")
 @_cluster
 @_size
+@click.option("--repair-first", is_flag=True, help="Also list the degraded NICs, the one most worth repairing first.")
+@click.option(
+    "--collective",
+    type=click.Choice(["allreduce", "allgather", "reduce-scatter", "broadcast", "reduce"]),
+    default="allreduce",
+    show_default=True,
+    help="For the others SIZE is the whole buffer: an allgather's result, a reduce-scatter's input.",
+)
+@click.option("--root", metavar="RANK", help="The root of a broadcast or reduce, such as server0 or server0/gpu3.")
+@click.option(
+    "--symbolic", type=click.Choice(["text", "latex"]), help="Print the formula, its assumptions and proof id."
+)
 @_json
 def bound(
     topology: str,
@@ -103,14 +115,35 @@ def bound(
     nic_rate: str | None,
     ranks: str | None,
     size: str,
+    repair_first: bool,
+    collective: str,
+    root: str | None,
+    symbolic: str | None,
     as_json: bool,
 ) -> None:
     """The least time any AllReduce can take, what limits it, and the certificate."""
     from optcc import api, report
 
-    cluster = _read_cluster(topology, servers, fail, nic_rate, ranks)
-    found = api.lower_bound(cluster, _read_size(size))
-    _emit(as_json, report.bound_json(found, cluster), lambda: report.print_bound(found, cluster))
+    if collective != "allreduce" and (repair_first or symbolic):
+        raise InputError("for allreduce only", where="--repair-first, --symbolic", expected="--collective allreduce")
+    cluster, nbytes = _read_cluster(topology, servers, fail, nic_rate, ranks), _read_size(size)
+    if symbolic:
+        formula = api.symbolic_bound(cluster)
+        text = formula.latex() if symbolic == "latex" else formula.text()
+        _emit(as_json, {"formula": text, "proof_id": formula.proof_id}, lambda: click.echo(text))
+        return
+    found = api.lower_bound(cluster, nbytes, collective, root)
+    value = report.bound_json(found, cluster)
+    repairs = api.repair_first(cluster, nbytes) if repair_first else ()
+    if repair_first:
+        value["repair_first"] = report.repairs_json(repairs)
+
+    def show() -> None:
+        report.print_bound(found, cluster)
+        if repair_first:
+            report.print_repairs(repairs)
+
+    _emit(as_json, value, show)
 
 
 @main.command()

@@ -177,6 +177,8 @@ def _certificate_in(raw: dict[str, Any]) -> Certificate | ProgramCertificate:
         cuts=tuple(DualCut(c["side"], c["seen_from"], tuple(c["inside"]), c["weight"]) for c in raw["cuts"]),
         resource_prices=tuple(raw["resource_prices"]),
         denominator=raw["denominator"],
+        collective=raw["collective"],
+        root=raw["root"],
     )
 
 

@@ -90,7 +90,9 @@ def print_bound(bound: Bound, cluster: Cluster) -> None:
     cert = bound.certificate
     table = _table()
     who = "GPUs" if cluster.gpu_ranks else "servers"
-    table.add_row("AllReduce of", f"{format_size(bound.nbytes)} per rank over {len(cluster.ranks)} {who}")
+    cert_of = cert.collective if isinstance(cert, ProgramCertificate) else "allreduce"
+    each = " per rank" if cert_of == "allreduce" else " in all"
+    table.add_row(f"{cert_of} of", f"{format_size(bound.nbytes)}{each} over {len(cluster.ranks)} {who}")
     table.add_row("no faster than", f"[bold]{format_seconds(bound.seconds)}[/bold]")
     table.add_row("fault-free", format_seconds(bound.fault_free_s))
     table.add_row("unavoidable overhead", percent(bound.overhead))

@@ -18,7 +18,7 @@ from optcc.plans import Plan
 from optcc.theory import check_bound, lower_bound, program_bound
 from optcc.theory.certify import LARGEST_GAP, check_dual, check_primal, round_dual
 from optcc.theory.partition import partition_bound, partitions
-from optcc.theory.program import AllReduceProgram, Solution
+from optcc.theory.program import Program, Solution
 from optcc.theory.sensitivity import gains_per_rate, repair_first
 from optcc.theory.ways import build_network
 from tests.conftest import clusters
@@ -85,7 +85,7 @@ def test_rails_need_more_than_the_closed_form() -> None:
 def test_merging_equal_servers_and_slots_loses_nothing(cluster: Cluster) -> None:
     merged = solved(cluster)
     network = build_network(cluster, merge=False)
-    apart = check_dual(network, round_dual(network, AllReduceProgram(network).solve()))
+    apart = check_dual(network, round_dual(network, Program(network).solve()))
     assert float(N / merged.seconds) == pytest.approx(float(apart), rel=2e-6)
 
 
@@ -133,7 +133,7 @@ def test_forged_duals_are_refused(cluster: Cluster, data: st.DataObject) -> None
 
 def a_solution() -> tuple[Cluster, Solution]:
     cluster = on_rails([[1, 2], [2, 2], [2, 1], [2, 2]], spine=Fraction(2))
-    return cluster, AllReduceProgram(build_network(cluster)).solve()
+    return cluster, Program(build_network(cluster)).solve()
 
 
 @pytest.mark.parametrize("fault", ["capacity", "roots", "unconserved", "short", "missing", "negative", "overload"])
@@ -284,3 +284,44 @@ def test_a_program_plan_travels() -> None:
     assert again == plan
     check_bound(again.cluster, again.bound)
     check_bound(plan.scaled(Fraction(1, 7)).cluster, plan.scaled(Fraction(1, 7)).bound)
+
+
+@settings(max_examples=60)
+@given(cluster=clusters(min_ranks=2, max_ranks=6, symmetric=False), data=st.data())
+def test_other_collectives_meet_their_bounds_on_one_fabric(cluster: Cluster, data: st.DataObject) -> None:
+    """Against the cut and traffic bounds written out here; reduce and reduce-scatter mirror broadcast and allgather."""
+    outs, ins = [r.out_rate for r in cluster.ranks], [r.in_rate for r in cluster.ranks]
+    p, root = len(outs), data.draw(st.integers(0, len(cluster.ranks) - 1), label="root")
+    name = cluster.ranks[root].name
+
+    def gather(give: list[Fraction], take: list[Fraction]) -> Fraction:
+        return max(Fraction(p - 1, p) / min(take), Fraction(1, p) / min(give), (p - 1) / sum(give, Fraction(0)))
+
+    def spread(give: list[Fraction], take: list[Fraction]) -> Fraction:
+        others = [rate for r, rate in enumerate(take) if r != root]
+        return max(1 / give[root], 1 / min(others), (p - 1) / sum(give, Fraction(0)))
+
+    for collective, at, expected in (
+        ("allgather", None, gather(outs, ins)),
+        ("reduce-scatter", None, gather(ins, outs)),
+        ("broadcast", name, spread(outs, ins)),
+        ("reduce", name, spread(ins, outs)),
+    ):
+        bound = program_bound(cluster, N, collective, at)
+        check_bound(cluster, bound)
+        assert float(bound.seconds) >= float(N * expected) * (1 - 1e-6)
+        assert float(bound.seconds) == pytest.approx(float(N * expected), rel=1e-6)
+
+
+def test_a_certificate_is_for_one_collective() -> None:
+    cluster = on_rails([[1, 2], [2, 2], [2, 1]])
+    bound = program_bound(cluster, N, "allgather")
+    assert isinstance(bound.certificate, ProgramCertificate)
+    with pytest.raises(CertificateError, match="a half that reduce-scatter does not have"):
+        check_bound(cluster, replace(bound, certificate=replace(bound.certificate, collective="reduce-scatter")))
+    with pytest.raises(InputError, match="no such root"):
+        program_bound(cluster, N, "broadcast", "server9")
+    with pytest.raises(InputError, match="has no root"):
+        program_bound(cluster, N, "allgather", "server0")
+    with pytest.raises(InputError, match="unknown collective"):
+        program_bound(cluster, N, "gossip")

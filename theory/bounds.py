@@ -39,13 +39,19 @@ def lower_bound(cluster: Cluster, nbytes: int) -> Bound:
     )
 
 
-def program_bound(cluster: Cluster, nbytes: int) -> Bound:
-    """The same bound by the exact program, whatever the fabric."""
-    from optcc.theory.certify import certify  # cvxpy takes a second to load, and most bounds do not need it
+def program_bound(cluster: Cluster, nbytes: int, collective: str = "allreduce", root: str | None = None) -> Bound:
+    """The bound by the program, whatever the fabric, for any of `optcc.theory.collectives`.
 
-    certificate = certify(cluster, nbytes)
+    `nbytes` is the whole buffer: an allgather's result, a reduce-scatter's input. `root` names the rank of a broadcast
+    or reduce. Raises as `lower_bound` does.
+    """
+    from optcc.theory.certify import certify  # cvxpy takes a second to load, and most bounds do not need it
+    from optcc.theory.collectives import collective_named
+
+    kind = collective_named(collective)
+    certificate = certify(cluster, nbytes, kind, root)
     whole = cluster.fault_free
-    fault_free_s = certificate.seconds if whole == cluster else certify(whole, nbytes).seconds
+    fault_free_s = certificate.seconds if whole == cluster else certify(whole, nbytes, kind, root).seconds
     dearest = certificate.prices[0]
     many = f" (each of {dearest.count})" if dearest.count > 1 else ""
     return Bound(

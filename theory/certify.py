@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 
 from optcc.bound import DualCut, Price, ProgramCertificate
 from optcc.cluster import Cluster
-from optcc.errors import CertificateError
+from optcc.errors import CertificateError, InputError
+from optcc.theory.collectives import ALLREDUCE, Collective, collective_named
 from optcc.theory.cuts import View, view_from
 from optcc.theory.network import Network
-from optcc.theory.program import AllReduceProgram, Cut, Primal, Solution
+from optcc.theory.program import Cut, Primal, Program, Solution
 from optcc.theory.ways import build_network
 
 LARGEST_GAP = Fraction(1, 10**6)
@@ -50,7 +51,7 @@ def views_of(network: Network) -> list[View]:
     return [view_from(network, t) for t in range(len(network.rank_types))]
 
 
-def check_primal(network: Network, primal: Primal) -> Fraction:
+def check_primal(network: Network, primal: Primal, collective: Collective = ALLREDUCE, root: int = 0) -> Fraction:
     """The rate in bytes per second that `primal` proves reachable. Raises CertificateError when it proves none."""
     views = views_of(network)
     if min(primal.broadcast.min(initial=0), primal.reduce.min(initial=0), primal.roots.min(initial=0)) < 0:
@@ -60,8 +61,11 @@ def check_primal(network: Network, primal: Primal) -> Fraction:
         if units * primal.unit > resource.rate:
             raise CertificateError(f"{resource.what}: {float(units * primal.unit)} B/s of {float(resource.rate)}")
     total = int(network.multiplicity @ primal.roots)
+    weights = collective.weights(network, root)
+    if weights is not None and (primal.roots * (network.multiplicity @ weights) != weights * total).any():
+        raise CertificateError("the roots are not where the collective has its data")
     for index, view in enumerate(views):
-        for reduce in (False, True):
+        for reduce in collective.sides:
             flow = primal.flows.get((index, reduce))
             if flow is None:
                 raise CertificateError(f"no flow for {network.rank_types[view.rank_type].name}")
@@ -86,7 +90,7 @@ def _check_flow(
         raise CertificateError(f"the flow of {name} is {through[0]} units of {total}")
 
 
-def check_dual(network: Network, dual: Dual) -> Fraction:
+def check_dual(network: Network, dual: Dual, collective: Collective = ALLREDUCE, root: int = 0) -> Fraction:
     """The rate in bytes per second that no AllReduce exceeds, by `dual`. Raises CertificateError when it proves
     none.
     """
@@ -94,11 +98,11 @@ def check_dual(network: Network, dual: Dual) -> Fraction:
         raise CertificateError("a weight or a price is negative")
     if len(dual.weights) != len(dual.cuts) or len(dual.prices) != len(network.resources):
         raise CertificateError("the dual does not fit the network")
+    if not {cut.reduce for cut in dual.cuts} <= set(collective.sides):
+        raise CertificateError(f"a cut of a half that {collective.name} does not have")
     left_out, costs = _add_up(network, dual.cuts, dual.weights)
-    for t, units in zip(network.rank_types, left_out, strict=True):
-        if units < dual.denominator:
-            weight = float(units / dual.denominator)
-            raise CertificateError(f"{t.name} is left out by cuts of weight {weight}, less than 1")
+    if _least_left_out(network, left_out, collective, root) < dual.denominator:
+        raise CertificateError("some root is left out by cuts of weight less than 1")
     paid = _paid(network, dual.prices)
     for side, cost in zip(("broadcast", "reduce"), costs, strict=True):
         if (cost > paid).any():
@@ -129,6 +133,15 @@ def _add_up(
     return left_out, [c[network.way_orbit] for c in crossing]
 
 
+def _least_left_out(network: Network, left_out: list[Fraction], collective: Collective, root: int) -> Fraction:
+    """Weight of the cuts that leave out a root: the least over ranks, or the mean where the roots are given."""
+    weights = collective.weights(network, root)
+    if weights is None:
+        return min(left_out)
+    shares = [int(w * m) for w, m in zip(weights, network.multiplicity, strict=True)]
+    return sum((share * out for share, out in zip(shares, left_out, strict=True)), Fraction(0)) / sum(shares)
+
+
 def _paid(network: Network, prices: Sequence[int]) -> NDArray[np.object_]:
     """What each way pays for the resources it uses; Python integers, which scipy's products do not take."""
     use, paid = network.use.tocoo(), np.zeros(len(network.way_orbit), object)
@@ -136,9 +149,9 @@ def _paid(network: Network, prices: Sequence[int]) -> NDArray[np.object_]:
     return paid
 
 
-def round_dual(network: Network, solution: Solution) -> Dual:
+def round_dual(network: Network, solution: Solution, collective: Collective = ALLREDUCE, root: int = 0) -> Dual:
     """A dual in integers near the solver's, mended so that every condition holds exactly."""
-    if network.resource_reverse is None:
+    if network.resource_reverse is None or len(collective.sides) == 1:
         cuts, floats, prices = solution.cuts, solution.cut_prices, solution.prices
     else:  # one set of capacities served both halves: the dual and its mirror image add up to one of twice the size
         cuts = tuple(Cut(c.view, c.inside, side) for side in (False, True) for c in solution.cuts)
@@ -148,7 +161,7 @@ def round_dual(network: Network, solution: Solution) -> Dual:
     kept = [i for i, w in enumerate(weights) if w > 0]
     cuts, used = tuple(cuts[i] for i in kept), tuple(weights[i] for i in kept)
     left_out, costs = _add_up(network, cuts, used)
-    denominator = min(left_out)
+    denominator = _least_left_out(network, left_out, collective, root)
     integers = [int(w) for w in np.rint(prices * _WEIGHT_UNIT)]
     use = network.use.tocsc()
     short = np.maximum(costs[0], costs[1]) - _paid(network, integers)
@@ -163,15 +176,19 @@ def round_dual(network: Network, solution: Solution) -> Dual:
     return Dual(cuts, tuple(w * scale for w in used), tuple(i * scale for i in integers), denominator.numerator)
 
 
-def certify(cluster: Cluster, nbytes: int) -> ProgramCertificate:
+def certify(
+    cluster: Cluster, nbytes: int, collective: Collective = ALLREDUCE, root: str | None = None
+) -> ProgramCertificate:
     """Solve the program for `cluster`, round both sides, check both exactly, and put the certificate together.
 
-    Raises InfeasibleError, ProgramError, or CertificateError when the gap is over `LARGEST_GAP`.
+    `root` names the rank of a broadcast or reduce. Raises InputError for a root that is missing or unknown,
+    InfeasibleError, ProgramError, or CertificateError when the gap is over `LARGEST_GAP`.
     """
-    network = build_network(cluster)
-    solution = AllReduceProgram(network).solve()
-    dual = round_dual(network, solution)
-    rate, reached = check_dual(network, dual), check_primal(network, solution.primal)
+    network, at = _rooted_network(cluster, collective, root)
+    solution = Program(network, collective, at).solve()
+    dual = round_dual(network, solution, collective, at)
+    rate = check_dual(network, dual, collective, at)
+    reached = check_primal(network, solution.primal, collective, at)
     if rate > reached * (1 + LARGEST_GAP):
         raise CertificateError(f"the gap between {float(rate)} and {float(reached)} B/s is over {float(LARGEST_GAP)}")
     return ProgramCertificate(
@@ -185,12 +202,31 @@ def certify(cluster: Cluster, nbytes: int) -> ProgramCertificate:
         ),
         resource_prices=dual.prices,
         denominator=dual.denominator,
+        collective=collective.name,
+        root=root,
     )
+
+
+def _rooted_network(cluster: Cluster, collective: Collective, root: str | None) -> tuple[Network, int]:
+    """The network, and the rank type of the root (0 where the collective has none)."""
+    if collective.roots != "one":
+        if root is not None:
+            raise InputError(f"{collective.name} has no root", where="--root", expected="no --root", got=root)
+        return build_network(cluster), 0
+    names = [rank.name for rank in cluster.ranks]
+    if root not in names:
+        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        raise InputError("no such root", where="--root", expected=f"one of {shown}", got=root)
+    server, _, gpu = root.partition("/gpu")
+    network = build_network(cluster, apart=server)
+    called = f"GPU {gpu} of {server}" if gpu else server
+    return network, [t.name for t in network.rank_types].index(called)
 
 
 def check_program_certificate(cluster: Cluster, certificate: ProgramCertificate) -> None:
     """Raise CertificateError unless the certificate's dual proves its rate on `cluster`, exactly, without a solver."""
-    network = build_network(cluster)
+    collective = collective_named(certificate.collective)
+    network, at = _rooted_network(cluster, collective, certificate.root)
     views = views_of(network)
     cuts = []
     for cut in certificate.cuts:
@@ -202,7 +238,8 @@ def check_program_certificate(cluster: Cluster, certificate: ProgramCertificate)
         inside[list(cut.inside)] = True
         cuts.append(Cut(cut.seen_from, inside, cut.side == "reduce"))
     weights = tuple(cut.weight for cut in certificate.cuts)
-    proved = check_dual(network, Dual(tuple(cuts), weights, certificate.resource_prices, certificate.denominator))
+    dual = Dual(tuple(cuts), weights, certificate.resource_prices, certificate.denominator)
+    proved = check_dual(network, dual, collective, at)
     if proved != certificate.rate:
         raise CertificateError(f"the dual proves {float(proved)} B/s, the certificate says {float(certificate.rate)}")
 

@@ -25,7 +25,7 @@ def flow_into(capacity: NDArray[np.int64], supply: NDArray[np.int64]) -> tuple[N
     np.fill_diagonal(room, 0)
     net = _maximum(room >> FINE_BITS) << FINE_BITS
     while True:
-        # Node 0's side is what can still reach it in the residual graph; with the source among it there is more to push.
+        # Node 0's side is what can still reach it in the residual graph. While the source is there, more can flow.
         inside = np.zeros(n + 1, np.bool_)
         inside[breadth_first_order(csr_array((room - net).T), 0, return_predecessors=False)] = True
         if not inside[n]:

@@ -24,6 +24,7 @@ from scipy.sparse import csr_array, hstack, vstack
 from scipy.sparse.csgraph import connected_components
 
 from optcc.errors import InfeasibleError, OptccError
+from optcc.theory.collectives import ALLREDUCE, BROADCAST_SIDE, REDUCE_SIDE, Collective
 from optcc.theory.cuts import view_from
 from optcc.theory.maxflow import COARSE_BITS, FINE_BITS, flow_into
 from optcc.theory.network import Network
@@ -91,15 +92,20 @@ class _Point:
     prices: NDArray[np.float64]
 
 
-class AllReduceProgram:
-    """Solves one network. `views` holds the network as each rank type sees it."""
+class Program:
+    """Solves one network for one collective, rooted at rank type `root` where it has one root.
 
-    def __init__(self, network: Network) -> None:
-        self.network = network
+    `views` holds the network as each rank type sees it.
+    """
+
+    def __init__(self, network: Network, collective: Collective = ALLREDUCE, root: int = 0) -> None:
+        self.network, self.collective, self.root = network, collective, root
+        self.weights = collective.weights(network, root)
         self.views = [view_from(network, t) for t in range(len(network.rank_types))]
         self.rates = np.array([float(r.rate) for r in network.resources])
         # With rates in and out equal, reduce can be broadcast backwards: one set of capacities serves both.
-        self.sides = (False,) if network.reverse is not None else (False, True)
+        self.mirror = network.reverse if len(collective.sides) == 2 else None
+        self.sides = collective.sides if self.mirror is None else (BROADCAST_SIDE,)
         self._cuts: list[Cut] = []
         self._seen: set[tuple[int, bool, bytes]] = set()
         self._rows: list[csr_array] = []
@@ -142,19 +148,24 @@ class AllReduceProgram:
         network, types, ways = self.network, len(self.network.rank_types), len(self.network.way_orbit)
         x = cp.Variable(1 + types + ways * len(self.sides), nonneg=True)
         use = network.use.astype(np.float64)
-        both = hstack([use, use]) if network.reverse is None else use + use[:, network.reverse]
-        load = hstack([csr_array((len(network.resources), 1 + types)), both]).tocsr()
+        parts = [use] * len(self.sides) if self.mirror is None else [use + use[:, self.mirror]]
+        load = hstack([csr_array((len(network.resources), 1 + types)), *parts]).tocsr()
         scale = self.rates.min()  # the solver's tolerances are absolute: make the smallest rate 1
         cuts = vstack(self._rows).tocsr() @ x >= (0.0 if vertex else MARGIN) * x[0]
         resources = load @ x <= self.rates / scale
-        roots = network.multiplicity @ x[1 : 1 + types] == x[0]
+        if self.weights is None:
+            roots = network.multiplicity @ x[1 : 1 + types] == x[0]
+        else:
+            roots = x[1 : 1 + types] == self.weights / (network.multiplicity @ self.weights) * x[0]
         _solve(cp.Problem(cp.Maximize(x[0]), [cuts, resources, roots]), vertex)
         value = np.maximum(np.asarray(x.value), 0) * scale
-        broadcast = value[1 + types : 1 + types + ways]
+        halves = dict(zip(self.sides, value[1 + types :].reshape(len(self.sides), ways), strict=True))
+        if self.mirror is not None:
+            halves[REDUCE_SIDE] = halves[BROADCAST_SIDE][self.mirror]
         return _Point(
             rate=float(value[0]),
-            broadcast=broadcast,
-            reduce=value[1 + types + ways :] if network.reverse is None else broadcast[network.reverse],
+            broadcast=halves.get(BROADCAST_SIDE, np.zeros(ways)),
+            reduce=halves.get(REDUCE_SIDE, np.zeros(ways)),
             roots=value[1 : 1 + types],
             cut_prices=np.abs(cuts.dual_value),
             prices=np.abs(resources.dual_value),
@@ -170,6 +181,8 @@ class AllReduceProgram:
             np.floor(np.minimum(part, point.rate) * shrink).astype(np.int64)
             for part in (point.broadcast, point.reduce, point.roots)
         )
+        if self.weights is not None:  # equal in whole numbers too
+            roots = self.weights * int(roots[self.weights > 0].min())
         total, flows, short = int(self.network.multiplicity @ roots), {}, []
         for index, view in enumerate(self.views):
             for side in self.sides:
@@ -178,15 +191,24 @@ class AllReduceProgram:
                 flows[index, side] = flow
                 if flow[:, 0].sum() < total:
                     short.append(Cut(index, inside, side))
-            if self.sides == (False,):
-                flows[index, True] = flows[index, False]
+            if self.mirror is not None:
+                flows[index, REDUCE_SIDE] = flows[index, BROADCAST_SIDE]
         return Primal(unit, broadcast, reduce, roots, flows), short
 
     def _check_connected(self) -> None:
-        """Raise InfeasibleError unless every rank reaches every other: capacities are all positive, so that is enough."""
-        view = self.views[0]
-        there = view.capacity(self.network, np.ones(len(self.network.way_orbit), np.int64)) > 0
-        parts, part = connected_components(there.astype(np.int64), connection="strong")
+        """Raise InfeasibleError unless every rank reaches every other (or the root reaches, or is reached by, all).
+
+        Capacities are all positive, so that this is enough for a rate above 0.
+        """
+        view = self.views[self.root]
+        there = (view.capacity(self.network, np.ones(len(self.network.way_orbit), np.int64)) > 0).astype(np.int64)
+        if self.collective.roots == "one":
+            # Node 0 is the root: a way back to it from everywhere makes reachable and strongly connected the same.
+            if self.sides == (BROADCAST_SIDE,):
+                there[1:, 0] = 1
+            else:
+                there[0, 1:] = 1
+        parts, part = connected_components(there, connection="strong")
         if parts > 1:
             smallest = int(np.argmin(np.bincount(part, view.size)))
             names = sorted({self.network.rank_types[t].name for t in view.node_type[part == smallest]})

@@ -10,12 +10,13 @@ from optcc.cluster import Cluster, Server
 from optcc.theory.network import OWN_RAIL, Group
 
 
-def server_types(cluster: Cluster, merge: bool) -> tuple[list[Server], list[list[str]]]:
-    """(a server of each type, the names of all its servers)."""
+def server_types(cluster: Cluster, merge: bool, apart: str | None) -> tuple[list[Server], list[list[str]]]:
+    """(a server of each type, the names of all its servers); server `apart` is a type of its own."""
     types: dict[object, tuple[Server, list[str]]] = {}
     for server in cluster.servers:
         rates = tuple((nic.rail, nic.gpu, nic.out_rate, nic.in_rate) for nic in server.nics)
-        key = (rates, server.gpus, server.nvlink_rate, server.pod) if merge else server.name
+        alike = merge and server.name != apart
+        key = (rates, server.gpus, server.nvlink_rate, server.pod) if alike else server.name
         types.setdefault(key, (server, []))[1].append(server.name)
     return [server for server, _ in types.values()], [names for _, names in types.values()]
 

@@ -15,13 +15,14 @@ from optcc.theory.network import OWN_RAIL, Group, Network, Orbit, RankType, Reso
 from optcc.theory.symmetry import server_types, slot_types, type_name
 
 
-def build_network(cluster: Cluster, *, merge: bool = True) -> Network:
-    """The network of `cluster`; `merge=False` keeps every server, slot and rail apart (for checking the merging).
+def build_network(cluster: Cluster, *, merge: bool = True, apart: str | None = None) -> Network:
+    """The network of `cluster`, with server `apart` and its GPUs never merged with others (a root must be one rank).
 
-    Raises InputError when GPUs are ranks and no NVLink rate is given.
+    `merge=False` keeps every server, slot and rail apart (for checking the merging). Raises InputError when GPUs are
+    ranks and no NVLink rate is given.
     """
-    servers, members = server_types(cluster, merge)
-    slots = slot_types(cluster, servers, merge)
+    servers, members = server_types(cluster, merge, apart)
+    slots = slot_types(cluster, servers, merge and not (apart and cluster.gpu_ranks))
     types = [
         RankType(a, s, type_name(members[a], servers[a], cluster.gpu_ranks, slot.indices), groups)
         for a in range(len(servers))

@@ -30,13 +30,13 @@ def find() -> list[Path]:
 
 def read(path: Path) -> Any:
     """The notebook at `path`; its format is checked."""
-    notebook = nbformat.read(path, as_version=4)
+    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     nbformat.validate(notebook)
     return notebook
 
 
 def execute(notebook: Any, folder: Path = FOLDER) -> Any:
-    """`notebook` with the outputs of a fresh run in `folder`, tidied. Raises CellExecutionError at the first failure."""
+    """`notebook` with the outputs of a fresh run in `folder`, tidied. Raises CellExecutionError when a cell fails."""
     done = nbformat.from_dict(notebook)  # type: ignore[no-untyped-call]
     client = NotebookClient(
         done,
@@ -44,15 +44,11 @@ def execute(notebook: Any, folder: Path = FOLDER) -> Any:
         kernel_name="python3",
         resources={"metadata": {"path": str(folder)}},
         record_timing=False,
-        store_widget_state=False,
+        coalesce_streams=True,  # how a cell's output was cut into messages is chance
+        extra_arguments=["--log-level=CRITICAL"],
     )
     paths = (str(ROOT), os.environ.get("PYTHONPATH", ""))
-    kernel = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "MPLBACKEND": "module://matplotlib_inline.backend_inline",  # figures as PNG, whatever the caller's setting
-    }
-    client.execute(env=kernel)
+    client.execute(env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))})
     return tidy(done)
 
 
@@ -74,7 +70,7 @@ def main() -> int:
         begin = time.monotonic()
         done = execute(read(path), path.parent)
         partial = path.with_name(path.name + ".partial")
-        nbformat.write(done, partial)
+        nbformat.write(done, partial)  # type: ignore[no-untyped-call]
         partial.replace(path)
         print(f"{path.name}: {time.monotonic() - begin:.1f} s, {path.stat().st_size // 1024} kB")
     return 0

@@ -1,0 +1,142 @@
+"""The loop of one rank: what has landed is folded, what has become ready is posted.
+
+It follows the rules in `optcc.schedule.columns` and does no I/O; time comes from the clock it is given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+
+from optcc.runtime.device import Array, Op, bytes_of, empty, fold
+from optcc.runtime.errors import TransportError
+from optcc.runtime.priority import ReadyQueue
+from optcc.runtime.program import Program
+from optcc.runtime.transport import Transport
+
+
+class Engine:
+    """One run of `program` on `buffer`, shape (elements,), in place."""
+
+    def __init__(
+        self,
+        program: Program,
+        buffer: Array,
+        op: Op,
+        transport: Transport,
+        clock: Callable[[], float],
+    ) -> None:
+        self._program, self._buffer, self._op = program, buffer, op
+        self._transport, self._clock = transport, clock
+        self._bytes = bytes_of(buffer)
+        self._waits = dict(program.waits)
+        self._awaits = dict(program.awaits)
+        self._expected = set(program.receives)
+        self._staged: dict[int, Array] = {}  # reduces that are arriving or wait for their turn to be folded
+        self._spare: dict[int, list[Array]] = defaultdict(list)  # staging to use again, by length in bytes
+        self._ready: dict[int, ReadyQueue] = defaultdict(ReadyQueue)  # by route
+        self._since: dict[int, float] = {}  # row -> the latest landing among what it has waited for
+        self._unsent, self._unfinished = len(program.sends), len(program.receives)
+
+    @property
+    def finished(self) -> bool:
+        """Everything received and folded, everything sent."""
+        return self._unfinished == 0 and self._unsent == 0 and self._transport.drained
+
+    @property
+    def progress(self) -> int:
+        """A number that grows while anything moves."""
+        program = self._program
+        return len(program.sends) - self._unsent + len(program.receives) - self._unfinished
+
+    def waiting_for(self) -> str:
+        """For people: what is missing."""
+        text = f"{self._unfinished} transfers to receive, {self._unsent} to send"
+        if self._expected:
+            row = min(self._expected)
+            text += f", first transfer {row} from rank {self._program.receives[row].peer}"
+        return text
+
+    def begin(self) -> None:
+        """The run starts now: what waits for nothing is ready since now."""
+        now = self._clock()
+        for row, count in self._waits.items():
+            if count == 0:
+                self._now_ready(row, now)
+
+    def run(self) -> None:
+        """Post what may go, wait, take in what has landed, until all is done; raises what the transport raises."""
+        self.begin()
+        while True:
+            wake = self.post_ready()
+            if self.finished:  # asked before every wait: the last thing a rank does may be to post
+                return
+            for row, at in self._transport.poll(wake, self.place):
+                self.landed(row, at)
+
+    def post_ready(self) -> float:
+        """Post, in their order, all ready transfers whose ports are free; returns when to look again."""
+        while True:
+            now, wake = self._clock(), math.inf
+            candidates = []
+            for route, queue in self._ready.items():
+                if queue:
+                    free = self._transport.free_at(route, now)
+                    if free <= now:
+                        candidates.append((*queue.first(free), route))
+                    else:
+                        wake = min(wake, free)
+            if not candidates:
+                return wake
+            _, row, route = min(candidates)
+            self._ready[route].pop()
+            move = self._program.sends[row]
+            payload = self._bytes[move.offset : move.offset + move.length]
+            self._transport.post(move, payload, self._since[row])
+            self._unsent -= 1
+
+    def place(self, row: int) -> memoryview:
+        """Where an arriving transfer goes: a copy to its bytes, a reduce to staging."""
+        if row not in self._expected:
+            raise TransportError(f"rank {self._program.rank} got transfer {row}, which it does not expect (again)")
+        self._expected.remove(row)
+        move = self._program.receives[row]
+        if not move.reduce:
+            return self._bytes[move.offset : move.offset + move.length]
+        spare = self._spare[move.length]
+        stage = spare.pop() if spare else empty(move.length // self._buffer.itemsize, self._buffer.dtype)
+        self._staged[row] = stage
+        return bytes_of(stage)
+
+    def landed(self, row: int, at: float) -> None:
+        """Transfer `row` has landed: finish it and whatever waited for it, or leave it until its turn to be folded."""
+        turns = [(row, at)]
+        while turns:
+            row, at = turns.pop()
+            at = self._since[row] = max(at, self._since.get(row, at))
+            self._awaits[row] -= 1
+            if self._awaits[row] == 0:
+                if self._program.receives[row].reduce:
+                    self._fold(row)
+                self._release(row, at)
+                turns += [(after, at) for after in self._program.folds_after.get(row, ())]
+                self._unfinished -= 1
+
+    def _fold(self, row: int) -> None:
+        move, item = self._program.receives[row], self._buffer.itemsize
+        stage = self._staged.pop(row)
+        fold(self._op, self._buffer[move.offset // item : (move.offset + move.length) // item], stage)
+        self._spare[move.length].append(stage)
+
+    def _release(self, row: int, at: float) -> None:
+        """Received `row` is finished: what waits for it has one thing less to wait for."""
+        for sent in self._program.releases.get(row, ()):
+            self._since[sent] = max(at, self._since.get(sent, at))
+            self._waits[sent] -= 1
+            if self._waits[sent] == 0:
+                self._now_ready(sent, self._since[sent])
+
+    def _now_ready(self, row: int, since: float) -> None:
+        self._since[row] = since
+        self._ready[self._program.sends[row].route].push(row, since)

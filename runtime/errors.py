@@ -1,0 +1,33 @@
+"""What can go wrong while a schedule runs. A wrong result is not an error: it is reported as not exact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from optcc.errors import OptccError
+
+
+class TransportError(OptccError):
+    """Bytes cannot be moved, or what arrived is not what the schedule says."""
+
+
+class PeerLostError(TransportError):
+    """The connection to rank `peer` ended in the middle of a collective."""
+
+    def __init__(self, peer: int, why: str) -> None:
+        self.peer, self.why = peer, why
+        super().__init__(f"lost rank {peer}: {why}")
+
+
+class RankFailedError(OptccError):
+    """One rank failed, so the collective did on every rank; all of them raise this, with the same text.
+
+    Attributes
+    ----------
+    rank : the rank that failed; cause : how
+    seen_by : the text of the error as each surviving rank raised it (filled in by the parent process)
+    """
+
+    def __init__(self, rank: int, cause: str, seen_by: Mapping[int, str] | None = None) -> None:
+        self.rank, self.cause, self.seen_by = rank, cause, dict(seen_by or {})
+        super().__init__(f"rank {rank} failed: {cause}")

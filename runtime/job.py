@@ -1,0 +1,92 @@
+"""What every rank process is told, and how they make sure that all hold the same."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from optcc.errors import InputError
+from optcc.runtime.device import dtype_of, op_of
+from optcc.schedule import Schedule
+
+BUFFERS_PER_RANK = 3
+"""The buffer, the reference, and room for what makes them (another rank's input, staging)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """Schedules by algorithm name, all for the same ranks and bytes; names of dtype and operation.
+
+    paced : emulate the rates of the schedules' ports; False: as fast as the machine goes
+    """
+
+    schedules: Mapping[str, Schedule]
+    dtype: str
+    op: str
+    paced: bool
+
+    def __post_init__(self) -> None:
+        op_of(self.op)
+        itemsize = dtype_of(self.dtype).itemsize
+        if not self.schedules:
+            raise InputError("nothing to run", where="schedules", expected="at least one", got=0)
+        shapes = {(schedule.ranks, schedule.nbytes) for schedule in self.schedules.values()}
+        if len(shapes) > 1:
+            raise InputError(
+                "schedules of different shapes", where="schedules", expected="the same ranks and bytes", got=str(shapes)
+            )
+        if self.nbytes % itemsize:
+            raise InputError(
+                "not a whole number of elements",
+                where="--size",
+                expected=f"a multiple of {itemsize} bytes for {self.dtype}",
+                got=self.nbytes,
+            )
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks take part."""
+        return next(iter(self.schedules.values())).ranks
+
+    @property
+    def nbytes(self) -> int:
+        """Buffer bytes per rank."""
+        return next(iter(self.schedules.values())).nbytes
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The ordered pairs (source, destination) of ranks between which any schedule sends, ascending."""
+        pairs = (np.stack((s.src, s.dst), axis=1) for s in self.schedules.values())
+        return sorted({(src, dst) for columns in pairs for src, dst in columns.tolist()})
+
+
+def digest_of(schedule: Schedule) -> str:
+    """Sixteen hex digits that name the content of a schedule: shape, tables and every column."""
+    digest = hashlib.sha256(repr((schedule.ranks, schedule.nbytes, schedule.ports, schedule.routes)).encode())
+    for field in fields(schedule):
+        column = getattr(schedule, field.name)
+        if isinstance(column, np.ndarray):
+            digest.update(f"{field.name} {column.dtype.str} {column.shape}".encode())
+            digest.update(column.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def check_memory(job: Job) -> None:
+    """Raise InputError when the ranks' buffers do not fit into the memory that is available (Linux; else no check)."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return
+    needed = BUFFERS_PER_RANK * job.ranks * job.nbytes
+    if needed > available:
+        raise InputError(
+            "the ranks' buffers do not fit into this machine's memory",
+            where="--size",
+            expected=f"{BUFFERS_PER_RANK} buffers of {job.ranks} ranks within {available >> 20} MiB",
+            got=f"{needed >> 20} MiB",
+            hint="Choose a smaller size or fewer servers.",
+        )
