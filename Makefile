@@ -4,12 +4,13 @@ BIN := $(VENV)/bin
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint proofs bench-simulate bench-segments bench-local bench-program lock clean
+.PHONY: help setup demo test lint proofs notebooks bench-simulate bench-segments bench-local bench-program lock clean
 
 help:
 	@echo "make demo            the main job on a bundled example, about a minute"
 	@echo "make test            lint, types and the whole test suite"
 	@echo "make proofs          installs Coq if it is missing and checks every machine proof"
+	@echo "make notebooks       executes the notebooks in place"
 	@echo "make bench-simulate  simulated time over bound, table in docs/"
 	@echo "make bench-segments  unequal segments against equal ones, table in docs/"
 	@echo "make bench-local     achieved time over bound on this machine, table in docs/"
@@ -38,6 +39,9 @@ test: lint
 
 proofs:
 	$(MAKE) -C proofs
+
+notebooks: $(VENV)/ready
+	$(BIN)/python tools/notebooks.py
 
 bench-simulate: $(VENV)/ready
 	$(BIN)/python benchmarks/bench_simulate.py

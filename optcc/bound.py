@@ -17,6 +17,10 @@ Kind = Literal["cut", "traffic", "trivial"]
 Direction = Literal["out", "in"]
 
 
+LARGEST_GAP = Fraction(1, 10**6)
+"""Between the rate that the program proves reachable and the rate it proves unbeatable; anything wider is refused."""
+
+
 @dataclass(frozen=True)
 class Certificate:
     """Why no AllReduce is faster: at least `nbytes` must pass ports that carry `rate` bytes per second in all.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 
 from optcc.errors import InputError
 
@@ -217,6 +218,25 @@ class Cluster:
             for g in range(server.gpus)
         ]
         return tuple(Rank(r, name, s, nics) for r, (s, name, nics) in enumerate(owned))
+
+    @cached_property
+    def uplinks(self) -> dict[tuple[str, object, str], Fraction]:
+        """Bytes per second of ("spine", rail, "out" or "in") and of ("pod", pod, "out" or "in"), where they are limits.
+
+        A link was built for the NICs behind it, and keeps its rate when one of them fails.
+        """
+        totals: dict[tuple[str, object, str], Fraction] = {}
+        for server in self.fault_free.servers:
+            for i, nic in enumerate(server.nics):
+                for way, rate in (("out", nic.out_rate), ("in", nic.in_rate)):
+                    for kind, which, factor in (
+                        ("spine", nic.rail if nic.rail is not None else i, self.fabric.spine),
+                        ("pod", server.pod, self.fabric.pod_oversubscription),
+                    ):
+                        if factor is not None:
+                            key = (kind, which, way)
+                            totals[key] = totals.get(key, Fraction(0)) + rate / factor
+        return totals
 
     def scaled(self, factor: Number) -> Cluster:
         """The same cluster with every NIC and NVLink rate times `factor`."""

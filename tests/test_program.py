@@ -11,12 +11,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import optcc
-from optcc.bound import Bound, ProgramCertificate
+from optcc.bound import LARGEST_GAP, Bound, ProgramCertificate
 from optcc.cluster import Cluster, Fabric, Nic, Server
 from optcc.errors import CertificateError, InfeasibleError, InputError
 from optcc.plans import Plan
 from optcc.theory import check_bound, lower_bound, program_bound
-from optcc.theory.certify import LARGEST_GAP, check_dual, check_primal, round_dual
+from optcc.theory.certify import check_dual, check_primal, round_dual
 from optcc.theory.partition import partition_bound, partitions
 from optcc.theory.program import Program, Solution
 from optcc.theory.sensitivity import gains_per_rate, repair_first
@@ -219,6 +219,18 @@ def test_a_pods_uplink_is_named() -> None:
     assert "the uplink of pod" in bound.bottleneck
     # All that a pod contributes must leave it: n bytes over 4 NICs' rates / 8.
     assert bound.seconds == pytest.approx(N / (4 * 1000 / 8), rel=1e-6)
+
+
+def test_uplinks_keep_their_rate_when_a_nic_fails() -> None:
+    servers = tuple(
+        replace(s, pod=str(i // 4)) for i, s in enumerate(Cluster.uniform(servers=16, nics=8, rate=1000).servers)
+    )
+    cluster = Cluster(servers, fabric=Fabric(pod_oversubscription=Fraction(8)))
+    hurt = cluster
+    for nic in range(4):
+        hurt = hurt.degrade(f"server5/nic{nic}")
+    assert lower_bound(hurt, N).overhead == 0, "the uplinks bound this cluster, and they are whole"
+    assert hurt.uplinks == cluster.uplinks
 
 
 def test_gpus_of_a_server_join_over_nvlink() -> None:

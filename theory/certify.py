@@ -20,7 +20,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.bound import DualCut, Price, ProgramCertificate
+from optcc.bound import LARGEST_GAP, DualCut, Price, ProgramCertificate
 from optcc.cluster import Cluster
 from optcc.errors import CertificateError, InputError
 from optcc.theory.collectives import ALLREDUCE, Collective, collective_named
@@ -29,8 +29,6 @@ from optcc.theory.network import Network
 from optcc.theory.program import Cut, Primal, Program, Solution
 from optcc.theory.ways import build_network
 
-LARGEST_GAP = Fraction(1, 10**6)
-"""Between the rate proved reachable and the rate proved unbeatable; anything wider is refused."""
 NEGLIGIBLE = Fraction(1, 10**6)
 """A share of the price below this is rounding, not a bottleneck."""
 _WEIGHT_UNIT = 2**40  # dual weights are whole parts of 1 / this

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from optcc.bound import Bound, ProgramCertificate
+from optcc.bound import LARGEST_GAP, Bound, ProgramCertificate
 from optcc.cluster import Cluster
 from optcc.theory.bounds import lower_bound
 
@@ -32,15 +32,23 @@ class Repair:
 def repair_first(cluster: Cluster, nbytes: int) -> tuple[Repair, ...]:
     """Every degraded NIC, the one whose repair lowers the bound most first. Empty when nothing has failed."""
     bound = lower_bound(cluster, nbytes)
+    # The program's bounds are known to the certificate's gap: what is closer than that is a tie, or saves nothing.
+    noise = bound.seconds * LARGEST_GAP if isinstance(bound.certificate, ProgramCertificate) else Fraction(0)
     repairs = []
     for s, (now, before) in enumerate(zip(cluster.servers, cluster.fault_free.servers, strict=True)):
         for i, (nic, whole) in enumerate(zip(now.nics, before.nics, strict=True)):
             if nic != whole:
                 after = lower_bound(cluster.with_nic(s, i, whole), nbytes).seconds
                 saved = bound.seconds - after
+                if abs(saved) <= noise:
+                    after, saved = bound.seconds, Fraction(0)
                 restored = max(whole.out_rate - nic.out_rate, whole.in_rate - nic.in_rate)
                 repairs.append(Repair(f"{now.name}/{nic.name}", after, saved, saved / restored))
-    return tuple(sorted(repairs, key=lambda r: (-r.saved_s, -r.gain_s_per_rate, r.nic)))
+    return tuple(sorted(repairs, key=lambda r: (-_rounded(r.saved_s, noise), r.nic)))
+
+
+def _rounded(seconds: Fraction, noise: Fraction) -> Fraction:
+    return round(seconds / noise) * noise if noise else seconds
 
 
 def gains_per_rate(cluster: Cluster, bound: Bound) -> dict[str, Fraction]:

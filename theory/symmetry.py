@@ -42,7 +42,7 @@ class Slot:
 def slot_types(cluster: Cluster, servers: list[Server], merge: bool) -> list[Slot]:
     rails = cluster.fabric.rails
     if not cluster.gpu_ranks:
-        return [Slot([0], list(_merge_rails([_by_rail(s, None, rails) for s in servers], merge)))]
+        return [Slot([0], list(_merge_rails([_by_rail(s, None, rails) for s in servers], merge, cluster)))]
     width = max(server.gpus for server in servers)
     found = [[_by_rail(s, g, rails) if g < s.gpus else None for s in servers] for g in range(width)]
     # Slots may be exchanged when rails do not tell them apart, or when each slot has a rail to itself.
@@ -57,7 +57,8 @@ def slot_types(cluster: Cluster, servers: list[Server], merge: bool) -> list[Slo
             else:
                 groups.append(tuple(replace(group, rail=OWN_RAIL if own else rail) for rail, group in by_rail.items()))
         rates = tuple(None if x is None else tuple((h.rail, h.out_rate, h.in_rate) for h in x) for x in groups)
-        key = rates if merge and (own or not rails) else g
+        links = tuple(_links(cluster, rail) for rail in sorted(used[g]))
+        key = (rates, links) if merge and (own or not rails) else g
         if key in slots:
             slots[key].join(g, groups)
         else:
@@ -78,12 +79,17 @@ def _by_rail(server: Server, gpu: int | None, rails: bool) -> dict[int, Group]:
     return found
 
 
-def _merge_rails(by_server: list[dict[int, Group]], merge: bool) -> Iterator[tuple[Group, ...]]:
+def _links(cluster: Cluster, rail: int) -> tuple[Fraction | None, ...]:
+    """A rail's spine link, out and in: rails with different links cannot stand for each other."""
+    return tuple(cluster.uplinks.get(("spine", rail, way)) for way in ("out", "in"))
+
+
+def _merge_rails(by_server: list[dict[int, Group]], merge: bool, cluster: Cluster) -> Iterator[tuple[Group, ...]]:
     """Rails on which every server type has equal rates become one rail as wide as all of them."""
     kinds: dict[object, list[int]] = {}
     for rail in sorted(set().union(*by_server)):
         column = tuple((g.out_rate, g.in_rate) if (g := groups.get(rail)) else None for groups in by_server)
-        kinds.setdefault(column if merge else rail, []).append(rail)
+        kinds.setdefault((column, _links(cluster, rail)) if merge else rail, []).append(rail)
     for groups in by_server:
         merged = []
         for kind in kinds.values():

@@ -47,6 +47,7 @@ class _Ways:
         slots_of: NDArray[np.int64],
     ) -> None:
         self.fabric, self.servers, self.members, self.types = cluster.fabric, servers, members, types
+        self.uplinks = cluster.uplinks
         self.servers_of, self.slots_of = servers_of, slots_of
         self.keys: dict[tuple[object, ...], int] = {}
         self.resources: list[Resource] = []
@@ -120,7 +121,7 @@ class _Ways:
             pods = self.servers[a.server].pod, self.servers[b.server].pod
             if pods[0] != pods[1] and self.fabric.pod_oversubscription is not None:
                 for pod, side in zip(pods, ("out", "in"), strict=True):
-                    rate = self._pod_rate(pod, side) / self.fabric.pod_oversubscription
+                    rate = self.uplinks["pod", pod, side]
                     self._load(way, ("pod", pod, side), pairs, f"the uplink of pod {pod}, {side}", rate)
 
     def _way(self, index: int, orbit: Orbit, i: int, j: int) -> int:
@@ -150,35 +151,21 @@ class _Ways:
         self.entries.append((self.keys[key], way, load))
 
     def _spine(self, way: int, side: str, t: RankType, group: Group, load: int) -> None:
-        """The link of one rail to the spine. A slot type with rails of its own has one such link for each slot."""
+        """The link of one rail to the spine: of each slot's own rail, or of all the rails that were merged into one."""
         own = group.rail == OWN_RAIL
-        rail = t.slot if own else group.rail
-        assert self.fabric.spine is not None
-        total = Fraction(0)
-        for other in self.types:
-            for g in other.groups:
-                if (other.slot == t.slot) if own else (g.rail == group.rail):
-                    times = int(self.servers_of[other.server]) * (1 if own else int(self.slots_of[other.slot]))
-                    total += times * (g.out_rate if side == "out" else g.in_rate)
+        rails = group.rails[:1] if own else group.rails
+        rate = sum((self.uplinks["spine", rail, side] for rail in rails), Fraction(0))
         if not own:
             load *= int(self.slots_of[t.slot])
-        self._load(
-            way, ("spine", rail, side), load, f"the spine link of rail {rail}, {side}", total / self.fabric.spine
-        )
-
-    def _pod_rate(self, pod: str | None, side: str) -> Fraction:
-        return sum(
-            (
-                (s.out_rate if side == "out" else s.in_rate) * int(count)
-                for s, count in zip(self.servers, self.servers_of, strict=True)
-                if s.pod == pod
-            ),
-            Fraction(0),
-        )
+        names = ", ".join(map(str, rails))
+        what = f"the spine link{'s' if len(rails) > 1 else ''} of rail{'s' if len(rails) > 1 else ''} {names}, {side}"
+        self._load(way, ("spine", t.slot if own else group.rail, side), load, what, rate)
 
     @property
     def _symmetric(self) -> bool:
-        return all(g.out_rate == g.in_rate for t in self.types for g in t.groups)
+        nics = all(g.out_rate == g.in_rate for t in self.types for g in t.groups)
+        links = (self.uplinks[kind, which, "out"] == rate for (kind, which, _), rate in self.uplinks.items())
+        return nics and all(links)
 
     def _resource_reverse(self) -> NDArray[np.int64] | None:
         if not self._symmetric:

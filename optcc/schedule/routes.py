@@ -138,16 +138,6 @@ def fluid_seconds(schedule: Schedule, cluster: Cluster) -> Fraction:
         rates[kind, which, way] = rate
         load[kind, which, way] = load.get((kind, which, way), Fraction(0)) + nbytes
 
-    def total(way: str, rail: int | None = None, pod: str | None = None) -> Fraction:
-        return sum(
-            (
-                nic.out_rate if way == "out" else nic.in_rate
-                for r, nic, on in ports
-                if (rail is None or on == rail) and (pod is None or cluster.servers[ranks[r].server].pod == pod)
-            ),
-            Fraction(0),
-        )
-
     moved = np.bincount(schedule.route, schedule.length, len(schedule.routes))
     for route, nbytes in zip(schedule.routes, moved.tolist(), strict=True):
         pods = [cluster.servers[ranks[r].server].pod for r in (route.src, route.dst)]
@@ -158,8 +148,8 @@ def fluid_seconds(schedule: Schedule, cluster: Cluster) -> Fraction:
             for port, way, pod in ends:
                 _, nic, rail = ports[port]
                 use("port", port, way, nic.out_rate if way == "out" else nic.in_rate, part)
-                if apart and fabric.spine is not None:
-                    use("spine", rail, way, total(way, rail=rail) / fabric.spine, part)
+                if apart:
+                    use("spine", rail, way, cluster.uplinks["spine", rail, way], part)
                 if pods[0] != pods[1] and fabric.pod_oversubscription is not None:
-                    use("pod", pod, way, total(way, pod=pod) / fabric.pod_oversubscription, part)
+                    use("pod", pod, way, cluster.uplinks["pod", pod, way], part)
     return max((load[key] / rates[key] for key in load), default=Fraction(0))
