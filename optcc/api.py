@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.errors import InputError
-from optcc.plans import Plan, make_plan
+from optcc.plans import MAX_SEGMENTS, Plan, make_plan
+from optcc.schedule.columns import GRANULE
 
 if TYPE_CHECKING:
     from optcc.runtime import RunResult
@@ -58,8 +59,19 @@ def repair_first(cluster: Cluster, nbytes: int) -> tuple[Repair, ...]:
     return repair_first(cluster, nbytes)
 
 
-def plan(cluster: Cluster, nbytes: int, *, segments: int | None = None) -> Plan:
-    """The plan that reaches the bound: nested rings with closed-form shares. See `optcc.plans.make_plan`."""
+def plan(
+    cluster: Cluster,
+    nbytes: int,
+    *,
+    segments: int | None = None,
+    alpha: Fraction = Fraction(0),
+    per_chunk: Fraction = Fraction(0),
+) -> Plan:
+    """The plan that reaches the bound: nested rings with closed-form shares. See `optcc.plans.make_plan`.
+
+    `alpha` (seconds a hop) and `per_chunk` (seconds a port spends on each chunk) choose the number of segments by a
+    geometric program (`optcc.theory.segments`); with neither, and no `segments`, the size alone does.
+    """
     from optcc.theory import nested_shares
 
     if cluster.gpu_ranks:
@@ -72,10 +84,31 @@ def plan(cluster: Cluster, nbytes: int, *, segments: int | None = None) -> Plan:
         )
     bound = lower_bound(cluster, nbytes)
     shares = nested_shares([min(rank.out_rate, rank.in_rate) for rank in cluster.ranks])
+    if segments is None and per_chunk and len(cluster.ranks) > 1:
+        segments = _segments(len(cluster.ranks), bound, shares, alpha, per_chunk)
     made = make_plan(cluster, bound, shares, segments=segments)
     if not cluster.fabric.flat:
         made.schedule()  # rails may keep neighbours apart: say so now, not when the plan is used
     return made
+
+
+FILL = {1: Fraction(1, 2)}
+"""Segment times that fill and drain of equal segments take, by the number of degraded ranks; 2 with several. Simulated:
+docs/bench-segments.md."""
+
+
+def _segments(ranks: int, bound: Bound, shares: dict[int, Fraction], alpha: Fraction, per_chunk: Fraction) -> int:
+    from optcc.theory.segments import Pipeline, chunks_per_segment, segment_count
+
+    pipeline = Pipeline(
+        work_s=bound.seconds,
+        fill=FILL.get(ranks - min(shares), Fraction(2)),
+        hops=2 * max(shares),
+        alpha_s=alpha,
+        chunks=max(chunks_per_segment(shares, ranks, place) for place in (0, ranks - 1)),
+        chunk_s=per_chunk,
+    )
+    return segment_count(pipeline, most=max(1, min(MAX_SEGMENTS, bound.nbytes // (GRANULE * ranks)))).segments
 
 
 @dataclass(frozen=True)

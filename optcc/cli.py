@@ -68,6 +68,14 @@ _cluster = _stack(
     ),
 )
 _size = click.option("--size", default="1GiB", show_default=True, metavar="SIZE", help="Bytes per rank.")
+_alpha = click.option("--alpha", default="0us", show_default=True, metavar="TIME", help="Latency from NIC to NIC.")
+_per_chunk = click.option(
+    "--per-chunk",
+    default="0us",
+    show_default=True,
+    metavar="TIME",
+    help="What a port spends on each chunk beside its bytes.",
+)
 _segments = click.option("--segments", type=int, metavar="K", help="Pipeline depth (default: chosen by size).")
 
 
@@ -151,6 +159,8 @@ def bound(
 @_cluster
 @_size
 @_segments
+@_alpha
+@_per_chunk
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the plan.")
 @_json
 def plan(
@@ -161,14 +171,19 @@ def plan(
     ranks: str | None,
     size: str,
     segments: int | None,
+    alpha: str,
+    per_chunk: str,
     output: Path | None,
     as_json: bool,
 ) -> None:
     """The schedule that reaches the bound, as a small file that every rank lowers by itself."""
     from optcc import api, report
     from optcc.plan_files import save_plan
+    from optcc.units import parse_seconds
 
-    made = api.plan(_read_cluster(topology, servers, fail, nic_rate, ranks), _read_size(size), segments=segments)
+    cluster, nbytes = _read_cluster(topology, servers, fail, nic_rate, ranks), _read_size(size)
+    latency, cost = parse_seconds(alpha, where="--alpha"), parse_seconds(per_chunk, where="--per-chunk")
+    made = api.plan(cluster, nbytes, segments=segments, alpha=latency, per_chunk=cost)
     if output is not None:
         save_plan(made, output)
         click.echo(f"wrote {output}", err=True)
@@ -206,12 +221,13 @@ def verify(plan_file: Path, algorithm: str, as_json: bool) -> None:
 @main.command()
 @click.argument("plan_file", metavar="PLAN", type=click.Path(path_type=Path))
 @click.option("--algorithm", default="optcc", show_default=True, help="optcc, or ring: the same job by one ring.")
-@click.option("--alpha", default="0us", show_default=True, metavar="TIME", help="Latency from NIC to NIC.")
+@_alpha
+@_per_chunk
 @click.option(
     "--timeline", type=click.Path(path_type=Path, dir_okay=False), help="Draw what each NIC did: FILE.svg or FILE.json."
 )
 @_json
-def simulate(plan_file: Path, algorithm: str, alpha: str, timeline: Path | None, as_json: bool) -> None:
+def simulate(plan_file: Path, algorithm: str, alpha: str, per_chunk: str, timeline: Path | None, as_json: bool) -> None:
     """Run a plan in virtual time and hold it against its bound."""
     from optcc import report
     from optcc.plan_files import load_plan
@@ -219,10 +235,10 @@ def simulate(plan_file: Path, algorithm: str, alpha: str, timeline: Path | None,
     from optcc.timeline import write_timeline
     from optcc.units import parse_seconds
 
-    latency = parse_seconds(alpha, where="--alpha")
+    latency, cost = parse_seconds(alpha, where="--alpha"), parse_seconds(per_chunk, where="--per-chunk")
     made = load_plan(plan_file)
     chosen = made.baseline(algorithm)
-    simulation = run_virtually(chosen.schedule(), alpha=latency)
+    simulation = run_virtually(chosen.schedule(), alpha=latency, per_chunk=cost)
     if timeline is not None:
         write_timeline(simulation, timeline, title=report.title(chosen), bound_s=float(made.bound.seconds))
         click.echo(f"wrote {timeline}", err=True)

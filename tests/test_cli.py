@@ -77,6 +77,17 @@ def test_plan_verify_simulate(tmp_path: Path) -> None:
     assert value("simulate", path, "--alpha", "5us")["time_s"] > ours["time_s"]
 
 
+def test_costs_choose_the_segments(tmp_path: Path) -> None:
+    args = ("plan", "uniform:servers=8,nics=1,rate=400Gb/s", "--fail", "server0/nic0=0.5", "--size", "64MiB")
+    few, many = (value(*args, "--per-chunk", cost)["segments"] for cost in ("1us", "10ns"))
+    assert 4 <= few < many
+    times = {}
+    for k in (few // 4, few, 8 * few):
+        call(*args, "--segments", max(1, k), "-o", tmp_path / "plan.json")
+        times[k] = value("simulate", tmp_path / "plan.json", "--per-chunk", "1us")["time_s"]
+    assert min(times, key=lambda k: times[k]) == few
+
+
 def test_json_is_all_there_is_on_stdout(tmp_path: Path) -> None:
     result = call("plan", EXAMPLE, "--servers", 4, "-o", tmp_path / "p.json", "--json")
     assert json.loads(result.stdout)
