@@ -22,8 +22,9 @@ def lower_bound(cluster: Cluster, nbytes: int) -> Bound:
     """The least time of an AllReduce of `nbytes` bytes per rank on `cluster`, with its certificate.
 
     On a non-blocking fabric with servers as ranks, T = n max(1/min B_out, 1/min B_in, 2(P-1)/sum B_out,
-    2(P-1)/sum B_in), exact. With rails, pods or GPUs as ranks, the program's optimum, to a gap below 1e-6. Seconds;
-    latency is ignored. Raises InfeasibleError when a rank is cut off one way, InputError for a size out of range.
+    2(P-1)/sum B_in), exact. With rails, pods or GPUs as ranks, the program's optimum (over tree pairs, see program.py),
+    to a gap below 1e-6. Seconds; latency is ignored. Raises InfeasibleError when a rank is cut off one way, InputError
+    for a size out of range.
     """
     if not 0 <= nbytes <= MAX_BYTES:
         raise InputError("size out of range", where="size", expected="0 to 2**60 bytes", got=nbytes)

@@ -1,9 +1,9 @@
 """Exact certificates for the program: what the solver found, rounded to rationals and checked without it.
 
 The primal says that R is reached: capacities of ways, root weights of sum R, and for every rank a flow of R from the
-roots to it (broadcast) and from it to the roots (reduce). The dual says that no more is possible: prices on resources
-and weights on cuts. For any capacities c, root weights r and rate R, adding up the weighted cuts bounds R by the price
-of the resources (weak duality), provided that
+roots to it (broadcast) and from it to the roots (reduce). The dual says that no more is possible by trees: prices on
+resources and weights on cuts. For any capacities c, root weights r and rate R, adding up the weighted cuts bounds R by
+the price of the resources (weak duality), provided that
 
 * each way's weighted cuts cost no more than the resources it uses, for broadcast and reduce alike, and
 * each rank is left out by cuts of total weight at least 1.
@@ -89,8 +89,8 @@ def _check_flow(
 
 
 def check_dual(network: Network, dual: Dual, collective: Collective = ALLREDUCE, root: int = 0) -> Fraction:
-    """The rate in bytes per second that no AllReduce exceeds, by `dual`. Raises CertificateError when it proves
-    none.
+    """The rate in bytes per second that no schedule made of trees exceeds, by `dual`. Raises CertificateError when
+    it proves none.
     """
     if dual.denominator <= 0 or min((*dual.weights, *dual.prices), default=0) < 0:
         raise CertificateError("a weight or a price is negative")

@@ -1,10 +1,13 @@
-"""The exact optimum of AllReduce on any network, as a linear program with cuts made on demand.
+"""The optimum of AllReduce by pairs of trees on any network, as a linear program with cuts made on demand.
 
-A capacitated digraph on the ranks supports AllReduce at rate R iff its capacity splits into a broadcast part and a
-reduce part and there are root weights r >= 0 of sum R such that for every set S of ranks r(S) plus the broadcast
-capacity into S is at least R, and r(S) plus the reduce capacity out of S is at least R (Edmonds, "Edge-disjoint
-branchings", 1973; max-flow min-cut makes cuts of flows). What the ways between ranks use of NICs, rails, NVLink ports
-and uplinks is linear, so the largest R is a linear program. T = n / R. Proof id linear-program in proofs/README.md.
+A capacitated digraph on the ranks supports AllReduce at rate R by tree pairs (an in-tree and an out-tree with one root
+per element) iff its capacity splits into a broadcast part and a reduce part and there are root weights r >= 0 of sum R
+such that for every set S of ranks r(S) plus the broadcast capacity into S is at least R, and r(S) plus the reduce
+capacity out of S is at least R (Edmonds, "Edge-disjoint branchings", 1973; max-flow min-cut makes cuts of flows). What
+the ways between ranks use of NICs, rails, NVLink ports and uplinks is linear, so the largest R is a linear program, and
+T = n / R. Proof id linear-program in proofs/README.md. Where capacities are equal both ways (id bidirected) or only
+ranks have limits (id attained) no schedule that forwards and adds is faster; in general that rests on id tree-pairs,
+checked for P <= 6 and conjectured beyond.
 
 Only violated cuts are generated: solve, round to whole numbers, find each rank's flow from the roots, add the least cut
 where a flow falls short, repeat. The solver is HiGHS' interior-point method without crossover: it ends in the middle of
