@@ -1,0 +1,189 @@
+(* The headline statements.  Together with the definitions in Model.v this file
+   says everything that is claimed; every proof is one reference to the file that
+   holds it.  check.py builds all files and asks Coq for the assumptions of every
+   theorem below: the answer must be "Closed under the global context". *)
+
+From Coq Require Import List Arith Bool QArith Qminmax.
+From optcc Require Import Model Blocks Time Tight Optimal Shares Nested Overhead.
+Open Scope nat_scope.
+
+(* ======================================================================== *)
+(* 1. Traffic and partition bounds: numbers of transfers                      *)
+
+(* Each element is sent at least 2(P-1) times. *)
+Theorem traffic_per_element P n s e :
+  is_allreduce P n s -> e < n -> 2 * (P - 1) <= count (of_element e) s.
+Proof. exact (fun good => traffic_per_element P n s good e). Qed.
+
+Theorem traffic P n s : is_allreduce P n s -> 2 * (P - 1) * n <= length s.
+Proof. exact (traffic_total P n s). Qed.
+
+(* The count is exact, and is_allreduce is not an empty notion. *)
+Theorem traffic_attained P n :
+  1 <= P -> exists s, is_allreduce P n s /\ length s = 2 * (P - 1) * n.
+Proof. exact (traffic_attained P n). Qed.
+
+(* However the ranks are divided into q blocks, each element crosses from block to
+   block at least 2(q-1) times. *)
+Theorem partition_per_element P q n block s e :
+  partitions P q block -> is_allreduce P n s -> e < n ->
+  2 * (q - 1) <= count (fun t => of_element e t && crosses block t) s.
+Proof. exact (fun part good => partition_per_element block P q n s part good e). Qed.
+
+Theorem partition P q n block s :
+  partitions P q block -> is_allreduce P n s ->
+  2 * (q - 1) * n <= count (crosses block) s.
+Proof. exact (partition_total block P q n s). Qed.
+
+(* ======================================================================== *)
+(* 2. Cut bound: numbers of transfers                                         *)
+
+(* Each element leaves each rank and enters each rank at least once. *)
+Theorem cut_sends P n s e r :
+  2 <= P -> is_allreduce P n s -> e < n -> r < P ->
+  exists t, In t s /\ elt t = e /\ src t = r /\ dst t <> r.
+Proof.
+  exact (fun HP good => block_sends (fun x => x) P P n s (singletons P) good e r HP).
+Qed.
+
+Theorem cut_receives P n s e r :
+  2 <= P -> is_allreduce P n s -> e < n -> r < P ->
+  exists t, In t s /\ elt t = e /\ dst t = r /\ src t <> r.
+Proof.
+  exact (fun HP good => block_receives (fun x => x) P P n s (singletons P) good e r HP).
+Qed.
+
+(* ======================================================================== *)
+(* 3. Time bounds, for rational rates (elements per second)                   *)
+
+Open Scope Q_scope.
+
+Theorem cut_time P n s T out inn r :
+  (2 <= P)%nat -> is_allreduce P n s -> positive P out -> positive P inn ->
+  fits P s T out inn -> (r < P)%nat ->
+  Qnat n / out r <= T /\ Qnat n / inn r <= T.
+Proof. exact (fun HP good po pi f => cut_time P n s T out inn HP good po pi f r). Qed.
+
+Theorem traffic_time P n s T out inn :
+  (2 <= P)%nat -> is_allreduce P n s -> positive P out -> positive P inn ->
+  fits P s T out inn ->
+  Qnat (2 * (P - 1) * n) / sumQ P out <= T /\
+  Qnat (2 * (P - 1) * n) / sumQ P inn <= T.
+Proof. exact (traffic_time P n s T out inn). Qed.
+
+(* The rates are now those of blocks: what may leave and enter each of them. *)
+Theorem partition_time P q n block s T out inn :
+  partitions P q block -> is_allreduce P n s -> (2 <= q)%nat ->
+  positive q out -> positive q inn -> blocks_fit q block s T out inn ->
+  Qnat (2 * (q - 1) * n) / sumQ q out <= T /\
+  Qnat (2 * (q - 1) * n) / sumQ q inn <= T.
+Proof. exact (partition_time P q n block s T out inn). Qed.
+
+Theorem block_cut_time P q n block s T out inn b :
+  partitions P q block -> is_allreduce P n s -> (2 <= q)%nat ->
+  positive q out -> positive q inn -> blocks_fit q block s T out inn ->
+  (b < q)%nat -> Qnat n / out b <= T /\ Qnat n / inn b <= T.
+Proof.
+  exact (fun part good Hq po pi f =>
+    block_cut_time P q n block s T out inn part good Hq po pi f b).
+Qed.
+
+(* All of it in one number ... *)
+Theorem lower_bound P n s T out inn :
+  (2 <= P)%nat -> is_allreduce P n s -> positive P out -> positive P inn ->
+  fits P s T out inn -> best_time P n out inn <= T.
+Proof. exact (lower_bound P n s T out inn). Qed.
+
+(* ... which some schedule reaches, whatever the rates. *)
+Theorem lower_bound_attained P out inn :
+  (2 <= P)%nat -> positive P out -> positive P inn ->
+  exists n s, (0 < n)%nat /\ is_allreduce P n s /\
+    fits P s (best_time P n out inn) out inn.
+Proof. exact (lower_bound_attained P out inn). Qed.
+
+(* ======================================================================== *)
+(* 4. Nested rings                                                            *)
+
+Theorem shares_nonneg P L m :
+  (3 <= P)%nat -> admissible_loads P L -> (1 <= m <= P)%nat -> 0 <= share P L m.
+Proof. exact (fun HP adm => share_nonneg P L HP adm m). Qed.
+
+Theorem shares_sum P L :
+  (3 <= P)%nat -> admissible_loads P L -> sum1 P (share P L) == 1.
+Proof. exact (share_sum P L). Qed.
+
+(* Server i gets exactly the load L_i. *)
+Theorem shares_load P L i :
+  (3 <= P)%nat -> admissible_loads P L -> (1 <= i <= P)%nat ->
+  sum1 P (fun m => share P L m * load_in_pattern P m i) == L i.
+Proof. exact (fun HP adm => share_load P L HP adm i). Qed.
+
+(* So, with n elements in time T, no rate is exceeded, and a rate whose L_i is
+   B_i T / n is used in full. *)
+Theorem shares_fit P L i n T (B : nat -> Q) :
+  (3 <= P)%nat -> admissible_loads P L -> (1 <= i <= P)%nat -> 0 < n ->
+  L i <= B i * T / n ->
+  let load := n * sum1 P (fun m => share P L m * load_in_pattern P m i) in
+  load <= B i * T /\ (L i == B i * T / n -> load == B i * T).
+Proof. exact (fun HP adm => share_fit P L HP adm i n T B). Qed.
+
+(* The loads in the formula are those of real schedules: a plan with n x_m elements
+   in pattern m is an AllReduce in which rank r sends and receives n L_(r+1). *)
+Theorem nested_rings_carry P L :
+  (3 <= P)%nat -> admissible_loads P L ->
+  exists plan : list (nat * nat),
+    let n := length plan in
+    let s := nested_rings P plan in
+    (0 < n)%nat /\ is_allreduce P n s /\
+    (forall m, (1 <= m <= P)%nat ->
+       Qnat (length (filter (fun a => (fst a =? m)%nat) plan))
+       == Qnat n * share P L m) /\
+    (forall r, (r < P)%nat ->
+       Qnat (sent r s) == Qnat n * L (S r) /\
+       Qnat (received r s) == Qnat n * L (S r)).
+Proof. exact (nested_rings_carry P L). Qed.
+
+(* With equal rates in and out, slowest first, nested rings reach the bound. *)
+Theorem nested_rings_optimal P B :
+  (3 <= P)%nat -> positive P B ->
+  (forall r, (S r < P)%nat -> B r <= B (S r)) ->
+  exists plan : list (nat * nat),
+    let n := length plan in
+    let s := nested_rings P plan in
+    (0 < n)%nat /\ is_allreduce P n s /\ fits P s (best_time P n B B) B B.
+Proof. exact (nested_rings_optimal P B). Qed.
+
+(* ======================================================================== *)
+(* 5. One straggler at 1/l of the rate of the others                          *)
+
+(* T0, the optimum without a failure. *)
+Theorem healthy_time P n B :
+  (2 <= P)%nat -> 0 < B ->
+  best_time P n (healthy B) (healthy B) == Qnat (2 * (P - 1) * n) / (Qnat P * B).
+Proof. exact (healthy_time P n B). Qed.
+
+Theorem single_straggler P n B l :
+  (2 <= P)%nat -> 0 < B -> 1 <= l ->
+  best_time P n (straggler B l) (straggler B l)
+  == best_time P n (healthy B) (healthy B) * overhead P l.
+Proof. exact (straggler_time P n B l). Qed.
+
+(* The traffic bound rules up to l_c = (2P-3)/(P-1), the cut bound from there. *)
+Theorem switch_below P l :
+  (2 <= P)%nat -> 1 <= l -> l <= Qnat (2 * P - 3) / Qnat (P - 1) ->
+  overhead P l == Qnat P / (Qnat (P - 1) + 1 / l).
+Proof. exact (switch_below P l). Qed.
+
+Theorem switch_above P l :
+  (2 <= P)%nat -> 1 <= l -> Qnat (2 * P - 3) / Qnat (P - 1) <= l ->
+  overhead P l == l * Qnat P / Qnat (2 * (P - 1)).
+Proof. exact (switch_above P l). Qed.
+
+(* Half the rate lost, or less: at most 1/(P-1) above T0, and exactly that at 1/2. *)
+Theorem one_over_p P l :
+  (2 <= P)%nat -> 1 <= l -> l <= 2 ->
+  1 <= overhead P l /\ overhead P l <= 1 + 1 / Qnat (P - 1).
+Proof. exact (one_over_p P l). Qed.
+
+Theorem one_over_p_exact P : (2 <= P)%nat -> overhead P 2 == 1 + 1 / Qnat (P - 1).
+Proof. exact (one_over_p_exact P). Qed.
