@@ -69,9 +69,11 @@ class DualCut:
 
 @dataclass(frozen=True)
 class ProgramCertificate:
-    """The exact program's answer: no AllReduce moves more than `rate` bytes per second per rank, and `reached` is
-    possible.
+    """The linear program's answer: no schedule of tree pairs moves more than `rate` bytes per second per rank, and
+    `reached` is possible.
 
+    For symmetric rates, and for what limits ranks one by one, no schedule that forwards and adds does; elsewhere that
+    rests on the proof id ``tree-pairs``, which is checked for up to 6 ranks and conjectured beyond.
     `cuts` and `resource_prices`, over `denominator`, are the dual that `optcc.theory.check_bound` checks exactly;
     `prices` tells it in words, dearest first. Proof id ``linear-program``.
     """
@@ -102,6 +104,7 @@ class ProgramCertificate:
 class Bound:
     """`seconds` no AllReduce of `nbytes` per rank can beat (fluid limit), against the fault-free cluster's.
 
+    Holds for schedules that forward and add elements, as the certificate's proof says (proofs/README.md).
     `fault_free_s` is the same bound before any failure; `bottleneck` names the certificate in words.
     """
 

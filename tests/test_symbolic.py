@@ -26,6 +26,7 @@ PROOF_IDS = {
     "cut",
     "traffic",
     "partition",
+    "attained",
     "nested-rings",
     "single-straggler",
     "one-over-p",

@@ -95,7 +95,7 @@ def reduce_terms() -> dict[str, Any]:
 def _result(name: str, terms: dict[str, Any]) -> Result:
     return Result(
         id=f"{name}-bound",
-        statement=f"The least time of {name} on one non-blocking fabric.",
+        statement=f"No {name} on one non-blocking fabric is faster.",
         assumptions=_FABRIC,
         proof_id="collectives",
         left=T,

@@ -20,7 +20,7 @@ def k_segments() -> Result:
         id="k-segments",
         statement="k equal segments: one slot more than the k that the straggler's link works.",
         assumptions=(
-            "the straggler's link is the bottleneck (l >= l_c, or close to it)",
+            "the straggler's link is the bottleneck (l >= l_c)",
             "a segment fills the link out of the straggler in one slot and the link into it in the next",
             "the other ranks' work is hidden in these slots; no latency, no cost per message",
         ),
