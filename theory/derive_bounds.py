@@ -110,8 +110,8 @@ def closed_form() -> Result:
     symmetric = star_terms(min_out, min_out, sum_out, sum_out)
     return Result(
         id="closed-form",
-        statement="No AllReduce on one non-blocking fabric is faster, and some schedule is as fast, whatever the
-        rates.", assumptions=("P >= 2", NON_BLOCKING, FORWARDS, FULL_DUPLEX, FLUID),
+        statement="No AllReduce on one non-blocking fabric is faster, and some schedule is as fast.",
+        assumptions=("P >= 2", NON_BLOCKING, FORWARDS, FULL_DUPLEX, FLUID),
         proof_id="attained",
         left=T,
         relation=">=",
