@@ -23,15 +23,30 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from optcc.api import lower_bound, plan, run
     from optcc.bound import Bound, Certificate, check_certificate
-    from optcc.cluster import Cluster, Nic, Rank, Server
+    from optcc.cluster import Cluster, Fabric, Nic, Rank, Server
     from optcc.discover import load_topology
-    from optcc.errors import InfeasibleError, InputError, OptccError, VerifyError
+    from optcc.errors import (
+        CertificateError,
+        InfeasibleError,
+        InputError,
+        OptccError,
+        SimulationError,
+        VerifyError,
+    )
     from optcc.plans import Plan
+    from optcc.runtime import RankFailedError, RunResult
     from optcc.schedule import Schedule
     from optcc.simulator import Simulation, simulate
+    from optcc.theory import check_bound
     from optcc.verifier import Verified, verify
 
 _HOME = {
+    "RunResult": "runtime",
+    "RankFailedError": "runtime",
+    "check_bound": "theory",
+    "SimulationError": "errors",
+    "Fabric": "cluster",
+    "CertificateError": "errors",
     "Bound": "bound",
     "Certificate": "bound",
     "Cluster": "cluster",
@@ -58,18 +73,24 @@ _HOME = {
 __all__ = [
     "Bound",
     "Certificate",
+    "CertificateError",
     "Cluster",
+    "Fabric",
     "InfeasibleError",
     "InputError",
     "Nic",
     "OptccError",
     "Plan",
     "Rank",
+    "RankFailedError",
+    "RunResult",
     "Schedule",
     "Server",
     "Simulation",
+    "SimulationError",
     "Verified",
     "VerifyError",
+    "check_bound",
     "check_certificate",
     "load_topology",
     "lower_bound",

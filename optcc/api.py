@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.plans import MAX_SEGMENTS, Plan, make_plan
-from optcc.schedule.columns import GRANULE
+from optcc.schedule.columns import GRANULE, Schedule
 
 if TYPE_CHECKING:
     from optcc.runtime import RunResult
@@ -64,14 +64,16 @@ def plan(
     nbytes: int,
     *,
     segments: int | None = None,
-    alpha: Fraction = Fraction(0),
     per_chunk: Fraction = Fraction(0),
 ) -> Plan:
     """The plan that reaches the bound: nested rings with closed-form shares. See `optcc.plans.make_plan`.
 
-    `alpha` (seconds a hop) and `per_chunk` (seconds a port spends on each chunk) choose the number of segments by a
-    geometric program (`optcc.theory.segments`); with neither, and no `segments`, the size alone does.
+    `per_chunk` (seconds a port spends on each chunk) chooses the number of segments by a geometric program
+    (`optcc.theory.segments`); latency does not change the best number in its model. With neither it nor `segments`
+    the size alone chooses.
     """
+    if segments is not None and per_chunk:
+        raise InputError("the number of segments is given", where="--per-chunk", expected="--segments or --per-chunk")
     from optcc.theory import nested_shares
 
     if cluster.gpu_ranks:
@@ -85,26 +87,24 @@ def plan(
     bound = lower_bound(cluster, nbytes)
     shares = nested_shares([min(rank.out_rate, rank.in_rate) for rank in cluster.ranks])
     if segments is None and per_chunk and len(cluster.ranks) > 1:
-        segments = _segments(len(cluster.ranks), bound, shares, alpha, per_chunk)
+        segments = _segments(len(cluster.ranks), bound, shares, per_chunk)
     made = make_plan(cluster, bound, shares, segments=segments)
     if not cluster.fabric.flat:
         made.schedule()  # rails may keep neighbours apart: say so now, not when the plan is used
     return made
 
 
-FILL = {1: Fraction(1, 2)}
-"""Segment times that fill and drain of equal segments take, by the number of degraded ranks; 2 with several. Simulated:
+FILL = {0: Fraction(0), 1: Fraction(1, 2)}
+"""Segment times that fill and drain of equal segments take, by the number of leaves; 2 with several. Simulated:
 docs/bench-segments.md."""
 
 
-def _segments(ranks: int, bound: Bound, shares: dict[int, Fraction], alpha: Fraction, per_chunk: Fraction) -> int:
+def _segments(ranks: int, bound: Bound, shares: dict[int, Fraction], per_chunk: Fraction) -> int:
     from optcc.theory.segments import Pipeline, chunks_per_segment, segment_count
 
     pipeline = Pipeline(
         work_s=bound.seconds,
         fill=FILL.get(ranks - min(shares), Fraction(2)),
-        hops=2 * max(shares),
-        alpha_s=alpha,
         chunks=max(chunks_per_segment(shares, ranks, place) for place in (0, ranks - 1)),
         chunk_s=per_chunk,
     )
@@ -117,11 +117,13 @@ class Run:
 
     plan : the plan as run, its rates `slowdown` times below those of the plan asked for
     results : algorithm -> measurement
+    left_out : baseline -> why it cannot run on this cluster
     """
 
     plan: Plan
     slowdown: Fraction
     results: dict[str, RunResult]
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def ratio(self, algorithm: str = "optcc") -> float:
         """Achieved time over bound; 1 when there is nothing to send."""
@@ -151,8 +153,31 @@ def run(
     """
     from optcc.runtime import run_schedules
 
+    if not local_rate > 0:
+        raise InputError("no rate to run at", where="--local-rate", expected="a rate above 0", got=str(local_rate))
     fastest = max(max(rank.out_rate, rank.in_rate) for rank in plan.cluster.fault_free.ranks)
     slowdown = max(Fraction(1), fastest / local_rate)
     scaled = plan.scaled(1 / slowdown)
-    schedules = {name: scaled.baseline(name).schedule() for name in algorithms}
-    return Run(scaled, slowdown, run_schedules(schedules, dtype=dtype, op=op, repeat=repeat, progress=progress))
+    schedules: dict[str, Schedule] = {}
+    left_out: dict[str, str] = {}
+    for name in algorithms:
+        try:
+            schedules[name] = _runnable(scaled.baseline(name))
+        except InputError as error:
+            if name == "optcc":
+                raise
+            left_out[name] = str(error)  # a ring may need ways that the plan does without
+    results = run_schedules(schedules, dtype=dtype, op=op, repeat=repeat, progress=progress)
+    return Run(scaled, slowdown, results, left_out)
+
+
+def _runnable(plan: Plan) -> Schedule:
+    schedule = plan.schedule()
+    if schedule.shared_links:
+        raise InputError(
+            "spine links and pod uplinks are not emulated",
+            where="fabric",
+            expected="a fabric that only NICs limit",
+            hint="The plan's fluid_s counts them.",
+        )
+    return schedule

@@ -132,6 +132,8 @@ def bound(
     """The least time any AllReduce can take, what limits it, and the certificate."""
     from optcc import api, report
 
+    if symbolic and repair_first:
+        raise InputError("one or the other", where="--symbolic, --repair-first", expected="not both")
     if collective != "allreduce" and (repair_first or symbolic):
         raise InputError("for allreduce only", where="--repair-first, --symbolic", expected="--collective allreduce")
     cluster, nbytes = _read_cluster(topology, servers, fail, nic_rate, ranks), _read_size(size)
@@ -159,7 +161,6 @@ def bound(
 @_cluster
 @_size
 @_segments
-@_alpha
 @_per_chunk
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the plan.")
 @_json
@@ -171,7 +172,6 @@ def plan(
     ranks: str | None,
     size: str,
     segments: int | None,
-    alpha: str,
     per_chunk: str,
     output: Path | None,
     as_json: bool,
@@ -182,8 +182,7 @@ def plan(
     from optcc.units import parse_seconds
 
     cluster, nbytes = _read_cluster(topology, servers, fail, nic_rate, ranks), _read_size(size)
-    latency, cost = parse_seconds(alpha, where="--alpha"), parse_seconds(per_chunk, where="--per-chunk")
-    made = api.plan(cluster, nbytes, segments=segments, alpha=latency, per_chunk=cost)
+    made = api.plan(cluster, nbytes, segments=segments, per_chunk=parse_seconds(per_chunk, where="--per-chunk"))
     if output is not None:
         save_plan(made, output)
         click.echo(f"wrote {output}", err=True)
@@ -232,18 +231,19 @@ def simulate(plan_file: Path, algorithm: str, alpha: str, per_chunk: str, timeli
     from optcc import report
     from optcc.plan_files import load_plan
     from optcc.simulator import simulate as run_virtually
-    from optcc.timeline import write_timeline
+    from optcc.timeline import check_timeline, write_timeline
     from optcc.units import parse_seconds
 
     latency, cost = parse_seconds(alpha, where="--alpha"), parse_seconds(per_chunk, where="--per-chunk")
+    check_timeline(timeline)
     made = load_plan(plan_file)
     chosen = made.baseline(algorithm)
     simulation = run_virtually(chosen.schedule(), alpha=latency, per_chunk=cost)
+    value = report.simulation_json(made, algorithm, simulation.time_s)
+    _emit(as_json, value, lambda: report.print_simulation(value))
     if timeline is not None:
         write_timeline(simulation, timeline, title=report.title(chosen), bound_s=float(made.bound.seconds))
         click.echo(f"wrote {timeline}", err=True)
-    value = report.simulation_json(made, algorithm, simulation.time_s)
-    _emit(as_json, value, lambda: report.print_simulation(value))
 
 
 @main.command()
@@ -288,9 +288,7 @@ def run(
     from optcc.units import parse_rate
 
     rate = parse_rate(local_rate, where="--local-rate")
-    if not rate:
-        raise InputError("no rate to run at", where="--local-rate", expected="a rate above 0", got=local_rate)
-    if source.endswith(".json"):
+    if _is_plan(source):
         given = {"--servers": servers, "--fail": fail, "--nic-rate": nic_rate}
         given |= {"--ranks": ranks, "--size": size, "--segments": segments}
         for option, value in given.items():
@@ -301,11 +299,11 @@ def run(
         cluster = _read_cluster(source, servers, fail, nic_rate, ranks)
         made = api.plan(cluster, _read_size(size or "64MiB"), segments=segments)
     simulation = run_virtually(made.schedule())
-    with report.run_progress(repeat) as progress:
-        outcome = api.run(made, repeat=repeat, dtype=dtype, op=op, local_rate=rate, progress=progress)
-    if timeline is not None:
+    if timeline is not None:  # before the run, so that a place it cannot go to costs nothing
         write_timeline(simulation, timeline, title=report.title(made), bound_s=float(made.bound.seconds))
         click.echo(f"wrote {timeline}", err=True)
+    with report.run_progress(repeat) as progress:
+        outcome = api.run(made, repeat=repeat, dtype=dtype, op=op, local_rate=rate, progress=progress)
     summary = report.run_json(made, outcome, simulation.time_s)
     _emit(as_json, summary, lambda: report.print_run(made, outcome, summary))
     if not outcome.exact:
@@ -321,6 +319,17 @@ def doctor(as_json: bool) -> None:
 
     findings = examination.examine()
     _emit(as_json, {"parts": [finding.as_json() for finding in findings]}, lambda: report.print_doctor(findings))
+
+
+def _is_plan(source: str) -> bool:
+    """A plan file, by its name or by what it begins with."""
+    if source.endswith(".json"):
+        return True
+    try:
+        with open(source, encoding="utf-8") as file:
+            return file.read(64).lstrip().startswith("{")
+    except (OSError, UnicodeDecodeError, ValueError):
+        return False
 
 
 def _emit(as_json: bool, value: dict[str, Any], show: Callable[[], None]) -> None:

@@ -58,6 +58,12 @@ class Server:
             seen.add(nic.name)
         if self.gpus < 1:
             raise InputError("no GPU", where=self.name, expected="gpus >= 1", got=self.gpus)
+        for nic in self.nics:
+            if nic.gpu is not None and not 0 <= nic.gpu < self.gpus:
+                expected = f"gpu 0 to {self.gpus - 1}"
+                raise InputError("no such GPU", where=f"{self.name}/{nic.name}", expected=expected, got=nic.gpu)
+        if self.pod is not None:
+            _check_name(self.pod, "pod")
 
     def gpu_of(self, nic: int) -> int:
         """The GPU that NIC number `nic` sits beside: as described, else dealt out evenly in order."""
@@ -148,6 +154,13 @@ class Cluster:
                     "two servers of one name", where="cluster", expected="unique server names", got=server.name
                 )
             seen.add(server.name)
+            if self.fabric.pod_oversubscription is not None and server.pod is None:
+                raise InputError(
+                    "a server without a pod",
+                    where=server.name,
+                    expected="pod: on every server, since pods are oversubscribed",
+                    got="none",
+                )
 
     @classmethod
     def uniform(

@@ -11,7 +11,7 @@ from typing import Any
 
 from optcc.bound import Bound, Certificate, DualCut, Price, ProgramCertificate
 from optcc.cluster import Cluster, Fabric, Nic, Server
-from optcc.errors import InputError, OptccError
+from optcc.errors import InputError
 from optcc.plans import Plan, check_plan
 from optcc.schedule.nested import Ordering
 
@@ -67,7 +67,7 @@ def read_plan(text: str, where: str) -> Plan:
         raise InputError(
             "not an intact plan", where=where, expected="the fields of optcc plan", got=repr(error)[:200]
         ) from None
-    if raw.get("plan_id") != plan.plan_id:
+    if raw != {"plan_id": plan.plan_id, **plan_content(plan)}:
         raise InputError(
             "the plan was changed after it was made",
             where=where,
@@ -122,7 +122,8 @@ def save_plan(plan: Plan, path: Path) -> None:
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise OptccError(f"{path}: cannot be written: {error.strerror}") from None
+        expected = "a folder that exists and may be written to"
+        raise InputError("cannot be written", where=str(path), expected=expected, got=error.strerror) from None
 
 
 def _servers_out(cluster: Cluster) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from optcc.bound import Bound, ProgramCertificate
 from optcc.cluster import Cluster
@@ -34,7 +35,8 @@ def _table(title: str = "") -> Table:
 
 
 def _print(*parts: Any) -> None:
-    console = Console(highlight=False, soft_wrap=not Console().is_terminal)
+    # Names come from files: they are shown as they are, not read as rich's markup. A pipe has no width to wrap at.
+    console = Console(highlight=False, markup=False, width=None if Console().is_terminal else 1000)
     for part in parts:
         console.print(part)
 
@@ -93,7 +95,7 @@ def print_bound(bound: Bound, cluster: Cluster) -> None:
     cert_of = cert.collective if isinstance(cert, ProgramCertificate) else "allreduce"
     each = " per rank" if cert_of == "allreduce" else " in all"
     table.add_row(f"{cert_of} of", f"{format_size(bound.nbytes)}{each} over {len(cluster.ranks)} {who}")
-    table.add_row("no faster than", f"[bold]{format_seconds(bound.seconds)}[/bold]")
+    table.add_row("no faster than", Text(format_seconds(bound.seconds), "bold"))
     table.add_row("fault-free", format_seconds(bound.fault_free_s))
     table.add_row("unavoidable overhead", percent(bound.overhead))
     table.add_row("limited by", bound.bottleneck)
@@ -189,7 +191,7 @@ def simulation_json(plan: Plan, algorithm: str, time_s: float) -> dict[str, Any]
 def print_simulation(value: dict[str, Any]) -> None:
     """One line per figure of a simulation."""
     table = _table()
-    table.add_row(f"{value['algorithm']} (simulated)", f"[bold]{format_seconds(value['time_s'])}[/bold]")
+    table.add_row(f"{value['algorithm']} (simulated)", Text(format_seconds(value["time_s"]), "bold"))
     table.add_row("bound", format_seconds(value["bound_s"]))
     table.add_row("simulated / bound", f"{value['ratio']:.4f}")
     _print(table)
@@ -224,6 +226,7 @@ def run_json(plan: Plan, outcome: Run, simulated_s: float) -> dict[str, Any]:
             name: all(result.exact[i] for result in outcome.results.values()) for i, name in enumerate(names)
         },
         "algorithms": rows,
+        "left_out": outcome.left_out,
         "slowdown": float(outcome.slowdown),
         "nominal": {**plan_json(plan), "simulated_s": simulated_s, "simulated_ratio": ratio_of(simulated_s, nominal_s)},
         "transport": "local",
@@ -242,13 +245,15 @@ def print_run(plan: Plan, outcome: Run, value: dict[str, Any]) -> None:
     table.add_row("bound", format_seconds(value["bound_s"]), "1.0000", "")
     table.add_row("optcc, simulated", "", f"{value['nominal']['simulated_ratio']:.4f}", "")
     for name, row in value["algorithms"].items():
-        result = "exact" if row["exact"] else "[bold red]WRONG[/bold red]"
+        result = "exact" if row["exact"] else Text("WRONG", "bold red")
         times = row["times_s"]
         label = f"{name}, median of {len(times)}"
         table.add_row(label, format_seconds(row["achieved_s"]), f"{row['ratio']:.4f}", result)
     _print("", table)
     exact = "  ".join(f"{name} {'exact' if good else 'WRONG'}" for name, good in value["exact_per_rank"].items())
     _print(exact)
+    for name, why in outcome.left_out.items():
+        _print(f"{name} was left out: {why}")
     ring = value["algorithms"].get("ring")
     if ring and value["achieved_s"]:
         _print(f"optcc's schedule is {ring['achieved_s'] / value['achieved_s']:.2f} times as fast as the ring.")
@@ -271,7 +276,13 @@ def print_doctor(findings: list[Finding]) -> None:
 def run_progress(repeat: int) -> Iterator[Callable[[str, int, float], None]]:
     """A progress bar on stderr, fed with (algorithm, repetitions done, seconds of the last one)."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
+    with Progress(
+        *columns,
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not Console(stderr=True).is_terminal,
+    ) as bar:
         tasks: dict[str, Any] = {}
 
         def advance(algorithm: str, done: int, seconds: float) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.errors import InputError, OptccError
+from optcc.errors import InputError
 from optcc.schedule import Stage
 from optcc.simulator import Simulation
 from optcc.units import format_seconds, format_size
@@ -35,15 +35,25 @@ MAX_TRACKS = 32
 
 def write_timeline(simulation: Simulation, path: Path, *, title: str, bound_s: float) -> None:
     """Write `path` as .svg (a picture) or .json (a Chrome trace). Raises InputError for any other ending."""
-    if path.suffix not in (".svg", ".json"):
-        raise InputError("unknown kind of timeline", where=str(path), expected="a name ending in .svg or .json")
+    check_timeline(path)
     try:
         if path.suffix == ".json":
             path.write_text(json.dumps(chrome_trace(simulation)), encoding="utf-8")
         else:
             draw_timeline(simulation, title=title, bound_s=bound_s).savefig(path, metadata={"Date": None})
     except OSError as error:
-        raise OptccError(f"{path}: cannot be written: {error.strerror}") from None
+        expected = "a folder that exists and may be written to"
+        raise InputError("cannot be written", where=str(path), expected=expected, got=error.strerror) from None
+
+
+def check_timeline(path: Path | None) -> None:
+    """Raise InputError unless `path` is None or a name that `write_timeline` can make, in a folder that exists."""
+    if path is None:
+        return
+    if path.suffix not in (".svg", ".json"):
+        raise InputError("unknown kind of timeline", where=str(path), expected="a name ending in .svg or .json")
+    if not path.parent.is_dir():
+        raise InputError("cannot be written", where=str(path), expected="a folder that exists", got=str(path.parent))
 
 
 def chrome_trace(simulation: Simulation) -> dict[str, Any]:
@@ -108,7 +118,7 @@ def draw_timeline(simulation: Simulation, *, title: str, bound_s: float) -> Figu
         va="bottom",
         fontsize=8,
     )
-    axes.set_yticks(range(len(tracks)), [label for label, *_ in tracks], fontsize=8)
+    axes.set_yticks(range(len(tracks)), [label.replace("$", r"\$") for label, *_ in tracks], fontsize=8)
     axes.set_ylim(len(tracks) - 0.4, -1.4)
     axes.set_xlim(0, seconds * 1.005 or 1)
     axes.set_xlabel(f"simulated time ({unit})")

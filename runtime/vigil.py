@@ -57,9 +57,9 @@ class Vigil:
         silent = min(self._unanswered, key=self._unanswered.__getitem__, default=None)
         stalled = bool(self.pending) and now - self._moved > self._patience_s
         if silent is not None and (stalled or now - self._unanswered[silent] > self._patience_s):
-            return silent, f"no sign of life for {self._patience_s:g} s"
+            return silent, f"no sign of life for {self._patience_s:.3g} s"
         if stalled:
             rank = min(self.pending)
             doing = self._state[rank].waiting_for if rank in self._state else "starting"
-            return rank, f"no progress anywhere for {self._patience_s:g} s; there: {doing}"
+            return rank, f"no progress anywhere for {self._patience_s:.3g} s; there: {doing}"
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -36,10 +37,10 @@ def on_rails(rates: list[list[int]], **fabric: Fraction) -> Cluster:
 
 
 @st.composite
-def networks(draw: st.DrawFn, max_servers: int = 4, symmetric: bool | None = None, gpus: bool = True) -> Cluster:
+def networks(draw: st.DrawFn, max_servers: int = 4, gpus: bool = True) -> Cluster:
     """Servers on rails, with or without a spine, pods and GPUs as ranks; some NICs dead, some slow."""
     rails, count = draw(st.integers(1, 3)), draw(st.integers(2, max_servers))
-    both = draw(st.booleans()) if symmetric is None else symmetric
+    both = draw(st.booleans())
     rate = st.sampled_from([0, 1, 2, 2, 4])
     servers = []
     for s in range(count):
@@ -170,10 +171,23 @@ def test_partition_bound_stays_below(cluster: Cluster) -> None:
 
 
 @settings(max_examples=60)
-@given(cluster=networks(max_servers=4, symmetric=True, gpus=False))
-def test_partition_bound_is_the_optimum_when_rates_are_equal_both_ways(cluster: Cluster) -> None:
+@given(data=st.data(), ranks=st.integers(2, 5))
+def test_partition_bound_is_the_optimum_on_links_of_equal_capacity_both_ways(data: st.DataObject, ranks: int) -> None:
+    """A cable between each two servers: a rail with two NICs. Tutte and Nash-Williams, proof id bidirected."""
+    nics: list[list[Nic]] = [[] for _ in range(ranks)]
+    for rail, (a, b) in enumerate(combinations(range(ranks), 2)):
+        rate = Fraction(data.draw(st.integers(0, 4), label=f"{a}-{b}"))
+        for end in (a, b):
+            nics[end].append(Nic(f"to{a + b - end}", rate, rate, rail=rail))
+    servers = tuple(Server(f"server{i}", tuple(mine), gpus=1) for i, mine in enumerate(nics))
+    cluster = Cluster(servers, fabric=Fabric(rails=True))
     bound = solved(cluster)
     assert partition_bound(cluster, N).seconds == pytest.approx(float(bound.seconds), rel=1e-6)
+
+
+def test_partition_bound_may_stay_below_where_links_are_shared() -> None:
+    cluster = on_rails([[0, 1], [0, 1], [1, 1]])
+    assert partition_bound(cluster, N).seconds <= float(lower_bound(cluster, N).seconds) * (1 + 1e-9)
 
 
 def test_partitions_are_all_there() -> None:
@@ -337,3 +351,49 @@ def test_a_certificate_is_for_one_collective() -> None:
         program_bound(cluster, N, "allgather", "server0")
     with pytest.raises(InputError, match="unknown collective"):
         program_bound(cluster, N, "gossip")
+
+
+def test_a_root_cut_off_one_way_is_no_obstacle_the_other_way() -> None:
+    """A server that can only receive takes part in a broadcast, and one that can only send in a reduce."""
+    rates = [(10, 10), (0, 10), (10, 10)]
+    servers = tuple(Server(f"server{i}", (Nic("nic0", Fraction(o), Fraction(r)),)) for i, (o, r) in enumerate(rates))
+    bound = program_bound(Cluster(servers), N, "broadcast", "server0")
+    check_bound(Cluster(servers), bound)
+    assert bound.seconds == pytest.approx(N / 10, rel=1e-6)
+    with pytest.raises(InfeasibleError):
+        program_bound(Cluster(servers), N, "broadcast", "server1")
+
+
+def test_one_rank_takes_no_time_whatever_the_collective() -> None:
+    assert program_bound(Cluster.uniform(servers=1, rate=1000), N, "allgather").seconds == 0
+
+
+@pytest.mark.parametrize("nbytes", [1.5, True, -5, "1GiB"])
+def test_sizes_are_whole_bytes(nbytes: object) -> None:
+    cluster = Cluster.uniform(servers=3, rate=1000)
+    for call in (lambda: lower_bound(cluster, nbytes), lambda: program_bound(cluster, nbytes, "allgather")):  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="size out of range"):
+            call()
+
+
+def test_a_nic_beside_no_gpu_is_refused() -> None:
+    with pytest.raises(InputError, match="no such GPU"):
+        Server("server0", (Nic("nic0", Fraction(1), Fraction(1), gpu=5),), gpus=2)
+
+
+def test_pods_that_limit_need_a_pod_on_every_server() -> None:
+    with pytest.raises(InputError, match="a server without a pod"):
+        replace(Cluster.uniform(servers=2, rate=1000), fabric=Fabric(pod_oversubscription=Fraction(2)))
+
+
+def test_shared_links_are_not_run_either() -> None:
+    joined = on_rails([[2, 0], [2, 0], [0, 2], [0, 2]], spine=Fraction(2))
+    with pytest.raises(InputError, match="spine links and pod uplinks are not emulated"):
+        optcc.run(optcc.plan(joined, 10**4), repeat=1)
+
+
+def test_a_ring_that_cannot_run_is_left_out_with_its_reason() -> None:
+    cluster = on_rails([[0, 10**6], [10**6, 0], [10**6, 10**6]])
+    outcome = optcc.run(optcc.plan(cluster, 2**12, segments=2), repeat=1)
+    assert list(outcome.results) == ["optcc"]
+    assert "a rail in common" in outcome.left_out["ring"]

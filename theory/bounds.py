@@ -25,8 +25,7 @@ def lower_bound(cluster: Cluster, nbytes: int) -> Bound:
     to a gap below 1e-6. Seconds; latency is ignored. Raises InfeasibleError when a rank is cut off one way, InputError
     for a size out of range.
     """
-    if not 0 <= nbytes <= MAX_BYTES:
-        raise InputError("size out of range", where="size", expected="0 to 2**60 bytes", got=nbytes)
+    _check_size(nbytes)
     if len(cluster.ranks) > 1 and (cluster.gpu_ranks or not cluster.fabric.flat):
         return program_bound(cluster, nbytes)
     certificate = _tightest(cluster.ranks, nbytes)
@@ -39,6 +38,12 @@ def lower_bound(cluster: Cluster, nbytes: int) -> Bound:
     )
 
 
+def _check_size(nbytes: int) -> None:
+    if isinstance(nbytes, bool) or not isinstance(nbytes, int) or not 0 <= nbytes <= MAX_BYTES:
+        expected = "whole bytes, 0 to 2**60"
+        raise InputError("size out of range", where="size", expected=expected, got=str(nbytes)[:60])
+
+
 def program_bound(cluster: Cluster, nbytes: int, collective: str = "allreduce", root: str | None = None) -> Bound:
     """The bound by the program, whatever the fabric, for any of `optcc.theory.collectives`.
 
@@ -49,6 +54,10 @@ def program_bound(cluster: Cluster, nbytes: int, collective: str = "allreduce", 
     from optcc.theory.collectives import collective_named
 
     kind = collective_named(collective)
+    _check_size(nbytes)
+    if len(cluster.ranks) == 1:
+        alone = _tightest(cluster.ranks, nbytes)
+        return Bound(nbytes, Fraction(0), Fraction(0), _in_words(cluster, alone), alone)
     certificate = certify(cluster, nbytes, kind, root)
     whole = cluster.fault_free
     fault_free_s = certificate.seconds if whole == cluster else certify(whole, nbytes, kind, root).seconds

@@ -81,7 +81,7 @@ class Routes:
                     where=f"{self._names[src]} to {self._names[dst]}",
                     expected="a rail with a live NIC on both",
                     got="none, and no spine",
-                    hint="The bound still holds; nested rings need every pair of ranks to share a rail.",
+                    hint="The bound still holds; rings need a rail in common between neighbours.",
                 )
             yield from _overlay(leaving, entering, Fraction(1))
 
