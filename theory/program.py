@@ -17,6 +17,7 @@ last solve with crossover gives sparse duals.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -236,7 +237,9 @@ def _solve(problem: cp.Problem, vertex: bool) -> None:
     attempts = ({"solver": "ipm", "run_crossover": crossover, **LIMIT}, {"solver": "simplex", **LIMIT})
     for options in attempts:
         try:
-            problem.solve(solver=cp.HIGHS, highs_options=options)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of inaccuracy: the status below and the certificate judge that
+                problem.solve(solver=cp.HIGHS, highs_options=options)
         except (cp.SolverError, ValueError):  # cvxpy cannot unpack a status it does not know
             continue
         if problem.status == cp.OPTIMAL:
