@@ -53,6 +53,17 @@ def test_an_edited_plan_is_noticed(data: st.DataObject) -> None:
         Plan.from_json(json.dumps(raw))
 
 
+@pytest.mark.parametrize("place", [(), ("bound",), ("cluster", 0), ("cluster", 0, "nics", 1), ("shares", 0)])
+def test_an_added_field_is_noticed(place: tuple[str | int, ...]) -> None:
+    cluster = Cluster.uniform(servers=4, nics=2, rate=1000).degrade("server0/nic0")
+    raw = inner = json.loads(optcc.plan(cluster, 4096).to_json())
+    for step in place:
+        inner = inner[step]
+    inner["added"] = 1
+    with pytest.raises(InputError, match="changed after it was made"):
+        Plan.from_json(json.dumps(raw))
+
+
 @given(text=st.text(max_size=200))
 def test_any_text_is_refused_in_words(text: str) -> None:
     with pytest.raises(InputError):

@@ -163,6 +163,16 @@ def test_forged_primals_are_refused(fault: str) -> None:
         check_primal(network, replace(primal, flows=flows))
 
 
+def test_a_dual_whose_ways_pay_too_little_is_refused() -> None:
+    """Consistent in every other way: the rate is what its prices add up to, and it would be half the optimum."""
+    cluster, solution = a_solution()
+    network = build_network(cluster)
+    dual = round_dual(network, solution)
+    check_dual(network, dual)
+    with pytest.raises(CertificateError, match="pays"):
+        check_dual(network, replace(dual, prices=tuple(p // 2 for p in dual.prices)))
+
+
 @settings(max_examples=60)
 @given(cluster=networks(max_servers=4, gpus=False))
 def test_partition_bound_stays_below(cluster: Cluster) -> None:
@@ -183,11 +193,6 @@ def test_partition_bound_is_the_optimum_on_links_of_equal_capacity_both_ways(dat
     cluster = Cluster(servers, fabric=Fabric(rails=True))
     bound = solved(cluster)
     assert partition_bound(cluster, N).seconds == pytest.approx(float(bound.seconds), rel=1e-6)
-
-
-def test_partition_bound_may_stay_below_where_links_are_shared() -> None:
-    cluster = on_rails([[0, 1], [0, 1], [1, 1]])
-    assert partition_bound(cluster, N).seconds <= float(lower_bound(cluster, N).seconds) * (1 + 1e-9)
 
 
 def test_partitions_are_all_there() -> None:
@@ -298,10 +303,9 @@ def test_gains_are_first_order_changes_of_the_bound(rails: bool) -> None:
     bound = lower_bound(cluster, N)
     gains = gains_per_rate(cluster, bound)
     nic = cluster.servers[1].nics[1]
-    more = replace(nic, out_rate=nic.out_rate + 100, in_rate=nic.in_rate + 100)
-    change = float(bound.seconds - lower_bound(cluster.with_nic(1, 1, more), N).seconds) / 100
-    assert change <= float(gains["server1/nic1"]) * 1.01
-    assert change >= 0
+    more = replace(nic, out_rate=nic.out_rate + 1000, in_rate=nic.in_rate + 1000)
+    change = float(bound.seconds - lower_bound(cluster.with_nic(1, 1, more), N).seconds) / 1000
+    assert change == pytest.approx(float(gains["server1/nic1"]), rel=0.01)
 
 
 def test_a_program_plan_travels() -> None:

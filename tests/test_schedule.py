@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import optcc
 from optcc.cluster import Cluster
 from optcc.errors import VerifyError
-from optcc.schedule import Schedule, Stage
+from optcc.schedule import Lane, Port, Route, Schedule, Stage
 from optcc.schedule.columns import GRANULE
 from optcc.schedule.nested import Ordering, even_cuts, lower
 from tests.conftest import clusters, degraded
@@ -119,6 +119,32 @@ def test_a_mutated_schedule_fails(cluster: Cluster, nbytes: int, segments: int, 
         broken = schedule.replace(reduce=np.where(np.arange(len(schedule)) == row, ~schedule.reduce, schedule.reduce))
     with pytest.raises(VerifyError):
         optcc.verify(broken)
+
+
+def test_bytes_that_are_being_sent_must_not_change() -> None:
+    """Rank 2 sums and hands out; rank 0 passes its copy on to rank 1 while rank 2 writes it once more."""
+    hops = [(0, 2, True, []), (1, 2, True, []), (2, 0, False, [0, 1]), (0, 1, False, [2]), (2, 0, False, [0, 1])]
+    pairs = sorted({(a, b) for a, b, _, _ in hops})
+    ports = tuple(Port(f"port{r}", r, 1.0, 1.0) for r in range(3))
+    deps = [d for *_, d in hops]
+    schedule = Schedule(
+        ranks=3,
+        nbytes=8,
+        ports=ports,
+        routes=tuple(Route(a, b, (Lane(a, b, Fraction(1)),)) for a, b in pairs),
+        route=np.array([pairs.index((a, b)) for a, b, _, _ in hops], np.int32),
+        offset=np.zeros(5, np.int64),
+        length=np.full(5, 8, np.int64),
+        reduce=np.array([adds for _, _, adds, _ in hops]),
+        stage=np.ones(5, np.uint8),
+        segment=np.zeros(5, np.int32),
+        dep_ptr=np.concatenate(([0], np.cumsum([len(d) for d in deps]))),
+        dep_idx=np.array([i for d in deps for i in d], np.int64),
+    )
+    keep = np.arange(5) < 4
+    optcc.verify(_without(schedule, keep))
+    with pytest.raises(VerifyError, match="transfer 4 changes them while transfer 3 may still be sending"):
+        optcc.verify(schedule)
 
 
 def test_the_message_names_bytes_rank_and_contributor() -> None:
