@@ -27,7 +27,7 @@ def measure(servers: int, slow: Fraction, segments: int) -> tuple[float, float]:
     plan = optcc.plan(cluster, SIZE, segments=segments)
 
     def seconds(sizes: Sizes) -> float:
-        return optcc.simulate(replace(plan, segment_sizes=sizes).schedule()).time_s
+        return optcc.simulate(replace(plan.recipe, segment_sizes=sizes).lower(plan.cluster, SIZE)).time_s
 
     _, unequal = best_start([rank.out_rate for rank in cluster.ranks], segments, seconds)
     bound = float(plan.bound.seconds)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.errors import InputError
-from optcc.plans import MAX_SEGMENTS, Plan, make_plan
+from optcc.plans import Plan, make_plan
 from optcc.schedule.columns import GRANULE, Schedule
+from optcc.schedule.recipe import MAX_SEGMENTS
 
 if TYPE_CHECKING:
     from optcc.runtime import RunResult

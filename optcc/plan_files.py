@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict, replace
 from fractions import Fraction
 from pathlib import Path
@@ -12,24 +11,20 @@ from typing import Any
 from optcc.bound import Bound, Certificate, DualCut, Price, ProgramCertificate
 from optcc.cluster import Cluster, Fabric, Nic, Server
 from optcc.errors import InputError
-from optcc.plans import Plan, check_plan
-from optcc.schedule.nested import Ordering
+from optcc.plans import Plan
+from optcc.schedule.families import FAMILIES
+from optcc.schedule.recipe import exact
 
-VERSION = 1
-_EXACT = re.compile(r"[0-9]{1,60}(/[0-9]{1,60})?")
+VERSION = 2
 
 
 def plan_content(plan: Plan) -> dict[str, Any]:
     """Everything that a plan's id is made of, as JSON values."""
     return {
         "version": VERSION,
-        "family": plan.family,
+        "family": plan.recipe.family,
         "nbytes": plan.bound.nbytes,
-        "shares": [{"ring": m, "share": str(share)} for m, share in plan.shares],
-        "order": list(plan.order),
-        "segments": plan.segments,
-        "segment_sizes": None if plan.segment_sizes is None else [str(size) for size in plan.segment_sizes],
-        "orderings": [str(o) for o in plan.orderings],
+        "recipe": plan.recipe.content(),
         "bound": {
             "seconds": str(plan.bound.seconds),
             "fault_free_s": str(plan.bound.fault_free_s),
@@ -81,7 +76,7 @@ def read_plan(text: str, where: str) -> Plan:
 def _plan_in(raw: dict[str, Any]) -> Plan:
     fabric = Fabric(
         raw["fabric"]["rails"],
-        *(None if raw["fabric"][k] is None else _fraction(raw["fabric"][k]) for k in ("spine", "pod_oversubscription")),
+        *(None if raw["fabric"][k] is None else exact(raw["fabric"][k]) for k in ("spine", "pod_oversubscription")),
     )
     whole = Cluster(_servers_in(raw["cluster"]), fabric=fabric, gpu_ranks=raw["gpu_ranks"])
     pristine = replace(whole, servers=_servers_in(raw["pristine"])) if raw["pristine"] else None
@@ -89,19 +84,14 @@ def _plan_in(raw: dict[str, Any]) -> Plan:
         cluster=replace(whole, pristine=pristine),
         bound=Bound(
             raw["nbytes"],
-            _fraction(raw["bound"]["seconds"]),
-            _fraction(raw["bound"]["fault_free_s"]),
+            exact(raw["bound"]["seconds"]),
+            exact(raw["bound"]["fault_free_s"]),
             raw["bound"]["bottleneck"],
             _certificate_in(raw["bound"]["certificate"]),
         ),
-        family=raw["family"],
-        shares=tuple((item["ring"], _fraction(item["share"])) for item in raw["shares"]),
-        order=tuple(raw["order"]),
-        segments=raw["segments"],
-        segment_sizes=None if raw["segment_sizes"] is None else tuple(map(_fraction, raw["segment_sizes"])),
-        orderings=tuple(Ordering(o) for o in raw["orderings"]),
+        recipe=FAMILIES[raw["family"]].read(raw["recipe"]),
     )
-    check_plan(plan)
+    plan.recipe.check(plan.cluster)
     return plan
 
 
@@ -146,9 +136,9 @@ def _servers_in(raw: list[dict[str, Any]]) -> tuple[Server, ...]:
     return tuple(
         Server(
             name=s["name"],
-            nics=tuple(Nic(n["name"], _fraction(n["out"]), _fraction(n["in"]), n["rail"], n["gpu"]) for n in s["nics"]),
+            nics=tuple(Nic(n["name"], exact(n["out"]), exact(n["in"]), n["rail"], n["gpu"]) for n in s["nics"]),
             gpus=s["gpus"],
-            nvlink_rate=_fraction(s["nvlink_rate"]),
+            nvlink_rate=exact(s["nvlink_rate"]),
             pod=s["pod"],
         )
         for s in raw
@@ -166,14 +156,13 @@ def _plain(value: Any) -> Any:
 
 def _certificate_in(raw: dict[str, Any]) -> Certificate | ProgramCertificate:
     if raw["kind"] != "program":
-        return Certificate(raw["kind"], raw["direction"], tuple(raw["ranks"]), raw["nbytes"], _fraction(raw["rate"]))
+        return Certificate(raw["kind"], raw["direction"], tuple(raw["ranks"]), raw["nbytes"], exact(raw["rate"]))
     return ProgramCertificate(
-        rate=_fraction(raw["rate"]),
-        reached=_fraction(raw["reached"]),
+        rate=exact(raw["rate"]),
+        reached=exact(raw["reached"]),
         nbytes=raw["nbytes"],
         prices=tuple(
-            Price(p["what"], _fraction(p["share"]), p["count"], _fraction(p["gain"]), tuple(p["nics"]))
-            for p in raw["prices"]
+            Price(p["what"], exact(p["share"]), p["count"], exact(p["gain"]), tuple(p["nics"])) for p in raw["prices"]
         ),
         cuts=tuple(DualCut(c["side"], c["seen_from"], tuple(c["inside"]), c["weight"]) for c in raw["cuts"]),
         resource_prices=tuple(raw["resource_prices"]),
@@ -181,10 +170,3 @@ def _certificate_in(raw: dict[str, Any]) -> Certificate | ProgramCertificate:
         collective=raw["collective"],
         root=raw["root"],
     )
-
-
-def _fraction(text: object) -> Fraction:
-    """An exact number as plans write it, "3/5". Exponents are not taken: one could be made to fill the memory."""
-    if not isinstance(text, str) or not _EXACT.fullmatch(text):
-        raise ValueError(f"not an exact number: {str(text)[:60]}")
-    return Fraction(text)

@@ -16,8 +16,8 @@ from optcc.bound import Bound, Certificate, ProgramCertificate
 from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.schedule.columns import Schedule
-from optcc.schedule.nested import Ordering, lower
-from optcc.schedule.routes import fluid_seconds
+from optcc.schedule.nested import NestedRings, Ordering
+from optcc.schedule.recipe import MAX_SEGMENTS, SEGMENTS, Recipe
 
 
 @dataclass(frozen=True)
@@ -27,50 +27,21 @@ class Plan:
     Attributes
     ----------
     bound : the lower bound and its certificate
-    family : "nested-rings" or "ring"
-    shares : (ring size m, share of the data), shares sum to 1
-    order : ranks from weakest to strongest; ring size m is the last m of them
-    segments : pipeline depth; orderings : cycled over the segments
-    segment_sizes : the part of the data in each segment, sum 1; None: all equal
+    recipe : the family of schedules and its parameters
     """
 
     cluster: Cluster
     bound: Bound
-    family: str
-    shares: tuple[tuple[int, Fraction], ...]
-    order: tuple[int, ...]
-    segments: int
-    orderings: tuple[Ordering, ...]
-    segment_sizes: tuple[Fraction, ...] | None = None
+    recipe: Recipe
 
     @cached_property
     def fluid_s(self) -> Fraction:
-        """Seconds the schedule takes with infinitely many segments and no latency: its slowest port's work.
-
-        On one non-blocking fabric from the shares, exactly; elsewhere from the bytes of the lowered schedule.
-        """
-        if not self.cluster.fabric.flat:
-            return fluid_seconds(self.schedule(), self.cluster)
-        ranks = len(self.order)
-        worst = Fraction(0)
-        for place, r in enumerate(self.order):
-            rank = self.cluster.ranks[r]
-            load = sum(
-                (s * (Fraction(m + ranks - 2, m) if place >= ranks - m else 1) for m, s in self.shares), Fraction(0)
-            )
-            worst = max(worst, load / min(rank.out_rate, rank.in_rate)) if load else worst
-        return worst * self.bound.nbytes
+        """Seconds the schedule takes with infinitely many segments and no latency."""
+        return self.recipe.fluid_s(self.cluster, self.bound.nbytes)
 
     def schedule(self) -> Schedule:
         """Lower to transfers. Deterministic: equal plans give equal schedules, row for row."""
-        return lower(
-            self.cluster,
-            self.bound.nbytes,
-            dict(self.shares),
-            order=self.order,
-            segments=self.segments if self.segment_sizes is None else self.segment_sizes,
-            orderings=self.orderings,
-        )
+        return self.recipe.lower(self.cluster, self.bound.nbytes)
 
     def baseline(self, algorithm: str) -> Plan:
         """The same job by another algorithm: "optcc" (this plan) or "ring" (one ring over all ranks, equal shards)."""
@@ -78,10 +49,11 @@ class Plan:
             return self
         if algorithm != "ring":
             raise InputError("unknown algorithm", where="--algorithm", expected="optcc or ring", got=algorithm)
-        ranks = len(self.order)
+        ranks = len(self.cluster.ranks)
         shares = ((ranks, Fraction(1)),) if ranks > 1 else ()
         # A ring in cluster order, as libraries build it: the order of strength does not matter to it.
-        return replace(self, family="ring", shares=shares, order=tuple(range(ranks)))
+        ring = NestedRings(shares, tuple(range(ranks)), self.recipe.segments, (Ordering.VIA_LEAF,))
+        return replace(self, recipe=ring)
 
     def scaled(self, factor: Fraction) -> Plan:
         """The same plan on a cluster whose rates are all times `factor`: shares stay, seconds are divided by it."""
@@ -124,28 +96,6 @@ class Plan:
         return read_plan(text, where)
 
 
-def check_plan(plan: Plan) -> None:
-    """Raise InputError unless the plan's parts fit each other and its cluster."""
-    ranks = len(plan.cluster.ranks)
-
-    def demand(holds: bool, where: str, expected: str, got: object) -> None:
-        if not holds:
-            raise InputError("plan does not fit its cluster", where=where, expected=expected, got=str(got)[:200])
-
-    demand(sorted(plan.order) == list(range(ranks)), "order", f"each of 0..{ranks - 1} once", plan.order)
-    demand(isinstance(plan.segments, int) and 1 <= plan.segments <= MAX_SEGMENTS, "segments", SEGMENTS, plan.segments)
-    sizes = plan.segment_sizes
-    if sizes is not None:
-        demand(len(sizes) == plan.segments, "segment_sizes", f"{plan.segments} of them", len(sizes))
-        demand(min(sizes) > 0 and sum(sizes) == 1, "segment_sizes", "sizes above 0 of sum 1", sum(sizes))
-    demand(bool(plan.orderings), "orderings", "at least one", plan.orderings)
-    demand(all(1 <= m <= ranks and s > 0 for m, s in plan.shares), "shares", f"ring 1..{ranks}, > 0", plan.shares)
-    demand(len({m for m, _ in plan.shares}) == len(plan.shares), "shares", "each ring size once", plan.shares)
-    demand(ranks == 1 or sum(s for _, s in plan.shares) == 1, "shares", "a sum of 1", plan.shares)
-
-
-MAX_SEGMENTS = 65536
-SEGMENTS = f"1 to {MAX_SEGMENTS}"
 DEFAULT_SEGMENTS = 64
 MIN_CHUNK = 16 * 1024
 """A section smaller than this spends more on per-message cost than a deeper pipeline saves."""
@@ -162,17 +112,9 @@ def make_plan(cluster: Cluster, bound: Bound, shares: dict[int, Fraction], *, se
         segments = max(1, min(DEFAULT_SEGMENTS, bound.nbytes // (MIN_CHUNK * len(ranks))))
     if not 1 <= segments <= MAX_SEGMENTS:
         raise InputError("segments out of range", where="--segments", expected=SEGMENTS, got=segments)
-    plan = Plan(
-        cluster=cluster,
-        bound=bound,
-        family="nested-rings" if set(shares) - {len(ranks)} else "ring",
-        shares=tuple(sorted(shares.items())),
-        order=order,
-        segments=segments,
-        orderings=_orderings(shares, len(ranks)),
-    )
-    check_plan(plan)
-    return plan
+    recipe = NestedRings(tuple(sorted(shares.items())), order, segments, _orderings(shares, len(ranks)))
+    recipe.check(cluster)
+    return Plan(cluster, bound, recipe)
 
 
 def _orderings(shares: dict[int, Fraction], ranks: int) -> tuple[Ordering, ...]:

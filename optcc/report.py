@@ -144,33 +144,26 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     """The JSON value of `optcc plan`."""
     return {
         **bound_json(plan.bound, plan.cluster),
-        "family": plan.family,
-        "shares": [{"ring": m, "share": float(share), "exact": str(share)} for m, share in plan.shares],
-        "segments": plan.segments,
-        "orderings": [str(ordering) for ordering in plan.orderings],
+        "family": plan.recipe.family,
+        **plan.recipe.content(),
         "fluid_s": float(plan.fluid_s),
         "plan_id": plan.plan_id,
     }
 
 
 def _plan_rows(table: Table, plan: Plan) -> None:
-    ranks = len(plan.order)
-    for m, share in plan.shares:
-        leaves = ", ".join(plan.cluster.ranks[r].name for r in plan.order[: ranks - m][:4])
-        more = f" and {ranks - m - 4} more" if ranks - m > 4 else ""
-        outside = f", outside it {leaves}{more}" if ranks > m else ""
-        table.add_row("  share", f"{percent(share)} over a ring of {m}{outside}")
-    table.add_row("  segments", f"{plan.segments}, {' and '.join(plan.orderings)} in turn")
+    for label, text in plan.recipe.describe(plan.cluster):
+        table.add_row(f"  {label}", text)
     table.add_row("  plan id", plan.plan_id)
     if plan.fluid_s > plan.bound.seconds:
         gap = percent(plan.fluid_s / plan.bound.seconds - 1)
-        table.add_row("  note", f"nested rings stay {gap} above the bound on this cluster")
+        table.add_row("  note", f"this family stays {gap} above the bound on this cluster")
 
 
 def print_plan(plan: Plan) -> None:
     """The bound's lines and the plan's."""
     print_bound(plan.bound, plan.cluster)
-    table = _table(f"plan: {plan.family}")
+    table = _table(f"plan: {plan.recipe.family}")
     _plan_rows(table, plan)
     _print(table)
 
@@ -200,7 +193,7 @@ def print_simulation(value: dict[str, Any]) -> None:
 def title(plan: Plan) -> str:
     """One line that says what a timeline shows."""
     size, ranks = format_size(plan.bound.nbytes), len(plan.cluster.ranks)
-    return f"{plan.family}, {size} per rank, {ranks} servers, {plan.segments} segments (simulated)"
+    return f"{plan.recipe.family}, {size} per rank, {ranks} ranks, {plan.recipe.segments} segments (simulated)"
 
 
 def run_json(plan: Plan, outcome: Run, simulated_s: float) -> dict[str, Any]:

@@ -61,6 +61,10 @@ def _plan(text: str = PLAN, **changes: object) -> dict[str, str]:
     return {"plan.json": json.dumps({**json.loads(text), **changes}) if changes else text}
 
 
+def _recipe(**changes: object) -> dict[str, str]:
+    return _plan(recipe={**json.loads(PLAN)["recipe"], **changes})
+
+
 BAD_XML = _bound("{dir}/bad.xml")
 BAD_YAML = _bound("{dir}/bad.yaml")
 VERIFY = ["verify", "{dir}/plan.json"]
@@ -304,16 +308,17 @@ BAD_INPUTS = [
     bad("plan-truncated", VERIFY, ["plan.json", "not JSON"], _plan(PLAN[:500])),
     bad("plan-deep", VERIFY, ["plan.json", "not JSON"], _plan("[" * 100000)),
     bad("plan-list", VERIFY, ["plan.json", "not a plan", "optcc plan"], _plan("[]")),
-    bad("plan-version", VERIFY, ["plan.json", '"version": 1', "'9'"], _plan(version=9)),
-    bad("plan-changed", VERIFY, ["plan.json", "changed", "plan_id"], _plan(segments=3)),
+    bad("plan-version", VERIFY, ["plan.json", '"version": 2', "'9'"], _plan(version=9)),
+    bad("plan-changed", VERIFY, ["plan.json", "changed", "plan_id"], _recipe(segments=3)),
     bad("plan-field", VERIFY, ["plan.json", "intact"], _plan(cluster=None)),
+    bad("plan-family", VERIFY, ["plan.json", "intact", "magic"], _plan(family="magic")),
     bad(
         "plan-shares",
         VERIFY,
         ["shares", "a sum of 1"],
-        _plan(shares=[{"ring": 4, "share": "1/2"}]),
+        _recipe(shares=[{"ring": 4, "share": "1/2"}]),
     ),
-    bad("plan-order", VERIFY, ["order", "each of 0..3 once"], _plan(order=[0, 0, 1, 2])),
+    bad("plan-order", VERIFY, ["order", "each of 0..3 once"], _recipe(order=[0, 0, 1, 2])),
     bad(
         "plan-algorithm",
         ["simulate", "{dir}/plan.json", "--algorithm", "fastest"],

@@ -65,7 +65,7 @@ def test_plan_verify_simulate(tmp_path: Path) -> None:
     made = value("plan", PRESET, "--fail", "server1/nic0", "--size", "64MiB", "--segments", 32, "-o", path)
     assert {"bound_s", "family", "shares", "segments", "plan_id"} <= set(made)
     assert made["segments"] == 32
-    assert sum(Fraction(share["exact"]) for share in made["shares"]) == 1
+    assert sum(Fraction(share["share"]) for share in made["shares"]) == 1
     assert json.loads(path.read_text())["plan_id"] == made["plan_id"]
 
     assert call("verify", path).stdout.startswith("correct: ")

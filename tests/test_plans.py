@@ -53,7 +53,9 @@ def test_an_edited_plan_is_noticed(data: st.DataObject) -> None:
         Plan.from_json(json.dumps(raw))
 
 
-@pytest.mark.parametrize("place", [(), ("bound",), ("cluster", 0), ("cluster", 0, "nics", 1), ("shares", 0)])
+@pytest.mark.parametrize(
+    "place", [(), ("bound",), ("cluster", 0), ("cluster", 0, "nics", 1), ("recipe",), ("recipe", "shares", 0)]
+)
 def test_an_added_field_is_noticed(place: tuple[str | int, ...]) -> None:
     cluster = Cluster.uniform(servers=4, nics=2, rate=1000).degrade("server0/nic0")
     raw = inner = json.loads(optcc.plan(cluster, 4096).to_json())
@@ -91,9 +93,9 @@ def test_save_is_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_segments_follow_the_size() -> None:
     cluster = Cluster.uniform(servers=8, rate=1000)
-    assert optcc.plan(cluster, 2**30).segments == 64
-    assert optcc.plan(cluster, 2**20).segments == 8
-    assert optcc.plan(cluster, 100).segments == 1
+    assert optcc.plan(cluster, 2**30).recipe.segments == 64
+    assert optcc.plan(cluster, 2**20).recipe.segments == 8
+    assert optcc.plan(cluster, 100).recipe.segments == 1
 
 
 @pytest.mark.parametrize("segments", [0, -1, 10**9])

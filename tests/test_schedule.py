@@ -13,8 +13,9 @@ import optcc
 from optcc.cluster import Cluster
 from optcc.errors import VerifyError
 from optcc.schedule import Lane, Port, Route, Schedule, Stage
+from optcc.schedule.assemble import even_cuts
 from optcc.schedule.columns import GRANULE
-from optcc.schedule.nested import Ordering, even_cuts, lower
+from optcc.schedule.nested import Ordering, lower
 from tests.conftest import clusters, degraded
 
 SIZES = st.one_of(st.integers(1, 200), st.integers(1, 2**20), st.just(2**30))

@@ -15,16 +15,18 @@ Either way every leaf sends each byte once and receives it once. The plain ring 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from optcc.cluster import Cluster
-from optcc.schedule.columns import GRANULE, Schedule, Stage
-from optcc.schedule.routes import Routes, crosses_shared_links
+from optcc.schedule.assemble import Block, Row, assemble, cuts_by, even_cuts, granule
+from optcc.schedule.columns import Schedule, Stage
+from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
+from optcc.schedule.routes import Routes
 
 
 class Ordering(StrEnum):
@@ -34,24 +36,13 @@ class Ordering(StrEnum):
     VIA_LEAF = "via-leaf"
 
 
-class _Row(NamedTuple):
-    """One transfer of a template: a pattern's segment, before it gets its bytes."""
-
-    section: int
-    route: int
-    hop: int
-    reduce: bool
-    stage: Stage
-    deps: tuple[int, ...]  # places in the template
-
-
 def _section(
-    rows: list[_Row], s: int, ring: Sequence[int], leaves: Sequence[int], ordering: Ordering, way: Routes
+    rows: list[Row], s: int, ring: Sequence[int], leaves: Sequence[int], ordering: Ordering, way: Routes
 ) -> None:
     """Append section `s`: the chain ring[s+1], ring[s+2], ..., ring[s], whose end owns the section."""
 
     def add(src: int, dst: int, hop: int, reduce: bool, stage: Stage, deps: tuple[int, ...]) -> tuple[int, ...]:
-        rows.append(_Row(s, way(src, dst), hop, reduce, stage, deps))
+        rows.append(Row(s, way(src, dst), hop, reduce, stage, deps))
         return (len(rows) - 1,)
 
     m = len(ring)
@@ -77,23 +68,6 @@ def _section(
             add(owner, leaf, hop, False, Stage.TO_LEAF, finished)
 
 
-def even_cuts(start: int, stop: int, parts: int) -> NDArray[np.int64]:
-    """parts + 1 positions from start to stop, inner ones multiples of GRANULE, parts equal to within one granule."""
-    # Whole granules are cut in integers: no size is large enough to lose a byte to rounding.
-    inner = [start + (stop - start) * i // parts // GRANULE * GRANULE for i in range(parts + 1)]
-    inner[-1] = stop
-    return np.maximum.accumulate(np.array(inner, np.int64))
-
-
-def _cuts(start: int, stop: int, sizes: Sequence[Fraction]) -> NDArray[np.int64]:
-    """Positions from start to stop that cut it in proportion to `sizes` (sum 1), inner ones multiples of GRANULE."""
-    done, inner = Fraction(0), [start]
-    for size in sizes[:-1]:
-        done += size
-        inner.append(start + int((stop - start) * done) // GRANULE * GRANULE)
-    return np.array([*inner, stop], np.int64)
-
-
 def lower(
     cluster: Cluster,
     nbytes: int,
@@ -110,78 +84,107 @@ def lower(
     """
     sizes = [Fraction(1, segments)] * segments if isinstance(segments, int) else list(segments)
     routes = Routes(cluster)
-    blocks: list[_Block] = []
+    blocks: list[Block] = []
     done = Fraction(0)
     for which, (m, share) in enumerate(sorted(shares.items())):
-        start, done = _granule(done * nbytes, nbytes), done + share
-        cuts = _cuts(start, nbytes if done == 1 else _granule(done * nbytes, nbytes), sizes)
+        start, done = granule(done * nbytes, nbytes), done + share
+        cuts = cuts_by(start, nbytes if done == 1 else granule(done * nbytes, nbytes), sizes)
         for turn, ordering in enumerate(orderings):
             mine = np.arange((turn - which) % len(orderings), len(sizes), len(orderings))
-            template: list[_Row] = []
+            template: list[Row] = []
             for s in range(m):
                 _section(template, s, order[len(order) - m :], order[: len(order) - m], ordering, routes)
             bounds = [even_cuts(int(cuts[g]), int(cuts[g + 1]), m) for g in mine]
             if bounds:
                 blocks.append((template, mine.astype(np.int64), np.stack(bounds)))
-    return _assemble(cluster, nbytes, routes, blocks)
+    return assemble(cluster, nbytes, routes, blocks)
 
 
-_Block = tuple[list[_Row], NDArray[np.int64], NDArray[np.int64]]
-"""A template, the segments it is tiled over, and each segment's section bounds (segments, sections + 1)."""
+@dataclass(frozen=True)
+class NestedRings(Recipe):
+    """Nested rings: the parameters of `lower`.
 
+    Attributes
+    ----------
+    shares : (ring size m, share of the data), shares sum to 1
+    order : ranks from weakest to strongest; ring size m is the last m of them
+    segments : pipeline depth; orderings : cycled over the segments
+    segment_sizes : the part of the data in each segment, sum 1; None: all equal
+    """
 
-def _granule(position: Fraction, nbytes: int) -> int:
-    return min(nbytes, round(position / GRANULE) * GRANULE)
+    family: ClassVar[str] = "nested-rings"
+    shares: tuple[tuple[int, Fraction], ...]
+    order: tuple[int, ...]
+    segments: int
+    orderings: tuple[Ordering, ...]
+    segment_sizes: tuple[Fraction, ...] | None = None
 
+    def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
+        """See the module."""
+        return lower(
+            cluster,
+            nbytes,
+            dict(self.shares),
+            order=self.order,
+            segments=self.segments if self.segment_sizes is None else self.segment_sizes,
+            orderings=self.orderings,
+        )
 
-def _assemble(
-    cluster: Cluster,
-    nbytes: int,
-    routes: Routes,
-    blocks: list[_Block],
-) -> Schedule:
-    """Tile templates over their segments, drop empty transfers, sort by (segment, hop): that is the priority."""
-    columns: dict[str, list[NDArray[np.int64]]] = {
-        name: [] for name in ("route", "offset", "length", "reduce", "stage", "segment", "hop", "dep", "waits")
-    }
-    base = 0
-    for template, mine, bounds in blocks:
-        rows, copies = len(template), len(mine)
-        section = np.array([row.section for row in template])
-        offset = bounds[:, :-1][:, section]
-        columns["offset"].append(offset.ravel())
-        columns["length"].append((bounds[:, 1:][:, section] - offset).ravel())
-        columns["segment"].append(np.repeat(mine, rows))
-        for name in ("route", "reduce", "stage", "hop"):
-            columns[name].append(np.tile(np.array([getattr(row, name) for row in template], np.int64), copies))
-        shift = base + np.arange(copies)[:, None] * rows
-        waits = np.array([i for i, row in enumerate(template) for _ in row.deps], np.int64)
-        dep = np.array([d for row in template for d in row.deps], np.int64)
-        columns["waits"].append((waits[None, :] + shift).ravel())
-        columns["dep"].append((dep[None, :] + shift).ravel())
-        base += rows * copies
-    c = {name: np.concatenate(parts or [np.zeros(0, np.int64)]) for name, parts in columns.items()}
+    def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
+        """On one non-blocking fabric from the shares, exactly; elsewhere from the bytes of the lowered schedule."""
+        if not cluster.fabric.flat:
+            return super().fluid_s(cluster, nbytes)
+        ranks = len(self.order)
+        worst = Fraction(0)
+        for place, r in enumerate(self.order):
+            rank = cluster.ranks[r]
+            load = sum(
+                (s * (Fraction(m + ranks - 2, m) if place >= ranks - m else 1) for m, s in self.shares), Fraction(0)
+            )
+            worst = max(worst, load / min(rank.out_rate, rank.in_rate)) if load else worst
+        return worst * nbytes
 
-    order = np.lexsort((np.arange(base), c["hop"], c["segment"]))
-    order = order[c["length"][order] > 0]
-    place = np.full(base, -1, np.int64)
-    place[order] = np.arange(len(order))
-    # A section is dropped whole, so a kept transfer never waits for a dropped one.
-    kept = place[c["waits"]] >= 0
-    waits, dep = place[c["waits"]][kept], place[c["dep"]][kept]
-    by_row = np.lexsort((dep, waits))
-    return Schedule(
-        ranks=len(cluster.ranks),
-        nbytes=nbytes,
-        ports=routes.ports,
-        routes=tuple(routes.table),
-        route=c["route"][order].astype(np.int32),
-        offset=c["offset"][order],
-        length=c["length"][order],
-        reduce=c["reduce"][order].astype(np.bool_),
-        stage=c["stage"][order].astype(np.uint8),
-        segment=c["segment"][order].astype(np.int32),
-        dep_ptr=np.concatenate(([0], np.cumsum(np.bincount(waits, minlength=len(order))))).astype(np.int64),
-        dep_idx=dep[by_row],
-        shared_links=crosses_shared_links(routes.table, cluster),
-    )
+    def check(self, cluster: Cluster) -> None:
+        """Raise InputError unless order, shares and segments fit each other and `cluster`."""
+        ranks = len(cluster.ranks)
+        demand(sorted(self.order) == list(range(ranks)), "order", f"each of 0..{ranks - 1} once", self.order)
+        demand_segments(self.segments)
+        sizes = self.segment_sizes
+        if sizes is not None:
+            demand(len(sizes) == self.segments, "segment_sizes", f"{self.segments} of them", len(sizes))
+            demand(min(sizes) > 0 and sum(sizes) == 1, "segment_sizes", "sizes above 0 of sum 1", sum(sizes))
+        demand(bool(self.orderings), "orderings", "at least one", self.orderings)
+        demand(all(1 <= m <= ranks and s > 0 for m, s in self.shares), "shares", f"ring 1..{ranks}, > 0", self.shares)
+        demand(len({m for m, _ in self.shares}) == len(self.shares), "shares", "each ring size once", self.shares)
+        demand(ranks == 1 or sum(s for _, s in self.shares) == 1, "shares", "a sum of 1", self.shares)
+
+    def content(self) -> dict[str, Any]:
+        """Every field as JSON values."""
+        return {
+            "shares": [{"ring": m, "share": str(share)} for m, share in self.shares],
+            "order": list(self.order),
+            "segments": self.segments,
+            "segment_sizes": None if self.segment_sizes is None else [str(size) for size in self.segment_sizes],
+            "orderings": [str(o) for o in self.orderings],
+        }
+
+    @classmethod
+    def read(cls, raw: dict[str, Any]) -> Self:
+        """The recipe of `content`."""
+        return cls(
+            shares=tuple((item["ring"], exact(item["share"])) for item in raw["shares"]),
+            order=tuple(raw["order"]),
+            segments=raw["segments"],
+            segment_sizes=None if raw["segment_sizes"] is None else tuple(map(exact, raw["segment_sizes"])),
+            orderings=tuple(Ordering(o) for o in raw["orderings"]),
+        )
+
+    def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
+        """A line per ring, and the pipeline."""
+        ranks, lines = len(self.order), []
+        for m, share in self.shares:
+            leaves = ", ".join(cluster.ranks[r].name for r in self.order[: ranks - m][:4])
+            more = f" and {ranks - m - 4} more" if ranks - m > 4 else ""
+            outside = f", outside it {leaves}{more}" if ranks > m else ""
+            lines.append(("share", f"{float(share) * 100:.4g} % over a ring of {m}{outside}"))
+        return [*lines, ("segments", f"{self.segments}, {' and '.join(self.orderings)} in turn")]

@@ -1,0 +1,104 @@
+"""From templates to columns: a family writes the transfers of a segment once, here they are tiled over all segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optcc.cluster import Cluster
+from optcc.schedule.columns import GRANULE, Schedule, Stage
+from optcc.schedule.routes import Routes, crosses_shared_links
+
+
+class Row(NamedTuple):
+    """One transfer of a template: a pattern's segment, before it gets its bytes."""
+
+    section: int
+    route: int
+    hop: int
+    reduce: bool
+    stage: Stage
+    deps: tuple[int, ...]  # places in the template
+
+
+def even_cuts(start: int, stop: int, parts: int) -> NDArray[np.int64]:
+    """parts + 1 positions from start to stop, inner ones multiples of GRANULE, parts equal to within one granule."""
+    # Whole granules are cut in integers: no size is large enough to lose a byte to rounding.
+    inner = [start + (stop - start) * i // parts // GRANULE * GRANULE for i in range(parts + 1)]
+    inner[-1] = stop
+    return np.maximum.accumulate(np.array(inner, np.int64))
+
+
+def cuts_by(start: int, stop: int, sizes: Sequence[Fraction]) -> NDArray[np.int64]:
+    """Positions from start to stop that cut it in proportion to `sizes` (sum 1), inner ones multiples of GRANULE."""
+    done, inner = Fraction(0), [start]
+    for size in sizes[:-1]:
+        done += size
+        inner.append(start + int((stop - start) * done) // GRANULE * GRANULE)
+    return np.array([*inner, stop], np.int64)
+
+
+Block = tuple[list[Row], NDArray[np.int64], NDArray[np.int64]]
+"""A template, the segments it is tiled over, and each segment's section bounds (segments, sections + 1)."""
+
+
+def granule(position: Fraction, nbytes: int) -> int:
+    """The multiple of GRANULE nearest to `position`, within the buffer."""
+    return min(nbytes, round(position / GRANULE) * GRANULE)
+
+
+def assemble(
+    cluster: Cluster,
+    nbytes: int,
+    routes: Routes,
+    blocks: list[Block],
+) -> Schedule:
+    """Tile templates over their segments, drop empty transfers, sort by (segment, hop): that is the priority."""
+    columns: dict[str, list[NDArray[np.int64]]] = {
+        name: [] for name in ("route", "offset", "length", "reduce", "stage", "segment", "hop", "dep", "waits")
+    }
+    base = 0
+    for template, mine, bounds in blocks:
+        rows, copies = len(template), len(mine)
+        section = np.array([row.section for row in template])
+        offset = bounds[:, :-1][:, section]
+        columns["offset"].append(offset.ravel())
+        columns["length"].append((bounds[:, 1:][:, section] - offset).ravel())
+        columns["segment"].append(np.repeat(mine, rows))
+        for name in ("route", "reduce", "stage", "hop"):
+            columns[name].append(np.tile(np.array([getattr(row, name) for row in template], np.int64), copies))
+        shift = base + np.arange(copies)[:, None] * rows
+        waits = np.array([i for i, row in enumerate(template) for _ in row.deps], np.int64)
+        dep = np.array([d for row in template for d in row.deps], np.int64)
+        columns["waits"].append((waits[None, :] + shift).ravel())
+        columns["dep"].append((dep[None, :] + shift).ravel())
+        base += rows * copies
+    c = {name: np.concatenate(parts or [np.zeros(0, np.int64)]) for name, parts in columns.items()}
+
+    order = np.lexsort((np.arange(base), c["hop"], c["segment"]))
+    order = order[c["length"][order] > 0]
+    place = np.full(base, -1, np.int64)
+    place[order] = np.arange(len(order))
+    # A section is dropped whole, so a kept transfer never waits for a dropped one.
+    kept = place[c["waits"]] >= 0
+    waits, dep = place[c["waits"]][kept], place[c["dep"]][kept]
+    by_row = np.lexsort((dep, waits))
+    return Schedule(
+        ranks=len(cluster.ranks),
+        nbytes=nbytes,
+        ports=routes.ports,
+        routes=tuple(routes.table),
+        route=c["route"][order].astype(np.int32),
+        offset=c["offset"][order],
+        length=c["length"][order],
+        reduce=c["reduce"][order].astype(np.bool_),
+        stage=c["stage"][order].astype(np.uint8),
+        segment=c["segment"][order].astype(np.int32),
+        dep_ptr=np.concatenate(([0], np.cumsum(np.bincount(waits, minlength=len(order))))).astype(np.int64),
+        dep_idx=dep[by_row],
+        shared_links=crosses_shared_links(routes.table, cluster),
+    )

@@ -1,0 +1,71 @@
+"""What a plan runs: a family of schedules and its parameters, small and exact, lowered to transfers on every rank."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from fractions import Fraction
+from typing import Any, ClassVar, Self
+
+from optcc.cluster import Cluster
+from optcc.errors import InputError
+from optcc.schedule.columns import Schedule
+from optcc.schedule.routes import fluid_seconds
+
+MAX_SEGMENTS = 65536
+SEGMENTS = f"1 to {MAX_SEGMENTS}"
+
+
+class Recipe(ABC):
+    """Parameters of one family. Implementations are frozen dataclasses; equal ones lower to equal schedules."""
+
+    family: ClassVar[str]
+    segments: int
+    """Pipeline depth: into how many parts each rank's data is cut along time."""
+
+    @abstractmethod
+    def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
+        """The transfers of an AllReduce of `nbytes` bytes per rank. Deterministic, row for row."""
+
+    @abstractmethod
+    def check(self, cluster: Cluster) -> None:
+        """Raise InputError unless the parameters fit each other and `cluster`."""
+
+    @abstractmethod
+    def content(self) -> dict[str, Any]:
+        """All parameters as JSON values, exact numbers as strings such as "3/5"; the id of a plan is made of them."""
+
+    @classmethod
+    @abstractmethod
+    def read(cls, raw: dict[str, Any]) -> Self:
+        """The recipe that `content` wrote. KeyError, TypeError or ValueError when it is something else."""
+
+    @abstractmethod
+    def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
+        """(label, text) lines for people."""
+
+    def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
+        """Seconds with infinitely many segments and no latency: the busiest port's, link's or uplink's work."""
+        return fluid_seconds(self.lower(cluster, nbytes), cluster)
+
+
+def demand(holds: bool, where: str, expected: str, got: object) -> None:
+    """Raise InputError unless `holds`; `where` is the parameter."""
+    if not holds:
+        raise InputError("plan does not fit its cluster", where=where, expected=expected, got=str(got)[:200])
+
+
+def demand_segments(segments: object) -> None:
+    """Raise InputError unless `segments` is a pipeline depth in range."""
+    whole = isinstance(segments, int) and not isinstance(segments, bool)
+    demand(whole and 1 <= segments <= MAX_SEGMENTS, "segments", SEGMENTS, segments)  # type: ignore[operator]
+
+
+_EXACT = re.compile(r"[0-9]{1,60}(/[0-9]{1,60})?")
+
+
+def exact(text: object) -> Fraction:
+    """An exact number as plans write it, "3/5". Exponents are not taken: one could be made to fill the memory."""
+    if not isinstance(text, str) or not _EXACT.fullmatch(text):
+        raise ValueError(f"not an exact number: {str(text)[:60]}")
+    return Fraction(text)
