@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.errors import InputError
-from optcc.plans import Plan, make_plan
-from optcc.schedule.columns import GRANULE, Schedule
-from optcc.schedule.recipe import MAX_SEGMENTS
+from optcc.plans import Plan
+from optcc.schedule.columns import Schedule
+from optcc.schedule.recipe import MAX_SEGMENTS, SEGMENTS
 
 if TYPE_CHECKING:
     from optcc.runtime import RunResult
@@ -64,52 +64,28 @@ def plan(
     cluster: Cluster,
     nbytes: int,
     *,
+    family: str | None = None,
     segments: int | None = None,
+    alpha: Fraction = Fraction(0),
     per_chunk: Fraction = Fraction(0),
 ) -> Plan:
-    """The plan that reaches the bound: nested rings with closed-form shares. See `optcc.plans.make_plan`.
+    """The plan that comes closest to the bound. See `optcc.planner`.
 
-    `per_chunk` (seconds a port spends on each chunk) chooses the number of segments by a geometric program
-    (`optcc.theory.segments`); latency does not change the best number in its model. With neither it nor `segments`
-    the size alone chooses.
+    alpha : seconds of latency from NIC to NIC; per_chunk : seconds a port spends on each chunk. With either, families
+    and numbers of segments are tried in virtual time and the fastest is taken; without, the latency-free optimum is,
+    64 segments deep where the size allows. `family` and `segments` fix what is given.
     """
-    if segments is not None and per_chunk:
-        raise InputError("the number of segments is given", where="--per-chunk", expected="--segments or --per-chunk")
-    from optcc.theory import nested_shares
+    from optcc import planner
 
-    if cluster.gpu_ranks:
-        raise InputError(
-            "no plan for GPUs as ranks",
-            where="--ranks",
-            expected="server",
-            got="gpu",
-            hint="Bounds take either; schedules are made between servers, whose GPUs join over NVLink.",
-        )
+    if segments is not None and not 1 <= segments <= MAX_SEGMENTS:
+        raise InputError("segments out of range", where="--segments", expected=SEGMENTS, got=segments)
+    for name, seconds in (("--alpha", alpha), ("--per-chunk", per_chunk)):
+        if seconds < 0:
+            raise InputError("time out of range", where=name, expected="0 or more", got=str(seconds))
     bound = lower_bound(cluster, nbytes)
-    shares = nested_shares([min(rank.out_rate, rank.in_rate) for rank in cluster.ranks])
-    if segments is None and per_chunk and len(cluster.ranks) > 1:
-        segments = _segments(len(cluster.ranks), bound, shares, per_chunk)
-    made = make_plan(cluster, bound, shares, segments=segments)
-    if not cluster.fabric.flat:
-        made.schedule()  # rails may keep neighbours apart: say so now, not when the plan is used
-    return made
-
-
-FILL = {0: Fraction(0), 1: Fraction(1, 2)}
-"""Segment times that fill and drain of equal segments take, by the number of leaves; 2 with several. Simulated:
-docs/bench-segments.md."""
-
-
-def _segments(ranks: int, bound: Bound, shares: dict[int, Fraction], per_chunk: Fraction) -> int:
-    from optcc.theory.segments import Pipeline, chunks_per_segment, segment_count
-
-    pipeline = Pipeline(
-        work_s=bound.seconds,
-        fill=FILL.get(ranks - min(shares), Fraction(2)),
-        chunks=max(chunks_per_segment(shares, ranks, place) for place in (0, ranks - 1)),
-        chunk_s=per_chunk,
-    )
-    return segment_count(pipeline, most=max(1, min(MAX_SEGMENTS, bound.nbytes // (GRANULE * ranks)))).segments
+    recipe = planner.choose(cluster, bound, family=family, segments=segments, alpha=alpha, per_chunk=per_chunk)
+    recipe.check(cluster)
+    return Plan(cluster, bound, recipe)
 
 
 @dataclass(frozen=True)

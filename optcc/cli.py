@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from optcc import __version__
+from optcc.cli_reproduce import reproduce
+from optcc.cli_sweep import sweep
 from optcc.errors import InputError, OptccError
 
 if TYPE_CHECKING:
@@ -40,6 +42,10 @@ def main() -> None:
 
     TOPOLOGY is an NCCL topology XML, optcc's YAML, or a preset such as uniform:servers=8,nics=8,rate=400Gb/s.
     """
+
+
+main.add_command(sweep)
+main.add_command(reproduce)
 
 
 def _stack(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -76,6 +82,7 @@ _per_chunk = click.option(
     metavar="TIME",
     help="What a port spends on each chunk beside its bytes.",
 )
+_family = click.option("--family", metavar="NAME", help="The family of schedules (default: the fastest here).")
 _segments = click.option("--segments", type=int, metavar="K", help="Pipeline depth (default: chosen by size).")
 
 
@@ -161,6 +168,8 @@ def bound(
 @_cluster
 @_size
 @_segments
+@_family
+@_alpha
 @_per_chunk
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the plan.")
 @_json
@@ -172,17 +181,23 @@ def plan(
     ranks: str | None,
     size: str,
     segments: int | None,
+    family: str | None,
+    alpha: str,
     per_chunk: str,
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """The schedule that reaches the bound, as a small file that every rank lowers by itself."""
+    """The schedule that comes closest to the bound, as a small file that every rank lowers by itself.
+
+    With --alpha or --per-chunk, families and depths are tried in virtual time and the fastest is taken.
+    """
     from optcc import api, report
     from optcc.plan_files import save_plan
     from optcc.units import parse_seconds
 
     cluster, nbytes = _read_cluster(topology, servers, fail, nic_rate, ranks), _read_size(size)
-    made = api.plan(cluster, nbytes, segments=segments, per_chunk=parse_seconds(per_chunk, where="--per-chunk"))
+    costs = {"alpha": parse_seconds(alpha, where="--alpha"), "per_chunk": parse_seconds(per_chunk, where="--per-chunk")}
+    made = api.plan(cluster, nbytes, family=family, segments=segments, **costs)
     if output is not None:
         save_plan(made, output)
         click.echo(f"wrote {output}", err=True)

@@ -15,9 +15,10 @@ from functools import cached_property
 from optcc.bound import Bound, Certificate, ProgramCertificate
 from optcc.cluster import Cluster
 from optcc.errors import InputError
+from optcc.schedule.baselines import BASELINES
 from optcc.schedule.columns import Schedule
 from optcc.schedule.nested import NestedRings, Ordering
-from optcc.schedule.recipe import MAX_SEGMENTS, SEGMENTS, Recipe
+from optcc.schedule.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -44,16 +45,18 @@ class Plan:
         return self.recipe.lower(self.cluster, self.bound.nbytes)
 
     def baseline(self, algorithm: str) -> Plan:
-        """The same job by another algorithm: "optcc" (this plan) or "ring" (one ring over all ranks, equal shards)."""
+        """The same job by another algorithm, as many segments deep: "optcc" is this plan, others are in `BASELINES`.
+
+        Raises InputError for a name that is neither, and where the baseline does not apply to the cluster.
+        """
         if algorithm == "optcc":
             return self
-        if algorithm != "ring":
-            raise InputError("unknown algorithm", where="--algorithm", expected="optcc or ring", got=algorithm)
-        ranks = len(self.cluster.ranks)
-        shares = ((ranks, Fraction(1)),) if ranks > 1 else ()
-        # A ring in cluster order, as libraries build it: the order of strength does not matter to it.
-        ring = NestedRings(shares, tuple(range(ranks)), self.recipe.segments, (Ordering.VIA_LEAF,))
-        return replace(self, recipe=ring)
+        if algorithm not in BASELINES:
+            expected = ", ".join(["optcc", *BASELINES])
+            raise InputError("unknown algorithm", where="--algorithm", expected=expected, got=algorithm)
+        recipe = BASELINES[algorithm](self.cluster, self.recipe.segments)
+        recipe.check(self.cluster)
+        return replace(self, recipe=recipe)
 
     def scaled(self, factor: Fraction) -> Plan:
         """The same plan on a cluster whose rates are all times `factor`: shares stay, seconds are divided by it."""
@@ -101,20 +104,11 @@ MIN_CHUNK = 16 * 1024
 """A section smaller than this spends more on per-message cost than a deeper pipeline saves."""
 
 
-def make_plan(cluster: Cluster, bound: Bound, shares: dict[int, Fraction], *, segments: int | None = None) -> Plan:
-    """Put a bound and nested-ring shares together into a Plan.
-
-    `segments` defaults to 64 (the pipeline's fill costs about 1/64), fewer when sections would fall under 16 KiB.
-    """
+def nested_rings(cluster: Cluster, shares: dict[int, Fraction], segments: int) -> NestedRings:
+    """Nested rings over the ranks of `cluster` by strength, with the orderings that suit as many leaves."""
     ranks = cluster.ranks
     order = tuple(sorted(range(len(ranks)), key=lambda r: (min(ranks[r].out_rate, ranks[r].in_rate), r)))
-    if segments is None:
-        segments = max(1, min(DEFAULT_SEGMENTS, bound.nbytes // (MIN_CHUNK * len(ranks))))
-    if not 1 <= segments <= MAX_SEGMENTS:
-        raise InputError("segments out of range", where="--segments", expected=SEGMENTS, got=segments)
-    recipe = NestedRings(tuple(sorted(shares.items())), order, segments, _orderings(shares, len(ranks)))
-    recipe.check(cluster)
-    return Plan(cluster, bound, recipe)
+    return NestedRings(tuple(sorted(shares.items())), order, segments, _orderings(shares, len(ranks)))
 
 
 def _orderings(shares: dict[int, Fraction], ranks: int) -> tuple[Ordering, ...]:

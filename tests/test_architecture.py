@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-JOINTS = {"optcc.cli", "optcc.api"}
+JOINTS = {
+    "optcc.cli",
+    "optcc.api",
+    "optcc.planner",
+    "optcc.sweep.execute",
+    *(f"optcc.evaluation.{m}" for m in ("cells", "studies", "tables")),
+}
 
 
 def imports_of(source: str) -> set[str]:

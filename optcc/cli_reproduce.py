@@ -1,0 +1,80 @@
+"""`optcc reproduce`: the evaluation as one command."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="A small grid, for a check that everything works: a few minutes.")
+@click.option(
+    "-o", "--output", default="evaluation/evaluation.md", show_default=True,
+    type=click.Path(path_type=Path, dir_okay=False), help="The page; its figures go beside it.",
+)  # fmt: skip
+@click.option("--jobs", type=click.IntRange(1, 1024), help="Processes on this machine (default: its cores).")
+@click.option("--mttf", default="2.7h", show_default=True, metavar="TIME", help="Between two NIC failures in the job.")
+@click.option("--repair-time", default="8h", show_default=True, metavar="TIME", help="From a failure to the new NIC.")
+@click.option("--restart", default="68min", show_default=True, metavar="TIME", help="Lost by a restart.")
+@click.option(
+    "--exposed", default=0.2, show_default=True, type=click.FloatRange(0, 1), help="Share of a step that is AllReduce."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+def reproduce(
+    quick: bool,
+    output: Path,
+    jobs: int | None,
+    mttf: str,
+    repair_time: str,
+    restart: str,
+    exposed: float,
+    as_json: bool,
+) -> None:
+    """Every scheme on every failure in one simulator: tables and figures as one page.
+
+    The full grid takes the better part of an hour on two cores.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from optcc.errors import InputError
+    from optcc.evaluation.grid import FULL, QUICK
+    from optcc.evaluation.page import evaluate, work, write
+    from optcc.evaluation.training import Job
+    from optcc.units import parse_seconds
+
+    times = {"--mttf": mttf, "--repair-time": repair_time, "--restart": restart}
+    seconds = {option: float(parse_seconds(text, where=option)) for option, text in times.items()}
+    for option, value in seconds.items():
+        if not value > 0:
+            raise InputError("no time", where=option, expected="more than 0", got=times[option])
+    job = Job(seconds["--mttf"], seconds["--repair-time"], seconds["--restart"], exposed)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)  # before the work, so that a bad place costs nothing
+        with output.open("a"):
+            pass
+    except OSError as error:
+        expected = "a place that may be written to"
+        raise InputError("cannot be written", where=str(output), expected=expected, got=error.strerror) from None
+    grid = QUICK if quick else FULL
+    columns = TextColumn("[progress.description]{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
+        bar = progress.add_task("evaluating", total=work(grid))
+        made = evaluate(
+            grid,
+            job,
+            jobs=jobs or os.cpu_count() or 1,
+            command="optcc reproduce" + (" --quick" if quick else ""),
+            done=lambda: progress.advance(bar),
+        )
+    written = write(made, output)
+    if as_json:
+        counts = {"cells": made.cells, "misses": made.misses}
+        click.echo(json.dumps({"written": [str(path) for path in written], **counts, "simulated": True}))
+    else:
+        click.echo(f"{made.cells - made.misses} of {made.cells} cells meet the target (simulated)")
+        for path in written:
+            click.echo(f"wrote {path}", err=True)

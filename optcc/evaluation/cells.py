@@ -1,0 +1,78 @@
+"""One cell of the evaluation: a cluster with dead NICs, a size, a scheme, and the simulated time of its best depth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+
+from optcc.cluster import Cluster
+from optcc.errors import InputError
+
+ALPHA = Fraction(5, 10**6)
+PER_CHUNK = Fraction(1, 10**6)
+NIC_RATE = Fraction(50 * 10**9)
+NICS = 8
+NVLINK_RATE = Fraction(450 * 10**9)
+FAULT_FREE = "fault-free ring"
+OPTCC = "optcc"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a cell's scheme reached, simulated; `refused` says why it has no time.
+
+    bound_s, fault_free_s : the bounds with and without the failure, alpha = 0
+    """
+
+    time_s: float
+    bound_s: float
+    fault_free_s: float
+    family: str = ""
+    segments: int = 0
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """`servers` of `NICS` NICs; `dead[i]` NICs of the i-th server are dead; an AllReduce of `nbytes` per server."""
+
+    servers: int
+    dead: tuple[int, ...]
+    nbytes: int
+    scheme: str
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The degraded cluster; without failures for the fault-free ring."""
+        cluster = Cluster.uniform(servers=self.servers, nics=NICS, rate=NIC_RATE)
+        for server, count in enumerate(() if self.scheme == FAULT_FREE else self.dead):
+            for nic in range(count):
+                cluster = cluster.degrade(f"server{server}/nic{nic}")
+        return cluster
+
+    def of(self, scheme: str) -> Cell:
+        """The same failure and size under another scheme."""
+        return replace(self, scheme=scheme, dead=() if scheme == FAULT_FREE else self.dead)
+
+    def run(self) -> Outcome:
+        """The best time of the scheme over its numbers of segments, at `ALPHA` and `PER_CHUNK`."""
+        from optcc.api import lower_bound, plan
+        from optcc.planner import Ladder, candidates
+        from optcc.schedule.baselines import BASELINES
+        from optcc.simulator import simulate
+
+        cluster = self.cluster
+        bound = lower_bound(cluster, self.nbytes)
+        bounds = float(bound.seconds), float(bound.fault_free_s)
+        if self.scheme == OPTCC:
+            recipe = plan(cluster, self.nbytes, alpha=ALPHA, per_chunk=PER_CHUNK).recipe
+            time_s = simulate(recipe.lower(cluster, self.nbytes), alpha=ALPHA, per_chunk=PER_CHUNK).time_s
+            return Outcome(time_s, *bounds, recipe.family, recipe.segments)
+        make = BASELINES["balance" if self.scheme == FAULT_FREE else self.scheme]
+        ladder = Ladder(self.scheme, lambda segments: make(cluster, segments), by_rate=self.scheme == FAULT_FREE)
+        try:
+            best = candidates([ladder], cluster, self.nbytes, alpha=ALPHA, per_chunk=PER_CHUNK)[0]
+        except InputError as error:
+            return Outcome(float("nan"), *bounds, refused=str(error))
+        return Outcome(best.time_s, *bounds, best.recipe.family, best.recipe.segments)

@@ -1,0 +1,99 @@
+"""The page of `optcc reproduce`: everything computed, written down with what it was computed with."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING
+
+from optcc import __version__
+from optcc.evaluation import figures, tables
+from optcc.evaluation.cells import ALPHA, NIC_RATE, NICS, PER_CHUNK
+from optcc.evaluation.grid import Grid
+from optcc.evaluation.tasks import Task, run_all
+from optcc.evaluation.training import Job
+from optcc.units import format_rate, format_seconds, format_size
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+PACKAGES = ("numpy", "numba", "scipy", "cvxpy", "highspy")
+"""What the figures may depend on."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Markdown of the page, its figures by file name, and the cells of the target table that miss."""
+
+    text: str
+    figures: dict[str, Figure]
+    misses: int
+    cells: int
+
+
+def work(grid: Grid) -> int:
+    """How many tasks `evaluate` does."""
+    return len(grid.cells()) + len(grid.rails) + len(grid.stars) + len(grid.costs)
+
+
+def evaluate(grid: Grid, job: Job, *, jobs: int, command: str, done: Callable[[], None]) -> Evaluation:
+    """Run the grid on `jobs` processes. `done` is called after each task; `command` is quoted on the page."""
+    studies: list[Task] = [*grid.rails, *grid.stars]
+    outcomes = run_all(grid.cells(), jobs=jobs, done=done)
+    results = run_all(studies, jobs=jobs, done=done)
+    # Alone on the machine and each in its own process: these are times and memory, not simulated ones.
+    results |= run_all(grid.costs, jobs=1, done=done, fresh=True)
+    blocks = {
+        "misses": tables.miss_table(grid, outcomes),
+        "overheads": tables.overhead_table(grid, outcomes),
+        "claims": tables.claims(grid, outcomes),
+        "targets": tables.target_table(grid, outcomes),
+        "several": tables.several_table(grid, outcomes),
+        "messages": tables.message_table(grid, outcomes),
+        "rails": tables.rails_table(grid, results),
+        "costs": tables.cost_table(grid, results),
+        "stars": tables.star_table(grid, results),
+        "training": tables.training_table(grid, outcomes, job),
+    }
+    words = {
+        "command": command,
+        "nics": NICS,
+        "rate": format_rate(NIC_RATE),
+        "alpha": format_seconds(ALPHA),
+        "per_chunk": format_seconds(PER_CHUNK),
+        "size": format_size(grid.size),
+        "failures_servers": grid.failures_servers,
+        "message_servers": grid.message_servers,
+        "rails_size": format_size(grid.rails[0].nbytes),
+        "cost_size": format_size(grid.costs[0].nbytes),
+        "mttf": f"{job.mttf_s / 3600:g}",
+        "repair": f"{job.repair_s / 3600:g}",
+        "restart": f"{job.restart_s / 60:g}",
+        "down": f"{job.down:.1f}",
+        "exposed": f"{100 * job.exposed:g}",
+        "version": __version__,
+        "python": platform.python_version(),
+        "packages": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
+    }
+    text = Template(files("optcc.evaluation").joinpath("page.md").read_text(encoding="utf-8"))
+    page = text.substitute(words, **{name: "\n".join(lines) for name, lines in blocks.items()})
+    pictures = {
+        "evaluation-overhead.svg": figures.overhead_figure(grid, outcomes),
+        "evaluation-messages.svg": figures.message_figure(grid, outcomes),
+    }
+    return Evaluation(page, pictures, len(tables.misses(grid, outcomes)), len(grid.targets()))
+
+
+def write(evaluation: Evaluation, path: Path) -> list[Path]:
+    """Write the page and, beside it, its figures; the paths written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for name, figure in evaluation.figures.items():
+        figures.save(figure, path.parent / name)
+    path.write_text(evaluation.text, encoding="utf-8")
+    return [path, *(path.parent / name for name in evaluation.figures)]

@@ -1,0 +1,111 @@
+"""Studies that are not one cell of a grid: the star of other planners, fabrics with rails, and what size costs."""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from optcc.cluster import Cluster, Fabric
+from optcc.evaluation.cells import ALPHA, NIC_RATE, NICS, NVLINK_RATE, PER_CHUNK
+
+STAR_SEGMENTS = 128
+
+
+@dataclass(frozen=True)
+class Star:
+    """`servers` nodes with one NIC each, the first ones at `left` of the others' rate; no latency."""
+
+    servers: int
+    left: tuple[Fraction, ...]
+    nbytes: int = 2**30
+
+    def run(self) -> tuple[float, float]:
+        """(simulated time of our plan over the optimum, the optimum in units of n over a healthy node's rate)."""
+        from optcc.api import plan
+        from optcc.simulator import simulate
+
+        cluster = Cluster.uniform(servers=self.servers, rate=NIC_RATE)
+        for i, left in enumerate(self.left):
+            cluster = cluster.degrade(f"server{i}/nic0", left)
+        made = plan(cluster, self.nbytes, segments=STAR_SEGMENTS)
+        bound_s = float(made.bound.seconds)
+        return simulate(made.schedule()).time_s / bound_s, bound_s * float(NIC_RATE) / self.nbytes
+
+
+@dataclass(frozen=True)
+class Rails:
+    """`servers` of `rails` NICs, each on its own rail; `dead` are (server, rail). `spine`: oversubscription or None."""
+
+    servers: int
+    rails: int
+    dead: tuple[tuple[int, int], ...]
+    spine: int | None
+    nbytes: int
+
+    def run(self) -> tuple[float, float, float, str, int]:
+        """(bound, fluid time of our plan, simulated time at the page's costs, family, segments); seconds."""
+        from optcc.api import plan
+        from optcc.simulator import simulate
+
+        cluster = Cluster.uniform(servers=self.servers, nics=self.rails, rate=NIC_RATE)
+        spine = None if self.spine is None else Fraction(self.spine)
+        cluster = replace(cluster, fabric=Fabric(rails=True, spine=spine))
+        for server, rail in self.dead:
+            cluster = cluster.degrade(f"server{server}/nic{rail}")
+        made = plan(cluster, self.nbytes, alpha=ALPHA, per_chunk=PER_CHUNK)
+        time_s = simulate(made.schedule(), alpha=ALPHA, per_chunk=PER_CHUNK).time_s
+        return float(made.bound.seconds), float(made.fluid_s), time_s, made.recipe.family, made.recipe.segments
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What it costs to plan for `servers` servers of 8 GPUs with one dead NIC, and how fast the plan is.
+
+    gpus : GPUs as ranks over NVLink; else a server is a rank
+    """
+
+    servers: int
+    gpus: bool
+    nbytes: int = 2**30
+
+    def run(self) -> CostResult:
+        """Measured on this machine: seconds of wall clock and peak memory; simulated: the time over the bound."""
+        from optcc.api import plan
+        from optcc.simulator import simulate
+
+        simulate(plan(Cluster.uniform(servers=2, rate=1000), 4096).schedule())  # loads what is compiled
+        cluster = Cluster.uniform(servers=self.servers, nics=NICS, rate=NIC_RATE, nvlink_rate=NVLINK_RATE)
+        cluster = replace(cluster, gpu_ranks=self.gpus).degrade("server1/nic0")
+        begin = time.perf_counter()
+        made = plan(cluster, self.nbytes, alpha=ALPHA, per_chunk=PER_CHUNK)
+        planned = time.perf_counter()
+        schedule = made.schedule()
+        lowered = time.perf_counter()
+        time_s = simulate(schedule, alpha=ALPHA, per_chunk=PER_CHUNK).time_s
+        simulated = time.perf_counter()
+        return CostResult(
+            family=made.recipe.family,
+            segments=made.recipe.segments,
+            transfers=len(schedule),
+            plan_s=planned - begin,
+            lower_s=lowered - planned,
+            simulate_s=simulated - lowered,
+            peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            ratio=time_s / float(made.bound.seconds),
+        )
+
+
+@dataclass(frozen=True)
+class CostResult:
+    """See `Cost`. transfers : rows of the schedule; ratio : simulated time over the bound."""
+
+    family: str
+    segments: int
+    transfers: int
+    plan_s: float
+    lower_s: float
+    simulate_s: float
+    peak_bytes: int
+    ratio: float

@@ -1,0 +1,131 @@
+"""OptCC as published: four patterns of equal segments around one degraded rank, served slot by slot.
+
+A segment is a ring over the healthy ranks in which the degraded rank joins by one transfer each way per section, in
+four stages (see `Stage`). Patterns A and C go 1 2 3 4, patterns B and D go 3 1 4 2. Segments take the patterns in turn,
+and every four of them start as this table says; a slot is the time in which the degraded rank moves one segment.
+
+    slot      0        1        2        3        4
+    A         1        2        3        4
+    B         3        1        4        2
+    C                  1        2        3        4
+    D                  3        1        4        2
+
+The degraded rank receives A C B D and sends B D A C, one of each per slot, while the next four follow from slot 4 on:
+k segments take k + 1 slots, (k+1)/k of the bound. A degraded rank that keeps more of its rate than about half (1/l with
+l < 2 - 1/(P-1)) would idle in its slots: the bound's share of the data goes round a ring of all ranks instead, one
+equal segment per slot.
+
+Source: Chen, Jiang, Yu, Wang, Xiong, Wang and Liu, arXiv:2606.01680, as far as public text tells; what is our reading
+stands in docs/baselines.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from optcc.cluster import Cluster
+from optcc.schedule.assemble import Block, Row, assemble, granule
+from optcc.schedule.columns import Schedule, Stage
+from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
+from optcc.schedule.ring import Way, add_row, copy_chain, reduce_chain, ring_template, segment_bounds
+from optcc.schedule.routes import Routes
+
+_SLOTS = (
+    {Stage.REDUCE_SCATTER: 0, Stage.TO_LEAF: 1, Stage.FROM_LEAF: 2, Stage.ALLGATHER: 3},
+    {Stage.FROM_LEAF: 0, Stage.REDUCE_SCATTER: 1, Stage.ALLGATHER: 2, Stage.TO_LEAF: 3},
+    {Stage.REDUCE_SCATTER: 1, Stage.TO_LEAF: 2, Stage.FROM_LEAF: 3, Stage.ALLGATHER: 4},
+    {Stage.FROM_LEAF: 1, Stage.REDUCE_SCATTER: 2, Stage.ALLGATHER: 3, Stage.TO_LEAF: 4},
+)
+"""Pattern A, B, C, D: the slot of each stage, from the start of its four segments."""
+
+
+def paper_share(ranks: int, left: Fraction) -> Fraction:
+    """The share of the data that goes round the healthy ring; the other goes round a ring of all.
+
+    `left` is what the degraded rank keeps of the others' rate. These are the shares that load all ranks alike (proof id
+    ``nested-rings``), for one degraded rank: with T* the bound and L = max(1, T* left B/n) the degraded rank's load,
+    x = 1 - (L - 1) P/(P-2).
+    """
+    load = max(Fraction(1), Fraction(2 * (ranks - 1)) * left / (ranks - 1 + left))
+    return 1 - (load - 1) * Fraction(ranks, ranks - 2)
+
+
+def pattern_template(healthy: list[int], weak: int, slots: dict[Stage, int], way: Way) -> list[Row]:
+    """One segment of a pattern; its hops are its slots, and within a slot the hops of a ring."""
+    m, rows = len(healthy), list[Row]()
+    slot = {stage: place * m for stage, place in slots.items()}
+    for s in range(m):
+        chain = [healthy[(s + 1 + i) % m] for i in range(m)]
+        head, owner = chain[0], chain[-1]
+        to_weak, from_weak = slot[Stage.TO_LEAF], slot[Stage.FROM_LEAF]
+        landed: tuple[int, ...] = ()
+        weak_first = from_weak < to_weak
+        if weak_first:
+            landed = add_row(rows, s, way(weak, head), from_weak, True, Stage.FROM_LEAF, landed)
+        landed = reduce_chain(rows, s, chain, way, slot[Stage.REDUCE_SCATTER], landed)
+        if not weak_first:
+            landed = add_row(rows, s, way(owner, weak), to_weak, True, Stage.TO_LEAF, landed)
+            landed = add_row(rows, s, way(weak, owner), from_weak, False, Stage.FROM_LEAF, landed)
+        copy_chain(rows, s, [owner, *chain[:-1]], way, slot[Stage.ALLGATHER], landed)
+        if weak_first:
+            add_row(rows, s, way(owner, weak), to_weak, False, Stage.TO_LEAF, landed)
+    return rows
+
+
+@dataclass(frozen=True)
+class OptccPaper(Recipe):
+    """OptCC as published around one degraded rank.
+
+    segments : k, over all four patterns; weak : the degraded rank; nested : the share of the data in the four patterns
+    """
+
+    family: ClassVar[str] = "optcc-published"
+    segments: int
+    weak: int
+    nested: Fraction
+
+    def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
+        """See the module."""
+        routes, ranks, k = Routes(cluster), len(cluster.ranks), self.segments
+        healthy = [r for r in range(ranks) if r != self.weak]
+        cut = granule(self.nested * nbytes, nbytes)
+        inner, outer = segment_bounds(0, cut, k, ranks - 1), segment_bounds(cut, nbytes, k, ranks)
+        ring, blocks = ring_template(range(ranks), routes), list[Block]()
+        for pattern, slots in enumerate(_SLOTS):
+            mine = np.arange(pattern, k, len(_SLOTS))
+            if not len(mine):
+                continue
+            # All hops of the ring of all ranks fall into one slot: it fills what the patterns leave.
+            filler = [row._replace(hop=pattern * (ranks - 1) + ranks - 2) for row in ring]
+            template = pattern_template(healthy, self.weak, slots, routes)
+            blocks += [(template, mine // len(_SLOTS), inner[mine]), (filler, mine // len(_SLOTS), outer[mine])]
+        return assemble(cluster, nbytes, routes, blocks)
+
+    def check(self, cluster: Cluster) -> None:
+        """Raise InputError unless there are 3 ranks, and rank and share are in range."""
+        ranks = len(cluster.ranks)
+        demand(ranks >= 3, "ranks", "3 or more", ranks)
+        demand_segments(self.segments)
+        demand(type(self.weak) is int and 0 <= self.weak < ranks, "weak", f"a rank, 0 to {ranks - 1}", self.weak)
+        demand(0 < self.nested <= 1, "nested", "above 0, at most 1", self.nested)
+
+    def content(self) -> dict[str, Any]:
+        """Every field as JSON values."""
+        return {"segments": self.segments, "weak": self.weak, "nested": str(self.nested)}
+
+    @classmethod
+    def read(cls, raw: dict[str, Any]) -> Self:
+        """The recipe of `content`."""
+        return cls(raw["segments"], raw["weak"], exact(raw["nested"]))
+
+    def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
+        """The two rings and the pipeline."""
+        name = cluster.ranks[self.weak].name
+        return [
+            ("share", f"{float(self.nested) * 100:.4g} % in patterns A B C D around {name}, the rest in a ring of all"),
+            ("segments", f"{self.segments}, equal"),
+        ]

@@ -1,0 +1,205 @@
+"""One ring over all ranks in cluster order, as collective libraries build it, and three ways to load its NICs.
+
+The data is cut into segments, each into one section per rank; a section is summed along the ring into its owner and
+the finished section goes round from there (Patarasuk and Yuan, 2009). How a transfer is spread over the NICs of its
+two servers tells the baselines apart, see `Spread`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from fractions import Fraction
+from functools import cache
+from itertools import pairwise
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optcc.cluster import Cluster
+from optcc.errors import InputError
+from optcc.schedule.assemble import Block, Row, assemble, even_cuts
+from optcc.schedule.columns import Schedule, Stage
+from optcc.schedule.recipe import Recipe, demand_segments
+from optcc.schedule.routes import Routes
+
+Way = Callable[[int, int], int]
+"""(source rank, destination rank) -> index of the route."""
+
+
+class Spread(StrEnum):
+    """What part of every transfer each NIC of a server carries.
+
+    EQUAL : every live NIC as much as the next, whatever its rate, so that a slow NIC sets the pace: a library that
+        deals equal channels to the NICs it finds
+    RATE : each live NIC in proportion to its rate: R2CC-Balance
+    REPAIRED : one equal channel per NIC that the server was built with, and the channel of a dead NIC moves to one
+        backup NIC: hot repair
+    """
+
+    EQUAL = "equal"
+    RATE = "rate"
+    REPAIRED = "repaired"
+
+
+def add_row(
+    rows: list[Row], section: int, route: int, hop: int, reduce: bool, stage: Stage, deps: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Append a row to a template; returns its place, as what a next row waits for."""
+    rows.append(Row(section, route, hop, reduce, stage, deps))
+    return (len(rows) - 1,)
+
+
+def reduce_chain(
+    rows: list[Row], section: int, chain: Sequence[int], way: Way, hop: int, landed: tuple[int, ...] = ()
+) -> tuple[int, ...]:
+    """Append the sum of a section along `chain`, from hop `hop` on, its first transfer after `landed`."""
+    for i in range(1, len(chain)):
+        route = way(chain[i - 1], chain[i])
+        landed = add_row(rows, section, route, hop + i - 1, True, Stage.REDUCE_SCATTER, landed)
+    return landed
+
+
+def copy_chain(
+    rows: list[Row], section: int, chain: Sequence[int], way: Way, hop: int, landed: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Append the way of a finished section from the first rank of `chain` to all others, one after the other."""
+    for i in range(1, len(chain)):
+        route = way(chain[i - 1], chain[i])
+        landed = add_row(rows, section, route, hop + i - 1, False, Stage.ALLGATHER, landed)
+    return landed
+
+
+def ring_template(ring: Sequence[int], way: Way) -> list[Row]:
+    """One segment of a plain ring AllReduce over `ring`: as many sections as ranks, hops 0 to 2(m-1) - 1."""
+    m, rows = len(ring), list[Row]()
+    for s in range(m):
+        chain = [ring[(s + 1 + i) % m] for i in range(m)]  # ends at the section's owner, ring[s]
+        landed = reduce_chain(rows, s, chain, way, 0)
+        copy_chain(rows, s, [chain[-1], *chain[:-1]], way, m - 1, landed)
+    return rows
+
+
+def segment_bounds(start: int, stop: int, segments: int, sections: int) -> NDArray[np.int64]:
+    """Section bounds of equal segments of bytes start..stop: int64, shape (segments, sections + 1)."""
+    cuts = even_cuts(start, stop, segments).tolist()
+    return np.stack([even_cuts(a, b, sections) for a, b in pairwise(cuts)])
+
+
+def spread_ways(cluster: Cluster, routes: Routes, spread: Spread) -> Way:
+    """The routes of `cluster` with transfers spread over NICs as `spread` says."""
+    if spread is Spread.RATE:
+        return routes
+    if spread is Spread.REPAIRED:
+        return cache(lambda src, dst: routes.pinned(src, dst, _repaired(cluster, routes, src, dst)))
+    # In proportion to rates that are all 1: as many lanes as rails and NICs need, and no NIC more than another.
+    alike = Routes(
+        replace(
+            cluster,
+            servers=tuple(
+                replace(
+                    server,
+                    nics=tuple(
+                        replace(nic, out_rate=Fraction(nic.out_rate > 0), in_rate=Fraction(nic.in_rate > 0))
+                        for nic in server.nics
+                    ),
+                )
+                for server in cluster.servers
+            ),
+        )
+    )
+
+    @cache
+    def way(src: int, dst: int) -> int:
+        lanes = alike.table[alike(src, dst)].lanes
+        return routes.pinned(src, dst, [(lane.out, lane.into, lane.share) for lane in lanes])
+
+    return way
+
+
+def backup(channel: int, count: int, usable: Callable[[int], bool]) -> int | None:
+    """The NIC that carries a channel of `count` channels: its own, else its pair's (0 and 1, 2 and 3, ...), else the
+    next usable one in order. None: no NIC is usable."""
+    order = [channel, channel ^ 1, *((channel + step) % count for step in range(1, count))]
+    return next((nic for nic in order if nic < count and usable(nic)), None)
+
+
+def _repaired(cluster: Cluster, routes: Routes, src: int, dst: int) -> list[tuple[int, int, Fraction]]:
+    """Channel c joins NIC c of both servers; where either end is dead, both ends move to the same backup NIC."""
+    sender, receiver = cluster.ranks[src], cluster.ranks[dst]
+    count = len(sender.nics)
+    load: dict[int, int] = {}
+    for channel in range(count):
+        nic = backup(channel, count, lambda i: bool(sender.nics[i].out_rate and receiver.nics[i].in_rate))
+        if nic is None:
+            raise InputError(
+                "no backup NIC",
+                where=f"{sender.name} to {receiver.name}",
+                expected="a NIC that is live at both ends",
+                got="none",
+                hint="Hot repair moves a connection to another NIC; it makes no new plan.",
+            )
+        load[nic] = load.get(nic, 0) + 1
+
+    def port(rank: int, nic: int) -> int:
+        server = cluster.servers[cluster.ranks[rank].server]
+        return routes.port_index[f"{server.name}/{server.nics[nic].name}"]
+
+    return [(port(src, nic), port(dst, nic), Fraction(shares, count)) for nic, shares in sorted(load.items())]
+
+
+@dataclass(frozen=True)
+class Ring(Recipe):
+    """One ring over all ranks in cluster order. segments : pipeline depth; spread : what each NIC carries."""
+
+    family: ClassVar[str] = "ring"
+    segments: int
+    spread: Spread = Spread.EQUAL
+
+    def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
+        """See the module."""
+        routes, ranks = Routes(cluster), len(cluster.ranks)
+        template = ring_template(range(ranks), spread_ways(cluster, routes, self.spread))
+        numbers = np.arange(self.segments, dtype=np.int64)
+        blocks: list[Block] = [(template, numbers, segment_bounds(0, nbytes, self.segments, ranks))]
+        return assemble(cluster, nbytes, routes, blocks if template else [])
+
+    def check(self, cluster: Cluster) -> None:
+        """Raise InputError unless segments are in range and, for hot repair, every channel has a NIC."""
+        demand_segments(self.segments)
+        if self.spread is not Spread.REPAIRED:
+            return
+        counts = sorted({len(rank.nics) for rank in cluster.ranks})
+        if cluster.gpu_ranks or len(counts) > 1:
+            raise InputError(
+                "hot repair has no channels here",
+                where="cluster",
+                expected="servers as ranks, each with the same number of NICs",
+                got="GPUs as ranks" if cluster.gpu_ranks else f"{counts} NICs",
+            )
+        ranks, way = len(cluster.ranks), spread_ways(cluster, Routes(cluster), self.spread)
+        for rank in range(ranks if ranks > 1 else 0):
+            way(rank, (rank + 1) % ranks)
+
+    def content(self) -> dict[str, Any]:
+        """Every field as JSON values."""
+        return {"segments": self.segments, "spread": str(self.spread)}
+
+    @classmethod
+    def read(cls, raw: dict[str, Any]) -> Self:
+        """The recipe of `content`."""
+        return cls(raw["segments"], Spread(raw["spread"]))
+
+    def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
+        """The ring, what its NICs carry, and the pipeline."""
+        carries = {
+            Spread.EQUAL: "equal parts on every live NIC",
+            Spread.RATE: "parts by rate on every live NIC",
+            Spread.REPAIRED: "one part per NIC, a dead one's on its backup",
+        }
+        return [
+            ("ring", f"all {len(cluster.ranks)}, {carries[self.spread]}"),
+            ("segments", f"{self.segments}"),
+        ]

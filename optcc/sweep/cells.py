@@ -1,0 +1,150 @@
+"""The rows of a sweep, and what each needs computed.
+
+A *job* is one computation: a bound, or one algorithm's simulated time. A *cell* is one row of the table: a job with the
+names under which it was asked for. Cells may share a job (two draws of the same failures), and then share its result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+from optcc import __version__
+from optcc.cluster import Cluster
+
+REFERENCE = "ring"
+"""The algorithm that the fault-free cluster runs for comparison, as the field does."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One computation. alpha_s, per_chunk_s : seconds; segments : None lets the planner choose.
+
+    cluster_id : fingerprint of the cluster before the failures
+    failures : ``SERVER/NIC=FRACTION_LEFT`` each
+    algorithm : as `Plan.baseline` takes it; None for the bound alone
+    """
+
+    cluster_id: str
+    failures: tuple[str, ...]
+    nbytes: int
+    alpha_s: Fraction = Fraction(0)
+    per_chunk_s: Fraction = Fraction(0)
+    segments: int | None = None
+    algorithm: str | None = None
+
+    @cached_property
+    def key(self) -> str:
+        """Names the job and the version of optcc that does it: a result under this key may stand for it."""
+        content = json.dumps([__version__, asdict(self)], default=str, sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+    @property
+    def reference(self) -> Job | None:
+        """The same collective on the fault-free cluster by a ring; None for a bound."""
+        return replace(self, failures=(), algorithm=REFERENCE) if self.algorithm else None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a job gave; None for what could not be computed, and `error` says why. Seconds; times are simulated."""
+
+    bound_s: float | None = None
+    fault_free_s: float | None = None
+    unavoidable_overhead: float | None = None
+    simulated_s: float | None = None
+    family: str | None = None
+    segments: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row: the names of its inputs, and its job (None: `impossible` says why there is none)."""
+
+    topology: str
+    servers: int
+    ranks: int
+    entry: int
+    place: str
+    failed: int
+    left: Fraction | None
+    draw: int | None
+    seed: int
+    job: Job
+    impossible: str | None = None
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """What must be computed for this row: its own job and the fault-free reference."""
+        if self.impossible:
+            return ()
+        return (self.job, self.job.reference) if self.job.reference else (self.job,)
+
+    def done(self, results: Mapping[str, Result]) -> bool:
+        """Whether `results`, by `Job.key`, hold all that the row needs."""
+        return all(job.key in results for job in self.jobs)
+
+
+def fingerprint(cluster: Cluster) -> str:
+    """A name for everything about `cluster` that a result may depend on: its repr shows every field."""
+    return hashlib.sha256(repr(cluster).encode()).hexdigest()[:32]
+
+
+COLUMNS: dict[str, type] = {
+    "topology": str, "servers": int, "ranks": int, "size": int, "alpha_s": float, "per_chunk_s": float,
+    "failure_entry": int, "place": str, "failed": int, "left": float, "draw": int, "seed": int, "failures": str,
+    "quantity": str, "algorithm": str, "bound_s": float, "fault_free_s": float, "unavoidable_overhead": float,
+    "simulated_s": float, "ratio": float, "reference_s": float, "overhead": float, "family": str, "segments": int,
+    "optcc_version": str, "error": str,
+}  # fmt: skip
+"""Name and type of every column; any may be empty. docs/sweeps.md says what they mean."""
+
+Row = dict[str, Any]
+
+
+def row(cell: Cell, results: Mapping[str, Result]) -> Row:
+    """The row of `cell`. `results` are by `Job.key`; KeyError when one of the cell's jobs is not done."""
+    job = cell.job
+    own, reference = Result(error=cell.impossible), Result()
+    if not cell.impossible:
+        own = results[job.key]
+        reference = results[job.reference.key] if job.reference else reference
+    values = {
+        "topology": cell.topology, "servers": cell.servers, "ranks": cell.ranks, "size": job.nbytes,
+        "alpha_s": float(job.alpha_s), "per_chunk_s": float(job.per_chunk_s),
+        "failure_entry": cell.entry, "place": cell.place, "failed": cell.failed,
+        "left": None if cell.left is None else float(cell.left), "draw": cell.draw, "seed": cell.seed,
+        "failures": " ".join(job.failures), "quantity": "simulate" if job.algorithm else "bound",
+        "algorithm": job.algorithm, **asdict(own),
+        "ratio": _over(own.simulated_s, own.bound_s), "reference_s": reference.simulated_s,
+        "overhead": _less_one(_over(own.simulated_s, reference.simulated_s)), "optcc_version": __version__,
+    }  # fmt: skip
+    values["segments"] = own.segments or job.segments
+    return {name: values[name] for name in COLUMNS}
+
+
+def _over(time_s: float | None, than_s: float | None) -> float | None:
+    if time_s is None or than_s is None:
+        return None
+    return time_s / than_s if than_s else 1.0  # a single rank: nothing to send, nothing lost
+
+
+def _less_one(ratio: float | None) -> float | None:
+    return None if ratio is None else ratio - 1
+
+
+def groups(cells: Iterable[Cell], done: Mapping[str, Result]) -> list[tuple[Job, ...]]:
+    """The jobs that are not `done`, in order of first need; those that differ in the algorithm only share a plan and
+    stand together."""
+    found: dict[Job, dict[Job, None]] = {}
+    for cell in cells:
+        for job in cell.jobs:
+            if job.key not in done:
+                found.setdefault(replace(job, algorithm=None), {})[job] = None
+    return [tuple(jobs) for jobs in found.values()]

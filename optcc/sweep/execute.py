@@ -1,0 +1,233 @@
+"""Does a sweep's jobs: in this process, on the local cores, or on an existing Dask cluster.
+
+Results do not depend on where or in what order jobs are done: each is a function of its `Job` alone.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from optcc import __version__, api
+from optcc.bound import Bound
+from optcc.cluster import Cluster
+from optcc.discover import apply_failures
+from optcc.errors import InputError, OptccError
+from optcc.plans import Plan
+from optcc.simulator import simulate
+from optcc.sweep.cells import Cell, Job, Result, groups
+from optcc.sweep.journal import Journal
+
+CONNECT_S = 30
+"""Seconds to reach a Dask scheduler, and a worker of its."""
+
+SCHEDULER = "a scheduler's address such as tcp://host:8786"
+LEAST_AHEAD = 64
+"""Groups of jobs that a Dask cluster knows of ahead, so that one which grows by need does."""
+
+DIED = (
+    "a worker died, as when memory runs out; what is done is kept: run the same command again to go on, "
+    "with fewer --jobs if it was memory"
+)
+
+Progress = Callable[[int, int], None]
+"""Told the jobs done and the jobs to do."""
+
+
+def compute(cluster: Cluster, jobs: tuple[Job, ...]) -> list[Result]:
+    """The results of `jobs`, which differ in the algorithm only; `cluster` is the one before their failures.
+
+    What cannot be done is a result with an error, not an exception.
+    """
+    job = jobs[0]
+    try:
+        hurt = apply_failures(cluster, job.failures)
+        if job.algorithm is None:
+            return [_bounded(api.lower_bound(hurt, job.nbytes))]
+    except OptccError as error:
+        return [Result(error=str(error))] * len(jobs)
+    try:
+        plan = api.plan(hurt, job.nbytes, segments=job.segments, alpha=job.alpha_s, per_chunk=job.per_chunk_s)
+    except OptccError as error:
+        bound_only = compute(cluster, (replace(job, algorithm=None),))[0]  # there may be a bound all the same
+        return [replace(bound_only, error=bound_only.error or str(error))] * len(jobs)
+    return [_simulated(plan, job) for job in jobs]
+
+
+def _bounded(bound: Bound) -> Result:
+    return Result(float(bound.seconds), float(bound.fault_free_s), float(bound.overhead))
+
+
+def _simulated(plan: Plan, job: Job) -> Result:
+    assert job.algorithm is not None
+    result = _bounded(plan.bound)
+    try:
+        chosen = plan.baseline(job.algorithm)
+        time_s = simulate(chosen.schedule(), alpha=job.alpha_s, per_chunk=job.per_chunk_s).time_s
+    except OptccError as error:
+        return replace(result, error=str(error))
+    return replace(result, simulated_s=time_s, family=chosen.recipe.family, segments=chosen.recipe.segments)
+
+
+def run_sweep(
+    cells: tuple[Cell, ...],
+    clusters: Mapping[str, Cluster],
+    journal: Journal,
+    *,
+    workers: int = 1,
+    dask: str | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Do every job of `cells` that `journal` does not hold, and put its result there.
+
+    clusters : by the `cluster_id` of jobs; workers : local processes, 1 for this one; dask : a scheduler's address
+    Raises OptccError when a worker dies. What is done is in the journal whenever and however this ends.
+    """
+    todo = groups(cells, journal.results)
+    if not todo:
+        return
+    done, total = 0, sum(map(len, todo))
+    with _pool(min(workers, len(todo)), dask) as pool:
+        waiting = iter(todo)
+        running: dict[Future[list[Result]], tuple[Job, ...]] = {}
+        try:
+            while True:
+                for jobs in waiting:
+                    running[pool.executor.submit(compute, clusters[jobs[0].cluster_id], jobs)] = jobs
+                    if len(running) >= pool.at_once:
+                        break
+                if not running:
+                    return
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    journal.add(running[future], future.result())
+                    done += len(running.pop(future))
+                    if progress:
+                        progress(done, total)
+        except BaseException as error:
+            _keep(running, journal)
+            if isinstance(error, pool.death):
+                raise OptccError(DIED) from None
+            raise
+
+
+def _keep(running: Mapping[Future[list[Result]], tuple[Job, ...]], journal: Journal) -> None:
+    """Put what was finished at the moment of an interrupt into the journal."""
+    for future, jobs in running.items():
+        if future.done() and not future.cancelled() and future.exception() is None:
+            journal.add(jobs, future.result())
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """Where jobs are done; `at_once` groups of them are handed over ahead of results.
+
+    death : what a future raises when its worker is gone
+    """
+
+    executor: Executor
+    at_once: int
+    death: tuple[type[BaseException], ...] = ()
+
+
+class _Here(Executor):
+    """Does what is submitted at once, in this process."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+@contextmanager
+def _pool(workers: int, dask: str | None) -> Iterator[_Pool]:
+    if dask is not None:
+        with _dask(dask) as pool:
+            yield pool
+    elif workers == 1:
+        yield _Pool(_Here(), 1)
+    else:
+        with _processes(workers) as pool:
+            yield pool
+
+
+@contextmanager
+def _processes(workers: int) -> Iterator[_Pool]:
+    before = set(multiprocessing.active_children())
+    context = multiprocessing.get_context("spawn")  # a forked child would share numba's and BLAS's threads and locks
+    executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
+    try:
+        yield _Pool(executor, 2 * workers, (BrokenProcessPool,))
+    except BaseException:
+        executor.shutdown(wait=False, cancel_futures=True)
+        for child in set(multiprocessing.active_children()) - before:
+            child.terminate()  # whatever it is in the middle of will be done again
+        raise
+    finally:
+        executor.shutdown()
+
+
+def _start_worker() -> None:
+    """Ctrl-C reaches the whole group of processes; the parent alone answers it. A worker ends with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end_with_parent() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+@contextmanager
+def _dask(address: str) -> Iterator[_Pool]:
+    try:
+        from distributed import Client, KilledWorker
+    except ImportError:
+        raise InputError(
+            "distributed is not installed",
+            where="--dask",
+            expected="the extra `dask`",
+            hint="pip install 'optcc-toolkit[dask]'.",
+        ) from None
+    if not re.fullmatch(r"([a-z]+://)?[^\s/]+:[0-9]+", address):  # Client would take a minute to give up on it
+        raise InputError("not an address", where="--dask", expected=SCHEDULER, got=address)
+    try:
+        client = Client(address, timeout=CONNECT_S, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise InputError("no Dask scheduler answers", where="--dask", expected=SCHEDULER, got=str(error)) from None
+    with client:
+        _check_workers(client)
+        threads = sum(client.nthreads().values())
+        yield _Pool(client.get_executor(pure=False), max(LEAST_AHEAD, 2 * threads), (KilledWorker, CancelledError))
+
+
+def _check_workers(client: Any) -> None:
+    try:
+        client.wait_for_workers(1, timeout=CONNECT_S)
+        found = set(client.run(_version).values())
+    except TimeoutError:
+        raise InputError("the Dask cluster has no worker", where="--dask", expected="one or more") from None
+    except ImportError as error:
+        got = f"a worker without: {error}"
+        raise InputError("a worker lacks optcc", where="--dask", expected=f"optcc {__version__}", got=got) from None
+    if found != {__version__}:
+        raise InputError(
+            "another optcc on the Dask workers", where="--dask", expected=__version__, got=", ".join(sorted(found))
+        )
+
+
+def _version() -> str:
+    return __version__

@@ -1,0 +1,78 @@
+"""A sweep's axes, and the cells that they span."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from optcc.cluster import Cluster
+from optcc.errors import InputError
+from optcc.sweep.cells import Cell, Job, fingerprint
+from optcc.sweep.failures import FailureEntry, MonteCarlo
+
+MAX_CELLS = 10**6
+
+
+@dataclass(frozen=True)
+class GridTopology:
+    """A cluster before failures, and its name in the table."""
+
+    name: str
+    cluster: Cluster
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The axes of a sweep. Times in seconds, sizes in bytes; `algorithms` is (None,) for bounds alone.
+
+    notes : what was skipped or assumed in the topologies
+    """
+
+    topologies: tuple[GridTopology, ...]
+    failures: tuple[FailureEntry, ...]
+    sizes: tuple[int, ...]
+    algorithms: tuple[str | None, ...]
+    alpha_s: tuple[Fraction, ...]
+    per_chunk_s: tuple[Fraction, ...]
+    segments: tuple[int | None, ...]
+    seed: int
+    notes: tuple[str, ...] = ()
+
+    def clusters(self) -> dict[str, Cluster]:
+        """Every topology's cluster by its fingerprint."""
+        return {fingerprint(topology.cluster): topology.cluster for topology in self.topologies}
+
+    @property
+    def monte_carlo(self) -> bool:
+        """Whether any failures are random moments."""
+        return any(isinstance(entry, MonteCarlo) for entry in self.failures)
+
+    def cells(self) -> tuple[Cell, ...]:
+        """The rows, in the order of the table: topologies, failures, sizes, alpha, per-chunk, segments, algorithms."""
+        per_set = len(list(self._jobs("", ())))
+        rows = len(self.topologies) * sum(map(len, self.failures)) * per_set
+        if rows > MAX_CELLS:
+            raise InputError("too large a grid", where="grid", expected=f"at most {MAX_CELLS} rows", got=rows)
+        return tuple(self._cells())
+
+    def _cells(self) -> Iterator[Cell]:
+        for topology in self.topologies:
+            cluster_id = fingerprint(topology.cluster)
+            servers, ranks = len(topology.cluster.servers), len(topology.cluster.ranks)
+            for entry, failures in enumerate(self.failures):
+                for failed in failures.sets(topology.cluster, self.seed):
+                    nics = tuple(f"{nic}={left}" for nic, left in failed.nics)
+                    for job in self._jobs(cluster_id, nics):
+                        yield Cell(
+                            topology.name, servers, ranks, entry, failed.place, len(nics), failed.left, failed.draw,
+                            self.seed, job, failed.impossible,
+                        )  # fmt: skip
+
+    def _jobs(self, cluster_id: str, failures: tuple[str, ...]) -> Iterator[Job]:
+        for size in self.sizes:
+            for alpha_s in self.alpha_s:
+                for per_chunk_s in self.per_chunk_s:
+                    for segments in self.segments:
+                        for algorithm in self.algorithms:
+                            yield Job(cluster_id, failures, size, alpha_s, per_chunk_s, segments, algorithm)

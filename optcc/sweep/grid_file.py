@@ -1,0 +1,146 @@
+"""Grid files, and the same written as options, to a `Grid`.
+
+docs/sweeps.md describes the format, and a test reads its example.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from optcc.discover import load_topology
+from optcc.discover.preset import PREFIX
+from optcc.discover.topology import located
+from optcc.discover.yaml_document import YamlDocument
+from optcc.errors import InputError
+from optcc.schedule.baselines import BASELINES
+from optcc.schedule.recipe import MAX_SEGMENTS
+from optcc.sweep.failure_entry import FailuresEntry, read_failures
+from optcc.sweep.failures import Named
+from optcc.sweep.grid import Grid, GridTopology
+from optcc.sweep.typed import Texts, Where, read_each, whole_number
+from optcc.units import parse_seconds, parse_size
+
+MARKER, VERSION = "optcc-sweep", "1"
+MAX_FILE_BYTES = 2**20
+
+
+class TopologyEntry(msgspec.Struct, forbid_unknown_fields=True):
+    """A topology with what `optcc.discover.load_topology` takes beside it."""
+
+    topology: str
+    servers: Texts | None = None
+    nic_rate: str | None = None
+
+
+class GridFile(msgspec.Struct, forbid_unknown_fields=True):
+    """A grid as typed."""
+
+    topologies: Annotated[list[str | TopologyEntry], msgspec.Meta(min_length=1)]
+    sizes: Texts
+    marker: str = msgspec.field(name=MARKER, default=VERSION)
+    failures: list[FailuresEntry] = msgspec.field(default_factory=list)
+    algorithms: Texts | None = None
+    alpha: Texts = "0us"
+    per_chunk: Texts = "0us"
+    segments: Texts | None = None
+    quantity: Literal["simulate", "bound"] = "simulate"
+    ranks: Literal["server", "gpu"] = "server"
+    seed: str = "0"
+
+
+def read_grid(path: Path) -> Grid:
+    """The grid of a file. Raises InputError naming the file, line and field."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise InputError("cannot be read", where=str(path), expected="a grid file", got=error.strerror) from None
+    if len(data) > MAX_FILE_BYTES:
+        raise InputError("too large for a grid", where=str(path), expected=f"at most {MAX_FILE_BYTES} bytes")
+    document = YamlDocument(data, str(path), "grid")
+    typed = document.decode(GridFile, marker=MARKER, version=VERSION, fields_at=_struct_at)
+    return grid_of(typed, document.where, path.parent)
+
+
+def is_grid(source: str) -> bool:
+    """Whether `source` is a file that begins like a grid, not a topology."""
+    try:
+        with open(source, "rb") as file:
+            return re.search(rb"^(optcc-sweep|topologies)\s*:", file.read(4096), re.MULTILINE) is not None
+    except (OSError, ValueError):
+        return False
+
+
+def grid_of(typed: GridFile, where: Where, folder: Path = Path()) -> Grid:
+    """`typed` with every text read. `where` says, for a place such as ``$.sizes[0]``, where a person wrote it.
+
+    Raises InputError for what cannot be read.
+    """
+    topologies: list[GridTopology] = []
+    notes: list[str] = []
+    for i, entry in enumerate(typed.topologies):
+        for topology, found in _topologies(entry, f"$.topologies[{i}]", where, folder):
+            cluster = replace(topology.cluster, gpu_ranks=typed.ranks == "gpu")
+            topologies.append(replace(topology, cluster=cluster))
+            notes += [note for note in found if note not in notes]
+    if typed.quantity == "bound" and typed.algorithms is not None:
+        raise InputError("a bound has no algorithm", where=where("$.algorithms"), expected="quantity: simulate")
+    known = {f"{s.name}/{nic.name}" for t in topologies for s in t.cluster.servers for nic in s.nics}
+    failures = [read_failures(e, f"$.failures[{i}]", where, known) for i, e in enumerate(typed.failures)]
+    return Grid(
+        topologies=tuple(topologies),
+        failures=tuple(failures) or (Named(()),),
+        sizes=read_each(typed.sizes, "$.sizes", where, _size),
+        algorithms=read_each(typed.algorithms or ["optcc", "ring"], "$.algorithms", where, _algorithm)
+        if typed.quantity == "simulate"
+        else (None,),
+        alpha_s=read_each(typed.alpha, "$.alpha", where, parse_seconds),
+        per_chunk_s=read_each(typed.per_chunk, "$.per_chunk", where, parse_seconds),
+        segments=(None,) if typed.segments is None else read_each(typed.segments, "$.segments", where, _segments),
+        seed=whole_number(typed.seed, where("$.seed"), least=0, most=2**63 - 1),
+        notes=tuple(notes),
+    )
+
+
+def _struct_at(place: str) -> type[msgspec.Struct]:
+    if place.startswith("$.failures["):
+        return FailuresEntry
+    return TopologyEntry if place.startswith("$.topologies[") else GridFile
+
+
+def _topologies(
+    entry: str | TopologyEntry, at: str, where: Where, folder: Path
+) -> Iterator[tuple[GridTopology, tuple[str, ...]]]:
+    typed = TopologyEntry(entry) if isinstance(entry, str) else entry
+    source = typed.topology if typed.topology.startswith(PREFIX) else str(folder / typed.topology)
+    counts: list[int | None] = [None]
+    if typed.servers is not None:
+        counts = [*read_each(typed.servers, f"{at}.servers", where, lambda text, at: whole_number(text, at, 1, 65536))]
+    for servers in counts:
+        with located(where(at)):
+            found = load_topology(source, servers=servers, nic_rate=typed.nic_rate)
+        yield GridTopology(typed.topology, found.cluster), found.notes
+
+
+def _size(text: str, where: str) -> int:
+    size = parse_size(text, where)
+    if size < 1:
+        raise InputError("nothing to reduce", where=where, expected="1 byte or more", got=text)
+    return size
+
+
+def _algorithm(text: str, where: str) -> str:
+    names = ("optcc", *BASELINES)
+    if text not in names:
+        raise InputError("unknown algorithm", where=where, expected=f"one of {', '.join(names)}", got=text)
+    return text
+
+
+def _segments(text: str, where: str) -> int:
+    return whole_number(text, where, 1, MAX_SEGMENTS)

@@ -1,0 +1,69 @@
+"""The planner: never far from the best found by hand over families and depths, and clear about what is not there."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+import optcc
+from benchmarks.bench_planner import ALPHA, GRID, PER_CHUNK, by_hand, cluster_of
+from optcc import planner
+from optcc.cluster import Cluster
+from optcc.errors import InputError
+from optcc.plans import Plan
+from tests.conftest import GBPS
+
+QUICK = [case for case in GRID if case.servers <= 16]
+
+
+@pytest.mark.parametrize("case", QUICK, ids=str)
+def test_regret(case) -> None:  # type: ignore[no-untyped-def]
+    """At most 2 % slower than the best family and depth of the table."""
+    best, _ = min(by_hand(case))
+    made = optcc.plan(cluster_of(case), case.nbytes, alpha=ALPHA, per_chunk=PER_CHUNK)
+    assert optcc.simulate(made.schedule(), alpha=ALPHA, per_chunk=PER_CHUNK).time_s <= 1.02 * best
+
+
+def test_the_regret_test_can_fail() -> None:
+    """A plan of the wrong depth is over the limit."""
+    case = QUICK[-1]
+    best, _ = min(by_hand(case))
+    poor = optcc.plan(cluster_of(case), case.nbytes, segments=512)
+    assert optcc.simulate(poor.schedule(), alpha=ALPHA, per_chunk=PER_CHUNK).time_s > 1.02 * best
+
+
+def test_families_can_be_asked_for() -> None:
+    cluster = Cluster.uniform(servers=6, nics=2, rate=400 * GBPS).degrade("server1/nic0")
+    for ladder in planner.ladders(cluster, optcc.lower_bound(cluster, 2**20)):
+        made = optcc.plan(cluster, 2**20, family=ladder.name, segments=3)
+        assert made.recipe.family == ladder.name
+        assert made.recipe.segments == 3
+        assert Plan.from_json(made.to_json()) == made
+        optcc.verify(made.schedule())
+    with pytest.raises(InputError, match="no such family"):
+        optcc.plan(cluster, 2**20, family="magic")
+
+
+def test_latency_asks_for_shallow_pipelines() -> None:
+    cluster = Cluster.uniform(servers=8, nics=2, rate=400 * GBPS).degrade("server1/nic0")
+    deep = optcc.plan(cluster, 2**28, alpha=Fraction(1, 10**9), per_chunk=Fraction(1, 10**9))
+    shallow = optcc.plan(cluster, 2**28, alpha=Fraction(1, 10**4), per_chunk=Fraction(1, 10**4))
+    assert deep.recipe.segments > shallow.recipe.segments
+
+
+def test_merged_nics_change_little() -> None:
+    """Large servers' NICs are simulated as one: with equal NICs everywhere that is exact to rounding."""
+    cluster = Cluster.uniform(servers=5, nics=4, rate=400 * GBPS)
+    recipe = optcc.plan(cluster, 2**24, segments=4).recipe
+    apart, merged = (
+        optcc.simulate(recipe.lower(c, 2**24), alpha=ALPHA, per_chunk=PER_CHUNK).time_s
+        for c in (cluster, planner.merged_nics(cluster))
+    )
+    assert merged == pytest.approx(apart, rel=1e-3)
+
+
+@pytest.mark.parametrize("option", ["alpha", "per_chunk"])
+def test_negative_costs(option: str) -> None:
+    with pytest.raises(InputError, match="0 or more"):
+        optcc.plan(Cluster.uniform(servers=3, rate=1000), 4096, **{option: Fraction(-1)})
