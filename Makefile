@@ -4,17 +4,25 @@ BIN := $(VENV)/bin
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint proofs notebooks bench-simulate bench-segments bench-local bench-program lock clean
+.PHONY: help setup demo test lint proofs notebooks ns3 reproduce lock clean
 
 help:
 	@echo "make demo            the main job on a bundled example, about a minute"
 	@echo "make test            lint, types and the whole test suite"
 	@echo "make proofs          installs Coq if it is missing and checks every machine proof"
 	@echo "make notebooks       executes the notebooks in place"
+	@echo "make ns3             installs ns-3 and g++ where missing, for the packet-level tests"
+	@echo "make reproduce       the whole evaluation into docs/, the better part of an hour"
 	@echo "make bench-simulate  simulated time over bound, table in docs/"
 	@echo "make bench-segments  unequal segments against equal ones, table in docs/"
 	@echo "make bench-local     achieved time over bound on this machine, table in docs/"
 	@echo "make bench-program   size and time of the exact program, table in docs/"
+	@echo "make bench-planner   the planner against every family and depth tried by hand, table in docs/"
+	@echo "make bench-packed    packed trees against the exact program, table in docs/"
+	@echo "make bench-trees     complementary trees against rings, table in docs/"
+	@echo "make bench-inside    GPUs as ranks, table in docs/"
+	@echo "make bench-simulator speed and memory of the simulator, table in docs/"
+	@echo "make bench-packet-level  the simulator against ns-3, table in docs/ (after make ns3)"
 	@echo "make lock            resolve the dependencies anew into requirements.lock"
 
 setup: $(VENV)/ready
@@ -43,21 +51,23 @@ proofs:
 notebooks: $(VENV)/ready
 	$(BIN)/python tools/notebooks.py
 
-bench-simulate: $(VENV)/ready
-	$(BIN)/python benchmarks/bench_simulate.py
+ns3: $(VENV)/ready
+	tools/ns3.sh $(VENV)
 
-bench-program: $(VENV)/ready
-	$(BIN)/python benchmarks/bench_program.py
+reproduce: $(VENV)/ready
+	$(BIN)/optcc reproduce -o docs/evaluation.md
 
-bench-segments: $(VENV)/ready
-	$(BIN)/python benchmarks/bench_segments.py
+# Each writes docs/bench-NAME.md.
+bench-%: $(VENV)/ready
+	$(BIN)/python -m benchmarks.bench_$(subst -,_,$*)
 
-bench-local: $(VENV)/ready
-	$(BIN)/python benchmarks/bench_local.py
-
-lock:
+lock: requirements-ns3.lock
 	uv pip compile --universal --generate-hashes --python-version 3.11 --extra dev --no-emit-index-url -q \
 	  --custom-compile-command "make lock" -o requirements.lock pyproject.toml
 
 clean:
 	rm -rf $(VENV) $(OUT)
+
+requirements-ns3.lock: pyproject.toml
+	echo "$$(sed -n 's/^ns3 = \["\(.*\)"\].*/\1/p' pyproject.toml)" | uv pip compile --no-deps --generate-hashes --universal \
+	  --python-version 3.11 --no-emit-index-url -q --custom-compile-command "make lock" -o $@ -

@@ -53,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--require",
         action="append",
         default=[],
-        choices=["gpu", "rdma", "coq"],
+        choices=["gpu", "rdma", "coq", "ns3"],
         help="fail, instead of skipping, the tests that need this when it is missing",
     )
 
@@ -64,6 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(secrets.randbelow(2**32))
     config.addinivalue_line("markers", "gpu: needs a CUDA device and cupy")
     config.addinivalue_line("markers", "rdma: needs an RDMA device and pyverbs")
+    config.addinivalue_line("markers", "ns3: needs the ns3 wheel and g++, which `make ns3` and the system install")
     config.addinivalue_line("markers", "coq: needs coqc, which `make proofs` installs")
 
 
@@ -76,12 +77,17 @@ _MISSING = {
     "gpu": "no cupy with a CUDA device",
     "rdma": "no pyverbs with an RDMA device",
     "coq": "no coqc (make proofs installs it)",
+    "ns3": "no ns-3 wheel or no g++ (make ns3 installs the wheel)",
 }
 
 
 def _present(hardware: str) -> bool:
     if hardware == "coq":
         return shutil.which("coqc") is not None
+    if hardware == "ns3":
+        from tests.packet_level import missing
+
+        return missing() is None
     if hardware == "gpu":
         if importlib.util.find_spec("cupy") is None:
             return False

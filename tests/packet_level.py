@@ -1,0 +1,160 @@
+"""Run a schedule at packet level in ns-3 (www.nsnam.org): an executor that shares nothing with our simulator.
+
+Of the wheel `ns3` on PyPI only headers and libraries are used: `packet_level.cc` is compiled against them once, reads
+a schedule and writes when each transfer had landed.
+
+What ns-3 has and our model has not: packets and their headers, hosts and a switch that store and forward whole
+packets, one FIFO per output of the switch that all senders share, and, over TCP, acknowledgements and windows.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+import optcc
+from optcc.cluster import Cluster
+from optcc.schedule import Schedule
+from optcc.simulator import stripes_of
+
+RATE = 50_000_000_000  # 400 Gb/s in bytes per second
+_PS = 10**12
+_SOURCE = Path(__file__).with_name("packet_level.cc")
+_MODULES = ("core", "network", "internet", "point-to-point", "traffic-control")
+_HEADERS = {"udp": 8 + 20 + 2, "tcp": 32 + 20 + 2}  # transport (TCP with time stamps), IPv4, PPP: bytes per packet
+
+
+@dataclass(frozen=True)
+class Network:
+    """One switch, one link per port. All of it is fixed before any comparison, from what the fabrics are.
+
+    Attributes
+    ----------
+    transport : "udp": a packet leaves as soon as its port is free, and the switch buffers what a slow receiver has
+        not taken, which is what our model says of the fabric; "tcp": at most `window` bytes per pair of ports are
+        under way, acknowledged over the same links: real fabrics push back in one way or another
+    payload : bytes of data in a packet, the 4096 of InfiniBand and RoCE
+    delay_s : seconds on each of the two links between ports: a cable, and half of what NICs and switch take
+    window : bytes; the default is about twice what is under way in one round trip of 400 Gb/s (2.2 us, 110 kB)
+    queue : packets that wait at one output of the switch; lossless, as with flow control, since a drop is an error
+    """
+
+    transport: str = "udp"
+    payload: int = 4096
+    delay_s: float = 0.5e-6
+    window: int = 256 * 1024
+    queue: int = 10**8
+
+    @property
+    def wire_per_byte(self) -> Fraction:
+        """Bytes on the wire per byte of data in a full packet."""
+        return 1 + Fraction(_HEADERS[self.transport], self.payload)
+
+    @property
+    def alpha_s(self) -> float:
+        """Our model's latency from port to port: two links, and one full packet, which the switch stores first."""
+        return 2 * self.delay_s + self.payload / RATE
+
+
+@dataclass(frozen=True, eq=False)
+class PacketRun:
+    """What ns-3 says. finish : float64, shape (rows,), seconds; most_queued : bytes at one output of the switch."""
+
+    time_s: float
+    finish: NDArray[np.float64]
+    packets: int
+    most_queued: int
+
+
+def missing() -> str | None:
+    """What this machine lacks to run ns-3; None: nothing."""
+    if _wheel() is None:
+        return "no ns-3 wheel (pip install --no-deps ns3)"
+    return None if shutil.which("g++") else "no g++, which compiles the ns-3 program"
+
+
+def _wheel() -> Path | None:
+    spec = importlib.util.find_spec("ns3")
+    places = (spec.submodule_search_locations or []) if spec else []
+    return next((Path(place) for place in places if (Path(place) / "include/ns3/core-module.h").exists()), None)
+
+
+def compile_executor(directory: Path) -> Path:
+    """Compile the executor into `directory`, about 5 s of processor time, and return the program's path."""
+    root = _wheel()
+    if root is None:
+        raise FileNotFoundError(missing())
+    core = next(root.glob("lib*/libns3*-core.so"))
+    prefix = core.name.removeprefix("lib").removesuffix("core.so")  # "ns3.44-"
+    program = directory / "packet_level"
+    command = ["g++", "-std=c++20", "-O2", f"-I{root / 'include'}", str(_SOURCE), "-o", str(program)]
+    command += [f"-L{core.parent}", f"-Wl,-rpath,{core.parent}", f"-Wl,-rpath-link,{core.parent}"]
+    command += [f"-l{prefix}{module}" for module in _MODULES]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")
+    return program
+
+
+def run_packets(executor: Path, schedule: Schedule, network: Network, *, limit_s: float = 10.0) -> PacketRun:
+    """Run `schedule` in ns-3. Ports' rates are those of data: links are faster by the headers of full packets.
+
+    Raises RuntimeError when a packet is dropped or transfers are left after `limit_s` seconds of virtual time, and
+    ValueError for what this network cannot do: links beyond the ports, or a rank that waits for what another received.
+    """
+    waits = np.repeat(np.arange(len(schedule)), np.diff(schedule.dep_ptr))
+    if (schedule.dst[schedule.dep_idx] != schedule.src[waits]).any():
+        raise ValueError("a rank waits for what another rank received, and no packet tells it")
+    if any(lane.links for route in schedule.routes for lane in route.lanes):
+        raise ValueError("spine links and pod uplinks are not in this network")
+    stripes = stripes_of(schedule)
+    wire = 8 * network.wire_per_byte
+    ports = [(round(Fraction(p.out_rate) * wire), round(Fraction(p.in_rate) * wire)) for p in schedule.ports]
+    head = [int(network.transport == "tcp"), network.payload, network.window, network.queue]
+    head += [round(seconds * _PS) for seconds in (network.delay_s, limit_s)]
+    columns = np.stack([stripes.row, stripes.out, stripes.into, stripes.length], axis=1)
+    deps = [[len(schedule.deps(row)), *schedule.deps(row).tolist()] for row in range(len(schedule))]
+    lines = [head, [len(ports)], *ports, [len(columns)], *columns.tolist(), [len(schedule)], *deps]
+    text = "\n".join(" ".join(map(str, line)) for line in lines)
+    done = subprocess.run([str(executor)], input=text, capture_output=True, text=True, timeout=280)
+    if done.returncode:
+        raise RuntimeError(f"ns-3: exit status {done.returncode}: {done.stderr.strip()}")
+    packets, most_queued, *landed = map(int, done.stdout.split())
+    finish = np.array(landed, np.float64) / _PS
+    return PacketRun(float(finish.max(initial=0)), finish, packets, most_queued)
+
+
+def degraded(servers: int, left: Sequence[Fraction]) -> Cluster:
+    """`servers` with one NIC of 400 Gb/s each, of which the first ones have the part `left`."""
+    cluster = Cluster.uniform(servers=servers, rate=Fraction(RATE))
+    for i, part in enumerate(left):
+        cluster = cluster.degrade(f"server{i}/nic0", part)
+    return cluster
+
+
+def schemes(cluster: Cluster, nbytes: int, *depths: int) -> dict[str, Schedule]:
+    """What is compared: one ring over all servers, and nested rings of these numbers of segments."""
+    plans = {k: optcc.plan(cluster, nbytes, family="nested-rings", segments=k) for k in depths}
+    return {
+        "ring": plans[max(depths)].baseline("ring").schedule(),
+        **{f"nested, k = {k}": plan.schedule() for k, plan in plans.items()},
+    }
+
+
+def simulated(schedule: Schedule, network: Network) -> float:
+    """Seconds by our simulator with the latency of `network`."""
+    return optcc.simulate(schedule, alpha=network.alpha_s).time_s
+
+
+def inversions(ours: Sequence[float], theirs: Sequence[float]) -> list[tuple[int, int]]:
+    """Pairs (i, j) of schemes of which we say that i is faster, and they do not."""
+    pairs = [(i, j) for i in range(len(ours)) for j in range(len(ours))]
+    return [(i, j) for i, j in pairs if ours[i] < ours[j] and not theirs[i] < theirs[j]]

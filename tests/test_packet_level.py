@@ -1,0 +1,144 @@
+"""The simulator against ns-3, packet by packet: within 10 %, and the same order of schemes.
+
+Small messages and few packets; `benchmarks/bench_packet_level.py` runs larger ones and says where differences come
+from. Every comparison has a control here that breaks the simulator's side and sees the comparison fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import optcc
+from optcc.schedule import Schedule
+from tests.packet_level import Network, compile_executor, degraded, inversions, run_packets, schemes, simulated
+from tests.shared_receivers import finish_times
+
+HALF, MOST = Fraction(1, 2), Fraction(3, 4)
+SIZE = 4 * 2**20
+TOLERANCE = 0.10
+UDP, TCP = Network(), Network("tcp")
+
+
+@pytest.fixture(scope="module")
+def executor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_executor(tmp_path_factory.mktemp("ns3"))
+
+
+def _off(executor: Path, schedule: Schedule, network: Network, claimed_s: float | None = None) -> float:
+    """By which part ns-3's time is away from what the simulator says, or from `claimed_s`."""
+    claimed_s = simulated(schedule, network) if claimed_s is None else claimed_s
+    return abs(run_packets(executor, schedule, network).time_s / claimed_s - 1)
+
+
+@pytest.mark.ns3
+@pytest.mark.parametrize("servers", [4, 8])
+@pytest.mark.parametrize("left", [(HALF,), (MOST,), (HALF, HALF), (HALF, MOST)], ids=str)
+def test_ns3_agrees_with_the_simulator(executor: Path, servers: int, left: tuple[Fraction, ...]) -> None:
+    compared = schemes(degraded(servers, left), SIZE, 4, 16)
+    ours = [simulated(schedule, UDP) for schedule in compared.values()]
+    theirs = [run_packets(executor, schedule, UDP).time_s for schedule in compared.values()]
+    for name, claimed, measured in zip(compared, ours, theirs, strict=True):
+        assert measured == pytest.approx(claimed, rel=TOLERANCE), name
+    assert inversions(ours, theirs) == []
+
+
+@pytest.mark.ns3
+@pytest.mark.parametrize("left", [(HALF,), (MOST,)], ids=str)
+def test_tcp_keeps_the_order_and_agrees_when_its_window_is_wide(executor: Path, left: tuple[Fraction, ...]) -> None:
+    compared = schemes(degraded(4, left), SIZE, 16)
+    ours = [simulated(schedule, TCP) for schedule in compared.values()]
+    assert inversions(ours, [run_packets(executor, schedule, TCP).time_s for schedule in compared.values()]) == []
+    for schedule in compared.values():
+        assert _off(executor, schedule, replace(TCP, window=2**30)) < TOLERANCE
+
+
+@pytest.mark.ns3
+def test_stripes_over_several_nics_agree(executor: Path) -> None:
+    cluster = optcc.Cluster.uniform(servers=4, nics=2, rate=Fraction(25_000_000_000)).degrade("server1/nic0")
+    for schedule in schemes(cluster, SIZE, 16).values():
+        assert len(schedule.ports) == 7
+        assert _off(executor, schedule, UDP) < TOLERANCE
+
+
+@pytest.mark.ns3
+@pytest.mark.parametrize("depth", [1, 4])
+def test_packets_that_share_a_receiver_explain_the_difference(executor: Path, depth: int) -> None:
+    """Transfer by transfer: with receivers that serve packets, not whole stripes, next to nothing is left of it."""
+    schedule = schemes(degraded(4, (HALF, MOST)), SIZE, depth)[f"nested, k = {depth}"]
+    packets = run_packets(executor, schedule, UDP)
+    shared = finish_times(schedule, packet=UDP.payload, delay_s=2 * UDP.delay_s)
+    stripes = optcc.simulate(schedule, alpha=UDP.alpha_s).finish
+    assert packets.time_s == pytest.approx(shared.max(), rel=0.01)
+    assert np.abs(packets.finish - shared).mean() < 0.1 * np.abs(packets.finish - stripes).mean()
+
+
+@pytest.mark.ns3
+@pytest.mark.parametrize("scheme", ["ring", "nested, k = 4"])
+def test_a_simulator_with_a_port_too_fast_is_noticed(executor: Path, scheme: str) -> None:
+    schedule = schemes(degraded(4, (HALF,)), SIZE, 4)[scheme]
+    slow = min(schedule.ports, key=lambda port: port.out_rate)
+    fast = replace(slow, out_rate=2 * slow.out_rate, in_rate=2 * slow.in_rate)
+    wrong = schedule.replace(ports=tuple(fast if port is slow else port for port in schedule.ports))
+    assert _off(executor, schedule, UDP) < TOLERANCE
+    assert _off(executor, schedule, UDP, simulated(wrong, UDP)) > TOLERANCE
+
+
+@pytest.mark.ns3
+def test_a_simulator_that_forgets_dependencies_is_noticed(executor: Path) -> None:
+    schedule = schemes(degraded(4, (HALF, HALF)), SIZE, 4)["nested, k = 4"]
+    free = schedule.replace(dep_ptr=np.zeros(len(schedule) + 1, np.int64), dep_idx=np.zeros(0, np.int64))
+    assert _off(executor, schedule, UDP) < TOLERANCE
+    assert _off(executor, schedule, UDP, simulated(free, UDP)) > TOLERANCE
+
+
+@pytest.mark.ns3
+def test_a_simulator_without_latency_is_noticed(executor: Path) -> None:
+    schedule = schemes(degraded(8, (HALF,)), 2**18, 1)["ring"]
+    network = replace(UDP, delay_s=5e-6)
+    assert _off(executor, schedule, network) < TOLERANCE
+    assert _off(executor, schedule, network, optcc.simulate(schedule).time_s) > TOLERANCE
+
+
+@pytest.mark.ns3
+def test_the_executor_fails_on_a_dropped_packet(executor: Path) -> None:
+    schedule = schemes(degraded(4, (HALF,)), 2**20, 1)["ring"]
+    assert run_packets(executor, schedule, UDP).most_queued > 4 * UDP.payload
+    with pytest.raises(RuntimeError, match="a packet was dropped"):
+        run_packets(executor, schedule, replace(UDP, queue=4))
+
+
+@pytest.mark.ns3
+def test_the_executor_fails_on_transfers_that_never_start(executor: Path) -> None:
+    schedule = schemes(degraded(4, (HALF,)), 2**16, 1)["ring"]
+    into = {int(dst): row for row, dst in enumerate(schedule.dst)}  # some transfer that each rank receives
+    waits = np.array([into[int(src)] for src in schedule.src], np.int64)
+    stuck = schedule.replace(dep_ptr=np.arange(len(schedule) + 1, dtype=np.int64), dep_idx=waits)
+    with pytest.raises(RuntimeError, match="had not landed"):
+        run_packets(executor, stuck, UDP)
+
+
+def test_waiting_for_what_others_received_is_refused() -> None:
+    schedule = schemes(degraded(4, (HALF,)), 2**16, 1)["ring"]
+    elsewhere = int(np.flatnonzero(schedule.dst != schedule.src[-1])[0])
+    told = schedule.replace(dep_idx=np.append(schedule.dep_idx[:-1], elsewhere))
+    with pytest.raises(ValueError, match="no packet tells it"):
+        run_packets(Path("unused"), told, UDP)
+
+
+def test_sharing_receivers_changes_nothing_where_each_has_one_sender() -> None:
+    """The ring: so the explanation adds the sharing of receivers and nothing else."""
+    schedule = schemes(degraded(4, (HALF,)), 2**20, 2)["ring"]
+    shared = finish_times(schedule, packet=UDP.payload, delay_s=2 * UDP.delay_s)
+    assert shared.max() == pytest.approx(simulated(schedule, UDP), rel=0.005)
+
+
+def test_inversions_are_found() -> None:
+    assert inversions([1.0, 2.0, 3.0], [1.1, 2.2, 2.9]) == []
+    assert inversions([1.0, 2.0, 3.0], [1.0, 3.0, 2.0]) == [(1, 2)]
+    assert inversions([1.0, 2.0], [2.0, 2.0]) == [(0, 1)]
+    assert inversions([2.0, 2.0], [1.0, 3.0]) == []
