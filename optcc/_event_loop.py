@@ -1,6 +1,7 @@
 """The simulator's inner loop, compiled: events in a heap, one heap of ready stripes per sending port.
 
-All times are int64 ticks; ties are broken by event kind and number, so a run is deterministic.
+All times are int64 ticks; ties are broken by event and number, so a run is deterministic. All that is compiled is in
+this file, because numba's cache looks at no other when it decides whether to compile again.
 """
 
 from __future__ import annotations
@@ -9,9 +10,15 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-_FREE, _ARRIVES, _LANDED = 0, 1, 2
+from optcc._tables import Fabric, Times, Work
+
+TICKS_PER_S = 10**12
+LAST = 10**18  # ticks: what ends later is refused, so that no sum of two times overflows
+NEVER = 2**62
+DONE, TOO_LONG, NO_WAY = 0, 1, 2
+_FREE, _ARRIVES, _FINISHED, _AGAIN, _NOTICED, _KINDS = 0, 1, 2, 3, 4, 5
+_LONGEST_CHAIN = 8  # port, pod, spine, spine, pod, port
 
 
 @njit(cache=True)  # type: ignore[misc, unused-ignore]
@@ -50,93 +57,198 @@ def _pop(keys: Any, values: Any, size: int) -> int:
     return int(top)
 
 
+@njit(cache=True, error_model="numpy")  # type: ignore[misc, unused-ignore]
+def _ticks(nbytes: float, rate: float) -> int:
+    ticks = np.ceil(nbytes / rate * TICKS_PER_S)
+    return int(ticks) if ticks <= LAST else LAST + 1
+
+
 @njit(cache=True)  # type: ignore[misc, unused-ignore]
-def run_events(
-    ports: int,
-    ptr: NDArray[np.int64],
-    row: NDArray[np.int64],
-    out: NDArray[np.int32],
-    into: NDArray[np.int32],
-    out_work: NDArray[np.int64],
-    in_work: NDArray[np.int64],
-    alpha: int,
-    missing: NDArray[np.int64],
-    dependents_ptr: NDArray[np.int64],
-    dependents: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Returns (finish per row, -1 where it never started; send start per stripe; landing per stripe), in ticks."""
-    rows, stripes = len(ptr) - 1, len(row)
-    waiting, parts = missing.copy(), np.diff(ptr)
-    finished = np.full(rows, -1, np.int64)
-    sent, landed = np.zeros(stripes, np.int64), np.zeros(stripes, np.int64)
+def _rate(now: int, r: int, f: Fabric) -> float:
+    """The rate of resource `r` at `now`."""
+    rate = f.rate[r]
+    for c in range(f.change_ptr[r], f.change_ptr[r + 1]):
+        if f.change_at[c] <= now:
+            rate = f.change_rate[c]
+    return float(rate)
 
-    base = np.zeros(ports + 1, np.int64)  # ready heap of port p lives in ready[base[p]:base[p + 1]]
-    for s in range(stripes):
-        base[out[s] + 1] += 1
-    base = np.cumsum(base)
-    ready, ready_key = np.zeros(stripes, np.int64), np.zeros(stripes, np.int64)
+
+@njit(cache=True)  # type: ignore[misc, unused-ignore]
+def _served(begin: int, nbytes: int, r: int, f: Fabric) -> int:
+    """When resource `r` is through with a stripe that it starts to serve at `begin`; NEVER: it dies first."""
+    now, rate, left = begin + f.fixed[r], f.rate[r], float(nbytes)
+    for c in range(f.change_ptr[r], f.change_ptr[r + 1]):
+        at = f.change_at[c]
+        if at > now:
+            end = now + _ticks(left, rate)
+            if end <= at:
+                return int(end)
+            left = max(0.0, left - (at - now) * rate / TICKS_PER_S)
+            now = at
+        rate = f.change_rate[c]
+        if rate == 0:
+            return NEVER
+    return int(now + _ticks(left, rate))
+
+
+@njit(cache=True)  # type: ignore[misc, unused-ignore]
+def _may_follow(head: int, end: int, nbytes: int, r: int, f: Fabric) -> int:
+    """When the next resource, `r`, may start on a stripe whose first byte is there at `head` and whose last at `end`.
+
+    Not so early that it would serve the first byte or the last before that. Those in between come no later than at an
+    even pace, and rates only fall, so that the two are enough and the present rate will do.
+    """
+    rate = _rate(head, r, f)
+    return int((max(head, end - _ticks(nbytes, rate)) if rate > 0 else head) - f.fixed[r])
+
+
+@njit(cache=True)  # type: ignore[misc, unused-ignore]
+def run_events(w: Work, f: Fabric, t: Times) -> tuple[int, int, int, int]:
+    """Fill `t`. Returns (DONE, TOO_LONG or NO_WAY; the stripe it is about; ticks; entries of the log)."""
+    rows, stripes, ports = len(w.ptr) - 1, len(w.row), f.ports
+    waiting = w.missing.copy()
+    free = np.zeros(len(f.rate), np.int64)
+    base = np.zeros(ports + 1, np.int64)  # the heap of port p lives in ready[base[p]:base[p + 1]]
+    base[1:] = np.cumsum(f.room)
+    ready = np.empty(base[ports], np.int32)  # a stripe's number is its priority: keys and values of a heap at once
     ready_size = np.zeros(ports, np.int64)
-    out_free, in_free = np.zeros(ports, np.int64), np.zeros(ports, np.int64)
 
-    # Each stripe has at most three events, and a port's FREE event stands for one of them at a time.
-    event_key, event = np.zeros(3 * stripes + 1, np.int64), np.zeros(3 * stripes + 1, np.int64)
-    events = 0
+    # At any time a port has one event, a stripe one, a transfer one.
+    most = ports + stripes + rows + len(f.notices) + 1
+    event_key, event = np.empty(most, np.int64), np.empty(most, np.int64)
+    events, logged, noticed = 0, 0, 0
     touched, is_touched = np.arange(ports), np.ones(ports, np.bool_)
     touched_count = ports
+    fresh = np.empty(stripes, np.int32)  # stripes that became ready in this instant
+    fresh_count = 0
+    # On the links: when a stripe's first byte was through the last one, and from when the next resource may serve it.
+    head = np.zeros(stripes if len(f.rate) > 2 * ports else 0, np.int64)
+    follows = np.zeros(len(head), np.int64)
+    for i in range(len(f.notices)):
+        _push(event_key, event, events, f.notices[i], _NOTICED)
+        events += 1
     for r in range(rows):
         if waiting[r] == 0:
-            for s in range(ptr[r], ptr[r + 1]):
-                p = out[s]
-                _push(ready_key[base[p] :], ready[base[p] :], ready_size[p], s, s)
-                ready_size[p] += 1
+            for s in range(w.ptr[r], w.ptr[r + 1]):
+                fresh[fresh_count] = s
+                fresh_count += 1
 
     now = 0
     while True:
+        for i in range(fresh_count):
+            s = fresh[i]
+            lane = f.detour[noticed, w.lane[s]]
+            if lane < 0:
+                return NO_WAY, s, now, logged
+            p = f.chain[f.chain_ptr[lane]]
+            heap = ready[base[p] : base[p + 1]]
+            _push(heap, heap, ready_size[p], s, s)
+            ready_size[p] += 1
+            if not is_touched[p]:
+                is_touched[p] = True
+                touched[touched_count] = p
+                touched_count += 1
+        fresh_count = 0
         # Start sends only after everything of this instant has happened, so that priority sees all that is ready.
         for i in range(touched_count):
             p = touched[i]
             is_touched[p] = False
-            if out_free[p] <= now and ready_size[p] > 0:
-                s = _pop(ready_key[base[p] :], ready[base[p] :], ready_size[p])
-                ready_size[p] -= 1
-                sent[s] = now
-                out_free[p] = now + out_work[s]
-                arrives = max(now, out_free[p] - in_work[s]) + alpha
-                _push(event_key, event, events, out_free[p], 3 * p + _FREE)
-                _push(event_key, event, events + 1, arrives, 3 * s + _ARRIVES)
-                events += 2
+            if free[p] > now or ready_size[p] == 0 or f.dies[p] <= now:
+                continue
+            heap = ready[base[p] : base[p + 1]]
+            s = _pop(heap, heap, ready_size[p])
+            ready_size[p] -= 1
+            lane = f.detour[noticed, w.lane[s]]
+            end = _served(now, w.length[s], p, f)
+            if end == NEVER:
+                t.log_stripe[logged], t.log_at[logged] = s, p
+                t.log_begin[logged], t.log_end[logged] = now / TICKS_PER_S, f.dies[p] / TICKS_PER_S
+                logged += 1
+                free[p] = NEVER
+                _push(event_key, event, events, f.noticed[p], s * _LONGEST_CHAIN * _KINDS + _AGAIN)
+                events += 1
+                continue
+            if end > LAST:
+                return TOO_LONG, s, now, logged
+            free[p] = end
+            if noticed > 0:
+                t.via[s] = lane
+            t.out_begin[s], t.out_end[s] = now / TICKS_PER_S, end / TICKS_PER_S
+            follow = _may_follow(now + f.fixed[p], end, w.length[s], f.chain[f.chain_ptr[lane] + 1], f) + f.alpha
+            if f.chain_ptr[lane + 1] - f.chain_ptr[lane] > 2:
+                head[s] = now + f.fixed[p] + f.alpha
+            _push(event_key, event, events, end, p * _KINDS + _FREE)
+            _push(event_key, event, events + 1, follow, (s * _LONGEST_CHAIN + 1) * _KINDS + _ARRIVES)
+            events += 2
         touched_count = 0
         if events == 0:
-            return finished, sent, landed
+            return DONE, -1, now, logged
         now = event_key[0]
         while events > 0 and event_key[0] == now:
             what = _pop(event_key, event, events)
             events -= 1
-            kind, i = what % 3, what // 3
+            kind, i = what % _KINDS, what // _KINDS
             if kind == _FREE:
                 if not is_touched[i]:
                     is_touched[i] = True
                     touched[touched_count] = i
                     touched_count += 1
             elif kind == _ARRIVES:
-                p = into[i]
-                in_free[p] = max(now, in_free[p]) + in_work[i]
-                landed[i] = in_free[p]
-                _push(event_key, event, events, in_free[p], 3 * i + _LANDED)
-                events += 1
-            else:
-                r = row[i]
-                parts[r] -= 1
-                if parts[r] == 0:
-                    finished[r] = now
-                    for d in range(dependents_ptr[r], dependents_ptr[r + 1]):
-                        waiting[dependents[d]] -= 1
-                        if waiting[dependents[d]] == 0:
-                            for s in range(ptr[dependents[d]], ptr[dependents[d] + 1]):
-                                p = out[s]
-                                _push(ready_key[base[p] :], ready[base[p] :], ready_size[p], s, s)
-                                ready_size[p] += 1
-                                if not is_touched[p]:
-                                    is_touched[p] = True
-                                    touched[touched_count] = p
-                                    touched_count += 1
+                s, place = i // _LONGEST_CHAIN, i % _LONGEST_CHAIN
+                lane = t.via[s]
+                at = f.chain[f.chain_ptr[lane] + place]
+                # A link is claimed as late as its rate allows; what follows it may start before that, if nothing else
+                # has claimed it since, and still ends no earlier than now.
+                begin = max(now if place == 1 else follows[s], free[at])
+                end = _served(begin, w.length[s], at, f)
+                if end == NEVER:  # what was sent is lost with what was received
+                    p = f.chain[f.chain_ptr[lane]]
+                    t.log_stripe[logged], t.log_at[logged] = s, p
+                    t.log_begin[logged], t.log_end[logged] = t.out_begin[s], t.out_end[s]
+                    logged += 1
+                    if begin < f.dies[at]:
+                        t.log_stripe[logged], t.log_at[logged] = s, at
+                        t.log_begin[logged], t.log_end[logged] = begin / TICKS_PER_S, f.dies[at] / TICKS_PER_S
+                        logged += 1
+                        free[at] = f.dies[at]
+                    again = max(now, f.noticed[at])
+                    _push(event_key, event, events, again, s * _LONGEST_CHAIN * _KINDS + _AGAIN)
+                    events += 1
+                    continue
+                if end > LAST:
+                    return TOO_LONG, s, now, logged
+                before, free[at] = free[at], end
+                if f.chain_ptr[lane] + place + 1 < f.chain_ptr[lane + 1]:
+                    t.log_stripe[logged], t.log_at[logged] = s, at
+                    t.log_begin[logged], t.log_end[logged] = begin / TICKS_PER_S, end / TICKS_PER_S
+                    logged += 1
+                    head[s] = max(head[s], before)
+                    follows[s] = _may_follow(head[s], end, w.length[s], f.chain[f.chain_ptr[lane] + place + 1], f)
+                    _push(event_key, event, events, max(now, follows[s]), (i + 1) * _KINDS + _ARRIVES)
+                    events += 1
+                    continue
+                t.in_begin[s], t.in_end[s] = begin / TICKS_PER_S, end / TICKS_PER_S
+                r = w.row[s]
+                t.finish[r] = max(t.finish[r], end)
+                t.parts[r] -= 1
+                if t.parts[r] == 0:
+                    _push(event_key, event, events, t.finish[r], r * _KINDS + _FINISHED)
+                    events += 1
+            elif kind == _FINISHED:
+                for d in range(w.dependents_ptr[i], w.dependents_ptr[i + 1]):
+                    r = w.dependents[d]
+                    waiting[r] -= 1
+                    if waiting[r] == 0:
+                        for s in range(w.ptr[r], w.ptr[r + 1]):
+                            fresh[fresh_count] = s
+                            fresh_count += 1
+            elif kind == _AGAIN:
+                fresh[fresh_count] = i // _LONGEST_CHAIN
+                fresh_count += 1
+            else:  # a dead port is noticed: everything that waits finds its way anew
+                noticed += 1
+                for p in range(ports):
+                    for j in range(base[p], base[p] + ready_size[p]):
+                        fresh[fresh_count] = ready[j]
+                        fresh_count += 1
+                    ready_size[p] = 0

@@ -1,74 +1,62 @@
-"""Virtual time: how long a schedule takes when ports serve in priority order and nothing else costs.
+"""Virtual time: how long a schedule takes when ports and links serve in order and nothing else costs.
 
-The model: a port's sender serves one stripe at a time at its out rate, lowest row first, without preemption. A
-stripe's head reaches the receiving port `alpha` later (cut-through); that port serves stripes at its in rate in the
-order in which they can be served without waiting for bytes still to come, so several senders share it without
-ever receiving a byte before it was sent. The fabric between ports does not block. Times are whole picoseconds
-rounded up, so that a simulated time is never below the bound.
+The model: a port's sender serves one stripe at a time at its out rate, lowest row first, without preemption. The links
+that the stripe crosses and the receiving port each serve one stripe at a time at their own rate, in the order in which
+stripes can be served without waiting for bytes still to come (cut-through): a stripe's head moves on as soon as a
+resource starts to serve it, and never gets ahead of bytes that have not come. So several senders share a receiver or a
+link without a byte ever landing before it was sent. `alpha` passes once between a sending port and what comes next. The
+fabric does not block otherwise. Times are whole picoseconds rounded up, so that a simulated time is never below the
+bound. docs/simulator.md says more, also about faults.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc._event_loop import run_events
+from optcc._event_loop import LAST, NEVER, NO_WAY, TICKS_PER_S, TOO_LONG, run_events
+from optcc._tables import Fabric, Times, Work
 from optcc.errors import InputError, SimulationError
+from optcc.faults import LONGEST_S, Fault, FaultTables, fault_tables
 from optcc.schedule import Schedule
+from optcc.stripes import Stripes, stripes_of
 
-TICKS_PER_S = 10**12
-_LONGEST_S = 10**6  # sums of this many seconds stay far inside 64-bit ticks
+assert LAST == LONGEST_S * TICKS_PER_S
 
 
 @dataclass(frozen=True, eq=False)
-class Stripes:
-    """The lanes' pieces of every transfer, in row order.
+class Services:
+    """Stretches of time that resources spent on stripes; columns of one shape.
 
-    row, out, into : int32, shape (stripes,): transfer, port it leaves, port it enters; length : int64 bytes
-    ptr : int64, shape (rows + 1,): stripes of row i are ptr[i]:ptr[i + 1]
+    stripe : int32; resource : int32, p: port p sending, ports + p: port p receiving, 2 ports + l: link l
+    begin, end : float64, seconds
     """
 
-    row: NDArray[np.int64]
-    out: NDArray[np.int32]
-    into: NDArray[np.int32]
-    length: NDArray[np.int64]
-    ptr: NDArray[np.int64]
+    stripe: NDArray[np.int32]
+    resource: NDArray[np.int32]
+    begin: NDArray[np.float64]
+    end: NDArray[np.float64]
 
-
-def stripes_of(schedule: Schedule) -> Stripes:
-    """Cut every transfer at its route's lanes; empty stripes are left out. Bytes are conserved, row by row."""
-    rows, outs, intos, lengths = [], [], [], []
-    for index, route in enumerate(schedule.routes):
-        mine = np.flatnonzero(schedule.route == index)
-        if not len(mine):
-            continue
-        sizes, inverse = np.unique(schedule.length[mine], return_inverse=True)
-        cuts = np.array([np.diff(route.cuts(int(size))) for size in sizes], np.int64).reshape(len(sizes), -1)
-        rows.append(np.repeat(mine, len(route.lanes)))
-        outs.append(np.tile(np.array([lane.out for lane in route.lanes], np.int32), len(mine)))
-        intos.append(np.tile(np.array([lane.into for lane in route.lanes], np.int32), len(mine)))
-        lengths.append(cuts[inverse].ravel())
-    row = np.concatenate(rows or [np.zeros(0, np.int64)])
-    length = np.concatenate(lengths or [np.zeros(0, np.int64)])
-    order = np.argsort(row, kind="stable")
-    order = order[length[order] > 0]
-    out = np.concatenate(outs or [np.zeros(0, np.int32)])[order]
-    into = np.concatenate(intos or [np.zeros(0, np.int32)])[order]
-    counts = np.bincount(row[order], minlength=len(schedule))
-    ptr = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-    return Stripes(row[order], out, into, length[order], ptr)
+    def where(self, chosen: NDArray[Any]) -> Services:
+        """Those of a mask, or of indices."""
+        return Services(self.stripe[chosen], self.resource[chosen], self.begin[chosen], self.end[chosen])
 
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
     """What happened, in seconds of virtual time.
 
+    stripes : with the lanes that they went by at last, after faults
     start, finish : float64, shape (rows,): first byte leaves the source, last byte is at the destination
-    stripe_start, stripe_end : float64, shape (stripes,): when the sending port was busy with it
-    land_start, land_end : float64, shape (stripes,): when the receiving port was busy with it
+    stripe_start, stripe_end : float64, shape (stripes,): when the sending port was busy with it, at last
+    land_start, land_end : float64, shape (stripes,): when the receiving port was busy with it, at last
+    crossings : when links were busy; lost : when ports were busy in vain with what a dying port lost
     """
 
     schedule: Schedule
@@ -80,71 +68,142 @@ class Simulation:
     stripe_end: NDArray[np.float64]
     land_start: NDArray[np.float64]
     land_end: NDArray[np.float64]
+    crossings: Services
+    lost: Services
+
+    @property
+    def replayed(self) -> int:
+        """Bytes that were sent again because a port died, each as often as it was."""
+        again = self.lost.stripe[self.lost.resource < len(self.schedule.ports)]
+        return int(self.stripes.length[again].sum())
 
 
-def simulate(schedule: Schedule, *, alpha: float | Fraction = 0, per_chunk: float | Fraction = 0) -> Simulation:
+def simulate(
+    schedule: Schedule,
+    *,
+    alpha: float | Fraction = 0,
+    per_chunk: float | Fraction = 0,
+    faults: Sequence[Fault] = (),
+) -> Simulation:
     """Run `schedule` in virtual time.
 
-    alpha : seconds from a sending port to a receiving port; per_chunk : seconds each port spends per stripe.
-    Raises SimulationError when transfers are left that nothing will ever let start, or time overflows the clock, and
-    InputError for a schedule over spine links or pod uplinks, which this model does not have.
+    alpha : seconds from a sending port to a receiving port; per_chunk : seconds each port spends per stripe
+    faults : ports that slow down or die during the run
+    Raises SimulationError when transfers are left that nothing will ever let start, when a rank that still has work has
+    no live NIC left, and when time overflows the clock.
     """
-    if schedule.shared_links:
-        raise InputError(
-            "spine links and pod uplinks are not simulated",
-            where="fabric",
-            expected="a fabric that only NICs limit",
-            hint="The plan's fluid_s counts them; its latency-free time is known without a simulation.",
-        )
     for name, seconds in (("--alpha", alpha), ("--per-chunk", per_chunk)):
-        if not 0 <= seconds <= _LONGEST_S:
-            raise InputError("time out of range", where=name, expected=f"0 to {_LONGEST_S} s", got=str(seconds))
+        if not 0 <= seconds <= LONGEST_S:
+            raise InputError("time out of range", where=name, expected=f"0 to {LONGEST_S} s", got=str(seconds))
     stripes = stripes_of(schedule)
-    out_work = _ticks(stripes.length, np.array([p.out_rate for p in schedule.ports])[stripes.out], per_chunk)
-    in_work = _ticks(stripes.length, np.array([p.in_rate for p in schedule.ports])[stripes.into], per_chunk)
-    if float(out_work.sum()) > _LONGEST_S * TICKS_PER_S:
-        raise SimulationError(f"the transfers take over {_LONGEST_S} s: check sizes and rates")
-    ptr, idx = schedule.dependents()
-    finished, sent, landed = run_events(
-        len(schedule.ports),
-        stripes.ptr,
-        stripes.row,
-        stripes.out,
-        stripes.into,
-        out_work,
-        in_work,
-        round(Fraction(alpha) * TICKS_PER_S),
-        np.diff(schedule.dep_ptr),
-        ptr,
-        idx,
-    )
-    if len(finished) and finished.min() < 0:
-        stuck = int(np.argmax(finished < 0))
+    tables = fault_tables(schedule, stripes.lanes, faults)
+    missing = np.diff(schedule.dep_ptr)
+    work = Work(stripes.row, stripes.lane, stripes.length, stripes.ptr, missing, *schedule.dependents())
+    fabric = _fabric(schedule, stripes, tables, round(Fraction(alpha) * TICKS_PER_S), per_chunk)
+    times = _times(stripes, tables)
+    outcome, about, ticks, logged = run_events(work, fabric, times)
+    if outcome == TOO_LONG:
+        raise SimulationError(f"the transfers take over {LONGEST_S} s: check sizes and rates")
+    if outcome == NO_WAY:
+        raise SimulationError(_no_way(schedule, stripes, tables, about, ticks))
+    if times.parts.any():
+        stuck = int(np.argmax(times.parts > 0))
         raise SimulationError(
             f"deadlock: transfer {stuck} (rank {schedule.src[stuck]} to {schedule.dst[stuck]}) never becomes ready"
         )
-    start = np.full(len(schedule), np.inf)
-    np.minimum.at(start, stripes.row, _seconds(sent))
+    log = Services(times.log_stripe, times.log_at, times.log_begin, times.log_end).where(np.arange(logged))
+    on_link = log.resource >= 2 * len(schedule.ports)
     return Simulation(
         schedule=schedule,
-        stripes=stripes,
-        time_s=int(finished.max(initial=0)) / TICKS_PER_S,
-        start=start,
-        finish=_seconds(finished),
-        stripe_start=_seconds(sent),
-        stripe_end=_seconds(sent + out_work),
-        land_start=_seconds(landed - in_work),
-        land_end=_seconds(landed),
+        stripes=replace(stripes, lane=times.via, lanes=tables.lanes),
+        time_s=int(times.finish.max(initial=0)) / TICKS_PER_S,
+        start=np.minimum.reduceat(times.out_begin, stripes.ptr[:-1]) if len(schedule) else times.out_begin,
+        finish=times.finish / TICKS_PER_S,
+        stripe_start=times.out_begin,
+        stripe_end=times.out_end,
+        land_start=times.in_begin,
+        land_end=times.in_end,
+        crossings=log.where(on_link),
+        lost=log.where(~on_link),
     )
 
 
-def _seconds(ticks: NDArray[np.int64]) -> NDArray[np.float64]:
-    return ticks.astype(np.float64) / TICKS_PER_S
+def _fabric(
+    schedule: Schedule, stripes: Stripes, tables: FaultTables, alpha: int, per_chunk: float | Fraction
+) -> Fabric:
+    ports, links = len(schedule.ports), len(schedule.links)
+    chains = [(x.out, *(2 * ports + link for link in x.links), ports + x.into) for x in tables.lanes]
+    rates = [
+        *(p.out_rate for p in schedule.ports),
+        *(p.in_rate for p in schedule.ports),
+        *(link.rate for link in schedule.links),
+    ]
+    changes: list[list[tuple[int, float]]] = [[] for _ in rates]
+    dies, noticed = np.full((2, len(rates)), NEVER, np.int64)
+    for p, steps in tables.changes.items():
+        changes[p] = [(at, out) for at, out, _ in steps]
+        changes[ports + p] = [(at, into) for at, _, into in steps]
+    for p, (at, seen) in tables.deaths.items():
+        dies[[p, ports + p]], noticed[[p, ports + p]] = at, seen
+    # A heap has room for every stripe that any detour may bring to its port.
+    out = np.array([lane.out for lane in tables.lanes] or [0])
+    used = np.bincount(stripes.lane, minlength=len(stripes.lanes))
+    room = np.bincount(out[tables.detour[0]], used, ports) if len(used) else np.zeros(ports)
+    for before, after in pairwise(tables.detour):
+        moved = (before != after) & (after >= 0)
+        room += np.bincount(out[after[moved]], used[moved], ports)
+    return Fabric(
+        ports=ports,
+        alpha=alpha,
+        chain_ptr=_ptr(chains),
+        chain=np.array([r for chain in chains for r in chain], np.int32),
+        rate=np.array(rates, np.float64),
+        fixed=np.repeat(np.array([round(Fraction(per_chunk) * TICKS_PER_S), 0], np.int64), [2 * ports, links]),
+        change_ptr=_ptr(changes),
+        change_at=np.array([at for steps in changes for at, _ in steps], np.int64),
+        change_rate=np.array([rate for steps in changes for _, rate in steps], np.float64),
+        dies=dies,
+        noticed=noticed,
+        notices=np.array(tables.notices, np.int64),
+        detour=tables.detour,
+        room=room.astype(np.int64),
+    )
 
 
-def _ticks(length: NDArray[np.int64], rate: NDArray[np.float64], per_chunk: float | Fraction) -> NDArray[np.int64]:
-    with np.errstate(over="ignore"):
-        ticks = np.ceil(length / rate * TICKS_PER_S)
-    if len(ticks) and not ticks.max() < _LONGEST_S * TICKS_PER_S:
-        raise SimulationError(f"a transfer takes over {_LONGEST_S} s: check sizes and rates")
-    return ticks.astype(np.int64) + round(Fraction(per_chunk) * TICKS_PER_S)
+def _ptr(lists: Sequence[Sequence[object]]) -> NDArray[np.int64]:
+    return np.array(list(accumulate(map(len, lists), initial=0)), np.int64)
+
+
+def _times(stripes: Stripes, tables: FaultTables) -> Times:
+    """Room for what the event loop finds out. A stripe is lost at most once for each death."""
+    count, deaths = len(stripes.row), len(tables.deaths)
+    links = max((len(lane.links) for lane in tables.lanes), default=0)
+    log = count * (2 * deaths + links * (deaths + 1))
+    return Times(
+        finish=np.zeros(len(stripes.ptr) - 1, np.int64),
+        parts=np.diff(stripes.ptr),
+        out_begin=np.zeros(count),
+        out_end=np.zeros(count),
+        in_begin=np.zeros(count),
+        in_end=np.zeros(count),
+        via=tables.detour[0][stripes.lane] if deaths else stripes.lane,
+        log_stripe=np.empty(log, np.int32),
+        log_at=np.empty(log, np.int32),
+        log_begin=np.empty(log),
+        log_end=np.empty(log),
+    )
+
+
+def _no_way(schedule: Schedule, stripes: Stripes, tables: FaultTables, stripe: int, ticks: int) -> str:
+    """What to say of a stripe that no live port can carry."""
+    row = int(stripes.row[stripe])
+    live = [p for i, p in enumerate(schedule.ports) if tables.deaths.get(i, (NEVER, NEVER))[1] > ticks and not p.nvlink]
+    for rank in (int(schedule.src[row]), int(schedule.dst[row])):
+        if not any(port.rank == rank for port in live):
+            mine = [port for port in schedule.ports if port.rank == rank]
+            name = max(mine, key=lambda port: port.nvlink).name.rpartition("/")[0]
+            who = f"rank {rank} ({name}) has no live NIC left"
+            break
+    else:
+        who = f"no live NICs of rank {schedule.src[row]} and rank {schedule.dst[row]} can reach each other"
+    return f"{who} at {ticks / TICKS_PER_S} s, and transfer {row} still needs one"

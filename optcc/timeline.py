@@ -13,6 +13,7 @@ from optcc.errors import InputError
 from optcc.schedule import Stage
 from optcc.simulator import Simulation
 from optcc.units import format_seconds, format_size
+from optcc.usage import forced_idle, services
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +31,9 @@ STAGE_NAMES = {
     Stage.FROM_LEAF: "from a degraded server",
     Stage.ALLGATHER: "allgather along a ring",
 }
+FORCED_IDLE, LOST = "#D9D9D9", "#CC79A7"
 MAX_TRACKS = 32
+MAX_LINKS = 8
 
 
 def write_timeline(simulation: Simulation, path: Path, *, title: str, bound_s: float) -> None:
@@ -57,38 +60,47 @@ def check_timeline(path: Path | None) -> None:
 
 
 def chrome_trace(simulation: Simulation) -> dict[str, Any]:
-    """Trace-event JSON: a process per rank, a thread per NIC and direction, microseconds of virtual time."""
-    s, stripes, events = simulation.schedule, simulation.stripes, []
-    for index, port in enumerate(s.ports):
-        for side, way in enumerate(("out", "in")):
-            track = {"pid": port.rank, "tid": 2 * index + side}
-            events.append({"ph": "M", "name": "thread_name", **track, "args": {"name": f"{port.name} {way}"}})
-    for rank in range(s.ranks):
-        events.append({"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank}"}})
-    for i in range(len(stripes.row)):
-        row = int(stripes.row[i])
-        args = {"transfer": row, "bytes": int(stripes.length[i]), "from": int(s.src[row]), "to": int(s.dst[row])}
-        stage = Stage(int(s.stage[row])).name.lower()
-        for nic, side, begin, end in (
-            (int(stripes.out[i]), 0, simulation.stripe_start[i], simulation.stripe_end[i]),
-            (int(stripes.into[i]), 1, simulation.land_start[i], simulation.land_end[i]),
-        ):
-            events.append(
-                {
-                    "ph": "X",
-                    "name": stage,
-                    "pid": s.ports[nic].rank,
-                    "tid": 2 * nic + side,
-                    "ts": begin * 1e6,
-                    "dur": (end - begin) * 1e6,
-                    "args": args,
-                }
-            )
+    """Trace-event JSON: a process per rank with a thread per port and direction, one more with a thread per link that
+    was crossed; microseconds of virtual time.
+    """
+    s, stripes, every = simulation.schedule, simulation.stripes, services(simulation)
+    ports = len(s.ports)
+    tracks = [(port.rank, 2 * i, f"{port.name} out") for i, port in enumerate(s.ports)]
+    tracks += [(port.rank, 2 * i + 1, f"{port.name} in") for i, port in enumerate(s.ports)]
+    tracks += [(s.ranks, link, s.links[link].name) for link in range(len(s.links))]
+    shown = [*range(2 * ports), *(2 * ports + link for link in _crossed(simulation))]
+    processes = [f"rank {rank}" for rank in range(s.ranks)] + ["links"] * (len(shown) > 2 * ports)
+    events: list[dict[str, Any]] = []
+    for pid, name in enumerate(processes):
+        events.append({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}})
+    for pid, tid, name in map(tracks.__getitem__, shown):
+        events.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}})
+
+    def add(name: str, resource: int, begin: float, end: float, args: dict[str, Any]) -> None:
+        pid, tid, _ = tracks[resource]
+        span = {"ts": begin * 1e6, "dur": (end - begin) * 1e6}
+        events.append({"ph": "X", "name": name, "pid": pid, "tid": tid, **span, "args": args})
+
+    in_vain = len(every.stripe) - len(simulation.lost.stripe)
+    for i, stripe in enumerate(every.stripe.tolist()):
+        row = int(stripes.row[stripe])
+        args = {"transfer": row, "bytes": int(stripes.length[stripe]), "from": int(s.src[row]), "to": int(s.dst[row])}
+        name = "lost" if i >= in_vain else Stage(int(s.stage[row])).name.lower()
+        add(name, int(every.resource[i]), float(every.begin[i]), float(every.end[i]), args)
+    for resource, begin, end in forced_idle(simulation):
+        for a, b in zip(begin.tolist(), end.tolist(), strict=True):
+            add("forced idle", resource, a, b, {})
     return {"displayTimeUnit": "ns", "otherData": {"source": "optcc simulation"}, "traceEvents": events}
 
 
+def _crossed(simulation: Simulation) -> list[int]:
+    """The links that anything crossed."""
+    crossed: list[int] = np.unique(simulation.crossings.resource).tolist()
+    return [resource - 2 * len(simulation.schedule.ports) for resource in crossed]
+
+
 def draw_timeline(simulation: Simulation, *, title: str, bound_s: float) -> Figure:
-    """A matplotlib Figure of what every NIC sends and receives when, against the bound."""
+    """A matplotlib Figure of what every port sends and receives when, against the bound."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
@@ -102,12 +114,19 @@ def draw_timeline(simulation: Simulation, *, title: str, bound_s: float) -> Figu
             break
     scale = seconds / max(simulation.time_s, bound_s) if seconds else 1.0
     stages = simulation.schedule.stage[simulation.stripes.row]
-    for y, (_, mine, begin, end) in enumerate(tracks):
+    gaps = {resource: (begin, end) for resource, begin, end in forced_idle(simulation)}
+
+    def draw(y: int, begin: NDArray[np.float64], end: NDArray[np.float64], height: float, colour: str) -> None:
+        bars = _merged(begin * scale, end * scale, seconds / 2000)
+        axes.broken_barh(bars, (y - height / 2, height), facecolors=colour, linewidth=0)
+
+    for y, (_, resource, stripe, begin, end, in_vain) in enumerate(tracks):
+        if resource in gaps:
+            draw(y, *gaps[resource], 0.4, FORCED_IDLE)
+        draw(y, begin[in_vain], end[in_vain], 0.8, LOST)
         for stage in Stage:
-            of_stage = mine[stages[mine] == stage]
-            bars = _merged(begin[of_stage] * scale, end[of_stage] * scale, seconds / 2000)
-            if bars:
-                axes.broken_barh(bars, (y - 0.4, 0.8), facecolors=STAGE_COLOURS[stage], linewidth=0)
+            of_stage = (stages[stripe] == stage) & ~in_vain
+            draw(y, begin[of_stage], end[of_stage], 0.8, STAGE_COLOURS[stage])
     axes.axvline(bound_s * scale, color="black", linestyle="--", linewidth=1)
     axes.annotate(
         f"bound {format_seconds(bound_s)}",
@@ -125,33 +144,46 @@ def draw_timeline(simulation: Simulation, *, title: str, bound_s: float) -> Figu
     axes.set_title(title, fontsize=10, loc="left")
     used = [stage for stage in Stage if (stages == stage).any()]
     figure.legend(
-        handles=[Patch(color=STAGE_COLOURS[stage], label=STAGE_NAMES[stage]) for stage in used],
-        loc="outside lower center", ncols=4, fontsize=8, frameon=False,
+        handles=[
+            *(Patch(color=STAGE_COLOURS[stage], label=STAGE_NAMES[stage]) for stage in used),
+            Patch(color=FORCED_IDLE, label="forced idle"),
+            *(Patch(color=LOST, label="lost") for _ in simulation.lost.stripe[:1]),
+        ],
+        loc="outside lower center", ncols=6, fontsize=8, frameon=False,
     )  # fmt: skip
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     return figure
 
 
-_Track = tuple[str, NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
+_Track = tuple[str, int, NDArray[np.int32], NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]
 
 
 def _tracks(simulation: Simulation) -> list[_Track]:
-    """(label, stripes, start, end) per port and direction; only each rank's busiest port when there are many."""
-    s, stripes = simulation.schedule, simulation.stripes
+    """(label, resource, stripes, start, end, in vain?) per port and direction, only each rank's busiest port when there
+    are many; then per link, when there are few.
+    """
+    s, stripes, every = simulation.schedule, simulation.stripes, services(simulation)
     shown = list(range(len(s.ports)))
     if 2 * len(shown) > MAX_TRACKS:
         sent = np.bincount(stripes.out, simulation.stripe_end - simulation.stripe_start, len(s.ports))
         shown = [max((p for p in shown if s.ports[p].rank == r), key=lambda p: (sent[p], -p)) for r in range(s.ranks)]
     tracks: list[_Track] = []
+
+    def add(label: str, resource: int) -> None:
+        mine = np.flatnonzero(every.resource == resource)
+        moved = format_size(int(stripes.length[every.stripe[mine]].sum()))
+        in_vain = mine >= len(every.stripe) - len(simulation.lost.stripe)
+        tracks.append((f"{label} {moved}", resource, every.stripe[mine], every.begin[mine], every.end[mine], in_vain))
+
     for p in shown[: MAX_TRACKS // 2]:
         live = sum(port.rank == s.ports[p].rank for port in s.ports)
-        label = s.ports[p].name + (f" (1 of {live})" if len(shown) < len(s.ports) else "")
-        out, into = np.flatnonzero(stripes.out == p), np.flatnonzero(stripes.into == p)
-        moved = format_size(int(stripes.length[out].sum()))
-        tracks.append((f"{label} out {moved}", out, simulation.stripe_start, simulation.stripe_end))
-        moved = format_size(int(stripes.length[into].sum()))
-        tracks.append((f"in {moved}", into, simulation.land_start, simulation.land_end))
+        add(s.ports[p].name + (f" (1 of {live})" if len(shown) < len(s.ports) else "") + " out", p)
+        add("in", len(s.ports) + p)
+    links = _crossed(simulation)
+    if len(links) <= MAX_LINKS:
+        for link in links:
+            add(s.links[link].name, 2 * len(s.ports) + link)
     return tracks
 
 

@@ -126,6 +126,9 @@ def _check_tables(schedule: Schedule) -> None:
                     raise VerifyError(f"route {index} uses port {port}, which rank {rank} does not have")
                 if not (schedule.ports[port].out_rate if leaving else schedule.ports[port].in_rate) > 0:
                     raise VerifyError(f"route {index} uses port {schedule.ports[port].name}, which is dead")
+            for link in lane.links:
+                if not 0 <= link < len(schedule.links) or not schedule.links[link].rate > 0:
+                    raise VerifyError(f"route {index} crosses link {link}, which does not exist or carries nothing")
 
 
 def _check_columns(schedule: Schedule) -> None:

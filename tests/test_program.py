@@ -215,14 +215,6 @@ def test_optimum_is_below_the_plans_fluid_time(cluster: Cluster) -> None:
     assert Plan.from_json(plan.to_json()) == plan
 
 
-def test_shared_links_are_not_simulated_and_say_so() -> None:
-    rails = on_rails([[2, 2], [2, 2], [2, 2]])
-    assert optcc.simulate(optcc.plan(rails, 10**4).schedule()).time_s >= float(lower_bound(rails, 10**4).seconds)
-    joined = on_rails([[2, 0], [2, 0], [0, 2], [0, 2]], spine=Fraction(2))
-    with pytest.raises(InputError, match="spine links and pod uplinks are not simulated"):
-        optcc.simulate(optcc.plan(joined, 10**4).schedule())
-
-
 def test_disconnected_rails_are_infeasible() -> None:
     with pytest.raises(InfeasibleError, match="no AllReduce is possible"):
         lower_bound(on_rails([[1, 0], [1, 0], [0, 1], [0, 1]]), N)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from optcc.cluster import Cluster
 from optcc.schedule.columns import GRANULE, Schedule, Stage
-from optcc.schedule.routes import Routes, crosses_shared_links
+from optcc.schedule.routes import Routes
 
 
 class Row(NamedTuple):
@@ -23,6 +23,7 @@ class Row(NamedTuple):
     reduce: bool
     stage: Stage
     deps: tuple[int, ...]  # places in the template
+    credits: tuple[int, ...] = ()  # places in the template whose copy `window` segments earlier must have finished
 
 
 def even_cuts(start: int, stop: int, parts: int) -> NDArray[np.int64]:
@@ -56,8 +57,14 @@ def assemble(
     nbytes: int,
     routes: Routes,
     blocks: list[Block],
+    window: int = 0,
+    period: int | None = None,
 ) -> Schedule:
-    """Tile templates over their segments, drop empty transfers, sort by (segment, hop): that is the priority."""
+    """Tile templates over their segments, drop empty transfers, sort by (segment, hop): that is the priority.
+
+    `window` is how many copies back a row's `credits` lie. With `period` the priority is segment * period + hop, so
+    that segments overlap; a row's hop must then be above those it waits for.
+    """
     columns: dict[str, list[NDArray[np.int64]]] = {
         name: [] for name in ("route", "offset", "length", "reduce", "stage", "segment", "hop", "dep", "waits")
     }
@@ -72,19 +79,21 @@ def assemble(
         for name in ("route", "reduce", "stage", "hop"):
             columns[name].append(np.tile(np.array([getattr(row, name) for row in template], np.int64), copies))
         shift = base + np.arange(copies)[:, None] * rows
-        waits = np.array([i for i, row in enumerate(template) for _ in row.deps], np.int64)
-        dep = np.array([d for row in template for d in row.deps], np.int64)
-        columns["waits"].append((waits[None, :] + shift).ravel())
-        columns["dep"].append((dep[None, :] + shift).ravel())
+        for back, lists in ((0, [row.deps for row in template]), (window, [row.credits for row in template])):
+            waits = np.array([i for i, places in enumerate(lists) for _ in places], np.int64)
+            dep = np.array([place for places in lists for place in places], np.int64)
+            columns["waits"].append((waits[None, :] + shift[back:]).ravel())
+            columns["dep"].append((dep[None, :] + shift[: max(0, copies - back)]).ravel())
         base += rows * copies
     c = {name: np.concatenate(parts or [np.zeros(0, np.int64)]) for name, parts in columns.items()}
 
-    order = np.lexsort((np.arange(base), c["hop"], c["segment"]))
+    late = (c["hop"], c["segment"]) if period is None else (c["segment"] * period + c["hop"],)
+    order = np.lexsort((np.arange(base), *late))
     order = order[c["length"][order] > 0]
     place = np.full(base, -1, np.int64)
     place[order] = np.arange(len(order))
-    # A section is dropped whole, so a kept transfer never waits for a dropped one.
-    kept = place[c["waits"]] >= 0
+    # A section is dropped whole, so a kept transfer waits for a dropped one only as a credit, and need not.
+    kept = (place[c["waits"]] >= 0) & (place[c["dep"]] >= 0)
     waits, dep = place[c["waits"]][kept], place[c["dep"]][kept]
     by_row = np.lexsort((dep, waits))
     return Schedule(
@@ -100,5 +109,5 @@ def assemble(
         segment=c["segment"][order].astype(np.int32),
         dep_ptr=np.concatenate(([0], np.cumsum(np.bincount(waits, minlength=len(order))))).astype(np.int64),
         dep_idx=dep[by_row],
-        shared_links=crosses_shared_links(routes.table, cluster),
+        links=routes.links,
     )

@@ -6,6 +6,7 @@ Rules that every executor (verifier, simulator, runtime) follows, so that they a
 * Among the ready transfers of a port the lowest row goes first: row order is priority.
 * Transfers that reduce into the same bytes of a rank are folded in row order, so a result is bit-identical run to run.
 * A transfer is striped over the lanes of its route; it has finished when all its lanes have.
+* A lane is a chain: the port it leaves by, the links it crosses, the port it enters by.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from optcc.cluster import Cluster
 
 GRANULE = 8
 """Cut points are multiples of this many bytes: the largest element of any dtype we move."""
@@ -36,21 +36,39 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True)
 class Port:
-    """A full-duplex port of one rank (a NIC): bytes per second each way."""
+    """A full-duplex port of one rank, a NIC or a GPU's NVLink port: bytes per second each way.
+
+    rail : the only rail whose ports it reaches without a spine; None: it reaches every port of its kind
+    """
 
     name: str
     rank: int
     out_rate: float
     in_rate: float
+    rail: int | None = None
+    nvlink: bool = False
+
+
+@dataclass(frozen=True)
+class Link:
+    """What lanes of several ranks share beyond their ports, one way: a rail's link to the spine, a pod's uplink."""
+
+    name: str
+    rate: float  # bytes per second
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One way through the fabric: leaves by port `out`, enters by port `into`, carries `share` of each transfer."""
+    """One way through the fabric, which carries `share` of each transfer.
+
+    out, into : indices of the port it leaves by and the port it enters by
+    links : indices of the links it crosses in between, in that order
+    """
 
     out: int
     into: int
     share: Fraction
+    links: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,11 +84,18 @@ class Route:
 
         The last is `nbytes`; a lane may get nothing when there is little to carry.
         """
-        done, cuts = Fraction(0), [0]
-        for lane in self.lanes[:-1]:
-            done += lane.share
-            cuts.append(min(nbytes, round(done * nbytes / GRANULE) * GRANULE))
+        cuts = [0]
+        for top, bottom in self._ends:
+            units, rest = divmod(top * nbytes, bottom * GRANULE)  # as round() of the Fraction, a half to the even one
+            units += 2 * rest > bottom * GRANULE or (2 * rest == bottom * GRANULE and units % 2 == 1)
+            cuts.append(min(nbytes, units * GRANULE))
         return [*cuts, nbytes]
+
+    @cached_property
+    def _ends(self) -> tuple[tuple[int, int], ...]:
+        """Where each lane's part of a transfer ends, the last lane's apart, as numerator and denominator."""
+        sums = accumulate(lane.share for lane in self.lanes[:-1])
+        return tuple((end.numerator, end.denominator) for end in sums)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,14 +105,13 @@ class Schedule:
     Attributes
     ----------
     ranks : number of ranks; nbytes : buffer bytes per rank
-    ports, routes : tables that lanes and rows point into
+    ports, routes, links : tables that lanes and rows point into
     route : int32, row -> index into `routes` (which gives source and destination rank)
     offset, length : int64, the bytes of the buffer that the transfer carries
     reduce : bool, fold into the destination's bytes (True) or overwrite them (False)
     stage : uint8, a `Stage`, for people
     segment : int32, position in the pipeline, for people
     dep_ptr, dep_idx : int64, CSR: rows that must have finished before row i starts are dep_idx[dep_ptr[i]:dep_ptr[i+1]]
-    shared_links : some lane crosses a spine link or a pod's uplink, which ports do not show
     """
 
     ranks: int
@@ -102,10 +126,15 @@ class Schedule:
     segment: NDArray[np.int32]
     dep_ptr: NDArray[np.int64]
     dep_idx: NDArray[np.int64]
-    shared_links: bool = False
+    links: tuple[Link, ...] = ()
 
     def __len__(self) -> int:
         return len(self.route)
+
+    @property
+    def shared_links(self) -> bool:
+        """Some lane crosses a link, so that ports alone do not say how long a transfer takes."""
+        return any(lane.links for route in self.routes for lane in route.lanes)
 
     @cached_property
     def src(self) -> NDArray[np.int32]:
@@ -132,13 +161,3 @@ class Schedule:
         """A copy with some columns or tables exchanged (the tests break schedules this way)."""
         kept = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return Schedule(**{**kept, **columns})
-
-
-def ports_of(cluster: Cluster) -> tuple[Port, ...]:
-    """Every live NIC of every rank, in cluster order."""
-    return tuple(
-        Port(f"{rank.name}/{nic.name}", rank.index, float(nic.out_rate), float(nic.in_rate))
-        for rank in cluster.ranks
-        for nic in rank.nics
-        if nic.alive
-    )

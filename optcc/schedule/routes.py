@@ -1,155 +1,253 @@
-"""Which NICs carry a transfer: the live ones of both ranks, in proportion to their rates, within the fabric's
-limits.
+"""Which ports carry a transfer and which links it crosses: live NICs of both ranks in proportion to their rates, within
+the fabric's limits; NVLink between the GPUs of one server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
-from optcc.cluster import Cluster, Nic
-from optcc.errors import InfeasibleError
-from optcc.schedule.columns import Lane, Route, Schedule, ports_of
+from optcc.cluster import Cluster
+from optcc.errors import InfeasibleError, InputError
+from optcc.schedule.columns import Lane, Link, Port, Route, Schedule
 
 
 @dataclass(frozen=True)
-class _Port:
+class _End:
+    """A port with its exact rates."""
+
     index: int
-    rail: int
-    nic: Nic
+    port: Port
+    out_rate: Fraction
+    in_rate: Fraction
+
+
+def _ends(cluster: Cluster) -> tuple[_End, ...]:
+    """Every live NIC of every rank, and, where GPUs are ranks, the NVLink port of each after its NICs."""
+    ends: list[_End] = []
+    rank = 0
+    for server in cluster.servers:
+        for gpu in range(server.gpus if cluster.gpu_ranks else 1):
+            for i, nic in enumerate(server.nics):
+                if nic.alive and (not cluster.gpu_ranks or server.gpu_of(i) == gpu):
+                    rail = (i if nic.rail is None else nic.rail) if cluster.fabric.rails else None
+                    rates = float(nic.out_rate), float(nic.in_rate)
+                    port = Port(f"{server.name}/{nic.name}", rank, *rates, rail)
+                    ends.append(_End(len(ends), port, nic.out_rate, nic.in_rate))
+            if cluster.gpu_ranks and server.nvlink_rate:
+                rate = server.nvlink_rate
+                port = Port(f"{server.name}/gpu{gpu}/nvlink", rank, float(rate), float(rate), nvlink=True)
+                ends.append(_End(len(ends), port, rate, rate))
+            rank += 1
+    return tuple(ends)
+
+
+def ports_of(cluster: Cluster) -> tuple[Port, ...]:
+    """Every live NIC of every rank, named SERVER/NIC, and where GPUs are ranks SERVER/gpuN/nvlink, in cluster order."""
+    return tuple(end.port for end in _ends(cluster))
+
+
+_LINK_NAMES = {"spine": "spine link of rail", "pod": "uplink of pod"}
 
 
 class Routes:
-    """Routes made on demand: each rank's live NICs share every transfer in proportion to their rates.
+    """Routes made on demand, and the ports and links that their lanes point into.
 
-    The sender's NICs cut the transfer by their out rates, the receiver's by their in rates; each overlap of the
-    two cuts is a lane, so that k and l NICs meet in at most k + l - 1 lanes and all end together. On rails this is
-    done rail by rail, each rail in proportion to what it can carry between the two; only ranks that share no rail
-    use the spine.
+    Between servers each rank's live NICs share every transfer in proportion to their rates. The sender's NICs cut the
+    transfer by their out rates, the receiver's by their in rates; each overlap of the two cuts is a lane, so that k and
+    l NICs meet in at most k + l - 1 lanes and all end together. On rails this is done rail by rail, each rail in
+    proportion to what it can carry between the two; only ranks that share no rail use the spine. Between GPUs of one
+    server there is one lane, over their NVLink ports.
+
+    Attributes
+    ----------
+    ports, table, links : as in `Schedule` (`table` is its `routes`)
+    port_index : name of a port, such as "server0/nic3", -> its index
     """
 
     def __init__(self, cluster: Cluster) -> None:
-        self.ports = ports_of(cluster)
-        self._fabric = cluster.fabric
-        self._names = [rank.name for rank in cluster.ranks]
-        self._ports: list[list[_Port]] = []
-        index = 0
-        for rank in cluster.ranks:
-            mine = []
-            for i, nic in enumerate(rank.nics):
-                if nic.alive:
-                    mine.append(_Port(index, nic.rail if nic.rail is not None else i, nic))
-                    index += 1
-            self._ports.append(mine)
-        self._index: dict[tuple[int, int], int] = {}
+        ends = _ends(cluster)
+        self.ports = tuple(end.port for end in ends)
+        self.port_index = {port.name: i for i, port in enumerate(self.ports)}
+        self.links = tuple(
+            Link(f"{_LINK_NAMES[kind]} {which}, {way}", float(rate))
+            for (kind, which, way), rate in cluster.uplinks.items()
+        )
         self.table: list[Route] = []
+        self._link_index = {key: i for i, key in enumerate(cluster.uplinks)}
+        self._fabric = cluster.fabric
+        self._ranks = cluster.ranks
+        self._pods = [cluster.servers[rank.server].pod for rank in self._ranks]
+        self._ends: list[list[_End]] = [[] for _ in self._ranks]
+        for end in ends:
+            self._ends[end.port.rank].append(end)
+        self._index: dict[object, int] = {}
 
     def __call__(self, src: int, dst: int) -> int:
         """Index of the route from rank `src` to rank `dst`. Raises InfeasibleError when there is none."""
         index = self._index.get((src, dst))
-        if index is None:
-            index = self._index[src, dst] = len(self.table)
-            self.table.append(Route(src, dst, tuple(self._lanes(src, dst))))
-        return index
+        return self._add((src, dst), src, dst, self._shared_out(src, dst)) if index is None else index
 
-    def _lanes(self, src: int, dst: int) -> Iterator[Lane]:
-        leaving = [(p, p.nic.out_rate) for p in self._ports[src] if p.nic.out_rate]
-        entering = [(p, p.nic.in_rate) for p in self._ports[dst] if p.nic.in_rate]
-        for name, found in ((self._names[src], leaving), (self._names[dst], entering)):
-            if not found:
+    def pinned(self, src: int, dst: int, lanes: Sequence[tuple[int, int, Fraction]]) -> int:
+        """Index of the route whose lanes the caller chose: (port it leaves by, port it enters by, share), sum 1.
+
+        Raises InputError for shares that do not sum to 1, InfeasibleError for a lane that the fabric does not have.
+        """
+        key = (src, dst, tuple(lanes))
+        if key not in self._index:
+            self._check(src, dst, lanes)
+            return self._add(key, src, dst, lanes)
+        return self._index[key]
+
+    def by_rail(self, src: int, dst: int, out: int, into: int) -> int:
+        """Index of the route that leaves by the live NICs of rail `out` and enters by those of rail `into`.
+
+        Raises InfeasibleError where the fabric has no such route.
+        """
+        key = (src, dst, out, into)
+        if key in self._index:
+            return self._index[key]
+        leaving = [(end, end.out_rate) for end in self._ends[src] if end.out_rate and end.port.rail == out]
+        entering = [(end, end.in_rate) for end in self._ends[dst] if end.in_rate and end.port.rail == into]
+        if not leaving or not entering:
+            raise InfeasibleError(
+                "no such lane",
+                where=f"{self._ranks[src].name} to {self._ranks[dst].name}",
+                expected="live NICs on both rails",
+                got=f"rail {out} to rail {into}",
+            )
+        self._index[key] = self.pinned(src, dst, list(_overlay(leaving, entering, Fraction(1))))
+        return self._index[key]
+
+    def _add(self, key: object, src: int, dst: int, lanes: Sequence[tuple[int, int, Fraction]]) -> int:
+        self._index[key] = len(self.table)
+        made = tuple(Lane(out, into, share, self._crossed(out, into)) for out, into, share in lanes)
+        self.table.append(Route(src, dst, made))
+        return self._index[key]
+
+    def _crossed(self, out: int, into: int) -> tuple[int, ...]:
+        """The links between two ports: up from the pod, over the spine, and down again."""
+        a, b = self.ports[out], self.ports[into]
+        keys: list[tuple[str, object, str]] = []
+        if a.rail != b.rail:
+            keys = [("spine", a.rail, "out"), ("spine", b.rail, "in")]
+        pods = self._pods[a.rank], self._pods[b.rank]
+        if pods[0] != pods[1] and self._fabric.pod_oversubscription is not None:
+            keys = [("pod", pods[0], "out"), *keys, ("pod", pods[1], "in")]
+        return tuple(self._link_index[key] for key in keys)
+
+    def _check(self, src: int, dst: int, lanes: Sequence[tuple[int, int, Fraction]]) -> None:
+        where = f"{self._ranks[src].name} to {self._ranks[dst].name}"
+        if sum((share for _, _, share in lanes), Fraction(0)) != 1 or any(share <= 0 for _, _, share in lanes):
+            shares = [str(share) for _, _, share in lanes]
+            raise InputError("lanes that do not carry a transfer", where=where, expected="sum 1", got=str(shares))
+        for out, into, _ in lanes:
+            a, b = self.ports[out], self.ports[into]
+            nvlink = self._ranks[src].server == self._ranks[dst].server
+            joined = a.nvlink == b.nvlink == nvlink and (a.rail == b.rail or self._fabric.spine is not None)
+            if (a.rank, b.rank) != (src, dst) or not joined or not (a.out_rate and b.in_rate):
                 raise InfeasibleError(
-                    "no AllReduce is possible", where=name, expected="a live NIC each way", got="none"
+                    "no such lane",
+                    where=where,
+                    expected="NVLink ports inside a server, else live NICs of these ranks that a rail or a spine joins",
+                    got=f"{a.name} to {b.name}",
                 )
+
+    def _shared_out(self, src: int, dst: int) -> list[tuple[int, int, Fraction]]:
+        """The lanes between two ranks, over all that they have."""
+        if self._ranks[src].server == self._ranks[dst].server:
+            return [(self._nvlink(src), self._nvlink(dst), Fraction(1))]
+        leaving = [(end, end.out_rate) for end in self._ends[src] if end.out_rate and not end.port.nvlink]
+        entering = [(end, end.in_rate) for end in self._ends[dst] if end.in_rate and not end.port.nvlink]
+        for rank, found, way in ((src, leaving, "out"), (dst, entering, "in")):
+            if not found:
+                self._no_nic(rank, way)
         if not self._fabric.rails:
-            yield from _overlay(leaving, entering, Fraction(1))
-            return
+            return list(_overlay(leaving, entering, Fraction(1)))
         rails = {}
-        for rail in sorted({p.rail for p, _ in leaving} & {p.rail for p, _ in entering}):
-            out, into = [x for x in leaving if x[0].rail == rail], [x for x in entering if x[0].rail == rail]
+        common = {e.port.rail for e, _ in leaving} & {e.port.rail for e, _ in entering}
+        for rail in sorted(rail for rail in common if rail is not None):
+            out, into = [x for x in leaving if x[0].port.rail == rail], [x for x in entering if x[0].port.rail == rail]
             width = min(sum((rate for _, rate in side), Fraction(0)) for side in (out, into))
             rails[rail] = (width, out, into)
-        total = sum((width for width, _, _ in rails.values()), Fraction(0))
-        for width, out, into in rails.values():
-            yield from _overlay(out, into, width / total)
         if not rails:
             if self._fabric.spine is None:
                 raise InfeasibleError(
                     "no way between two ranks that a ring would make neighbours",
-                    where=f"{self._names[src]} to {self._names[dst]}",
+                    where=f"{self._ranks[src].name} to {self._ranks[dst].name}",
                     expected="a rail with a live NIC on both",
                     got="none, and no spine",
                     hint="The bound still holds; rings need a rail in common between neighbours.",
                 )
-            yield from _overlay(leaving, entering, Fraction(1))
+            return list(_overlay(leaving, entering, Fraction(1)))
+        total = sum((width for width, _, _ in rails.values()), Fraction(0))
+        return [lane for width, out, into in rails.values() for lane in _overlay(out, into, width / total)]
+
+    def _nvlink(self, rank: int) -> int:
+        found = next((end.index for end in self._ends[rank] if end.port.nvlink), None)
+        if found is None:
+            raise InfeasibleError(
+                "no NVLink rate",
+                where=self._ranks[rank].name,
+                expected="the rate of a GPU's NVLink port, since GPUs are the ranks",
+                got="none",
+                hint="Give nvlink: in the YAML (nvlink= in a preset), or take servers as ranks.",
+            )
+        return found
+
+    def _no_nic(self, rank: int, way: str) -> None:
+        name = self._ranks[rank].name
+        if any(end.port.nvlink for end in self._ends[rank]):
+            raise InfeasibleError(
+                "no way between servers from a GPU without a live NIC",
+                where=name,
+                expected=f"a live NIC beside it, {way}",
+                got="none",
+                hint="It reaches other servers through its neighbours: over NVLink, then by a NIC of theirs.",
+            )
+        raise InfeasibleError("no AllReduce is possible", where=name, expected="a live NIC each way", got="none")
 
 
 def _overlay(
-    leaving: list[tuple[_Port, Fraction]], entering: list[tuple[_Port, Fraction]], share: Fraction
-) -> Iterator[Lane]:
+    leaving: list[tuple[_End, Fraction]], entering: list[tuple[_End, Fraction]], share: Fraction
+) -> Iterator[tuple[int, int, Fraction]]:
     """Lanes that carry `share` of a transfer, cut on both sides in proportion to the rates."""
     outs, ins = _cumulative(leaving), _cumulative(entering)
     at, i, j = Fraction(0), 0, 0
     while at < 1:
         end = min(outs[i][1], ins[j][1])
-        yield Lane(outs[i][0], ins[j][0], (end - at) * share)
+        yield outs[i][0], ins[j][0], (end - at) * share
         at, i, j = end, i + (outs[i][1] == end), j + (ins[j][1] == end)
 
 
-def _cumulative(ports: list[tuple[_Port, Fraction]]) -> list[tuple[int, Fraction]]:
+def _cumulative(ends: list[tuple[_End, Fraction]]) -> list[tuple[int, Fraction]]:
     """(port, cumulative share) of the ports; the last share is exactly 1."""
-    total, done, cuts = sum((rate for _, rate in ports), Fraction(0)), Fraction(0), []
-    for port, rate in ports:
+    total, done, cuts = sum((rate for _, rate in ends), Fraction(0)), Fraction(0), []
+    for end, rate in ends:
         done += rate
-        cuts.append((port.index, done / total))
+        cuts.append((end.index, done / total))
     return cuts
 
 
-def crosses_shared_links(table: list[Route], cluster: Cluster) -> bool:
-    """Does any lane use a spine link or an oversubscribed pod's uplink?"""
-    fabric, ranks = cluster.fabric, cluster.ranks
-    rails = [nic.rail if nic.rail is not None else i for r in ranks for i, nic in enumerate(r.nics) if nic.alive]
-    for route in table:
-        a, b = (cluster.servers[ranks[r].server].pod for r in (route.src, route.dst))
-        if a != b and fabric.pod_oversubscription is not None:
-            return True
-        if fabric.rails and any(rails[lane.out] != rails[lane.into] for lane in route.lanes):
-            return True
-    return False
-
-
 def fluid_seconds(schedule: Schedule, cluster: Cluster) -> Fraction:
-    """Seconds that the busiest port, spine link or uplink needs for all its bytes: the schedule's time with perfect
-    overlap and no latency. `cluster` is the one that the schedule was lowered for.
+    """Seconds that the busiest port or link needs for all its bytes: the schedule's time with perfect overlap and no
+    latency. `cluster` is the one that the schedule was lowered for; it has the exact rates.
     """
-    fabric, ranks = cluster.fabric, cluster.ranks
-    ports = [
-        (r.index, nic, nic.rail if nic.rail is not None else i)
-        for r in ranks
-        for i, nic in enumerate(r.nics)
-        if nic.alive
-    ]
-    rates: dict[tuple[str, object, str], Fraction] = {}
-    load: dict[tuple[str, object, str], Fraction] = {}
-
-    def use(kind: str, which: object, way: str, rate: Fraction, nbytes: Fraction) -> None:
-        rates[kind, which, way] = rate
-        load[kind, which, way] = load.get((kind, which, way), Fraction(0)) + nbytes
-
     moved = np.bincount(schedule.route, schedule.length, len(schedule.routes))
-    for route, nbytes in zip(schedule.routes, moved.tolist(), strict=True):
-        pods = [cluster.servers[ranks[r].server].pod for r in (route.src, route.dst)]
-        for lane in route.lanes:
-            part = lane.share * round(nbytes)
-            ends = ((lane.out, "out", pods[0]), (lane.into, "in", pods[1]))
-            apart = fabric.rails and ports[lane.out][2] != ports[lane.into][2]
-            for port, way, pod in ends:
-                _, nic, rail = ports[port]
-                use("port", port, way, nic.out_rate if way == "out" else nic.in_rate, part)
-                if apart:
-                    use("spine", rail, way, cluster.uplinks["spine", rail, way], part)
-                if pods[0] != pods[1] and fabric.pod_oversubscription is not None:
-                    use("pod", pod, way, cluster.uplinks["pod", pod, way], part)
-    return max((load[key] / rates[key] for key in load), default=Fraction(0))
+    return busiest_seconds(schedule.routes, [Fraction(round(nbytes)) for nbytes in moved.tolist()], cluster)
+
+
+def busiest_seconds(routes: Sequence[Route], moved: Sequence[Fraction], cluster: Cluster) -> Fraction:
+    """Seconds that the busiest port or link of `cluster` needs when each of its `routes` carries `moved` bytes."""
+    ends, uplinks = _ends(cluster), tuple(cluster.uplinks.values())
+    work: dict[tuple[str, int], Fraction] = {}
+    for route, nbytes in zip(routes, moved, strict=True):
+        for lane in route.lanes if nbytes else ():
+            uses = [("out", lane.out, ends[lane.out].out_rate), ("in", lane.into, ends[lane.into].in_rate)]
+            uses += [("link", link, uplinks[link]) for link in lane.links]
+            for way, which, rate in uses:
+                work[way, which] = work.get((way, which), Fraction(0)) + lane.share * nbytes / rate
+    return max(work.values(), default=Fraction(0))

@@ -1,0 +1,137 @@
+"""How fast the simulator is, how much memory it takes, and how both grow. Writes docs/bench-simulator.md.
+
+Every case runs in a process of its own, so that its peak memory is its own. Exit status 1 when one takes over 60 s or
+4 GiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numba
+import numpy as np
+from rich.progress import track
+
+import optcc
+from optcc.cluster import Cluster, Fabric
+from optcc.faults import Fault
+from optcc.schedule import Schedule
+from optcc.schedule.nested import Ordering, lower
+from optcc.theory import nested_shares
+
+SIZE = 2**30
+NICS = 8
+LIMIT_S, LIMIT_MIB = 60, 4096
+KINDS = {
+    "": "one NIC dead, one fabric",
+    "pods": "one NIC dead, pods of 8 servers oversubscribed 2:1",
+    "dying": "one NIC dead, one more dies halfway",
+}
+
+
+def cases() -> Iterator[tuple[int, int, str]]:
+    """(servers, segments, kind)."""
+    for servers in (8, 16, 32, 64, 128):
+        yield servers, 64, ""
+    for segments in (4, 16):
+        yield 128, segments, ""
+    yield 64, 64, "pods"
+    yield 64, 64, "dying"
+
+
+def schedule_of(servers: int, segments: int, kind: str) -> Schedule:
+    """Nested rings of 1 GiB over servers of 8 NICs of 400 Gb/s, one of them dead."""
+    made = Cluster.uniform(servers=servers, nics=NICS, rate=Fraction(50_000_000_000))
+    if kind == "pods":
+        racks = tuple(replace(server, pod=str(i // 8)) for i, server in enumerate(made.servers))
+        made = Cluster(racks, fabric=Fabric(pod_oversubscription=Fraction(2)))
+    cluster = made.degrade("server0/nic0")
+    shares = nested_shares([rank.out_rate for rank in cluster.ranks])
+    orderings = (Ordering.LEAF_FIRST, Ordering.VIA_LEAF)
+    return lower(cluster, SIZE, shares, order=range(servers), segments=segments, orderings=orderings)
+
+
+def measure(servers: int, segments: int, kind: str) -> dict[str, float]:
+    """One case, in this process."""
+    optcc.simulate(schedule_of(4, 1, kind))  # compiles, or loads what is compiled
+    began = time.process_time()
+    schedule = schedule_of(servers, segments, kind)
+    lowered = time.process_time()
+    faults = [Fault("server1/nic0", SIZE / 50e9 / NICS)] if kind == "dying" else []
+    simulation = optcc.simulate(schedule, faults=faults)
+    done = time.process_time()
+    # What the event loop takes from its heap: a port is free, a stripe reaches a resource, a transfer has finished.
+    stripes = len(simulation.stripes.row)
+    events = 2 * stripes + len(simulation.crossings.stripe) + len(simulation.lost.stripe) + len(schedule)
+    return {
+        "transfers": len(schedule),
+        "stripes": stripes,
+        "events": events,
+        "lower_s": lowered - began,
+        "simulate_s": done - lowered,
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+def measure_apart(servers: int, segments: int, kind: str) -> dict[str, float]:
+    """One case, in a process of its own."""
+    command = [sys.executable, __file__, "--case", str(servers), str(segments), kind]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=900)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-simulator.md"))
+    parser.add_argument("--case", nargs=3, metavar=("SERVERS", "SEGMENTS", "KIND"), help="measure one, print JSON")
+    args = parser.parse_args()
+    if args.case:
+        servers, segments, kind = args.case
+        print(json.dumps(measure(int(servers), int(segments), kind)))
+        return 0
+    rows, slowest, largest = [], 0.0, 0.0
+    for servers, segments, kind in track(list(cases()), description="simulating"):
+        x = measure_apart(servers, segments, kind)
+        slowest, largest = max(slowest, x["lower_s"] + x["simulate_s"]), max(largest, x["peak_mib"])
+        counts = " | ".join(f"{x[name]:,.0f}" for name in ("transfers", "stripes", "events"))
+        speed = f"{x['events'] / x['simulate_s'] / 1e6:.1f}"
+        times = f"{x['lower_s']:.1f} | {x['simulate_s']:.1f} | {speed} | {x['peak_mib']:,.0f}"
+        rows.append(f"| {servers} | {segments} | {KINDS[kind]} | {counts} | {times} |")
+    text = [
+        "# The simulator's speed and memory",
+        "",
+        f"Made by `make bench-simulator`. Nested rings of 1 GiB per rank on servers of {NICS} NICs of 400 Gb/s, every",
+        "stripe simulated. Processor seconds of one run each; there is one thread, so that wall-clock time is the same",
+        "on an idle core. An event is a port that becomes free, a stripe that reaches a port or a link, or a transfer",
+        "that has finished. Peak memory is that of the whole process, which lowers the schedule and then simulates it.",
+        "",
+        "| servers | segments | cluster | transfers | stripes | events | lower s | simulate s | M events/s | MiB |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+        *rows,
+        "",
+        f"Limit for every case: {LIMIT_S} s for lowering and simulating, {LIMIT_MIB} MiB.",
+        "",
+        f"optcc {optcc.__version__}, numba {numba.__version__}, numpy {np.__version__}, "
+        f"Python {platform.python_version()}, {os.cpu_count()} CPUs.",
+        "",
+    ]
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    args.output.write_text("\n".join(text), encoding="utf-8")
+    print("\n".join(text))
+    return 0 if slowest <= LIMIT_S and largest <= LIMIT_MIB else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
