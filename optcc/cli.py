@@ -206,7 +206,9 @@ def plan(
 
 @main.command()
 @click.argument("plan_file", metavar="PLAN", type=click.Path(path_type=Path))
-@click.option("--algorithm", default="optcc", show_default=True, help="optcc, or ring: the same job by one ring.")
+@click.option(
+    "--algorithm", default="optcc", show_default=True, help="optcc, ring, balance, hot-repair, r2cc, optcc-published."
+)
 @_json
 def verify(plan_file: Path, algorithm: str, as_json: bool) -> None:
     """Replay a plan's schedule by contributor sets: every byte of every rank summed exactly once."""
@@ -234,27 +236,50 @@ def verify(plan_file: Path, algorithm: str, as_json: bool) -> None:
 
 @main.command()
 @click.argument("plan_file", metavar="PLAN", type=click.Path(path_type=Path))
-@click.option("--algorithm", default="optcc", show_default=True, help="optcc, or ring: the same job by one ring.")
+@click.option(
+    "--algorithm", default="optcc", show_default=True, help="optcc, ring, balance, hot-repair, r2cc, optcc-published."
+)
 @_alpha
 @_per_chunk
+@click.option(
+    "--fault",
+    multiple=True,
+    metavar="SERVER/NIC@TIME[=LEFT]",
+    help="From TIME on that NIC keeps the fraction LEFT of its rate (default 0: it dies). Repeatable.",
+)
+@click.option("--detect", default="1ms", show_default=True, metavar="TIME", help="From a death to the repair.")
 @click.option(
     "--timeline", type=click.Path(path_type=Path, dir_okay=False), help="Draw what each NIC did: FILE.svg or FILE.json."
 )
 @_json
-def simulate(plan_file: Path, algorithm: str, alpha: str, per_chunk: str, timeline: Path | None, as_json: bool) -> None:
-    """Run a plan in virtual time and hold it against its bound."""
+def simulate(
+    plan_file: Path,
+    algorithm: str,
+    alpha: str,
+    per_chunk: str,
+    fault: tuple[str, ...],
+    detect: str,
+    timeline: Path | None,
+    as_json: bool,
+) -> None:
+    """Run a plan in virtual time and hold it against its bound.
+
+    When a NIC dies, what it carried goes by another live NIC of its server once that is noticed.
+    """
     from optcc import report
+    from optcc.discover.failures import parse_fault
     from optcc.plan_files import load_plan
     from optcc.simulator import simulate as run_virtually
     from optcc.timeline import check_timeline, write_timeline
     from optcc.units import parse_seconds
 
     latency, cost = parse_seconds(alpha, where="--alpha"), parse_seconds(per_chunk, where="--per-chunk")
+    faults = [parse_fault(text, parse_seconds(detect, where="--detect")) for text in fault]
     check_timeline(timeline)
     made = load_plan(plan_file)
     chosen = made.baseline(algorithm)
-    simulation = run_virtually(chosen.schedule(), alpha=latency, per_chunk=cost)
-    value = report.simulation_json(made, algorithm, simulation.time_s)
+    simulation = run_virtually(chosen.schedule(), alpha=latency, per_chunk=cost, faults=faults)
+    value = report.simulation_json(made, algorithm, simulation)
     _emit(as_json, value, lambda: report.print_simulation(value))
     if timeline is not None:
         write_timeline(simulation, timeline, title=report.title(chosen), bound_s=float(made.bound.seconds))

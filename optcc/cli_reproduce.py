@@ -12,8 +12,8 @@ import click
 @click.command()
 @click.option("--quick", is_flag=True, help="A small grid, for a check that everything works: a few minutes.")
 @click.option(
-    "-o", "--output", default="evaluation/evaluation.md", show_default=True,
-    type=click.Path(path_type=Path, dir_okay=False), help="The page; its figures go beside it.",
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False),
+    help="The page; its figures go beside it (default: docs/evaluation.md, out/evaluation.md when quick).",
 )  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1, 1024), help="Processes on this machine (default: its cores).")
 @click.option("--mttf", default="2.7h", show_default=True, metavar="TIME", help="Between two NIC failures in the job.")
@@ -25,7 +25,7 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def reproduce(
     quick: bool,
-    output: Path,
+    output: Path | None,
     jobs: int | None,
     mttf: str,
     repair_time: str,
@@ -51,6 +51,7 @@ def reproduce(
     for option, value in seconds.items():
         if not value > 0:
             raise InputError("no time", where=option, expected="more than 0", got=times[option])
+    output = output or Path("out" if quick else "docs", "evaluation.md")
     job = Job(seconds["--mttf"], seconds["--repair-time"], seconds["--restart"], exposed)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)  # before the work, so that a bad place costs nothing

@@ -21,6 +21,7 @@ from optcc.units import format_rate, format_seconds, format_size
 if TYPE_CHECKING:
     from optcc.api import Run
     from optcc.doctor import Finding
+    from optcc.simulator import Simulation
     from optcc.theory.sensitivity import Repair
 
 
@@ -168,25 +169,36 @@ def print_plan(plan: Plan) -> None:
     _print(table)
 
 
-def simulation_json(plan: Plan, algorithm: str, time_s: float) -> dict[str, Any]:
-    """The JSON value of `optcc simulate`."""
+def simulation_json(plan: Plan, algorithm: str, simulation: Simulation) -> dict[str, Any]:
+    """The JSON value of `optcc simulate`. `ports` says how long each was busy, and idle by force or for good."""
+    from optcc.usage import usage_json
+
     bound_s = float(plan.bound.seconds)
     return {
         "algorithm": algorithm,
-        "time_s": time_s,
+        "time_s": simulation.time_s,
         "bound_s": bound_s,
-        "ratio": ratio_of(time_s, bound_s),
+        "ratio": ratio_of(simulation.time_s, bound_s),
+        "replayed_bytes": simulation.replayed,
+        "ports": usage_json(simulation),
         "simulated": True,
         "plan_id": plan.plan_id,
     }
 
 
 def print_simulation(value: dict[str, Any]) -> None:
-    """One line per figure of a simulation."""
+    """One line per figure of a simulation, and the port that is busiest."""
     table = _table()
     table.add_row(f"{value['algorithm']} (simulated)", Text(format_seconds(value["time_s"]), "bold"))
     table.add_row("bound", format_seconds(value["bound_s"]))
     table.add_row("simulated / bound", f"{value['ratio']:.4f}")
+    if value["ports"] and value["time_s"]:
+        port = max(value["ports"], key=lambda port: port["busy_s"])
+        shares = [percent(port[part] / value["time_s"]) for part in ("busy_s", "forced_idle_s", "idle_s")]
+        said = "{} busy, {} waiting for data, {} with nothing left to do".format(*shares)
+        table.add_row("busiest port", f"{port['name']} {port['way']}: {said}")
+    if value["replayed_bytes"]:
+        table.add_row("sent again", format_size(value["replayed_bytes"]))
     _print(table)
 
 

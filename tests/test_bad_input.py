@@ -325,6 +325,11 @@ BAD_INPUTS = [
         ["--algorithm", "optcc", "ring", "fastest"],
         _plan(),
     ),
+    bad("fault", ["simulate", "{dir}/plan.json", "--fault", "server1/nic0"], ["--fault", "@TIME"], _plan()),
+    bad("fault-nic", ["simulate", "{dir}/plan.json", "--fault", "x@1us"], ["--fault", "SERVER/NIC"], _plan()),
+    bad("fault-time", ["simulate", "{dir}/plan.json", "--fault", "server1/nic0@soon"], ["--fault", "soon"], _plan()),
+    bad("fault-left", ["simulate", "{dir}/plan.json", "--fault", "server1/nic0@1us=2"], ["--fault", "0 to 1"], _plan()),
+    bad("fault-port", ["simulate", "{dir}/plan.json", "--fault", "a/b@1us"], ["no such port", "a/b"], _plan()),
     # What only the command line's parser sees
     bad("command", ["bount", UNIFORM, "--size", "1GiB"], ["bount"]),
     bad("option", _bound(UNIFORM, "--failed", "server0/nic0"), ["--failed"]),

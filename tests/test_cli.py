@@ -206,3 +206,18 @@ def test_bad_input(tmp_path: Path, files: dict[str, str], args: list[str], fragm
     assert isinstance(result.exception, SystemExit)
     for fragment in fragments:
         assert fragment.replace("{dir}", str(tmp_path)) in result.stderr
+
+
+def test_a_nic_dies_while_a_plan_is_simulated(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    made = value("plan", PRESET, "--size", "64MiB", "-o", path)
+    whole = value("simulate", path)
+    assert whole["replayed_bytes"] == 0
+    half = f"{made['bound_s'] / 2 * 1e6:.3f}us"
+    hurt = value("simulate", path, "--fault", f"server1/nic0@{half}", "--detect", "10us")
+    slow = value("simulate", path, "--fault", f"server1/nic0@{half}=1/2")
+    assert hurt["replayed_bytes"] > 0
+    assert whole["time_s"] < slow["time_s"]
+    assert whole["time_s"] < hurt["time_s"]
+    for port in hurt["ports"]:
+        assert port["busy_s"] + port["forced_idle_s"] + port["idle_s"] == pytest.approx(hurt["time_s"])

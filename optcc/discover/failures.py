@@ -5,27 +5,32 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from optcc.cluster import Cluster
 from optcc.errors import InputError
+from optcc.units import parse_seconds
+
+if TYPE_CHECKING:
+    from optcc.faults import Fault
 
 # Plain decimals only: an exponent such as 1e999999999 would be expanded to its digits.
 _DECIMAL = re.compile(r"([0-9]{1,9}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(%?)")
 _RATIO = re.compile(r"([0-9]{1,18})/([0-9]{1,18})")
 
 
-def parse_fail(text: str) -> tuple[str, Fraction]:
+def parse_fail(text: str, option: str = "--fail") -> tuple[str, Fraction]:
     """``SERVER/NIC[=FRACTION_LEFT]`` to ("SERVER/NIC", fraction of its rate left); 0 when not given.
 
     The fraction is written 0.37, 37% or 3/8. Raises InputError for anything else, or outside 0 to 1.
     """
     nic, given, left = text.partition("=")
     if nic.count("/") != 1 or nic.startswith("/") or nic.endswith("/"):
-        raise InputError("not a NIC", where="--fail", expected="SERVER/NIC or SERVER/NIC=FRACTION_LEFT", got=text[:300])
+        raise InputError("not a NIC", where=option, expected="SERVER/NIC or SERVER/NIC=FRACTION_LEFT", got=text[:300])
     fraction = _fraction(left) if given else Fraction(0)
     if fraction is None or fraction > 1:
         expected = "0 to 1 of the rate, written 0.37, 37% or 3/8"
-        raise InputError("not a fraction left", where=f"--fail {nic[:300]}", expected=expected, got=left[:40])
+        raise InputError("not a fraction left", where=f"{option} {nic[:300]}", expected=expected, got=left[:40])
     return nic, fraction
 
 
@@ -47,3 +52,19 @@ def apply_failures(cluster: Cluster, texts: Iterable[str]) -> Cluster:
         seen.add(nic)
         cluster = cluster.degrade(nic, left)
     return cluster
+
+
+def parse_fault(text: str, detect_s: Fraction) -> Fault:
+    """``SERVER/NIC@TIME[=FRACTION_LEFT]``: what happens to a NIC while a collective runs.
+
+    Raises InputError for anything else.
+    """
+    head, given, left = text.partition("=")
+    nic, at, time = head.rpartition("@")
+    if not at:
+        expected = "SERVER/NIC@TIME or SERVER/NIC@TIME=FRACTION_LEFT, such as server1/nic0@0.4ms"
+        raise InputError("not a fault", where="--fault", expected=expected, got=text[:300])
+    _, fraction = parse_fail(f"{nic}={left}" if given else nic, "--fault")
+    from optcc.faults import Fault  # loads compiled code, which other commands do without
+
+    return Fault(nic, parse_seconds(time, where="--fault"), fraction, detect_s)
