@@ -82,6 +82,13 @@ _per_chunk = click.option(
     metavar="TIME",
     help="What a port spends on each chunk beside its bytes.",
 )
+_algorithm = click.option(
+    "--algorithm",
+    default="optcc",
+    show_default=True,
+    metavar="NAME",
+    help="optcc, or the same job by ring, balance, hot-repair, r2cc or optcc-published.",
+)
 _family = click.option("--family", metavar="NAME", help="The family of schedules (default: the fastest here).")
 _segments = click.option("--segments", type=int, metavar="K", help="Pipeline depth (default: chosen by size).")
 
@@ -206,9 +213,7 @@ def plan(
 
 @main.command()
 @click.argument("plan_file", metavar="PLAN", type=click.Path(path_type=Path))
-@click.option(
-    "--algorithm", default="optcc", show_default=True, help="optcc, ring, balance, hot-repair, r2cc, optcc-published."
-)
+@_algorithm
 @_json
 def verify(plan_file: Path, algorithm: str, as_json: bool) -> None:
     """Replay a plan's schedule by contributor sets: every byte of every rank summed exactly once."""
@@ -236,9 +241,7 @@ def verify(plan_file: Path, algorithm: str, as_json: bool) -> None:
 
 @main.command()
 @click.argument("plan_file", metavar="PLAN", type=click.Path(path_type=Path))
-@click.option(
-    "--algorithm", default="optcc", show_default=True, help="optcc, ring, balance, hot-repair, r2cc, optcc-published."
-)
+@_algorithm
 @_alpha
 @_per_chunk
 @click.option(

@@ -1,0 +1,167 @@
+"""Complementary trees lowered to transfers: latency that grows with the logarithm of the ranks.
+
+The data is cut into `segments`, each into one section per tree. A section is summed up its tree into the root and the
+result comes down the same tree; sums of later sections overlap with results of earlier ones. The trees are those of
+`tree_shapes`: a rank has its children in few of them, and ranks that are too slow have none and send and receive every
+byte once. Two trees of two children are double binary trees; as many trees as ranks, of as many children, exchange
+directly.
+
+What goes first is a matter of time: section j of tree t would, were nothing else on the way, start its ways at
+(j trees + t) pace ticks, and every transfer is as urgent as its time in that plan, leaves as late as they can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from optcc.cluster import Cluster
+from optcc.errors import InfeasibleError
+from optcc.schedule.assemble import Row, assemble, even_cuts
+from optcc.schedule.columns import Schedule, Stage
+from optcc.schedule.recipe import Recipe, demand, demand_segments
+from optcc.schedule.routes import Routes
+from optcc.schedule.tree_shapes import TICKS, Tree, complementary, critical_leaves, spare_degrees
+
+MOST_TREES = 4096
+MOST_REACH = 64 * TICKS
+"""Latency beyond so many sections changes no tree."""
+
+
+def tree_rates(cluster: Cluster) -> list[Fraction]:
+    """What trees may load each rank with both ways, bytes per second. Raises InfeasibleError where that is nothing."""
+    rates = [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
+    if len(rates) > 1 and not min(rates):
+        name = cluster.ranks[rates.index(Fraction(0))].name
+        raise InfeasibleError("no way for trees", where=name, expected="a live NIC each way", got="none")
+    return rates
+
+
+def pace(trees: Sequence[Tree], rates: Sequence[Fraction], segments: int) -> int:
+    """Ticks by which each section's plan is later than the one before.
+
+    Small: sums run ahead of results, and ports are never short of work. A slow leaf that has no time to lose wants its
+    first results early, so sections go more in turn. One segment of trees one hop high is in step as it is. Chosen by
+    simulation; any pace is correct.
+    """
+    if segments == 1 and all(parent in (-1, tree.parent.index(-1)) for tree in trees for parent in tree.parent):
+        return 1
+    return TICKS if critical_leaves(rates, len(trees)) else TICKS // 2
+
+
+def _section(rows: list[Row], section: int, tree: Tree, start: int, height: int, way: Routes) -> None:
+    """Append one tree's section: up into the root in falling order of `when`, down in rising order."""
+    root = tree.parent.index(-1)
+    down = sorted((rank for rank in range(len(tree.parent)) if rank != root), key=lambda rank: tree.when[rank])
+    sums: dict[int, tuple[int, ...]] = {}  # rank -> the rows that bring it its children's sums
+    for rank in reversed(down):
+        parent, hop = tree.parent[rank], start + height - tree.when[rank]
+        rows.append(Row(section, way(rank, parent), hop, True, Stage.REDUCE_SCATTER, sums.get(rank, ())))
+        sums[parent] = (*sums.get(parent, ()), len(rows) - 1)
+    result = {root: sums.get(root, ())}
+    for rank in down:
+        parent, hop = tree.parent[rank], start + height + tree.when[rank]
+        rows.append(Row(section, way(parent, rank), hop, False, Stage.ALLGATHER, result[parent]))
+        result[rank] = (len(rows) - 1,)
+
+
+def lower(cluster: Cluster, nbytes: int, *, fan: int, trees: int, segments: int, reach: int) -> Schedule:
+    """Lower complementary trees on `cluster` to a Schedule; the parameters are those of `ComplementaryTrees`."""
+    way, rows, step = Routes(cluster), list[Row](), 1
+    if len(cluster.ranks) > 1:
+        rates = tree_rates(cluster)
+        found = complementary(rates, fan, trees, reach)
+        height, step = max(max(tree.when) for tree in found), pace(found, rates, segments)
+        for section, tree in enumerate(found):
+            _section(rows, section, tree, section * step, height, way)
+    cuts = even_cuts(0, nbytes, segments)
+    bounds = np.stack([even_cuts(int(cuts[g]), int(cuts[g + 1]), trees) for g in range(segments)])
+    blocks = [(rows, np.arange(segments, dtype=np.int64), bounds)] if rows else []
+    return assemble(cluster, nbytes, way, blocks, period=trees * step)
+
+
+@dataclass(frozen=True)
+class ComplementaryTrees(Recipe):
+    """Complementary trees: the parameters of `lower`.
+
+    Attributes
+    ----------
+    fan : about how many children a rank has in the trees in which it has any
+    trees : how many trees share the data equally
+    segments : pipeline depth
+    reach : latency of a hop, in 1/64 of the time that the fastest rank takes to send a section; it shapes the trees
+    """
+
+    family: ClassVar[str] = "trees"
+    fan: int
+    trees: int
+    segments: int
+    reach: int = 0
+
+    @classmethod
+    def fitted(
+        cls,
+        cluster: Cluster,
+        nbytes: int,
+        *,
+        fan: int,
+        trees: int,
+        segments: int,
+        alpha: Fraction = Fraction(0),
+        per_chunk: Fraction = Fraction(0),
+    ) -> Self:
+        """The recipe whose trees suit messages of this size: `alpha` seconds a hop, `per_chunk` seconds a section."""
+        section_s = Fraction(nbytes, trees * segments) / max(max(tree_rates(cluster)), Fraction(1)) + per_chunk
+        reach = round(TICKS * Fraction(alpha) / section_s) if section_s else MOST_REACH
+        return cls(fan, trees, segments, min(reach, MOST_REACH) if alpha else 0)
+
+    def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
+        """See the module."""
+        return lower(cluster, nbytes, fan=self.fan, trees=self.trees, segments=self.segments, reach=self.reach)
+
+    def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
+        """On one non-blocking fabric from the degrees, exactly; elsewhere from the bytes of the lowered schedule.
+
+        Proof id double-trees.
+        """
+        if not cluster.fabric.flat or cluster.gpu_ranks:
+            return super().fluid_s(cluster, nbytes)
+        rates = tree_rates(cluster)
+        if len(rates) == 1:
+            return Fraction(0)
+        spare = spare_degrees(rates, self.trees)
+        return max(Fraction(self.trees + s, self.trees) / rate for s, rate in zip(spare, rates, strict=True)) * nbytes
+
+    def check(self, cluster: Cluster) -> None:
+        """Raise InputError unless the parameters are in range; they fit every cluster."""
+        demand_segments(self.segments)
+        for name, value, low, high in (
+            ("fan", self.fan, 1, MOST_TREES),
+            ("trees", self.trees, 1, MOST_TREES),
+            ("reach", self.reach, 0, MOST_REACH),
+        ):
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            demand(whole and low <= value <= high, name, f"{low} to {high}", value)
+
+    def content(self) -> dict[str, Any]:
+        """Every field as JSON values."""
+        return {"fan": self.fan, "trees": self.trees, "segments": self.segments, "reach": self.reach}
+
+    @classmethod
+    def read(cls, raw: dict[str, Any]) -> Self:
+        """The recipe of `content`."""
+        return cls(fan=raw["fan"], trees=raw["trees"], segments=raw["segments"], reach=raw["reach"])
+
+    def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
+        """How many trees, who has children in none, and the pipeline."""
+        lines = [("trees", f"{self.trees}, equal shares, about {self.fan} children at a rank that has any")]
+        spare = spare_degrees(tree_rates(cluster), self.trees)
+        leaves = [rank.name for rank, s in zip(cluster.ranks, spare, strict=True) if not s]
+        if leaves:
+            more = f" and {len(leaves) - 4} more" if len(leaves) > 4 else ""
+            lines.append(("leaves in all", ", ".join(leaves[:4]) + more))
+        return [*lines, ("segments", f"{self.segments}, sums and results overlapped")]
