@@ -54,10 +54,17 @@ def cluster_of(case: Case) -> Cluster:
     return cluster
 
 
+def offered(case: Case) -> list[planner.Ladder]:
+    """The planner's families, those that take long to find left out."""
+    bound = optcc.lower_bound(cluster_of(case), case.nbytes)
+    found = planner.ladders(cluster_of(case), bound, alpha=ALPHA, per_chunk=PER_CHUNK)
+    return [ladder for ladder in found if not ladder.costly]
+
+
 def by_hand(case: Case) -> list[tuple[float, str]]:
     """(simulated seconds, family and segments) of everything on the grid of families and depths."""
     cluster, found = cluster_of(case), []
-    for ladder in planner.ladders(cluster, optcc.lower_bound(cluster, case.nbytes)):
+    for ladder in offered(case):
         for depth in DEPTHS:
             try:
                 schedule = ladder.make(depth).lower(cluster, case.nbytes)

@@ -2,7 +2,8 @@
 
 A model per family would have to be right about fill, latency and chunk costs of every family on every cluster; the
 simulator already is. A *ladder* is one family with its number of segments left open. Its times fall and then rise with
-the segments, so a ladder is climbed by doubling until two steps in a row are slower, then tried between the two best.
+the segments, so from a first guess a ladder is climbed by doubling, up and down, until it gets slower, and then tried
+between the best three.
 """
 
 from __future__ import annotations
@@ -10,51 +11,130 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache, partial
 from itertools import pairwise
 
 from optcc.bound import Bound
 from optcc.cluster import Cluster, Nic
-from optcc.errors import InfeasibleError, InputError
+from optcc.errors import InputError
 from optcc.plans import DEFAULT_SEGMENTS, MIN_CHUNK, nested_rings
+from optcc.schedule.inside import InsideServers
+from optcc.schedule.inside_parts import inside_servers
+from optcc.schedule.nested import NestedRings
+from optcc.schedule.packed import PackedTrees
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe
+from optcc.schedule.trees import ComplementaryTrees
 from optcc.simulator import simulate
 
 MAX_STRIPES = 1_000_000
 """Longest simulation that is tried, about a second: pipelines that deep pay for chunks."""
-LARGE = 32
+LARGE = 16
 """Above so many ranks a server's NICs are simulated as one, which is eight times less work for eight NICs."""
+MIN_GPU_CHUNK = 256 * 1024
+"""Of 1024 GPUs, 1 GiB is then 4 segments deep and 3 million transfers; every further segment is as many again."""
+SHAPES = 2
+"""Shapes of trees that are tried."""
+NEAR = Fraction(51, 50)
+"""Costly families are not tried where the fluid time of another is within 2 % of the bound."""
+
+SAME = Fraction(1, 10**6)
+"""The exact program's certificates have this gap: closer to the bound than that is as good as on it."""
 
 
 @dataclass(frozen=True)
 class Ladder:
     """One family on one cluster: `make(segments)` is its recipe; `name` says which, for people.
 
+    guess : segments to begin with, where a formula knows about how many are best
     by_rate : transfers are striped over NICs by their rates, so that a server's NICs may be simulated as one
+    costly : finding the recipe may take long
     """
 
     name: str
     make: Callable[[int], Recipe]
+    guess: int | None = None
     by_rate: bool = True
+    costly: bool = False
 
 
-def ladders(cluster: Cluster, bound: Bound) -> list[Ladder]:
-    """The families that `cluster` may want, the default one first. Lowering may still find that one has no ways."""
+def ladders(
+    cluster: Cluster, bound: Bound, *, alpha: Fraction = Fraction(0), per_chunk: Fraction = Fraction(0)
+) -> list[Ladder]:
+    """The families that `cluster` may want, the default one first. Making a recipe may find that there is none."""
+    if cluster.gpu_ranks:
+        return [_inside(cluster), _packed(cluster)]
+    offered = [_nested(cluster)]
+    if cluster.fabric.flat:
+        offered += _trees(cluster, bound.nbytes, alpha, per_chunk)
+    return [*offered, _packed(cluster)]
+
+
+def _nested(cluster: Cluster) -> Ladder:
     from optcc.theory import nested_shares
 
-    shares = nested_shares([min(rank.out_rate, rank.in_rate) for rank in cluster.ranks])
-    return [Ladder("nested-rings", lambda segments: nested_rings(cluster, shares, segments))]
+    @cache
+    def shares() -> dict[int, Fraction]:
+        return nested_shares([min(rank.out_rate, rank.in_rate) for rank in cluster.ranks])
+
+    return Ladder(NestedRings.family, lambda segments: nested_rings(cluster, shares(), segments))
 
 
-def default_segments(nbytes: int, ranks: int) -> int:
-    """64 (the pipeline's fill costs about 1/64), fewer when sections would fall under 16 KiB."""
-    return max(1, min(DEFAULT_SEGMENTS, nbytes // (MIN_CHUNK * ranks)))
+def _trees(cluster: Cluster, nbytes: int, alpha: Fraction, per_chunk: Fraction) -> Iterator[Ladder]:
+    """The shapes of trees that the closed form puts first; it tells shapes apart better than depths."""
+    from optcc.theory.trees import best_segments, seconds, shapes
+
+    rates = [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
+    found: list[tuple[Fraction, int, Ladder]] = []
+    for fan, trees in shapes(rates) if min(rates) else ():
+        fitted = partial(
+            ComplementaryTrees.fitted, cluster, nbytes, fan=fan, trees=trees, alpha=alpha, per_chunk=per_chunk
+        )
+        best = best_segments(cluster, nbytes, fan=fan, trees=trees, alpha=alpha, per_chunk=per_chunk)
+        time_s = seconds(best, cluster, nbytes, alpha=alpha, per_chunk=per_chunk)
+        found.append((time_s, len(found), Ladder(ComplementaryTrees.family, _by_segments(fitted), best.segments)))
+    return (ladder for _, _, ladder in sorted(found)[:SHAPES])
+
+
+def _by_segments(make: Callable[..., Recipe]) -> Callable[[int], Recipe]:
+    return lambda segments: make(segments=segments)
+
+
+def _inside(cluster: Cluster) -> Ladder:
+    from optcc.theory.inside import InsideSplit, inside_split
+
+    @cache
+    def split() -> InsideSplit:
+        return inside_split(cluster)
+
+    def make(segments: int) -> Recipe:
+        return inside_servers(cluster, split().parts, segments, seconds_per_byte=split().seconds_per_byte)
+
+    return Ladder(InsideServers.family, make)
+
+
+def _packed(cluster: Cluster) -> Ladder:
+    from optcc.theory.packing import Packing, pack_trees
+
+    @cache
+    def packing() -> Packing:
+        return pack_trees(cluster)
+
+    def make(segments: int) -> Recipe:
+        return PackedTrees(packing().trees, segments)
+
+    return Ladder(PackedTrees.family, make, by_rate=False, costly=True)
+
+
+def default_segments(nbytes: int, ranks: int, *, gpus: bool = False) -> int:
+    """64 (the pipeline's fill costs about 1/64), fewer when sections would fall under 16 KiB (256 KiB between GPUs)."""
+    return max(1, min(DEFAULT_SEGMENTS, nbytes // ((MIN_GPU_CHUNK if gpus else MIN_CHUNK) * ranks)))
 
 
 @dataclass(frozen=True)
 class Candidate:
     """A recipe that was tried, and its simulated time (of merged NICs above `LARGE` ranks)."""
 
-    ladder: str
+    ladder: Ladder
     recipe: Recipe
     time_s: float
 
@@ -67,59 +147,65 @@ def merged_nics(cluster: Cluster) -> Cluster:
     return replace(cluster, servers=servers, pristine=None)
 
 
-def climb(
-    ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per_chunk: Fraction
-) -> Iterator[Candidate]:
-    """Try a ladder's numbers of segments. Raises InfeasibleError where the family has no way between some ranks."""
-    on = (
-        merged_nics(cluster)
-        if cluster.fabric.flat and len(cluster.ranks) > LARGE and not cluster.gpu_ranks
-        else cluster
-    )
+def climb(ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per_chunk: Fraction) -> list[Candidate]:
+    """Try a ladder's numbers of segments. Raises InputError where the family has no recipe for the cluster."""
+    merge = ladder.by_rate and cluster.fabric.flat and not cluster.gpu_ranks and len(cluster.ranks) > LARGE
+    on = merged_nics(cluster) if merge else cluster
     tried: dict[int, Candidate] = {}
 
-    def attempt(segments: int) -> Candidate | None:
+    def attempt(segments: int) -> float:
+        """Its time; infinite when it is not worth a try."""
         recipe = ladder.make(segments)
         schedule = recipe.lower(on, nbytes)
         lanes = max((len(route.lanes) for route in schedule.routes), default=1)
         if tried and len(schedule) * lanes > MAX_STRIPES:
-            return None
+            return float("inf")
         time_s = simulate(schedule, alpha=alpha, per_chunk=per_chunk).time_s
-        tried[segments] = Candidate(ladder.name, recipe, time_s)
-        return tried[segments]
+        tried[segments] = Candidate(ladder, recipe, time_s)
+        return time_s
 
-    segments, best, worse = 1, float("inf"), 0
     most = max(1, min(MAX_SEGMENTS, nbytes // (MIN_CHUNK * len(cluster.ranks))))
-    while segments <= most and worse < 2:
-        found = attempt(segments)
-        if found is None:
-            break
-        yield found
-        worse = 0 if found.time_s < best else worse + 1
-        best, segments = min(best, found.time_s), segments * 2
+    # Without a formula times may rise once before they fall: one segment fills no pipeline.
+    guess, patience = min(ladder.guess or 1, most), 1 if ladder.guess else 2
+    start = attempt(guess)
+    for up in (True, False):
+        segments, best, worse = guess, start, 0
+        while worse < patience:
+            segments = min(2 * segments, most) if up else segments // 2
+            if not segments or segments in tried:
+                break
+            time_s = attempt(segments)
+            worse = 0 if time_s < best else worse + 1
+            best = min(best, time_s)
     top = min(tried, key=lambda k: tried[k].time_s)
     for low, high in pairwise(sorted({max(1, top // 2), top, min(2 * top, most)})):
-        between = (low + high) // 2
-        if between not in tried and (found := attempt(between)):
-            yield found
+        if (low + high) // 2 not in tried:
+            attempt((low + high) // 2)
+    return list(tried.values())
 
 
 def candidates(
-    ladders: list[Ladder], cluster: Cluster, nbytes: int, *, alpha: Fraction, per_chunk: Fraction
+    offered: list[Ladder], cluster: Cluster, bound: Bound, *, alpha: Fraction, per_chunk: Fraction
 ) -> list[Candidate]:
     """Everything that was tried, the fastest first; ties go to the earlier ladder.
 
-    Raises InfeasibleError when no family has a schedule here.
+    Raises InputError when no family has a schedule here.
     """
     found: list[Candidate] = []
-    refused: InfeasibleError | None = None
-    for ladder in ladders:
+    refused: InputError | None = None
+    near = False
+    for ladder in offered:
+        if ladder.costly and near:
+            continue
         try:
-            found += climb(ladder, cluster, nbytes, alpha=alpha, per_chunk=per_chunk)
-        except InfeasibleError as error:
+            tried = climb(ladder, cluster, bound.nbytes, alpha=alpha, per_chunk=per_chunk)
+        except InputError as error:
             refused = refused or error
-    if not found and refused:
-        raise refused
+            continue
+        near = near or tried[0].recipe.fluid_s(cluster, bound.nbytes) <= NEAR * bound.seconds
+        found += tried
+    if not found:
+        raise refused or InputError("no family has a schedule", where="cluster", expected="one that has")
     return sorted(found, key=lambda candidate: candidate.time_s)
 
 
@@ -132,31 +218,31 @@ def choose(
     alpha: Fraction = Fraction(0),
     per_chunk: Fraction = Fraction(0),
 ) -> Recipe:
-    """The recipe for an AllReduce of `bound.nbytes` bytes. Raises InputError or InfeasibleError where there is none.
+    """The recipe for an AllReduce of `bound.nbytes` bytes. Raises InputError where there is none.
 
     Without latency and chunk costs deeper is never slower, and the family with the least fluid time wins.
     """
-    offered = ladders(cluster, bound)
+    offered = ladders(cluster, bound, alpha=alpha, per_chunk=per_chunk)
     if family is not None:
+        names = ", ".join(dict.fromkeys(ladder.name for ladder in offered))
         offered = [ladder for ladder in offered if ladder.name == family]
         if not offered:
-            names = ", ".join(dict.fromkeys(ladder.name for ladder in ladders(cluster, bound)))
             raise InputError("no such family here", where="--family", expected=f"one of {names}", got=family)
     if segments is None and (alpha or per_chunk) and len(cluster.ranks) > 1 and bound.nbytes:
-        return candidates(offered, cluster, bound.nbytes, alpha=alpha, per_chunk=per_chunk)[0].recipe
-    depth = segments or default_segments(bound.nbytes, len(cluster.ranks))
+        return candidates(offered, cluster, bound, alpha=alpha, per_chunk=per_chunk)[0].recipe
+    depth = segments or default_segments(bound.nbytes, len(cluster.ranks), gpus=cluster.gpu_ranks)
     best: tuple[Fraction, Recipe] | None = None
-    refused: InfeasibleError | None = None
+    refused: InputError | None = None
     for ladder in offered:
-        recipe = ladder.make(depth)
         try:
+            recipe = ladder.make(depth)
             fluid_s = recipe.fluid_s(cluster, bound.nbytes)
-        except InfeasibleError as error:
+        except InputError as error:
             refused = refused or error
             continue
         if best is None or fluid_s < best[0]:
             best = (fluid_s, recipe)
-        if best[0] <= bound.seconds:
+        if best[0] <= (1 + SAME) * bound.seconds:
             break
     if best is None:
         raise refused or InputError("no family has a schedule", where="cluster", expected="one that has")

@@ -72,7 +72,7 @@ class Cell:
         make = BASELINES["balance" if self.scheme == FAULT_FREE else self.scheme]
         ladder = Ladder(self.scheme, lambda segments: make(cluster, segments), by_rate=self.scheme == FAULT_FREE)
         try:
-            best = candidates([ladder], cluster, self.nbytes, alpha=ALPHA, per_chunk=PER_CHUNK)[0]
+            best = candidates([ladder], cluster, bound, alpha=ALPHA, per_chunk=PER_CHUNK)[0]
         except InputError as error:
             return Outcome(float("nan"), *bounds, refused=str(error))
         return Outcome(best.time_s, *bounds, best.recipe.family, best.recipe.segments)
