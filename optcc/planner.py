@@ -106,10 +106,7 @@ def _inside(cluster: Cluster) -> Ladder:
     def split() -> InsideSplit:
         return inside_split(cluster)
 
-    def make(segments: int) -> Recipe:
-        return inside_servers(cluster, split().parts, segments, seconds_per_byte=split().seconds_per_byte)
-
-    return Ladder(InsideServers.family, make)
+    return Ladder(InsideServers.family, lambda segments: inside_servers(cluster, split().parts, segments))
 
 
 def _packed(cluster: Cluster) -> Ladder:

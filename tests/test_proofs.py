@@ -90,7 +90,7 @@ def test_a_wrong_ledger_is_noticed(old: str, new: str, complaint: str) -> None:
 
 
 def test_a_page_that_is_empty_or_stray_is_noticed(tmp_path: Path) -> None:
-    for part in ("proofs", "tests"):
+    for part in ("proofs", "tests", "docs"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
     assert ledger.problems(LEDGER, tmp_path) == []
     (tmp_path / "proofs/written/cut.md").write_text("# cut\n\nSee [there](nowhere.md).\n")

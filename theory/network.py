@@ -71,6 +71,7 @@ class Network:
 
     servers_of, slots_of : int64, how many servers (slots) each server (slot) type stands for
     way_orbit : int64 (ways,), the orbit that a way belongs to
+    way_groups : int64 (ways, 2), which of the `groups` at either end it joins; (0, 0) over NVLink
     use : int64 sparse (resources, ways), load on one such resource when every pair of the orbit sends one unit this way
     """
 
@@ -79,6 +80,7 @@ class Network:
     slots_of: NDArray[np.int64]
     orbits: tuple[Orbit, ...]
     way_orbit: NDArray[np.int64]
+    way_groups: NDArray[np.int64]
     resources: tuple[Resource, ...]
     use: csr_array
     reverse: NDArray[np.int64] | None

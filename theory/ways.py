@@ -76,6 +76,7 @@ class _Ways:
             slots_of=self.slots_of,
             orbits=tuple(orbits),
             way_orbit=np.array(self.way_orbit, np.int64),
+            way_groups=np.array([key[-2:] for key in self.way_key], np.int64).reshape(-1, 2),  # in order of the ways
             resources=tuple(self.resources),
             use=use,
             reverse=self._reverse(),

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from optcc.schedule.inside import InsideServers
 from optcc.schedule.nested import NestedRings
 from optcc.schedule.optcc_paper import OptccPaper
+from optcc.schedule.packed import PackedTrees
 from optcc.schedule.r2cc import R2cc
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.ring import Ring
+from optcc.schedule.trees import ComplementaryTrees
 
-FAMILIES: dict[str, type[Recipe]] = {recipe.family: recipe for recipe in (NestedRings, Ring, R2cc, OptccPaper)}
+FAMILIES: dict[str, type[Recipe]] = {
+    recipe.family: recipe
+    for recipe in (NestedRings, ComplementaryTrees, PackedTrees, InsideServers, Ring, R2cc, OptccPaper)
+}

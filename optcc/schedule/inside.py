@@ -1,0 +1,233 @@
+"""Inside servers: GPUs as ranks. A schedule between servers runs between their GPUs' NICs, and NVLink does the rest.
+
+Every server sums each piece of the buffer in one of its GPUs over NVLink, takes part in a schedule between servers with
+it, and hands the result out over NVLink, all of it at once for different pieces. Which GPU sums a piece (it *gathers*)
+and whose NIC takes it to other servers (that GPU *carries*) are two questions:
+
+* gathering shared out evenly loads every NVLink port by 2(G-1)/G of the buffer, the least there is;
+* carrying in proportion to live NIC rates loads all NICs of a server alike.
+
+So each GPU carries what it gathers as far as its NIC goes, and what a dead or slow NIC leaves goes by the neighbours'
+NICs (NCCL calls that PXN) without making an NVLink port busier (proof id inside-servers). GPUs of equal place gather
+the same bytes on every server, so that a channel stays on its rail. Where NVLink is the limit, part of the buffer goes
+between teams of fewer GPUs. `optcc.theory.inside` finds the parts, `optcc.schedule.inside_parts` makes bundles of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cache
+from typing import Any, ClassVar, Self
+
+from optcc.cluster import Cluster
+from optcc.errors import InfeasibleError
+from optcc.schedule.assemble import granule
+from optcc.schedule.columns import GRANULE, Schedule
+from optcc.schedule.inside_channels import Site, channels
+from optcc.schedule.inside_crews import Shares, crews, usable, view
+from optcc.schedule.inside_join import Placed, join
+from optcc.schedule.inside_rows import Rows, channel_rows
+from optcc.schedule.inside_spans import Network, network_of
+from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, exact
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A part of the buffer, and how it goes.
+
+    share : of the buffer
+    teams : into how many crews each server is divided
+    gather, carry : for each crew the shares of its GPUs
+    inner : what runs between the crews, on `view` of them
+    hand_on : a GPU carries what the one before it gathers: a hop more, but far fewer dependencies in large schedules
+    straight : between servers only GPUs of equal place meet, so that no byte leaves its rail. A crew in which that GPU
+        does not carry is a guest of the others: its neighbours' NICs reach theirs, which pass on what they get with
+        what they have themselves. It can be a leaf of nested rings, not part of a ring
+    """
+
+    share: Fraction
+    teams: int
+    gather: Shares
+    carry: Shares
+    inner: Recipe
+    hand_on: bool = False
+    straight: bool = False
+
+    @property
+    def guests(self) -> tuple[int, ...]:
+        """Crews that do not carry where all that can do."""
+        usual = Counter(self.carry).most_common(1)[0][0]
+        return tuple(i for i, row in enumerate(self.carry) if row != usual) if self.straight else ()
+
+
+@dataclass(frozen=True)
+class InsideServers(Recipe):
+    """Bundles side by side in the buffer, all at once in time.
+
+    chunks : into how many parts at least a channel is cut on its way over NVLink
+    """
+
+    family: ClassVar[str] = "inside-servers"
+    bundles: tuple[Bundle, ...]
+    chunks: int
+    segments: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "segments", max((bundle.inner.segments for bundle in self.bundles), default=1))
+
+    def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
+        """See the module. Raises InfeasibleError where the fabric does not join two GPUs that would have to meet."""
+        done, parts = Fraction(0), list[Placed]()
+
+        @cache  # channels of one shape are lowered once
+        def network(inner: Recipe, between: Cluster, size: int, guests: tuple[int, ...]) -> Network:
+            return network_of(inner.lower(between, size), self.chunks, guests)
+
+        @cache
+        def rows(
+            inner: Recipe, between: Cluster, size: int, sites: tuple[Site, ...], guests: tuple[int, ...], straight: bool
+        ) -> Rows:
+            return channel_rows(network(inner, between, size, guests), sites, straight=straight)
+
+        for bundle in self.bundles:
+            start, done = granule(done * nbytes, nbytes), done + bundle.share
+            whole = (nbytes if done == 1 else granule(done * nbytes, nbytes)) - start
+            own = crews(cluster, bundle.teams)
+            between = view(cluster, own, bundle.carry)
+            for channel in channels(bundle.gather, bundle.carry, hand_on=bundle.hand_on):
+                low, high = (whole if at == 1 else _down(whole * at) for at in (channel.low, channel.high))
+                if low < high:
+                    made = rows(bundle.inner, between, high - low, channel.sites, bundle.guests, bundle.straight)
+                    parts.append(Placed(start + low, own, channel.places, made))
+        try:
+            return join(cluster, nbytes, parts)
+        except InfeasibleError as error:
+            hint = "Join the rails by a spine, or use what all servers have alike; packed trees take any topology."
+            raise InfeasibleError(
+                error.what, where=error.where, expected=error.expected, got=error.got, hint=hint
+            ) from None
+
+    def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
+        """In closed form for one bundle of whole servers on one fabric; else from the bytes of the lowered schedule."""
+        bundle = self.bundles[0]
+        if not cluster.fabric.flat or len(self.bundles) > 1 or bundle.teams > 1:
+            return super().fluid_s(cluster, nbytes)
+        own = crews(cluster)
+        worst = bundle.inner.fluid_s(view(cluster, own, bundle.carry), nbytes) if len(own) > 1 else Fraction(0)
+        for server, shares in zip(cluster.servers, bundle.gather, strict=True):
+            if server.gpus > 1:
+                worst = max(worst, nbytes * nvlink_load(shares) / server.nvlink_rate)
+        return worst
+
+    def check(self, cluster: Cluster) -> None:
+        """Raise InputError unless shares, inner recipes and chunks fit each other and `cluster`."""
+        demand(cluster.gpu_ranks, "cluster", "GPUs as ranks", "servers as ranks")
+        demand(_whole(self.chunks), "chunks", f"1 to {MAX_SEGMENTS}", self.chunks)
+        total = sum((bundle.share for bundle in self.bundles), Fraction(0))
+        demand(total == 1 and all(bundle.share > 0 for bundle in self.bundles), "share", "above 0, of sum 1", total)
+        for server in cluster.servers:
+            demand(server.gpus == 1 or server.nvlink_rate > 0, f"nvlink of {server.name}", "a rate above 0", 0)
+        for bundle in self.bundles:
+            fits = _whole(bundle.teams) and all(server.gpus % bundle.teams == 0 for server in cluster.servers)
+            demand(fits, "teams", "a divisor of every server's GPUs", bundle.teams)
+            demand(bundle.teams == 1 or len(cluster.servers) > 1, "teams", "1, for a single server", bundle.teams)
+            for name in ("hand_on", "straight"):
+                demand(type(getattr(bundle, name)) is bool, name, "true or false", getattr(bundle, name))
+            own = crews(cluster, bundle.teams)
+            sizes = sorted({len(crew.gpus) for crew in own})
+            demand(not bundle.straight or len(sizes) == 1, "straight", "crews of equal size, since places meet", sizes)
+            for name, shares in (("gather", bundle.gather), ("carry", bundle.carry)):
+                fits = [len(row) for row in shares] == [len(crew.gpus) for crew in own]
+                demand(fits, name, "a share for every GPU of every crew", [len(row) for row in shares])
+                for crew, row in zip(own, shares, strict=True):
+                    fine = min(row) >= 0 and sum(row, Fraction(0)) == 1
+                    demand(fine, f"{name} of {crew.name}", "shares of 0 or more, of sum 1", [str(x) for x in row])
+            for crew, row in zip(own, bundle.carry, strict=True):
+                for gpu, share in zip(crew.gpus, row, strict=True):
+                    alive = not share or len(own) == 1 or usable(gpu) > 0
+                    demand(alive, f"carry of {gpu.name}", "0, since its NICs are dead one way", share)
+            bundle.inner.check(view(cluster, own, bundle.carry))
+
+    def content(self) -> dict[str, Any]:
+        """Every field as JSON values; crews with equal shares share a row."""
+        bundles = [
+            {
+                "share": str(bundle.share),
+                "teams": bundle.teams,
+                "gather": _shares_out(bundle.gather),
+                "carry": _shares_out(bundle.carry),
+                "hand_on": bundle.hand_on,
+                "straight": bundle.straight,
+                "family": bundle.inner.family,
+                "inner": bundle.inner.content(),
+            }
+            for bundle in self.bundles
+        ]
+        return {"chunks": self.chunks, "bundles": bundles}
+
+    @classmethod
+    def read(cls, raw: dict[str, Any]) -> Self:
+        """The recipe of `content`."""
+        from optcc.schedule.families import FAMILIES  # which has this family, too
+
+        bundles = (
+            Bundle(
+                share=exact(item["share"]),
+                teams=item["teams"],
+                gather=_shares_in(item["gather"]),
+                carry=_shares_in(item["carry"]),
+                inner=FAMILIES[item["family"]].read(item["inner"]),
+                hand_on=item["hand_on"],
+                straight=item["straight"],
+            )
+            for item in raw["bundles"]
+        )
+        return cls(tuple(bundles), raw["chunks"])
+
+    def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
+        """What runs between servers, and where neighbours' NICs help out."""
+        lines: list[tuple[str, str]] = []
+        for bundle in self.bundles:
+            own = crews(cluster, bundle.teams)
+            teams = f" of {bundle.teams} teams each" if bundle.teams > 1 else ""
+            part = f"{float(bundle.share) * 100:.4g} % by {bundle.inner.family} between servers{teams}"
+            lines += [("part", part), *bundle.inner.describe(view(cluster, own, bundle.carry))]
+            helped = [
+                (crew, [gpu.name for gpu, share in zip(crew.gpus, carry, strict=True) if not share])
+                for crew, carry, gather in zip(own, bundle.carry, bundle.gather, strict=True)
+                if carry != gather
+            ]
+            for crew, silent in helped[:4]:
+                what = f"{', '.join(silent)} send" if silent else "slow NICs leave part"
+                lines.append(("neighbours", f"{crew.name}: {what} by the others' NICs"))
+            lines += [("neighbours", f"and {len(helped) - 4} more")] * (len(helped) > 4)
+        return [*lines, ("inside servers", f"over NVLink, {self.chunks} chunks a channel or more")]
+
+
+def nvlink_load(gather: Sequence[Fraction]) -> Fraction:
+    """Bytes in (and out) of a crew's busiest NVLink port per byte of the buffer; 2(G-1)/G when all gather alike.
+
+    Every GPU sends all that it does not gather or is sent the sum of; whoever gathers gets that of G-2 more.
+    """
+    return 1 + (len(gather) - 2) * max(gather) if len(gather) > 1 else Fraction(0)
+
+
+def _down(position: Fraction) -> int:
+    return int(position) // GRANULE * GRANULE
+
+
+def _whole(count: object) -> bool:
+    return type(count) is int and 1 <= count <= MAX_SEGMENTS
+
+
+def _shares_out(shares: Shares) -> dict[str, Any]:
+    rows = list(dict.fromkeys(shares))
+    return {"rows": [[str(x) for x in row] for row in rows], "crews": [rows.index(row) for row in shares]}
+
+
+def _shares_in(raw: dict[str, Any]) -> Shares:
+    rows = [tuple(exact(x) for x in row) for row in raw["rows"]]
+    return tuple(rows[row] for row in raw["crews"])

@@ -1,0 +1,104 @@
+"""The channels of a bundle: who gathers and who carries what, by place in the crew."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from optcc.schedule.inside_crews import Shares
+
+Band = tuple[Fraction, Fraction]
+
+
+class Duty(NamedTuple):
+    """One GPU gathers, one carries `part` of a crew's bytes in a channel; both by how far behind the crew's place."""
+
+    gather: int
+    carry: int
+    part: Fraction
+
+
+@dataclass(frozen=True)
+class Site:
+    """A crew in a channel: how many GPUs, and their duties."""
+
+    gpus: int
+    duties: tuple[Duty, ...]
+
+
+@dataclass(frozen=True)
+class Channel:
+    """Part `low` to `high` of a bundle. sites : what each crew does; places : whose channel it is in each crew."""
+
+    low: Fraction
+    high: Fraction
+    sites: tuple[Site, ...]
+    places: tuple[int, ...]
+
+
+def channels(gather: Shares, carry: Shares, *, hand_on: bool) -> list[Channel]:
+    """One channel for each GPU that gathers in most crews.
+
+    In a crew that shares out gathering or carrying otherwise a GPU does in its channel what it can, and others the
+    rest: first those that can both gather and carry (with `hand_on`: carry what the one before them gathers).
+    """
+    usual: dict[int, tuple[Fraction, ...]] = {}
+    for row, _ in Counter(gather).most_common():
+        usual.setdefault(len(row), row)
+    ends = {end for row in usual.values() for end in (Fraction(0), *accumulate(row))}
+    bands = list(pairwise(sorted(ends)))
+    places = {size: [_place(row, low) for low, _ in bands] for size, row in usual.items()}
+
+    @cache
+    def dealt(gather: tuple[Fraction, ...], carry: tuple[Fraction, ...]) -> list[Site]:
+        return _deal(bands, places[len(gather)], gather, carry, int(hand_on))
+
+    crews = [dealt(*shares) for shares in zip(gather, carry, strict=True)]
+    return [
+        Channel(*band, tuple(crew[i] for crew in crews), tuple(places[len(row)][i] for row in gather))
+        for i, band in enumerate(bands)
+    ]
+
+
+def _place(shares: Sequence[Fraction], low: Fraction) -> int:
+    """Whose share position `low` is in."""
+    return next(place for place, end in enumerate(accumulate(shares)) if low < end)
+
+
+def _deal(
+    bands: Sequence[Band], places: Sequence[int], gather: Sequence[Fraction], carry: Sequence[Fraction], behind: int
+) -> list[Site]:
+    """Share out the bands among pairs of who gathers and who carries, within the shares of both."""
+    gpus, gathers, carries = len(gather), list(gather), list(carry)
+    rest = [high - low for low, high in bands]
+    taken: list[dict[tuple[int, int], Fraction]] = [{} for _ in bands]
+
+    def take(band: int, gatherer: int, carrier: int) -> None:
+        pair, part = (
+            (gatherer % gpus, carrier % gpus),
+            min(rest[band], gathers[gatherer % gpus], carries[carrier % gpus]),
+        )
+        if part:
+            taken[band][pair] = taken[band].get(pair, Fraction(0)) + part
+            rest[band] -= part
+            gathers[pair[0]] -= part
+            carries[pair[1]] -= part
+
+    for band, place in enumerate(places):
+        take(band, place, place + behind)
+    for band, place in enumerate(places):
+        for turn in range(1, gpus):
+            take(band, place + turn, place + turn + behind)
+    for band, place in enumerate(places):
+        for turn in range(gpus):
+            for other in range(1, gpus):
+                take(band, place + turn, place + turn + behind + other)
+    return [
+        Site(gpus, tuple(Duty((g - place) % gpus, (c - place) % gpus, x / (high - low)) for (g, c), x in mine.items()))
+        for (low, high), place, mine in zip(bands, places, taken, strict=True)
+    ]

@@ -1,0 +1,105 @@
+"""Who takes part in the schedule between servers, and in what proportion their GPUs gather and carry.
+
+A *crew* is what takes part: the GPUs of a server, or, where NVLink is too slow to join all of them, one of several
+equal teams of them. Teams share the live NICs as evenly as they can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from optcc.cluster import Cluster, Fabric, Nic, Rank, Server
+from optcc.errors import InfeasibleError
+
+Shares = tuple[tuple[Fraction, ...], ...]
+"""For each crew the shares of its GPUs, of sum 1."""
+
+
+@dataclass(frozen=True)
+class Crew:
+    """GPUs, as ranks, of one server (by number), in places 0, 1, ..."""
+
+    name: str
+    server: int
+    gpus: tuple[Rank, ...]
+
+
+def usable(rank: Rank) -> Fraction:
+    """Bytes per second that a GPU's NICs can take both in and out."""
+    return min(rank.out_rate, rank.in_rate)
+
+
+def crews(cluster: Cluster, teams: int = 1) -> tuple[Crew, ...]:
+    """Every server's GPUs as `teams` crews, which divides their number: the first of every server, then the second...
+
+    In this order neighbours in a ring over the crews are on different servers.
+    """
+    own: list[list[Rank]] = [[] for _ in cluster.servers]
+    for rank in cluster.ranks:
+        own[rank.server].append(rank)
+    if teams > 1:  # deal from the slowest on, so that no team is left without a NIC while another has two
+        own = [sorted(gpus, key=usable) for gpus in own]
+    return tuple(
+        Crew(server.name if teams == 1 else f"{server.name}.{team}", s, tuple(gpus[team::teams]))
+        for team in range(teams)
+        for s, (server, gpus) in enumerate(zip(cluster.servers, own, strict=True))
+    )
+
+
+def even_shares(crews: Sequence[Crew]) -> Shares:
+    """All GPUs of a crew alike."""
+    return tuple((Fraction(1, len(crew.gpus)),) * len(crew.gpus) for crew in crews)
+
+
+def shares_by_rate(crews: Sequence[Crew]) -> Shares:
+    """GPUs in proportion to the rates of their live NICs. Raises InfeasibleError for a crew without any."""
+    shares = []
+    for crew in crews:
+        rates = [usable(gpu) for gpu in crew.gpus]
+        if not any(rates):
+            raise InfeasibleError(
+                "no GPU can both send to other servers and receive from them",
+                where=crew.name,
+                expected="a GPU with live NICs each way",
+                got="none",
+                hint="Repair a NIC of this server, or take packed trees, which may send and receive by different GPUs.",
+            )
+        shares.append(tuple(rate / sum(rates, Fraction(0)) for rate in rates))
+    return tuple(shares)
+
+
+def shares_of_slot(crews: Sequence[Crew], slot: int, guests: Collection[int]) -> Shares:
+    """The GPU in place `slot` of each crew, except that guests (by number) use all that they have, by rate, in places
+    where all others have a live NIC.
+
+    Raises InfeasibleError where a crew is left without.
+    """
+    hosts = [crew for i, crew in enumerate(crews) if i not in guests]
+    width = min(len(crew.gpus) for crew in crews)
+    met = [all(usable(crew.gpus[place]) for crew in hosts) for place in range(width)]
+    shares = []
+    for i, crew in enumerate(crews):
+        serves = met if i in guests else [place == slot for place in range(width)]
+        rates = [usable(gpu) * (place < width and serves[place]) for place, gpu in enumerate(crew.gpus)]
+        if not any(rates):
+            raise InfeasibleError(
+                "no rail by which a server meets all others",
+                where=crew.name,
+                expected=f"a live NIC in place {slot}, or in one where all others have one",
+                got="none",
+                hint="Join the rails by a spine, or take packed trees, which may use a different rail for each pair.",
+            )
+        shares.append(tuple(rate / sum(rates, Fraction(0)) for rate in rates))
+    return tuple(shares)
+
+
+def view(cluster: Cluster, crews: Sequence[Crew], carry: Shares) -> Cluster:
+    """The crews as servers with one NIC each, as fast as `carry` lets their GPUs' NICs be: what they schedule on."""
+    servers = []
+    for crew, shares in zip(crews, carry, strict=True):
+        limits = [usable(gpu) / share for gpu, share in zip(crew.gpus, shares, strict=True) if share]
+        rate = min(limits, default=Fraction(0))
+        servers.append(Server(crew.name, (Nic("all", rate, rate),), pod=cluster.servers[crew.server].pod))
+    return Cluster(tuple(servers), fabric=Fabric(pod_oversubscription=cluster.fabric.pod_oversubscription))

@@ -1,0 +1,135 @@
+"""Bundles of `optcc.schedule.inside` from parts: which GPUs gather and carry, and nested rings between the crews."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from optcc.cluster import Cluster
+from optcc.schedule.inside import Bundle, InsideServers
+from optcc.schedule.inside_crews import (
+    Crew,
+    Shares,
+    crews,
+    even_shares,
+    shares_by_rate,
+    shares_of_slot,
+    usable,
+    view,
+)
+from optcc.schedule.nested import NestedRings, Ordering
+from optcc.schedule.recipe import MAX_SEGMENTS
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the buffer as the theory deals it out.
+
+    share : of the buffer; teams : into how many crews each server is divided
+    rings : {ring size: share of the part} of nested rings between the crews
+    slots : the part is shared out among these places; only the GPUs there gather and carry, and only GPUs of equal
+        place meet. None: all gather, and carry in proportion to NIC rates
+    guests : crews that use all their NICs nevertheless
+    """
+
+    share: Fraction
+    teams: int
+    rings: Mapping[int, Fraction]
+    slots: tuple[int, ...] | None = None
+    guests: tuple[int, ...] = ()
+
+
+HAND_ON_FROM = 32
+"""Servers from which on two more hops inside do not matter beside those of a ring, and dependencies do."""
+LEAST_CHUNK = 2**23
+"""Bytes of a channel that are worth a chunk of their own where chunks have a cost."""
+MOST_TRANSFERS = 4_000_000
+"""Between GPUs of different servers, in one plan: lowered in some seconds, in about a gigabyte."""
+
+
+def inside_servers(
+    cluster: Cluster,
+    parts: Sequence[Part],
+    segments: int,
+    *,
+    chunks: int | None = None,
+    hand_on: bool | None = None,
+) -> InsideServers:
+    """The recipe with nested rings between crews, about `segments` deep in all parts together.
+
+    chunks : None: `chunks_for` segments where chunks cost nothing
+    hand_on : None: in large clusters
+    Raises InfeasibleError for parts that `cluster` has no NICs for.
+    """
+    on = len(cluster.servers) >= HAND_ON_FROM if hand_on is None else hand_on
+    bundles: list[Bundle] = []
+    for part in parts:
+        bundles += _slots(cluster, part, segments, on) if part.slots else [_whole(cluster, part, segments, on)]
+    return InsideServers(tuple(bundles), chunks_for(cluster, segments) if chunks is None else chunks)
+
+
+def chunks_for(cluster: Cluster, segments: int, nbytes: int | None = None) -> int:
+    """How finely to cut channels inside servers: 8 chunks, fewer with few segments, more with many.
+
+    nbytes : of the buffer, where every chunk has a cost: then no chunk is less than `LEAST_CHUNK`
+    """
+    fine = max(min(8, 2 * segments), segments // 2)
+    if nbytes is None:
+        return fine
+    return max(1, min(fine, nbytes // max(server.gpus for server in cluster.servers) // LEAST_CHUNK))
+
+
+def deepest(cluster: Cluster, parts: Sequence[Part]) -> int:
+    """Segments up to which a recipe of `parts` has no more than `MOST_TRANSFERS` between servers; 1 at least.
+
+    A ring of m of q crews takes 2(q-1)m transfers a segment in each channel.
+    """
+    every = Fraction(0)
+    for part in parts:
+        own = crews(cluster, part.teams)
+        channels = len(part.slots) if part.slots else max(len(crew.gpus) for crew in own)
+        depth = Fraction(1) if part.slots else part.share
+        every += 2 * (len(own) - 1) * sum(part.rings) * channels * depth
+    return max(1, int(MOST_TRANSFERS / every)) if every else MAX_SEGMENTS
+
+
+def _whole(cluster: Cluster, part: Part, segments: int, hand_on: bool) -> Bundle:
+    """A part of all GPUs; with others beside it, which share its NICs, it is less deep."""
+    own = crews(cluster, part.teams)
+    carry = even_shares(own) if len(own) == 1 else shares_by_rate(own)
+    inner = part_rings(cluster, part, carry, max(1, round(segments * part.share)))
+    return Bundle(part.share, part.teams, even_shares(own), carry, inner, hand_on)
+
+
+def _slots(cluster: Cluster, part: Part, segments: int, hand_on: bool) -> list[Bundle]:
+    """A bundle for each slot of the part."""
+    own, slots, found = crews(cluster, part.teams), part.slots or (), list[Bundle]()
+    for slot in slots:
+        carry = shares_of_slot(own, slot, part.guests)
+        first = (slot - hand_on) % len(own[0].gpus)
+        gather = tuple(tuple(Fraction(place == first) for place in range(len(crew.gpus))) for crew in own)
+        inner = part_rings(cluster, part, carry, segments)
+        found.append(Bundle(part.share / len(slots), part.teams, gather, carry, inner, hand_on, straight=True))
+    return found
+
+
+def slot_strength(crew: Crew, carry: Sequence[Fraction]) -> tuple[Fraction, Fraction]:
+    """By which crews are sorted for the rings of a slot: the rate of those that carry, then that of all."""
+    carriers = [usable(gpu) for gpu, share in zip(crew.gpus, carry, strict=True) if share]
+    return sum(carriers, Fraction(0)), sum(map(usable, crew.gpus), Fraction(0))
+
+
+def part_rings(cluster: Cluster, part: Part, carry: Shares, segments: int) -> NestedRings:
+    """Nested rings of `part`. On a slot guests are the weakest, then those with the least rate in all, and add first:
+    what they send can be passed on only by who has not sent yet.
+    """
+    from optcc.plans import nested_rings
+
+    own = crews(cluster, part.teams)
+    inner = nested_rings(view(cluster, own, carry), dict(part.rings), segments)
+    if part.slots is None:
+        return inner
+    strength = [(crew not in part.guests, *slot_strength(own[crew], carry[crew])) for crew in range(len(own))]
+    order = sorted(range(len(own)), key=lambda crew: strength[crew])
+    return replace(inner, order=tuple(order), orderings=(Ordering.LEAF_FIRST,))

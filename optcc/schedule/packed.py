@@ -1,0 +1,255 @@
+"""Packed trees: parts of the data, each reduced up an in-tree to its root and broadcast down an out-tree from there.
+
+A weighted set of such tree pairs reaches the optimum on every fabric that optcc knows (`optcc.theory.packing` finds
+one; proof id ``packed-trees``). The buffer is cut into segments, each of them among the trees. A rank sends to its
+parent once all its children's parts have been folded into its own.
+
+A rank that has nothing to wait for would send all its segments at once, and incoming ports would be busy with segments
+that nobody needs yet while results wait: first everything is reduced, then everything is broadcast, and each half keeps
+other ports busy. So a leaf of an in-tree holds back a segment until it has the result of the one `window` earlier, of
+the same tree and of the next one: the first keeps the halves together, the second keeps trees in step, of which some
+pass more queues than others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+
+from optcc.cluster import Cluster
+from optcc.schedule.assemble import Block, Row, assemble, cuts_by, even_cuts
+from optcc.schedule.columns import Schedule, Stage
+from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments, exact
+from optcc.schedule.routes import Routes, busiest_seconds
+
+
+class Arc(NamedTuple):
+    """A way from rank to rank: out by the NICs of rail `out`, in by those of rail `into`; None: by all there is."""
+
+    src: int
+    dst: int
+    out: int | None = None
+    into: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.src}>{self.dst}" + ("" if self.out is None else f"@{self.out}:{self.into}")
+
+    @classmethod
+    def read(cls, text: str) -> Arc:
+        """What `str` wrote. ValueError when it is something else."""
+        found = _ARC.fullmatch(text)
+        if not found:
+            raise ValueError(f"not an arc: {text[:60]}")
+        src, dst, out, into = (None if number is None else int(number) for number in found.groups())
+        assert src is not None
+        assert dst is not None
+        return cls(src, dst, out, into)
+
+    def route(self, routes: Routes) -> int:
+        """Index of its route. Raises InfeasibleError where the fabric has none."""
+        if self.out is None or self.into is None:
+            return routes(self.src, self.dst)
+        return routes.by_rail(self.src, self.dst, self.out, self.into)
+
+
+_ARC = re.compile(r"([0-9]{1,9})>([0-9]{1,9})(?:@([0-9]{1,9}):([0-9]{1,9}))?")
+
+
+@dataclass(frozen=True)
+class TreePair:
+    """`share` of the data, its root, and the arcs up to the root and down from it, one of each per other rank."""
+
+    share: Fraction
+    root: int
+    up: tuple[Arc, ...]
+    down: tuple[Arc, ...]
+
+    @property
+    def hops(self) -> int:
+        """How many transfers follow one another from the first send to the last landing."""
+        return max((step.hop for step in _steps(self)), default=-1) + 1
+
+
+class _Step(NamedTuple):
+    """One transfer of a tree; `deps` are places in the list of steps."""
+
+    arc: Arc
+    hop: int
+    reduces: bool
+    deps: tuple[int, ...]
+
+
+def _steps(tree: TreePair) -> list[_Step]:
+    """The transfers of a tree pair, each after those it waits for."""
+    below, above = _by(tree.up, "dst"), _by(tree.down, "src")
+    leaving = {arc.src: arc for arc in tree.up}
+    steps: list[_Step] = []
+    sent: dict[int, int] = {}
+
+    def folded(rank: int) -> tuple[int, ...]:
+        return tuple(sent[arc.src] for arc in below.get(rank, ()))
+
+    def hop_after(deps: tuple[int, ...]) -> int:
+        return max((steps[i].hop + 1 for i in deps), default=0)
+
+    outwards = [tree.root]
+    for rank in outwards:
+        outwards += [arc.src for arc in below.get(rank, ())]
+    for rank in reversed(outwards[1:]):
+        sent[rank] = len(steps)
+        steps.append(_Step(leaving[rank], hop_after(folded(rank)), True, folded(rank)))
+    reached = [(tree.root, folded(tree.root))]
+    for rank, landed in reached:
+        for arc in above.get(rank, ()):
+            steps.append(_Step(arc, hop_after(landed), False, landed))
+            reached.append((arc.dst, (len(steps) - 1,)))
+    return steps
+
+
+def _by(arcs: Sequence[Arc], end: str) -> dict[int, list[Arc]]:
+    found: dict[int, list[Arc]] = {}
+    for arc in arcs:
+        found.setdefault(getattr(arc, end), []).append(arc)
+    return found
+
+
+def _template(trees: Sequence[TreePair], routes: Routes) -> list[Row]:
+    """One segment of all trees, each a section."""
+    rows: list[Row] = []
+    result: list[dict[int, int]] = []  # per tree: rank -> place of the transfer by which it gets the result
+    for section, tree in enumerate(trees):
+        base = len(rows)
+        for arc, hop, reduces, deps in _steps(tree):
+            stage = Stage.REDUCE_SCATTER if reduces else Stage.ALLGATHER
+            rows.append(Row(section, arc.route(routes), hop, reduces, stage, tuple(base + dep for dep in deps)))
+        result.append({routes.table[row.route].dst: base + i for i, row in enumerate(rows[base:]) if not row.reduce})
+    for place, row in enumerate(rows):
+        if row.reduce and not row.deps:
+            leaf, section = routes.table[row.route].src, row.section
+            seen = {result[other].get(leaf) for other in (section, (section + 1) % len(trees))}
+            rows[place] = row._replace(credits=tuple(sorted(known for known in seen if known is not None)))
+    return rows
+
+
+@dataclass(frozen=True)
+class PackedTrees(Recipe):
+    """Weighted tree pairs.
+
+    Attributes
+    ----------
+    trees : the pairs, shares of sum 1; none for a single rank
+    segments : into how many parts the data is cut along time
+    window : how many segments may be under way at once, or 0 for one more than the deepest pair has hops, 5 at most
+    """
+
+    family: ClassVar[str] = "packed-trees"
+    trees: tuple[TreePair, ...]
+    segments: int
+    window: int = 0
+
+    @property
+    def under_way(self) -> int:
+        """How many segments may be under way at once."""
+        return self.window or min(1 + max((tree.hops for tree in self.trees), default=0), 5)
+
+    def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
+        """See the module. Transfers are in order of (segment, hop)."""
+        routes, shares, blocks = Routes(cluster), [tree.share for tree in self.trees], list[Block]()
+        if shares:
+            cuts = even_cuts(0, nbytes, self.segments)
+            lengths = np.diff(cuts).tolist()
+            inner = {length: cuts_by(0, length, shares) for length in set(lengths)}
+            bounds = cuts[:-1, None] + np.stack([inner[length] for length in lengths])
+            blocks.append((_template(self.trees, routes), np.arange(self.segments), bounds))
+        return assemble(cluster, nbytes, routes, blocks, self.under_way)
+
+    def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
+        """From the shares, exactly: bytes rounded to whole granules are left out of account."""
+        routes = Routes(cluster)
+        carried: dict[int, Fraction] = {}
+        for tree in self.trees:
+            for arc in (*tree.up, *tree.down):
+                route = arc.route(routes)
+                carried[route] = carried.get(route, Fraction(0)) + tree.share
+        return nbytes * busiest_seconds(routes.table, [carried[i] for i in range(len(carried))], cluster)
+
+    def check(self, cluster: Cluster) -> None:
+        """Raise InputError unless every pair spans the ranks by ways of `cluster`, and shares sum to 1."""
+        ranks, routes = len(cluster.ranks), Routes(cluster)
+        demand_segments(self.segments)
+        whole = isinstance(self.window, int) and not isinstance(self.window, bool)
+        demand(whole and 0 <= self.window <= MAX_SEGMENTS, "window", f"0 to {MAX_SEGMENTS}", self.window)
+        if ranks == 1:
+            demand(not self.trees, "trees", "none, since one rank has nothing to send", len(self.trees))
+            return
+        demand(all(tree.share > 0 for tree in self.trees), "share", "above 0", [str(t.share) for t in self.trees][:8])
+        total = sum((tree.share for tree in self.trees), Fraction(0))
+        demand(total == 1, "share", "shares of sum 1", total)
+        for number, tree in enumerate(self.trees):
+            where = f"tree {number}"
+            demand(0 <= tree.root < ranks, f"{where}, root", f"0 to {ranks - 1}", tree.root)
+            others = [rank for rank in range(ranks) if rank != tree.root]
+            for side, own, far in (("up", "src", "dst"), ("down", "dst", "src")):
+                arcs: tuple[Arc, ...] = getattr(tree, side)
+                once = sorted(getattr(arc, own) for arc in arcs) == others
+                demand(once, f"{where}, {side}", "one arc for every rank but the root", ", ".join(map(str, arcs)))
+                joined, found = _by(arcs, far), [tree.root]
+                for rank in found:
+                    found += [getattr(arc, own) for arc in joined.get(rank, ())]
+                missing = sorted(set(others) - set(found))
+                demand(not missing, f"{where}, {side}", "every rank joined to the root", f"ranks {missing} apart")
+                for arc in arcs:
+                    arc.route(routes)
+
+    def content(self) -> dict[str, Any]:
+        """Every field as JSON values; arcs as text, "2>5" or, with rails, "2>5@0:3"."""
+        return {
+            "trees": [
+                {
+                    "share": str(tree.share),
+                    "root": tree.root,
+                    "up": " ".join(map(str, tree.up)),
+                    "down": " ".join(map(str, tree.down)),
+                }
+                for tree in self.trees
+            ],
+            "segments": self.segments,
+            "window": self.window,
+        }
+
+    @classmethod
+    def read(cls, raw: dict[str, Any]) -> Self:
+        """The recipe of `content`."""
+        trees = tuple(
+            TreePair(
+                exact(item["share"]),
+                item["root"],
+                tuple(map(Arc.read, item["up"].split())),
+                tuple(map(Arc.read, item["down"].split())),
+            )
+            for item in raw["trees"]
+        )
+        return cls(trees, raw["segments"], raw["window"])
+
+    def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
+        """How many trees, how deep, where their roots are, and the pipeline."""
+        if not self.trees:
+            return [("trees", "none: a single rank has nothing to send")]
+        hops = [tree.hops for tree in self.trees]
+        deep = f"{min(hops)} to {max(hops)}" if min(hops) < max(hops) else f"{hops[0]}"
+        rooted: dict[int, Fraction] = {}
+        for tree in self.trees:
+            rooted[tree.root] = rooted.get(tree.root, Fraction(0)) + tree.share
+        most = sorted(rooted, key=lambda rank: (-rooted[rank], rank))
+        names = [f"{cluster.ranks[rank].name} {float(rooted[rank]) * 100:.3g} %" for rank in most[:6]]
+        more = f" and {len(most) - 6} more" if len(most) > 6 else ""
+        return [
+            ("trees", f"{len(self.trees)} pairs, {deep} hops up and down"),
+            ("roots", ", ".join(names) + more),
+            ("segments", f"{self.segments}, {self.under_way} under way at once"),
+        ]

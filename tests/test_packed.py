@@ -1,0 +1,257 @@
+"""Packed trees as schedules: verified, at the optimum, refused when they do not fit, the same after a file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optcc.cluster import Cluster, Fabric, Nic, Server
+from optcc.errors import InfeasibleError, InputError, VerifyError
+from optcc.plans import Plan
+from optcc.schedule.packed import Arc, PackedTrees, TreePair
+from optcc.schedule.routes import fluid_seconds
+from optcc.simulator import simulate
+from optcc.theory import lower_bound, program_bound
+from optcc.theory.packing import pack_trees
+from optcc.verifier import verify
+from tests.conftest import clusters
+from tests.test_program import networks, on_rails, solved
+
+N = 2**30
+NEAR = Fraction(1, 10**6)
+"""What the bound's certificate and the packing may be apart, each of them being within 2e-7 of the optimum."""
+
+
+def optimal_and_right(cluster: Cluster, optimum_s: Fraction, data: st.DataObject) -> None:
+    """The family reaches the optimum in the fluid limit, and its schedule is an AllReduce, whatever its size."""
+    recipe = PackedTrees(
+        pack_trees(cluster).trees,
+        segments=data.draw(st.integers(1, 6), label="segments"),
+        window=data.draw(st.integers(0, 4), label="window"),
+    )
+    recipe.check(cluster)
+    fluid = recipe.fluid_s(cluster, N)
+    assert optimum_s * (1 - NEAR) <= fluid <= optimum_s * (1 + NEAR)
+    verify(recipe.lower(cluster, data.draw(st.sampled_from([0, 8, 1000, 2**16]), label="bytes")))
+    # In bytes, each tree's part is rounded to 8: that is all that sets the two apart.
+    assert fluid_seconds(recipe.lower(cluster, N), cluster) == pytest.approx(float(fluid), rel=1e-4)
+
+
+@settings(max_examples=150)
+@given(cluster=clusters(min_ranks=2, max_ranks=7, symmetric=False), data=st.data())
+def test_reaches_the_closed_form_on_one_fabric(cluster: Cluster, data: st.DataObject) -> None:
+    optimal_and_right(cluster, lower_bound(cluster, N).seconds, data)
+
+
+@settings(max_examples=150)
+@given(cluster=networks(), data=st.data())
+def test_reaches_the_program_on_rails_pods_and_between_gpus(cluster: Cluster, data: st.DataObject) -> None:
+    optimal_and_right(cluster, solved(cluster).seconds, data)
+
+
+@settings(max_examples=20)
+@given(cluster=networks(), data=st.data())
+def test_a_schedule_that_lacks_a_transfer_is_noticed(cluster: Cluster, data: st.DataObject) -> None:
+    solved(cluster)
+    schedule = PackedTrees(pack_trees(cluster).trees, segments=2).lower(cluster, 2**12)
+    copies = schedule.reduce.copy()
+    row = data.draw(st.sampled_from(copies.nonzero()[0].tolist()), label="row")
+    copies[row] = False
+    with pytest.raises(VerifyError):
+        verify(schedule.replace(reduce=copies))
+
+
+def slow_star(ranks: int, where: int, left: Fraction = Fraction(1, 2)) -> Cluster:
+    return Cluster.uniform(servers=ranks, rate=50 * 10**9).degrade(f"server{where}/nic0", left)
+
+
+@pytest.mark.parametrize("ranks", [4, 8, 16])
+@pytest.mark.parametrize("where", [0, 1])
+def test_the_star_with_a_slow_node_takes_two_hops_and_simulates_at_the_bound(ranks: int, where: int) -> None:
+    """Simulated, alpha 0: within 2 % of the optimum at 128 segments, wherever the slow node stands."""
+    cluster = slow_star(ranks, where * ranks // 2)
+    recipe = PackedTrees(pack_trees(cluster).trees, segments=128)
+    bound = lower_bound(cluster, N).seconds
+    assert recipe.fluid_s(cluster, N) == bound
+    assert {tree.hops for tree in recipe.trees} == {2}
+    assert float(bound) <= simulate(recipe.lower(cluster, N)).time_s <= 1.02 * float(bound)
+
+
+def unequal_ways() -> Cluster:
+    """Rates that differ in and out, where reducing and broadcasting keep different ports busy."""
+    rates = [(3, 6), (7, 2), (5, 4), (6, 7), (2, 8), (8, 3)]
+    servers = tuple(
+        Server(f"server{i}", (Nic("nic0", Fraction(o * 10**9), Fraction(r * 10**9)),)) for i, (o, r) in enumerate(rates)
+    )
+    return Cluster(servers)
+
+
+def test_a_window_keeps_both_halves_at_work() -> None:
+    """Simulated: without it the in-ports fill with segments that nobody needs yet, and 128 segments are no help."""
+    cluster = unequal_ways()
+    trees, bound = pack_trees(cluster).trees, float(lower_bound(cluster, N).seconds)
+    windowed, loose = (
+        simulate(PackedTrees(trees, 128, window).lower(cluster, N)).time_s / bound for window in (0, 65536)
+    )
+    assert windowed < 1.02
+    assert loose > 1.1
+
+
+def test_a_leaf_waits_for_results_of_one_window_before() -> None:
+    """Its own tree's and the next one's, unless it is the root of that."""
+    cluster = slow_star(4, 0)
+    recipe = PackedTrees(pack_trees(cluster).trees, segments=5, window=2)
+    schedule = recipe.lower(cluster, 2**16)
+    root_of = {rank: [tree.root for tree in recipe.trees].index(rank) for rank in (1, 2, 3)}
+    seen = set()
+    for row in range(len(schedule)):
+        deps = schedule.deps(row).tolist()
+        if schedule.reduce[row]:  # two hops: everybody who sends up is a leaf
+            mine = root_of[int(schedule.dst[row])]
+            trees = {mine, (mine + 1) % 3} if schedule.segment[row] >= 2 else set()
+            waits = {tree for tree in trees if recipe.trees[tree].root != schedule.src[row]}
+            assert {root_of[int(schedule.src[dep])] for dep in deps} == waits
+            seen.add(len(waits))
+            for dep in deps:
+                assert not schedule.reduce[dep]
+                assert schedule.dst[dep] == schedule.src[row]
+                assert schedule.segment[dep] == schedule.segment[row] - 2
+    assert seen == {0, 1, 2}
+
+
+@cache
+def railed() -> tuple[Cluster, PackedTrees]:
+    cluster = on_rails([[10, 20], [20, 20], [20, 10], [0, 20]], spine=Fraction(2))
+    return cluster, PackedTrees(pack_trees(cluster).trees, segments=4)
+
+
+@pytest.mark.parametrize("where", ["flat", "rails", "gpus"])
+def test_a_plan_of_packed_trees_travels(where: str) -> None:
+    cluster, recipe = railed()
+    if where == "flat":
+        cluster = slow_star(5, 2)
+    elif where == "gpus":
+        cluster = replace(Cluster.uniform(servers=2, nics=2, rate=1000, nvlink_rate=3000), gpu_ranks=True)
+        cluster = replace(cluster, fabric=Fabric(rails=True)).degrade("server1/nic0")
+    if where != "rails":
+        recipe = PackedTrees(pack_trees(cluster).trees, segments=4)
+    assert PackedTrees.read(json.loads(json.dumps(recipe.content()))) == recipe
+    plan = Plan(cluster, program_bound(cluster, 4096), recipe)
+    again = Plan.from_json(plan.to_json())
+    assert again == plan
+    assert (again.schedule().route == plan.schedule().route).all()
+    lines = dict(recipe.describe(cluster))
+    assert lines["trees"].startswith(f"{len(recipe.trees)} pairs")
+    assert "%" in lines["roots"]
+
+
+def edited(recipe: PackedTrees, **changes: object) -> PackedTrees:
+    """The recipe with its first tree changed."""
+    return replace(recipe, trees=(replace(recipe.trees[0], **changes), *recipe.trees[1:]))  # type: ignore[arg-type]
+
+
+def _cycle(tree: TreePair) -> tuple[Arc, ...]:
+    """Arcs into every rank but the root, two of which come from each other."""
+    a, b = (arc.dst for arc in tree.down[:2])
+    return tuple(arc._replace(src={a: b, b: a}.get(arc.dst, arc.src)) for arc in tree.down)
+
+
+@pytest.mark.parametrize(
+    ("fault", "complaint"),
+    [
+        (lambda r: replace(r, segments=0), "segments"),
+        (lambda r: replace(r, segments=True), "segments"),
+        (lambda r: replace(r, window=-1), "window"),
+        (lambda r: replace(r, window=1.5), "window"),
+        (lambda r: replace(r, trees=()), "shares of sum 1"),
+        (lambda r: replace(r, trees=r.trees[1:]), "shares of sum 1"),
+        (lambda r: edited(r, share=-r.trees[0].share), "above 0"),
+        (lambda r: edited(r, share=r.trees[0].share / 2), "shares of sum 1"),
+        (lambda r: edited(r, root=4), "0 to 3"),
+        (lambda r: edited(r, root=(r.trees[0].root + 1) % 4), "one arc for every rank but the root"),
+        (lambda r: edited(r, up=r.trees[0].up[1:]), "tree 0, up.*one arc for every rank but the root"),
+        (lambda r: edited(r, down=r.trees[0].down[1:]), "tree 0, down.*one arc for every rank but the root"),
+        (lambda r: edited(r, down=_cycle(r.trees[0])), "tree 0, down.*every rank joined to the root"),
+        (lambda r: edited(r, up=tuple(a._replace(dst=99) for a in r.trees[0].up)), "every rank joined to the root"),
+    ],
+)
+def test_what_does_not_fit_is_refused(fault: Callable[[PackedTrees], PackedTrees], complaint: str) -> None:
+    cluster, recipe = railed()
+    recipe.check(cluster)
+    with pytest.raises(InputError, match=complaint):
+        fault(recipe).check(cluster)
+
+
+def test_ways_that_the_fabric_lacks_are_refused() -> None:
+    """The same trees on a cluster with a NIC less, without a spine, and with another number of ranks."""
+    cluster, recipe = railed()
+    arc = next(arc for tree in recipe.trees for arc in tree.up)
+    assert arc.out is not None
+    with pytest.raises(InfeasibleError, match="no such lane"):
+        recipe.check(cluster.degrade(f"server{arc.src}/nic{arc.out}"))
+    crossed = edited(recipe, up=tuple(a._replace(out=1, into=0) for a in recipe.trees[0].up))
+    with pytest.raises(InfeasibleError, match="no such lane"):
+        crossed.check(replace(cluster, fabric=Fabric(rails=True)))
+    with pytest.raises(InputError, match="does not fit its cluster"):
+        recipe.check(slow_star(5, 0))
+    with pytest.raises(InputError, match="none, since one rank has nothing to send"):
+        recipe.check(Cluster.uniform(servers=1, rate=1000))
+
+
+@pytest.mark.parametrize("text", ["", "1", "1>", "1>2@3", "1>-2", "1>2@:", "1>2 ", "one>two", "1>2@3:4:5", "٣>1"])
+def test_arcs_are_read_only_as_they_are_written(text: str) -> None:
+    with pytest.raises(ValueError, match="not an arc"):
+        Arc.read(text)
+    for arc in (Arc(1, 2), Arc(0, 12, 3, 4)):
+        assert Arc.read(str(arc)) == arc
+
+
+def test_a_single_rank_has_nothing_to_do() -> None:
+    alone, recipe = Cluster.uniform(servers=1, rate=1000), PackedTrees((), segments=3)
+    recipe.check(alone)
+    assert len(recipe.lower(alone, 4096)) == 0
+    assert recipe.fluid_s(alone, 4096) == 0
+    assert recipe.describe(alone) == [("trees", "none: a single rank has nothing to send")]
+
+
+LOWER_WITH_NUMPY = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {refused}:
+            raise ImportError(f"not installed here: {{name}}")
+sys.meta_path.insert(0, Refuse())
+from optcc.plans import Plan
+print(len(Plan.from_json(sys.stdin.read()).schedule()))
+"""
+
+
+def _lower_without(*refused: str) -> subprocess.CompletedProcess[str]:
+    cluster, recipe = railed()
+    text = Plan(cluster, program_bound(cluster, 4096), recipe).to_json()
+    return subprocess.run(
+        [sys.executable, "-c", LOWER_WITH_NUMPY.format(refused=refused)],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=Path(__file__).resolve().parent.parent,
+    )
+
+
+def test_lowering_needs_only_numpy() -> None:
+    done = _lower_without("scipy", "numba", "cvxpy", "highspy", "sympy")
+    cluster, recipe = railed()
+    assert done.stdout.strip() == str(len(recipe.lower(cluster, 4096))), done.stderr
+    assert "not installed here: numpy" in _lower_without("numpy").stderr
