@@ -30,6 +30,9 @@ MAX_STRIPES = 1_000_000
 """Longest simulation that is tried, about a second: pipelines that deep pay for chunks."""
 LARGE = 16
 """Above so many ranks a server's NICs are simulated as one, which is eight times less work for eight NICs."""
+FINALISTS = 5
+MAX_FINAL_STRIPES = 200_000
+"""Of so many that were simulated with merged NICs, those that are no larger are simulated again without merging."""
 MIN_GPU_CHUNK = 256 * 1024
 """Of 1024 GPUs, 1 GiB is then 4 segments deep and 3 million transfers; every further segment is as many again."""
 SHAPES = 2
@@ -146,8 +149,7 @@ def merged_nics(cluster: Cluster) -> Cluster:
 
 def climb(ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per_chunk: Fraction) -> list[Candidate]:
     """Try a ladder's numbers of segments. Raises InputError where the family has no recipe for the cluster."""
-    merge = ladder.by_rate and cluster.fabric.flat and not cluster.gpu_ranks and len(cluster.ranks) > LARGE
-    on = merged_nics(cluster) if merge else cluster
+    on = merged_nics(cluster) if ladder.by_rate and _merges(cluster) else cluster
     tried: dict[int, Candidate] = {}
 
     def attempt(segments: int) -> float:
@@ -203,7 +205,23 @@ def candidates(
         found += tried
     if not found:
         raise refused or InputError("no family has a schedule", where="cluster", expected="one that has")
-    return sorted(found, key=lambda candidate: candidate.time_s)
+    found.sort(key=lambda candidate: candidate.time_s)
+    if _merges(cluster):
+        # Unequal numbers of NICs cost more chunks than merged ones: the best are run once more as they are.
+        finals = [_as_is(c, cluster, bound.nbytes, alpha, per_chunk) for c in found[:FINALISTS]]
+        found[:FINALISTS] = sorted(finals, key=lambda candidate: candidate.time_s)
+    return found
+
+
+def _merges(cluster: Cluster) -> bool:
+    return cluster.fabric.flat and not cluster.gpu_ranks and len(cluster.ranks) > LARGE
+
+
+def _as_is(candidate: Candidate, cluster: Cluster, nbytes: int, alpha: Fraction, per_chunk: Fraction) -> Candidate:
+    schedule = candidate.recipe.lower(cluster, nbytes)
+    if len(schedule) * max(len(route.lanes) for route in schedule.routes) > MAX_FINAL_STRIPES:
+        return candidate
+    return replace(candidate, time_s=simulate(schedule, alpha=alpha, per_chunk=per_chunk).time_s)
 
 
 def choose(
