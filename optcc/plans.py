@@ -99,6 +99,8 @@ class Plan:
         return read_plan(text, where)
 
 
+WINDOW = 4
+"""Segments under way at once with several leaves; three to four leave the least idle time (docs/schedules.md)."""
 DEFAULT_SEGMENTS = 64
 MIN_CHUNK = 16 * 1024
 """A section smaller than this spends more on per-message cost than a deeper pipeline saves."""
@@ -108,7 +110,8 @@ def nested_rings(cluster: Cluster, shares: dict[int, Fraction], segments: int) -
     """Nested rings over the ranks of `cluster` by strength, with the orderings that suit as many leaves."""
     ranks = cluster.ranks
     order = tuple(sorted(range(len(ranks)), key=lambda r: (min(ranks[r].out_rate, ranks[r].in_rate), r)))
-    return NestedRings(tuple(sorted(shares.items())), order, segments, _orderings(shares, len(ranks)))
+    window = WINDOW if len(ranks) - min(shares, default=len(ranks)) > 1 else 0
+    return NestedRings(tuple(sorted(shares.items())), order, segments, _orderings(shares, len(ranks)), window=window)
 
 
 def _orderings(shares: dict[int, Fraction], ranks: int) -> tuple[Ordering, ...]:

@@ -190,6 +190,8 @@ def test_what_cannot_be_packed_is_refused() -> None:
         pack_trees(on_rails([[1, 0], [1, 0], [0, 1], [0, 1]]))
     with pytest.raises(InputError, match="too large to pack trees on"):
         pack_trees(replace(Cluster.uniform(servers=128, nics=8, rate=1000), fabric=Fabric(rails=True)))
+    with pytest.raises(InputError, match="too large to pack trees on"):
+        pack_trees(Cluster.uniform(servers=257, rate=1000))
     with pytest.raises(InputError, match="no NVLink rate"):
         pack_trees(replace(Cluster.uniform(servers=2, nics=2, rate=1000), gpu_ranks=True))
 

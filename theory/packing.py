@@ -36,6 +36,7 @@ GAP = 1e-7
 """Between the rate reached and the limit proved, as a part of the rate."""
 MAX_RESOURCES = 1100
 """Ports and links, both ways counted. docs/bench-packed.md has the time that this many take."""
+MAX_RANKS = 256
 MAX_ROUNDS = 60
 
 _ANY, _SOME = 1e9, 0.1  # how much dearer than the mean arc one may be that makes a tree shallower
@@ -77,18 +78,19 @@ class Packing:
 def pack_trees(cluster: Cluster, gap: float = GAP) -> Packing:
     """The packing of `cluster`, within `gap` of the best; no trees for a single rank. Deterministic.
 
-    In closed form, exactly, where only the rates of servers limit (`optcc.theory.hubs`). Elsewhere InputError for more
-    ports and links than `MAX_RESOURCES`, or for GPUs as ranks without NVLink, and PackingError when the gap does not
-    close. Raises InfeasibleError where ranks are cut off.
+    In closed form, exactly, where only the rates of servers limit (`optcc.theory.hubs`). Raises InfeasibleError where
+    ranks are cut off, InputError for more ranks than `MAX_RANKS`, and where there is no closed form, for more ports and
+    links than `MAX_RESOURCES` or GPUs without NVLink, and PackingError when the gap does not close.
     """
     if len(cluster.ranks) == 1:
         return Packing((), Fraction(0), 0.0, 0, 0)
-    if cluster.fabric.flat and not cluster.gpu_ranks:
+    closed = cluster.fabric.flat and not cluster.gpu_ranks
+    _check_size(cluster, closed)
+    if closed:
         rate = 1 / lower_bound(cluster, 1).seconds
         packing = Packing(hub_trees(cluster), rate, float(rate), 0, 0)
         packing.check(cluster)
         return packing
-    _check_size(cluster)
     network = build_network(cluster, merge=False)
     ways = ways_of(network)
     _check_connected(network, ways)
@@ -219,15 +221,16 @@ def _tree(network: Network, ways: Ways, pair: Pair, share: Fraction) -> TreePair
     return TreePair(share, pair.root, up, down)
 
 
-def _check_size(cluster: Cluster) -> None:
+def _check_size(cluster: Cluster, closed: bool) -> None:
     nics = sum(nic.alive for server in cluster.servers for nic in server.nics)
-    resources = 2 * (nics + (len(cluster.ranks) if cluster.gpu_ranks else 0)) + len(cluster.uplinks)
-    if resources > MAX_RESOURCES:
+    ranks = len(cluster.ranks)
+    resources = 2 * (nics + (ranks if cluster.gpu_ranks else 0)) + len(cluster.uplinks)
+    if ranks > MAX_RANKS or (resources > MAX_RESOURCES and not closed):
         raise InputError(
             "too large to pack trees on",
             where="cluster",
-            expected=f"at most {MAX_RESOURCES} ports and links, both ways counted",
-            got=resources,
+            expected=f"at most {MAX_RANKS} ranks, and {MAX_RESOURCES} ports and links, both ways counted",
+            got=f"{ranks} ranks, {resources} ports and links",
             hint="Nested rings have no such limit.",
         )
 

@@ -114,14 +114,13 @@ def pieces_of(network: Network, up: Runs, down: Runs) -> Pieces:
 
 
 def piece_deps(network: Network, pieces: Pieces) -> Edges:
-    """The network's dependencies, between pieces that share bytes."""
-    (waits, dep), rows = network.deps, len(network.src)
-    if len(pieces.row) == rows:
-        return network.deps
-    count = np.bincount(pieces.row, minlength=rows)
-    first = np.cumsum(count) - count
-    waiting, others = ranges(first[waits], count[waits]), np.repeat(dep, count[waits])
-    waiting, others = np.repeat(waiting, count[others]), ranges(first[others], count[others])
+    """The network's dependencies, between pieces that share bytes: others may land at another GPU of the server."""
+    (waiting, others), rows = network.deps, len(network.src)
+    if len(pieces.row) > rows:
+        count = np.bincount(pieces.row, minlength=rows)
+        first = np.cumsum(count) - count
+        waiting, others = ranges(first[waiting], count[waiting]), np.repeat(others, count[waiting])
+        waiting, others = np.repeat(waiting, count[others]), ranges(first[others], count[others])
     shared = (pieces.start[waiting] < pieces.stop[others]) & (pieces.start[others] < pieces.stop[waiting])
     order = np.argsort(waiting[shared], kind="stable")
     return Edges(waiting[shared][order], others[shared][order])

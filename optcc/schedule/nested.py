@@ -1,8 +1,10 @@
 """Nested rings lowered to transfers: a pure function of shares, rank order, segments and orderings.
 
 In pattern m the m strongest ranks form a ring, the others are leaves. The pattern's bytes are cut into `segments`
-equal segments and each segment into m sections, one per owner. A section is reduced along the ring into its owner,
-and the finished section goes round from there. Leaves join in one of two orderings (stages as in `Stage`):
+equal segments and each segment into sections, equally many per owner. A section is reduced along the ring into its
+owner, and the finished section goes round from there. A small ring has several sections per owner, so that no
+pattern's sections are much larger than those of a ring of all: a leaf waits for whole sections. Leaves join in one of
+two orderings (stages as in `Stage`):
 
 * LEAF_FIRST (stages 3 1 4 2): a leaf sends its raw section to the head of the chain and gets the finished one from
   the owner;
@@ -25,8 +27,13 @@ import numpy as np
 from optcc.cluster import Cluster
 from optcc.schedule.assemble import Block, Row, assemble, cuts_by, even_cuts, granule
 from optcc.schedule.columns import Schedule, Stage
-from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
+from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
+
+LEAF_SECTIONS = 3
+"""Sections of a pattern with several leaves, over P-1: of 1, 2 and 3 only 3 kept 1 + 2/k on all clusters that were tried."""
+MAX_SECTIONS = 4096
+"""Bounds what a plan file can ask a rank to make; more chunks than that per segment help nobody."""
 
 
 class Ordering(StrEnum):
@@ -41,11 +48,20 @@ def _section(
 ) -> None:
     """Append section `s`: the chain ring[s+1], ring[s+2], ..., ring[s], whose end owns the section."""
 
+    first: dict[int, int] = {}  # rank -> where it sends raw bytes, waiting for nothing
+    last: dict[int, int] = {}  # rank -> where it receives finished ones
+
     def add(src: int, dst: int, hop: int, reduce: bool, stage: Stage, deps: tuple[int, ...]) -> tuple[int, ...]:
+        row = len(rows)
         rows.append(Row(s, way(src, dst), hop, reduce, stage, deps))
-        return (len(rows) - 1,)
+        if not deps:
+            first[src] = row
+        if not reduce:
+            last[dst] = row
+        return (row,)
 
     m = len(ring)
+    # Section s belongs to ring[s % m]; of several leaves each one is the last to add in its turn.
     chain = [ring[(s + 1 + i) % m] for i in range(m)]
     head, owner = chain[0], chain[-1]
     via = leaves[s % len(leaves)] if leaves and ordering is Ordering.VIA_LEAF else None
@@ -66,6 +82,15 @@ def _section(
     for leaf in leaves:
         if leaf != via:
             add(owner, leaf, hop, False, Stage.TO_LEAF, finished)
+    for rank, row in first.items():
+        if rank in last:
+            rows[row] = rows[row]._replace(credits=(last[rank],))
+
+
+def _least_sections(ring: int, ranks: int, asked: int | None) -> int:
+    if asked is not None:
+        return asked
+    return 1 if ranks - ring <= 1 else LEAF_SECTIONS * (ranks - 1)
 
 
 def lower(
@@ -76,28 +101,33 @@ def lower(
     order: Sequence[int],
     segments: int | Sequence[Fraction],
     orderings: Sequence[Ordering],
+    sections: int | None = None,
+    window: int = 0,
 ) -> Schedule:
     """Lower nested rings on `cluster` to a Schedule.
 
     `order` lists ranks weakest first (ring size m uses the last m); `segments` is how many equal ones, or the part of
-    the data in each (sum 1); `orderings` is cycled over segments and patterns.
+    the data in each (sum 1); `orderings` is cycled over segments and patterns; `sections` and `window` are those of
+    `NestedRings`.
     """
     sizes = [Fraction(1, segments)] * segments if isinstance(segments, int) else list(segments)
     routes = Routes(cluster)
     blocks: list[Block] = []
     done = Fraction(0)
     for which, (m, share) in enumerate(sorted(shares.items())):
+        parts = m * -(-_least_sections(m, len(order), sections) // m)
         start, done = granule(done * nbytes, nbytes), done + share
         cuts = cuts_by(start, nbytes if done == 1 else granule(done * nbytes, nbytes), sizes)
         for turn, ordering in enumerate(orderings):
             mine = np.arange((turn - which) % len(orderings), len(sizes), len(orderings))
             template: list[Row] = []
-            for s in range(m):
+            for s in range(parts):
                 _section(template, s, order[len(order) - m :], order[: len(order) - m], ordering, routes)
-            bounds = [even_cuts(int(cuts[g]), int(cuts[g + 1]), m) for g in mine]
+            bounds = [even_cuts(int(cuts[g]), int(cuts[g + 1]), parts) for g in mine]
             if bounds:
                 blocks.append((template, mine.astype(np.int64), np.stack(bounds)))
-    return assemble(cluster, nbytes, routes, blocks)
+    # A template has every len(orderings)-th segment.
+    return assemble(cluster, nbytes, routes, blocks, window=-(-window // len(orderings)) or len(sizes))
 
 
 @dataclass(frozen=True)
@@ -110,6 +140,10 @@ class NestedRings(Recipe):
     order : ranks from weakest to strongest; ring size m is the last m of them
     segments : pipeline depth; orderings : cycled over the segments
     segment_sizes : the part of the data in each segment, sum 1; None: all equal
+    sections : least number of sections that a segment is cut into, rounded up so that all owners have equally many.
+        None: one per owner with at most one leaf; with more, `LEAF_SECTIONS` (P-1)
+    window : a rank sends raw bytes of a segment only when it has the finished ones of the segment so many before; 0:
+        any time. Without a window quick ranks run ahead, and what is urgent queues behind what they sent
     """
 
     family: ClassVar[str] = "nested-rings"
@@ -118,6 +152,8 @@ class NestedRings(Recipe):
     segments: int
     orderings: tuple[Ordering, ...]
     segment_sizes: tuple[Fraction, ...] | None = None
+    sections: int | None = None
+    window: int = 0
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
@@ -128,6 +164,8 @@ class NestedRings(Recipe):
             order=self.order,
             segments=self.segments if self.segment_sizes is None else self.segment_sizes,
             orderings=self.orderings,
+            sections=self.sections,
+            window=self.window,
         )
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
@@ -153,6 +191,11 @@ class NestedRings(Recipe):
         if sizes is not None:
             demand(len(sizes) == self.segments, "segment_sizes", f"{self.segments} of them", len(sizes))
             demand(min(sizes) > 0 and sum(sizes) == 1, "segment_sizes", "sizes above 0 of sum 1", sum(sizes))
+        if self.sections is not None:
+            whole = isinstance(self.sections, int) and not isinstance(self.sections, bool)
+            demand(whole and 1 <= self.sections <= MAX_SECTIONS, "sections", f"1 to {MAX_SECTIONS}", self.sections)
+        whole = isinstance(self.window, int) and not isinstance(self.window, bool)
+        demand(whole and 0 <= self.window <= MAX_SEGMENTS, "window", f"0 to {MAX_SEGMENTS}", self.window)
         demand(bool(self.orderings), "orderings", "at least one", self.orderings)
         demand(all(1 <= m <= ranks and s > 0 for m, s in self.shares), "shares", f"ring 1..{ranks}, > 0", self.shares)
         demand(len({m for m, _ in self.shares}) == len(self.shares), "shares", "each ring size once", self.shares)
@@ -166,6 +209,8 @@ class NestedRings(Recipe):
             "segments": self.segments,
             "segment_sizes": None if self.segment_sizes is None else [str(size) for size in self.segment_sizes],
             "orderings": [str(o) for o in self.orderings],
+            "sections": self.sections,
+            "window": self.window,
         }
 
     @classmethod
@@ -177,6 +222,8 @@ class NestedRings(Recipe):
             segments=raw["segments"],
             segment_sizes=None if raw["segment_sizes"] is None else tuple(map(exact, raw["segment_sizes"])),
             orderings=tuple(Ordering(o) for o in raw["orderings"]),
+            sections=raw["sections"],
+            window=raw["window"],
         )
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:

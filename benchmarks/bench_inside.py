@@ -1,0 +1,222 @@
+"""GPUs as ranks, inside servers: simulated time over the exact program's bound. Writes docs/bench-inside.md.
+
+Exit status 1 when a case is over its limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import resource
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+from rich.progress import track
+
+import optcc
+from optcc.cluster import Cluster, Fabric
+from optcc.plans import nested_rings
+from optcc.schedule.inside_parts import Part, chunks_for, deepest, inside_servers
+from optcc.theory import nested_shares
+from optcc.theory.inside import inside_split
+
+SIZE = 2**30
+GB = 10**9
+MOST_SEGMENTS = 64
+FLUID_LIMIT = {2: 1.012, 4: 1.004}  # servers -> fluid time over bound; 1.000001 elsewhere
+SIMULATED_LIMIT = 1.10
+LATENCY, PER_CHUNK = Fraction(5, 10**6), Fraction(1, 10**6)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Servers of 8 GPUs with a 50 GB/s NIC and `nvlink` GB/s each; `dead` NICs of the first server are."""
+
+    servers: int
+    dead: int
+    nvlink: int = 450
+    rails: bool = False
+
+    def cluster(self, gpu_ranks: bool = True) -> Cluster:
+        """With GPUs or servers as ranks."""
+        whole = Cluster.uniform(servers=self.servers, nics=8, rate=50 * GB, gpus=8, nvlink_rate=self.nvlink * GB)
+        cluster = replace(whole, fabric=Fabric(rails=self.rails), gpu_ranks=gpu_ranks)
+        for nic in range(self.dead):
+            cluster = cluster.degrade(f"server0/nic{nic}")
+        return cluster
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Times in CPU seconds, memory in GiB at the end of each step, ratios to the bound."""
+
+    fluid: float
+    whole: float
+    segments: int
+    rows: int
+    split_s: float
+    lower_s: float
+    lower_gib: float
+    simulate_s: float
+    simulate_gib: float
+    simulated: float
+    by_servers: float
+
+
+def measure(case: Case) -> Measured:
+    """One case, in a process of its own so that its memory is its own."""
+    cluster = case.cluster()
+    bound = optcc.lower_bound(cluster, SIZE).seconds
+    began = time.process_time()
+    split = inside_split(cluster)
+    split_s = time.process_time() - began
+    segments = min(MOST_SEGMENTS, deepest(cluster, split.parts))
+    began = time.process_time()
+    recipe = inside_servers(cluster, split.parts, segments)
+    recipe.check(cluster)
+    schedule = recipe.lower(cluster, SIZE)
+    lower_s, lower_gib = time.process_time() - began, _peak_gib()
+    optcc.simulate(optcc.plan(Cluster.uniform(servers=2, rate=GB), 4096).schedule())  # compiles the event loop
+    began = time.process_time()
+    simulated = optcc.simulate(schedule).time_s
+    simulate_s = time.process_time() - began
+    shares = nested_shares([rank.out_rate for rank in case.cluster(gpu_ranks=False).ranks])
+    whole = inside_servers(cluster, [Part(Fraction(1), 1, shares)], 1).fluid_s(cluster, SIZE) if not case.rails else 0
+    return Measured(
+        fluid=float(split.seconds_per_byte * SIZE / bound),
+        whole=float(whole / bound),
+        segments=segments,
+        rows=len(schedule),
+        split_s=split_s,
+        lower_s=lower_s,
+        lower_gib=lower_gib,
+        simulate_s=simulate_s,
+        simulate_gib=_peak_gib(),
+        simulated=simulated / float(bound),
+        by_servers=_by_servers(case, segments) / float(bound) if case.servers > 1 else 0.0,
+    )
+
+
+def _by_servers(case: Case, segments: int) -> float:
+    """Simulated seconds of nested rings with servers as ranks: NVLink is not in it, and takes no time."""
+    cluster = case.cluster(gpu_ranks=False)
+    shares = nested_shares([min(rank.out_rate, rank.in_rate) for rank in cluster.ranks])
+    depth = min(segments, 8) if case.servers > 32 else segments
+    return optcc.simulate(nested_rings(cluster, shares, depth).lower(cluster, SIZE)).time_s
+
+
+def _peak_gib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def with_costs(case: Case, size: int) -> tuple[float, int]:
+    """(simulated over bound, segments) at the best number of segments, with latency and chunk costs."""
+    cluster = case.cluster()
+    bound = float(optcc.lower_bound(cluster, size).seconds)
+    split = inside_split(cluster)
+    found = []
+    for segments in (1, 2, 4, 8, 16):
+        chunks = chunks_for(cluster, segments, size)
+        recipe = inside_servers(cluster, split.parts, segments, chunks=chunks)
+        time_s = optcc.simulate(recipe.lower(cluster, size), alpha=LATENCY, per_chunk=PER_CHUNK).time_s
+        found.append((time_s / bound, segments))
+    return min(found)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-inside.md"))
+    parser.add_argument("--quick", action="store_true", help="up to 16 servers")
+    args = parser.parse_args()
+    largest = 16 if args.quick else 128
+    cases = [Case(p, d) for p in (1, 2, 4, 8, 16, 32, 64, 128) for d in range(5) if p <= largest]
+    cases = [c for c in cases if (c.servers > 1 or c.dead == 0) and (c.servers < 64 or c.dead in (0, 1, 4))]
+    slow = [Case(p, d, nvlink=64) for p in (2, 4, 8) for d in (0, 1, 2)]
+    rails = [Case(p, d, rails=True) for p in (4, 8, 32, 128) for d in (0, 1, 2) if p <= largest]
+    text, over = ["# Inside servers: simulated time over bound", "", *_introduction()], []
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
+        for title, some in (("One fabric", cases), ("Slow NVLink", slow), ("Rails that do not meet", rails)):
+            text += ["", f"## {title}", "", *_HEAD[title]]
+            for case in track(some, description=title.lower()):
+                found = pool.submit(measure, case).result()
+                text.append(_row(title, case, found))
+                limit = FLUID_LIMIT.get(case.servers, 1.000001)
+                if title == "One fabric" and (found.fluid > limit or found.simulated > SIMULATED_LIMIT):
+                    over.append(text[-1])
+        text += ["", "## With latency and chunk costs", "", *_HEAD["costs"]]
+        jobs = [(Case(p, d), 2**m) for p in (2, 8, 16) for d in (0, 1) for m in (24, 28, 30)]
+        for case, size in track(jobs, description="with costs"):
+            ratio, segments = pool.submit(with_costs, case, size).result()
+            text.append(f"| {case.servers} | {case.dead} | {size >> 20} MiB | {ratio:.3f} | {segments} |")
+    text += [
+        "",
+        f"optcc {optcc.__version__}, numpy {np.__version__}, Python {platform.python_version()}.",
+        "",
+    ]
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    args.output.write_text("\n".join(text), encoding="utf-8")
+    print("\n".join(text))
+    for row in over:
+        print(f"over its limit: {row}", file=sys.stderr)
+    return 1 if over else 0
+
+
+_HEAD = {
+    "One fabric": [
+        "| servers | dead NICs | fluid / bound | segments | transfers | simulated / bound | servers as ranks / bound | "
+        "parts, CPU s | lowering, CPU s | GiB | simulating, CPU s | GiB |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ],
+    "Slow NVLink": [
+        'A port of 64 GB/s (PCIe) instead of 450. "Whole servers" is the same without teams.',
+        "",
+        "| servers | dead NICs | whole servers, fluid / bound | fluid / bound | segments | simulated / bound |",
+        "|---|---|---|---|---|---|",
+    ],
+    "Rails that do not meet": [
+        "| servers | dead NICs | fluid / bound | segments | simulated / bound | parts, CPU s | lowering, CPU s |",
+        "|---|---|---|---|---|---|---|",
+    ],
+    "costs": [
+        f"Latency {float(LATENCY) * 1e6:g} us, {float(PER_CHUNK) * 1e6:g} us for each chunk at each port, NVLink ports "
+        "included; the best of 1, 2, 4, 8, 16 segments. The bound has neither.",
+        "",
+        "| servers | dead NICs | size | simulated / bound | segments |",
+        "|---|---|---|---|---|",
+    ],
+}
+
+
+def _row(title: str, case: Case, m: Measured) -> str:
+    first = f"| {case.servers} | {case.dead} |"
+    if title == "Slow NVLink":
+        return f"{first} {m.whole:.4f} | {m.fluid:.4f} | {m.segments} | {m.simulated:.4f} |"
+    if title == "Rails that do not meet":
+        return f"{first} {m.fluid:.4f} | {m.segments} | {m.simulated:.4f} | {m.split_s:.1f} | {m.lower_s:.1f} |"
+    servers = f"{m.by_servers:.4f}" if m.by_servers else "-"
+    return (
+        f"{first} {m.fluid:.4f} | {m.segments} | {m.rows} | {m.simulated:.4f} | {servers} | {m.split_s:.1f} | "
+        f"{m.lower_s:.1f} | {m.lower_gib:.2f} | {m.simulate_s:.1f} | {m.simulate_gib:.2f} |"
+    )
+
+
+def _introduction() -> list[str]:
+    return [
+        "Made by `make bench-inside`. Simulated, not measured: 1 GiB per GPU, alpha = 0, servers of 8 GPUs, each with a",
+        'NIC of 50 GB/s and an NVLink port of 450 GB/s each way; "dead NICs" are NICs of the first server. The bound is',
+        'that of the exact program with GPUs as ranks. "Fluid" is the family\'s time with infinitely many segments, from',
+        f"its linear program. Segments: {MOST_SEGMENTS}, fewer where there would be more than 4 million transfers between",
+        'servers. "Servers as ranks" is nested rings between servers on the same NICs, as deep (at most 8 segments above',
+        "32 servers): NVLink is not in its model, so it may be below the bound of the GPUs. CPU seconds of one process;",
+        "GiB is the process's peak, about 0.2 of it Python and its libraries.",
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
