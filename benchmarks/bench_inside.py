@@ -208,13 +208,13 @@ def _row(title: str, case: Case, m: Measured) -> str:
 
 def _introduction() -> list[str]:
     return [
-        "Made by `make bench-inside`. Simulated, not measured: 1 GiB per GPU, alpha = 0, servers of 8 GPUs, each with a",
-        'NIC of 50 GB/s and an NVLink port of 450 GB/s each way; "dead NICs" are NICs of the first server. The bound is',
-        'that of the exact program with GPUs as ranks. "Fluid" is the family\'s time with infinitely many segments, from',
-        f"its linear program. Segments: {MOST_SEGMENTS}, fewer where there would be more than 4 million transfers between",
-        'servers. "Servers as ranks" is nested rings between servers on the same NICs, as deep (at most 8 segments above',
-        "32 servers): NVLink is not in its model, so it may be below the bound of the GPUs. CPU seconds of one process;",
-        "GiB is the process's peak, about 0.2 of it Python and its libraries.",
+        "Made by `make bench-inside`. Simulated, not measured: 1 GiB per GPU, alpha = 0, servers of 8 GPUs, each",
+        'with a NIC of 50 GB/s and an NVLink port of 450 GB/s each way; "dead NICs" are NICs of the first server.',
+        'The bound is that of the exact program with GPUs as ranks. "Fluid" is the family\'s time with infinitely',
+        f"many segments, from its linear program. Segments: {MOST_SEGMENTS}, fewer where there would be more than",
+        '4 million transfers between servers. "Servers as ranks" is nested rings between servers on the same NICs, as',
+        "deep (at most 8 segments above 32 servers): NVLink is not in its model, so it may be below the bound of the",
+        "GPUs. CPU seconds of one process; GiB is the process's peak, about 0.2 of it Python and its libraries.",
     ]
 
 

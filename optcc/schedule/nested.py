@@ -31,7 +31,7 @@ from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments,
 from optcc.schedule.routes import Routes
 
 LEAF_SECTIONS = 3
-"""Sections of a pattern with several leaves, over P-1: of 1, 2 and 3 only 3 kept 1 + 2/k on all clusters that were tried."""
+"""Sections of a pattern with several leaves, over P-1: of 1, 2 and 3 only 3 kept 1 + 2/k on all clusters tried."""
 MAX_SECTIONS = 4096
 """Bounds what a plan file can ask a rank to make; more chunks than that per segment help nobody."""
 
