@@ -145,7 +145,7 @@ def test_all_that_waits_at_a_dying_receiver_is_lost_with_it() -> None:
     """Two servers send 1000 bytes to each of a third one's two NICs, which take 2 s for them. nic0 dies after 0.5 s."""
     cluster = Cluster.uniform(servers=3, nics=2, rate=1000)
     order = (Ordering.LEAF_FIRST,)
-    schedule = lower(cluster, 2000, {1: Fraction(1)}, order=range(3), segments=1, orderings=order)
+    schedule = lower(cluster, 2000, {1: Fraction(1)}, order=range(3), segments=1, orderings=order, sections=1)
     fault = Fault("server2/nic0", HALF, detect_s=Fraction(1, 4))
     simulation = optcc.simulate(schedule, faults=[fault])
     check_conservation(schedule, simulation)
