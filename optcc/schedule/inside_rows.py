@@ -9,7 +9,7 @@ inside-servers).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +94,8 @@ def channel_rows(network: Network, sites: Sequence[Site], *, straight: bool = Fa
         inside(down, down.carry[relay_out], down.gather[relay_out], relay_out, results, closed[relay_out] * width),
         inside(down, down.gather[fan_out.run], fan_out.member, fan_out.run, results, go),
     )
-    every = _Block(*(np.concatenate(column) for column in zip(*blocks, strict=True)))
+    columns: Any = zip(*blocks, strict=True)  # of arrays; mypy sees objects, the fields differ in type
+    every = _Block(*map(np.concatenate, columns))
     edges = _edges(network, pieces, up, down, fan_in, fan_out, doors)
     pairs, pair = np.unique(every.src * (len(sites) * width) + every.dst, return_inverse=True)
     ends = np.stack(np.divmod(pairs, len(sites) * width), 1)
