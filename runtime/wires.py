@@ -1,0 +1,170 @@
+"""The contract between the flows of a rank and what really carries their chunks: virtual, local sockets, verbs.
+
+A *wire* goes from one NIC of a rank to one NIC of another and keeps order; it is a queue pair, or what stands for one.
+All wires of a job are numbered alike on all ranks. A wire carries chunks one way; what is small goes back on it.
+A chunk is written into a landing slot of its flow: ``seq % window``, at the far end, whichever wire it takes.
+
+Whatever happens to a wire is reported by `poll`, in the order in which it happened; no call here blocks or raises
+because a wire is down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+
+@dataclass(frozen=True)
+class Wire:
+    """From NIC `out` of rank `src` to NIC `into` of rank `dst`; NICs are indices of the schedule's ports."""
+
+    src: int
+    dst: int
+    out: int
+    into: int
+
+
+@dataclass(frozen=True)
+class FlowSpec:
+    """A directed flow between two ranks, on its home wire while that lives.
+
+    wires : wires it may use, its home wire first, then backups by preference (indices into the table of wires)
+    window : landing slots; slot_bytes : the most that a chunk carries, header not counted
+    """
+
+    src: int
+    dst: int
+    wires: tuple[int, ...]
+    window: int
+    slot_bytes: int
+
+
+HEADER_BYTES = 64
+"""In front of every chunk in its slot: what it is, for `flows`. One cache line, so that payloads stay aligned."""
+
+
+class Cause(StrEnum):
+    """Why a wire or a NIC is taken to be lost."""
+
+    PORT = "port event"  # the NIC says that its link is down
+    ERROR = "completion error"  # the NIC has given up on a write: retries exceeded, or flushed
+    CLOSED = "connection closed"  # the far end's socket is gone
+    DEVICE = "device fatal"  # the NIC itself is gone, or refuses work
+    NOTICE = "peer's notice"  # the other end has seen one of the above
+    PROGRESS = "no progress"  # nothing comes through although the peer is alive: a black hole
+
+
+class Completed(NamedTuple):
+    """Chunk `seq`, written on this rank's outgoing wire, is in its slot at the far end (acknowledged)."""
+
+    wire: int
+    flow: int
+    seq: int
+
+
+class Arrived(NamedTuple):
+    """A chunk is whole in slot ``seq % window`` of an incoming flow."""
+
+    wire: int
+    flow: int
+    seq: int
+
+
+class Credited(NamedTuple):
+    """The far end has folded all chunks below `folded` of an outgoing flow."""
+
+    wire: int
+    flow: int
+    folded: int
+
+
+class Failed(NamedTuple):
+    """A wire is lost, from this end's view. `detail` is for people: status, vendor code."""
+
+    wire: int
+    cause: Cause
+    detail: str
+
+
+class Drained(NamedTuple):
+    """After `fence`: nothing more comes out of this end of the wire, nor goes in; all before has been reported."""
+
+    wire: int
+
+
+class Record(NamedTuple):
+    """The answer to `ask_record`: what the receiver of `flow` has published."""
+
+    flow: int
+    epoch: int
+    landed: int
+    folded: int
+
+
+class PortDown(NamedTuple):
+    """A NIC of this rank (index of its port) has lost its link or is gone."""
+
+    nic: int
+    cause: Cause
+    detail: str
+
+
+class PortUp(NamedTuple):
+    """A NIC of this rank is back. Its wires stay lost until wires are made anew."""
+
+    nic: int
+
+
+Happening = Completed | Arrived | Credited | Failed | Drained | Record | PortDown | PortUp
+
+
+class Wires(Protocol):
+    """One rank's ends of all wires that leave or enter it. A context manager; leaves nothing open.
+
+    Raises TransportError from `poll` for what is a bug and not a lost NIC (REM_ACCESS, LOC_PROT, REM_INV_REQ, ...).
+    """
+
+    def register(self, memory: memoryview) -> None:
+        """Payloads that are written from now on lie inside `memory`; replaces the one registered before."""
+        ...
+
+    def write(self, wire: int, flow: int, seq: int, header: bytes, payload: memoryview) -> None:
+        """Write HEADER_BYTES of header, then the payload, into slot ``seq % window`` at the far end.
+
+        The payload stays unchanged until its Completed, or until the wire is drained.
+        """
+        ...
+
+    def credit(self, wire: int, flow: int, folded: int) -> None:
+        """Tell the far end of an incoming wire that all chunks of `flow` below `folded` are folded. Cumulative."""
+        ...
+
+    def publish(self, flow: int, epoch: int, landed: int, folded: int) -> None:
+        """Set the completion record of an incoming flow, which its sender can read without this rank's processor."""
+        ...
+
+    def ask_record(self, wire: int, flow: int) -> bool:
+        """Read the far end's record of an outgoing flow over `wire`; a Record follows. False: cannot be done here."""
+        ...
+
+    def fence(self, wire: int) -> None:
+        """Put this end of a wire into error, so that no old write can reach or leave it. A Drained follows."""
+        ...
+
+    def slot(self, flow: int, seq: int) -> memoryview:
+        """The landing slot of a chunk of an incoming flow, HEADER_BYTES + slot_bytes, in this rank's memory."""
+        ...
+
+    def unsent(self, wire: int) -> int:
+        """Bytes written to an outgoing wire that are not Completed; how much its NIC still has to do."""
+        ...
+
+    def poll(self, until: float) -> Sequence[Happening]:
+        """Wait until something happens, `until` (the rank's clock, seconds; inf: for ever) or the watch speaks."""
+        ...
+
+    def close(self) -> None:
+        """Free everything, children first."""
+        ...
