@@ -65,11 +65,12 @@ class Completed(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """A chunk is whole in slot ``seq % window`` of an incoming flow."""
+    """A chunk is whole in slot ``seq % window`` of an incoming flow, since the time `at` of the rank's clock."""
 
     wire: int
     flow: int
     seq: int
+    at: float
 
 
 class Credited(NamedTuple):
@@ -130,10 +131,11 @@ class Wires(Protocol):
         """Payloads that are written from now on lie inside `memory`; replaces the one registered before."""
         ...
 
-    def write(self, wire: int, flow: int, seq: int, header: bytes, payload: memoryview) -> None:
+    def write(self, wire: int, flow: int, seq: int, header: bytes, payload: memoryview, ready: float) -> None:
         """Write HEADER_BYTES of header, then the payload, into slot ``seq % window`` at the far end.
 
-        The payload stays unchanged until its Completed, or until the wire is drained.
+        The payload stays unchanged until its Completed, or until the wire is drained. It could have gone since the
+        time `ready`: for wires that emulate rates; real ones have no use for it.
         """
         ...
 
@@ -157,8 +159,12 @@ class Wires(Protocol):
         """The landing slot of a chunk of an incoming flow, HEADER_BYTES + slot_bytes, in this rank's memory."""
         ...
 
-    def unsent(self, wire: int) -> int:
-        """Bytes written to an outgoing wire that are not Completed; how much its NIC still has to do."""
+    def free_at(self, wire: int, now: float) -> float:
+        """The time from which the NIC that an outgoing wire leaves by can take another chunk: past, or `now`.
+
+        inf: not before `poll` has returned. Emulated NICs know when they will have sent what they were given; real
+        ones are kept busy with a few chunks and no more, so that which chunk goes next is decided late.
+        """
         ...
 
     def poll(self, until: float) -> Sequence[Happening]:
