@@ -1,152 +1,277 @@
-"""The conversation between the parent process and a rank: one command at a time to all ranks, one reply from each.
-
-Besides, the parent may ask at any moment for a sign of life, or tell that the run has failed.
-"""
+"""A rank's end of the control channel: one TCP connection to the hub, with timeouts that the kernel keeps."""
 
 from __future__ import annotations
 
+import hashlib
 import select
+import socket
+import struct
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from optcc.runtime.errors import RankFailedError
+from optcc.runtime.codec import Json, MessageError, decode, encode
+from optcc.runtime.errors import RankFailedError, TransportError
+from optcc.runtime.greeting import (
+    GREETING_LIMIT,
+    GREETING_S,
+    PROTOCOL,
+    Challenge,
+    Hello,
+    Proof,
+    Refused,
+    RefusedError,
+    nonce,
+    proof,
+    proves,
+)
+from optcc.runtime.messages import (
+    FRAME_LIMIT,
+    PIECE,
+    TO_RANK,
+    Broken,
+    Command,
+    Failed,
+    FromRank,
+    Letter,
+    Parcel,
+    Ping,
+    Pong,
+    Post,
+    Reply,
+    Saw,
+    Share,
+    Shared,
+)
+
+Address = tuple[str, int]
+
+FRAME_S = 10.0
+"""For the hub to take a message, or to send the rest of one that it has begun."""
+
+EXCHANGE_S = 60.0
+"""For all ranks to have given their value."""
+
+SILENCE_S = 15
+"""After so long without a sign from the other machine's kernel, a connection is taken to be lost."""
+
+RETRY_S = 0.1
+"""Between two attempts to reach a hub that is not there yet."""
 
 
-@dataclass(frozen=True)
-class Enlist:
-    """The first command: who you are, where the job lies, your sockets by peer (descriptors), schedules' digests."""
-
-    rank: int
-    job_fd: int
-    outgoing: Mapping[int, int]
-    incoming: Mapping[int, int]
-    digests: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Prepare:
-    """Fill the buffer and get ready to run this algorithm."""
-
-    algorithm: str
-
-
-@dataclass(frozen=True)
-class Go:
-    """Run, starting at this time of the monotonic clock, which all processes of a machine share."""
-
-    at: float
-
-
-@dataclass(frozen=True)
-class Check:
-    """Compare the buffer with the reference."""
-
-
-@dataclass(frozen=True)
-class Quit:
-    """The end."""
-
-
-Command = Enlist | Prepare | Go | Check | Quit
-
-
-@dataclass(frozen=True)
-class Ping:
-    """Are you alive?"""
-
-
-@dataclass(frozen=True)
-class Pong:
-    """Alive: a number that grows with progress, and what is waited for."""
-
-    progress: int
-    waiting_for: str
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The verdict: this rank failed, so the run has."""
-
-    rank: int
-    cause: str
-
-
-@dataclass(frozen=True)
-class Saw:
-    """The last word of a rank: the error it raised on the verdict."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A command is done."""
-
-    value: Any = None
-
-
-@dataclass(frozen=True)
-class Broken:
-    """A rank cannot go on: because of itself, or because it lost rank `blames`."""
-
-    cause: str
-    blames: int | None = None
-
-
-@dataclass(frozen=True)
-class Ran:
-    """Times of the monotonic clock, processor seconds, and bytes of payload sent by port."""
-
-    start_s: float
-    end_s: float
-    cpu_s: float
-    sent: Mapping[int, int]
+class HubLostError(TransportError):
+    """The control channel ended: the hub is gone, cannot be reached, or does not speak this protocol."""
 
 
 class Control:
-    """A rank's end of the conversation. Raises RankFailedError on a verdict, EOFError when the parent is gone."""
+    """A rank's end of the conversation. A context manager.
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    Every method raises RankFailedError on the verdict, with the same text on all ranks, and HubLostError when the hub
+    is gone. Commands that come while something else is waited for are kept for `poll_command`.
+    """
+
+    def __init__(self, connection: Connection, rank: int, world: int) -> None:
+        self.rank, self.world = rank, world
         self.state: Callable[[], Pong] = lambda: Pong(0, "starting")
         """What to answer to a ping."""
+        self.on_letter: Callable[[int, Json], None] = lambda origin, value: None
+        """What to do with a letter: called with its sender's rank and the value, from whatever reads the connection."""
+        self._connection = connection
+        self._commands: deque[Command] = deque()
+        self._turn = 0
+        self._shared: dict[int, list[Json]] = {}
+        self._parcels: deque[bytes] = deque()
+        self._announced: Parcel | None = None
+        self._pieces = bytearray()
+
+    @classmethod
+    def join(cls, address: Address, *, job: str, secret: bytes, rank: int, world: int, within_s: float) -> Control:
+        """Find the hub at `address` and be let in as `rank` of `world`; tries until `within_s` have passed.
+
+        Raises RefusedError when the hub refuses or does not know the secret, HubLostError when none answers.
+        """
+        end = time.monotonic() + within_s
+        while True:
+            try:
+                connection = _connect(address, min(GREETING_S, max(RETRY_S, end - time.monotonic())))
+                try:
+                    _introduce(connection, secret, Hello(PROTOCOL, job, rank, world, nonce()))
+                    return cls(connection, rank, world)
+                except BaseException:
+                    connection.close()
+                    raise
+            except (OSError, EOFError) as error:
+                if time.monotonic() + RETRY_S > end:
+                    where = f"{address[0]}:{address[1]}"
+                    raise HubLostError(f"no hub answers at {where} within {within_s:.3g} s: {error}") from error
+            time.sleep(RETRY_S)
+
+    def __enter__(self) -> Control:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
 
     def fileno(self) -> int:
-        """The descriptor to wait for."""
+        """The descriptor to wait for; when it can be read, `check` or `poll_command` is due."""
         return self._connection.fileno()
 
     def check(self) -> None:
-        """Answer what the parent has asked meanwhile, without waiting."""
-        while self._connection.poll():
+        """Take in what has come meanwhile, without waiting: pings are answered, letters handed on, commands kept."""
+        while select.select([self._connection], [], [], 0)[0]:
             self._take()
 
+    def poll_command(self) -> Command | None:
+        """The next command if there is one, without waiting. Ask until None before waiting for `fileno`."""
+        if not self._commands:
+            self.check()
+        return self._commands.popleft() if self._commands else None
+
     def command(self) -> Command:
-        """Wait for the next command."""
-        while True:
-            command = self._take()
-            if command is not None:
-                return command
+        """Wait for the next command, for as long as the hub is there."""
+        while (command := self.poll_command()) is None:
+            self._wait(None)
+        return command
 
     def sleep_until(self, at: float) -> None:
         """Wait for a time of the monotonic clock."""
         while (left := at - time.monotonic()) > 0:
-            if select.select([self._connection], [], [], left)[0]:
+            if self._wait(left):
                 self.check()
 
     def tell(self, message: Reply | Broken | Saw) -> None:
-        """Send to the parent."""
-        self._connection.send(message)
+        """Send to the hub."""
+        self._send(message)
 
-    def _take(self) -> Command | None:
-        message: Command | Ping | Failed = self._connection.recv()
-        match message:
+    def send(self, to: int, value: Json) -> None:
+        """Send a letter to rank `to` through the hub. It may be lost when that rank does not read for long."""
+        self._send(Post(to, value))
+
+    def exchange(self, value: Json, within_s: float = EXCHANGE_S) -> list[Json]:
+        """The values that all ranks give here, by rank. All ranks call this equally often.
+
+        Raises HubLostError when they do not come together `within_s`.
+        """
+        turn = self._turn = self._turn + 1
+        self._send(Share(turn, value))
+        self._until(lambda: turn in self._shared, within_s, f"the values of all ranks in exchange {turn}")
+        return self._shared.pop(turn)
+
+    def parcel(self, within_s: float) -> bytes:
+        """The next parcel of bytes that the hub ships, whole and unharmed."""
+        self._until(lambda: bool(self._parcels), within_s, "a parcel")
+        return self._parcels.popleft()
+
+    def _until(self, done: Callable[[], bool], within_s: float, what: str) -> None:
+        end = time.monotonic() + within_s
+        while not done():
+            left = end - time.monotonic()
+            if left <= 0:
+                raise HubLostError(f"the hub has not sent {what} within {within_s:.3g} s")
+            if self._wait(left):
+                self._take()
+
+    def _wait(self, timeout_s: float | None) -> bool:
+        return bool(select.select([self._connection], [], [], timeout_s)[0])
+
+    def _send(self, message: FromRank) -> None:
+        _write(self._connection, message, "lost the hub")
+
+    def _take(self) -> None:
+        data = _read(self._connection, FRAME_LIMIT, "lost the hub")
+        if data.startswith(PIECE):
+            self._piece(data)
+            return
+        match _decode(data, TO_RANK):
             case Ping():
-                self._connection.send(self.state())
-                return None
+                self._send(self.state())
             case Failed(rank, cause):
                 raise RankFailedError(rank, cause)
-            case _:
-                return message
+            case Letter(origin, value):
+                self.on_letter(origin, value)
+            case Shared(turn, values):
+                self._shared[turn] = values
+            case Parcel() as announced:
+                self._announced = announced
+                self._pieces = bytearray()
+                self._close_parcel()
+            case command:
+                self._commands.append(command)
+
+    def _piece(self, data: bytes) -> None:
+        if self._announced is None:
+            raise HubLostError("the hub has sent a piece of a parcel that it has not announced")
+        self._pieces += memoryview(data)[len(PIECE) :]
+        self._close_parcel()
+
+    def _close_parcel(self) -> None:
+        announced = self._announced
+        if announced and len(self._pieces) >= announced.nbytes:
+            data, self._pieces, self._announced = bytes(self._pieces), bytearray(), None
+            if len(data) != announced.nbytes or hashlib.sha256(data).hexdigest() != announced.sha256:
+                raise HubLostError("a parcel of the hub is not what it has announced")
+            self._parcels.append(data)
+
+
+def prepare(sock: socket.socket) -> None:
+    """Send small messages at once, and have the kernel notice within about SILENCE_S that the other machine is gone."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    options = {"TCP_KEEPIDLE": SILENCE_S // 3, "TCP_KEEPINTVL": SILENCE_S // 3, "TCP_KEEPCNT": 2}
+    for name, value in {**options, "TCP_USER_TIMEOUT": 1000 * SILENCE_S}.items():
+        if hasattr(socket, name):  # Linux; elsewhere the system's own patience counts
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _connect(address: Address, within_s: float) -> Connection:
+    with socket.create_connection(address, within_s) as sock:
+        sock.setblocking(True)
+        prepare(sock)
+        patience = struct.pack("ll", int(FRAME_S), int(FRAME_S % 1 * 1e6))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
+        return Connection(sock.detach())
+
+
+def _introduce(connection: Connection, secret: bytes, hello: Hello) -> None:
+    """Both sides' proofs; EOFError or OSError when the hub ends it without a reason: it may not be ready."""
+
+    def hear(kind: type) -> Any:
+        answer = _decode(connection.recv_bytes(GREETING_LIMIT), (kind, Refused))
+        if isinstance(answer, Refused):
+            raise RefusedError(f"the hub refuses rank {hello.rank}: {answer.why}")
+        return answer
+
+    connection.send_bytes(encode(hello))
+    challenge: Challenge = hear(Challenge)
+    connection.send_bytes(encode(proof(secret, "rank", hello, challenge)))
+    if not proves(hear(Proof), secret, "hub", hello, challenge):
+        raise RefusedError("what answers as the hub does not know the secret of this job")
+
+
+def _decode(data: bytes, allowed: tuple[type, ...]) -> Any:
+    try:
+        return decode(data, allowed)
+    except MessageError as error:
+        raise HubLostError(f"the hub has sent nonsense: {error}") from error
+
+
+def _read(connection: Connection, limit: int, what: str) -> bytes:
+    try:
+        return connection.recv_bytes(limit)
+    except EOFError:
+        raise HubLostError(f"{what}: it closed the connection") from None
+    except OSError as error:  # also when the rest of a message does not come: BlockingIOError
+        raise HubLostError(f"{what}: {error}") from error
+
+
+def _write(connection: Connection, message: FromRank, what: str) -> None:
+    data = encode(message)
+    if len(data) > FRAME_LIMIT:
+        raise TransportError(f"{len(data)} bytes in one message, at most {FRAME_LIMIT} can be sent")
+    try:
+        connection.send_bytes(data)
+    except OSError as error:
+        raise HubLostError(f"{what}: {error}") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optcc.runtime.control import Broken, Pong, Reply
+from optcc.runtime.messages import Broken, Pong, Reply
 
 PING_S = 0.5
 """Between two questions for a sign of life. An answer costs a rank some 50 us."""

@@ -1,0 +1,160 @@
+"""Who commands the ranks: gathers them, gives all one command at a time, watches over them until all have replied."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from queue import Empty
+from typing import Any, Self
+
+from optcc.runtime.control import Address
+from optcc.runtime.errors import RankFailedError, TransportError
+from optcc.runtime.interface import listening_address
+from optcc.runtime.messages import Broken, Command, Failed, FromRank, Ping, Pong, Reply, Saw, ToRank
+from optcc.runtime.rendezvous import Membership
+from optcc.runtime.switchboard import Gone, Heard, Joined, Switchboard
+from optcc.runtime.vigil import PING_S, Vigil
+
+FAREWELL_S = 3.0
+"""For ranks to report the verdict, or to leave after Quit, before they are left alone or killed."""
+
+
+class Hub:
+    """The commanding end of the control channel of job `job` with `ranks` ranks. A context manager.
+
+    Parameters
+    ----------
+    secret : what every rank must know
+    host, port : where to listen; port 0: any that is free, see `address`
+    obituary : called with a rank that has hung up, says how it ended; for who has started it
+    """
+
+    def __init__(
+        self,
+        ranks: int,
+        *,
+        job: str,
+        secret: bytes,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        obituary: Callable[[int], str] = lambda rank: "closed its control connection",
+    ) -> None:
+        try:
+            self._board = Switchboard(ranks, job=job, secret=secret, host=host, port=port)
+        except OSError as error:
+            raise TransportError(f"cannot listen for ranks at {host}:{port}: {error}") from error
+        self._ranks = range(ranks)
+        self._obituary = obituary
+        self._present: set[int] = set()
+
+    @classmethod
+    def of(cls, membership: Membership, interface: str | None = None) -> Hub:
+        """The hub that rank 0 of a job on several machines runs, at `interface` or else at the agreed address."""
+        host = listening_address(membership.address[0], interface)
+        return cls(
+            membership.world,
+            job=membership.job,
+            secret=membership.secret.encode(),
+            host=host,
+            port=membership.address[1],
+        )
+
+    def __enter__(self) -> Self:
+        self._board.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._board.__exit__()
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+        return self._board.address
+
+    def gather(self, within_s: float, ended: Callable[[int], bool] = lambda rank: False) -> None:
+        """Wait until all ranks are there; `ended` tells of one whose process is known to have ended.
+
+        Raises RankFailedError for one that has left again, TransportError naming those that have not come in time.
+        """
+        end = time.monotonic() + within_s
+        while missing := [rank for rank in self._ranks if rank not in self._present]:
+            left = end - time.monotonic()
+            if left <= 0:
+                names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+                raise TransportError(
+                    f"{len(missing)} of {len(self._ranks)} ranks have not come to "
+                    f"{self.address[0]}:{self.address[1]} within {within_s:.3g} s: {names}"
+                )
+            for rank in filter(ended, missing):
+                raise self.failure(rank, self._obituary(rank))
+            for rank, message in self._hear(min(left, PING_S)):
+                if isinstance(message, Gone | Broken):
+                    raise self.failure(rank, message.cause if isinstance(message, Broken) else self._obituary(rank))
+
+    def order(self, command: Command, patience_s: float) -> list[Any]:
+        """Give all ranks a command; returns the values of their replies, by rank. Raises like `replies`."""
+        self.send(self._ranks, command)
+        return self.replies(patience_s)
+
+    def replies(self, patience_s: float) -> list[Any]:
+        """Wait for one reply of every rank; returns their values, by rank.
+
+        Raises RankFailedError when a rank dies or raises, or when for `patience_s` a rank does not answer or nothing
+        moves on any of them.
+        """
+        values: dict[int, Any] = {}
+        vigil = Vigil(len(self._ranks), patience_s, time.monotonic())
+        for rank in vigil.pending - self._present:
+            vigil.heard(rank, Broken(self._obituary(rank)), time.monotonic())
+        while vigil.pending:
+            for rank, message in self._hear(PING_S):
+                if isinstance(message, Gone):
+                    message = Broken(self._obituary(rank))
+                if isinstance(message, Reply | Pong | Broken):
+                    vigil.heard(rank, message, time.monotonic())
+                if isinstance(message, Reply):
+                    values[rank] = message.value
+            now = time.monotonic()
+            verdict = vigil.verdict(now)
+            if verdict:
+                raise self.failure(*verdict)
+            asked = vigil.to_ask(now)
+            if asked:
+                self.send(asked, Ping())
+        return [values[rank] for rank in self._ranks]
+
+    def send(self, ranks: Iterable[int], message: ToRank) -> None:
+        """Say something to some ranks, without waiting. A rank that is gone is noticed by `replies`."""
+        self._board.send(ranks, message)
+
+    def ship(self, data: bytes) -> None:
+        """Send all ranks a parcel, without waiting; they take it by `Control.parcel`, before the next is sent."""
+        self._board.ship(self._ranks, data)
+
+    def failure(self, failed: int, cause: str) -> RankFailedError:
+        """Tell every rank the verdict and collect their last words."""
+        self.send(self._ranks, Failed(failed, cause))
+        seen_by: dict[int, str] = {}
+        end = time.monotonic() + FAREWELL_S
+        while self._present - seen_by.keys() and (left := end - time.monotonic()) > 0:
+            for rank, message in self._hear(left):
+                if isinstance(message, Saw):
+                    seen_by[rank] = message.text
+        return RankFailedError(failed, cause, dict(sorted(seen_by.items())))
+
+    def _hear(self, timeout_s: float) -> Iterator[tuple[int, FromRank | Joined | Gone]]:
+        """What ranks have said within the timeout, or had said before; who is present is kept up to date."""
+        inbox = self._board.inbox
+        heard: list[Heard] = []
+        try:
+            heard.append(inbox.get(timeout=timeout_s))
+            while True:
+                heard.append(inbox.get_nowait())
+        except Empty:
+            pass
+        for rank, message in heard:
+            if isinstance(message, Joined):
+                self._present.add(rank)
+            elif isinstance(message, Gone):
+                self._present.discard(rank)
+            yield rank, message
