@@ -1,0 +1,345 @@
+"""The sending end of a flow: posts chunks within its window; when its wire is lost, asks where to resume on another.
+
+What the transport owes this machine, besides carrying out its commands:
+
+* Events of one rank in the order in which they happened, and a timer's end only after everything that had happened by
+  then, so that a rank that was paused does not judge by what it has not looked at yet.
+* `Timer.PROGRESS` is not started or stopped by commands, which every chunk would pay for. The transport samples: when
+  `stuck(waiting)` has been true and `progress` the same for the whole deadline, it says Expired(PROGRESS), and again
+  after each further deadline. GRACE and ANSWER are started and stopped by commands.
+* Lost to every flow of a wire, when it is lost and when another flow has fenced it.
+* Found only for a wire whose both ends are new and which no flow is still on or moving off; nothing about its former
+  life, letters included, comes after that, nothing about its new one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from optcc.errors import InputError
+from optcc.runtime.protocol.table import Commands, Machine, ProtocolError, Row, table
+from optcc.runtime.protocol.words import (
+    Acked,
+    Alive,
+    Answer,
+    Ask,
+    Credit,
+    Expired,
+    Fence,
+    Fenced,
+    Found,
+    Lost,
+    Moved,
+    Notice,
+    Probe,
+    Read,
+    Refuse,
+    Release,
+    Send,
+    Severed,
+    Start,
+    Stop,
+    Tell,
+    Timer,
+    Write,
+)
+from optcc.runtime.wires import Cause
+
+
+class SenderState(StrEnum):
+    """Where a sender is."""
+
+    ACTIVE = "active"  # on its wire
+    PROBING = "probing"  # on its wire, but nothing moves: is the peer alive?
+    GRACE = "grace"  # on its wire, but nothing moves and the peer is alive
+    FENCING = "fencing"  # the wire is lost, its own end not yet drained
+    ASKING = "asking"  # its own end is fenced; where to resume on another wire?
+    STRANDED = "stranded"  # no wire left, but nothing owed either
+    SEVERED = "severed"  # given up
+
+
+_S = SenderState
+_ON_WIRE = (_S.ACTIVE, _S.PROBING, _S.GRACE)
+_LIVING = (*_ON_WIRE, _S.FENCING, _S.ASKING, _S.STRANDED)
+
+ASKS = 100
+"""Questions without an answer before the flow is given up, unless told otherwise."""
+
+
+class Sender(Machine):
+    """The sending end of one flow, over `wires` (first choice first), with `window` landing slots at the far end.
+
+    Attributes, all counts of chunks since the flow was made, to be read only
+    ----------
+    state : SenderState
+    wire : the wire it is on, or moving off
+    epoch : of the last question; no epoch is used twice
+    posted : chunks written
+    acked : chunks known to be in their slots at the far end, for good
+    folded : chunks known to have left them
+    lost : wires out of the choice
+    """
+
+    __slots__ = (
+        *("acked", "asks", "epoch", "folded", "lost", "posted", "window", "wire", "wires"),
+        *("_cause", "_left", "_mark", "_nonce", "_target"),
+    )
+    state: SenderState
+
+    def __init__(self, wires: Sequence[int], window: int, *, asks: int = ASKS) -> None:
+        if not wires or len(set(wires)) != len(wires):
+            raise InputError("a flow needs wires, each once", got=list(wires))
+        if window < 1 or asks < 1:
+            raise InputError("window and number of questions must be at least 1", got=(window, asks))
+        super().__init__(SenderState.ACTIVE)
+        self.wires, self.window, self.asks = tuple(wires), window, asks
+        self.wire, self.epoch = self.wires[0], 0
+        self.posted = self.acked = self.folded = 0
+        self.lost: set[int] = set()
+        self._target: int | None = None  # the wire asked for
+        self._left = 0  # questions that may still be asked in this epoch
+        self._cause = Cause.PORT  # why `wire` was lost, once it is
+        self._nonce = 0  # of the last doubt
+        self._mark = -1  # `progress` when it arose
+
+    @property
+    def may_send(self) -> bool:
+        """Whether Send is allowed now. When stranded, too: the first Send, not the idle flow, is what fails then."""
+        return self.posted - self.folded < self.window and self.state not in (_S.FENCING, _S.ASKING, _S.SEVERED)
+
+    @property
+    def outstanding(self) -> int:
+        """Chunks that may not have landed."""
+        return self.posted - self.acked
+
+    @property
+    def progress(self) -> int:
+        """Grows with whatever comes through; what the progress timer watches."""
+        return self.acked + self.folded
+
+    def stuck(self, waiting: bool) -> bool:
+        """Whether the progress timer should run; `waiting`: there are chunks to send."""
+        if self.state in (_S.FENCING, _S.ASKING, _S.SEVERED):
+            return False
+        return self.posted > self.acked or (waiting and self.posted - self.folded >= self.window)
+
+    # --- the flow -------------------------------------------------------------------------------------------------
+
+    def _send(self, _: Send) -> Commands:
+        """Writes the next chunk."""
+        seq = self.posted
+        if seq - self.folded >= self.window:
+            raise ProtocolError(f"chunk {seq} sent into a full window")
+        self.posted = seq + 1
+        return (Write(self.wire, self.epoch, seq, False),)
+
+    def _acked(self, event: Acked) -> Commands:
+        """Releases all chunks up to this one; they land in order. Nothing for a wire it has left."""
+        wire, seq = event
+        if wire != self.wire or seq < self.acked:
+            return ()
+        if seq >= self.posted:
+            raise ProtocolError(f"chunk {seq} acknowledged, {self.posted} posted")
+        self.acked = seq + 1
+        return (Release(seq + 1),)
+
+    def _credit(self, event: Credit) -> Commands:
+        """Frees slots, whichever wire says so: what is folded stays folded."""
+        folded = event.folded
+        if folded > self.posted:
+            raise ProtocolError(f"{folded} chunks folded, {self.posted} posted")
+        if folded > self.folded:
+            self.folded = folded
+        return ()
+
+    # --- doubt ----------------------------------------------------------------------------------------------------
+
+    def _doubt(self, event: Expired) -> Commands:
+        """When nothing moved for a deadline: probes, with the same number as long as nothing moves."""
+        if event.timer is not Timer.PROGRESS:
+            return ()
+        if self.state is _S.ACTIVE or self.progress != self._mark:
+            self._mark = self.progress
+            self._nonce += 1
+        self._go(_S.PROBING)
+        return (Tell(Probe(self.epoch, self._nonce)),)
+
+    def _alive(self, event: Alive) -> Commands:
+        """The peer lives: grace for the wire if it still owes something that the peer has sent or should have got."""
+        if event.epoch != self.epoch or event.nonce != self._nonce:
+            return ()
+        if not event.folded <= event.landed <= self.posted:
+            raise ProtocolError(f"{event}, {self.posted} posted")
+        if self.progress != self._mark or (self.acked == self.posted and event.folded <= self.folded):
+            self._go(_S.ACTIVE)
+            return ()
+        self._go(_S.GRACE)
+        return (Start(Timer.GRACE),)
+
+    def _verdict(self, event: Expired) -> Commands:
+        """At the end of grace: the wire is lost if nothing at all has come through since the doubt arose."""
+        if event.timer is not Timer.GRACE:
+            return ()
+        if self.progress == self._mark:
+            return self._leave(Cause.PROGRESS)
+        self._go(_S.ACTIVE)
+        return ()
+
+    # --- failover -------------------------------------------------------------------------------------------------
+
+    def _lost(self, event: Lost | Notice) -> Commands:
+        """Its own wire: fences it, to move off, if there is another. Another: out of the choice."""
+        if event.wire != self.wire:
+            return self._drop(event)
+        stop = (Stop(Timer.GRACE),) if self.state is _S.GRACE else ()
+        return stop + self._leave(Cause.NOTICE if type(event) is Notice else event.cause)
+
+    def _leave(self, cause: Cause) -> Commands:
+        self.lost.add(self.wire)
+        self._cause = cause
+        if self._choice() is None:
+            return self._no_wire()
+        self._go(_S.FENCING)
+        return (Fence(self.wire),)
+
+    def _drop(self, event: Lost | Notice) -> Commands:
+        """The wire is out of the choice."""
+        if event.wire not in self.wires:
+            raise ProtocolError(f"{event}: the flow's wires are {self.wires}")
+        self.lost.add(event.wire)
+        return ()
+
+    def _fenced(self, event: Fenced) -> Commands:
+        """Its own end is drained: asks for the best wire left, in the next epoch."""
+        return self._ask() if event.wire == self.wire else ()
+
+    def _ask(self) -> Commands:
+        self._target = self._choice()
+        if self._target is None:
+            return self._no_wire()
+        self.epoch += 1
+        self._left = self.asks - 1
+        self._go(_S.ASKING)
+        return (Tell(Ask(self.epoch, self._target)), Read(self._target), Start(Timer.ANSWER))
+
+    def _ask_again(self, event: Expired) -> Commands:
+        """No answer: asks again, a limited number of times; then it gives up."""
+        if event.timer is not Timer.ANSWER:
+            return ()
+        if not self._left:
+            return self._sever(f"no answer to {self.asks} questions in epoch {self.epoch}")
+        self._left -= 1
+        assert self._target is not None
+        return (Tell(Ask(self.epoch, self._target)), Read(self._target), Start(Timer.ANSWER))
+
+    def _target_lost(self, event: Lost | Notice) -> Commands:
+        """The wire asked for: asks for the next one, in the next epoch. Another: out of the choice."""
+        self._drop(event)
+        return self._ask_anew() if event.wire == self._target else ()
+
+    def _refused(self, event: Refuse) -> Commands:
+        """The wire asked for is lost at the far end: asks for the next one, in the next epoch."""
+        if event.epoch != self.epoch or event.wire != self._target:
+            return ()
+        self.lost.add(event.wire)
+        return self._ask_anew()
+
+    def _ask_anew(self) -> Commands:
+        asked = self._ask()
+        return asked if self.state is _S.ASKING else (Stop(Timer.ANSWER), *asked)
+
+    def _answered(self, event: Answer) -> Commands:
+        """In this epoch: releases what has landed, writes the rest again on the new wire."""
+        epoch, landed, folded = event
+        if epoch != self.epoch:
+            return ()
+        if not max(self.acked, self.folded, folded) <= landed <= self.posted:
+            raise ProtocolError(f"{event}, but {self.posted} posted, {self.acked} acknowledged, {self.folded} folded")
+        assert self._target is not None
+        left, self.wire, self._target = self.wire, self._target, None
+        release = (Release(landed),) if landed > self.acked else ()
+        self.acked = landed
+        self.folded = max(self.folded, folded)  # a credit by the new wire may be ahead of the answer
+        self._go(_S.ACTIVE)
+        again = tuple(Write(self.wire, epoch, seq, True) for seq in range(landed, self.posted))
+        return (Stop(Timer.ANSWER), *release, Moved(epoch, left, self.wire, self._cause, len(again)), *again)
+
+    # --- the choice -----------------------------------------------------------------------------------------------
+
+    def _choice(self) -> int | None:
+        return next((wire for wire in self.wires if wire not in self.lost), None)
+
+    def _found(self, event: Found) -> Commands:
+        """The wire is in the choice again, unless it is the one to move off."""
+        if event.wire != self.wire:
+            self.lost.discard(event.wire)
+        return ()
+
+    def _rescued(self, event: Found) -> Commands:
+        """A wire at last: fences what it was on, to move off."""
+        self._found(event)
+        if self._choice() is None:
+            return ()
+        self._go(_S.FENCING)
+        return (Fence(self.wire),)
+
+    def _no_wire(self) -> Commands:
+        # Where nothing is owed an operation may be over for this flow; a false alarm would fail it on every rank.
+        if self.posted > self.acked:
+            return self._sever(self._why())
+        self._go(_S.STRANDED)
+        return ()
+
+    def _too_late(self, event: Send | Expired) -> Commands:
+        """Something is to be sent and there is no wire: gives up."""
+        if type(event) is Expired and event.timer is not Timer.PROGRESS:
+            return ()
+        return self._sever(self._why())
+
+    def _why(self) -> str:
+        return f"no wire left of {len(self.wires)}; it was on wire {self.wire}, lost by {self._cause}"
+
+    def _sever(self, why: str) -> Commands:
+        self._go(_S.SEVERED)
+        return (Severed(why),)
+
+    def _ignore(self, _: object) -> Commands:
+        """Nothing: stale, or of no interest here."""
+        return ()
+
+
+_ENDS = (_S.STRANDED, _S.SEVERED)
+_EVENTS = (Send, Acked, Credit, Lost, Found, Fenced, Expired, Answer, Refuse, Alive, Notice)
+Sender.learn(
+    table(
+        (
+            Row(_ON_WIRE, (Send,), Sender._send),
+            Row((_S.STRANDED,), (Send,), Sender._too_late, (_S.SEVERED,)),
+            Row((*_ON_WIRE, _S.FENCING), (Acked,), Sender._acked),
+            Row((_S.ASKING, _S.STRANDED), (Acked,), Sender._ignore),
+            Row(_LIVING, (Credit,), Sender._credit),
+            Row((_S.ACTIVE,), (Expired,), Sender._doubt, (_S.ACTIVE, _S.PROBING)),
+            Row((_S.PROBING,), (Expired,), Sender._doubt),
+            Row((_S.PROBING,), (Alive,), Sender._alive, (_S.PROBING, _S.ACTIVE, _S.GRACE)),
+            Row((_S.GRACE,), (Expired,), Sender._verdict, (_S.GRACE, _S.ACTIVE, _S.FENCING, *_ENDS)),
+            Row((_S.ACTIVE,), (Lost, Notice), Sender._lost, (_S.ACTIVE, _S.FENCING, *_ENDS)),
+            Row((_S.PROBING,), (Lost, Notice), Sender._lost, (_S.PROBING, _S.FENCING, *_ENDS)),
+            Row((_S.GRACE,), (Lost, Notice), Sender._lost, (_S.GRACE, _S.FENCING, *_ENDS)),
+            Row((_S.FENCING, _S.STRANDED), (Lost, Notice), Sender._drop),
+            Row((_S.FENCING,), (Fenced,), Sender._fenced, (_S.FENCING, _S.ASKING, *_ENDS)),
+            Row((_S.ASKING,), (Answer,), Sender._answered, (_S.ASKING, _S.ACTIVE)),
+            Row((_S.ASKING,), (Refuse,), Sender._refused, (_S.ASKING, *_ENDS)),
+            Row((_S.ASKING,), (Lost, Notice), Sender._target_lost, (_S.ASKING, *_ENDS)),
+            Row((_S.ASKING,), (Expired,), Sender._ask_again, (_S.ASKING, _S.SEVERED)),
+            Row((*_ON_WIRE, _S.FENCING, _S.ASKING), (Found,), Sender._found),
+            Row((_S.STRANDED,), (Found,), Sender._rescued, (_S.STRANDED, _S.FENCING)),
+            Row((_S.STRANDED,), (Expired,), Sender._too_late, (_S.STRANDED, _S.SEVERED)),
+            Row((*_ON_WIRE, _S.ASKING, _S.STRANDED), (Fenced,), Sender._ignore),
+            Row((_S.FENCING,), (Expired,), Sender._ignore),
+            Row((*_ON_WIRE, _S.FENCING, _S.STRANDED), (Answer, Refuse), Sender._ignore),
+            Row((_S.ACTIVE, _S.GRACE, _S.FENCING, _S.ASKING, _S.STRANDED), (Alive,), Sender._ignore),
+            Row((_S.SEVERED,), _EVENTS, Sender._ignore),
+        )
+    )
+)

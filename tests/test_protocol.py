@@ -1,0 +1,551 @@
+"""The failover protocol: the machines by themselves, then in a world where everything fails, then with bugs planted."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optcc.errors import InputError
+from optcc.runtime.protocol import ProtocolError, Receiver, ReceiverState, Sender, SenderState
+from optcc.runtime.protocol.diagram import document, update
+from optcc.runtime.protocol.table import Commands, Machine, Row, table
+from optcc.runtime.protocol.words import (
+    Acked,
+    Alive,
+    Answer,
+    Ask,
+    Credit,
+    Deliver,
+    Event,
+    Expired,
+    Fence,
+    Fenced,
+    Folded,
+    Found,
+    Landed,
+    Lost,
+    Moved,
+    Notice,
+    Probe,
+    Publish,
+    Read,
+    Refuse,
+    Release,
+    Return,
+    Send,
+    Severed,
+    Start,
+    Stop,
+    Tell,
+    Timer,
+    Write,
+)
+from optcc.runtime.wires import Cause
+from tests.protocol_ground import InvariantError
+from tests.protocol_mutants import MUTANTS
+from tests.protocol_net import Net, run
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "failover-protocol.md"
+SEED = int(os.environ.get("OPTCC_PROTOCOL_SEED") or random.SystemRandom().randrange(10**9))
+"""First seed of the random interleavings; set the variable to the seed that a failure names to see it again first."""
+BLOCKS, BLOCK = 10, 10_000
+
+
+def fed(machine: Machine, *events: Event) -> list[Any]:
+    """All commands that `events` bring about."""
+    return [command for event in events for command in machine.handle(event)]
+
+
+def sender(
+    posted: int = 0, acked: int = 0, *, wires: tuple[int, ...] = (7, 8, 9), window: int = 4, asks: int = 3
+) -> Sender:
+    """A sender that has posted and has had acknowledged so many chunks."""
+    machine = Sender(wires, window, asks=asks)
+    for seq in range(posted):
+        machine.handle(Credit(7, min(seq, acked)))
+        machine.handle(Send())
+        if seq < acked:
+            machine.handle(Acked(7, seq))
+    return machine
+
+
+def receiver(
+    landed: int = 0, *, wires: tuple[int, ...] = (7, 8, 9), window: int = 4, credit_every: int = 1
+) -> Receiver:
+    """A receiver at which so many chunks have landed, none folded."""
+    machine = Receiver(wires, window, credit_every=credit_every)
+    fed(machine, *(Landed(7, 0, seq) for seq in range(landed)))
+    return machine
+
+
+def moved_off(machine: Sender, cause: Cause = Cause.PORT) -> list[Any]:
+    return fed(machine, Lost(machine.wire, cause), Fenced(machine.wire))
+
+
+def question(epoch: int, wire: int) -> list[Any]:
+    return [Tell(Ask(epoch, wire)), Read(wire), Start(Timer.ANSWER)]
+
+
+# --- the sender ----------------------------------------------------------------------------------------------------
+
+
+def test_chunks_are_written_in_order_within_the_window() -> None:
+    machine = Sender((7, 8), 2)
+    assert fed(machine, Send(), Send()) == [Write(7, 0, 0, False), Write(7, 0, 1, False)]
+    assert not machine.may_send
+    with pytest.raises(ProtocolError, match="full window"):
+        machine.handle(Send())
+    assert fed(machine, Acked(7, 0), Credit(7, 1)) == [Release(1)]
+    assert machine.may_send
+    assert (machine.posted, machine.acked, machine.folded, machine.outstanding) == (2, 1, 1, 1)
+
+
+def test_one_acknowledgement_may_stand_for_several_chunks() -> None:
+    machine = sender(3)
+    assert fed(machine, Acked(7, 2), Acked(7, 1)) == [Release(3)]
+    assert machine.outstanding == 0
+
+
+def test_the_progress_timer_is_wanted_only_while_something_is_owed() -> None:
+    machine = sender()
+    assert not machine.stuck(waiting=True), "may send"
+    machine.handle(Send())
+    assert machine.stuck(waiting=False)
+    machine.handle(Acked(7, 0))
+    assert not machine.stuck(waiting=False)
+    fed(machine, Send(), Send(), Send(), Acked(7, 3))
+    assert machine.stuck(waiting=True), "the window is full"
+    assert not machine.stuck(waiting=False), "but nothing waits"
+    before = machine.progress
+    machine.handle(Credit(7, 1))
+    assert machine.progress > before
+    moved_off(machine)
+    assert not machine.stuck(waiting=True), "the ANSWER timer is in charge"
+
+
+@pytest.mark.parametrize("event", [Lost(7, Cause.ERROR), Notice(7, Cause.PORT)], ids=["here", "there"])
+def test_a_lost_wire_is_fenced_then_the_receiver_is_asked_then_the_rest_is_written_again(event: Event) -> None:
+    machine = sender(4, 1)
+    assert fed(machine, event) == [Fence(7)]
+    assert not machine.may_send
+    assert fed(machine, Fenced(7)) == question(1, 8)
+    cause = event.cause if isinstance(event, Lost) else Cause.NOTICE
+    again = [Write(8, 1, seq, True) for seq in (2, 3)]
+    assert fed(machine, Answer(1, 2, 1)) == [Stop(Timer.ANSWER), Release(2), Moved(1, 7, 8, cause, 2), *again]
+    assert (machine.state, machine.wire, machine.epoch, machine.lost) == (SenderState.ACTIVE, 8, 1, {7})
+    assert fed(machine, Credit(8, 2), Send()) == [Write(8, 1, 4, False)]
+
+
+def test_an_idle_flow_moves_too() -> None:
+    machine = sender()
+    assert moved_off(machine) == [Fence(7), *question(1, 8)]
+    assert fed(machine, Answer(1, 0, 0)) == [Stop(Timer.ANSWER), Moved(1, 7, 8, Cause.PORT, 0)]
+
+
+def test_what_had_landed_but_not_been_acknowledged_is_not_written_again() -> None:
+    machine = sender(3, 2)
+    moved_off(machine)
+    assert fed(machine, Answer(1, 3, 3)) == [Stop(Timer.ANSWER), Release(3), Moved(1, 7, 8, Cause.PORT, 0)]
+
+
+def test_acknowledgements_and_credits_of_the_old_wire_count_until_it_is_drained() -> None:
+    machine = sender(3)
+    machine.handle(Lost(7, Cause.PORT))
+    assert fed(machine, Acked(7, 1), Credit(7, 1)) == [Release(2)]
+    fed(machine, Fenced(7), Answer(1, 3, 1))
+    assert fed(machine, Acked(7, 2)) == []
+
+
+def test_a_credit_by_the_new_wire_may_overtake_the_answer() -> None:
+    machine = sender(4)
+    moved_off(machine)
+    fed(machine, Credit(8, 3), Answer(1, 3, 2))
+    assert machine.folded == 3
+
+
+@pytest.mark.parametrize(
+    "event",
+    [Answer(1, 0, 0), Answer(1, 4, 0), Answer(1, 2, 3), Credit(7, 4)],
+    ids=["forgets", "too many landed", "folded before landed", "credit unsent"],
+)
+def test_what_the_other_end_cannot_have_said_is_an_error(event: Event) -> None:
+    machine = sender(3, 1)
+    moved_off(machine)
+    with pytest.raises(ProtocolError):
+        machine.handle(event)
+
+
+def test_what_was_never_sent_cannot_have_landed() -> None:
+    for event in (Acked(7, 3), Alive(0, 1, 4, 0), Alive(0, 1, 1, 2)):
+        with pytest.raises(ProtocolError):
+            doubtful(sender(3, 1)).handle(event)
+
+
+def test_letters_of_other_epochs_change_nothing() -> None:
+    machine = sender(3)
+    moved_off(machine)
+    machine.handle(Lost(8, Cause.PORT))
+    assert (machine.epoch, machine.state) == (2, SenderState.ASKING)
+    assert fed(machine, Answer(1, 2, 1), Refuse(1, 8), Alive(0, 0, 1, 1)) == []
+    assert (machine.epoch, machine.state, machine.acked) == (2, SenderState.ASKING, 0)
+    fed(machine, Answer(2, 2, 1))
+    assert fed(machine, Answer(2, 2, 1), Answer(1, 2, 1), Refuse(2, 9)) == []
+    assert (machine.wire, machine.acked, machine.lost) == (9, 2, {7, 8})
+
+
+@pytest.mark.parametrize(
+    "event", [Lost(8, Cause.ERROR), Notice(8, Cause.PORT), Refuse(1, 8)], ids=["here", "there", "refused"]
+)
+def test_when_the_backup_fails_the_next_is_asked_for_in_a_new_epoch(event: Event) -> None:
+    machine = sender(2)
+    moved_off(machine)
+    assert fed(machine, event) == question(2, 9)
+    assert fed(machine, Answer(2, 1, 0))[-1] == Write(9, 2, 1, True)
+
+
+def test_a_backup_that_fails_while_the_wire_is_fenced_is_not_asked_for() -> None:
+    machine = sender(2)
+    machine.handle(Lost(7, Cause.PORT))
+    assert fed(machine, Lost(8, Cause.PORT), Fenced(8), Fenced(7)) == question(1, 9)
+
+
+def test_a_wire_not_in_use_only_leaves_the_choice() -> None:
+    machine = sender(2)
+    assert fed(machine, Lost(8, Cause.PORT), Fenced(8)) == []
+    assert (machine.state, machine.lost) == (SenderState.ACTIVE, {8})
+    assert moved_off(machine)[1:] == question(1, 9)
+
+
+def test_a_wire_found_again_is_not_taken_at_once_but_when_the_next_is_lost() -> None:
+    machine = sender()
+    moved_off(machine)
+    fed(machine, Answer(1, 0, 0))
+    assert fed(machine, Found(7)) == []
+    assert (machine.wire, machine.lost) == (8, set())
+    assert moved_off(machine)[1:] == question(2, 7)
+
+
+def test_the_wire_to_move_off_is_not_found() -> None:
+    machine = sender(wires=(7, 8))
+    fed(machine, Lost(7, Cause.PORT), Found(7), Fenced(7))
+    assert machine.lost == {7}
+
+
+def test_unanswered_questions_are_repeated_then_the_flow_is_severed() -> None:
+    machine = sender(1)
+    moved_off(machine)
+    again, end = Expired(Timer.ANSWER), Expired(Timer.GRACE)
+    assert fed(machine, again, end, again) == question(1, 8) * 2
+    (severed,) = fed(machine, again)
+    assert isinstance(severed, Severed)
+    assert "no answer to 3 questions" in severed.why
+
+
+def test_without_a_wire_the_flow_is_severed_once_and_says_nothing_more() -> None:
+    machine = sender(1, wires=(7, 8))
+    moved_off(machine)
+    stop, severed = machine.handle(Lost(8, Cause.PORT))
+    assert (stop, type(severed)) == (Stop(Timer.ANSWER), Severed)
+    events = [Send(), Acked(7, 0), Credit(7, 1), Lost(7, Cause.PORT), Found(7), Fenced(7), Expired(Timer.ANSWER)]
+    events += [Answer(1, 0, 0), Refuse(1, 8), Alive(0, 0, 0, 0), Notice(7, Cause.PORT)]
+    assert {type(event) for event in events} == {event for state, event in Sender.TABLE if state is SenderState.SEVERED}
+    assert fed(machine, *events) == []
+    assert not machine.may_send
+
+
+def test_a_flow_that_owes_nothing_is_stranded_and_severed_only_by_the_next_chunk() -> None:
+    machine = sender(2, 2, wires=(7,))
+    assert fed(machine, Lost(7, Cause.PORT)) == []
+    assert (machine.state, machine.may_send) == (SenderState.STRANDED, True)
+    (severed,) = machine.handle(Send())
+    assert isinstance(severed, Severed)
+
+
+def test_a_stranded_flow_whose_window_is_full_is_severed_by_the_progress_timer() -> None:
+    machine = sender(wires=(7,), window=1)
+    fed(machine, Send(), Acked(7, 0), Lost(7, Cause.PORT))
+    assert machine.stuck(waiting=True)
+    assert not machine.stuck(waiting=False)
+    assert isinstance(machine.handle(Expired(Timer.PROGRESS))[0], Severed)
+
+
+def test_a_stranded_flow_takes_the_first_wire_that_is_found() -> None:
+    machine = sender(wires=(7, 8))
+    fed(machine, Lost(8, Cause.PORT), Lost(7, Cause.PORT))
+    assert fed(machine, Found(8), Fenced(7)) == [Fence(7), *question(1, 8)]
+
+
+def doubtful(machine: Sender) -> Sender:
+    assert machine.handle(Expired(Timer.PROGRESS)) == (Tell(Probe(0, 1)),)
+    return machine
+
+
+def test_silence_of_the_peer_proves_nothing() -> None:
+    machine = doubtful(sender(2))
+    assert fed(machine, *[Expired(Timer.PROGRESS)] * 50) == [Tell(Probe(0, 1))] * 50
+    assert machine.state is SenderState.PROBING
+
+
+def test_a_living_peer_and_no_progress_lose_the_wire() -> None:
+    machine = doubtful(sender(2))
+    assert fed(machine, Alive(0, 1, 0, 0)) == [Start(Timer.GRACE)]
+    assert fed(machine, Expired(Timer.GRACE)) == [Fence(7)]
+    fed(machine, Fenced(7))
+    assert fed(machine, Answer(1, 0, 0))[1] == Moved(1, 7, 8, Cause.PROGRESS, 2)
+
+
+def test_progress_clears_the_wire() -> None:
+    machine = doubtful(sender(2))
+    fed(machine, Alive(0, 1, 0, 0), Acked(7, 0))
+    assert fed(machine, Expired(Timer.GRACE)) == []
+    assert machine.state is SenderState.ACTIVE
+    assert fed(machine, Expired(Timer.PROGRESS)) == [Tell(Probe(0, 2))]
+    assert fed(machine, Alive(0, 1, 0, 0)) == [], "an answer to an earlier doubt"
+    assert machine.state is SenderState.PROBING
+
+
+def test_a_peer_that_is_slow_to_fold_is_no_fault_of_the_wire() -> None:
+    machine = doubtful(sender(4, 4, window=4))
+    assert machine.folded < 4
+    assert fed(machine, Alive(0, 1, 4, machine.folded)) == []
+    assert machine.state is SenderState.ACTIVE
+
+
+def test_a_credit_that_only_the_peer_knows_of_has_not_come_through() -> None:
+    machine = doubtful(sender(4, 4, window=4))
+    assert fed(machine, Alive(0, 1, 4, 4), Expired(Timer.GRACE)) == [Start(Timer.GRACE), Fence(7)]
+    assert machine.folded < 4
+
+
+def test_a_wire_lost_during_grace_stops_the_timer() -> None:
+    machine = doubtful(sender(2))
+    machine.handle(Alive(0, 1, 0, 0))
+    assert fed(machine, Lost(7, Cause.PORT)) == [Stop(Timer.GRACE), Fence(7)]
+
+
+# --- the receiver --------------------------------------------------------------------------------------------------
+
+
+def test_chunks_are_delivered_and_credits_returned_without_gaps() -> None:
+    machine = receiver(window=3)
+    assert fed(machine, *(Landed(7, 0, seq) for seq in range(3))) == [Deliver(seq) for seq in range(3)]
+    assert fed(machine, Folded(1)) == []
+    assert fed(machine, Folded(0), Folded(2)) == [Return(7, 2), Return(7, 3)]
+
+
+def test_credits_may_be_bundled() -> None:
+    machine = receiver(4, credit_every=3)
+    assert fed(machine, *map(Folded, range(4))) == [Return(7, 3)]
+    assert fed(machine, Probe(0, 5)) == [Tell(Alive(0, 5, 4, 3))], "what has not been sent is not owed"
+
+
+def test_a_question_fences_the_old_wire_before_it_is_answered() -> None:
+    machine = receiver(2)
+    assert fed(machine, Ask(1, 8)) == [Fence(7)]
+    assert fed(machine, Landed(7, 0, 2), Folded(0)) == [Deliver(2)], "still coming out of the old wire"
+    answer = Tell(Answer(1, 3, 1))
+    assert fed(machine, Fenced(8), Fenced(7)) == [Publish(1, 3, 1), answer]
+    assert (machine.state, machine.wire, machine.epoch, machine.lost) == (ReceiverState.OPEN, 8, 1, {7})
+    assert fed(machine, Ask(1, 8)) == [answer], "the answer was lost"
+    assert fed(machine, Landed(8, 1, 3), Folded(1)) == [Deliver(3), Return(8, 2)]
+
+
+def test_ghosts_are_counted_and_ignored() -> None:
+    machine = receiver(2)
+    fed(machine, Ask(1, 8), Fenced(7))
+    assert fed(machine, Landed(7, 0, 2), Landed(8, 0, 2), Landed(7, 1, 2)) == []
+    assert (machine.ghosts, machine.landed) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [Landed(7, 0, 3), Landed(7, 0, 1), Landed(7, 1, 2), Folded(2), Lost(5, Cause.PORT), Ask(1, 5)],
+    ids=["gap", "again", "epoch never asked for", "folded unlanded", "foreign wire", "foreign wire asked"],
+)
+def test_what_cannot_be_is_an_error(event: Event) -> None:
+    with pytest.raises(ProtocolError):
+        receiver(2).handle(event)
+
+
+def test_a_chunk_folded_twice_is_an_error() -> None:
+    machine = receiver(3)
+    machine.handle(Folded(1))
+    with pytest.raises(ProtocolError):
+        machine.handle(Folded(1))
+
+
+def test_a_chunk_in_a_slot_that_is_not_free_is_an_error() -> None:
+    with pytest.raises(ProtocolError, match="not yet free"):
+        receiver(4, window=4).handle(Landed(7, 0, 4))
+
+
+def test_questions_of_earlier_epochs_change_nothing() -> None:
+    machine = receiver(1)
+    fed(machine, Ask(2, 9), Ask(1, 8), Fenced(7))
+    assert (machine.epoch, machine.wire) == (2, 9)
+    assert fed(machine, Ask(1, 8)) == []
+
+
+def test_a_later_question_while_fencing_takes_the_place_of_the_earlier() -> None:
+    machine = receiver(1)
+    assert fed(machine, Ask(1, 8), Ask(2, 9), Ask(1, 8)) == [Fence(7)]
+    assert fed(machine, Fenced(7))[-1] == Tell(Answer(2, 1, 0))
+
+
+def test_a_wire_lost_at_this_end_is_told_and_refused() -> None:
+    machine = receiver()
+    assert fed(machine, Lost(8, Cause.PORT), Lost(8, Cause.ERROR)) == [Tell(Notice(8, Cause.PORT))]
+    assert fed(machine, Ask(1, 8)) == [Tell(Refuse(1, 8))]
+    machine.handle(Found(8))
+    assert fed(machine, Ask(1, 8)) == [Tell(Refuse(1, 8))], "refused is refused"
+    assert fed(machine, Ask(2, 8)) == [Fence(7)]
+
+
+def test_a_wire_lost_while_the_old_one_is_fenced_is_refused() -> None:
+    machine = receiver()
+    fed(machine, Ask(1, 8), Lost(8, Cause.PORT))
+    assert fed(machine, Fenced(7)) == [Tell(Refuse(1, 8))]
+    assert fed(machine, Ask(2, 9), Fenced(7)) == [Fence(7), Publish(2, 0, 0), Tell(Answer(2, 0, 0))]
+
+
+def test_the_wire_it_is_on_is_refused() -> None:
+    assert fed(receiver(), Ask(1, 7)) == [Tell(Refuse(1, 7))]
+
+
+def test_an_idle_receiver_that_lost_its_wire_says_so_again_when_probed() -> None:
+    machine = receiver()
+    notice = Tell(Notice(7, Cause.PORT))
+    assert fed(machine, Lost(7, Cause.PORT)) == [notice]
+    assert machine.state is ReceiverState.CUT
+    assert fed(machine, Probe(0, 1)) == [Tell(Alive(0, 1, 0, 0)), notice]
+    assert fed(machine, Landed(7, 0, 0)) == [Deliver(0)], "not fenced yet"
+    fed(machine, Ask(1, 8), Fenced(7))
+    assert fed(machine, Probe(1, 1)) == [Tell(Alive(1, 1, 1, 0))]
+    assert fed(machine, Probe(0, 1)) == []
+
+
+# --- the tables ----------------------------------------------------------------------------------------------------
+
+
+def test_an_event_that_the_table_lacks_is_an_error() -> None:
+    machine = sender(1)
+    machine.handle(Lost(7, Cause.PORT))
+    with pytest.raises(ProtocolError, match="fencing"):
+        machine.handle(Send())
+    with pytest.raises(ProtocolError, match="Landed"):
+        machine.handle(Landed(7, 0, 0))
+
+
+def test_two_rules_for_one_pair_are_an_error() -> None:
+    row = Row((SenderState.ACTIVE,), (Send,), Sender._send)
+    with pytest.raises(ValueError, match="Send in active"):
+        table((row, row))
+
+
+@pytest.mark.parametrize("make", [lambda: Sender((), 1), lambda: Sender((1, 1), 1), lambda: Sender((1,), 0)])
+def test_a_flow_without_wires_or_window_is_refused(make: Any) -> None:
+    with pytest.raises(InputError):
+        make()
+
+
+@pytest.mark.parametrize("make", [lambda: Receiver((), 1), lambda: Receiver((1,), 2, credit_every=3)])
+def test_a_receiver_that_could_not_return_its_credits_is_refused(make: Any) -> None:
+    with pytest.raises(InputError):
+        make()
+
+
+def test_the_page_is_what_the_tables_say() -> None:
+    assert update(PAGE.read_text(encoding="utf-8")) == PAGE.read_text(encoding="utf-8"), "run tools/protocol_diagram.py"
+
+
+def test_the_page_shows_every_rule() -> None:
+    shown = document()
+    for machine in (Sender, Receiver):
+        for state, event in machine.TABLE:
+            assert f"`{event.__name__}`" in shown
+            assert f"| {state} |" in shown
+
+
+def test_the_page_test_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = dict(Sender.TABLE)
+    del rules[SenderState.STRANDED, Found]
+    monkeypatch.setattr(Sender, "TABLE", rules)
+    assert update(PAGE.read_text(encoding="utf-8")) != PAGE.read_text(encoding="utf-8")
+
+
+# --- the world -----------------------------------------------------------------------------------------------------
+
+
+def interleavings(seeds: range, **kinds: Any) -> Counter[str]:
+    """Plays `seeds`, counts what happened."""
+    seen: Counter[str] = Counter()
+    for seed in seeds:
+        try:
+            seen += run(seed, **kinds).seen
+        except Exception as error:
+            raise AssertionError(f"OPTCC_PROTOCOL_SEED={seed} shows: {error}") from error
+    return seen
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_random_interleavings(block: int) -> None:
+    first = SEED + block * BLOCK
+    seen = interleavings(range(first, first + BLOCK))
+    for what in ("moved", "written again", "landed late", "stale letters", "severed", "found", "Refuse", "Notice"):
+        assert seen[what] > BLOCK // 100, f"{what}: {seen}"
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    first, second = Net(12), Net(12)
+    assert (first.run().seen, first.steps, first.now) == (second.run().seen, second.steps, second.now)
+
+
+def traced(kind: type[Machine], taken: Counter[Any]) -> Any:
+    class Traced(kind):  # type: ignore[valid-type, misc]
+        __slots__ = ()
+
+        def handle(self, event: Event) -> Commands:
+            before = self.state
+            commands: Commands = super().handle(event)
+            taken[before, type(event), self.state] += 1
+            return commands
+
+    return Traced
+
+
+def test_the_world_takes_every_transition_and_no_other() -> None:
+    for kind, role in ((Sender, "sender"), (Receiver, "receiver")):
+        taken: Counter[Any] = Counter()
+        interleavings(range(BLOCK), **{role: traced(kind, taken)})
+        declared = {(state, event, to) for (state, event), rule in kind.TABLE.items() for to in rule.to}
+        assert set(taken) - declared == set()
+        assert {(s, e.__name__, t) for s, e, t in declared - set(taken) if s != t} == set()
+        at_work = {key for key, rule in kind.TABLE.items() if rule.does.__name__ != "_ignore"}
+        assert {(s, e.__name__) for s, e in at_work - {key[:2] for key in taken}} == set()
+
+
+# --- planted bugs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_planted_bug_breaks_its_invariant(mutant: type[Machine]) -> None:
+    check = (mutant.__doc__ or "").partition(":")[0]
+    kinds: Any = {"sender" if issubclass(mutant, Sender) else "receiver": mutant}
+    seen: Counter[str] = Counter()
+    for seed in range(5000):
+        try:
+            run(seed, **kinds)
+        except InvariantError as broken:
+            seen[broken.check] += 1
+            if broken.check == check:
+                return
+    pytest.fail(f"{check} held; broken: {dict(seen)}")
+
+
+def test_every_invariant_has_a_planted_bug() -> None:
+    assert {(mutant.__doc__ or "").partition(":")[0] for mutant in MUTANTS} == {f"I{n}" for n in range(1, 12)}
