@@ -9,10 +9,11 @@ import math
 from collections import defaultdict
 from collections.abc import Callable
 
-from optcc.runtime.device import Array, Op, bytes_of, empty, fold
+from optcc.runtime.device import Array, Op, bytes_of, elements, fold
 from optcc.runtime.errors import TransportError
 from optcc.runtime.priority import ReadyQueue
 from optcc.runtime.program import Program
+from optcc.runtime.strikes import Saboteur
 from optcc.runtime.transport import Transport
 
 
@@ -33,8 +34,8 @@ class Engine:
         self._waits = dict(program.waits)
         self._awaits = dict(program.awaits)
         self._expected = set(program.receives)
-        self._staged: dict[int, Array] = {}  # reduces that are arriving or wait for their turn to be folded
-        self._spare: dict[int, list[Array]] = defaultdict(list)  # staging to use again, by length in bytes
+        # Pieces of reduces that came before their turn: (where they belong, the piece).
+        self._early: dict[int, list[tuple[Array, Array]]] = defaultdict(list)
         self._ready: dict[int, ReadyQueue] = defaultdict(ReadyQueue)  # by route
         self._since: dict[int, float] = {}  # row -> the latest landing among what it has waited for
         self._unsent, self._unfinished = len(program.sends), len(program.receives)
@@ -59,21 +60,32 @@ class Engine:
         return text
 
     def begin(self) -> None:
-        """The run starts now: what waits for nothing is ready since now."""
+        """The run starts now: what waits for nothing is ready since now.
+
+        What waited for something that has landed already, from a peer that started a moment earlier, is so since then.
+        """
         now = self._clock()
-        for row, count in self._waits.items():
+        for row, count in self._program.waits.items():
             if count == 0:
                 self._now_ready(row, now)
 
-    def run(self) -> None:
+    def run(self, saboteur: Saboteur | None = None) -> None:
         """Post what may go, wait, take in what has landed, until all is done; raises what the transport raises."""
         self.begin()
+        total = len(self._program.sends) + len(self._program.receives)
         while True:
             wake = self.post_ready()
             if self.finished:  # asked before every wait: the last thing a rank does may be to post
                 return
-            for row, at in self._transport.poll(wake, self.place):
-                self.landed(row, at)
+            if saboteur:
+                saboteur.look(self.progress / total)
+                wake = min(wake, saboteur.wake())
+            self.serve(wake)
+
+    def serve(self, until: float) -> None:
+        """One wait, and what has landed by then. Also before the start, for peers that start a moment earlier."""
+        for row, at in self._transport.poll(until, self.take):
+            self.landed(row, at)
 
     def post_ready(self) -> float:
         """Post, in their order, all ready transfers whose ports are free; returns when to look again."""
@@ -96,38 +108,32 @@ class Engine:
             self._transport.post(move, payload, self._since[row])
             self._unsent -= 1
 
-    def place(self, row: int) -> memoryview:
-        """Where an arriving transfer goes: a copy to its bytes, a reduce to staging."""
+    def take(self, row: int, offset: int, data: memoryview) -> None:
+        """A piece of transfer `row` is here: copy it, or fold it, or keep it until its turn to be folded."""
         if row not in self._expected:
             raise TransportError(f"rank {self._program.rank} got transfer {row}, which it does not expect (again)")
-        self._expected.remove(row)
-        move = self._program.receives[row]
-        if not move.reduce:
-            return self._bytes[move.offset : move.offset + move.length]
-        spare = self._spare[move.length]
-        stage = spare.pop() if spare else empty(move.length // self._buffer.itemsize, self._buffer.dtype)
-        self._staged[row] = stage
-        return bytes_of(stage)
+        own = self._buffer[offset // self._buffer.itemsize :][: len(data) // self._buffer.itemsize]
+        if not self._program.receives[row].reduce:
+            own[:] = elements(data, own.dtype)
+        elif self._awaits[row] == 1:  # every fold before it is done, only its own landing is missing
+            fold(self._op, own, elements(data, own.dtype))
+        else:
+            self._early[row].append((own, elements(data, own.dtype).copy()))
 
     def landed(self, row: int, at: float) -> None:
         """Transfer `row` has landed: finish it and whatever waited for it, or leave it until its turn to be folded."""
+        self._expected.remove(row)
         turns = [(row, at)]
         while turns:
             row, at = turns.pop()
             at = self._since[row] = max(at, self._since.get(row, at))
             self._awaits[row] -= 1
             if self._awaits[row] == 0:
-                if self._program.receives[row].reduce:
-                    self._fold(row)
+                for own, piece in self._early.pop(row, ()):
+                    fold(self._op, own, piece)
                 self._release(row, at)
                 turns += [(after, at) for after in self._program.folds_after.get(row, ())]
                 self._unfinished -= 1
-
-    def _fold(self, row: int) -> None:
-        move, item = self._program.receives[row], self._buffer.itemsize
-        stage = self._staged.pop(row)
-        fold(self._op, self._buffer[move.offset // item : (move.offset + move.length) // item], stage)
-        self._spare[move.length].append(stage)
 
     def _release(self, row: int, at: float) -> None:
         """Received `row` is finished: what waits for it has one thing less to wait for."""

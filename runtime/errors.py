@@ -19,6 +19,10 @@ class PeerLostError(TransportError):
         super().__init__(f"lost rank {peer}: {why}")
 
 
+class FlowSeveredError(PeerLostError):
+    """No way is left from or to rank `peer`."""
+
+
 class RankFailedError(OptccError):
     """One rank failed, so the collective did on every rank; all of them raise this, with the same text.
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from optcc.errors import InputError
 from optcc.runtime.device import dtype_of, op_of
+from optcc.runtime.layout import SLOT_BYTES
 from optcc.schedule import Schedule
 
 BUFFERS_PER_RANK = 3
@@ -21,12 +22,14 @@ class Job:
     """Schedules by algorithm name, all for the same ranks and bytes; names of dtype and operation.
 
     paced : emulate the rates of the schedules' ports; False: as fast as the machine goes
+    slot_bytes : the most that a chunk carries
     """
 
     schedules: Mapping[str, Schedule]
     dtype: str
     op: str
     paced: bool
+    slot_bytes: int = SLOT_BYTES
 
     def __post_init__(self) -> None:
         op_of(self.op)

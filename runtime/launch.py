@@ -8,18 +8,16 @@ from dataclasses import dataclass
 from statistics import median
 
 from optcc.errors import InputError
-from optcc.runtime.control import Check, Go, Prepare, Ran
+from optcc.runtime.codec import typed
 from optcc.runtime.crew import Crew
 from optcc.runtime.job import Job, check_memory
-from optcc.runtime.pacing import stripes_of
+from optcc.runtime.layout import longest_transfer_s
+from optcc.runtime.messages import Check, Go, Prepare, Ran
 from optcc.runtime.vigil import PING_S
 from optcc.schedule import Schedule
 
 LEAD_S = 0.03
 """From the parent's decision to the common start: more than the slowest rank needs to hear of it."""
-
-START_S = 60.0
-"""For the ranks' interpreters to start and import numpy, on a machine that is busy."""
 
 ARRAY_BYTES_PER_S = 50e6
 """Less than the slowest array operation does on a shared core: bounds how long a rank may be deaf as it computes."""
@@ -81,17 +79,17 @@ def run_schedules(
     job = Job(dict(schedules), dtype, op, paced)
     check_memory(job)
     setup_s = stall_s + job.ranks**2 * job.nbytes / ARRAY_BYTES_PER_S
-    run_s = {name: stall_s + (_longest_transfer_s(schedule) if paced else 0) for name, schedule in schedules.items()}
+    run_s = {name: stall_s + (longest_transfer_s(schedule) if paced else 0) for name, schedule in schedules.items()}
     runs: dict[str, list[list[Ran]]] = {name: [] for name in schedules}
     exact = {name: [True] * job.ranks for name in schedules}
     with Crew(job) as crew:
-        crew.replies(START_S + setup_s)
+        crew.replies(setup_s)
         if on_start:
             on_start(crew.pids)
         for repetition in range(-1, repeat):  # -1 warms up
             for name in schedules:
-                crew.order(Prepare(name), setup_s)
-                ran = crew.order(Go(time.monotonic() + LEAD_S), run_s[name])
+                crew.order(Prepare(name, []), setup_s)
+                ran = [typed(Ran, times) for times in crew.order(Go(time.monotonic() + LEAD_S), run_s[name])]
                 right = crew.order(Check(), setup_s)
                 exact[name] = [a and b for a, b in zip(exact[name], right, strict=True)]
                 if repetition >= 0:
@@ -103,7 +101,7 @@ def run_schedules(
             algorithm=name,
             seconds=tuple(_seconds(ran) for ran in runs[name]),
             exact=tuple(exact[name]),
-            sent={schedule.ports[port].name: nbytes for rank in runs[name][-1] for port, nbytes in rank.sent.items()},
+            sent={nic: nbytes for rank in runs[name][-1] for nic, nbytes in rank.sent.items()},
             cpu_s=tuple(sum(rank.cpu_s for rank in ran) for ran in runs[name]),
         )
         for name, schedule in schedules.items()
@@ -112,9 +110,3 @@ def run_schedules(
 
 def _seconds(ran: list[Ran]) -> float:
     return max(rank.end_s for rank in ran) - min(rank.start_s for rank in ran)
-
-
-def _longest_transfer_s(schedule: Schedule) -> float:
-    """Nothing need happen for so long: one transfer in turn at its sending and its receiving port."""
-    stripes = (stripe for kind in stripes_of(schedule).values() for stripe in kind)
-    return max((stripe.out_s + stripe.in_s for stripe in stripes), default=0.0)

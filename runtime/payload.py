@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from optcc.errors import InputError
-from optcc.runtime.device import Array, Op, empty, fold
+from optcc.runtime.device import Array, Op, empty, float_limits, floats, fold
 
 CHUNK = 1 << 16
 """Elements looked up at a time: they and their indices stay in the cache, which is twice as fast."""
@@ -44,21 +44,21 @@ def fill(out: Array, *, rank: int, ranks: int, op: Op) -> None:
 
 def _float_values(dtype: np.dtype[Any], ranks: int, op: Op) -> Array:
     """The value that each random byte stands for, shape (256,)."""
-    limits = np.finfo(dtype)
+    mantissa, least = float_limits(dtype)
     if op is Op.SUM:
-        largest = min(128, 2 ** (int(limits.nmant) + 1) // ranks)
+        largest = min(128, 2 ** (mantissa + 1) // ranks)
         if largest == 0:
             raise InputError("too many ranks for an exact sum", where=str(dtype), expected="fewer ranks", got=ranks)
         values = [float(sign * v) for v in range(1, largest + 1) for sign in (1, -1)]
     elif op is Op.PROD:
-        # 2**minexp and its inverse are normal numbers; the exponents of all ranks together stay between them.
-        largest = min(8, -int(limits.minexp) // ranks)
+        # 2**least and its inverse are normal numbers; the exponents of all ranks together stay between them.
+        largest = min(8, -least // ranks)
         values = [sign * 2.0**e for e in range(-largest, largest + 1) for sign in (1, -1)]
         if largest:
             values.remove(1.0)
     else:
         values = [float(v) for v in range(-128, 128)]
-    return np.resize(np.array(values, dtype), 256)
+    return np.resize(floats(values, dtype), 256)
 
 
 def reference(count: int, dtype: np.dtype[Any], *, ranks: int, op: Op) -> Array:

@@ -1,4 +1,4 @@
-"""The contract between the engine and whatever moves bytes: simulated, local, verbs."""
+"""The contract between the engine and what moves a rank's transfers."""
 
 from __future__ import annotations
 
@@ -7,24 +7,19 @@ from typing import NamedTuple, Protocol
 
 from optcc.runtime.program import Move
 
-Place = Callable[[int], memoryview]
-"""Where the bytes of an arriving transfer go: row -> exactly its length of writable bytes. Asked once per transfer."""
+Take = Callable[[int, int, memoryview], None]
+"""A piece of a transfer is here: (row, offset in the buffer in bytes, its bytes, valid during the call only)."""
 
 
 class Landing(NamedTuple):
-    """Transfer `row` is complete at its destination since the time `at`."""
+    """Transfer `row` is complete at its destination since the time `at`; all its pieces have been taken."""
 
     row: int
     at: float
 
 
 class Transport(Protocol):
-    """Moves one rank's transfers of one run of a schedule. Times are absolute seconds of the engine's clock.
-
-    A transport may write the bytes of a transfer to `place(row)` before it reports the transfer as landed, and may
-    read a posted payload until the transfer has arrived. Both are safe in a schedule that the verifier accepts: what
-    overwrites bytes that a rank sends depends, through other ranks, on the arrival of what it sent.
-    """
+    """Moves one rank's transfers of one run of a schedule. Times are absolute seconds of the engine's clock."""
 
     def free_at(self, route: int, now: float) -> float:
         """The time from which the ports of `route` can take a transfer: past, or `now` where that is all one knows.
@@ -36,17 +31,21 @@ class Transport(Protocol):
     def post(self, move: Move, payload: memoryview, ready: float) -> None:
         """Send `payload`, which could go since the time `ready`. Does not block.
 
-        Raises TransportError when the peer is gone.
+        The payload may be read until the transfer has arrived. That is safe in a schedule that the verifier accepts:
+        what overwrites bytes that a rank sends depends, through other ranks, on the arrival of what it sent.
         """
         ...
 
-    def poll(self, until: float, place: Place) -> list[Landing]:
-        """Wait until something happens, but not after `until`; returns what has landed, in order of time."""
+    def poll(self, until: float, take: Take) -> list[Landing]:
+        """Wait until something happens, but not after `until`; returns what has landed, in order of time.
+
+        Raises TransportError when a peer cannot be reached any more.
+        """
         ...
 
     @property
     def drained(self) -> bool:
-        """Whether all that was posted has left this rank's memory."""
+        """Whether all that was posted has arrived at the other ends."""
         ...
 
 

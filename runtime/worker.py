@@ -1,78 +1,128 @@
-"""The process of one rank: ``python -m optcc.runtime.worker FD``, where FD is its end of the conversation."""
+"""The process of one rank: ``python -m optcc.runtime.worker``, which reads its `Membership` from standard input."""
 
 from __future__ import annotations
 
-import mmap
-import pickle
-import socket
+import contextlib
+import json
+import math
 import sys
 import time
 import traceback
-from collections.abc import Mapping
-from multiprocessing.connection import Connection
 
 from optcc.errors import InputError, OptccError
-from optcc.runtime.control import Broken, Check, Control, Enlist, Go, Pong, Prepare, Quit, Ran, Reply, Saw
-from optcc.runtime.device import dtype_of, empty, op_of
+from optcc.runtime.codec import typed
+from optcc.runtime.control import Control, HubLostError
+from optcc.runtime.device import bytes_of, dtype_of, empty, op_of
 from optcc.runtime.engine import Engine
 from optcc.runtime.errors import PeerLostError, RankFailedError
+from optcc.runtime.flows import FlowTransport, Patience, nothing_runs
 from optcc.runtime.job import Job, digest_of
-from optcc.runtime.local import LocalTransport
-from optcc.runtime.pacing import PortClocks, Unpaced, stripes_of
+from optcc.runtime.layout import layout_of
+from optcc.runtime.local_wires import LocalWires
+from optcc.runtime.messages import Broken, Check, Command, Enlist, Go, Pong, Prepare, Quit, Ran, Reply, Saw
+from optcc.runtime.pacing import Rates
+from optcc.runtime.parcel import job_from_bytes
 from optcc.runtime.payload import fill, is_exact, reference
 from optcc.runtime.program import program_of
+from optcc.runtime.rendezvous import Membership
+from optcc.runtime.strikes import Saboteur
+
+JOIN_S = 60.0
+"""To find a hub that may start later than this rank, and be let in."""
+
+PARENT_S = 10.0
+"""To find the hub of a parent that listened before it started this rank: if it is not there, the parent is gone."""
+
+PARCEL_S = 300.0
+"""For the job to arrive. It ends earlier when the hub does."""
 
 
 class Worker:
-    """A rank: its buffer, its part of every schedule, its sockets."""
+    """A rank: its buffer, and for one job at a time its part of every schedule, its wires and flows."""
 
-    def __init__(self, enlisted: Enlist, control: Control) -> None:
-        self._rank, self._control = enlisted.rank, control
-        self._job = _load(enlisted)
-        self._op, dtype = op_of(self._job.op), dtype_of(self._job.dtype)
-        count = self._job.nbytes // dtype.itemsize
-        self._outgoing, self._incoming = _sockets(enlisted.outgoing), _sockets(enlisted.incoming)
+    def __init__(self, control: Control) -> None:
+        self._rank, self._control = control.rank, control
+        self._wires: LocalWires | None = None
+        self._engine: Engine | None = None
+
+    def adopt(self, enlisted: Enlist) -> None:
+        """Take a job and connect to the other ranks, all at the same time."""
+        self.close()
+        job = self._job = _load(enlisted, self._control.parcel(PARCEL_S))
+        self._op, dtype = op_of(job.op), dtype_of(job.dtype)
+        count = job.nbytes // dtype.itemsize
         self._programs = {
-            name: program_of(schedule, self._rank, dtype.itemsize) for name, schedule in self._job.schedules.items()
+            name: program_of(schedule, self._rank, dtype.itemsize) for name, schedule in job.schedules.items()
         }
-        self._stripes = {name: stripes_of(schedule) for name, schedule in self._job.schedules.items()}
         self._buffer = empty(count, dtype)
-        self._expected = reference(count, dtype, ranks=self._job.ranks, op=self._op)
-
-    def prepare(self, algorithm: str) -> None:
-        """Fill the buffer and set up the run, so that only the collective itself is timed."""
-        schedule, program = self._job.schedules[algorithm], self._programs[algorithm]
-        stripes = self._stripes[algorithm]
-        self._transport = LocalTransport(
-            schedule,
-            program,
-            stripes,
-            PortClocks(schedule, stripes) if self._job.paced else Unpaced(),
-            outgoing=self._outgoing,
-            incoming=self._incoming,
+        self._expected = reference(count, dtype, ranks=job.ranks, op=self._op)
+        layout = self._layout = layout_of(job.schedules, job.slot_bytes)
+        self._wires = LocalWires(
+            self._rank,
+            layout.wires,
+            layout.flows,
+            layout.rates if job.paced else [Rates(math.inf, math.inf)] * len(layout.nics),
+            exchange=self._control.exchange,
             watch=self._control,
             clock=time.monotonic,
         )
-        engine = self._engine = Engine(program, self._buffer, self._op, self._transport, time.monotonic)
+        patience = Patience(progress=max(Patience.progress, 4 * layout.slowest_chunk_s if job.paced else 0))
+        routes = {name: schedule.routes for name, schedule in job.schedules.items()}
+        self._flows = FlowTransport(
+            self._rank, layout, routes, self._wires, self._control.send, time.monotonic, patience
+        )
+        self._control.on_letter = self._flows.letter
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._wires:
+            self._wires.close()
+            self._wires = self._engine = None
+
+    def command(self) -> Command:
+        """The next command; the flows are served meanwhile, for a peer may still have to ask what has landed."""
+        while (command := self._control.poll_command()) is None:
+            if self._engine:
+                self._engine.serve(math.inf)
+            elif self._wires:
+                self._flows.poll(math.inf, nothing_runs)
+            else:
+                return self._control.command()
+        return command
+
+    def prepare(self, order: Prepare) -> None:
+        """Fill the buffer and set up the run, so that only the collective itself is timed."""
+        assert self._wires
+        program = self._programs[order.algorithm]
+        self._flows.begin(order.algorithm, program.receives)
+        engine = self._engine = Engine(program, self._buffer, self._op, self._flows, time.monotonic)
         self._control.state = lambda: Pong(engine.progress, engine.waiting_for())
         fill(self._buffer, rank=self._rank, ranks=self._job.ranks, op=self._op)
+        self._wires.register(bytes_of(self._buffer))
+        self._saboteur = Saboteur(
+            self._rank, self._layout, order.strikes, self._wires, self._flows.journal, time.monotonic
+        )
 
     def run(self, at: float) -> Ran:
         """The collective, from the common start on."""
-        self._control.sleep_until(at)
+        assert self._engine
+        while time.monotonic() < at:
+            self._engine.serve(at)
         start, cpu = time.monotonic(), time.process_time()
-        self._engine.run()
-        return Ran(start, time.monotonic(), time.process_time() - cpu, self._transport.sent())
+        self._engine.run(self._saboteur)
+        end, cpu = time.monotonic(), time.process_time() - cpu
+        sent = {self._layout.nics[nic].name: nbytes for nic, nbytes in self._flows.sent().items()}
+        notes, self._flows.journal[:] = list(self._flows.journal), []
+        return Ran(start, end, cpu, sent, notes)
 
     def check(self) -> bool:
         """Whether this rank holds the exact result."""
         return is_exact(self._buffer, self._expected)
 
 
-def _load(enlisted: Enlist) -> Job:
+def _load(enlisted: Enlist, parcel: bytes) -> Job:
     """The job, once it is certain that its schedules are the ones that the parent means."""
-    with mmap.mmap(enlisted.job_fd, 0, access=mmap.ACCESS_READ) as data:
-        job: Job = pickle.loads(data)
+    job = job_from_bytes(parcel)
     for name, schedule in job.schedules.items():
         digest = digest_of(schedule)
         if digest != enlisted.digests[name]:
@@ -82,22 +132,14 @@ def _load(enlisted: Enlist) -> Job:
     return job
 
 
-def _sockets(fds: Mapping[int, int]) -> dict[int, socket.socket]:
-    sockets = {peer: socket.socket(fileno=fd) for peer, fd in fds.items()}
-    for sock in sockets.values():
-        sock.setblocking(False)
-    return sockets
-
-
-def _serve(control: Control) -> None:
-    enlisted = control.command()
-    assert isinstance(enlisted, Enlist)
-    worker = Worker(enlisted, control)
-    control.tell(Reply())
+def _serve(worker: Worker, control: Control) -> None:
     while True:
-        match control.command():
-            case Prepare(algorithm):
-                worker.prepare(algorithm)
+        match worker.command():
+            case Enlist() as enlisted:
+                worker.adopt(enlisted)
+                control.tell(Reply())
+            case Prepare() as order:
+                worker.prepare(order)
                 control.tell(Reply())
             case Go(at):
                 control.tell(Reply(worker.run(at)))
@@ -107,28 +149,51 @@ def _serve(control: Control) -> None:
                 return
 
 
-def main() -> int:
-    """Exit status 0 after an orderly end, 1 after a failed run."""
-    control = Control(Connection(int(sys.argv[1])))
-    try:
+def serve_rank(membership: Membership, within_s: float = JOIN_S) -> int:
+    """Join the hub and do what it says. Exit status 0 after an orderly end, 1 after a failed run.
+
+    Raises RefusedError and HubLostError when the rank is not let in.
+    """
+    with Control.join(
+        membership.address,
+        job=membership.job,
+        secret=membership.secret.encode(),
+        rank=membership.rank,
+        world=membership.world,
+        within_s=within_s,
+    ) as control:
+        worker = Worker(control)
         try:
-            _serve(control)
-            return 0
-        except (RankFailedError, EOFError):
-            raise
-        except Exception as error:
-            known = isinstance(error, OptccError)
-            if not known:
-                traceback.print_exc()
-            cause = str(error) if known else f"{type(error).__name__}: {error}"
-            control.tell(Broken(cause, blames=error.peer if isinstance(error, PeerLostError) else None))
-            while True:  # until the verdict, which is raised here as on every other rank
-                control.command()
-    except RankFailedError as verdict:
-        control.tell(Saw(str(verdict)))
-    except (EOFError, OSError):
-        pass  # the parent is gone: nobody is left to tell
+            try:
+                _serve(worker, control)
+                return 0
+            except (RankFailedError, HubLostError):
+                raise
+            except Exception as error:
+                known = isinstance(error, OptccError)
+                if not known:
+                    traceback.print_exc()
+                cause = str(error) if known else f"{type(error).__name__}: {error}"
+                control.tell(Broken(cause, blames=error.peer if isinstance(error, PeerLostError) else None))
+                while True:  # until the verdict, which is raised here as on every other rank
+                    control.command()
+        except RankFailedError as verdict:
+            with contextlib.suppress(HubLostError):
+                control.tell(Saw(str(verdict)))
+        except HubLostError:
+            pass  # the parent is gone: nobody is left to tell
+        finally:
+            worker.close()
     return 1
+
+
+def main() -> int:
+    """A rank whose parent has told it where to go."""
+    try:
+        return serve_rank(typed(Membership, json.load(sys.stdin)), PARENT_S)
+    except (OptccError, ValueError) as error:  # ValueError: the parent has gone before it has said all
+        print(f"a rank cannot join: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

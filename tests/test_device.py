@@ -9,7 +9,21 @@ import numpy as np
 import pytest
 
 from optcc.errors import InputError
-from optcc.runtime.device import DTYPES, Array, Op, bytes_of, dtype_of, empty, fold, op_of
+from optcc.runtime.device import (
+    BFLOAT16,
+    DTYPES,
+    Array,
+    Op,
+    Reduction,
+    bytes_of,
+    dtype_of,
+    empty,
+    fold,
+    name_of,
+    op_of,
+    reduction_of,
+    widen,
+)
 from optcc.runtime.payload import fill, is_exact, reference
 
 COUNT = 257
@@ -18,7 +32,7 @@ NOT_IDEMPOTENT = [(dtype, op) for dtype in DTYPES for op in (Op.SUM, Op.PROD)]
 
 
 def inputs(dtype: str, op: Op, ranks: int, count: int = COUNT) -> list[Array]:
-    made = [empty(count, np.dtype(dtype)) for _ in range(ranks)]
+    made = [empty(count, dtype_of(dtype)) for _ in range(ranks)]
     for rank, out in enumerate(made):
         fill(out, rank=rank, ranks=ranks, op=op)
     return made
@@ -31,10 +45,16 @@ def folded(parts: list[Array], op: Op) -> Array:
     return total
 
 
+def numbers(array: Array) -> list[Any]:
+    """The elements in Python's own numbers."""
+    listed: list[Any] = (widen(array) if array.dtype == BFLOAT16 else array).tolist()
+    return listed
+
+
 def in_exact_numbers(parts: list[Array], op: Op) -> list[Any]:
     """The reduction in Python's own numbers, wrapped around for integers."""
     totals: list[Any] = []
-    for column in zip(*(part.tolist() for part in parts), strict=True):
+    for column in zip(*(numbers(part) for part in parts), strict=True):
         exact = [Fraction(x) for x in column]
         total = exact[0]
         for x in exact[1:]:
@@ -50,15 +70,15 @@ def in_exact_numbers(parts: list[Array], op: Op) -> list[Any]:
 @pytest.mark.parametrize(("dtype", "op"), ALL)
 def test_reference_is_the_exact_reduction(dtype: str, op: Op) -> None:
     parts = inputs(dtype, op, ranks=5)
-    result = reference(COUNT, np.dtype(dtype), ranks=5, op=op)
-    assert [Fraction(x) for x in result.tolist()] == in_exact_numbers(parts, op)
+    result = reference(COUNT, dtype_of(dtype), ranks=5, op=op)
+    assert [Fraction(x) for x in numbers(result)] == in_exact_numbers(parts, op)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5, 16, 40])
 @pytest.mark.parametrize(("dtype", "op"), ALL)
 def test_the_order_of_folds_does_not_matter(dtype: str, op: Op, ranks: int) -> None:
     parts = inputs(dtype, op, ranks)
-    expected = reference(COUNT, np.dtype(dtype), ranks=ranks, op=op)
+    expected = reference(COUNT, dtype_of(dtype), ranks=ranks, op=op)
     shuffled = [parts[i] for i in np.random.default_rng(7).permutation(ranks)]
     assert is_exact(folded(parts[::-1], op), expected)
     assert is_exact(folded(shuffled, op), expected)
@@ -74,7 +94,7 @@ def test_the_order_of_folds_does_not_matter(dtype: str, op: Op, ranks: int) -> N
 @pytest.mark.parametrize(("dtype", "op"), ALL)
 def test_a_dropped_contribution_shows(dtype: str, op: Op, ranks: int) -> None:
     parts = inputs(dtype, op, ranks)
-    expected = reference(COUNT, np.dtype(dtype), ranks=ranks, op=op)
+    expected = reference(COUNT, dtype_of(dtype), ranks=ranks, op=op)
     for rank in range(ranks):
         assert not is_exact(folded(parts[:rank] + parts[rank + 1 :], op), expected)
 
@@ -84,7 +104,7 @@ def test_a_dropped_contribution_shows(dtype: str, op: Op, ranks: int) -> None:
 @pytest.mark.parametrize(("dtype", "op"), NOT_IDEMPOTENT)
 def test_a_duplicated_contribution_shows(dtype: str, op: Op, ranks: int) -> None:
     parts = inputs(dtype, op, ranks)
-    expected = reference(COUNT, np.dtype(dtype), ranks=ranks, op=op)
+    expected = reference(COUNT, dtype_of(dtype), ranks=ranks, op=op)
     for rank in range(ranks):
         assert not is_exact(folded([*parts, parts[rank]], op), expected)
 
@@ -92,7 +112,7 @@ def test_a_duplicated_contribution_shows(dtype: str, op: Op, ranks: int) -> None
 @pytest.mark.parametrize(("dtype", "op"), ALL)
 def test_a_misplaced_section_shows(dtype: str, op: Op) -> None:
     parts = inputs(dtype, op, ranks=4)
-    expected = reference(COUNT, np.dtype(dtype), ranks=4, op=op)
+    expected = reference(COUNT, dtype_of(dtype), ranks=4, op=op)
     swapped = folded(parts, op)
     swapped[64:128], swapped[128:192] = swapped[128:192].copy(), swapped[64:128].copy()
     assert not is_exact(swapped, expected)
@@ -105,7 +125,7 @@ def test_a_misplaced_section_shows(dtype: str, op: Op) -> None:
 def test_one_element_shows_a_drop_in_a_sum(dtype: str) -> None:
     for rank in range(4):
         parts = inputs(dtype, Op.SUM, ranks=4, count=1)
-        expected = reference(1, np.dtype(dtype), ranks=4, op=Op.SUM)
+        expected = reference(1, dtype_of(dtype), ranks=4, op=Op.SUM)
         assert not is_exact(folded(parts[:rank] + parts[rank + 1 :], Op.SUM), expected)
 
 
@@ -126,7 +146,7 @@ def test_too_many_ranks_for_half_precision() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_bytes_of_shares_the_memory(dtype: str) -> None:
-    array = empty(3, np.dtype(dtype))
+    array = empty(3, dtype_of(dtype))
     view = bytes_of(array)
     assert len(view) == array.nbytes
     view[:] = bytes(range(1, array.nbytes + 1))
@@ -134,7 +154,18 @@ def test_bytes_of_shares_the_memory(dtype: str) -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(InputError, match=r"one of int8, .*, got 'bfloat16'"):
-        dtype_of("bfloat16")
+    with pytest.raises(InputError, match=r"one of int8, .*, got 'float8'"):
+        dtype_of("float8")
     with pytest.raises(InputError, match=r"one of sum, prod, min, max, got 'avg'"):
         op_of("avg")
+    with pytest.raises(InputError, match=r"one of sum, prod, min, max, avg, got 'mean'"):
+        reduction_of("mean")
+    for dtype in (np.dtype(">f4"), np.dtype("complex64"), np.dtype("V2"), np.dtype(bool)):
+        with pytest.raises(InputError, match="unknown dtype"):
+            name_of(dtype)
+
+
+def test_names_and_types() -> None:
+    assert [name_of(dtype_of(name)) for name in DTYPES] == list(DTYPES)
+    assert reduction_of("avg") == Reduction(Op.SUM, mean=True)
+    assert [reduction_of(op).fold for op in Op] == list(Op)

@@ -21,7 +21,7 @@ from optcc.runtime.errors import TransportError
 from optcc.runtime.payload import fill, is_exact, reference
 from optcc.runtime.priority import ReadyQueue
 from optcc.runtime.program import Move, program_of
-from optcc.runtime.transport import Landing, Place
+from optcc.runtime.transport import Landing, Take
 from optcc.runtime.virtual import run_virtual
 from optcc.schedule import Lane, Port, Route, Schedule
 from tests.broken_schedules import in_a_circle, nested, waiting_also, with_rows
@@ -117,12 +117,15 @@ class Script:
     def post(self, move: Move, payload: memoryview, ready: float) -> None:
         self.posted.append((move.row, bytes(payload), ready))
 
-    def poll(self, until: float, place: Place) -> list[Landing]:
+    def poll(self, until: float, take: Take) -> list[Landing]:
         raise AssertionError("the test calls the engine itself")
 
 
 def land(engine: Engine, row: int, values: Array, at: float = 0.0) -> None:
-    engine.place(row)[:] = values.tobytes()
+    data, offset = values.tobytes(), star().offset[row]
+    half = len(data) // 8 * 4
+    for start, stop in ((half, len(data)), (0, half)):  # in pieces, not in order
+        engine.take(row, int(offset) + start, memoryview(data)[start:stop])
     engine.landed(row, at)
 
 
@@ -227,14 +230,14 @@ def test_a_queue_does_not_let_ports_idle_for_a_lower_row() -> None:
 def test_a_stray_transfer_is_refused(row: int) -> None:
     engine, _ = center(Script())
     with pytest.raises(TransportError, match=f"got transfer {row}, which it does not expect"):
-        engine.place(row)
+        engine.take(row, 0, memoryview(bytes(4)))
 
 
 def test_a_transfer_that_comes_twice_is_refused() -> None:
     engine, _ = center(Script())
     land(engine, 0, np.zeros(4, np.float32))
     with pytest.raises(TransportError, match="does not expect"):
-        engine.place(0)
+        engine.take(0, 0, memoryview(bytes(4)))
 
 
 def test_progress_and_what_is_missing() -> None:

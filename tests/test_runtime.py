@@ -21,8 +21,8 @@ from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.runtime import RankFailedError, RunResult, run_schedules
 from optcc.runtime import crew as crew_module
-from optcc.runtime.control import Broken, Pong, Reply
 from optcc.runtime.job import Job, check_memory, digest_of
+from optcc.runtime.messages import Broken, Pong, Reply
 from optcc.runtime.vigil import GRACE_S, PING_S, Vigil
 from optcc.schedule import Schedule
 from tests.broken_schedules import in_a_circle, nested, waiting_also, with_rows
@@ -289,7 +289,7 @@ def test_what_cannot_be_run_is_refused() -> None:
     with pytest.raises(InputError, match="too short to tell"):
         run_schedules({"a": schedule}, stall_s=0.1)
     with pytest.raises(InputError, match="unknown dtype"):
-        run_schedules({"a": schedule}, dtype="bfloat16")
+        run_schedules({"a": schedule}, dtype="complex64")
     with pytest.raises(InputError, match="unknown operation"):
         run_schedules({"a": schedule}, op="avg")
     with pytest.raises(InputError, match="not a whole number of elements"):

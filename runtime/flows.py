@@ -1,0 +1,437 @@
+"""One rank's flows: transfers cut into chunks, chunks numbered, and every flow moved off a wire that is lost.
+
+What to do about an event is decided by the protocol's machines (`optcc.runtime.protocol`), what carries the chunks is
+behind the contract of `wires`; this file joins them, keeps the time, and remembers what happened.
+
+A transfer is cut among its route's flows by the shares of the schedule. When some of them have lost their home wire,
+what is new is cut among the others, and the lost ones carry only what they had begun. So a NIC's traffic spreads over
+all that is left, as its rates allow, until the next plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
+from struct import Struct
+from typing import Any, NamedTuple
+
+from optcc.runtime import letters
+from optcc.runtime.errors import FlowSeveredError, TransportError
+from optcc.runtime.layout import Layout
+from optcc.runtime.messages import Note
+from optcc.runtime.program import Move
+from optcc.runtime.protocol import Receiver, Sender, words
+from optcc.runtime.transport import Landing, Take
+from optcc.runtime.wires import (
+    HEADER_BYTES,
+    Arrived,
+    Cause,
+    Completed,
+    Credited,
+    Drained,
+    Failed,
+    PortDown,
+    PortUp,
+    Record,
+    Wires,
+)
+from optcc.schedule import Route
+from optcc.schedule.columns import GRANULE
+
+_HEADER = Struct(f"<IIIIqqq{HEADER_BYTES - 40}x")  # canary, epoch, operation, bytes, seq, row, offset in the buffer
+_CANARY = 0x0C0FFEE5
+"""Marks a slot that holds a chunk."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a flow waits, in seconds.
+
+    progress : without progress while something is outstanding, before the peer is asked
+    grace : from the peer's answer to the verdict that the wire is a black hole
+    answer : for an answer to a question, before it is repeated
+    """
+
+    progress: float = 1.0
+    grace: float = 0.5
+    answer: float = 0.25
+
+
+class _Piece(NamedTuple):
+    """A chunk to send."""
+
+    ready: float
+    operation: int
+    row: int
+    offset: int
+    payload: memoryview
+
+
+@dataclass(eq=False)
+class _Out:
+    """An outgoing flow: its machine, chunks not yet numbered, and numbered ones that may have to be sent again."""
+
+    number: int
+    peer: int
+    home: int
+    sender: Sender
+    queue: deque[_Piece] = field(default_factory=deque)
+    kept: deque[_Piece] = field(default_factory=deque)
+    base: int = 0  # number of the first kept chunk
+    seen: tuple[int, float] = (-1, 0.0)  # progress when last looked, and since when it is that
+
+
+@dataclass(eq=False)
+class _In:
+    """An incoming flow."""
+
+    number: int
+    peer: int
+    receiver: Receiver
+
+
+class FlowTransport:
+    """Transport over wires. One for a layout; `begin` starts each operation on it.
+
+    Parameters
+    ----------
+    routes : by schedule name, the schedule's routes
+    send : (rank, JSON value): a letter to another rank, which hands it to its `letter`
+    journal : notes of all failovers so far, kinds: lost (a wire), moved (a flow)
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        layout: Layout,
+        routes: Mapping[str, Sequence[Route]],
+        wires: Wires,
+        send: Callable[[int, Any], None],
+        clock: Callable[[], float],
+        patience: Patience = Patience(),
+    ) -> None:
+        self._rank, self._layout, self._routes, self._wires = rank, layout, routes, wires
+        self._send, self._clock, self._patience = send, clock, patience
+        self._outs = {
+            f: _Out(f, spec.dst, spec.wires[0], Sender(spec.wires, spec.window))
+            for f, spec in enumerate(layout.flows)
+            if spec.src == rank
+        }
+        self._ins = {
+            f: _In(f, spec.src, Receiver(spec.wires, spec.window))
+            for f, spec in enumerate(layout.flows)
+            if spec.dst == rank
+        }
+        self._using: dict[int, list[_Out | _In]] = {}  # wire -> the flows that may use it
+        ends: list[_Out | _In] = [*self._outs.values(), *self._ins.values()]
+        for flow in ends:
+            for wire in layout.flows[flow.number].wires:
+                self._using.setdefault(wire, []).append(flow)
+        self._lost: set[int] = set()
+        self._noticed: set[tuple[int, int]] = set()  # (peer, wire), while flows hear of a loss
+        self._fences: dict[int, list[_Out | _In]] = {}  # wire -> flows that wait until it is drained
+        self._drained: set[int] = set()
+        self._mail: deque[tuple[int, Any]] = deque()
+        self._timers: dict[tuple[int, words.Timer], float] = {}
+        self._look_at = math.inf  # when to look at progress next
+        self._busy: set[int] = set()  # outgoing flows with a queue
+        self._operation = 0
+        self._missing: dict[int, int] = {}  # row -> bytes still to come
+        self._landings: list[Landing] = []
+        self._arrived_at = 0.0
+        self._posted: Counter[int] = Counter()
+        self._take: Take = nothing_runs
+        self.journal: list[Note] = []
+        self._on: dict[type, Callable[[Any], None]] = {
+            Completed: self._completed,
+            Arrived: self._arrived,
+            Credited: self._credited,
+            Failed: lambda f: self._lose(f.wire, f.cause, f.detail),
+            Drained: self._now_drained,
+            Record: lambda r: self._handle(self._outs[r.flow], words.Answer(r.epoch, r.landed, r.folded)),
+            PortDown: self._port_down,
+            PortUp: lambda up: self._note("nic up", layout.nics[up.nic].name),
+        }
+        self._does: dict[type, Callable[[Any, Any], object]] = {
+            words.Write: self._write,
+            words.Deliver: self._deliver,
+            words.Return: lambda flow, c: wires.credit(c.wire, flow.number, c.folded),
+            words.Publish: lambda flow, c: wires.publish(flow.number, c.epoch, c.landed, c.folded),
+            words.Release: self._release,
+            words.Fence: self._fence,
+            words.Tell: self._tell,
+            words.Read: lambda flow, c: wires.ask_record(c.wire, flow.number),
+            words.Start: self._start,
+            words.Stop: lambda flow, c: self._timers.pop((flow.number, c.timer), None),
+            words.Moved: self._moved,
+            words.Severed: self._severed,
+        }
+
+    # --- the engine's side -------------------------------------------------------------------------------------------
+
+    def begin(self, name: str, receives: Mapping[int, Move]) -> None:
+        """The next operation runs schedule `name`; this rank will receive these transfers.
+
+        Every rank has finished the one before: what comes in from now on belongs to this one.
+        """
+        self._operation += 1
+        self._lanes = self._layout.lanes[name]
+        self._route = self._routes[name]
+        self._missing = {row: move.length for row, move in receives.items()}
+        self._posted.clear()
+
+    def free_at(self, route: int, now: float) -> float:
+        """As soon as one NIC of the route is free: waiting for all of them would leave that one idle.
+
+        Nothing may wait in the route's queues then, so that which transfer goes next is decided late.
+        """
+        first = math.inf
+        for flow in self._live(route):
+            out = self._outs[flow]
+            if out.queue:
+                return math.inf
+            first = min(first, self._wires.free_at(out.sender.wire, now))
+        return first
+
+    def post(self, move: Move, payload: memoryview, ready: float) -> None:
+        """Cut into chunks and begin to send."""
+        flows = self._lanes[move.route]
+        live = self._live(move.route)
+        cuts = self._route[move.route].cuts(move.length) if len(live) == len(flows) else self._recut(move, live)
+        for flow, (start, stop) in zip(live, pairwise(cuts), strict=True):
+            out, most = self._outs[flow], self._layout.flows[flow].slot_bytes
+            for at in range(start, stop, most):
+                part = payload[at : min(at + most, stop)]
+                out.queue.append(_Piece(ready, self._operation, move.row, move.offset + at, part))
+            if out.queue:
+                self._busy.add(flow)
+                self._pump(out)
+
+    def poll(self, until: float, take: Take) -> list[Landing]:
+        """Wait once, then deal with all that has happened."""
+        self._take = take
+        for happening in self._wires.poll(min(until, self.next_wake())):
+            self._on[type(happening)](happening)
+        while self._mail:
+            self._read(*self._mail.popleft())
+        self._expire()
+        if self._busy:
+            for flow in sorted(self._busy, key=lambda flow: self._outs[flow].queue[0].row):
+                self._pump(self._outs[flow])
+        landings, self._landings = sorted(self._landings, key=lambda landing: landing.at), []
+        return landings
+
+    def next_wake(self) -> float:
+        """When `poll` has something to do even if nothing happens; inf: nothing."""
+        return -math.inf if self._mail else min(self._look_at, min(self._timers.values(), default=math.inf))
+
+    @property
+    def drained(self) -> bool:
+        """Whether all that was posted has landed at the other ends."""
+        return not self._busy and all(not out.sender.outstanding for out in self._outs.values())
+
+    def sent(self) -> dict[int, int]:
+        """Bytes of payload that left by each NIC in this operation, replays counted: NIC -> bytes."""
+        return dict(self._posted)
+
+    def letter(self, rank: int, value: Any) -> None:
+        """A letter from another rank; read at the end of the next poll."""
+        self._mail.append((rank, value))
+
+    # --- what happens ------------------------------------------------------------------------------------------------
+
+    def _handle(self, flow: Any, event: words.Event) -> None:
+        machine = flow.sender if isinstance(flow, _Out) else flow.receiver
+        for command in machine.handle(event):
+            self._does[type(command)](flow, command)
+
+    def _completed(self, happening: Completed) -> None:
+        self._handle(self._outs[happening.flow], words.Acked(happening.wire, happening.seq))
+
+    def _credited(self, happening: Credited) -> None:
+        self._handle(self._outs[happening.flow], words.Credit(happening.wire, happening.folded))
+
+    def _arrived(self, happening: Arrived) -> None:
+        canary, epoch, _, _, seq, _, _ = _HEADER.unpack_from(self._wires.slot(happening.flow, happening.seq))
+        if canary != _CANARY or seq != happening.seq:
+            raise TransportError(
+                f"flow {happening.flow}: the slot of chunk {happening.seq} holds {seq} (canary {canary:#x})"
+            )
+        self._arrived_at = happening.at
+        self._handle(self._ins[happening.flow], words.Landed(happening.wire, epoch, seq))
+
+    def _lose(self, wire: int, cause: Cause, detail: str) -> None:
+        """Every flow that may use the wire has to know."""
+        if wire in self._lost:
+            return
+        self._lost.add(wire)
+        self._noticed.clear()
+        self._note("lost", *self._names(wire), cause, detail)
+        for flow in self._using.get(wire, ()):
+            self._handle(flow, words.Lost(wire, cause))
+
+    def _port_down(self, down: PortDown) -> None:
+        self._note("nic down", self._layout.nics[down.nic].name, "", down.cause, down.detail)
+        for wire in self._using:
+            if down.nic in (self._layout.wires[wire].out, self._layout.wires[wire].into):
+                self._lose(wire, down.cause, down.detail)
+
+    def _now_drained(self, happening: Drained) -> None:
+        self._drained.add(happening.wire)
+        for flow in self._fences.pop(happening.wire, ()):
+            self._handle(flow, words.Fenced(happening.wire))
+
+    def _read(self, rank: int, value: Any) -> None:
+        """A letter: to the sender of the flow if its receiver wrote it, and the other way round."""
+        flow, letter = letters.from_json(value)
+        mine = self._outs.get(flow) or self._ins.get(flow)
+        if mine is None or mine.peer != rank:
+            return  # from another layout, or a stranger
+        if isinstance(letter, words.Notice):
+            self._lose(letter.wire, Cause.NOTICE, f"{letter.cause} at the other end")
+        else:
+            self._handle(mine, letter)
+
+    def _expire(self) -> None:
+        """Timers that have run out, and flows that have not moved for too long."""
+        now = self._clock()
+        for (flow, timer), at in list(self._timers.items()):
+            if at <= now and self._timers.pop((flow, timer), None) is not None:
+                self._handle(self._outs[flow], words.Expired(timer))
+        if now < self._look_at:
+            return
+        self._look_at = math.inf
+        for out in self._outs.values():
+            if not out.sender.stuck(bool(out.queue)):
+                out.seen = (-1, now)
+                continue
+            self._look_at = now + self._patience.progress / 4
+            if out.seen[0] != out.sender.progress:
+                out.seen = (out.sender.progress, now)
+            elif now - out.seen[1] >= self._patience.progress:
+                out.seen = (out.sender.progress, now)
+                self._handle(out, words.Expired(words.Timer.PROGRESS))
+
+    # --- what is to be done ------------------------------------------------------------------------------------------
+
+    def _pump(self, out: _Out) -> None:
+        """Number and send queued chunks while the window and the NIC take them."""
+        now = self._clock()
+        while out.queue and out.sender.may_send and self._wires.free_at(out.sender.wire, now) < math.inf:
+            out.kept.append(out.queue.popleft())
+            self._handle(out, words.Send())
+        if not out.queue:
+            self._busy.discard(out.number)
+        self._look_at = min(self._look_at, now + self._patience.progress / 4)
+
+    def _write(self, out: _Out, command: words.Write) -> None:
+        piece = out.kept[command.seq - out.base]
+        header = _HEADER.pack(
+            _CANARY, command.epoch, piece.operation, len(piece.payload), command.seq, piece.row, piece.offset
+        )
+        ready = self._clock() if command.again else piece.ready
+        self._posted[self._layout.wires[command.wire].out] += len(piece.payload)
+        self._wires.write(command.wire, out.number, command.seq, header, piece.payload, ready)
+
+    def _deliver(self, flow: _In, command: words.Deliver) -> None:
+        slot = self._wires.slot(flow.number, command.seq)
+        _, _, operation, nbytes, _, row, offset = _HEADER.unpack_from(slot)
+        if operation != self._operation:
+            raise TransportError(f"flow {flow.number}: a chunk of operation {operation} in operation {self._operation}")
+        self._take(row, offset, slot[HEADER_BYTES : HEADER_BYTES + nbytes])
+        self._missing[row] -= nbytes
+        if self._missing[row] == 0:
+            self._landings.append(Landing(row, self._arrived_at))
+        self._handle(flow, words.Folded(command.seq))
+
+    def _release(self, out: _Out, command: words.Release) -> None:
+        while out.base < command.seq:
+            out.kept.popleft()
+            out.base += 1
+
+    def _fence(self, flow: _Out | _In, command: words.Fence) -> None:
+        """A wire is fenced once, for all its flows: the others lose it with this one."""
+        if command.wire in self._drained:
+            self._handle(flow, words.Fenced(command.wire))
+            return
+        waiting = self._fences.setdefault(command.wire, [])
+        if flow not in waiting:
+            waiting.append(flow)
+        if len(waiting) == 1:
+            self._wires.fence(command.wire)
+            self._lose(command.wire, Cause.NOTICE, "fenced for another flow")
+
+    def _tell(self, flow: _Out | _In, command: words.Tell) -> None:
+        letter = command.letter
+        if isinstance(letter, words.Notice):
+            if (flow.peer, letter.wire) in self._noticed:
+                return  # said already, for another flow of the same wire
+            self._noticed.add((flow.peer, letter.wire))
+        self._send(flow.peer, letters.to_json(flow.number, letter))
+
+    def _start(self, flow: _Out, command: words.Start) -> None:
+        seconds = {words.Timer.GRACE: self._patience.grace, words.Timer.ANSWER: self._patience.answer}[command.timer]
+        self._timers[flow.number, command.timer] = self._clock() + seconds
+
+    def _moved(self, out: _Out, command: words.Moved) -> None:
+        """What had no number yet goes by the flows of the route that are still at home, if there are any."""
+        replayed = list(out.kept)[len(out.kept) - command.replayed :] if command.replayed else []
+        self._note(
+            "moved",
+            *self._names(command.lost),
+            command.cause,
+            f"to {' -> '.join(self._names(command.wire))}, {command.replayed} chunks again",
+            sum(len(piece.payload) for piece in replayed),
+        )
+        siblings = [
+            other
+            for other in self._outs.values()
+            if other.peer == out.peer and other.sender.wire == other.home and other is not out
+        ]
+        if siblings:
+            for i, piece in enumerate(out.queue):
+                siblings[i % len(siblings)].queue.append(piece)
+            self._busy.update(other.number for other in siblings if other.queue)
+            out.queue.clear()
+            self._busy.discard(out.number)
+
+    def _severed(self, flow: _Out | _In, command: words.Severed) -> None:
+        raise FlowSeveredError(flow.peer, command.why)
+
+    # --- shares ------------------------------------------------------------------------------------------------------
+
+    def _live(self, route: int) -> list[int]:
+        """The flows of a route that are at home; all of them when none is."""
+        flows = self._lanes[route]
+        if not self._lost:
+            return list(flows)
+        return [flow for flow in flows if self._outs[flow].sender.wire == self._outs[flow].home] or list(flows)
+
+    def _recut(self, move: Move, live: Sequence[int]) -> list[int]:
+        """Where to cut a transfer among the flows that are left, in proportion to their shares."""
+        lanes = self._route[move.route].lanes
+        share = [lane.share for lane, flow in zip(lanes, self._lanes[move.route], strict=True) if flow in live]
+        total = sum(share)
+        cuts, done = [0], Fraction(0)
+        for part in share[:-1]:
+            done += part
+            cuts.append(min(move.length, round(done / total * move.length / GRANULE) * GRANULE))
+        return [*cuts, move.length]
+
+    def _names(self, wire: int) -> tuple[str, str]:
+        """The NIC of this rank, and the one at the other end."""
+        ends, nics = self._layout.wires[wire], self._layout.nics
+        names = (nics[ends.out].name, nics[ends.into].name)
+        return names if ends.src == self._rank else (names[1], names[0])
+
+    def _note(self, kind: str, nic: str, far: str = "", cause: str = "", text: str = "", nbytes: int = 0) -> None:
+        self.journal.append(Note(self._clock(), kind, nic, far, cause, text, nbytes))
+
+
+def nothing_runs(row: int, offset: int, data: memoryview) -> None:
+    """Take nothing: for polls between operations."""
+    raise TransportError(f"transfer {row} arrived while nothing runs")

@@ -1,0 +1,219 @@
+"""The contract of wires for those that run on any machine, and what is particular to each."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from optcc.runtime.layout import Layout
+from optcc.runtime.local_wires import LocalWires
+from optcc.runtime.virtual_wires import VirtualNet
+from optcc.runtime.wires import Arrived, Cause, Drained, Failed, Happening, PortDown, Wires
+from optcc.schedule import Port
+from tests.wires_contract import (
+    FLOWS,
+    SLOT_BYTES,
+    WINDOW,
+    WIRES,
+    Pipe,
+    WiresContract,
+    count,
+    landed,
+    quiet,
+    send,
+    until,
+)
+
+
+def layout(rate: float = math.inf) -> Layout:
+    """The contract's job: NICs 0 and 1 at both ranks, so NIC i of rank r is number 2 r + i here."""
+    wires = tuple(w.__class__(w.src, w.dst, 2 * w.src + w.out, 2 * w.dst + w.into) for w in WIRES)
+    nics = tuple(Port(f"rank{nic // 2}/nic{nic % 2}", nic // 2, rate, rate) for nic in range(4))
+    return Layout(2, nics, wires, FLOWS, {})
+
+
+class LocalJob:
+    """Both ranks in this process, over real sockets."""
+
+    def __init__(self, rate: float = math.inf) -> None:
+        self.watches = [Pipe(), Pipe()]
+        self.memory = [memoryview(os.urandom(64 * 64 + SLOT_BYTES)) for _ in range(2)]
+        self.ranks: Sequence[Any] = connect(layout(rate), self.watches)
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def close(self) -> None:
+        for end in (*self.ranks, *self.watches):
+            end.close()
+
+
+def connect(it: Layout, watches: Sequence[Any]) -> list[LocalWires]:
+    """The ends of all ranks, in this process; their all-gather goes over threads."""
+    barrier, shown = threading.Barrier(it.ranks, timeout=20), [None] * it.ranks
+    ends: dict[int, LocalWires] = {}
+
+    def one(rank: int) -> None:
+        def exchange(value: Any) -> list[Any]:
+            shown[rank] = value
+            barrier.wait()
+            everyone = list(shown)
+            barrier.wait()
+            return everyone
+
+        ends[rank] = LocalWires(rank, it.wires, it.flows, it.rates, exchange=exchange, watch=watches[rank])
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(it.ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return [ends[rank] for rank in range(it.ranks)]
+
+
+class VirtualEnd:
+    """A rank's end whose polls let time pass and whose watch is looked at."""
+
+    def __init__(self, job: VirtualJob, rank: int) -> None:
+        self._job, self._end, self._rank = job, job.net.ends[rank], rank
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._end, name)
+
+    def poll(self, until: float) -> Sequence[Happening]:
+        watch, net = self._job.watches[self._rank], self._job.net
+        os.set_blocking(watch.fileno(), False)
+        while True:
+            news = self._end.poll(until)
+            try:
+                watch.check()
+                return news
+            except BlockingIOError:
+                if news or net.now >= until:
+                    return news
+            net.now = min(until, net.now + 0.001)
+
+
+class VirtualJob:
+    """Both ranks in virtual time."""
+
+    def __init__(self, rate: float = math.inf) -> None:
+        self.net = VirtualNet(layout(rate))
+        self.watches = [Pipe(), Pipe()]
+        self.memory = [memoryview(os.urandom(64 * 64 + SLOT_BYTES)) for _ in range(2)]
+        self.ranks: Sequence[Any] = [VirtualEnd(self, rank) for rank in range(2)]
+
+    def now(self) -> float:
+        return self.net.now
+
+    def close(self) -> None:
+        for watch in self.watches:
+            watch.close()
+
+
+class EmulatedContract(WiresContract):
+    """What holds besides of wires that emulate their NICs."""
+
+    def test_a_nic_that_goes_down_says_so_and_the_others_go_on(self, job: Any) -> None:
+        job.ranks[0].cut(0)
+        assert until(job, 0, count(PortDown, 1))[-1] == PortDown(0, Cause.PORT, "link down")
+        send(job, 0, 0, 0)
+        send(job, 3, 0, 1)
+        assert landed(until(job, 1, count(Arrived, 1))) == [(3, 0, 1)]
+
+    def test_the_far_ends_of_a_dead_nic_hear_of_it(self, job: Any) -> None:
+        job.ranks[1].cut(2)
+        send(job, 0, 0, 0)
+        assert {f.wire for f in until(job, 0, count(Failed, 2)) if isinstance(f, Failed)} >= {0, 2}
+        assert not landed(quiet(job, 1))
+
+    def test_a_black_hole_is_silent(self, job: Any) -> None:
+        job.ranks[1].darken(2)
+        send(job, 0, 0, 0)
+        send(job, 3, 0, 1)
+        assert landed(until(job, 1, count(Arrived, 1))) == [(3, 0, 1)]
+        seen = [*quiet(job, 0), *quiet(job, 1)]
+        assert not [s for s in seen if isinstance(s, Failed | PortDown) or getattr(s, "wire", None) == 0]
+
+    def test_what_is_stuck_in_a_black_hole_is_lost_with_the_wire(self, job: Any) -> None:
+        send(job, 0, 0, 0)
+        job.ranks[1].darken(2)
+        job.ranks[1].fence(0)
+        assert until(job, 1, count(Drained, 1))[-1] == Drained(0)
+        job.ranks[1].heal(2)
+        assert not landed(quiet(job, 1))
+
+    def test_a_black_hole_that_heals_has_lost_nothing(self, job: Any) -> None:
+        for seq in range(WINDOW):
+            send(job, 0, 0, seq)
+        job.ranks[1].darken(2)
+        quiet(job, 1)
+        quiet(job, 0)
+        job.ranks[1].heal(2)
+        assert landed(until(job, 1, count(Arrived, WINDOW))) == [(0, 0, seq) for seq in range(WINDOW)]
+
+
+class TestVirtual(EmulatedContract):
+    @pytest.fixture
+    def job(self) -> Iterator[Any]:
+        job = VirtualJob()
+        yield job
+        job.close()
+
+
+class TestLocal(EmulatedContract):
+    @pytest.fixture
+    def job(self) -> Iterator[Any]:
+        before = len(os.listdir("/proc/self/fd"))
+        job = LocalJob()
+        yield job
+        job.close()
+        assert len(os.listdir("/proc/self/fd")) == before, "left open"
+
+
+@pytest.mark.parametrize("kind", [VirtualJob, LocalJob])
+def test_emulated_rates_hold_arrivals_back(kind: Callable[[float], Any]) -> None:
+    job = kind(SLOT_BYTES / 0.05)
+    start = job.now()
+    send(job, 0, 0, 0)
+    (arrived,) = until(job, 1, count(Arrived, 1))
+    assert isinstance(arrived, Arrived)
+    assert arrived.at - start == pytest.approx(0.05, rel=0.2)
+    assert job.now() >= arrived.at
+    job.close()
+
+
+class _LeakyVirtual:
+    """Fences that do not keep old writes out."""
+
+    @staticmethod
+    def job() -> VirtualJob:
+        job = VirtualJob()
+        for end in job.net.ends:
+            end.fence = lambda wire, end=end: end.news.append(Drained(wire))  # type: ignore[method-assign, misc]
+        return job
+
+
+@pytest.mark.parametrize(
+    "name", ["test_a_fence_at_one_end_stops_the_other", "test_a_fenced_wire_is_drained_and_silent"]
+)
+def test_the_contract_notices_a_ghost(name: str) -> None:
+    job = _LeakyVirtual.job()
+    with pytest.raises(AssertionError):
+        getattr(WiresContract(), name)(job)
+    job.close()
+
+
+def _unused(wires: Wires) -> None:
+    """That both kinds keep the contract is checked by mypy."""
+
+
+def _check(local: LocalWires) -> None:
+    _unused(local)
+    _unused(VirtualNet(layout()).ends[0])
