@@ -130,16 +130,12 @@ def run(
     """
     from optcc.runtime import run_schedules
 
-    if not local_rate > 0:
-        raise InputError("no rate to run at", where="--local-rate", expected="a rate above 0", got=str(local_rate))
-    fastest = max(max(rank.out_rate, rank.in_rate) for rank in plan.cluster.fault_free.ranks)
-    slowdown = max(Fraction(1), fastest / local_rate)
-    scaled = plan.scaled(1 / slowdown)
+    scaled, slowdown = scaled_to(plan, local_rate)
     schedules: dict[str, Schedule] = {}
     left_out: dict[str, str] = {}
     for name in algorithms:
         try:
-            schedules[name] = _runnable(scaled.baseline(name))
+            schedules[name] = runnable(scaled.baseline(name))
         except InputError as error:
             if name == "optcc":
                 raise
@@ -148,7 +144,20 @@ def run(
     return Run(scaled, slowdown, results, left_out)
 
 
-def _runnable(plan: Plan) -> Schedule:
+def scaled_to(plan: Plan, local_rate: Fraction) -> tuple[Plan, Fraction]:
+    """The plan with all rates divided by one factor, so that the fastest rank sends `local_rate` bytes per second.
+
+    Returns it and the factor, which is never less than 1.
+    """
+    if not local_rate > 0:
+        raise InputError("no rate to run at", where="--local-rate", expected="a rate above 0", got=str(local_rate))
+    fastest = max(max(rank.out_rate, rank.in_rate) for rank in plan.cluster.fault_free.ranks)
+    slowdown = max(Fraction(1), fastest / local_rate)
+    return plan.scaled(1 / slowdown), slowdown
+
+
+def runnable(plan: Plan) -> Schedule:
+    """The plan's schedule; InputError if it needs what the local transport does not emulate."""
     schedule = plan.schedule()
     if schedule.shared_links:
         raise InputError(

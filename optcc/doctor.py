@@ -7,6 +7,9 @@ import importlib.util
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from optcc.rdma import RdmaPort, rdma_ports
+from optcc.units import format_rate
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -71,13 +74,22 @@ def _gpus(root: Path) -> Finding:
 def _rdma(root: Path) -> list[Finding]:
     gives = "real NICs to run schedules on"
     found = []
-    for port in sorted((root / "sys/class/infiniband").glob("*/ports/*")):
-        # sysfs writes "4: ACTIVE" and "400 Gb/sec (4X NDR)".
-        state, rate = _read(port / "state").partition(":")[2].strip(), _read(port / "rate")
-        name = f"RDMA {port.parent.parent.name} port {port.name}"
-        up = state == "ACTIVE"
-        found.append(Finding(name, up, f"{state or 'state unknown'}, {rate or 'rate unknown'}", gives))
+    for port in rdma_ports(root / "sys/class/infiniband"):
+        usable = port.active and port.address() is not None
+        get = "" if usable else "a link" if not port.active else "an address on its interface, for a RoCE v2 GID"
+        found.append(Finding(f"RDMA {port.device} port {port.port}", usable, _seen(port), gives, get))
     return found or [Finding("RDMA devices", False, "none", gives, "an RDMA NIC, or soft-RoCE (rdma_rxe)")]
+
+
+def _seen(port: RdmaPort) -> str:
+    """`ACTIVE, 400Gb/s, Ethernet, ens1f0, GID 3 (10.0.0.1), NUMA node 0`: what there is of it."""
+    if port.link == "InfiniBand":
+        spoken = f"LID {port.lid}"
+    else:
+        spoken = "no RoCE v2 GID" if port.gid is None else f"GID {port.gid.index} ({port.gid.ipv4 or port.gid.address})"
+    rate = "rate unknown" if port.rate is None else format_rate(port.rate)
+    parts = [port.state or "state unknown", rate, port.link, port.interface, spoken]
+    return ", ".join(part for part in [*parts, f"NUMA node {port.numa}" if port.numa >= 0 else ""] if part)
 
 
 def _read(path: Path) -> str:

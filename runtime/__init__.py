@@ -4,6 +4,6 @@ if __name__ != "optcc.runtime":
     raise ImportError(f"import optcc.runtime, not {__name__}: a second copy of every class would follow")
 
 from optcc.runtime.errors import RankFailedError
-from optcc.runtime.launch import RunResult, run_schedules
+from optcc.runtime.launch import Collective, RunResult, Session, run_schedules
 
-__all__ = ["RankFailedError", "RunResult", "run_schedules"]
+__all__ = ["Collective", "RankFailedError", "RunResult", "Session", "run_schedules"]

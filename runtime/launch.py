@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Self
 
 from optcc.errors import InputError
 from optcc.runtime.codec import typed
 from optcc.runtime.crew import Crew
 from optcc.runtime.job import Job, check_memory
 from optcc.runtime.layout import longest_transfer_s
-from optcc.runtime.messages import Check, Go, Prepare, Ran
+from optcc.runtime.messages import Check, Go, Note, Prepare, Ran, Strike
 from optcc.runtime.vigil import PING_S
 from optcc.schedule import Schedule
 
@@ -47,6 +49,84 @@ class RunResult:
         return median(self.seconds)
 
 
+@dataclass(frozen=True)
+class Collective:
+    """One run of one schedule by all ranks.
+
+    ran : by rank, its times, traffic, and notes of what happened; exact : by rank, whether every element is right
+    """
+
+    ran: tuple[Ran, ...]
+    exact: tuple[bool, ...]
+
+    @property
+    def start_s(self) -> float:
+        """When the first rank started, on the machine's clock."""
+        return min(rank.start_s for rank in self.ran)
+
+    @property
+    def seconds(self) -> float:
+        """From the first rank's start to the last rank's end."""
+        return max(rank.end_s for rank in self.ran) - self.start_s
+
+    @property
+    def notes(self) -> list[Note]:
+        """What all ranks noted, by time."""
+        return sorted((note for rank in self.ran for note in rank.notes), key=lambda note: note.at)
+
+
+class Session:
+    """Ranks that run collectives, one after the other, of one job at a time. A context manager.
+
+    stall_s : so long may a rank be silent, or everything stand still, before the run is declared failed
+    """
+
+    def __init__(self, job: Job, stall_s: float = 10.0) -> None:
+        if stall_s < 2 * PING_S:
+            raise InputError("too short to tell", where="stall_s", expected=f"{2 * PING_S} s or more", got=stall_s)
+        self._job, self._stall_s = job, stall_s
+        check_memory(job)
+        self._crew = Crew(job)
+
+    def __enter__(self) -> Self:
+        self._crew.__enter__()
+        try:
+            self._crew.replies(self._setup_s)
+        except BaseException:
+            self._crew.__exit__(*sys.exc_info())
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self._crew.__exit__(kind, *rest)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids, by rank."""
+        return self._crew.pids
+
+    def adopt(self, job: Job) -> None:
+        """From now on another job of as many ranks: its schedules, over wires made anew."""
+        if job.ranks != self._job.ranks:
+            raise InputError("another number of ranks", where="job", expected=str(self._job.ranks), got=job.ranks)
+        check_memory(job)
+        self._job = job
+        self._crew.adopt(job)
+        self._crew.replies(self._setup_s)
+
+    def run(self, name: str, strikes: Sequence[Strike] = ()) -> Collective:
+        """Run schedule `name` once, with these faults. Raises RankFailedError when a rank fails."""
+        paced_s = longest_transfer_s(self._job.schedules[name]) if self._job.paced else 0
+        self._crew.order(Prepare(name, list(strikes)), self._setup_s)
+        ran = self._crew.order(Go(time.monotonic() + LEAD_S), self._stall_s + paced_s)
+        exact = self._crew.order(Check(), self._setup_s)
+        return Collective(tuple(typed(Ran, times) for times in ran), tuple(exact))
+
+    @property
+    def _setup_s(self) -> float:
+        return self._stall_s + self._job.ranks**2 * self._job.nbytes / ARRAY_BYTES_PER_S
+
+
 def run_schedules(
     schedules: Mapping[str, Schedule],
     *,
@@ -74,39 +154,25 @@ def run_schedules(
     """
     if repeat < 1:
         raise InputError("nothing to time", where="--repeat", expected="1 or more", got=repeat)
-    if stall_s < 2 * PING_S:
-        raise InputError("too short to tell", where="stall_s", expected=f"{2 * PING_S} s or more", got=stall_s)
-    job = Job(dict(schedules), dtype, op, paced)
-    check_memory(job)
-    setup_s = stall_s + job.ranks**2 * job.nbytes / ARRAY_BYTES_PER_S
-    run_s = {name: stall_s + (longest_transfer_s(schedule) if paced else 0) for name, schedule in schedules.items()}
-    runs: dict[str, list[list[Ran]]] = {name: [] for name in schedules}
-    exact = {name: [True] * job.ranks for name in schedules}
-    with Crew(job) as crew:
-        crew.replies(setup_s)
+    runs: dict[str, list[Collective]] = {name: [] for name in schedules}
+    with Session(Job(dict(schedules), dtype, op, paced), stall_s) as session:
         if on_start:
-            on_start(crew.pids)
+            on_start(session.pids)
         for repetition in range(-1, repeat):  # -1 warms up
             for name in schedules:
-                crew.order(Prepare(name, []), setup_s)
-                ran = [typed(Ran, times) for times in crew.order(Go(time.monotonic() + LEAD_S), run_s[name])]
-                right = crew.order(Check(), setup_s)
-                exact[name] = [a and b for a, b in zip(exact[name], right, strict=True)]
-                if repetition >= 0:
-                    runs[name].append(ran)
-                    if progress:
-                        progress(name, repetition, _seconds(ran))
-    return {
-        name: RunResult(
-            algorithm=name,
-            seconds=tuple(_seconds(ran) for ran in runs[name]),
-            exact=tuple(exact[name]),
-            sent={nic: nbytes for rank in runs[name][-1] for nic, nbytes in rank.sent.items()},
-            cpu_s=tuple(sum(rank.cpu_s for rank in ran) for ran in runs[name]),
-        )
-        for name, schedule in schedules.items()
-    }
+                runs[name].append(session.run(name))
+                if repetition >= 0 and progress:
+                    progress(name, repetition, runs[name][-1].seconds)
+    return {name: result_of(name, runs[name]) for name in schedules}
 
 
-def _seconds(ran: list[Ran]) -> float:
-    return max(rank.end_s for rank in ran) - min(rank.start_s for rank in ran)
+def result_of(algorithm: str, runs: Sequence[Collective]) -> RunResult:
+    """What several runs of one schedule gave; the first is the warm-up, which only has to be exact."""
+    timed = runs[1:]
+    return RunResult(
+        algorithm=algorithm,
+        seconds=tuple(run.seconds for run in timed),
+        exact=tuple(all(rank) for rank in zip(*(run.exact for run in runs), strict=True)),
+        sent={nic: nbytes for rank in timed[-1].ran for nic, nbytes in rank.sent.items()},
+        cpu_s=tuple(sum(rank.cpu_s for rank in run.ran) for run in timed),
+    )

@@ -1,0 +1,186 @@
+"""A NIC lost on purpose in the middle of a collective: what it costs then, and what the next plan makes of the rest.
+
+Before the fault the healthy plan runs; the hit collective finishes on the NICs that are left, with its own plan; from
+the next one on all ranks run the plan for the cluster as they have found it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from statistics import median
+from typing import TYPE_CHECKING
+
+from optcc import api
+from optcc.errors import InputError
+from optcc.plans import Plan
+
+if TYPE_CHECKING:
+    from optcc.cluster import Cluster
+    from optcc.runtime import Collective
+    from optcc.runtime.messages import Note, Strike
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Collectives of one plan.
+
+    seconds : of each collective; bound_s : the least time on the cluster as it was then
+    """
+
+    name: str
+    seconds: tuple[float, ...]
+    bound_s: float
+    exact: bool
+
+    @property
+    def ratio(self) -> float:
+        """The median over the bound."""
+        return median(self.seconds) / self.bound_s if self.bound_s else 1.0
+
+
+@dataclass(frozen=True)
+class Failover:
+    """What became of one fault. Times in seconds from the fault; None: it did not come to that.
+
+    cause : how it was first noticed; at_s : when it struck, from the start of the collective
+    detected_s : until the first rank knew; resumed_s : until the last flow went on by other NICs
+    replayed_bytes : payload that was sent again
+    """
+
+    nic: str
+    kind: str
+    at_s: float
+    cause: str
+    detected_s: float | None
+    resumed_s: float | None
+    replayed_bytes: int
+
+
+@dataclass(frozen=True)
+class Drill:
+    """Before, during, after. `events` : the notes of the hit collective, times from its start.
+
+    hit : the run proves that every fault struck while the collective ran, and that something was under way on its NIC
+    lost : NICs that the next plan does without, or with less: name -> fraction left
+    """
+
+    plan: Plan
+    after_plan: Plan
+    slowdown: Fraction
+    before: Phase
+    during: Phase
+    after: Phase
+    events: tuple[Note, ...]
+    failovers: tuple[Failover, ...]
+    lost: dict[str, Fraction]
+    hit: bool
+
+    @property
+    def exact(self) -> bool:
+        """Every element right, on every rank, in every collective."""
+        return self.before.exact and self.during.exact and self.after.exact
+
+
+def drill(
+    plan: Plan,
+    strikes: Sequence[Strike],
+    *,
+    repeat: int = 5,
+    dtype: str = "float32",
+    op: str = "sum",
+    local_rate: Fraction = api.LOCAL_RATE,
+    progress: Callable[[str, int, float], None] | None = None,
+) -> Drill:
+    """Run `plan` `repeat` times, then once with `strikes`, then the plan for what is left `repeat` times.
+
+    Raises InputError for a NIC that the plan does not use, RankFailedError when a rank dies or no way is left.
+    """
+    from optcc.runtime.job import Job
+    from optcc.runtime.launch import Session
+
+    scaled, slowdown = api.scaled_to(plan, local_rate)
+    _check(scaled, strikes)
+
+    def phase(name: str, of: Plan, session: Session, count: int, strikes: Sequence[Strike] = ()) -> list[Collective]:
+        done = []
+        for repetition in range(count):
+            done.append(session.run("optcc", strikes))
+            if progress:
+                progress(name, repetition + 1, done[-1].seconds)
+        return done
+
+    with Session(Job({"optcc": api.runnable(scaled)}, dtype, op, paced=True)) as session:
+        session.run("optcc")
+        before = phase("before", scaled, session, repeat)
+        (hit,) = phase("during", scaled, session, 1, strikes)
+        lost = lost_nics(hit.notes)
+        after_plan = api.plan(degraded(scaled.cluster, lost), scaled.bound.nbytes)
+        session.adopt(Job({"optcc": api.runnable(after_plan)}, dtype, op, paced=True))
+        session.run("optcc")
+        after = phase("after", after_plan, session, repeat)
+    failovers = tuple(failover_of(strike, hit) for strike in strikes)
+    return Drill(
+        plan=scaled,
+        after_plan=after_plan,
+        slowdown=slowdown,
+        before=_phase("before", before, scaled),
+        during=_phase("during", [hit], scaled),
+        after=_phase("after", after, after_plan),
+        events=tuple(hit.notes),
+        failovers=failovers,
+        lost=lost,
+        hit=all(failover.detected_s is not None for failover in failovers),
+    )
+
+
+def _phase(name: str, runs: Sequence[Collective], plan: Plan) -> Phase:
+    return Phase(
+        name,
+        tuple(run.seconds for run in runs),
+        float(plan.bound.seconds),
+        all(all(run.exact) for run in runs),
+    )
+
+
+def failover_of(strike: Strike, hit: Collective) -> Failover:
+    """Put together what the ranks have noted about one fault."""
+    struck = [note for note in hit.notes if note.kind == "struck" and note.nic == strike.nic]
+    if not struck:
+        return Failover(strike.nic, strike.kind, 0.0, "", None, None, 0)
+    at = struck[0].at
+    about = [note for note in hit.notes if strike.nic in (note.nic, note.far) and note.at >= at]
+    seen = [note for note in about if note.kind in ("lost", "nic down")]
+    moved = [note for note in about if note.kind == "moved"]
+    return Failover(
+        nic=strike.nic,
+        kind=strike.kind,
+        at_s=at - hit.start_s,
+        cause=seen[0].cause if seen else "",
+        detected_s=seen[0].at - at if seen else None,
+        resumed_s=max(note.at for note in moved) - at if moved else None,
+        replayed_bytes=sum(note.nbytes for note in moved),
+    )
+
+
+def lost_nics(notes: Sequence[Note]) -> dict[str, Fraction]:
+    """NICs that a rank has reported down, with nothing left of their rate."""
+    return {note.nic: Fraction(0) for note in notes if note.kind == "nic down"}
+
+
+def degraded(cluster: Cluster, left: dict[str, Fraction]) -> Cluster:
+    """The cluster with the fraction `left` of some NICs' rates, by name."""
+    for nic, fraction in left.items():
+        cluster = cluster.degrade(nic, fraction)
+    return cluster
+
+
+def _check(plan: Plan, strikes: Sequence[Strike]) -> None:
+    names = [port.name for port in plan.schedule().ports]
+    for strike in strikes:
+        if strike.nic not in names:
+            shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+            raise InputError("the plan uses no such NIC", where=f"--{strike.kind}", expected=shown, got=strike.nic)
+        if not 0 <= strike.at <= 1:
+            raise InputError("not a part of the collective", where=f"--{strike.kind}", expected="0 to 1", got=strike.at)

@@ -1,0 +1,144 @@
+"""RDMA devices as sysfs shows them: ports, state, rate, GIDs; and which GID to use.
+
+Nothing here opens a device. Files are those of Linux' Documentation/ABI/stable/sysfs-class-infiniband.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+SYSFS = Path("/sys/class/infiniband")
+_MOST_GIDS = 4096
+_HOLE = 16
+"""So many empty places in a row are taken to be the end of a table of GIDs."""
+
+
+@dataclass(frozen=True)
+class NicAddress:
+    """What it takes to open a NIC: device, port (from 1), and the index of the GID that it speaks as.
+
+    `gid_index` is None on InfiniBand, where ports are addressed by LID.
+    """
+
+    device: str
+    port: int = 1
+    gid_index: int | None = None
+
+
+@dataclass(frozen=True)
+class Gid:
+    """An entry of a port's table: its index, 16 bytes as IPv6 text, `IB/RoCE v1` or `RoCE v2`, the interface."""
+
+    index: int
+    address: str
+    kind: str
+    interface: str
+
+    @property
+    def ipv4(self) -> str | None:
+        """The IPv4 address that it maps, where it does."""
+        mapped = ipaddress.IPv6Address(self.address).ipv4_mapped
+        return None if mapped is None else str(mapped)
+
+
+@dataclass(frozen=True)
+class RdmaPort:
+    """One port of one device.
+
+    rate : bytes per second, None where sysfs does not tell
+    state : ACTIVE, DOWN, INIT, ...; link : `Ethernet` or `InfiniBand`
+    interface : the network device of its first GID, empty on InfiniBand; numa : node, -1 where unknown
+    """
+
+    device: str
+    port: int
+    state: str
+    link: str
+    rate: Fraction | None
+    lid: int
+    interface: str
+    pci: str
+    numa: int
+    gids: tuple[Gid, ...]
+
+    @property
+    def active(self) -> bool:
+        """Whether it has a link."""
+        return self.state == "ACTIVE"
+
+    @property
+    def gid(self) -> Gid | None:
+        """The GID to use: RoCE v2 with an IPv4 address before RoCE v2 with a routable IPv6 before link-local ones.
+
+        RoCE v2 is what routers and congestion control understand; its GIDs are made of the interface's addresses.
+        None on InfiniBand, which needs none inside a subnet, and where a RoCE port has no RoCE v2 entry.
+        """
+        if self.link == "InfiniBand":
+            return None
+        return min((g for g in self.gids if g.kind == "RoCE v2"), key=_preference, default=None)
+
+    def address(self) -> NicAddress | None:
+        """How to open it; None when it cannot be used."""
+        if self.link == "InfiniBand":
+            return NicAddress(self.device, self.port)
+        return None if self.gid is None else NicAddress(self.device, self.port, self.gid.index)
+
+
+def rdma_ports(sysfs: Path = SYSFS) -> list[RdmaPort]:
+    """All ports of all devices, by device name (numbers in it by value) and port. Empty where there are none."""
+    found = [_port(path) for path in sysfs.glob("*/ports/*") if path.name.isdigit()]
+    return sorted(found, key=lambda p: ([(int(d or 0), t) for d, t in re.findall(r"(\d+)|(\D+)", p.device)], p.port))
+
+
+def _port(path: Path) -> RdmaPort:
+    device = path.parent.parent
+    gids = tuple(_gids(path))
+    lid = _read(path / "lid")
+    return RdmaPort(
+        device=device.name,
+        port=int(path.name),
+        state=_read(path / "state").partition(":")[2].strip(),  # "4: ACTIVE"
+        link=_read(path / "link_layer"),
+        rate=_rate(_read(path / "rate")),
+        lid=int(lid, 16) if lid else 0,
+        interface=gids[0].interface if gids else "",
+        pci=(device / "device").resolve().name if (device / "device").exists() else "",
+        numa=int(_read(device / "device/numa_node") or -1),
+        gids=gids,
+    )
+
+
+def _gids(port: Path) -> list[Gid]:
+    """The table's entries. The kernel takes the first free place, and tables of hundreds are nearly empty."""
+    found: list[Gid] = []
+    for index in range(_MOST_GIDS):
+        address = _read(port / f"gids/{index}")
+        if address and int(ipaddress.IPv6Address(address)):
+            kind, interface = (_read(port / f"gid_attrs/{what}/{index}") for what in ("types", "ndevs"))
+            found.append(Gid(index, address, kind, interface))
+        elif index > _HOLE + max((g.index for g in found), default=0):
+            break
+    return found
+
+
+def _preference(gid: Gid) -> tuple[int, int]:
+    address = ipaddress.IPv6Address(gid.address)
+    return (0 if address.ipv4_mapped else 2 if address.is_link_local else 1), gid.index
+
+
+def _rate(text: str) -> Fraction | None:
+    """sysfs writes `400 Gb/sec (4X NDR)`, `2.5 Gb/sec (1X SDR)`."""
+    match = re.match(r"([\d.]+) Gb/sec", text)
+    return Fraction(match[1]) * 10**9 / 8 if match else None
+
+
+def _read(path: Path) -> str:
+    """The file's text; nothing where it cannot be read, as unused entries of GID tables cannot."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
