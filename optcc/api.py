@@ -121,16 +121,20 @@ def run(
     op: str = "sum",
     algorithms: tuple[str, ...] = ("optcc", "ring"),
     local_rate: Fraction = LOCAL_RATE,
+    transport: str = "local",
     progress: Callable[[str, int, float], None] | None = None,
 ) -> Run:
-    """Run `plan` and its baselines on this machine: one process per rank, real bytes, emulated NIC rates.
+    """Run `plan` and its baselines on this machine: one process per rank, real bytes.
 
-    Rates are divided by one factor so that the fastest rank sends `local_rate` bytes per second. Raises
-    RankFailedError when a rank dies.
+    transport : "local", emulated NICs over loopback, whose rates are divided by one factor so that the fastest rank
+        sends `local_rate` bytes per second; "verbs", RDMA devices that are called as the cluster's NICs
+
+    Raises RankFailedError when a rank dies, InputError when there are no such devices.
     """
     from optcc.runtime import run_schedules
 
-    scaled, slowdown = scaled_to(plan, local_rate)
+    paced = transport == "local"
+    scaled, slowdown = scaled_to(plan, local_rate) if paced else (plan, Fraction(1))
     schedules: dict[str, Schedule] = {}
     left_out: dict[str, str] = {}
     for name in algorithms:
@@ -140,7 +144,9 @@ def run(
             if name == "optcc":
                 raise
             left_out[name] = str(error)  # a ring may need ways that the plan does without
-    results = run_schedules(schedules, dtype=dtype, op=op, repeat=repeat, progress=progress)
+    results = run_schedules(
+        schedules, dtype=dtype, op=op, repeat=repeat, paced=paced, transport=transport, progress=progress
+    )
     return Run(scaled, slowdown, results, left_out)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from optcc.cluster import Cluster
     from optcc.runtime import Collective
     from optcc.runtime.messages import Note, Strike
+    from optcc.runtime.probing import Evidence
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,11 @@ class Failover:
 
 @dataclass(frozen=True)
 class Drill:
-    """Before, during, after. `events` : the notes of the hit collective, times from its start.
+    """Before, during, after. `events` : the notes of the hit collective, which started at `started_s`.
 
     hit : the run proves that every fault struck while the collective ran, and that something was under way on its NIC
     lost : NICs that the next plan does without, or with less: name -> fraction left
+    evidence : what probes between the collectives have shown of every NIC
     """
 
     plan: Plan
@@ -72,9 +74,11 @@ class Drill:
     before: Phase
     during: Phase
     after: Phase
+    started_s: float
     events: tuple[Note, ...]
     failovers: tuple[Failover, ...]
     lost: dict[str, Fraction]
+    evidence: tuple[Evidence, ...]
     hit: bool
 
     @property
@@ -91,6 +95,7 @@ def drill(
     dtype: str = "float32",
     op: str = "sum",
     local_rate: Fraction = api.LOCAL_RATE,
+    transport: str = "local",
     progress: Callable[[str, int, float], None] | None = None,
 ) -> Drill:
     """Run `plan` `repeat` times, then once with `strikes`, then the plan for what is left `repeat` times.
@@ -99,9 +104,13 @@ def drill(
     """
     from optcc.runtime.job import Job
     from optcc.runtime.launch import Session
+    from optcc.runtime.probing import left_of
 
-    scaled, slowdown = api.scaled_to(plan, local_rate)
+    scaled, slowdown = api.scaled_to(plan, local_rate) if transport == "local" else (plan, Fraction(1))
     _check(scaled, strikes)
+
+    def job(plan: Plan) -> Job:
+        return Job({"optcc": api.runnable(plan)}, dtype, op, paced=transport == "local", transport=transport)
 
     def phase(name: str, of: Plan, session: Session, count: int, strikes: Sequence[Strike] = ()) -> list[Collective]:
         done = []
@@ -111,13 +120,14 @@ def drill(
                 progress(name, repetition + 1, done[-1].seconds)
         return done
 
-    with Session(Job({"optcc": api.runnable(scaled)}, dtype, op, paced=True)) as session:
+    with Session(job(scaled)) as session:
         session.run("optcc")
         before = phase("before", scaled, session, repeat)
         (hit,) = phase("during", scaled, session, 1, strikes)
-        lost = lost_nics(hit.notes)
+        evidence = session.probe(api.runnable(scaled).ports)
+        lost = left_of(api.runnable(scaled).ports, evidence)
         after_plan = api.plan(degraded(scaled.cluster, lost), scaled.bound.nbytes)
-        session.adopt(Job({"optcc": api.runnable(after_plan)}, dtype, op, paced=True))
+        session.adopt(job(after_plan))
         session.run("optcc")
         after = phase("after", after_plan, session, repeat)
     failovers = tuple(failover_of(strike, hit) for strike in strikes)
@@ -128,10 +138,15 @@ def drill(
         before=_phase("before", before, scaled),
         during=_phase("during", [hit], scaled),
         after=_phase("after", after, after_plan),
+        started_s=hit.start_s,
         events=tuple(hit.notes),
         failovers=failovers,
         lost=lost,
-        hit=all(failover.detected_s is not None for failover in failovers),
+        evidence=tuple(evidence),
+        hit=all(
+            failover.detected_s is not None or (failover.kind == "slow" and failover.nic in lost)
+            for failover in failovers
+        ),
     )
 
 
@@ -162,11 +177,6 @@ def failover_of(strike: Strike, hit: Collective) -> Failover:
         resumed_s=max(note.at for note in moved) - at if moved else None,
         replayed_bytes=sum(note.nbytes for note in moved),
     )
-
-
-def lost_nics(notes: Sequence[Note]) -> dict[str, Fraction]:
-    """NICs that a rank has reported down, with nothing left of their rate."""
-    return {note.nic: Fraction(0) for note in notes if note.kind == "nic down"}
 
 
 def degraded(cluster: Cluster, left: dict[str, Fraction]) -> Cluster:

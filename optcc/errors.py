@@ -37,6 +37,10 @@ class InputError(OptccError):
         super().__init__(f"{text}. {hint}" if hint else text)
 
 
+class InconclusiveError(OptccError):
+    """A test that proves nothing, because what it should have tested did not happen; exit status 3."""
+
+
 class InfeasibleError(InputError):
     """No AllReduce exists on this cluster: some rank can send nothing or receive nothing."""
 

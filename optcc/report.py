@@ -29,13 +29,13 @@ SHOWN_PRICES = 4
 GBPS = 125_000_000  # bytes per second
 
 
-def _table(title: str = "") -> Table:
+def plain_table(title: str = "") -> Table:
     return Table(
         title=title or None, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False
     )
 
 
-def _print(*parts: Any) -> None:
+def show(*parts: Any) -> None:
     # Names come from files: they are shown as they are, not read as rich's markup. A pipe has no width to wrap at.
     console = Console(highlight=False, markup=False, width=None if Console().is_terminal else 1000)
     for part in parts:
@@ -91,7 +91,7 @@ def _certificate_json(bound: Bound, cluster: Cluster) -> dict[str, Any]:
 def print_bound(bound: Bound, cluster: Cluster) -> None:
     """A few lines: bound, fault-free, overhead, bottleneck, certificate."""
     cert = bound.certificate
-    table = _table()
+    table = plain_table()
     who = "GPUs" if cluster.gpu_ranks else "servers"
     cert_of = cert.collective if isinstance(cert, ProgramCertificate) else "allreduce"
     each = " per rank" if cert_of == "allreduce" else " in all"
@@ -111,7 +111,7 @@ def print_bound(bound: Bound, cluster: Cluster) -> None:
     elif cert.nbytes:
         moved, rate = format_size(cert.nbytes), format_rate(cert.rate)
         table.add_row("certificate", f"{cert.kind}, closed form: {moved} must pass ports of {rate} ({cert.direction})")
-    _print(table)
+    show(table)
 
 
 def repairs_json(repairs: Sequence[Repair]) -> list[dict[str, Any]]:
@@ -130,7 +130,7 @@ def repairs_json(repairs: Sequence[Repair]) -> list[dict[str, Any]]:
 def print_repairs(repairs: Sequence[Repair]) -> None:
     """A table of degraded NICs, the most worthwhile repair first."""
     if not repairs:
-        _print("nothing to repair")
+        show("nothing to repair")
         return
     table = Table(title="repair first", title_justify="left", title_style="bold", box=None, pad_edge=False)
     for column in ("NIC", "bound once repaired", "saves", "saves per Gb/s"):
@@ -138,7 +138,7 @@ def print_repairs(repairs: Sequence[Repair]) -> None:
     for r in repairs:
         per_gbps = format_seconds(r.gain_s_per_rate * GBPS)
         table.add_row(r.nic, format_seconds(r.repaired_s), format_seconds(r.saved_s), per_gbps)
-    _print(table)
+    show(table)
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -164,9 +164,9 @@ def _plan_rows(table: Table, plan: Plan) -> None:
 def print_plan(plan: Plan) -> None:
     """The bound's lines and the plan's."""
     print_bound(plan.bound, plan.cluster)
-    table = _table(f"plan: {plan.recipe.family}")
+    table = plain_table(f"plan: {plan.recipe.family}")
     _plan_rows(table, plan)
-    _print(table)
+    show(table)
 
 
 def simulation_json(plan: Plan, algorithm: str, simulation: Simulation) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def simulation_json(plan: Plan, algorithm: str, simulation: Simulation) -> dict[
 
 def print_simulation(value: dict[str, Any]) -> None:
     """One line per figure of a simulation, and the port that is busiest."""
-    table = _table()
+    table = plain_table()
     table.add_row(f"{value['algorithm']} (simulated)", Text(format_seconds(value["time_s"]), "bold"))
     table.add_row("bound", format_seconds(value["bound_s"]))
     table.add_row("simulated / bound", f"{value['ratio']:.4f}")
@@ -199,7 +199,7 @@ def print_simulation(value: dict[str, Any]) -> None:
         table.add_row("busiest port", f"{port['name']} {port['way']}: {said}")
     if value["replayed_bytes"]:
         table.add_row("sent again", format_size(value["replayed_bytes"]))
-    _print(table)
+    show(table)
 
 
 def title(plan: Plan) -> str:
@@ -254,14 +254,14 @@ def print_run(plan: Plan, outcome: Run, value: dict[str, Any]) -> None:
         times = row["times_s"]
         label = f"{name}, median of {len(times)}"
         table.add_row(label, format_seconds(row["achieved_s"]), f"{row['ratio']:.4f}", result)
-    _print("", table)
+    show("", table)
     exact = "  ".join(f"{name} {'exact' if good else 'WRONG'}" for name, good in value["exact_per_rank"].items())
-    _print(exact)
+    show(exact)
     for name, why in outcome.left_out.items():
-        _print(f"{name} was left out: {why}")
+        show(f"{name} was left out: {why}")
     ring = value["algorithms"].get("ring")
     if ring and value["achieved_s"]:
-        _print(f"optcc's schedule is {ring['achieved_s'] / value['achieved_s']:.2f} times as fast as the ring.")
+        show(f"optcc's schedule is {ring['achieved_s'] / value['achieved_s']:.2f} times as fast as the ring.")
 
 
 def print_doctor(findings: list[Finding]) -> None:
@@ -271,10 +271,10 @@ def print_doctor(findings: list[Finding]) -> None:
         table.add_column(column)
     for f in findings:
         table.add_row(f.part, "yes" if f.present else "no", f.seen, f.gives)
-    _print(table)
+    show(table)
     for f in findings:
         if f.get and not f.present:
-            _print(f"for {f.part}: {f.get}")
+            show(f"for {f.part}: {f.get}")
 
 
 @contextmanager

@@ -51,6 +51,10 @@ class Engine:
         program = self._program
         return len(program.sends) - self._unsent + len(program.receives) - self._unfinished
 
+    def landings(self) -> dict[int, float]:
+        """When each transfer that this rank received has landed and been folded."""
+        return {row: self._since[row] for row in self._program.receives}
+
     def waiting_for(self) -> str:
         """For people: what is missing."""
         text = f"{self._unfinished} transfers to receive, {self._unsent} to send"

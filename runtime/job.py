@@ -17,11 +17,16 @@ BUFFERS_PER_RANK = 3
 """The buffer, the reference, and room for what makes them (another rank's input, staging)."""
 
 
+TRANSPORTS = ("local", "verbs")
+"""Emulated NICs over loopback; RDMA devices."""
+
+
 @dataclass(frozen=True, eq=False)
 class Job:
     """Schedules by algorithm name, all for the same ranks and bytes; names of dtype and operation.
 
     paced : emulate the rates of the schedules' ports; False: as fast as the machine goes
+    transport : what carries the chunks, one of TRANSPORTS
     slot_bytes : the most that a chunk carries
     """
 
@@ -29,10 +34,15 @@ class Job:
     dtype: str
     op: str
     paced: bool
+    transport: str = "local"
     slot_bytes: int = SLOT_BYTES
 
     def __post_init__(self) -> None:
         op_of(self.op)
+        if self.transport not in TRANSPORTS:
+            raise InputError(
+                "no such transport", where="--transport", expected=" or ".join(TRANSPORTS), got=self.transport
+            )
         itemsize = dtype_of(self.dtype).itemsize
         if not self.schedules:
             raise InputError("nothing to run", where="schedules", expected="at least one", got=0)

@@ -15,8 +15,9 @@ from optcc.runtime.crew import Crew
 from optcc.runtime.job import Job, check_memory
 from optcc.runtime.layout import longest_transfer_s
 from optcc.runtime.messages import Check, Go, Note, Prepare, Ran, Strike
+from optcc.runtime.probing import Evidence, evidence_of, rounds_of
 from optcc.runtime.vigil import PING_S
-from optcc.schedule import Schedule
+from optcc.schedule import Port, Schedule
 
 LEAD_S = 0.03
 """From the parent's decision to the common start: more than the slowest rank needs to hear of it."""
@@ -114,13 +115,26 @@ class Session:
         self._crew.adopt(job)
         self._crew.replies(self._setup_s)
 
-    def run(self, name: str, strikes: Sequence[Strike] = ()) -> Collective:
-        """Run schedule `name` once, with these faults. Raises RankFailedError when a rank fails."""
+    def run(self, name: str, strikes: Sequence[Strike] = (), *, timed: bool = False) -> Collective:
+        """Run schedule `name` once, with these faults. Raises RankFailedError when a rank fails.
+
+        timed : also tell when each transfer landed
+        """
         paced_s = longest_transfer_s(self._job.schedules[name]) if self._job.paced else 0
-        self._crew.order(Prepare(name, list(strikes)), self._setup_s)
+        self._crew.order(Prepare(name, list(strikes), timed), self._setup_s)
         ran = self._crew.order(Go(time.monotonic() + LEAD_S), self._stall_s + paced_s)
         exact = self._crew.order(Check(), self._setup_s)
         return Collective(tuple(typed(Ran, times) for times in ran), tuple(exact))
+
+    def probe(self, ports: Sequence[Port]) -> list[Evidence]:
+        """Measure the NICs `ports` of all ranks; afterwards the ranks need a job again (`adopt`)."""
+        found: list[Evidence] = []
+        for probes in rounds_of(ports):
+            self.adopt(Job({"probe": probes.schedule}, "uint8", "max", self._job.paced, self._job.transport))
+            probed = self.run("probe", timed=True)
+            landed = {row: at for rank in probed.ran for row, at in rank.landed.items()}
+            found += evidence_of(probes, landed, probed.notes)
+        return found
 
     @property
     def _setup_s(self) -> float:
@@ -134,6 +148,7 @@ def run_schedules(
     op: str = "sum",
     repeat: int = 5,
     paced: bool = True,
+    transport: str = "local",
     stall_s: float = 10.0,
     progress: Callable[[str, int, float], None] | None = None,
     on_start: Callable[[tuple[int, ...]], None] | None = None,
@@ -145,6 +160,7 @@ def run_schedules(
     schedules : by algorithm name, all for the same ranks and bytes
     dtype, op : names from `device.DTYPES` and `device.Op`
     paced : emulate the rates of the schedules' ports; False: as fast as the machine goes
+    transport : "local" or "verbs"
     stall_s : so long may a rank be silent, or everything stand still, before the run is declared failed
     progress : called with (algorithm, repetition from 0, seconds) after each timed repetition
     on_start : called with the ranks' process ids before the first run
@@ -155,7 +171,7 @@ def run_schedules(
     if repeat < 1:
         raise InputError("nothing to time", where="--repeat", expected="1 or more", got=repeat)
     runs: dict[str, list[Collective]] = {name: [] for name in schedules}
-    with Session(Job(dict(schedules), dtype, op, paced), stall_s) as session:
+    with Session(Job(dict(schedules), dtype, op, paced, transport), stall_s) as session:
         if on_start:
             on_start(session.pids)
         for repetition in range(-1, repeat):  # -1 warms up

@@ -40,10 +40,14 @@ class Strike:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Fill the buffer and get ready to run this algorithm, and to strike."""
+    """Fill the buffer and get ready to run this algorithm, and to strike.
+
+    timed : tell afterwards when each transfer landed
+    """
 
     algorithm: str
     strikes: list[Strike]
+    timed: bool = False
 
 
 @dataclass(frozen=True)
@@ -182,13 +186,17 @@ class Note:
 
 @dataclass(frozen=True)
 class Ran:
-    """Times of the monotonic clock, processor seconds, payload bytes sent by NIC (replays too), and what happened."""
+    """Times of the monotonic clock, processor seconds, payload bytes sent by NIC (replays too), and what happened.
+
+    landed : received transfer -> when, if that was asked for
+    """
 
     start_s: float
     end_s: float
     cpu_s: float
     sent: Mapping[str, int]
     notes: list[Note]
+    landed: Mapping[int, float]
 
 
 TO_RANK: tuple[type, ...] = get_args(ToRank)

@@ -33,6 +33,7 @@ def job_to_bytes(job: Job) -> bytes:
         "dtype": job.dtype,
         "op": job.op,
         "paced": job.paced,
+        "transport": job.transport,
         "slot_bytes": job.slot_bytes,
         "schedules": [{"name": name, **_tables(job.schedules[name])} for name in names],
     }
@@ -51,7 +52,7 @@ def job_from_bytes(data: bytes) -> Job:
                 table["name"]: _schedule(table, {column: archive[f"{at}/{column}"] for column in COLUMNS})
                 for at, table in enumerate(tables["schedules"])
             }
-        return Job(schedules, tables["dtype"], tables["op"], tables["paced"], tables["slot_bytes"])
+        return Job(schedules, tables["dtype"], tables["op"], tables["paced"], tables["transport"], tables["slot_bytes"])
     except (BadZipFile, EOFError, KeyError, TypeError, ValueError, OSError) as error:
         raise MessageError(f"not a job: {type(error).__name__}: {error}") from error
 

@@ -8,6 +8,7 @@ import math
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 
 from optcc.errors import InputError, OptccError
 from optcc.runtime.codec import typed
@@ -19,13 +20,28 @@ from optcc.runtime.flows import FlowTransport, Patience, nothing_runs
 from optcc.runtime.job import Job, digest_of
 from optcc.runtime.layout import layout_of
 from optcc.runtime.local_wires import LocalWires
-from optcc.runtime.messages import Broken, Check, Command, Enlist, Go, Pong, Prepare, Quit, Ran, Reply, Saw
+from optcc.runtime.messages import (
+    Broken,
+    Check,
+    Command,
+    Enlist,
+    Go,
+    Note,
+    Pong,
+    Prepare,
+    Quit,
+    Ran,
+    Reply,
+    Saw,
+    Strike,
+)
 from optcc.runtime.pacing import Rates
 from optcc.runtime.parcel import job_from_bytes
 from optcc.runtime.payload import fill, is_exact, reference
 from optcc.runtime.program import program_of
 from optcc.runtime.rendezvous import Membership
 from optcc.runtime.strikes import Saboteur
+from optcc.schedule import Port
 
 JOIN_S = 60.0
 """To find a hub that may start later than this rank, and be let in."""
@@ -44,6 +60,9 @@ class Worker:
         self._rank, self._control = control.rank, control
         self._wires: LocalWires | None = None
         self._engine: Engine | None = None
+        # What emulated NICs can do, and how they ail, whatever a later job thinks of them.
+        self._hardware: dict[str, Rates] = {}
+        self._ailing: dict[str, tuple[Strike, float]] = {}  # NIC -> what struck it, when
 
     def adopt(self, enlisted: Enlist) -> None:
         """Take a job and connect to the other ranks, all at the same time."""
@@ -61,17 +80,42 @@ class Worker:
             self._rank,
             layout.wires,
             layout.flows,
-            layout.rates if job.paced else [Rates(math.inf, math.inf)] * len(layout.nics),
+            [self._hardware.setdefault(nic.name, self._rates(nic)) for nic in layout.nics],
             exchange=self._control.exchange,
             watch=self._control,
             clock=time.monotonic,
         )
+        self._ail()
         patience = Patience(progress=max(Patience.progress, 4 * layout.slowest_chunk_s if job.paced else 0))
         routes = {name: schedule.routes for name, schedule in job.schedules.items()}
         self._flows = FlowTransport(
             self._rank, layout, routes, self._wires, self._control.send, time.monotonic, patience
         )
         self._control.on_letter = self._flows.letter
+
+    def _rates(self, nic: Port) -> Rates:
+        return Rates(nic.out_rate, nic.in_rate) if self._job.paced else Rates(math.inf, math.inf)
+
+    def _ail(self) -> None:
+        """New wires do not mend a NIC."""
+        assert self._wires
+        for nic, port in enumerate(self._layout.nics):
+            strike, at = self._ailing.get(port.name, (None, 0.0))
+            if strike and strike.kind == "cut":
+                self._wires.cut(nic)
+            elif strike and (
+                strike.kind == "hole" or (strike.kind == "flap" and time.monotonic() < at + strike.amount)
+            ):
+                self._wires.darken(nic)
+
+    def _remember(self, notes: Sequence[Note]) -> None:
+        for note in notes:
+            for strike in self._strikes:
+                if note.kind == "struck" and note.nic == strike.nic:
+                    self._ailing[note.nic] = (strike, note.at)
+                    if strike.kind == "slow":
+                        rates = self._hardware[note.nic]
+                        self._hardware[note.nic] = Rates(rates.out * strike.amount, rates.into * strike.amount)
 
     def close(self) -> None:
         """Disconnect."""
@@ -93,7 +137,8 @@ class Worker:
     def prepare(self, order: Prepare) -> None:
         """Fill the buffer and set up the run, so that only the collective itself is timed."""
         assert self._wires
-        program = self._programs[order.algorithm]
+        program, self._timed = self._programs[order.algorithm], order.timed
+        self._strikes = order.strikes
         self._flows.begin(order.algorithm, program.receives)
         engine = self._engine = Engine(program, self._buffer, self._op, self._flows, time.monotonic)
         self._control.state = lambda: Pong(engine.progress, engine.waiting_for())
@@ -113,7 +158,8 @@ class Worker:
         end, cpu = time.monotonic(), time.process_time() - cpu
         sent = {self._layout.nics[nic].name: nbytes for nic, nbytes in self._flows.sent().items()}
         notes, self._flows.journal[:] = list(self._flows.journal), []
-        return Ran(start, end, cpu, sent, notes)
+        self._remember(notes)
+        return Ran(start, end, cpu, sent, notes, self._engine.landings() if self._timed else {})
 
     def check(self) -> bool:
         """Whether this rank holds the exact result."""

@@ -1,0 +1,96 @@
+"""Options that several commands share, and how what they say is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from optcc.errors import InputError
+
+if TYPE_CHECKING:
+    from optcc.cluster import Cluster
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def stack(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+cluster_options = stack(
+    click.option("--servers", type=int, metavar="N", help="Replicate a one-server topology N times."),
+    click.option(
+        "--fail",
+        multiple=True,
+        metavar="SERVER/NIC[=LEFT]",
+        help="A failed NIC and the fraction of its rate that is left (default 0). Repeatable.",
+    ),
+    click.option("--nic-rate", metavar="RATE", help="The rate of NICs whose speed the file does not give."),
+    click.option(
+        "--ranks",
+        type=click.Choice(["server", "gpu"]),
+        help="A rank is a server with all its NICs (default), or a GPU with its NVLink port and the NICs beside it.",
+    ),
+)
+size_option = click.option("--size", default="1GiB", show_default=True, metavar="SIZE", help="Bytes per rank.")
+alpha_option = click.option(
+    "--alpha", default="0us", show_default=True, metavar="TIME", help="Latency from NIC to NIC."
+)
+per_chunk_option = click.option(
+    "--per-chunk",
+    default="0us",
+    show_default=True,
+    metavar="TIME",
+    help="What a port spends on each chunk beside its bytes.",
+)
+algorithm_option = click.option(
+    "--algorithm",
+    default="optcc",
+    show_default=True,
+    metavar="NAME",
+    help="optcc, or the same job by ring, balance, hot-repair, r2cc or optcc-published.",
+)
+family_option = click.option("--family", metavar="NAME", help="The family of schedules (default: the fastest here).")
+segments_option = click.option("--segments", type=int, metavar="K", help="Pipeline depth (default: chosen by size).")
+
+
+def read_cluster(
+    topology: str, servers: int | None, fail: tuple[str, ...], nic_rate: str | None, ranks: str | None
+) -> Cluster:
+    """The cluster that TOPOLOGY and its options describe; what was assumed goes to stderr."""
+    from optcc.discover import apply_failures, load_topology
+
+    found = load_topology(topology, servers=servers, nic_rate=nic_rate)
+    for note in found.notes:
+        click.echo(f"note: {note}", err=True)
+    return apply_failures(replace(found.cluster, gpu_ranks=ranks == "gpu"), fail)
+
+
+def read_size(text: str) -> int:
+    """Bytes of --size, at least one."""
+    from optcc.units import parse_size
+
+    size = parse_size(text, where="--size")
+    if size < 1:
+        raise InputError("nothing to reduce", where="--size", expected="1 byte or more", got=text)
+    return size
+
+
+def emit(as_json: bool, value: dict[str, Any], show: Callable[[], None]) -> None:
+    """One JSON object on stdout, or what `show` prints."""
+    if as_json:
+        click.echo(json.dumps(value))
+    else:
+        show()

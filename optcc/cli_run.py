@@ -1,0 +1,202 @@
+"""`optcc run`: the schedule on real bytes, held against its bound; with a fault, what it costs and what comes after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from optcc.cli_options import cluster_options, emit, json_option, read_cluster, read_size, segments_option, stack
+from optcc.errors import InconclusiveError, InputError, OptccError
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from optcc.plans import Plan
+    from optcc.runtime.messages import Strike
+
+_STRIKES = {
+    "cut": ("NIC@PART", "The NIC's link goes down."),
+    "hole": ("NIC@PART", "The NIC swallows everything and says nothing."),
+    "slow": ("NIC@PART=LEFT", "The NIC keeps a fraction of its rate."),
+    "flap": ("NIC@PART=TIME", "The NIC swallows everything for a while, then comes back."),
+    "kill": ("SERVER@PART", "The server's process is killed."),
+}
+strike_options = stack(
+    *(
+        click.option(f"--{kind}", multiple=True, metavar=form, help=f"{what} PART 0.4: at 40 % of a collective.")
+        for kind, (form, what) in _STRIKES.items()
+    )
+)
+
+
+@click.command()
+@click.argument("source", metavar="TOPOLOGY|PLAN")
+@cluster_options
+@click.option("--size", default=None, metavar="SIZE", help="Bytes per rank (default 64MiB; a plan has its own).")
+@segments_option
+@click.option(
+    "--transport", type=click.Choice(["local", "verbs"]), default="local", show_default=True,
+    help="Emulated NICs over loopback, or RDMA devices, which are called as the cluster's NICs.",
+)  # fmt: skip
+@click.option(
+    "--repeat", type=click.IntRange(1, 1000), default=5, show_default=True, help="Timed runs of each algorithm."
+)
+@click.option("--dtype", default="float32", show_default=True, help="Element type.")
+@click.option("--op", default="sum", show_default=True, help="sum, prod, min or max.")
+@click.option("--local-rate", default="1Gb/s", show_default=True, metavar="RATE", help="Rate of the fastest rank here.")
+@click.option("--timeline", type=click.Path(path_type=Path, dir_okay=False), help="Draw the simulated run: FILE.svg.")
+@strike_options
+@json_option
+def run(
+    source: str,
+    servers: int | None,
+    fail: tuple[str, ...],
+    nic_rate: str | None,
+    ranks: str | None,
+    size: str | None,
+    segments: int | None,
+    transport: str,
+    repeat: int,
+    dtype: str,
+    op: str,
+    local_rate: str,
+    timeline: Path | None,
+    as_json: bool,
+    **faults: tuple[str, ...],
+) -> None:
+    """Run the schedule on this machine, one process per server, and hold it against its bound and a ring.
+
+    NICs are emulated: real bytes over loopback at real rates, scaled down by one factor, which is printed.
+
+    With a fault (--cut and the like, repeatable): the plan runs, then once more with the fault in the middle of it,
+    then the plan for what is left. PART is the part of its transfers that the struck server has done by then.
+
+    Exit status 1 when any element of any rank comes out wrong, 3 when a fault did not hit anything: no verdict.
+    """
+    from optcc import api, report
+    from optcc.simulator import simulate as run_virtually
+    from optcc.timeline import write_timeline
+    from optcc.units import parse_rate
+
+    rate = parse_rate(local_rate, where="--local-rate")
+    made = _plan(source, servers, fail, nic_rate, ranks, size, segments)
+    strikes = [parse_strike(kind, text, made) for kind, texts in faults.items() for text in texts]
+    if strikes:
+        if timeline is not None:
+            raise InputError("not drawn with a fault", where="--timeline", expected="one or the other")
+        _drill(made, strikes, repeat, dtype, op, rate, transport, as_json)
+        return
+    simulation = run_virtually(made.schedule())
+    if timeline is not None:  # before the run, so that a place it cannot go to costs nothing
+        write_timeline(simulation, timeline, title=report.title(made), bound_s=float(made.bound.seconds))
+        click.echo(f"wrote {timeline}", err=True)
+    with report.run_progress(repeat) as progress:
+        outcome = api.run(
+            made, repeat=repeat, dtype=dtype, op=op, local_rate=rate, transport=transport, progress=progress
+        )
+    summary = report.run_json(made, outcome, simulation.time_s)
+    emit(as_json, summary, lambda: report.print_run(made, outcome, summary))
+    if not outcome.exact:
+        raise OptccError("a result is wrong: see `exact` per rank")
+
+
+def _plan(
+    source: str,
+    servers: int | None,
+    fail: tuple[str, ...],
+    nic_rate: str | None,
+    ranks: str | None,
+    size: str | None,
+    segments: int | None,
+) -> Plan:
+    from optcc import api
+    from optcc.plan_files import load_plan
+
+    if not is_plan(source):
+        cluster = read_cluster(source, servers, fail, nic_rate, ranks)
+        return api.plan(cluster, read_size(size or "64MiB"), segments=segments)
+    given = {"--servers": servers, "--fail": fail, "--nic-rate": nic_rate}
+    given |= {"--ranks": ranks, "--size": size, "--segments": segments}
+    for option, value in given.items():
+        if value:
+            raise InputError("a plan has its own", where=option, expected="no such option beside a plan file")
+    return load_plan(Path(source))
+
+
+def is_plan(source: str) -> bool:
+    """A plan file, by its name or by what it begins with."""
+    if source.endswith(".json"):
+        return True
+    try:
+        with open(source, encoding="utf-8") as file:
+            return file.read(64).lstrip().startswith("{")
+    except (OSError, UnicodeDecodeError, ValueError):
+        return False
+
+
+def parse_strike(kind: str, text: str, plan: Plan) -> Strike:
+    """``server1/mlx5_3@0.4``, ``server1/mlx5_3@0.4=0.25``, ``server1/mlx5_3@0.4=50ms``, ``server2@0.5``."""
+    from optcc.runtime.messages import Strike
+    from optcc.units import parse_seconds
+
+    option = f"--{kind}"
+    form = _STRIKES[kind][0]
+    name, at_sign, when = text.partition("@")
+    part, equals, amount = when.partition("=")
+    needs = "=" in form
+    if not at_sign or not name or bool(equals) != needs:
+        raise InputError("not a fault", where=option, expected=form, got=text)
+    try:
+        at = float(part)
+        left = float(amount) if kind == "slow" else float(parse_seconds(amount, where=option)) if needs else 0.0
+    except ValueError:
+        raise InputError("not a number", where=option, expected=form, got=text) from None
+    if not 0 <= at <= 1:
+        raise InputError("not a part of a collective", where=option, expected="0 to 1", got=part)
+    if kind == "slow" and not 0 < left < 1:
+        raise InputError("not a fraction left", where=option, expected="above 0 and below 1", got=amount)
+    return Strike(kind, _nic(option, name, plan), at, left)
+
+
+def _nic(option: str, name: str, plan: Plan) -> str:
+    """A NIC that the plan uses; of a server to be killed, its first one."""
+    ports = [port.name for port in plan.schedule().ports if not port.nvlink]
+    found = [port for port in ports if port.startswith(f"{name}/")] if option == "--kill" else [name]
+    if not found or found[0] not in ports:
+        shown = ", ".join(ports[:8]) + (", ..." if len(ports) > 8 else "")
+        raise InputError("the plan does not use it", where=option, expected=f"one of {shown}", got=name)
+    return found[0]
+
+
+def _drill(
+    made: Plan,
+    strikes: list[Strike],
+    repeat: int,
+    dtype: str,
+    op: str,
+    rate: Fraction,
+    transport: str,
+    as_json: bool,
+) -> None:
+    from optcc import report_drill
+    from optcc.drill import drill
+    from optcc.report import run_progress
+
+    with run_progress(repeat) as progress:
+        outcome = drill(
+            made,
+            strikes,
+            repeat=repeat,
+            dtype=dtype,
+            op=op,
+            local_rate=rate,
+            transport=transport,
+            progress=lambda name, done, seconds: progress(name, done - 1, seconds),
+        )
+    emit(as_json, report_drill.drill_json(outcome), lambda: report_drill.print_drill(outcome))
+    if not outcome.exact:
+        raise OptccError("a result is wrong")
+    if not outcome.hit:
+        raise InconclusiveError("inconclusive: a fault did not hit anything that was under way; see `failovers`")
