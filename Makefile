@@ -4,11 +4,12 @@ BIN := $(VENV)/bin
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint proofs notebooks ns3 reproduce lock clean
+.PHONY: help setup demo test test-verbs lint proofs notebooks ns3 reproduce lock clean
 
 help:
 	@echo "make demo            the main job on a bundled example, about a minute"
 	@echo "make test            lint, types and the whole test suite"
+	@echo "make test-verbs      the tests on RDMA NICs: this machine's, or soft ones in a virtual machine that it builds"
 	@echo "make proofs          installs Coq if it is missing and checks every machine proof"
 	@echo "make notebooks       executes the notebooks in place"
 	@echo "make ns3             installs ns-3 and g++ where missing, for the packet-level tests"
@@ -16,6 +17,7 @@ help:
 	@echo "make bench-simulate  simulated time over bound, table in docs/"
 	@echo "make bench-segments  unequal segments against equal ones, table in docs/"
 	@echo "make bench-local     achieved time over bound on this machine, table in docs/"
+	@echo "make bench-gpu       folds, staging and an AllReduce on this machine's GPU, table in docs/"
 	@echo "make bench-program   size and time of the exact program, table in docs/"
 	@echo "make bench-planner   the planner against every family and depth tried by hand, table in docs/"
 	@echo "make bench-packed    packed trees against the exact program, table in docs/"
@@ -44,6 +46,10 @@ lint: $(VENV)/ready
 
 test: lint
 	$(BIN)/pytest
+
+# Needs no environment of Python packages: the lab brings its own.
+test-verbs:
+	lab/test.sh
 
 proofs:
 	$(MAKE) -C proofs

@@ -1,0 +1,368 @@
+"""What only a GPU can show: streams and events, other libraries' memory, graphs, memory shared between processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from optcc.errors import InputError
+from optcc.runtime.device import BFLOAT16, Array, Op, divide, dtype_of, reduction_of
+from optcc.runtime.device_array import DeviceArray
+from optcc.runtime.payload import fill, reference
+from optcc.runtime.replay import run_steps, steps_of
+from tests.broken_schedules import nested
+
+if TYPE_CHECKING:
+    from optcc.runtime.device_cuda import Gpu, Shared
+
+ROOT = Path(__file__).resolve().parent.parent
+LONG = 1 << 26
+"""Elements of one byte that are more words than a grid has threads."""
+
+SLOW = """
+extern "C" __global__ void fill_late(float* a, unsigned long long n, float value, long long cycles) {
+  long long start = clock64();
+  while (clock64() - start < cycles) {}
+  for (unsigned long long i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) a[i] = value;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Gpu:
+    from optcc.runtime.device_cuda import Gpu
+
+    return Gpu(0)
+
+
+def test_without_cupy_the_message_says_what_to_install() -> None:
+    if importlib.util.find_spec("cupy") is not None:
+        code = "import sys; sys.modules['cupy'] = None; import optcc.runtime.device_cuda"
+    else:
+        code = "import optcc.runtime.device_cuda"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
+    )
+    assert "InputError: device cuda: no cupy. Install the extra `gpu`" in done.stderr
+
+
+def late(stream: Any, array: DeviceArray, value: float) -> None:
+    """Enqueue on `stream`: wait for some milliseconds, then set all of a float32 array."""
+    import cupy
+
+    kernel = cupy.RawKernel(SLOW, "fill_late")
+    with stream:
+        kernel((64,), (256,), (array.address, array.count, np.float32(value), np.int64(20_000_000)))
+
+
+@pytest.mark.gpu
+class TestOrder:
+    def test_a_fold_waits_for_the_landings_event(self, gpu: Gpu) -> None:
+        own, landed = gpu.put(np.ones(1000, np.float32)), gpu.put(np.ones(1000, np.float32))
+        late(gpu.arrivals, landed, 5)
+        gpu.fold(Op.SUM, own, landed, after=[gpu.mark(gpu.arrivals)])
+        assert set(gpu.get(own).tolist()) == {6}
+
+    def test_without_the_event_it_does_not(self, gpu: Gpu) -> None:
+        own, landed = gpu.put(np.ones(1000, np.float32)), gpu.put(np.ones(1000, np.float32))
+        gpu.fold(Op.SUM, own, landed)  # compiled, so that what follows is not held up
+        gpu.wait()
+        late(gpu.arrivals, landed, 5)
+        gpu.fold(Op.SUM, own, landed)
+        assert set(gpu.get(own).tolist()) == {3}
+        gpu.wait()
+
+    def test_the_users_stream_goes_first_and_goes_on_after(self, gpu: Gpu) -> None:
+        import cupy
+
+        users = cupy.cuda.Stream(non_blocking=True)
+        theirs = cupy.zeros(1000, np.float32)
+        other = gpu.put(np.ones(1000, np.float32))
+        cupy.cuda.Device().synchronize()
+        late(users, DeviceArray(theirs.data.ptr, 1000, dtype_of("float32"), 0), 5)
+        mine = gpu.adopt(theirs, stream=users)
+        gpu.fold(Op.SUM, mine, other)
+        gpu.release_to(users)
+        with users:
+            doubled = theirs * 2
+        users.synchronize()
+        assert set(doubled.get().tolist()) == {12}
+
+    def test_copies_overlap_with_folds_and_are_right(self, gpu: Gpu) -> None:
+        chunks, size = 8, 1 << 16
+        host = gpu.pinned(chunks * size, dtype_of("int32"))
+        host[:] = np.random.default_rng(1).integers(-9, 9, len(host))
+        back = gpu.pinned(len(host), host.dtype)
+        own, landing = gpu.put(host), gpu.empty(len(host), host.dtype)
+        for at in range(0, len(host), size):
+            part = slice(at, at + size)
+            gpu.fetch(landing[part], host[part])
+            gpu.fold(Op.PROD, own[part], landing[part], after=[gpu.mark(gpu.arrivals)])
+            gpu.deliver(back[part], own[part], after=[gpu.mark()])
+        gpu.wait()
+        assert np.array_equal(back, host * host)
+
+
+@pytest.mark.gpu
+class TestRefusals:
+    def test_arrays_that_differ(self, gpu: Gpu) -> None:
+        own = gpu.empty(10, dtype_of("int32"))
+        for other in (gpu.empty(11, dtype_of("int32")), gpu.empty(10, dtype_of("uint32"))):
+            with pytest.raises(InputError, match="fold: arrays differ"):
+                gpu.fold(Op.SUM, own, other)
+
+    def test_outputs_that_overlap_inputs(self, gpu: Gpu) -> None:
+        whole = gpu.empty(100, dtype_of("int32"))
+        apart = gpu.empty(50, dtype_of("int32"))
+        with pytest.raises(InputError, match="overlap"):
+            gpu.fold(Op.SUM, whole[:50], apart, whole[1:51])
+        with pytest.raises(InputError, match="overlap"):
+            gpu.fold(Op.SUM, apart, whole[:50], apart, whole[49:99])
+        gpu.fold(Op.SUM, whole[:50], apart, whole[50:])
+
+    def test_another_gpu(self, gpu: Gpu) -> None:
+        own = gpu.empty(10, dtype_of("int32"))
+        elsewhere = DeviceArray(own.address, own.count, own.dtype, 1)
+        with pytest.raises(InputError, match=r"wrong device, .*GPU 0, got '?GPU 1"):
+            gpu.fold(Op.SUM, own, elsewhere)
+        with pytest.raises(InputError, match=r"wrong device, .*GPU 0, got '?GPU 1"):
+            gpu.adopt(elsewhere)
+
+    def test_host_memory(self, gpu: Gpu) -> None:
+        with pytest.raises(InputError, match=r"wrong device, .*got 'host memory'"):
+            gpu.adopt(np.zeros(3))
+
+    def test_a_gpu_that_is_not_there(self, gpu: Gpu) -> None:
+        with pytest.raises(InputError, match="no such GPU"):
+            type(gpu)(99)
+
+
+@pytest.mark.gpu
+class TestOtherLibraries:
+    def test_cupy(self, gpu: Gpu) -> None:
+        import cupy
+
+        theirs = cupy.arange(24, dtype=np.int32).reshape(2, 3, 4)
+        mine = gpu.adopt(theirs)
+        assert (mine.address, mine.count, mine.gpu) == (theirs.data.ptr, 24, 0)
+        gpu.fold(Op.SUM, mine, mine)
+        gpu.wait()
+        assert np.array_equal(theirs.get().reshape(-1), 2 * np.arange(24))
+        assert cupy.asarray(mine).sum() == 2 * sum(range(24)), "and back"
+        with pytest.raises(InputError, match="not contiguous"):
+            gpu.adopt(theirs[:, ::2])
+
+    @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "uint8", "int64"])
+    def test_torch(self, gpu: Gpu, dtype: str) -> None:
+        torch = pytest.importorskip("torch")
+        theirs = torch.arange(24, device="cuda:0", dtype=getattr(torch, dtype))
+        mine = gpu.adopt(theirs, stream=torch.cuda.current_stream())
+        assert mine.dtype == dtype_of(dtype)
+        gpu.fold(Op.SUM, mine, mine)
+        gpu.release_to(torch.cuda.current_stream())
+        assert theirs.cpu().tolist() == [2 * i for i in range(24)]
+        with pytest.raises(InputError, match="not contiguous"):
+            gpu.adopt(theirs.reshape(4, 6).T)
+        with pytest.raises(InputError, match="host memory"):
+            gpu.adopt(theirs.cpu())
+
+    def test_torch_that_requires_grad(self, gpu: Gpu) -> None:
+        torch = pytest.importorskip("torch")
+        with pytest.raises(InputError, match="does not export it"):
+            gpu.adopt(torch.zeros(3, device="cuda:0", requires_grad=True))
+
+    def test_numba(self, gpu: Gpu) -> None:
+        cuda = pytest.importorskip("numba.cuda")
+        theirs = cuda.to_device(np.arange(10, dtype=np.float64))
+        gpu.fold(Op.MAX, gpu.adopt(theirs), gpu.put(np.full(10, 4.5)))
+        gpu.wait()
+        assert theirs.copy_to_host().tolist() == [4.5] * 5 + [5, 6, 7, 8, 9]
+
+    def test_jax_is_read_only(self, gpu: Gpu) -> None:
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        jax = pytest.importorskip("jax")
+        if jax.default_backend() != "gpu":
+            pytest.skip("jax has no GPU")
+        theirs = jax.numpy.arange(10, dtype=jax.numpy.bfloat16).block_until_ready()
+        mine = gpu.adopt(theirs, write=False)
+        out = gpu.empty(10, BFLOAT16)
+        gpu.fold(Op.SUM, mine, mine, out)
+        assert gpu.get(out).view(np.uint16).tolist() == np.asarray(theirs * 2).view(np.uint16).tolist()
+        with pytest.raises(InputError, match="read-only"):
+            gpu.adopt(theirs)
+
+
+@pytest.mark.gpu
+class TestSchedules:
+    @pytest.mark.parametrize("fused", [False, True])
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "uint64"])
+    @pytest.mark.parametrize("reduction", ["sum", "prod", "min", "max", "avg"])
+    def test_all_ranks_of_a_schedule_on_one_gpu(self, gpu: Gpu, dtype: str, reduction: str, fused: bool) -> None:
+        from optcc.runtime.replay_cuda import Replay
+
+        schedule, wanted = nested(), reduction_of(reduction)
+        count = schedule.nbytes // dtype_of(dtype).itemsize
+        values = [np.empty(count, dtype_of(dtype)) for _ in range(schedule.ranks)]
+        for rank, value in enumerate(values):
+            fill(value, rank=rank, ranks=schedule.ranks, op=wanted.fold)
+        expected = reference(count, dtype_of(dtype), ranks=schedule.ranks, op=wanted.fold)
+        if wanted.mean:
+            divide(expected, schedule.ranks)
+        plan = steps_of(schedule, values[0].itemsize, fused=fused)
+        buffers = [gpu.put(value) for value in values]
+        with Replay(gpu, plan, buffers, wanted) as replay:
+            replay.run()
+            for buffer in buffers:
+                assert gpu.get(buffer).tobytes() == expected.tobytes()
+
+    def test_the_same_bits_run_to_run_fused_or_not_and_in_host_memory(self, gpu: Gpu) -> None:
+        from optcc.runtime.replay_cuda import Replay
+
+        schedule = nested()
+        for dtype in ("float32", "bfloat16", "float16"):
+            values = [random_floats(dtype, schedule.nbytes, seed) for seed in range(schedule.ranks)]
+            host = [value.copy() for value in values]
+            run_steps(steps_of(schedule, values[0].itemsize), host, reduction_of("avg"))
+            for fused in (False, True):
+                buffers = [gpu.put(value) for value in values]
+                plan = steps_of(schedule, values[0].itemsize, fused=fused)
+                with Replay(gpu, plan, buffers, reduction_of("avg")) as replay:
+                    for _ in range(3):
+                        for buffer, value in zip(buffers, values, strict=True):
+                            gpu.put(value, buffer)
+                        replay.run()
+                        for buffer, expected in zip(buffers, host, strict=True):
+                            assert gpu.get(buffer).tobytes() == expected.tobytes()
+
+
+def random_floats(dtype: str, nbytes: int, seed: int) -> Array:
+    from optcc.runtime.device import floats
+
+    count = nbytes // dtype_of(dtype).itemsize
+    return floats(np.random.default_rng(seed).standard_normal(count).tolist(), dtype_of(dtype))
+
+
+def _double(shared: Shared, pipe: Any) -> None:
+    from optcc.runtime.device_cuda import Gpu
+
+    gpu = Gpu(0)
+    with gpu.open_shared(shared) as array:
+        gpu.fold(Op.SUM, array, array)
+        gpu.wait()
+    pipe.send("done")
+
+
+@pytest.mark.gpu
+def test_another_process_folds_into_shared_memory(gpu: Gpu) -> None:
+    array = gpu.put(np.arange(1000, dtype=np.int32))
+    part = array[100:200]
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_double, args=(gpu.share(part), theirs))
+    process.start()
+    assert ours.poll(120), "the other process says nothing"
+    assert ours.recv() == "done"
+    process.join(60)
+    expected = np.arange(1000)
+    expected[100:200] *= 2
+    assert np.array_equal(gpu.get(array), expected)
+
+
+def _hold(pipe: Any) -> None:
+    from optcc.runtime.device_cuda import Gpu
+
+    gpu = Gpu(1)
+    array = gpu.put(np.zeros(1000, np.int32))
+    pipe.send(gpu.share(array))
+    pipe.recv()
+    pipe.send(gpu.get(array).tolist())
+
+
+@pytest.mark.gpu
+def test_a_fold_writes_into_another_gpus_memory(gpu: Gpu) -> None:
+    """The next hop of a rank on the same server: its buffer is mapped here, and the fold's result goes there."""
+    two_gpus()
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_hold, args=(theirs,))
+    process.start()
+    assert ours.poll(120), "the other process says nothing"
+    own, landed = gpu.put(np.arange(1000, dtype=np.int32)), gpu.put(np.full(1000, 7, np.int32))
+    with gpu.open_shared(ours.recv()) as onward:
+        gpu.fold(Op.SUM, own, landed, own, onward)
+    ours.send("folded")
+    assert ours.poll(120), "the other process says nothing"
+    assert ours.recv() == [i + 7 for i in range(1000)]
+    process.join(60)
+
+
+@pytest.mark.gpu
+def test_an_array_on_another_gpu_is_refused(gpu: Gpu) -> None:
+    two_gpus()
+    import cupy
+
+    with cupy.cuda.Device(1):
+        theirs = cupy.zeros(10, np.float32)
+    with pytest.raises(InputError, match=r"wrong device, .*GPU 0, got '?GPU 1"):
+        gpu.adopt(theirs)
+
+
+def two_gpus() -> None:
+    import cupy
+
+    if cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("one GPU only")
+
+
+@pytest.mark.gpu
+def test_large_arrays_are_whole(gpu: Gpu) -> None:
+    """More words than threads, so that threads go around; every element is checked."""
+    host = np.random.default_rng(2).integers(-100, 100, LONG).astype(np.int8)
+    own = gpu.put(host)
+    gpu.fold(Op.SUM, own, gpu.put(host))
+    assert np.array_equal(gpu.get(own), host + host)
+
+
+@pytest.mark.gpu
+def test_staged_chunks_arrive_whole(gpu: Gpu) -> None:
+    """Out of the GPU through pinned slots, into another's place, each slot many times."""
+    from optcc.runtime.staging import Staging
+
+    size, chunks = 4096, 50
+    host = np.random.default_rng(3).integers(0, 256, size * chunks, np.uint8)
+    source, target = gpu.put(host), gpu.empty(len(host), host.dtype)
+    out, into = Staging(gpu, 3, size), Staging(gpu, 4, size)
+    for i in range(chunks):
+        part = slice(i * size, (i + 1) * size)
+        out.out(i % 3, source[part])
+        out.finished(i % 3)  # now a NIC would send it
+        into.finished(i % 4)
+        into.slot(i % 4)[:] = out.slot(i % 3)  # now it would have arrived
+        arrived = into.into(target[part], i % 4)
+        gpu.fold(Op.MAX, target[part], target[part], after=[arrived])
+    assert np.array_equal(gpu.get(target), host)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc to compile the kernels with")
+@pytest.mark.parametrize(
+    ("dtype", "wanted"), [("float32", "add.rn.f32"), ("bfloat16", "add.rn.bf16"), ("int8", "mul.lo")]
+)
+def test_kernels_compile_and_keep_subnormals(dtype: str, wanted: str, tmp_path: Path) -> None:
+    """As cupy compiles them, which asks that float32's subnormals be made zero."""
+    made = tmp_path / "fold.ptx"
+    source = ROOT / "runtime" / "kernels" / "fold.cu"
+    command = ["nvcc", "-ptx", "-arch=sm_90", "-std=c++17", "-ftz=true", f"-DTYPE_{dtype}", "-o", made, source]
+    subprocess.run(command, check=True, timeout=120)
+    text = made.read_text(encoding="utf-8")
+    assert ".ftz" not in text
+    for op in Op:
+        for width in (16, 8, 0):
+            assert f".entry {op}_{width}(" in text
+    assert wanted in text

@@ -1,0 +1,138 @@
+"""Folds in host memory and in a GPU's give the same, which is the exact result rounded once."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from optcc.runtime.device import DTYPES, Array, Op, dtype_of
+from tests.fold_contract import HostMemory, Memory, as_numbers, by_hand, random_bits, rounded, same
+
+ALL = [(dtype, op) for dtype in DTYPES for op in Op]
+COUNTS = (0, 1, 7, 33, 4099)
+
+
+@pytest.fixture(scope="module", params=["numpy", pytest.param("cuda", marks=pytest.mark.gpu)])
+def memory(request: pytest.FixtureRequest) -> Memory:
+    if request.param == "numpy":
+        return HostMemory()
+    from optcc.runtime.device_cuda import Gpu
+
+    return Gpu(0)
+
+
+def finite(array: Array) -> Array:
+    """With what is infinite or no number replaced."""
+    if array.dtype.kind in "iu":
+        return array
+    array = array.copy()
+    array[~np.isfinite(as_numbers(array))] = np.zeros(1, array.dtype)
+    return array
+
+
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:underflow")
+@pytest.mark.parametrize(("dtype", "op"), ALL)
+def test_a_fold_is_exact_but_for_one_rounding(memory: Memory, dtype: str, op: Op) -> None:
+    a, b = (finite(random_bits(dtype, 1500, seed)) for seed in (1, 2))
+    near = a.copy()  # numbers of like size, so that rounding matters
+    near.view(np.uint8)[:: a.itemsize] ^= 0x5A
+    for other in (b, near):
+        other = finite(other)
+        own, landed = memory.put(a), memory.put(other)
+        memory.fold(op, own, landed)
+        got = as_numbers(memory.get(own)).tolist()
+        assert got == by_hand(op, as_numbers(a).tolist(), as_numbers(other).tolist(), dtype_of(dtype))
+
+
+def test_rounding_by_hand_is_numpys() -> None:
+    values = np.random.default_rng(3).standard_normal(2000) * 10.0 ** np.random.default_rng(4).integers(-9, 6, 2000)
+    with np.errstate(over="ignore"):
+        halves = values.astype(np.float16)
+    assert [rounded(Fraction(v), np.dtype(np.float16)) for v in values.tolist()] == halves.tolist()
+
+
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:underflow", "ignore:invalid")
+@pytest.mark.parametrize(("dtype", "op"), ALL)
+def test_all_memories_agree_on_any_bits(memory: Memory, dtype: str, op: Op) -> None:
+    host = HostMemory()
+    for count in COUNTS:
+        a, b = random_bits(dtype, count, 5), random_bits(dtype, count, 6)
+        expected = host.empty(count, a.dtype)
+        host.fold(op, a, b, expected)
+        own, landed, out, also = memory.put(a), memory.put(b), memory.put(b), memory.put(a)
+        memory.fold(op, own, landed, out, also)
+        assert same(memory.get(out), expected)
+        assert memory.get(also).tobytes() == memory.get(out).tobytes()
+        assert memory.get(own).tobytes() == a.tobytes(), "out of place"
+        assert memory.get(landed).tobytes() == b.tobytes()
+        memory.fold(op, own, landed, landed)  # into what has landed
+        assert memory.get(landed).tobytes() == memory.get(out).tobytes()
+
+
+def test_the_comparison_can_fail() -> None:
+    a = random_bits("bfloat16", 100, 5)
+    b = a.copy()
+    b.view(np.uint16)[50] ^= 1
+    assert same(a, a)
+    assert not same(a, b)
+    assert not same(a, a.view(np.float16))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "bfloat16", "float32", "float64"])
+def test_any_alignment_and_nothing_beside_it(memory: Memory, dtype: str) -> None:
+    kind, count = dtype_of(dtype), 100
+    for shift in range(16 // kind.itemsize + 1):
+        for other in {0, shift, 8 // kind.itemsize}:
+            frames = [random_bits("uint8", 300 * kind.itemsize, seed).view(kind) for seed in (7, 8, 9)]
+            a, b, c = frames
+            expected = c.copy()
+            with np.errstate(all="ignore"):
+                HostMemory().fold(Op.SUM, a[shift:][:count], b[other:][:count], expected[shift:][:count])
+            own, landed, out = (memory.put(frame) for frame in frames)
+            memory.fold(Op.SUM, own[shift : shift + count], landed[other : other + count], out[shift : shift + count])
+            got = memory.get(out)
+            assert same(got[shift : shift + count], expected[shift : shift + count])
+            assert got[:shift].tobytes() == c[:shift].tobytes()
+            assert got[shift + count :].tobytes() == c[shift + count :].tobytes()
+
+
+@pytest.mark.parametrize("by", [1, 2, 3, 7, 128, 300])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dividing_rounds_once_and_cuts_towards_zero(memory: Memory, dtype: str, by: int) -> None:
+    before = finite(random_bits(dtype, 1500, 10))
+    array = memory.put(before)
+    memory.divide(array, by)
+    expected: list[Any] = []
+    for x in as_numbers(before).tolist():
+        exact = Fraction(x) / by
+        expected.append(int(exact) if before.dtype.kind in "iu" else rounded(exact, before.dtype))
+    assert as_numbers(memory.get(array)).tolist() == expected
+
+
+def test_dividing_part_of_an_array_leaves_the_rest(memory: Memory) -> None:
+    before = random_bits("int32", 100, 11)
+    array = memory.put(before)
+    memory.divide(array[3:50], 3)
+    got = memory.get(array)
+    assert got[:3].tolist() == before[:3].tolist()
+    assert got[50:].tolist() == before[50:].tolist()
+    assert got[3:50].tolist() == [int(Fraction(x, 3)) for x in before[3:50].tolist()]
+
+
+def test_minima_and_maxima_leave_nan_aside(memory: Memory) -> None:
+    for dtype in ("float16", "float32", "float64"):
+        nan, one = np.array([np.nan, 1, np.nan], dtype), np.array([1, np.nan, np.nan], dtype)
+        for op in (Op.MIN, Op.MAX):
+            own = memory.put(nan)
+            memory.fold(op, own, memory.put(one))
+            assert np.array_equal(memory.get(own), np.array([1, 1, np.nan], dtype), equal_nan=True)
+
+
+def test_copies(memory: Memory) -> None:
+    source = random_bits("int16", 1001, 12)
+    out = memory.empty(1001, source.dtype)
+    memory.copy(out, memory.put(source))
+    assert memory.get(out).tobytes() == source.tobytes()
