@@ -60,7 +60,7 @@ class Pipe:
 
 
 class Job(Protocol):
-    """Both ranks' wires over WIRES and FLOWS, their watches, a clock, and memory for each rank that it has registered."""
+    """Both ranks' wires over WIRES and FLOWS, their watches, a clock, and the memory that each has registered."""
 
     ranks: Sequence[Wires]
     watches: Sequence[Pipe]

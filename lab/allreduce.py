@@ -1,0 +1,104 @@
+"""AllReduce over the lab's NICs: `lab/run.sh --nics 8 --results out/lab -- python3 -m lab.allreduce JOB`.
+
+JOB is a JSON file under /results: cases with NIC rates and plan files made outside (`benchmarks/bench_lab.py` makes and
+reads them); times are written beside it. Ranks are processes, forked rather than started anew, which saves an
+interpreter's start on a machine as slow as this; everything else is as in `optcc run --transport verbs`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lab import network
+from optcc.plan_files import load_plan
+from optcc.runtime import crew
+from optcc.runtime.job import Job
+from optcc.runtime.launch import Session, result_of
+from optcc.runtime.rendezvous import Membership
+from optcc.runtime.worker import serve_rank
+
+
+class Forked:
+    """A rank's process, with what `Crew` uses of `subprocess.Popen`."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._status: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            os._exit(serve_rank(membership))
+
+    def poll(self) -> int | None:
+        """Exit status, if it has ended."""
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._status = os.waitstatus_to_exitcode(status)
+        return self._status
+
+    def wait(self, timeout: float) -> int:
+        """Exit status; TimeoutExpired would be subprocess's business, here it is an error."""
+        end = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > end:
+                raise TimeoutError(f"process {self.pid} does not end")
+            time.sleep(0.001)
+        assert self._status is not None
+        return self._status
+
+    def kill(self) -> None:
+        """At once."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, 9)
+
+
+crew.start_rank = Forked  # type: ignore[assignment]
+
+
+def run(case: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """One case: NIC rates in bit/s, plan files, repetitions -> times in seconds; the first run of each is dropped."""
+    for nic, rate in enumerate(case["rates"]):
+        network.rate(nic, rate)
+    schedules = {name: load_plan(folder / file).schedule() for name, file in case["plans"].items()}
+    job = Job(schedules, "float32", "sum", paced=False, transport="verbs", slot_bytes=case["slot_bytes"])
+    with Session(job) as session:
+        runs = {
+            name: [session.run(name, timed=case.get("timed", False)) for _ in range(case["repeat"] + 1)]
+            for name in schedules
+        }
+    results = {name: result_of(name, of) for name, of in runs.items()}
+    outcome: dict[str, Any] = {
+        name: {"seconds": result.seconds, "exact": all(result.exact)} for name, result in results.items()
+    }
+    if case.get("timed"):
+        for name, of in runs.items():
+            outcome[name]["landed"] = {
+                row: at - of[-1].start_s for rank in of[-1].ran for row, at in rank.landed.items()
+            }
+    return outcome
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run every case of a job."""
+    job = Path("/results") / arguments[0]
+    outcomes: list[dict[str, Any]] = []
+    for case in json.loads(job.read_text()):
+        try:
+            outcomes.append(run(case, job.parent))
+        except Exception as error:
+            traceback.print_exc()
+            outcomes.append({"error": f"{type(error).__name__}: {error}"})
+    job.with_suffix(".out.json").write_text(json.dumps(outcomes))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,110 @@
+"""How ranks' ends of wires come together: open NICs, make queue pairs, tell each other, connect."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from optcc.rdma import NicAddress
+from optcc.runtime.verbs.binding import PyverbsError
+from optcc.runtime.verbs.end import End, Endpoint
+from optcc.runtime.verbs.layout import depth
+from optcc.runtime.verbs.nic import Nic
+from optcc.runtime.verbs.settings import VerbsSettings
+from optcc.runtime.wires import Cause, FlowSpec, Wire
+
+Exchange = Callable[[Any], list[Any]]
+"""Gives every rank's value (of JSON) to all ranks, in order of rank; waits for all of them."""
+
+_PACKETS = 1 << 24  # packet sequence numbers have 24 bits
+
+
+@dataclass
+class Ends:
+    """What has been opened, by index of NIC and of wire; wires that could not be, with cause and detail.
+
+    Close it whatever happened: ends before NICs.
+    """
+
+    nics: dict[int, Nic] = field(default_factory=dict)
+    ends: dict[int, End] = field(default_factory=dict)
+    lost: dict[int, tuple[Cause, str]] = field(default_factory=dict)
+    absent: dict[int, str] = field(default_factory=dict)  # NICs that could not be opened, and why
+
+    def give_up(self, wire: int, cause: Cause, why: str) -> None:
+        """This wire never was."""
+        end = self.ends.pop(wire, None)
+        if end is not None:
+            end.close()
+        self.lost.setdefault(wire, (cause, why))
+
+    def close(self) -> None:
+        """Everything, children first."""
+        while self.ends:
+            self.ends.popitem()[1].close()
+        while self.nics:
+            self.nics.popitem()[1].close()
+
+
+def open_ends(
+    opened: Ends,
+    rank: int,
+    wires: Sequence[Wire],
+    flows: Sequence[FlowSpec],
+    nics: Mapping[int, NicAddress],
+    memory: tuple[int, int],
+) -> None:
+    """Open the NICs that wires of `rank` need and make its ends; `memory` (address, bytes) is what peers write to."""
+    ports: dict[int, list[int]] = {}
+    for w, wire in enumerate(wires):
+        if rank in (wire.src, wire.dst):
+            ports.setdefault(_own_port(rank, wire), []).append(w)
+    for port, using in ports.items():
+        deep = {w: depth(w, flows) for w in using}
+        try:
+            if port not in nics:
+                raise PyverbsError("no such NIC here")
+            # Sends are at most twice the chunks, receives as many as the chunks, and a fence adds a mark.
+            opened.nics[port] = Nic(port, nics[port], sum(3 * d + 2 for d in deep.values()), *memory)
+        except PyverbsError as why:
+            opened.absent[port] = str(why)
+            for w in using:
+                opened.give_up(w, Cause.DEVICE, str(why))
+            continue
+        for w in using:
+            opened.ends[w] = End(w, opened.nics[port], 2 * deep[w], deep[w], memory[0], secrets.randbelow(_PACKETS))
+
+
+def connect_ends(
+    opened: Ends, rank: int, wires: Sequence[Wire], base: int, exchange: Exchange, settings: VerbsSettings
+) -> None:
+    """Connect every end to its far end. Both ends of a wire are given up where one of them has failed."""
+    told = exchange(
+        {
+            "base": base,
+            "keys": [[port, nic.memory.rkey] for port, nic in opened.nics.items()],
+            "ends": [[w, *end.endpoint] for w, end in opened.ends.items()],
+        }
+    )
+    endpoints = [{w: Endpoint(*rest) for w, *rest in told[r]["ends"]} for r in range(len(told))]
+    keys = [dict(told[r]["keys"]) for r in range(len(told))]
+    for w, end in list(opened.ends.items()):
+        wire = wires[w]
+        far, port = (wire.dst, wire.into) if wire.src == rank else (wire.src, wire.out)
+        if w not in endpoints[far]:
+            opened.give_up(w, Cause.NOTICE, f"rank {far} has no such NIC")
+            continue
+        try:
+            end.connect(endpoints[far][w], (told[far]["base"], keys[far][port]), settings)
+        except PyverbsError as why:
+            opened.give_up(w, Cause.ERROR, f"cannot be connected: {why}")
+    for far, lost in enumerate(exchange(sorted(opened.lost))):
+        for w in lost:
+            if far != rank and rank in (wires[w].src, wires[w].dst):
+                opened.give_up(w, Cause.NOTICE, f"rank {far} could not connect it")
+
+
+def _own_port(rank: int, wire: Wire) -> int:
+    return wire.out if wire.src == rank else wire.into

@@ -1,0 +1,52 @@
+"""What asynchronous events say about a rank's NICs. They come without the number of the port or queue pair meant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from optcc.runtime.errors import TransportError
+from optcc.runtime.verbs.binding import enums
+from optcc.runtime.verbs.nic import Nic
+from optcc.runtime.wires import Cause, PortDown, PortUp
+
+_QUEUE_PAIR = frozenset(getattr(enums, f"IBV_EVENT_QP_{name}") for name in ("FATAL", "REQ_ERR", "ACCESS_ERR"))
+
+
+class News(NamedTuple):
+    """Of one NIC: its port, in order; whether the device is gone; whether some queue pair has failed."""
+
+    port: list[PortDown | PortUp]
+    gone: bool
+    queue_pairs: bool
+
+
+class Ports:
+    """The state of every port as told so far."""
+
+    def __init__(self, nics: Mapping[int, Nic]) -> None:
+        self._up = {index: nic.active for index, nic in nics.items()}
+
+    def without_link(self, nics: Mapping[int, Nic]) -> list[PortDown]:
+        """The ports that were down when they were opened."""
+        return [_down(nics[index]) for index, up in self._up.items() if not up]
+
+    def read(self, nic: Nic) -> News:
+        """Take all events that are there. Raises TransportError for the overrun of a completion queue."""
+        port: list[PortDown | PortUp] = []
+        events = nic.events()
+        if enums.IBV_EVENT_CQ_ERR in events:
+            raise TransportError(f"{nic.address.device}: its completion queue has overrun; this is a bug")
+        for event in events:
+            if event not in (enums.IBV_EVENT_PORT_ERR, enums.IBV_EVENT_PORT_ACTIVE):
+                continue
+            # A device of one port means that one; not even the shortest flap is missed. Of more, ask.
+            up = event == enums.IBV_EVENT_PORT_ACTIVE if nic.ports == 1 else nic.is_active()
+            if up != self._up[nic.index]:
+                self._up[nic.index] = up
+                port.append(PortUp(nic.index) if up else _down(nic))
+        return News(port, enums.IBV_EVENT_DEVICE_FATAL in events, any(event in _QUEUE_PAIR for event in events))
+
+
+def _down(nic: Nic) -> PortDown:
+    return PortDown(nic.index, Cause.PORT, f"{nic.address.device} port {nic.address.port} has no link")
