@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-verbs lint proofs notebooks ns3 reproduce lock clean
+.PHONY: help setup demo test test-verbs lint proofs notebooks ns3 reproduce failover lock clean
 
 help:
 	@echo "make demo            the main job on a bundled example, about a minute"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench-inside    GPUs as ranks, table in docs/"
 	@echo "make bench-simulator speed and memory of the simulator, table in docs/"
 	@echo "make bench-packet-level  the simulator against ns-3, table in docs/ (after make ns3)"
+	@echo "make failover        faults over local wires many times over, 1000 randomised cuts, tables in docs/failover.md"
 	@echo "make lock            resolve the dependencies anew into requirements.lock"
 
 setup: $(VENV)/ready
@@ -62,6 +63,9 @@ ns3: $(VENV)/ready
 
 reproduce: $(VENV)/ready
 	$(BIN)/optcc reproduce -o docs/evaluation.md
+
+failover: $(VENV)/ready
+	$(BIN)/python -m benchmarks.bench_failover
 
 # Each writes docs/bench-NAME.md.
 bench-%: $(VENV)/ready

@@ -78,6 +78,8 @@ def run(case: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     outcome: dict[str, Any] = {
         name: {"seconds": result.seconds, "exact": all(result.exact)} for name, result in results.items()
     }
+    for name, of in runs.items():
+        outcome[name]["starts"] = [[rank.start_s - run.start_s for rank in run.ran] for run in of]
     if case.get("timed"):
         for name, of in runs.items():
             outcome[name]["landed"] = {

@@ -93,8 +93,9 @@ class Engine:
 
     def post_ready(self) -> float:
         """Post, in their order, all ready transfers whose ports are free; returns when to look again."""
+        now = self._clock()
         while True:
-            now, wake = self._clock(), math.inf
+            wake = math.inf
             candidates = []
             for route, queue in self._ready.items():
                 if queue:

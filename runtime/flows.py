@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import pairwise
+from itertools import groupby, pairwise
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from optcc.runtime.layout import Layout
 from optcc.runtime.messages import Note
 from optcc.runtime.program import Move
 from optcc.runtime.protocol import Receiver, Sender, words
+from optcc.runtime.protocol.table import Commands
 from optcc.runtime.transport import Landing, Take
 from optcc.runtime.wires import (
     HEADER_BYTES,
@@ -42,9 +43,13 @@ from optcc.runtime.wires import (
 from optcc.schedule import Route
 from optcc.schedule.columns import GRANULE
 
-_HEADER = Struct(f"<IIIIqqq{HEADER_BYTES - 40}x")  # canary, epoch, operation, bytes, seq, row, offset in the buffer
-_CANARY = 0x0C0FFEE5
+CHUNK_HEADER = Struct(f"<IIIIqqq{HEADER_BYTES - 40}x")  # canary, epoch, operation, bytes, seq, row, offset in the buffer
+CHUNK_MARK = 0x0C0FFEE5
 """Marks a slot that holds a chunk."""
+
+
+CREDITS = 4
+"""A window is given back in so many parts: less to do than slot by slot, and the sender need not wait."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,9 @@ class Patience:
     progress: float = 1.0
     grace: float = 0.5
     answer: float = 0.25
+
+
+_SEND = words.Send()
 
 
 class _Piece(NamedTuple):
@@ -122,7 +130,7 @@ class FlowTransport:
             if spec.src == rank
         }
         self._ins = {
-            f: _In(f, spec.src, Receiver(spec.wires, spec.window))
+            f: _In(f, spec.src, Receiver(spec.wires, spec.window, credit_every=-(-spec.window // CREDITS)))
             for f, spec in enumerate(layout.flows)
             if spec.dst == rank
         }
@@ -140,21 +148,24 @@ class FlowTransport:
         self._look_at = math.inf  # when to look at progress next
         self._busy: set[int] = set()  # outgoing flows with a queue
         self._operation = 0
+        self._now = clock()  # as of the last look: looking takes time, too
         self._missing: dict[int, int] = {}  # row -> bytes still to come
         self._landings: list[Landing] = []
-        self._arrived_at = 0.0
-        self._posted: Counter[int] = Counter()
+        # The chunk that has just arrived: operation, row, offset, payload, since when.
+        self._chunk: tuple[int, int, int, memoryview, float]
+        self._posted: Counter[int] = Counter()  # wire -> bytes in this operation
         self._take: Take = nothing_runs
         self.journal: list[Note] = []
+        # What to do about a run of happenings of one type.
         self._on: dict[type, Callable[[Any], None]] = {
             Completed: self._completed,
             Arrived: self._arrived,
             Credited: self._credited,
-            Failed: lambda f: self._lose(f.wire, f.cause, f.detail),
-            Drained: self._now_drained,
-            Record: lambda r: self._handle(self._outs[r.flow], words.Answer(r.epoch, r.landed, r.folded)),
-            PortDown: self._port_down,
-            PortUp: lambda up: self._note("nic up", layout.nics[up.nic].name),
+            Failed: one_by_one(lambda f: self._lose(f.wire, f.cause, f.detail)),
+            Drained: one_by_one(self._now_drained),
+            Record: one_by_one(lambda r: self._handle(self._outs[r.flow], words.Answer(r.epoch, r.landed, r.folded))),
+            PortDown: one_by_one(self._port_down),
+            PortUp: one_by_one(lambda up: self._note("nic up", layout.nics[up.nic].name)),
         }
         self._does: dict[type, Callable[[Any, Any], object]] = {
             words.Write: self._write,
@@ -189,7 +200,7 @@ class FlowTransport:
 
         Nothing may wait in the route's queues then, so that which transfer goes next is decided late.
         """
-        first = math.inf
+        first, self._now = math.inf, now
         for flow in self._live(route):
             out = self._outs[flow]
             if out.queue:
@@ -214,8 +225,8 @@ class FlowTransport:
     def poll(self, until: float, take: Take) -> list[Landing]:
         """Wait once, then deal with all that has happened."""
         self._take = take
-        for happening in self._wires.poll(min(until, self.next_wake())):
-            self._on[type(happening)](happening)
+        for kind, run in groupby(self._wires.poll(min(until, self.next_wake())), type):
+            self._on[kind](run)
         while self._mail:
             self._read(*self._mail.popleft())
         self._expire()
@@ -236,7 +247,10 @@ class FlowTransport:
 
     def sent(self) -> dict[int, int]:
         """Bytes of payload that left by each NIC in this operation, replays counted: NIC -> bytes."""
-        return dict(self._posted)
+        sent: Counter[int] = Counter()
+        for wire, nbytes in self._posted.items():
+            sent[self._layout.wires[wire].out] += nbytes
+        return dict(sent)
 
     def letter(self, rank: int, value: Any) -> None:
         """A letter from another rank; read at the end of the next poll."""
@@ -246,23 +260,33 @@ class FlowTransport:
 
     def _handle(self, flow: Any, event: words.Event) -> None:
         machine = flow.sender if isinstance(flow, _Out) else flow.receiver
-        for command in machine.handle(event):
+        self._do(flow, machine.handle(event))
+
+    def _do(self, flow: Any, commands: Commands) -> None:
+        for command in commands:
             self._does[type(command)](flow, command)
 
-    def _completed(self, happening: Completed) -> None:
-        self._handle(self._outs[happening.flow], words.Acked(happening.wire, happening.seq))
+    def _completed(self, run: Iterable[Completed]) -> None:
+        """The last of each flow is enough: chunks land in order."""
+        for (wire, flow), seq in {(wire, flow): seq for wire, flow, seq in run}.items():
+            out = self._outs[flow]
+            self._do(out, out.sender.handle(words.Acked(wire, seq)))
 
-    def _credited(self, happening: Credited) -> None:
-        self._handle(self._outs[happening.flow], words.Credit(happening.wire, happening.folded))
+    def _credited(self, run: Iterable[Credited]) -> None:
+        """The last of each flow is enough: credits are cumulative."""
+        for (wire, flow), folded in {(wire, flow): folded for wire, flow, folded in run}.items():
+            out = self._outs[flow]
+            self._do(out, out.sender.handle(words.Credit(wire, folded)))
 
-    def _arrived(self, happening: Arrived) -> None:
-        canary, epoch, _, _, seq, _, _ = _HEADER.unpack_from(self._wires.slot(happening.flow, happening.seq))
-        if canary != _CANARY or seq != happening.seq:
-            raise TransportError(
-                f"flow {happening.flow}: the slot of chunk {happening.seq} holds {seq} (canary {canary:#x})"
-            )
-        self._arrived_at = happening.at
-        self._handle(self._ins[happening.flow], words.Landed(happening.wire, epoch, seq))
+    def _arrived(self, run: Iterable[Arrived]) -> None:
+        for wire, number, seq, at in run:
+            slot = self._wires.slot(number, seq)
+            canary, epoch, operation, nbytes, there, row, offset = CHUNK_HEADER.unpack_from(slot)
+            if canary != CHUNK_MARK or there != seq:
+                raise TransportError(f"flow {number}: the slot of chunk {seq} holds {there} (canary {canary:#x})")
+            self._chunk = operation, row, offset, slot[HEADER_BYTES : HEADER_BYTES + nbytes], at
+            flow = self._ins[number]
+            self._do(flow, flow.receiver.handle(words.Landed(wire, epoch, seq)))
 
     def _lose(self, wire: int, cause: Cause, detail: str) -> None:
         """Every flow that may use the wire has to know."""
@@ -273,6 +297,7 @@ class FlowTransport:
         self._note("lost", *self._names(wire), cause, detail)
         for flow in self._using.get(wire, ()):
             self._handle(flow, words.Lost(wire, cause))
+        self._noticed.clear()  # a notice that a probe asks for again is told again
 
     def _port_down(self, down: PortDown) -> None:
         self._note("nic down", self._layout.nics[down.nic].name, "", down.cause, down.detail)
@@ -298,7 +323,7 @@ class FlowTransport:
 
     def _expire(self) -> None:
         """Timers that have run out, and flows that have not moved for too long."""
-        now = self._clock()
+        now = self._now = self._clock()
         for (flow, timer), at in list(self._timers.items()):
             if at <= now and self._timers.pop((flow, timer), None) is not None:
                 self._handle(self._outs[flow], words.Expired(timer))
@@ -320,33 +345,35 @@ class FlowTransport:
 
     def _pump(self, out: _Out) -> None:
         """Number and send queued chunks while the window and the NIC take them."""
-        now = self._clock()
+        now = self._now
         while out.queue and out.sender.may_send and self._wires.free_at(out.sender.wire, now) < math.inf:
             out.kept.append(out.queue.popleft())
-            self._handle(out, words.Send())
+            self._do(out, out.sender.handle(_SEND))
         if not out.queue:
             self._busy.discard(out.number)
+        self._look_soon(now)
+
+    def _look_soon(self, now: float) -> None:
+        """Something was sent: from now on it may be stuck."""
         self._look_at = min(self._look_at, now + self._patience.progress / 4)
 
     def _write(self, out: _Out, command: words.Write) -> None:
-        piece = out.kept[command.seq - out.base]
-        header = _HEADER.pack(
-            _CANARY, command.epoch, piece.operation, len(piece.payload), command.seq, piece.row, piece.offset
-        )
-        ready = self._clock() if command.again else piece.ready
-        self._posted[self._layout.wires[command.wire].out] += len(piece.payload)
-        self._wires.write(command.wire, out.number, command.seq, header, piece.payload, ready)
+        wire, epoch, seq, again = command
+        ready, operation, row, offset, payload = out.kept[seq - out.base]
+        nbytes = len(payload)
+        self._posted[wire] += nbytes
+        header = CHUNK_HEADER.pack(CHUNK_MARK, epoch, operation, nbytes, seq, row, offset)
+        self._wires.write(wire, out.number, seq, header, payload, self._clock() if again else ready)
 
     def _deliver(self, flow: _In, command: words.Deliver) -> None:
-        slot = self._wires.slot(flow.number, command.seq)
-        _, _, operation, nbytes, _, row, offset = _HEADER.unpack_from(slot)
+        operation, row, offset, data, at = self._chunk
         if operation != self._operation:
             raise TransportError(f"flow {flow.number}: a chunk of operation {operation} in operation {self._operation}")
-        self._take(row, offset, slot[HEADER_BYTES : HEADER_BYTES + nbytes])
-        self._missing[row] -= nbytes
+        self._take(row, offset, data)
+        self._missing[row] -= len(data)
         if self._missing[row] == 0:
-            self._landings.append(Landing(row, self._arrived_at))
-        self._handle(flow, words.Folded(command.seq))
+            self._landings.append(Landing(row, at))
+        self._do(flow, flow.receiver.handle(words.Folded(command.seq)))
 
     def _release(self, out: _Out, command: words.Release) -> None:
         while out.base < command.seq:
@@ -363,7 +390,10 @@ class FlowTransport:
             waiting.append(flow)
         if len(waiting) == 1:
             self._wires.fence(command.wire)
-            self._lose(command.wire, Cause.NOTICE, "fenced for another flow")
+            if isinstance(flow, _Out):
+                self._lose(command.wire, flow.sender.cause, "given up")
+            else:
+                self._lose(command.wire, Cause.NOTICE, "fenced at the other end")
 
     def _tell(self, flow: _Out | _In, command: words.Tell) -> None:
         letter = command.letter
@@ -379,6 +409,7 @@ class FlowTransport:
 
     def _moved(self, out: _Out, command: words.Moved) -> None:
         """What had no number yet goes by the flows of the route that are still at home, if there are any."""
+        self._look_soon(self._clock())  # what is sent again may be stuck, too
         replayed = list(out.kept)[len(out.kept) - command.replayed :] if command.replayed else []
         self._note(
             "moved",
@@ -390,7 +421,7 @@ class FlowTransport:
         siblings = [
             other
             for other in self._outs.values()
-            if other.peer == out.peer and other.sender.wire == other.home and other is not out
+            if other.peer == out.peer and self._at_home(other) and other is not out
         ]
         if siblings:
             for i, piece in enumerate(out.queue):
@@ -409,7 +440,10 @@ class FlowTransport:
         flows = self._lanes[route]
         if not self._lost:
             return list(flows)
-        return [flow for flow in flows if self._outs[flow].sender.wire == self._outs[flow].home] or list(flows)
+        return [flow for flow in flows if self._at_home(self._outs[flow])] or list(flows)
+
+    def _at_home(self, out: _Out) -> bool:
+        return out.sender.wire == out.home and out.home not in self._lost
 
     def _recut(self, move: Move, live: Sequence[int]) -> list[int]:
         """Where to cut a transfer among the flows that are left, in proportion to their shares."""
@@ -430,6 +464,16 @@ class FlowTransport:
 
     def _note(self, kind: str, nic: str, far: str = "", cause: str = "", text: str = "", nbytes: int = 0) -> None:
         self.journal.append(Note(self._clock(), kind, nic, far, cause, text, nbytes))
+
+
+def one_by_one(does: Callable[[Any], None]) -> Callable[[Iterable[Any]], None]:
+    """What takes one, for a run of them."""
+
+    def each(run: Iterable[Any]) -> None:
+        for one in run:
+            does(one)
+
+    return each
 
 
 def nothing_runs(row: int, offset: int, data: memoryview) -> None:

@@ -9,16 +9,13 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from optcc.errors import InputError
+from optcc.runtime.carriers import TRANSPORTS
 from optcc.runtime.device import dtype_of, op_of
 from optcc.runtime.layout import SLOT_BYTES
 from optcc.schedule import Schedule
 
 BUFFERS_PER_RANK = 3
 """The buffer, the reference, and room for what makes them (another rank's input, staging)."""
-
-
-TRANSPORTS = ("local", "verbs")
-"""Emulated NICs over loopback; RDMA devices."""
 
 
 @dataclass(frozen=True, eq=False)

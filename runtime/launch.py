@@ -10,10 +10,11 @@ from statistics import median
 from typing import Self
 
 from optcc.errors import InputError
+from optcc.runtime.carriers import check_devices
 from optcc.runtime.codec import typed
 from optcc.runtime.crew import Crew
 from optcc.runtime.job import Job, check_memory
-from optcc.runtime.layout import longest_transfer_s
+from optcc.runtime.layout import SLOT_BYTES, longest_transfer_s
 from optcc.runtime.messages import Check, Go, Note, Prepare, Ran, Strike
 from optcc.runtime.probing import Evidence, evidence_of, rounds_of
 from optcc.runtime.vigil import PING_S
@@ -87,6 +88,8 @@ class Session:
             raise InputError("too short to tell", where="stall_s", expected=f"{2 * PING_S} s or more", got=stall_s)
         self._job, self._stall_s = job, stall_s
         check_memory(job)
+        for schedule in job.schedules.values():
+            check_devices(job.transport, schedule.ports)
         self._crew = Crew(job)
 
     def __enter__(self) -> Self:
@@ -149,6 +152,7 @@ def run_schedules(
     repeat: int = 5,
     paced: bool = True,
     transport: str = "local",
+    slot_bytes: int = SLOT_BYTES,
     stall_s: float = 10.0,
     progress: Callable[[str, int, float], None] | None = None,
     on_start: Callable[[tuple[int, ...]], None] | None = None,
@@ -160,7 +164,7 @@ def run_schedules(
     schedules : by algorithm name, all for the same ranks and bytes
     dtype, op : names from `device.DTYPES` and `device.Op`
     paced : emulate the rates of the schedules' ports; False: as fast as the machine goes
-    transport : "local" or "verbs"
+    transport : "local" or "verbs"; slot_bytes : the most that a chunk carries
     stall_s : so long may a rank be silent, or everything stand still, before the run is declared failed
     progress : called with (algorithm, repetition from 0, seconds) after each timed repetition
     on_start : called with the ranks' process ids before the first run
@@ -171,7 +175,7 @@ def run_schedules(
     if repeat < 1:
         raise InputError("nothing to time", where="--repeat", expected="1 or more", got=repeat)
     runs: dict[str, list[Collective]] = {name: [] for name in schedules}
-    with Session(Job(dict(schedules), dtype, op, paced, transport), stall_s) as session:
+    with Session(Job(dict(schedules), dtype, op, paced, transport, slot_bytes), stall_s) as session:
         if on_start:
             on_start(session.pids)
         for repetition in range(-1, repeat):  # -1 warms up

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import math
+import os
+import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from optcc.errors import InputError
 from optcc.runtime.layout import Layout
 from optcc.runtime.messages import Note, Strike
+from optcc.runtime.wires import Cause
 
 KINDS: Mapping[str, str] = {
     "cut": "the NIC's link goes down, and the NIC says so",
     "hole": "a black hole: what enters or leaves by the NIC disappears, and nobody says so",
+    "no data": "chunks that enter or leave by the NIC disappear; acknowledgements do not",
+    "no acks": "acknowledgements that enter or leave by the NIC disappear; chunks do not",
     "flap": "a black hole that heals after `amount` seconds",
+    "fatal": "the NIC itself fails, and says so",
+    "post": "the NIC refuses what it is given to send",
+    "retries": "what the NIC sends fails: retries exceeded",
+    "receiver": "the NIC takes nothing any more, which only those who send to it notice",
+    "status": "a write ends with a status that no lost NIC explains: a bug, not a fault",
     "slow": "the NIC keeps the part `amount` of its rate",
+    "pause": "the process of the NIC's rank does nothing for `amount` seconds",
     "kill": "the process of the NIC's rank is killed",
 }
 """Kinds of strikes, and what they mean."""
 
 
 class Saboteur:
-    """Strikes one rank's wires at its moments. `done` is called for the part of the rank's transfers that are done."""
+    """Strikes one rank's wires at its moments; every strike is noted in `journal` just before, as kind "struck".
+
+    Raises InputError for a strike of no known kind, or at a NIC that is not in the layout.
+    """
 
     def __init__(
         self,
@@ -38,17 +54,17 @@ class Saboteur:
                 raise InputError(
                     "no such fault", where=strike.nic, expected=f"{', '.join(KINDS)} of one of {names}", got=strike.kind
                 )
-        mine = [strike for strike in strikes if nics[strike.nic] in _nics_of(layout, rank)]
+        mine = [strike for strike in strikes if layout.nics[nics[strike.nic]].rank == rank]
         self._pending = sorted(mine, key=lambda strike: strike.at)
         self._healing: list[tuple[float, int]] = []  # when a flapping NIC heals
         self._nics, self._wires, self._journal, self._clock = nics, wires, journal, clock
 
     def wake(self) -> float:
         """When something is due although nothing happens; inf: nothing."""
-        return min((at for at, _ in self._healing), default=float("inf"))
+        return min((at for at, _ in self._healing), default=math.inf)
 
     def look(self, done: float) -> None:
-        """Strike what is due now that a part `done` of the transfers, 0 to 1, are done."""
+        """Strike what is due now that a part `done` of the rank's transfers, 0 to 1, are done."""
         while self._pending and self._pending[0].at <= done:
             self._strike(self._pending.pop(0))
         for at, nic in list(self._healing):
@@ -57,24 +73,33 @@ class Saboteur:
                 self._wires.heal(nic)
 
     def _strike(self, strike: Strike) -> None:
-        nic = self._nics[strike.nic]
+        nic, wires = self._nics[strike.nic], self._wires
         self._journal.append(Note(self._clock(), "struck", strike.nic, cause=strike.kind, text=KINDS[strike.kind]))
         match strike.kind:
             case "cut":
-                self._wires.cut(nic)
+                wires.cut(nic)
             case "hole":
-                self._wires.darken(nic)
+                wires.darken(nic)
+            case "no data":
+                wires.darken(nic, acks=False)
+            case "no acks":
+                wires.darken(nic, data=False)
             case "flap":
-                self._wires.darken(nic)
+                wires.darken(nic)
                 self._healing.append((self._clock() + strike.amount, nic))
+            case "fatal":
+                wires.cut(nic, Cause.DEVICE, "device fatal")
+            case "post":
+                wires.fail_out(nic, Cause.DEVICE, "post failed")
+            case "retries":
+                wires.fail_out(nic)
+            case "receiver":
+                wires.fail_in(nic)
+            case "status":
+                wires.betray(f"{strike.nic}: remote access error")
             case "slow":
-                self._wires.slow(nic, strike.amount)
+                wires.slow(nic, strike.amount)
+            case "pause":
+                time.sleep(strike.amount)
             case "kill":
-                import os
-                import signal
-
                 os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _nics_of(layout: Layout, rank: int) -> set[int]:
-    return {i for i, nic in enumerate(layout.nics) if nic.rank == rank}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from itertools import count
 
 from optcc.errors import SimulationError
 from optcc.runtime.device import Array, Op
@@ -19,7 +21,7 @@ Fault = Callable[[VirtualNet], None]
 
 
 class VirtualRun:
-    """One run, step by step. `flows` and `engines` by rank, to look into.
+    """One run, step by step. `flows` and `engines` by rank, to look into; `at` lets something happen at its time.
 
     slot_bytes : the most that a chunk carries; whole stripes unless given, which is the simulator's model
     """
@@ -33,6 +35,8 @@ class VirtualRun:
         slot_bytes: int | None = None,
         patience: Patience = Patience(),  # noqa: B008 - frozen
     ) -> None:
+        self._pending: list[tuple[float, int, Fault]] = []
+        self._order = count()
         layout = layout_of({"it": schedule}, slot_bytes or max(8, schedule.nbytes))
         self.net = VirtualNet(layout)
         routes = {"it": schedule.routes}
@@ -51,28 +55,36 @@ class VirtualRun:
     def _post_for(self, rank: int) -> Callable[[int, object], None]:
         return lambda to, value: self.flows[to].letter(rank, value)
 
+    def at(self, time: float, fault: Fault) -> None:
+        """Let `fault` happen at a time; of those of one time, the first given comes first."""
+        heappush(self._pending, (time, next(self._order), fault))
+
     def run(self, faults: Sequence[tuple[float, Fault]] = ()) -> float:
         """Until all ranks are done; returns the virtual seconds it takes.
 
         Raises SimulationError when transfers are left that nothing will ever let start.
         """
-        pending = sorted(faults, key=lambda fault: fault[0])
+        for time, fault in faults:
+            self.at(time, fault)
+        pending, paused = self._pending, self.net.paused
         for engine in self.engines:
             engine.begin()
         while not all(engine.finished for engine in self.engines):
-            wakes = [engine.post_ready() for engine in self.engines]
-            wakes += [flows.next_wake() for flows in self.flows]
+            awake = [rank for rank in range(len(self.engines)) if rank not in paused]
+            wakes = [self.engines[rank].post_ready() for rank in awake]
+            wakes += [self.flows[rank].next_wake() for rank in awake]
             now = min([*wakes, self.net.next_landing(), pending[0][0] if pending else math.inf])
             if now == math.inf:
                 stuck = next(rank for rank, engine in enumerate(self.engines) if not engine.finished)
                 raise SimulationError(f"deadlock: rank {stuck} has {self.engines[stuck].waiting_for()}")
             self.net.now = max(self.net.now, now)
             while pending and pending[0][0] <= self.net.now:
-                pending.pop(0)[1](self.net)
+                heappop(pending)[2](self.net)
             # All that lands in this instant does so before anything is posted, so that priority sees all that is ready.
-            for engine, flows in zip(self.engines, self.flows, strict=True):
-                for row, at in flows.poll(self.net.now, engine.take):
-                    engine.landed(row, at)
+            for rank, (engine, flows) in enumerate(zip(self.engines, self.flows, strict=True)):
+                if rank not in paused:
+                    for row, at in flows.poll(self.net.now, engine.take):
+                        engine.landed(row, at)
         return self.net.now
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Self
 
+from optcc.runtime.errors import TransportError
 from optcc.runtime.layout import Layout
 from optcc.runtime.pacing import Chunk, PortClocks, Rates
 from optcc.runtime.wires import (
@@ -32,8 +33,10 @@ class VirtualNet:
     def __init__(self, layout: Layout) -> None:
         self.now = 0.0
         self.layout = layout
-        # Wires that carry nothing for now: what is stuck, as (rank it is on its way to, what it will hear).
-        self.dark: dict[int, list[tuple[int, Happening]]] = {}
+        self.paused: set[int] = set()  # ranks that do nothing for now
+        # Wires whose chunks, or whose acknowledgements and credits, do not come through for now: what is stuck.
+        self.no_data: dict[int, list[Arrived]] = {}
+        self.no_acks: dict[int, list[Happening]] = {}
         self.ends = [VirtualWires(self, rank) for rank in range(layout.ranks)]
 
     def clock(self) -> float:
@@ -42,9 +45,10 @@ class VirtualNet:
 
     def next_landing(self) -> float:
         """When something lands next if nothing else is done; now, where something has happened already."""
-        if any(end.news for end in self.ends):
+        awake = [end for rank, end in enumerate(self.ends) if rank not in self.paused]
+        if any(end.news for end in awake):
             return self.now
-        return min((end.clocks.next_landing() for end in self.ends), default=math.inf)
+        return min((end.clocks.next_landing() for end in awake), default=math.inf)
 
 
 class VirtualWires:
@@ -57,6 +61,7 @@ class VirtualWires:
         self.fenced: set[int] = set()
         self.under_way: dict[tuple[int, ...], bytes] = {}  # (wire, flow, seq) -> header and payload
         self.records: dict[int, tuple[int, int, int]] = {}
+        self.bug = ""
         self._slots = {
             f: bytearray(s.window * _size(s.slot_bytes)) for f, s in enumerate(net.layout.flows) if s.dst == rank
         }
@@ -75,7 +80,11 @@ class VirtualWires:
         ends = self._layout.wires[wire]
         start, end = self.clocks.depart(ends.out, len(payload), ready)
         peer = self._net.ends[ends.dst]
-        if wire in self.fenced or wire in peer.fenced:
+        if wire in self.fenced:
+            return
+        if wire in peer.fenced:
+            if wire not in self._net.no_data:
+                self._give_up(wire)
             return
         peer.under_way[wire, flow, seq] = header + payload
         peer.clocks.arrive(ends.into, Chunk(flow, seq, len(payload), wire), start, end)
@@ -95,7 +104,7 @@ class VirtualWires:
     def ask_record(self, wire: int, flow: int) -> bool:
         """Answered at once."""
         far = self._net.ends[self._layout.wires[wire].dst]
-        if wire not in self.fenced | far.fenced | self._net.dark.keys():
+        if wire not in self.fenced | far.fenced | self._net.no_data.keys() | self._net.no_acks.keys():
             self.news.append(Record(flow, *far.records.get(flow, (0, 0, 0))))
         return True
 
@@ -112,11 +121,13 @@ class VirtualWires:
         return memoryview(self._slots[flow])[at : at + size]
 
     def poll(self, until: float) -> Sequence[Happening]:
-        """What has happened by the net's time; does not wait."""
+        """What has happened by the net's time; does not wait. Raises TransportError for a planted bug."""
+        if self.bug:
+            raise TransportError(self.bug)
         for at, chunk in self.clocks.landed(self._net.now):
             arrived = Arrived(chunk.wire, chunk.flow, chunk.seq, at)
-            if chunk.wire in self._net.dark:
-                self._net.dark[chunk.wire].append((self._rank, arrived))
+            if chunk.wire in self._net.no_data:
+                self._net.no_data[chunk.wire].append(arrived)
             else:
                 self.take(arrived)
         news, self.news = self.news, []
@@ -133,42 +144,72 @@ class VirtualWires:
         self._back(arrived.wire, Completed(*arrived[:3]))
 
     def _back(self, wire: int, happening: Happening) -> None:
-        src = self._layout.wires[wire].src
-        if wire in self._net.dark:
-            self._net.dark[wire].append((src, happening))
-        elif wire not in self.fenced | self._net.ends[src].fenced:
-            self._net.ends[src].news.append(happening)
+        src = self._net.ends[self._layout.wires[wire].src]
+        if wire in self._net.no_acks:
+            self._net.no_acks[wire].append(happening)
+        elif wire not in self.fenced | src.fenced:
+            src.news.append(happening)
 
     def _lose(self, wire: int) -> None:
+        """This end neither sends nor takes anything any more."""
         self.fenced.add(wire)
         self.clocks.forget(wire)
-        if wire in self._net.dark:
-            self._net.dark[wire] = [stuck for stuck in self._net.dark[wire] if stuck[0] != self._rank]
+        stuck = self._net.no_acks if self._layout.wires[wire].src == self._rank else self._net.no_data
+        stuck.get(wire, []).clear()
+
+    def _give_up(self, wire: int) -> None:
+        self.news.append(Failed(wire, Cause.ERROR, "retries exceeded"))
 
     # --- faults ------------------------------------------------------------------------------------------------------
 
-    def cut(self, nic: int) -> None:
-        """The link of a NIC of this rank goes down, and it says so; the far ends notice by their next write's error."""
+    def cut(self, nic: int, cause: Cause = Cause.PORT, detail: str = "link down") -> None:
+        """A NIC of this rank goes down, and it says so; the far ends notice by their next write's error."""
         for w in self._of(nic):
             self._lose(w)
             wire = self._layout.wires[w]
-            far = self._net.ends[wire.src if wire.into == nic else wire.dst]
-            far.news.append(Failed(w, Cause.ERROR, "retries exceeded"))
-        self.news.append(PortDown(nic, Cause.PORT, "link down"))
+            self._net.ends[wire.src if wire.into == nic else wire.dst]._give_up(w)
+        self.news.append(PortDown(nic, cause, detail))
 
-    def darken(self, nic: int) -> None:
-        """A black hole: whatever enters or leaves by this NIC is stuck, and nobody says so."""
+    def fail_out(self, nic: int, cause: Cause = Cause.ERROR, detail: str = "flushed") -> None:
+        """The sending ends of the wires that leave this rank by `nic` fail; the receiving ends do not notice."""
         for wire in self._of(nic):
-            self._net.dark.setdefault(wire, [])
+            if self._layout.wires[wire].out == nic and wire not in self.fenced:
+                self._lose(wire)
+                self.news.append(Failed(wire, cause, detail))
+
+    def fail_in(self, nic: int, told: bool = False) -> None:
+        """The receiving ends of the wires that enter this rank by `nic` fail.
+
+        told : the receiver notices, and not the sender; else the other way round
+        """
+        for wire in self._of(nic):
+            if self._layout.wires[wire].into == nic and wire not in self.fenced:
+                self._lose(wire)
+                if told:
+                    self._net.no_data.setdefault(wire, [])
+                    self.news.append(Failed(wire, Cause.ERROR, "flushed"))
+                elif any(key[0] == wire for key in self.under_way):
+                    self._net.ends[self._layout.wires[wire].src]._give_up(wire)
+
+    def darken(self, nic: int, data: bool = True, acks: bool = True) -> None:
+        """A black hole: what enters or leaves by this NIC is stuck, and nobody says so; or one way only."""
+        for wire in self._of(nic):
+            if data:
+                self._net.no_data.setdefault(wire, [])
+            if acks:
+                self._net.no_acks.setdefault(wire, [])
 
     def heal(self, nic: int) -> None:
         """The end of a black hole: what is not fenced goes on."""
         for wire in self._of(nic):
-            for rank, happening in self._net.dark.pop(wire, ()):
-                if isinstance(happening, Arrived):
-                    self._net.ends[rank].take(happening._replace(at=self._net.now))
-                else:
-                    self._net.ends[rank].news.append(happening)
+            ends = self._layout.wires[wire]
+            self._net.ends[ends.src].news += self._net.no_acks.pop(wire, [])
+            for arrived in self._net.no_data.pop(wire, []):
+                self._net.ends[ends.dst].take(arrived._replace(at=self._net.now))
+
+    def betray(self, detail: str) -> None:
+        """Something happens that no lost NIC can explain: the next poll raises TransportError."""
+        self.bug = detail
 
     def slow(self, nic: int, factor: float) -> None:
         """From now on the NIC works at `factor` times its rate, at both ends of its wires."""

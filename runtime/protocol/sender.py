@@ -61,6 +61,7 @@ class SenderState(StrEnum):
 
 _S = SenderState
 _ON_WIRE = (_S.ACTIVE, _S.PROBING, _S.GRACE)
+_MUTE = (_S.FENCING, _S.ASKING, _S.SEVERED)
 _LIVING = (*_ON_WIRE, _S.FENCING, _S.ASKING, _S.STRANDED)
 
 ASKS = 100
@@ -106,7 +107,12 @@ class Sender(Machine):
     @property
     def may_send(self) -> bool:
         """Whether Send is allowed now. When stranded, too: the first Send, not the idle flow, is what fails then."""
-        return self.posted - self.folded < self.window and self.state not in (_S.FENCING, _S.ASKING, _S.SEVERED)
+        return self.posted - self.folded < self.window and self.state not in _MUTE
+
+    @property
+    def cause(self) -> Cause:
+        """Why it left, or leaves, the last wire."""
+        return self._cause
 
     @property
     def outstanding(self) -> int:
@@ -120,7 +126,7 @@ class Sender(Machine):
 
     def stuck(self, waiting: bool) -> bool:
         """Whether the progress timer should run; `waiting`: there are chunks to send."""
-        if self.state in (_S.FENCING, _S.ASKING, _S.SEVERED):
+        if self.state in _MUTE:
             return False
         return self.posted > self.acked or (waiting and self.posted - self.folded >= self.window)
 

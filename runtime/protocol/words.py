@@ -32,7 +32,7 @@ class Ask(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Receiver to sender: in `epoch`, chunks below `landed` are here for good; those below `folded` are out of their slots."""
+    """Receiver to sender: in `epoch`, chunks below `landed` are here for good, those below `folded` folded."""
 
     epoch: int
     landed: int

@@ -26,7 +26,7 @@ class VerbsSettings:
     hops: int = 64
     reads: int = 4
     ahead: int = 64
-    early_s: float = 20e-6
+    early_s: float = 50e-6
 
     def __post_init__(self) -> None:
         for name, low, high in (

@@ -88,6 +88,7 @@ class VerbsWires:
         self._happened: list[Happening] = []
         ports = 1 + max((max(wire.out, wire.into) for wire in wires), default=0)
         self._rates = [rates[port].out * PAYLOAD if rates else float("inf") for port in range(ports)]
+        self._now = clock()  # as of the last look
         self._free = [0.0] * ports  # when the NIC will have sent what it was given, by its rate
         self._layout = lay_out(rank, wires, flows)
         self._far = {f: lay_out(flow.dst, wires, flows) for f, flow in enumerate(flows) if flow.src == rank}
@@ -156,7 +157,7 @@ class VerbsWires:
         spec = self._flows[flow]
         slot = end.remote[0] + self._far[flow].slots[flow] + seq % spec.window * slot_stride(spec)
         out = self._wires[wire].out
-        self._free[out] = max(self._clock(), self._free[out]) + size / self._rates[out]
+        self._free[out] = max(self._now, self._free[out]) + size / self._rates[out]
         chunk = Chunk(flow, seq, header, (start, size), slot, self._immediates.pack(wire, flow, seq))
         self._post(end, lambda: end.write(chunk))
 
@@ -211,6 +212,7 @@ class VerbsWires:
         A wire on which nothing is under way is always free, so that a dead one holds up no other.
         """
         end, out = self._ends.get(wire), self._wires[wire].out
+        self._now = now
         if end is None or not end.under_way:
             return min(now, self._free[out])
         if sum(other.under_way for other in self._leaving[out]) >= self._settings.ahead:
@@ -225,10 +227,11 @@ class VerbsWires:
 
     def poll(self, until: float) -> Sequence[Happening]:
         """See `Wires`. Waits in the system, never in a loop."""
+        self._now = self._clock()
         for nic in self._nics.values():
             self._collect(nic)
-        while not self._listen(0.0 if self._happened else until - self._clock()) and not self._happened:
-            if self._clock() >= until:
+        while not self._listen(0.0 if self._happened else until - self._now) and not self._happened:
+            if self._now >= until:
                 break
         happened, self._happened = self._happened, []
         return happened
@@ -241,6 +244,7 @@ class VerbsWires:
         watch = self._watch.fileno()
         patience = None if timeout == float("inf") else max(0.0, timeout)
         ready, _, _ = select.select([watch, *completions, *events], [], [], patience)
+        self._now = self._clock()
         for fd in ready:
             if fd == watch:
                 self._watch.check()
@@ -279,7 +283,7 @@ class VerbsWires:
         if self._wires[end.wire].src == self._rank:
             self._happened.append(Credited(end.wire, flow, number))
         else:
-            self._happened.append(Arrived(end.wire, flow, number, self._clock()))
+            self._happened.append(Arrived(end.wire, flow, number, self._now))
 
     def _done(self, end: End, serial: int) -> None:
         """Everything up to this piece of work is done."""

@@ -1,0 +1,68 @@
+"""Landing slots of one rank in memory that the ranks of its machine share.
+
+A sender writes a chunk into its slot at the far end itself, as an RDMA NIC would do for it; then a notification goes
+over the wire. Nothing can be written late, as the write of a NIC can: it is over when the call that writes returns, so
+a sender that has fenced its end of a wire has written its last there.
+
+The memory is anonymous: it has no name that could be left behind, whatever becomes of the processes.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from optcc.runtime.wires import HEADER_BYTES, FlowSpec
+
+
+class _Place(NamedTuple):
+    """Where a flow's slots are: the first, how many, and the bytes of each."""
+
+    start: int
+    window: int
+    size: int
+
+
+class Slots:
+    """The landing slots of all flows into `rank`; its own, or those of another rank, whose descriptor is `fd`.
+
+    Closes `fd` with itself.
+    """
+
+    def __init__(self, rank: int, flows: Sequence[FlowSpec], fd: int | None = None) -> None:
+        self._places: dict[int, _Place] = {}
+        end = 0
+        for flow, spec in enumerate(flows):
+            if spec.dst == rank:
+                size = HEADER_BYTES + spec.slot_bytes
+                size += -size % HEADER_BYTES  # whole cache lines, so that no two chunks share one
+                self._places[flow] = _Place(end, spec.window, size)
+                end += spec.window * size
+        self.fd = os.memfd_create("optcc-slots") if fd is None else fd
+        if fd is None:
+            os.ftruncate(self.fd, max(1, end))
+        self._map = mmap.mmap(self.fd, max(1, end))
+        self._bytes = memoryview(self._map)
+
+    def __contains__(self, flow: int) -> bool:
+        return flow in self._places
+
+    def size(self, flow: int) -> int:
+        """Bytes of a slot, header included."""
+        return self._places[flow].size
+
+    def slot(self, flow: int, seq: int) -> memoryview:
+        """The slot of a chunk."""
+        start, window, size = self._places[flow]
+        at = start + seq % window * size
+        return self._bytes[at : at + size]
+
+    def close(self) -> None:
+        """Let go of the memory; it is gone when the last process has, and the last who looks at a slot."""
+        self._bytes.release()
+        with suppress(BufferError):
+            self._map.close()
+        os.close(self.fd)

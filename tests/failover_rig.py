@@ -1,0 +1,346 @@
+"""All ranks of a job as threads of this process, over real wires that are struck at exact moments."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from optcc.runtime import flows
+from optcc.runtime import layout as layout_module
+from optcc.runtime.device import Array, Op
+from optcc.runtime.engine import Engine
+from optcc.runtime.errors import RankFailedError
+from optcc.runtime.flows import FlowTransport, Patience, nothing_runs
+from optcc.runtime.layout import Layout, layout_of
+from optcc.runtime.messages import Note
+from optcc.runtime.program import Program, program_of
+from optcc.runtime.virtual import VirtualRun
+from optcc.runtime.wires import Arrived, Completed
+from optcc.schedule import Schedule
+
+PATIENCE = Patience(progress=0.2, grace=0.15, answer=0.03)
+BOUND_S = 20.0
+"""No run here takes as long; one that does hangs."""
+
+Open = Callable[[Layout, Sequence["Mailbox"]], Sequence[Any]]
+"""Connect all ranks' wires; the mailboxes are their watches."""
+
+
+class Moment:
+    """What a rank's wires have just done: kind (posted, landed, taking, folded, acked), wire, flow, chunk."""
+
+    def __init__(self, kind: str, rank: int, wire: int, flow: int, seq: int, row: int = -1) -> None:
+        self.kind, self.rank, self.wire, self.flow, self.seq, self.row = kind, rank, wire, flow, seq, row
+
+
+Hook = Callable[["Rig", Moment], None]
+"""Called by the thread of the rank; may strike that rank's wires at once, and others' by `Rig.later`."""
+
+
+class Mailbox:
+    """A rank's watch: letters and what else others want it to do, which its own thread does when it polls."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        self._todo: deque[Callable[[], None]] = deque()
+        self._lock = threading.Lock()
+        self._open = True
+
+    def put(self, what: Callable[[], None]) -> None:
+        """Have the rank do it."""
+        self._todo.append(what)
+        with self._lock:
+            if self._open:
+                os.write(self._write, b"!")
+
+    def fileno(self) -> int:
+        return self._read
+
+    def check(self) -> None:
+        os.read(self._read, 4096)
+        while self._todo:
+            self._todo.popleft()()
+
+    def close(self) -> None:
+        with self._lock:
+            self._open = False
+            os.close(self._read)
+            os.close(self._write)
+
+
+class Tap:
+    """Wires that tell the rig what they do."""
+
+    def __init__(self, rig: Rig, rank: int, wires: Any) -> None:
+        self._rig, self._rank, self._wires = rig, rank, wires
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wires, name)
+
+    def write(self, wire: int, flow: int, seq: int, header: bytes, *rest: Any) -> None:
+        self._wires.write(wire, flow, seq, header, *rest)
+        self._rig.writes[flow, seq] += 1
+        row = flows.CHUNK_HEADER.unpack(header)[5]
+        self._rig.happened(Moment("posted", self._rank, wire, flow, seq, row))
+
+    def credit(self, wire: int, flow: int, folded: int) -> None:
+        self._rig.happened(Moment("folded", self._rank, wire, flow, folded - 1))
+        self._wires.credit(wire, flow, folded)
+
+    def poll(self, until: float) -> Sequence[Any]:
+        news: Sequence[Any] = self._wires.poll(until)
+        for it in news:
+            if isinstance(it, Arrived):
+                self._rig.happened(Moment("landed", self._rank, it.wire, it.flow, it.seq))
+            elif isinstance(it, Completed):
+                self._rig.acked.setdefault(it.flow, []).append(time.monotonic())
+                self._rig.happened(Moment("acked", self._rank, it.wire, it.flow, it.seq))
+        return news
+
+
+class Post:
+    """Letters between ranks, each lost, doubled or late with these chances."""
+
+    def __init__(self, drop: float = 0.0, double: float = 0.0, late: float = 0.0, seed: int = 0) -> None:
+        self.drop, self.double, self.late = drop, double, late
+        self._rng, self._lock = random.Random(seed), threading.Lock()
+        self.seen: Counter[str] = Counter()
+
+    def ways(self) -> list[float]:
+        """After how many seconds each copy arrives."""
+        with self._lock:
+            copies = 0 if self._rng.random() < self.drop else 1 + (self._rng.random() < self.double)
+            delays = [0.05 * self._rng.random() if self._rng.random() < self.late else 0.0 for _ in range(copies)]
+        self.seen["lost" if not copies else "doubled" if copies > 1 else "sent"] += 1
+        self.seen["late"] += any(delays)
+        return delays
+
+
+class Rig:
+    """A job of one or more schedules over wires that `connect` opens. A context manager.
+
+    Attributes
+    ----------
+    struck : what was struck, when; journals : by rank
+    writes, takes : how often each chunk (flow, seq) was written, and each piece (operation, rank, row, offset) taken
+    """
+
+    def __init__(
+        self,
+        schedules: Mapping[str, Schedule],
+        connect: Open,
+        *,
+        slot_bytes: int = 2048,
+        window: int = 4,
+        patience: Patience = PATIENCE,
+        post: Post | None = None,
+        hook: Hook | None = None,
+    ) -> None:
+        with mock.patch.object(layout_module, "WINDOW", (1, window)):
+            self.layout = layout_of(schedules, slot_bytes)
+        self.schedules, self.patience, self.hook = schedules, patience, hook
+        self.post = post or Post()
+        self.nics = {nic.name: i for i, nic in enumerate(self.layout.nics)}
+        self.boxes = [Mailbox() for _ in range(self.layout.ranks)]
+        self.ends = list(connect(self.layout, self.boxes))
+        routes = {name: schedule.routes for name, schedule in schedules.items()}
+        self.flows = [
+            FlowTransport(
+                rank, self.layout, routes, Tap(self, rank, end), self._sender(rank), time.monotonic, self.patience
+            )
+            for rank, end in enumerate(self.ends)
+        ]
+        self.struck: list[tuple[float, str]] = []
+        self.letters: list[tuple[float, int, Any]] = []
+        self.writes: Counter[tuple[int, int]] = Counter()
+        self.takes: Counter[tuple[int, int, int, int]] = Counter()
+        self.acked: dict[int, list[float]] = {}  # flow -> when something was acknowledged
+        self.finished: dict[int, float] = {}  # rank -> when it was done
+        self.delay_s = 0.0  # of every fold
+        self.on_letter: Callable[[int, int, Any], None] = lambda sender, to, value: None
+        self._timers: list[threading.Timer] = []
+        self._operation = 0
+        self._expected: dict[str, list[bytes]] = {}
+
+    def __enter__(self) -> Rig:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for timer in self._timers:
+            timer.cancel()
+            timer.join()
+        for end in (*self.ends, *self.boxes):
+            end.close()
+
+    # --- strikes ------------------------------------------------------------------------------------------------------
+
+    def strike(self, what: str, nic: str, **how: Any) -> None:
+        """Strike a NIC, from the thread of its rank."""
+        rank = self.layout.nics[self.nics[nic]].rank
+        self.struck.append((time.monotonic(), f"{what} {nic}"))
+        getattr(self.ends[rank], what)(self.nics[nic], **how)
+
+    def later(self, what: str, nic: str, seconds: float = 0.0, **how: Any) -> None:
+        """Strike a NIC of any rank, soon."""
+        self.after(seconds, self.layout.nics[self.nics[nic]].rank, lambda: self.strike(what, nic, **how))
+
+    def after(self, seconds: float, rank: int, what: Callable[[], None]) -> None:
+        """Have a rank do something after a while."""
+        if not seconds:
+            self.boxes[rank].put(what)
+            return
+        timer = threading.Timer(seconds, self.boxes[rank].put, (what,))
+        timer.daemon = True
+        self._timers.append(timer)
+        timer.start()
+
+    def happened(self, moment: Moment) -> None:
+        if self.hook:
+            self.hook(self, moment)
+
+    def _sender(self, rank: int) -> Callable[[int, Any], None]:
+        def send(to: int, value: Any) -> None:
+            self.letters.append((time.monotonic(), rank, value))
+            self.on_letter(rank, to, value)
+            for delay in self.post.ways():
+                self.after(delay, to, lambda: self.flows[to].letter(rank, value))
+
+        return send
+
+    # --- runs ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def journals(self) -> list[list[Note]]:
+        return [flows.journal for flows in self.flows]
+
+    def notes(self, kind: str) -> list[Note]:
+        """Of all ranks, by time."""
+        return sorted((note for journal in self.journals for note in journal if note.kind == kind), key=lambda n: n.at)
+
+    def again(self) -> dict[int, int]:
+        """Flow -> chunks that were written more than once."""
+        return dict(Counter(flow for (flow, _), times in self.writes.items() if times > 1))
+
+    def flow_of(self, src: int, dst: int, lane: int = 0) -> int:
+        """A flow between two ranks."""
+        return [f for f, spec in enumerate(self.layout.flows) if (spec.src, spec.dst) == (src, dst)][lane]
+
+    def run(self, name: str = "it") -> list[BaseException | None]:
+        """One operation on all ranks; returns what each has raised. Raises AssertionError for wrong results.
+
+        A rank that fails ends the run of all, with the verdict that the hub would give.
+        """
+        schedule = self.schedules[name]
+        self._operation += 1
+        buffers = inputs(schedule)
+        programs = [program_of(schedule, rank, 4) for rank in range(schedule.ranks)]
+        ended: list[BaseException | None] = [None] * schedule.ranks
+        left = [schedule.ranks]
+        lock, ready = threading.Lock(), threading.Barrier(schedule.ranks)
+        engines = [
+            Engine(program, buffer, Op.SUM, self.flows[rank], time.monotonic)
+            for rank, (program, buffer) in enumerate(zip(programs, buffers, strict=True))
+        ]
+        for rank, engine in enumerate(engines):
+            self._watch_folds(rank, engine)
+
+        def verdict(rank: int, error: BaseException) -> None:
+            cause = RankFailedError(rank, str(error))
+
+            def fail() -> None:
+                raise cause
+
+            for box in self.boxes:
+                box.put(fail)
+
+        def one(rank: int, engine: Engine, program: Program) -> None:
+            try:
+                self.flows[rank].begin(name, program.receives)
+                ready.wait(BOUND_S)
+                engine.run()
+                self.finished[rank] = time.monotonic()
+                with lock:
+                    left[0] -= 1
+                    last = not left[0]
+                if last:
+                    for box in self.boxes:
+                        box.put(lambda: None)
+                while left[0]:  # a peer may still have to ask what has landed
+                    engine.serve(time.monotonic() + 1.0)
+            except BaseException as error:
+                ended[rank] = error
+                if not isinstance(error, RankFailedError):
+                    verdict(rank, error)
+                    try:
+                        while True:
+                            self.boxes[rank].check()
+                    except RankFailedError as heard:
+                        ended[rank] = heard
+
+        threads = [
+            threading.Thread(target=one, args=(rank, engine, program), daemon=True)
+            for rank, (engine, program) in enumerate(zip(engines, programs, strict=True))
+        ]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + BOUND_S
+        for rank, thread in enumerate(threads):
+            thread.join(max(0.0, deadline - time.monotonic()))
+            assert not thread.is_alive(), f"rank {rank} hangs: {engines[rank].waiting_for()}"
+        if not any(ended):
+            self._check(name, buffers)
+        return ended
+
+    def idle(self, until: float) -> None:
+        """All ranks look after their flows, between operations."""
+        while time.monotonic() < until:
+            for each in self.flows:
+                each.poll(time.monotonic() + 0.001, nothing_runs)
+
+    def _watch_folds(self, rank: int, engine: Engine) -> None:
+        take, operation = engine.take, self._operation
+
+        def watched(row: int, offset: int, data: memoryview) -> None:
+            self.takes[operation, rank, row, offset] += 1
+            self.happened(Moment("taking", rank, -1, -1, -1, row))
+            if self.delay_s:
+                time.sleep(self.delay_s)
+            take(row, offset, data)
+
+        engine.take = watched  # type: ignore[method-assign]
+
+    def _check(self, name: str, buffers: Sequence[Array]) -> None:
+        """The fault-free bits on every rank (I1, I2, I15), each piece once, both ends agree (I3), no ghost (I4)."""
+        if name not in self._expected:
+            self._expected[name] = fault_free(self.schedules[name])
+        for rank, (buffer, expected) in enumerate(zip(buffers, self._expected[name], strict=True)):
+            assert buffer.tobytes() == expected, f"rank {rank} has not the fault-free result"
+        assert max(self.takes.values(), default=1) == 1, "a piece was taken twice"
+        for number, spec in enumerate(self.layout.flows):
+            sender = self.flows[spec.src]._outs[number].sender
+            receiver = self.flows[spec.dst]._ins[number].receiver
+            assert sender.posted == sender.acked == receiver.landed == receiver.folded, f"flow {number}"
+            assert receiver.ghosts == 0, f"ghosts in flow {number}"
+
+
+def inputs(schedule: Schedule) -> list[Array]:
+    """Random floats: their sum in another order has other bits."""
+    return [
+        np.random.default_rng(rank).standard_normal(schedule.nbytes // 4).astype(np.float32)
+        for rank in range(schedule.ranks)
+    ]
+
+
+def fault_free(schedule: Schedule) -> list[bytes]:
+    """The result on every rank, in virtual time. Which bits it has does not depend on times: folds have an order."""
+    buffers = inputs(schedule)
+    VirtualRun(schedule, buffers, Op.SUM).run()
+    return [buffer.tobytes() for buffer in buffers]
