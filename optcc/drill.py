@@ -6,7 +6,7 @@ the next one on all ranks run the plan for the cluster as they have found it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from statistics import median
@@ -126,7 +126,7 @@ def drill(
         (hit,) = phase("during", scaled, session, 1, strikes)
         evidence = session.probe(api.runnable(scaled).ports)
         lost = left_of(api.runnable(scaled).ports, evidence)
-        after_plan = api.plan(degraded(scaled.cluster, lost), scaled.bound.nbytes)
+        after_plan = api.plan(degraded(scaled.cluster, lost), scaled.bound.nbytes) if lost else scaled
         session.adopt(job(after_plan))
         session.run("optcc")
         after = phase("after", after_plan, session, repeat)
@@ -144,8 +144,8 @@ def drill(
         lost=lost,
         evidence=tuple(evidence),
         hit=all(
-            failover.detected_s is not None or (failover.kind == "slow" and failover.nic in lost)
-            for failover in failovers
+            _proved(strike, failover, hit, before[-1], lost)
+            for strike, failover in zip(strikes, failovers, strict=True)
         ),
     )
 
@@ -177,6 +177,23 @@ def failover_of(strike: Strike, hit: Collective) -> Failover:
         resumed_s=max(note.at for note in moved) - at if moved else None,
         replayed_bytes=sum(note.nbytes for note in moved),
     )
+
+
+def _proved(
+    strike: Strike, failover: Failover, hit: Collective, usual: Collective, lost: Mapping[str, Fraction]
+) -> bool:
+    """Whether the fault met something: bytes had to go again or by other NICs, or all had to wait, or it is measured."""
+    if strike.kind == "slow":
+        return strike.nic in lost
+    if strike.kind == "flap" and failover.detected_s is None:
+        return hit.seconds >= usual.seconds + strike.amount / 2
+    if failover.detected_s is None:
+        return False
+    return failover.replayed_bytes > 0 or _sent(hit, strike.nic) < _sent(usual, strike.nic)
+
+
+def _sent(run: Collective, nic: str) -> int:
+    return sum(rank.sent.get(nic, 0) for rank in run.ran)
 
 
 def degraded(cluster: Cluster, left: dict[str, Fraction]) -> Cluster:

@@ -12,15 +12,24 @@ class TransportError(OptccError):
 
 
 class PeerLostError(TransportError):
-    """The connection to rank `peer` ended in the middle of a collective."""
+    """The connection to rank `peer` ended in the middle of a collective. blames : who is at fault, None: this rank."""
 
     def __init__(self, peer: int, why: str) -> None:
         self.peer, self.why = peer, why
+        self.blames: int | None = peer
         super().__init__(f"lost rank {peer}: {why}")
 
 
 class FlowSeveredError(PeerLostError):
     """No way is left from or to rank `peer`."""
+
+
+class NicsLostError(FlowSeveredError):
+    """No way is left to rank `peer` because the NICs of this rank are down."""
+
+    def __init__(self, peer: int, why: str) -> None:
+        super().__init__(peer, why)
+        self.blames = None
 
 
 class RankFailedError(OptccError):

@@ -20,7 +20,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from optcc.runtime import letters
-from optcc.runtime.errors import FlowSeveredError, TransportError
+from optcc.runtime.errors import FlowSeveredError, NicsLostError, TransportError
 from optcc.runtime.layout import Layout
 from optcc.runtime.messages import Note
 from optcc.runtime.program import Move
@@ -140,6 +140,7 @@ class FlowTransport:
             for wire in layout.flows[flow.number].wires:
                 self._using.setdefault(wire, []).append(flow)
         self._lost: set[int] = set()
+        self._down: set[int] = set()  # NICs of this rank
         self._noticed: set[tuple[int, int]] = set()  # (peer, wire), while flows hear of a loss
         self._fences: dict[int, list[_Out | _In]] = {}  # wire -> flows that wait until it is drained
         self._drained: set[int] = set()
@@ -300,6 +301,7 @@ class FlowTransport:
         self._noticed.clear()  # a notice that a probe asks for again is told again
 
     def _port_down(self, down: PortDown) -> None:
+        self._down.add(down.nic)
         self._note("nic down", self._layout.nics[down.nic].name, "", down.cause, down.detail)
         for wire in self._using:
             if down.nic in (self._layout.wires[wire].out, self._layout.wires[wire].into):
@@ -431,7 +433,10 @@ class FlowTransport:
             self._busy.discard(out.number)
 
     def _severed(self, flow: _Out | _In, command: words.Severed) -> None:
-        raise FlowSeveredError(flow.peer, command.why)
+        """This rank is to blame when all its NICs that reach the peer are down, else the peer."""
+        wires = self._layout.wires
+        mine = {wires[wire].out for wire in self._layout.flows[flow.number].wires}
+        raise (NicsLostError if mine <= self._down else FlowSeveredError)(flow.peer, command.why)
 
     # --- shares ------------------------------------------------------------------------------------------------------
 

@@ -223,7 +223,7 @@ def serve_rank(membership: Membership, within_s: float = JOIN_S) -> int:
                 if not known:
                     traceback.print_exc()
                 cause = str(error) if known else f"{type(error).__name__}: {error}"
-                control.tell(Broken(cause, blames=error.peer if isinstance(error, PeerLostError) else None))
+                control.tell(Broken(cause, blames=error.blames if isinstance(error, PeerLostError) else None))
                 while True:  # until the verdict, which is raised here as on every other rank
                     control.command()
         except RankFailedError as verdict:

@@ -14,6 +14,8 @@ JOINTS = {
     "optcc.cli",
     "optcc.api",
     "optcc.planner",
+    "optcc.drill",
+    "optcc.cli_run",
     "optcc.sweep.execute",
     *(f"optcc.evaluation.{m}" for m in ("cells", "studies", "tables")),
 }

@@ -200,6 +200,14 @@ def test_row13_an_end_is_the_same_on_every_rank(kind: str, cause: str) -> None:
     assert set(caught.value.seen_by) == {0, 1, 3} | ({2} if kind == "status" else set())
 
 
+def test_row10_a_server_without_nics_is_named_by_every_rank() -> None:
+    with pytest.raises(RankFailedError) as caught, Session(job()) as ranks:
+        ranks.run("it", [Strike("cut", f"server1/nic{nic}", 0.3) for nic in range(2)])
+    assert caught.value.rank == 1
+    assert "no wire left of 4" in caught.value.cause
+    assert caught.value.seen_by == dict.fromkeys(range(4), str(caught.value))
+
+
 def test_row08_a_paused_process_is_healthy(session: Session) -> None:
     session.adopt(job())
     done = session.run("it", [Strike("pause", "server2/nic0", 0.4, 2.5 * Patience.progress)])

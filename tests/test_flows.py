@@ -14,7 +14,7 @@ import pytest
 from optcc.errors import SimulationError
 from optcc.runtime import flows, layout, virtual
 from optcc.runtime.device import Array, Op
-from optcc.runtime.errors import FlowSeveredError, TransportError
+from optcc.runtime.errors import FlowSeveredError, NicsLostError, TransportError
 from optcc.runtime.flows import FlowTransport, Patience
 from optcc.runtime.messages import Note
 from optcc.runtime.protocol import Receiver, Sender
@@ -275,7 +275,16 @@ def test_no_way_left_is_a_typed_error_that_names_the_peer() -> None:
         FlowSeveredError, match=r"lost rank 1: no wire left of 9; .* lost by completion error"
     ) as caught:
         run.run()
-    assert caught.value.peer == 1
+    assert (caught.value.peer, caught.value.blames) == (1, 1)
+
+
+def test_a_rank_whose_own_nics_are_down_does_not_blame_its_peer() -> None:
+    run = Watched(one_way([240]))
+    for nic in range(3):
+        run.strike(2.5 + nic, f"rank0/nic{nic}", "cut")
+    with pytest.raises(NicsLostError, match=r"lost rank 1: no wire left of 9; .* by port event") as raised:
+        run.run()
+    assert raised.value.blames is None
 
 
 def test_losing_all_nics_when_idle_fails_nothing() -> None:

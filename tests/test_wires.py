@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from optcc.runtime.errors import TransportError
 from optcc.runtime.layout import Layout
 from optcc.runtime.local_wires import LocalWires
 from optcc.runtime.virtual_wires import VirtualNet
-from optcc.runtime.wires import Arrived, Cause, Drained, Failed, Happening, PortDown, Wires
+from optcc.runtime.wires import Arrived, Cause, Completed, Credited, Drained, Failed, Happening, PortDown, Wires
 from optcc.schedule import Port
 from tests.wires_contract import (
     FLOWS,
@@ -157,6 +158,63 @@ class EmulatedContract(WiresContract):
         quiet(job, 0)
         job.ranks[1].heal(2)
         assert landed(until(job, 1, count(Arrived, WINDOW))) == [(0, 0, seq) for seq in range(WINDOW)]
+
+    def test_chunks_may_be_lost_and_credits_not(self, job: Any) -> None:
+        send(job, 0, 0, 0)
+        until(job, 1, count(Arrived, 1))
+        until(job, 0, count(Completed, 1))
+        job.ranks[1].darken(2, acks=False)
+        send(job, 0, 0, 1)
+        job.ranks[1].credit(0, 0, 1)
+        assert not landed(quiet(job, 1))
+        assert quiet(job, 0) == [Credited(0, 0, 1)]
+        job.ranks[1].heal(2)
+        assert landed(until(job, 1, count(Arrived, 1))) == [(0, 0, 1)]
+        assert until(job, 0, count(Completed, 1)) == [Completed(0, 0, 1)]
+
+    @pytest.mark.parametrize(("rank", "nic"), [(0, 0), (1, 2)])
+    def test_acknowledgements_may_be_lost_and_chunks_not(self, job: Any, rank: int, nic: int) -> None:
+        job.ranks[rank].darken(nic, data=False)
+        for seq in range(2):
+            send(job, 0, 0, seq)
+        assert landed(until(job, 1, count(Arrived, 2))) == [(0, 0, 0), (0, 0, 1)]
+        job.ranks[1].credit(0, 0, 1)
+        assert quiet(job, 0) == []
+        job.ranks[rank].heal(nic)
+        quiet(job, 1)
+        heard = until(job, 0, count(Credited, 1))
+        assert [s for s in heard if isinstance(s, Completed)] == [Completed(0, 0, 0), Completed(0, 0, 1)]
+        assert [s for s in heard if isinstance(s, Credited)] == [Credited(0, 0, 1)]
+
+    def test_a_sending_end_fails_for_itself(self, job: Any) -> None:
+        job.ranks[0].fail_out(0, Cause.DEVICE, "post failed")
+        told = until(job, 0, count(Failed, 2))
+        assert {(f.wire, f.cause, f.detail) for f in told if isinstance(f, Failed)} == {
+            (wire, Cause.DEVICE, "post failed") for wire in (0, 1)
+        }
+        send(job, 0, 0, 0)
+        send(job, 3, 0, 1)
+        assert landed(until(job, 1, count(Arrived, 1))) == [(3, 0, 1)]
+        assert quiet(job, 1) == []
+
+    def test_a_receiving_end_fails_for_itself(self, job: Any) -> None:
+        job.ranks[1].fail_in(2, told=True)
+        assert {f.wire for f in until(job, 1, count(Failed, 2)) if isinstance(f, Failed)} == {0, 2}
+        send(job, 0, 0, 0)
+        assert quiet(job, 1) == []
+        assert quiet(job, 0) == []
+
+    def test_a_receiving_end_fails_for_its_sender(self, job: Any) -> None:
+        job.ranks[1].fail_in(2)
+        assert not [s for s in quiet(job, 1) if isinstance(s, Failed)]
+        send(job, 0, 0, 0)
+        assert 0 in {f.wire for f in until(job, 0, count(Failed, 1)) if isinstance(f, Failed)}
+        assert not landed(quiet(job, 1))
+
+    def test_a_bug_is_no_lost_nic(self, job: Any) -> None:
+        job.ranks[1].betray("REM_ACCESS_ERR")
+        with pytest.raises(TransportError, match="REM_ACCESS_ERR"):
+            job.ranks[1].poll(job.now())
 
 
 class TestVirtual(EmulatedContract):

@@ -1,0 +1,155 @@
+"""Drills over local processes: the fault is real, the result exact, the next plan goes by what was found."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+
+import pytest
+from click.testing import CliRunner
+
+import optcc
+from optcc.cli import main
+from optcc.cluster import Cluster
+from optcc.drill import Drill, drill
+from optcc.errors import InputError
+from optcc.report_drill import drill_json
+from optcc.runtime import RankFailedError
+from optcc.runtime.messages import Strike
+
+RATE = 20_000_000
+NIC = "server1/nic1"
+
+
+def run(strike: Strike, *more: Strike) -> Drill:
+    cluster = Cluster.uniform(servers=3, nics=3, rate=RATE)
+    plan = optcc.plan(cluster, 3 << 20, segments=8)
+    return drill(plan, [strike, *more], repeat=1, local_rate=Fraction(10**12))
+
+
+def test_a_cut_is_survived_and_planned_around() -> None:
+    told = run(Strike("cut", NIC, 0.4))
+    assert told.exact
+    assert told.hit
+    assert told.lost == {NIC: 0}
+    (failover,) = told.failovers
+    assert failover.nic == NIC
+    assert failover.cause in ("port event", "connection closed")
+    assert 0 <= failover.detected_s <= failover.resumed_s  # type: ignore[operator]
+    assert 0 < failover.at_s < told.during.seconds[0]
+    assert failover.replayed_bytes < told.plan.bound.nbytes
+    assert told.after.bound_s > told.before.bound_s, "the bound of what is left"
+    assert NIC not in {port.name for port in told.after_plan.schedule().ports if port.out_rate}
+    assert [e for e in told.evidence if e.rate is None] == [e for e in told.evidence if NIC in (e.out, e.into)]
+
+
+def test_a_black_hole_is_found_by_progress() -> None:
+    told = run(Strike("hole", NIC, 0.3))
+    assert told.exact
+    assert told.hit
+    assert told.lost == {NIC: 0}
+    assert told.failovers[0].cause == "no progress"
+    assert told.failovers[0].detected_s > 0.5  # type: ignore[operator]
+
+
+def test_a_slow_nic_is_measured_and_no_failover() -> None:
+    told = run(Strike("slow", NIC, 0.3, 0.25))
+    assert told.exact
+    assert told.hit, "the probes are the proof"
+    assert told.lost.keys() == {NIC}
+    assert 0.2 <= told.lost[NIC] <= 0.26
+    assert told.failovers[0].detected_s is None
+    assert told.failovers[0].replayed_bytes == 0
+
+
+def test_a_nic_that_comes_back_is_used_again() -> None:
+    told = run(Strike("flap", NIC, 0.3, 2.5))  # longer than the patience of the flows
+    assert told.exact
+    assert told.hit
+    assert told.failovers[0].resumed_s is not None
+    assert told.lost == {}
+    assert told.after_plan.plan_id == told.plan.plan_id
+
+
+def test_two_servers_lose_different_nics_at_once() -> None:
+    told = run(Strike("cut", NIC, 0.4), Strike("cut", "server2/nic0", 0.4))
+    assert told.exact
+    assert told.hit
+    assert told.lost == {NIC: 0, "server2/nic0": 0}
+
+
+def test_a_fault_after_the_end_proves_nothing() -> None:
+    told = run(Strike("cut", NIC, 1.0))
+    assert told.exact
+    assert not told.hit
+    assert told.failovers[0].detected_s is None
+
+
+def test_all_nics_of_a_server_lost_ends_all_alike() -> None:
+    with pytest.raises(RankFailedError) as caught:
+        run(*(Strike("cut", f"server1/nic{nic}", 0.4) for nic in range(3)))
+    assert len(set(caught.value.seen_by.values())) == 1
+    assert set(caught.value.seen_by.values()) == {str(caught.value)}
+
+
+def test_a_killed_server_ends_all_alike() -> None:
+    with pytest.raises(RankFailedError, match="killed by signal 9") as caught:
+        run(Strike("kill", NIC, 0.4))
+    assert caught.value.rank == 1
+    assert caught.value.seen_by.keys() == {0, 2}
+
+
+def test_a_nic_that_the_plan_does_not_use() -> None:
+    with pytest.raises(InputError, match="the plan uses no such NIC"):
+        run(Strike("cut", "server9/nic0", 0.4))
+
+
+CLI = ["run", "uniform:servers=3,nics=2,rate=160Mb/s", "--size", "1MiB", "--repeat", "1"]
+
+
+def test_on_the_command_line() -> None:
+    result = CliRunner().invoke(main, [*CLI, "--cut", "server1/nic1@0.4", "--json"])
+    assert result.exit_code == 0, result.output
+    value = json.loads(result.stdout)
+    assert value["exact"]
+    assert value["conclusive"]
+    assert value["failovers"][0].keys() == {
+        *("nic", "kind", "at_s", "cause", "detected_s", "resumed_s", "replayed_bytes"),
+    }
+    assert value["phases"].keys() == {"before", "during", "after"}
+    assert value["nics_left"] == {"server1/nic1": 0.0}
+    assert [event["what"] for event in value["events"]][0] == "struck"
+    result = CliRunner().invoke(main, [*CLI, "--cut", "server1/nic1@0.4"])
+    assert result.exit_code == 0, result.output
+    for said in ("struck", "moved", "found by probes: server1/nic1 lost", "before", "during", "after", "exact"):
+        assert said in result.stdout
+
+
+def test_inconclusive_is_exit_status_3() -> None:
+    result = CliRunner().invoke(main, [*CLI, "--cut", "server1/nic1@1"])
+    assert result.exit_code == 3
+    assert "inconclusive" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "said"),
+    [
+        ("--cut", "server1/nic1", "not a fault"),
+        ("--cut", "server1/nic9@0.5", "the plan does not use it"),
+        ("--cut", "server1/nic1@1.5", "0 to 1"),
+        ("--cut", "server1/nic1@half", "not a number"),
+        ("--cut", "server1/nic1@0.5=3", "not a fault"),
+        ("--slow", "server1/nic1@0.5", "not a fault"),
+        ("--slow", "server1/nic1@0.5=2", "above 0 and below 1"),
+        ("--flap", "server1/nic1@0.5=soon", "soon"),
+        ("--kill", "server9@0.5", "the plan does not use it"),
+    ],
+)
+def test_faults_that_cannot_be(option: str, text: str, said: str) -> None:
+    result = CliRunner().invoke(main, [*CLI, option, text])
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr
+
+
+def test_what_programs_get_is_json() -> None:
+    json.dumps(drill_json(run(Strike("cut", NIC, 0.4))))
