@@ -16,6 +16,7 @@ from optcc.schedule.recipe import MAX_SEGMENTS, SEGMENTS
 
 if TYPE_CHECKING:
     from optcc.runtime import RunResult
+    from optcc.runtime.rendezvous import Membership
     from optcc.theory.derivation import Result
     from optcc.theory.sensitivity import Repair
 
@@ -122,12 +123,15 @@ def run(
     algorithms: tuple[str, ...] = ("optcc", "ring"),
     local_rate: Fraction = LOCAL_RATE,
     transport: str = "local",
+    membership: Membership | None = None,
+    interface: str | None = None,
     progress: Callable[[str, int, float], None] | None = None,
 ) -> Run:
     """Run `plan` and its baselines on this machine: one process per rank, real bytes.
 
     transport : "local", emulated NICs over loopback, whose rates are divided by one factor so that the fastest rank
         sends `local_rate` bytes per second; "verbs", RDMA devices that are called as the cluster's NICs
+    membership, interface : rank 0's, where others start the other ranks; see `optcc.runtime.launch.Session`
 
     Raises RankFailedError when a rank dies, InputError when there are no such devices.
     """
@@ -145,7 +149,15 @@ def run(
                 raise
             left_out[name] = str(error)  # a ring may need ways that the plan does without
     results = run_schedules(
-        schedules, dtype=dtype, op=op, repeat=repeat, paced=paced, transport=transport, progress=progress
+        schedules,
+        dtype=dtype,
+        op=op,
+        repeat=repeat,
+        paced=paced,
+        transport=transport,
+        membership=membership,
+        interface=interface,
+        progress=progress,
     )
     return Run(scaled, slowdown, results, left_out)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from optcc.plans import Plan
     from optcc.runtime.messages import Strike
+    from optcc.runtime.rendezvous import Membership
 
 _STRIKES = {
     "cut": ("NIC@PART", "The NIC's link goes down."),
@@ -44,9 +46,13 @@ strike_options = stack(
     "--repeat", type=click.IntRange(1, 1000), default=5, show_default=True, help="Timed runs of each algorithm."
 )
 @click.option("--dtype", default="float32", show_default=True, help="Element type.")
-@click.option("--op", default="sum", show_default=True, help="sum, prod, min or max.")
+@click.option("--op", default="sum", show_default=True, help="sum, prod, min, max or avg.")
 @click.option("--local-rate", default="1Gb/s", show_default=True, metavar="RATE", help="Rate of the fastest rank here.")
 @click.option("--timeline", type=click.Path(path_type=Path, dir_okay=False), help="Draw the simulated run: FILE.svg.")
+@click.option("--rendezvous", metavar="HOST:PORT", help="Where rank 0 listens, when ranks are started by others.")
+@click.option("--rank", type=int, help="This process's rank (default: of torchrun, mpirun or srun).")
+@click.option("--world", type=int, help="How many ranks there are (likewise).")
+@click.option("--interface", metavar="NAME|ADDRESS", help="Where rank 0 listens, if not at HOST.")
 @strike_options
 @json_option
 def run(
@@ -63,12 +69,18 @@ def run(
     op: str,
     local_rate: str,
     timeline: Path | None,
+    rendezvous: str | None,
+    rank: int | None,
+    world: int | None,
+    interface: str | None,
     as_json: bool,
     **faults: tuple[str, ...],
 ) -> None:
-    """Run the schedule on this machine, one process per server, and hold it against its bound and a ring.
+    """Run the schedule, one process per server, and hold it against its bound and a ring.
 
-    NICs are emulated: real bytes over loopback at real rates, scaled down by one factor, which is printed.
+    Over the local transport NICs are emulated: real bytes over loopback at real rates, scaled down by one factor,
+    which is printed. The ranks are processes of this machine, unless torchrun, mpirun, srun or --rendezvous say
+    otherwise: then all processes are given the same command, rank 0 reports, and docs/running.md tells the rest.
 
     With a fault (--cut and the like, repeatable): the plan runs, then once more with the fault in the middle of it,
     then the plan for what is left. PART is the part of its transfers that the struck server has done by then.
@@ -80,13 +92,19 @@ def run(
     from optcc.timeline import write_timeline
     from optcc.units import parse_rate
 
+    membership = _membership(rendezvous, rank, world)
+    if membership and membership.rank:
+        from optcc.runtime.worker import serve_rank
+
+        raise SystemExit(serve_rank(membership))
+    place = (transport, membership, interface)
     rate = parse_rate(local_rate, where="--local-rate")
     made = _plan(source, servers, fail, nic_rate, ranks, size, segments)
     strikes = [parse_strike(kind, text, made) for kind, texts in faults.items() for text in texts]
     if strikes:
         if timeline is not None:
             raise InputError("not drawn with a fault", where="--timeline", expected="one or the other")
-        _drill(made, strikes, repeat, dtype, op, rate, transport, as_json)
+        _drill(made, strikes, repeat, dtype, op, rate, place, as_json)
         return
     simulation = run_virtually(made.schedule())
     if timeline is not None:  # before the run, so that a place it cannot go to costs nothing
@@ -94,12 +112,28 @@ def run(
         click.echo(f"wrote {timeline}", err=True)
     with report.run_progress(repeat) as progress:
         outcome = api.run(
-            made, repeat=repeat, dtype=dtype, op=op, local_rate=rate, transport=transport, progress=progress
+            made,
+            repeat=repeat,
+            dtype=dtype,
+            op=op,
+            local_rate=rate,
+            transport=transport,
+            membership=membership,
+            interface=interface,
+            progress=progress,
         )
     summary = report.run_json(made, outcome, simulation.time_s)
     emit(as_json, summary, lambda: report.print_run(made, outcome, summary))
     if not outcome.exact:
         raise OptccError("a result is wrong: see `exact` per rank")
+
+
+def _membership(rendezvous: str | None, rank: int | None, world: int | None) -> Membership | None:
+    """This process's place among ranks that others start; None: there are no others, so the ranks are started here."""
+    from optcc.runtime.rendezvous import find
+
+    found = find(os.environ, rendezvous=rendezvous, rank=rank, world=world)
+    return found if found and found.world > 1 else None
 
 
 def _plan(
@@ -177,7 +211,7 @@ def _drill(
     dtype: str,
     op: str,
     rate: Fraction,
-    transport: str,
+    place: tuple[str, Membership | None, str | None],
     as_json: bool,
 ) -> None:
     from optcc import report_drill
@@ -192,7 +226,9 @@ def _drill(
             dtype=dtype,
             op=op,
             local_rate=rate,
-            transport=transport,
+            transport=place[0],
+            membership=place[1],
+            interface=place[2],
             progress=lambda name, done, seconds: progress(name, done - 1, seconds),
         )
     emit(as_json, report_drill.drill_json(outcome), lambda: report_drill.print_drill(outcome))

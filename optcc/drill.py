@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from optcc.runtime import Collective
     from optcc.runtime.messages import Note, Strike
     from optcc.runtime.probing import Evidence
+    from optcc.runtime.rendezvous import Membership
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,8 @@ def drill(
     op: str = "sum",
     local_rate: Fraction = api.LOCAL_RATE,
     transport: str = "local",
+    membership: Membership | None = None,
+    interface: str | None = None,
     progress: Callable[[str, int, float], None] | None = None,
 ) -> Drill:
     """Run `plan` `repeat` times, then once with `strikes`, then the plan for what is left `repeat` times.
@@ -120,7 +123,7 @@ def drill(
                 progress(name, repetition + 1, done[-1].seconds)
         return done
 
-    with Session(job(scaled)) as session:
+    with Session(job(scaled), membership=membership, interface=interface) as session:
         session.run("optcc")
         before = phase("before", scaled, session, repeat)
         (hit,) = phase("during", scaled, session, 1, strikes)
@@ -182,7 +185,7 @@ def failover_of(strike: Strike, hit: Collective) -> Failover:
 def _proved(
     strike: Strike, failover: Failover, hit: Collective, usual: Collective, lost: Mapping[str, Fraction]
 ) -> bool:
-    """Whether the fault met something: bytes had to go again or by other NICs, or all had to wait, or it is measured."""
+    """Whether the fault met something: bytes went again or by other NICs, or all had to wait, or it is measured."""
     if strike.kind == "slow":
         return strike.nic in lost
     if strike.kind == "flap" and failover.detected_s is None:

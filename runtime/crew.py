@@ -9,8 +9,10 @@ import secrets
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any, Self
 
+from optcc.errors import InputError
 from optcc.runtime.codec import plain
 from optcc.runtime.errors import TransportError
 from optcc.runtime.hub import FAREWELL_S, Hub
@@ -19,6 +21,9 @@ from optcc.runtime.messages import Command, Enlist, Quit
 from optcc.runtime.parcel import job_to_bytes
 from optcc.runtime.rendezvous import Membership
 
+GATHER_S = 120.0
+"""For ranks that are started elsewhere to come."""
+
 START_S = 60.0
 """For the ranks' interpreters to start and import numpy, on a machine that is busy."""
 
@@ -26,13 +31,16 @@ START_S = 60.0
 class Crew:
     """The processes of a job's ranks and the hub that commands them. A context manager: afterwards none is left.
 
+    With a `membership`, that of rank 0, only rank 0's process is started here; the others come from elsewhere, by
+    `worker.serve_rank`. `interface` : where the hub listens then, if not at the agreed address.
+
     They are plain child processes and not multiprocessing's, which would import the parent's main module into every
     rank (and run it again, in a script without a guard) and leave a resource tracker behind. Each learns where the hub
     is, and the secret, through its standard input, which nobody else on the machine can read.
     """
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, job: Job, membership: Membership | None = None, interface: str | None = None) -> None:
+        self._job, self._membership, self._interface = job, membership, interface
         self._processes: list[subprocess.Popen[bytes]] = []
         self._cleanup = contextlib.ExitStack()
 
@@ -68,6 +76,9 @@ class Crew:
         return self._hub.replies(patience_s)
 
     def _start(self) -> None:
+        if self._membership:
+            self._start_own(self._membership)
+            return
         job, secret = secrets.token_hex(8), secrets.token_hex(32)
         self._hub = self._cleanup.enter_context(
             Hub(self._job.ranks, job=job, secret=secret.encode(), obituary=self._obituary)
@@ -75,6 +86,20 @@ class Crew:
         for rank in range(self._job.ranks):
             self._processes.append(start_rank(Membership(rank, self._job.ranks, self._hub.address, job, secret)))
         self._hub.gather(START_S, lambda rank: self._processes[rank].poll() is not None)
+        self.adopt(self._job)
+
+    def _start_own(self, membership: Membership) -> None:
+        """The hub and rank 0 are here, others start the other ranks."""
+        if membership.world != self._job.ranks:
+            raise InputError(
+                "not as many processes as ranks",
+                where="world size",
+                expected=f"{self._job.ranks}, a process per rank of the plan",
+                got=membership.world,
+            )
+        self._hub = self._cleanup.enter_context(Hub.of(membership, self._interface))
+        self._processes.append(start_rank(replace(membership, address=self._hub.address)))
+        self._hub.gather(GATHER_S)
         self.adopt(self._job)
 
     def adopt(self, job: Job) -> None:
@@ -85,6 +110,8 @@ class Crew:
 
     def _obituary(self, rank: int) -> str:
         """How a rank ended that has hung up."""
+        if rank >= len(self._processes):
+            return "closed its control connection"
         try:
             status = self._processes[rank].wait(FAREWELL_S)
         except subprocess.TimeoutExpired:

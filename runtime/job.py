@@ -10,7 +10,7 @@ import numpy as np
 
 from optcc.errors import InputError
 from optcc.runtime.carriers import TRANSPORTS
-from optcc.runtime.device import dtype_of, op_of
+from optcc.runtime.device import dtype_of, reduction_of
 from optcc.runtime.layout import SLOT_BYTES
 from optcc.schedule import Schedule
 
@@ -35,7 +35,7 @@ class Job:
     slot_bytes: int = SLOT_BYTES
 
     def __post_init__(self) -> None:
-        op_of(self.op)
+        reduction_of(self.op)
         if self.transport not in TRANSPORTS:
             raise InputError(
                 "no such transport", where="--transport", expected=" or ".join(TRANSPORTS), got=self.transport

@@ -17,11 +17,15 @@ from optcc.runtime.job import Job, check_memory
 from optcc.runtime.layout import SLOT_BYTES, longest_transfer_s
 from optcc.runtime.messages import Check, Go, Note, Prepare, Ran, Strike
 from optcc.runtime.probing import Evidence, evidence_of, rounds_of
+from optcc.runtime.rendezvous import Membership
 from optcc.runtime.vigil import PING_S
 from optcc.schedule import Port, Schedule
 
 LEAD_S = 0.03
 """From the parent's decision to the common start: more than the slowest rank needs to hear of it."""
+
+NOW = 0.0
+"""A start that is past on every machine's clock: each rank starts when it is told to."""
 
 ARRAY_BYTES_PER_S = 50e6
 """Less than the slowest array operation does on a shared core: bounds how long a rank may be deaf as it computes."""
@@ -56,10 +60,12 @@ class Collective:
     """One run of one schedule by all ranks.
 
     ran : by rank, its times, traffic, and notes of what happened; exact : by rank, whether every element is right
+    one_clock : all ranks are on one machine, so that their times can be compared
     """
 
     ran: tuple[Ran, ...]
     exact: tuple[bool, ...]
+    one_clock: bool = True
 
     @property
     def start_s(self) -> float:
@@ -68,7 +74,9 @@ class Collective:
 
     @property
     def seconds(self) -> float:
-        """From the first rank's start to the last rank's end."""
+        """From the first rank's start to the last rank's end; without a common clock, of the rank that took longest."""
+        if not self.one_clock:
+            return max(rank.end_s - rank.start_s for rank in self.ran)
         return max(rank.end_s for rank in self.ran) - self.start_s
 
     @property
@@ -81,16 +89,21 @@ class Session:
     """Ranks that run collectives, one after the other, of one job at a time. A context manager.
 
     stall_s : so long may a rank be silent, or everything stand still, before the run is declared failed
+    membership : rank 0's, when others start the other ranks; interface : where its hub listens
     """
 
-    def __init__(self, job: Job, stall_s: float = 10.0) -> None:
+    def __init__(
+        self, job: Job, stall_s: float = 10.0, membership: Membership | None = None, interface: str | None = None
+    ) -> None:
         if stall_s < 2 * PING_S:
             raise InputError("too short to tell", where="stall_s", expected=f"{2 * PING_S} s or more", got=stall_s)
         self._job, self._stall_s = job, stall_s
         check_memory(job)
         for schedule in job.schedules.values():
-            check_devices(job.transport, schedule.ports)
-        self._crew = Crew(job)
+            here = [port for port in schedule.ports if membership is None or port.rank == 0]
+            check_devices(job.transport, here)
+        self._one_clock = membership is None
+        self._crew = Crew(job, membership, interface)
 
     def __enter__(self) -> Self:
         self._crew.__enter__()
@@ -125,9 +138,10 @@ class Session:
         """
         paced_s = longest_transfer_s(self._job.schedules[name]) if self._job.paced else 0
         self._crew.order(Prepare(name, list(strikes), timed), self._setup_s)
-        ran = self._crew.order(Go(time.monotonic() + LEAD_S), self._stall_s + paced_s)
+        start = time.monotonic() + LEAD_S if self._one_clock else NOW
+        ran = self._crew.order(Go(start), self._stall_s + paced_s)
         exact = self._crew.order(Check(), self._setup_s)
-        return Collective(tuple(typed(Ran, times) for times in ran), tuple(exact))
+        return Collective(tuple(typed(Ran, times) for times in ran), tuple(exact), self._one_clock)
 
     def probe(self, ports: Sequence[Port]) -> list[Evidence]:
         """Measure the NICs `ports` of all ranks; afterwards the ranks need a job again (`adopt`)."""
@@ -153,6 +167,8 @@ def run_schedules(
     paced: bool = True,
     transport: str = "local",
     slot_bytes: int = SLOT_BYTES,
+    membership: Membership | None = None,
+    interface: str | None = None,
     stall_s: float = 10.0,
     progress: Callable[[str, int, float], None] | None = None,
     on_start: Callable[[tuple[int, ...]], None] | None = None,
@@ -165,6 +181,7 @@ def run_schedules(
     dtype, op : names from `device.DTYPES` and `device.Op`
     paced : emulate the rates of the schedules' ports; False: as fast as the machine goes
     transport : "local" or "verbs"; slot_bytes : the most that a chunk carries
+    membership, interface : see `Session`
     stall_s : so long may a rank be silent, or everything stand still, before the run is declared failed
     progress : called with (algorithm, repetition from 0, seconds) after each timed repetition
     on_start : called with the ranks' process ids before the first run
@@ -175,7 +192,9 @@ def run_schedules(
     if repeat < 1:
         raise InputError("nothing to time", where="--repeat", expected="1 or more", got=repeat)
     runs: dict[str, list[Collective]] = {name: [] for name in schedules}
-    with Session(Job(dict(schedules), dtype, op, paced, transport, slot_bytes), stall_s) as session:
+    with Session(
+        Job(dict(schedules), dtype, op, paced, transport, slot_bytes), stall_s, membership, interface
+    ) as session:
         if on_start:
             on_start(session.pids)
         for repetition in range(-1, repeat):  # -1 warms up

@@ -16,7 +16,7 @@ from optcc.errors import InputError, OptccError
 from optcc.runtime.carriers import open_wires
 from optcc.runtime.codec import typed
 from optcc.runtime.control import Control, HubLostError
-from optcc.runtime.device import bytes_of, dtype_of, empty, op_of
+from optcc.runtime.device import Array, bytes_of, divide, dtype_of, empty, reduction_of
 from optcc.runtime.engine import Engine
 from optcc.runtime.errors import PeerLostError, RankFailedError
 from optcc.runtime.flows import FlowTransport, Patience, nothing_runs
@@ -73,16 +73,19 @@ class Worker:
         """Take a job and connect to the other ranks, all at the same time."""
         self.close()
         job = self._job = _load(enlisted, self._control.parcel(PARCEL_S))
-        self._op, dtype = op_of(job.op), dtype_of(job.dtype)
+        self._reduction, dtype = reduction_of(job.op), dtype_of(job.dtype)
+        self._op = self._reduction.fold
         count = job.nbytes // dtype.itemsize
         self._programs = {
             name: program_of(schedule, self._rank, dtype.itemsize) for name, schedule in job.schedules.items()
         }
         self._buffer = empty(count, dtype)
         self._expected = reference(count, dtype, ranks=job.ranks, op=self._op)
+        self._finish(self._expected)
         layout = self._layout = layout_of(job.schedules, job.slot_bytes)
         rates = [self._hardware.setdefault(nic.name, self._rates(nic)) for nic in layout.nics]
         self._wires = open_wires(job.transport, self._rank, layout, rates, self._control)
+        self._healing: list[tuple[float, int]] = []
         self._ail()
         patience = Patience(progress=max(Patience.progress, 4 * layout.slowest_chunk_s if job.paced else 0))
         routes = {name: schedule.routes for name, schedule in job.schedules.items()}
@@ -100,16 +103,18 @@ class Worker:
             strike, at = self._ailing.get(port.name, (None, 0.0))
             if strike and strike.kind == "cut":
                 self._wires.cut(nic)
-            elif strike and (
-                strike.kind == "hole" or (strike.kind == "flap" and time.monotonic() < at + strike.amount)
-            ):
+            elif strike and strike.kind == "hole":
                 self._wires.darken(nic)
+            elif strike and strike.kind == "flap" and time.monotonic() < at + strike.amount:
+                self._wires.darken(nic)
+                self._healing.append((at + strike.amount, nic))
 
     def _remember(self, notes: Sequence[Note]) -> None:
         for note in notes:
             for strike in self._strikes:
-                if note.kind == "struck" and note.nic == strike.nic:
-                    self._ailing[note.nic] = (strike, note.at)
+                if note.kind == "struck" and (note.nic, note.cause) == (strike.nic, strike.kind):
+                    if strike.kind in ("cut", "hole", "flap"):
+                        self._ailing[note.nic] = (strike, note.at)
                     if strike.kind == "slow":
                         rates = self._hardware[note.nic]
                         self._hardware[note.nic] = Rates(rates.out * strike.amount, rates.into * strike.amount)
@@ -141,7 +146,7 @@ class Worker:
         fill(self._buffer, rank=self._rank, ranks=self._job.ranks, op=self._op)
         self._wires.register(bytes_of(self._buffer))
         self._saboteur = Saboteur(
-            self._rank, self._layout, order.strikes, self._wires, self._flows.journal, time.monotonic
+            self._rank, self._layout, order.strikes, self._wires, self._flows.journal, time.monotonic, self._healing
         )
 
     def run(self, at: float) -> Ran:
@@ -151,11 +156,17 @@ class Worker:
             self._engine.serve(at)
         start, cpu = time.monotonic(), time.process_time()
         self._engine.run(self._saboteur)
+        self._finish(self._buffer)
         end, cpu = time.monotonic(), time.process_time() - cpu
         sent = {self._layout.nics[nic].name: nbytes for nic, nbytes in self._flows.sent().items()}
         notes, self._flows.journal[:] = list(self._flows.journal), []
         self._remember(notes)
         return Ran(start, end, cpu, sent, notes, self._engine.landings() if self._timed else {})
+
+    def _finish(self, totals: Array) -> None:
+        """Totals become averages, if that is what was asked for: one rounding, the same on every rank."""
+        if self._reduction.mean:
+            divide(totals, self._job.ranks)
 
     def check(self) -> bool:
         """Whether this rank holds the exact result."""

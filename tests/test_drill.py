@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
+import sys
 from fractions import Fraction
 
 import pytest
@@ -153,3 +157,39 @@ def test_faults_that_cannot_be(option: str, text: str, said: str) -> None:
 
 def test_what_programs_get_is_json() -> None:
     json.dumps(drill_json(run(Strike("cut", NIC, 0.4))))
+
+
+def processes(world: int, *more: str) -> list[subprocess.Popen[str]]:
+    """What torchrun would start: the same command three times, with who is who in the environment."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    told = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "t"}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "optcc", *CLI, *more],
+            env={**os.environ, **told, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+
+
+def test_ranks_that_others_start() -> None:
+    ranks = processes(3, "--cut", "server1/nic1@0.4", "--json")
+    ends = [rank.communicate(timeout=60) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0, 0], ends
+    value = json.loads(ends[0][0])
+    assert value["exact"]
+    assert value["conclusive"]
+    assert [out for out, _ in ends[1:]] == ["", ""], "rank 0 reports"
+
+
+def test_not_as_many_processes_as_ranks() -> None:
+    first, second = processes(2)
+    _, said = first.communicate(timeout=60)
+    second.kill()  # it would look for rank 0 for a minute
+    second.communicate()
+    assert first.returncode == 2
+    assert "not as many processes as ranks" in said

@@ -81,7 +81,9 @@ def test_two_algorithms_in_turns() -> None:
     assert descriptors() == before, "sockets or files left open"
 
 
-@pytest.mark.parametrize(("dtype", "op"), [("float16", "prod"), ("uint8", "max")])
+@pytest.mark.parametrize(
+    ("dtype", "op"), [("float16", "prod"), ("uint8", "max"), ("bfloat16", "sum"), ("int32", "avg"), ("float32", "avg")]
+)
 def test_as_fast_as_the_machine_goes(dtype: str, op: str) -> None:
     schedule = nested(ranks=3, nbytes=1 << 20, rate=1000)  # hours, if the rates were kept
     (result,) = run_schedules({"optcc": schedule}, dtype=dtype, op=op, repeat=1, paced=False).values()
