@@ -129,7 +129,8 @@ def drill(
         (hit,) = phase("during", scaled, session, 1, strikes)
         evidence = session.probe(api.runnable(scaled).ports)
         lost = left_of(api.runnable(scaled).ports, evidence)
-        after_plan = api.plan(degraded(scaled.cluster, lost), scaled.bound.nbytes) if lost else scaled
+        left = degraded(scaled.cluster, lost)
+        after_plan = api.plan(left, scaled.bound.nbytes, segments=scaled.recipe.segments) if lost else scaled
         session.adopt(job(after_plan))
         session.run("optcc")
         after = phase("after", after_plan, session, repeat)

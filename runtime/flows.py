@@ -391,11 +391,11 @@ class FlowTransport:
         if flow not in waiting:
             waiting.append(flow)
         if len(waiting) == 1:
-            self._wires.fence(command.wire)
             if isinstance(flow, _Out):
                 self._lose(command.wire, flow.sender.cause, "given up")
             else:
                 self._lose(command.wire, Cause.NOTICE, "fenced at the other end")
+            self._wires.fence(command.wire)  # noted before: the other end may see it at once, and note that
 
     def _tell(self, flow: _Out | _In, command: words.Tell) -> None:
         letter = command.letter

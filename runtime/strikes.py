@@ -35,6 +35,8 @@ KINDS: Mapping[str, str] = {
 class Saboteur:
     """Strikes one rank's wires at its moments; every strike is noted in `journal` just before, as kind "struck".
 
+    healing : when which flapping NIC (its index) heals; kept up to date, for the next saboteur of the same wires
+
     Raises InputError for a strike of no known kind, or at a NIC that is not in the layout.
     """
 
@@ -46,6 +48,7 @@ class Saboteur:
         wires: Any,
         journal: list[Note],
         clock: Callable[[], float],
+        healing: list[tuple[float, int]] | None = None,
     ) -> None:
         nics = {nic.name: i for i, nic in enumerate(layout.nics)}
         for strike in strikes:
@@ -56,7 +59,7 @@ class Saboteur:
                 )
         mine = [strike for strike in strikes if layout.nics[nics[strike.nic]].rank == rank]
         self._pending = sorted(mine, key=lambda strike: strike.at)
-        self._healing: list[tuple[float, int]] = []  # when a flapping NIC heals
+        self._healing = [] if healing is None else healing
         self._nics, self._wires, self._journal, self._clock = nics, wires, journal, clock
 
     def wake(self) -> float:

@@ -89,9 +89,8 @@ class Worker:
         self._ail()
         patience = Patience(progress=max(Patience.progress, 4 * layout.slowest_chunk_s if job.paced else 0))
         routes = {name: schedule.routes for name, schedule in job.schedules.items()}
-        self._flows = FlowTransport(
-            self._rank, layout, routes, self._wires, self._control.send, time.monotonic, patience
-        )
+        self._clock = getattr(self._wires, "clock", time.monotonic)
+        self._flows = FlowTransport(self._rank, layout, routes, self._wires, self._control.send, self._clock, patience)
         self._control.on_letter = self._flows.letter
 
     def _rates(self, nic: Port) -> Rates:
@@ -141,7 +140,7 @@ class Worker:
         program, self._timed = self._programs[order.algorithm], order.timed
         self._strikes = order.strikes
         self._flows.begin(order.algorithm, program.receives)
-        engine = self._engine = Engine(program, self._buffer, self._op, self._flows, time.monotonic)
+        engine = self._engine = Engine(program, self._buffer, self._op, self._flows, self._clock)
         self._control.state = lambda: Pong(engine.progress, engine.waiting_for())
         fill(self._buffer, rank=self._rank, ranks=self._job.ranks, op=self._op)
         self._wires.register(bytes_of(self._buffer))

@@ -370,7 +370,7 @@ def test_a_repeated_notice_is_sent_again() -> None:
 
 # --- storms ----------------------------------------------------------------------------------------------------------
 
-STORMS = 400
+STORMS = 300
 
 
 def test_storms(request: pytest.FixtureRequest) -> None:

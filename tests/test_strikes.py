@@ -88,6 +88,18 @@ def test_a_flap_heals_in_time() -> None:
     assert it.saboteur.wake() == float("inf")
 
 
+def test_a_flap_that_outlives_its_operation_heals_in_the_next() -> None:
+    healing: list[tuple[float, int]] = []
+    it, wires = layout(), Recorder()
+    Saboteur(0, it, [Strike("flap", NIC, 0.0, 2.0)], wires, [], lambda: 5.0, healing).look(1.0)
+    assert healing == [(7.0, 0)]
+    after = Saboteur(0, it, [], wires, [], lambda: 7.5, healing)
+    assert after.wake() == 7.0
+    after.look(0.0)
+    assert wires.done == [("darken", 0), ("heal", 0)]
+    assert healing == []
+
+
 def test_a_rank_strikes_its_own_nics_only_in_order() -> None:
     planned = (Strike("slow", NIC, 0.9, 0.5), Strike("cut", "rank1/nic0", 0.0), Strike("hole", "rank0/nic1", 0.1))
     it = Machine(*planned)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import mmap
-import select
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import inf
 from typing import Any, Self
 
 from optcc.rdma import NicAddress
@@ -22,6 +23,7 @@ from optcc.runtime.verbs.nic import Nic
 from optcc.runtime.verbs.ports import Ports
 from optcc.runtime.verbs.records import Records
 from optcc.runtime.verbs.settings import VerbsSettings
+from optcc.runtime.verbs.waiting import Waiter
 from optcc.runtime.wires import (
     HEADER_BYTES,
     Arrived,
@@ -52,6 +54,9 @@ _BUGS = frozenset(
 """Completions that no lost NIC explains: a wrong address, key or length, or no receive where one must be."""
 
 
+_LOOK_EVERY = 16
+"""So many polls may find completions before descriptors are looked at: the watch, and events of NICs."""
+
 PAYLOAD = 4096 / 4154
 """Part of a RoCE v2 packet on the wire that is payload, at a path MTU of 4096: 58 bytes of Ethernet, IPv4, UDP, transport
 header and checksum go with each. With a smaller one NICs are given work a little too soon, to no harm."""
@@ -65,7 +70,7 @@ class VerbsWires:
     rank, wires, flows : whose ends, and the tables that all ranks share
     nics : this rank's NICs by index of port; one that is not in it is gone, and its wires are lost from the start
     exchange : called twice, by all ranks: with addresses of queue pairs, and with what could not be connected
-    watch : what else may end a wait; clock : seconds, of `poll`'s `until`
+    watch : what else may end a wait; clock : the system's monotonic clock, of `poll`'s `until`
 
     Raises TransportError for what is a bug, here and in `poll`; InputError for more flows than a wire can tell apart.
     """
@@ -87,8 +92,9 @@ class VerbsWires:
         self._settings = settings or VerbsSettings()
         self._happened: list[Happening] = []
         ports = 1 + max((max(wire.out, wire.into) for wire in wires), default=0)
-        self._rates = [rates[port].out * PAYLOAD if rates else float("inf") for port in range(ports)]
+        self._rates = [rates[port].out * PAYLOAD if rates else inf for port in range(ports)]
         self._now = clock()  # as of the last look
+        self._polls = 0
         self._free = [0.0] * ports  # when the NIC will have sent what it was given, by its rate
         self._layout = lay_out(rank, wires, flows)
         self._far = {f: lay_out(flow.dst, wires, flows) for f, flow in enumerate(flows) if flow.src == rank}
@@ -100,6 +106,7 @@ class VerbsWires:
         self._records = Records(self._bytes, self._base, self._layout, self._far)
         self._gone: set[int] = set()  # NICs that are no more
         self._opened = Ends()
+        self._waiter = Waiter()
         try:
             open_ends(self._opened, rank, wires, flows, nics, (self._base, self._layout.size))
             connect_ends(self._opened, rank, wires, self._base, exchange, self._settings)
@@ -116,6 +123,11 @@ class VerbsWires:
                 self._leaving[wires[w].out].append(end)
         self._by_number = {(end.nic.index, end.number): end for end in self._ends.values()}
         self._ports = Ports(self._nics)
+        self._heard = watch.check
+        self._waiter.add(watch.fileno(), self._heard)
+        for nic in self._nics.values():
+            self._waiter.add(nic.completions_fd, partial(self._wake, nic))
+            self._waiter.add(nic.events_fd, partial(self._hear, nic))
         self._happened += [PortDown(port, Cause.DEVICE, why) for port, why in self._opened.absent.items()]
         self._happened += self._ports.without_link(self._nics)
         self._happened += [Failed(w, cause, why) for w, (cause, why) in self._opened.lost.items()]
@@ -216,44 +228,48 @@ class VerbsWires:
         if end is None or not end.under_way:
             return min(now, self._free[out])
         if sum(other.under_way for other in self._leaving[out]) >= self._settings.ahead:
-            return float("inf")
+            return inf
         return self._free[out] - self._settings.early_s
+
+    def clock(self) -> float:
+        """The time as of the last look, which ended the last wait: what was done since has the same time.
+
+        For flows and engines over these wires. Where looks at the clock take time, as in the lab's virtual time, or
+        where they are system calls, several for every chunk would cost more than the rest of its work.
+        """
+        return self._now
 
     def close(self) -> None:
         """See `Wires`. Landing slots that somebody still looks at stay readable."""
+        self._waiter.close()
         self._opened.close()
 
     # --- what happens ----------------------------------------------------------------------------------------------
 
     def poll(self, until: float) -> Sequence[Happening]:
-        """See `Wires`. Waits in the system, never in a loop."""
-        self._now = self._clock()
-        for nic in self._nics.values():
-            self._collect(nic)
-        while not self._listen(0.0 if self._happened else until - self._now) and not self._happened:
-            if self._now >= until:
-                break
+        """See `Wires`. Waits in the system, never in a loop.
+
+        What is known already is told without a wait, but descriptors are looked at now and then even so.
+        """
+        self._polls += 1
+        if not self._happened:
+            for nic in self._nics.values():
+                self._collect(nic)
+            if self._happened:
+                self._now = self._clock()
+        look = not self._happened or self._polls % _LOOK_EVERY == 0
+        while look:
+            todo = self._waiter.wait(-inf if self._happened else until)
+            self._now = self._clock()
+            for do in todo:
+                do()
+            look = bool(todo) and not self._happened and self._heard not in todo
         happened, self._happened = self._happened, []
         return happened
 
-    def _listen(self, timeout: float) -> bool:
-        """Wait for descriptors; whether the watch has spoken."""
-        alive = [nic for index, nic in self._nics.items() if index not in self._gone]
-        completions = {nic.completions_fd: nic for nic in alive}
-        events = {nic.events_fd: nic for nic in alive}
-        watch = self._watch.fileno()
-        patience = None if timeout == float("inf") else max(0.0, timeout)
-        ready, _, _ = select.select([watch, *completions, *events], [], [], patience)
-        self._now = self._clock()
-        for fd in ready:
-            if fd == watch:
-                self._watch.check()
-            elif fd in events:
-                self._hear(events[fd])
-            else:
-                completions[fd].rearm()
-                self._collect(completions[fd])
-        return watch in ready
+    def _wake(self, nic: Nic) -> None:
+        nic.rearm()
+        self._collect(nic)
 
     def _collect(self, nic: Nic) -> None:
         """All completions of a NIC."""
@@ -337,6 +353,8 @@ class VerbsWires:
     def _device_lost(self, nic: Nic, detail: str) -> None:
         if nic.index not in self._gone:
             self._gone.add(nic.index)
+            self._waiter.discard(nic.completions_fd)
+            self._waiter.discard(nic.events_fd)
             self._happened.append(PortDown(nic.index, Cause.DEVICE, detail))
             for end in self._ends.values():
                 if end.nic is nic:
