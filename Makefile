@@ -4,12 +4,13 @@ BIN := $(VENV)/bin
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-verbs lint proofs notebooks ns3 reproduce failover lock clean
+.PHONY: help setup demo test test-verbs lint proofs notebooks ns3 reproduce failover failover-verbs lock clean
 
 help:
 	@echo "make demo            the main job on a bundled example, about a minute"
 	@echo "make test            lint, types and the whole test suite"
-	@echo "make test-verbs      the tests on RDMA NICs: this machine's, or soft ones in a virtual machine that it builds"
+	@echo "make test-verbs      the tests on RDMA NICs: this machine's, or soft ones in a virtual machine that it builds;"
+	@echo "                     WHOLE=1 make test-verbs: with 200 random cuts and 1000 failovers"
 	@echo "make proofs          installs Coq if it is missing and checks every machine proof"
 	@echo "make notebooks       executes the notebooks in place"
 	@echo "make ns3             installs ns-3 and g++ where missing, for the packet-level tests"
@@ -17,8 +18,11 @@ help:
 	@echo "make bench-simulate  simulated time over bound, table in docs/"
 	@echo "make bench-segments  unequal segments against equal ones, table in docs/"
 	@echo "make bench-local     achieved time over bound on this machine, table in docs/"
+	@echo "make bench-gloo      the local transport against Gloo (needs torch), table in docs/"
+	@echo "make bench-steady    what it costs to be able to fail over, table in docs/"
 	@echo "make bench-gpu       folds, staging and an AllReduce on this machine's GPU, table in docs/"
 	@echo "make bench-program   size and time of the exact program, table in docs/"
+	@echo "make bench-lab       achieved time over bound over queue pairs, in the lab's virtual time, table in docs/"
 	@echo "make bench-planner   the planner against every family and depth tried by hand, table in docs/"
 	@echo "make bench-packed    packed trees against the exact program, table in docs/"
 	@echo "make bench-trees     complementary trees against rings, table in docs/"
@@ -26,6 +30,7 @@ help:
 	@echo "make bench-simulator speed and memory of the simulator, table in docs/"
 	@echo "make bench-packet-level  the simulator against ns-3, table in docs/ (after make ns3)"
 	@echo "make failover        faults over local wires many times over, 1000 randomised cuts, tables in docs/failover.md"
+	@echo "make failover-verbs  the same over queue pairs in the lab, 200 cuts, table in docs/failover-verbs.md"
 	@echo "make lock            resolve the dependencies anew into requirements.lock"
 
 setup: $(VENV)/ready
@@ -66,6 +71,10 @@ reproduce: $(VENV)/ready
 
 failover: $(VENV)/ready
 	$(BIN)/python -m benchmarks.bench_failover
+
+failover-verbs:
+	lab/run.sh --nics 12 --limit 2400 --results $(OUT)/lab -- python3 -m lab.failover
+	cp $(OUT)/lab/failover.md docs/failover-verbs.md
 
 # Each writes docs/bench-NAME.md.
 bench-%: $(VENV)/ready

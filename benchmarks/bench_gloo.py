@@ -30,7 +30,7 @@ from optcc.units import format_seconds, format_size
 RANKS = 4
 SIZES = (2**20, 8 * 2**20, 64 * 2**20)
 JUDGED = 64 * 2**20
-RATE, PER_CHUNK = Fraction(4 * 10**9), Fraction(1, 10**4)
+RATE, PER_CHUNK = Fraction(4 * 10**9), Fraction(4, 10**5)
 """What the plan is made for: about what a rank copies per second here, and what a chunk costs besides."""
 
 LEAD_S = 0.03

@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
-from optcc.runtime.device import Array, Op, bytes_of, elements, fold
+from optcc.runtime.device import Op
 from optcc.runtime.errors import TransportError
+from optcc.runtime.memory import HOST, Memory
 from optcc.runtime.priority import ReadyQueue
 from optcc.runtime.program import Program
 from optcc.runtime.strikes import Saboteur
@@ -18,24 +20,25 @@ from optcc.runtime.transport import Transport
 
 
 class Engine:
-    """One run of `program` on `buffer`, shape (elements,), in place."""
+    """One run of `program` on `buffer`, shape (elements,), in `memory`, in place."""
 
     def __init__(
         self,
         program: Program,
-        buffer: Array,
+        buffer: Any,
         op: Op,
         transport: Transport,
         clock: Callable[[], float],
+        memory: Memory = HOST,
     ) -> None:
         self._program, self._buffer, self._op = program, buffer, op
-        self._transport, self._clock = transport, clock
-        self._bytes = bytes_of(buffer)
+        self._transport, self._clock, self._memory = transport, clock, memory
+        self._bytes = memory.bytes_of(buffer)
         self._waits = dict(program.waits)
         self._awaits = dict(program.awaits)
         self._expected = set(program.receives)
         # Pieces of reduces that came before their turn: (where they belong, the piece).
-        self._early: dict[int, list[tuple[Array, Array]]] = defaultdict(list)
+        self._early: dict[int, list[tuple[Any, Any]]] = defaultdict(list)
         self._ready: dict[int, ReadyQueue] = defaultdict(ReadyQueue)  # by route
         self._since: dict[int, float] = {}  # row -> the latest landing among what it has waited for
         self._unsent, self._unfinished = len(program.sends), len(program.receives)
@@ -113,17 +116,18 @@ class Engine:
             self._transport.post(move, payload, self._since[row])
             self._unsent -= 1
 
-    def take(self, row: int, offset: int, data: memoryview) -> None:
+    def take(self, row: int, offset: int, data: Any) -> None:
         """A piece of transfer `row` is here: copy it, or fold it, or keep it until its turn to be folded."""
         if row not in self._expected:
             raise TransportError(f"rank {self._program.rank} got transfer {row}, which it does not expect (again)")
         own = self._buffer[offset // self._buffer.itemsize :][: len(data) // self._buffer.itemsize]
+        piece = self._memory.elements(data, own.dtype)
         if not self._program.receives[row].reduce:
-            own[:] = elements(data, own.dtype)
+            self._memory.copy(own, piece)
         elif self._awaits[row] == 1:  # every fold before it is done, only its own landing is missing
-            fold(self._op, own, elements(data, own.dtype))
+            self._memory.fold(self._op, own, piece)
         else:
-            self._early[row].append((own, elements(data, own.dtype).copy()))
+            self._early[row].append((own, self._memory.keep(piece)))
 
     def landed(self, row: int, at: float) -> None:
         """Transfer `row` has landed: finish it and whatever waited for it, or leave it until its turn to be folded."""
@@ -135,7 +139,7 @@ class Engine:
             self._awaits[row] -= 1
             if self._awaits[row] == 0:
                 for own, piece in self._early.pop(row, ()):
-                    fold(self._op, own, piece)
+                    self._memory.fold(self._op, own, piece)
                 self._release(row, at)
                 turns += [(after, at) for after in self._program.folds_after.get(row, ())]
                 self._unfinished -= 1

@@ -43,7 +43,9 @@ from optcc.runtime.wires import (
 from optcc.schedule import Route
 from optcc.schedule.columns import GRANULE
 
-CHUNK_HEADER = Struct(f"<IIIIqqq{HEADER_BYTES - 40}x")  # canary, epoch, operation, bytes, seq, row, offset in the buffer
+CHUNK_HEADER = Struct(f"<IIIIqqq{HEADER_BYTES - 40}x")
+"""Mark, epoch, operation, bytes, seq, row, offset in the buffer."""
+
 CHUNK_MARK = 0x0C0FFEE5
 """Marks a slot that holds a chunk."""
 
@@ -124,6 +126,8 @@ class FlowTransport:
     ) -> None:
         self._rank, self._layout, self._routes, self._wires = rank, layout, routes, wires
         self._send, self._clock, self._patience = send, clock, patience
+        # Where payloads land that are not in host memory with their headers.
+        self._elsewhere: Callable[[int, int, int], Any] | None = getattr(wires, "payload", None)
         self._outs = {
             f: _Out(f, spec.dst, spec.wires[0], Sender(spec.wires, spec.window))
             for f, spec in enumerate(layout.flows)
@@ -170,8 +174,6 @@ class FlowTransport:
         }
         self._does: dict[type, Callable[[Any, Any], object]] = {
             words.Write: self._write,
-            words.Deliver: self._deliver,
-            words.Return: lambda flow, c: wires.credit(c.wire, flow.number, c.folded),
             words.Publish: lambda flow, c: wires.publish(flow.number, c.epoch, c.landed, c.folded),
             words.Release: self._release,
             words.Fence: self._fence,
@@ -267,17 +269,21 @@ class FlowTransport:
         for command in commands:
             self._does[type(command)](flow, command)
 
+    # Every chunk pays for these three, and with a cold cache, since a payload has just gone through it. So they go
+    # straight to the one command that can come back.
+
     def _completed(self, run: Iterable[Completed]) -> None:
         """The last of each flow is enough: chunks land in order."""
         for (wire, flow), seq in {(wire, flow): seq for wire, flow, seq in run}.items():
             out = self._outs[flow]
-            self._do(out, out.sender.handle(words.Acked(wire, seq)))
+            release: Any
+            for release in out.sender.handle(words.Acked(wire, seq)):
+                self._release(out, release)
 
     def _credited(self, run: Iterable[Credited]) -> None:
         """The last of each flow is enough: credits are cumulative."""
         for (wire, flow), folded in {(wire, flow): folded for wire, flow, folded in run}.items():
-            out = self._outs[flow]
-            self._do(out, out.sender.handle(words.Credit(wire, folded)))
+            self._outs[flow].sender.handle(words.Credit(wire, folded))
 
     def _arrived(self, run: Iterable[Arrived]) -> None:
         for wire, number, seq, at in run:
@@ -285,9 +291,27 @@ class FlowTransport:
             canary, epoch, operation, nbytes, there, row, offset = CHUNK_HEADER.unpack_from(slot)
             if canary != CHUNK_MARK or there != seq:
                 raise TransportError(f"flow {number}: the slot of chunk {seq} holds {there} (canary {canary:#x})")
-            self._chunk = operation, row, offset, slot[HEADER_BYTES : HEADER_BYTES + nbytes], at
+            data = slot[HEADER_BYTES : HEADER_BYTES + nbytes]
+            if self._elsewhere:
+                data = self._elsewhere(number, seq, nbytes)
+            self._chunk = operation, row, offset, data, at
             flow = self._ins[number]
-            self._do(flow, flow.receiver.handle(words.Landed(wire, epoch, seq)))
+            deliver: Any
+            for deliver in flow.receiver.handle(words.Landed(wire, epoch, seq)):
+                self._deliver(flow, deliver)
+
+    def _deliver(self, flow: _In, command: words.Deliver) -> None:
+        """The chunk that has just arrived, to the engine."""
+        operation, row, offset, data, at = self._chunk
+        if operation != self._operation:
+            raise TransportError(f"flow {flow.number}: a chunk of operation {operation} in operation {self._operation}")
+        self._take(row, offset, data)
+        self._missing[row] -= len(data)
+        if self._missing[row] == 0:
+            self._landings.append(Landing(row, at))
+        back: Any
+        for back in flow.receiver.handle(words.Folded(command.seq)):
+            self._wires.credit(back.wire, flow.number, back.folded)
 
     def _lose(self, wire: int, cause: Cause, detail: str) -> None:
         """Every flow that may use the wire has to know."""
@@ -366,16 +390,6 @@ class FlowTransport:
         self._posted[wire] += nbytes
         header = CHUNK_HEADER.pack(CHUNK_MARK, epoch, operation, nbytes, seq, row, offset)
         self._wires.write(wire, out.number, seq, header, payload, self._clock() if again else ready)
-
-    def _deliver(self, flow: _In, command: words.Deliver) -> None:
-        operation, row, offset, data, at = self._chunk
-        if operation != self._operation:
-            raise TransportError(f"flow {flow.number}: a chunk of operation {operation} in operation {self._operation}")
-        self._take(row, offset, data)
-        self._missing[row] -= len(data)
-        if self._missing[row] == 0:
-            self._landings.append(Landing(row, at))
-        self._do(flow, flow.receiver.handle(words.Folded(command.seq)))
 
     def _release(self, out: _Out, command: words.Release) -> None:
         while out.base < command.seq:

@@ -70,7 +70,7 @@ class LocalWires(LocalFaults):
     ) -> None:
         self._wires, self._flows, self._watch, self._clock = wires, flows, watch, clock
         self._clocks = PortClocks(rates)
-        self._slots = Slots(rank, flows)
+        self._slots = self._slots_of(rank)
         self._far: dict[int, Slots] = {}  # other ranks' slots
         self._news: list[Happening] = []
         self._out: dict[int, _Out] = {}
@@ -146,8 +146,12 @@ class LocalWires(LocalFaults):
         if rank in self._far:
             os.close(fd)
         else:
-            self._far[rank] = Slots(rank, self._flows, fd)
+            self._far[rank] = self._slots_of(rank, fd)
         return self._far[rank]
+
+    def _slots_of(self, rank: int, fd: int | None = None) -> Slots:
+        """This rank's slots; those of another, which lends `fd`."""
+        return Slots(rank, self._flows, fd)
 
     def register(self, memory: memoryview) -> None:
         """Any memory will do."""
@@ -158,7 +162,7 @@ class LocalWires(LocalFaults):
         out = self._out.get(wire)
         if out is None:
             return  # its loss has been reported
-        out.unsent.append(_Unsent(flow, seq, header, payload, start, end))
+        out.unsent.append(Unsent(flow, seq, header, payload, start, end))
         self._flush(out)
 
     def free_at(self, wire: int, now: float) -> float:
@@ -247,9 +251,7 @@ class LocalWires(LocalFaults):
             while out.unsent:
                 flow, seq, header, payload, start, end = out.unsent[0]
                 out.sock.send(b"")  # an error if the far end has closed: its slots are no longer there for this wire
-                slot = out.far.slot(flow, seq)
-                slot[:HEADER_BYTES] = header
-                slot[HEADER_BYTES : HEADER_BYTES + len(payload)] = payload
+                out.far.put(flow, seq, header, payload)
                 out.sock.send(_NOTICE.pack(flow, len(payload), seq, start, end))
                 out.unsent.popleft()
         except BlockingIOError:
@@ -333,7 +335,7 @@ class LocalWires(LocalFaults):
             end.sock.close()
 
 
-class _Unsent(NamedTuple):
+class Unsent(NamedTuple):
     """A chunk not yet written, and its stamps."""
 
     flow: int
@@ -349,7 +351,7 @@ class _Out:
 
     def __init__(self, wire: int, sock: socket.socket, far: Slots) -> None:
         self.wire, self.sock, self.far = wire, sock, far
-        self.unsent: deque[_Unsent] = deque()
+        self.unsent: deque[Unsent] = deque()
         self.waits = False  # for the kernel to take more
         self.partial = b""  # of a record
 

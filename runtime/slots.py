@@ -60,6 +60,12 @@ class Slots:
         at = start + seq % window * size
         return self._bytes[at : at + size]
 
+    def put(self, flow: int, seq: int, header: bytes, payload: memoryview) -> None:
+        """Write a chunk into its slot."""
+        slot = self.slot(flow, seq)
+        slot[:HEADER_BYTES] = header
+        slot[HEADER_BYTES : HEADER_BYTES + len(payload)] = payload
+
     def close(self) -> None:
         """Let go of the memory; it is gone when the last process has, and the last who looks at a slot."""
         self._bytes.release()

@@ -293,7 +293,7 @@ def test_what_cannot_be_run_is_refused() -> None:
     with pytest.raises(InputError, match="unknown dtype"):
         run_schedules({"a": schedule}, dtype="complex64")
     with pytest.raises(InputError, match="unknown operation"):
-        run_schedules({"a": schedule}, op="avg")
+        run_schedules({"a": schedule}, op="mean")
     with pytest.raises(InputError, match="not a whole number of elements"):
         run_schedules({"a": nested(nbytes=4098)})
     with pytest.raises(InputError, match="do not fit into this machine's memory"):
