@@ -292,9 +292,14 @@ class Rig:
         for thread in threads:
             thread.start()
         deadline = time.monotonic() + BOUND_S
-        for rank, thread in enumerate(threads):
+        for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-            assert not thread.is_alive(), f"rank {rank} hangs: {engines[rank].waiting_for()}"
+        hung = [f"rank {rank} has {engines[rank].waiting_for()}" for rank, t in enumerate(threads) if t.is_alive()]
+        if hung:
+            verdict(0, TimeoutError("; ".join(hung)))
+            for thread in threads:
+                thread.join(BOUND_S)
+            raise AssertionError(f"hangs: {'; '.join(hung)}")
         if not any(ended):
             self._check(name, buffers)
         return ended
