@@ -123,6 +123,7 @@ def run(
     algorithms: tuple[str, ...] = ("optcc", "ring"),
     local_rate: Fraction = LOCAL_RATE,
     transport: str = "local",
+    device: str = "cpu",
     membership: Membership | None = None,
     interface: str | None = None,
     progress: Callable[[str, int, float], None] | None = None,
@@ -131,6 +132,7 @@ def run(
 
     transport : "local", emulated NICs over loopback, whose rates are divided by one factor so that the fastest rank
         sends `local_rate` bytes per second; "verbs", RDMA devices that are called as the cluster's NICs
+    device : "cpu", or "cuda" for buffers in GPU memory, rank r's on GPU ``r % number of GPUs``; local transport only
     membership, interface : rank 0's, where others start the other ranks; see `optcc.runtime.launch.Session`
 
     Raises RankFailedError when a rank dies, InputError when there are no such devices.
@@ -155,6 +157,7 @@ def run(
         repeat=repeat,
         paced=paced,
         transport=transport,
+        device=device,
         membership=membership,
         interface=interface,
         progress=progress,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from optcc import __version__
+from optcc.cli_export import export
 from optcc.cli_options import (
     algorithm_option,
     alpha_option,
@@ -59,6 +60,7 @@ def main() -> None:
 main.add_command(sweep)
 main.add_command(reproduce)
 main.add_command(run)
+main.add_command(export)
 
 
 @main.command()
@@ -243,6 +245,7 @@ def doctor(as_json: bool) -> None:
     """What of numpy, cupy, pyverbs, devices and rates is here, and what each missing part would give."""
     from optcc import doctor as examination
     from optcc import report
+    from optcc.runtime.gpu_paths import examine_gpus
 
-    findings = examination.examine()
+    findings = [*examination.examine(), *examine_gpus()]
     emit(as_json, {"parts": [finding.as_json() for finding in findings]}, lambda: report.print_doctor(findings))

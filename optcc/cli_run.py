@@ -43,6 +43,10 @@ strike_options = stack(
     help="Emulated NICs over loopback, or RDMA devices, which are called as the cluster's NICs.",
 )  # fmt: skip
 @click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
+    help="Where the buffers are: cuda is GPU memory, of GPU r mod the number of GPUs for rank r.",
+)  # fmt: skip
+@click.option(
     "--repeat", type=click.IntRange(1, 1000), default=5, show_default=True, help="Timed runs of each algorithm."
 )
 @click.option("--dtype", default="float32", show_default=True, help="Element type.")
@@ -64,6 +68,7 @@ def run(
     size: str | None,
     segments: int | None,
     transport: str,
+    device: str,
     repeat: int,
     dtype: str,
     op: str,
@@ -97,7 +102,7 @@ def run(
         from optcc.runtime.worker import serve_rank
 
         raise SystemExit(serve_rank(membership))
-    place = (transport, membership, interface)
+    place = (transport, device, membership, interface)
     rate = parse_rate(local_rate, where="--local-rate")
     made = _plan(source, servers, fail, nic_rate, ranks, size, segments)
     strikes = [parse_strike(kind, text, made) for kind, texts in faults.items() for text in texts]
@@ -118,6 +123,7 @@ def run(
             op=op,
             local_rate=rate,
             transport=transport,
+            device=device,
             membership=membership,
             interface=interface,
             progress=progress,
@@ -211,7 +217,7 @@ def _drill(
     dtype: str,
     op: str,
     rate: Fraction,
-    place: tuple[str, Membership | None, str | None],
+    place: tuple[str, str, Membership | None, str | None],
     as_json: bool,
 ) -> None:
     from optcc import report_drill
@@ -227,8 +233,9 @@ def _drill(
             op=op,
             local_rate=rate,
             transport=place[0],
-            membership=place[1],
-            interface=place[2],
+            device=place[1],
+            membership=place[2],
+            interface=place[3],
             progress=lambda name, done, seconds: progress(name, done - 1, seconds),
         )
     emit(as_json, report_drill.drill_json(outcome), lambda: report_drill.print_drill(outcome))

@@ -97,6 +97,7 @@ def drill(
     op: str = "sum",
     local_rate: Fraction = api.LOCAL_RATE,
     transport: str = "local",
+    device: str = "cpu",
     membership: Membership | None = None,
     interface: str | None = None,
     progress: Callable[[str, int, float], None] | None = None,
@@ -113,7 +114,9 @@ def drill(
     _check(scaled, strikes)
 
     def job(plan: Plan) -> Job:
-        return Job({"optcc": api.runnable(plan)}, dtype, op, paced=transport == "local", transport=transport)
+        return Job(
+            {"optcc": api.runnable(plan)}, dtype, op, paced=transport == "local", transport=transport, device=device
+        )
 
     def phase(name: str, of: Plan, session: Session, count: int, strikes: Sequence[Strike] = ()) -> list[Collective]:
         done = []

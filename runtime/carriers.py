@@ -10,8 +10,11 @@ from typing import Any
 from optcc.errors import InputError
 from optcc.rdma import NicAddress, rdma_ports
 from optcc.runtime.control import Control
+from optcc.runtime.cuda_memory import CudaMemory
+from optcc.runtime.cuda_wires import CudaWires
 from optcc.runtime.layout import Layout
 from optcc.runtime.local_wires import LocalWires
+from optcc.runtime.memory import Memory
 from optcc.runtime.pacing import Rates
 from optcc.schedule import Port
 
@@ -19,8 +22,12 @@ TRANSPORTS = ("local", "verbs")
 """Emulated NICs over loopback; RDMA devices."""
 
 
-def open_wires(transport: str, rank: int, layout: Layout, rates: Sequence[Rates], control: Control) -> Any:
-    """Connect to the other ranks, all at the same time. `rates` : by NIC, of emulated ones."""
+def open_wires(
+    transport: str, rank: int, layout: Layout, rates: Sequence[Rates], control: Control, memory: Memory
+) -> Any:
+    """Connect to the other ranks, all at the same time. `rates` : of emulated NICs; `memory` : of the buffers."""
+    if isinstance(memory, CudaMemory):
+        return CudaWires(memory, rank, layout.wires, layout.flows, rates, exchange=control.exchange, watch=control)
     if transport == "local":
         return LocalWires(rank, layout.wires, layout.flows, rates, exchange=control.exchange, watch=control)
     from optcc.runtime.verbs.wires import VerbsWires

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -59,6 +59,26 @@ class DeviceArray:
             "version": 3,
             "strides": None,
         }
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A DeviceArray as another process of this machine can open it; picklable."""
+
+    handle: bytes
+    offset: int
+    count: int
+    dtype: str
+    gpu: int
+
+    def as_json(self) -> list[Any]:
+        """As JSON values."""
+        return [self.handle.hex(), self.offset, self.count, self.dtype, self.gpu]
+
+    @classmethod
+    def from_json(cls, value: list[Any]) -> Self:
+        """The inverse of `as_json`."""
+        return cls(bytes.fromhex(value[0]), *value[1:])
 
 
 def span(array: Array | DeviceArray) -> tuple[int, int]:

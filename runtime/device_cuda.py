@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 
 from optcc.errors import InputError
 from optcc.runtime.device import Array, Op, dtype_of, name_of
-from optcc.runtime.device_array import DeviceArray
+from optcc.runtime.device_array import DeviceArray, Shared
 from optcc.runtime.interop import borrow, demand_apart, stream_pointer
 
 try:
@@ -40,22 +39,16 @@ Event = Any  # cupy.cuda.Event
 Stream = Any  # cupy.cuda.Stream
 
 
-@dataclass(frozen=True)
-class Shared:
-    """A DeviceArray as another process of this machine can open it; picklable."""
-
-    handle: bytes
-    offset: int
-    count: int
-    dtype: str
-    gpu: int
+def gpu_count() -> int:
+    """How many CUDA devices there are; 0 without a driver."""
+    return int(cupy.cuda.runtime.getDeviceCount()) if cupy.cuda.is_available() else 0
 
 
 class Gpu:
     """CUDA device `index`. `stream` is its fold stream, `arrivals` the one that copies in, `departures` out."""
 
     def __init__(self, index: int = 0) -> None:
-        count = cupy.cuda.runtime.getDeviceCount() if cupy.cuda.is_available() else 0
+        count = gpu_count()
         if not 0 <= index < count:
             raise InputError("no such GPU", where="device cuda", expected=f"a number below {count}", got=index)
         self.index = index
@@ -73,7 +66,24 @@ class Gpu:
         """Uninitialised elements in memory of their own, shape (count,); freed with the last array on it."""
         name_of(dtype)
         nbytes = max(1, -(-count * dtype.itemsize // BLOCK)) * BLOCK
-        memory = cupy.cuda.Memory(nbytes)  # cudaMalloc, past cupy's pool: dma-buf and IPC take whole allocations
+        try:
+            memory = cupy.cuda.Memory(nbytes)  # cudaMalloc, past cupy's pool: dma-buf and IPC take whole allocations
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            free, _ = cupy.cuda.runtime.memGetInfo()
+            raise InputError(
+                f"no memory on GPU {self.index} ({error})",
+                where="device cuda",
+                expected=f"{free >> 20} MiB or less, which are free",
+                got=f"{nbytes >> 20} MiB",
+            ) from error
+        return DeviceArray(memory.ptr, count, dtype, self.index, memory)
+
+    def scratch(self, count: int, dtype: np.dtype[Any]) -> DeviceArray:
+        """Uninitialised elements for work on the fold stream alone, shape (count,).
+
+        Freed with the last array on it: then it is used again, by work that the fold stream is given later.
+        """
+        memory = cupy.cuda.alloc(max(1, count * dtype.itemsize))
         return DeviceArray(memory.ptr, count, dtype, self.index, memory)
 
     def pinned(self, count: int, dtype: np.dtype[Any]) -> Array:

@@ -177,7 +177,7 @@ def examine_gpu_memory(root: FilePath = FilePath("/")) -> list[Finding]:
 
     gives = "GPU buffers that a NIC may reach by itself"
     try:
-        gpus = _gpu_count()
+        gpus = gpu_count()
     except RefusedError as why:
         return [Finding("GPU memory for NICs", False, str(why), gives, "a machine with an NVIDIA GPU and driver")]
     offers = [f"GPU {i}: dma-buf" for i in range(gpus) if attribute(i, _DMA_BUF_SUPPORTED)]
@@ -195,7 +195,8 @@ def attribute(gpu: int, number: int) -> int:
     return value.value
 
 
-def _gpu_count() -> int:
+def gpu_count() -> int:
+    """How many GPUs the driver has. Raises RefusedError where there is none."""
     count = ctypes.c_int(0)
     _call("cuDeviceGetCount", ctypes.byref(count))
     return count.value

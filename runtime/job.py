@@ -12,6 +12,7 @@ from optcc.errors import InputError
 from optcc.runtime.carriers import TRANSPORTS
 from optcc.runtime.device import dtype_of, reduction_of
 from optcc.runtime.layout import SLOT_BYTES
+from optcc.runtime.memory import device_of
 from optcc.schedule import Schedule
 
 BUFFERS_PER_RANK = 3
@@ -25,6 +26,7 @@ class Job:
     paced : emulate the rates of the schedules' ports; False: as fast as the machine goes
     transport : what carries the chunks, one of TRANSPORTS
     slot_bytes : the most that a chunk carries
+    device : where the buffers are, one of memory.DEVICES
     """
 
     schedules: Mapping[str, Schedule]
@@ -33,12 +35,20 @@ class Job:
     paced: bool
     transport: str = "local"
     slot_bytes: int = SLOT_BYTES
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         reduction_of(self.op)
         if self.transport not in TRANSPORTS:
             raise InputError(
                 "no such transport", where="--transport", expected=" or ".join(TRANSPORTS), got=self.transport
+            )
+        if device_of(self.device) != "cpu" and self.transport != "local":
+            raise InputError(
+                "no NIC is given GPU memory yet",
+                where=f"--device {self.device}",
+                expected="--transport local",
+                got=self.transport,
             )
         itemsize = dtype_of(self.dtype).itemsize
         if not self.schedules:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Self
 
@@ -15,6 +15,7 @@ from optcc.runtime.codec import typed
 from optcc.runtime.crew import Crew
 from optcc.runtime.job import Job, check_memory
 from optcc.runtime.layout import SLOT_BYTES, longest_transfer_s
+from optcc.runtime.memory import check_device
 from optcc.runtime.messages import Check, Go, Note, Prepare, Ran, Strike
 from optcc.runtime.probing import Evidence, evidence_of, rounds_of
 from optcc.runtime.rendezvous import Membership
@@ -26,6 +27,9 @@ LEAD_S = 0.03
 
 NOW = 0.0
 """A start that is past on every machine's clock: each rank starts when it is told to."""
+
+GPU_START_S = 60.0
+"""To import cupy, open a GPU and compile kernels, all ranks at once, on a machine that has read none of it before."""
 
 ARRAY_BYTES_PER_S = 50e6
 """Less than the slowest array operation does on a shared core: bounds how long a rank may be deaf as it computes."""
@@ -99,6 +103,7 @@ class Session:
             raise InputError("too short to tell", where="stall_s", expected=f"{2 * PING_S} s or more", got=stall_s)
         self._job, self._stall_s = job, stall_s
         check_memory(job)
+        check_device(job.device)
         for schedule in job.schedules.values():
             here = [port for port in schedule.ports if membership is None or port.rank == 0]
             check_devices(job.transport, here)
@@ -147,7 +152,7 @@ class Session:
         """Measure the NICs `ports` of all ranks; afterwards the ranks need a job again (`adopt`)."""
         found: list[Evidence] = []
         for probes in rounds_of(ports):
-            self.adopt(Job({"probe": probes.schedule}, "uint8", "max", self._job.paced, self._job.transport))
+            self.adopt(replace(self._job, schedules={"probe": probes.schedule}, dtype="uint8", op="max"))
             probed = self.run("probe", timed=True)
             landed = {row: at for rank in probed.ran for row, at in rank.landed.items()}
             found += evidence_of(probes, landed, probed.notes)
@@ -155,7 +160,8 @@ class Session:
 
     @property
     def _setup_s(self) -> float:
-        return self._stall_s + self._job.ranks**2 * self._job.nbytes / ARRAY_BYTES_PER_S
+        gpu_s = 0 if self._job.device == "cpu" else GPU_START_S
+        return self._stall_s + gpu_s + self._job.ranks**2 * self._job.nbytes / ARRAY_BYTES_PER_S
 
 
 def run_schedules(
@@ -167,6 +173,7 @@ def run_schedules(
     paced: bool = True,
     transport: str = "local",
     slot_bytes: int = SLOT_BYTES,
+    device: str = "cpu",
     membership: Membership | None = None,
     interface: str | None = None,
     stall_s: float = 10.0,
@@ -181,6 +188,7 @@ def run_schedules(
     dtype, op : names from `device.DTYPES` and `device.Op`
     paced : emulate the rates of the schedules' ports; False: as fast as the machine goes
     transport : "local" or "verbs"; slot_bytes : the most that a chunk carries
+    device : where the buffers are, "cpu" or "cuda": rank r's on GPU ``r % number of GPUs``
     membership, interface : see `Session`
     stall_s : so long may a rank be silent, or everything stand still, before the run is declared failed
     progress : called with (algorithm, repetition from 0, seconds) after each timed repetition
@@ -193,7 +201,7 @@ def run_schedules(
         raise InputError("nothing to time", where="--repeat", expected="1 or more", got=repeat)
     runs: dict[str, list[Collective]] = {name: [] for name in schedules}
     with Session(
-        Job(dict(schedules), dtype, op, paced, transport, slot_bytes), stall_s, membership, interface
+        Job(dict(schedules), dtype, op, paced, transport, slot_bytes, device), stall_s, membership, interface
     ) as session:
         if on_start:
             on_start(session.pids)

@@ -18,7 +18,7 @@ from optcc.runtime.wires import FlowSpec, Wire
 from optcc.schedule import Port, Schedule
 
 SLOT_BYTES = 1 << 20
-"""The most that a chunk carries. Larger chunks spread the runtime's cost per chunk, some 0.1 ms on both ends together,
+"""The most that a chunk carries. Larger chunks spread the cost of a chunk, some 0.04 ms on both ends together,
 over more bytes; smaller ones fold sooner and lose less with a NIC."""
 
 WINDOW_BYTES = 16 << 20

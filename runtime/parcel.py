@@ -35,6 +35,7 @@ def job_to_bytes(job: Job) -> bytes:
         "paced": job.paced,
         "transport": job.transport,
         "slot_bytes": job.slot_bytes,
+        "device": job.device,
         "schedules": [{"name": name, **_tables(job.schedules[name])} for name in names],
     }
     arrays[TABLES] = np.frombuffer(json.dumps(tables).encode(), np.uint8)
@@ -52,7 +53,8 @@ def job_from_bytes(data: bytes) -> Job:
                 table["name"]: _schedule(table, {column: archive[f"{at}/{column}"] for column in COLUMNS})
                 for at, table in enumerate(tables["schedules"])
             }
-        return Job(schedules, tables["dtype"], tables["op"], tables["paced"], tables["transport"], tables["slot_bytes"])
+        given = {name: tables[name] for name in ("dtype", "op", "paced", "transport", "slot_bytes", "device")}
+        return Job(schedules, **given)
     except (BadZipFile, EOFError, KeyError, TypeError, ValueError, OSError) as error:
         raise MessageError(f"not a job: {type(error).__name__}: {error}") from error
 

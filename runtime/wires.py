@@ -159,6 +159,9 @@ class Wires(Protocol):
         """The landing slot of a chunk of an incoming flow, HEADER_BYTES + slot_bytes, in this rank's memory."""
         ...
 
+    # Wires whose payloads land elsewhere than their headers, in a GPU's memory, also have `payload(flow, seq, nbytes)`,
+    # the landed bytes of a chunk, and take what is like that where `write` says memoryview.
+
     def free_at(self, wire: int, now: float) -> float:
         """The time from which the NIC that an outgoing wire leaves by can take another chunk: past, or `now`.
 

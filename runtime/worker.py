@@ -16,12 +16,13 @@ from optcc.errors import InputError, OptccError
 from optcc.runtime.carriers import open_wires
 from optcc.runtime.codec import typed
 from optcc.runtime.control import Control, HubLostError
-from optcc.runtime.device import Array, bytes_of, divide, dtype_of, empty, reduction_of
+from optcc.runtime.device import divide, dtype_of, reduction_of
 from optcc.runtime.engine import Engine
 from optcc.runtime.errors import PeerLostError, RankFailedError
 from optcc.runtime.flows import FlowTransport, Patience, nothing_runs
 from optcc.runtime.job import Job, digest_of
 from optcc.runtime.layout import layout_of
+from optcc.runtime.memory import Memory, memory_of
 from optcc.runtime.messages import (
     Broken,
     Check,
@@ -63,6 +64,7 @@ class Worker:
 
     def __init__(self, control: Control) -> None:
         self._rank, self._control = control.rank, control
+        self._memories: dict[str, Memory] = {}  # by name of device; kept, for what it costs to open a GPU
         self._wires: Any = None
         self._engine: Engine | None = None
         # What emulated NICs can do, and how they ail, whatever a later job thinks of them.
@@ -79,19 +81,29 @@ class Worker:
         self._programs = {
             name: program_of(schedule, self._rank, dtype.itemsize) for name, schedule in job.schedules.items()
         }
-        self._buffer = empty(count, dtype)
+        if job.device not in self._memories:
+            self._memories[job.device] = memory_of(job.device, self._rank)
+        memory = self._memory = self._memories[job.device]
+        memory.warm(dtype, self._op)
+        self._buffer = memory.empty(count, dtype)
         self._expected = reference(count, dtype, ranks=job.ranks, op=self._op)
-        self._finish(self._expected)
+        if self._reduction.mean:
+            divide(self._expected, job.ranks)
         layout = self._layout = layout_of(job.schedules, job.slot_bytes)
         rates = [self._hardware.setdefault(nic.name, self._rates(nic)) for nic in layout.nics]
-        self._wires = open_wires(job.transport, self._rank, layout, rates, self._control)
+        self._wires = open_wires(job.transport, self._rank, layout, rates, self._control, memory)
         self._healing: list[tuple[float, int]] = []
         self._ail()
         patience = Patience(progress=max(Patience.progress, 4 * layout.slowest_chunk_s if job.paced else 0))
         routes = {name: schedule.routes for name, schedule in job.schedules.items()}
         self._clock = getattr(self._wires, "clock", time.monotonic)
-        self._flows = FlowTransport(self._rank, layout, routes, self._wires, self._control.send, self._clock, patience)
+        self._flows = FlowTransport(self._rank, layout, routes, self._wires, self._tell, self._clock, patience)
         self._control.on_letter = self._flows.letter
+
+    def _tell(self, rank: int, letter: Any) -> None:
+        """A letter to another rank. It may say what has been folded, which must be done then, not just begun."""
+        self._memory.wait()
+        self._control.send(rank, letter)
 
     def _rates(self, nic: Port) -> Rates:
         return Rates(nic.out_rate, nic.in_rate) if self._job.paced else Rates(math.inf, math.inf)
@@ -140,10 +152,12 @@ class Worker:
         program, self._timed = self._programs[order.algorithm], order.timed
         self._strikes = order.strikes
         self._flows.begin(order.algorithm, program.receives)
-        engine = self._engine = Engine(program, self._buffer, self._op, self._flows, self._clock)
+        engine = self._engine = Engine(program, self._buffer, self._op, self._flows, self._clock, self._memory)
         self._control.state = lambda: Pong(engine.progress, engine.waiting_for())
-        fill(self._buffer, rank=self._rank, ranks=self._job.ranks, op=self._op)
-        self._wires.register(bytes_of(self._buffer))
+        values = self._memory.staging(self._buffer)
+        fill(values, rank=self._rank, ranks=self._job.ranks, op=self._op)
+        self._memory.load(self._buffer, values)
+        self._wires.register(self._memory.bytes_of(self._buffer))
         self._saboteur = Saboteur(
             self._rank, self._layout, order.strikes, self._wires, self._flows.journal, time.monotonic, self._healing
         )
@@ -155,21 +169,18 @@ class Worker:
             self._engine.serve(at)
         start, cpu = time.monotonic(), time.process_time()
         self._engine.run(self._saboteur)
-        self._finish(self._buffer)
+        if self._reduction.mean:  # one rounding, the same on every rank
+            self._memory.divide(self._buffer, self._job.ranks)
+        self._memory.wait()
         end, cpu = time.monotonic(), time.process_time() - cpu
         sent = {self._layout.nics[nic].name: nbytes for nic, nbytes in self._flows.sent().items()}
         notes, self._flows.journal[:] = list(self._flows.journal), []
         self._remember(notes)
         return Ran(start, end, cpu, sent, notes, self._engine.landings() if self._timed else {})
 
-    def _finish(self, totals: Array) -> None:
-        """Totals become averages, if that is what was asked for: one rounding, the same on every rank."""
-        if self._reduction.mean:
-            divide(totals, self._job.ranks)
-
     def check(self) -> bool:
         """Whether this rank holds the exact result."""
-        return is_exact(self._buffer, self._expected)
+        return is_exact(self._memory.unload(self._buffer), self._expected)
 
 
 def _load(enlisted: Enlist, parcel: bytes) -> Job:

@@ -64,6 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(secrets.randbelow(2**32))
     config.addinivalue_line("markers", "gpu: needs a CUDA device and cupy")
     config.addinivalue_line("markers", "rdma: needs an RDMA device and pyverbs")
+    config.addinivalue_line("markers", "whole: takes long; `make test-verbs` leaves it out without WHOLE=1")
     config.addinivalue_line("markers", "ns3: needs the ns3 wheel and g++, which `make ns3` and the system install")
     config.addinivalue_line("markers", "coq: needs coqc, which `make proofs` installs")
 

@@ -22,7 +22,8 @@ from optcc.runtime.replay import run_steps, steps_of
 from tests.broken_schedules import nested
 
 if TYPE_CHECKING:
-    from optcc.runtime.device_cuda import Gpu, Shared
+    from optcc.runtime.device_array import Shared
+    from optcc.runtime.device_cuda import Gpu
 
 ROOT = Path(__file__).resolve().parent.parent
 LONG = 1 << 26

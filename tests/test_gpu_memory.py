@@ -147,7 +147,7 @@ def test_without_a_driver_the_doctor_says_so(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_what_the_driver_offers(monkeypatch: pytest.MonkeyPatch, tmp_path: FilePath) -> None:
-    monkeypatch.setattr(gpu_memory, "_gpu_count", lambda: 2)
+    monkeypatch.setattr(gpu_memory, "gpu_count", lambda: 2)
     monkeypatch.setattr(gpu_memory, "attribute", lambda gpu, number: int(number != 124 or gpu == 1))
     (finding,) = examine_gpu_memory(tmp_path)
     assert (finding.present, finding.seen) == (True, "GPU 1: dma-buf")

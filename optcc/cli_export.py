@@ -1,0 +1,65 @@
+"""`optcc export`: a plan in the format of another executor, simulator or viewer, proved on the file as written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from optcc.cli_options import algorithm_option, emit, json_option
+
+if TYPE_CHECKING:
+    from optcc.export.formats import Exported
+
+
+@click.command()
+@click.argument("plan_file", metavar="PLAN", type=click.Path(path_type=Path))
+@click.option(
+    "--format", "format_name", required=True, type=click.Choice(["mscclpp", "msccl", "chakra", "perfetto"]),
+    help="An MSCCL++ execution plan (JSON), an MSCCL algorithm (XML), Chakra traces for ASTRA-sim, a Chrome trace.",
+)  # fmt: skip
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False),
+    help="Where to write; Chakra appends .RANK.et.",
+)  # fmt: skip
+@click.option("--segments", type=int, metavar="K", help="Pipeline depth (default: the plan's).")
+@click.option(
+    "--chunks", type=int, metavar="N", help="Equal chunks of the buffer (default: the fewest that lose little)."
+)
+@algorithm_option
+@json_option
+def export(
+    plan_file: Path,
+    format_name: str,
+    output: Path,
+    segments: int | None,
+    chunks: int | None,
+    algorithm: str,
+    as_json: bool,
+) -> None:
+    """Write PLAN in another format, read it back, and run it by the rules of its target.
+
+    MSCCL++ and MSCCL move equal chunks, so unequal shares are rounded; what that costs over the bound is printed. A
+    plan that does not fit a limit of the format is refused: fewer --segments make it smaller.
+    """
+    from optcc.export.formats import write
+    from optcc.plan_files import load_plan
+
+    done = write(load_plan(plan_file).baseline(algorithm), format_name, output, segments=segments, chunks=chunks)
+    emit(as_json, done.as_json(), lambda: _show(done))
+
+
+def _show(done: Exported) -> None:
+    files = str(done.files[0]) if len(done.files) == 1 else f"{done.files[0]} to {done.files[-1].name}"
+    click.echo(f"wrote     {files}")
+    click.echo(f"proved    {done.operations} operations, read back and run by the rules of {done.format}")
+    if done.rounded is not None:
+        depth = done.rounded.plan.recipe.segments
+        click.echo(f"rounded   to {done.rounded.chunks} equal chunks, {depth} segment{'s' * (depth != 1)} deep")
+        click.echo(
+            f"over the bound  {float(done.rounded.ratio):.4f} with perfect overlap, "
+            f"{done.rounded.simulated_ratio:.4f} simulated (both without latency)"
+        )
+    for note in done.notes:
+        click.echo(f"note      {note}")

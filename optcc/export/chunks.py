@@ -1,0 +1,178 @@
+"""A plan in whole numbers of equal chunks: what executors that know no bytes can run.
+
+Unequal shares become counts of chunks. The schedule is lowered once more as if the buffer had one granule per chunk, so
+that the family itself rounds its cuts; the number of chunks is then the smallest one whose simulated time is nearly the
+best, among those that the format and the buffer's size allow. (Time with perfect overlap alone would take one chunk, in
+which nothing overlaps.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from optcc.errors import InputError
+from optcc.plans import Plan
+from optcc.schedule.columns import GRANULE, Schedule
+from optcc.schedule.recipe import Recipe
+from optcc.schedule.routes import fluid_seconds
+from optcc.simulator import simulate
+
+MAX_CHUNKS = 4096
+"""More are not tried: a chunk of 1 GiB is then 256 KiB, and the loss by rounding is below 1 % in all cases tried."""
+TRIED = 12
+"""Of many possible numbers so many are tried, spread over the whole range."""
+CLOSE = 1.002
+"""A smaller number of chunks is taken when its time is no more than this over the best."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """`count` chunks from `start` on go from rank `src` to rank `dst`, which adds them (`reduce`) or takes them as they
+    are. `group`: moves of different groups touch different chunks."""
+
+    src: int
+    dst: int
+    start: int
+    count: int
+    reduce: bool
+    group: int
+
+
+@dataclass(frozen=True)
+class Chunked:
+    """A plan rounded to chunks.
+
+    plan : with the depth that was asked for; chunks : how many equal ones the buffer is cut into
+    moves : in an order in which they can run; groups : how many groups of chunks do not touch each other
+    fluid_s : seconds with perfect overlap and no latency, after rounding
+    """
+
+    plan: Plan
+    chunks: int
+    moves: tuple[Move, ...]
+    groups: int
+    fluid_s: Fraction
+    schedule: Schedule
+
+    @property
+    def ratio(self) -> Fraction:
+        """Time over the bound with perfect overlap: what rounding costs, and what the family itself lacks."""
+        return self.fluid_s / self.plan.bound.seconds if self.plan.bound.seconds else Fraction(1)
+
+    @cached_property
+    def simulated_ratio(self) -> float:
+        """Simulated time over the bound, without latency: also what filling and draining the pipeline costs."""
+        if not self.moves or not self.plan.bound.seconds:
+            return 1.0
+        scale = Fraction(self.plan.bound.nbytes, self.schedule.nbytes)
+        whole = self.schedule.replace(
+            nbytes=self.plan.bound.nbytes,
+            offset=(self.schedule.offset * scale.numerator // scale.denominator).astype(np.int64),
+            length=(self.schedule.length * scale.numerator // scale.denominator).astype(np.int64),
+        )
+        return simulate(whole).time_s / float(self.plan.bound.seconds)
+
+
+def chunked(
+    plan: Plan, *, segments: int | None = None, chunks: int | None = None, unit: int = 1, longest: int | None = None
+) -> Chunked:
+    """Round `plan` to equal chunks.
+
+    segments : another depth than the plan's; chunks : how many; None: chosen
+    unit : bytes that a chunk must be a multiple of; longest : most chunks that one move may carry
+    Raises InputError where the buffer cannot be cut so.
+    """
+    plan = deeper(plan, segments)
+    units, rest = divmod(plan.bound.nbytes, unit)
+    if rest or not units:
+        expected = f"a multiple of {unit} bytes"
+        raise InputError(
+            "cannot be cut", where="plan size", expected=expected, got=plan.bound.nbytes, hint="Use --size."
+        )
+    if chunks is not None:
+        if not 1 <= chunks <= 65536 or units % chunks:
+            near = [n for n in _divisors(units, 65536) if n <= chunks]
+            hint = f"--chunks {near[-1]} would do." if near else None
+            expected = f"a divisor of {plan.bound.nbytes} bytes over {unit}, at most 65536"
+            raise InputError("chunks do not fit the buffer", where="--chunks", expected=expected, got=chunks, hint=hint)
+        made = _round(plan, chunks)
+        _check_longest(made, longest)
+        return made
+    offered = _divisors(units, MAX_CHUNKS)
+    step = max(1, -(-len(offered) // TRIED))
+    tried = [_round(plan, n) for n in offered[::-1][::step]]
+    fit = [c for c in tried if longest is None or _longest(c) <= longest]
+    if not fit:
+        _check_longest(tried[-1], longest)
+    best = min(c.simulated_ratio for c in fit)
+    return min((c for c in fit if c.simulated_ratio <= CLOSE * best), key=lambda c: c.chunks)
+
+
+def deeper(plan: Plan, segments: int | None) -> Plan:
+    """The plan with another number of segments; None: as it is. Raises InputError for one out of range."""
+    if segments is None:
+        return plan
+    other: dict[str, Any] = {"segments": segments}
+    if getattr(plan.recipe, "segment_sizes", None) is not None:
+        other["segment_sizes"] = None
+    recipe: Recipe = replace(plan.recipe, **other)  # type: ignore[type-var]
+    recipe.check(plan.cluster)
+    return replace(plan, recipe=recipe)
+
+
+def _divisors(units: int, most: int) -> list[int]:
+    return [n for n in range(1, min(units, most) + 1) if units % n == 0]
+
+
+def _longest(made: Chunked) -> int:
+    return max((move.count for move in made.moves), default=0)
+
+
+def _check_longest(made: Chunked, longest: int | None) -> None:
+    if longest is not None and _longest(made) > longest:
+        raise InputError(
+            "over a limit of the format",
+            where="chunks in one transfer",
+            expected=f"at most {longest}",
+            got=_longest(made),
+            hint="Fewer with --chunks, or shorter transfers with more --segments.",
+        )
+
+
+def _round(plan: Plan, chunks: int) -> Chunked:
+    small = plan.recipe.lower(plan.cluster, chunks * GRANULE)
+    start, count = (small.offset // GRANULE).tolist(), (small.length // GRANULE).tolist()
+    if ((small.offset % GRANULE) | (small.length % GRANULE)).any():
+        raise InputError("cuts between chunks", where="plan", expected="a family that cuts at whole granules")
+    group = _groups(start, count)
+    columns = zip(small.src.tolist(), small.dst.tolist(), start, count, small.reduce.tolist(), group, strict=True)
+    scale = Fraction(plan.bound.nbytes, chunks * GRANULE)
+    return Chunked(
+        plan=plan,
+        chunks=chunks,
+        moves=tuple(Move(*column) for column in columns),
+        groups=max(group, default=-1) + 1,
+        fluid_s=fluid_seconds(small, plan.cluster) * scale,
+        schedule=small,
+    )
+
+
+def _groups(start: list[int], count: list[int]) -> list[int]:
+    """Number of the stretch of chunks that each move lies in; stretches are what is left when overlaps are joined.
+
+    They are numbered by their first move, so that neighbours in number run at the same time.
+    """
+    stretch, end = [0] * len(start), -1
+    last = -1
+    for i in sorted(range(len(start)), key=lambda i: start[i]):
+        if start[i] >= end:
+            last += 1
+        end = max(end, start[i] + count[i])
+        stretch[i] = last
+    number: dict[int, int] = {}
+    return [number.setdefault(s, len(number)) for s in stretch]

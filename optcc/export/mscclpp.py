@@ -1,0 +1,176 @@
+"""A plan as an MSCCL++ execution plan: memory channels inside a server, port channels between servers.
+
+A threadblock looks after some groups of chunks from end to end and runs its operations in the order of the plan's
+transfers, the same order on every rank; so the earliest unfinished operation can always go on, and nothing deadlocks.
+What is to be added is put into scratch of its own and added by the receiver, what is finished is put where it belongs.
+Waits and puts on port channels are made by the first threads of a block, additions and copies by all of them: a nop,
+which is a barrier of the block, stands wherever one follows from the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from optcc.errors import InputError
+from optcc.export.chunks import Chunked, chunked
+from optcc.export.limits import refuse_above, shallower
+from optcc.export.mscclpp_file import (
+    ALIGNMENT,
+    MAX_BYTES,
+    MAX_OP_CHANNELS,
+    MAX_OPS,
+    MAX_THREADBLOCKS,
+    Gpu,
+    Op,
+    Program,
+    Remote,
+    Span,
+    Threadblock,
+    check_limits,
+)
+from optcc.plans import Plan
+
+LEAST_BLOCKS = 8
+"""Threadblocks to begin with: fewer would leave groups waiting behind each other that could run at the same time."""
+
+
+def export(plan: Plan, *, segments: int | None = None, chunks: int | None = None) -> tuple[Program, Chunked]:
+    """The program for `plan`, and the plan as rounded. Raises InputError over a limit, naming what would help."""
+    rounded = chunked(plan, segments=segments, chunks=chunks, unit=ALIGNMENT)
+    if not rounded.moves:
+        raise InputError("nothing to export", where="plan", expected="two ranks or more", got="no transfer")
+    depth = rounded.plan.recipe.segments
+    alone = _build(rounded, rounded.groups)
+    busiest = max(len(b.ops) for gpu in alone.gpus for b in gpu.threadblocks)
+    refuse_above(MAX_OPS, busiest, "operations in a threadblock for one group of chunks", hint="Another --family.")
+    most = max(sum(len(b.ops) for b in gpu.threadblocks) for gpu in alone.gpus)
+    refuse_above(
+        MAX_THREADBLOCKS, -(-most // MAX_OPS), "threadblocks of a rank",
+        hint=shallower(depth, MAX_THREADBLOCKS * MAX_OPS, most),
+    )  # fmt: skip
+    blocks = min(rounded.groups, max(LEAST_BLOCKS, -(-most // MAX_OPS)))
+    while True:
+        program = _build(rounded, blocks)
+        try:
+            check_limits(program, lambda limit, got: shallower(depth, limit, got))
+            break
+        except InputError:
+            if blocks >= min(rounded.groups, MAX_THREADBLOCKS):
+                raise
+            blocks = min(rounded.groups, MAX_THREADBLOCKS, blocks + max(1, blocks // 8))
+    refuse_above(
+        program.max_bytes, plan.bound.nbytes, "bytes per rank",
+        hint="Offsets have 32 bits: plan a smaller --size and run it several times.",
+    )  # fmt: skip
+    return program, rounded
+
+
+@dataclass
+class _Block:
+    """A threadblock in the making. `behind`: whether waits or data operations since the last nop are unknown to the
+    threads that need them."""
+
+    rank: int
+    ops: list[Op] = field(default_factory=list)
+    peers: dict[str, list[int]] = field(default_factory=dict)  # by type, in order of first use
+    remotes: dict[str, list[Remote]] = field(default_factory=dict)
+    unflushed: dict[int, Span] = field(default_factory=dict)  # channel -> what was put last
+    waited: bool = False
+    worked: bool = False
+
+    def channel(self, kind: str, peer: int) -> int:
+        peers = self.peers.setdefault(kind, [])
+        if peer not in peers:
+            peers.append(peer)
+        return peers.index(peer)
+
+    def remote(self, kind: str, peer: int, buffer: str) -> int:
+        remotes, wanted = self.remotes.setdefault(kind, []), Remote(peer, buffer, (kind,))
+        if wanted not in remotes:
+            remotes.append(wanted)
+        return remotes.index(wanted)
+
+    def nop(self) -> None:
+        self.ops.append(Op("nop"))
+        self.waited = self.worked = False
+
+    def put(self, kind: str, peer: int, src: Span, buffer: str, start: int) -> None:
+        channel = self.channel(kind, peer)
+        dst = Span(start, src.count, remote=self.remote(kind, peer, buffer))
+        if kind == "port":  # by the thread that waits
+            if self.worked:
+                self.nop()
+            self.ops.append(Op("pws", kind, (channel,), (src,), (dst,)))
+            self.unflushed[channel] = dst
+            return
+        if self.waited or self.worked:
+            self.nop()
+        # There is no put with signal on memory channels: it would put and never signal.
+        self.ops.append(Op("put", kind, (channel,), (src,), (dst,)))
+        self.nop()
+        self.ops.append(Op("signal", kind, (channel,)))
+
+    def wait(self, kind: str, peer: int) -> None:
+        self.ops.append(Op("wait", kind, (self.channel(kind, peer),)))
+        self.waited = True
+
+    def add(self, start: int, count: int, scratch: int) -> None:
+        if self.waited or self.worked:
+            self.nop()
+        here = Span(start, count, local="i")
+        self.ops.append(Op("re", None, (), (here, Span(scratch, count, local="s")), (here,)))
+        self.worked = True
+
+    def finish(self) -> None:
+        """Wait until the NICs have read what was put, since the caller may change the buffer next.
+
+        A flush names what was put last as its destinations: the kernel counts them to know how many channels to flush.
+        """
+        flushed = list(self.unflushed.items())
+        for i in range(0, len(flushed), MAX_OP_CHANNELS):
+            part = flushed[i : i + MAX_OP_CHANNELS]
+            self.ops.append(Op("flush", "port", tuple(c for c, _ in part), (), tuple(span for _, span in part)))
+
+
+def _build(rounded: Chunked, blocks: int) -> Program:
+    cluster = rounded.plan.cluster
+    server = [rank.server for rank in cluster.ranks]
+    made = [[_Block(rank) for _ in range(blocks)] for rank in range(len(server))]
+    scratch = [0] * len(server)
+    for move in rounded.moves:
+        kind = "memory" if server[move.src] == server[move.dst] else "port"
+        source, target = made[move.src][move.group % blocks], made[move.dst][move.group % blocks]
+        src = Span(move.start, move.count, local="i")
+        source.put(kind, move.dst, src, *(("s", scratch[move.dst]) if move.reduce else ("i", move.start)))
+        target.wait(kind, move.src)
+        if move.reduce:
+            target.add(move.start, move.count, scratch[move.dst])
+            scratch[move.dst] += move.count
+    for mine in made:
+        for block in mine:
+            block.finish()
+    gpus = tuple(_gpu(rounded.chunks, scratch[rank], mine) for rank, mine in enumerate(made))
+    per_chunk = MAX_BYTES // max(rounded.chunks, *scratch) // ALIGNMENT * ALIGNMENT
+    return Program(f"optcc-{rounded.plan.plan_id}", gpus, per_chunk * rounded.chunks)
+
+
+def _gpu(chunks: int, scratch: int, made: list[_Block]) -> Gpu:
+    """A GPU's lists are those of its threadblocks one after the other: the k-th channel to a peer then pairs with the
+    peer's k-th channel back, since both have one in the same threadblocks."""
+    channels: dict[str, list[int]] = {}
+    remotes: list[Remote] = []
+    out = []
+    for block in made:
+        if not block.ops:
+            continue
+        ids: dict[str, tuple[int, ...]] = {}
+        for kind, peers in sorted(block.peers.items()):
+            known = channels.setdefault(kind, [])
+            ids[kind] = tuple(range(len(known), len(known) + len(peers)))
+            known += peers
+        buffers: dict[str, tuple[int, ...]] = {}
+        for kind, wanted in sorted(block.remotes.items()):
+            remotes += [remote for remote in wanted if remote not in remotes]
+            buffers[kind] = tuple(remotes.index(remote) for remote in wanted)
+        out.append(Threadblock(tuple(block.ops), ids, buffers))
+    return Gpu(chunks, scratch, tuple(out), {kind: tuple(p) for kind, p in sorted(channels.items())}, tuple(remotes))
