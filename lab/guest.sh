@@ -6,7 +6,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/common.sh"
 
 packages=(dash busybox-static iproute2 kmod python3 python3-numpy python3-pytest python3-pytest-timeout python3-pyverbs
-  ibverbs-providers ibverbs-utils perftest)
+  python3-hypothesis ibverbs-providers ibverbs-utils perftest)
 # What the dependencies would bring besides: administration, compilers, documentation.
 skip='^(perl|libperl|debconf|dpkg|tar|passwd|adduser|login|base-|libdb5|media-types|mailcap|mime|sensible|gcc-12-base'
 skip+='|libpam|libaudit|libsem|libsepol|python3-pkg|install-info|debianutils|libdebconf|coreutils|rdma-core|udev|libsystemd'

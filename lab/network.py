@@ -23,7 +23,7 @@ _RXE = Path("/sys/class/infiniband")
 _HOSTS = Path("/run/optcc-addresses")  # of NICs whose address has changed
 
 Packets = Literal["all", "data", "acks"]
-Direction = Literal["out", "in"]
+Direction = Literal["out", "in", "both"]
 
 _OPCODES = {  # first byte of the transport header, value and mask: InfiniBand specification, volume 1, table 35 (RC)
     "all": ("0x00 0x00",),
@@ -58,7 +58,7 @@ def up(count: int) -> None:
             ipv6 = Path(f"/proc/sys/net/ipv6/conf/{interface}/disable_ipv6")
             if ipv6.exists():  # not in the lab's own kernel, but in the distribution's
                 ipv6.write_text("1")
-    _batch("tc", [f"qdisc add dev {interface} clsact" for i in every for interface in (f"nic{i}", f"sw{i}")])
+    _batch("tc", [f"qdisc add dev sw{i} clsact" for i in every])
     _batch("bridge", [f"fdb add {_mac(i)} dev sw{i} master static" for i in every])
     _ip("rule del pref 0", "rule add pref 2000 lookup local")
     _ip(*(line for i in every for line in (f"addr add {_address(i)}/16 dev nic{i}", f"link set nic{i} up", _rule(i))))
@@ -89,35 +89,45 @@ def restore(nic: int) -> None:
     raise TimeoutError(f"rxe{nic} does not come back")
 
 
+def whole(which: Iterable[int] | None = None) -> None:
+    """Mend everything: links and cables up, no losses, rates unlimited."""
+    those = range(nics()) if which is None else list(which)
+    lines = [f"filter del dev sw{i} {hook}" for i in those for hook in ("ingress", "egress")]
+    lines += [f"qdisc del dev {kind}{i} root" for i in those for kind in ("nic", "sw")]
+    # -force: most have none of these, and that is fine.
+    subprocess.run(
+        ["tc", "-force", "-b", "-"], input="\n".join(lines) + "\n", text=True, capture_output=True, check=False
+    )
+    for i in those:
+        if any(Path(f"/sys/class/net/{kind}{i}/operstate").read_text().strip() != "up" for kind in ("nic", "sw")):
+            restore(i)
+
+
 def rate(nic: int, bits_per_s: float) -> None:
     """Let a NIC send and receive at this rate; 0: as fast as the machine is. May be changed while packets fly."""
-    for interface in (f"nic{nic}", f"sw{nic}"):
-        if not bits_per_s:
+    both = (f"nic{nic}", f"sw{nic}")
+    if not bits_per_s:
+        for interface in both:
             subprocess.run(["tc", "qdisc", "del", "dev", interface, "root"], capture_output=True, check=False)
-            continue
-        # Two packets: the timers of virtual time are exact, so a larger bucket would only be a burst above the rate.
-        _run(
-            *("tc", "qdisc", "replace", "dev", interface, "root", "tbf"),
-            *("rate", f"{bits_per_s:.0f}bit", "burst", f"{BURST_BYTES}", "limit", "32mb"),
-        )
+        return
+    # Two packets: the timers of virtual time are exact, so a larger bucket would only be a burst above the rate.
+    shape = f"tbf rate {bits_per_s:.0f}bit burst {BURST_BYTES} limit 32mb"
+    _batch("tc", [f"qdisc replace dev {interface} root {shape}" for interface in both])
 
 
 def lose(nic: int, direction: Direction = "out", packets: Packets = "all", one_in: int = 1) -> None:
     """Lose, silently, packets that leave a NIC or arrive at it: `one_in` of so many, at random."""
-    interface = f"nic{nic}" if direction == "out" else f"sw{nic}"
-    action = ["drop"] if one_in == 1 else ["pass", "random", "netrand", "drop", str(one_in)]
-    for opcode in _OPCODES[packets]:
-        # The transport header follows 20 bytes of IPv4 and 8 of UDP, port 4791.
-        _run(
-            *("tc", "filter", "add", "dev", interface, "egress", "protocol", "ip", "u32"),
-            *("match", "ip", "dport", "4791", "0xffff", "match", "u8", *opcode.split(), "at", "28", "action", *action),
-        )
+    # At the switch: soft-RoCE would notice that its own NIC drops a packet, and try again at once, for ever.
+    hooks = {"out": ("ingress",), "in": ("egress",), "both": ("ingress", "egress")}[direction]
+    action = "drop" if one_in == 1 else f"pass random netrand drop {one_in}"
+    # The transport header follows 20 bytes of IPv4 and 8 of UDP, port 4791.
+    those = [f"protocol ip u32 match ip dport 4791 0xffff match u8 {opcode} at 28" for opcode in _OPCODES[packets]]
+    _batch("tc", [f"filter add dev sw{nic} {hook} {that} action {action}" for hook in hooks for that in those])
 
 
 def heal(nic: int) -> None:
     """Lose no more."""
-    for interface in (f"nic{nic}", f"sw{nic}"):
-        _run("tc", "filter", "del", "dev", interface, "egress")
+    _batch("tc", [f"filter del dev sw{nic} {hook}" for hook in ("ingress", "egress")])
 
 
 def readdress(nic: int) -> str:
@@ -178,7 +188,7 @@ def main() -> None:
     shape.add_argument("nic", type=int, nargs="*")
     loss = what.add_parser("lose", help="lose packets")
     loss.add_argument("nic", type=int)
-    loss.add_argument("--direction", choices=["out", "in"], default="out")
+    loss.add_argument("--direction", choices=["out", "in", "both"], default="out")
     loss.add_argument("--packets", choices=list(_OPCODES), default="all")
     loss.add_argument("--one-in", type=int, default=1)
     given = parser.parse_args()

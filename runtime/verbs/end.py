@@ -218,6 +218,15 @@ class End:
         self.work.clear()
         self.receives = 0
 
+    def forget(self) -> None:
+        """Reset the queue pair: what was posted never comes back, what arrives is not answered, nobody is told."""
+        self.state = State.LOST
+        self.qp.modify(QPAttr(qp_state=enums.IBV_QPS_RESET), enums.IBV_QP_STATE)
+        self.work.clear()
+        self._waiting.clear()
+        self._owed.clear()
+        self.under_way = self.receives = 0
+
     def done(self, serial: int) -> list[Work]:
         """All work up to `serial`, taken off the list."""
         taken = []

@@ -65,7 +65,7 @@ class Waiter:
         if until == float("inf"):
             self._given.at_s = self._given.at_ns = 0  # disarmed
         else:
-            nanoseconds = max(1, int(until * 1e9))  # 0 would disarm
+            nanoseconds = max(1, int(until * 1e9) + 1)  # not too early; and 0 would disarm
             self._given.at_s, self._given.at_ns = divmod(nanoseconds, 1_000_000_000)
         if self._libc.timerfd_settime(self._timer, _ABSOLUTE, self._pointer, None):
             raise OSError(ctypes.get_errno(), "timerfd_settime")

@@ -16,6 +16,7 @@ from optcc.runtime.pacing import Rates
 from optcc.runtime.transport import Watch
 from optcc.runtime.verbs.binding import PyverbsError, enums, error_number, status_name
 from optcc.runtime.verbs.end import RECEIVE, Chunk, End, State
+from optcc.runtime.verbs.faults import VerbsFaults
 from optcc.runtime.verbs.immediate import Immediates
 from optcc.runtime.verbs.layout import address_of, lay_out, slot_stride
 from optcc.runtime.verbs.meeting import Ends, Exchange, connect_ends, open_ends
@@ -58,11 +59,11 @@ _LOOK_EVERY = 16
 """So many polls may find completions before descriptors are looked at: the watch, and events of NICs."""
 
 PAYLOAD = 4096 / 4154
-"""Part of a RoCE v2 packet on the wire that is payload, at a path MTU of 4096: 58 bytes of Ethernet, IPv4, UDP, transport
-header and checksum go with each. With a smaller one NICs are given work a little too soon, to no harm."""
+"""Part of a RoCE v2 packet on the wire that is payload, at a path MTU of 4096: 58 bytes of Ethernet, IPv4, UDP,
+transport header and checksum go with each. With a smaller one NICs are given work a little too soon, to no harm."""
 
 
-class VerbsWires:
+class VerbsWires(VerbsFaults):
     """One rank's ends of all wires, as `wires.Wires` says.
 
     Parameters
@@ -93,8 +94,10 @@ class VerbsWires:
         self._happened: list[Happening] = []
         ports = 1 + max((max(wire.out, wire.into) for wire in wires), default=0)
         self._rates = [rates[port].out * PAYLOAD if rates else inf for port in range(ports)]
+        self._bits = {port: rate * 8 / PAYLOAD for port, rate in enumerate(self._rates)}
         self._now = clock()  # as of the last look
         self._polls = 0
+        self._bug = ""
         self._free = [0.0] * ports  # when the NIC will have sent what it was given, by its rate
         self._layout = lay_out(rank, wires, flows)
         self._far = {f: lay_out(flow.dst, wires, flows) for f, flow in enumerate(flows) if flow.src == rank}
@@ -251,6 +254,8 @@ class VerbsWires:
 
         What is known already is told without a wait, but descriptors are looked at now and then even so.
         """
+        if self._bug:
+            raise TransportError(self._bug)
         self._polls += 1
         if not self._happened:
             for nic in self._nics.values():
@@ -263,7 +268,7 @@ class VerbsWires:
             self._now = self._clock()
             for do in todo:
                 do()
-            look = bool(todo) and not self._happened and self._heard not in todo
+            look = bool(todo) and not self._happened and self._heard not in todo and self._now < until
         happened, self._happened = self._happened, []
         return happened
 

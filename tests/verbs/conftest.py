@@ -20,7 +20,4 @@ def network() -> Iterator[ModuleType]:
     from lab import network as lab_network
 
     yield lab_network
-    for nic in range(lab_network.nics()):
-        lab_network.heal(nic)
-        lab_network.restore(nic)
-        lab_network.rate(nic, 0)
+    lab_network.whole()

@@ -28,6 +28,10 @@ class Gather:
         self._values: list[Any] = [None] * ranks
         self._barrier = threading.Barrier(ranks)
 
+    def abort(self) -> None:
+        """A rank has failed: nobody waits for it."""
+        self._barrier.abort()
+
     def of(self, rank: int) -> Callable[[Any], list[Any]]:
         def exchange(value: Any) -> list[Any]:
             self._values[rank] = value

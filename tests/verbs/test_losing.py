@@ -200,7 +200,7 @@ def test_a_record_caught_half_written_is_read_again(job: Ranks) -> None:
     at = mine._layout.records[0]
     mine._bytes[at] ^= 1
     assert job.ranks[0].ask_record(0, 0)
-    assert quiet(job, 0) == []
+    assert quiet(job, 0, 0.001) == []
     mine.publish(0, 1, 2, 3)
     assert until(job, 0, count(Record, 1)) == [Record(0, 1, 2, 3)]
 

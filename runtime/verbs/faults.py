@@ -1,0 +1,126 @@
+"""Faults of queue pairs, for tests and for drills: what can really be done to a NIC from here.
+
+In the lab links and packets are ours to spoil (`lab/network.py`). Elsewhere only queue pairs are; what would need more
+is refused.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from optcc.errors import InputError
+from optcc.runtime.verbs.binding import QPAttr, enums
+from optcc.runtime.verbs.end import End, State
+from optcc.runtime.verbs.nic import Nic
+from optcc.runtime.wires import Cause, Happening, PortDown, Wire
+
+LAB = "OPTCC_LAB"
+"""Set in the environment inside the lab."""
+
+
+class VerbsFaults:
+    """The part of `VerbsWires` that spoils them. A NIC is its index; only NICs of this rank can be struck."""
+
+    _rank: int
+    _wires: Sequence[Wire]
+    _nics: Mapping[int, Nic]
+    _ends: Mapping[int, End]
+    _bits: Mapping[int, float]
+    _happened: list[Happening]
+    _bug: str
+
+    def cut(self, nic: int, cause: Cause = Cause.PORT, detail: str = "link down") -> None:
+        """A NIC goes down: its link in the lab, elsewhere all of its queue pairs. Cause DEVICE: the device itself."""
+        if cause is Cause.DEVICE:
+            self._device_lost(self._nics[nic], detail)
+        elif LAB in os.environ:
+            _network().cut(self._number(nic))
+        else:
+            for end in self._of(nic):
+                _break(end)
+            self._happened.append(PortDown(nic, cause, detail))
+
+    def fail_out(self, nic: int, cause: Cause = Cause.ERROR, detail: str = "post failed") -> None:
+        """The sending ends of the wires that leave by `nic` are in error. Cause DEVICE: it refuses to send."""
+        if cause is Cause.DEVICE:
+            self._device_lost(self._nics[nic], detail)
+            return
+        for end in self._of(nic):
+            if self._wires[end.wire].src == self._rank:
+                _break(end)
+
+    def fail_in(self, nic: int, told: bool = False) -> None:
+        """The receiving ends of the wires that enter by `nic` are in error.
+
+        told : the receiver notices, and not the sender; else only the sender does
+        """
+        for end in self._of(nic):
+            if self._wires[end.wire].dst != self._rank:
+                continue
+            if told:
+                _break(end)
+            else:
+                self._collect(end.nic)
+                end.forget()
+                self._collect(end.nic)
+
+    def fail(self, wire: int, cause: Cause, detail: str) -> None:
+        """This end of one wire is in error, and says so; the other end does not notice."""
+        _break(self._ends[wire])
+        self._lose(self._ends[wire], cause, detail)
+
+    def darken(self, nic: int, data: bool = True, acks: bool = True) -> None:
+        """A black hole: what enters or leaves by this NIC is lost, and nobody says so; or of one kind only.
+
+        Credits are small writes, so they count as data here. Raises InputError outside the lab.
+        """
+        what = "all" if data and acks else "data" if data else "acks"
+        _network().lose(self._number(nic), "both", what)
+
+    def heal(self, nic: int) -> None:
+        """The end of a black hole. Raises InputError outside the lab."""
+        _network().heal(self._number(nic))
+
+    def slow(self, nic: int, factor: float) -> None:
+        """From now on the NIC works at `factor` times its rate. Raises InputError outside the lab."""
+        _network().rate(self._number(nic), self._bits[nic] * factor)
+
+    def betray(self, detail: str) -> None:
+        """Something happens that no lost NIC can explain: the next poll raises TransportError."""
+        self._bug = detail
+
+    def _number(self, nic: int) -> int:
+        """The lab's number of a NIC: 3 of rxe3."""
+        return int(self._nics[nic].address.device.removeprefix("rxe"))
+
+    def _of(self, nic: int) -> list[End]:
+        return [end for end in self._ends.values() if end.nic.index == nic and end.state is State.OPEN]
+
+    def _collect(self, nic: Nic) -> None:
+        raise NotImplementedError
+
+    def _lose(self, end: End, cause: Cause, detail: str) -> None:
+        raise NotImplementedError
+
+    def _device_lost(self, nic: Nic, detail: str) -> None:
+        raise NotImplementedError
+
+
+def _network() -> Any:
+    if LAB not in os.environ:
+        raise InputError(
+            "this cannot be done to real NICs from here",
+            where="--transport verbs",
+            expected="--cut, --kill or --pause, which can; or the lab, where links and packets can be spoilt",
+            got="a fault of the network",
+            hint="lab/run.sh starts the lab.",
+        )
+    return importlib.import_module("lab.network")
+
+
+def _break(end: End) -> None:
+    """Into the error state; what was posted comes back as flushed, and the other end gets no answers any more."""
+    end.qp.modify(QPAttr(qp_state=enums.IBV_QPS_ERR), enums.IBV_QP_STATE)
