@@ -85,7 +85,8 @@ class Engine:
             if self.finished:  # asked before every wait: the last thing a rank does may be to post
                 return
             if saboteur:
-                saboteur.look(self.progress / total)
+                # Never all of it: when the last transfer is done, there is nothing left to hit.
+                saboteur.look(min(self.progress, total - 1) / total)
                 wake = min(wake, saboteur.wake())
             self.serve(wake)
 
