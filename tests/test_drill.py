@@ -122,7 +122,7 @@ def test_on_the_command_line() -> None:
     }
     assert value["phases"].keys() == {"before", "during", "after"}
     assert value["nics_left"] == {"server1/nic1": 0.0}
-    assert [event["what"] for event in value["events"]][0] == "struck"
+    assert next(event["what"] for event in value["events"]) == "struck"
     result = CliRunner().invoke(main, [*CLI, "--cut", "server1/nic1@0.4"])
     assert result.exit_code == 0, result.output
     for said in ("struck", "moved", "found by probes: server1/nic1 lost", "before", "during", "after", "exact"):

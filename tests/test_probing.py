@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -65,7 +66,7 @@ def test_probes_write_where_nothing_else_is() -> None:
         for rank in range(3):
             mine = np.flatnonzero(schedule.dst == rank)
             edges = sorted((int(schedule.offset[i]), int(schedule.offset[i] + schedule.length[i])) for i in mine)
-            assert all(stop <= start for (_, stop), (start, _) in zip(edges, edges[1:], strict=False))
+            assert all(stop <= start for (_, stop), (start, _) in itertools.pairwise(edges))
             assert not edges or edges[-1][1] <= schedule.nbytes
 
 
