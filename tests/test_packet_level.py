@@ -90,7 +90,7 @@ def test_a_simulator_with_a_port_too_fast_is_noticed(executor: Path, scheme: str
 
 @pytest.mark.ns3
 def test_a_simulator_that_forgets_dependencies_is_noticed(executor: Path) -> None:
-    schedule = schemes(degraded(4, (HALF, HALF)), SIZE, 4)["nested, k = 4"]
+    schedule = schemes(degraded(8, (HALF,)), 2**18, 1)["ring"]  # small: waiting is most of the time
     free = schedule.replace(dep_ptr=np.zeros(len(schedule) + 1, np.int64), dep_idx=np.zeros(0, np.int64))
     assert _off(executor, schedule, UDP) < TOLERANCE
     assert _off(executor, schedule, UDP, simulated(free, UDP)) > TOLERANCE
