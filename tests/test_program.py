@@ -393,3 +393,14 @@ def test_a_ring_that_cannot_run_is_left_out_with_its_reason() -> None:
     outcome = optcc.run(optcc.plan(cluster, 2**12, segments=2), repeat=1)
     assert list(outcome.results) == ["optcc"]
     assert "a rail in common" in outcome.left_out["ring"]
+
+
+def test_a_wider_margin_where_the_solvers_tolerance_eats_up_the_first() -> None:
+    def server(name: str, first: int, nvlink: int, pod: str) -> Server:
+        nics = tuple(Nic(f"nic{i}", Fraction(rate), Fraction(rate), i, i) for i, rate in enumerate((first, 1, 1)))
+        return Server(name, nics, gpus=3, nvlink_rate=Fraction(nvlink), pod=pod)
+
+    fabric = Fabric(rails=True, spine=Fraction(2), pod_oversubscription=Fraction(2))
+    cluster = Cluster((server("server0", 0, 3, "0"), server("server1", 1, 9, "1")), fabric=fabric, gpu_ranks=True)
+    bound = lower_bound(cluster, 2**20)
+    check_bound(bound, cluster)

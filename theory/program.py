@@ -33,9 +33,10 @@ from optcc.theory.cuts import view_from
 from optcc.theory.maxflow import COARSE_BITS, FINE_BITS, flow_into
 from optcc.theory.network import Network
 
-MARGIN = 1e-7
+MARGINS = (1e-7, 3e-7, 6e-7)
 """Cuts are asked to carry this part of R more than they need, so that after rounding flows of exactly R are still
-there. It costs about as much of R, and stays well inside the gap of 1e-6 that certificates allow.
+there. It costs about as much of R, and stays inside the gap of 1e-6 that certificates allow. The next one is taken where
+the solver's tolerance has eaten up the one before.
 """
 MAX_ROUNDS = 60
 LIMIT = {"time_limit": 60.0}
@@ -115,6 +116,7 @@ class Program:
         self._cuts: list[Cut] = []
         self._seen: set[tuple[int, bool, bytes]] = set()
         self._rows: list[csr_array] = []
+        self._margins = list(MARGINS)
 
     def solve(self) -> Solution:
         """The optimum. Raises InfeasibleError when ranks are cut off, ProgramError when the solver fails."""
@@ -131,7 +133,9 @@ class Program:
                 vertex = self._solve_once(vertex=True)
                 return Solution(primal, tuple(self._cuts), vertex.cut_prices, vertex.prices, rounds)
             if not sum(self._add(cut) for cut in short):
-                raise ProgramError("a cut that the solver was given is violated")
+                self._margins.pop(0)
+                if not self._margins:
+                    raise ProgramError("a cut that the solver was given is violated")
         raise ProgramError(f"cuts did not settle in {MAX_ROUNDS} rounds")
 
     def _add(self, cut: Cut) -> bool:
@@ -161,7 +165,7 @@ class Program:
         parts = [use] * len(self.sides) if self.mirror is None else [use + use[:, self.mirror]]
         load = hstack([csr_array((len(network.resources), 1 + types)), *parts]).tocsr()
         scale = self.rates.min()  # the solver's tolerances are absolute: make the smallest rate 1
-        cuts = vstack(self._rows).tocsr() @ x >= (0.0 if vertex else MARGIN) * x[0]
+        cuts = vstack(self._rows).tocsr() @ x >= (0.0 if vertex else self._margins[0]) * x[0]
         resources = load @ x <= self.rates / scale
         if self.weights is None:
             roots = network.multiplicity @ x[1 : 1 + types] == x[0]
