@@ -402,5 +402,4 @@ def test_a_wider_margin_where_the_solvers_tolerance_eats_up_the_first() -> None:
 
     fabric = Fabric(rails=True, spine=Fraction(2), pod_oversubscription=Fraction(2))
     cluster = Cluster((server("server0", 0, 3, "0"), server("server1", 1, 9, "1")), fabric=fabric, gpu_ranks=True)
-    bound = lower_bound(cluster, 2**20)
-    check_bound(bound, cluster)
+    check_bound(cluster, lower_bound(cluster, 2**20))

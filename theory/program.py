@@ -35,8 +35,8 @@ from optcc.theory.network import Network
 
 MARGINS = (1e-7, 3e-7, 6e-7)
 """Cuts are asked to carry this part of R more than they need, so that after rounding flows of exactly R are still
-there. It costs about as much of R, and stays inside the gap of 1e-6 that certificates allow. The next one is taken where
-the solver's tolerance has eaten up the one before.
+there. It costs about as much of R, and stays inside the gap of 1e-6 that certificates allow. The next one is taken
+where the solver's tolerance has eaten up the one before.
 """
 MAX_ROUNDS = 60
 LIMIT = {"time_limit": 60.0}
