@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from optcc.runtime.pacing import PortClocks, Rates
 from optcc.runtime.wires import Arrived, Cause, Failed, Happening, PortDown, Wire
 
 
-class LocalFaults:
+class LocalFaults(ABC):
     """The part of `LocalWires` that spoils them. A NIC is its index; only this rank's ends of wires are touched."""
 
     _wires: Sequence[Wire]
@@ -100,11 +101,14 @@ class LocalFaults:
     def _of(self, nic: int) -> list[int]:
         return [w for w in (*self._out, *self._in) if nic in (self._wires[w].out, self._wires[w].into)]
 
+    @abstractmethod
     def _close(self, wire: int) -> None:
-        raise NotImplementedError
+        """Close this end of a wire."""
 
+    @abstractmethod
     def _arrive(self, arrived: Arrived) -> None:
-        raise NotImplementedError
+        """A chunk counts as arrived."""
 
+    @abstractmethod
     def _flush(self, out: Any) -> None:
-        raise NotImplementedError
+        """Give the kernel what it takes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from heapq import heappush
@@ -82,7 +83,7 @@ class Flow:
         return self.sender.acked == self.receiver.folded == self.chunks
 
 
-class Ground:
+class Ground(ABC):
     """Everything in it happens in order of a heap: (time, number, what, its arguments)."""
 
     def __init__(self, seed: int) -> None:
@@ -96,8 +97,9 @@ class Ground:
         self.paths: list[Path] = []
         self.flows: list[Flow] = []
 
+    @abstractmethod
     def _handle(self, flow: Flow, side: int, event: Event) -> None:
-        raise NotImplementedError
+        """Give an event to the machine at one side of a flow."""
 
     def _later(self, delay: float, what: Callable[..., None], *args: Any) -> None:
         self._at(self.now + delay, what, *args)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ LAB = "OPTCC_LAB"
 """Set in the environment inside the lab."""
 
 
-class VerbsFaults:
+class VerbsFaults(ABC):
     """The part of `VerbsWires` that spoils them. A NIC is its index; only NICs of this rank can be struck."""
 
     _rank: int
@@ -99,14 +100,17 @@ class VerbsFaults:
     def _of(self, nic: int) -> list[End]:
         return [end for end in self._ends.values() if end.nic.index == nic and end.state is State.OPEN]
 
+    @abstractmethod
     def _collect(self, nic: Nic) -> None:
-        raise NotImplementedError
+        """Take all completions of a NIC."""
 
+    @abstractmethod
     def _lose(self, end: End, cause: Cause, detail: str) -> None:
-        raise NotImplementedError
+        """Report a wire as lost."""
 
+    @abstractmethod
     def _device_lost(self, nic: Nic, detail: str) -> None:
-        raise NotImplementedError
+        """Report a NIC as gone."""
 
 
 def _network() -> Any:

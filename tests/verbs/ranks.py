@@ -61,7 +61,9 @@ class Ranks:
 
         found = [port for port in rdma_ports() if port.active or "OPTCC_LAB" in os.environ]
         if len(found) < ranks * nics:
-            pytest.skip(f"needs {ranks * nics} RDMA ports with links, not {len(found)}")
+            # The lab can have as many as it is asked for; a host has those that it has.
+            lacking = pytest.fail if "OPTCC_LAB" in os.environ else pytest.skip
+            lacking(f"needs {ranks * nics} RDMA ports with links, not {len(found)}")
         addresses = {i: port.address() for i, port in enumerate(found) if i not in missing}
         self.watches = [Pipe() for _ in range(ranks)]
         self.memory = [memoryview(mmap.mmap(-1, memory_bytes)) for _ in range(ranks)]
