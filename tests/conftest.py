@@ -107,4 +107,4 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if item.get_closest_marker(hardware) and not _present(hardware):
             if hardware in item.config.getoption("--require"):
                 pytest.fail(f"--require={hardware}: {missing}")
-            pytest.skip(missing)
+            pytest.skip(missing)  # by name; --require makes it a failure

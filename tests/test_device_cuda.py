@@ -192,7 +192,7 @@ class TestOtherLibraries:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         jax = pytest.importorskip("jax")
         if jax.default_backend() != "gpu":
-            pytest.skip("jax has no GPU")
+            pytest.skip("jax has no GPU")  # its plain wheel has none, whatever the machine has
         theirs = jax.numpy.arange(10, dtype=jax.numpy.bfloat16).block_until_ready()
         mine = gpu.adopt(theirs, write=False)
         out = gpu.empty(10, BFLOAT16)

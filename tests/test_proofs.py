@@ -136,7 +136,7 @@ def test_an_admitted_lemma_is_noticed(tmp_path: Path) -> None:
         shutil.copy(path, tmp_path)
     overhead = tmp_path / "Overhead.v"
     head, _, tail = overhead.read_text().partition("Qed.")
-    overhead.write_text(f"{head}Admitted.{tail}")
+    overhead.write_text(f"{head}Admitted.{tail}")  # the planted fault: a proof that is only claimed
     result = check_proofs(tmp_path)
     assert result.returncode == 1
     assert "headline single_straggler is not closed" in result.stderr
