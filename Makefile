@@ -26,6 +26,7 @@ help:
 	@echo "make bench-planner   the planner against every family and depth tried by hand, table in docs/"
 	@echo "make bench-packed    packed trees against the exact program, table in docs/"
 	@echo "make bench-trees     complementary trees against rings, table in docs/"
+	@echo "make bench-exports   what exported plans take of their targets' limits, table in docs/"
 	@echo "make bench-inside    GPUs as ranks, table in docs/"
 	@echo "make bench-simulator speed and memory of the simulator, table in docs/"
 	@echo "make bench-packet-level  the simulator against ns-3, table in docs/ (after make ns3)"

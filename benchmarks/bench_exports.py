@@ -100,14 +100,15 @@ def report(rows: list[str]) -> str:
         [
             "# What exported plans cost",
             "",
-            f"Made by `make bench-exports`. Simulated, not measured. {format_size(NBYTES)} a rank, two NICs of 25 GB/s a server,",
-            "0.37 of one NIC left on the degraded servers. The ring takes its NICs by their rates. Each file was read back and",
-            "passed its target's interpreter ([exports](exports.md)). Threadblocks of the busiest rank, operations or steps of",
-            "the fullest threadblock, nodes of the longest Chakra file; time over the bound with perfect overlap / simulated,",
-            "both without latency.",
+            f"Made by `make bench-exports`. Simulated, not measured. {format_size(NBYTES)} a rank, two NICs of",
+            "25 GB/s a server, 0.37 of one NIC left on the degraded servers. The ring takes its NICs by their",
+            "rates. Each file was read back and passed its target's interpreter ([exports](exports.md)).",
+            "Blocks: threadblocks of the busiest rank; operations or steps of the fullest threadblock; nodes of",
+            "the longest Chakra file; over: time over the bound with perfect overlap / simulated, both without",
+            "latency.",
             "",
-            "| ranks | plan | degraded | segments | MSCCL++ chunks | blocks | operations | over | MSCCL chunks | blocks | steps "
-            "| channels | over | Chakra nodes |",
+            "| ranks | plan | degraded | segments | MSCCL++ chunks | blocks | operations | over | MSCCL chunks | blocks "
+            "| steps | channels | over | Chakra nodes |",
             "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
             *rows,
             "",
