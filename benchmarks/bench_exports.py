@@ -107,8 +107,8 @@ def report(rows: list[str]) -> str:
             "the longest Chakra file; over: time over the bound with perfect overlap / simulated, both without",
             "latency.",
             "",
-            "| ranks | plan | degraded | segments | MSCCL++ chunks | blocks | operations | over | MSCCL chunks | blocks "
-            "| steps | channels | over | Chakra nodes |",
+            "| ranks | plan | degraded | segments | MSCCL++ chunks | blocks | operations | over | MSCCL chunks "
+            "| blocks | steps | channels | over | Chakra nodes |",
             "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
             *rows,
             "",
