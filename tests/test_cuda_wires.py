@@ -42,32 +42,19 @@ from optcc.runtime.wires import HEADER_BYTES, FlowSpec
 from optcc.schedule import Schedule
 from tests.cuda_twin import TwinGpu, device_view, host_view
 from tests.test_wires import EmulatedContract, LocalJob, layout
-from tests.wires_contract import SLOT_BYTES, Pipe
+from tests.wires_contract import SLOT_BYTES, Pipe, joined
 
 COMMAND = ["run", "uniform:servers=3,nics=2,rate=200Mb/s", "--device", "cuda"]
 
 
 def connect(it: Layout, watches: Sequence[Any], memories: Sequence[CudaMemory], kind: type = CudaWires) -> list[Any]:
-    """The ends of all ranks, in this process; their all-gathers go over threads."""
-    barrier, shown = threading.Barrier(it.ranks, timeout=20), [None] * it.ranks
-    ends: dict[int, Any] = {}
-
-    def one(rank: int) -> None:
-        def exchange(value: Any) -> list[Any]:
-            shown[rank] = value
-            barrier.wait()
-            everyone = list(shown)
-            barrier.wait()
-            return everyone
-
-        ends[rank] = kind(memories[rank], rank, it.wires, it.flows, it.rates, exchange=exchange, watch=watches[rank])
-
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(it.ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    return [ends[rank] for rank in range(it.ranks)]
+    """The ends of all ranks, in this process."""
+    return joined(
+        it.ranks,
+        lambda rank, exchange: kind(
+            memories[rank], rank, it.wires, it.flows, it.rates, exchange=exchange, watch=watches[rank]
+        ),
+    )
 
 
 class End:

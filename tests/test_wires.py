@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -25,6 +24,7 @@ from tests.wires_contract import (
     Pipe,
     WiresContract,
     count,
+    joined,
     landed,
     quiet,
     send,
@@ -56,26 +56,11 @@ class LocalJob:
 
 
 def connect(it: Layout, watches: Sequence[Any]) -> list[LocalWires]:
-    """The ends of all ranks, in this process; their all-gather goes over threads."""
-    barrier, shown = threading.Barrier(it.ranks, timeout=20), [None] * it.ranks
-    ends: dict[int, LocalWires] = {}
-
-    def one(rank: int) -> None:
-        def exchange(value: Any) -> list[Any]:
-            shown[rank] = value
-            barrier.wait()
-            everyone = list(shown)
-            barrier.wait()
-            return everyone
-
-        ends[rank] = LocalWires(rank, it.wires, it.flows, it.rates, exchange=exchange, watch=watches[rank])
-
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(it.ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    return [ends[rank] for rank in range(it.ranks)]
+    """The ends of all ranks, in this process."""
+    return joined(
+        it.ranks,
+        lambda rank, exchange: LocalWires(rank, it.wires, it.flows, it.rates, exchange=exchange, watch=watches[rank]),
+    )
 
 
 class VirtualEnd:

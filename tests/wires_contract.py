@@ -7,8 +7,9 @@ ranks, so nothing here may depend on a rank answering while another waits.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -36,6 +37,29 @@ FLOWS = (
     FlowSpec(1, 0, (4, 7, 5, 6), WINDOW, SLOT_BYTES),
 )
 PATIENCE_S = 5.0
+
+
+def joined(ranks: int, make: Callable[[int, Callable[[Any], list[Any]]], Any]) -> list[Any]:
+    """What `make(rank, exchange)` makes for each rank, all in this process; their all-gathers go over threads."""
+    barrier, shown = threading.Barrier(ranks, timeout=20), [None] * ranks
+    ends: dict[int, Any] = {}
+
+    def one(rank: int) -> None:
+        def exchange(value: Any) -> list[Any]:
+            shown[rank] = value
+            barrier.wait()
+            everyone = list(shown)
+            barrier.wait()
+            return everyone
+
+        ends[rank] = make(rank, exchange)
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return [ends[rank] for rank in range(ranks)]
 
 
 class Pipe:
