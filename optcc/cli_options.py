@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from optcc.errors import InputError
+from optcc.errors import InputError, OptccError
 
 if TYPE_CHECKING:
     from optcc.cluster import Cluster
@@ -89,8 +92,15 @@ def read_size(text: str) -> int:
 
 
 def emit(as_json: bool, value: dict[str, Any], show: Callable[[], None]) -> None:
-    """One JSON object on stdout, or what `show` prints."""
-    if as_json:
-        click.echo(json.dumps(value))
-    else:
-        show()
+    """One JSON object on stdout, or what `show` prints. Raises OptccError when stdout cannot take it."""
+    try:
+        if as_json:
+            click.echo(json.dumps(value))
+        else:
+            show()
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise  # whoever reads has read enough, which is no error: click ends quietly
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  else the interpreter complains once more on its way out
+        raise OptccError(f"the result could not be written to standard output: {error.strerror}") from error

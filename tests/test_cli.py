@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from fractions import Fraction
 from pathlib import Path
@@ -222,3 +224,13 @@ def test_a_nic_dies_while_a_plan_is_simulated(tmp_path: Path) -> None:
     assert whole["time_s"] < hurt["time_s"]
     for port in hurt["ports"]:
         assert port["busy_s"] + port["forced_idle_s"] + port["idle_s"] == pytest.approx(hurt["time_s"])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_result_that_cannot_be_written(form: list[str]) -> None:
+    command = [sys.executable, "-m", "optcc", "bound", PRESET, "--size", "1MiB", *form]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "optcc: the result could not be written to standard output: No space left on device\n"
