@@ -15,7 +15,10 @@ import click
 from optcc.errors import InputError, OptccError
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from optcc.cluster import Cluster
+    from optcc.discover import Measured, Topology
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,6 +35,29 @@ def stack(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+
+
+def _keep(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    """For `load_source`, so that no command has to hand it on."""
+    context.meta[f"optcc.{option.name}"] = value
+
+
+def kept(name: str) -> str | None:
+    """What was said with --nics or --hosts; None where nothing was, or the command has no such option."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(f"optcc.{name}")
+
+
+source_options = stack(
+    click.option(
+        "--nics", metavar="LIST", expose_value=False, callback=_keep,
+        help="The NICs that count: mlx5_[0-7]; ^mlx5_8,mlx5_9 for all but these. Default: those that train, by rule.",
+    ),
+    click.option(
+        "--hosts", metavar="LIST", expose_value=False, callback=_keep,
+        help="The servers' names, as Slurm lists them: node[001-004,007].",
+    ),
+)  # fmt: skip
 cluster_options = stack(
     click.option("--servers", type=int, metavar="N", help="Replicate a one-server topology N times."),
     click.option(
@@ -40,7 +66,10 @@ cluster_options = stack(
         metavar="SERVER/NIC[=LEFT]",
         help="A failed NIC and the fraction of its rate that is left (default 0). Repeatable.",
     ),
-    click.option("--nic-rate", metavar="RATE", help="The rate of NICs whose speed the file does not give."),
+    click.option(
+        "--nic-rate", metavar="RATE", help="For NICs whose speed the file does not give; NAME=RATE: for that NIC."
+    ),
+    source_options,
     click.option(
         "--ranks",
         type=click.Choice(["server", "gpu"]),
@@ -73,12 +102,43 @@ def read_cluster(
     topology: str, servers: int | None, fail: tuple[str, ...], nic_rate: str | None, ranks: str | None
 ) -> Cluster:
     """The cluster that TOPOLOGY and its options describe; what was assumed goes to stderr."""
-    from optcc.discover import apply_failures, load_topology
+    from optcc.discover import apply_failures
 
-    found = load_topology(topology, servers=servers, nic_rate=nic_rate)
+    found = load_source(topology, servers, nic_rate)
     for note in found.notes:
         click.echo(f"note: {note}", err=True)
+    if found.measured is not None:
+        from optcc.discover.topology import measured_line
+
+        click.echo(f"note: {topology}: {measured_line(found.cluster, found.measured)}", err=True)
+        click.get_current_context().meta["optcc.measured"] = found.measured
     return apply_failures(replace(found.cluster, gpu_ranks=ranks == "gpu"), fail)
+
+
+def load_source(topology: str, servers: int | None, nic_rate: str | None) -> Topology:
+    """TOPOLOGY with --nics and --hosts, where this command has them."""
+    from optcc.discover import load_topology
+
+    return load_topology(topology, servers=servers, nic_rate=nic_rate, nics=kept("nics"), hosts=kept("hosts"))
+
+
+def read_costs(alpha: str, per_chunk: str) -> dict[str, Fraction]:
+    """--alpha and --per-chunk in seconds; where one is not given, what the topology's file has measured."""
+    from optcc.units import format_seconds, parse_seconds
+
+    context = click.get_current_context()
+    measured: Measured | None = context.meta.get("optcc.measured")
+    seen = {"alpha": measured and measured.alpha_s, "per_chunk": measured and measured.per_chunk_s}
+    costs = {}
+    for name, text in (("alpha", alpha), ("per_chunk", per_chunk)):
+        option = f"--{name.replace('_', '-')}"
+        value = seen[name]
+        if value and context.get_parameter_source(name) is click.core.ParameterSource.DEFAULT:
+            click.echo(f"note: {option} {format_seconds(value)} as measured; {option} 0us does without", err=True)
+            costs[name] = value
+        else:
+            costs[name] = parse_seconds(text, where=option)
+    return costs
 
 
 def read_size(text: str) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from optcc.cli_options import cluster_options, emit, json_option, read_cluster, read_size, segments_option, stack
+from optcc.cli_options import cluster_options, emit, json_option, kept, read_cluster, read_size, segments_option, stack
 from optcc.errors import InconclusiveError, InputError, OptccError
 
 if TYPE_CHECKING:
@@ -159,6 +159,7 @@ def _plan(
         return api.plan(cluster, read_size(size or "64MiB"), segments=segments)
     given = {"--servers": servers, "--fail": fail, "--nic-rate": nic_rate}
     given |= {"--ranks": ranks, "--size": size, "--segments": segments}
+    given |= {"--nics": kept("nics"), "--hosts": kept("hosts")}
     for option, value in given.items():
         if value:
             raise InputError("a plan has its own", where=option, expected="no such option beside a plan file")

@@ -41,7 +41,10 @@ class Nic:
 
 @dataclass(frozen=True)
 class Server:
-    """A server: its NICs, its GPU count, the rate of one GPU's NVLink port each way (0: none described), its pod."""
+    """A server: its NICs, its GPU count, the rate of one GPU's NVLink port each way (0: none described), its pod.
+
+    nvlink_rate : bytes per second
+    """
 
     name: str
     nics: tuple[Nic, ...]
@@ -177,7 +180,10 @@ class Cluster:
         return cls((one,)).replicate(servers)
 
     def replicate(self, count: int) -> Cluster:
-        """A one-server cluster as `count` copies named server0, server1, ..."""
+        """A one-server cluster as `count` copies named server0, server1, ...
+
+        Raises InputError for a cluster of several servers, and for too many NICs in all.
+        """
         _at_least_one(count, "--servers")
         if len(self.servers) != 1:
             raise InputError(
@@ -188,7 +194,8 @@ class Cluster:
                 hint="Drop --servers; the file already describes the whole cluster.",
             )
         check_nic_count(count * len(self.servers[0].nics), "--servers")
-        return replace(self, servers=tuple(replace(self.servers[0], name=f"server{i}") for i in range(count)))
+        copies = tuple(replace(self.servers[0], name=f"server{i}") for i in range(count))
+        return replace(self, servers=copies, pristine=self.pristine and self.pristine.replicate(count))
 
     def degrade(self, nic: str, left: Number | float = 0) -> Cluster:
         """A cluster in which NIC ``"server1/mlx5_0"`` keeps the fraction `left` of its present rates.

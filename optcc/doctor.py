@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
-from optcc.rdma import RdmaPort, rdma_ports
+from optcc.rdma import RdmaPort, rdma_ports, read_text
 from optcc.units import format_rate
 
 
@@ -34,13 +36,29 @@ _LIBRARIES = (
     ("numba", "the compiled simulator", "pip install numba"),
     ("matplotlib", "timelines and figures", "pip install matplotlib"),
     ("cupy", "schedules on GPU buffers", "install the extra `gpu` (cupy-cuda13x; cupy-cuda12x for CUDA 12)"),
+    ("ClusterShell", "Slurm's lists of hosts, --hosts node[1-4]", "pip install ClusterShell, the extra `slurm`"),
     ("pyverbs", "schedules over RDMA verbs", "apt install python3-pyverbs, or the extra `rdma`"),
 )
 
 
 def examine(root: Path = Path("/")) -> list[Finding]:
     """Look at libraries and at devices under `root` (another root is for tests). Imports none of them."""
-    return [*map(_library, *zip(*_LIBRARIES, strict=True)), _gpus(root), *_rdma(root)]
+    return [*map(_library, *zip(*_LIBRARIES, strict=True)), _gpus(root), *_rdma(root), _topology(root / "sys")]
+
+
+def _topology(sysfs: Path) -> Finding:
+    """What `optcc topo` reads from sysfs, with what it assumes; where it cannot, what to pass."""
+    from optcc.discover.given import Given
+    from optcc.discover.sysfs_tree import read_sysfs
+    from optcc.errors import InputError
+
+    part, gives = "topology of sysfs", f"optcc topo {sysfs} -o FILE.yaml"
+    try:
+        found = read_sysfs(str(sysfs), Given())
+    except InputError as error:
+        return Finding(part, False, error.what, gives, error.hint or str(error))
+    assumed = [note.removeprefix(f"{sysfs}: ") for note in found.notes]
+    return Finding(part, True, "; ".join([*found.read[1:], *assumed]), gives)
 
 
 def _library(name: str, gives: str, get: str) -> Finding:
@@ -50,7 +68,7 @@ def _library(name: str, gives: str, get: str) -> Finding:
 
 
 def _version(name: str) -> str:
-    for distribution in importlib.metadata.packages_distributions().get(name, [name]):
+    for distribution in _distributions().get(name, [name]):
         try:
             return importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
@@ -58,12 +76,17 @@ def _version(name: str) -> str:
     return "version unknown"
 
 
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()  # reads all that is installed
+
+
 def _gpus(root: Path) -> Finding:
     gives = "buffers in device memory"
     names = []
     for information in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
         model = [
-            line.partition(":")[2].strip() for line in _read(information).splitlines() if line.startswith("Model:")
+            line.partition(":")[2].strip() for line in read_text(information).splitlines() if line.startswith("Model:")
         ]
         names.append(model[0] if model else information.parent.name)
     if names:
@@ -90,10 +113,3 @@ def _seen(port: RdmaPort) -> str:
     rate = "rate unknown" if port.rate is None else format_rate(port.rate)
     parts = [port.state or "state unknown", rate, port.link, port.interface, spoken]
     return ", ".join(part for part in [*parts, f"NUMA node {port.numa}" if port.numa >= 0 else ""] if part)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""

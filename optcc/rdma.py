@@ -13,6 +13,7 @@ from pathlib import Path
 
 SYSFS = Path("/sys/class/infiniband")
 _MOST_GIDS = 4096
+_LONGEST = 4096  # a page, which no attribute exceeds
 _HOLE = 16
 """So many empty places in a row are taken to be the end of a table of GIDs."""
 
@@ -90,24 +91,29 @@ class RdmaPort:
 
 def rdma_ports(sysfs: Path = SYSFS) -> list[RdmaPort]:
     """All ports of all devices, by device name (numbers in it by value) and port. Empty where there are none."""
-    found = [_port(path) for path in sysfs.glob("*/ports/*") if path.name.isdigit()]
-    return sorted(found, key=lambda p: ([(int(d or 0), t) for d, t in re.findall(r"(\d+)|(\D+)", p.device)], p.port))
+    found = [_port(path) for path in sysfs.glob("*/ports/*") if re.fullmatch("[0-9]{1,4}", path.name)]
+    return sorted(found, key=lambda p: (natural(p.device), p.port))
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A sorting key by which numbers in a name count by value: mlx5_2 before mlx5_10."""
+    return [(int(digits or 0), text) for digits, text in re.findall(r"([0-9]{1,18})|(\D+|\d+)", name)]
 
 
 def _port(path: Path) -> RdmaPort:
     device = path.parent.parent
     gids = tuple(_gids(path))
-    lid = _read(path / "lid")
+    lid, numa = read_text(path / "lid"), read_text(device / "device/numa_node")
     return RdmaPort(
         device=device.name,
         port=int(path.name),
-        state=_read(path / "state").partition(":")[2].strip(),  # "4: ACTIVE"
-        link=_read(path / "link_layer"),
-        rate=_rate(_read(path / "rate")),
-        lid=int(lid, 16) if lid else 0,
+        state=read_text(path / "state").partition(":")[2].strip(),  # "4: ACTIVE"
+        link=read_text(path / "link_layer"),
+        rate=_rate(read_text(path / "rate")),
+        lid=int(lid, 16) if re.fullmatch("(0x)?[0-9a-fA-F]{1,8}", lid) else 0,
         interface=gids[0].interface if gids else "",
         pci=(device / "device").resolve().name if (device / "device").exists() else "",
-        numa=int(_read(device / "device/numa_node") or -1),
+        numa=int(numa) if re.fullmatch("-?[0-9]{1,6}", numa) else -1,
         gids=gids,
     )
 
@@ -116,13 +122,20 @@ def _gids(port: Path) -> list[Gid]:
     """The table's entries. The kernel takes the first free place, and tables of hundreds are nearly empty."""
     found: list[Gid] = []
     for index in range(_MOST_GIDS):
-        address = _read(port / f"gids/{index}")
-        if address and int(ipaddress.IPv6Address(address)):
-            kind, interface = (_read(port / f"gid_attrs/{what}/{index}") for what in ("types", "ndevs"))
+        address = read_text(port / f"gids/{index}")
+        if _is_gid(address):
+            kind, interface = (read_text(port / f"gid_attrs/{what}/{index}") for what in ("types", "ndevs"))
             found.append(Gid(index, address, kind, interface))
         elif index > _HOLE + max((g.index for g in found), default=0):
             break
     return found
+
+
+def _is_gid(text: str) -> bool:
+    try:
+        return int(ipaddress.IPv6Address(text)) != 0
+    except ValueError:
+        return False
 
 
 def _preference(gid: Gid) -> tuple[int, int]:
@@ -132,13 +145,17 @@ def _preference(gid: Gid) -> tuple[int, int]:
 
 def _rate(text: str) -> Fraction | None:
     """sysfs writes `400 Gb/sec (4X NDR)`, `2.5 Gb/sec (1X SDR)`."""
-    match = re.match(r"([\d.]+) Gb/sec", text)
-    return Fraction(match[1]) * 10**9 / 8 if match else None
+    match = re.match(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) Gb/sec", text)
+    return Fraction(match[1]) * 10**9 / 8 or None if match else None
 
 
-def _read(path: Path) -> str:
-    """The file's text; nothing where it cannot be read, as unused entries of GID tables cannot."""
+def read_text(path: Path) -> str:
+    """The file's text; nothing where it cannot be read, as unused entries of GID tables cannot.
+
+    Copies of sysfs may be padded with zeros, as the kernel tells a page for the length of every file.
+    """
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
+        with path.open("rb") as file:
+            return file.read(_LONGEST).rstrip(b"\0").decode("utf-8", "replace").strip()
+    except (OSError, ValueError):
         return ""

@@ -70,6 +70,11 @@ def rounds_of(ports: Sequence[Port], probe_s: float = PROBE_S) -> list[Round]:
     return rounds
 
 
+def round_of(ports: Sequence[Port], pairs: Sequence[tuple[Port, Port]], probe_s: float = PROBE_S) -> Round:
+    """A round of just these pairs, in each of which `probe_s` is what the large transfer takes at the nominal rate."""
+    return Round(tuple(pairs), _schedule(tuple(ports), pairs, probe_s))
+
+
 def _schedule(ports: tuple[Port, ...], pairs: Sequence[tuple[Port, Port]], probe_s: float) -> Schedule:
     """Copies that wait for nothing; what they write does not matter."""
     number = {port.name: i for i, port in enumerate(ports)}

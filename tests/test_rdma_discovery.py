@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
+from optcc.discover import load_topology
 from optcc.doctor import examine
+from optcc.errors import InputError
 from optcc.rdma import Gid, NicAddress, rdma_ports
 
 NOTHING = "0000:0000:0000:0000:0000:0000:0000:0000"
@@ -115,3 +118,25 @@ def test_the_doctor(tmp_path: Path) -> None:
         "RDMA mlx5_3 port 1": (False, "ACTIVE, 400Gb/s, Ethernet, ens1f0, no RoCE v2 GID, NUMA node 1"),
     }
     assert all(bool(f.get) != f.present for f in found.values())
+
+
+def test_the_doctor_tells_the_topology(tmp_path: Path) -> None:
+    make(tmp_path, "mlx5_0")
+    make(tmp_path, "mlx5_1", state="1: DOWN")
+    (found,) = [f for f in examine(tmp_path) if f.part == "topology of sysfs"]
+    assert found.present
+    assert "server0: 1 GPU, 1 NIC of 400Gb/s" in found.seen
+    assert "mlx5_1: skipped, its link is down" in found.seen
+    (none,) = [f for f in examine(tmp_path / "sys") if f.part == "topology of sysfs"]
+    assert not none.present
+    assert "cp -r" in none.get
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"x" * 5000, b"0x", b"-", b"4: ", b"1e9 Gb/sec", b"\0" * 9])
+@pytest.mark.parametrize("file", ["state", "rate", "lid", "link_layer", "gids/0", "../../device/numa_node"])
+def test_what_a_driver_should_not_write_is_no_traceback(tmp_path: Path, file: str, content: bytes) -> None:
+    make(tmp_path, "mlx5_0", gids={0: (IPV4, V2)})
+    (tmp_path / "sys/class/infiniband/mlx5_0/ports/1" / file).write_bytes(content)
+    assert len(ports(tmp_path)) == 1
+    with contextlib.suppress(InputError):
+        assert load_topology(str(tmp_path / "sys"), nic_rate="1Gb/s").cluster

@@ -1,49 +1,105 @@
-"""Topologies from where they are: NCCL's XML dumps, the project's YAML, presets; and failures from the command line."""
+"""Topologies from where they are: NCCL's and RCCL's XML, nvidia-smi's matrix, sysfs, the project's YAML, presets.
+
+Every reader says what it has read, what it has assumed, and what to pass to correct that (`Topology`).
+"""
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
+from optcc.cluster import Cluster
 from optcc.discover.failures import apply_failures, parse_fail
+from optcc.discover.given import Given, apply_given
+from optcc.discover.hostlist import expand_hosts
+from optcc.discover.nccl_document import as_utf8
 from optcc.discover.nccl_xml import read_nccl_xml
 from optcc.discover.preset import PREFIX, read_preset
-from optcc.discover.topology import Topology
+from optcc.discover.smi_text import looks_like_smi, read_smi
+from optcc.discover.sysfs_tree import is_sysfs, read_sysfs
+from optcc.discover.topology import Assumption, Measured, Topology, describe, measured_line
 from optcc.discover.yaml_file import read_yaml
 from optcc.errors import InputError
-from optcc.units import parse_rate
 
-__all__ = ["Topology", "apply_failures", "load_topology", "parse_fail"]
+__all__ = ["Assumption", "Measured", "Topology", "apply_failures", "load_topology", "parse_fail"]
 
 MAX_FILE_BYTES = 2 * 2**20
 """Real dumps are 10 to 100 kB, a YAML of two thousand different servers is 1 MB."""
 
 
-def load_topology(source: str, *, servers: int | None = None, nic_rate: str | None = None) -> Topology:
-    """The cluster that `source` describes, and notes on what was skipped or assumed.
+def load_topology(
+    source: str,
+    *,
+    servers: int | None = None,
+    nic_rate: str | None = None,
+    nics: str | None = None,
+    hosts: str | None = None,
+) -> Topology:
+    """The cluster that `source` describes, with what was read and assumed.
 
     Parameters
     ----------
-    source : path of an NCCL topology XML or of a YAML file, or a preset ``uniform:servers=8,nics=8,rate=400Gb/s``
+    source : path of an NCCL or RCCL topology XML, of nvidia-smi's matrix, of a YAML file, of a copy of sysfs (a
+        directory or a tarball; ``/sys`` is this machine's), or a preset ``uniform:servers=8,nics=8,rate=400Gb/s``
     servers : make a cluster of this many copies of a one-server topology, named server0, server1, ...
-    nic_rate : such as ``400Gb/s``, for NICs whose rate `source` does not give
+    nic_rate : such as ``400Gb/s``, for NICs whose rate `source` does not give; ``mlx5_8=25Gb/s`` for NICs of that
+        name, whatever it gives; several with commas between them
+    nics : the NICs that count, ``mlx5_[0-7]``, or ``^mlx5_8,mlx5_9`` for all but these; the reader's rule otherwise
+    hosts : the servers' names, as Slurm lists them: ``node[001-004,007]``; a one-server topology is copied for each
 
     Raises InputError, which names the line or field, for anything else.
     """
-    rate = None if nic_rate is None else parse_rate(nic_rate, "--nic-rate")
-    if rate == 0:
-        raise InputError("a rate of nothing", where="--nic-rate", expected="more than 0", got=nic_rate)
-    if source.startswith(PREFIX):
-        topology = read_preset(source, rate)
-    else:
-        data = _read(source)
-        is_xml = Path(source).suffix.lower() == ".xml" or data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"<"
-        topology = read_nccl_xml(data, source, rate) if is_xml else read_yaml(data, source, rate)
+    given = Given.parse(nic_rate, nics)
+    topology = _read_any(source, given)
+    given.check_used(nic.name for server in topology.cluster.servers for nic in server.nics)
+    if servers is not None and hosts is not None:
+        raise InputError("one or the other", where="--servers, --hosts", expected="not both")
     if servers is not None:
         return replace(topology, cluster=topology.cluster.replicate(servers))
+    if hosts is not None:
+        cluster = _on_hosts(topology.cluster, expand_hosts(hosts))
+        return replace(topology, cluster=cluster, read=(*topology.read, f"--hosts: {len(cluster.servers)} servers"))
     if len(topology.cluster.servers) == 1:
-        return replace(topology, notes=(*topology.notes, f"{source}: one server; --servers N makes N copies of it."))
+        alone = Assumption(source, "one server", "--servers N makes N copies of it, --hosts 'node[1-4]' named ones")
+        return replace(topology, assumed=(*topology.assumed, alone))
     return topology
+
+
+def _read_any(source: str, given: Given) -> Topology:
+    if source.startswith(PREFIX):
+        topology = read_preset(source, given.nic_rate)
+    elif is_sysfs(source):
+        return read_sysfs(source, given)
+    else:
+        data = as_utf8(_read(source))
+        if Path(source).suffix.lower() == ".xml" or data.lstrip()[:1] == b"<":
+            return read_nccl_xml(data, source, given)
+        text = data.decode("utf-8", "replace")
+        if looks_like_smi(text):
+            return read_smi(text, source, given)
+        topology = read_yaml(data, source, given)
+    cluster = apply_given(topology.cluster, given)
+    lines = (f"{source}: optcc's own", *describe(cluster))
+    if topology.measured is not None:
+        lines = (*lines, measured_line(cluster, topology.measured))
+    return replace(topology, cluster=cluster, read=lines)
+
+
+def _on_hosts(cluster: Cluster, names: list[str]) -> Cluster:
+    """The servers by these names; one server is copied, several must be as many as the names."""
+    if len(cluster.servers) == 1:
+        cluster = cluster.replicate(len(names))
+    if len(cluster.servers) != len(names):
+        raise InputError(
+            "another number of servers",
+            where="--hosts",
+            expected=f"{len(cluster.servers)} names, as many as the topology has servers",
+            got=len(names),
+        )
+    pristine = None if cluster.pristine is None else _on_hosts(cluster.pristine, names)
+    servers = tuple(replace(s, name=n) for s, n in zip(cluster.servers, names, strict=True))
+    return replace(cluster, servers=servers, pristine=pristine)
 
 
 def _read(path: str) -> bytes:
@@ -58,6 +114,11 @@ def _read(path: str) -> bytes:
             got=getattr(error, "strerror", None) or str(error),
             hint=f"A preset looks like {PREFIX}servers=8,nics=8,rate=400Gb/s.",
         ) from None
+    if data.startswith(b"\x1f\x8b"):
+        try:
+            data = zlib.decompressobj(wbits=31).decompress(data, MAX_FILE_BYTES + 1)  # no more, whatever it unfolds to
+        except zlib.error as error:
+            raise InputError("gzip that cannot be read", where=path, got=str(error)) from None
     if len(data) > MAX_FILE_BYTES:
         raise InputError("too large for a topology", where=path, expected=f"at most {MAX_FILE_BYTES} bytes", got="more")
     return data

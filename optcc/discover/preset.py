@@ -12,7 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from optcc.cluster import Cluster, Fabric
-from optcc.discover.topology import UNUSED_NIC_RATE, Topology, located
+from optcc.discover.topology import UNUSED_NIC_RATE, Assumption, Topology, located
 from optcc.errors import InputError
 from optcc.units import parse_factor, parse_rate
 
@@ -36,7 +36,7 @@ def read_preset(text: str, nic_rate: Fraction | None) -> Topology:
             nvlink_rate=parse_rate(values["nvlink"], "nvlink") if "nvlink" in values else 0,
         )
         cluster = replace(_in_pods(cluster, values), fabric=_fabric(values))
-    return Topology(cluster, (UNUSED_NIC_RATE,) if nic_rate and "rate" in values else ())
+    return Topology(cluster, (Assumption("", UNUSED_NIC_RATE),) if nic_rate and "rate" in values else ())
 
 
 def _fabric(values: dict[str, str]) -> Fabric:

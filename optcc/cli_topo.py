@@ -1,0 +1,48 @@
+"""`optcc topo`: what a topology says, what was assumed, what to pass to correct it; and all of it as YAML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from optcc.cli_options import emit, json_option, load_source, source_options
+
+if TYPE_CHECKING:
+    from optcc.discover import Topology
+
+
+@click.command()
+@click.argument("topology")
+@click.option("--servers", type=int, metavar="N", help="Replicate a one-server topology N times.")
+@click.option("--nic-rate", metavar="RATE", help="For NICs without one; NAME=RATE for NICs of that name.")
+@source_options
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write it as YAML, to be edited.")
+@json_option
+def topo(topology: str, servers: int | None, nic_rate: str | None, output: Path | None, as_json: bool) -> None:
+    """What TOPOLOGY says, what was assumed, and what to pass to correct that.
+
+    TOPOLOGY is an NCCL or RCCL topology XML, what `nvidia-smi topo -m` prints, /sys or a copy of it (a directory or a
+    tarball), optcc's YAML, or a preset.
+    """
+    from optcc.discover.yaml_writer import save_yaml, write_yaml
+
+    found = load_source(topology, servers, nic_rate)
+    if output is not None:
+        comments = (f"Written by optcc topo {topology}", *(f"assumed: {note}" for note in found.notes))
+        save_yaml(write_yaml(found.cluster, comments=comments, measured=found.measured), output)
+        click.echo(f"wrote {output}", err=True)
+    emit(as_json, found.as_json(), lambda: click.echo("\n".join(report_lines(found))))
+
+
+def report_lines(found: Topology) -> list[str]:
+    """The report as people read it."""
+    lines = ["read", *(f"  {line}" for line in found.read)]
+    if found.assumed:
+        lines.append("assumed")
+    for assumption in found.assumed:
+        lines.append(f"  {assumption.where + ': ' if assumption.where else ''}{assumption.what}")
+        if assumption.fix:
+            lines.append(f"    to correct it: {assumption.fix}")
+    return lines

@@ -1,0 +1,108 @@
+"""What people say beside a topology: which NICs count (``--nics``), and at what rate (``--nic-rate``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from fractions import Fraction
+
+from optcc.cluster import Cluster, Nic
+from optcc.errors import InputError
+from optcc.units import parse_rate
+
+LONGEST = 4096  # characters of one option
+
+
+@dataclass(frozen=True)
+class Given:
+    """The options, read.
+
+    nic_rate : bytes per second of the NICs whose rate the source does not give
+    rates : (pattern, bytes per second): of NICs of that name, whatever the source says; the first that fits counts
+    nics : patterns of the NICs that count; with `all_but`, of those that do not; none: the reader's own rule
+    """
+
+    nic_rate: Fraction | None = None
+    rates: tuple[tuple[str, Fraction], ...] = ()
+    nics: tuple[str, ...] = ()
+    all_but: bool = False
+
+    @classmethod
+    def parse(cls, nic_rate: str | None = None, nics: str | None = None) -> Given:
+        """Of ``400Gb/s,mlx5_8=25Gb/s`` and of ``mlx5_[0-7]`` or ``^mlx5_8,mlx5_9``. Raises InputError."""
+        default: Fraction | None = None
+        rates = []
+        for item in _items(nic_rate, "--nic-rate"):
+            name, equals, text = item.rpartition("=")
+            rate = parse_rate(text, "--nic-rate")
+            if rate == 0:
+                raise InputError("a rate of nothing", where="--nic-rate", expected="more than 0", got=item)
+            if equals and not name:
+                raise InputError("a rate of no NIC", where="--nic-rate", expected="NAME=RATE", got=item)
+            if not equals and default is not None:
+                raise InputError("two rates for all", where="--nic-rate", expected="one, and NAME=RATE", got=item)
+            if equals:
+                rates.append((name, rate))
+            else:
+                default = rate
+        patterns = _items(nics, "--nics")
+        all_but = bool(patterns) and patterns[0].startswith("^")
+        if all_but:
+            patterns[0] = patterns[0][1:]
+        if any(not p or p.startswith("^") for p in patterns):
+            raise InputError("not a list of NICs", where="--nics", expected="NAME,NAME or ^NAME,NAME", got=nics)
+        return cls(default, tuple(rates), tuple(patterns), all_but)
+
+    def wanted(self, name: str) -> bool | None:
+        """Whether the NIC counts; None where nothing was said, so that the reader's rule holds."""
+        if not self.nics:
+            return None
+        named = any(fnmatchcase(name, pattern) for pattern in self.nics)
+        if self.all_but:
+            return False if named else None
+        return named
+
+    def rate_of(self, name: str) -> Fraction | None:
+        """The rate said for a NIC of this name, None where none was."""
+        return next((rate for pattern, rate in self.rates if fnmatchcase(name, pattern)), None)
+
+    def check_used(self, names: Iterable[str]) -> None:
+        """Raise InputError for a pattern that no NIC of `names` fits; excluded NICs are not among them."""
+        known = sorted(set(names))
+        asked = [("--nic-rate", pattern) for pattern, _ in self.rates]
+        asked += [("--nics", pattern) for pattern in self.nics if not self.all_but]
+        for option, pattern in asked:
+            if not any(fnmatchcase(name, pattern) for name in known):
+                shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
+                raise InputError("no NIC of this name", where=option, expected=f"among {shown}", got=pattern)
+
+
+def apply_given(cluster: Cluster, given: Given) -> Cluster:
+    """`cluster` with the NICs that count, at the rates said for them by name."""
+    if not (given.rates or given.nics):
+        return cluster
+    servers = []
+    for server in cluster.servers:
+        nics = tuple(_rated(nic, given) for nic in server.nics if given.wanted(nic.name) is not False)
+        if not nics:
+            raise InputError("no NIC is left", where=f"--nics: {server.name}", expected="at least one")
+        servers.append(replace(server, nics=nics))
+    pristine = None if cluster.pristine is None else apply_given(cluster.pristine, given)
+    return replace(cluster, servers=tuple(servers), pristine=pristine)
+
+
+def _rated(nic: Nic, given: Given) -> Nic:
+    rate = given.rate_of(nic.name)
+    return nic if rate is None else replace(nic, out_rate=rate, in_rate=rate)
+
+
+def _items(text: str | None, option: str) -> list[str]:
+    if text is None:
+        return []
+    if len(text) > LONGEST:
+        raise InputError("too long", where=option, expected=f"at most {LONGEST} characters", got=len(text))
+    items = [item.strip() for item in text.split(",")]
+    if not all(items):
+        raise InputError("an empty item", where=option, expected="items with commas between them", got=text[:80])
+    return items

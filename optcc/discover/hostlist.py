@@ -1,0 +1,75 @@
+"""Slurm's lists of hosts, ``gpu[001-004,007],big-[1-3]x[0,1]``, to names in the list's order.
+
+ClusterShell's NodeSet expands them: it is kept up by the CEA, reads Slurm's folded ranges of several dimensions, and is
+under the LGPL (python-hostlist is under the GPL). It sorts, and it knows groups that run commands: so each item is
+expanded by itself (brackets come out sorted, as Slurm writes them), groups are off, and what a range would hold is
+counted before it is made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from optcc.errors import InputError
+
+MAX_HOSTS = 65536
+"""As many as --servers takes; Slurm's own largest clusters have some 10,000."""
+
+LONGEST = 65536  # characters
+_ITEM = re.compile(r"(?:[A-Za-z0-9._-]|\[[0-9,-]+\])+", re.ASCII)
+_EXAMPLE = "names such as node[001-004,007],login or $SLURM_JOB_NODELIST"
+
+
+def expand_hosts(text: str, where: str = "--hosts") -> list[str]:
+    """The names, each once, in the list's order. Raises InputError for what is no list, or too long a one."""
+    if len(text) > LONGEST:
+        raise InputError(
+            "too long a list of hosts", where=where, expected=f"at most {LONGEST} characters", got=len(text)
+        )
+    items = re.split(r",(?![^\[]*\])", text.strip())
+    names: list[str] = []
+    for item in items:
+        if not _ITEM.fullmatch(item.strip()):
+            raise InputError("not a list of hosts", where=where, expected=_EXAMPLE, got=item[:80] or text[:80])
+        names += _expand(item.strip(), where)
+        if len(names) > MAX_HOSTS:
+            raise InputError("too many hosts", where=where, expected=f"at most {MAX_HOSTS}", got=len(names))
+    name, times = Counter(names).most_common(1)[0]
+    if times > 1:
+        raise InputError("a host twice", where=where, expected="each host once", got=name)
+    return names
+
+
+def _expand(item: str, where: str) -> list[str]:
+    if "[" not in item:
+        return [item]
+    size = 1
+    for ranges in re.findall(r"\[([0-9,-]+)\]", item):
+        size *= sum(_length(part, item, where) for part in ranges.split(","))
+        if size > MAX_HOSTS:
+            raise InputError("too many hosts", where=where, expected=f"at most {MAX_HOSTS}", got=item[:80])
+    try:
+        from ClusterShell.NodeSet import NodeSet, NodeSetException
+        from ClusterShell.NodeUtils import GroupResolver
+    except ImportError:
+        raise InputError(
+            "needs ClusterShell",
+            where=where,
+            expected="names without ranges",
+            got=item[:80],
+            hint="pip install ClusterShell, or expand it: scontrol show hostnames LIST | paste -sd,.",
+        ) from None
+    try:
+        return [str(node) for node in NodeSet(item, resolver=GroupResolver())]
+    except NodeSetException as error:
+        raise InputError("not a list of hosts", where=where, expected=_EXAMPLE, got=str(error)[:120]) from None
+
+
+def _length(part: str, item: str, where: str) -> int:
+    match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
+    if match is None or int(match[2] or match[1]) < int(match[1]):
+        raise InputError(
+            "not a range", where=where, expected="a number, or first-last", got=f"{part[:40]} in {item[:80]}"
+        )
+    return int(match[2] or match[1]) - int(match[1]) + 1

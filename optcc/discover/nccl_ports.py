@@ -1,0 +1,249 @@
+"""The NICs of NCCL's and RCCL's XML: which of them train, and at what rate."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from lxml import etree
+
+from optcc.discover.given import Given
+from optcc.discover.nccl_document import DUMP, at, number
+from optcc.discover.nccl_gpus import check_device_count
+from optcc.discover.pci import card_of, slot_rate
+from optcc.discover.topology import UNUSED_NIC_RATE, Assumed
+from optcc.errors import InputError
+from optcc.units import format_rate
+
+MANAGEMENT_RATIO = 8
+"""A NIC slower than the fastest by more than this is for management, not training: port rates within one training
+fabric differ by at most 4 (100 beside 400 Gb/s), management ports are 1 to 25 Gb/s beside 200 and more."""
+
+MAX_SPEED = 10_000_000
+"""Mb/s: ports are at 0.8 Tb/s, so that more than 10 Tb/s is an error in the file."""
+
+MIN_SPEED = 1000
+"""Mb/s: nobody trains over less than 1 Gb/s. Virtual NICs report 10, and files by hand have Gb/s here."""
+
+UNKNOWN_SPEED = 10_000
+"""Mb/s: what NCCL takes, and the socket transport writes, where a NIC does not tell (src/transport/net_socket.cc)."""
+
+_PORT_SPEEDS = (10, 25, 40, 50, 100, 200, 400, 800, 1600)  # Gb/s
+_NEVER_MBPS = (25, 40, 50, 200, 400, 800)
+"""Of these, the ones that no port has in Mb/s, as it may have 10 and 100."""
+
+_BELIEVED = 4
+"""A PCI slot said to carry less than this part of its ports' rate is taken for what a virtual machine makes up."""
+
+_INFINIBAND, _ETHERNET = "0x0207", "0x0200"
+LISTED = "list it in --nics"
+
+
+@dataclass(frozen=True, eq=False)
+class Port:
+    """A <net>, or the <pci> of a NIC in a file without any; the name it goes by; whether --nics asks for it."""
+
+    element: etree._Element
+    name: str
+    dev: int
+    asked: bool = False
+
+
+def ports_in_use(scope: Sequence[etree._Element], path: str, given: Given, assumed: Assumed) -> list[Port]:
+    """The <net>s that NCCL would use, in the order of dev, each by a name of its own."""
+    elements = [net for part in scope for net in part.iter("net")]
+    if not elements:
+        return _bare_ports(scope, path, given, assumed)
+    check_device_count(elements, path)
+    names = Counter(element.get("name", "") for element in elements)
+    ports: list[Port] = []
+    for element in elements:
+        name, port = element.get("name", ""), element.get("port", "1")
+        if names[name] > 1 and port not in ("0", "1"):
+            name = f"{name}:{port}"
+        wanted = given.wanted(name)
+        if wanted is False:
+            continue
+        if element.get("dev") is None or element.get("keep") == "0" or element.get("net") == "0":
+            reason = "part of a fused NIC" if element.get("net") == "0" else "not in use by NCCL"
+            assumed.add(at(element, path), f"skipped, {reason}")
+        else:
+            ports.append(Port(element, name, number(element, "dev", path), wanted is True))
+    if not ports:
+        expected = "a <net> with dev" + (", among those that --nics leaves" if given.nics else "")
+        raise InputError("no NIC in use", where=path, expected=expected, got=f"{len(elements)} without")
+    return _named_apart(sorted(ports, key=lambda port: port.dev), path, assumed)
+
+
+def _named_apart(ports: list[Port], path: str, assumed: Assumed) -> list[Port]:
+    seen: set[str] = set()
+    apart = []
+    for port in ports:
+        name = port.name or f"net{port.dev}"
+        if name in seen or not port.name:
+            name = f"{name}.{port.dev}" if name in seen else name
+            assumed.add(at(port.element, path), "a name twice, or none; the number of the device tells such NICs apart")
+        seen.add(name)
+        apart.append(Port(port.element, name, port.dev, port.asked))
+    return apart
+
+
+def _bare_ports(scope: Sequence[etree._Element], path: str, given: Given, assumed: Assumed) -> list[Port]:
+    """The <pci>s that are NICs by their class, of a file that was made for NCCL rather than by it."""
+    devices = [pci for part in scope for pci in part.iter("pci") if pci.find("pci") is None]
+    found = [pci for kind in (_INFINIBAND, _ETHERNET) for pci in devices if pci.get("class", "").startswith(kind)]
+    infiniband = [pci for pci in found if pci.get("class", "").startswith(_INFINIBAND)]
+    nics = infiniband or found
+    if not nics:
+        raise InputError(
+            "no <net>: the file names no NIC",
+            where=path,
+            expected="at least one <net>",
+            hint="A file made for NCCL_TOPO_FILE has none: let a job write one, with NCCL_TOPO_DUMP_FILE.",
+        )
+    check_device_count(nics, path)
+    if given.nic_rate is None and not given.rates:
+        raise InputError(
+            f"no <net>, but {len(nics)} NICs by their PCI class: no rates, as in files made for NCCL_TOPO_FILE",
+            where=path,
+            expected="--nic-rate, such as --nic-rate 400Gb/s",
+            got="neither rates nor names",
+            hint=DUMP,
+        )
+    assumed.add(
+        path, f"no <net>; the {len(nics)} NICs and the GPUs are told by their PCI class", "a dump of a job instead"
+    )
+    if infiniband and len(found) > len(nics):
+        assumed.add(path, f"{len(found) - len(nics)} Ethernet devices beside InfiniBand ones are skipped", "--nics")
+    named = [(pci.get("busid", f"pci{i}"), pci) for i, pci in enumerate(nics)]
+    return _named_apart(
+        [Port(p, n, i, bool(given.wanted(n))) for i, (n, p) in enumerate(named) if given.wanted(n) is not False],
+        path,
+        assumed,
+    )
+
+
+def with_gpu_direct(ports: list[Port], path: str, assumed: Assumed) -> list[Port]:
+    """The ports with GPU-direct, and those that --nics asks for; all, where none has it."""
+    direct = [port for port in ports if port.element.get("gdr", "0") != "0"]
+    if not direct:
+        if any(port.element.tag == "net" for port in ports):
+            assumed.add(path, "no NIC has GPU-direct (gdr); all are kept")
+        return ports
+    for port in ports:
+        if port not in direct and not port.asked:
+            reason = "skipped, no GPU-direct (gdr) though other NICs have it"
+            assumed.add(at(port.element, path), reason, LISTED)
+    return [port for port in ports if port in direct or port.asked]
+
+
+def rates_of(ports: list[Port], given: Given, path: str, assumed: Assumed) -> dict[Port, Fraction]:
+    """Bytes per second each way of every port: said for it by name, else the file's, else --nic-rate, else guessed."""
+    speeds = {port: _speed(port.element) for port in ports}
+    rates = {}
+    for port, speed in speeds.items():
+        rate = given.rate_of(port.name) or speed or given.nic_rate
+        if rate is None:
+            rate = _guessed(port, speeds, path, assumed)
+        elif given.rate_of(port.name) is None and speed is None and port.element.tag == "net":
+            assumed.add(at(port.element, path), "no usable speed, the rate given with --nic-rate is taken")
+        rates[port] = rate
+    if given.nic_rate and all(speeds.values()):
+        assumed.add("", UNUSED_NIC_RATE)
+    if all(port.element.get("speed") == str(UNKNOWN_SPEED) and not given.rate_of(port.name) for port in ports):
+        unknown = "10Gb/s everywhere, which is also what NCCL writes where a NIC does not tell its speed"
+        assumed.add(path, unknown, "--nic-rate '*=100Gb/s', say")
+    return rates
+
+
+def _guessed(port: Port, speeds: dict[Port, Fraction | None], path: str, assumed: Assumed) -> Fraction:
+    """From a speed in another unit, or from a card of the same kind. Raises InputError where there is neither."""
+    text, fix = port.element.get("speed", ""), "--nic-rate NAME=RATE"
+    units = (("kb/s", 10**6, _PORT_SPEEDS), ("b/s", 10**9, _PORT_SPEEDS), ("Gb/s", 1, _NEVER_MBPS))
+    for unit, factor, speeds_of_ports in units:
+        if re.fullmatch("[0-9]{2,13}", text) and int(text) in [speed * factor for speed in speeds_of_ports]:
+            gbps = int(text) // factor
+            assumed.add(at(port.element, path), f"speed {text} is no rate in Mb/s; as {unit} it is {gbps}Gb/s", fix)
+            return Fraction(gbps * 10**9, 8)
+    kind = _model(port)
+    alike = {speed for other, speed in speeds.items() if speed and kind and _model(other) == kind}
+    if len(alike) == 1:
+        rate = alike.pop()
+        same = f"no usable speed; {format_rate(rate)} is taken, as of the other cards of the same model"
+        assumed.add(at(port.element, path), same, fix)
+        return rate
+    raise InputError(
+        "no usable speed",
+        where=at(port.element, path),
+        expected=f"speed in Mb/s, {MIN_SPEED} to {MAX_SPEED}",
+        got=port.element.get("speed", "nothing")[:40],
+        hint=f"Give the rate of such NICs with --nic-rate 400Gb/s, or leave this one out with --nics ^{port.name}.",
+    )
+
+
+def _model(port: Port) -> tuple[str, str] | None:
+    card = next(port.element.iterancestors("pci"), None)
+    vendor, device = (None, None) if card is None else (card.get("vendor"), card.get("device"))
+    return (vendor, device) if vendor and device else None
+
+
+def _speed(element: etree._Element) -> Fraction | None:
+    text = element.get("speed", "")
+    if not re.fullmatch("[0-9]{1,9}", text) or not MIN_SPEED <= int(text) <= MAX_SPEED:
+        return None
+    return Fraction(int(text) * 10**6, 8)
+
+
+def for_training(
+    rates: dict[Port, Fraction], beside: dict[Port, bool], path: str, assumed: Assumed
+) -> dict[Port, Fraction]:
+    """Without management ports: far slower than the fastest; or slower, and far from GPUs that the fastest are near."""
+    fastest = max(rates.values())
+    at_most = [beside[port] for port, rate in rates.items() if rate == fastest]
+    near = 2 * sum(at_most) > len(at_most)
+    kept = {}
+    for port, rate in rates.items():
+        slow = f"{format_rate(rate)} is under 1/{MANAGEMENT_RATIO} of the fastest NIC's {format_rate(fastest)}"
+        apart = f"{format_rate(rate)} and no GPU beside it, where {format_rate(fastest)} NICs have one"
+        if not port.asked and rate * MANAGEMENT_RATIO < fastest:
+            assumed.add(at(port.element, path), f"skipped as a management port, {slow}", LISTED)
+        elif not port.asked and near and rate < fastest and not beside[port]:
+            assumed.add(at(port.element, path), f"skipped as a management or storage port, {apart}", LISTED)
+        else:
+            kept[port] = rate
+    lonely = [port for port in kept if near and not beside[port] and not port.asked]
+    if lonely and len(lonely) < len(kept):
+        names = ",".join(port.name for port in lonely[:8]) + (",..." if len(lonely) > 8 else "")
+        for port in lonely:
+            where = at(port.element, path)
+            assumed.add(where, "counts for training, although no GPU is beside it", f"--nics ^{names}")
+    return kept
+
+
+def within_slots(rates: dict[Port, Fraction], given: Given, path: str, assumed: Assumed) -> dict[Port, Fraction]:
+    """Ports of one card share its PCI slot: where that carries less than they do together, each gets its part."""
+    cards: dict[object, list[Port]] = {}
+    for port in rates:
+        cards.setdefault(card_of(port.element), []).append(port)
+    limited = dict(rates)
+    for card, ports in cards.items():
+        slot, total = slot_rate(ports[0].element), sum((rates[port] for port in ports), Fraction(0))
+        if card is None or slot is None or slot >= total or any(given.rate_of(port.name) for port in ports):
+            continue
+        if slot * _BELIEVED < total:
+            unbelieved = f"a PCI slot of {format_rate(slot, 3)} for {format_rate(total)} of ports is not believed"
+            assumed.add(at(ports[0].element, path), unbelieved, "--nic-rate NAME=RATE")
+            continue
+        for port in ports:
+            limited[port] = rates[port] * slot / total
+        kind = (
+            "port"
+            if len(ports) == 1
+            else f"{len(ports)} ports, each of which gets its part, also while others are down"
+        )
+        shared = f"the PCI slot carries {format_rate(slot, 4)} of the {format_rate(total)} of its {kind}"
+        assumed.add(at(ports[0].element, path), shared, "--nic-rate NAME=RATE")
+    return limited
