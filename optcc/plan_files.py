@@ -1,27 +1,35 @@
-"""Plans as files: JSON with a version and an id, read back with every field checked."""
+"""Plans as files: JSON with a version and an id, read back with every field checked.
+
+docs/plan-format.md describes the fields and the version policy, optcc/schema/plan-1.schema.json what may be written.
+"""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, replace
+import hashlib
+import re
+from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from optcc.bound import Bound, Certificate, DualCut, Price, ProgramCertificate
-from optcc.cluster import Cluster, Fabric, Nic, Server
+from optcc.cluster import Cluster
 from optcc.errors import InputError
+from optcc.plan_fields import demand_flags, plan_in
+from optcc.plan_json import agree, canonical, lines, parse
 from optcc.plans import Plan
-from optcc.schedule.families import FAMILIES
-from optcc.schedule.recipe import exact
 
-VERSION = 2
+FORMAT = "optcc-plan"
+MAJOR, MINOR = 1, 0
+"""Of the format: a reader takes every minor of its own major, and no other major."""
+_VERSION = re.compile(r"(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,5})")
+_OUTSIDE_ID = {"plan_id", "lowered"}
 
 
 def plan_content(plan: Plan) -> dict[str, Any]:
     """Everything that a plan's id is made of, as JSON values."""
     return {
-        "version": VERSION,
+        "format": FORMAT,
+        "version": f"{MAJOR}.{MINOR}",
         "family": plan.recipe.family,
         "nbytes": plan.bound.nbytes,
         "recipe": plan.recipe.content(),
@@ -38,61 +46,78 @@ def plan_content(plan: Plan) -> dict[str, Any]:
     }
 
 
+def content_id(content: dict[str, Any]) -> str:
+    """Sixteen hex digits of SHA-256 over the canonical JSON of a plan's fields, without the id and the lowered part."""
+    own = {name: value for name, value in content.items() if name not in _OUTSIDE_ID}
+    return hashlib.sha256(canonical(own).encode()).hexdigest()[:16]
+
+
+def write_plan(plan: Plan, lowered: str | None = None) -> str:
+    """The text of a plan file; `lowered` as in `Plan.to_json`."""
+    content = plan_content(plan)
+    content = {"format": FORMAT, "version": content["version"], "plan_id": content_id(content), **content}
+    if lowered is not None:
+        from optcc.plan_lowered import lowered_content
+
+        content["lowered"] = lowered_content(plan, lowered)
+    return lines(content, 0)
+
+
 def read_plan(text: str, where: str) -> Plan:
-    """Read a plan back. Raises InputError for anything that is not an intact plan of this version."""
+    """Read a plan back. Raises InputError for anything that is not an intact plan of a version that is known.
+
+    Fields that a newer minor version has added are passed over. A lowered part must be what the plan lowers to.
+    """
     try:
-        raw = json.loads(text)
+        raw = parse(text)
     except (ValueError, RecursionError) as error:
         raise InputError("not JSON", where=where, expected="a plan written by optcc plan", got=str(error)) from None
-    if not isinstance(raw, dict) or raw.get("version") != VERSION:
-        got = raw.get("version") if isinstance(raw, dict) else type(raw).__name__
-        raise InputError(
-            "not a plan of this version",
-            where=where,
-            expected=f'"version": {VERSION}',
-            got=str(got),
-            hint="Make it anew with optcc plan.",
-        )
+    minor = _minor(raw, where)
     try:
-        plan = _plan_in(raw)
+        plan = plan_in(raw)
+        known: dict[str, Any] = plan_content(plan)
+        demand_flags(known)
+        if "lowered" in raw:
+            from optcc.plan_lowered import lowered_content
+
+            known["lowered"] = lowered_content(plan, raw["lowered"]["depth"])
     except InputError as error:
         place = f"{where}: {error.where}" if error.where else where
         raise InputError(error.what, where=place, expected=error.expected, got=error.got, hint=error.hint) from None
-    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, IndexError) as error:
+        newer = f"It is of version {raw['version']}: a newer optcc may read it." if minor > MINOR else None
+        expected = "the fields of optcc plan"
         raise InputError(
-            "not an intact plan", where=where, expected="the fields of optcc plan", got=repr(error)[:200]
+            "not an intact plan", where=where, expected=expected, got=repr(error)[:200], hint=newer
         ) from None
-    if raw != {"plan_id": plan.plan_id, **plan_content(plan)}:
+    own = content_id(raw)
+    said = {name: value for name, value in raw.items() if name not in ("plan_id", "format", "version")}
+    known = {name: known[name] for name in known if name not in ("format", "version")}
+    if raw.get("plan_id") != own or not agree(known, said, strictly=minor <= MINOR):
         raise InputError(
             "the plan was changed after it was made",
             where=where,
-            expected=f"plan_id {plan.plan_id}",
-            got=str(raw.get("plan_id")),
+            expected=f"plan_id {own}" if raw.get("plan_id") != own else "what optcc writes for this plan",
+            got=str(raw.get("plan_id")) if raw.get("plan_id") != own else "other fields, or another lowered part",
             hint="Make it anew with optcc plan.",
         )
     return plan
 
 
-def _plan_in(raw: dict[str, Any]) -> Plan:
-    fabric = Fabric(
-        raw["fabric"]["rails"],
-        *(None if raw["fabric"][k] is None else exact(raw["fabric"][k]) for k in ("spine", "pod_oversubscription")),
-    )
-    whole = Cluster(_servers_in(raw["cluster"]), fabric=fabric, gpu_ranks=raw["gpu_ranks"])
-    pristine = replace(whole, servers=_servers_in(raw["pristine"])) if raw["pristine"] else None
-    plan = Plan(
-        cluster=replace(whole, pristine=pristine),
-        bound=Bound(
-            raw["nbytes"],
-            exact(raw["bound"]["seconds"]),
-            exact(raw["bound"]["fault_free_s"]),
-            raw["bound"]["bottleneck"],
-            _certificate_in(raw["bound"]["certificate"]),
-        ),
-        recipe=FAMILIES[raw["family"]].read(raw["recipe"]),
-    )
-    plan.recipe.check(plan.cluster)
-    return plan
+def _minor(raw: Any, where: str) -> int:
+    """The minor version of a file of our major. Raises InputError for anything else."""
+    said = raw.get("version") if isinstance(raw, dict) else type(raw).__name__
+    found = _VERSION.fullmatch(said) if isinstance(said, str) else None
+    if not isinstance(raw, dict) or raw.get("format") != FORMAT or not found or int(found[1]) != MAJOR:
+        newer = found is not None and int(found[1]) > MAJOR
+        raise InputError(
+            "not a plan of this version",
+            where=where,
+            expected=f'"format": "{FORMAT}", "version": "{MAJOR}.x"',
+            got=str(said),
+            hint="A newer optcc reads it." if newer else "Make it anew with optcc plan.",
+        )
+    return int(found[2])
 
 
 def load_plan(path: Path) -> Plan:
@@ -104,11 +129,12 @@ def load_plan(path: Path) -> Plan:
     return Plan.from_json(text, where=str(path))
 
 
-def save_plan(plan: Plan, path: Path) -> None:
-    """Write a plan file, whole or not at all."""
+def save_plan(plan: Plan, path: Path, lowered: str | None = None) -> None:
+    """Write a plan file, whole or not at all; `lowered` as in `Plan.to_json`."""
+    text = write_plan(plan, lowered)
     partial = path.with_name(path.name + ".partial")
     try:
-        partial.write_text(plan.to_json() + "\n", encoding="utf-8")
+        partial.write_text(text + "\n", encoding="utf-8")
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)
@@ -132,19 +158,6 @@ def _servers_out(cluster: Cluster) -> list[dict[str, Any]]:
     ]
 
 
-def _servers_in(raw: list[dict[str, Any]]) -> tuple[Server, ...]:
-    return tuple(
-        Server(
-            name=s["name"],
-            nics=tuple(Nic(n["name"], exact(n["out"]), exact(n["in"]), n["rail"], n["gpu"]) for n in s["nics"]),
-            gpus=s["gpus"],
-            nvlink_rate=exact(s["nvlink_rate"]),
-            pod=s["pod"],
-        )
-        for s in raw
-    )
-
-
 def _plain(value: Any) -> Any:
     """Dataclass fields as JSON values: exact numbers become strings."""
     if isinstance(value, dict):
@@ -152,21 +165,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(part) for part in value]
     return str(value) if isinstance(value, Fraction) else value
-
-
-def _certificate_in(raw: dict[str, Any]) -> Certificate | ProgramCertificate:
-    if raw["kind"] != "program":
-        return Certificate(raw["kind"], raw["direction"], tuple(raw["ranks"]), raw["nbytes"], exact(raw["rate"]))
-    return ProgramCertificate(
-        rate=exact(raw["rate"]),
-        reached=exact(raw["reached"]),
-        nbytes=raw["nbytes"],
-        prices=tuple(
-            Price(p["what"], exact(p["share"]), p["count"], exact(p["gain"]), tuple(p["nics"])) for p in raw["prices"]
-        ),
-        cuts=tuple(DualCut(c["side"], c["seen_from"], tuple(c["inside"]), c["weight"]) for c in raw["cuts"]),
-        resource_prices=tuple(raw["resource_prices"]),
-        denominator=raw["denominator"],
-        collective=raw["collective"],
-        root=raw["root"],
-    )

@@ -6,8 +6,6 @@ content, so ranks compare ids before the first byte moves, and an edited file is
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -80,20 +78,24 @@ class Plan:
     @cached_property
     def plan_id(self) -> str:
         """Sixteen hex digits that name this plan's content."""
-        from optcc.plan_files import plan_content
+        from optcc.plan_files import content_id, plan_content
 
-        canonical = json.dumps(plan_content(self), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+        return content_id(plan_content(self))
 
-    def to_json(self) -> str:
-        """The plan as JSON text: rates in bytes per second, fractions as strings such as "3/5"."""
-        from optcc.plan_files import plan_content
+    def to_json(self, lowered: str | None = None) -> str:
+        """The plan as JSON text: rates in bytes per second, fractions as strings such as "3/5" (docs/plan-format.md).
 
-        return json.dumps({"plan_id": self.plan_id, **plan_content(self)}, indent=1)
+        lowered : also write what it lowers to, "layout" (rings, trees, NIC shares, offsets) or "transfers" (every row
+            besides). It belongs to no id: a plan is the same plan with and without it.
+        Raises InputError where `optcc.plan_lowered.lowered_content` does.
+        """
+        from optcc.plan_files import write_plan
+
+        return write_plan(self, lowered)
 
     @classmethod
     def from_json(cls, text: str, where: str = "plan") -> Plan:
-        """Read a plan back. Raises InputError for anything that is not an intact plan of this version."""
+        """Read a plan back. Raises InputError for anything that is not an intact plan of a version that is known."""
         from optcc.plan_files import read_plan
 
         return read_plan(text, where)
@@ -109,9 +111,14 @@ MIN_CHUNK = 16 * 1024
 def nested_rings(cluster: Cluster, shares: dict[int, Fraction], segments: int) -> NestedRings:
     """Nested rings over the ranks of `cluster` by strength, with the orderings that suit as many leaves."""
     ranks = cluster.ranks
-    order = tuple(sorted(range(len(ranks)), key=lambda r: (min(ranks[r].out_rate, ranks[r].in_rate), r)))
-    window = WINDOW if len(ranks) - min(shares, default=len(ranks)) > 1 else 0
-    return NestedRings(tuple(sorted(shares.items())), order, segments, _orderings(shares, len(ranks)), window=window)
+    order = sorted(range(len(ranks)), key=lambda r: (min(ranks[r].out_rate, ranks[r].in_rate), r))
+    return rings_in_order(tuple(order), shares, segments)
+
+
+def rings_in_order(order: tuple[int, ...], shares: dict[int, Fraction], segments: int) -> NestedRings:
+    """`nested_rings` where the `order` of the ranks, weakest first, is known."""
+    window = WINDOW if len(order) - min(shares, default=len(order)) > 1 else 0
+    return NestedRings(tuple(sorted(shares.items())), order, segments, _orderings(shares, len(order)), window=window)
 
 
 def _orderings(shares: dict[int, Fraction], ranks: int) -> tuple[Ordering, ...]:

@@ -1,0 +1,64 @@
+"""JSON as plan files have it: whole numbers only, no name twice, one canonical form to hash, another one to read."""
+
+from __future__ import annotations
+
+import json
+from json.encoder import encode_basestring_ascii as _quoted
+from typing import Any
+
+MOST_MEMBERS = 128
+"""Of one JSON object, as in the reader in C, which looks for a name twice among them."""
+WIDE = 110
+
+
+def parse(text: str) -> Any:
+    """The JSON value in `text`. ValueError or RecursionError for what two readers might take differently."""
+    raw = json.loads(text, object_pairs_hook=_members, parse_float=_no_float, parse_constant=_no_float)
+    canonical(raw, ascii_only=False).encode()  # half a surrogate pair is no text
+    return raw
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs) or len(pairs) > MOST_MEMBERS:
+        raise ValueError(f"an object with a name twice, or more than {MOST_MEMBERS} names")
+    return made
+
+
+def _no_float(text: str) -> Any:
+    raise ValueError(f'{text[:60]}: plans have whole numbers, and exact ones as text such as "3/5"')
+
+
+def canonical(value: Any, *, ascii_only: bool = True) -> str:
+    """One text for one value."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=ascii_only)
+
+
+def agree(known: Any, said: Any, *, strictly: bool) -> bool:
+    """Whether a file says what we would write; unless `strictly`, it may have fields that we do not know."""
+    if strictly:
+        return canonical(known) == canonical(said)
+    if isinstance(known, dict) and isinstance(said, dict):
+        return all(name in said and agree(value, said[name], strictly=False) for name, value in known.items())
+    if isinstance(known, list) and isinstance(said, list):
+        if not any(isinstance(value, (dict, list)) for value in known):
+            return canonical(known) == canonical(said)
+        return len(known) == len(said) and all(agree(a, b, strictly=False) for a, b in zip(known, said, strict=True))
+    return canonical(known) == canonical(said)
+
+
+def lines(value: Any, depth: int) -> str:
+    """JSON for people and for diffs: what is short, and a list of numbers of any length, on one line."""
+    if isinstance(value, dict):
+        parts = [f"{_quoted(name)}: {lines(part, depth + 1)}" for name, part in value.items()]
+        left, right = "{}"
+    elif isinstance(value, list) and any(isinstance(part, (dict, list)) for part in value):
+        parts = [lines(part, depth + 1) for part in value]
+        left, right = "[]"
+    else:
+        return _quoted(value) if isinstance(value, str) else json.dumps(value)
+    short = f"{left}{', '.join(parts)}{right}"
+    if len(short) + depth <= WIDE and "\n" not in short:
+        return short
+    inner = "\n" + " " * (depth + 1)
+    return f"{left}{inner}{f',{inner}'.join(parts)}{inner[:-1]}{right}"
