@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from optcc.runtime import RankFailedError, RunResult
     from optcc.schedule import Schedule
     from optcc.simulator import Simulation, simulate
+    from optcc.standby.planner import Planner, Replanned
     from optcc.theory import check_bound
     from optcc.verifier import Verified, verify
 
@@ -55,6 +56,8 @@ _HOME = {
     "Nic": "cluster",
     "OptccError": "errors",
     "Plan": "plans",
+    "Planner": "standby.planner",
+    "Replanned": "standby.planner",
     "Rank": "cluster",
     "Schedule": "schedule",
     "Server": "cluster",
@@ -81,8 +84,10 @@ __all__ = [
     "Nic",
     "OptccError",
     "Plan",
+    "Planner",
     "Rank",
     "RankFailedError",
+    "Replanned",
     "RunResult",
     "Schedule",
     "Server",

@@ -33,7 +33,7 @@ def lower_bound(cluster: Cluster, nbytes: int) -> Bound:
         nbytes=nbytes,
         seconds=certificate.seconds,
         fault_free_s=_tightest(cluster.fault_free.ranks, nbytes).seconds,
-        bottleneck=_in_words(cluster, certificate),
+        bottleneck=in_words(cluster, certificate),
         certificate=certificate,
     )
 
@@ -47,8 +47,8 @@ def _check_size(nbytes: int) -> None:
 def program_bound(cluster: Cluster, nbytes: int, collective: str = "allreduce", root: str | None = None) -> Bound:
     """The bound by the program, whatever the fabric, for any of `optcc.theory.collectives`.
 
-    `nbytes` is the whole buffer: an allgather's result, a reduce-scatter's input. `root` names the rank of a broadcast
-    or reduce. Raises as `lower_bound` does.
+    `nbytes` is the whole buffer in bytes: an allgather's result, a reduce-scatter's input. `root` names the rank of a
+    broadcast or reduce. Raises as `lower_bound` does.
     """
     from optcc.theory.certify import certify  # cvxpy takes a second to load, and most bounds do not need it
     from optcc.theory.collectives import collective_named
@@ -57,7 +57,7 @@ def program_bound(cluster: Cluster, nbytes: int, collective: str = "allreduce", 
     _check_size(nbytes)
     if len(cluster.ranks) == 1:
         alone = _tightest(cluster.ranks, nbytes)
-        return Bound(nbytes, Fraction(0), Fraction(0), _in_words(cluster, alone), alone)
+        return Bound(nbytes, Fraction(0), Fraction(0), in_words(cluster, alone), alone)
     certificate = certify(cluster, nbytes, kind, root)
     whole = cluster.fault_free
     fault_free_s = certificate.seconds if whole == cluster else certify(whole, nbytes, kind, root).seconds
@@ -114,7 +114,8 @@ def _tightest(ranks: tuple[Rank, ...], nbytes: int) -> Certificate:
     return max(certificates(ranks, nbytes), key=lambda c: (c.seconds, c.kind == "traffic"))
 
 
-def _in_words(cluster: Cluster, cert: Certificate) -> str:
+def in_words(cluster: Cluster, cert: Certificate) -> str:
+    """What the certificate says limits `cluster`, for people."""
     if cert.kind == "trivial":
         return "nothing: a single rank has nothing to send"
     way = "send" if cert.direction == "out" else "receive"

@@ -1,0 +1,205 @@
+"""Plans per second of `optcc serve`, from its cache and from its jobs, on loopback. Writes docs/bench-serve.md.
+
+Bounded: so many requests and so many seconds, over sockets of this machine. Client and service share its cores.
+Exit status 1 when fewer than 200 plans per second come from the cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import multiprocessing
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import optcc
+from optcc.units import format_seconds, format_size
+
+TARGET = 200
+CLIENTS, MOST, LONGEST_S = 8, 4000, 10.0
+"""Connections, requests in all, and seconds; whichever ends first."""
+CLUSTERS = (("8 servers of 8", 8), ("128 servers of 8", 128))
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=60)
+        self.path = path
+
+    def connect(self) -> None:
+        """Connect to the path."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(60)
+        self.sock.connect(self.path)
+
+
+def connect(where: str) -> http.client.HTTPConnection:
+    """To what the service printed."""
+    if where.startswith("unix:"):
+        return UnixConnection(where[5:])
+    host, _, port = where.removeprefix("http://").rpartition(":")
+    return http.client.HTTPConnection(host, int(port), timeout=60)
+
+
+def ask(connection: http.client.HTTPConnection, path: str, body: dict[str, object] | None = None) -> bytes:
+    """One request; anything but success ends the benchmark."""
+    data = None if body is None else json.dumps(body).encode()
+    connection.request("GET" if body is None else "POST", path, data, {"Content-Type": "application/json"})
+    reply = connection.getresponse()
+    read = reply.read()
+    if reply.status not in (200, 201):
+        raise SystemExit(f"{path}: {reply.status} {read[:500]!r}")
+    return read
+
+
+def once(where: str, path: str, body: dict[str, object] | None) -> bytes:
+    """One request over a connection of its own."""
+    connection = connect(where)
+    try:
+        return ask(connection, path, body)
+    finally:
+        connection.close()
+
+
+def client(where: str, path: str, bodies: Sequence[dict[str, object] | None], share: int, out: object) -> None:
+    """Ask `share` times over one connection; the seconds of each to `out`."""
+    connection = connect(where)
+    took: list[float] = []
+    end = time.perf_counter() + LONGEST_S
+    size = 0
+    while len(took) < share and time.perf_counter() < end:
+        start = time.perf_counter()
+        size = len(ask(connection, path, bodies[len(took) % len(bodies)]))
+        took.append(time.perf_counter() - start)
+    connection.close()
+    out.put((took, size))  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Load:
+    """What was asked, how often, for how long, and how long each took; bytes of a reply."""
+
+    what: str
+    seconds: float
+    took: list[float]
+    size: int
+
+    @property
+    def rate(self) -> float:
+        """Requests per second."""
+        return len(self.took) / self.seconds
+
+    def __str__(self) -> str:
+        ordered = sorted(self.took)
+        marks = (ordered[min(len(ordered) - 1, len(ordered) * part // 1000)] for part in (500, 950, 990))
+        times = " | ".join(map(format_seconds, marks))
+        return f"| {self.what} | {len(ordered)} | {self.rate:.0f} | {times} | {format_size(self.size)} |"
+
+
+def load(what: str, where: str, path: str, bodies: Sequence[dict[str, object] | None], clients: int = CLIENTS) -> Load:
+    """Ask from `clients` connections at once, each in a process of its own."""
+    context = multiprocessing.get_context("fork")
+    out = context.Queue()
+    crew = [
+        context.Process(target=client, args=(where, path, bodies, MOST // clients, out), daemon=True)
+        for _ in range(clients)
+    ]
+    start = time.perf_counter()
+    for process in crew:
+        process.start()
+    results = [out.get(timeout=LONGEST_S + 60) for _ in crew]
+    seconds = time.perf_counter() - start
+    for process in crew:
+        process.join(10)
+    return Load(what, seconds, [t for took, _ in results for t in took], results[0][1])
+
+
+def with_service(options: Sequence[str], run: Callable[[str], list[Load]]) -> list[Load]:
+    """Start the service, `run` with where it listens, and stop it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "optcc", "serve", "--json", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        return run(json.loads(process.stdout.readline())["listening"])
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def loads(where: str, name: str) -> list[Load]:
+    """Plans from the cache, and events of a job, for each cluster."""
+    found: list[Load] = []
+    for words, servers in CLUSTERS:
+        topology = f"uniform:servers={servers},nics=8,rate=400Gb/s"
+        # Sixteen failures that are asked for over and over, as by sixteen groups of ranks.
+        bodies: list[dict[str, object] | None] = [
+            {"topology": topology, "fail": [f"server{i % servers}/nic{i % 8}"]} for i in range(16)
+        ]
+        for body in bodies:
+            once(where, "/v1/plan", body)
+        found.append(load(f"plan from the cache, {words}, {name}", where, "/v1/plan", bodies))
+        job = json.loads(once(where, "/v1/jobs", {"topology": topology}))["job"]
+        events: list[dict[str, object] | None] = [
+            {"event": event, "nic": f"server{i % servers}/nic{i % 8}"}
+            for i in range(16)
+            for event in ("fail", "restore")
+        ]
+        found.append(load(f"event of a job, {words}, {name}, one client", where, f"/v1/jobs/{job}/events", events, 1))
+        path = f"/v1/jobs/{job}/plan?size=1GiB"
+        found.append(load(f"a job's plan file, {words}, {name}", where, path, [None]))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-serve.md"))
+    output = parser.parse_args().output
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "socket")
+        done = with_service(["--unix", path], lambda where: loads(where, "Unix socket"))
+    done += with_service(["--port", "0"], lambda where: loads(where, "TCP"))
+    cached = [each for each in done if each.what.startswith("plan from the cache")]
+    slowest = min(each.rate for each in cached)
+    text = [
+        "# optcc serve under load",
+        "",
+        f"Made by `make bench-serve`: one service and its clients on the {os.cpu_count()} cores of one machine, over",
+        f"loopback. Up to {MOST} requests or {LONGEST_S:.0f} s of each kind, {CLIENTS} connections that stay open",
+        "unless said otherwise, each in a process of its own (Python's http.client), one request at a time.",
+        "",
+        "| what | requests | per second | median | 95th centile | 99th centile | reply |",
+        "|---|---|---|---|---|---|---|",
+        *map(str, done),
+        "",
+        f"Plans from the cache: at least {slowest:.0f} per second (target {TARGET}).",
+        "",
+        f"optcc {optcc.__version__}, Python {platform.python_version()}, {platform.processor() or platform.machine()}.",
+        "",
+    ]
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text("\n".join(text), encoding="utf-8")
+    print("\n".join(text))
+    return 1 if slowest < TARGET else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

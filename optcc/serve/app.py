@@ -1,0 +1,156 @@
+"""The routes. Their documentation is made of the same table (`optcc.serve.openapi`)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from optcc.errors import InputError, OptccError
+from optcc.serve.desk import Desk, RefusedError
+from optcc.serve.messages import (
+    ErrorBody,
+    ErrorReply,
+    EventRequest,
+    HealthReply,
+    JobReply,
+    JobRequest,
+    MalformedError,
+    PlanReply,
+    PlanRequest,
+    decode,
+)
+from optcc.serve.settings import Settings
+from optcc.serve.work import described
+
+Handler = Callable[[Desk, Request], Awaitable[bytes]]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One route: what it takes, what it gives, what for. `query` : name -> what it is, of parameters after a "?"."""
+
+    method: str
+    path: str
+    summary: str
+    handler: Handler
+    request: type[msgspec.Struct] | None = None
+    reply: type[msgspec.Struct] | None = None
+    status: int = 200
+    query: tuple[tuple[str, str], ...] = ()
+
+
+async def _plan(desk: Desk, request: Request) -> bytes:
+    return await desk.plan(decode(await request.body(), PlanRequest))
+
+
+async def _register(desk: Desk, request: Request) -> bytes:
+    return msgspec.json.encode(await desk.register(decode(await request.body(), JobRequest)))
+
+
+async def _job(desk: Desk, request: Request) -> bytes:
+    return msgspec.json.encode(await desk.job(request.path_params["job"]))
+
+
+async def _event(desk: Desk, request: Request) -> bytes:
+    return msgspec.json.encode(await desk.event(request.path_params["job"], decode(await request.body(), EventRequest)))
+
+
+async def _job_plan(desk: Desk, request: Request) -> bytes:
+    given = dict(request.query_params)
+    size, lowered = given.pop("size", "1GiB"), given.pop("lowered", None)
+    if given:
+        body = ErrorBody("InputError", "unknown parameter", "query", "size, lowered", ", ".join(given)[:100])
+        raise RefusedError(422, body)
+    if lowered not in (None, "layout"):
+        raise RefusedError(422, ErrorBody("InputError", "not a form", "lowered", "layout", lowered[:60]))
+    return await desk.job_plan(request.path_params["job"], size, lowered)
+
+
+async def _forget(desk: Desk, request: Request) -> bytes:
+    await desk.forget(request.path_params["job"])
+    return b""
+
+
+async def _health(desk: Desk, request: Request) -> bytes:
+    return msgspec.json.encode(desk.health())
+
+
+async def _openapi(desk: Desk, request: Request) -> bytes:
+    from optcc.serve.openapi import document
+
+    return msgspec.json.encode(document(ENDPOINTS))
+
+
+_SIZE = ("size", "Bytes per rank, such as 64MiB; 1GiB when it is not given.")
+_LOWERED = ("lowered", "layout: the plan file also says what it lowers to.")
+ENDPOINTS = (
+    Endpoint("POST", "/v1/plan", "A plan from scratch, or the kept reply.", _plan, PlanRequest, PlanReply),
+    Endpoint("POST", "/v1/jobs", "Keep plans ready for a cluster.", _register, JobRequest, JobReply, 201),
+    Endpoint("GET", "/v1/jobs/{job}", "A job's plans as they are now.", _job, None, JobReply),
+    Endpoint("POST", "/v1/jobs/{job}/events", "A NIC failed, slowed down or came back: the plans for what is left.",
+             _event, EventRequest, JobReply),
+    Endpoint("GET", "/v1/jobs/{job}/plan", "The whole plan file of a job as it is now.", _job_plan, None, PlanReply,
+             query=(_SIZE, _LOWERED)),
+    Endpoint("DELETE", "/v1/jobs/{job}", "Forget a job.", _forget, status=204),
+    Endpoint("GET", "/v1/health", "Whether the service answers, and what it holds.", _health, None, HealthReply),
+    Endpoint("GET", "/v1/openapi.json", "This document.", _openapi),
+)  # fmt: skip
+
+
+def application(settings: Settings) -> Starlette:
+    """The service, without the guard that it must not run without."""
+    desk = Desk(settings)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        desk.start()
+        try:
+            yield
+        finally:
+            desk.close()
+
+    return Starlette(
+        routes=[Route(each.path, _route(desk, each), methods=[each.method]) for each in ENDPOINTS],
+        exception_handlers={HTTPException: _http_error},
+        lifespan=lifespan,
+    )
+
+
+def _route(desk: Desk, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+    async def respond(request: Request) -> Response:
+        try:
+            body = await endpoint.handler(desk, request)
+        except RefusedError as error:
+            return _error(error.status, error.body)
+        except MalformedError as error:
+            return _error(400, described(error))
+        except InputError as error:
+            return _error(422, described(error))
+        except OptccError as error:
+            return _error(500, described(error))
+        if endpoint.status == 204:
+            return Response(status_code=204)
+        return Response(body, status_code=endpoint.status, media_type="application/json")
+
+    return respond
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Starlette's own: no such path, or not with this method."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    known = ", ".join(f"{each.method} {each.path}" for each in ENDPOINTS)
+    return _error(
+        status, ErrorBody("RouteError", "no such request", request.url.path[:200], known, request.method[:16])
+    )
+
+
+def _error(status: int, body: ErrorBody) -> Response:
+    return Response(msgspec.json.encode(ErrorReply(body)), status_code=status, media_type="application/json")

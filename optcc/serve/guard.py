@@ -1,0 +1,171 @@
+"""Between the socket and the routes: limits of size, time and number, who may ask, and a log line per request.
+
+A page in somebody's browser can reach a loopback port, too. It cannot send application/json to another origin without
+asking first, which nothing here allows; and a name of its own that it has made to point here is not a name in `hosts`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from optcc.serve.desk import RefusedError
+from optcc.serve.messages import ErrorBody, ErrorReply
+from optcc.serve.settings import Settings
+
+LONGEST_PATH = 256
+
+
+class Guard:
+    """An ASGI application around another.
+
+    hosts : what the Host header may say, port aside; None: anything (a Unix socket, which has no names)
+    log : takes one line of JSON per request
+    """
+
+    def __init__(
+        self, app: ASGIApp, settings: Settings, *, hosts: frozenset[str] | None, log: Callable[[str], None]
+    ) -> None:
+        self.app, self.settings, self.hosts, self.log = app, settings, hosts, log
+        self.in_hand = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, or the start and end of the service."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            return  # websockets are refused by not being accepted
+        start = time.perf_counter()
+        sent = {"status": 0, "bytes": 0}
+
+        async def counting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                sent["status"] = message["status"]
+            sent["bytes"] += len(message.get("body", b""))
+            await send(message)
+
+        self.in_hand += 1
+        try:
+            await self._one(scope, receive, counting, sent)
+        finally:
+            self.in_hand -= 1
+            peer = scope.get("client")
+            self.log(
+                json.dumps(
+                    {
+                        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                        "method": scope["method"][:16],
+                        "path": scope["path"][:LONGEST_PATH],
+                        "status": sent["status"],
+                        "ms": round(1e3 * (time.perf_counter() - start), 2),
+                        "bytes": sent["bytes"],
+                        "peer": peer[0] if peer else None,
+                    }
+                )
+            )
+
+    async def _one(self, scope: Scope, receive: Receive, send: Send, sent: dict[str, int]) -> None:
+        try:
+            body = await self._admit(scope, receive)
+            if body is None:
+                return
+            async with asyncio.timeout(self.settings.request_s):
+                await self.app(scope, _again(body, receive), send)
+        except RefusedError as error:
+            await refuse(send, error, close=True)
+        except TimeoutError:
+            if not sent["status"]:
+                limit = f"a reply within {self.settings.request_s:.3g} s"
+                await refuse(send, RefusedError(504, ErrorBody("LateError", "took too long", None, limit)))
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+            if not sent["status"]:
+                body_ = ErrorBody(
+                    "InternalError", "a defect of the service", hint="The service's stderr has the trace."
+                )
+                await refuse(send, RefusedError(500, body_))
+
+    async def _admit(self, scope: Scope, receive: Receive) -> bytes | None:
+        """The request's body; None when the caller is gone. Raises RefusedError."""
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        if self.in_hand > self.settings.concurrent:
+            busy = f"at most {self.settings.concurrent} at once"
+            raise RefusedError(503, ErrorBody("BusyError", "too many requests", None, busy, hint="Try again."))
+        if self.hosts is not None and _host(headers.get("host", "")) not in self.hosts:
+            expected = " or ".join(sorted(self.hosts))
+            raise RefusedError(
+                421, ErrorBody("HostError", "another host's name", "Host", expected, headers.get("host"))
+            )
+        if scope["method"] in ("POST", "PUT", "PATCH"):
+            given = headers.get("content-type", "").partition(";")[0].strip().lower()
+            if given != "application/json":
+                body = ErrorBody("MediaTypeError", "not JSON", "Content-Type", "application/json", given[:100] or None)
+                raise RefusedError(415, body)
+        length = headers.get("content-length", "0")
+        if not length.isascii() or not length.isdigit() or int(length[:20]) > self.settings.body:
+            raise self._too_large(length[:20])
+        try:
+            async with asyncio.timeout(self.settings.read_s):
+                return await self._body(receive)
+        except TimeoutError:
+            limit = f"all of it within {self.settings.read_s:.3g} s"
+            raise RefusedError(408, ErrorBody("SlowError", "the request did not come", "body", limit)) from None
+
+    async def _body(self, receive: Receive) -> bytes | None:
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > self.settings.body:
+                raise self._too_large("more")
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+    def _too_large(self, got: str) -> RefusedError:
+        return RefusedError(
+            413, ErrorBody("SizeError", "too large", "body", f"at most {self.settings.body} bytes", got)
+        )
+
+
+def _host(header: str) -> str:
+    """The name in a Host header, port taken off."""
+    name, colon, port = header.rpartition(":")
+    return (name if colon and port.isdigit() else header).strip("[]").lower()
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """The body that was read, then whatever else comes."""
+    given = False
+
+    async def replay() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+async def refuse(send: Send, error: RefusedError, *, close: bool = False) -> None:
+    """Send an error. `close`: the rest of the request is not wanted."""
+    body = msgspec.json.encode(ErrorReply(error.body))
+    headers: list[Any] = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if error.status in (429, 503):
+        headers.append((b"retry-after", b"1"))
+    if close:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,190 @@
+"""Sockets, and the server on them until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import signal
+import socket
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from optcc.errors import InputError
+from optcc.serve.app import application
+from optcc.serve.guard import Guard
+from optcc.serve.settings import Settings
+
+BACKLOG = 128
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def tcp_socket(address: str, port: int, *, remote: bool) -> socket.socket:
+    """A listening socket on a numeric address. Raises InputError for one that others can reach unless `remote`."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        expected = "a numeric address such as 127.0.0.1 or ::1"
+        raise InputError("not an address", where="--address", expected=expected, got=address[:100]) from None
+    if not parsed.is_loopback and not remote:
+        raise InputError(
+            "an address that other machines can reach",
+            where="--address",
+            expected="a loopback address such as 127.0.0.1",
+            got=address,
+            hint="There is neither encryption nor a password: whoever reaches the port can change every job's plan. "
+            "Where that is meant, add --allow-remote.",
+        )
+    family = socket.AF_INET6 if parsed.version == 6 else socket.AF_INET
+    # By its number asyncio knows that it is TCP, and turns off the delay of small packets, 40 ms a reply.
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((address, port))
+        made.listen(BACKLOG)
+    except (OSError, OverflowError) as error:
+        made.close()
+        raise InputError(
+            "cannot be listened on",
+            where=f"{address}:{port}",
+            expected="a free port of this machine",
+            got=getattr(error, "strerror", None) or str(error),
+        ) from None
+    return made
+
+
+def unix_socket(path: Path) -> socket.socket:
+    """A listening socket that only its owner may use (mode 0600). What a dead service left there is replaced.
+
+    Raises InputError where something else is, or a service that lives.
+    """
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        if path.is_socket() and not _answers(path):
+            path.unlink()
+        # From its first moment on, so that nobody gets in between bind and chmod.
+        mask = os.umask(0o177)
+        try:
+            made.bind(str(path))
+        finally:
+            os.umask(mask)
+        made.listen(BACKLOG)
+    except OSError as error:
+        made.close()
+        raise InputError(
+            "cannot be listened on",
+            where=str(path),
+            expected="a path of a folder that exists, with nothing there, of at most 107 bytes",
+            got=error.strerror or str(error),
+        ) from None
+    return made
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True
+        return True
+
+
+class _Impatient(H11Protocol):
+    """Closes a connection whose request header does not come: uvicorn has a limit between requests only."""
+
+    settings: Settings
+    _header: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > 2 * self.settings.concurrent:
+            transport.close()
+        self._expect_header()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._header is not None:
+            self._header.cancel()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._expect_header()
+
+    def _expect_header(self) -> None:
+        if self._header is not None:
+            self._header.cancel()
+        self._header = self.loop.call_later(self.settings.read_s, self._close_if_none_came)
+
+    def _close_if_none_came(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+
+
+def log_to_stderr(line: str) -> None:
+    """One line of the log."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def serve(
+    listener: socket.socket,
+    settings: Settings,
+    *,
+    names: frozenset[str] | None = None,
+    log: Callable[[str], None] = log_to_stderr,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until SIGTERM or SIGINT: no more connections then, requests in hand are finished within `drain_s`.
+
+    names : what the Host header may say on TCP besides the loopback names; None: anything. `ready` is called once
+    connections are accepted.
+    """
+    local = listener.family == socket.AF_UNIX
+    hosts = None if local or names is None else names | LOCAL_NAMES
+    protocol = type("Impatient", (_Impatient,), {"settings": settings})
+    config = uvicorn.Config(
+        Guard(application(settings), settings, hosts=hosts, log=log),
+        http=protocol,
+        loop="asyncio",
+        ws="none",
+        interface="asgi3",
+        lifespan="on",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=max(1, round(settings.read_s)),
+        timeout_graceful_shutdown=max(1, round(settings.drain_s)),
+        h11_max_incomplete_event_size=32 * 1024,
+    )
+    server = uvicorn.Server(config)
+
+    async def run() -> None:
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        if server.started:
+            ready()
+        await serving
+
+    # uvicorn raises the signal once more after it has stopped; having stopped is all that it was for.
+    before = {sign: signal.signal(sign, lambda *_: None) for sign in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        asyncio.run(run())
+    finally:
+        for sign, handler in before.items():
+            signal.signal(sign, handler)
+
+
+def forget_unix_socket(path: Path) -> None:
+    """Take the socket away, if it still is one."""
+    if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,145 @@
+"""What goes over the wire, as types: requests are decoded into them, replies encoded from them, OpenAPI made of them.
+
+Sizes, rates and times are texts with units, as on the command line; exact numbers in replies are texts such as "3/5".
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from optcc.errors import InputError
+
+MOST_FAILURES = 4096
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+Short = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+Lowered = Literal["layout"]
+
+
+class _Request(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    pass
+
+
+class ClusterRequest(_Request, frozen=True):
+    """A cluster: `topology` is the text itself, never a path: a preset, NCCL's topology XML, or optcc's YAML.
+
+    fail : SERVER/NIC[=FRACTION_LEFT], as ``optcc plan --fail``; alpha, per_chunk : such as 5us
+    """
+
+    topology: Annotated[str, msgspec.Meta(min_length=1)]
+    servers: Annotated[int, msgspec.Meta(ge=1, le=65536)] | None = None
+    nic_rate: Short | None = None
+    ranks: Literal["server", "gpu"] = "server"
+    fail: Annotated[list[Text], msgspec.Meta(max_length=MOST_FAILURES)] = msgspec.field(default_factory=list)
+    alpha: Short = "0us"
+    per_chunk: Short = "0us"
+
+
+class PlanRequest(ClusterRequest, frozen=True):
+    """One plan. `lowered`: the plan file also says what it lowers to (docs/plan-format.md)."""
+
+    size: Short = "1GiB"
+    family: Short | None = None
+    segments: Annotated[int, msgspec.Meta(ge=1, le=65536)] | None = None
+    lowered: Lowered | None = None
+
+
+class JobRequest(ClusterRequest, frozen=True):
+    """A cluster whose plans are kept ready, for these sizes. `lookahead`: failures in a row that are prepared for."""
+
+    sizes: Annotated[list[Short], msgspec.Meta(min_length=1, max_length=16)] = msgspec.field(
+        default_factory=lambda: ["1GiB"]
+    )
+    lookahead: Annotated[int, msgspec.Meta(ge=0, le=4)] = 2
+
+
+class EventRequest(_Request, frozen=True):
+    """What happened to a NIC: it is dead, keeps at most `rate` each way, or is as it was without failures."""
+
+    event: Literal["fail", "rate", "restore"]
+    nic: Text
+    rate: Short | None = None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """`type` is the class in Python: InputError, InfeasibleError, or a name of the service's own."""
+
+    type: str
+    what: str
+    where: str | None = None
+    expected: str | None = None
+    got: str | None = None
+    hint: str | None = None
+
+
+class ErrorReply(msgspec.Struct, frozen=True):
+    """Every reply with a status of 400 and above."""
+
+    error: ErrorBody
+
+
+class PlanReply(msgspec.Struct, frozen=True):
+    """`plan` is a plan file; `notes` say what was skipped or assumed in the topology."""
+
+    plan: dict[str, Any]
+    notes: list[str] = msgspec.field(default_factory=list)
+
+
+class Brief(msgspec.Struct, frozen=True):
+    """A plan without the cluster that both sides know: bytes per rank, seconds exact and rounded, the recipe."""
+
+    nbytes: int
+    family: str
+    recipe: dict[str, Any]
+    bound: str
+    bound_s: float
+    bottleneck: str
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """Shapes of failures that may come next: how many are decided, of how many; `error`: the last failure."""
+
+    ready: int
+    wanted: int
+    error: str | None = None
+
+
+class JobReply(msgspec.Struct, frozen=True):
+    """A job as it is. `event` counts events; `basis` says how the plans were come by, `took_s` how long that took.
+
+    preparation : not in the reply to an event, which does not wait for counting
+    """
+
+    job: str
+    event: int
+    basis: Literal["prepared", "closed-form", "solved", "nearest"]
+    took_s: float
+    plans: list[Brief]
+    preparation: Readiness | None = None
+    notes: list[str] = msgspec.field(default_factory=list)
+
+
+class HealthReply(msgspec.Struct, frozen=True):
+    """`cached`: replies in the cache, and their bytes."""
+
+    status: Literal["ok"]
+    version: str
+    jobs: int
+    cached: int
+    cached_bytes: int
+
+
+def decode(body: bytes, kind: type[msgspec.Struct]) -> Any:
+    """A request. Raises InputError with the place of what is wrong; `where` is "body" for what is no JSON at all."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `")
+        raise InputError(what[:300], where=place.rstrip("`")[:200] or "$", expected=f"a {kind.__name__}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedError("not JSON", where="body", expected="a JSON object", got=str(error)[:200]) from None
+
+
+class MalformedError(InputError):
+    """The body is no JSON."""

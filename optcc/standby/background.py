@@ -1,0 +1,173 @@
+"""Work that is done between events: one thing at a time, the most urgent first, in a thread or another process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, Literal, TypeVar
+
+from optcc.errors import InputError, OptccError
+
+T = TypeVar("T")
+Where = Literal["off", "thread", "process"]
+SETTLE_S = 0.05
+"""From an event to the work that it makes: its answer goes out first, and failures come in bursts."""
+IDLE_S = 60.0
+"""Longest sleep without a look at whether there is work."""
+SOLVE_S = 1800.0
+"""A piece of work that takes longer is given up."""
+
+
+START_S = 120.0
+"""For another process to start and import what it needs: seconds, on a machine that is busy with something else."""
+
+
+class LateError(OptccError):
+    """No answer within the limit; what computed it was ended."""
+
+
+class Helper:
+    """Another process that computes what it is sent, one call at a time. Started at the first call, and again after it
+    died.
+
+    prepare : what it does first, such as imports; a call's limit of time begins after it
+    """
+
+    def __init__(self, prepare: Callable[[], object] = int) -> None:
+        self._turn, self._prepare, self._closed = threading.Lock(), prepare, False
+        self._process: BaseProcess | None = None
+        self._ours: Connection | None = None
+
+    def __call__(self, function: Callable[..., T], *arguments: Any, limit_s: float = SOLVE_S) -> T:
+        """`function(*arguments)`, both picklable. Raises LateError when there is no answer in time, counted from this
+        call's turn; OptccError when there is none at all."""
+        with self._turn:
+            return self._call(function, arguments, limit_s)
+
+    def _call(self, function: Callable[..., T], arguments: tuple[Any, ...], limit_s: float) -> T:
+        if self._closed:
+            raise OptccError("no more plans: it was closed")
+        try:
+            if self._process is None or not self._process.is_alive():
+                self._ask(self._start(), self._prepare, (), START_S)
+            assert self._ours is not None
+            value, error = self._ask(self._ours, function, arguments, limit_s)
+        except (OSError, EOFError):
+            self.stop()
+            raise OptccError("the process that prepares plans died") from None
+        except OptccError:
+            self.stop()
+            raise
+        if error is not None:
+            raise OptccError(error)
+        return value  # type: ignore[no-any-return]
+
+    def _start(self) -> Connection:
+        context = multiprocessing.get_context("spawn")
+        self._ours, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs,), name="optcc-standby", daemon=True)
+        self._process.start()
+        theirs.close()
+        if self._closed:  # meanwhile
+            self._process.kill()
+        return self._ours
+
+    @staticmethod
+    def _ask(pipe: Connection, function: Callable[..., Any], arguments: tuple[Any, ...], limit_s: float) -> Any:
+        pipe.send((function, arguments))
+        if not pipe.poll(limit_s):
+            raise LateError(f"no plan after {limit_s:.3g} s")
+        return pipe.recv()
+
+    def close(self) -> None:
+        """End the process for good; whoever waits for it, or for a turn, gets an error."""
+        self._closed = True
+        self.stop()
+
+    def stop(self) -> None:
+        """End the process, whatever it computes: nobody wants it any more."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.join(5)
+
+
+def serve(pipe: Connection) -> None:
+    """The other process: one call after the other until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the process that started this one
+    while True:
+        try:
+            function, arguments = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            pipe.send((function(*arguments), None))
+        except Exception as error:
+            pipe.send((None, f"{type(error).__name__}: {error}"[:500]))
+
+
+class Background:
+    """Calls `step` until it says that nothing is left, again after every `wake`, until closed.
+
+    step : does one piece of work by `compute`; True: more may be left
+    where : "thread" computes in this process, and so holds up events now and then; "process" in another one; "off": not
+    urgent_s : longest time for what an event waits for, where another process computes it
+    """
+
+    def __init__(self, step: Callable[[], bool], where: Where, urgent_s: float = SOLVE_S) -> None:
+        if where not in ("off", "thread", "process"):
+            expected = "off, thread or process"
+            raise InputError("unknown place", where="background", expected=expected, got=str(where)[:60])
+        self._step, self._where = step, where
+        self._changed = threading.Condition()
+        self._woken = self._closing = False
+        self._thread: threading.Thread | None = None
+        self._helper, self._urgent, self._urgent_s = Helper(), Helper(), urgent_s
+        self.error: str | None = None
+
+    def compute(self, function: Callable[..., T], *arguments: Any, urgent: bool = False) -> T:
+        """`function(*arguments)`, by a helper if there are any: a second one does what is urgent."""
+        if self._where != "process":
+            return function(*arguments)
+        if urgent:
+            return self._urgent(function, *arguments, limit_s=self._urgent_s)
+        return self._helper(function, *arguments)
+
+    def wake(self) -> None:
+        """There may be work. Starts the thread when there is none yet."""
+        if self._where == "off":
+            return
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+            if self._thread is None and not self._closing:
+                self._thread = threading.Thread(target=self._run, name="optcc-standby", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._woken or self._closing, IDLE_S)
+                if self._closing:
+                    return
+                self._changed.wait_for(lambda: self._closing, SETTLE_S)
+                self._woken = False
+            try:
+                while not self._closing and self._step():
+                    self.error = None
+            except Exception as error:  # kept for whoever asks how far it is; the planner goes on without
+                self.error = f"{type(error).__name__}: {error}"[:500]
+
+    def close(self, limit_s: float) -> None:
+        """Stop after the piece of work in hand, or without it where another process does it, in `limit_s` seconds."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        for helper in (self._helper, self._urgent):
+            helper.close()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(limit_s)
