@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-verbs lint proofs notebooks ns3 reproduce failover failover-verbs lock clean
+.PHONY: help setup demo test test-verbs lint proofs notebooks ns3 torch reproduce failover failover-verbs docs docs-serve docs-commands docs-pictures lock clean
 
 help:
 	@echo "make demo            the main job on a bundled example, about a minute"
@@ -14,16 +14,21 @@ help:
 	@echo "make proofs          installs Coq if it is missing and checks every machine proof"
 	@echo "make notebooks       executes the notebooks in place"
 	@echo "make ns3             installs ns-3 and g++ where missing, for the packet-level tests"
+	@echo "make torch           installs torch where it is missing (TORCH_INDEX=URL: from there), for optcc.pytorch and its tests"
 	@echo "make reproduce       the whole evaluation into docs/, the better part of an hour"
 	@echo "make bench-simulate  simulated time over bound, table in docs/"
 	@echo "make bench-segments  unequal segments against equal ones, table in docs/"
 	@echo "make bench-local     achieved time over bound on this machine, table in docs/"
 	@echo "make bench-gloo      the local transport against Gloo (needs torch), table in docs/"
+	@echo "make bench-torch     DDP steps with a slow link against native DDP (after make torch), table in docs/"
 	@echo "make bench-steady    what it costs to be able to fail over, table in docs/"
 	@echo "make bench-gpu       folds, staging and an AllReduce on this machine's GPU, table in docs/"
 	@echo "make bench-program   size and time of the exact program, table in docs/"
 	@echo "make bench-lab       achieved time over bound over queue pairs, in the lab's virtual time, table in docs/"
+	@echo "make bench-verbs-loop  our wires against a plain pyverbs loop, in the lab, table in docs/"
 	@echo "make bench-planner   the planner against every family and depth tried by hand, table in docs/"
+	@echo "make bench-failure-planning  from a NIC's failure to the plan, beside planning from scratch, table in docs/"
+	@echo "make bench-serve     optcc serve under load on loopback, table in docs/"
 	@echo "make bench-packed    packed trees against the exact program, table in docs/"
 	@echo "make bench-trees     complementary trees against rings, table in docs/"
 	@echo "make bench-exports   what exported plans take of their targets' limits, table in docs/"
@@ -31,7 +36,10 @@ help:
 	@echo "make bench-simulator speed and memory of the simulator, table in docs/"
 	@echo "make bench-packet-level  the simulator against ns-3, table in docs/ (after make ns3)"
 	@echo "make failover        faults over local wires many times over, 1000 randomised cuts, tables in docs/failover.md"
-	@echo "make failover-verbs  the same over queue pairs in the lab, 200 cuts, table in docs/failover-verbs.md"
+	@echo "make failover-verbs  the same over queue pairs in the lab, 200 cuts, table in docs/failover-verbs.md; goes on where it was stopped"
+	@echo "make docs            the site into out/site, any warning an error; make docs-serve shows it at http://localhost:8000"
+	@echo "make docs-commands   what the commands of tutorial and how-to pages print, into these pages"
+	@echo "make docs-pictures   the pictures of the site's first page, from simulations"
 	@echo "make lock            resolve the dependencies anew into requirements.lock"
 
 setup: $(VENV)/ready
@@ -67,6 +75,9 @@ notebooks: $(VENV)/ready
 ns3: $(VENV)/ready
 	tools/ns3.sh $(VENV)
 
+torch: $(VENV)/ready
+	tools/torch.sh $(VENV)
+
 reproduce: $(VENV)/ready
 	$(BIN)/optcc reproduce -o docs/evaluation.md
 
@@ -76,6 +87,19 @@ failover: $(VENV)/ready
 failover-verbs:
 	lab/run.sh --nics 12 --limit 2400 --results $(OUT)/lab -- python3 -m lab.failover
 	cp $(OUT)/lab/failover.md docs/failover-verbs.md
+
+docs: $(VENV)/ready
+	$(BIN)/python -m sphinx -W --keep-going -q -E -b html -d $(OUT)/doctrees -c docs . $(OUT)/site
+	@echo "open $(OUT)/site/index.html"
+
+docs-serve: docs
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(OUT)/site 8000
+
+docs-commands: $(VENV)/ready
+	$(BIN)/python tools/docs_commands.py --update docs/tutorial.md docs/howto-*.md
+
+docs-pictures: $(VENV)/ready
+	$(BIN)/python tools/docs_pictures.py
 
 # Each writes docs/bench-NAME.md.
 bench-%: $(VENV)/ready

@@ -70,11 +70,13 @@ def plan(
     alpha: Fraction = Fraction(0),
     per_chunk: Fraction = Fraction(0),
 ) -> Plan:
-    """The plan that comes closest to the bound. See `optcc.planner`.
+    """The plan for an AllReduce of `nbytes` bytes per rank that comes closest to the bound. See `optcc.planner`.
 
     alpha : seconds of latency from NIC to NIC; per_chunk : seconds a port spends on each chunk. With either, families
     and numbers of segments are tried in virtual time and the fastest is taken; without, the latency-free optimum is,
     64 segments deep where the size allows. `family` and `segments` fix what is given.
+
+    Raises InputError for a family, a depth or costs that cannot be, InfeasibleError when a rank is cut off.
     """
     from optcc import planner
 

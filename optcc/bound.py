@@ -102,7 +102,7 @@ class ProgramCertificate:
 
 @dataclass(frozen=True)
 class Bound:
-    """`seconds` no AllReduce of `nbytes` per rank can beat (fluid limit), against the fault-free cluster's.
+    """`seconds` no AllReduce of `nbytes` bytes per rank can beat (fluid limit), against the fault-free cluster's.
 
     Holds for schedules that forward and add elements, as the certificate's proof says (proofs/README.md).
     `fault_free_s` is the same bound before any failure; `bottleneck` names the certificate in words.

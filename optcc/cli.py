@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from optcc import __version__
+from optcc.cli_calibrate import calibrate
 from optcc.cli_export import export
 from optcc.cli_options import (
     algorithm_option,
@@ -22,13 +23,17 @@ from optcc.cli_options import (
     json_option,
     per_chunk_option,
     read_cluster,
+    read_costs,
     read_size,
     segments_option,
     size_option,
 )
 from optcc.cli_reproduce import reproduce
 from optcc.cli_run import run
+from optcc.cli_schema import schema
+from optcc.cli_serve import serve
 from optcc.cli_sweep import sweep
+from optcc.cli_topo import topo
 from optcc.errors import InconclusiveError, InputError, OptccError
 
 if TYPE_CHECKING:
@@ -60,7 +65,11 @@ def main() -> None:
 main.add_command(sweep)
 main.add_command(reproduce)
 main.add_command(run)
+main.add_command(serve)
 main.add_command(export)
+main.add_command(schema)
+main.add_command(topo)
+main.add_command(calibrate)
 
 
 @main.command()
@@ -129,6 +138,10 @@ def bound(
 @alpha_option
 @per_chunk_option
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the plan.")
+@click.option(
+    "--lowered", type=click.Choice(["layout", "transfers"]),
+    help="With -o, also write what the plan lowers to: rings, trees, NIC shares, offsets; or every transfer besides.",
+)  # fmt: skip
 @json_option
 def plan(
     topology: str,
@@ -142,6 +155,7 @@ def plan(
     alpha: str,
     per_chunk: str,
     output: Path | None,
+    lowered: str | None,
     as_json: bool,
 ) -> None:
     """The schedule that comes closest to the bound, as a small file that every rank lowers by itself.
@@ -150,13 +164,14 @@ def plan(
     """
     from optcc import api, report
     from optcc.plan_files import save_plan
-    from optcc.units import parse_seconds
 
+    if lowered is not None and output is None:
+        raise InputError("nowhere to write it", where="--lowered", expected="-o FILE", got="none")
     cluster, nbytes = read_cluster(topology, servers, fail, nic_rate, ranks), read_size(size)
-    costs = {"alpha": parse_seconds(alpha, where="--alpha"), "per_chunk": parse_seconds(per_chunk, where="--per-chunk")}
+    costs = read_costs(alpha, per_chunk)
     made = api.plan(cluster, nbytes, family=family, segments=segments, **costs)
     if output is not None:
-        save_plan(made, output)
+        save_plan(made, output, lowered)
         click.echo(f"wrote {output}", err=True)
     emit(as_json, report.plan_json(made), lambda: report.print_plan(made))
 
@@ -240,12 +255,16 @@ def simulate(
 
 
 @main.command()
+@click.option(
+    "--sysfs", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="DIR",
+    help="Devices of a copy of another machine: a directory with its sys/.",
+)  # fmt: skip
 @json_option
-def doctor(as_json: bool) -> None:
+def doctor(sysfs: Path | None, as_json: bool) -> None:
     """What of numpy, cupy, pyverbs, devices and rates is here, and what each missing part would give."""
     from optcc import doctor as examination
     from optcc import report
     from optcc.runtime.gpu_paths import examine_gpus
 
-    findings = [*examination.examine(), *examine_gpus()]
+    findings = examination.examine(sysfs) if sysfs else [*examination.examine(), *examine_gpus()]
     emit(as_json, {"parts": [finding.as_json() for finding in findings]}, lambda: report.print_doctor(findings))

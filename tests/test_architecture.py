@@ -16,7 +16,11 @@ JOINTS = {
     "optcc.planner",
     "optcc.drill",
     "optcc.cli_run",
+    "optcc.cli_calibrate",
+    "optcc.pytorch",
     "optcc.sweep.execute",
+    *(f"optcc.standby.{m}" for m in ("planner", "shapes", "solve")),
+    "optcc.serve.work",
     *(f"optcc.evaluation.{m}" for m in ("cells", "studies", "tables")),
 }
 
