@@ -53,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--require",
         action="append",
         default=[],
-        choices=["gpu", "rdma", "coq", "ns3"],
+        choices=["gpu", "rdma", "coq", "ns3", "torch"],
         help="fail, instead of skipping, the tests that need this when it is missing",
     )
 
@@ -66,6 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "rdma: needs an RDMA device and pyverbs")
     config.addinivalue_line("markers", "whole: takes long; `make test-verbs` leaves it out without WHOLE=1")
     config.addinivalue_line("markers", "ns3: needs the ns3 wheel and g++, which `make ns3` and the system install")
+    config.addinivalue_line("markers", "torch: needs torch, which `make torch` installs")
     config.addinivalue_line("markers", "coq: needs coqc, which `make proofs` installs")
 
 
@@ -78,6 +79,7 @@ _MISSING = {
     "gpu": "no cupy with a CUDA device",
     "rdma": "no pyverbs with an RDMA device",
     "coq": "no coqc (make proofs installs it)",
+    "torch": "no torch (make torch installs it)",
     "ns3": "no ns-3 wheel or no g++ (make ns3 installs the wheel)",
 }
 
@@ -85,6 +87,8 @@ _MISSING = {
 def _present(hardware: str) -> bool:
     if hardware == "coq":
         return shutil.which("coqc") is not None
+    if hardware == "torch":
+        return importlib.util.find_spec("torch") is not None
     if hardware == "ns3":
         from tests.packet_level import missing
 

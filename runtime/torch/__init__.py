@@ -1,0 +1,27 @@
+"""Plans over torch.distributed: an executor of point-to-point messages, and a communication hook for DDP.
+
+Import names from `optcc.pytorch`, which joins this to the planner. Links that fail are the business of the engine
+underneath (Gloo, NCCL): the failover of `optcc.runtime` is not in play here, and a lost rank is an error.
+"""
+
+from importlib.util import find_spec
+
+from optcc.errors import InputError
+
+if find_spec("torch") is None:
+    raise InputError("torch is not installed", where="optcc.runtime.torch", hint="pip install 'optcc-toolkit[torch]'")
+
+import torch
+import torch.distributed as dist
+
+from optcc.runtime.torch.book import Costs
+from optcc.runtime.torch.hook import HookState
+from optcc.runtime.torch.policy import Policy
+
+__all__ = ["Costs", "HookState", "Policy", "allreduce_hook"]
+
+
+# Here and not in a file of postponed annotations: DDP looks at these and wants the classes themselves.
+def allreduce_hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """For ``model.register_comm_hook(state, allreduce_hook)``: average `bucket` over all ranks, by plan or natively."""
+    return state.reduce(bucket)

@@ -1,0 +1,187 @@
+"""Which plan for how many bytes: made by rank 0, sent to all, lowered and kept by each.
+
+Ranks that planned by themselves could disagree in the last bit of a simulated time, and would wait for each other for
+ever. So one plans, and says with the plan in which order the transfers go.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from optcc.cluster import Cluster
+from optcc.errors import InputError, OptccError
+from optcc.plans import Plan
+from optcc.runtime.program import Program, program_of
+from optcc.runtime.torch.script import rounds_script, script_of
+from optcc.runtime.torch.turns import rounds_of, turns_of
+from optcc.runtime.torch.walk import GroupWalk, MessageWalk, Walk
+from optcc.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a message costs besides its bytes, for the order of transfers and for depth.
+
+    alpha : seconds from a sender to its receiver; per_chunk : seconds that either end spends on each
+    """
+
+    alpha: Fraction
+    per_chunk: Fraction
+
+
+Planner = Callable[[Cluster, int, Costs, int | None], Plan]
+"""The plan for a cluster, bytes per rank and costs, so many segments deep, or as deep as it finds best (None).
+
+Called on rank 0 alone."""
+
+GLOO = Costs(Fraction(3, 10**4), Fraction(2, 10**4))
+"""Four Gloo processes on two cores: 300 us half a round trip, 180 us a message (docs/pytorch.md)."""
+NCCL = Costs(Fraction(3, 10**5), Fraction(0))
+"""Four H200s of one host: 27 us from one recorded group of calls to the next, however many calls (docs/pytorch.md)."""
+
+DEPTHS = (1, 2, 4, 8, 16, 32, 64)
+"""Segments that are tried where rounds are exchanged: planned times are of messages, which go when they can."""
+
+
+class Book:
+    """The plans of one cluster, by bytes. Every method is collective: all ranks of `group` call it in the same order.
+
+    planner, gain : on rank 0, the plan, and how many times faster than a ring in virtual time it must be
+    """
+
+    def __init__(self, group: dist.ProcessGroup, cluster: Cluster, planner: Planner, costs: Costs, gain: float) -> None:
+        self._group, self._cluster, self._planner = group, cluster, planner
+        self._costs, self._gain = costs, gain
+        self._walks: dict[tuple[int, torch.dtype, torch.device], Walk | None] = {}
+        self.plans: dict[int, Plan | None] = {}
+        """Bytes -> the plan in force; None: native."""
+
+    def walk(self, buffer: torch.Tensor) -> Walk | None:
+        """How to sum `buffer`; None: natively. Raises InputError on all ranks where rank 0 finds no plan."""
+        key = (buffer.nbytes, buffer.dtype, buffer.device)
+        if key not in self._walks:
+            self._walks[key] = self._agree(buffer)
+        return self._walks[key]
+
+    def _agree(self, buffer: torch.Tensor) -> Walk | None:
+        said = b""
+        if dist.get_rank(self._group) == 0:
+            said = _said(lambda: self._choose(buffer.nbytes, buffer.device.type != "cpu"))
+        said = broadcast(said, self._group, buffer.device)
+        head, _, turns = said.partition(b"\n")
+        message = json.loads(head)
+        if "error" in message:
+            raise InputError(message["error"], where="the plan of rank 0")
+        if message["plan"] is None:
+            self.plans[buffer.nbytes] = None
+            return None
+        plan = Plan.from_json(message["plan"], "the plan of rank 0")
+        self.plans[buffer.nbytes] = plan
+        schedule = plan.schedule()
+        order = np.frombuffer(turns, np.int32)
+        return walk_of(schedule, order, self._group, buffer.element_size(), buffer.device, _round_s(plan))
+
+    def _choose(self, nbytes: int, grouped: bool) -> tuple[Plan, bytes] | None:
+        """A plan and the order of its transfers; None where a ring is about as fast. Seconds are virtual ones."""
+        found = min((self._rounds(nbytes, k) for k in DEPTHS) if grouped else [self._messages(nbytes)], key=_time)
+        plan, turns, time_s, ring_s = found
+        return (plan, turns.tobytes()) if time_s * self._gain < ring_s else None
+
+    def _messages(self, nbytes: int) -> _Tried:
+        plan = self._planner(self._cluster, nbytes, self._costs, None)
+        turns, time_s = _virtual(plan.schedule(), self._costs)
+        _, ring_s = _virtual(plan.baseline("ring").schedule(), self._costs)
+        return _Tried(plan, turns, time_s, ring_s)
+
+    def _rounds(self, nbytes: int, segments: int) -> _Tried:
+        plan = self._planner(self._cluster, nbytes, self._costs, segments)
+        schedule = plan.schedule()
+        turns, _ = _virtual(schedule, Costs(Fraction(0), Fraction(0)))
+        rounds = rounds_of(schedule, _programs(schedule, 1), turns, _round_s(plan))
+        time_s = sum(rounds.seconds) + float(self._costs.alpha) * len(rounds.seconds)
+        return _Tried(plan, turns, time_s, float(plan.baseline("ring").fluid_s))
+
+
+class _Tried(NamedTuple):
+    plan: Plan
+    turns: NDArray[np.int32]
+    time_s: float
+    ring_s: float
+
+
+def _time(tried: _Tried) -> float:
+    return tried.time_s
+
+
+def _virtual(schedule: Schedule, costs: Costs) -> tuple[NDArray[np.int32], float]:
+    """The order of a schedule's transfers in virtual time, and the seconds they take."""
+    from optcc.simulator import simulate
+
+    simulated = simulate(schedule, alpha=costs.alpha, per_chunk=costs.per_chunk)
+    return turns_of(schedule, _programs(schedule, 1), simulated.finish), simulated.time_s
+
+
+def _programs(schedule: Schedule, itemsize: int) -> list[Program]:
+    return [program_of(schedule, rank, itemsize) for rank in range(schedule.ranks)]
+
+
+def walk_of(
+    schedule: Schedule,
+    turns: NDArray[np.int32],
+    group: dist.ProcessGroup,
+    itemsize: int,
+    device: torch.device,
+    round_s: float = 0.0,
+) -> Walk:
+    """This rank's walk of a schedule, rank r of which is rank r of `group`, in the order `turns`.
+
+    round_s : seconds of a round, where groups of calls are exchanged; 0: a round for each step that must come later
+    """
+    if schedule.ranks != dist.get_world_size(group) or sorted(turns.tolist()) != list(range(len(schedule))):
+        raise InputError("not the schedule of this group", where="plan", expected="as many ranks, and each row's turn")
+    rank = dist.get_rank(group)
+    if device.type == "cpu":
+        deps = {row: schedule.deps(row).tolist() for row in np.flatnonzero(schedule.src == rank).tolist()}
+        return MessageWalk(script_of(program_of(schedule, rank, itemsize), turns, deps), group)
+    programs = _programs(schedule, itemsize)
+    rounds = rounds_of(schedule, programs, turns, round_s)
+    return GroupWalk(rounds_script(programs[rank], turns, rounds.of), group)
+
+
+def _round_s(plan: Plan) -> float:
+    """What a port does in one segment's time: shorter rounds wait for each other more often, longer ones idle."""
+    return float(plan.fluid_s / plan.recipe.segments) * 1.01
+
+
+def _said(choose: Callable[[], tuple[Plan, bytes] | None]) -> bytes:
+    """What rank 0 tells the others, an error too: else they would wait for it."""
+    try:
+        chosen = choose()
+    except OptccError as error:
+        return json.dumps({"error": str(error)}).encode() + b"\n"
+    if chosen is None:
+        return json.dumps({"plan": None}).encode() + b"\n"
+    plan, turns = chosen
+    return json.dumps({"plan": plan.to_json()}).encode() + b"\n" + turns
+
+
+def broadcast(text: bytes, group: dist.ProcessGroup, device: torch.device) -> bytes:
+    """Rank 0's `text`, on all ranks of `group`."""
+    source = dist.get_process_group_ranks(group)[0]
+    length = torch.tensor([len(text)], dtype=torch.int64, device=device)
+    dist.broadcast(length, source, group)
+    if dist.get_rank(group) == 0:
+        data = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(device)
+    else:
+        data = torch.empty(int(length.item()), dtype=torch.uint8, device=device)
+    dist.broadcast(data, source, group)
+    return bytes(data.cpu().numpy())

@@ -1,0 +1,147 @@
+"""Scripts walked over torch.distributed's point-to-point calls: by Gloo message by message, by NCCL in groups."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from optcc.runtime.errors import PeerLostError
+from optcc.runtime.program import Move
+from optcc.runtime.torch.script import Round, Script
+
+WINDOW = 16
+"""Receives posted ahead: a message whose receive is posted leaves without asking first (half a round trip saved)."""
+
+
+EAGER = 3
+"""Runs on a buffer before it is recorded; DDP exchanges its buckets after the first step."""
+MAX_GRAPHS = 8
+"""Buffers per walk that are recorded: those that come and go must not fill the memory."""
+
+
+class Walk(Protocol):
+    """One rank's part of an AllReduce, sum, ready to run."""
+
+    def run(self, buffer: torch.Tensor) -> None:
+        """Sum `buffer`, shape (elements,), of all ranks in place.
+
+        Done on return in host memory; on a GPU, in the order of the current stream. Raises PeerLostError.
+        """
+        ...
+
+
+class MessageWalk:
+    """For engines that match messages by tag and whose waits block (Gloo)."""
+
+    def __init__(self, script: Script, group: dist.ProcessGroup) -> None:
+        self._script, self._group = script, group
+        self._global = dist.get_process_group_ranks(group)
+        self._slots: list[torch.Tensor] = []
+
+    def run(self, buffer: torch.Tensor) -> None:
+        """See `Walk`."""
+        script = self._script
+        raw = buffer.view(torch.uint8)
+        if script.slot_bytes and not self._slots:
+            self._slots = [torch.empty(script.slot_bytes, dtype=torch.uint8) for _ in range(WINDOW)]
+        posted: list[tuple[Any, torch.Tensor]] = []
+        sent: list[tuple[Any, Move]] = []
+        for i in range(len(script.receives) + 1):
+            while len(posted) < min(i + WINDOW, len(script.receives)):
+                move = script.receives[len(posted)]
+                # A wait frees its slot before the receive that takes it next is posted.
+                slot = self._slots[len(posted) % WINDOW][: move.length] if move.reduce else _part(raw, move)
+                posted.append((self._irecv(slot, move), slot))
+            for move in script.sends[i]:
+                sent.append((self._isend(_part(raw, move), move), move))
+            if i < len(script.receives):
+                move = script.receives[i]
+                work, slot = posted[i]
+                _wait(work, move)
+                if move.reduce:
+                    _part(raw, move).view(buffer.dtype).add_(slot.view(buffer.dtype))
+        for work, move in sent:
+            _wait(work, move)
+
+    def _isend(self, part: torch.Tensor, move: Move) -> Any:
+        try:
+            return dist.isend(part, self._global[move.peer], self._group, int(self._script.tags[move.row]))
+        except RuntimeError as error:
+            raise PeerLostError(move.peer, first_line(error)) from error
+
+    def _irecv(self, part: torch.Tensor, move: Move) -> Any:
+        try:
+            return dist.irecv(part, self._global[move.peer], self._group, int(self._script.tags[move.row]))
+        except RuntimeError as error:
+            raise PeerLostError(move.peer, first_line(error)) from error
+
+
+class GroupWalk:
+    """For engines that exchange in groups and order by stream (NCCL). Nothing here blocks the host.
+
+    Launching a group takes the host about 200 us, which is more than many rounds take. So what has run on a buffer
+    `EAGER` times, as DDP's buckets do, is recorded as a CUDA graph and replayed: 27 us a round (docs/pytorch.md).
+    """
+
+    def __init__(self, rounds: tuple[Round, ...], group: dist.ProcessGroup) -> None:
+        self._rounds, self._group = rounds, group
+        self._global = dist.get_process_group_ranks(group)
+        self._slot_bytes = max((sum(m.length for m in r.receives if m.reduce) for r in rounds), default=0)
+        self._slot: torch.Tensor | None = None
+        self._runs: dict[int, int] = {}
+        self._graphs: dict[int, Any] = {}
+
+    def run(self, buffer: torch.Tensor) -> None:
+        """See `Walk`. The current stream is not the default one, on which nothing can be recorded."""
+        where = buffer.data_ptr()
+        if where not in self._graphs:
+            self._runs[where] = self._runs.get(where, 0) + 1
+            if self._runs[where] <= EAGER or len(self._graphs) >= MAX_GRAPHS:
+                self._exchange(buffer)
+                return
+            graph = torch.cuda.CUDAGraph()
+            # Other threads go on with their own work meanwhile, NCCL's watchdog among them.
+            with torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
+                self._exchange(buffer)
+            self._graphs[where] = graph
+        self._graphs[where].replay()
+
+    def _exchange(self, buffer: torch.Tensor) -> None:
+        raw = buffer.view(torch.uint8)
+        if self._slot is None or self._slot.device != buffer.device:
+            self._slot = torch.empty(self._slot_bytes, dtype=torch.uint8, device=buffer.device)
+        for turn in self._rounds:
+            folds: list[tuple[Move, torch.Tensor]] = []
+            ops = [dist.P2POp(dist.isend, _part(raw, m), self._global[m.peer], self._group) for m in turn.sends]
+            used = 0
+            for move in turn.receives:
+                into = _part(raw, move)
+                if move.reduce:
+                    into = self._slot[used : used + move.length]
+                    used += move.length
+                    folds.append((move, into))
+                ops.append(dist.P2POp(dist.irecv, into, self._global[move.peer], self._group))
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()  # the stream waits, the host does not
+            for move, landed in folds:
+                _part(raw, move).view(buffer.dtype).add_(landed.view(buffer.dtype))
+
+
+def _part(raw: torch.Tensor, move: Move) -> torch.Tensor:
+    return raw[move.offset : move.offset + move.length]
+
+
+def _wait(work: Any, move: Move) -> None:
+    try:
+        work.wait()
+    except RuntimeError as error:
+        raise PeerLostError(move.peer, first_line(error)) from error
+
+
+def first_line(error: Exception) -> str:
+    """What an error of torch says, without the place in its source and its advice."""
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    return re.sub(r"^\[[^]]*\] *", "", line).partition(". ")[0][:300]
