@@ -18,6 +18,7 @@ from optcc.bound import Bound
 from optcc.cluster import Cluster, Nic
 from optcc.errors import InputError
 from optcc.plans import DEFAULT_SEGMENTS, MIN_CHUNK, nested_rings
+from optcc.schedule.exchange import Exchange
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.inside_parts import inside_servers
 from optcc.schedule.nested import NestedRings
@@ -39,6 +40,13 @@ SHAPES = 2
 """Shapes of trees that are tried."""
 NEAR = Fraction(51, 50)
 """Costly families are not tried where the fluid time of another is within 2 % of the bound."""
+
+MANY = 64
+"""Above so many ranks only one form of direct exchange is tried: transfers grow with the square of the ranks."""
+CLOSE = Fraction(23, 20)
+"""Of many ranks nothing more is tried after a schedule that is within 15 % of the bound."""
+EXCHANGE_WAYS = Fraction(3, 2)
+"""Rounds by way of slow ranks, for each other round and for the part of the data that goes by way of them."""
 
 SAME = Fraction(1, 10**6)
 """The exact program's certificates have this gap: closer to the bound than that is as good as on it."""
@@ -68,6 +76,8 @@ def ladders(
         return [_inside(cluster), _packed(cluster)]
     offered = [_nested(cluster)]
     if cluster.fabric.flat:
+        if len(cluster.ranks) > 2:
+            offered += _exchange(cluster)
         offered += _trees(cluster, bound.nbytes, alpha, per_chunk)
     return [*offered, _packed(cluster)]
 
@@ -80,6 +90,49 @@ def _nested(cluster: Cluster) -> Ladder:
         return nested_shares([min(rank.out_rate, rank.in_rate) for rank in cluster.ranks])
 
     return Ladder(NestedRings.family, lambda segments: nested_rings(cluster, shares(), segments))
+
+
+def _exchange(cluster: Cluster) -> list[Ladder]:
+    """Direct exchange. Ranks that are hubs of nothing starve unless the rounds by way of them begin small and grow."""
+    from optcc.theory.hubs import hub_split
+
+    @cache
+    def split() -> tuple[tuple[Fraction, ...], tuple[tuple[int, Fraction], ...]]:
+        return hub_split(cluster)
+
+    def own(segments: int) -> int:
+        return 1 + segments // 2 if len(rates) <= LARGE else max(1, segments // 2)
+
+    def even(segments: int) -> Exchange:
+        return Exchange(segments, *split(), own=own(segments))
+
+    def swelling(segments: int) -> Recipe:
+        return replace(even(segments), most=4)
+
+    def spread(segments: int) -> Recipe:
+        ways = round(EXCHANGE_WAYS * segments * sum(part for _, part in split()[1]))
+        return replace(even(segments), ways=max(min(2, segments), ways))
+
+    def growing(segments: int) -> Recipe:
+        return Exchange(segments, *split(), ways=segments, most=16, thin=4)
+
+    def narrow(segments: int) -> Recipe:
+        return Exchange(segments, *split(), ways=segments, most=16, thin=segments, narrow=segments)
+
+    rates = [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
+    if not min(rates):
+        return []
+    makes: list[Callable[[int], Recipe]] = [growing, narrow] if starves(rates) else [even, swelling, spread]
+    by_rate = len(rates) > MANY
+    return [
+        Ladder(Exchange.family, make, 1 if len(rates) > MANY else None, by_rate=by_rate or make is not narrow)
+        for make in makes[: 1 if len(rates) > MANY else None]
+    ]
+
+
+def starves(rates: list[Fraction]) -> bool:
+    """The slowest rank alone sets the bound: it is a hub of nothing."""
+    return max(rates) > min(rates) and sum(rates) >= min(rates) * 2 * (len(rates) - 1)
 
 
 def _trees(cluster: Cluster, nbytes: int, alpha: Fraction, per_chunk: Fraction) -> Iterator[Ladder]:
@@ -132,11 +185,12 @@ def default_segments(nbytes: int, ranks: int, *, gpus: bool = False) -> int:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A recipe that was tried, and its simulated time (of merged NICs above `LARGE` ranks)."""
+    """A recipe that was tried, its simulated time (of merged NICs above `LARGE` ranks), and its number of transfers."""
 
     ladder: Ladder
     recipe: Recipe
     time_s: float
+    transfers: int
 
 
 def merged_nics(cluster: Cluster) -> Cluster:
@@ -160,7 +214,7 @@ def climb(ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per
         if tried and len(schedule) * lanes > MAX_STRIPES:
             return float("inf")
         time_s = simulate(schedule, alpha=alpha, per_chunk=per_chunk).time_s
-        tried[segments] = Candidate(ladder, recipe, time_s)
+        tried[segments] = Candidate(ladder, recipe, time_s, len(schedule))
         return time_s
 
     most = max(1, min(MAX_SEGMENTS, nbytes // (MIN_CHUNK * len(cluster.ranks))))
@@ -193,7 +247,8 @@ def candidates(
     found: list[Candidate] = []
     refused: InputError | None = None
     near = False
-    for ladder in offered:
+    many = len(cluster.ranks) > MANY
+    for ladder in sorted(offered, key=lambda ladder: many and ladder.name != Exchange.family):
         if ladder.costly and near:
             continue
         try:
@@ -201,6 +256,9 @@ def candidates(
         except InputError as error:
             refused = refused or error
             continue
+        if many and min(c.time_s for c in tried) <= CLOSE * bound.seconds:
+            found += tried
+            break
         near = near or tried[0].recipe.fluid_s(cluster, bound.nbytes) <= NEAR * bound.seconds
         found += tried
     if not found:
@@ -218,9 +276,9 @@ def _merges(cluster: Cluster) -> bool:
 
 
 def _as_is(candidate: Candidate, cluster: Cluster, nbytes: int, alpha: Fraction, per_chunk: Fraction) -> Candidate:
-    schedule = candidate.recipe.lower(cluster, nbytes)
-    if len(schedule) * max(len(route.lanes) for route in schedule.routes) > MAX_FINAL_STRIPES:
+    if candidate.transfers * max(len(rank.nics) for rank in cluster.ranks) > MAX_FINAL_STRIPES:
         return candidate
+    schedule = candidate.recipe.lower(cluster, nbytes)
     return replace(candidate, time_s=simulate(schedule, alpha=alpha, per_chunk=per_chunk).time_s)
 
 

@@ -90,7 +90,7 @@ def simulate(
     alpha : seconds from a sending port to a receiving port; per_chunk : seconds each port spends per stripe
     faults : ports that slow down or die during the run
     Raises SimulationError when transfers are left that nothing will ever let start, when a rank that still has work has
-    no live NIC left, and when time overflows the clock.
+    no live NIC left, and when time overflows the clock; InputError for times below 0 and faults of unknown ports.
     """
     for name, seconds in (("--alpha", alpha), ("--per-chunk", per_chunk)):
         if not 0 <= seconds <= LONGEST_S:

@@ -14,6 +14,7 @@ from fractions import Fraction
 from optcc.cluster import Cluster
 from optcc.schedule.packed import Arc, TreePair
 from optcc.theory.bounds import lower_bound
+from optcc.theory.shares import nested_loads
 
 
 def hub_trees(cluster: Cluster) -> tuple[TreePair, ...]:
@@ -54,3 +55,21 @@ def _star(ranks: int, gather: int, spread: int, share: Fraction) -> TreePair:
     up = tuple(Arc(r, gather) for r in range(ranks) if r != gather)
     first = (Arc(gather, spread),) if spread != gather else ()
     return TreePair(share, gather, up, (*first, *(Arc(spread, r) for r in range(ranks) if r not in (gather, spread))))
+
+
+def hub_split(cluster: Cluster) -> tuple[tuple[Fraction, ...], tuple[tuple[int, Fraction], ...]]:
+    """(each rank's part of the data as a hub, (slow rank, part of the full ranks' data that it adds last to)).
+
+    Rates are the smaller of out and in. A rank of load L (proof id nested-rings) is the hub of x = (L - 1)/(P - 2): it
+    receives (P-1) x of raw data and 1 - x of results, and sends the reverse. A slow rank that adds last to part b of
+    the others' data receives (P-1) x + b (1-x) before, and (1-b)(1-x) after; it sends the reverse, so that all four
+    are half its load at b = 1/2 - (P-1) x / (2 (1-x)). Three ranks or more, rates above 0.
+    """
+    rates = [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
+    ranks, order = len(rates), sorted(range(len(rates)), key=lambda r: (rates[r], r))
+    loads = dict(zip(order, nested_loads([rates[r] for r in order]), strict=True))
+    shares = tuple((loads[r] - 1) / (ranks - 2) for r in range(ranks))
+    slow = [r for r in range(ranks) if loads[r] < max(loads.values())]
+    parts = {r: max(Fraction(0), (1 - (ranks - 1) * shares[r] / (1 - shares[r])) / 2) for r in slow}
+    total = max(Fraction(1), sum(parts.values(), Fraction(0)))
+    return shares, tuple((r, part / total) for r, part in parts.items())

@@ -63,6 +63,8 @@ def ring_loads(shares: Mapping[int, Fraction], ranks: int) -> list[Fraction]:
 def check_loads(shares: Mapping[int, Fraction], rates: Sequence[Fraction], seconds_per_byte: Fraction) -> None:
     """Raise CertificateError unless `shares` carry all the data within `rates` in `seconds_per_byte`, exactly.
 
+    rates : bytes per second of each rank, in any order; seconds_per_byte : of the data, T / n
+
     This is the primal half of the optimum's certificate: with a lower bound of the same value it proves both.
     """
     if sum(shares.values()) != 1 or min(shares.values()) < 0 or not all(1 <= m <= len(rates) for m in shares):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from optcc.schedule.exchange import Exchange
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.nested import NestedRings
 from optcc.schedule.optcc_paper import OptccPaper
@@ -13,5 +14,5 @@ from optcc.schedule.trees import ComplementaryTrees
 
 FAMILIES: dict[str, type[Recipe]] = {
     recipe.family: recipe
-    for recipe in (NestedRings, ComplementaryTrees, PackedTrees, InsideServers, Ring, R2cc, OptccPaper)
+    for recipe in (NestedRings, Exchange, ComplementaryTrees, PackedTrees, InsideServers, Ring, R2cc, OptccPaper)
 }

@@ -85,6 +85,7 @@ class Routes:
         for end in ends:
             self._ends[end.port.rank].append(end)
         self._index: dict[object, int] = {}
+        self._checked: dict[int, tuple[Fraction, ...]] = {}
 
     def __call__(self, src: int, dst: int) -> int:
         """Index of the route from rank `src` to rank `dst`. Raises InfeasibleError when there is none."""
@@ -100,6 +101,20 @@ class Routes:
         if key not in self._index:
             self._check(src, dst, lanes)
             return self._add(key, src, dst, lanes)
+        return self._index[key]
+
+    def alike(self, src: int, dst: int, pairs: Sequence[tuple[int, int]], shares: tuple[Fraction, ...]) -> int:
+        """As `pinned`, for many pairs of ranks on one fabric whose lanes have the same shares: (ports out and in) by
+        lane. The shares are checked once, and the pair may have one such route only.
+        """
+        key = (*pairs[0], id(shares))
+        if key not in self._index:
+            lanes = [(out, into, share) for (out, into), share in zip(pairs, shares, strict=True)]
+            if id(shares) not in self._checked:
+                self._check(src, dst, lanes)
+                self._checked[id(shares)] = shares  # and kept alive, so that its id stays its own
+            self._index[key] = len(self.table)
+            self.table.append(Route(src, dst, tuple(Lane(out, into, share) for out, into, share in lanes)))
         return self._index[key]
 
     def by_rail(self, src: int, dst: int, out: int, into: int) -> int:

@@ -1,0 +1,154 @@
+"""Direct exchange: AllReduce on any cluster, loads and halves of the time as stated, and every NIC equally busy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import optcc
+from optcc.cluster import Cluster
+from optcc.errors import InputError, VerifyError
+from optcc.schedule.columns import Stage
+from optcc.schedule.exchange import Exchange
+from optcc.schedule.exchange_clock import swell
+from optcc.schedule.routes import fluid_seconds
+from optcc.theory.hubs import hub_split
+from tests.conftest import degraded
+
+RATE = 50 * 10**9
+ALPHA, PER_CHUNK = Fraction(5, 10**6), Fraction(1, 10**6)
+
+
+def hurt(servers: int, *dead: int, nics: int = 8) -> Cluster:
+    """`servers` servers of `nics` NICs; of the i-th one dead[i] are dead."""
+    cluster = Cluster.uniform(servers=servers, nics=nics, rate=RATE)
+    for server, count in enumerate(dead):
+        for nic in range(count):
+            cluster = cluster.degrade(f"server{server}/nic{nic}")
+    return cluster
+
+
+def exchange(cluster: Cluster, **parameters: int) -> Exchange:
+    return Exchange(parameters.pop("segments", 2), *hub_split(cluster), **parameters)
+
+
+counted = {name: st.integers(1, 4) for name in ("segments", "ways", "most", "own", "thin")}
+parameters = st.fixed_dictionaries({**counted, "narrow": st.integers(0, 4)})
+
+
+@settings(max_examples=200)
+@given(
+    cluster=degraded(min_ranks=3, max_ranks=8),
+    given_=parameters,
+    nbytes=st.one_of(st.integers(1, 300), st.integers(1, 2**22)),
+)
+def test_every_recipe_is_an_allreduce(cluster: Cluster, given_: dict[str, int], nbytes: int) -> None:
+    recipe = exchange(cluster, **given_)
+    recipe.check(cluster)
+    schedule = recipe.lower(cluster, nbytes)
+    optcc.verify(schedule)
+    moved = schedule.length.sum()
+    assert moved == 2 * (len(cluster.ranks) - 1) * nbytes
+    assert Exchange.read(recipe.content()) == recipe
+
+
+@settings(max_examples=100)
+@given(cluster=degraded(min_ranks=3, max_ranks=12))
+def test_loads_reach_the_bound(cluster: Cluster) -> None:
+    """What `fluid_s` states is the bound where rates are equal both ways, and what the lowered bytes need on NICs."""
+    assert exchange(cluster).fluid_s(cluster, 2**20) == optcc.lower_bound(cluster, 2**20).seconds
+
+
+@pytest.mark.parametrize(
+    ("dead", "above"), [((1,), 0.001), ((3,), 0.001), ((4,), 0.001), ((6,), 0.001), ((1, 2), 0.02)]
+)
+def test_every_nic_is_equally_busy(dead: tuple[int, ...], above: float) -> None:
+    """What one reduced server sends another uses only the NICs that both have: 2 % with two."""
+    cluster, nbytes = hurt(8, *dead), 2**26
+    recipe = exchange(cluster, segments=3, ways=2)
+    schedule, bound = recipe.lower(cluster, nbytes), optcc.lower_bound(cluster, nbytes).seconds
+    assert fluid_seconds(schedule, cluster) <= bound * (1 + above)
+    assert max(len(route.lanes) for route in schedule.routes) == 8  # by rate it would be up to 15
+
+
+@pytest.mark.parametrize("dead", [1, 2, 3, 4])
+def test_both_halves_have_as_much_to_do(dead: int) -> None:
+    """Towards hubs and from hubs, every rank sends as much and receives as much: half its load each."""
+    cluster, nbytes = hurt(8, dead), 7 * 2**23
+    schedule = exchange(cluster, segments=1).lower(cluster, nbytes)
+    for ends in (schedule.src, schedule.dst):
+        first = np.bincount(ends[schedule.reduce], schedule.length[schedule.reduce], 8)
+        second = np.bincount(ends[~schedule.reduce], schedule.length[~schedule.reduce], 8)
+        assert first == pytest.approx(second, rel=1e-4)
+
+
+def test_without_way_by_the_slow_rank_the_halves_differ() -> None:
+    """Negative control of the test above."""
+    cluster = hurt(8, 4)
+    recipe = replace(exchange(cluster, segments=1), via=((0, Fraction(0)),))
+    schedule = recipe.lower(cluster, 7 * 2**23)
+    received = np.bincount(schedule.dst[schedule.reduce], schedule.length[schedule.reduce], 8)
+    assert received[0] == 0
+
+
+def test_one_round_by_way_is_joined_to_its_neighbours() -> None:
+    """Between full ranks one transfer carries both parts, so that rounds by way of the slow rank cost them no chunk."""
+    cluster = hurt(6, 1)
+    schedule = exchange(cluster, segments=3).lower(cluster, 2**24)
+    between = (schedule.src != 0) & (schedule.dst != 0)
+    assert between.sum() == 2 * 3 * 5 * 4
+    by_way = np.isin(schedule.stage, [Stage.TO_LEAF, Stage.FROM_LEAF]).sum()
+    assert by_way == 2 * 5
+    optcc.verify(schedule)
+
+
+def test_narrow_rounds_take_one_nic() -> None:
+    cluster = hurt(6, 4)
+    schedule = exchange(cluster, segments=4, ways=4, thin=4, narrow=1).lower(cluster, 2**24)
+    optcc.verify(schedule)
+    lanes = np.array([len(route.lanes) for route in schedule.routes])[schedule.route]
+    assert set(lanes[np.isin(schedule.segment, [0, 3])]) == {1}
+    assert min(lanes[np.isin(schedule.segment, [1, 2, 4])]) == 4
+
+
+@pytest.mark.parametrize(
+    ("servers", "dead", "nbytes", "most"), [(16, 1, 2**32, 0.014), (8, 4, 2**32, 0.013), (8, 6, 2**30, 0.011)]
+)
+def test_planned_exchange_is_near_the_bound(servers: int, dead: int, nbytes: int, most: float) -> None:
+    cluster = hurt(servers, dead)
+    made = optcc.plan(cluster, nbytes, family="exchange", alpha=ALPHA, per_chunk=PER_CHUNK)
+    time_s = optcc.simulate(made.schedule(), alpha=ALPHA, per_chunk=PER_CHUNK).time_s
+    assert float(made.bound.seconds) <= time_s <= (1 + most) * float(made.bound.seconds)
+
+
+def test_a_changed_order_is_caught() -> None:
+    schedule = exchange(hurt(4, 1)).lower(hurt(4, 1), 2**16)
+    with pytest.raises(VerifyError):
+        optcc.verify(schedule.replace(dep_ptr=np.zeros_like(schedule.dep_ptr), dep_idx=schedule.dep_idx[:0]))
+
+
+def test_sizes_swell_and_shrink() -> None:
+    assert swell(5, 4) == [Fraction(x, 10) for x in (1, 2, 4, 2, 1)]
+    assert swell(3, 1) == [Fraction(1, 3)] * 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "where"),
+    [
+        ({"shares": (Fraction(1),)}, "shares"),
+        ({"via": ((0, Fraction(2)),)}, "via"),
+        ({"via": ((9, Fraction(1)),)}, "via"),
+        ({"ways": 0}, "ways"),
+        ({"narrow": -1}, "narrow"),
+        ({"segments": 0}, "segments"),
+    ],
+)
+def test_parameters_out_of_range(changed: dict[str, object], where: str) -> None:
+    cluster = hurt(4, 1)
+    with pytest.raises(InputError, match=where):
+        replace(exchange(cluster), **changed).check(cluster)
