@@ -46,7 +46,7 @@ class Engine:
     @property
     def finished(self) -> bool:
         """Everything received and folded, everything sent."""
-        return self._unfinished == 0 and self._unsent == 0 and self._transport.drained
+        return self._unfinished == 0 and self._unsent == 0 and self._transport.drain()
 
     @property
     def progress(self) -> int:

@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import groupby, pairwise
+from itertools import pairwise
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from optcc.runtime.messages import Note
 from optcc.runtime.program import Move
 from optcc.runtime.protocol import Receiver, Sender, words
 from optcc.runtime.protocol.table import Commands
+from optcc.runtime.stalls import Stalls
 from optcc.runtime.transport import Landing, Take
 from optcc.runtime.wires import (
     HEADER_BYTES,
@@ -58,7 +59,8 @@ CREDITS = 4
 class Patience:
     """How long a flow waits, in seconds.
 
-    progress : without progress while something is outstanding, before the peer is asked
+    progress : at most so long without progress while something is outstanding, before the peer is asked; at least
+        three quarters of it. What a NIC was given before, for whichever flow, is progress when it comes through
     grace : from the peer's answer to the verdict that the wire is a black hole
     answer : for an answer to a question, before it is repeated
     """
@@ -92,7 +94,6 @@ class _Out:
     queue: deque[_Piece] = field(default_factory=deque)
     kept: deque[_Piece] = field(default_factory=deque)
     base: int = 0  # number of the first kept chunk
-    seen: tuple[int, float] = (-1, 0.0)  # progress when last looked, and since when it is that
 
 
 @dataclass(eq=False)
@@ -126,10 +127,15 @@ class FlowTransport:
     ) -> None:
         self._rank, self._layout, self._routes, self._wires = rank, layout, routes, wires
         self._send, self._clock, self._patience = send, clock, patience
+        self._hasten: Callable[[int, int, int], None] | None = getattr(wires, "hasten", None)
         # Where payloads land that are not in host memory with their headers.
         self._elsewhere: Callable[[int, int, int], Any] | None = getattr(wires, "payload", None)
+
+        def ends_of(wires: Sequence[int]) -> dict[int, tuple[int, int]]:
+            return {wire: (layout.wires[wire].out, layout.wires[wire].into) for wire in wires}
+
         self._outs = {
-            f: _Out(f, spec.dst, spec.wires[0], Sender(spec.wires, spec.window))
+            f: _Out(f, spec.dst, spec.wires[0], Sender(spec.wires, spec.window, ends=ends_of(spec.wires)))
             for f, spec in enumerate(layout.flows)
             if spec.src == rank
         }
@@ -138,6 +144,7 @@ class FlowTransport:
             for f, spec in enumerate(layout.flows)
             if spec.dst == rank
         }
+        self._stalls = Stalls({f: out.sender for f, out in self._outs.items()}, patience.progress)
         self._using: dict[int, list[_Out | _In]] = {}  # wire -> the flows that may use it
         ends: list[_Out | _In] = [*self._outs.values(), *self._ins.values()]
         for flow in ends:
@@ -156,21 +163,18 @@ class FlowTransport:
         self._now = clock()  # as of the last look: looking takes time, too
         self._missing: dict[int, int] = {}  # row -> bytes still to come
         self._landings: list[Landing] = []
-        # The chunk that has just arrived: operation, row, offset, payload, since when.
-        self._chunk: tuple[int, int, int, memoryview, float]
         self._posted: Counter[int] = Counter()  # wire -> bytes in this operation
         self._take: Take = nothing_runs
         self.journal: list[Note] = []
-        # What to do about a run of happenings of one type.
         self._on: dict[type, Callable[[Any], None]] = {
             Completed: self._completed,
             Arrived: self._arrived,
             Credited: self._credited,
-            Failed: one_by_one(lambda f: self._lose(f.wire, f.cause, f.detail)),
-            Drained: one_by_one(self._now_drained),
-            Record: one_by_one(lambda r: self._handle(self._outs[r.flow], words.Answer(r.epoch, r.landed, r.folded))),
-            PortDown: one_by_one(self._port_down),
-            PortUp: one_by_one(lambda up: self._note("nic up", layout.nics[up.nic].name)),
+            Failed: lambda f: self._lose(f.wire, f.cause, f.detail),
+            Drained: self._now_drained,
+            Record: lambda r: self._handle(self._outs[r.flow], words.Answer(r.epoch, r.landed, r.folded)),
+            PortDown: self._port_down,
+            PortUp: lambda up: self._note("nic up", layout.nics[up.nic].name),
         }
         self._does: dict[type, Callable[[Any, Any], object]] = {
             words.Write: self._write,
@@ -182,6 +186,7 @@ class FlowTransport:
             words.Start: self._start,
             words.Stop: lambda flow, c: self._timers.pop((flow.number, c.timer), None),
             words.Moved: self._moved,
+            words.Return: lambda flow, c: wires.credit(c.wire, flow.number, c.folded),
             words.Severed: self._severed,
         }
 
@@ -228,25 +233,34 @@ class FlowTransport:
     def poll(self, until: float, take: Take) -> list[Landing]:
         """Wait once, then deal with all that has happened."""
         self._take = take
-        for kind, run in groupby(self._wires.poll(min(until, self.next_wake())), type):
-            self._on[kind](run)
+        wake = self.next_wake() if self._timers or self._mail else self._look_at
+        for happening in self._wires.poll(wake if wake < until else until):
+            if type(happening) is Arrived:
+                self._arrived(happening)
+            else:
+                self._on[type(happening)](happening)
         while self._mail:
             self._read(*self._mail.popleft())
-        self._expire()
+        self._now = now = self._clock()
+        if self._timers or now >= self._look_at:
+            self._expire(now)
         if self._busy:
             for flow in sorted(self._busy, key=lambda flow: self._outs[flow].queue[0].row):
                 self._pump(self._outs[flow])
-        landings, self._landings = sorted(self._landings, key=lambda landing: landing.at), []
+        landings, self._landings = self._landings, []
+        if len(landings) > 1:
+            landings.sort(key=lambda landing: landing.at)
         return landings
 
     def next_wake(self) -> float:
         """When `poll` has something to do even if nothing happens; inf: nothing."""
-        return -math.inf if self._mail else min(self._look_at, min(self._timers.values(), default=math.inf))
+        if self._mail:
+            return -math.inf
+        return min(self._look_at, *self._timers.values()) if self._timers else self._look_at
 
-    @property
-    def drained(self) -> bool:
-        """Whether all that was posted has landed at the other ends."""
-        return not self._busy and all(not out.sender.outstanding for out in self._outs.values())
+    def drain(self) -> bool:
+        """Whether all that was posted has landed at the other ends; if not, `poll` returns when it has."""
+        return not self._want() and not self._busy
 
     def sent(self) -> dict[int, int]:
         """Bytes of payload that left by each NIC in this operation, replays counted: NIC -> bytes."""
@@ -269,49 +283,50 @@ class FlowTransport:
         for command in commands:
             self._does[type(command)](flow, command)
 
-    # Every chunk pays for these three, and with a cold cache, since a payload has just gone through it. So they go
-    # straight to the one command that can come back.
+    # Every chunk pays for these three and for `_pump`, and with a cold cache, since a payload has just gone through it.
+    # So they ask the machines without words (`protocol.steady`), as long as these take it.
 
-    def _completed(self, run: Iterable[Completed]) -> None:
-        """The last of each flow is enough: chunks land in order."""
-        for (wire, flow), seq in {(wire, flow): seq for wire, flow, seq in run}.items():
-            out = self._outs[flow]
-            release: Any
-            for release in out.sender.handle(words.Acked(wire, seq)):
-                self._release(out, release)
+    def _completed(self, done: Completed) -> None:
+        wire, number, seq = done
+        out = self._outs[number]
+        if not out.sender.acknowledged(wire, seq):
+            self._do(out, out.sender.handle(words.Acked(wire, seq)))
+            return
+        kept = out.kept
+        while out.base <= seq:
+            kept.popleft()
+            out.base += 1
 
-    def _credited(self, run: Iterable[Credited]) -> None:
-        """The last of each flow is enough: credits are cumulative."""
-        for (wire, flow), folded in {(wire, flow): folded for wire, flow, folded in run}.items():
-            self._outs[flow].sender.handle(words.Credit(wire, folded))
+    def _credited(self, credit: Credited) -> None:
+        wire, number, folded = credit
+        sender = self._outs[number].sender
+        if not sender.credited(folded):
+            sender.handle(words.Credit(wire, folded))
 
-    def _arrived(self, run: Iterable[Arrived]) -> None:
-        for wire, number, seq, at in run:
-            slot = self._wires.slot(number, seq)
-            canary, epoch, operation, nbytes, there, row, offset = CHUNK_HEADER.unpack_from(slot)
-            if canary != CHUNK_MARK or there != seq:
-                raise TransportError(f"flow {number}: the slot of chunk {seq} holds {there} (canary {canary:#x})")
-            data = slot[HEADER_BYTES : HEADER_BYTES + nbytes]
-            if self._elsewhere:
-                data = self._elsewhere(number, seq, nbytes)
-            self._chunk = operation, row, offset, data, at
-            flow = self._ins[number]
-            deliver: Any
-            for deliver in flow.receiver.handle(words.Landed(wire, epoch, seq)):
-                self._deliver(flow, deliver)
-
-    def _deliver(self, flow: _In, command: words.Deliver) -> None:
-        """The chunk that has just arrived, to the engine."""
-        operation, row, offset, data, at = self._chunk
+    def _arrived(self, arrived: Arrived) -> None:
+        """The chunk goes to the engine, and its slot back to the sender, unless it is a ghost."""
+        wire, number, seq, at = arrived
+        slot = self._wires.slot(number, seq)
+        mark, epoch, operation, nbytes, there, row, offset = CHUNK_HEADER.unpack_from(slot)
+        if mark != CHUNK_MARK or there != seq:
+            raise TransportError(f"flow {number}: the slot of chunk {seq} holds {there} (canary {mark:#x})")
+        receiver = self._ins[number].receiver
+        folded = receiver.passes(wire, epoch, seq)
+        if folded < 0 and not receiver.handle(words.Landed(wire, epoch, seq)):
+            return
         if operation != self._operation:
-            raise TransportError(f"flow {flow.number}: a chunk of operation {operation} in operation {self._operation}")
-        self._take(row, offset, data)
-        self._missing[row] -= len(data)
-        if self._missing[row] == 0:
+            raise TransportError(f"flow {number}: a chunk of operation {operation} in operation {self._operation}")
+        if self._elsewhere:
+            self._take(row, offset, self._elsewhere(number, seq, nbytes))
+        else:
+            self._take(row, offset, slot[HEADER_BYTES : HEADER_BYTES + nbytes])
+        missing = self._missing[row] = self._missing[row] - nbytes
+        if missing == 0:
             self._landings.append(Landing(row, at))
-        back: Any
-        for back in flow.receiver.handle(words.Folded(command.seq)):
-            self._wires.credit(back.wire, flow.number, back.folded)
+        if folded > 0:
+            self._wires.credit(receiver.wire, number, folded)
+        elif folded < 0:
+            self._do(self._ins[number], receiver.handle(words.Folded(seq)))
 
     def _lose(self, wire: int, cause: Cause, detail: str) -> None:
         """Every flow that may use the wire has to know."""
@@ -319,6 +334,8 @@ class FlowTransport:
             return
         self._lost.add(wire)
         self._noticed.clear()
+        if cause is Cause.PROGRESS:
+            self._stalls.suspect((self._layout.wires[wire].out, self._layout.wires[wire].into))
         self._note("lost", *self._names(wire), cause, detail)
         for flow in self._using.get(wire, ()):
             self._handle(flow, words.Lost(wire, cause))
@@ -347,41 +364,56 @@ class FlowTransport:
         else:
             self._handle(mine, letter)
 
-    def _expire(self) -> None:
+    def _expire(self, now: float) -> None:
         """Timers that have run out, and flows that have not moved for too long."""
-        now = self._now = self._clock()
         for (flow, timer), at in list(self._timers.items()):
             if at <= now and self._timers.pop((flow, timer), None) is not None:
-                self._handle(self._outs[flow], words.Expired(timer))
+                if timer is words.Timer.GRACE and self._stalls.still_moves(flow):
+                    self._timers[flow, timer] = now + self._patience.grace  # its chunks have not had their turn
+                else:
+                    self._handle(self._outs[flow], words.Expired(timer))
         if now < self._look_at:
             return
-        self._look_at = math.inf
-        for out in self._outs.values():
-            if not out.sender.stuck(bool(out.queue)):
-                out.seen = (-1, now)
-                continue
-            self._look_at = now + self._patience.progress / 4
-            if out.seen[0] != out.sender.progress:
-                out.seen = (out.sender.progress, now)
-            elif now - out.seen[1] >= self._patience.progress:
-                out.seen = (out.sender.progress, now)
-                self._handle(out, words.Expired(words.Timer.PROGRESS))
+        self._want()  # so that what has come through is known by the next look
+        over = self._stalls.look(now, lambda flow: bool(self._outs[flow].queue))
+        self._look_at = now + self._stalls.every if self._stalls.any else math.inf
+        for flow in over:
+            self._handle(self._outs[flow], words.Expired(words.Timer.PROGRESS))
 
     # --- what is to be done ------------------------------------------------------------------------------------------
 
     def _pump(self, out: _Out) -> None:
         """Number and send queued chunks while the window and the NIC take them."""
-        now = self._now
-        while out.queue and out.sender.may_send and self._wires.free_at(out.sender.wire, now) < math.inf:
-            out.kept.append(out.queue.popleft())
-            self._do(out, out.sender.handle(_SEND))
-        if not out.queue:
+        now, sender, queue = self._now, out.sender, out.queue
+        while queue and self._wires.free_at(sender.wire, now) < math.inf:
+            if sender.sends():
+                ready, operation, row, offset, payload = piece = queue.popleft()
+                out.kept.append(piece)
+                wire, seq, nbytes = sender.wire, sender.posted - 1, len(payload)
+                self._posted[wire] += nbytes
+                header = CHUNK_HEADER.pack(CHUNK_MARK, sender.epoch, operation, nbytes, seq, row, offset)
+                self._wires.write(wire, out.number, seq, header, payload, ready)
+            elif sender.may_send:
+                out.kept.append(queue.popleft())
+                self._do(out, sender.handle(_SEND))
+            else:
+                break
+        if not queue:
             self._busy.discard(out.number)
-        self._look_soon(now)
+        if self._look_at == math.inf:
+            self._look_soon(now)
+
+    def _want(self) -> bool:
+        """Whether something has not landed, as far as is known; makes it known, where it is not told unasked."""
+        outstanding = [out for out in self._outs.values() if out.sender.outstanding]
+        if self._hasten:
+            for out in outstanding:
+                self._hasten(out.sender.wire, out.number, out.sender.posted - 1)
+        return bool(outstanding)
 
     def _look_soon(self, now: float) -> None:
         """Something was sent: from now on it may be stuck."""
-        self._look_at = min(self._look_at, now + self._patience.progress / 4)
+        self._look_at = min(self._look_at, now + self._stalls.every)
 
     def _write(self, out: _Out, command: words.Write) -> None:
         wire, epoch, seq, again = command
@@ -421,6 +453,8 @@ class FlowTransport:
 
     def _start(self, flow: _Out, command: words.Start) -> None:
         seconds = {words.Timer.GRACE: self._patience.grace, words.Timer.ANSWER: self._patience.answer}[command.timer]
+        if command.timer is words.Timer.GRACE:
+            self._stalls.grace(flow.number)
         self._timers[flow.number, command.timer] = self._clock() + seconds
 
     def _moved(self, out: _Out, command: words.Moved) -> None:
@@ -440,11 +474,23 @@ class FlowTransport:
             if other.peer == out.peer and self._at_home(other) and other is not out
         ]
         if siblings:
-            for i, piece in enumerate(out.queue):
-                siblings[i % len(siblings)].queue.append(piece)
-            self._busy.update(other.number for other in siblings if other.queue)
+            self._spread(out.queue, siblings)
             out.queue.clear()
             self._busy.discard(out.number)
+
+    def _spread(self, pieces: Iterable[_Piece], among: Sequence[_Out]) -> None:
+        """Each to the flow that would be through with it first, by the rates of the plan and what it has queued."""
+        rates, wires = self._layout.rates, self._layout.wires
+        homes = [wires[out.home] for out in among]
+        worth = [min(rates[wire.out].out, rates[wire.into].into) for wire in homes]
+        if math.inf in worth:
+            worth = [1.0] * len(among)
+        load = [sum(len(piece.payload) for piece in (*out.kept, *out.queue)) for out in among]
+        for piece in pieces:
+            first = min(range(len(among)), key=lambda i: (load[i] + len(piece.payload)) / worth[i])
+            load[first] += len(piece.payload)
+            among[first].queue.append(piece)
+        self._busy.update(out.number for out in among if out.queue)
 
     def _severed(self, flow: _Out | _In, command: words.Severed) -> None:
         """This rank is to blame when all its NICs that reach the peer are down, else the peer."""
@@ -483,16 +529,6 @@ class FlowTransport:
 
     def _note(self, kind: str, nic: str, far: str = "", cause: str = "", text: str = "", nbytes: int = 0) -> None:
         self.journal.append(Note(self._clock(), kind, nic, far, cause, text, nbytes))
-
-
-def one_by_one(does: Callable[[Any], None]) -> Callable[[Iterable[Any]], None]:
-    """What takes one, for a run of them."""
-
-    def each(run: Iterable[Any]) -> None:
-        for one in run:
-            does(one)
-
-    return each
 
 
 def nothing_runs(row: int, offset: int, data: memoryview) -> None:

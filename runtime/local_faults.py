@@ -21,6 +21,7 @@ class LocalFaults(ABC):
     _in: dict[int, Any]
     _no_data: dict[int, list[Arrived]]
     _no_acks: set[int]
+    _unsaid: dict[int, dict[int, int]]
     _epoll: select.epoll
     _bug: str
 
@@ -67,6 +68,8 @@ class LocalFaults(ABC):
             end = self._out.get(wire) or self._in[wire]
             deaf = self._is_deaf(end)
             self._no_acks.discard(wire)
+            for flow, seq in self._unsaid.pop(wire, {}).items():
+                self._acknowledge(wire, flow, seq)
             for arrived in self._no_data.pop(wire, ()):
                 self._arrive(arrived)
             if deaf:
@@ -108,6 +111,10 @@ class LocalFaults(ABC):
     @abstractmethod
     def _arrive(self, arrived: Arrived) -> None:
         """A chunk counts as arrived."""
+
+    @abstractmethod
+    def _acknowledge(self, wire: int, flow: int, seq: int) -> None:
+        """Tell how far a flow has come."""
 
     @abstractmethod
     def _flush(self, out: Any) -> None:

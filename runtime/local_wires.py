@@ -1,7 +1,9 @@
 """Wires between processes of one machine: chunks written straight into the far end's slots, NIC rates emulated.
 
 As with an RDMA write with immediate, the sender puts a chunk into its landing slot, which is in shared memory, and what
-goes over the wire, a socket per wire, is the notification. Acknowledgements and credits go back on the same socket.
+goes over the wire, a socket per wire, is the notification. Credits go back on the same socket. What has landed is
+marked in shared memory, which the sender looks at whenever it is awake; a message that wakes it comes only if it has
+asked for one (`hasten`).
 
 A connection that closes is a link that went down; notifications under way on it are lost, and with them their chunks.
 A chunk counts as arrived when its emulated NICs are through with it, not when its bytes are here, so a NIC that dies in
@@ -43,6 +45,7 @@ from optcc.runtime.wires import (
 )
 
 _NOTICE = Struct("<IIqdd")  # flow, bytes of payload, seq, when its first NIC starts and ends with it
+_CALL = 2**32 - 1  # instead of the bytes: wake me when this chunk, noticed before, has landed
 _BACK = Struct("<IIq")  # kind, flow, number
 _ACK, _CREDIT = 1, 2
 _HELLO = Struct("<32sI")  # the listener's token, which wire
@@ -79,6 +82,10 @@ class LocalWires(LocalFaults):
         # Wires whose chunks, or whose acknowledgements and credits, do not come through: what would have landed.
         self._no_data: dict[int, list[Arrived]] = {}
         self._no_acks: set[int] = set()
+        self._unsaid: dict[int, dict[int, int]] = {}  # such a wire -> flow -> its last chunk that has landed
+        self._calls: dict[tuple[int, int], int] = {}  # incoming wire, flow -> the chunk to wake its sender for
+        self._asked: dict[tuple[int, int], int] = {}  # outgoing wire, flow -> the chunk that was asked for
+        self._told: dict[tuple[int, int], int] = {}  # the same -> what is below has been told
         self._bug = ""
         self._epoll = select.epoll()
         self._ends: dict[int, _Out | _In] = {}  # by descriptor
@@ -177,6 +184,24 @@ class LocalWires(LocalFaults):
         self._reply(wire, _CREDIT, flow, folded)
         self._send_replies()
 
+    def hasten(self, wire: int, flow: int, seq: int) -> None:
+        """Tell of this chunk's completion as soon as it has landed, and now how far the flow has come by this wire.
+
+        Of what nobody has asked for only credits tell: a look at a mark, or a message, for every chunk costs too much.
+        """
+        out = self._out.get(wire)
+        if out is None or self._asked.get((wire, flow)) == seq:
+            return
+        if out.far.landed(flow, wire) <= seq and wire not in self._no_data:
+            try:
+                out.sock.send(_NOTICE.pack(flow, _CALL, seq, 0.0, 0.0))
+            except BlockingIOError:
+                self._await_room(out, True)
+                return
+            except OSError:
+                return  # gone, as `poll` will tell
+        self._asked[wire, flow] = seq
+
     def publish(self, flow: int, epoch: int, landed: int, folded: int) -> None:
         """Nobody can read this rank's memory."""
 
@@ -199,9 +224,9 @@ class LocalWires(LocalFaults):
         """One wait, then whatever the sockets have or take; then what has landed by now."""
         if self._bug:
             raise TransportError(self._bug)
-        if self._news:
-            until = -math.inf
-        wake = min(until, self._clocks.next_landing())
+        if self._asked:
+            self._see_landed()
+        wake = -math.inf if self._news else min(until, self._clocks.next_landing())
         # select() and not epoll's own timeout, which Python rounds up to a millisecond; select's to a microsecond.
         timeout = None if wake == math.inf else max(0.0, wake - self._clock())
         if select.select([self._epoll], [], [], timeout)[0]:
@@ -224,13 +249,45 @@ class LocalWires(LocalFaults):
                 self._no_data[chunk.wire].append(arrived)
             else:
                 self._arrive(arrived)
-        self._send_replies()
+        if self._asked:
+            self._see_landed()
+        if self._dirty:
+            self._send_replies()
         news, self._news = self._news, []
         return news
 
     def _arrive(self, arrived: Arrived) -> None:
         self._news.append(arrived)
-        self._reply(arrived.wire, _ACK, arrived.flow, arrived.seq)
+        wire, flow, seq, _ = arrived
+        self._acknowledge(wire, flow, seq)
+
+    def _acknowledge(self, wire: int, flow: int, seq: int) -> None:
+        """Tell how far a flow has come; wake its sender, if it wants to know."""
+        if self._no_acks and wire in self._no_acks:
+            self._unsaid.setdefault(wire, {})[flow] = seq
+            return
+        self._slots.mark(flow, wire, seq)
+        if self._calls:
+            self._answer_call(wire, flow)
+
+    def _answer_call(self, wire: int, flow: int) -> None:
+        seq = self._calls.get((wire, flow), math.inf)
+        if self._slots.landed(flow, wire) > seq:
+            self._reply(wire, _ACK, flow, self._calls.pop((wire, flow)))
+
+    def _see_landed(self) -> None:
+        """What the marks say of what was asked for."""
+        for (wire, flow), seq in [*self._asked.items()]:
+            if wire not in self._no_acks:
+                landed = self._out[wire].far.landed(flow, wire)
+                self._tell(wire, flow, landed)
+                if landed > seq:
+                    del self._asked[wire, flow]
+
+    def _tell(self, wire: int, flow: int, landed: int) -> None:
+        if landed > self._told.get((wire, flow), 0):
+            self._told[wire, flow] = landed
+            self._news.append(Completed(wire, flow, landed - 1))
 
     def close(self) -> None:
         """Close every connection, let go of the slots."""
@@ -267,13 +324,19 @@ class LocalWires(LocalFaults):
             self._epoll.modify(end.sock, select.EPOLLIN | (select.EPOLLOUT if waits else 0))
 
     def _hear(self, out: _Out) -> None:
-        """Read acknowledgements and credits."""
+        """Read credits, which acknowledge, too. An acknowledgement is only to wake: the marks tell more."""
         for kind, flow, number in self._read(out, _BACK):
-            self._news.append(Completed(out.wire, flow, number) if kind == _ACK else Credited(out.wire, flow, number))
+            if kind == _CREDIT:
+                self._tell(out.wire, flow, number)
+                self._news.append(Credited(out.wire, flow, number))
 
     def _receive(self, end: _In) -> None:
         """Read notifications; their chunks are here."""
         for flow, nbytes, seq, start, stop in self._read(end, _NOTICE):
+            if nbytes == _CALL and flow in self._slots:
+                self._calls[end.wire, flow] = seq
+                self._answer_call(end.wire, flow)
+                continue
             if flow not in self._slots or HEADER_BYTES + nbytes > self._slots.size(flow):
                 raise TransportError(f"a chunk of {nbytes} bytes for flow {flow} came on wire {end.wire}")
             self._clocks.arrive(self._wires[end.wire].into, Chunk(flow, seq, nbytes, end.wire), start, stop)
@@ -329,6 +392,10 @@ class LocalWires(LocalFaults):
                 self._epoll.unregister(end.sock)
             self._no_data.pop(wire, None)
             self._no_acks.discard(wire)
+            self._unsaid.pop(wire, None)
+            for table in (self._calls, self._asked):
+                for key in [key for key in table if key[0] == wire]:
+                    del table[key]
             self._out.pop(wire, None)
             self._in.pop(wire, None)
             del self._ends[end.sock.fileno()]

@@ -4,6 +4,8 @@ A sender writes a chunk into its slot at the far end itself, as an RDMA NIC woul
 over the wire. Nothing can be written late, as the write of a NIC can: it is over when the call that writes returns, so
 a sender that has fenced its end of a wire has written its last there.
 
+The receiver writes back how far a flow has come, as its NIC would acknowledge it: no message, nobody is woken.
+
 The memory is anonymous: it has no name that could be left behind, whatever becomes of the processes.
 """
 
@@ -16,6 +18,10 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from optcc.runtime.wires import HEADER_BYTES, FlowSpec
+
+_WORD = 8
+_SEQ_BITS = 40
+_SEQS = (1 << _SEQ_BITS) - 1
 
 
 class _Place(NamedTuple):
@@ -34,18 +40,21 @@ class Slots:
 
     def __init__(self, rank: int, flows: Sequence[FlowSpec], fd: int | None = None) -> None:
         self._places: dict[int, _Place] = {}
-        end = 0
-        for flow, spec in enumerate(flows):
-            if spec.dst == rank:
-                size = HEADER_BYTES + spec.slot_bytes
-                size += -size % HEADER_BYTES  # whole cache lines, so that no two chunks share one
-                self._places[flow] = _Place(end, spec.window, size)
-                end += spec.window * size
+        incoming = [(flow, spec) for flow, spec in enumerate(flows) if spec.dst == rank]
+        # First a cache line for each flow, with its mark: one word, so that nobody sees half of it.
+        self._marks_at = {flow: i * HEADER_BYTES // _WORD for i, (flow, _) in enumerate(incoming)}
+        end = max(1, len(incoming)) * HEADER_BYTES
+        for flow, spec in incoming:
+            size = HEADER_BYTES + spec.slot_bytes
+            size += -size % HEADER_BYTES  # whole cache lines, so that no two chunks share one
+            self._places[flow] = _Place(end, spec.window, size)
+            end += spec.window * size
         self.fd = os.memfd_create("optcc-slots") if fd is None else fd
         if fd is None:
-            os.ftruncate(self.fd, max(1, end))
-        self._map = mmap.mmap(self.fd, max(1, end))
+            os.ftruncate(self.fd, end)
+        self._map = mmap.mmap(self.fd, end)
         self._bytes = memoryview(self._map)
+        self._marks = self._bytes.cast("Q")
 
     def __contains__(self, flow: int) -> bool:
         return flow in self._places
@@ -66,8 +75,18 @@ class Slots:
         slot[:HEADER_BYTES] = header
         slot[HEADER_BYTES : HEADER_BYTES + len(payload)] = payload
 
+    def mark(self, flow: int, wire: int, seq: int) -> None:
+        """For the receiver: chunk `seq` of `flow` is here, by `wire`, and all that came before it by this wire."""
+        self._marks[self._marks_at[flow]] = wire << _SEQ_BITS | seq + 1
+
+    def landed(self, flow: int, wire: int) -> int:
+        """For the sender: what is below has landed, of what went by this wire; 0 when the flow's last did not."""
+        mark = self._marks[self._marks_at[flow]]
+        return mark & _SEQS if mark >> _SEQ_BITS == wire else 0
+
     def close(self) -> None:
         """Let go of the memory; it is gone when the last process has, and the last who looks at a slot."""
+        self._marks.release()
         self._bytes.release()
         with suppress(BufferError):
             self._map.close()

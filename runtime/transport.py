@@ -43,9 +43,10 @@ class Transport(Protocol):
         """
         ...
 
-    @property
-    def drained(self) -> bool:
-        """Whether all that was posted has arrived at the other ends."""
+    def drain(self) -> bool:
+        """Whether all that was posted has arrived at the other ends. For when there is nothing else to wait for: while
+        it has not, `poll` returns as soon as it has.
+        """
         ...
 
 

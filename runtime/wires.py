@@ -57,7 +57,10 @@ class Cause(StrEnum):
 
 
 class Completed(NamedTuple):
-    """Chunk `seq`, written on this rank's outgoing wire, is in its slot at the far end (acknowledged)."""
+    """Chunk `seq`, written on this rank's outgoing wire, is in its slot at the far end (acknowledged).
+
+    And with it what was written on this wire for this flow before it, said or not.
+    """
 
     wire: int
     flow: int
@@ -158,6 +161,9 @@ class Wires(Protocol):
     def slot(self, flow: int, seq: int) -> memoryview:
         """The landing slot of a chunk of an incoming flow, HEADER_BYTES + slot_bytes, in this rank's memory."""
         ...
+
+    # Wires that do not tell of every completion by themselves, but for some with the flow's next credit, have
+    # `hasten(wire, flow, seq)`: `poll` tells at once what has landed of `flow`, and `seq` as soon as it has.
 
     # Wires whose payloads land elsewhere than their headers, in a GPU's memory, also have `payload(flow, seq, nbytes)`,
     # the landed bytes of a chunk, and take what is like that where `write` says memoryview.

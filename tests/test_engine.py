@@ -105,11 +105,12 @@ def test_a_cut_element_is_refused() -> None:
 class Script:
     """A transport that does what the test says; the routes in `closed` take nothing."""
 
-    drained = True
-
     def __init__(self) -> None:
         self.posted: list[tuple[int, bytes, float]] = []
         self.closed: dict[int, float] = {}
+
+    def drain(self) -> bool:
+        return True
 
     def free_at(self, route: int, now: float) -> float:
         return self.closed.get(route, -math.inf)

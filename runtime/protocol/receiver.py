@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from optcc.errors import InputError
-from optcc.runtime.protocol.table import Commands, Machine, ProtocolError, Row, table
+from optcc.runtime.protocol.steady import SteadyReceiver
+from optcc.runtime.protocol.table import Commands, ProtocolError, Row, table
 from optcc.runtime.protocol.words import (
     Alive,
     Answer,
@@ -42,7 +43,7 @@ class ReceiverState(StrEnum):
 _R = ReceiverState
 
 
-class Receiver(Machine):
+class Receiver(SteadyReceiver):
     """The receiving end of one flow over `wires` (as at the sender), with `window` landing slots.
 
     Credits are returned for every `credit_every` chunks, which saves messages; at most the window.
@@ -58,10 +59,11 @@ class Receiver(Machine):
     """
 
     __slots__ = (
-        *("credit_every", "epoch", "folded", "ghosts", "landed", "lost", "window", "wire", "wires"),
-        *("_asked", "_early", "_notice", "_returned"),
+        *("ghosts", "lost", "window", "wires"),
+        *("_asked", "_early", "_notice"),
     )
     state: ReceiverState
+    steady = ReceiverState.OPEN
 
     def __init__(self, wires: Sequence[int], window: int, *, credit_every: int = 1) -> None:
         if not wires or len(set(wires)) != len(wires):

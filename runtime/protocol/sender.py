@@ -5,8 +5,9 @@ What the transport owes this machine, besides carrying out its commands:
 * Events of one rank in the order in which they happened, and a timer's end only after everything that had happened by
   then, so that a rank that was paused does not judge by what it has not looked at yet.
 * `Timer.PROGRESS` is not started or stopped by commands, which every chunk would pay for. The transport samples: when
-  `stuck(waiting)` has been true and `progress` the same for the whole deadline, it says Expired(PROGRESS), and again
-  after each further deadline. GRACE and ANSWER are started and stopped by commands.
+  `stuck(waiting)` has been true and `progress` the same for three looks of four in a deadline, it says
+  Expired(PROGRESS), and again at each look after that. GRACE and ANSWER are started and stopped by commands.
+* No Expired(PROGRESS) and no Expired(GRACE) while what the flow's NIC was given before is still coming through.
 * Lost to every flow of a wire, when it is lost and when another flow has fenced it.
 * Found only for a wire whose both ends are new and which no flow is still on or moving off; nothing about its former
   life, letters included, comes after that, nothing about its new one before.
@@ -14,11 +15,12 @@ What the transport owes this machine, besides carrying out its commands:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from optcc.errors import InputError
-from optcc.runtime.protocol.table import Commands, Machine, ProtocolError, Row, table
+from optcc.runtime.protocol.steady import SteadySender
+from optcc.runtime.protocol.table import Commands, ProtocolError, Row, table
 from optcc.runtime.protocol.words import (
     Acked,
     Alive,
@@ -68,8 +70,10 @@ ASKS = 100
 """Questions without an answer before the flow is given up, unless told otherwise."""
 
 
-class Sender(Machine):
+class Sender(SteadySender):
     """The sending end of one flow, over `wires` (first choice first), with `window` landing slots at the far end.
+
+    `ends` : the two NICs of each wire; of those left it takes the first that shares least with wires that are lost.
 
     Attributes, all counts of chunks since the flow was made, to be read only
     ----------
@@ -83,18 +87,26 @@ class Sender(Machine):
     """
 
     __slots__ = (
-        *("acked", "asks", "epoch", "folded", "lost", "posted", "window", "wire", "wires"),
+        *("asks", "ends", "epoch", "lost", "wires"),
         *("_cause", "_left", "_mark", "_nonce", "_target"),
     )
     state: SenderState
+    steady = SenderState.ACTIVE
 
-    def __init__(self, wires: Sequence[int], window: int, *, asks: int = ASKS) -> None:
+    def __init__(
+        self,
+        wires: Sequence[int],
+        window: int,
+        *,
+        asks: int = ASKS,
+        ends: Mapping[int, tuple[int, int]] | None = None,
+    ) -> None:
         if not wires or len(set(wires)) != len(wires):
             raise InputError("a flow needs wires, each once", got=list(wires))
         if window < 1 or asks < 1:
             raise InputError("window and number of questions must be at least 1", got=(window, asks))
         super().__init__(SenderState.ACTIVE)
-        self.wires, self.window, self.asks = tuple(wires), window, asks
+        self.wires, self.window, self.asks, self.ends = tuple(wires), window, asks, ends or {}
         self.wire, self.epoch = self.wires[0], 0
         self.posted = self.acked = self.folded = 0
         self.lost: set[int] = set()
@@ -274,7 +286,14 @@ class Sender(Machine):
     # --- the choice -----------------------------------------------------------------------------------------------
 
     def _choice(self) -> int | None:
-        return next((wire for wire in self.wires if wire not in self.lost), None)
+        return min((wire for wire in self.wires if wire not in self.lost), key=self._tainted, default=None)
+
+    def _tainted(self, wire: int) -> int:
+        """How many NICs it shares with lost wires, each of them counted. A NIC that has swallowed one swallows all."""
+        if not self.ends:
+            return 0
+        pairs = (zip(self.ends[wire], self.ends[lost], strict=True) for lost in self.lost)
+        return sum(mine == theirs for pair in pairs for mine, theirs in pair)
 
     def _found(self, event: Found) -> Commands:
         """The wire is in the choice again, unless it is the one to move off."""

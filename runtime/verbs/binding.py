@@ -20,7 +20,7 @@ try:
     from pyverbs.mr import MR
     from pyverbs.pd import PD
     from pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError
-    from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+    from pyverbs.qp import QP, QPAttr, QPCap, QPEx, QPInitAttr, QPInitAttrEx
     from pyverbs.wr import SGE, RecvWR, SendWR
 
     try:
@@ -51,7 +51,9 @@ __all__ = [
     "PyverbsRDMAError",
     "QPAttr",
     "QPCap",
+    "QPEx",
     "QPInitAttr",
+    "QPInitAttrEx",
     "RecvWR",
     "SendWR",
     "async_events",

@@ -13,18 +13,17 @@ from typing import Any, NamedTuple
 
 from optcc.runtime.verbs.binding import (
     GID,
-    QP,
     SGE,
     AHAttr,
     GlobalRoute,
     QPAttr,
     QPCap,
-    QPInitAttr,
     RecvWR,
     SendWR,
     enums,
 )
 from optcc.runtime.verbs.nic import Nic
+from optcc.runtime.verbs.posting import WRITES, poster
 from optcc.runtime.verbs.settings import VerbsSettings
 from optcc.runtime.wires import HEADER_BYTES
 
@@ -82,10 +81,12 @@ class End:
         self._owed: dict[int, int] = {}  # flow -> immediate value of its latest credit
         self.receives = 0  # posted, and not come back
         self._serial, self._unsignalled = 0, 0
+        self._forgot = False
         self.headers, self.headers_at = memoryview(b""), 0  # `sends` places for headers, and where they lie
         # Two more than what is kept count of: the mark that ends a fence, and a probe.
-        cap = QPCap(max_send_wr=sends + 2, max_recv_wr=receives, max_send_sge=2, max_recv_sge=1)
-        self.qp = QP(nic.pd, QPInitAttr(qp_type=enums.IBV_QPT_RC, scq=nic.cq, rcq=nic.cq, cap=cap, sq_sig_all=0))
+        cap = QPCap(max_send_wr=WRITES * sends + 2, max_recv_wr=receives, max_send_sge=2, max_recv_sge=1)
+        self._poster = poster(nic, cap)
+        self.qp = self._poster.qp
         init = QPAttr(port_num=nic.address.port)
         init.qp_access_flags = enums.IBV_ACCESS_REMOTE_WRITE | enums.IBV_ACCESS_REMOTE_READ
         self.qp.to_init(init)
@@ -163,24 +164,12 @@ class End:
         # Numbers of work are consecutive, so of `sends` places this one is not in use.
         place = (self._serial + 1) % self.sends * HEADER_BYTES
         self.headers[place : place + HEADER_BYTES] = chunk.header
-        parts = [SGE(self.headers_at + place, HEADER_BYTES, self.nic.memory.lkey)]
-        if chunk.payload[1]:
-            parts.append(SGE(*chunk.payload, self.nic.payload.lkey))
-        request = SendWR(
-            wr_id=self._serial + 1,
-            opcode=enums.IBV_WR_RDMA_WRITE_WITH_IMM,
-            num_sge=len(parts),
-            imm_data=chunk.immediate,
-            sg=parts,
-            send_flags=enums.IBV_SEND_SIGNALED,
+        lkey = self.nic.payload.lkey if chunk.payload[1] else 0
+        self._poster.write(
+            self._serial + 1, self.remote[1], chunk.to, chunk.immediate, self.headers_at + place, chunk.payload, lkey
         )
-        request.set_wr_rdma(self.remote[1], chunk.to)
-        try:
-            self._post(request, chunk.flow, chunk.seq)
-        finally:
-            request.close()
-            for part in parts:
-                part.close()
+        self._serial += 1
+        self.work.append(Work(self._serial, chunk.flow, chunk.seq))
 
     def read(self, flow: int, into: int, size: int, source: int) -> None:
         """Post an RDMA READ of `size` bytes at `source` of the far end."""
@@ -206,6 +195,8 @@ class End:
         self.state = State.FENCING
         self._waiting.clear()
         self._owed.clear()
+        if self._forgot:
+            return  # nothing can enter or leave any more, and from reset no way leads to the error state
         self.qp.modify(QPAttr(qp_state=enums.IBV_QPS_ERR), enums.IBV_QP_STATE)
         if self.work:
             # Sends that asked for no completion may be done already, and then never come back by themselves.
@@ -220,7 +211,7 @@ class End:
 
     def forget(self) -> None:
         """Reset the queue pair: what was posted never comes back, what arrives is not answered, nobody is told."""
-        self.state = State.LOST
+        self.state, self._forgot = State.LOST, True
         self.qp.modify(QPAttr(qp_state=enums.IBV_QPS_RESET), enums.IBV_QP_STATE)
         self.work.clear()
         self._waiting.clear()
@@ -243,7 +234,7 @@ class End:
 
     def close(self) -> None:
         """Destroy the queue pair."""
-        self.qp.close()
+        self._poster.close()
         self._receive.close()
         self._small.close()
         self._receive = self._small = None

@@ -55,8 +55,9 @@ _BUGS = frozenset(
 """Completions that no lost NIC explains: a wrong address, key or length, or no receive where one must be."""
 
 
-_LOOK_EVERY = 16
-"""So many polls may find completions before descriptors are looked at: the watch, and events of NICs."""
+_LOOK_EVERY_S = 0.001
+"""As long as polls find completions, descriptors are looked at so often: the watch, and events of NICs. By time and not
+by the number of polls, since what a rank does between two of them may take long."""
 
 PAYLOAD = 4096 / 4154
 """Part of a RoCE v2 packet on the wire that is payload, at a path MTU of 4096: 58 bytes of Ethernet, IPv4, UDP,
@@ -96,7 +97,7 @@ class VerbsWires(VerbsFaults):
         self._rates = [rates[port].out * PAYLOAD if rates else inf for port in range(ports)]
         self._bits = {port: rate * 8 / PAYLOAD for port, rate in enumerate(self._rates)}
         self._now = clock()  # as of the last look
-        self._polls = 0
+        self._look_at = -inf  # when descriptors are looked at although there is more to do
         self._bug = ""
         self._free = [0.0] * ports  # when the NIC will have sent what it was given, by its rate
         self._layout = lay_out(rank, wires, flows)
@@ -256,16 +257,18 @@ class VerbsWires(VerbsFaults):
         """
         if self._bug:
             raise TransportError(self._bug)
-        self._polls += 1
         if not self._happened:
             for nic in self._nics.values():
                 self._collect(nic)
             if self._happened:
                 self._now = self._clock()
-        look = not self._happened or self._polls % _LOOK_EVERY == 0
+        look = not self._happened or self._now >= self._look_at
         while look:
-            todo = self._waiter.wait(-inf if self._happened else until)
-            self._now = self._clock()
+            waits = not self._happened
+            todo = self._waiter.wait(until if waits else -inf)
+            if waits:
+                self._now = self._clock()
+            self._look_at = self._now + _LOOK_EVERY_S
             for do in todo:
                 do()
             look = bool(todo) and not self._happened and self._heard not in todo and self._now < until

@@ -1,0 +1,249 @@
+"""What VerbsWires move against a plain pyverbs loop of the same writes.
+
+`lab/run.sh --real-time --nics 2 -- python3 -m lab.plain_loop`: two processes, a NIC each, no rate. Rank 0 writes chunks
+of 64 bytes of header and a payload into a window of slots at rank 1, each with an immediate value; rank 1 returns a
+credit for each, a write of no bytes. Both ways in turns, over queue pairs that stay open.
+`benchmarks/bench_verbs_loop.py` makes the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from optcc.rdma import rdma_ports
+from optcc.runtime.verbs.binding import (
+    GID,
+    QP,
+    SGE,
+    AHAttr,
+    GlobalRoute,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    RecvWR,
+    SendWR,
+    enums,
+)
+from optcc.runtime.verbs.layout import address_of
+from optcc.runtime.verbs.nic import Nic
+from optcc.runtime.verbs.settings import VerbsSettings
+from optcc.runtime.verbs.wires import VerbsWires
+from optcc.runtime.wires import HEADER_BYTES, Arrived, Credited, FlowSpec, Wire
+
+WINDOW = 8
+SIGNAL = 4  # of so many credits one asks for a completion
+Exchange = Callable[[Any], list[Any]]
+
+
+class Silence:
+    """A watch that never speaks."""
+
+    def __init__(self) -> None:
+        self._fds = os.pipe()
+
+    def fileno(self) -> int:
+        """Never to be read."""
+        return self._fds[0]
+
+    def check(self) -> None:
+        """Nothing."""
+
+
+class Plain:
+    """What one would write by hand: every object made once, a wait for the completion channel, all that is there."""
+
+    def __init__(self, rank: int, chunk: int, exchange: Exchange) -> None:
+        self._rank, self._stride = rank, chunk + HEADER_BYTES
+        slots = self._stride * WINDOW
+        self._memory = memoryview(mmap.mmap(-1, slots + self._stride))
+        if rank == 0:
+            self._memory[slots + HEADER_BYTES :] = bytes_of(chunk)
+        base = address_of(self._memory)
+        address = [port.address() for port in rdma_ports()][rank]
+        self._nic = nic = Nic(0, address, 4096, base, slots + self._stride)
+        cap = QPCap(max_send_wr=4 * WINDOW, max_recv_wr=WINDOW, max_send_sge=2, max_recv_sge=1)
+        self._qp = qp = QP(nic.pd, QPInitAttr(qp_type=enums.IBV_QPT_RC, scq=nic.cq, rcq=nic.cq, cap=cap, sq_sig_all=0))
+        init = QPAttr(port_num=address.port)
+        init.qp_access_flags = enums.IBV_ACCESS_LOCAL_WRITE | enums.IBV_ACCESS_REMOTE_WRITE
+        qp.to_init(init)
+        number, gid, self._to, self._key = exchange([qp.qp_num, nic.gid, base, nic.memory.rkey])[1 - rank]
+        route = GlobalRoute(dgid=GID(gid), sgid_index=address.gid_index, hop_limit=64)
+        attr = QPAttr(port_num=address.port)
+        attr.ah_attr = AHAttr(gr=route, is_global=1, port_num=address.port)
+        attr.dest_qp_num, attr.path_mtu, attr.rq_psn, attr.sq_psn = number, nic.mtu, 0, 0
+        attr.max_rd_atomic = attr.max_dest_rd_atomic = 1
+        attr.timeout, attr.retry_cnt, attr.min_rnr_timer, attr.rnr_retry = 18, 6, 12, 6
+        qp.to_rts(attr)
+        nothing = SGE(base, 0, nic.memory.lkey)
+        self._receive = RecvWR(wr_id=0, num_sge=1, sg=[nothing])
+        for _ in range(WINDOW):
+            qp.post_recv(self._receive)
+        parts = [
+            SGE(base + slots, HEADER_BYTES, nic.memory.lkey),
+            SGE(base + slots + HEADER_BYTES, chunk, nic.memory.lkey),
+        ]
+        kind = enums.IBV_WR_RDMA_WRITE_WITH_IMM
+        self._chunk = SendWR(wr_id=1, opcode=kind, num_sge=2, sg=parts, send_flags=enums.IBV_SEND_SIGNALED)
+        self._credit = SendWR(wr_id=1, opcode=kind, num_sge=1, sg=[nothing], send_flags=0)
+        self._credit.set_wr_rdma(self._key, self._to)
+        exchange(None)
+
+    def run(self, chunks: int) -> None:
+        """Rank 0 sends so many chunks; over when the last credit is here."""
+        sent = came = 0
+        while came < chunks:
+            if self._rank == 0:
+                while sent < min(chunks, came + WINDOW):
+                    self._chunk.set_wr_rdma(self._key, self._to + sent % WINDOW * self._stride)
+                    self._qp.post_send(self._chunk)
+                    sent += 1
+            select.select([self._nic.completions_fd], [], [])
+            self._nic.rearm()
+            for completion in self._nic.completions():
+                assert completion.status == enums.IBV_WC_SUCCESS, completion.status
+                if completion.wr_id == 0:
+                    self._qp.post_recv(self._receive)
+                    came += 1
+                    if self._rank == 1:
+                        self._credit.send_flags = 0 if came % SIGNAL else enums.IBV_SEND_SIGNALED
+                        self._qp.post_send(self._credit)
+
+    def landed(self, slot: int) -> memoryview:
+        """The payload in a slot."""
+        return self._memory[slot * self._stride :][HEADER_BYTES : self._stride]
+
+    def close(self) -> None:
+        """The queue pair first."""
+        self._qp.close()
+        self._nic.close()
+
+
+class Ours:
+    """The same by VerbsWires."""
+
+    def __init__(self, rank: int, chunk: int, exchange: Exchange) -> None:
+        self._rank, self._seq = rank, 0
+        self._payload = memoryview(mmap.mmap(-1, chunk))
+        self._payload[:] = bytes_of(chunk)
+        self._wires = VerbsWires(
+            rank,
+            [Wire(0, 1, 0, 1)],
+            [FlowSpec(0, 1, (0,), WINDOW, chunk)],
+            {rank: [port.address() for port in rdma_ports()][rank]},
+            exchange=exchange,
+            watch=Silence(),
+            clock=time.monotonic,
+            settings=VerbsSettings(timeout=18),
+        )
+        self._wires.register(self._payload)
+
+    def run(self, chunks: int) -> None:
+        """Rank 0 sends so many chunks; over when the last credit is here."""
+        wires, header = self._wires, bytes(HEADER_BYTES)
+        sent = came = self._seq
+        self._seq = end = sent + chunks
+        while came < end:
+            if self._rank == 0:
+                while sent < min(end, came + WINDOW):
+                    wires.write(0, 0, sent, header, self._payload, 0.0)
+                    sent += 1
+            for happening in wires.poll(float("inf")):
+                if type(happening) is Credited:
+                    came = happening.folded
+                elif type(happening) is Arrived:
+                    came = happening.seq + 1
+                    wires.credit(0, 0, came)
+
+    def landed(self, slot: int) -> memoryview:
+        """The payload in a slot."""
+        return self._wires.slot(0, slot)[HEADER_BYTES:]
+
+    def close(self) -> None:
+        """All."""
+        self._wires.close()
+
+
+def bytes_of(chunk: int) -> bytes:
+    """What a chunk carries."""
+    return (b"losslessly" * (chunk // 10 + 1))[:chunk]
+
+
+WAYS: dict[str, type[Plain] | type[Ours]] = {"plain": Plain, "ours": Ours}
+
+
+def rank_main(rank: int, options: argparse.Namespace, exchange: Exchange) -> list[dict[str, float]]:
+    """Seconds of each way, pair by pair, the first pair left out. Which way goes first, changes."""
+    ways = {name: way(rank, options.chunk, exchange) for name, way in WAYS.items()}
+    pairs = []
+    for pair in range(options.pairs + 1):
+        seconds = {}
+        for name in sorted(ways, reverse=bool(pair % 2)):
+            exchange(None)
+            start = time.monotonic()
+            ways[name].run(options.chunks)
+            seconds[name] = time.monotonic() - start
+        pairs.append(seconds)
+    for name, way in ways.items():
+        if rank == 1 and any(way.landed(slot) != bytes_of(options.chunk) for slot in range(WINDOW)):
+            raise SystemExit(f"{name} has not brought its bytes")
+        exchange(None)
+        way.close()
+    return pairs[1:]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--chunk", type=int, default=1 << 17, help="bytes of payload")
+    parser.add_argument("--chunks", type=int, default=100, help="of a run")
+    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("-o", "--output", type=Path, help="seconds of each pair, JSON")
+    options = parser.parse_args()
+    ends = socket.socketpair()
+    pid = os.fork()
+    rank = 1 if pid == 0 else 0
+    ends[1 - rank].close()
+    lines = ends[rank].makefile()
+
+    def exchange(value: Any) -> list[Any]:
+        ends[rank].sendall((json.dumps(value) + "\n").encode())
+        other = json.loads(lines.readline())
+        return [value, other] if rank == 0 else [other, value]
+
+    if rank == 0:  # else it would wait for ever for one that is gone
+        signal.signal(signal.SIGCHLD, lambda *_: sys.exit("rank 1 has failed"))
+    try:
+        pairs = rank_main(rank, options, exchange)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        exchange(None)
+    except BaseException as why:
+        traceback.print_exception(why)
+        if rank == 0:
+            os.kill(pid, signal.SIGKILL)
+        os._exit(1)
+    if rank:
+        os._exit(0)
+    failed = os.waitpid(pid, 0)[1]
+    if options.output:
+        options.output.write_text(json.dumps(pairs), encoding="utf-8")
+    for name in WAYS:
+        fastest = min(pair[name] for pair in pairs)
+        print(f"{name}: {options.chunks * options.chunk / fastest / 1e6:.1f} MB/s at best")
+    ratios = sorted(pair["plain"] / pair["ours"] for pair in pairs)
+    print(f"ours over plain: median {ratios[len(ratios) // 2]:.3f}, {ratios[0]:.3f} to {ratios[-1]:.3f}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
