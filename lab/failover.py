@@ -1,16 +1,20 @@
 """The matrix of faults over queue pairs, many times over: `make failover-verbs` runs this inside and keeps its page.
 
 Rows and cuts are those of the tests; here every run is counted, and times from the cut to the flow's first chunk on
-another wire are collected by what noticed the loss. In virtual time they repeat to the microsecond.
+another wire are collected by what noticed the loss. In virtual time they repeat to the microsecond. It may be stopped,
+and goes on when it is called again.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +23,18 @@ from lab.allreduce import Forked
 from optcc.runtime import crew
 from optcc.runtime.wires import Cause
 from tests import failover_cuts, failover_matrix
+from tests.failover_cuts import KINDS
 from tests.failover_matrix import ROWS, InconclusiveError
 from tests.verbs import test_failover as verbs
 from tests.verbs.jobs import PATIENT, Jobs
 
 
 class Tally:
-    """Runs, those whose fault missed, those that lost, doubled or hung; the latest proof."""
+    """Runs of one line of the table, those whose fault missed, those that lost, doubled or hung; the latest proof."""
 
-    def __init__(self) -> None:
+    def __init__(self, proof: str = "") -> None:
         self.runs = self.missed = self.wrong = 0
-        self.proof = ""
+        self.proof = proof
 
     def one(self, what: Callable[[], Any]) -> Any:
         """Count a run; its result, or None."""
@@ -48,6 +53,42 @@ class Tally:
         """Of the table."""
         losses = f"**{self.wrong}**" if self.wrong else "0"
         return f"| {row} | {fault} | verbs | {self.runs} | {self.missed} | {losses} | {self.proof} |"
+
+
+class Book:
+    """What has been run, kept in a file as it grows: a run that was stopped goes on where it was.
+
+    Of other sources or options it starts anew.
+    """
+
+    def __init__(self, path: Path, key: str) -> None:
+        self._path, fresh = path, {"key": key, "lines": {}, "wrong": 0, "cuts": {}}
+        kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else fresh
+        self.value: dict[str, Any] = kept if kept["key"] == key else fresh
+
+    def save(self) -> None:
+        """After every line and every cut."""
+        new = self._path.with_suffix(".new")
+        new.write_text(json.dumps(self.value), encoding="utf-8")
+        new.replace(self._path)
+
+    def line(self, name: str, make: Callable[[], tuple[Tally, str]]) -> str:
+        """A line of the table, made unless it is here."""
+        if name not in self.value["lines"]:
+            tally, self.value["lines"][name] = make()
+            self.value["wrong"] += tally.wrong
+            self.save()
+        print(self.value["lines"][name], flush=True)
+        return str(self.value["lines"][name])
+
+
+def sources(*options: object) -> str:
+    """A digest of everything that a run depends on."""
+    digest = hashlib.sha256(repr(options).encode())
+    for folder in ("runtime", "optcc", "lab", "tests"):
+        for path in sorted(Path(folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def prepared() -> None:
@@ -92,15 +133,31 @@ PROCESSES: Mapping[str, tuple[str, str, list[Callable[[], None]]]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cuts", type=int, default=200)
+    parser.add_argument("--cuts", type=int, default=200, help="randomised cuts that hit")
     parser.add_argument("--failovers", type=int, default=1000)
     parser.add_argument("--times", type=int, default=3, help="runs of each variant of a row")
     options = parser.parse_args()
     crew.start_rank = Forked  # type: ignore[assignment]
     failover_matrix.nested = verbs.leaf  # type: ignore[assignment]
     failover_cuts.PATIENCE = verbs.CUTS
-    tallies: list[Tally] = []
-    lines = [
+    results = Path("/results")
+    book = Book(results / "failover.json", sources(options.failovers, options.times))
+    lines = head()
+    for number in ROWS:
+        lines.append(book.line(str(number), lambda number=number: of_row(number, options)))  # type: ignore[misc]
+    for name in PROCESSES:
+        lines.append(book.line(f"{name}p", lambda name=name: in_processes(name)))  # type: ignore[misc]
+    cuts = list(randomised(options.cuts, book))
+    wrong = book.value["wrong"] + sum("wrong" in cut for cut in cuts)
+    lines += ["", *page_of(cuts), ""]
+    (results / "failover.md").write_text("\n".join(lines), encoding="utf-8")
+    print("\n".join(lines), flush=True)
+    return 1 if wrong else 0
+
+
+def head() -> list[str]:
+    """Of the page."""
+    return [
         "# What a collective survives over queue pairs",
         "",
         "Made by `make failover-verbs` in the lab ([lab.md](lab.md)): links, packets, queue pairs are really spoilt,",
@@ -110,58 +167,111 @@ def main() -> int:
         "| row | fault | transport | runs | inconclusive | losses | what proved the fault (one of the runs) |",
         "|---|---|---|---|---|---|---|",
     ]
-    for number, row in ROWS.items():
-        tally = Tally()
-        tallies.append(tally)
-        for how in verbs.VARIANTS[number][:1] if number == 16 else verbs.VARIANTS[number] * options.times:
-            given = {"failovers": options.failovers} if number == 16 else how
-            jobs = Jobs(network, verbs.SETTINGS.get(number, PATIENT))
-            tally.proof = tally.one(lambda row=row, jobs=jobs, given=given: row.run(jobs, **given)) or tally.proof
-        lines.append(tally.line(str(number), row.fault))
-        print(lines[-1], flush=True)
-    for name, (fault, proof, runs) in PROCESSES.items():
-        tally = Tally()
-        tally.proof = proof
-        tallies.append(tally)
-        for run in runs:
-            tally.one(lambda run=run: (prepared(), run()))
-        lines.append(tally.line(name, f"{fault} (a process per rank)"))
-        print(lines[-1], flush=True)
-    lines += ["", *randomised(options.cuts, tallies), ""]
-    Path("/results/failover.md").write_text("\n".join(lines), encoding="utf-8")
-    print("\n".join(lines), flush=True)
-    return 1 if any(tally.wrong for tally in tallies) else 0
 
 
-def randomised(count: int, tallies: list[Tally]) -> list[str]:
-    """Cuts, and how long they were felt."""
+def of_row(number: int, options: argparse.Namespace) -> tuple[Tally, str]:
+    """All runs of a row of the matrix."""
+    tally, row = Tally(), ROWS[number]
+    for how in verbs.VARIANTS[number][:1] if number == 16 else verbs.VARIANTS[number] * options.times:
+        given = {"failovers": options.failovers} if number == 16 else how
+        jobs = Jobs(network, verbs.SETTINGS.get(number, PATIENT))
+        tally.proof = tally.one(lambda jobs=jobs, given=given: row.run(jobs, **given)) or tally.proof
+    return tally, tally.line(str(number), row.fault)
+
+
+def in_processes(name: str) -> tuple[Tally, str]:
+    """All runs of what needs processes."""
+    fault, proof, runs = PROCESSES[name]
+    tally = Tally(proof)
+    for run in runs:
+        tally.one(lambda run=run: (prepared(), run()))
+    return tally, tally.line(name, f"{fault} (a process per rank)")
+
+
+def randomised(count: int, book: Book) -> Iterator[Mapping[str, Any]]:
+    """So many cuts that have hit, or done harm; those that miss are told too, and replaced."""
+    seed = useful = 0
+    while useful < count:
+        if str(seed) not in book.value["cuts"]:
+            book.value["cuts"][str(seed)] = one_cut(seed)
+            book.save()
+        cut = book.value["cuts"][str(seed)]
+        useful += "missed" not in cut
+        seed += 1
+        yield cut
+
+
+def one_cut(seed: int) -> dict[str, Any]:
+    """What a cut has shown, as JSON."""
     tally = Tally()
-    tallies.append(tally)
-    times: dict[Cause, list[float]] = {}
-    for seed in range(count):
-        hit = tally.one(lambda seed=seed: failover_cuts.cut(Jobs(network), seed))
-        for cause, seconds in hit.moved if hit else ():
-            times.setdefault(cause, []).append(seconds)
+    hit = tally.one(lambda: failover_cuts.cut(Jobs(network), seed))
+    if not hit:
+        print(f"cut {seed}: {'missed' if tally.missed else 'WRONG'}", flush=True)
+        return {"missed": seed} if tally.missed else {"wrong": seed}
+    print(f"cut {seed}: {', '.join(hit.kinds)}", flush=True)
+    return {
+        "kinds": hit.kinds,
+        "moved": hit.moved,
+        "waited": hit.waited,
+        "replayed": hit.replayed,
+        "letters": hit.letters,
+        "folding": hit.folding,
+    }
+
+
+def page_of(cuts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The cuts, and how long they were felt."""
+    hits = [cut for cut in cuts if "kinds" in cut]
+    struck = Counter(KINDS[kind] for cut in hits for kind in cut["kinds"])
+    wrong, missed = (sum(what in cut for cut in cuts) for what in ("wrong", "missed"))
     patience = failover_cuts.PATIENCE
-    lines = [
+    calm = [cut for cut in hits if cut["letters"]]
+    prompt = [cut for cut in calm if not cut["folding"]]
+    return [
         "## Randomised cuts",
         "",
-        f"{tally.runs} runs: {tally.wrong} have lost or doubled an element or hung, {tally.missed} have missed.",
+        f"{len(hits) + wrong} runs in which the fault hit (of seeds 0 to {len(cuts) - 1}; {missed} have missed, and",
+        f"say nothing). {wrong} have lost or doubled an element or hung.",
+        f"{sum(len(cut['moved']) for cut in hits)} flows moved off a NIC that was struck,"
+        f" {sum(cut['replayed'] for cut in hits) / 1024:.0f} KiB were sent again.",
+        f"Struck: {', '.join(f'{kind} {count}' for kind, count in struck.items())}.",
         "",
-        "## From the strike to the flow's first chunk on another wire",
+        "## From the cut to resumed",
         "",
-        f"In these runs, in virtual time: progress {patience.progress:g} s, grace {patience.grace:g} s, answer",
-        f"{patience.answer:g} s. A third of the runs lose 30 % of their letters, which makes the worst times; a NIC",
-        "gives up by itself only after 30 s, so that nothing hides behind that.",
+        f"Virtual time: progress {patience.progress:g} s, grace {patience.grace:g} s, answer {patience.answer:g} s. A",
+        "NIC gives up by itself only after 30 s, so that nothing hides behind that.",
         "",
-        "| noticed by | flows | median | 9 of 10 within | worst |",
-        "|---|---|---|---|---|",
+        f"From the strike to the flow's first chunk on another wire, in the {len(prompt)} runs that lose no letter and",
+        "fold at once. A black hole that several flows come upon one after the other is felt several times:",
+        "",
+        *table([(cause, s) for cut in prompt for cause, s in cut["moved"]]),
+        "",
+        f"In the {len(calm) - len(prompt)} runs that lose no letter and in which a fold takes 1 ms, whatever its size.",
+        "Ranks fold all that has come before they hear of anything else:",
+        "",
+        *table([(cause, s) for cut in calm if cut["folding"] for cause, s in cut["moved"]]),
+        "",
+        "How long a flow had nothing come through before it moved, in all these. A black hole's stated deadline is",
+        f"progress and grace together, {1000 * (patience.progress + patience.grace):.0f} ms:",
+        "",
+        *table([(cause, s) for cut in calm for cause, s in cut["waited"] if cause == Cause.PROGRESS]),
+        "",
+        f"From the strike, in the {len(hits) - len(calm)} runs that lose 30 % of their letters, double and delay",
+        "others. A lost question costs the time of *answer*, a lost notice that of *progress*, a lost probe a quarter",
+        "of that:",
+        "",
+        *table([(cause, s) for cut in hits if not cut["letters"] for cause, s in cut["moved"]]),
     ]
+
+
+def table(found: Sequence[tuple[str, float]]) -> list[str]:
+    """By what noticed the loss."""
+    lines = ["| noticed by | flows | median | 9 of 10 within | worst |", "|---|---|---|---|---|"]
     for cause in Cause:
-        found = sorted(times.get(cause, ()))
-        if found:
-            figures = (found[len(found) // 2], found[int(0.9 * (len(found) - 1))], found[-1])
-            lines.append(f"| {cause} | {len(found)} | " + " | ".join(f"{1000 * t:.1f} ms" for t in figures) + " |")
+        times = sorted(seconds for by, seconds in found if by == cause)
+        if times:
+            figures = (times[len(times) // 2], times[int(0.9 * (len(times) - 1))], times[-1])
+            lines.append(f"| {cause} | {len(times)} | " + " | ".join(f"{1000 * t:.1f} ms" for t in figures) + " |")
     return lines
 
 

@@ -6,7 +6,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/common.sh"
 
 packages=(dash busybox-static iproute2 kmod python3 python3-numpy python3-pytest python3-pytest-timeout python3-pyverbs
-  python3-hypothesis ibverbs-providers ibverbs-utils perftest)
+  python3-hypothesis ibverbs-providers ibverbs-utils perftest libstdc++6)   # the last for wheels that run.sh --packages brings
 # What the dependencies would bring besides: administration, compilers, documentation.
 skip='^(perl|libperl|debconf|dpkg|tar|passwd|adduser|login|base-|libdb5|media-types|mailcap|mime|sensible|gcc-12-base'
 skip+='|libpam|libaudit|libsem|libsepol|python3-pkg|install-info|debianutils|libdebconf|coreutils|rdma-core|udev|libsystemd'
@@ -48,7 +48,7 @@ python=$(basename usr/lib/python3.*)
 lib=usr/lib/$(uname -m)-linux-gnu
 rm -rf usr/share/{doc,man,locale,info,lintian,bash-completion,perl5} "usr/lib/$python"/{test,idlelib,lib2to3,ensurepip,distutils,pydoc_data,tkinter} \
   usr/lib/python3/dist-packages/numpy/{tests,*/tests,f2py,distutils} "$lib/gconv"
-mkdir -p proc sys dev tmp run root etc bin optcc results
+mkdir -p proc sys dev tmp run root etc bin optcc results packages
 ln -sf dash bin/sh
 for applet in $applets; do [ -e "bin/$applet" ] || ln -s busybox "bin/$applet"; done
 # What the packages' install scripts would have done.

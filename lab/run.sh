@@ -3,6 +3,7 @@
 # The project's tree is /optcc inside, read-only, and the working directory; what is written to /results comes back.
 #   --nics N          NICs (8)
 #   --results DIR     /results inside (a folder that is thrown away)
+#   --packages DIR    /packages inside, read-only: a site-packages, for commands that need more than the guest has; not with --qemu
 #   --limit SECONDS   real time after which the lab is stopped, exit status 124 (300)
 #   --real-time       the host's clock; without it time is virtual: work costs none, waiting does not wait, NICs take what they take
 #   --qemu            a whole emulated machine instead, for where nothing can be compiled; real time
@@ -11,11 +12,12 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/common.sh"
 
-nics=8 results= limit=300 clock=time-travel=inf-cpu machine=uml memory=1G
+nics=8 results= packages= limit=300 clock=time-travel=inf-cpu machine=uml memory=1G
 while [ $# -gt 0 ]; do
   case $1 in
     --nics) nics=$2; shift 2 ;;
     --results) results=$2; shift 2 ;;
+    --packages) packages=$2; shift 2 ;;
     --limit) limit=$2; shift 2 ;;
     --memory) memory=$2; shift 2 ;;
     --real-time) clock=; shift ;;
@@ -37,7 +39,8 @@ results=${results:-$run/results}
 mkdir -p "$results"
 results=$(cd "$results" && pwd)
 project=$(cd "$here/.." && pwd)
-case "$project$results$run" in *[[:space:],]*) fail "paths with blanks or commas cannot be passed to the guest" ;; esac
+[ -z "$packages" ] || packages=$(cd "$packages" && pwd)
+case "$project$results$run$packages" in *[[:space:],]*) fail "paths with blanks or commas cannot be passed to the guest" ;; esac
 rm -f "$results/.status"
 printf '%q ' "$@" > "$results/.job"
 kernel_line="lab_nics=$nics quiet"
@@ -48,8 +51,9 @@ if [ "$machine" = uml ]; then
   # shellcheck disable=SC2086  # an empty $clock is no argument
   TMPDIR=$run timeout --kill-after=5 "$limit" "$kernel" mem="$memory" root=/dev/root rootfstype=hostfs rootflags="$root" ro \
     init=/init con=null con0=null,fd:1 umid=lab uml_dir="$run/" $kernel_line lab_project="$project" lab_results="$results" \
-    $clock < /dev/null && ended=0 || ended=$?
+    ${packages:+lab_packages="$packages"} $clock < /dev/null && ended=0 || ended=$?
 else
+  [ -z "$packages" ] || fail "no --packages with --qemu"
   . "$here/qemu.sh"
   timeout --kill-after=5 "$limit" qemu-system-x86_64 -accel tcg -cpu qemu64 -smp 1 -m "$memory" -nographic -no-reboot \
     -nodefaults -serial stdio -kernel "$kernel" -initrd "$initrd" \

@@ -92,7 +92,7 @@ class Collective:
 class Session:
     """Ranks that run collectives, one after the other, of one job at a time. A context manager.
 
-    stall_s : so long may a rank be silent, or everything stand still, before the run is declared failed
+    stall_s : so many seconds may a rank be silent, or everything stand still, before the run is declared failed
     membership : rank 0's, when others start the other ranks; interface : where its hub listens
     """
 
@@ -128,7 +128,7 @@ class Session:
         return self._crew.pids
 
     def adopt(self, job: Job) -> None:
-        """From now on another job of as many ranks: its schedules, over wires made anew."""
+        """From now on another job of as many ranks, else InputError: its schedules, over wires made anew."""
         if job.ranks != self._job.ranks:
             raise InputError("another number of ranks", where="job", expected=str(self._job.ranks), got=job.ranks)
         check_memory(job)
@@ -190,7 +190,7 @@ def run_schedules(
     transport : "local" or "verbs"; slot_bytes : the most that a chunk carries
     device : where the buffers are, "cpu" or "cuda": rank r's on GPU ``r % number of GPUs``
     membership, interface : see `Session`
-    stall_s : so long may a rank be silent, or everything stand still, before the run is declared failed
+    stall_s : so many seconds may a rank be silent, or everything stand still, before the run is declared failed
     progress : called with (algorithm, repetition from 0, seconds) after each timed repetition
     on_start : called with the ranks' process ids before the first run
 

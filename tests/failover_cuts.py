@@ -31,11 +31,21 @@ OFTEN = ("cut",) * 6
 
 @dataclass(frozen=True)
 class Hit:
-    """What a run has shown: the kinds that struck; of each flow that moved, how that was noticed, and seconds since."""
+    """What a run has shown.
+
+    kinds : what struck
+    moved : of each flow that left a struck NIC, how that was noticed, and seconds since the strike
+    waited : likewise, of every flow that moved, the seconds in which nothing of it came through
+    letters : whether none was lost
+    folding : seconds that a fold takes, in which a rank does nothing else
+    """
 
     kinds: tuple[str, ...]
     moved: tuple[tuple[Cause, float], ...]
     replayed: int
+    waited: tuple[tuple[Cause, float], ...]
+    letters: bool
+    folding: float
 
 
 @cache
@@ -103,6 +113,9 @@ def cut(connect: Open, seed: int) -> Hit:
             for error in ended:
                 if error is not None:
                     raise AssertionError(f"{error}") from error
+        struck = min((at for at, _ in rig.struck), default=0.0)
+        early = [note for note in rig.notes("lost") if note.at < struck]
+        assert not early, f"lost before anything was struck: {early[:3]}"
         moved = [(at, note) for at, what in rig.struck for note in of(rig, what.rpartition(" ")[2]) if note.at >= at]
         if not moved:
             raise InconclusiveError(f"inconclusive: {kinds} at {moment} {number}")
@@ -110,4 +123,7 @@ def cut(connect: Open, seed: int) -> Hit:
             tuple(kinds[: len(nics)]),
             tuple((Cause(note.cause), note.at - at) for at, note in moved),
             sum(note.nbytes for note in rig.notes("moved")),
+            tuple((Cause(felt.note.cause), felt.waited) for felt in rig.felt),
+            not rig.post.drop,
+            rig.delay_s,
         )

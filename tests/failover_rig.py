@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -22,8 +23,9 @@ from optcc.runtime.flows import FlowTransport, Patience, nothing_runs
 from optcc.runtime.layout import Layout, layout_of
 from optcc.runtime.messages import Note
 from optcc.runtime.program import Program, program_of
+from optcc.runtime.protocol import words
 from optcc.runtime.virtual import VirtualRun
-from optcc.runtime.wires import Arrived, Completed
+from optcc.runtime.wires import Arrived, Completed, Credited
 from optcc.schedule import Schedule
 
 PATIENCE = Patience(progress=0.2, grace=0.15, answer=0.03)
@@ -88,6 +90,8 @@ class Tap:
     def write(self, wire: int, flow: int, seq: int, header: bytes, *rest: Any) -> None:
         self._wires.write(wire, flow, seq, header, *rest)
         self._rig.writes[flow, seq] += 1
+        if self._rig.flows[self._rank]._outs[flow].sender.outstanding <= 1:
+            self._rig.stirred[flow] = time.monotonic()
         row = flows.CHUNK_HEADER.unpack(header)[5]
         self._rig.happened(Moment("posted", self._rank, wire, flow, seq, row))
 
@@ -100,10 +104,21 @@ class Tap:
         for it in news:
             if isinstance(it, Arrived):
                 self._rig.happened(Moment("landed", self._rank, it.wire, it.flow, it.seq))
+            elif isinstance(it, Credited):
+                self._rig.stirred[it.flow] = time.monotonic()
             elif isinstance(it, Completed):
+                self._rig.stirred[it.flow] = time.monotonic()
                 self._rig.acked.setdefault(it.flow, []).append(time.monotonic())
                 self._rig.happened(Moment("acked", self._rank, it.wire, it.flow, it.seq))
         return news
+
+
+@dataclass(frozen=True)
+class Felt:
+    """A flow that has moved: its note; seconds since something last came through, or since it was first owed."""
+
+    note: Note
+    waited: float
 
 
 class Post:
@@ -129,7 +144,7 @@ class Rig:
 
     Attributes
     ----------
-    struck : what was struck, when; journals : by rank
+    struck : what was struck, when; journals : by rank; felt : of every move
     writes, takes : how often each chunk (flow, seq) was written, and each piece (operation, rank, row, offset) taken
     """
 
@@ -163,9 +178,13 @@ class Rig:
         self.writes: Counter[tuple[int, int]] = Counter()
         self.takes: Counter[tuple[int, int, int, int]] = Counter()
         self.acked: dict[int, list[float]] = {}  # flow -> when something was acknowledged
+        self.stirred: dict[int, float] = {}  # flow -> when something last came through, or was first owed
+        self.felt: list[Felt] = []
         self.finished: dict[int, float] = {}  # rank -> when it was done
         self.delay_s = 0.0  # of every fold
         self.on_letter: Callable[[int, int, Any], None] = lambda sender, to, value: None
+        for each in self.flows:
+            self._watch_moves(each)
         self._timers: list[threading.Timer] = []
         self._operation = 0
         self._expected: dict[str, list[bytes]] = {}
@@ -309,6 +328,17 @@ class Rig:
         while time.monotonic() < until:
             for each in self.flows:
                 each.poll(time.monotonic() + 0.001, nothing_runs)
+
+    def _watch_moves(self, flows: FlowTransport) -> None:
+        moves = flows._does[words.Moved]
+
+        def watched(out: Any, command: words.Moved) -> None:
+            moves(out, command)
+            note = next(note for note in reversed(flows.journal) if note.kind == "moved")
+            self.felt.append(Felt(note, note.at - self.stirred.get(out.number, note.at)))
+            self.stirred[out.number] = note.at
+
+        flows._does[words.Moved] = watched
 
     def _watch_folds(self, rank: int, engine: Engine) -> None:
         take, operation = engine.take, self._operation

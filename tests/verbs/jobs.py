@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -83,8 +82,7 @@ def connect(layout: Layout, watches: Sequence[Any], first: int, settings: VerbsS
     return [ends[rank] for rank in range(layout.ranks)]
 
 
-@cache
 def addresses() -> list[NicAddress]:
-    """Of all of the lab's NICs."""
+    """Of all of the lab's NICs, as they are now: a test may have changed some."""
     found = {port.device: port.address() for port in rdma_ports()}
     return [address for i in range(len(found)) if (address := found[f"rxe{i}"]) is not None]

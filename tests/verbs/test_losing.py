@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -96,12 +97,13 @@ def test_lost_acknowledgements_leave_chunks_that_arrived_and_never_completed(job
     move(job, 0, 3, 3)
 
 
-def test_some_lost_packets_are_only_sent_again(job: Ranks, network: ModuleType) -> None:
-    network.lose(0, "out", "data", one_in=7)
-    for seq in range(4):
-        send(job, 0, 0, seq)
-    assert landed(until(job, 1, count(Arrived, 4))) == [(0, 0, seq) for seq in range(4)]
-    assert not [s for s in until(job, 0, count(Completed, 4)) if isinstance(s, Failed)]
+def test_some_lost_packets_are_only_sent_again(network: ModuleType) -> None:
+    with Ranks(settings=VerbsSettings(timeout=12, retries=6)) as job:  # or one packet in 300 is lost too often
+        network.lose(0, "out", "data", one_in=7)
+        for seq in range(4):
+            send(job, 0, 0, seq)
+        assert landed(until(job, 1, count(Arrived, 4))) == [(0, 0, seq) for seq in range(4)]
+        assert not [s for s in until(job, 0, count(Completed, 4)) if isinstance(s, Failed)]
 
 
 def test_a_short_flap_at_the_far_end_heals_by_itself(network: ModuleType) -> None:
@@ -153,13 +155,36 @@ def test_a_device_that_refuses_work_is_gone(job: Ranks, monkeypatch: pytest.Monk
         raise PyverbsRDMAError("Failed to post send", 5)
 
     with monkeypatch.context() as patch:
-        patch.setattr(end.End, "_post", refuse)
+        patch.setattr(end.End, "_write", refuse)
         send(job, 0, 0, 0)
     seen = job.ranks[0].poll(job.now())
     assert [s.nic for s in seen if isinstance(s, PortDown)] == [0]
     assert {s.wire for s in seen if isinstance(s, Failed)} == {0, 1, 4, 6}
     assert {s.cause for s in seen} == {Cause.DEVICE}
     move(job, 0, 3, 0)
+
+
+def test_an_end_that_answers_nothing_any_more_is_fenced_like_others(job: Ranks) -> None:
+    """Its queue pair is reset, and cannot be put into error; that is no failure of the whole NIC."""
+    job.ranks[1].fail_in(0)
+    send(job, 0, 0, 0)
+    seen = until(job, 0, count(Failed, 1))
+    assert [s[:2] for s in seen] == [Failed(0, Cause.ERROR, "")[:2]]
+    job.ranks[1].fence(0)
+    assert until(job, 1, count(Drained, 1)) == [Drained(0)], "and no NIC is gone"
+    move(job, 0, 1, 0)  # by the same NIC of rank 0
+
+
+def test_events_are_looked_at_by_time_however_busy_a_rank_is(job: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folds may take long between two polls that both find chunks."""
+    busy = job.ranks[0]
+    monkeypatch.setattr(busy, "_collect", lambda nic: busy._happened.append(Completed(0, 0, 0)))
+    busy.poll(job.now())
+    job.watches[0].speak()
+    for _ in range(3):
+        time.sleep(0.0006)
+        assert busy.poll(job.now())
+    assert job.watches[0].heard
 
 
 @pytest.mark.parametrize("what", ["key", "address"])

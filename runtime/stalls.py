@@ -1,0 +1,108 @@
+"""Which outgoing flows have not moved for too long: what the progress timer of the protocol watches.
+
+A NIC sends in the order in which it is given. So a chunk that waits behind others at its NIC is not stuck: as long as
+one of those is acknowledged, whichever wire it took, that is progress of the chunk behind it. What the NIC was given
+later says nothing: it might go on for ever next to a black hole.
+
+Nothing is counted chunk by chunk: a few looks in a deadline compare what the machines of the flows know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from optcc.runtime.protocol.sender import Sender
+
+LOOKS = 4
+"""In a deadline. A flow that stops moves to doubt after `LOOKS - 1` to `LOOKS` of its parts."""
+
+
+@dataclass
+class _Stall:
+    """A flow that has not moved: since when, its own progress then, how much each flow before it at its NIC had posted,
+    and how much of that had been acknowledged."""
+
+    since: float
+    progress: int
+    before: Mapping[int, int]
+    passed: int = 0
+
+
+class Stalls:
+    """Those of one rank.
+
+    Parameters
+    ----------
+    senders : by number of the flow
+    deadline : seconds without progress
+    every : seconds from look to look, while `any` flow may be stuck
+    """
+
+    def __init__(self, senders: Mapping[int, Sender], deadline: float) -> None:
+        self._senders, self.every = senders, deadline / LOOKS
+        self._stalls: dict[int, _Stall] = {}
+        self._suspects: set[int] = set()
+        self._graces: dict[int, int] = {}
+
+    @property
+    def any(self) -> bool:
+        """Whether some flow might be stuck, at the last look."""
+        return bool(self._stalls)
+
+    def look(self, now: float, waiting: Callable[[int], bool]) -> list[int]:
+        """The flows whose deadline is over; again at each look after that. `waiting` : has the flow chunks to send?"""
+        over = []
+        for flow, sender in self._senders.items():
+            if not sender.stuck(waiting(flow)):
+                self._stalls.pop(flow, None)
+            elif not self._moves(flow, now) and now - self._stalls[flow].since >= self._allowed(flow):
+                over.append(flow)
+        return over
+
+    def suspect(self, nics: Iterable[int]) -> None:
+        """Nothing came through between these: one of them may be a black hole for other flows, too. They are doubted
+        after a single look without progress, or a collective would wait for one deadline after the other."""
+        self._suspects.update(nics)
+
+    def grace(self, flow: int) -> None:
+        """Grace begins, for `still_moves`."""
+        stall = self._stalls.get(flow)
+        self._graces[flow] = self._passed(stall) if stall else 0
+
+    def still_moves(self, flow: int) -> bool:
+        """Whether something before the flow at its NIC has been acknowledged since grace began, or was found so."""
+        stall, before = self._stalls.get(flow), self._graces.get(flow, 0)
+        self._graces[flow] = self._passed(stall) if stall else 0
+        return self._graces[flow] > before
+
+    def _moves(self, flow: int, now: float) -> bool:
+        """Whether there was progress since the last look; remembers what there is now."""
+        sender, stall = self._senders[flow], self._stalls.get(flow)
+        if stall is None or stall.progress != sender.progress:
+            stall = self._stalls[flow] = _Stall(now, sender.progress, self._before(flow))
+            stall.passed = self._passed(stall)
+            return True
+        passed = self._passed(stall)
+        if passed == stall.passed:
+            return False
+        stall.since, stall.passed = now, passed
+        return True
+
+    def _allowed(self, flow: int) -> float:
+        sender = self._senders[flow]
+        suspected = self._suspects.intersection(sender.ends[sender.wire])
+        return self.every * (0.99 if suspected else LOOKS - 1.01)  # looks are never early, but sums of floats are
+
+    def _before(self, flow: int) -> dict[int, int]:
+        """What the NIC of a flow has been given for other flows, and has not brought over yet."""
+        mine = self._senders[flow]
+        nic = mine.ends[mine.wire][0]
+        return {
+            other: sender.posted
+            for other, sender in self._senders.items()
+            if other != flow and sender.outstanding and sender.ends[sender.wire][0] == nic
+        }
+
+    def _passed(self, stall: _Stall) -> int:
+        return sum(min(self._senders[flow].acked, posted) for flow, posted in stall.before.items())

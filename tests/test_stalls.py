@@ -1,0 +1,155 @@
+"""A chunk that waits behind others at its NIC is not stuck; one in a black hole is, whatever else its NIC does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from optcc.runtime import layout
+from optcc.runtime.device import Op
+from optcc.runtime.errors import FlowSeveredError
+from optcc.runtime.flows import Patience
+from optcc.runtime.protocol import Sender, words
+from optcc.runtime.stalls import LOOKS, Stalls
+from optcc.runtime.virtual import VirtualRun
+from optcc.runtime.wires import Cause
+from optcc.schedule import Lane, Port, Route, Schedule
+
+DEADLINE = 8.0
+PATIENCE = Patience(progress=DEADLINE, grace=4.0, answer=1.0)
+LONG, SHORT = 480, 40  # bytes, at 8 bytes a second: a minute, and five seconds
+
+
+def two_peers() -> Schedule:
+    """Rank 0 sends much to rank 1 by its first NIC, a little to rank 2 by its second."""
+    names = ("rank0/nic0", "rank0/nic1", "rank1/nic0", "rank2/nic0")
+    return Schedule(
+        ranks=3,
+        nbytes=LONG + SHORT,
+        ports=tuple(Port(name, int(name[4]), 8.0, 8.0) for name in names),
+        routes=(Route(0, 1, (Lane(0, 2, Fraction(1)),)), Route(0, 2, (Lane(1, 3, Fraction(1)),))),
+        route=np.array([0, 1], np.int32),
+        offset=np.array([0, LONG]),
+        length=np.array([LONG, SHORT]),
+        reduce=np.zeros(2, np.bool_),
+        stage=np.ones(2, np.uint8),
+        segment=np.zeros(2, np.int32),
+        dep_ptr=np.zeros(3, np.int64),
+        dep_idx=np.zeros(0, np.int64),
+    )
+
+
+def moved_behind_a_queue(dark: bool = False) -> VirtualRun:
+    """The second NIC is cut: its flow goes on by the first, which has a minute's work of the other flow.
+
+    `dark` : and the peer's NIC swallows everything
+    """
+    schedule = two_peers()
+    buffers = [np.arange(schedule.nbytes // 4, dtype=np.int32) for _ in range(3)]
+    with mock.patch.object(layout, "WINDOW", (1, 64)):
+        run = VirtualRun(schedule, buffers, Op.SUM, slot_bytes=8, patience=PATIENCE)
+    run.at(1.5, lambda net: net.ends[0].cut(1))
+    if dark:
+        run.at(1.5, lambda net: net.ends[2].darken(3))
+    return run
+
+
+def test_a_chunk_behind_others_at_its_nic_is_not_stuck() -> None:
+    run = moved_behind_a_queue()
+    assert run.run() == pytest.approx((LONG + SHORT) / 8, abs=2.0), "seven deadlines in the queue"
+    (moved,) = [note for note in run.flows[0].journal if note.kind == "moved"]
+    assert moved.cause == Cause.PORT
+
+
+def test_without_that_rule_a_live_wire_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What used to happen: no wire left, with a NIC on which everything comes through in its turn."""
+    monkeypatch.setattr(Stalls, "_before", lambda self, flow: {})
+    with pytest.raises(FlowSeveredError, match=r"no wire left of 2; .* lost by no progress"):
+        moved_behind_a_queue().run()
+
+
+def test_a_black_hole_is_noticed_when_the_queue_before_it_has_gone() -> None:
+    run = moved_behind_a_queue(dark=True)
+    with pytest.raises(FlowSeveredError, match=r"no wire left of 2; .* lost by no progress"):
+        run.run()
+    queue = LONG / 8
+    # The last chunk before it has gone within a quarter of the deadline after a look; grace may begin anew once.
+    assert queue < run.net.now <= queue + PATIENCE.progress * (1 + 1 / LOOKS) + 2 * PATIENCE.grace
+
+
+# --- looks, one by one -----------------------------------------------------------------------------------------------
+
+ENDS = {0: (0, 10), 1: (1, 11), 2: (0, 12)}
+
+
+def sender(wire: int, posted: int) -> Sender:
+    made = Sender((wire,), 99, ends=ENDS)
+    for _ in range(posted):
+        made.handle(words.Send())
+    return made
+
+
+def looks(stalls: Stalls, senders: Mapping[int, Sender], acks: Mapping[int, tuple[int, int]], until: int) -> list[int]:
+    """Looks at which flow 0 is over its deadline. `acks` : look -> (flow, chunk) acknowledged just before it."""
+    over = []
+    for look in range(until):
+        if look in acks:
+            flow, seq = acks[look]
+            senders[flow].handle(words.Acked(senders[flow].wire, seq))
+        if 0 in stalls.look(look * stalls.every, lambda flow: False):
+            over.append(look)
+    return over
+
+
+def test_a_flow_is_over_its_deadline_at_the_last_look_in_it_and_then_at_each() -> None:
+    senders = {0: sender(0, 3)}
+    assert looks(Stalls(senders, DEADLINE), senders, {}, 6) == [3, 4, 5]
+    senders = {0: sender(0, 3)}
+    assert looks(Stalls(senders, DEADLINE), senders, {2: (0, 0)}, 7) == [5, 6]
+
+
+def test_only_what_the_nic_was_given_before_counts() -> None:
+    senders = {0: sender(0, 1), 1: sender(1, 9), 2: sender(2, 2)}
+    stalls = Stalls(senders, DEADLINE)
+    assert looks(stalls, senders, {1: (1, 3), 2: (1, 6)}, 4) == [3], "another NIC"
+    senders = {0: sender(0, 1), 2: sender(2, 2)}
+    assert looks(Stalls(senders, DEADLINE), senders, {1: (2, 0), 2: (2, 1)}, 6) == [5], "the same, before it"
+    senders = {0: sender(0, 1), 2: sender(2, 2)}
+    stalls = Stalls(senders, DEADLINE)
+    assert looks(stalls, senders, {}, 1) == []
+    for _ in range(4):
+        senders[2].handle(words.Send())
+    assert looks(stalls, senders, {1: (2, 1), 2: (2, 3), 3: (2, 5)}, 5) == [4], "what came after counts no more"
+
+
+def test_next_to_a_black_hole_one_look_is_enough() -> None:
+    senders = {0: sender(0, 1), 1: sender(1, 1)}
+    stalls = Stalls(senders, DEADLINE)
+    stalls.suspect((10, 4))
+    assert stalls.look(0.0, lambda flow: False) == []
+    assert stalls.look(stalls.every, lambda flow: False) == [0]
+
+
+def test_grace_begins_anew_as_long_as_its_queue_moves() -> None:
+    senders = {0: sender(0, 1), 2: sender(2, 2)}
+    stalls = Stalls(senders, DEADLINE)
+    stalls.look(0.0, lambda flow: False)
+    stalls.grace(0)
+    assert not stalls.still_moves(0)
+    senders[2].handle(words.Acked(2, 0))
+    assert stalls.still_moves(0)
+    assert not stalls.still_moves(0)
+
+
+def test_what_owes_nothing_is_not_looked_at() -> None:
+    senders = {0: sender(0, 0)}
+    stalls = Stalls(senders, DEADLINE)
+    stalls.look(0.0, lambda flow: False)
+    assert not stalls.any
+    senders[0].handle(words.Send())
+    stalls.look(1.0, lambda flow: False)
+    assert stalls.any

@@ -1,0 +1,76 @@
+"""`optcc run` over verbs as people type it, with a NIC whose link goes down on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.verbs.conftest import VIRTUAL_TIME
+
+PACKAGES = Path("/packages")
+"""Where `lab/run.sh --packages` puts what the command line needs and the guest lacks."""
+
+pytestmark = [
+    pytest.mark.rdma,
+    pytest.mark.skipif(
+        not (PACKAGES / "click").exists(), reason="needs the project's packages in the lab (make setup; test-verbs)"
+    ),
+]
+RATE = 1e9
+OPTIONS = ("--size", "2MiB", "--repeat", "1", "--transport", "verbs")
+
+
+def optcc_run(network: ModuleType, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Four servers with two NICs each, at 1 Gb/s, called as the lab's."""
+    servers = [
+        {"name": f"server{s}", "gpus": 2, "nics": [{"name": f"rxe{2 * s + n}", "rate": "1Gb/s"} for n in range(2)]}
+        for s in range(4)
+    ]
+    topology = folder / "topology.yaml"
+    topology.write_text(f"optcc: 1\nservers: {json.dumps(servers)}\n")
+    for nic in range(8):
+        network.rate(nic, RATE)
+    return subprocess.run(
+        [sys.executable, "-m", "optcc", "run", str(topology), *OPTIONS, *arguments],
+        env={**os.environ, "PYTHONPATH": f"{os.getcwd()}:{PACKAGES}", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_timeline_tells_what_became_of_a_cut(network: ModuleType, tmp_path: Path) -> None:
+    done = optcc_run(network, tmp_path, "--cut", "server1/rxe2@0.4")
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    told = [what for line in lines for what in line if what in ("struck", "lost", "moved", "done")]
+    assert [what for i, what in enumerate(told) if what not in told[:i]] == ["struck", "lost", "moved", "done"]
+    assert "server1/rxe2: cut at" in done.stdout
+    assert "by port event" in done.stdout
+    assert "found by probes: server1/rxe2 lost" in done.stdout
+    assert done.stdout.count("exact") == 4, "in the timeline; before, during and after"
+
+
+def test_a_cut_that_hits_nothing_is_exit_status_3_and_json_tells_which(network: ModuleType, tmp_path: Path) -> None:
+    """One of the two strikes when all of its server's transfers are done."""
+    done = optcc_run(network, tmp_path, "--cut", "server1/rxe2@0.4", "--cut", "server3/rxe6@1", "--json")
+    assert done.returncode == 3, done.stderr
+    assert "inconclusive" in done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    assert told["exact"]
+    assert not told["conclusive"]
+    hit, missed = told["failovers"]
+    assert (hit["nic"], hit["kind"], hit["cause"]) == ("server1/rxe2", "cut", "port event")
+    assert 0 <= hit["detected_s"] <= hit["resumed_s"]
+    assert not VIRTUAL_TIME or hit["resumed_s"] < 0.03
+    assert hit["replayed_bytes"] > 0
+    assert (missed["nic"], missed["replayed_bytes"]) == ("server3/rxe6", 0)
+    assert told["nics_left"]["server1/rxe2"] == 0
