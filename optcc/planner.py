@@ -44,7 +44,7 @@ NEAR = Fraction(51, 50)
 MANY = 64
 """Above so many ranks only one form of direct exchange is tried: transfers grow with the square of the ranks."""
 CLOSE = Fraction(23, 20)
-"""Of many ranks nothing more is tried after a schedule that is within 15 % of the bound."""
+"""Of many ranks nothing more is tried after direct exchange within 15 % of the bound, unless one rank alone sets it."""
 EXCHANGE_WAYS = Fraction(3, 2)
 """Rounds by way of slow ranks, for each other round and for the part of the data that goes by way of them."""
 
@@ -248,6 +248,7 @@ def candidates(
     refused: InputError | None = None
     near = False
     many = len(cluster.ranks) > MANY
+    enough = many and not starves([min(rank.out_rate, rank.in_rate) for rank in cluster.ranks])
     for ladder in sorted(offered, key=lambda ladder: many and ladder.name != Exchange.family):
         if ladder.costly and near:
             continue
@@ -256,7 +257,7 @@ def candidates(
         except InputError as error:
             refused = refused or error
             continue
-        if many and min(c.time_s for c in tried) <= CLOSE * bound.seconds:
+        if enough and min(c.time_s for c in tried) <= CLOSE * bound.seconds:
             found += tried
             break
         near = near or tried[0].recipe.fluid_s(cluster, bound.nbytes) <= NEAR * bound.seconds
