@@ -141,11 +141,12 @@ def degraded(servers: int, left: Sequence[Fraction]) -> Cluster:
 
 
 def schemes(cluster: Cluster, nbytes: int, *depths: int) -> dict[str, Schedule]:
-    """What is compared: one ring over all servers, and nested rings of these numbers of segments."""
+    """What is compared: one ring over all servers, nested rings of these numbers of segments, and direct exchange."""
     plans = {k: optcc.plan(cluster, nbytes, family="nested-rings", segments=k) for k in depths}
     return {
         "ring": plans[max(depths)].baseline("ring").schedule(),
         **{f"nested, k = {k}": plan.schedule() for k, plan in plans.items()},
+        "exchange, k = 8": optcc.plan(cluster, nbytes, family="exchange", segments=8).schedule(),
     }
 
 
