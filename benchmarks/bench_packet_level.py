@@ -74,9 +74,9 @@ to a busy receiver is full turns to another ready row or waits, where the simula
 them for the receiver. The simulator does not model it: its times for nested rings hold for fabrics that let about a
 stripe per pair be under way; with tighter windows they are too low by what the table says.
 
-Direct exchange does worse over TCP than the others, with any window, and neither acknowledgements' share of the links nor
-windows explain how much. Its times hold for fabrics that deliver as UDP does here; where a transport
-acknowledges and orders bytes like TCP, nested rings are the better plan (`optcc plan --family nested-rings`)."""
+Direct exchange does worse over TCP than the others, with any window, and neither acknowledgements' share of the links
+nor windows explain how much. Its times hold for fabrics that deliver as UDP does here; where a transport acknowledges
+and orders bytes like TCP, nested rings are the better plan (`optcc plan --family nested-rings`)."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,8 @@ def main() -> int:
         "",
         "## In short",
         "",
-        f"Rings, nested rings of 4 segments or more, direct exchange: ns-3 over optcc is {min(deep):.3f} to {max(deep):.3f}.",
+        "Rings, nested rings of 4 segments or more, direct exchange: ns-3 over optcc is "
+        f"{min(deep):.3f} to {max(deep):.3f}.",
         "Over 10 % away:",
         "",
         *bullets(f"{line.job}, {where}: {line.scheme}, {line.ratio:.3f}" for where, line in beyond),
