@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from optcc.cli_options import emit, json_option, load_source, source_options
+from optcc.cli_ranks import local_rate_option, membership_of, membership_options, transport_option
 from optcc.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,22 +40,16 @@ class _Outcome:
 @click.option("--nic-rate", metavar="RATE", help="For NICs without one; NAME=RATE for NICs of that name.")
 @source_options
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the topology.")
-@click.option(
-    "--transport", type=click.Choice(["local", "verbs"]), default="local", show_default=True,
-    help="Emulated NICs over loopback, or RDMA devices, which are called as the cluster's NICs.",
-)  # fmt: skip
+@transport_option
 @click.option("--repeat", type=click.IntRange(1, 100), default=5, show_default=True, help="Measurements of each NIC.")
 @click.option("--probe", default="100ms", show_default=True, metavar="TIME", help="What one takes at the file's rate.")
-@click.option("--local-rate", default="1Gb/s", show_default=True, metavar="RATE", help="Rate of the fastest rank here.")
+@local_rate_option
 @click.option(
     "--slow", multiple=True, metavar="SERVER/NIC=LEFT",
     help="Local transport: this NIC really runs at that part of its rate. To see it found. Repeatable.",
 )  # fmt: skip
 @click.option("--picture", type=click.Path(path_type=Path, dir_okay=False), help="Draw nameplate and rates: FILE.svg.")
-@click.option("--rendezvous", metavar="HOST:PORT", help="Where rank 0 listens, when ranks are started by others.")
-@click.option("--rank", type=int, help="This process's rank (default: of torchrun, mpirun or srun).")
-@click.option("--world", type=int, help="How many ranks there are (likewise).")
-@click.option("--interface", metavar="NAME|ADDRESS", help="Where rank 0 listens, if not at HOST.")
+@membership_options
 @json_option
 def calibrate(
     topology: str,
@@ -82,15 +76,9 @@ def calibrate(
     """
     from optcc.calibration import measured_as
     from optcc.discover.yaml_writer import save_yaml, write_yaml
-    from optcc.runtime.rendezvous import find
     from optcc.units import parse_seconds
 
-    membership = find(os.environ, rendezvous=rendezvous, rank=rank, world=world)
-    membership = membership if membership and membership.world > 1 else None
-    if membership and membership.rank:
-        from optcc.runtime.worker import serve_rank
-
-        raise SystemExit(serve_rank(membership))
+    membership = membership_of(rendezvous, rank, world)
     seconds = float(parse_seconds(probe, where="--probe"))
     if not 0.001 <= seconds <= 10:
         raise InputError("out of range", where="--probe", expected="1ms to 10s", got=probe)

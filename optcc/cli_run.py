@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from optcc.cli_options import cluster_options, emit, json_option, kept, read_cluster, read_size, segments_option, stack
+from optcc.cli_ranks import local_rate_option, membership_of, membership_options, transport_option
 from optcc.errors import InconclusiveError, InputError, OptccError
 
 if TYPE_CHECKING:
@@ -38,10 +38,7 @@ strike_options = stack(
 @cluster_options
 @click.option("--size", default=None, metavar="SIZE", help="Bytes per rank (default 64MiB; a plan has its own).")
 @segments_option
-@click.option(
-    "--transport", type=click.Choice(["local", "verbs"]), default="local", show_default=True,
-    help="Emulated NICs over loopback, or RDMA devices, which are called as the cluster's NICs.",
-)  # fmt: skip
+@transport_option
 @click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
     help="Where the buffers are: cuda is GPU memory, of GPU r mod the number of GPUs for rank r.",
@@ -51,12 +48,9 @@ strike_options = stack(
 )
 @click.option("--dtype", default="float32", show_default=True, help="Element type.")
 @click.option("--op", default="sum", show_default=True, help="sum, prod, min, max or avg.")
-@click.option("--local-rate", default="1Gb/s", show_default=True, metavar="RATE", help="Rate of the fastest rank here.")
+@local_rate_option
 @click.option("--timeline", type=click.Path(path_type=Path, dir_okay=False), help="Draw the simulated run: FILE.svg.")
-@click.option("--rendezvous", metavar="HOST:PORT", help="Where rank 0 listens, when ranks are started by others.")
-@click.option("--rank", type=int, help="This process's rank (default: of torchrun, mpirun or srun).")
-@click.option("--world", type=int, help="How many ranks there are (likewise).")
-@click.option("--interface", metavar="NAME|ADDRESS", help="Where rank 0 listens, if not at HOST.")
+@membership_options
 @strike_options
 @json_option
 def run(
@@ -97,11 +91,7 @@ def run(
     from optcc.timeline import write_timeline
     from optcc.units import parse_rate
 
-    membership = _membership(rendezvous, rank, world)
-    if membership and membership.rank:
-        from optcc.runtime.worker import serve_rank
-
-        raise SystemExit(serve_rank(membership))
+    membership = membership_of(rendezvous, rank, world)
     place = (transport, device, membership, interface)
     rate = parse_rate(local_rate, where="--local-rate")
     made = _plan(source, servers, fail, nic_rate, ranks, size, segments)
@@ -132,14 +122,6 @@ def run(
     emit(as_json, summary, lambda: report.print_run(made, outcome, summary))
     if not outcome.exact:
         raise OptccError("a result is wrong: see `exact` per rank")
-
-
-def _membership(rendezvous: str | None, rank: int | None, world: int | None) -> Membership | None:
-    """This process's place among ranks that others start; None: there are no others, so the ranks are started here."""
-    from optcc.runtime.rendezvous import find
-
-    found = find(os.environ, rendezvous=rendezvous, rank=rank, world=world)
-    return found if found and found.world > 1 else None
 
 
 def _plan(

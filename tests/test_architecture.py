@@ -15,6 +15,7 @@ JOINTS = {
     "optcc.api",
     "optcc.planner",
     "optcc.drill",
+    "optcc.cli_ranks",
     "optcc.cli_run",
     "optcc.cli_calibrate",
     "optcc.pytorch",
