@@ -33,9 +33,9 @@ NICS = 2  # of a server
 HEADERS = Fraction(4154, 4096)
 """Bytes on the wire for each of payload: Ethernet, IPv4, UDP, transport header and checksum around 4096 bytes."""
 
-CHUNK_BYTES = 200
-"""What a chunk costs a NIC besides: its header (64 bytes), half a packet's headers (29), an address and an immediate
-value (20), and the other way an acknowledgement (62) and a part of a credit and of that one's acknowledgement."""
+CHUNK_BYTES = 300
+"""What a chunk costs a NIC besides: its header, a packet of its own (64 bytes and 58 of headers), two addresses and an
+immediate value (36), and the other way two acknowledgements (124) and a part of a credit and of that one's."""
 
 PROCESSOR_S = Fraction(22, 10**7)
 """And what each piece of a transfer costs the lab's one processor, on both ends together. All ranks share it, and a

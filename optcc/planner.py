@@ -43,8 +43,8 @@ NEAR = Fraction(51, 50)
 
 MANY = 64
 """Above so many ranks only one form of direct exchange is tried: transfers grow with the square of the ranks."""
-CLOSE = Fraction(23, 20)
-"""Of many ranks nothing more is tried after direct exchange within 15 % of the bound, unless one rank alone sets it."""
+CLOSE, CLOSER = Fraction(23, 20), Fraction(21, 20)
+"""Of many ranks nothing more is tried after direct exchange within 15 % of the bound, 5 % where one rank sets it."""
 EXCHANGE_WAYS = Fraction(3, 2)
 """Rounds by way of slow ranks, for each other round and for the part of the data that goes by way of them."""
 
@@ -122,12 +122,13 @@ def _exchange(cluster: Cluster) -> list[Ladder]:
     rates = [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
     if not min(rates):
         return []
-    makes: list[Callable[[int], Recipe]] = [growing, narrow] if starves(rates) else [even, swelling, spread]
-    by_rate = len(rates) > MANY
-    return [
-        Ladder(Exchange.family, make, 1 if len(rates) > MANY else None, by_rate=by_rate or make is not narrow)
-        for make in makes[: 1 if len(rates) > MANY else None]
-    ]
+    starving, many = starves(rates), len(rates) > MANY
+    makes: list[Callable[[int], Recipe]] = [growing, narrow] if starving else [even, swelling, spread]
+    if many:
+        makes = [narrow] if starving else [even]
+    guess = (8 if starving else 1) if many else None
+    # Narrow rounds are about single NICs, so nothing is gained by merging these.
+    return [Ladder(Exchange.family, make, guess, by_rate=make is not narrow) for make in makes]
 
 
 def starves(rates: list[Fraction]) -> bool:
@@ -248,7 +249,7 @@ def candidates(
     refused: InputError | None = None
     near = False
     many = len(cluster.ranks) > MANY
-    enough = many and not starves([min(rank.out_rate, rank.in_rate) for rank in cluster.ranks])
+    enough = CLOSER if starves([min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]) else CLOSE
     for ladder in sorted(offered, key=lambda ladder: many and ladder.name != Exchange.family):
         if ladder.costly and near:
             continue
@@ -257,7 +258,7 @@ def candidates(
         except InputError as error:
             refused = refused or error
             continue
-        if enough and min(c.time_s for c in tried) <= CLOSE * bound.seconds:
+        if many and min(c.time_s for c in tried) <= enough * bound.seconds:
             found += tried
             break
         near = near or tried[0].recipe.fluid_s(cluster, bound.nbytes) <= NEAR * bound.seconds
