@@ -23,7 +23,21 @@ from optcc.plans import Plan
 from optcc.schedule import Schedule
 from optcc.schedule.baselines import BASELINES
 from optcc.simulator import simulate
-from tests.torch_ranks import Raised, Ranks, fails, given, measure, no_plan, sum_by, sum_on_gpus, switching, train
+from tests.torch_ranks import (
+    Raised,
+    Ranks,
+    apart,
+    bug_in_planner,
+    fails,
+    given,
+    measure,
+    no_plan,
+    one_raises,
+    sum_by,
+    sum_on_gpus,
+    switching,
+    train,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -353,11 +367,45 @@ def test_ranks_that_were_given_different_rates_are_refused(four: Ranks) -> None:
     assert len({answer.text for answer in answers}) == 1
     wrong = four.each(given, [[1e6] * 3] * 4)
     assert all(answer.kind == "InputError" and "expected 4" in answer.text for answer in wrong)
+    one = four.each(given, [[1e6] * 4, [1e6] * 4, [1e6] * 3, [1e6] * 4])
+    assert all(answer.kind == "InputError" and "expected 4" in answer.text for answer in one)
 
 
 def test_what_rank_0_cannot_plan_all_refuse(four: Ranks) -> None:
     answers = four.each(no_plan)
     assert all(answer.kind == "InputError" and "no family has a schedule" in answer.text for answer in answers)
+
+
+def test_a_mistake_in_the_planner_is_not_waited_for(four: Ranks) -> None:
+    answers = four.each(bug_in_planner)
+    assert all(answer.kind == "InputError" and "KeyError: 'rates'" in answer.text for answer in answers)
+
+
+def test_a_mistake_on_one_rank_is_the_same_error_everywhere() -> None:
+    with Ranks(4) as ranks:
+        told = good(ranks.each(one_raises, 2))
+    assert len(set(told)) == 1
+    assert told[0].startswith("rank 2 failed: ")
+    assert "no such counter" in told[0]
+
+
+def test_groups_of_some_ranks_know_nothing_of_each_other(four: Ranks) -> None:
+    assert good(four.each(apart)) == [1.0, 1.0, 5.0, 5.0]
+
+
+def test_what_cannot_be_judged_still_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error on the way to the verdict must not leave a bucket unsummed without a word."""
+    torch = pytest.importorskip("torch")
+    from optcc.runtime.errors import RankFailedError, TransportError
+    from optcc.runtime.torch.hook import HookState
+    from optcc.runtime.torch.verdict import Court
+
+    state = object.__new__(HookState)
+    state._failure, state._court = None, Court(None, "it", 1, 2)
+    monkeypatch.setattr(Court, "judge", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        state._fail(TransportError("gone"), torch)
+    assert isinstance(state._failure, RankFailedError)
 
 
 def test_links_are_measured(four: Ranks) -> None:

@@ -126,7 +126,8 @@ def sum_on_gpus(rank: int, schedule: Any, turns: Any, dtype: str) -> list[bool]:
     same = []
     with torch.cuda.stream(torch.cuda.Stream(device)):
         for _ in range(5):
-            buffer.copy_(mine)
+            # On one rank memory moves, as it may when DDP makes its buckets anew.
+            buffer = mine.clone() if rank == 1 else buffer.copy_(mine)
             walk.run(buffer)
             torch.cuda.synchronize()
             same.append(torch.equal(buffer, native))
@@ -256,6 +257,51 @@ def no_plan(rank: int) -> None:
 
     state = HookState(refuse, cluster=_half())
     Book(state._group, _half(), refuse, None, 1.0).walk(torch.zeros(10))  # type: ignore[arg-type]
+
+
+def apart(rank: int) -> float:
+    """Two groups of two ranks, of which the second comes later: a gradient's sum of this rank's group."""
+    import time
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    time.sleep(1.5 * (rank // 2))
+    model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False), process_group=pairs[rank // 2])
+    state = _hooked(model, rates=[1e6, 5e5], group=pairs[rank // 2], timeout_s=8.0)
+    model(torch.full((1, 1), float(rank))).sum().backward()
+    state.close()
+    return float(model.module.weight.grad) * 2
+
+
+def one_raises(rank: int, culprit: int) -> str:
+    """Rank `culprit` cannot tell its rate, by a mistake in a user's function; what this rank's failure says."""
+
+    def rate(*_: Any) -> float:
+        if rank == culprit:
+            raise ValueError("no such counter")
+        return 1e6
+
+    state, step = small(None, rate=rate, timeout_s=20.0)
+    failure = _failure_of(step)
+    state.close()
+    return str(failure)
+
+
+def bug_in_planner(rank: int) -> None:
+    """A planner that breaks, on rank 0 alone."""
+    import torch
+
+    from optcc.pytorch import HookState
+    from optcc.runtime.torch.book import Book
+
+    def broken(*_: Any) -> Any:
+        raise KeyError("rates")
+
+    state = HookState(broken, cluster=_half())
+    Book(state._group, _half(), broken, None, 1.0).walk(torch.zeros(10))  # type: ignore[arg-type]
 
 
 def _half() -> Any:

@@ -168,6 +168,8 @@ def _said(choose: Callable[[], tuple[Plan, bytes] | None]) -> bytes:
         chosen = choose()
     except OptccError as error:
         return json.dumps({"error": str(error)}).encode() + b"\n"
+    except Exception as error:  # whatever it is, the others are waiting
+        return json.dumps({"error": f"{type(error).__name__}: {error}"}).encode() + b"\n"
     if chosen is None:
         return json.dumps({"plan": None}).encode() + b"\n"
     plan, turns = chosen

@@ -6,7 +6,6 @@ One `HookState` per model. All ranks make it and use it alike: what it decides i
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,15 +18,13 @@ import torch.distributed as dist
 
 from optcc.cluster import Cluster, Nic, Server
 from optcc.errors import InputError, OptccError
-from optcc.runtime.errors import RankFailedError, TransportError
+from optcc.runtime.errors import PeerLostError, RankFailedError, TransportError
 from optcc.runtime.torch.book import GLOO, NCCL, Book, Costs, Planner
 from optcc.runtime.torch.policy import Levels, Policy, Switch, full_rate
 from optcc.runtime.torch.probe import probe
 from optcc.runtime.torch.verdict import GRACE_S, Court
 from optcc.runtime.torch.walk import Walk, first_line
 from optcc.units import format_size
-
-_made = itertools.count()
 
 Rate = Callable[[dist.ProcessGroup, torch.device], float]
 """This rank's rate in bytes per second. Called by all ranks of the group in the same step; may be collective."""
@@ -59,33 +56,31 @@ class HookState:
         timeout_s: float = 600.0,
         costs: Costs | None = None,
     ) -> None:
-        if not 0 < timeout_s <= 86400:
-            raise InputError("time out of range", where="timeout_s", expected="above 0 to a day", got=timeout_s)
         self.native = group if group is not None else dist.group.WORLD
         if self.native is None:
             raise InputError("no process group", where="group", expected="init_process_group called before")
         world = dist.get_world_size(self.native)
-        if cluster is not None and len(cluster.ranks) != world:
-            raise InputError("another number of ranks", where="cluster", expected=str(world), got=len(cluster.ranks))
+        # Our messages never meet those of others, and our bound is our own. It also bounds how long the group's making
+        # may wait for the last rank, whatever that did before: so all meet first, and say if they cannot go on.
+        _none_refuses(self.native, _wrong(timeout_s, cluster, world))
         self.policy = policy or Policy()
         self._planner, self._rate, self._costs = planner, rate, costs
-        # Our messages never meet those of others, and our bound is our own. It also bounds how long the group's making
-        # may wait for the last rank, whatever that did before: so all meet first.
-        dist.barrier(self.native)
         self._group = dist.new_group(
             dist.get_process_group_ranks(self.native),
             timeout=timedelta(seconds=timeout_s),
             backend=dist.get_backend(self.native),
+            use_local_synchronization=True,  # ranks outside `group` know nothing of this
         )
         _same_on_all(self._group, repr((cluster, self.policy, costs, timeout_s)))
         store = dist.distributed_c10d._get_default_store()
-        name = f"ddp{next(_made)}-{'.'.join(map(str, dist.get_process_group_ranks(self.native)))}"
-        self._court = Court(store, name, dist.get_rank(self.native), world, min(GRACE_S, timeout_s))
+        self._court = Court(store, self._group.group_name, dist.get_rank(self.native), world, min(GRACE_S, timeout_s))
         self._switch = Switch(self.policy)
         self._cluster = cluster
         self._book: Book | None = None
         self._worker = ThreadPoolExecutor(1, "optcc")
         self._pending: list[tuple[torch.futures.Future[Any], bool]] = []
+        self._on: torch.device | None = None
+        """The GPU on which buckets of this step went by plan."""
         self._failure: RankFailedError | InputError | None = None
         self.steps = 0
         """Steps whose gradients were reduced or are being."""
@@ -120,17 +115,23 @@ class HookState:
             if bucket.index() == 0:
                 self._begin(buffer.device)
             walk = self._book.walk(buffer) if self._book is not None else None
-        except (RuntimeError, TransportError) as error:
+            buffer.div_(dist.get_world_size(self.native))  # before the sum, as DDP does: a half overflows late
+            if walk is None:
+                future = dist.all_reduce(buffer, group=self.native, async_op=True).get_future()
+                self._pending.append((future, True))
+                return future.then(lambda done: done.value()[0])
+            self.by_plan += 1
+            if buffer.device.type == "cpu":
+                future = self._by_cpu(walk, buffer)
+            else:
+                self._on = buffer.device
+                future = _by_stream(walk, buffer)
+            self._pending.append((future, False))
+            return future
+        except InputError:
+            raise  # which all ranks have agreed on
+        except Exception as error:  # of this rank alone: the others must not wait for it
             raise self._fail(error) from error
-        buffer.div_(dist.get_world_size(self.native))  # before the sum, as DDP does: a half overflows late
-        if walk is None:
-            future = dist.all_reduce(buffer, group=self.native, async_op=True).get_future()
-            self._pending.append((future, True))
-            return future.then(lambda done: done.value()[0])
-        self.by_plan += 1
-        future = self._by_cpu(walk, buffer) if buffer.device.type == "cpu" else _by_stream(walk, buffer)
-        self._pending.append((future, False))
-        return future
 
     def close(self) -> None:
         """End the worker thread, and free what holds on to the process group, which goes with torch's own end."""
@@ -140,6 +141,7 @@ class HookState:
     def _begin(self, device: torch.device) -> None:
         """A step: its end is watched, and now and then rates are agreed on."""
         self._pending.clear()
+        self._on = None
         # Runs at the end of this backward and before DDP's own, which would make any error a RuntimeError.
         torch.autograd.Variable._execution_engine.queue_callback(self._finish)
         if self._cluster is not None:
@@ -151,7 +153,11 @@ class HookState:
 
     def _agree(self, device: torch.device) -> None:
         """Gather everyone's rate; a change of plan happens here, in the same step on all ranks."""
-        mine = torch.tensor([self._rate(self._group, device)], dtype=torch.float64, device=device)
+        try:
+            rate = self._rate(self._group, device)
+        except InputError as error:  # of this rank alone
+            raise TransportError(str(error)) from error
+        mine = torch.tensor([rate], dtype=torch.float64, device=device)
         all_of_them = [torch.empty_like(mine) for _ in range(dist.get_world_size(self._group))]
         dist.all_gather(all_of_them, mine, self._group)
         self.rates = tuple(rate.item() for rate in all_of_them)
@@ -189,6 +195,10 @@ class HookState:
                 if not native:
                     raise
                 self._fail(error, self.native)
+        if self._on is not None and self._failure is None:
+            # NCCL's watchdog, which bounds a wait, does not see what a recording exchanges. It sees this, behind it.
+            with torch.cuda.stream(_stream_of(self._on)):
+                dist.all_reduce(torch.zeros(1, device=self._on), group=self._group, async_op=True)
         if self._failure is not None:
             raise self._failure
 
@@ -199,7 +209,9 @@ class HookState:
                 self._failure = error
             else:
                 known = error if isinstance(error, OptccError) else TransportError(first_line(error))
-                self._failure = self._court.judge(known, before_waiting=lambda: _hang_up(where or self._group))
+                self._failure = RankFailedError(self._court.rank, str(known))  # stands if judging fails
+                own = not isinstance(error, (RuntimeError, PeerLostError))  # a RuntimeError is how torch tells of peers
+                self._failure = self._court.judge(known, lambda: _hang_up(where or self._group), own=own)
         return self._failure
 
 
@@ -215,6 +227,25 @@ def _hang_up(group: dist.ProcessGroup) -> None:
         if peer != dist.get_rank():
             with suppress(RuntimeError):
                 dist.irecv(torch.empty(1), peer, group, 2**30 - 1).wait(timedelta(milliseconds=1))
+
+
+def _wrong(timeout_s: float, cluster: Cluster | None, world: int) -> InputError | None:
+    if not 0 < timeout_s <= 86400:
+        return InputError("time out of range", where="timeout_s", expected="above 0 to a day", got=timeout_s)
+    if cluster is not None and len(cluster.ranks) != world:
+        return InputError("another number of ranks", where="cluster", expected=str(world), got=len(cluster.ranks))
+    return None
+
+
+def _none_refuses(group: dist.ProcessGroup, mine: InputError | None) -> None:
+    """Raise the rank's own error, or the first of the others', on all ranks of `group`."""
+    said: list[str | None] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(said, None if mine is None else str(mine), group)
+    if mine is not None:
+        raise mine
+    for rank, text in enumerate(said):
+        if text is not None:
+            raise InputError(text, where=f"rank {rank}")
 
 
 def _same_on_all(group: dist.ProcessGroup, given: str) -> None:

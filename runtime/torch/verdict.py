@@ -35,14 +35,17 @@ class Court:
     world: int
     grace_s: float = GRACE_S
 
-    def judge(self, error: OptccError, before_waiting: Callable[[], None] = lambda: None) -> RankFailedError:
+    def judge(
+        self, error: OptccError, before_waiting: Callable[[], None] = lambda: None, *, own: bool = False
+    ) -> RankFailedError:
         """What every rank raises for this failure. Returns within the grace and a few questions to the store.
 
         before_waiting : called once this rank has reported: whatever makes the others notice
+        own : this rank's own fault, not what a peer or a connection did
         """
         if isinstance(error, RankFailedError):
             return error
-        blamed = error.peer if isinstance(error, PeerLostError) else None
+        blamed = self.rank if own else error.peer if isinstance(error, PeerLostError) else None
         try:
             self._put(f"report/{self.rank}", {"blames": blamed, "cause": str(error)})
             before_waiting()

@@ -17,9 +17,7 @@ WINDOW = 16
 
 
 EAGER = 3
-"""Runs on a buffer before it is recorded; DDP exchanges its buckets after the first step."""
-MAX_GRAPHS = 8
-"""Buffers per walk that are recorded: those that come and go must not fill the memory."""
+"""Runs before a walk is recorded; DDP exchanges its buckets after the first step."""
 
 
 class Walk(Protocol):
@@ -82,8 +80,8 @@ class MessageWalk:
 class GroupWalk:
     """For engines that exchange in groups and order by stream (NCCL). Nothing here blocks the host.
 
-    Launching a group takes the host about 200 us, which is more than many rounds take. So what has run on a buffer
-    `EAGER` times, as DDP's buckets do, is recorded as a CUDA graph and replayed: 27 us a round (docs/pytorch.md).
+    Launching a group takes the host about 200 us, which is more than many rounds take. So what has run `EAGER` times,
+    as for DDP's buckets, is recorded as a CUDA graph and replayed: 27 us a round (docs/pytorch.md).
     """
 
     def __init__(self, rounds: tuple[Round, ...], group: dist.ProcessGroup) -> None:
@@ -91,23 +89,29 @@ class GroupWalk:
         self._global = dist.get_process_group_ranks(group)
         self._slot_bytes = max((sum(m.length for m in r.receives if m.reduce) for r in rounds), default=0)
         self._slot: torch.Tensor | None = None
-        self._runs: dict[int, int] = {}
-        self._graphs: dict[int, Any] = {}
+        self._runs = 0
+        self._graph: Any = None
+        self._mine: torch.Tensor | None = None
 
     def run(self, buffer: torch.Tensor) -> None:
-        """See `Walk`. The current stream is not the default one, on which nothing can be recorded."""
-        where = buffer.data_ptr()
-        if where not in self._graphs:
-            self._runs[where] = self._runs.get(where, 0) + 1
-            if self._runs[where] <= EAGER or len(self._graphs) >= MAX_GRAPHS:
-                self._exchange(buffer)
-                return
-            graph = torch.cuda.CUDAGraph()
+        """See `Walk`. The current stream is not the default one, on which nothing can be recorded.
+
+        NCCL wants an exchange to be recorded on all its ranks or on none. So what counts is how often the walk has run,
+        which all ranks know alike, and what is recorded has memory of its own: buffers may lie elsewhere each time.
+        """
+        self._runs += 1
+        if self._runs <= EAGER:
+            self._exchange(buffer)
+            return
+        if self._mine is None:
+            self._mine = torch.empty_like(buffer)
+            self._graph = torch.cuda.CUDAGraph()
             # Other threads go on with their own work meanwhile, NCCL's watchdog among them.
-            with torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
-                self._exchange(buffer)
-            self._graphs[where] = graph
-        self._graphs[where].replay()
+            with torch.cuda.graph(self._graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
+                self._exchange(self._mine)
+        self._mine.copy_(buffer)
+        self._graph.replay()
+        buffer.copy_(self._mine)
 
     def _exchange(self, buffer: torch.Tensor) -> None:
         raw = buffer.view(torch.uint8)

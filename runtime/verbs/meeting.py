@@ -12,6 +12,7 @@ from optcc.runtime.verbs.binding import PyverbsError
 from optcc.runtime.verbs.end import End, Endpoint
 from optcc.runtime.verbs.layout import depth
 from optcc.runtime.verbs.nic import Nic
+from optcc.runtime.verbs.posting import WRITES
 from optcc.runtime.verbs.settings import VerbsSettings
 from optcc.runtime.wires import Cause, FlowSpec, Wire
 
@@ -66,8 +67,10 @@ def open_ends(
         try:
             if port not in nics:
                 raise PyverbsError("no such NIC here")
-            # Sends are at most twice the chunks, receives as many as the chunks, and a fence adds a mark.
-            opened.nics[port] = Nic(port, nics[port], sum(3 * d + 2 for d in deep.values()), *memory)
+            # Chunks and credits are twice the depth at most; a chunk is `WRITES` requests, all of which come back when
+            # flushed. Receives are as many as the depth, and a fence adds a mark.
+            most = sum((2 * WRITES + 1) * d + 2 for d in deep.values())
+            opened.nics[port] = Nic(port, nics[port], most, *memory)
         except PyverbsError as why:
             opened.absent[port] = str(why)
             for w in using:
