@@ -27,8 +27,8 @@ __all__ = ["Costs", "HookState", "Policy", "all_reduce_state", "allreduce_hook",
 def all_reduce_state(rates: Cluster | Sequence[float] | None = None, **options: Any) -> HookState:
     """The hook's state, for ``model.register_comm_hook(state, allreduce_hook)``. Made by all ranks together.
 
-    rates : a cluster whose ranks are the group's (`optcc.load_topology` reads the file of `optcc calibrate`); or bytes
-        per second by rank; None: measured, every `policy.every` steps
+    rates : a cluster whose ranks are the group's (`optcc.load_topology` reads the file of `optcc calibrate`); or
+        bytes per second by rank; None: measured, every `policy.every` steps
     options : group, policy, timeout_s, costs, rate: see `optcc.runtime.torch.HookState`
     """
     cluster = rates if isinstance(rates, Cluster) or rates is None else _cluster(rates)
@@ -36,7 +36,10 @@ def all_reduce_state(rates: Cluster | Sequence[float] | None = None, **options: 
 
 
 def register(model: Any, rates: Cluster | Sequence[float] | None = None, **options: Any) -> HookState:
-    """Register the hook with `model`, a DistributedDataParallel; arguments as in `all_reduce_state`."""
+    """Register the hook with `model`, a DistributedDataParallel; returns its state.
+
+    rates : bytes per second by rank, a cluster, or None; options : both as in `all_reduce_state`
+    """
     state = all_reduce_state(rates, **options)
     model.register_comm_hook(state, allreduce_hook)
     return state
