@@ -8,6 +8,8 @@ difference in hops is what one hop costs, whatever a run costs beside. A chunk's
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -90,6 +92,9 @@ def measure(
     if repeat < 1:
         raise InputError("nothing to time", where="--repeat", expected="1 or more", got=repeat)
     rounds = {f"rates {i}": (together, one) for i, (together, one) in enumerate(rounds_of(ports, probe_s))}
+    if not rounds:
+        expected = "a rail with NICs of 2 or more"
+        raise InputError("nobody to measure against", where="servers", expected=expected, got="each on its own rails")
     schedules = {name: one.schedule for name, (_, one) in rounds.items()}
     chains = {(out.rank, into.rank): (out, into) for out, into in reversed(rounds["rates 0"][1].pairs)}
     chains = dict(sorted(chains.items())[:MOST_CHAINS])
@@ -138,14 +143,27 @@ def _really(port: Port, left: Mapping[str, Fraction]) -> Port:
 
 
 def rounds_of(ports: Sequence[Port], probe_s: float = PROBE_S) -> list[tuple[bool, Round]]:
-    """(whether all NICs are busy, round): every NIC sends and receives in rounds of both kinds, at most once in each.
+    """(whether all NICs are busy, round): every NIC sends and receives in rounds of both kinds, at most once in each;
+    only one that is alone on its rail does not.
 
     All at once each NIC meets NICs of two ranks; where there are only two ranks, and no rails, two NICs of the other.
     """
-    by_rank: dict[int, list[Port]] = {}
+    planes: dict[int | None, dict[int, list[Port]]] = {}
     for port in ports:
-        by_rank.setdefault(port.rank, []).append(port)
-    nics = list(by_rank.values())
+        planes.setdefault(port.rail, {}).setdefault(port.rank, []).append(port)
+    # A rail joins its own NICs only, of whichever servers: each is gone through by itself, all of them at once.
+    met = [list(by_rank.values()) for by_rank in planes.values() if len(by_rank) > 1]
+    made = [
+        (True, [*itertools.chain.from_iterable(turns)])
+        for turns in itertools.zip_longest(*map(_turns, met), fillvalue=())
+    ]
+    if max(Counter(port.rank for port in ports).values(), default=0) > 1:
+        made += [(False, ring) for nics in met for ring in _alone(nics)]
+    return [(together, round_of(ports, pairs, _probe_s(pairs, probe_s))) for together, pairs in made if pairs]
+
+
+def _turns(nics: Sequence[Sequence[Port]]) -> list[list[tuple[Port, Port]]]:
+    """Pairs that go at the same time, of NICs by server that all reach each other."""
     counts = [len(each) for each in nics]
     turns = range(max(counts) - min(counts) + (2 if len(nics) == 2 and max(counts) > 1 else 1))
     made = []
@@ -158,12 +176,15 @@ def rounds_of(ports: Sequence[Port], probe_s: float = PROBE_S) -> list[tuple[boo
                 a, b = (turn, 0) if len(mine) > len(theirs) else (0, turn)
                 for k in range(min(len(mine), len(theirs))):
                     pairs.append((mine[(k + a) % len(mine)], theirs[(k + b) % len(theirs)]))
-            made.append((True, pairs))
-    for k in range(max(counts) if max(counts) > 1 else 0):
-        rings = [(mine, nics[(at + 1) % len(nics)]) for at, mine in enumerate(nics)]
-        made.append((False, [(mine[k], theirs[k]) for mine, theirs in rings if k < min(len(mine), len(theirs))]))
-    reached = [(together, [p for p in pairs if len({p[0].rail, p[1].rail} - {None}) < 2]) for together, pairs in made]
-    return [(together, round_of(ports, pairs, _probe_s(pairs, probe_s))) for together, pairs in reached if pairs]
+            made.append(pairs)
+    return made
+
+
+def _alone(nics: Sequence[Sequence[Port]]) -> list[list[tuple[Port, Port]]]:
+    """As `_turns`, with one NIC of each server at a time."""
+    rings = [(mine, nics[(at + 1) % len(nics)]) for at, mine in enumerate(nics)]
+    places = range(max(len(mine) for mine in nics))
+    return [[(mine[k], theirs[k]) for mine, theirs in rings if k < min(len(mine), len(theirs))] for k in places]
 
 
 def _probe_s(pairs: Sequence[tuple[Port, Port]], probe_s: float) -> float:

@@ -6,20 +6,24 @@ import itertools
 import json
 import random
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import optcc
 from optcc.calibration import Pair, calibrated, classes_of, measured_as, nic_rates, tolerance_of
 from optcc.cli import main
-from optcc.cluster import Cluster
+from optcc.cluster import Cluster, Fabric
 from optcc.discover import load_topology
 from optcc.discover.yaml_writer import write_yaml
 from optcc.errors import InputError
 from optcc.runtime.calibrate import MOST_BYTES, burst, chain, measure, rounds_of
+from optcc.schedule import Port
 from optcc.schedule.routes import ports_of
 
 GBPS = Fraction(125_000_000)
@@ -97,6 +101,36 @@ def test_a_chain_waits_and_a_burst_does_not() -> None:
 def test_nobody_to_measure_against() -> None:
     with pytest.raises(InputError, match="nobody"):
         measure(ports_of(uniform(1, 4)))
+    with pytest.raises(InputError, match="nobody"):
+        measure(on_rails([{0}, {1}]))
+
+
+def on_rails(rails: Sequence[Iterable[int]]) -> list[Port]:
+    """Live NICs of servers of 8, of which each has these rails left."""
+    whole = ports_of(Cluster(uniform(len(rails), 8).servers, fabric=Fabric(rails=True)))
+    return [port for port in whole if port.rail in set(rails[port.rank])]
+
+
+@given(st.lists(st.frozensets(st.integers(0, 7)), min_size=1, max_size=7))
+@example([frozenset(range(8)) - {3}, frozenset(range(8)) - {5}])
+@example([frozenset(range(8)) - dead for dead in ({3}, set(), {5}, {5})])
+def test_whoever_is_left_on_a_rail_is_measured(rails: list[frozenset[int]]) -> None:
+    """Dead NICs shift the places of those behind them; rails stay."""
+    ports = on_rails(rails)
+    on = Counter(port.rail for port in ports)
+    reached = {port.name for port in ports if on[port.rail] > 1}
+    seen: dict[tuple[bool, str], set[str]] = {}
+    for together, one in rounds_of(ports):
+        assert one.pairs
+        assert all(out.rail == into.rail and out.rank != into.rank for out, into in one.pairs)
+        for way, ends in zip(("out", "into"), zip(*one.pairs, strict=True), strict=True):
+            assert len({end.name for end in ends}) == len(ends)
+            assert together or len({end.rank for end in ends}) == len(ends)
+            seen.setdefault((together, way), set()).update(end.name for end in ends)
+    several = max(Counter(port.rank for port in ports).values(), default=0) > 1
+    for together in (True, False) if several else (True,):
+        for way in ("out", "into"):
+            assert seen.get((together, way), set()) == reached
 
 
 # What is concluded

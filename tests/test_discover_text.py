@@ -6,6 +6,7 @@ Shapes of the matrix: public reports of drivers 367 (NIC columns by name, SOC), 
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
@@ -272,19 +273,123 @@ def test_sysfs_tree(tree: Path) -> None:
         check_tree(load_topology(str(path)))
 
 
-def test_sysfs_tarball(tree: Path, tmp_path: Path) -> None:
-    path = tmp_path / "sys.tar.gz"
+def member(kind: bytes, name: str, target: str = "", data: bytes = b"") -> tuple[tarfile.TarInfo, io.BytesIO]:
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname, made.size = kind, target, len(data)
+    return made, io.BytesIO(data)
+
+
+def packed(path: Path, *members: tuple[tarfile.TarInfo, io.BytesIO], tree: Path | None = None) -> Path:
     with tarfile.open(path, "w:gz") as archive:
-        archive.add(tree, "sys")
-        for name, target in (("sys/class/evil", "/etc"), ("../out", "x")):
-            link = tarfile.TarInfo(name)
-            link.type, link.linkname = tarfile.SYMTYPE, target
-            archive.addfile(link)
-        big = tarfile.TarInfo("sys/devices/resource0")
-        big.size = 2**20
-        archive.addfile(big, io.BytesIO(bytes(big.size)))
+        if tree is not None:
+            archive.add(tree, "sys")
+        for made, data in members:
+            archive.addfile(made, data)
+    return path
+
+
+@pytest.fixture
+def unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where tarballs are unpacked, in folders that are gone afterwards; what else is here then has escaped."""
+    made = tmp_path / "unpacked"
+    made.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(made))
+    return made
+
+
+def test_sysfs_tarball(tree: Path, tmp_path: Path, unpacked: Path) -> None:
+    path = packed(
+        tmp_path / "sys.tar.gz",
+        member(tarfile.SYMTYPE, "sys/class/evil", "/etc"),
+        member(tarfile.SYMTYPE, "../out", "x"),
+        member(tarfile.REGTYPE, "../file", data=b"x"),
+        member(tarfile.REGTYPE, "sys/devices/resource0", data=bytes(2**20)),
+        tree=tree,
+    )
     check_tree(load_topology(str(path)))
-    assert not (tmp_path / "out").exists()
+    assert not list(unpacked.iterdir())
+
+
+@pytest.mark.parametrize("lead", ["", "./", "/"])
+def test_nothing_is_written_through_a_link(tree: Path, tmp_path: Path, unpacked: Path, lead: str) -> None:
+    """Links to long names, so that where the last one leads is longer than the system's longest path."""
+    long, steps, at = "d" * 247, "abcdefghijklmnop", ""
+    chain = []
+    for step in steps:
+        chain += [
+            member(tarfile.DIRTYPE, at + long),
+            member(tarfile.SYMTYPE, lead + at + step, long),
+        ]
+        at += step + "/"
+    chain += [
+        member(tarfile.SYMTYPE, lead + at + "l" * 254, "../" * len(steps)),
+        member(tarfile.SYMTYPE, lead + "escape", at + "l" * 254 + "/../victim"),
+        member(tarfile.REGTYPE, "escape/file", data=b"x"),
+    ]
+    (unpacked / "victim").mkdir()
+    check_tree(load_topology(str(packed(tmp_path / "sys.tar.gz", *chain, tree=tree))))
+    assert not list((unpacked / "victim").iterdir())
+    assert len(list(unpacked.iterdir())) == 1
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("kind", [b"x", b"g", b"X", b"L", b"K"])
+@pytest.mark.parametrize("size", [2**12, 2**17])
+def test_a_tarball_with_a_name_that_fills_the_memory_is_refused(
+    tree: Path, tmp_path: Path, kind: bytes, first: bool, size: int
+) -> None:
+    """Whoever reads the header reads as many bytes as it says; those of a usual length do no harm."""
+    record = b"%d comment=" % size
+    data = bytes(b"a" * size if kind in b"LK" else record + b"a" * (size - len(record) - 1) + b"\n")
+    parts = [tar_block(kind, size) + data, plain_tar(tree, tmp_path)]
+    if not first:
+        parts.insert(0, tar_block(tarfile.DIRTYPE))
+    path = tmp_path / "sys.tar.bz2"
+    path.write_bytes(bz2.compress(b"".join(parts)))
+    if size == 2**12:
+        check_tree(load_topology(str(path)))
+    else:
+        with pytest.raises(InputError, match=None if first else "a name too long"):
+            load_topology(str(path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "says"),
+    [(b"x", 8**11 - 1, "name too long"), (b"L", -512, "name too long"), (b"S", 0, "holes"), (b"0", -512, "below 0")],
+)
+def test_a_tarball_with_sizes_that_cannot_be_is_refused(
+    tree: Path, tmp_path: Path, kind: bytes, size: int, says: str
+) -> None:
+    path = tmp_path / "sys.tar"
+    path.write_bytes(tar_block(tarfile.DIRTYPE) + tar_block(kind, size) + plain_tar(tree, tmp_path))
+    with pytest.raises(InputError, match=says):
+        load_topology(str(path))
+
+
+def test_a_tarball_with_a_map_of_holes_is_refused(tree: Path, tmp_path: Path) -> None:
+    """Of GNU tar's version 1.0, where a number at the start of the file says how much of it is read at once."""
+    made, data = member(tarfile.REGTYPE, "sys/hole", data=b"0\n".ljust(512, b"\0"))
+    made.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "9"}
+    with pytest.raises(InputError, match="holes"):
+        load_topology(str(packed(tmp_path / "sys.tar.gz", (made, data), tree=tree)))
+
+
+def tar_block(kind: bytes, size: int = 0) -> bytes:
+    made = tarfile.TarInfo("sys/a")
+    made.type, made.size = kind, size
+    return made.tobuf(tarfile.GNU_FORMAT)
+
+
+def plain_tar(tree: Path, tmp_path: Path) -> bytes:
+    return gzip.decompress(packed(tmp_path / "whole.tar.gz", tree=tree).read_bytes())
+
+
+@pytest.mark.parametrize("kind", [b"x", b"L"])
+def test_a_tarball_of_names_of_names_is_refused(tmp_path: Path, kind: bytes) -> None:
+    path = tmp_path / "sys.tar"
+    path.write_bytes(tar_block(kind) * 5000)
+    with pytest.raises(InputError):
+        load_topology(str(path))
 
 
 def test_without_rdma_network_cards_count(tmp_path: Path) -> None:
@@ -463,7 +568,9 @@ def test_the_fuzz_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
         return int(element.get(key))  # type: ignore[attr-defined]
 
     monkeypatch.setattr(nccl_gpus, "number", careless)
-    quick = settings(phases=[Phase.generate], database=None, report_multiple_bugs=False, derandomize=True)
+    quick = settings(
+        max_examples=5000, phases=[Phase.generate], database=None, report_multiple_bugs=False, derandomize=True
+    )
     with pytest.raises((TypeError, ValueError)):
         quick(BROKEN(dialect_survives))()
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from optcc.cluster import Cluster, Nic, Server
 from optcc.discover.given import Given
@@ -29,6 +29,8 @@ from optcc.units import format_rate
 MAX_MEMBERS = 200_000
 MAX_TOTAL = 2**30
 MAX_FILE = 4096  # a page: no attribute is longer, and what is (a card's memory) is not needed
+MAX_NAME = 512  # characters of 4 bytes at most: far from PATH_MAX, beyond which `tarfile` loses track of links
+MAX_HEADER = 65536
 COPY = (
     "Copy it with: cp -r --no-dereference --parents /sys/class/infiniband /sys/class/net /sys/bus/pci/devices "
     "/sys/devices/pci* DIR (errors about unreadable files do not matter)."
@@ -45,10 +47,29 @@ class _Port:
     pci: str  # the card's address
 
 
+class _Member(tarfile.TarInfo):
+    """Refuses by the header alone what `tarfile` reads whole before there is a member: long names, maps of holes."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
+        made = super().frombuf(buf, encoding, errors)
+        if made.type in (b"x", b"g", b"L", b"K", b"X") and not 0 <= made.size <= MAX_HEADER:  # below 0: all
+            raise tarfile.ReadError("a name too long")
+        if made.type == b"S":
+            raise tarfile.ReadError("a file with holes")
+        return made
+
+    def _proc_gnusparse_10(self, *_: object) -> None:
+        raise tarfile.ReadError("a file with holes")
+
+
 def is_sysfs(path: str) -> bool:
     """A directory, or a tarball."""
-    with suppress(OSError, ValueError, tarfile.TarError, EOFError):
-        return Path(path).is_dir() or (Path(path).is_file() and tarfile.is_tarfile(path))
+    with suppress(OSError, ValueError, tarfile.TarError, EOFError, RecursionError):
+        if not Path(path).is_file():
+            return Path(path).is_dir()
+        with tarfile.open(path, "r:*", tarinfo=_Member):
+            return True
     return False
 
 
@@ -62,19 +83,29 @@ def read_sysfs(path: str, given: Given) -> Topology:
 
 
 def _unpack(path: str, folder: Path) -> None:
-    """Attributes and links alone: nothing larger than a page, nothing that leads out of `folder`."""
+    """Attributes and links alone: nothing larger than a page, nothing that leads out of `folder`, nothing through a
+    link."""
+    links: set[PurePosixPath] = set()
     try:
-        with tarfile.open(path, "r:*") as archive:
-            total = 0
+        with tarfile.open(path, "r:*", tarinfo=_Member) as archive:
             for count, member in enumerate(archive):
-                total += member.size  # which has to be unfolded to come to the next
-                if count >= MAX_MEMBERS or total > MAX_TOTAL:
+                end = member.offset_data + member.size  # which has to be unfolded to come to the next
+                if count >= MAX_MEMBERS or end > MAX_TOTAL:
                     raise InputError("too large", where=path, expected=f"{MAX_MEMBERS} files, 1 GiB at most", hint=COPY)
+                if member.size < 0:
+                    raise tarfile.ReadError("a size below 0")
+                archive.pax_headers = {}
+                archive.members.clear()  # type: ignore[attr-defined]  # all that were read, with their attributes
+                name = PurePosixPath(member.name.lstrip("/"))  # as `tarfile` takes it
+                if len(member.name) > MAX_NAME or ".." in name.parts or links.intersection((name, *name.parents)):
+                    continue
+                if member.issym():
+                    links.add(name)
                 small = member.isfile() and member.size <= MAX_FILE
                 if small or member.issym() or member.isdir():
                     with suppress(tarfile.FilterError, OSError):  # a link that leads out: as if it were not there
                         archive.extract(member, folder, filter="data", set_attrs=False)
-    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+    except (tarfile.TarError, OSError, EOFError, ValueError, RecursionError) as error:
         raise InputError("not a tarball that can be read", where=path, got=str(error)[:120], hint=COPY) from None
 
 
