@@ -51,7 +51,7 @@ def serve(
     from optcc.units import parse_seconds, parse_size
 
     try:
-        from optcc.serve.listen import LOCAL_NAMES, forget_unix_socket, tcp_socket, unix_socket
+        from optcc.serve.listen import LOCAL_NAMES, forget_unix_socket, identity, tcp_socket, unix_socket
         from optcc.serve.listen import serve as serve_on
     except ModuleNotFoundError as error:
         raise InputError(
@@ -76,10 +76,11 @@ def serve(
 
     if unix is not None:
         listener = unix_socket(unix)
+        ours = identity(unix)
         try:
             serve_on(listener, settings, ready=lambda: say(f"unix:{unix}"))
         finally:
-            forget_unix_socket(unix)
+            forget_unix_socket(unix, ours)
         return
     address = address or "127.0.0.1"
     listener = tcp_socket(address, 8642 if port is None else port, remote=allow_remote)

@@ -17,7 +17,7 @@ from optcc.cluster import Cluster, Fabric
 from optcc.errors import InfeasibleError, InputError, OptccError
 from optcc.planner import ladders
 from optcc.plans import nested_rings, rings_in_order
-from optcc.standby.background import Background, Helper
+from optcc.standby.background import Background, Helper, SkippedError
 from optcc.standby.planner import Basis, Planner, Progress
 from optcc.standby.solve import solve
 from optcc.standby.state import Places, State, limited
@@ -362,6 +362,46 @@ def test_preparing_stops_at_its_limit() -> None:
         seen: list[int] = []
         planner.prepare(report=lambda progress: seen.append(progress.ready))
         assert seen == sorted(seen) == [2, 3]
+
+
+def failing_on(monkeypatch: pytest.MonkeyPatch, shape: Cluster) -> list[Cluster]:
+    """Lets the planner fail on a shape; the list grows each time it does."""
+    tried: list[Cluster] = []
+
+    def solve_others(cluster: Cluster, *task: object) -> object:
+        if Tally.of(cluster).key == Tally.of(shape).key:
+            tried.append(cluster)
+            raise ValueError("no plan for it")
+        return solve(cluster, *task)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("optcc.standby.planner.solve", solve_others)
+    return tried
+
+
+def test_a_shape_that_cannot_be_decided_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of three is no good; it is tried again when asked to, and after an event."""
+    with Planner(uniform(), MIB, alpha=ALPHA, background="off") as planner:
+        tried = failing_on(monkeypatch, uniform().degrade("server0/nic0"))
+        for times in (1, 2):
+            with pytest.raises(ValueError, match="no plan for it"):
+                planner.prepare()
+            assert planner.progress == Progress(2, 3)
+            assert len(tried) == times
+        assert not planner._step()
+        planner.restore("server0/nic0")
+        with pytest.raises(SkippedError):
+            planner._step()
+        assert not planner._step()
+        monkeypatch.undo()
+        assert planner.prepare() == Progress(3, 3)
+
+
+def test_the_background_goes_on_after_a_shape_that_cannot_be_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = failing_on(monkeypatch, uniform().degrade("server0/nic0"))
+    with Planner(uniform(), MIB, alpha=ALPHA, background="thread") as planner:
+        _until(lambda: planner.progress.ready == 2, planner)
+        assert planner.progress == Progress(2, 3, "ValueError: no plan for it")
+        assert len(tried) == 1
 
 
 @pytest.mark.parametrize("where", ["thread", "process"])

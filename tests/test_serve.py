@@ -14,27 +14,31 @@ import socket
 import stat
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import jsonschema
 import pytest
 from click.testing import CliRunner
+from uvicorn.protocols.http.flow_control import FlowControl
 
 import optcc
 from optcc.cli import main
-from optcc.errors import InputError
+from optcc.errors import InfeasibleError, InputError, OptccError
 from optcc.plans import Plan
 from optcc.serve.app import ENDPOINTS
-from optcc.serve.desk import Desk, Replies
-from optcc.serve.listen import tcp_socket, unix_socket
-from optcc.serve.messages import ClusterRequest, PlanRequest
+from optcc.serve.desk import Desk, Job, Replies
+from optcc.serve.listen import _Impatient, forget_unix_socket, identity, tcp_socket, unix_socket
+from optcc.serve.messages import ClusterRequest, JobRequest, PlanRequest
 from optcc.serve.settings import Settings
 from optcc.serve.work import read_cluster
+from optcc.standby.background import Helper
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = "uniform:servers=4,nics=2,rate=400Gb/s"
@@ -314,6 +318,25 @@ def test_a_topology_is_never_a_path(tmp_path: Path) -> None:
     assert read_cluster(ClusterRequest(topology=good.read_text()))[0] == optcc.load_topology(str(good)).cluster
 
 
+def test_a_topology_is_never_unpacked(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tarball all of printable characters: headers may be padded with spaces. It is not even looked at as one."""
+    head = b"class".ljust(100) + b"0000755 " + b"0000000 " * 2 + b"00000000000 " * 2 + b" " * 8 + b"5"
+    head = head.ljust(512)
+    text = (head[:148] + b"%06o  " % sum(head) + head[156:] + b" " * 512).decode()
+    (tmp_path / "copy.tar").write_text(text)
+    assert tarfile.is_tarfile(tmp_path / "copy.tar")
+    told(service.ask("POST", "/v1/plan", {"topology": text}), 422, "InputError")
+    unpacked: list[str] = []
+    unpack = optcc.discover.sysfs_tree._unpack
+    monkeypatch.setattr("optcc.discover.sysfs_tree._unpack", lambda p, to: (unpacked.append(p), unpack(p, to)))
+    with pytest.raises(InputError):
+        read_cluster(ClusterRequest(topology=text))
+    assert not unpacked
+    with pytest.raises(InputError):  # the control: what would have been, were it read as any file
+        optcc.load_topology(str(tmp_path / "copy.tar"))
+    assert unpacked
+
+
 # Limits
 
 
@@ -354,6 +377,25 @@ def test_a_header_without_end(tight: Service) -> None:
         answer = b""
     assert b" 200 " not in answer
     sock.close()
+
+
+@pytest.mark.parametrize("closing", [True, False])
+def test_replies_that_nobody_reads(closing: bool) -> None:
+    """What is left lying ends the connection, whether more is to be written or it was to be closed after."""
+
+    async def run() -> None:
+        aborted = asyncio.Event()
+        protocol: Any = _Impatient.__new__(_Impatient)
+        protocol.settings, protocol.loop = Settings(request_s=0.05), asyncio.get_running_loop()
+        protocol.transport = SimpleNamespace(abort=aborted.set, close=lambda: None, is_closing=lambda: closing)
+        protocol.flow, protocol.cycle = FlowControl(protocol.transport), None
+        if closing:
+            protocol._close_if_none_came()
+        else:
+            protocol.pause_writing()
+        await asyncio.wait_for(aborted.wait(), 10)
+
+    asyncio.run(run())
 
 
 def test_a_plan_that_takes_too_long_and_too_many_at_once(tight: Service) -> None:
@@ -466,6 +508,109 @@ def test_an_error_is_not_kept() -> None:
     assert asyncio.run(run()) == [InputError, b"yes", 0]
 
 
+def test_a_plan_that_an_event_overtakes_is_not_kept_for_what_comes_after() -> None:
+    cluster = optcc.load_topology(SMALL).cluster
+    before = optcc.plan(cluster, 2**20)
+    after = replace(before, cluster=cluster.degrade("server1/nic0", 0.5))  # of the same recipe
+    made = [before, after, after]
+    # The event came after the first plan was chosen.
+    planner = SimpleNamespace(plan=lambda nbytes: made.pop(0), current=SimpleNamespace(event=1))
+
+    async def run() -> list[bytes]:
+        desk = Desk(Settings())
+        desk.jobs["job"] = Job("job", planner, ())  # type: ignore[arg-type]
+        replies = [await desk.job_plan("job", "1MiB", None) for _ in range(3)]
+        desk.jobs.clear()
+        desk.close()
+        return [*replies, str(len(desk.replies)).encode()]
+
+    replies = asyncio.run(run())
+    assert [Plan.from_json(json.dumps(json.loads(reply)["plan"])).cluster for reply in replies[:3]] == [
+        each.cluster for each in (before, after, after)
+    ]
+    assert replies[3] == b"2"
+
+
+class FakePlanner:
+    """In place of a job's planner: is `made` when told, and `closed`; has no plan to show."""
+
+    instances: ClassVar[list[FakePlanner]] = []
+    making, go_on = threading.Event(), threading.Event()
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.closed = threading.Event()
+        self.instances.append(self)
+        self.making.set()
+        assert self.go_on.wait(60)
+
+    @property
+    def current(self) -> object:
+        raise InfeasibleError("cut off", where="server1", expected="a NIC")
+
+    def close(self, limit_s: float = 5) -> None:
+        self.closed.set()
+
+
+@pytest.fixture
+def desk_of_fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    desk = Desk(Settings())
+
+    async def read(*_: object) -> object:
+        return optcc.load_topology(SMALL).cluster, ()
+
+    monkeypatch.setattr(desk, "_in_helper", read)
+    monkeypatch.setattr("optcc.serve.desk.Planner", FakePlanner)
+    FakePlanner.instances.clear()
+    FakePlanner.making.clear()
+    FakePlanner.go_on.clear()
+    yield desk
+    FakePlanner.go_on.set()
+    desk.close()
+
+
+def test_a_job_that_nobody_waits_for_any_more_is_ended(desk_of_fakes: Desk) -> None:
+    async def run() -> None:
+        task = asyncio.create_task(desk_of_fakes.register(JobRequest(topology=SMALL)))
+        while not FakePlanner.making.is_set():
+            await asyncio.sleep(0.01)
+        task.cancel()  # as the limit of a request does
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    FakePlanner.go_on.set()
+    assert FakePlanner.instances[0].closed.wait(30)
+    assert not desk_of_fakes.jobs
+
+
+def test_a_job_whose_name_nobody_learns_is_ended(desk_of_fakes: Desk) -> None:
+    FakePlanner.go_on.set()
+    with pytest.raises(InfeasibleError):
+        asyncio.run(desk_of_fakes.register(JobRequest(topology=SMALL)))
+    assert FakePlanner.instances[0].closed.is_set()
+    assert not desk_of_fakes.jobs
+
+
+def test_the_end_does_not_wait_for_a_job_being_made(desk_of_fakes: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = threading.Event()
+
+    def busy(*_: object, urgent: Helper, **__: object) -> object:
+        started.set()
+        return urgent(time.sleep, 100)
+
+    monkeypatch.setattr("optcc.serve.desk.Planner", busy)
+
+    async def run() -> None:
+        task = asyncio.create_task(desk_of_fakes.register(JobRequest(topology=SMALL)))
+        while not started.is_set():
+            await asyncio.sleep(0.01)
+        desk_of_fakes.close()
+        with pytest.raises(OptccError, match=r"closed|died"):
+            await asyncio.wait_for(task, 60)
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("bad", [{"body": 1}, {"jobs": -1}, {"workers": 0}, {"read_s": 0}, {"concurrent": 10**6}])
 def test_limits_have_limits(bad: dict[str, int]) -> None:
     with pytest.raises(InputError, match="limit out of range"):
@@ -498,6 +643,21 @@ def test_what_is_at_a_socket_s_place(tmp_path: Path) -> None:
         unix_socket(tmp_path / "none" / "socket")
     with pytest.raises(InputError, match="cannot be listened on"):
         unix_socket(tmp_path / ("a" * 200))
+
+
+def test_a_service_that_ends_leaves_the_socket_of_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    old = unix_socket(path)
+    ours = identity(path)
+    path.unlink()
+    new = unix_socket(path)
+    forget_unix_socket(path, ours)
+    assert path.is_socket()
+    forget_unix_socket(path, identity(path))
+    assert not path.exists()
+    forget_unix_socket(path, identity(path))
+    old.close()
+    new.close()
 
 
 def test_only_loopback_unless_asked() -> None:
@@ -563,24 +723,26 @@ def test_sigterm_finishes_what_is_in_hand(tmp_path: Path) -> None:
     assert planned[0]["ms"] > 0
 
 
-def test_sigterm_waits_no_longer_than_it_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", ["/v1/plan", "/v1/jobs"])
+def test_sigterm_waits_no_longer_than_it_said(tmp_path: Path, asked: str) -> None:
     limits = ("--drain", "1s", "--concurrent", "1", "--request-limit", "1h")
     service = start("--port", "0", *limits, log=tmp_path / "log")
-    replies = in_hand(service, {"topology": SLOW, "ranks": "gpu", "fail": ["server1/nic0"]})
+    assert service.ask("POST", "/v1/plan", {"topology": ""}).status == 422  # what reads topologies is up
+    replies = in_hand(service, {"topology": SLOW, "ranks": "gpu", "fail": ["server1/nic0"]}, asked)
     assert service.stop(limit_s=100) == 0  # without the limit: the hour of a request
     reply = replies.get(timeout=30)
-    assert not isinstance(reply, Reply) or reply.status != 200
+    assert not isinstance(reply, Reply) or reply.status >= 400
 
 
-def in_hand(service: Service, body: dict[str, str]) -> queue.Queue[Reply | Exception]:
-    """Ask for a plan and come back when the service is at it: with one request at a time, it turns others away."""
+def in_hand(service: Service, body: dict[str, Any], path: str = "/v1/plan") -> queue.Queue[Reply | Exception]:
+    """Ask, and come back when the service is at it: with one request at a time, it turns others away."""
     replies: queue.Queue[Reply | Exception] = queue.Queue()
 
     def ask() -> None:
         try:
-            reply = service.ask("POST", "/v1/plan", body)
+            reply = service.ask("POST", path, body)
             while reply.status == 503:  # the question below was in hand
-                reply = service.ask("POST", "/v1/plan", body)
+                reply = service.ask("POST", path, body)
             replies.put(reply)
         except (http.client.HTTPException, OSError) as error:
             replies.put(error)

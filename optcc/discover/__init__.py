@@ -35,6 +35,7 @@ def load_topology(
     nic_rate: str | None = None,
     nics: str | None = None,
     hosts: str | None = None,
+    documents_only: bool = False,
 ) -> Topology:
     """The cluster that `source` describes, with what was read and assumed.
 
@@ -47,11 +48,12 @@ def load_topology(
         name, whatever it gives; several with commas between them
     nics : the NICs that count, ``mlx5_[0-7]``, or ``^mlx5_8,mlx5_9`` for all but these; the reader's rule otherwise
     hosts : the servers' names, as Slurm lists them: ``node[001-004,007]``; a one-server topology is copied for each
+    documents_only : presets, XML and YAML alone, where what is read comes from somebody else; nothing is unpacked
 
     Raises InputError, which names the line or field, for anything else.
     """
     given = Given.parse(nic_rate, nics)
-    topology = _read_any(source, given)
+    topology = _read_any(source, given, documents_only)
     given.check_used(nic.name for server in topology.cluster.servers for nic in server.nics)
     if servers is not None and hosts is not None:
         raise InputError("one or the other", where="--servers, --hosts", expected="not both")
@@ -66,17 +68,17 @@ def load_topology(
     return topology
 
 
-def _read_any(source: str, given: Given) -> Topology:
+def _read_any(source: str, given: Given, documents_only: bool) -> Topology:
     if source.startswith(PREFIX):
         topology = read_preset(source, given.nic_rate)
-    elif is_sysfs(source):
+    elif not documents_only and is_sysfs(source):
         return read_sysfs(source, given)
     else:
         data = as_utf8(_read(source))
         if Path(source).suffix.lower() == ".xml" or data.lstrip()[:1] == b"<":
             return read_nccl_xml(data, source, given)
         text = data.decode("utf-8", "replace")
-        if looks_like_smi(text):
+        if not documents_only and looks_like_smi(text):
             return read_smi(text, source, given)
         topology = read_yaml(data, source, given)
     cluster = apply_given(topology.cluster, given)

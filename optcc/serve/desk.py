@@ -8,13 +8,14 @@ import queue
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import msgspec
 
 from optcc import __version__
+from optcc.cluster import Cluster
 from optcc.plans import Plan
 from optcc.serve.messages import (
     Brief,
@@ -30,6 +31,7 @@ from optcc.serve.settings import Settings
 from optcc.serve.work import Outcome, described, guarded, lowered_text, plan_text, prepare, read_cluster, size_of
 from optcc.standby.background import Helper, LateError
 from optcc.standby.planner import Planner, Progress, Replanned
+from optcc.standby.state import State
 from optcc.units import parse_seconds
 
 T = TypeVar("T")
@@ -87,6 +89,7 @@ class Desk:
         self.replies = Replies(settings.cache_bytes)
         self.jobs: dict[str, Job] = {}
         self._registering = 0
+        self._making: set[Helper] = set()
         self._under_way: dict[bytes, asyncio.Task[bytes]] = {}
         self._helpers = [Helper(prepare) for _ in range(settings.workers)]
         self._idle: queue.Queue[Helper] = queue.Queue()
@@ -117,23 +120,45 @@ class Desk:
         self._registering += 1
         try:
             cluster, notes = await self._in_helper(read_cluster, request)
-
-            def planner() -> Planner:
-                return Planner(
-                    cluster,
-                    [size_of(size) for size in request.sizes],
-                    alpha=parse_seconds(request.alpha, "alpha"),
-                    per_chunk=parse_seconds(request.per_chunk, "per_chunk"),
-                    lookahead=request.lookahead,
-                    background="process",
-                    limit_s=self.settings.request_s,
-                )
-
-            job = Job(secrets.token_hex(8), await self._in_thread(planner), notes)
+            job = Job(secrets.token_hex(8), await self._planner(cluster, request), notes)
             self.jobs[job.name] = job
         finally:
             self._registering -= 1
-        return await self.job(job.name)
+        try:
+            return await self.job(job.name)
+        except BaseException:  # nobody learns its name
+            del self.jobs[job.name]
+            job.planner.close(0)
+            raise
+
+    async def _planner(self, cluster: Cluster, request: JobRequest) -> Planner:
+        """A planner, its first plans made; ended at once where nobody waits for it any more."""
+        helper = Helper()
+
+        def make() -> Planner:
+            return Planner(
+                cluster,
+                [size_of(size) for size in request.sizes],
+                alpha=parse_seconds(request.alpha, "alpha"),
+                per_chunk=parse_seconds(request.per_chunk, "per_chunk"),
+                lookahead=request.lookahead,
+                background="process",
+                limit_s=self.settings.request_s,
+                urgent=helper,
+            )
+
+        self._making.add(helper)
+        future = self._threads.submit(make)
+        try:
+            return await asyncio.wrap_future(future)
+        except BaseException as error:
+            helper.close()
+            future.add_done_callback(_unwanted)
+            if isinstance(error, LateError):
+                raise RefusedError(504, described(error)) from None
+            raise
+        finally:
+            self._making.discard(helper)
 
     async def job(self, name: str) -> JobReply:
         """The job as it is."""
@@ -157,10 +182,15 @@ class Desk:
     async def job_plan(self, name: str, size: str, lowered: str | None) -> bytes:
         """The plan file of a job as it is, for any size."""
         job, nbytes = self._job(name), size_of(size)
-        plan = await self._in_thread(lambda: job.planner.plan(nbytes))
-        # Equal plans have equal recipes on equal clusters; the job's name and event stand for the cluster.
+
+        def choose() -> tuple[Plan, list[tuple[str, str, str]]]:
+            plan = job.planner.plan(nbytes)
+            return plan, sorted((nic, str(out), str(in_)) for nic, out, in_ in State(plan.cluster).deviations)
+
+        # Equal plans have equal recipes on equal clusters. The plan's own: there may be another event by now.
+        plan, changed = await self._in_thread(choose)
         recipe = plan.recipe.content()
-        key = {"job": name, "event": job.planner.current.event, "size": nbytes, "recipe": recipe, "lowered": lowered}
+        key = {"job": name, "changed": changed, "size": nbytes, "recipe": recipe, "lowered": lowered}
 
         async def make() -> bytes:
             if lowered is None:
@@ -181,7 +211,7 @@ class Desk:
 
     def close(self) -> None:
         """End every process; whoever still waits for one gets an error."""
-        for helper in self._helpers:
+        for helper in (*self._helpers, *self._making):
             helper.close()
         for job in self.jobs.values():
             job.planner.close()
@@ -239,6 +269,12 @@ class Desk:
             return await asyncio.get_running_loop().run_in_executor(self._threads, function)
         except LateError as error:
             raise RefusedError(504, described(error)) from None
+
+
+def _unwanted(made: Future[Planner]) -> None:
+    """End a planner that came to its own although nobody waited any more."""
+    if not made.cancelled() and made.exception() is None:
+        made.result().close(0)
 
 
 def _plan_reply(text: str, notes: tuple[str, ...]) -> bytes:

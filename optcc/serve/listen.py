@@ -99,10 +99,12 @@ def _answers(path: Path) -> bool:
 
 
 class _Impatient(H11Protocol):
-    """Closes a connection whose request header does not come: uvicorn has a limit between requests only."""
+    """Closes a connection whose request header does not come, or whose replies are not read: uvicorn has a limit
+    between requests only, and waits for ever until what it has sent is read."""
 
     settings: Settings
     _header: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -111,9 +113,19 @@ class _Impatient(H11Protocol):
         self._expect_header()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._header is not None:
-            self._header.cancel()
+        for timer in (self._header, self._unread):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.settings.request_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+        super().resume_writing()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -125,8 +137,12 @@ class _Impatient(H11Protocol):
         self._header = self.loop.call_later(self.settings.read_s, self._close_if_none_came)
 
     def _close_if_none_came(self) -> None:
+        if self.transport.is_closing():  # and did not come to it, for what is left to be read
+            self.transport.abort()
+            return
         if self.cycle is None or self.cycle.response_complete:
             self.transport.close()
+        self._expect_header()
 
 
 def log_to_stderr(line: str) -> None:
@@ -184,7 +200,19 @@ def serve(
             signal.signal(sign, handler)
 
 
-def forget_unix_socket(path: Path) -> None:
-    """Take the socket away, if it still is one."""
-    if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+def identity(path: Path) -> tuple[int, int, int] | None:
+    """What tells the socket at `path` from another one there later; None where there is none.
+
+    The time is of its making: a number of an inode is given out again.
+    """
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino, found.st_mtime_ns) if stat.S_ISSOCK(found.st_mode) else None
+
+
+def forget_unix_socket(path: Path, ours: tuple[int, int, int] | None) -> None:
+    """Take the socket away if it still is `ours`, not that of a service that came after."""
+    if ours is not None and identity(path) == ours:
         path.unlink(missing_ok=True)

@@ -12,7 +12,8 @@ class Settings:
     """Bytes, seconds and counts.
 
     body : of a request; read_s : from connecting, or from the last reply, to the end of a request's header, and from
-    there to the end of its body; request_s : from there to the reply
+    there to the end of its body, and for the last reply to be read; request_s : from there to the reply, and for
+    earlier replies to be read
     concurrent : requests at once, and twice as many connections
     workers : processes that plan from scratch; jobs : clusters with plans kept ready
     cache_bytes : of replies kept; drain_s : for requests in hand when the service is told to stop

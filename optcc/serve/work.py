@@ -70,7 +70,7 @@ def read_cluster(request: ClusterRequest) -> tuple[Cluster, tuple[str, ...]]:
             path.write_text(text, encoding="utf-8")
             name = str(path)
             with _renamed(name):
-                found = load_topology(name, servers=request.servers, nic_rate=request.nic_rate)
+                found = load_topology(name, servers=request.servers, nic_rate=request.nic_rate, documents_only=True)
     nics = sum(len(server.nics) for server in found.cluster.servers)
     if nics > MAX_NICS:
         raise InputError("too many NICs in all", where="topology", expected=f"at most {MAX_NICS}", got=nics)

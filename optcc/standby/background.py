@@ -30,6 +30,10 @@ class LateError(OptccError):
     """No answer within the limit; what computed it was ended."""
 
 
+class SkippedError(OptccError):
+    """A piece of work failed, as its cause says, and will not be tried again soon; more may be left."""
+
+
 class Helper:
     """Another process that computes what it is sent, one call at a time. Started at the first call, and again after it
     died.
@@ -113,12 +117,15 @@ def serve(pipe: Connection) -> None:
 class Background:
     """Calls `step` until it says that nothing is left, again after every `wake`, until closed.
 
-    step : does one piece of work by `compute`; True: more may be left
+    step : does one piece of work by `compute`; True, or SkippedError: more may be left
     where : "thread" computes in this process, and so holds up events now and then; "process" in another one; "off": not
     urgent_s : longest time for what an event waits for, where another process computes it
+    urgent : that process, for who wants to end it before there is a planner to close
     """
 
-    def __init__(self, step: Callable[[], bool], where: Where, urgent_s: float = SOLVE_S) -> None:
+    def __init__(
+        self, step: Callable[[], bool], where: Where, urgent_s: float = SOLVE_S, urgent: Helper | None = None
+    ) -> None:
         if where not in ("off", "thread", "process"):
             expected = "off, thread or process"
             raise InputError("unknown place", where="background", expected=expected, got=str(where)[:60])
@@ -126,7 +133,7 @@ class Background:
         self._changed = threading.Condition()
         self._woken = self._closing = False
         self._thread: threading.Thread | None = None
-        self._helper, self._urgent, self._urgent_s = Helper(), Helper(), urgent_s
+        self._helper, self._urgent, self._urgent_s = Helper(), urgent or Helper(), urgent_s
         self.error: str | None = None
 
     def compute(self, function: Callable[..., T], *arguments: Any, urgent: bool = False) -> T:
@@ -156,11 +163,16 @@ class Background:
                     return
                 self._changed.wait_for(lambda: self._closing, SETTLE_S)
                 self._woken = False
-            try:
-                while not self._closing and self._step():
-                    self.error = None
-            except Exception as error:  # kept for whoever asks how far it is; the planner goes on without
-                self.error = f"{type(error).__name__}: {error}"[:500]
+            failed: str | None = None  # of this time
+            left = True
+            while left and not self._closing:
+                try:
+                    left = self._step()
+                    self.error = failed if left else self.error
+                except Exception as error:  # kept for whoever asks how far it is; the planner goes on without
+                    left = isinstance(error, SkippedError)
+                    cause = error.__cause__ or error
+                    failed = self.error = f"{type(cause).__name__}: {cause}"[:500]
 
     def close(self, limit_s: float) -> None:
         """Stop after the piece of work in hand, or without it where another process does it, in `limit_s` seconds."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -24,7 +24,7 @@ from optcc.planner import NEAR, SAME, default_segments
 from optcc.plans import Plan, rings_in_order
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.trees import ComplementaryTrees
-from optcc.standby.background import SOLVE_S, Background, Where
+from optcc.standby.background import SOLVE_S, Background, Helper, SkippedError, Where
 from optcc.standby.shapes import Now, upcoming
 from optcc.standby.solve import solve
 from optcc.standby.state import Places, Rate, rate_of
@@ -93,6 +93,7 @@ class Planner:
     background : where preparation runs: "thread", "process" (another one, so that events do not wait for it; a script
         then needs ``if __name__ == "__main__"``), "off" (only in `prepare`)
     limit_s : with "process", longest time of one run of the whole planner that the caller waits for; LateError after it
+    urgent : with "process", what those runs are done by; closing it from another thread ends one, the first one, too
 
     The plan of the present state is made at once, which takes as long as `optcc.plan`. Methods may be called from any
     thread. Close it, or use it in a with statement.
@@ -116,6 +117,7 @@ class Planner:
         keep: int = KEEP,
         background: Where = "thread",
         limit_s: float = SOLVE_S,
+        urgent: Helper | None = None,
     ) -> None:
         self.sizes = _sizes(sizes)
         self.alpha, self.per_chunk = Fraction(alpha), Fraction(per_chunk)
@@ -131,7 +133,8 @@ class Planner:
         even = all(nic.out_rate == nic.in_rate for server in servers for nic in server.nics)
         self._settled = self._free and self._now.tally is not None and even  # whatever fails: rings at the bound
         self._wanted: tuple[Now | None, list[Now]] = (None, [])
-        self._background = Background(self._step, background, limit_s)
+        self._failed: set[Hashable] = set()  # shapes that could not be decided since the last event
+        self._background = Background(self._step, background, limit_s, urgent)
         self._fault_free_s = [lower_bound(cluster.fault_free, size).seconds for size in self.sizes]
         if self._undecided(self._now):
             self._decide(self._now, urgent=True)
@@ -167,6 +170,7 @@ class Planner:
         rate = left(place)
         with self._lock:
             now = self._now = self._now.after(place, rate)
+            self._failed = set()
         try:
             answer = self._answer_to(now, start)
             with self._lock:
@@ -282,19 +286,38 @@ class Planner:
         return Progress(sum(not self._undecided(now) for now in wanted), len(wanted), self._background.error)
 
     def prepare(self, limit_s: float | None = None, report: Callable[[Progress], None] | None = None) -> Progress:
-        """Decide here and now what is missing, the most urgent first, for about `limit_s` seconds at most."""
+        """Decide here and now what is missing, the most urgent first, for about `limit_s` seconds at most.
+
+        A shape that cannot be decided holds up no other: its error, the first one, is raised at the end.
+        """
         end = None if limit_s is None else time.monotonic() + limit_s
-        while (end is None or time.monotonic() < end) and self._step():
+        with self._lock:
+            self._failed = set()
+        failed: BaseException | None = None
+        while end is None or time.monotonic() < end:
+            try:
+                if not self._step():
+                    break
+            except SkippedError as error:
+                failed = failed or error.__cause__
             if report is not None:
                 report(self.progress)
+        if failed is not None:
+            raise failed
         return self.progress
 
     def _step(self) -> bool:
-        """Decide one shape; False when none is missing."""
-        missing = next((now for now in self._upcoming() if self._undecided(now)), None)
-        if missing is not None:
+        """Decide one shape; False when none is missing. Raises SkippedError for one that cannot be decided."""
+        failed = self._failed
+        missing = next((now for now in self._upcoming() if now.key not in failed and self._undecided(now)), None)
+        if missing is None:
+            return False
+        try:
             self._decide(missing)
-        return missing is not None
+        except Exception as error:
+            failed.add(missing.key)
+            raise SkippedError("a shape that cannot be decided") from error
+        return True
 
     def _upcoming(self) -> list[Now]:
         with self._lock:
