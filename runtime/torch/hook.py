@@ -39,7 +39,7 @@ class HookState:
     group : DDP's process group; None: the default one
     cluster : known rates, rank r of the cluster being rank r of the group; None: `rate` tells them
     rate : this rank's rate, asked every `policy.every` steps; by default it is measured (`probe`)
-    timeout_s : seconds, bounds every wait for a peer on a plan's way (the native way is bounded by the group's own time)
+    timeout_s : seconds, bounds every wait for a peer on a plan's way (the native way keeps the group's own bound)
     costs : of messages; by default those of Gloo for buckets in host memory, of NCCL for those on a GPU
 
     Raises InputError, on all ranks, when they were given different things.
