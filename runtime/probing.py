@@ -11,6 +11,7 @@ landings, by the receiver's clock alone.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -48,26 +49,30 @@ class Round:
 
 
 def rounds_of(ports: Sequence[Port], probe_s: float = PROBE_S) -> list[Round]:
-    """The rounds that probe all NICs of `ports`, numbered by rank; none for a single rank."""
-    by_rank: dict[int, list[Port]] = {}
+    """The rounds that probe all NICs of `ports`, numbered by rank; none where no two can reach each other."""
+    planes: dict[int | None, dict[int, list[Port]]] = {}
     for port in ports:
         if not port.nvlink and port.out_rate > 0 and port.in_rate > 0:
-            by_rank.setdefault(port.rank, []).append(port)
-    ranks = sorted(by_rank)
-    shifts = range(1, min(3, len(ranks)))
-    spread = max(map(len, by_rank.values()), default=0) - min(map(len, by_rank.values()), default=0)
-    rounds = []
-    for shift in shifts:
+            planes.setdefault(port.rail, {}).setdefault(port.rank, []).append(port)
+    # A rail joins its own NICs only, of whichever servers: each is gone through by itself, all of them at once.
+    turns = itertools.zip_longest(*(_turns([nics[rank] for rank in sorted(nics)]) for nics in planes.values()))
+    rounds = [list(itertools.chain.from_iterable(filter(None, turn))) for turn in turns]
+    return [round_of(ports, pairs, probe_s) for pairs in rounds]
+
+
+def _turns(nics: Sequence[Sequence[Port]]) -> list[list[tuple[Port, Port]]]:
+    """Pairs that go at the same time, of NICs by server that all reach each other."""
+    spread = max(map(len, nics)) - min(map(len, nics))
+    made = []
+    for shift in range(1, min(3, len(nics))):
         for offset in range(spread + 1):
             pairs = []
-            for at, rank in enumerate(ranks):
-                mine, theirs = by_rank[rank], by_rank[ranks[(at + shift) % len(ranks)]]
+            for at, mine in enumerate(nics):
+                theirs = nics[(at + shift) % len(nics)]
                 for k in range(min(len(mine), len(theirs))):
-                    out, into = mine[(k + offset) % len(mine)], theirs[(k + offset) % len(theirs)]
-                    if len({out.rail, into.rail} - {None}) < 2:
-                        pairs.append((out, into))
-            rounds.append(Round(tuple(pairs), _schedule(tuple(ports), pairs, probe_s)))
-    return rounds
+                    pairs.append((mine[(k + offset) % len(mine)], theirs[(k + offset) % len(theirs)]))
+            made.append(pairs)
+    return made
 
 
 def round_of(ports: Sequence[Port], pairs: Sequence[tuple[Port, Port]], probe_s: float = PROBE_S) -> Round:

@@ -56,6 +56,14 @@ def test_rails_are_kept_and_what_cannot_send_is_left_out() -> None:
         assert not {"server0/dead", "server0/gpu"} & {port.name for pair in probes.pairs for port in pair}
 
 
+@pytest.mark.parametrize("dead", [("server0/nic3", "server1/nic5"), ("server0/nic3", "server2/nic5", "server3/nic5")])
+def test_on_rails_each_nic_that_has_a_peer_is_probed_both_ways(dead: tuple[str, ...]) -> None:
+    every = [port for port in ports(*[6] * (len(dead) + 1), rails=True) if port.name not in dead]
+    pairs = [pair for probes in rounds_of(every) for pair in probes.pairs]
+    peers = {port.name for port in every for other in every if port.rail == other.rail and port.rank != other.rank}
+    assert {out.name for out, _ in pairs} == {into.name for _, into in pairs} == peers
+
+
 def test_one_server_has_nobody_to_probe() -> None:
     assert rounds_of(ports(4)) == []
 
