@@ -20,11 +20,13 @@ from optcc.schedule.assemble import cuts_by, even_cuts, granule
 from optcc.schedule.columns import Schedule
 from optcc.schedule.exchange import Exchange
 from optcc.schedule.inside import InsideServers
-from optcc.schedule.nested import LEAF_SECTIONS, NestedRings, Ordering
+from optcc.schedule.nested import NestedRings, Ordering
+from optcc.schedule.nested_pace import sections_of
 from optcc.schedule.optcc_paper import OptccPaper
 from optcc.schedule.packed import PackedTrees
 from optcc.schedule.r2cc import R2cc
 from optcc.schedule.ring import Ring, segment_bounds
+from optcc.schedule.timetable import Timetable
 from optcc.schedule.trees import ComplementaryTrees
 
 PLAIN = "plain"
@@ -66,14 +68,14 @@ def _nested(recipe: NestedRings, schedule: Schedule) -> Iterator[dict[str, Any]]
     window = -(-recipe.window // turns) * turns
     done = Fraction(0)
     for which, (m, share) in enumerate(sorted(recipe.shares)):
-        least = recipe.sections or (1 if count - m <= 1 else LEAF_SECTIONS * (count - 1))
+        sections = sections_of(m, count, recipe.sections, recipe.pace)
         start, done = granule(done * schedule.nbytes, schedule.nbytes), done + share
         stop = schedule.nbytes if done == 1 else granule(done * schedule.nbytes, schedule.nbytes)
         cuts = cuts_by(start, stop, sizes).tolist()
         segments = []
         for g, (low, high) in enumerate(pairwise(cuts)):
             ordering = str(recipe.orderings[(g + which) % turns]) if m < count else PLAIN
-            segments.append((g, ordering, even_cuts(low, high, m * -(-least // m)).tolist()))
+            segments.append((g, ordering, even_cuts(low, high, sections).tolist()))
         yield _ring(order[count - m :], order[: count - m], segments, window)
 
 
@@ -110,7 +112,7 @@ def _packed(recipe: PackedTrees, schedule: Schedule) -> Iterator[dict[str, Any]]
     return _trees(schedule, recipe.under_way)
 
 
-def _fused(recipe: Exchange | InsideServers, schedule: Schedule) -> Iterator[dict[str, Any]]:
+def _fused(recipe: Exchange | Timetable | InsideServers, schedule: Schedule) -> Iterator[dict[str, Any]]:
     """Their transfers join bytes that go different ways before or after: each piece between their bounds is a section.
 
     A hub of direct exchange is a tree of one hop; where a slow rank adds last, that is the root, the hub its child.
@@ -153,6 +155,7 @@ _MAKERS: dict[str, Callable[[Any, Schedule], Iterator[dict[str, Any]]]] = {
     ComplementaryTrees.family: _complementary,
     PackedTrees.family: _packed,
     Exchange.family: _fused,
+    Timetable.family: _fused,
     InsideServers.family: _fused,
     Ring.family: _plain_ring,
     R2cc.family: _r2cc,

@@ -24,6 +24,7 @@ from optcc.schedule.inside_parts import inside_servers
 from optcc.schedule.nested import NestedRings
 from optcc.schedule.packed import PackedTrees
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe
+from optcc.schedule.timetable import MAX_DOUBLINGS, Timetable, applies
 from optcc.schedule.trees import ComplementaryTrees
 from optcc.simulator import simulate
 
@@ -59,6 +60,7 @@ class Ladder:
     guess : segments to begin with, where a formula knows about how many are best
     by_rate : transfers are striped over NICs by their rates, so that a server's NICs may be simulated as one
     costly : finding the recipe may take long
+    deepest : most segments that are tried, where more would be too many transfers
     """
 
     name: str
@@ -66,6 +68,7 @@ class Ladder:
     guess: int | None = None
     by_rate: bool = True
     costly: bool = False
+    deepest: int | None = None
 
 
 def ladders(
@@ -73,11 +76,16 @@ def ladders(
 ) -> list[Ladder]:
     """The families that `cluster` may want, the default one first. Making a recipe may find that there is none."""
     if cluster.gpu_ranks:
-        return [_inside(cluster), _packed(cluster)]
+        direct = _inside_exchange(cluster) if alpha or per_chunk else []
+        if direct and len(cluster.servers) > MANY:  # rings as long as that are millions of transfers
+            return [*direct, _packed(cluster)]
+        return [_inside(cluster), *direct, _packed(cluster)]
     offered = [_nested(cluster)]
     if cluster.fabric.flat:
         if len(cluster.ranks) > 2:
             offered += _exchange(cluster)
+        if len(cluster.ranks) <= MANY and applies(cluster):
+            offered.append(_timetable(cluster))
         offered += _trees(cluster, bound.nbytes, alpha, per_chunk)
     return [*offered, _packed(cluster)]
 
@@ -131,6 +139,26 @@ def _exchange(cluster: Cluster) -> list[Ladder]:
     return [Ladder(Exchange.family, make, guess, by_rate=make is not narrow) for make in makes]
 
 
+def _timetable(cluster: Cluster) -> Ladder:
+    """Full rounds; where one server alone sets the bound one of them, and growing steps before it."""
+    from optcc.theory.hubs import hub_split
+
+    @cache
+    def split() -> tuple[tuple[Fraction, ...], tuple[tuple[int, Fraction], ...]]:
+        return hub_split(cluster)
+
+    ranks, fewest = cluster.ranks, min(sum(nic.alive for nic in rank.nics) for rank in cluster.ranks)
+    if not starves([min(rank.out_rate, rank.in_rate) for rank in ranks]):
+        return Ladder(Timetable.family, lambda segments: Timetable(segments, *split()), 1, by_rate=False)
+    # In (P-1)/NICs steps everybody is served once; what is gathered in twice as many keeps the slow server busy.
+    steps = round(Fraction(2 * (len(ranks) - 1), fewest)) + 1
+
+    def growing(segments: int) -> Recipe:
+        return Timetable(min(MAX_DOUBLINGS, segments), *split(), steps=steps)
+
+    return Ladder(Timetable.family, growing, 4, by_rate=False)
+
+
 def starves(rates: list[Fraction]) -> bool:
     """The slowest rank alone sets the bound: it is a hub of nothing."""
     return max(rates) > min(rates) and sum(rates) >= min(rates) * 2 * (len(rates) - 1)
@@ -164,6 +192,27 @@ def _inside(cluster: Cluster) -> Ladder:
         return inside_split(cluster)
 
     return Ladder(InsideServers.family, lambda segments: inside_servers(cluster, split().parts, segments))
+
+
+def _inside_exchange(cluster: Cluster) -> list[Ladder]:
+    """Direct exchange between servers, where all their GPUs can meet, with NVLink inside."""
+    from optcc.schedule.inside_crews import crews, shares_by_rate, usable, view
+    from optcc.schedule.inside_parts import inside_exchange
+    from optcc.theory.hubs import hub_split
+
+    own = crews(cluster)
+    if not cluster.fabric.flat or len(own) < 3 or not all(any(map(usable, crew.gpus)) for crew in own):
+        return []
+
+    @cache
+    def split() -> tuple[tuple[Fraction, ...], tuple[tuple[int, Fraction], ...]]:
+        return hub_split(view(cluster, own, shares_by_rate(own)))
+
+    def make(segments: int) -> Recipe:
+        return inside_exchange(cluster, *split(), segments)
+
+    many, large = len(own) > MANY, len(own) > LARGE
+    return [Ladder(InsideServers.family, make, 1 if many else 2 if large else None, deepest=1 if many else None)]
 
 
 def _packed(cluster: Cluster) -> Ladder:
@@ -218,7 +267,7 @@ def climb(ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per
         tried[segments] = Candidate(ladder, recipe, time_s, len(schedule))
         return time_s
 
-    most = max(1, min(MAX_SEGMENTS, nbytes // (MIN_CHUNK * len(cluster.ranks))))
+    most = max(1, min(ladder.deepest or MAX_SEGMENTS, nbytes // (MIN_CHUNK * len(cluster.ranks))))
     # Without a formula times may rise once before they fall: one segment fills no pipeline.
     guess, patience = min(ladder.guess or 1, most), 1 if ladder.guess else 2
     start = attempt(guess)

@@ -101,8 +101,11 @@ class Plan:
         return read_plan(text, where)
 
 
-WINDOW = 4
-"""Segments under way at once with several leaves; three to four leave the least idle time (docs/schedules.md)."""
+WINDOW, PACE = 2, 3
+"""With several leaves: segments under way at once, and the pace within them (docs/schedules.md). The pace is the
+highest that the window allows; with longer windows leaves run further ahead, and what is urgent queues behind them."""
+HASTY_WINDOW = 4
+"""With several leaves and a single segment, which has nothing to keep pace with."""
 DEFAULT_SEGMENTS = 64
 MIN_CHUNK = 16 * 1024
 """A section smaller than this spends more on per-message cost than a deeper pipeline saves."""
@@ -117,12 +120,18 @@ def nested_rings(cluster: Cluster, shares: dict[int, Fraction], segments: int) -
 
 def rings_in_order(order: tuple[int, ...], shares: dict[int, Fraction], segments: int) -> NestedRings:
     """`nested_rings` where the `order` of the ranks, weakest first, is known."""
-    window = WINDOW if len(order) - min(shares, default=len(order)) > 1 else 0
-    return NestedRings(tuple(sorted(shares.items())), order, segments, _orderings(shares, len(order)), window=window)
+    window, pace = 0, 0
+    if len(order) - min(shares, default=len(order)) > 1:
+        window, pace = (WINDOW, PACE) if segments > 1 else (HASTY_WINDOW, 0)
+    rings, orderings = tuple(sorted(shares.items())), _orderings(shares, len(order), segments)
+    return NestedRings(rings, order, segments, orderings, window=window, pace=pace)
 
 
-def _orderings(shares: dict[int, Fraction], ranks: int) -> tuple[Ordering, ...]:
-    """One degraded rank: alternate, so that its link is busy both ways from the start. Several: the leaves take turns
-    at adding last, which the simulator shows to be smoother (docs/schedules.md)."""
-    leaves = ranks - min(shares, default=ranks)
-    return (Ordering.LEAF_FIRST, Ordering.VIA_LEAF) if leaves == 1 else (Ordering.VIA_LEAF,)
+def _orderings(shares: dict[int, Fraction], ranks: int, segments: int) -> tuple[Ordering, ...]:
+    """One degraded rank: alternate, so that its link is busy both ways from the start, and end with adding last: a
+    leaf that gets a whole segment at the end does it alone. Several: the leaves take turns at adding last, which the
+    simulator shows to be smoother (docs/schedules.md)."""
+    if ranks - min(shares, default=ranks) != 1:
+        return (Ordering.VIA_LEAF,)
+    odd = segments > 1 and segments % 2 == 1
+    return (Ordering.VIA_LEAF, Ordering.LEAF_FIRST) if odd else (Ordering.LEAF_FIRST, Ordering.VIA_LEAF)

@@ -42,6 +42,10 @@ def stripes_of(schedule: Schedule) -> Stripes:
     """Cut every transfer at its route's lanes; empty stripes are left out. Bytes are conserved, row by row."""
     rows = len(schedule)
     first_lane = list(accumulate((len(route.lanes) for route in schedule.routes), initial=0))
+    if first_lane[-1] == len(schedule.routes) and schedule.length.all():  # one lane each: nothing to cut
+        lanes_of = tuple(route.lanes[0] for route in schedule.routes)
+        every = np.arange(rows + 1)
+        return Stripes(every[:-1].astype(np.int32), schedule.route.copy(), schedule.length.copy(), every, lanes_of)
     # Transfers of one kind, of equal route and length, are cut alike.
     order = np.lexsort((schedule.length, schedule.route))
     route, length = schedule.route[order], schedule.length[order]

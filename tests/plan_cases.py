@@ -32,6 +32,8 @@ def cases() -> dict[str, Plan]:
     for cluster in (flat, dead, gpus.degrade("server1/nic0", Fraction(1, 3)), rails):
         for plan in offered(cluster, 2000, 2):
             found.setdefault("-".join([plan.recipe.family, *_spread(plan)]), plan)
+    two = flat.degrade("server2/nic0", Fraction(1, 4))
+    found["nested-rings-pace"] = next(p for p in offered(two, 2000, 2) if p.recipe.family == "nested-rings")
     found["packed-trees-rails"] = next(p for p in offered(rails, 2000, 2) if p.recipe.family == "packed-trees")
     return found
 

@@ -10,9 +10,20 @@ from optcc.schedule.packed import PackedTrees
 from optcc.schedule.r2cc import R2cc
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.ring import Ring
+from optcc.schedule.timetable import Timetable
 from optcc.schedule.trees import ComplementaryTrees
 
 FAMILIES: dict[str, type[Recipe]] = {
     recipe.family: recipe
-    for recipe in (NestedRings, Exchange, ComplementaryTrees, PackedTrees, InsideServers, Ring, R2cc, OptccPaper)
+    for recipe in (
+        NestedRings,
+        Exchange,
+        Timetable,
+        ComplementaryTrees,
+        PackedTrees,
+        InsideServers,
+        Ring,
+        R2cc,
+        OptccPaper,
+    )
 }

@@ -26,8 +26,10 @@ from optcc.cluster import Cluster
 from optcc.errors import InfeasibleError
 from optcc.schedule.assemble import granule
 from optcc.schedule.columns import GRANULE, Schedule
+from optcc.schedule.exchange import Exchange
 from optcc.schedule.inside_channels import Site, channels
 from optcc.schedule.inside_crews import Shares, crews, usable, view
+from optcc.schedule.inside_exchange import exchange_rows
 from optcc.schedule.inside_join import Placed, join
 from optcc.schedule.inside_rows import Rows, channel_rows
 from optcc.schedule.inside_spans import Network, network_of
@@ -42,7 +44,8 @@ class Bundle:
     teams : into how many crews each server is divided
     gather, carry : for each crew the shares of its GPUs
     inner : what runs between the crews, on `view` of them
-    hand_on : a GPU carries what the one before it gathers: a hop more, but far fewer dependencies in large schedules
+    hand_on : a GPU carries what the one before it gathers: a hop more, but far fewer dependencies in large schedules.
+        With direct exchange a hub's results leave by the GPU after the one that gathers, for the same reason
     straight : between servers only GPUs of equal place meet, so that no byte leaves its rail. A crew in which that GPU
         does not carry is a guest of the others: its neighbours' NICs reach theirs, which pass on what they get with
         what they have themselves. It can be a leaf of nested rings, not part of a ring
@@ -87,9 +90,21 @@ class InsideServers(Recipe):
             return network_of(inner.lower(between, size), self.chunks, guests)
 
         @cache
+        def exchanged(inner: Exchange, between: Cluster, size: int) -> Schedule:
+            return inner.lower(between, size)
+
+        @cache
         def rows(
-            inner: Recipe, between: Cluster, size: int, sites: tuple[Site, ...], guests: tuple[int, ...], straight: bool
+            inner: Recipe,
+            between: Cluster,
+            size: int,
+            sites: tuple[Site, ...],
+            guests: tuple[int, ...],
+            straight: bool,
+            hands: tuple[bool, ...],
         ) -> Rows:
+            if isinstance(inner, Exchange):
+                return exchange_rows(exchanged(inner, between, size), sites, hands, self.chunks)
             return channel_rows(network(inner, between, size, guests), sites, straight=straight)
 
         for bundle in self.bundles:
@@ -97,10 +112,13 @@ class InsideServers(Recipe):
             whole = (nbytes if done == 1 else granule(done * nbytes, nbytes)) - start
             own = crews(cluster, bundle.teams)
             between = view(cluster, own, bundle.carry)
-            for channel in channels(bundle.gather, bundle.carry, hand_on=bundle.hand_on):
+            direct = isinstance(bundle.inner, Exchange)
+            hands = tuple(bundle.hand_on and len(set(row)) == 1 for row in bundle.carry) if direct else ()
+            for channel in channels(bundle.gather, bundle.carry, hand_on=bundle.hand_on and not direct):
                 low, high = (whole if at == 1 else _down(whole * at) for at in (channel.low, channel.high))
                 if low < high:
-                    made = rows(bundle.inner, between, high - low, channel.sites, bundle.guests, bundle.straight)
+                    sites, guests, straight = channel.sites, bundle.guests, bundle.straight
+                    made = rows(bundle.inner, between, high - low, sites, guests, straight, hands)
                     parts.append(Placed(start + low, own, channel.places, made))
         try:
             return join(cluster, nbytes, parts)
@@ -136,6 +154,8 @@ class InsideServers(Recipe):
             demand(bundle.teams == 1 or len(cluster.servers) > 1, "teams", "1, for a single server", bundle.teams)
             for name in ("hand_on", "straight"):
                 demand(type(getattr(bundle, name)) is bool, name, "true or false", getattr(bundle, name))
+            apart = bundle.straight and isinstance(bundle.inner, Exchange)
+            demand(not apart, "straight", "false, for direct exchange", bundle.straight)
             own = crews(cluster, bundle.teams)
             sizes = sorted({len(crew.gpus) for crew in own})
             demand(not bundle.straight or len(sizes) == 1, "straight", "crews of equal size, since places meet", sizes)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,13 +32,14 @@ class Placed:
 def join(cluster: Cluster, nbytes: int, parts: Sequence[Placed]) -> Schedule:
     """All rows in one order: by key, where every channel's keys are stretched to the same range of time."""
     routes, base = Routes(cluster), 0
+    way = _ways(cluster, routes)
     parts = [part for part in parts if len(part.rows.key)]
     found: list[tuple[NDArray[Any], ...]] = [tuple(np.zeros(0, np.int64) for _ in range(9))]
     longest = max((int(part.rows.key[-1]) for part in parts), default=0)
     for part in parts:
         rows = part.rows
         ends = _ranks(part)[rows.pairs[:, ::2], rows.pairs[:, 1::2]]
-        route = np.array([routes(src, dst) for src, dst in ends.tolist()], np.int32)[rows.pair]
+        route = np.array([way(src, dst) for src, dst in ends.tolist()], np.int32)[rows.pair]
         key = rows.key * (longest // max(1, int(rows.key[-1])))
         columns = (rows.offset + part.start, rows.length, rows.reduce, rows.stage, rows.segment)
         found.append((route, *columns, key, rows.waits, rows.dep + base))
@@ -60,6 +63,25 @@ def join(cluster: Cluster, nbytes: int, parts: Sequence[Placed]) -> Schedule:
         dep_idx=place[dep[ranges((np.cumsum(waits) - waits)[order], waits[order])]],
         links=routes.links,
     )
+
+
+def _ways(cluster: Cluster, routes: Routes) -> Callable[[int, int], int]:
+    """As `routes`, which adds rates up; between single NICs on one fabric, of which there are many, it need not."""
+    only = [-1] * len(cluster.ranks)
+    for rank in cluster.ranks if cluster.fabric.flat else ():
+        live = [nic for nic in rank.nics if nic.alive]
+        if len(live) == 1 and live[0].out_rate and live[0].in_rate:
+            only[rank.index] = routes.port_index[f"{cluster.servers[rank.server].name}/{live[0].name}"]
+    servers, whole = [rank.server for rank in cluster.ranks], (Fraction(1),)
+
+    @cache
+    def way(src: int, dst: int) -> int:
+        out, into = only[src], only[dst]
+        if out < 0 or into < 0 or servers[src] == servers[dst]:
+            return routes(src, dst)
+        return routes.alike(src, dst, ((out, into),), whole)
+
+    return way
 
 
 def _ranks(part: Placed) -> NDArray[np.int64]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from optcc.cluster import Cluster
+from optcc.schedule.exchange import Exchange
 from optcc.schedule.inside import Bundle, InsideServers
 from optcc.schedule.inside_crews import (
     Crew,
@@ -42,6 +43,11 @@ class Part:
 
 HAND_ON_FROM = 32
 """Servers from which on two more hops inside do not matter beside those of a ring, and dependencies do."""
+EXCHANGE_CHUNKS = ((16, 24), (MAX_SEGMENTS, 12))
+"""(servers, chunks of a channel) in direct exchange up to so many: fewer leave NVLink idle before the first
+results, more cost it time. The best of some that were simulated."""
+EXCHANGE_HAND_ON_FROM = 64
+"""Servers from which on a hub's results wait for too many transfers."""
 LEAST_CHUNK = 2**23
 """Bytes of a channel that are worth a chunk of their own where chunks have a cost."""
 MOST_TRANSFERS = 4_000_000
@@ -67,6 +73,28 @@ def inside_servers(
     for part in parts:
         bundles += _slots(cluster, part, segments, on) if part.slots else [_whole(cluster, part, segments, on)]
     return InsideServers(tuple(bundles), chunks_for(cluster, segments) if chunks is None else chunks)
+
+
+def inside_exchange(
+    cluster: Cluster,
+    shares: Sequence[Fraction],
+    via: Sequence[tuple[int, Fraction]],
+    segments: int,
+    *,
+    chunks: int | None = None,
+    hand_on: bool | None = None,
+) -> InsideServers:
+    """The recipe with direct exchange between servers.
+
+    shares, via : as in `Exchange`, of the servers
+    chunks : None: by `EXCHANGE_CHUNKS`; hand_on : None: in large clusters
+    Raises InfeasibleError for a server without NICs.
+    """
+    own = crews(cluster)
+    inner = Exchange(segments, tuple(shares), tuple(via))
+    fine = chunks or next(count for most, count in EXCHANGE_CHUNKS if len(own) <= most)
+    on = len(own) >= EXCHANGE_HAND_ON_FROM if hand_on is None else hand_on
+    return InsideServers((Bundle(Fraction(1), 1, even_shares(own), shares_by_rate(own), inner, on),), fine)
 
 
 def chunks_for(cluster: Cluster, segments: int, nbytes: int | None = None) -> int:

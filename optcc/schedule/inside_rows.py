@@ -43,7 +43,7 @@ class Rows(NamedTuple):
     dep: Ints
 
 
-class _Block(NamedTuple):
+class Block(NamedTuple):
     """Rows of one kind; GPUs as in `Runs`."""
 
     src: Ints
@@ -72,16 +72,16 @@ def channel_rows(network: Network, sites: Sequence[Site], *, straight: bool = Fa
     across = 8 * row + 2
     across[doors.guests_out] += 3  # behind the result, which is handed out at once
 
-    def inside(runs: Runs, src: Ints, dst: Ints, run: Ints, stage: Stage, key: Ints) -> _Block:
+    def inside(runs: Runs, src: Ints, dst: Ints, run: Ints, stage: Stage, key: Ints) -> Block:
         reduce, stages = np.full(len(run), stage == Stage.REDUCE_SCATTER), np.full(len(run), stage, np.uint8)
-        return _Block(src, dst, runs.start[run], (runs.stop - runs.start)[run], reduce, stages, runs.segment[run], key)
+        return Block(src, dst, runs.start[run], (runs.stop - runs.start)[run], reduce, stages, runs.segment[run], key)
 
     sums, results = Stage.REDUCE_SCATTER, Stage.ALLGATHER
     come, go = opened[fan_in.run] * width + fan_in.turn, closed[fan_out.run] * width + fan_out.turn
     blocks = (
         inside(up, fan_in.member, up.gather[fan_in.run], fan_in.run, sums, come),
         inside(up, up.gather[relay_in], up.carry[relay_in], relay_in, sums, (opened[relay_in] + 1) * width),
-        _Block(
+        Block(
             src=doors.src,
             dst=doors.dst,
             offset=pieces.start,
@@ -94,11 +94,15 @@ def channel_rows(network: Network, sites: Sequence[Site], *, straight: bool = Fa
         inside(down, down.carry[relay_out], down.gather[relay_out], relay_out, results, closed[relay_out] * width),
         inside(down, down.gather[fan_out.run], fan_out.member, fan_out.run, results, go),
     )
+    return rows_of(blocks, _edges(network, pieces, up, down, fan_in, fan_out, doors), len(sites), width)
+
+
+def rows_of(blocks: Sequence[Block], edges: Sequence[Edges], crews: int, width: int) -> Rows:
+    """All blocks in one order, by key. edges : what rows wait for, by their place in all blocks in turn."""
     columns: Any = zip(*blocks, strict=True)  # of arrays; mypy sees objects, the fields differ in type
-    every = _Block(*map(np.concatenate, columns))
-    edges = _edges(network, pieces, up, down, fan_in, fan_out, doors)
-    pairs, pair = np.unique(every.src * (len(sites) * width) + every.dst, return_inverse=True)
-    ends = np.stack(np.divmod(pairs, len(sites) * width), 1)
+    every = Block(*map(np.concatenate, columns))
+    pairs, pair = np.unique(every.src * (crews * width) + every.dst, return_inverse=True)
+    ends = np.stack(np.divmod(pairs, crews * width), 1)
     order = np.argsort(every.key, kind="stable")
     place = np.empty_like(order)
     place[order] = np.arange(len(order))

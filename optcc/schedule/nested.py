@@ -27,11 +27,10 @@ import numpy as np
 from optcc.cluster import Cluster
 from optcc.schedule.assemble import Block, Row, assemble, cuts_by, even_cuts, granule
 from optcc.schedule.columns import Schedule, Stage
+from optcc.schedule.nested_pace import MAX_PACE, PERIOD, in_time, paced, sections_of
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
 
-LEAF_SECTIONS = 3
-"""Sections of a pattern with several leaves, over P-1: of 1, 2 and 3 only 3 kept 1 + 2/k on all clusters tried."""
 MAX_SECTIONS = 4096
 """Bounds what a plan file can ask a rank to make; more chunks than that per segment help nobody."""
 
@@ -87,12 +86,6 @@ def _section(
             rows[row] = rows[row]._replace(credits=(last[rank],))
 
 
-def _least_sections(ring: int, ranks: int, asked: int | None) -> int:
-    if asked is not None:
-        return asked
-    return 1 if ranks - ring <= 1 else LEAF_SECTIONS * (ranks - 1)
-
-
 def lower(
     cluster: Cluster,
     nbytes: int,
@@ -103,19 +96,19 @@ def lower(
     orderings: Sequence[Ordering],
     sections: int | None = None,
     window: int = 0,
+    pace: int = 0,
 ) -> Schedule:
     """Lower nested rings on `cluster` to a Schedule.
 
     `order` lists ranks weakest first (ring size m uses the last m); `segments` is how many equal ones, or the part of
-    the data in each (sum 1); `orderings` is cycled over segments and patterns; `sections` and `window` are those of
-    `NestedRings`.
+    the data in each (sum 1); `orderings` is cycled over segments and patterns; the rest is as in `NestedRings`.
     """
     sizes = [Fraction(1, segments)] * segments if isinstance(segments, int) else list(segments)
     routes = Routes(cluster)
     blocks: list[Block] = []
     done = Fraction(0)
     for which, (m, share) in enumerate(sorted(shares.items())):
-        parts = m * -(-_least_sections(m, len(order), sections) // m)
+        parts = sections_of(m, len(order), sections, pace)
         start, done = granule(done * nbytes, nbytes), done + share
         cuts = cuts_by(start, nbytes if done == 1 else granule(done * nbytes, nbytes), sizes)
         for turn, ordering in enumerate(orderings):
@@ -125,9 +118,11 @@ def lower(
                 _section(template, s, order[len(order) - m :], order[: len(order) - m], ordering, routes)
             bounds = [even_cuts(int(cuts[g]), int(cuts[g + 1]), parts) for g in mine]
             if bounds:
-                blocks.append((template, mine.astype(np.int64), np.stack(bounds)))
+                rows = paced(template, parts, pace) if pace else template
+                blocks.append((rows, mine.astype(np.int64), np.stack(bounds)))
     # A template has every len(orderings)-th segment.
-    return assemble(cluster, nbytes, routes, blocks, window=-(-window // len(orderings)) or len(sizes))
+    copies = -(-window // len(orderings)) or len(sizes)
+    return assemble(cluster, nbytes, routes, blocks, window=copies, period=PERIOD if pace else None)
 
 
 @dataclass(frozen=True)
@@ -141,9 +136,11 @@ class NestedRings(Recipe):
     segments : pipeline depth; orderings : cycled over the segments
     segment_sizes : the part of the data in each segment, sum 1; None: all equal
     sections : least number of sections that a segment is cut into, rounded up so that all owners have equally many.
-        None: one per owner with at most one leaf; with more, `LEAF_SECTIONS` (P-1)
+        None: one per owner with at most one leaf and no pace; otherwise `LEAF_SECTIONS` (P-1)
     window : a rank sends raw bytes of a segment only when it has the finished ones of the segment so many before; 0:
         any time. Without a window quick ranks run ahead, and what is urgent queues behind what they sent
+    pace : 0: ports serve an earlier segment first, and of one segment an earlier hop. Above: sections are due one after
+        another, each hop of a section so many sections after the one before (`optcc.schedule.nested_pace`)
     """
 
     family: ClassVar[str] = "nested-rings"
@@ -154,6 +151,7 @@ class NestedRings(Recipe):
     segment_sizes: tuple[Fraction, ...] | None = None
     sections: int | None = None
     window: int = 0
+    pace: int = 0
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
@@ -166,6 +164,7 @@ class NestedRings(Recipe):
             orderings=self.orderings,
             sections=self.sections,
             window=self.window,
+            pace=self.pace,
         )
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
@@ -196,13 +195,19 @@ class NestedRings(Recipe):
             demand(whole and 1 <= self.sections <= MAX_SECTIONS, "sections", f"1 to {MAX_SECTIONS}", self.sections)
         whole = isinstance(self.window, int) and not isinstance(self.window, bool)
         demand(whole and 0 <= self.window <= MAX_SEGMENTS, "window", f"0 to {MAX_SEGMENTS}", self.window)
+        whole = isinstance(self.pace, int) and not isinstance(self.pace, bool)
+        demand(whole and 0 <= self.pace <= MAX_PACE, "pace", f"0 to {MAX_PACE}", self.pace)
         demand(bool(self.orderings), "orderings", "at least one", self.orderings)
         demand(all(1 <= m <= ranks and s > 0 for m, s in self.shares), "shares", f"ring 1..{ranks}, > 0", self.shares)
         demand(len({m for m, _ in self.shares}) == len(self.shares), "shares", "each ring size once", self.shares)
         demand(ranks == 1 or sum(s for _, s in self.shares) == 1, "shares", "a sum of 1", self.shares)
+        if self.pace and self.window:
+            parts = [(m, sections_of(m, ranks, self.sections, self.pace)) for m, _ in self.shares]
+            fits = all(in_time(m, ranks, count, self.pace, self.window) for m, count in parts)
+            demand(fits, "pace", "a section's hops due within the window's segments", self.pace)
 
     def content(self) -> dict[str, Any]:
-        """Every field as JSON values."""
+        """Every field as JSON values; a pace of 0 is left out, as in plans from before there was one."""
         return {
             "shares": [{"ring": m, "share": str(share)} for m, share in self.shares],
             "order": list(self.order),
@@ -211,6 +216,7 @@ class NestedRings(Recipe):
             "orderings": [str(o) for o in self.orderings],
             "sections": self.sections,
             "window": self.window,
+            **({"pace": self.pace} if self.pace else {}),
         }
 
     @classmethod
@@ -224,6 +230,7 @@ class NestedRings(Recipe):
             orderings=tuple(Ordering(o) for o in raw["orderings"]),
             sections=raw["sections"],
             window=raw["window"],
+            pace=raw.get("pace", 0),
         )
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:

@@ -23,6 +23,7 @@ from optcc.errors import InfeasibleError, InputError
 from optcc.planner import NEAR, SAME, default_segments
 from optcc.plans import Plan, rings_in_order
 from optcc.schedule.recipe import Recipe
+from optcc.schedule.timetable import Timetable, applies
 from optcc.schedule.trees import ComplementaryTrees
 from optcc.standby.background import SOLVE_S, Background, Helper, SkippedError, Where
 from optcc.standby.shapes import Now, upcoming
@@ -240,6 +241,8 @@ class Planner:
             found = rings_in_order(tally.order, tally.shares(), self._depth(cluster, size)), Basis.CLOSED_FORM
         elif near is not None and not self._free:
             found = _with_basis(like(near, size, tally, self._refitted(near, size, cluster, tally)), Basis.NEAREST)
+        if found is not None and isinstance(found[0], Timetable) and not applies(cluster):
+            found = None  # it is about which NICs are dead; a shape only counts them
         if found is None:
             return self._whole(now, size, None)
         found[0].check(cluster)

@@ -17,6 +17,7 @@ from optcc.schedule.exchange import Exchange
 from optcc.schedule.nested import NestedRings
 from optcc.schedule.packed import Arc, PackedTrees, TreePair
 from optcc.schedule.recipe import Recipe
+from optcc.schedule.timetable import Timetable
 from optcc.schedule.trees import ComplementaryTrees
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def relabelled(recipe: Recipe, to: Mapping[int, int], tally: Tally) -> Recipe | 
         return replace(recipe, order=tally.order)
     if isinstance(recipe, ComplementaryTrees):
         return recipe  # trees are made of the rates anew whenever they are lowered
-    if isinstance(recipe, Exchange):
+    if isinstance(recipe, Exchange | Timetable):
         shares = [Fraction(0)] * len(recipe.shares)
         for rank, share in enumerate(recipe.shares):
             shares[to[rank]] = share
@@ -132,5 +133,9 @@ def like(entry: Entry, size: int, tally: Tally, fitted: ComplementaryTrees | Non
     if isinstance(made, Exchange) and tally.ranks > 2:
         shares, via = tally.hub_split()
         if bool(via) == bool(made.via):
+            return replace(made, shares=shares, via=via)
+    if isinstance(made, Timetable):
+        shares, via = tally.hub_split()
+        if len(via) == 1 and (min(shares) == 0) == bool(made.steps):
             return replace(made, shares=shares, via=via)
     return fitted if isinstance(made, ComplementaryTrees) else None

@@ -1,0 +1,156 @@
+"""The bytes of a direct exchange between servers as cells, laid out by when they are due, and who takes them where.
+
+A *cell* is a stretch that nothing cuts. `Exchange` puts a hub's bytes side by side; here what hubs exchange in one
+round is, so that what a server needs within a short time are neighbours. Rounds that share transfers stay together, in
+turn forwards and backwards, so that neighbouring hubs still touch with their like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from optcc.schedule.columns import GRANULE, Schedule, Stage
+from optcc.schedule.inside_channels import Duty, Site
+from optcc.schedule.inside_spans import Ints, ranges
+
+FINE = 2**21
+"""Bytes that are worth a run of their own. With a cost of 1 us a chunk NVLink takes longer for less than a NIC does."""
+MOST_FINE = 32
+"""Cells in which at most a hub's bytes of one round are cut for that."""
+PIECES = 4
+"""Times that a GPU has its turn in a round, where several share a channel and hubs are few."""
+
+
+class Layout(NamedTuple):
+    """edge : (cells + 1,) byte positions; hub, via, segment : (cells,), via is -1 where nobody adds last
+
+    first, stop : (rows,), the cells of a row
+    row, cell : every cell of every row, in turn
+    need, full : (servers, cells), the row before which a server must have its sum, and with which it has the result
+    leave : (cells,), the first row that takes the result anywhere
+    duty : (servers, cells), which of its site's
+    """
+
+    edge: Ints
+    hub: Ints
+    via: Ints
+    segment: Ints
+    first: Ints
+    stop: Ints
+    row: Ints
+    cell: Ints
+    need: Ints
+    full: Ints
+    leave: Ints
+    duty: Ints
+
+
+def layout_of(schedule: Schedule, sites: Sequence[Site]) -> Layout:
+    """Lay out the bytes of an `Exchange` between servers of these sites."""
+    old = np.unique(np.concatenate(([0, schedule.nbytes], schedule.offset, schedule.offset + schedule.length)))
+    first = np.searchsorted(old, schedule.offset)
+    place, sizes = _order(schedule, old, first, np.searchsorted(old, schedule.offset + schedule.length) - first)
+    edge = np.concatenate(([0], np.cumsum(sizes)))
+    count = np.searchsorted(old, schedule.offset + schedule.length) - first
+    # Cells of a row stay neighbours, maybe in reverse.
+    first = np.minimum(place[first], place[first + count - 1])
+    start, stop = edge[first], edge[first + count]
+    whole = _filled(schedule, edge, start, stop, np.zeros((schedule.ranks, len(edge) - 1), np.int64))
+    cuts = [edge, *(_even(low, high) for low, high in zip(edge[:-1].tolist(), edge[1:].tolist(), strict=True))]
+    dealt = {s: list(_dealt(whole, s, site.duties)) for s, site in enumerate(sites) if len(site.duties) > 1}
+    cuts += [np.array([begin for begin, _ in turns]) for turns in dealt.values()]
+    fine = np.unique(np.concatenate(cuts))
+    duty = np.zeros((schedule.ranks, len(fine) - 1), np.int64)
+    for s, turns in dealt.items():
+        begins, which = (np.array(column) for column in zip(*sorted(turns), strict=True))
+        duty[s] = which[np.searchsorted(begins, fine[:-1], "right") - 1]
+    return _filled(schedule, fine, start, stop, duty)
+
+
+def _order(schedule: Schedule, old: Ints, first: Ints, count: Ints) -> tuple[Ints, Ints]:
+    """(new place of each cell, sizes in the new order)."""
+    cells = len(old) - 1
+    hub, segment = np.zeros(cells, np.int64), np.full(cells, np.iinfo(np.int64).max)
+    row, cell = np.repeat(np.arange(len(first)), count), ranges(first, count)
+    raw = schedule.stage[row] == Stage.REDUCE_SCATTER
+    hub[cell[raw]] = schedule.dst[row[raw]]
+    np.minimum.at(segment, cell, schedule.segment[row])
+    joined = np.zeros(cells, np.bool_)
+    joined[ranges(first[count > 1] + 1, count[count > 1] - 1)] = True
+    begins = np.flatnonzero(~joined)
+    lengths = np.diff(np.append(begins, cells))
+    least = np.minimum.reduceat(segment, begins)
+    tail = np.zeros(len(begins), np.bool_)
+    tail[-1] = old[-1] % GRANULE > 0  # only the end of the buffer may lie between two granules
+    order = np.lexsort((hub[begins], least, tail))
+    back = (np.arange(len(order)) % 2 == 1) & ~tail[order]
+    steps = np.where(np.repeat(back, lengths[order]), -1, 1)
+    at = np.where(back, begins[order] + lengths[order] - 1, begins[order])
+    within = ranges(np.zeros_like(order), lengths[order])
+    moved = np.repeat(at, lengths[order]) + steps * within
+    place = np.empty(cells, np.int64)
+    place[moved] = np.arange(cells)
+    return place, np.diff(old)[moved]
+
+
+def _even(low: int, high: int) -> Ints:
+    """Positions that cut a cell in about `FINE` bytes."""
+    parts = min(MOST_FINE, -(-(high - low) // FINE))
+    return np.array([low + (high - low) * i // parts // GRANULE * GRANULE for i in range(1, parts)], np.int64)
+
+
+def _filled(schedule: Schedule, edge: Ints, start: Ints, stop: Ints, duty: Ints) -> Layout:
+    servers, cells, rows = schedule.ranks, len(edge) - 1, len(schedule)
+    first, until = np.searchsorted(edge, start), np.searchsorted(edge, stop)
+    row, cell = np.repeat(np.arange(rows), until - first), ranges(first, until - first)
+    src, dst, stage = schedule.src[row], schedule.dst[row], schedule.stage[row]
+    raw, partial, final, result = (stage == s for s in Stage.__members__.values())
+    hub, segment = np.zeros(cells, np.int64), np.full(cells, np.iinfo(np.int64).max)
+    via, leaf, answer, leave = np.full((4, cells), -1)
+    hub[cell[raw]] = dst[raw]
+    via[cell[partial]] = dst[partial]
+    leaf[cell[partial]], answer[cell[final]] = row[partial], row[final]
+    leave[cell[result][::-1]] = row[result][::-1]
+    np.minimum.at(segment, cell, schedule.segment[row])
+    need, full = np.zeros((2, servers, cells), np.int64)
+    need[src[raw], cell[raw]] = row[raw]
+    full[dst[result], cell[result]] = row[result]
+    every, late = np.arange(cells), np.flatnonzero(via >= 0)
+    need[hub, every] = np.where(via >= 0, leaf, leave)
+    full[hub, every] = leave
+    need[via[late], late] = full[via[late], late] = answer[late]
+    return Layout(edge, hub, via, segment, first, until, row, cell, need, full, leave, duty)
+
+
+def _dealt(lay: Layout, server: int, duties: Sequence[Duty]) -> Iterator[tuple[int, int]]:
+    """(from which byte on, which duty): what the server is the hub of by parts, for all else turns in order of time."""
+    edge, sizes = lay.edge, np.diff(lay.edge)
+    own = np.flatnonzero(lay.hub == server)
+    for cell in own.tolist():
+        before = Fraction(0)
+        for which, duty in enumerate(duties):
+            yield int(edge[cell]) + int(before * int(sizes[cell])) // GRANULE * GRANULE, which
+            before += duty.part
+    others = np.flatnonzero(lay.hub != server)
+    others = others[np.argsort(lay.need[server, others], kind="stable")]
+    total, given = int(sizes[others].sum()), [0] * len(duties)
+    least, done, which, piece = total // (PIECES * len(duties)), 0, 0, 0
+    for cell in others.tolist():
+        at, end = int(edge[cell]), int(edge[cell + 1])
+        while at < end:
+            if piece <= 0:  # who is behind most has the next turn, a piece or to the end of the cell
+                which = max(range(len(duties)), key=lambda d: (duties[d].part * (done + 1) - given[d], -d))
+                piece = least
+            step, left = end - at, int(duties[which].part * total) - given[which]
+            if step > 2 * least or (step > piece and piece < least // 2):
+                step = min(step, piece)
+            # And never more than its part, but for what no other one has left to take.
+            step = min(step, left if left >= GRANULE else step)
+            step = end - at if end - at - step < GRANULE else max(GRANULE, step // GRANULE * GRANULE)
+            yield at, which
+            at, done, given[which], piece = at + step, done + step, given[which] + step, piece - step
+            piece = piece if given[which] + GRANULE <= duties[which].part * total else 0

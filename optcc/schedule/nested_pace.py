@@ -1,0 +1,46 @@
+"""When transfers of nested rings are due, if sections start one after another instead of all of a segment at once.
+
+A segment's sections are due one by one, evenly over the time that a segment has; each hop of a section is due `pace`
+sections after the one before. Ports serve what is due first. Then every rank does the same things as its neighbour, one
+section later, and a leaf meets the owners in turn: the steady state repeats itself, and no port starves while another
+has a burst. Where segments only decide, all sections of one start together, ports drift apart from segment to segment,
+and each port's idle time adds up until queues are long enough to hide it (docs/schedules.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from optcc.schedule.assemble import Row
+
+PERIOD = 2**20
+"""Due times are whole parts of a segment's time; more parts than any segment has sections."""
+MAX_PACE = 64
+"""Bounds what a plan file can ask for; 2 to 3 leave the least idle time."""
+LEAF_SECTIONS = 3
+"""Sections of a pattern with several leaves or a pace, over P-1: of 1, 2 and 3 only 3 kept 1 + 2/k on all clusters."""
+
+
+def sections_of(ring: int, ranks: int, asked: int | None, pace: int) -> int:
+    """How many sections a segment has over a ring of `ring` of `ranks`; `asked` and `pace` as in `NestedRings`."""
+    few = ranks - ring <= 1 and not pace
+    least = asked or (1 if few else LEAF_SECTIONS * (ranks - 1))
+    return ring * -(-least // ring)
+
+
+def paced(rows: Sequence[Row], sections: int, pace: int) -> list[Row]:
+    """The rows of a template of so many sections, with due times, in 1/`PERIOD` of a segment, in place of hops."""
+    return [row._replace(hop=(row.section + pace * row.hop) * PERIOD // sections) for row in rows]
+
+
+def last_hop(ring: int, ranks: int) -> int:
+    """The highest hop of a section over a ring of `ring` of `ranks`."""
+    return max(2 * ring, ring + 2) if ring < ranks else 2 * ring - 2
+
+
+def in_time(ring: int, ranks: int, sections: int, pace: int, window: int) -> bool:
+    """Whether a section's last hop is due no later than the first of the same section `window` segments on.
+
+    The first waits for the last there, and rows wait only for earlier rows.
+    """
+    return pace * last_hop(ring, ranks) <= window * sections

@@ -1,0 +1,122 @@
+"""From slots to transfers: each pair's bytes of a half are cut in its slots, and what overlaps waits for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optcc.schedule.columns import GRANULE, Stage
+from optcc.schedule.timetable_slots import Slot
+
+Ints = NDArray[np.int64]
+
+
+class Kind(IntEnum):
+    """What a transfer carries: RAW goes to full hubs, OWN to a slow one, PARTIAL to who adds last, FINAL back."""
+
+    RAW = 0
+    OWN = 1
+    PARTIAL = 2
+    FINAL = 3
+    RESULT = 4
+    OWN_RESULT = 5
+
+
+STAGES = np.array(
+    [Stage.REDUCE_SCATTER, Stage.REDUCE_SCATTER, Stage.TO_LEAF, Stage.FROM_LEAF, Stage.ALLGATHER, Stage.ALLGATHER]
+)
+
+
+class Piece(NamedTuple):
+    """Bytes start..stop of hub `hub`'s section that a pair moves in one half."""
+
+    kind: Kind
+    hub: int
+    start: int
+    stop: int
+
+
+class Rows(NamedTuple):
+    """Transfers in columns, int64 (rows,); `segment` is the slot's place among those of its pair and half."""
+
+    src: Ints
+    dst: Ints
+    key: Ints
+    kind: Ints
+    hub: Ints
+    start: Ints
+    stop: Ints
+    nic: Ints
+    segment: Ints
+
+
+def cut(pieces: Sequence[Piece], slots: Sequence[Slot]) -> list[tuple[int, ...]]:
+    """The bytes of `pieces`, one after the other, in shares by the slots' weights; a slot may end up with two pieces.
+
+    Returns (begin, kind, hub, start, stop, nic, place of the slot) of each part, in order.
+    """
+    units, total = sum(piece.stop - piece.start for piece in pieces), sum(slot.weight for slot in slots)
+    found: list[tuple[int, ...]] = []
+    done = at = which = before = 0  # weight so far; bytes so far; the piece that these are in; bytes before it
+    for place, (begin, _, nic, weight) in enumerate(slots):
+        done += weight
+        until = units * done // total // GRANULE * GRANULE if done < total else units
+        while at < until:
+            kind, hub, start, stop = pieces[which]
+            end = min(until, before + stop - start)
+            if end > at:
+                found.append((begin, kind, hub, start + at - before, start + end - before, nic, place))
+            at = end
+            if at == before + stop - start:
+                before, which = at, which + 1
+    return found
+
+
+def overlapping(rows: Rows, waits: Ints, on: Ints, floor: Ints | int = 0) -> tuple[Ints, Ints]:
+    """(row that waits, row that it waits for) for all of `waits` and `on` that share bytes at `floor` or above.
+
+    on : of one sender, in order of bytes that do not overlap
+    """
+    low, high = np.maximum(rows.start[waits], floor), rows.stop[waits]
+    first = np.searchsorted(rows.stop[on], low, "right")
+    counts = np.where(high > low, np.searchsorted(rows.start[on], high, "left") - first, 0).clip(0)
+    place = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(waits, counts), on[np.repeat(first, counts) + place]
+
+
+def dependencies(rows: Rows, via_end: dict[int, int]) -> list[tuple[Ints, Ints]]:
+    """Pairs (row that waits, row that it waits for), those of later kinds after those that they may wait for.
+
+    via_end : full hub -> where the bytes of its section end to which the slow rank adds last
+    """
+    order = np.lexsort((rows.start, rows.src, rows.kind, rows.hub))
+    group = (rows.hub * len(Kind) + rows.kind)[order]
+    ends = np.concatenate(([0], np.flatnonzero(np.diff(group)) + 1, [len(order)]))
+    of = {int(group[a]): order[a:z] for a, z in pairwise(ends.tolist())}
+    none = np.empty(0, np.int64)
+
+    def by_sender(hub: int, kind: Kind) -> list[Ints]:
+        mine = of.get(hub * len(Kind) + kind, none)
+        return np.split(mine, np.flatnonzero(np.diff(rows.src[mine])) + 1) if len(mine) else []
+
+    found: list[tuple[Ints, Ints]] = []
+    for waiting, on in (
+        (Kind.PARTIAL, Kind.RAW),
+        (Kind.FINAL, Kind.PARTIAL),
+        (Kind.RESULT, Kind.FINAL),
+        (Kind.RESULT, Kind.RAW),
+        (Kind.OWN_RESULT, Kind.OWN),
+    ):
+        for hub in np.unique(rows.hub).tolist():
+            waits = of.get(hub * len(Kind) + waiting, none)
+            # What the slow rank adds last to is finished when it comes back: the raw data need not be waited for twice.
+            floor = via_end.get(hub, 0) if (waiting, on) == (Kind.RESULT, Kind.RAW) else 0
+            pairs = [overlapping(rows, waits, sent, floor) for sent in by_sender(hub, on)]
+            if pairs and len(waits):
+                found.append((np.concatenate([a for a, _ in pairs]), np.concatenate([b for _, b in pairs])))
+    return found

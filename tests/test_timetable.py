@@ -1,0 +1,223 @@
+"""Direct exchange by timetable: AllReduce on every cluster that it fits, and nothing lost but chunks and latencies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import optcc
+from optcc.cluster import Cluster
+from optcc.errors import InputError
+from optcc.schedule.timetable import Timetable, applies, reduced
+from optcc.schedule.timetable_rows import Kind, Piece, cut
+from optcc.schedule.timetable_slots import TICKS, mirrored, slots, step_sizes
+from optcc.simulator import simulate
+from optcc.theory.hubs import hub_split
+
+RATE = 50 * 10**9
+ALPHA, PER_CHUNK = Fraction(5, 10**6), Fraction(1, 10**6)
+EXACTLY = 1e-5
+"""Cut points are multiples of 8 bytes, and times are rounded up to picoseconds."""
+
+
+@st.composite
+def hurt(draw: st.DrawFn, most: int = 9) -> Cluster:
+    """Servers of 2 to 8 NICs, one of which lost some but not all."""
+    ranks, nics = draw(st.integers(3, most)), draw(st.integers(2, 8))
+    cluster = Cluster.uniform(servers=ranks, nics=nics, rate=RATE)
+    slow = draw(st.integers(0, ranks - 1))
+    for nic in draw(st.sets(st.integers(0, nics - 1), min_size=1, max_size=nics - 1)):
+        cluster = cluster.degrade(f"server{slow}/nic{nic}")
+    return cluster
+
+
+def dead(servers: int, count: int, nics: int = 8) -> Cluster:
+    """`count` NICs of the first server are dead."""
+    cluster = Cluster.uniform(servers=servers, nics=nics, rate=RATE)
+    for nic in range(count):
+        cluster = cluster.degrade(f"server0/nic{nic}")
+    return cluster
+
+
+def timetable(cluster: Cluster, segments: int = 1, **parameters: int) -> Timetable:
+    return Timetable(segments, *hub_split(cluster), **parameters)
+
+
+@settings(max_examples=300)
+@given(
+    cluster=hurt(),
+    segments=st.integers(1, 3),
+    steps=st.integers(0, 5),
+    nbytes=st.one_of(st.integers(1, 300), st.integers(1, 2**22)),
+)
+def test_every_recipe_is_an_allreduce(cluster: Cluster, segments: int, steps: int, nbytes: int) -> None:
+    recipe = timetable(cluster, segments, steps=steps)
+    recipe.check(cluster)
+    schedule = recipe.lower(cluster, nbytes)
+    optcc.verify(schedule)
+    assert schedule.length.sum() == 2 * (len(cluster.ranks) - 1) * nbytes
+    assert all(len(route.lanes) == 1 for route in schedule.routes)
+    assert Timetable.read(recipe.content()) == recipe
+
+
+@settings(max_examples=100)
+@given(cluster=hurt(12))
+def test_fluid_time_is_the_bound(cluster: Cluster) -> None:
+    assert timetable(cluster).fluid_s(cluster, 2**20) == optcc.lower_bound(cluster, 2**20).seconds
+
+
+@pytest.mark.parametrize(("servers", "count"), [(8, 2), (8, 3), (12, 3), (16, 1), (16, 3)])
+def test_nothing_is_lost_without_latency(servers: int, count: int) -> None:
+    """Where all servers set the bound, two rounds are exactly as fast as it allows, and no NIC ever waits."""
+    cluster, nbytes = dead(servers, count), 2**30
+    time_s = simulate(timetable(cluster, 2).lower(cluster, nbytes)).time_s
+    assert time_s == pytest.approx(float(optcc.lower_bound(cluster, nbytes).seconds), rel=EXACTLY)
+
+
+@pytest.mark.parametrize(("servers", "count"), [(8, 3), (16, 3)])
+def test_chunks_and_two_latencies_are_all_that_is_lost(servers: int, count: int) -> None:
+    """2r(P-1) chunks per NIC in r rounds, a few more where a slot is cut in two, and at most two latencies."""
+    cluster, nbytes, rounds = dead(servers, count), 2**28, 2
+    time_s = simulate(timetable(cluster, rounds).lower(cluster, nbytes), alpha=ALPHA, per_chunk=PER_CHUNK).time_s
+    lost = time_s - float(optcc.lower_bound(cluster, nbytes).seconds)
+    chunks = 2 * rounds * (servers - 1) * PER_CHUNK
+    assert chunks + ALPHA <= lost <= Fraction(13, 10) * chunks + 2 * ALPHA
+
+
+def test_two_steps_exchanged_are_noticed() -> None:
+    """Negative control of the two above: from time to time one sender takes its peers in another order."""
+    cluster, nbytes = dead(8, 3), 2**28
+    schedule = timetable(cluster, 2).lower(cluster, nbytes)
+    bound_s = float(optcc.lower_bound(cluster, nbytes).seconds)
+    free = np.flatnonzero(np.diff(schedule.dep_ptr) == 0)
+    mine = free[schedule.src[free] == 3]
+    swapped = np.arange(len(schedule))
+    swapped[mine[:16]] = mine[:16][::-1]
+    columns = {name: getattr(schedule, name)[swapped] for name in ("route", "offset", "length", "reduce", "stage")}
+    place = np.argsort(swapped)
+    broken = schedule.replace(**columns, segment=schedule.segment[swapped], dep_idx=place[schedule.dep_idx])
+    assert simulate(broken).time_s > bound_s * (1 + 10 * EXACTLY)
+
+
+def test_a_server_that_alone_sets_the_bound_loses_its_first_steps_only() -> None:
+    """It has nothing to receive before first sums exist: 4 steps of the smallest size, then hardly a gap."""
+    cluster, nbytes = dead(8, 4), 2**30
+    bound_s = float(optcc.lower_bound(cluster, nbytes).seconds)
+    losses = [
+        simulate(timetable(cluster, segments, steps=4).lower(cluster, nbytes)).time_s / bound_s - 1
+        for segments in (1, 2, 4)
+    ]
+    assert losses[0] > 1.8 * losses[1] > 3.6 * losses[2]
+    assert losses[2] < 0.02
+
+
+@given(st.integers(2, 12), st.integers(1, 8), st.integers(1, 3), st.integers(0, 3), st.integers(1, 5))
+def test_every_rail_serves_one_offset_at_a_time(
+    peers: int, rails: int, rounds: int, doublings: int, steps: int
+) -> None:
+    """All of the half on every rail, and in full rounds every offset as often on every rail."""
+    table = slots(range(rails), peers, step_sizes(peers, rounds, doublings, steps))
+    assert all(list(own) == sorted(own) for own in table)
+    for rail in range(rails):
+        mine = sorted(slot for own in table for slot in own if slot.nic == rail)
+        assert mine[0].begin == 0
+        assert mine[-1].begin + mine[-1].size == TICKS // 2
+        assert all(a.begin + a.size == b.begin for a, b in pairwise(mine))
+        last = [sum(slot.nic == rail for slot in own[-rounds * rails :]) for own in table]
+        assert not doublings or max(last) <= rounds + 1
+        if not doublings:
+            assert last == [rounds] * peers
+    assert mirrored(mirrored(table[0])) == table[0]
+
+
+@given(
+    st.lists(st.integers(0, 400), min_size=1, max_size=3),
+    st.integers(1, 9),
+    st.integers(1, 3),
+)
+def test_pieces_are_cut_without_a_gap(lengths: list[int], count: int, doublings: int) -> None:
+    ends = np.cumsum([0, *lengths]).tolist()
+    pieces = [Piece(Kind.RAW, 0, a, b) for a, b in pairwise(ends)]
+    given_ = slots([0], 1, step_sizes(1, count, doublings, 1))[0]
+    made = [part[3:5] for part in cut(pieces, given_)]
+    assert [a for a, _ in made[1:]] == [b for _, b in made[:-1]]
+    assert not ends[-1] or (made[0][0], made[-1][1]) == (0, ends[-1])
+    assert all(b > a for a, b in made)
+
+
+@settings(max_examples=100)
+@given(cluster=hurt(6), seed=st.integers(0, 2**32 - 1))
+def test_a_dependency_less_is_noticed(cluster: Cluster, seed: int) -> None:
+    """Negative control of the verifier's approval: somewhere what a result needs is not waited for."""
+    schedule = timetable(cluster).lower(cluster, 2**16)
+    rng = np.random.default_rng(seed)
+    row = rng.choice(np.flatnonzero(np.diff(schedule.dep_ptr)))
+    counts = np.diff(schedule.dep_ptr)
+    first = schedule.dep_ptr[row]
+    kept = np.delete(schedule.dep_idx, slice(first, first + counts[row]))
+    counts[row] = 0
+    with pytest.raises(optcc.VerifyError):
+        optcc.verify(schedule.replace(dep_idx=kept, dep_ptr=np.concatenate(([0], np.cumsum(counts)))))
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"via": ((1, Fraction(1, 2)),)}, "via"),
+        ({"via": ()}, "via"),
+        ({"via": ((0, Fraction(3, 2)),)}, "via"),
+        ({"shares": (Fraction(1),)}, "shares"),
+        ({"shares": (Fraction(1, 2), Fraction(1, 4), Fraction(1, 8), Fraction(1, 8))}, "shares"),
+        ({"segments": 0}, "segments"),
+        ({"steps": -1}, "steps"),
+        ({"steps": True}, "steps"),
+        ({"segments": 17, "steps": 2}, "segments"),
+    ],
+)
+def test_recipes_that_do_not_fit_are_refused(change: dict[str, object], where: str) -> None:
+    cluster = dead(4, 1)
+    with pytest.raises(InputError) as caught:
+        replace(timetable(cluster), **change).check(cluster)
+    assert caught.value.where == where
+
+
+def test_where_it_applies() -> None:
+    whole = Cluster.uniform(servers=4, nics=4, rate=RATE)
+    one = whole.degrade("server2/nic1")
+    assert applies(one)
+    assert reduced(one) == 2
+    others = {
+        "no NIC is dead": whole,
+        "two servers": one.degrade("server3/nic1"),
+        "a slow NIC": one.degrade("server2/nic2", Fraction(1, 2)),
+        "two ranks": Cluster.uniform(servers=2, nics=4, rate=RATE).degrade("server1/nic0"),
+        "GPUs as ranks": replace(Cluster.uniform(servers=4, nics=4, rate=RATE, nvlink_rate=RATE), gpu_ranks=True),
+    }
+    for why, cluster in others.items():
+        assert not applies(cluster), why
+    with pytest.raises(InputError):
+        timetable(one).check(others["two servers"])
+
+
+@settings(max_examples=20)
+@given(cluster=hurt(5))
+def test_the_planner_offers_it(cluster: Cluster) -> None:
+    assume(applies(cluster))
+    made = optcc.plan(cluster, 2**26, family="timetable", alpha=ALPHA, per_chunk=PER_CHUNK)
+    optcc.verify(made.schedule())
+    assert made.recipe.family == "timetable"
+
+
+@pytest.mark.parametrize(("count", "most"), [(1, 0.011), (3, 0.011), (4, 0.021)])
+def test_planned_timetables_are_near_the_bound(count: int, most: float) -> None:
+    cluster, nbytes = dead(8, count), 2**30
+    made = optcc.plan(cluster, nbytes, alpha=ALPHA, per_chunk=PER_CHUNK)
+    assert made.recipe.family == "timetable"
+    time_s = simulate(made.schedule(), alpha=ALPHA, per_chunk=PER_CHUNK).time_s
+    assert float(made.bound.seconds) <= time_s <= (1 + most) * float(made.bound.seconds)
