@@ -1,9 +1,8 @@
 """The simulator beside ns-3, packet by packet, and where each difference comes from. Writes docs/bench-packet-level.md.
 
 Run from the repository root: python -m benchmarks.bench_packet_level. Needs the ns-3 wheel and g++. Exit status 1 when
-ns-3 is over 10 % away, orders two schemes differently, or is over 3 % away for another reason than the one that the
-page gives. Nested rings of one segment are known to miss the first two, and direct exchange where it goes by TCP; the
-page lists them all the same.
+over UDP ns-3 is over 10 % away, orders two schemes differently that are not tied, or is over 1 % away and that is not
+explained as the page says. Over TCP, which the simulator does not model, the page lists what differs.
 """
 
 from __future__ import annotations
@@ -25,14 +24,13 @@ from rich.progress import track
 import optcc
 from optcc.schedule import Schedule
 from tests.packet_level import Network, compile_executor, degraded, inversions, run_packets, schemes, simulated
-from tests.shared_receivers import finish_times
 
 HALF, MOST = Fraction(1, 2), Fraction(3, 4)
 CASES = [(servers, left) for servers in (4, 8) for left in ((HALF,), (MOST,), (HALF, HALF), (HALF, MOST))]
 WINDOWS = (256 * 2**10, 2**20, 2**30)
-TOLERANCE, SMALL, EXPLAINED = 0.10, 0.03, 0.01
+TOLERANCE, SMALL, TIE = 0.10, 0.01, 0.01
 ACKNOWLEDGED, DRAWS = 0.0066, 20  # 54 bytes for every two packets of 4096
-ONE, EXCHANGE = "nested, k = 1", "exchange"
+JITTER, FINE = 0.001, 512  # by which part rates are lower to see ties; bytes of data in a fine packet
 
 WHAT = """\
 What is fixed comes from what such fabrics are; it was chosen before any comparison and not changed after it.
@@ -47,49 +45,67 @@ What is fixed comes from what such fabrics are; it was chosen before any compari
 * UDP, and queues in the switch that do not overflow: like the simulator's fabric, it keeps what a slow receiver has
   not taken. A dropped packet ends the run with an error.
 
-*Shared* is the simulator's model with one thing changed: a receiving port serves packets in the order in which they
-come, not whole stripes (`tests/shared_receivers.py`). *Queued* is the most at one output of ns-3's switch."""
+*Stripes* is the simulator with receivers that serve whole stripes (`receivers="stripes"`), its other mode. *Queued* is
+the most at one output of ns-3's switch."""
 
 WHY = """\
-Where a receiving port has one sender at a time, as in a ring, the two agree to a few parts in 10,000. They differ where
-stripes from several senders come to one port at once. The simulator serves one after the other; the switch's queue
-serves their packets in turn. The last stripe is done at the same time either way, but the others are done later, and
-what waits for them starts later. With one segment a stripe is a large part of the message and the longest chain of
-transfers leads through such a port; with more segments the difference shrinks. A transfer that lands later also
-changes which row is ready first elsewhere, so some times are shorter.
+With receivers that serve packets the simulator says what ns-3 says, to a few parts in 10,000: a receiving port's
+backlog grows by what comes and shrinks by what the port can take, and a stripe has landed when what waited as its last
+byte came has been served. What is left is packets: ns-3's come one by one, the simulator's flow. Where ns-3 is over 1 %
+away the tables say which of two things it is.
 
-The column ns-3 / shared says that this is all: with receivers that serve packets, what is left are ties, rows that
-become ready within a packet of each other."""
+* *512 B* is ns-3 over optcc when packets have 512 bytes of data, both with the latency that goes with those. Of two
+  packets that come at once ns-3 serves one first, whole; as a flow they share, and both are done when the second one
+  is. In the smallest messages here a stripe is one to a few packets of 4096 bytes, and each hop may cost the simulator
+  a packet more.
+* *Ties* is the simulator's times, over its time, when every port's rates are lower by up to 0.1 %, at random (seed 0,
+  20 draws, the least and the most). Rows become ready at the same moment, or within a packet of each other, and which
+  of them is first decides what a port does for the next while: a packet can move a time by more than a packet.
+
+Receivers that serve stripes are further away where stripes from several senders come to one port at once. They serve
+one after the other; the switch's queue serves their packets in turn. The last stripe is done at the same time either
+way, but the others are done later, and what waits for them starts later. With one segment a stripe is a large part of
+the message and the longest chain of transfers leads through such a port; with more segments the difference shrinks."""
 
 PUSH_BACK = """\
 ns-3 over optcc when a pair of ports has at most so many bytes under way; a round trip of 400 Gb/s has 110 kB under way.
-No slow start, no losses. *Slower* is optcc over optcc when every port's rates are lower by up to 0.66 %, at random
-(seed 0, 20 draws, the least and the most)."""
+No slow start, no losses; every connection has carried a packet before, but for those of the last column. *Slower* is
+optcc over optcc when every port's rates are lower by up to 0.66 %, at random (seed 0, 20 draws, the least and the
+most)."""
 
 WHY_PUSH_BACK = """\
 Acknowledgements take up to 0.66 % of a link. That alone can move a time by more than it takes, as *slower* shows:
 schedules have ties, and which of two rows is ready first decides what a port does for the next while. Where windows do
 not limit, TCP is away from UDP by about that much at most. What smaller windows add is push-back: a sender whose window
 to a busy receiver is full turns to another ready row or waits, where the simulator's fabric takes the bytes and keeps
-them for the receiver. The simulator does not model it: its times for nested rings hold for fabrics that let about a
-stripe per pair be under way; with tighter windows they are too low by what the table says.
+them for the receiver. The simulator does not model it: its times hold for fabrics that let about a stripe per pair be
+under way; with tighter windows they are too low by what the table says.
 
-Direct exchange does worse over TCP than the others, with any window, and neither acknowledgements' share of the links
-nor windows explain how much. Its times hold for fabrics that deliver as UDP does here; where a transport acknowledges
-and orders bytes like TCP, nested rings are the better plan (`optcc plan --family nested-rings`)."""
+*Fresh* connections have not carried anything. TCP does not scale the window in a SYN (RFC 7323, 2.2), so that a sender
+has at most 64 KiB under way until the first acknowledgement has told it more, and that has to pass what waits for the
+sender's own port. In direct exchange every port sends to every other from the start, and all of those wait; in rings
+each port has one or two connections. Collective libraries open connections once and use them again, so that the other
+columns are what to go by. An earlier version of this page had fresh connections only, and could not say why exchange
+was up to 18 % slower over TCP: one packet on each connection beforehand, with nothing else changed, takes that away."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One scheme on one cluster: seconds by our simulator, by ns-3, and with receivers that serve packets."""
+    """One scheme on one cluster: seconds by our simulator, by ns-3, and by our simulator with receivers of stripes.
+
+    ties : least and most of our simulator's time, over `ours`, when rates are a little lower
+    fine : ns-3 over our simulator with small packets; both only where the two are apart
+    """
 
     servers: int
     left: tuple[Fraction, ...]
     scheme: str
     ours: float
     packets: float
-    shared: float
+    stripes: float
     queued: int
+    ties: tuple[float, float] | None
+    fine: float | None
 
     @property
     def ratio(self) -> float:
@@ -97,7 +113,10 @@ class Line:
 
     @property
     def explained(self) -> bool:
-        return abs(self.packets / self.shared - 1) <= EXPLAINED
+        """Ties may make up the difference, or it goes with the size of packets; but for what counts as small."""
+        least, most = self.ties or (1, 1)
+        tied = least - SMALL <= self.ratio <= most + SMALL
+        return tied or (self.fine is not None and abs(self.fine - 1) <= SMALL)
 
     @property
     def job(self) -> str:
@@ -105,16 +124,18 @@ class Line:
 
     def __str__(self) -> str:
         times = f"{self.ours * 1e6:.1f} | {self.packets * 1e6:.1f}"
-        ratios = f"{self.ratio:.4f} | {self.packets / self.shared:.4f}"
+        ratios = f"{self.ratio:.4f} | {self.packets / self.stripes:.4f}"
+        ties = f"{self.ties[0]:.4f} to {self.ties[1]:.4f}" if self.ties else ""
+        fine = f"{self.fine:.4f}" if self.fine else ""
         return (
             f"| {self.servers} | {', '.join(map(str, self.left))} | {self.scheme} | {times} | {ratios} "
-            f"| {self.queued / 2**20:.2f} |"
+            f"| {fine} | {ties} | {self.queued / 2**20:.2f} |"
         )
 
 
 HEAD = [
-    "| P | left | scheme | optcc, us | ns-3, us | ns-3 / optcc | ns-3 / shared | queued, MiB |",
-    "|---|---|---|---|---|---|---|---|",
+    "| P | left | scheme | optcc, us | ns-3, us | ns-3 / optcc | ns-3 / stripes | 512 B | ties | queued, MiB |",
+    "|---|---|---|---|---|---|---|---|---|---|",
 ]
 
 
@@ -124,9 +145,13 @@ def compare(executor: Path, network: Network, nbytes: int, depths: tuple[int, ..
     for servers, left in track(CASES, description=what):
         for name, schedule in schemes(degraded(servers, left), nbytes, *depths).items():
             packets = run_packets(executor, schedule, network)
-            shared = float(finish_times(schedule, packet=network.payload, delay_s=2 * network.delay_s).max())
-            ours = simulated(schedule, network)
-            found.append(Line(servers, left, name, ours, packets.time_s, shared, packets.most_queued))
+            ours, stripes = simulated(schedule, network), simulated(schedule, network, "stripes")
+            far = abs(packets.time_s / ours - 1) > SMALL
+            ties, fine, small = None, None, replace(network, payload=FINE)
+            if far:
+                ties = slower(schedule, network, JITTER)
+                fine = run_packets(executor, schedule, small).time_s / simulated(schedule, small)
+            found.append(Line(servers, left, name, ours, packets.time_s, stripes, packets.most_queued, ties, fine))
     return found
 
 
@@ -134,6 +159,7 @@ def compare(executor: Path, network: Network, nbytes: int, depths: tuple[int, ..
 class Windows:
     """One scheme on one cluster: seconds by our simulator, by ns-3 over UDP and over TCP for each of `WINDOWS`.
 
+    fresh : over TCP with the widest window, on connections that have not carried anything
     slower : least and most of our simulator's time, over `ours`, when rates are lowered at random
     """
 
@@ -143,6 +169,7 @@ class Windows:
     ours: float
     udp: float
     tcp: tuple[float, ...]
+    fresh: float
     slower: tuple[float, float]
 
     @property
@@ -150,21 +177,21 @@ class Windows:
         return f"P = {self.servers}, {', '.join(map(str, self.left))}"
 
     def __str__(self) -> str:
-        ratios = " | ".join(f"{time / self.ours:.4f}" for time in (self.udp, *reversed(self.tcp)))
+        ratios = " | ".join(f"{time / self.ours:.4f}" for time in (self.udp, *reversed(self.tcp), self.fresh))
         slower = f"{self.slower[0]:.4f} to {self.slower[1]:.4f}"
         left = ", ".join(map(str, self.left))
         return f"| {self.servers} | {left} | {self.scheme} | {self.ours * 1e6:.1f} | {slower} | {ratios} |"
 
 
-def slower(schedule: Schedule, network: Network) -> tuple[float, float]:
-    """Least and most of our simulator's time when every port's rates are lower by up to what acknowledgements take."""
+def slower(schedule: Schedule, network: Network, by: float) -> tuple[float, float]:
+    """Least and most of our simulator's time, over its time, when every port's rates are lower by up to this part."""
     draw, times = random.Random(0), []
     for _ in range(DRAWS):
         ports = tuple(
             replace(
                 port,
-                out_rate=port.out_rate * (1 - ACKNOWLEDGED * draw.random()),
-                in_rate=port.in_rate * (1 - ACKNOWLEDGED * draw.random()),
+                out_rate=port.out_rate * (1 - by * draw.random()),
+                in_rate=port.in_rate * (1 - by * draw.random()),
             )
             for port in schedule.ports
         )
@@ -177,27 +204,30 @@ def compare_windows(executor: Path, nbytes: int, depth: int) -> list[Windows]:
     found, udp, tcp = [], Network(), Network("tcp")
     for servers, left in track(CASES, description="windows"):
         for name, schedule in schemes(degraded(servers, left), nbytes, depth).items():
-            times = [
-                run_packets(executor, schedule, net).time_s
-                for net in (udp, *(replace(tcp, window=window) for window in WINDOWS))
-            ]
-            ours = simulated(schedule, udp)
-            found.append(Windows(servers, left, name, ours, times[0], tuple(times[1:]), slower(schedule, udp)))
+            nets = [udp, replace(tcp, fresh=True, window=WINDOWS[-1])]
+            nets += [replace(tcp, window=window) for window in WINDOWS]
+            at_udp, fresh, *times = (run_packets(executor, schedule, net).time_s for net in nets)
+            ours, range_s = simulated(schedule, udp), slower(schedule, udp, ACKNOWLEDGED)
+            found.append(Windows(servers, left, name, ours, at_udp, tuple(times), fresh, range_s))
     return found
 
 
-def disorder(jobs: Iterable[str], names: list[str], ours: list[float], theirs: list[float], where: str) -> list[str]:
-    """Pairs of schemes of one job that ns-3 orders differently, in words."""
-    wrong, rows = [], list(jobs)
+def disorder(
+    jobs: Iterable[str], names: list[str], ours: list[float], theirs: list[float], where: str
+) -> tuple[list[str], list[str]]:
+    """Pairs of schemes of one job that ns-3 orders differently, in words: those not tied, and those tied."""
+    wrong, tied, rows = [], [], list(jobs)
     for job in dict.fromkeys(rows):
         mine = [i for i, other in enumerate(rows) if other == job]
-        for a, b in inversions([ours[i] for i in mine], [theirs[i] for i in mine]):
+        some = [ours[i] for i in mine], [theirs[i] for i in mine]
+        apart = inversions(*some, TIE)
+        for a, b in inversions(*some):
             i, j = mine[a], mine[b]
-            wrong.append(
+            (wrong if (a, b) in apart else tied).append(
                 f"{job}, {where}: {names[i]} takes {ours[i] / ours[j]:.3f} of {names[j]} here, "
                 f"{theirs[i] / theirs[j]:.3f} in ns-3"
             )
-    return wrong
+    return wrong, tied
 
 
 def bullets(items: Iterable[str]) -> list[str]:
@@ -223,33 +253,39 @@ def main() -> int:
         tcp = compare_windows(executor, args.mib * 2**19, 16)
 
     lines = [line for table in tables.values() for line in table]
-    notable = [line for line in lines if abs(line.ratio - 1) > SMALL]
-    unexplained = [line for line in notable if not line.explained]
-    beyond = [(where, line) for where, table in tables.items() for line in table if abs(line.ratio - 1) > TOLERANCE]
-    deep = [line.ratio for line in lines if line.scheme != ONE]
-    wrong = []
+    notable = [(where, line) for where, table in tables.items() for line in table if abs(line.ratio - 1) > SMALL]
+    unexplained = [(where, line) for where, line in notable if not line.explained]
+    beyond = [(where, line) for where, line in notable if abs(line.ratio - 1) > TOLERANCE]
+    stripes = [line.packets / line.stripes for line in lines]
+    wrong, tied, wrong_tcp = [], [], []
     for where, some in tables.items():
         times = [line.ours for line in some], [line.packets for line in some]
-        wrong += disorder((line.job for line in some), [line.scheme for line in some], *times, where)
+        found = disorder((line.job for line in some), [line.scheme for line in some], *times, where)
+        wrong += found[0]
+        tied += found[1]
     for w, window in enumerate(WINDOWS):
         times = [row.ours for row in tcp], [row.tcp[w] for row in tcp]
-        where = f"windows of {window // 1024} KiB"
-        wrong += disorder((row.job for row in tcp), [row.scheme for row in tcp], *times, where)
+        where = f"windows of {window // 1024} KiB" if window < 2**30 else "no limit to windows"
+        found = disorder((row.job for row in tcp), [row.scheme for row in tcp], *times, where)
+        wrong_tcp += found[0]
+        tied += found[1]
     tight = max(tcp, key=lambda row: row.tcp[0] / row.ours)
 
     text = [
         "# The simulator beside ns-3",
         "",
-        "Made by `make bench-packet-level`. Simulated both ways: optcc's simulator moves whole stripes through ports,",
-        f"[ns-3](https://www.nsnam.org) {version('ns3')} moves packets through sockets, IP, links and one switch. They",
-        "share the schedule and nothing else; `tests/packet_level.cc` runs a schedule in ns-3. A small form of this is",
-        "among the tests (`make ns3`).",
+        "Made by `make bench-packet-level`. Simulated both ways: optcc's simulator lets packets flow through ports",
+        '(`receivers="packets"`, in the limit of small ones), [ns-3](https://www.nsnam.org) '
+        f"{version('ns3')} moves packets through",
+        "sockets, IP, links and one switch. They share the schedule and nothing else; `tests/packet_level.cc` runs a",
+        "schedule in ns-3. A small form of this is among the tests (`make ns3`).",
         "",
         "## In short",
         "",
-        "Rings, nested rings of 4 segments or more, direct exchange: ns-3 over optcc is "
-        f"{min(deep):.3f} to {max(deep):.3f}.",
-        "Over 10 % away:",
+        f"Over UDP, ns-3 over optcc is {min(line.ratio for line in lines):.3f} to "
+        f"{max(line.ratio for line in lines):.3f} in {len(lines)} runs (with receivers that serve stripes "
+        f"{min(stripes):.3f} to",
+        f"{max(stripes):.3f}). Over 10 % away:",
         "",
         *bullets(f"{line.job}, {where}: {line.scheme}, {line.ratio:.3f}" for where, line in beyond),
         "",
@@ -257,11 +293,21 @@ def main() -> int:
         "",
         *bullets(wrong),
         "",
-        f"{len(notable)} of {len(lines)} times are over 3 % away. Of these, not explained to 1 %:",
+        f"{len(notable)} of {len(lines)} times are over {SMALL * 100:g} % away. Of these, neither tied nor gone with",
+        "small packets:",
         "",
-        *bullets(f"{line.job}: {line.scheme}, {line.packets / line.shared:.4f}" for line in unexplained),
+        *bullets(f"{line.job}, {where}: {line.scheme}, {line.ratio:.4f}" for where, line in unexplained),
         "",
-        "TCP with windows of 256 KiB, about two round trips, which the simulator does not model, takes up to",
+        "Over TCP, which the simulator does not model, the order is another for:",
+        "",
+        *bullets(wrong_tcp),
+        "",
+        f"Ties, UDP and TCP: the order is another, but both say that the two are within {TIE * 100:g} % of each other.",
+        "Times agree no better than that where rows are tied, so that this is no disagreement about order:",
+        "",
+        *bullets(tied),
+        "",
+        "TCP with windows of 256 KiB, about two round trips, takes up to",
         f"{tight.tcp[0] / tight.ours:.3f} of optcc's time ({tight.job}, {tight.scheme}).",
         "",
         "## What is run",
@@ -277,8 +323,8 @@ def main() -> int:
         "",
         PUSH_BACK,
         "",
-        "| P | left | scheme | optcc, us | slower | UDP | TCP, unlimited | TCP, 1 MiB | TCP, 256 KiB |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| P | left | scheme | optcc, us | slower | UDP | TCP, unlimited | TCP, 1 MiB | TCP, 256 KiB | TCP, fresh |",
+        "|---|---|---|---|---|---|---|---|---|---|",
         *map(str, tcp),
         "",
         WHY_PUSH_BACK,
@@ -289,9 +335,7 @@ def main() -> int:
     args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_text("\n".join(text), encoding="utf-8")
     print("\n".join(text))
-    known = all(line.scheme == ONE for _, line in beyond)
-    known &= all(ONE in words or (EXCHANGE in words and "windows of" in words) for words in wrong)
-    return 0 if known and not unexplained else 1
+    return 1 if beyond or wrong or unexplained else 0
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from optcc.cluster import Cluster, Fabric
 from optcc.faults import Fault
 from optcc.schedule import Schedule
 from optcc.schedule.nested import Ordering, lower
+from optcc.simulator import Receivers
 from optcc.theory import nested_shares
 
 SIZE = 2**30
@@ -37,6 +38,8 @@ KINDS = {
     "": "one NIC dead, one fabric",
     "pods": "one NIC dead, pods of 8 servers oversubscribed 2:1",
     "dying": "one NIC dead, one more dies halfway",
+    "packets": "one NIC dead, receivers that serve packets",
+    "packets in pods": "one NIC dead, pods as above, receivers and links that serve packets",
 }
 
 
@@ -48,12 +51,15 @@ def cases() -> Iterator[tuple[int, int, str]]:
         yield 128, segments, ""
     yield 64, 64, "pods"
     yield 64, 64, "dying"
+    yield 64, 64, "packets"
+    yield 128, 64, "packets"
+    yield 64, 64, "packets in pods"
 
 
 def schedule_of(servers: int, segments: int, kind: str) -> Schedule:
     """Nested rings of 1 GiB over servers of 8 NICs of 400 Gb/s, one of them dead."""
     made = Cluster.uniform(servers=servers, nics=NICS, rate=Fraction(50_000_000_000))
-    if kind == "pods":
+    if kind.endswith("pods"):
         racks = tuple(replace(server, pod=str(i // 8)) for i, server in enumerate(made.servers))
         made = Cluster(racks, fabric=Fabric(pod_oversubscription=Fraction(2)))
     cluster = made.degrade("server0/nic0")
@@ -64,16 +70,19 @@ def schedule_of(servers: int, segments: int, kind: str) -> Schedule:
 
 def measure(servers: int, segments: int, kind: str) -> dict[str, float]:
     """One case, in this process."""
-    optcc.simulate(schedule_of(4, 1, kind))  # compiles, or loads what is compiled
+    receivers: Receivers = "packets" if kind.startswith("packets") else "stripes"
+    optcc.simulate(schedule_of(4, 1, kind), receivers=receivers)  # compiles, or loads what is compiled
     began = time.process_time()
     schedule = schedule_of(servers, segments, kind)
     lowered = time.process_time()
     faults = [Fault("server1/nic0", SIZE / 50e9 / NICS)] if kind == "dying" else []
-    simulation = optcc.simulate(schedule, faults=faults)
+    simulation = optcc.simulate(schedule, faults=faults, receivers=receivers)
     done = time.process_time()
-    # What the event loop takes from its heap: a port is free, a stripe reaches a resource, a transfer has finished.
-    stripes = len(simulation.stripes.row)
-    events = 2 * stripes + len(simulation.crossings.stripe) + len(simulation.lost.stripe) + len(schedule)
+    # What the event loop takes from its queues: a port is free, a stripe reaches a resource (as packets, its first byte
+    # and its last one), a transfer has finished.
+    stripes, reaches = len(simulation.stripes.row), 2 if receivers == "packets" else 1
+    events = stripes + reaches * (stripes + len(simulation.crossings.stripe))
+    events += len(simulation.lost.stripe) + len(schedule)
     return {
         "transfers": len(schedule),
         "stripes": stripes,
@@ -114,8 +123,9 @@ def main() -> int:
         "",
         f"Made by `make bench-simulator`. Nested rings of 1 GiB per rank on servers of {NICS} NICs of 400 Gb/s, every",
         "stripe simulated. Processor seconds of one run each; there is one thread, so that wall-clock time is the same",
-        "on an idle core. An event is a port that becomes free, a stripe that reaches a port or a link, or a transfer",
-        "that has finished. Peak memory is that of the whole process, which lowers the schedule and then simulates it.",
+        "on an idle core. An event is a port that becomes free, a stripe that reaches a port or a link (where those",
+        "serve packets, its first byte and its last one), or a transfer that has finished. Peak memory is that of the",
+        "whole process, which lowers the schedule and then simulates it.",
         "",
         "| servers | segments | cluster | transfers | stripes | events | lower s | simulate s | M events/s | MiB |",
         "|---|---|---|---|---|---|---|---|---|---|",

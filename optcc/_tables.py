@@ -60,6 +60,8 @@ class Times(NamedTuple):
     finish : int64 ticks (rows,), of what has landed so far; parts : int64 (rows,), stripes that have not landed
     out_begin, out_end, in_begin, in_end : float64 (stripes,), service by the ports; via : int32, the lane they went by
     log_stripe, log_at, log_begin, log_end : crossings of links, and services by ports that were lost
+    queue : float64 (resources, 4), of links and receiving ports that serve packets; no rows if none do. Columns: what
+        waits and what comes in a tick, in ticks of work at the rate it began with; stripes that come; ticks worked
     """
 
     finish: NDArray[np.int64]
@@ -73,3 +75,17 @@ class Times(NamedTuple):
     log_at: NDArray[np.int32]
     log_begin: NDArray[np.float64]
     log_end: NDArray[np.float64]
+    queue: NDArray[np.float64]
+
+
+class Ways(NamedTuple):
+    """How far stripes that go as packets have come: a column for each place of the longest lane but the first.
+
+    pace : float64 (stripes, places), what a stripe that comes there adds to what comes in a tick
+    first, last : int64 ticks, when its first byte came there and when its last one will, 0: not known; no rows without
+        links
+    """
+
+    pace: NDArray[np.float64]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
@@ -217,6 +217,10 @@ def verify(plan_file: Path, algorithm: str, as_json: bool) -> None:
 )
 @click.option("--detect", default="1ms", show_default=True, metavar="TIME", help="From a death to the repair.")
 @click.option(
+    "--receivers", type=click.Choice(["stripes", "packets"]), default="stripes", show_default=True,
+    help="What links and receiving ports serve in order: whole stripes, or packets, so that senders share them.",
+)  # fmt: skip
+@click.option(
     "--timeline", type=click.Path(path_type=Path, dir_okay=False), help="Draw what each NIC did: FILE.svg or FILE.json."
 )
 @json_option
@@ -227,6 +231,7 @@ def simulate(
     per_chunk: str,
     fault: tuple[str, ...],
     detect: str,
+    receivers: Literal["stripes", "packets"],
     timeline: Path | None,
     as_json: bool,
 ) -> None:
@@ -246,7 +251,7 @@ def simulate(
     check_timeline(timeline)
     made = load_plan(plan_file)
     chosen = made.baseline(algorithm)
-    simulation = run_virtually(chosen.schedule(), alpha=latency, per_chunk=cost, faults=faults)
+    simulation = run_virtually(chosen.schedule(), alpha=latency, per_chunk=cost, faults=faults, receivers=receivers)
     value = report.simulation_json(made, algorithm, simulation)
     emit(as_json, value, lambda: report.print_simulation(value))
     if timeline is not None:

@@ -176,6 +176,7 @@ def simulation_json(plan: Plan, algorithm: str, simulation: Simulation) -> dict[
     bound_s = float(plan.bound.seconds)
     return {
         "algorithm": algorithm,
+        "receivers": simulation.receivers,
         "time_s": simulation.time_s,
         "bound_s": bound_s,
         "ratio": ratio_of(simulation.time_s, bound_s),

@@ -1,12 +1,13 @@
 """Virtual time: how long a schedule takes when ports and links serve in order and nothing else costs.
 
 The model: a port's sender serves one stripe at a time at its out rate, lowest row first, without preemption. The links
-that the stripe crosses and the receiving port each serve one stripe at a time at their own rate, in the order in which
-stripes can be served without waiting for bytes still to come (cut-through): a stripe's head moves on as soon as a
-resource starts to serve it, and never gets ahead of bytes that have not come. So several senders share a receiver or a
-link without a byte ever landing before it was sent. `alpha` passes once between a sending port and what comes next. The
-fabric does not block otherwise. Times are whole picoseconds rounded up, so that a simulated time is never below the
-bound. docs/simulator.md says more, also about faults.
+that the stripe crosses and the receiving port each serve at their own rate what has come (cut-through): a stripe's head
+moves on as soon as a resource starts to serve it, and never gets ahead of bytes that have not come. So several senders
+share a receiver or a link without a byte ever landing before it was sent: stripe by stripe, in the order in which each
+can be served without waiting for bytes still to come, or packet by packet, in the order in which those come (in the
+limit of small packets). `alpha` passes once between a sending port and what comes next. The fabric does not block
+otherwise. Times are whole picoseconds rounded up, so that a simulated time is never below the bound. docs/simulator.md
+says more, also about faults.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,9 @@ from optcc.schedule import Schedule
 from optcc.stripes import Stripes, stripes_of
 
 assert LAST == LONGEST_S * TICKS_PER_S
+
+Receivers = Literal["stripes", "packets"]
+"""What links and receiving ports serve in order: whole stripes, or packets, so that senders share them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +61,10 @@ class Simulation:
     stripe_start, stripe_end : float64, shape (stripes,): when the sending port was busy with it, at last
     land_start, land_end : float64, shape (stripes,): when the receiving port was busy with it, at last
     crossings : when links were busy; lost : when ports were busy in vain with what a dying port lost
+    receivers : what links and receiving ports serve. If packets, stripes overlap there: each has its time from when the
+        port first works for it until its last byte has been served
+    worked : float64, shape (resources,), how long links and receiving ports worked in all if they serve packets;
+        resources as in `Services`
     """
 
     schedule: Schedule
@@ -70,6 +78,8 @@ class Simulation:
     land_end: NDArray[np.float64]
     crossings: Services
     lost: Services
+    receivers: Receivers
+    worked: NDArray[np.float64]
 
     @property
     def replayed(self) -> int:
@@ -84,14 +94,21 @@ def simulate(
     alpha: float | Fraction = 0,
     per_chunk: float | Fraction = 0,
     faults: Sequence[Fault] = (),
+    receivers: Receivers = "stripes",
 ) -> Simulation:
     """Run `schedule` in virtual time.
 
     alpha : seconds from a sending port to a receiving port; per_chunk : seconds each port spends per stripe
     faults : ports that slow down or die during the run
+    receivers : "packets": links and receiving ports serve packets in the order in which they come; "stripes": whole
+        stripes in the order in which they can
     Raises SimulationError when transfers are left that nothing will ever let start, when a rank that still has work has
-    no live NIC left, and when time overflows the clock; InputError for times below 0 and faults of unknown ports.
+    no live NIC left, and when time overflows the clock; InputError for times below 0, faults of unknown ports and
+    unknown `receivers`.
     """
+    if receivers not in get_args(Receivers):
+        expected = " or ".join(get_args(Receivers))
+        raise InputError("unknown kind of receivers", where="receivers", expected=expected, got=str(receivers))
     for name, seconds in (("--alpha", alpha), ("--per-chunk", per_chunk)):
         if not 0 <= seconds <= LONGEST_S:
             raise InputError("time out of range", where=name, expected=f"0 to {LONGEST_S} s", got=str(seconds))
@@ -100,8 +117,11 @@ def simulate(
     missing = np.diff(schedule.dep_ptr)
     work = Work(stripes.row, stripes.lane, stripes.length, stripes.ptr, missing, *schedule.dependents())
     fabric = _fabric(schedule, stripes, tables, round(Fraction(alpha) * TICKS_PER_S), per_chunk)
-    times = _times(stripes, tables)
-    outcome, about, ticks, logged = run_events(work, fabric, times)
+    packets = receivers == "packets"
+    if packets:  # work is bytes over rates: a resource without rate takes too long, and divides by something
+        fabric = fabric._replace(rate=np.maximum(fabric.rate, 1e-30))
+    times = _times(stripes, tables, len(fabric.rate) if packets else 0)
+    outcome, about, ticks, logged = run_events(work, fabric, times, packets)
     if outcome == TOO_LONG:
         raise SimulationError(f"the transfers take over {LONGEST_S} s: check sizes and rates")
     if outcome == NO_WAY:
@@ -125,6 +145,8 @@ def simulate(
         land_end=times.in_end,
         crossings=log.where(on_link),
         lost=log.where(~on_link),
+        receivers=receivers,
+        worked=times.queue[:, 3] / TICKS_PER_S,
     )
 
 
@@ -174,7 +196,7 @@ def _ptr(lists: Sequence[Sequence[object]]) -> NDArray[np.int64]:
     return np.array(list(accumulate(map(len, lists), initial=0)), np.int64)
 
 
-def _times(stripes: Stripes, tables: FaultTables) -> Times:
+def _times(stripes: Stripes, tables: FaultTables, resources: int) -> Times:
     """Room for what the event loop finds out. A stripe is lost at most once for each death."""
     count, deaths = len(stripes.row), len(tables.deaths)
     links = max((len(lane.links) for lane in tables.lanes), default=0)
@@ -191,6 +213,7 @@ def _times(stripes: Stripes, tables: FaultTables) -> Times:
         log_at=np.empty(log, np.int32),
         log_begin=np.empty(log),
         log_end=np.empty(log),
+        queue=np.zeros((resources, 4)),
     )
 
 

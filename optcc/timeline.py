@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from optcc.errors import InputError
 from optcc.schedule import Stage
-from optcc.simulator import Simulation
+from optcc.simulator import Services, Simulation
 from optcc.units import format_seconds, format_size
 from optcc.usage import forced_idle, services
 
@@ -61,7 +62,7 @@ def check_timeline(path: Path | None) -> None:
 
 def chrome_trace(simulation: Simulation) -> dict[str, Any]:
     """Trace-event JSON: a process per rank with a thread per port and direction, one more with a thread per link that
-    was crossed; microseconds of virtual time.
+    was crossed; microseconds of virtual time. Where receivers serve packets, what overlaps is on further threads.
     """
     s, stripes, every = simulation.schedule, simulation.stripes, services(simulation)
     ports = len(s.ports)
@@ -76,8 +77,17 @@ def chrome_trace(simulation: Simulation) -> dict[str, Any]:
     for pid, tid, name in map(tracks.__getitem__, shown):
         events.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}})
 
-    def add(name: str, resource: int, begin: float, end: float, args: dict[str, Any]) -> None:
-        pid, tid, _ = tracks[resource]
+    named: set[tuple[int, int]] = set()
+    beside = _beside(every) if simulation.receivers == "packets" else np.zeros(len(every.stripe), np.int64)
+
+    def add(name: str, resource: int, begin: float, end: float, args: dict[str, Any], row: int = 0) -> None:
+        pid, tid, label = tracks[resource]
+        if row:
+            tid += row * len(tracks)
+            if (pid, tid) not in named:
+                named.add((pid, tid))
+                thread = {"name": "thread_name", "pid": pid, "tid": tid, "args": {"name": f"{label} ({row + 1})"}}
+                events.append({"ph": "M", **thread})
         span = {"ts": begin * 1e6, "dur": (end - begin) * 1e6}
         events.append({"ph": "X", "name": name, "pid": pid, "tid": tid, **span, "args": args})
 
@@ -86,11 +96,26 @@ def chrome_trace(simulation: Simulation) -> dict[str, Any]:
         row = int(stripes.row[stripe])
         args = {"transfer": row, "bytes": int(stripes.length[stripe]), "from": int(s.src[row]), "to": int(s.dst[row])}
         name = "lost" if i >= in_vain else Stage(int(s.stage[row])).name.lower()
-        add(name, int(every.resource[i]), float(every.begin[i]), float(every.end[i]), args)
+        add(name, int(every.resource[i]), float(every.begin[i]), float(every.end[i]), args, int(beside[i]))
     for resource, begin, end in forced_idle(simulation):
         for a, b in zip(begin.tolist(), end.tolist(), strict=True):
             add("forced idle", resource, a, b, {})
     return {"displayTimeUnit": "ns", "otherData": {"source": "optcc simulation"}, "traceEvents": events}
+
+
+def _beside(every: Services) -> NDArray[np.int64]:
+    """int64: how many earlier services of its resource each is drawn below, so that none overlaps another."""
+    found = np.zeros(len(every.stripe), np.int64)
+    rows: list[tuple[float, int]] = []  # heap: when a row of this resource is free again, which
+    last = -1
+    for i in np.lexsort((every.begin, every.resource)).tolist():
+        if every.resource[i] != last:
+            last, rows = int(every.resource[i]), []
+        free = rows and rows[0][0] <= every.begin[i]
+        row = heappop(rows)[1] if free else len(rows)
+        heappush(rows, (float(every.end[i]), row))
+        found[i] = row
+    return found
 
 
 def _crossed(simulation: Simulation) -> list[int]:

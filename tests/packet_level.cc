@@ -1,6 +1,6 @@
 // Runs a schedule packet by packet in ns-3: every port a host with one link to one switch, full duplex.
 //
-// Standard input, numbers only: tcp(0/1) payload(bytes) window(bytes) queue(packets) link_delay(ps) limit(ps), then
+// Standard input, numbers only: tcp(0/1) fresh(0/1) payload(bytes) window(bytes) queue(packets) link_delay(ps) limit(ps), then
 //   ports,   per port:   bits/s out, bits/s in (both on the wire)
 //   stripes, per stripe: row, port out, port into, bytes          (in row order)
 //   rows,    per row:    how many rows it waits for, and which
@@ -37,7 +37,10 @@ using namespace ns3;
 
 namespace {
 
-const Time kStart = MilliSeconds(100); // connections are open before the first byte moves
+const Time kStart = MilliSeconds(100); // connections are open before the first byte of a stripe moves
+const Time kUsed = MilliSeconds(50);   // and, unless they are to be fresh, have carried a packet: TCP scales no window
+                                       // in a SYN (RFC 7323, 2.2), so that a sender has at most 64 KiB until an
+                                       // acknowledgement has told it more
 
 // From one port to another.
 struct Flow {
@@ -144,7 +147,9 @@ void Receive(Flow* flow, Ptr<Socket> socket) {
             if (left == 0) {
                 flow->in_flight.pop_front();
             }
-            Land(landed, taken);
+            if (landed >= 0) {
+                Land(landed, taken);
+            }
         }
     }
 }
@@ -167,6 +172,14 @@ void Connect(int out, int into) {
     flow->socket->Bind();
     flow->socket->Connect(InetSocketAddress(g_hosts[into].address, number));
     flow->socket->SetSendCallback(Callback<void, Ptr<Socket>, uint32_t>([out](Ptr<Socket>, uint32_t) { Pump(out); }));
+}
+
+// One packet of no stripe.
+void Use(Flow* flow) {
+    flow->in_flight.emplace_back(-1, g_payload);
+    if (flow->socket->Send(Create<Packet>(g_payload)) != g_payload) {
+        Fail("a socket refused a packet");
+    }
 }
 
 void Dropped(Ptr<const Packet>) {
@@ -225,10 +238,10 @@ void Build(int ports, int64_t queue, int64_t delay_ps) {
 } // namespace
 
 int main() {
-    int64_t window, queue, delay_ps, limit_ps;
+    int64_t fresh, window, queue, delay_ps, limit_ps;
     int ports, stripes, rows;
     Time::SetResolution(Time::PS);
-    std::cin >> g_tcp >> g_payload >> window >> queue >> delay_ps >> limit_ps >> ports;
+    std::cin >> g_tcp >> fresh >> g_payload >> window >> queue >> delay_ps >> limit_ps >> ports;
     Config::SetDefault("ns3::TcpSocket::SegmentSize", UintegerValue(g_payload));
     Config::SetDefault("ns3::TcpSocket::SndBufSize", UintegerValue(window));
     Config::SetDefault("ns3::TcpSocket::RcvBufSize", UintegerValue(window));
@@ -270,6 +283,14 @@ int main() {
         if (g_waiting[row] == 0) {
             Simulator::Schedule(kStart, &MakeReady, row);
         }
+    }
+    if (g_tcp && !fresh) {
+        Time at = kUsed;
+        for (auto& [ends, flow] : g_flows) {
+            Simulator::Schedule(at, &Use, &flow);
+            at += MicroSeconds(10);
+        }
+        NS_ABORT_UNLESS(at < kStart);
     }
     Simulator::Stop(kStart + PicoSeconds(limit_ps));
     Simulator::Run();

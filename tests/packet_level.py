@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 import optcc
 from optcc.cluster import Cluster
 from optcc.schedule import Schedule
-from optcc.simulator import stripes_of
+from optcc.simulator import Receivers, stripes_of
 
 RATE = 50_000_000_000  # 400 Gb/s in bytes per second
 _PS = 10**12
@@ -44,6 +44,8 @@ class Network:
     payload : bytes of data in a packet, the 4096 of InfiniBand and RoCE
     delay_s : seconds on each of the two links between ports: a cable, and half of what NICs and switch take
     window : bytes; the default is about twice what is under way in one round trip of 400 Gb/s (2.2 us, 110 kB)
+    fresh : TCP connections that have not carried anything yet, so that at most 64 KiB are under way until the first
+        acknowledgement is back (RFC 7323: the window in a SYN is not scaled); collectives use theirs again and again
     queue : packets that wait at one output of the switch; lossless, as with flow control, since a drop is an error
     """
 
@@ -52,6 +54,7 @@ class Network:
     delay_s: float = 0.5e-6
     window: int = 256 * 1024
     queue: int = 10**8
+    fresh: bool = False
 
     @property
     def wire_per_byte(self) -> Fraction:
@@ -118,7 +121,7 @@ def run_packets(executor: Path, schedule: Schedule, network: Network, *, limit_s
     stripes = stripes_of(schedule)
     wire = 8 * network.wire_per_byte
     ports = [(round(Fraction(p.out_rate) * wire), round(Fraction(p.in_rate) * wire)) for p in schedule.ports]
-    head = [int(network.transport == "tcp"), network.payload, network.window, network.queue]
+    head = [int(network.transport == "tcp"), int(network.fresh), network.payload, network.window, network.queue]
     head += [round(seconds * _PS) for seconds in (network.delay_s, limit_s)]
     columns = np.stack([stripes.row, stripes.out, stripes.into, stripes.length], axis=1)
     deps = [[len(schedule.deps(row)), *schedule.deps(row).tolist()] for row in range(len(schedule))]
@@ -150,12 +153,16 @@ def schemes(cluster: Cluster, nbytes: int, *depths: int) -> dict[str, Schedule]:
     }
 
 
-def simulated(schedule: Schedule, network: Network) -> float:
+def simulated(schedule: Schedule, network: Network, receivers: Receivers = "packets") -> float:
     """Seconds by our simulator with the latency of `network`."""
-    return optcc.simulate(schedule, alpha=network.alpha_s).time_s
+    return optcc.simulate(schedule, alpha=network.alpha_s, receivers=receivers).time_s
 
 
-def inversions(ours: Sequence[float], theirs: Sequence[float]) -> list[tuple[int, int]]:
-    """Pairs (i, j) of schemes of which we say that i is faster, and they do not."""
+def inversions(ours: Sequence[float], theirs: Sequence[float], tie: float = 0) -> list[tuple[int, int]]:
+    """Pairs (i, j) of schemes of which we say that i is faster, and they do not.
+
+    Without the ties: pairs of which both say that the slower one takes at most the part `tie` longer.
+    """
     pairs = [(i, j) for i in range(len(ours)) for j in range(len(ours))]
-    return [(i, j) for i, j in pairs if ours[i] < ours[j] and not theirs[i] < theirs[j]]
+    other = [(i, j) for i, j in pairs if ours[i] < ours[j] and not theirs[i] < theirs[j]]
+    return [(i, j) for i, j in other if max(ours[j] / ours[i], theirs[i] / theirs[j]) > 1 + tie]

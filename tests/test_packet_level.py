@@ -16,12 +16,11 @@ import pytest
 import optcc
 from optcc.schedule import Schedule
 from tests.packet_level import Network, compile_executor, degraded, inversions, run_packets, schemes, simulated
-from tests.shared_receivers import finish_times
 
 HALF, MOST = Fraction(1, 2), Fraction(3, 4)
 SIZE = 4 * 2**20
-TOLERANCE = 0.10
-UDP, TCP = Network(), Network("tcp")
+TOLERANCE, TIE = 0.10, 0.01
+UDP, WIDE = Network(), Network("tcp", window=2**30)
 
 
 @pytest.fixture(scope="module")
@@ -39,23 +38,30 @@ def _off(executor: Path, schedule: Schedule, network: Network, claimed_s: float 
 @pytest.mark.parametrize("servers", [4, 8])
 @pytest.mark.parametrize("left", [(HALF,), (MOST,), (HALF, HALF), (HALF, MOST)], ids=str)
 def test_ns3_agrees_with_the_simulator(executor: Path, servers: int, left: tuple[Fraction, ...]) -> None:
-    compared = schemes(degraded(servers, left), SIZE, 4, 16)
+    compared = schemes(degraded(servers, left), SIZE, 1, 4, 16)
     ours = [simulated(schedule, UDP) for schedule in compared.values()]
     theirs = [run_packets(executor, schedule, UDP).time_s for schedule in compared.values()]
     for name, claimed, measured in zip(compared, ours, theirs, strict=True):
         assert measured == pytest.approx(claimed, rel=TOLERANCE), name
-    assert inversions(ours, theirs) == []
+    assert inversions(ours, theirs, TIE) == []
 
 
 @pytest.mark.ns3
 @pytest.mark.parametrize("left", [(HALF,), (MOST,)], ids=str)
-def test_tcp_keeps_the_order_and_agrees_when_its_window_is_wide(executor: Path, left: tuple[Fraction, ...]) -> None:
+def test_tcp_agrees_when_its_window_is_wide(executor: Path, left: tuple[Fraction, ...]) -> None:
     compared = schemes(degraded(4, left), SIZE, 16)
-    del compared["exchange, k = 8"]  # which TCP slows more than the others: docs/bench-packet-level.md
-    ours = [simulated(schedule, TCP) for schedule in compared.values()]
-    assert inversions(ours, [run_packets(executor, schedule, TCP).time_s for schedule in compared.values()]) == []
-    for schedule in compared.values():
-        assert _off(executor, schedule, replace(TCP, window=2**30)) < TOLERANCE
+    ours = [simulated(schedule, WIDE) for schedule in compared.values()]
+    theirs = [run_packets(executor, schedule, WIDE).time_s for schedule in compared.values()]
+    assert theirs == pytest.approx(ours, rel=0.02)
+    assert inversions(ours, theirs, TIE) == []
+
+
+@pytest.mark.ns3
+def test_why_tcp_slowed_exchange_down(executor: Path) -> None:
+    """The first window of a connection, and nothing else: 64 KiB until the first acknowledgement is back."""
+    schedule = schemes(degraded(8, (HALF,)), SIZE, 1)["exchange, k = 8"]
+    used, fresh = (run_packets(executor, schedule, replace(WIDE, fresh=fresh)).time_s for fresh in (False, True))
+    assert used < 1.02 * simulated(schedule, UDP) < 1.1 * simulated(schedule, UDP) < fresh
 
 
 @pytest.mark.ns3
@@ -67,15 +73,22 @@ def test_stripes_over_several_nics_agree(executor: Path) -> None:
 
 
 @pytest.mark.ns3
-@pytest.mark.parametrize("depth", [1, 4])
-def test_packets_that_share_a_receiver_explain_the_difference(executor: Path, depth: int) -> None:
-    """Transfer by transfer: with receivers that serve packets, not whole stripes, next to nothing is left of it."""
-    schedule = schemes(degraded(4, (HALF, MOST)), SIZE, depth)[f"nested, k = {depth}"]
+@pytest.mark.parametrize("servers", [4, 8])
+def test_every_transfer_lands_when_ns3_says(executor: Path, servers: int) -> None:
+    """Not only the last one. The control: receivers that serve stripes, which several senders do not share."""
+    schedule = schemes(degraded(servers, (HALF, MOST)), SIZE, 1)["nested, k = 1"]
     packets = run_packets(executor, schedule, UDP)
-    shared = finish_times(schedule, packet=UDP.payload, delay_s=2 * UDP.delay_s)
-    stripes = optcc.simulate(schedule, alpha=UDP.alpha_s).finish
-    assert packets.time_s == pytest.approx(shared.max(), rel=0.01)
-    assert np.abs(packets.finish - shared).mean() < 0.1 * np.abs(packets.finish - stripes).mean()
+    shared = optcc.simulate(schedule, alpha=UDP.alpha_s, receivers="packets")
+    apart = optcc.simulate(schedule, alpha=UDP.alpha_s, receivers="stripes")
+    assert packets.time_s == pytest.approx(shared.time_s, rel=0.01)
+    assert np.abs(packets.finish - shared.finish).mean() < 0.1 * np.abs(packets.finish - apart.finish).mean()
+
+
+@pytest.mark.ns3
+def test_a_simulator_whose_senders_do_not_share_is_noticed(executor: Path) -> None:
+    schedule = schemes(degraded(4, (HALF, MOST)), SIZE, 1)["nested, k = 1"]
+    assert _off(executor, schedule, UDP) < 0.01
+    assert _off(executor, schedule, UDP, simulated(schedule, UDP, "stripes")) > TOLERANCE
 
 
 @pytest.mark.ns3
@@ -102,7 +115,7 @@ def test_a_simulator_without_latency_is_noticed(executor: Path) -> None:
     schedule = schemes(degraded(8, (HALF,)), 2**18, 1)["ring"]
     network = replace(UDP, delay_s=5e-6)
     assert _off(executor, schedule, network) < TOLERANCE
-    assert _off(executor, schedule, network, optcc.simulate(schedule).time_s) > TOLERANCE
+    assert _off(executor, schedule, network, optcc.simulate(schedule, receivers="packets").time_s) > TOLERANCE
 
 
 @pytest.mark.ns3
@@ -131,15 +144,15 @@ def test_waiting_for_what_others_received_is_refused() -> None:
         run_packets(Path("unused"), told, UDP)
 
 
-def test_sharing_receivers_changes_nothing_where_each_has_one_sender() -> None:
-    """The ring: so the explanation adds the sharing of receivers and nothing else."""
-    schedule = schemes(degraded(4, (HALF,)), 2**20, 2)["ring"]
-    shared = finish_times(schedule, packet=UDP.payload, delay_s=2 * UDP.delay_s)
-    assert shared.max() == pytest.approx(simulated(schedule, UDP), rel=0.005)
-
-
 def test_inversions_are_found() -> None:
     assert inversions([1.0, 2.0, 3.0], [1.1, 2.2, 2.9]) == []
     assert inversions([1.0, 2.0, 3.0], [1.0, 3.0, 2.0]) == [(1, 2)]
     assert inversions([1.0, 2.0], [2.0, 2.0]) == [(0, 1)]
     assert inversions([2.0, 2.0], [1.0, 3.0]) == []
+
+
+def test_ties_are_close_on_both_sides() -> None:
+    assert inversions([1.0, 1.004], [1.004, 1.0], tie=0.01) == []
+    assert inversions([1.0, 1.004], [1.02, 1.0], tie=0.01) == [(0, 1)]
+    assert inversions([1.0, 1.02], [1.004, 1.0], tie=0.01) == [(0, 1)]
+    assert inversions([1.0, 1.004], [1.004, 1.0], tie=0.003) == [(0, 1)]
