@@ -21,9 +21,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from optcc.runtime.flows import Patience
 from optcc.runtime.launch import Session
 from optcc.runtime.messages import Strike
+from optcc.runtime.patience import Patience
 from optcc.runtime.wires import Cause
 from tests import test_failover_local as local
 from tests.failover_cuts import KINDS, PATIENCE, cut
@@ -188,8 +188,7 @@ def randomised(count: int, seed: int) -> tuple[list[str], bool]:
         "## From the strike to the flow's first chunk on its new wire",
         "",
         "In the randomised cuts, where the ranks are threads that share one interpreter, and may be folding.",
-        settings_of(PATIENCE) + " A third of the runs lose 30 % of their letters; where a black hole",
-        "is at the far NIC, several backups may lead into it.",
+        settings_of(PATIENCE) + " A third of the runs lose 30 % of their letters.",
         "",
         *by_means(times),
     ]

@@ -27,7 +27,8 @@ from rich.progress import track
 import optcc
 from optcc.runtime.device import Op, empty
 from optcc.runtime.engine import Engine
-from optcc.runtime.flows import CHUNK_HEADER, CHUNK_MARK, FlowTransport
+from optcc.runtime.flow_ends import CHUNK_HEADER, CHUNK_MARK
+from optcc.runtime.flows import FlowTransport
 from optcc.runtime.layout import SLOT_BYTES, Layout, layout_of
 from optcc.runtime.local_wires import LocalWires
 from optcc.runtime.pacing import Rates
@@ -80,6 +81,8 @@ class Bare(FlowTransport):
         self._every = {f: flow.receiver.credit_every for f, flow in self._ins.items()}
         for f, out in self._outs.items():
             out.sender = Count(layout.flows[f].wires[0], layout.flows[f].window)  # type: ignore[assignment]
+        self._departures.pump = self._pump  # type: ignore[method-assign]
+        self._busy = self._departures.busy
 
     def _pump(self, out: Any) -> None:
         now, count = self._clock(), out.sender
@@ -94,15 +97,15 @@ class Bare(FlowTransport):
             self._busy.discard(out.number)
 
     def poll(self, until: float, take: Take) -> list[Landing]:
-        landings = []
+        landings, missing = [], self._arrivals._missing
         for happening in self._wires.poll(until):
             if type(happening) is Arrived:
                 wire, flow, seq, at = happening
                 slot = self._wires.slot(flow, seq)
                 _, _, _, nbytes, _, row, offset = CHUNK_HEADER.unpack_from(slot)
                 take(row, offset, slot[HEADER_BYTES : HEADER_BYTES + nbytes])
-                self._missing[row] -= nbytes
-                if self._missing[row] == 0:
+                missing[row] -= nbytes
+                if missing[row] == 0:
                     landings.append(Landing(row, at))
                 if (seq + 1) % self._every[flow] == 0:
                     self._wires.credit(wire, flow, seq + 1)

@@ -81,14 +81,17 @@ def run(case: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         network.rate(nic, rate)
     schedules = {name: load_plan(folder / file).schedule() for name, file in case["plans"].items()}
     job = Job(schedules, "float32", "sum", paced=False, transport="verbs", slot_bytes=case["slot_bytes"])
+    runs, troubles = {}, {}
     with Session(job) as session:
-        runs = {
-            name: [session.run(name, timed=case.get("timed", False)) for _ in range(case["repeat"] + 1)]
-            for name in schedules
-        }
+        for name in schedules:
+            before = network.troubles()
+            runs[name] = [session.run(name, timed=case.get("timed", False)) for _ in range(case["repeat"] + 1)]
+            after = network.troubles()
+            troubles[name] = {what: after[what] - count for what, count in before.items() if after[what] != count}
     results = {name: result_of(name, of) for name, of in runs.items()}
     outcome: dict[str, Any] = {
-        name: {"seconds": result.seconds, "exact": all(result.exact)} for name, result in results.items()
+        name: {"seconds": result.seconds, "exact": all(result.exact), "troubles": troubles[name]}
+        for name, result in results.items()
     }
     for name, of in runs.items():
         outcome[name]["starts"] = [[rank.start_s - run.start_s for rank in run.ran] for run in of]

@@ -10,6 +10,7 @@ Run `python3 lab/network.py --help` for the same by hand.
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import time
 from collections.abc import Iterable, Iterator
@@ -24,6 +25,16 @@ _HOSTS = Path("/run/optcc-addresses")  # of NICs whose address has changed
 
 Packets = Literal["all", "data", "acks"]
 Direction = Literal["out", "in", "both"]
+
+_TROUBLES = (
+    "duplicate_request",
+    "out_of_seq_request",
+    "rcvd_seq_err",
+    "rcvd_rnr_err",
+    "completer_retry_err",
+    "send_err",
+)
+"""Counters of soft-RoCE that stand still while every packet arrives, in order and once."""
 
 _OPCODES = {  # first byte of the transport header, value and mask: InfiniBand specification, volume 1, table 35 (RC)
     "all": ("0x00 0x00",),
@@ -128,6 +139,15 @@ def lose(nic: int, direction: Direction = "out", packets: Packets = "all", one_i
 def heal(nic: int) -> None:
     """Lose no more."""
     _batch("tc", [f"filter del dev sw{nic} {hook}" for hook in ("ingress", "egress")])
+
+
+def troubles() -> dict[str, int]:
+    """Since boot, on all NICs: packets that shapers have dropped, and what soft-RoCE has counted that should not be."""
+    queues = json.loads(subprocess.run(["tc", "-s", "-j", "qdisc"], capture_output=True, check=True).stdout)
+    found = {"dropped": sum(queue["drops"] for queue in queues if queue["kind"] == "tbf")}
+    for name in _TROUBLES:
+        found[name] = sum(int(count.read_text()) for count in _RXE.glob(f"rxe*/ports/1/hw_counters/{name}"))
+    return found
 
 
 def readdress(nic: int) -> str:

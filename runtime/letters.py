@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from optcc.runtime.errors import TransportError
-from optcc.runtime.protocol.words import Alive, Answer, Ask, Letter, Notice, Probe, Refuse
+from optcc.runtime.protocol.words import Alive, Answer, Ask, Letter, Notice, Probe, Refuse, Suspect
 from optcc.runtime.wires import Cause
 
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Ask, Answer, Refuse, Probe, Alive, Notice)}
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Ask, Answer, Refuse, Probe, Alive, Notice, Suspect)}
 
 
 def to_json(flow: int, letter: Letter) -> list[Any]:

@@ -65,6 +65,13 @@ class Stalls:
         after a single look without progress, or a collective would wait for one deadline after the other."""
         self._suspects.update(nics)
 
+    def doubt(self, flow: int, now: float) -> None:
+        """A flow is in doubt, whatever the last look has seen: what its NIC was given before counts from here."""
+        if flow not in self._stalls:
+            sender = self._senders[flow]
+            stall = self._stalls[flow] = _Stall(now, sender.progress, self._before(flow))
+            stall.passed = self._passed(stall)
+
     def grace(self, flow: int) -> None:
         """Grace begins, for `still_moves`."""
         stall = self._stalls.get(flow)

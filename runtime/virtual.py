@@ -10,8 +10,9 @@ from itertools import count
 from optcc.errors import SimulationError
 from optcc.runtime.device import Array, Op
 from optcc.runtime.engine import Engine
-from optcc.runtime.flows import FlowTransport, Patience
+from optcc.runtime.flows import FlowTransport
 from optcc.runtime.layout import layout_of
+from optcc.runtime.patience import Patience
 from optcc.runtime.program import program_of
 from optcc.runtime.virtual_wires import VirtualNet
 from optcc.schedule import Schedule

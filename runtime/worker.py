@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from optcc.errors import InputError, OptccError
+from optcc.runtime.arrivals import nothing_runs
 from optcc.runtime.carriers import open_wires
 from optcc.runtime.codec import typed
 from optcc.runtime.control import Control, HubLostError
 from optcc.runtime.device import divide, dtype_of, reduction_of
 from optcc.runtime.engine import Engine
 from optcc.runtime.errors import PeerLostError, RankFailedError
-from optcc.runtime.flows import FlowTransport, Patience, nothing_runs
+from optcc.runtime.flows import FlowTransport
 from optcc.runtime.job import Job, digest_of
 from optcc.runtime.layout import layout_of
 from optcc.runtime.memory import Memory, memory_of
@@ -40,6 +41,7 @@ from optcc.runtime.messages import (
 )
 from optcc.runtime.pacing import Rates
 from optcc.runtime.parcel import job_from_bytes
+from optcc.runtime.patience import Patience
 from optcc.runtime.payload import fill, is_exact, reference
 from optcc.runtime.program import program_of
 from optcc.runtime.rendezvous import Membership
@@ -94,7 +96,7 @@ class Worker:
         self._wires = open_wires(job.transport, self._rank, layout, rates, self._control, memory)
         self._healing: list[tuple[float, int]] = []
         self._ail()
-        patience = Patience(progress=max(Patience.progress, 4 * layout.slowest_chunk_s if job.paced else 0))
+        patience = Patience().for_chunks_of(layout.slowest_chunk_s if job.paced else 0.0)
         routes = {name: schedule.routes for name, schedule in job.schedules.items()}
         self._clock = getattr(self._wires, "clock", time.monotonic)
         self._flows = FlowTransport(self._rank, layout, routes, self._wires, self._tell, self._clock, patience)

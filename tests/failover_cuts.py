@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from optcc.runtime.flows import Patience
+from optcc.runtime.patience import Patience
 from optcc.runtime.wires import Cause
 from optcc.schedule import Schedule
 from tests.failover_matrix import InconclusiveError, leaves, of, rings

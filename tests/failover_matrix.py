@@ -19,8 +19,8 @@ from typing import Any
 
 from optcc.cluster import Cluster
 from optcc.runtime.errors import RankFailedError
-from optcc.runtime.flows import Patience
 from optcc.runtime.messages import Note
+from optcc.runtime.patience import Patience
 from optcc.runtime.wires import Cause
 from optcc.schedule import Schedule
 from tests.broken_schedules import nested

@@ -14,14 +14,16 @@ from unittest import mock
 
 import numpy as np
 
-from optcc.runtime import flows
 from optcc.runtime import layout as layout_module
+from optcc.runtime.arrivals import nothing_runs
 from optcc.runtime.device import Array, Op
 from optcc.runtime.engine import Engine
 from optcc.runtime.errors import RankFailedError
-from optcc.runtime.flows import FlowTransport, Patience, nothing_runs
+from optcc.runtime.flow_ends import CHUNK_HEADER
+from optcc.runtime.flows import FlowTransport
 from optcc.runtime.layout import Layout, layout_of
 from optcc.runtime.messages import Note
+from optcc.runtime.patience import Patience
 from optcc.runtime.program import Program, program_of
 from optcc.runtime.protocol import words
 from optcc.runtime.virtual import VirtualRun
@@ -92,7 +94,7 @@ class Tap:
         self._rig.writes[flow, seq] += 1
         if self._rig.flows[self._rank]._outs[flow].sender.outstanding <= 1:
             self._rig.stirred[flow] = time.monotonic()
-        row = flows.CHUNK_HEADER.unpack(header)[5]
+        row = CHUNK_HEADER.unpack(header)[5]
         self._rig.happened(Moment("posted", self._rank, wire, flow, seq, row))
 
     def credit(self, wire: int, flow: int, folded: int) -> None:

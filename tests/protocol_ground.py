@@ -77,7 +77,7 @@ class Flow:
         self.returned = self.asked = 0  # the last credit; the highest epoch to reach the receiver
         self.questions: Counter[int] = Counter()  # how often was asked, by epoch
         self.sample: tuple[bool, int] = (False, -1)
-        self.timers: Counter[Timer] = Counter()  # how often started or stopped: an older one is void
+        self.timers: Counter[tuple[int, Timer]] = Counter()  # by end; older ones are void
 
     def done(self) -> bool:
         return self.sender.acked == self.receiver.folded == self.chunks

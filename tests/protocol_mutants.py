@@ -11,12 +11,16 @@ from optcc.runtime.protocol.words import (
     Answer,
     Ask,
     Credit,
+    Doubt,
+    Echo,
     Expired,
     Fenced,
     Folded,
+    Heard,
     Landed,
     Lost,
     Notice,
+    Probe,
     Refuse,
     Return,
     Start,
@@ -217,6 +221,33 @@ class Impatient(Sender):
 
     def _doubt(self, event: Expired) -> Commands:
         return self._leave(Cause.PROGRESS)
+
+
+class TakesDoubtForProof(Sender):
+    """I10: moves off a wire because others have come upon a black hole."""
+
+    __slots__ = ()
+
+    def _suspected(self, event: Doubt) -> Commands:
+        return self._leave(Cause.PROGRESS)
+
+
+class DoesNotHear(Sender):
+    """I10: pays no attention to a record that has come over the wire in doubt."""
+
+    __slots__ = ()
+
+    def _hears(self, event: Heard) -> Commands:
+        return ()
+
+
+class DoesNotEcho(Receiver):
+    """I10: sends no credit again, which the test of an idle flow waits for."""
+
+    __slots__ = ()
+
+    def _probed(self, event: Probe) -> Commands:
+        return tuple(command for command in super()._probed(event) if not isinstance(command, Echo))
 
 
 class BlamesTheWire(Sender):

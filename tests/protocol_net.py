@@ -24,11 +24,14 @@ from optcc.runtime.protocol.words import (
     Ask,
     Credit,
     Deliver,
+    Doubt,
+    Echo,
     Event,
     Expired,
     Fence,
     Folded,
     Found,
+    Heard,
     Letter,
     Lost,
     Moved,
@@ -40,8 +43,10 @@ from optcc.runtime.protocol.words import (
     Return,
     Send,
     Severed,
+    Spread,
     Start,
     Stop,
+    Suspect,
     Tell,
     Timer,
     Write,
@@ -49,7 +54,7 @@ from optcc.runtime.protocol.words import (
 from optcc.runtime.wires import Cause
 from tests.protocol_ground import FAULTS, RECEIVER, SENDER, Flight, Flow, Ground, InvariantError, Path
 
-PROGRESS, GRACE, ANSWER = 6.0, 4.0, 3.0  # timers, in units of the longest healthy delay on a wire
+PROGRESS, GRACE, ANSWER, FIRST = 6.0, 4.0, 3.0, 0.5  # timers, in units of the longest healthy delay on a wire
 FEW, MANY = 3, 80
 """Questions a sender may ask: so few that it gives up now and then, or so many that half of all letters may be lost."""
 
@@ -89,6 +94,8 @@ class Net(Ground):
             for part in range(1, 1 + (1 if rand() < 0.5 else 3)):
                 self._later(part * 6 * rand() if part > 1 else 0.0, self._supply, flow, flow.chunks * part // 3 + 1)
             self._later(20 * rand(), self._supply, flow, flow.chunks)
+            for _ in range(int(rand() * 2.2)):
+                self._later(20 * rand(), self._process, SENDER, self._doubt, flow)
         moment = 8 * rand()
         for _ in range(int(rand() * 4.5)):
             path = rng.choice(self.paths) if rand() < 0.5 else self.paths[self.flows[0].sender.wire]
@@ -150,12 +157,31 @@ class Net(Ground):
         if flow.sample[0] and flow.sample == before:
             self._handle(flow, SENDER, Expired(Timer.PROGRESS))
 
-    def _expire(self, flow: Flow, timer: Timer, number: int) -> None:
-        self._process(SENDER, self._expired, flow, timer, number, timer=True)
+    def _expire(self, flow: Flow, side: int, timer: Timer, number: int) -> None:
+        self._process(side, self._expired, flow, side, timer, number, timer=True)
 
-    def _expired(self, flow: Flow, timer: Timer, number: int) -> None:
-        if flow.timers[timer] == number:
-            self._handle(flow, SENDER, Expired(timer))
+    def _expired(self, flow: Flow, side: int, timer: Timer, number: int) -> None:
+        if flow.timers[side, timer] == number:
+            self._handle(flow, side, Expired(timer))
+
+    # --- doubt ----------------------------------------------------------------------------------------------------
+
+    def _doubt(self, flow: Flow) -> None:
+        """Somebody thinks that the flow's wire may be a black hole, with or without reason."""
+        sender = flow.sender
+        if sender.state is not SenderState.ACTIVE or self.over:
+            return
+        reading = self.readable and not sender.outstanding
+        if reading:
+            path = self.paths[sender.wire]
+            self._later(2 * self.rng.random(), self._read_over, path, path.life, flow, sender.epoch)
+        self.seen["doubted"] += 1
+        self._handle(flow, SENDER, Doubt(reading))
+
+    def _read_over(self, path: Path, life: int, flow: Flow, epoch: int) -> None:
+        if path.life == life and path.forth and path.back and not any(path.dead):
+            self.seen["heard"] += 1
+            self._tell_rank(flow, SENDER, Heard(epoch), path, life)
 
     # --- letters --------------------------------------------------------------------------------------------------
 
@@ -172,6 +198,8 @@ class Net(Ground):
         letter, path, life, read = envelope
         if path is not None and not path.life == life == flow.found[side][path.number]:
             return None
+        if isinstance(letter, Suspect):  # once more is once more tested
+            return self._doubt(flow) if flow.sender.epoch == letter.epoch else None
         envelope[3] = True
         known = flow.sender.epoch if side == SENDER else flow.asked
         if not read and (isinstance(letter, Notice) or letter.epoch >= known):
@@ -182,7 +210,7 @@ class Net(Ground):
         end = flow.ends[side]
         before = state_of(end)
         commands = end.handle(letter)
-        if state_of(end) != before or any(not isinstance(command, Tell) for command in commands):
+        if state_of(end) != before or any(not isinstance(command, (Tell, Spread, Echo)) for command in commands):
             raise InvariantError(
                 "I6", f"{letter} again, or too late, changes {before} to {state_of(end)} and has {commands} done"
             )
@@ -228,13 +256,21 @@ class Net(Ground):
                 raise InvariantError("I4", f"{letter}, but the sender's end of wire {flow.sender.wire} is not fenced")
         self._post(flow, side, letter)
 
-    def _start(self, flow: Flow, _: int, command: Start) -> None:
-        flow.timers[command.timer] += 1
-        span = {Timer.GRACE: GRACE, Timer.ANSWER: ANSWER}[command.timer]
-        self._later(span, self._expire, flow, command.timer, flow.timers[command.timer])
+    def _start(self, flow: Flow, side: int, command: Start) -> None:
+        flow.timers[side, command.timer] += 1
+        span = GRACE if command.timer is Timer.GRACE else min(ANSWER, FIRST * 2**command.nth)
+        self._later(span, self._expire, flow, side, command.timer, flow.timers[side, command.timer])
 
-    def _stop(self, flow: Flow, _: int, command: Stop) -> None:
-        flow.timers[command.timer] += 1
+    def _stop(self, flow: Flow, side: int, command: Stop) -> None:
+        flow.timers[side, command.timer] += 1
+
+    def _have_tested(self, flow: Flow, side: int, _: Spread) -> None:
+        """All wires of the world use the same NICs."""
+        for other in self.flows:
+            if other is not flow and side == SENDER:
+                self._doubt(other)
+            elif other is not flow:
+                self._post(other, side, Suspect(other.receiver.epoch))
 
     def _deliver(self, flow: Flow, _: int, command: Deliver) -> None:
         seq = command.seq
@@ -263,6 +299,13 @@ class Net(Ground):
             raise InvariantError("I9", f"credit {command.folded}, folded {sorted(flow.folds)}")
         flow.returned = command.folded
         path = self.paths[command.wire]
+        if not path.dead[RECEIVER]:
+            self._send_back(path, flow, Credit(path.number, command.folded))
+
+    def _echo(self, flow: Flow, _: int, command: Echo) -> None:
+        path = self.paths[command.wire]
+        if command.folded != flow.returned and not flow.questions:
+            raise InvariantError("I5", f"credit {command.folded} again, the last was {flow.returned}")
         if not path.dead[RECEIVER]:
             self._send_back(path, flow, Credit(path.number, command.folded))
 
@@ -317,6 +360,8 @@ DO: dict[type, Callable[..., None]] = {
     Tell: Net._tell,
     Start: Net._start,
     Stop: Net._stop,
+    Echo: Net._echo,
+    Spread: Net._have_tested,
     Deliver: Net._deliver,
     Return: Net._return,
     Publish: Net._publish,

@@ -27,7 +27,7 @@ from optcc.runtime.cuda_slots import CudaSlots, room_for
 from optcc.runtime.cuda_wires import CudaWires
 from optcc.runtime.device import dtype_of, reduction_of
 from optcc.runtime.engine import Engine
-from optcc.runtime.flows import FlowTransport, Patience
+from optcc.runtime.flows import FlowTransport
 from optcc.runtime.gpu_memory import Choice
 from optcc.runtime.gpu_memory import Path as GpuPath
 from optcc.runtime.job import Job
@@ -35,6 +35,7 @@ from optcc.runtime.launch import run_schedules
 from optcc.runtime.layout import Layout, layout_of
 from optcc.runtime.local_wires import LocalWires
 from optcc.runtime.messages import Strike
+from optcc.runtime.patience import Patience
 from optcc.runtime.payload import fill, is_exact, reference
 from optcc.runtime.program import program_of
 from optcc.runtime.strikes import Saboteur

@@ -14,10 +14,10 @@ import pytest
 import optcc
 from optcc.cluster import Cluster
 from optcc.runtime import RankFailedError, crew, flows
-from optcc.runtime.flows import Patience
 from optcc.runtime.job import Job
 from optcc.runtime.launch import Collective, Session
 from optcc.runtime.messages import Note, Strike
+from optcc.runtime.patience import Patience
 from optcc.runtime.probing import left_of
 from optcc.runtime.protocol import Receiver, Sender
 from tests import failover_rig, protocol_mutants
@@ -92,9 +92,9 @@ def test_the_matrix_catches_a_broken_protocol(
     [(3, 2, NoFence, "ghosts|holds|cannot be|but the next"), (9, 1, FoldsTwice, "does not expect|twice|fault-free")],
 )
 def test_the_matrix_catches_a_broken_transport(
-    number: int, variant: int, mutant: type[flows.FlowTransport], says: str, monkeypatch: pytest.MonkeyPatch
+    number: int, variant: int, mutant: type, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failover_rig, "FlowTransport", mutant)
+    monkeypatch.setattr(flows, mutant.__mro__[1].__name__, mutant)
     with pytest.raises((AssertionError, RankFailedError), match=says):
         ROWS[number].run(connect, **ROWS[number].variants[variant])
 

@@ -14,10 +14,15 @@ import pytest
 
 from optcc.errors import SimulationError
 from optcc.runtime import flows, layout, virtual
+from optcc.runtime.arrivals import Arrivals, nothing_runs
+from optcc.runtime.departures import Departures
 from optcc.runtime.device import Array, Op
 from optcc.runtime.errors import FlowSeveredError, NicsLostError, TransportError
-from optcc.runtime.flows import FlowTransport, Patience
+from optcc.runtime.flow_ends import CHUNK_HEADER
+from optcc.runtime.flows import FlowTransport
+from optcc.runtime.losses import Losses
 from optcc.runtime.messages import Note
+from optcc.runtime.patience import Patience
 from optcc.runtime.protocol import Receiver, Sender
 from optcc.runtime.virtual import VirtualRun
 from optcc.runtime.wires import HEADER_BYTES, Arrived, Cause
@@ -116,7 +121,7 @@ def test_a_transfer_is_cut_by_the_shares() -> None:
 def test_what_comes_after_a_loss_is_cut_among_the_others(shares: Sequence[Fraction], expected: list[int]) -> None:
     run = Watched(one_way([96], shares))
     run.net.ends[0].cut(0)
-    run.flows[0].poll(0.0, flows.nothing_runs)
+    run.flows[0].poll(0.0, nothing_runs)
     run.finish()
     assert run.by_nic() == expected
 
@@ -273,7 +278,7 @@ def test_an_idle_flow_is_not_looked_at() -> None:
     run.finish()
     run.net.now += 10 * PATIENCE.progress
     for each in (*run.flows, *run.flows):
-        each.poll(run.net.now, flows.nothing_runs)
+        each.poll(run.net.now, nothing_runs)
     assert [each.next_wake() for each in run.flows] == [float("inf")] * 2
 
 
@@ -306,7 +311,7 @@ def test_losing_all_nics_when_idle_fails_nothing() -> None:
     for nic in range(3):
         run.net.ends[0].cut(nic)
     for each in (*run.flows, *run.flows):
-        each.poll(run.net.now, flows.nothing_runs)
+        each.poll(run.net.now, nothing_runs)
     assert run.journal("moved") == []
     run.flows[0].begin("it", {})
     with pytest.raises(FlowSeveredError):
@@ -355,11 +360,11 @@ def test_letters_from_strangers_are_ignored_and_nonsense_is_not() -> None:
     run = Watched(one_way([24]))
     for rank, letter in ((1, [99, "Ask", 1, 3]), (0, [0, "Answer", 1, 0, 0]), (7, [0, "Refuse", 1, 3])):
         run.flows[0].letter(rank, letter)
-    run.flows[0].poll(0.0, flows.nothing_runs)
+    run.flows[0].poll(0.0, nothing_runs)
     assert run.flows[0].journal == []
     run.flows[0].letter(1, [0, "Ask", "x", 3])
     with pytest.raises(TransportError, match="not a letter"):
-        run.flows[0].poll(0.0, flows.nothing_runs)
+        run.flows[0].poll(0.0, nothing_runs)
 
 
 def test_a_repeated_notice_is_sent_again() -> None:
@@ -414,31 +419,30 @@ def caught(most: int = 150) -> str:
     return ""
 
 
-class NoFence(FlowTransport):
+class NoFence(Losses):
     """Ghosts: what was sent on a wire that is left may still arrive."""
 
-    def _fence(self, flow: Any, command: Any) -> None:
+    def fence(self, flow: Any, command: Any) -> None:
         self._handle(flow, flows.words.Fenced(command.wire))
 
 
-class FoldsTwice(FlowTransport):
+class FoldsTwice(Arrivals):
     """The first chunk after a failover is folded twice."""
 
-    def _arrived(self, arrived: Arrived) -> None:
+    def arrived(self, arrived: Arrived) -> None:
         slot = self._wires.slot(arrived.flow, arrived.seq)
-        _, epoch, _, nbytes, _, row, offset = flows.CHUNK_HEADER.unpack_from(slot)
+        _, epoch, _, nbytes, _, row, offset = CHUNK_HEADER.unpack_from(slot)
         if epoch:
-            self._take(row, offset, slot[HEADER_BYTES : HEADER_BYTES + nbytes])
-        super()._arrived(arrived)
+            self.take(row, offset, slot[HEADER_BYTES : HEADER_BYTES + nbytes])
+        super().arrived(arrived)
 
 
-class LosesTheQueue(FlowTransport):
+class LosesTheQueue(Departures):
     """Chunks that had no number yet are dropped with the wire."""
 
-    def _moved(self, out: Any, command: Any) -> None:
+    def moved(self, out: Any) -> None:
         out.queue.clear()
-        self._busy.discard(out.number)
-        super()._moved(out, command)
+        self.busy.discard(out.number)
 
 
 class SendsTheWrongBytes(FlowTransport):
@@ -459,9 +463,14 @@ class LooksOnlyWhenItSends(FlowTransport):
         self._look_at = at
 
 
-@pytest.mark.parametrize("mutant", [NoFence, FoldsTwice, LosesTheQueue, SendsTheWrongBytes])
-def test_storms_catch_a_broken_transport(mutant: type[FlowTransport]) -> None:
-    with mock.patch.object(virtual, "FlowTransport", mutant):
+@pytest.mark.parametrize("mutant", [NoFence, FoldsTwice, LosesTheQueue])
+def test_storms_catch_a_broken_part(mutant: type) -> None:
+    with mock.patch.object(flows, mutant.__mro__[1].__name__, mutant):
+        assert caught()
+
+
+def test_storms_catch_a_broken_transport() -> None:
+    with mock.patch.object(virtual, "FlowTransport", SendsTheWrongBytes):
         assert caught()
 
 

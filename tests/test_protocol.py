@@ -13,6 +13,8 @@ import pytest
 from optcc.errors import InputError
 from optcc.runtime.protocol import ProtocolError, Receiver, ReceiverState, Sender, SenderState
 from optcc.runtime.protocol.diagram import document, update
+from optcc.runtime.protocol.doubting import PROBES
+from optcc.runtime.protocol.receiver import NOTICES
 from optcc.runtime.protocol.table import Commands, Machine, Row, table
 from optcc.runtime.protocol.words import (
     Acked,
@@ -21,12 +23,15 @@ from optcc.runtime.protocol.words import (
     Ask,
     Credit,
     Deliver,
+    Doubt,
+    Echo,
     Event,
     Expired,
     Fence,
     Fenced,
     Folded,
     Found,
+    Heard,
     Landed,
     Lost,
     Moved,
@@ -39,6 +44,7 @@ from optcc.runtime.protocol.words import (
     Return,
     Send,
     Severed,
+    Spread,
     Start,
     Stop,
     Tell,
@@ -87,8 +93,12 @@ def moved_off(machine: Sender, cause: Cause = Cause.PORT) -> list[Any]:
     return fed(machine, Lost(machine.wire, cause), Fenced(machine.wire))
 
 
-def question(epoch: int, wire: int) -> list[Any]:
-    return [Tell(Ask(epoch, wire)), Read(wire), Start(Timer.ANSWER)]
+def question(epoch: int, wire: int, nth: int = 0) -> list[Any]:
+    return [Tell(Ask(epoch, wire)), Read(wire), Start(Timer.ANSWER, nth)]
+
+
+def probe(nonce: int, spread: bool = True, nth: int = 0) -> list[Any]:
+    return [Tell(Probe(0, nonce, spread)), Start(Timer.ANSWER, nth)]
 
 
 # --- the sender ----------------------------------------------------------------------------------------------------
@@ -240,7 +250,7 @@ def test_unanswered_questions_are_repeated_then_the_flow_is_severed() -> None:
     machine = sender(1)
     moved_off(machine)
     again, end = Expired(Timer.ANSWER), Expired(Timer.GRACE)
-    assert fed(machine, again, end, again) == question(1, 8) * 2
+    assert fed(machine, again, end, again) == question(1, 8, nth=1) + question(1, 8, nth=2)
     (severed,) = fed(machine, again)
     assert isinstance(severed, Severed)
     assert "no answer to 3 questions" in severed.why
@@ -252,7 +262,7 @@ def test_without_a_wire_the_flow_is_severed_once_and_says_nothing_more() -> None
     stop, severed = machine.handle(Lost(8, Cause.PORT))
     assert (stop, type(severed)) == (Stop(Timer.ANSWER), Severed)
     events = [Send(), Acked(7, 0), Credit(7, 1), Lost(7, Cause.PORT), Found(7), Fenced(7), Expired(Timer.ANSWER)]
-    events += [Answer(1, 0, 0), Refuse(1, 8), Alive(0, 0, 0, 0), Notice(7, Cause.PORT)]
+    events += [Answer(1, 0, 0), Refuse(1, 8), Alive(0, 0, 0, 0), Notice(7, Cause.PORT), Doubt(True), Heard(0)]
     assert {type(event) for event in events} == {event for state, event in Sender.TABLE if state is SenderState.SEVERED}
     assert fed(machine, *events) == []
     assert not machine.may_send
@@ -281,19 +291,27 @@ def test_a_stranded_flow_takes_the_first_wire_that_is_found() -> None:
 
 
 def doubtful(machine: Sender) -> Sender:
-    assert machine.handle(Expired(Timer.PROGRESS)) == (Tell(Probe(0, 1)),)
+    assert fed(machine, Expired(Timer.PROGRESS)) == [Spread(7), *probe(1)]
     return machine
 
 
 def test_silence_of_the_peer_proves_nothing() -> None:
     machine = doubtful(sender(2))
-    assert fed(machine, *[Expired(Timer.PROGRESS)] * 50) == [Tell(Probe(0, 1))] * 50
+    assert fed(machine, *[Expired(Timer.PROGRESS)] * 50) == [Tell(Probe(0, 1, True))] * 50
     assert machine.state is SenderState.PROBING
+
+
+def test_an_unanswered_probe_is_repeated_soon_and_then_by_the_progress_timer() -> None:
+    machine = doubtful(sender(2))
+    again = fed(machine, *[Expired(Timer.ANSWER)] * 50)
+    assert again == [command for nth in range(1, PROBES) for command in probe(1, nth=nth)]
+    assert fed(machine, Expired(Timer.GRACE)) == []
+    assert fed(machine, Acked(7, 0), Expired(Timer.ANSWER)) == [Release(1), *probe(2)], "a new doubt"
 
 
 def test_a_living_peer_and_no_progress_lose_the_wire() -> None:
     machine = doubtful(sender(2))
-    assert fed(machine, Alive(0, 1, 0, 0)) == [Start(Timer.GRACE)]
+    assert fed(machine, Alive(0, 1, 0, 0)) == [Stop(Timer.ANSWER), Start(Timer.GRACE)]
     assert fed(machine, Expired(Timer.GRACE)) == [Fence(7)]
     fed(machine, Fenced(7))
     assert fed(machine, Answer(1, 0, 0))[1] == Moved(1, 7, 8, Cause.PROGRESS, 2)
@@ -304,7 +322,7 @@ def test_progress_clears_the_wire() -> None:
     fed(machine, Alive(0, 1, 0, 0), Acked(7, 0))
     assert fed(machine, Expired(Timer.GRACE)) == []
     assert machine.state is SenderState.ACTIVE
-    assert fed(machine, Expired(Timer.PROGRESS)) == [Tell(Probe(0, 2))]
+    assert fed(machine, Expired(Timer.PROGRESS)) == [Spread(7), *probe(2)]
     assert fed(machine, Alive(0, 1, 0, 0)) == [], "an answer to an earlier doubt"
     assert machine.state is SenderState.PROBING
 
@@ -312,13 +330,14 @@ def test_progress_clears_the_wire() -> None:
 def test_a_peer_that_is_slow_to_fold_is_no_fault_of_the_wire() -> None:
     machine = doubtful(sender(4, 4, window=4))
     assert machine.folded < 4
-    assert fed(machine, Alive(0, 1, 4, machine.folded)) == []
+    assert fed(machine, Alive(0, 1, 4, machine.folded)) == [Stop(Timer.ANSWER)]
     assert machine.state is SenderState.ACTIVE
 
 
 def test_a_credit_that_only_the_peer_knows_of_has_not_come_through() -> None:
     machine = doubtful(sender(4, 4, window=4))
-    assert fed(machine, Alive(0, 1, 4, 4), Expired(Timer.GRACE)) == [Start(Timer.GRACE), Fence(7)]
+    expected = [Stop(Timer.ANSWER), Start(Timer.GRACE), Fence(7)]
+    assert fed(machine, Alive(0, 1, 4, 4), Expired(Timer.GRACE)) == expected
     assert machine.folded < 4
 
 
@@ -326,6 +345,47 @@ def test_a_wire_lost_during_grace_stops_the_timer() -> None:
     machine = doubtful(sender(2))
     machine.handle(Alive(0, 1, 0, 0))
     assert fed(machine, Lost(7, Cause.PORT)) == [Stop(Timer.GRACE), Fence(7)]
+
+
+def test_a_wire_lost_while_it_is_probed_stops_the_timer() -> None:
+    assert fed(doubtful(sender(2)), Lost(7, Cause.PORT)) == [Stop(Timer.ANSWER), Fence(7)]
+
+
+@pytest.mark.parametrize("came", [(), (Heard(0),), (Credit(7, 0),), (Credit(8, 0), Heard(0)), (Heard(0), Heard(0))])
+def test_a_flow_that_owes_nothing_is_tested_by_its_record_and_its_credit(came: tuple[Event, ...]) -> None:
+    machine = sender(1, 1)
+    assert fed(machine, Doubt(True)) == probe(1, spread=False)
+    assert machine.stuck(waiting=False), "these are owed"
+    assert fed(machine, *came) == []
+    assert fed(machine, Alive(0, 1, 1, 0), Expired(Timer.GRACE)) == [Stop(Timer.ANSWER), Start(Timer.GRACE), Fence(7)]
+    assert not machine.stuck(waiting=False)
+    assert fed(machine, Fenced(7), Heard(0), Answer(1, 1, 0))[-1] == Moved(1, 7, 8, Cause.PROGRESS, 0)
+
+
+@pytest.mark.parametrize("alive", [True, False])
+@pytest.mark.parametrize("reading", [True, False])
+def test_what_comes_through_ends_the_doubt_of_an_idle_flow(alive: bool, reading: bool) -> None:
+    machine = sender(1, 1)
+    fed(machine, Doubt(reading), *[Alive(0, 1, 1, 0)] * alive)
+    if reading:
+        assert fed(machine, Heard(1), Heard(0)) == [], "of another wire; then of this one, but the credit is owed"
+    assert fed(machine, Credit(7, 0)) == [Stop(Timer.GRACE if alive else Timer.ANSWER)]
+    assert machine.state is SenderState.ACTIVE
+    assert not machine.stuck(waiting=False)
+    assert fed(machine, Heard(0), Credit(7, 0), Expired(Timer.GRACE)) == []
+
+
+def test_a_chunk_that_comes_through_ends_the_doubt_as_well() -> None:
+    machine = sender(1, 1)
+    fed(machine, Doubt(True), Send(), Acked(7, 1))
+    assert fed(machine, Alive(0, 1, 2, 0)) == [Stop(Timer.ANSWER)]
+    assert not machine.stuck(waiting=False), "nothing is owed any more"
+
+
+def test_a_flow_that_owes_something_is_tested_by_that() -> None:
+    machine = sender(2, 1)
+    assert fed(machine, Doubt(False)) == probe(1, spread=False)
+    assert fed(machine, Alive(0, 1, 1, 0), Expired(Timer.GRACE)) == [Stop(Timer.ANSWER), Start(Timer.GRACE), Fence(7)]
 
 
 # --- the receiver --------------------------------------------------------------------------------------------------
@@ -341,7 +401,9 @@ def test_chunks_are_delivered_and_credits_returned_without_gaps() -> None:
 def test_credits_may_be_bundled() -> None:
     machine = receiver(4, credit_every=3)
     assert fed(machine, *map(Folded, range(4))) == [Return(7, 3)]
-    assert fed(machine, Probe(0, 5)) == [Tell(Alive(0, 5, 4, 3))], "what has not been sent is not owed"
+    assert fed(machine, Probe(0, 5, False)) == [Tell(Alive(0, 5, 4, 3)), Echo(7, 3)], (
+        "what has not been sent is not owed"
+    )
 
 
 def test_a_question_fences_the_old_wire_before_it_is_answered() -> None:
@@ -400,6 +462,7 @@ def test_a_later_question_while_fencing_takes_the_place_of_the_earlier() -> None
 def test_a_wire_lost_at_this_end_is_told_and_refused() -> None:
     machine = receiver()
     assert fed(machine, Lost(8, Cause.PORT), Lost(8, Cause.ERROR)) == [Tell(Notice(8, Cause.PORT))]
+    assert machine.state is ReceiverState.OPEN, "it is not on that one"
     assert fed(machine, Ask(1, 8)) == [Tell(Refuse(1, 8))]
     machine.handle(Found(8))
     assert fed(machine, Ask(1, 8)) == [Tell(Refuse(1, 8))], "refused is refused"
@@ -420,13 +483,30 @@ def test_the_wire_it_is_on_is_refused() -> None:
 def test_an_idle_receiver_that_lost_its_wire_says_so_again_when_probed() -> None:
     machine = receiver()
     notice = Tell(Notice(7, Cause.PORT))
-    assert fed(machine, Lost(7, Cause.PORT)) == [notice]
+    assert fed(machine, Lost(7, Cause.PORT)) == [notice, Start(Timer.ANSWER)]
     assert machine.state is ReceiverState.CUT
-    assert fed(machine, Probe(0, 1)) == [Tell(Alive(0, 1, 0, 0)), notice]
+    assert fed(machine, Probe(0, 1, False)) == [Tell(Alive(0, 1, 0, 0)), notice, Echo(7, 0)]
     assert fed(machine, Landed(7, 0, 0)) == [Deliver(0)], "not fenced yet"
     fed(machine, Ask(1, 8), Fenced(7))
-    assert fed(machine, Probe(1, 1)) == [Tell(Alive(1, 1, 1, 0))]
-    assert fed(machine, Probe(0, 1)) == []
+    assert fed(machine, Probe(1, 1, False)) == [Tell(Alive(1, 1, 1, 0)), Echo(8, 0)]
+    assert fed(machine, Probe(0, 1, True)) == []
+
+
+def test_a_notice_is_repeated_until_somebody_asks_or_often_enough() -> None:
+    again, notice = Expired(Timer.ANSWER), Tell(Notice(7, Cause.PORT))
+    machine = receiver()
+    machine.handle(Lost(7, Cause.PORT))
+    expected = [command for nth in range(1, NOTICES) for command in (notice, Start(Timer.ANSWER, nth))]
+    assert fed(machine, Expired(Timer.GRACE), *[again] * 50) == expected
+    machine = receiver()
+    assert fed(machine, Lost(7, Cause.PORT), again)[2:] == [notice, Start(Timer.ANSWER, 1)]
+    assert fed(machine, Ask(1, 8), again, Fenced(7), again)[-1] == Tell(Answer(1, 0, 0))
+    fed(machine, Lost(9, Cause.PORT), Ask(2, 9))
+    assert fed(machine, again) == [], "the sender is not on it any more"
+
+
+def test_a_probe_may_ask_for_tests_of_what_shares_the_nic() -> None:
+    assert fed(receiver(1), Probe(0, 1, True)) == [Tell(Alive(0, 1, 1, 0)), Spread(7)]
 
 
 # --- the tables ----------------------------------------------------------------------------------------------------

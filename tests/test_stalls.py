@@ -12,7 +12,7 @@ import pytest
 from optcc.runtime import layout
 from optcc.runtime.device import Op
 from optcc.runtime.errors import FlowSeveredError
-from optcc.runtime.flows import Patience
+from optcc.runtime.patience import Patience
 from optcc.runtime.protocol import Sender, words
 from optcc.runtime.stalls import LOOKS, Stalls
 from optcc.runtime.virtual import VirtualRun

@@ -19,11 +19,13 @@ from optcc.runtime.protocol.words import (
     Ask,
     Credit,
     Deliver,
+    Doubt,
     Event,
     Expired,
     Fenced,
     Folded,
     Found,
+    Heard,
     Landed,
     Lost,
     Notice,
@@ -129,12 +131,14 @@ def wild(rng: random.Random, machine: Any) -> Event:
         rare: list[Event] = [
             *(Lost(wire, Cause.PORT), Notice(wire, Cause.ERROR), Found(wire), Fenced(wire)),
             *(Expired(timer) for timer in Timer),
+            *(Doubt(rng.random() < 0.5), Heard(epoch)),
             *(Answer(epoch, acked, folded), Refuse(epoch, wire), Alive(epoch, rng.randrange(3), acked, folded)),
         ]
     else:
         landed, folded = (rng.choice((n, n, n - 1, n + 1)) for n in (machine.landed, machine.folded))
         often = [Landed(wire, epoch, landed), Landed(machine.wire, machine.epoch, machine.landed), Folded(folded)]
-        rare = [Lost(wire, Cause.PORT), Found(wire), Fenced(wire), Ask(epoch, wire), Probe(epoch, rng.randrange(3))]
+        probe = Probe(epoch, rng.randrange(3), rng.random() < 0.5)
+        rare = [Lost(wire, Cause.PORT), Found(wire), Fenced(wire), Ask(epoch, wire), probe]
     return rng.choice(often if rng.random() < 0.8 else rare)
 
 

@@ -17,6 +17,8 @@ from optcc.runtime.protocol.words import (
     Answer,
     Ask,
     Deliver,
+    Echo,
+    Expired,
     Fence,
     Fenced,
     Folded,
@@ -28,7 +30,10 @@ from optcc.runtime.protocol.words import (
     Publish,
     Refuse,
     Return,
+    Spread,
+    Start,
     Tell,
+    Timer,
 )
 
 
@@ -41,6 +46,9 @@ class ReceiverState(StrEnum):
 
 
 _R = ReceiverState
+
+NOTICES = 8
+"""How often it is said that the wire is lost, unasked; after that, to probes."""
 
 
 class Receiver(SteadyReceiver):
@@ -60,7 +68,7 @@ class Receiver(SteadyReceiver):
 
     __slots__ = (
         *("ghosts", "lost", "window", "wires"),
-        *("_asked", "_early", "_notice"),
+        *("_asked", "_early", "_left", "_notice"),
     )
     state: ReceiverState
     steady = ReceiverState.OPEN
@@ -79,6 +87,7 @@ class Receiver(SteadyReceiver):
         self._returned = 0  # the last credit
         self._asked = Ask(0, self.wire)  # the latest question; refused if its epoch is not ours and we do not fence
         self._notice: Notice | None = None  # what was said about the wire we are on
+        self._left = 0  # how often it may still be said unasked
 
     # --- the flow -------------------------------------------------------------------------------------------------
 
@@ -120,16 +129,18 @@ class Receiver(SteadyReceiver):
         return ()
 
     def _probed(self, event: Probe) -> Commands:
-        """Says what has come through, in this epoch only; and again that its wire is lost, if it is."""
+        """Says what has come through, in this epoch only; again that its wire is lost, if it is; and helps to test."""
         if event.epoch != self.epoch:
             return ()
         alive = Tell(Alive(self.epoch, event.nonce, self.landed, self._returned))
-        return (alive, Tell(self._notice)) if self._notice else (alive,)
+        notice = (Tell(self._notice),) if self._notice else ()
+        more = Spread(self.wire) if event.spread else Echo(self.wire, self._returned)
+        return (alive, *notice, more)
 
     # --- failover -------------------------------------------------------------------------------------------------
 
     def _lost(self, event: Lost) -> Commands:
-        """Tells the sender, once; the rest is up to it."""
+        """Tells the sender; the rest is up to it."""
         if event.wire not in self.wires:
             raise ProtocolError(f"{event}: the flow's wires are {self.wires}")
         if event.wire in self.lost:
@@ -139,8 +150,18 @@ class Receiver(SteadyReceiver):
         if event.wire == self.wire:
             self._notice = notice
             if self.state is _R.OPEN:
+                self._left = NOTICES - 1
                 self._go(_R.CUT)
+                return (Tell(notice), Start(Timer.ANSWER))
         return (Tell(notice),)
+
+    def _tell_again(self, event: Expired) -> Commands:
+        """Nobody has asked for another wire: says again that its own is lost, a limited number of times."""
+        if event.timer is not Timer.ANSWER or not self._left:
+            return ()
+        assert self._notice is not None
+        self._left -= 1
+        return (Tell(self._notice), Start(Timer.ANSWER, NOTICES - 1 - self._left))
 
     def _found(self, event: Found) -> Commands:
         """The wire may be asked for again, unless it is the one to move off."""
@@ -156,7 +177,7 @@ class Receiver(SteadyReceiver):
             return ()
         if event.epoch == self._asked.epoch:
             return self._answer() if event.epoch == self.epoch else (Tell(Refuse(*event)),)
-        self._asked = event
+        self._asked, self._left = event, 0  # whoever asks has heard
         if event.wire in self.lost or event.wire == self.wire:
             return (Tell(Refuse(*event)),)
         self._go(_R.FENCING)
@@ -202,6 +223,8 @@ Receiver.learn(
             Row(_ALL, (Probe,), Receiver._probed),
             Row((_R.OPEN,), (Lost,), Receiver._lost, (_R.OPEN, _R.CUT)),
             Row((_R.CUT, _R.FENCING), (Lost,), Receiver._lost),
+            Row((_R.CUT,), (Expired,), Receiver._tell_again),
+            Row((_R.OPEN, _R.FENCING), (Expired,), Receiver._ignore),
             Row(_ALL, (Found,), Receiver._found),
             Row((_R.OPEN,), (Ask,), Receiver._ask, (_R.OPEN, _R.FENCING)),
             Row((_R.CUT,), (Ask,), Receiver._ask, (_R.CUT, _R.FENCING)),

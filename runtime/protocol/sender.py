@@ -7,6 +7,7 @@ What the transport owes this machine, besides carrying out its commands:
 * `Timer.PROGRESS` is not started or stopped by commands, which every chunk would pay for. The transport samples: when
   `stuck(waiting)` has been true and `progress` the same for three looks of four in a deadline, it says
   Expired(PROGRESS), and again at each look after that. GRACE and ANSWER are started and stopped by commands.
+* Doubt only while `state` is ACTIVE, `reading` only if nothing is outstanding.
 * No Expired(PROGRESS) and no Expired(GRACE) while what the flow's NIC was given before is still coming through.
 * Lost to every flow of a wire, when it is lost and when another flow has fenced it.
 * Found only for a wire whose both ends are new and which no flow is still on or moving off; nothing about its former
@@ -16,10 +17,10 @@ What the transport owes this machine, besides carrying out its commands:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 
 from optcc.errors import InputError
-from optcc.runtime.protocol.steady import SteadySender
+from optcc.runtime.protocol.choice import choice
+from optcc.runtime.protocol.doubting import MUTE, DoubtingSender, SenderState
 from optcc.runtime.protocol.table import Commands, ProtocolError, Row, table
 from optcc.runtime.protocol.words import (
     Acked,
@@ -27,14 +28,15 @@ from optcc.runtime.protocol.words import (
     Answer,
     Ask,
     Credit,
+    Doubt,
     Expired,
     Fence,
     Fenced,
     Found,
+    Heard,
     Lost,
     Moved,
     Notice,
-    Probe,
     Read,
     Refuse,
     Release,
@@ -48,29 +50,14 @@ from optcc.runtime.protocol.words import (
 )
 from optcc.runtime.wires import Cause
 
-
-class SenderState(StrEnum):
-    """Where a sender is."""
-
-    ACTIVE = "active"  # on its wire
-    PROBING = "probing"  # on its wire, but nothing moves: is the peer alive?
-    GRACE = "grace"  # on its wire, but nothing moves and the peer is alive
-    FENCING = "fencing"  # the wire is lost, its own end not yet drained
-    ASKING = "asking"  # its own end is fenced; where to resume on another wire?
-    STRANDED = "stranded"  # no wire left, but nothing owed either
-    SEVERED = "severed"  # given up
-
-
 _S = SenderState
 _ON_WIRE = (_S.ACTIVE, _S.PROBING, _S.GRACE)
-_MUTE = (_S.FENCING, _S.ASKING, _S.SEVERED)
-_LIVING = (*_ON_WIRE, _S.FENCING, _S.ASKING, _S.STRANDED)
 
 ASKS = 100
 """Questions without an answer before the flow is given up, unless told otherwise."""
 
 
-class Sender(SteadySender):
+class Sender(DoubtingSender):
     """The sending end of one flow, over `wires` (first choice first), with `window` landing slots at the far end.
 
     `ends` : the two NICs of each wire; of those left it takes the first that shares least with wires that are lost.
@@ -86,12 +73,7 @@ class Sender(SteadySender):
     lost : wires out of the choice
     """
 
-    __slots__ = (
-        *("asks", "ends", "epoch", "lost", "wires"),
-        *("_cause", "_left", "_mark", "_nonce", "_target"),
-    )
-    state: SenderState
-    steady = SenderState.ACTIVE
+    __slots__ = ("_cause", "_target", "asks", "ends", "lost", "wires")
 
     def __init__(
         self,
@@ -105,42 +87,23 @@ class Sender(SteadySender):
             raise InputError("a flow needs wires, each once", got=list(wires))
         if window < 1 or asks < 1:
             raise InputError("window and number of questions must be at least 1", got=(window, asks))
-        super().__init__(SenderState.ACTIVE)
+        super().__init__()
         self.wires, self.window, self.asks, self.ends = tuple(wires), window, asks, ends or {}
-        self.wire, self.epoch = self.wires[0], 0
+        self.wire = self.wires[0]
         self.posted = self.acked = self.folded = 0
         self.lost: set[int] = set()
         self._target: int | None = None  # the wire asked for
-        self._left = 0  # questions that may still be asked in this epoch
         self._cause = Cause.PORT  # why `wire` was lost, once it is
-        self._nonce = 0  # of the last doubt
-        self._mark = -1  # `progress` when it arose
 
     @property
     def may_send(self) -> bool:
         """Whether Send is allowed now. When stranded, too: the first Send, not the idle flow, is what fails then."""
-        return self.posted - self.folded < self.window and self.state not in _MUTE
+        return self.posted - self.folded < self.window and self.state not in MUTE
 
     @property
     def cause(self) -> Cause:
         """Why it left, or leaves, the last wire."""
         return self._cause
-
-    @property
-    def outstanding(self) -> int:
-        """Chunks that may not have landed."""
-        return self.posted - self.acked
-
-    @property
-    def progress(self) -> int:
-        """Grows with whatever comes through; what the progress timer watches."""
-        return self.acked + self.folded
-
-    def stuck(self, waiting: bool) -> bool:
-        """Whether the progress timer should run; `waiting`: there are chunks to send."""
-        if self.state in _MUTE:
-            return False
-        return self.posted > self.acked or (waiting and self.posted - self.folded >= self.window)
 
     # --- the flow -------------------------------------------------------------------------------------------------
 
@@ -163,46 +126,13 @@ class Sender(SteadySender):
         return (Release(seq + 1),)
 
     def _credit(self, event: Credit) -> Commands:
-        """Frees slots, whichever wire says so: what is folded stays folded."""
+        """Frees slots, whichever wire says so: what is folded stays folded. By its own wire, it may end a doubt."""
         folded = event.folded
         if folded > self.posted:
             raise ProtocolError(f"{folded} chunks folded, {self.posted} posted")
         if folded > self.folded:
             self.folded = folded
-        return ()
-
-    # --- doubt ----------------------------------------------------------------------------------------------------
-
-    def _doubt(self, event: Expired) -> Commands:
-        """When nothing moved for a deadline: probes, with the same number as long as nothing moves."""
-        if event.timer is not Timer.PROGRESS:
-            return ()
-        if self.state is _S.ACTIVE or self.progress != self._mark:
-            self._mark = self.progress
-            self._nonce += 1
-        self._go(_S.PROBING)
-        return (Tell(Probe(self.epoch, self._nonce)),)
-
-    def _alive(self, event: Alive) -> Commands:
-        """The peer lives: grace for the wire if it still owes something that the peer has sent or should have got."""
-        if event.epoch != self.epoch or event.nonce != self._nonce:
-            return ()
-        if not event.folded <= event.landed <= self.posted:
-            raise ProtocolError(f"{event}, {self.posted} posted")
-        if self.progress != self._mark or (self.acked == self.posted and event.folded <= self.folded):
-            self._go(_S.ACTIVE)
-            return ()
-        self._go(_S.GRACE)
-        return (Start(Timer.GRACE),)
-
-    def _verdict(self, event: Expired) -> Commands:
-        """At the end of grace: the wire is lost if nothing at all has come through since the doubt arose."""
-        if event.timer is not Timer.GRACE:
-            return ()
-        if self.progress == self._mark:
-            return self._leave(Cause.PROGRESS)
-        self._go(_S.ACTIVE)
-        return ()
+        return self._shown(Credit) if event.wire == self.wire else ()
 
     # --- failover -------------------------------------------------------------------------------------------------
 
@@ -210,12 +140,11 @@ class Sender(SteadySender):
         """Its own wire: fences it, to move off, if there is another. Another: out of the choice."""
         if event.wire != self.wire:
             return self._drop(event)
-        stop = (Stop(Timer.GRACE),) if self.state is _S.GRACE else ()
-        return stop + self._leave(Cause.NOTICE if type(event) is Notice else event.cause)
+        return self._stop_doubt() + self._leave(Cause.NOTICE if type(event) is Notice else event.cause)
 
     def _leave(self, cause: Cause) -> Commands:
         self.lost.add(self.wire)
-        self._cause = cause
+        self._cause, self._owed = cause, frozenset()
         if self._choice() is None:
             return self._no_wire()
         self._go(_S.FENCING)
@@ -239,7 +168,15 @@ class Sender(SteadySender):
         self.epoch += 1
         self._left = self.asks - 1
         self._go(_S.ASKING)
-        return (Tell(Ask(self.epoch, self._target)), Read(self._target), Start(Timer.ANSWER))
+        return self._question()
+
+    def _question(self) -> Commands:
+        assert self._target is not None
+        return (
+            Tell(Ask(self.epoch, self._target)),
+            Read(self._target),
+            Start(Timer.ANSWER, self.asks - 1 - self._left),
+        )
 
     def _ask_again(self, event: Expired) -> Commands:
         """No answer: asks again, a limited number of times; then it gives up."""
@@ -248,8 +185,7 @@ class Sender(SteadySender):
         if not self._left:
             return self._sever(f"no answer to {self.asks} questions in epoch {self.epoch}")
         self._left -= 1
-        assert self._target is not None
-        return (Tell(Ask(self.epoch, self._target)), Read(self._target), Start(Timer.ANSWER))
+        return self._question()
 
     def _target_lost(self, event: Lost | Notice) -> Commands:
         """The wire asked for: asks for the next one, in the next epoch. Another: out of the choice."""
@@ -286,14 +222,7 @@ class Sender(SteadySender):
     # --- the choice -----------------------------------------------------------------------------------------------
 
     def _choice(self) -> int | None:
-        return min((wire for wire in self.wires if wire not in self.lost), key=self._tainted, default=None)
-
-    def _tainted(self, wire: int) -> int:
-        """How many NICs it shares with lost wires, each of them counted. A NIC that has swallowed one swallows all."""
-        if not self.ends:
-            return 0
-        pairs = (zip(self.ends[wire], self.ends[lost], strict=True) for lost in self.lost)
-        return sum(mine == theirs for pair in pairs for mine, theirs in pair)
+        return choice(self.wires, self.lost, self.ends)
 
     def _found(self, event: Found) -> Commands:
         """The wire is in the choice again, unless it is the one to move off."""
@@ -335,7 +264,7 @@ class Sender(SteadySender):
 
 
 _ENDS = (_S.STRANDED, _S.SEVERED)
-_EVENTS = (Send, Acked, Credit, Lost, Found, Fenced, Expired, Answer, Refuse, Alive, Notice)
+_EVENTS = (Send, Acked, Credit, Lost, Found, Fenced, Expired, Doubt, Heard, Answer, Refuse, Alive, Notice)
 Sender.learn(
     table(
         (
@@ -343,9 +272,14 @@ Sender.learn(
             Row((_S.STRANDED,), (Send,), Sender._too_late, (_S.SEVERED,)),
             Row((*_ON_WIRE, _S.FENCING), (Acked,), Sender._acked),
             Row((_S.ASKING, _S.STRANDED), (Acked,), Sender._ignore),
-            Row(_LIVING, (Credit,), Sender._credit),
+            Row((_S.ACTIVE, _S.FENCING, _S.ASKING, _S.STRANDED), (Credit,), Sender._credit),
+            Row((_S.PROBING,), (Credit,), Sender._credit, (_S.PROBING, _S.ACTIVE)),
+            Row((_S.GRACE,), (Credit,), Sender._credit, (_S.GRACE, _S.ACTIVE)),
             Row((_S.ACTIVE,), (Expired,), Sender._doubt, (_S.ACTIVE, _S.PROBING)),
-            Row((_S.PROBING,), (Expired,), Sender._doubt),
+            Row((_S.PROBING,), (Expired,), Sender._doubt_again),
+            Row((_S.ACTIVE,), (Doubt,), Sender._suspected, (_S.PROBING,)),
+            Row((_S.PROBING,), (Heard,), Sender._hears, (_S.PROBING, _S.ACTIVE)),
+            Row((_S.GRACE,), (Heard,), Sender._hears, (_S.GRACE, _S.ACTIVE)),
             Row((_S.PROBING,), (Alive,), Sender._alive, (_S.PROBING, _S.ACTIVE, _S.GRACE)),
             Row((_S.GRACE,), (Expired,), Sender._verdict, (_S.GRACE, _S.ACTIVE, _S.FENCING, *_ENDS)),
             Row((_S.ACTIVE,), (Lost, Notice), Sender._lost, (_S.ACTIVE, _S.FENCING, *_ENDS)),
@@ -362,6 +296,8 @@ Sender.learn(
             Row((_S.STRANDED,), (Expired,), Sender._too_late, (_S.STRANDED, _S.SEVERED)),
             Row((*_ON_WIRE, _S.ASKING, _S.STRANDED), (Fenced,), Sender._ignore),
             Row((_S.FENCING,), (Expired,), Sender._ignore),
+            Row((_S.PROBING, _S.GRACE, _S.FENCING, _S.ASKING, _S.STRANDED), (Doubt,), Sender._ignore),
+            Row((_S.ACTIVE, _S.FENCING, _S.ASKING, _S.STRANDED), (Heard,), Sender._ignore),
             Row((*_ON_WIRE, _S.FENCING, _S.STRANDED), (Answer, Refuse), Sender._ignore),
             Row((_S.ACTIVE, _S.GRACE, _S.FENCING, _S.ASKING, _S.STRANDED), (Alive,), Sender._ignore),
             Row((_S.SEVERED,), _EVENTS, Sender._ignore),

@@ -1,8 +1,8 @@
 """The words of the failover protocol: what happens to a flow (events) and what is to be done about it (commands).
 
 Every value is plain data. A flow has a `Sender` at one rank and a `Receiver` at the other; ``epoch`` counts its
-failovers. Words that travel between ranks (`Ask`, `Answer`, `Probe`, `Alive`, `Notice`) may be lost, doubled, late and
-in any order.
+failovers. Words that travel between ranks (`Ask`, `Answer`, `Probe`, `Alive`, `Notice`, `Suspect`) may be lost,
+doubled, late and in any order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from optcc.runtime.wires import Cause
 
 
 class Timer(StrEnum):
-    """The clocks a sender may ask for."""
+    """The clocks an end may ask for."""
 
     PROGRESS = "progress"  # runs while something is outstanding, starts anew with every sign of progress
     GRACE = "grace"  # from a living peer's answer to the verdict
@@ -47,10 +47,12 @@ class Refuse(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """Sender to receiver: are you alive, and what has come through?"""
+    """Sender to receiver: are you alive, and what has come through? `spread`: nothing has, so have all tested that
+    shares my wire's NIC at your end; else this is such a test, and the last credit is to come by the wire again."""
 
     epoch: int
     nonce: int
+    spread: bool
 
 
 class Alive(NamedTuple):
@@ -69,7 +71,13 @@ class Notice(NamedTuple):
     cause: Cause
 
 
-Letter = Ask | Answer | Refuse | Probe | Alive | Notice
+class Suspect(NamedTuple):
+    """Receiver to sender: my NIC of the flow's wire may be a black hole. The transport makes this a Doubt."""
+
+    epoch: int
+
+
+Letter = Ask | Answer | Refuse | Probe | Alive | Notice | Suspect
 
 
 # --- events --------------------------------------------------------------------------------------------------------
@@ -113,9 +121,22 @@ class Fenced(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """To the sender: a timer has run out."""
+    """To either end: a timer has run out."""
 
     timer: Timer
+
+
+class Doubt(NamedTuple):
+    """To the sender: a NIC of its wire may be a black hole. A flow that owes nothing is tested by its last credit, once
+    more; and, if `reading`, by its record, which is being read over its wire: Heard follows if that comes through."""
+
+    reading: bool
+
+
+class Heard(NamedTuple):
+    """To the sender: the receiver's record has been read over the flow's wire of this epoch."""
+
+    epoch: int
 
 
 class Landed(NamedTuple):
@@ -140,6 +161,8 @@ Event = (
     | Found
     | Fenced
     | Expired
+    | Doubt
+    | Heard
     | Landed
     | Folded
     | Ask
@@ -176,15 +199,23 @@ class Tell(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Start a timer, anew if it runs."""
+    """Start a timer, anew if it runs. `nth`: how often it has been for the same thing before; ANSWER may be short at
+    first, and longer every time."""
 
     timer: Timer
+    nth: int = 0
 
 
 class Stop(NamedTuple):
     """Stop a timer, if it runs."""
 
     timer: Timer
+
+
+class Spread(NamedTuple):
+    """This end's NIC of the wire may be a black hole: have all flows whose wires use it tested (Doubt, Suspect)."""
+
+    wire: int
 
 
 class Deliver(NamedTuple):
@@ -195,6 +226,13 @@ class Deliver(NamedTuple):
 
 class Return(NamedTuple):
     """Send the credit `folded` to the sender on `wire`."""
+
+    wire: int
+    folded: int
+
+
+class Echo(NamedTuple):
+    """Send the last credit once more on `wire`, to see whether it comes through."""
 
     wire: int
     folded: int
@@ -236,4 +274,6 @@ class Severed(NamedTuple):
     why: str
 
 
-Command = Write | Fence | Tell | Start | Stop | Deliver | Return | Publish | Read | Release | Moved | Severed
+Command = (
+    Write | Fence | Tell | Start | Stop | Spread | Deliver | Return | Echo | Publish | Read | Release | Moved | Severed
+)

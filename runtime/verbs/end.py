@@ -40,6 +40,10 @@ class State(Enum):
     DRAINED = "drained"
 
 
+OPEN, LOST, FENCING, DRAINED = State
+"""Looked up once: in Python 3.11 `State.OPEN` is a call, and every chunk would make ten of them."""
+
+
 class Work(NamedTuple):
     """A send under way: chunk `seq` of `flow`, or a read of the record of `flow` (seq -1), or of nothing (flow -1)."""
 
@@ -73,7 +77,7 @@ class End:
     """The queue pair, its posted work and its state. `remote`: base and key of the far end's memory, once connected."""
 
     def __init__(self, wire: int, nic: Nic, sends: int, receives: int, spare: int, first_packet: int) -> None:
-        self.wire, self.nic, self.state = wire, nic, State.OPEN
+        self.wire, self.nic, self.state = wire, nic, OPEN
         self.sends, self.remote = sends, (0, 0)
         self.work: deque[Work] = deque()
         self.under_way = 0  # chunks given to `write` that are not done
@@ -108,7 +112,12 @@ class End:
     @property
     def is_open(self) -> bool:
         """Whether it works, as far as is known."""
-        return self.state is State.OPEN
+        return self.state is OPEN
+
+    @property
+    def waits(self) -> bool:
+        """Whether something waits for room."""
+        return bool(self._waiting or self._owed)
 
     @property
     def has_room(self) -> bool:
@@ -144,13 +153,19 @@ class End:
     def write(self, chunk: Chunk) -> None:
         """Post a chunk, when there is room for it."""
         self.under_way += 1
-        self._waiting.append(chunk)
-        self.flush()
+        if len(self.work) < self.sends and not self._waiting:
+            self._write(chunk)
+        else:
+            self._waiting.append(chunk)
+            self.flush()
 
     def credit(self, flow: int, immediate: int) -> None:
         """Post a write of no bytes, when there is room; the latest of a flow replaces one that still waits."""
-        self._owed[flow] = immediate
-        self.flush()
+        if len(self.work) < self.sends and not self._owed:
+            self._signal(immediate)
+        else:
+            self._owed[flow] = immediate
+            self.flush()
 
     def flush(self) -> None:
         """Post what has waited for room."""
@@ -192,7 +207,7 @@ class End:
 
     def fence(self) -> None:
         """Into the error state; everything posted comes back, the last thing a mark posted here."""
-        self.state = State.FENCING
+        self.state = FENCING
         self._waiting.clear()
         self._owed.clear()
         if self._forgot:
@@ -204,14 +219,14 @@ class End:
 
     def abandon(self) -> None:
         """Destroy the queue pair, and take everything posted for come back."""
-        self.state = State.FENCING
+        self.state = FENCING
         self.qp.close()
         self.work.clear()
         self.receives = 0
 
     def forget(self) -> None:
         """Reset the queue pair: what was posted never comes back, what arrives is not answered, nobody is told."""
-        self.state, self._forgot = State.LOST, True
+        self.state, self._forgot = LOST, True
         self.qp.modify(QPAttr(qp_state=enums.IBV_QPS_RESET), enums.IBV_QP_STATE)
         self.work.clear()
         self._waiting.clear()

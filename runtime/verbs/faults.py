@@ -14,7 +14,7 @@ from typing import Any
 
 from optcc.errors import InputError
 from optcc.runtime.verbs.binding import QPAttr, enums
-from optcc.runtime.verbs.end import End, State
+from optcc.runtime.verbs.end import OPEN, End
 from optcc.runtime.verbs.nic import Nic
 from optcc.runtime.wires import Cause, Happening, PortDown, Wire
 
@@ -98,7 +98,7 @@ class VerbsFaults(ABC):
         return int(self._nics[nic].address.device.removeprefix("rxe"))
 
     def _of(self, nic: int) -> list[End]:
-        return [end for end in self._ends.values() if end.nic.index == nic and end.state is State.OPEN]
+        return [end for end in self._ends.values() if end.nic.index == nic and end.state is OPEN]
 
     @abstractmethod
     def _collect(self, nic: Nic) -> None:

@@ -36,7 +36,8 @@ class Nic:
             self._channel, self.completions_fd = open_channel(self.context)
             self._keep(self._channel)
             self.cq = self._keep(CQ(self.context, completions, None, self._channel, 0))
-            self.cq.req_notify()
+            self._armed = False
+            self.arms()
             remote = enums.IBV_ACCESS_REMOTE_WRITE | enums.IBV_ACCESS_REMOTE_READ
             self.memory = self._keep(MR(self.pd, size, enums.IBV_ACCESS_LOCAL_WRITE | remote, address=base))
             self.payload: Any = None
@@ -57,14 +58,27 @@ class Nic:
             self.payload = None
         self.payload = MR(self.pd, size, enums.IBV_ACCESS_LOCAL_WRITE, address=base)
 
-    def rearm(self) -> None:
-        """Take the event off the channel and ask for the next; poll the queue after this until it is empty."""
+    def arms(self) -> bool:
+        """Ask for an event with the next completion; False: that was so already. If not, poll the queue once more."""
+        if self._armed:
+            return False
+        self.cq.req_notify()
+        self._armed = True
+        return True
+
+    def take_event(self) -> None:
+        """Take the event off the channel. There is no other until the next `arms`."""
         try:
             self._channel.get_cq_event(self.cq)
         except PyverbsError:
             return  # it was not for us: nothing to read
         self.cq.ack_events(1)
-        self.cq.req_notify()
+        self._armed = False
+
+    def rearm(self) -> None:
+        """Take the event off the channel and ask for the next; poll the queue after this until it is empty."""
+        self.take_event()
+        self.arms()
 
     def completions(self) -> list[Any]:
         """All completions that are there."""

@@ -18,7 +18,8 @@ class VerbsSettings:
     hops : routers that packets may pass
     reads : record reads that a queue pair may have under way
     ahead : chunks that a NIC may have; more are not given to it before one is acknowledged
-    early_s : a NIC is given its next chunk so many seconds before it will be idle, by its rate: what waking up takes
+    early_s : a NIC is given its next chunk at most so many seconds before it will be idle, by its rate: what waking up
+        takes, and less where it is seen to take less
     """
 
     timeout: int = 16

@@ -36,29 +36,36 @@ class Waiter:
             raise OSError(ctypes.get_errno(), "timerfd_create")
         self._epoll = select.epoll()
         self._epoll.register(self._timer, select.EPOLLIN)
+        # For a look without a wait, the same with one that can always be read: a timeout of 0 looks at the clock.
+        self._glance, self._always = select.epoll(), os.eventfd(1)
+        self._glance.register(self._always, select.EPOLLIN)
 
     def add(self, fd: int, does: Callable[[], object]) -> None:
         """Do this whenever `fd` can be read."""
         self._does[fd] = does
         self._epoll.register(fd, select.EPOLLIN)
+        self._glance.register(fd, select.EPOLLIN)
 
     def discard(self, fd: int) -> None:
         """Wait for this one no more."""
         if self._does.pop(fd, None) is not None:
             self._epoll.unregister(fd)
+            self._glance.unregister(fd)
 
     def wait(self, until: float) -> list[Callable[[], object]]:
         """Wait for a descriptor, or `until` (inf: for ever; -inf: not at all); what is to be done, in no order."""
         if until != self._set and until != -float("inf"):
             self._arm(until)
-        ready = self._epoll.poll(0 if until == -float("inf") else -1)
+        ready = (self._glance if until == -float("inf") else self._epoll).poll()
         return [self._does[fd] for fd, _ in ready if fd in self._does]
 
     def close(self) -> None:
         """The descriptors that were added stay open."""
         if not self._epoll.closed:
             self._epoll.close()
+            self._glance.close()
             os.close(self._timer)
+            os.close(self._always)
 
     def _arm(self, until: float) -> None:
         self._set = until

@@ -14,8 +14,9 @@ from optcc.rdma import NicAddress
 from optcc.runtime.errors import TransportError
 from optcc.runtime.pacing import Rates
 from optcc.runtime.transport import Watch
+from optcc.runtime.verbs.backlog import Backlog
 from optcc.runtime.verbs.binding import PyverbsError, enums, error_number, status_name
-from optcc.runtime.verbs.end import RECEIVE, Chunk, End, State
+from optcc.runtime.verbs.end import DRAINED, FENCING, LOST, OPEN, RECEIVE, Chunk, End
 from optcc.runtime.verbs.faults import VerbsFaults
 from optcc.runtime.verbs.immediate import Immediates
 from optcc.runtime.verbs.layout import address_of, lay_out, slot_stride
@@ -59,10 +60,6 @@ _LOOK_EVERY_S = 0.001
 """As long as polls find completions, descriptors are looked at so often: the watch, and events of NICs. By time and not
 by the number of polls, since what a rank does between two of them may take long."""
 
-PAYLOAD = 4096 / 4154
-"""Part of a RoCE v2 packet on the wire that is payload, at a path MTU of 4096: 58 bytes of Ethernet, IPv4, UDP,
-transport header and checksum go with each. With a smaller one NICs are given work a little too soon, to no harm."""
-
 
 class VerbsWires(VerbsFaults):
     """One rank's ends of all wires, as `wires.Wires` says.
@@ -94,14 +91,14 @@ class VerbsWires(VerbsFaults):
         self._settings = settings or VerbsSettings()
         self._happened: list[Happening] = []
         ports = 1 + max((max(wire.out, wire.into) for wire in wires), default=0)
-        self._rates = [rates[port].out * PAYLOAD if rates else inf for port in range(ports)]
-        self._bits = {port: rate * 8 / PAYLOAD for port, rate in enumerate(self._rates)}
-        self._now = clock()  # as of the last look
-        self._look_at = -inf  # when descriptors are looked at although there is more to do
+        self._bits = {port: rates[port].out * 8 if rates else inf for port in range(ports)}
+        self._now, self._looked = clock(), True  # as of the last look; whether it was in this poll
+        self._look_at: float | None = None  # when to look at descriptors without a wait; None: `clock` says
         self._bug = ""
-        self._free = [0.0] * ports  # when the NIC will have sent what it was given, by its rate
+        self._backlog = Backlog(ports, rates, self._settings.early_s)
         self._layout = lay_out(rank, wires, flows)
         self._far = {f: lay_out(flow.dst, wires, flows) for f, flow in enumerate(flows) if flow.src == rank}
+        self._strides = [slot_stride(flow) for flow in flows]
         self._bytes = memoryview(mmap.mmap(-1, self._layout.size))
         self._base = address_of(self._bytes)
         self._payload = (0, 0)  # address and bytes of what is registered
@@ -164,25 +161,28 @@ class VerbsWires(VerbsFaults):
     def write(self, wire: int, flow: int, seq: int, header: bytes, payload: memoryview, ready: float) -> None:
         """See `Wires`."""
         end = self._ends.get(wire)
-        if end is None or not end.is_open:
+        if end is None or end.state is not OPEN:
             return
         start, size = address_of(payload), payload.nbytes
         first, length = self._payload
         if size and not first <= start <= start + size <= first + length:
             raise TransportError("a payload lies outside the memory that was registered")
-        spec = self._flows[flow]
-        slot = end.remote[0] + self._far[flow].slots[flow] + seq % spec.window * slot_stride(spec)
-        out = self._wires[wire].out
-        self._free[out] = max(self._now, self._free[out]) + size / self._rates[out]
+        slot = end.remote[0] + self._far[flow].slots[flow] + seq % self._flows[flow].window * self._strides[flow]
+        self._backlog.give(self._wires[wire].out, self._wires[wire].into, size, self._now)
         chunk = Chunk(flow, seq, header, (start, size), slot, self._immediates.pack(wire, flow, seq))
-        self._post(end, lambda: end.write(chunk))
+        try:
+            end.write(chunk)
+        except PyverbsError as why:
+            self._refused(end, why)
 
     def credit(self, wire: int, flow: int, folded: int) -> None:
         """See `Wires`."""
         end = self._ends.get(wire)
-        if end is not None and end.is_open:
-            immediate = self._immediates.pack(wire, flow, folded)
-            self._post(end, lambda: end.credit(flow, immediate))
+        if end is not None and end.state is OPEN:
+            try:
+                end.credit(flow, self._immediates.pack(wire, flow, folded))
+            except PyverbsError as why:
+                self._refused(end, why)
 
     def publish(self, flow: int, epoch: int, landed: int, folded: int) -> None:
         """See `Wires`."""
@@ -193,16 +193,19 @@ class VerbsWires(VerbsFaults):
         end = self._ends.get(wire)
         if end is None or not end.is_open or not end.has_room:
             return False
-        self._post(end, lambda: self._records.ask(end, flow))
+        try:
+            self._records.ask(end, flow)
+        except PyverbsError as why:
+            self._refused(end, why)
         return True
 
     def fence(self, wire: int) -> None:
         """See `Wires`."""
         end = self._ends.get(wire)
-        if end is None or end.state is State.DRAINED:
+        if end is None or end.state is DRAINED:
             self._happened.append(Drained(wire))
             return
-        if end.state is State.FENCING:
+        if end.state is FENCING:
             return
         try:
             end.fence()
@@ -217,11 +220,11 @@ class VerbsWires(VerbsFaults):
     def slot(self, flow: int, seq: int) -> memoryview:
         """See `Wires`."""
         spec = self._flows[flow]
-        at = self._layout.slots[flow] + seq % spec.window * slot_stride(spec)
+        at = self._layout.slots[flow] + seq % spec.window * self._strides[flow]
         return self._bytes[at : at + HEADER_BYTES + spec.slot_bytes]
 
     def free_at(self, wire: int, now: float) -> float:
-        """See `Wires`: a moment before the NIC will have sent what it was given, at its rate.
+        """See `Wires`: a moment before the NIC will have sent what it was given, and the other end's NIC taken it.
 
         Not when it has been acknowledged: a chunk may lie in a queue at a slower receiver, with the NIC idle. A NIC
         that is slower than we think would pile up work; so no more than `VerbsSettings.ahead` chunks are given to it.
@@ -230,17 +233,21 @@ class VerbsWires(VerbsFaults):
         end, out = self._ends.get(wire), self._wires[wire].out
         self._now = now
         if end is None or not end.under_way:
-            return min(now, self._free[out])
+            return min(now, self._backlog.sent_at(out))
         if sum(other.under_way for other in self._leaving[out]) >= self._settings.ahead:
             return inf
-        return self._free[out] - self._settings.early_s
+        return self._backlog.next_at(out, self._wires[wire].into)
 
     def clock(self) -> float:
-        """The time as of the last look, which ended the last wait: what was done since has the same time.
+        """The time as of the last look: one for every poll, and none where nobody asks.
 
         For flows and engines over these wires. Where looks at the clock take time, as in the lab's virtual time, or
         where they are system calls, several for every chunk would cost more than the rest of its work.
         """
+        if not self._looked:
+            self._now, self._looked = self._clock(), True
+            if self._look_at is None:
+                self._look_at = self._now + _LOOK_EVERY_S
         return self._now
 
     def close(self) -> None:
@@ -257,26 +264,56 @@ class VerbsWires(VerbsFaults):
         """
         if self._bug:
             raise TransportError(self._bug)
-        if not self._happened:
-            for nic in self._nics.values():
-                self._collect(nic)
-            if self._happened:
-                self._now = self._clock()
-        look = not self._happened or self._now >= self._look_at
-        while look:
-            waits = not self._happened
-            todo = self._waiter.wait(until if waits else -inf)
-            if waits:
-                self._now = self._clock()
+        self._looked = False
+        if not self._happened and self._is_quiet():
+            self._wait(until)
+        elif self._is_time_to_look():
             self._look_at = self._now + _LOOK_EVERY_S
-            for do in todo:
+            for do in self._waiter.wait(-inf):
                 do()
-            look = bool(todo) and not self._happened and self._heard not in todo and self._now < until
         happened, self._happened = self._happened, []
         return happened
 
+    def _wait(self, until: float) -> None:
+        """Until there is something to tell, or the watch speaks. What an event is for may have been told already."""
+        began = self._now
+        while True:
+            todo = self._waiter.wait(until)
+            self._looked, self._look_at = False, None
+            if not todo and until > began:
+                self._backlog.waited(until, self.clock())
+            for do in todo:
+                do()
+            if not todo or self._heard in todo or self._happened or self.clock() >= until or not self._is_quiet():
+                return
+
+    def _is_time_to_look(self) -> bool:
+        """Whether descriptors have not been looked at for a while, since polls have always found something."""
+        if self._look_at is None:  # the last poll has waited, and nobody has asked for the time since
+            self._look_at = -inf
+            return False
+        return self.clock() >= self._look_at
+
+    def _is_quiet(self) -> bool:
+        """Whether there is nothing to tell, even now that all NICs have been asked to end a wait.
+
+        They are asked only here: as long as polls find something nobody waits for an event, and to ask for one, to wait
+        and to take it are three system calls.
+        """
+        for nic in self._nics.values():
+            self._collect(nic)
+        if self._happened:
+            return False
+        for nic in self._nics.values():
+            try:
+                if nic.index not in self._gone and nic.arms():
+                    self._collect(nic)
+            except PyverbsError as why:
+                self._device_lost(nic, str(why))
+        return not self._happened
+
     def _wake(self, nic: Nic) -> None:
-        nic.rearm()
+        nic.take_event()
         self._collect(nic)
 
     def _collect(self, nic: Nic) -> None:
@@ -288,7 +325,7 @@ class VerbsWires(VerbsFaults):
             return
         for completion in completions:
             end = self._by_number.get((nic.index, completion.qp_num))
-            if end is None or end.state is State.DRAINED:
+            if end is None or end.state is DRAINED:
                 continue  # its queue pair has been abandoned
             if completion.status != enums.IBV_WC_SUCCESS:
                 self._failed(end, completion)
@@ -296,18 +333,25 @@ class VerbsWires(VerbsFaults):
                 self._came(end, completion.imm_data)
             else:
                 self._done(end, completion.wr_id)
-                self._post(end, end.flush)
-            self._see_drained(end)
+                if end.waits:
+                    self._flush(end)
+            if end.state is FENCING:
+                self._see_drained(end)
 
     def _came(self, end: End, immediate: int) -> None:
         end.receives -= 1
-        if end.is_open:
-            self._post(end, end.receive)
+        if end.state is OPEN:
+            try:
+                end.receive()
+            except PyverbsError as why:
+                self._refused(end, why)
         flow, number = self._immediates.unpack(end.wire, immediate)
         if self._wires[end.wire].src == self._rank:
             self._happened.append(Credited(end.wire, flow, number))
         else:
-            self._happened.append(Arrived(end.wire, flow, number, self._now))
+            now = self.clock()
+            self._backlog.arrived(end.nic.index, now)
+            self._happened.append(Arrived(end.wire, flow, number, now))
 
     def _done(self, end: End, serial: int) -> None:
         """Everything up to this piece of work is done."""
@@ -320,6 +364,8 @@ class VerbsWires(VerbsFaults):
 
     def _failed(self, end: End, completion: Any) -> None:
         """Of a completion in error only request, status, queue pair and the vendor's code mean anything."""
+        if end.state is OPEN:
+            self._hear(end.nic)  # it may say why, and then that comes first
         if completion.wr_id == RECEIVE:
             end.receives -= 1
         else:
@@ -344,18 +390,22 @@ class VerbsWires(VerbsFaults):
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
-    def _post(self, end: End, work: Callable[[], None]) -> None:
-        """Do what posts work; a device that refuses it is gone."""
+    def _flush(self, end: End) -> None:
+        """There may be room again."""
         try:
-            work()
+            end.flush()
         except PyverbsError as why:
-            if error_number(why) == errno.ENOMEM:
-                raise TransportError(f"wire {end.wire}: its send queue has overrun; this is a bug") from why
-            self._device_lost(end.nic, f"{end.nic.address.device} refuses work: {why}")
+            self._refused(end, why)
+
+    def _refused(self, end: End, why: PyverbsError) -> None:
+        """A device that refuses work is gone."""
+        if error_number(why) == errno.ENOMEM:
+            raise TransportError(f"wire {end.wire}: its send queue has overrun; this is a bug") from why
+        self._device_lost(end.nic, f"{end.nic.address.device} refuses work: {why}")
 
     def _lose(self, end: End, cause: Cause, detail: str) -> None:
         if end.is_open:
-            end.state = State.LOST
+            end.state = LOST
             self._happened.append(Failed(end.wire, cause, detail))
 
     def _device_lost(self, nic: Nic, detail: str) -> None:
@@ -369,7 +419,7 @@ class VerbsWires(VerbsFaults):
                     self._lose(end, Cause.DEVICE, detail)
 
     def _see_drained(self, end: End) -> None:
-        if end.state is State.FENCING and end.is_empty:
-            end.state = State.DRAINED
+        if end.state is FENCING and end.is_empty:
+            end.state = DRAINED
             end.under_way = 0
             self._happened.append(Drained(end.wire))

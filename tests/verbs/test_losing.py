@@ -99,11 +99,13 @@ def test_lost_acknowledgements_leave_chunks_that_arrived_and_never_completed(job
 
 def test_some_lost_packets_are_only_sent_again(network: ModuleType) -> None:
     with Ranks(settings=VerbsSettings(timeout=12, retries=6)) as job:  # or one packet in 300 is lost too often
+        before = network.troubles()
         network.lose(0, "out", "data", one_in=7)
         for seq in range(4):
             send(job, 0, 0, seq)
         assert landed(until(job, 1, count(Arrived, 4))) == [(0, 0, seq) for seq in range(4)]
         assert not [s for s in until(job, 0, count(Completed, 4)) if isinstance(s, Failed)]
+        assert sum(network.troubles().values()) > sum(before.values())
 
 
 def test_a_short_flap_at_the_far_end_heals_by_itself(network: ModuleType) -> None:

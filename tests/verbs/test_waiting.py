@@ -70,7 +70,7 @@ def test_one_that_is_discarded_ends_no_wait(waiter: Waiter, pipe: tuple[int, int
 def test_nothing_is_left_open() -> None:
     before = len(os.listdir("/proc/self/fd"))
     made = Waiter()
-    assert len(os.listdir("/proc/self/fd")) == before + 2
+    assert len(os.listdir("/proc/self/fd")) == before + 4
     made.close()
     made.close()
     assert len(os.listdir("/proc/self/fd")) == before

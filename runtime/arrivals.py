@@ -1,0 +1,79 @@
+"""What comes in: chunks are taken out of their slots, and transfers are complete when all of theirs have been."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from optcc.runtime.errors import TransportError
+from optcc.runtime.flow_ends import CHUNK_HEADER, CHUNK_MARK, In
+from optcc.runtime.program import Move
+from optcc.runtime.protocol import words
+from optcc.runtime.protocol.table import Commands
+from optcc.runtime.transport import Landing, Take
+from optcc.runtime.wires import HEADER_BYTES, Arrived, Wires
+
+
+def nothing_runs(row: int, offset: int, data: memoryview) -> None:
+    """Take nothing: for polls between operations."""
+    raise TransportError(f"transfer {row} arrived while nothing runs")
+
+
+class Arrivals:
+    """Those of one rank.
+
+    Parameters
+    ----------
+    do : carry out what a flow's machine commands
+    take : where pieces of transfers go
+    """
+
+    def __init__(self, ins: Mapping[int, In], wires: Wires, do: Callable[[In, Commands], None]) -> None:
+        self._ins, self._wires, self._do = ins, wires, do
+        # Where payloads land that are not in host memory with their headers.
+        self._elsewhere: Callable[[int, int, int], Any] | None = getattr(wires, "payload", None)
+        self._operation = 0
+        self._missing: dict[int, int] = {}  # row -> bytes still to come
+        self._landings: list[Landing] = []
+        self.take: Take = nothing_runs
+
+    def begin(self, operation: int, receives: Mapping[int, Move]) -> None:
+        """From now on everything belongs to this operation, and these transfers will come, by row."""
+        self._operation = operation
+        self._missing = {row: move.length for row, move in receives.items()}
+
+    def landed(self) -> list[Landing]:
+        """Transfers that have become complete since this was asked, in order of time."""
+        landings, self._landings = self._landings, []
+        if len(landings) > 1:
+            landings.sort(key=lambda landing: landing.at)
+        return landings
+
+    def arrived(self, arrived: Arrived) -> None:
+        """The chunk goes to the engine, and its slot back to the sender, unless it is a ghost.
+
+        Every chunk pays for this, and with a cold cache, since a payload has just gone through it. So the machine is
+        asked without words (`protocol.steady`), as long as it takes that.
+        """
+        wire, number, seq, at = arrived
+        slot = self._wires.slot(number, seq)
+        mark, epoch, operation, nbytes, there, row, offset = CHUNK_HEADER.unpack_from(slot)
+        if mark != CHUNK_MARK or there != seq:
+            raise TransportError(f"flow {number}: the slot of chunk {seq} holds {there} (canary {mark:#x})")
+        receiver = self._ins[number].receiver
+        folded = receiver.passes(wire, epoch, seq)
+        if folded < 0 and not receiver.handle(words.Landed(wire, epoch, seq)):
+            return
+        if operation != self._operation:
+            raise TransportError(f"flow {number}: a chunk of operation {operation} in operation {self._operation}")
+        if self._elsewhere:
+            self.take(row, offset, self._elsewhere(number, seq, nbytes))
+        else:
+            self.take(row, offset, slot[HEADER_BYTES : HEADER_BYTES + nbytes])
+        missing = self._missing[row] = self._missing[row] - nbytes
+        if missing == 0:
+            self._landings.append(Landing(row, at))
+        if folded > 0:
+            self._wires.credit(receiver.wire, number, folded)
+        elif folded < 0:
+            self._do(self._ins[number], receiver.handle(words.Folded(seq)))

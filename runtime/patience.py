@@ -1,0 +1,69 @@
+"""How long a flow waits for what, and its timers that run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from optcc.runtime.protocol.words import Start, Timer
+from optcc.runtime.stalls import Stalls
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a flow waits, in seconds.
+
+    progress : at most so long without progress while something is outstanding, before the peer is asked; at least
+        three quarters of it. What a NIC was given before, for whichever flow, is progress when it comes through
+    grace : from the peer's answer to the verdict that the wire is a black hole
+    answer : at most so long for an answer to a question, before it is repeated
+    first : so long before it is repeated for the first two times, about two round trips of a letter; then twice as long
+        every other time. A question too many costs nothing, for the same answer is given again
+    """
+
+    progress: float = 1.0
+    grace: float = 0.5
+    answer: float = 0.25
+    first: float = 0.002
+
+    def for_chunks_of(self, seconds: float) -> Patience:
+        """The same where a NIC may be busy with one chunk for so long: no wire is given up for that."""
+        factor = max(1.0, 4 * seconds / self.progress)
+        return replace(self, progress=self.progress * factor, grace=self.grace * factor)
+
+
+class Timers:
+    """GRACE and ANSWER of one rank's flows; PROGRESS is sampled by `stalls`."""
+
+    def __init__(self, patience: Patience, stalls: Stalls, clock: Callable[[], float]) -> None:
+        self._patience, self._stalls, self._clock = patience, stalls, clock
+        self._ends: dict[tuple[int, Timer], float] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._ends)
+
+    def start(self, flow: int, command: Start) -> None:
+        """Start one, anew if it runs."""
+        seconds = min(self._patience.answer, self._patience.first * 2 ** (command.nth // 2))
+        if command.timer is Timer.GRACE:
+            seconds = self._patience.grace
+            self._stalls.grace(flow)
+        self._ends[flow, command.timer] = self._clock() + seconds
+
+    def stop(self, flow: int, timer: Timer) -> None:
+        """Stop one, if it runs."""
+        self._ends.pop((flow, timer), None)
+
+    def next(self) -> float:
+        """When the next one ends; inf: none runs."""
+        return min(self._ends.values(), default=math.inf)
+
+    def over(self, now: float) -> Iterator[tuple[int, Timer]]:
+        """(flow, timer) of those that have run out, unless stopped by what was done about those before them."""
+        for (flow, timer), at in list(self._ends.items()):
+            if at <= now and self._ends.pop((flow, timer), None) is not None:
+                if timer is Timer.GRACE and self._stalls.still_moves(flow):
+                    self._ends[flow, timer] = now + self._patience.grace  # its chunks have not had their turn
+                else:
+                    yield flow, timer
