@@ -204,7 +204,7 @@ def by_means(times: Mapping[Cause, list[float]]) -> list[str]:
     for cause in Cause:
         found = sorted(times.get(cause, ()))
         if found:
-            figures = (found[len(found) // 2], found[int(0.9 * (len(found) - 1))], found[-1])
+            figures = (found[len(found) // 2], found[-(-9 * len(found) // 10) - 1], found[-1])
             lines.append(f"| {cause} | {len(found)} | " + " | ".join(f"{1000 * t:.1f} ms" for t in figures) + " |")
     return lines
 

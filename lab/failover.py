@@ -277,7 +277,7 @@ def table(found: Sequence[tuple[str, float]]) -> list[str]:
     for cause in Cause:
         times = sorted(seconds for by, seconds in found if by == cause)
         if times:
-            figures = (times[len(times) // 2], times[int(0.9 * (len(times) - 1))], times[-1])
+            figures = (times[len(times) // 2], times[-(-9 * len(times) // 10) - 1], times[-1])
             lines.append(f"| {cause} | {len(times)} | " + " | ".join(f"{1000 * t:.1f} ms" for t in figures) + " |")
     return lines
 

@@ -28,13 +28,18 @@ EXACTLY = 1e-5
 
 @st.composite
 def hurt(draw: st.DrawFn, most: int = 9) -> Cluster:
-    """Servers of 2 to 8 NICs, one of which lost some but not all."""
+    """Servers of 2 to 8 NICs, one to four of which lost some but not all; any two have a rail in common."""
     ranks, nics = draw(st.integers(3, most)), draw(st.integers(2, 8))
     cluster = Cluster.uniform(servers=ranks, nics=nics, rate=RATE)
-    slow = draw(st.integers(0, ranks - 1))
-    for nic in draw(st.sets(st.integers(0, nics - 1), min_size=1, max_size=nics - 1)):
-        cluster = cluster.degrade(f"server{slow}/nic{nic}")
+    for slow in draw(st.sets(st.integers(0, ranks - 1), min_size=1, max_size=min(4, ranks - 2))):
+        for nic in draw(st.sets(st.integers(0, nics - 1), min_size=1, max_size=nics - 1)):
+            cluster = cluster.degrade(f"server{slow}/nic{nic}")
+    assume(applies(cluster))
     return cluster
+
+
+def rank_nics(cluster: Cluster, rank: int) -> list[int]:
+    return [i for i, nic in enumerate(cluster.ranks[rank].nics) if nic.alive]
 
 
 def dead(servers: int, count: int, nics: int = 8) -> Cluster:
@@ -69,7 +74,11 @@ def test_every_recipe_is_an_allreduce(cluster: Cluster, segments: int, steps: in
 @settings(max_examples=100)
 @given(cluster=hurt(12))
 def test_fluid_time_is_the_bound(cluster: Cluster) -> None:
-    assert timetable(cluster).fluid_s(cluster, 2**20) == optcc.lower_bound(cluster, 2**20).seconds
+    """Where every NIC can be equally busy; two servers that meet on few rails may make that impossible."""
+    fluid_s, bound_s = timetable(cluster).fluid_s(cluster, 2**20), optcc.lower_bound(cluster, 2**20).seconds
+    assert fluid_s >= bound_s * (1 - Fraction(1, 10**8))
+    if len({len(set(rank_nics(cluster, r))) for r in reduced(cluster)}) == len(reduced(cluster)) == 1:
+        assert fluid_s <= bound_s * (1 + Fraction(1, 10**6))
 
 
 @pytest.mark.parametrize(("servers", "count"), [(8, 2), (8, 3), (12, 3), (16, 1), (16, 3)])
@@ -88,6 +97,19 @@ def test_chunks_and_two_latencies_are_all_that_is_lost(servers: int, count: int)
     lost = time_s - float(optcc.lower_bound(cluster, nbytes).seconds)
     chunks = 2 * rounds * (servers - 1) * PER_CHUNK
     assert chunks + ALPHA <= lost <= Fraction(13, 10) * chunks + 2 * ALPHA
+
+
+@pytest.mark.parametrize(
+    ("lost", "most"), [(("0", "0"), 0.016), (("0", "1"), 0.016), (("0", "12"), 0.03), (("0", "0", "0"), 0.033)]
+)
+def test_several_degraded_servers_lose_little(lost: tuple[str, ...], most: float) -> None:
+    """Pairs have not all equally much then, and senders meet by fractions of a step."""
+    cluster, nbytes = Cluster.uniform(servers=8, nics=8, rate=RATE), 2**28
+    for server, nics in enumerate(lost):
+        for nic in nics:
+            cluster = cluster.degrade(f"server{server}/nic{nic}")
+    time_s = simulate(timetable(cluster, 2).lower(cluster, nbytes)).time_s
+    assert 1 <= time_s / float(optcc.lower_bound(cluster, nbytes).seconds) <= 1 + most
 
 
 def test_two_steps_exchanged_are_noticed() -> None:
@@ -172,6 +194,7 @@ def test_a_dependency_less_is_noticed(cluster: Cluster, seed: int) -> None:
         ({"via": ((1, Fraction(1, 2)),)}, "via"),
         ({"via": ()}, "via"),
         ({"via": ((0, Fraction(3, 2)),)}, "via"),
+        ({"via": ((0, Fraction(1, 4)), (1, Fraction(1, 4)))}, "via"),
         ({"shares": (Fraction(1),)}, "shares"),
         ({"shares": (Fraction(1, 2), Fraction(1, 4), Fraction(1, 8), Fraction(1, 8))}, "shares"),
         ({"segments": 0}, "segments"),
@@ -191,10 +214,15 @@ def test_where_it_applies() -> None:
     whole = Cluster.uniform(servers=4, nics=4, rate=RATE)
     one = whole.degrade("server2/nic1")
     assert applies(one)
-    assert reduced(one) == 2
+    assert reduced(one) == [2]
+    assert reduced(one.degrade("server3/nic2")) == [2, 3]
+    assert applies(one.degrade("server3/nic2"))
     others = {
         "no NIC is dead": whole,
-        "two servers": one.degrade("server3/nic1"),
+        "no rail in common": Cluster.uniform(servers=4, nics=2, rate=RATE)
+        .degrade("server0/nic0")
+        .degrade("server1/nic1"),
+        "one full server": one.degrade("server3/nic1").degrade("server1/nic1"),
         "a slow NIC": one.degrade("server2/nic2", Fraction(1, 2)),
         "two ranks": Cluster.uniform(servers=2, nics=4, rate=RATE).degrade("server1/nic0"),
         "GPUs as ranks": replace(Cluster.uniform(servers=4, nics=4, rate=RATE, nvlink_rate=RATE), gpu_ranks=True),
@@ -202,7 +230,7 @@ def test_where_it_applies() -> None:
     for why, cluster in others.items():
         assert not applies(cluster), why
     with pytest.raises(InputError):
-        timetable(one).check(others["two servers"])
+        timetable(one).check(others["a slow NIC"])
 
 
 @settings(max_examples=20)

@@ -1,13 +1,14 @@
-"""Direct exchange by timetable: one server has fewer NICs than the others, and no NIC that limits ever waits.
+"""Direct exchange by timetable: some servers have fewer NICs than the others, all of one rate, and nobody has to wait.
 
-Hubs and what goes by way of the slow server are those of `exchange`. Here each transfer takes one NIC, and each rail
-has a timetable (`timetable_slots`): in step t everybody sends to the rank d(t) further, a permutation, so that senders
-never meet at a receiver. That works out since the slow server's rails are all-to-alls of all servers with equally much
-for every pair, and the other rails the same among full servers: where the bound is set by all, every NIC is busy all
-the time. With r rounds a NIC pays for 2r(P-1) chunks; besides these and two latencies nothing is lost.
+Hubs and what goes by way of slow servers are those of `exchange`. Here each transfer takes one NIC, and each rail has a
+timetable (`timetable_slots`): in step t everybody sends to the rank d(t) further, a permutation, so that senders never
+meet at a receiver. With one slow server that works out exactly: its rails are all-to-alls of all servers with equally
+much for every pair, and the other rails the same among full servers. Where the bound is set by all, every NIC is busy
+all the time. With r rounds a NIC pays for 2r(P-1) chunks; besides these and two latencies nothing is lost. With several
+slow servers pairs have nearly equally much (`timetable_split`), and senders meet by fractions of a step.
 
-A pair's bytes of a half follow its slots on all rails in order of time. What goes by way of the slow server lies first
-in each hub's section, is gathered first, and is handed out last, so that everything is there well before it is due.
+A pair's bytes of a half follow its slots on all rails in order of time. What goes by way of slow servers lies first in
+each hub's section, is gathered first, and is handed out last, so that everything is there well before it is due.
 
 A slow server that is a hub of nothing has nothing to receive before first sums exist: its first slots stay empty, and
 steps begin small and double. The second half is the first one's mirror image in time.
@@ -15,9 +16,12 @@ steps begin small and double. The second half is the first one's mirror image in
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate, pairwise
+from math import fsum
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -27,8 +31,9 @@ from optcc.schedule.assemble import granule
 from optcc.schedule.columns import Schedule
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
-from optcc.schedule.timetable_rows import STAGES, Kind, Piece, Rows, cut, dependencies
+from optcc.schedule.timetable_rows import STAGES, Kind, Piece, Rows, cut, dependencies, joined
 from optcc.schedule.timetable_slots import TICKS, Slot, merged, mirrored, slots, step_sizes
+from optcc.schedule.timetable_split import common_rails, rail_shares
 
 MAX_DOUBLINGS = 16
 ONE_NIC = (Fraction(1),)
@@ -42,7 +47,7 @@ class Timetable(Recipe):
     ----------
     segments : full rounds in each half; with `steps`, how often steps double in size before one full round
     shares : each rank's part of the data as a hub, sum 1
-    via : (slow rank, the part of the full ranks' data that it adds last to), one of them
+    via : (slow rank, the part of the full ranks' data that it adds last to); in all at most 1
     steps : steps of each size before the full round; 0: full rounds only
     """
 
@@ -65,9 +70,7 @@ class Timetable(Recipe):
         waits, on = (place[np.concatenate([pair[end] for pair in pairs] or [order[:0]])] for end in (0, 1))
         ports = _ports(cluster, routes)
         nics = 1 + max(max(mine) for mine in ports)
-        ends, which = np.unique(
-            (rows.src * self._ranks + rows.dst)[order] * nics + rows.nic[order], return_inverse=True
-        )
+        ends, which = np.unique(((rows.src * self._ranks + rows.dst) * nics + rows.nic)[order], return_inverse=True)
         route = []
         for end in ends.tolist():
             (src, dst), nic = divmod(end // nics, self._ranks), end % nics
@@ -96,81 +99,91 @@ class Timetable(Recipe):
         return step_sizes(peers, 1, self.segments, steps) if self.steps else step_sizes(peers, self.segments, 0, 0)
 
     def _rows(self, cluster: Cluster, nbytes: int) -> tuple[Rows, dict[int, int]]:
-        """All transfers, and where in each full hub's section the part by way of the slow rank ends."""
-        ranks, ((slow, part),) = self._ranks, self.via
+        """All transfers, and where in each full hub's section the parts by way of slow ranks end."""
+        ranks, times = self._ranks, self._times(cluster)
         ends = [granule(end * nbytes, nbytes) for end in accumulate(self.shares[:-1], initial=Fraction(0))]
         section = list(pairwise([*ends, nbytes]))
-        via = {r: granule(low + part * (high - low), nbytes) for r, (low, high) in enumerate(section) if r != slow}
-        alive, dead, split = self._rails(cluster)
-        common = slots(alive, ranks - 1, self._sizes(ranks - 1, self.steps))
-        others = slots(dead, ranks - 2, self._sizes(ranks - 2, max(1, self.steps * (ranks - 2) // (ranks - 1))))
-        full = [r for r in range(ranks) if r != slow]
-        number = {r: i for i, r in enumerate(full)}
-        # On one rail and with one round a pair has one slot only.
-        idle = 1 if not self.shares[slow] and min(map(len, common)) > 1 else 0
-        joined: dict[tuple[int, int], list[Slot]] = {}
+        slow = dict(self.via)
+        via: dict[int, dict[int, tuple[int, int]]] = {}  # full hub -> slow rank -> bytes that it adds last to
+        plain: dict[int, tuple[int, int]] = {}
+        for r, (low, high) in enumerate(section):
+            if r not in slow:
+                cuts = [
+                    granule(low + part * (high - low), nbytes)
+                    for part in accumulate(slow.values(), initial=Fraction(0))
+                ]
+                via[r] = dict(zip(slow, pairwise(cuts), strict=True))
+                plain[r] = cuts[-1], high
 
-        def both(d: int, e: int) -> list[Slot]:
-            """Of full ranks `d` apart, `e` without the slow one."""
-            if (d, e) not in joined:
-                joined[d, e] = merged(common[d - 1], split, others[e - 1])
-            return joined[d, e]
+        def gathered(i: int, k: int) -> list[Piece]:
+            """What i sends to k in the first half."""
+            if k in slow:
+                own = [Piece(Kind.OWN, k, *section[k])]
+                return own if i in slow else [*own, Piece(Kind.PARTIAL, i, *via[i][k])]
+            return [Piece(Kind.RAW, k, *part) for s, part in via[k].items() if s != i] + [Piece(Kind.RAW, k, *plain[k])]
 
-        def halves(i: int, k: int) -> tuple[tuple[list[Slot], list[Piece]], tuple[list[Slot], list[Piece]]]:
-            """What i sends to k in each half, and when: in the second as k sends to i, seen from the end."""
-            forth, back = common[(k - i) % ranks - 1], mirrored(common[(i - k) % ranks - 1])
-            own = Piece(Kind.OWN, slow, *section[slow])
-            if k == slow:
-                (low, high), end = section[i], via[i]
-                return (forth[idle:], [own, Piece(Kind.PARTIAL, i, low, end)]), (
-                    back,
-                    [Piece(Kind.RESULT, i, end, high)],
-                )
-            (low, high), end = section[k], via[k]
-            if i == slow:
-                final = [Piece(Kind.FINAL, k, low, end), own._replace(kind=Kind.OWN_RESULT)]
-                return (forth, [Piece(Kind.RAW, k, end, high)]), (back[: len(back) - idle], final)
-            e, f = ((number[b] - number[a]) % (ranks - 1) for a, b in ((i, k), (k, i)))
-            forth, back = both((k - i) % ranks, e), mirrored(both((i - k) % ranks, f))
-            (first, last), mine = section[i], via[i]
-            results = [Piece(Kind.RESULT, i, mine, last), Piece(Kind.RESULT, i, first, mine)]
-            return (forth, [Piece(Kind.RAW, k, low, high)]), (back, results)
+        def spread(i: int, k: int) -> list[Piece]:
+            """What i sends to k in the second half."""
+            if i in slow:
+                own = [Piece(Kind.OWN_RESULT, i, *section[i])]
+                return own if k in slow else [Piece(Kind.FINAL, k, *via[k][i]), *own]
+            return [
+                Piece(Kind.RESULT, i, *part) for part in (plain[i], *(part for s, part in via[i].items() if s != k))
+            ]
 
-        found = [
-            (i, k, begin + half * TICKS // 2, *rest)
-            for i in range(ranks)
-            for k in range(ranks)
-            if i != k
-            for half, (times, pieces) in enumerate(halves(i, k))
-            for begin, *rest in cut(pieces, times)
-        ]
-        return Rows(*np.array(found, np.int64).reshape(-1, len(Rows._fields)).T), via
+        found: list[tuple[int, ...]] = []
+        for i in range(ranks):
+            for k in (k for k in range(ranks) if k != i):
+                found += ((i, k, *part) for part in cut(joined(gathered(i, k)), times(i, k)))
+                # The second half is the first one's mirror image, in which k sends to i.
+                back = cut(joined(spread(i, k)), mirrored(times(k, i)))
+                found += ((i, k, begin + TICKS // 2, *rest) for begin, *rest in back)
+        rows = Rows(*np.array(found, np.int64).reshape(-1, len(Rows._fields)).T)
+        return rows, {r: low for r, (low, _) in plain.items()}
 
-    def _rails(self, cluster: Cluster) -> tuple[list[int], list[int], Fraction]:
-        """Places of the NICs that all have, of those that only full ranks have, and which part of what full ranks send
-        each other goes by the former, so that all NICs of full ranks are equally busy."""
-        (slow, _), full = self.via[0], self._full
-        every, alive = _live(cluster, full), _live(cluster, slow)
-        carried, whole = self.shares[slow] + self.shares[full], 1 + (self._ranks - 2) * self.shares[full]
-        of_each = whole / len(every) - carried / len(alive)
-        split = max(Fraction(0), min(Fraction(1), of_each * len(alive) / (whole - carried)))
-        return alive, [nic for nic in every if nic not in alive], split
+    def _times(self, cluster: Cluster) -> Callable[[int, int], list[Slot]]:
+        """The slots of the first half for what one rank sends another."""
+        live = [tuple(_live(cluster, r)) for r in range(self._ranks)]
+        shares = rail_shares(Counter(live), {nics: float(x) for nics, x in zip(live, self.shares, strict=True)})
+        groups: dict[tuple[int, ...], list[int]] = {}  # the ranks on a rail -> all rails of just these
+        for nic in sorted({nic for nics in live for nic in nics}):
+            groups.setdefault(tuple(r for r in range(self._ranks) if nic in live[r]), []).append(nic)
+        tables, place = [], []
+        for ranks, nics in groups.items():
+            peers = len(ranks) - 1
+            steps = max(1, self.steps * peers // (self._ranks - 1))
+            tables.append((nics, peers + 1, slots(nics, peers, self._sizes(peers, steps))))
+            place.append({r: n for n, r in enumerate(ranks)})
+        made: dict[object, list[Slot]] = {}
 
-    @property
-    def _full(self) -> int:
-        return 1 if self.via[0][0] == 0 else 0
+        def times(i: int, k: int) -> list[Slot]:
+            where = [(g, (at[k] - at[i]) % tables[g][1]) for g, at in enumerate(place) if i in at and k in at]
+            key = live[i], live[k], *where
+            if key not in made:
+                parts = shares[live[i], live[k]]
+                made[key] = merged([(tables[g][2][d - 1], fsum(parts[nic] for nic in tables[g][0])) for g, d in where])
+            # A rank that is the hub of nothing has nothing to receive at first.
+            return made[key] if self.shares[k] or len(made[key]) == 1 else made[key][1:]
+
+        return times
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""
         ranks = len(cluster.ranks)
-        demand(applies(cluster), "cluster", "one server with fewer NICs than the others, all of one rate", ranks)
+        fits = "servers of equal NICs, some of which lack some"
+        demand(applies(cluster), "cluster", fits, f"{ranks} ranks")
         demand(len(self.shares) == ranks, "shares", f"{ranks} of them", len(self.shares))
         demand(min(self.shares) >= 0 and sum(self.shares) == 1, "shares", "parts of sum 1", sum(self.shares))
-        demand([r for r, _ in self.via] == [reduced(cluster)], "via", "the server with fewer NICs", self.via)
-        part = self.via[0][1]
-        demand(0 <= part <= 1, "via", "a part from 0 to 1", part)
-        full = {x for r, x in enumerate(self.shares) if r != self.via[0][0]}
+        slow = [r for r, _ in self.via]
+        fewer = slow == sorted(set(slow)) and set(slow) <= set(reduced(cluster))
+        demand(bool(slow) and fewer, "via", "servers with fewer NICs in order", slow)
+        parts = [part for _, part in self.via]
+        demand(min(parts) >= 0 and sum(parts) <= 1, "via", "parts of at most 1 in all", parts)
+        full = {x for r, x in enumerate(self.shares) if r not in slow}
         demand(len(full) == 1 and min(full) > 0, "shares", "equal ones of full ranks", full)
+        kinds = {(tuple(_live(cluster, r)), x) for r, x in enumerate(self.shares)}
+        alike = len(kinds) == len({nics for nics, _ in kinds})
+        demand(alike, "shares", "equal ones of servers with the same NICs", "others")
         demand_segments(self.segments)
         demand(type(self.steps) is int and 0 <= self.steps <= MAX_SEGMENTS, "steps", f"0 to {MAX_SEGMENTS}", self.steps)
         few = not self.steps or self.segments <= MAX_DOUBLINGS
@@ -178,16 +191,14 @@ class Timetable(Recipe):
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
         """The busiest NIC's work, from the shares."""
-        (slow, _), (alive, dead, split) = self.via[0], self._rails(cluster)
-        rate = cluster.ranks[slow].out_rate / len(alive)
-        carried = self.shares[slow] + self.shares[self._full]
-        among = (self._ranks - 2) * 2 * self.shares[self._full]
-        works = [
-            (self._ranks - 1) * carried / len(alive),
-            carried / len(alive) + among * split / len(alive),
-            among * (1 - split) / len(dead),
-        ]
-        return max(works) * nbytes / rate
+        live = [tuple(_live(cluster, r)) for r in range(self._ranks)]
+        members, shares = Counter(live), {nics: float(x) for nics, x in zip(live, self.shares, strict=True)}
+        loads: Counter[tuple[object, int]] = Counter()
+        for (a, b), parts in rail_shares(members, shares).items():
+            for nic, part in parts.items():
+                loads[a, nic] += (members[b] - (a == b)) * (shares[a] + shares[b]) * part  # type: ignore[assignment]
+        rate = cluster.ranks[0].out_rate / len(live[0])
+        return Fraction(max(loads.values())) * nbytes / rate
 
     def content(self) -> dict[str, Any]:
         """Every field as JSON values."""
@@ -210,32 +221,33 @@ class Timetable(Recipe):
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """Who gathers what, who adds last, and the rounds."""
-        slow, part = self.via[0]
-        own = f"hub of {float(self.shares[slow]) * 100:.4g} %, adds last to {float(part) * 100:.4g} %"
         rounds = f"{self.segments} in each half"
         if self.steps:
             rounds = f"1 in each half, and {self.segments * self.steps} smaller steps, doubled every {self.steps}"
-        return [
-            ("hubs", f"{sum(x > 0 for x in self.shares)} of {self._ranks}, each exchanges directly with all"),
-            (cluster.ranks[slow].name, own),
-            ("rounds", f"{rounds}; one NIC for each transfer"),
-        ]
+        lines = [("hubs", f"{sum(x > 0 for x in self.shares)} of {self._ranks}, each exchanges directly with all")]
+        for r, part in self.via[:4]:
+            own = f"hub of {float(self.shares[r]) * 100:.4g} %, adds last to {float(part) * 100:.4g} %"
+            lines.append((cluster.ranks[r].name, own))
+        if len(self.via) > 4:
+            lines.append(("more slow ranks", str(len(self.via) - 4)))
+        return [*lines, ("rounds", f"{rounds}; one NIC for each transfer")]
 
 
 def applies(cluster: Cluster) -> bool:
-    """One fabric, servers as ranks, live NICs of one rate, and one server that lacks some of those of the others."""
+    """One fabric, servers as ranks, live NICs of one rate, all of them in at least two servers and fewer in another."""
     rates = {rate for rank in cluster.ranks for nic in rank.nics if nic.alive for rate in (nic.out_rate, nic.in_rate)}
     if not cluster.fabric.flat or cluster.gpu_ranks or len(cluster.ranks) < 3 or len(rates) != 1:
         return False
-    live = [_live(cluster, r) for r in range(len(cluster.ranks))]
-    every = max(live, key=len)
-    fewer = [mine for mine in live if mine != every]
-    return len(fewer) == 1 and bool(fewer[0]) and set(fewer[0]) < set(every)
+    live = [tuple(_live(cluster, r)) for r in range(len(cluster.ranks))]
+    every = set().union(*live)
+    full = sum(len(nics) == len(every) for nics in live)
+    return 2 <= full < len(live) and common_rails(live)
 
 
-def reduced(cluster: Cluster) -> int:
-    """The rank with fewer NICs, where the timetable applies."""
-    return min(range(len(cluster.ranks)), key=lambda r: len(_live(cluster, r)))
+def reduced(cluster: Cluster) -> list[int]:
+    """The ranks with fewer NICs than others, where the timetable applies."""
+    counts = [len(_live(cluster, r)) for r in range(len(cluster.ranks))]
+    return [r for r, count in enumerate(counts) if count < max(counts)]
 
 
 def _live(cluster: Cluster, rank: int) -> list[int]:

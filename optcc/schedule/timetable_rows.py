@@ -77,6 +77,17 @@ def cut(pieces: Sequence[Piece], slots: Sequence[Slot]) -> list[tuple[int, ...]]
     return found
 
 
+def joined(pieces: Sequence[Piece]) -> list[Piece]:
+    """Neighbours as one, empty ones left out."""
+    found: list[Piece] = []
+    for piece in pieces:
+        if found and found[-1][:2] == piece[:2] and found[-1].stop == piece.start:
+            found[-1] = found[-1]._replace(stop=piece.stop)
+        elif piece.stop > piece.start:
+            found.append(piece)
+    return found
+
+
 def overlapping(rows: Rows, waits: Ints, on: Ints, floor: Ints | int = 0) -> tuple[Ints, Ints]:
     """(row that waits, row that it waits for) for all of `waits` and `on` that share bytes at `floor` or above.
 
@@ -92,7 +103,7 @@ def overlapping(rows: Rows, waits: Ints, on: Ints, floor: Ints | int = 0) -> tup
 def dependencies(rows: Rows, via_end: dict[int, int]) -> list[tuple[Ints, Ints]]:
     """Pairs (row that waits, row that it waits for), those of later kinds after those that they may wait for.
 
-    via_end : full hub -> where the bytes of its section end to which the slow rank adds last
+    via_end : full hub -> where the bytes of its section end to which slow ranks add last
     """
     order = np.lexsort((rows.start, rows.src, rows.kind, rows.hub))
     group = (rows.hub * len(Kind) + rows.kind)[order]

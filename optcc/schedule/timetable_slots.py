@@ -8,7 +8,6 @@ different offsets d, so that in rounds/rails of the time every rank has been ser
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import NamedTuple
 
 TICKS = 2**40
@@ -51,10 +50,10 @@ def mirrored(given: Sequence[Slot]) -> list[Slot]:
     return sorted(slot._replace(begin=TICKS // 2 - slot.begin - slot.size) for slot in given)
 
 
-def merged(one: Sequence[Slot], part: Fraction, other: Sequence[Slot]) -> list[Slot]:
-    """Both in order of time, weighted so that the first carry `part` of all, the others the rest."""
+def merged(given: Sequence[tuple[Sequence[Slot], float]]) -> list[Slot]:
+    """All in order of time, weighted so that each of the sequences carries its part of the whole."""
     found: list[Slot] = []
-    for given, share in ((one, part), (other, 1 - part)):
-        each = TICKS * share / sum(slot.weight for slot in given)
-        found += (slot._replace(weight=int(each * slot.weight)) for slot in given)
+    for mine, part in given:
+        whole, total = int(part * TICKS), sum(slot.weight for slot in mine)
+        found += (slot._replace(weight=whole * slot.weight // total) for slot in mine)
     return sorted(found)

@@ -136,6 +136,6 @@ def like(entry: Entry, size: int, tally: Tally, fitted: ComplementaryTrees | Non
             return replace(made, shares=shares, via=via)
     if isinstance(made, Timetable):
         shares, via = tally.hub_split()
-        if len(via) == 1 and (min(shares) == 0) == bool(made.steps):
+        if via and (min(shares) == 0) == bool(made.steps):
             return replace(made, shares=shares, via=via)
     return fitted if isinstance(made, ComplementaryTrees) else None
