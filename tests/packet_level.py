@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 import optcc
 from optcc.cluster import Cluster
 from optcc.schedule import Schedule
+from optcc.schedule.timetable import applies
 from optcc.simulator import Receivers, stripes_of
 
 RATE = 50_000_000_000  # 400 Gb/s in bytes per second
@@ -143,14 +144,28 @@ def degraded(servers: int, left: Sequence[Fraction]) -> Cluster:
     return cluster
 
 
+def without(servers: int, dead: int) -> Cluster:
+    """`servers` with four NICs of 100 Gb/s each, of which the first one has lost `dead`."""
+    cluster = Cluster.uniform(servers=servers, nics=4, rate=Fraction(RATE, 4))
+    for nic in range(dead):
+        cluster = cluster.degrade(f"server0/nic{nic}")
+    return cluster
+
+
 def schemes(cluster: Cluster, nbytes: int, *depths: int) -> dict[str, Schedule]:
-    """What is compared: one ring over all servers, nested rings of these numbers of segments, and direct exchange."""
+    """What is compared: one ring over all servers, nested rings of these numbers of segments, direct exchange, without
+    and, where it applies, by timetable."""
     plans = {k: optcc.plan(cluster, nbytes, family="nested-rings", segments=k) for k in depths}
     return {
         "ring": plans[max(depths)].baseline("ring").schedule(),
         **{f"nested, k = {k}": plan.schedule() for k, plan in plans.items()},
         "exchange, k = 8": optcc.plan(cluster, nbytes, family="exchange", segments=8).schedule(),
+        **({"timetable, k = 3": _timetable(cluster, nbytes)} if applies(cluster) else {}),
     }
+
+
+def _timetable(cluster: Cluster, nbytes: int) -> Schedule:
+    return optcc.plan(cluster, nbytes, family="timetable", segments=3).schedule()
 
 
 def simulated(schedule: Schedule, network: Network, receivers: Receivers = "packets") -> float:

@@ -15,7 +15,7 @@ import pytest
 
 import optcc
 from optcc.schedule import Schedule
-from tests.packet_level import Network, compile_executor, degraded, inversions, run_packets, schemes, simulated
+from tests.packet_level import Network, compile_executor, degraded, inversions, run_packets, schemes, simulated, without
 
 HALF, MOST = Fraction(1, 2), Fraction(3, 4)
 SIZE = 4 * 2**20
@@ -44,6 +44,22 @@ def test_ns3_agrees_with_the_simulator(executor: Path, servers: int, left: tuple
     for name, claimed, measured in zip(compared, ours, theirs, strict=True):
         assert measured == pytest.approx(claimed, rel=TOLERANCE), name
     assert inversions(ours, theirs, TIE) == []
+
+
+@pytest.mark.ns3
+@pytest.mark.parametrize("servers", [4, 8])
+@pytest.mark.parametrize("network", [UDP, WIDE], ids=["UDP", "TCP"])
+def test_timetables_hold_packet_by_packet(executor: Path, servers: int, network: Network) -> None:
+    """Senders do not meet, so that nothing waits in a queue, and the time is within 2 % of the bound."""
+    cluster = without(servers, 1)
+    compared = schemes(cluster, SIZE, 16)
+    runs = {name: run_packets(executor, schedule, network) for name, schedule in compared.items()}
+    for name, schedule in compared.items():
+        assert runs[name].time_s == pytest.approx(simulated(schedule, network), rel=TOLERANCE), name
+    mine = runs.pop("timetable, k = 3")
+    assert mine.time_s <= 1.02 * float(optcc.lower_bound(cluster, SIZE).seconds)
+    assert mine.time_s < min(run.time_s for run in runs.values())
+    assert mine.most_queued < min(run.most_queued for run in runs.values()) / 4
 
 
 @pytest.mark.ns3
