@@ -33,7 +33,7 @@ from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments,
 from optcc.schedule.routes import Routes
 from optcc.schedule.timetable_rows import STAGES, Kind, Piece, Rows, cut, dependencies, joined
 from optcc.schedule.timetable_slots import TICKS, Slot, merged, mirrored, slots, step_sizes
-from optcc.schedule.timetable_split import common_rails, rail_shares
+from optcc.schedule.timetable_split import CLOSE, common_rails, rail_shares
 
 MAX_DOUBLINGS = 16
 ONE_NIC = (Fraction(1),)
@@ -190,15 +190,17 @@ class Timetable(Recipe):
         demand(few, "segments", f"1 to {MAX_DOUBLINGS} with steps that double", self.segments)
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
-        """The busiest NIC's work, from the shares."""
+        """The busiest NIC's work: exact from the shares where all of a server's NICs are equally busy."""
         live = [tuple(_live(cluster, r)) for r in range(self._ranks)]
-        members, shares = Counter(live), {nics: float(x) for nics, x in zip(live, self.shares, strict=True)}
-        loads: Counter[tuple[object, int]] = Counter()
-        for (a, b), parts in rail_shares(members, shares).items():
-            for nic, part in parts.items():
-                loads[a, nic] += (members[b] - (a == b)) * (shares[a] + shares[b]) * part  # type: ignore[assignment]
+        share, members = dict(zip(live, self.shares, strict=True)), Counter(live)
         rate = cluster.ranks[0].out_rate / len(live[0])
-        return Fraction(max(loads.values())) * nbytes / rate
+        of_each = {nics: (1 + (self._ranks - 2) * x) / len(nics) for nics, x in share.items()}
+        loads: Counter[tuple[tuple[int, ...], int]] = Counter()
+        for (a, b), parts in rail_shares(members, {nics: float(x) for nics, x in share.items()}).items():
+            for nic, part in parts.items():
+                loads[a, nic] += (members[b] - (a == b)) * float(share[a] + share[b]) * part  # type: ignore[assignment]
+        uneven = max(load / float(of_each[nics]) for (nics, _), load in loads.items())
+        return max(of_each.values()) * nbytes / rate * (Fraction(uneven) if uneven > 1 + CLOSE else 1)
 
     def content(self) -> dict[str, Any]:
         """Every field as JSON values."""

@@ -7,6 +7,7 @@ from math import fsum, sqrt
 
 ROUNDS = 200
 CLOSE = 1e-9
+"""NICs whose times differ by no more than this part count as equally busy."""
 
 Kinds = tuple[int, ...]
 """Places of a rank's live NICs."""
@@ -47,7 +48,7 @@ def rail_shares(
             for rail, load in loads.items():
                 worst = max(worst, abs(load / mean - 1))
                 scale[a, rail] *= sqrt(mean / load) if load else 1.0
-        if worst < CLOSE:
+        if worst < CLOSE / 2:
             break
     return found
 
