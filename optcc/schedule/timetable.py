@@ -199,8 +199,9 @@ class Timetable(Recipe):
         for (a, b), parts in rail_shares(members, {nics: float(x) for nics, x in share.items()}).items():
             for nic, part in parts.items():
                 loads[a, nic] += (members[b] - (a == b)) * float(share[a] + share[b]) * part  # type: ignore[assignment]
-        uneven = max(load / float(of_each[nics]) for (nics, _), load in loads.items())
-        return max(of_each.values()) * nbytes / rate * (Fraction(uneven) if uneven > 1 + CLOSE else 1)
+        uneven = {end: load / float(of_each[end[0]]) for end, load in loads.items()}
+        works = (of_each[nics] * (Fraction(by) if by > 1 + CLOSE else 1) for (nics, _), by in uneven.items())
+        return max(works) * nbytes / rate
 
     def content(self) -> dict[str, Any]:
         """Every field as JSON values."""
