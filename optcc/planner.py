@@ -154,9 +154,11 @@ def _timetable(cluster: Cluster) -> Ladder:
     steps = round(Fraction(2 * (len(ranks) - 1), fewest)) + 1
 
     def growing(segments: int) -> Recipe:
-        return Timetable(min(MAX_DOUBLINGS, segments), *split(), steps=steps)
+        recipe = Timetable(segments, *split(), steps=steps)
+        recipe.check(cluster)
+        return recipe
 
-    return Ladder(Timetable.family, growing, 4, by_rate=False)
+    return Ladder(Timetable.family, growing, 4, by_rate=False, deepest=MAX_DOUBLINGS)
 
 
 def starves(rates: list[Fraction]) -> bool:
@@ -354,12 +356,12 @@ def choose(
             raise InputError("no such family here", where="--family", expected=f"one of {names}", got=family)
     if segments is None and (alpha or per_chunk) and len(cluster.ranks) > 1 and bound.nbytes:
         return candidates(offered, cluster, bound, alpha=alpha, per_chunk=per_chunk)[0].recipe
-    depth = segments or default_segments(bound.nbytes, len(cluster.ranks), gpus=cluster.gpu_ranks)
+    default = default_segments(bound.nbytes, len(cluster.ranks), gpus=cluster.gpu_ranks)
     best: tuple[Fraction, Recipe] | None = None
     refused: InputError | None = None
     for ladder in offered:
         try:
-            recipe = ladder.make(depth)
+            recipe = ladder.make(segments or min(default, ladder.deepest or MAX_SEGMENTS))
             fluid_s = recipe.fluid_s(cluster, bound.nbytes)
         except InputError as error:
             refused = refused or error

@@ -47,8 +47,8 @@ class Doubts:
         self._reading: dict[int, int] = {}  # flow -> the wire over which its record is being read
 
     def of(self, nic: int) -> bool:
-        """Whether a NIC of this rank has ever been in doubt."""
-        return nic in self._nics
+        """Whether a NIC of this rank is in doubt, or has been a moment ago."""
+        return self._clock() < self._nics.get(nic, -math.inf) + 2 * self._span
 
     def spread(self, flow: Out | In, command: words.Spread) -> None:
         """Have all flows tested whose wires use this rank's NIC of a wire, but for `flow`, which is being tested."""
@@ -92,6 +92,9 @@ class Doubts:
         out = self._ends.outs[record.flow]
         self._handle(out, words.Answer(record.epoch, record.landed, record.folded))
         self._handle(out, words.Heard(record.epoch))
+        sender = out.sender
+        if record.epoch < sender.epoch and sender.stuck(False):
+            self._read(out, sender.wire)  # asked for before the flow moved: it says nothing about this epoch
 
     def left(self, flow: int, wire: int) -> None:
         """A flow has left a wire, which is drained: with it went what was being read over it."""

@@ -67,8 +67,8 @@ class Stalls:
 
     def doubt(self, flow: int, now: float) -> None:
         """A flow is in doubt, whatever the last look has seen: what its NIC was given before counts from here."""
-        if flow not in self._stalls:
-            sender = self._senders[flow]
+        sender, old = self._senders[flow], self._stalls.get(flow)
+        if old is None or old.progress != sender.progress:
             stall = self._stalls[flow] = _Stall(now, sender.progress, self._before(flow))
             stall.passed = self._passed(stall)
 

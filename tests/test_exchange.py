@@ -126,6 +126,16 @@ def test_planned_exchange_is_near_the_bound(servers: int, dead: int, nbytes: int
     assert float(made.bound.seconds) <= time_s <= (1 + most) * float(made.bound.seconds)
 
 
+@pytest.mark.parametrize("dead", [(2, 1), (5, 1, 3), (4, 2)])
+def test_servers_that_lost_different_numbers_of_nics(dead: tuple[int, ...]) -> None:
+    """Where the weakest alone sets the bound the others of them are hubs like full servers, on fewer NICs."""
+    cluster = hurt(6, *dead, nics=6)
+    schedule = exchange(cluster).lower(cluster, 2**20)
+    optcc.verify(schedule)
+    made = optcc.plan(cluster, 2**24, alpha=ALPHA, per_chunk=PER_CHUNK)
+    optcc.verify(made.schedule())
+
+
 def test_a_changed_order_is_caught() -> None:
     schedule = exchange(hurt(4, 1)).lower(hurt(4, 1), 2**16)
     with pytest.raises(VerifyError):

@@ -306,7 +306,10 @@ def test_an_unanswered_probe_is_repeated_soon_and_then_by_the_progress_timer() -
     again = fed(machine, *[Expired(Timer.ANSWER)] * 50)
     assert again == [command for nth in range(1, PROBES) for command in probe(1, nth=nth)]
     assert fed(machine, Expired(Timer.GRACE)) == []
-    assert fed(machine, Acked(7, 0), Expired(Timer.ANSWER)) == [Release(1), *probe(2)], "a new doubt"
+    assert fed(machine, Acked(7, 0), Expired(Timer.ANSWER)) == [Release(1)]
+    assert machine.state is SenderState.ACTIVE, (
+        "something came through since: however slow letters are, that ends the doubt"
+    )
 
 
 def test_a_living_peer_and_no_progress_lose_the_wire() -> None:
@@ -488,7 +491,9 @@ def test_an_idle_receiver_that_lost_its_wire_says_so_again_when_probed() -> None
     assert fed(machine, Probe(0, 1, False)) == [Tell(Alive(0, 1, 0, 0)), notice, Echo(7, 0)]
     assert fed(machine, Landed(7, 0, 0)) == [Deliver(0)], "not fenced yet"
     fed(machine, Ask(1, 8), Fenced(7))
-    assert fed(machine, Probe(1, 1, False)) == [Tell(Alive(1, 1, 1, 0)), Echo(8, 0)]
+    again = Probe(1, 2, False)
+    assert fed(machine, again) == [Tell(Alive(1, 2, 1, 0)), Echo(8, 0)]
+    assert fed(machine, again) == [Tell(Alive(1, 2, 1, 0))], "an echo for each doubt: every one takes a receive"
     assert fed(machine, Probe(0, 1, True)) == []
 
 

@@ -242,6 +242,29 @@ def test_the_planner_offers_it(cluster: Cluster) -> None:
     assert made.recipe.family == "timetable"
 
 
+def test_more_doublings_than_there_are_is_refused() -> None:
+    with pytest.raises(InputError, match="segments"):
+        optcc.plan(dead(4, 4), 2**24, family="timetable", segments=64)
+    assert optcc.plan(dead(4, 4), 2**24, family="timetable").recipe.segments == 16
+
+
+def test_a_planner_on_standby_gives_timetables_to_whom_they_fit() -> None:
+    """A shape counts NICs and does not know which: what was prepared for one server is relabelled for another."""
+    cluster = Cluster.uniform(servers=5, nics=4, rate=RATE)
+    with optcc.Planner(cluster, sizes=[2**26], alpha=ALPHA, per_chunk=PER_CHUNK, background="off") as standby:
+        standby.fail("server1/nic0")
+        made = standby.fail("server1/nic1").plan
+        assert made.recipe.family == "timetable"
+        for nic in ("server1/nic0", "server1/nic1"):
+            standby.restore(nic)
+        standby.fail("server3/nic3")
+        moved = standby.fail("server3/nic2").plan
+        assert moved.recipe.family == "timetable"
+        assert [r for r, _ in moved.recipe.via] == [3]
+        moved.recipe.check(moved.cluster)
+        optcc.verify(moved.schedule())
+
+
 @pytest.mark.parametrize(("count", "most"), [(1, 0.011), (3, 0.011), (4, 0.021)])
 def test_planned_timetables_are_near_the_bound(count: int, most: float) -> None:
     cluster, nbytes = dead(8, count), 2**30

@@ -42,7 +42,12 @@ def export(plan: Plan, *, segments: int | None = None, chunks: int | None = None
     depth = rounded.plan.recipe.segments
     alone = _build(rounded, rounded.groups)
     busiest = max(len(b.ops) for gpu in alone.gpus for b in gpu.threadblocks)
-    refuse_above(MAX_OPS, busiest, "operations in a threadblock for one group of chunks", hint="Another --family.")
+    refuse_above(
+        MAX_OPS,
+        busiest,
+        "operations in a threadblock for one group of chunks",
+        hint="Plan another --family, such as exchange or nested-rings, or with fewer --segments.",
+    )
     most = max(sum(len(b.ops) for b in gpu.threadblocks) for gpu in alone.gpus)
     refuse_above(
         MAX_THREADBLOCKS, -(-most // MAX_OPS), "threadblocks of a rank",

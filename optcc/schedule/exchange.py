@@ -103,7 +103,7 @@ class Exchange(Recipe):
     def _way(self, cluster: Cluster, routes: Routes) -> Way:
         slow = dict(self.via)
         full = next(r for r in range(len(self.shares)) if r not in slow)
-        carried = {r: self.shares[r] + self.shares[full] for r in slow}
+        carried = {r: share + self.shares[full] for r, share in enumerate(self.shares)}
         whole = 1 + (len(self.shares) - 2) * self.shares[full]
         return balanced_lanes(cluster, routes, carried, whole)
 

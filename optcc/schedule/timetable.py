@@ -4,8 +4,9 @@ Hubs and what goes by way of slow servers are those of `exchange`. Here each tra
 timetable (`timetable_slots`): in step t everybody sends to the rank d(t) further, a permutation, so that senders never
 meet at a receiver. With one slow server that works out exactly: its rails are all-to-alls of all servers with equally
 much for every pair, and the other rails the same among full servers. Where the bound is set by all, every NIC is busy
-all the time. With r rounds a NIC pays for 2r(P-1) chunks; besides these and two latencies nothing is lost. With several
-slow servers pairs have nearly equally much (`timetable_split`), and senders meet by fractions of a step.
+all the time. With r rounds a NIC pays for 2r(P-1) chunks; besides these and two latencies nothing is lost, if rounds
+are enough for what is gathered to be there when it is due. With several slow servers pairs have nearly equally much
+(`timetable_split`), and senders meet now and then.
 
 A pair's bytes of a half follow its slots on all rails in order of time. What goes by way of slow servers lies first in
 each hub's section, is gathered first, and is handed out last, so that everything is there well before it is due.
@@ -190,7 +191,7 @@ class Timetable(Recipe):
         demand(few, "segments", f"1 to {MAX_DOUBLINGS} with steps that double", self.segments)
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
-        """The busiest NIC's work: exact from the shares where all of a server's NICs are equally busy."""
+        """The busiest NIC's work with infinitely many rounds: exact where all of a server's NICs are equally busy."""
         live = [tuple(_live(cluster, r)) for r in range(self._ranks)]
         share, members = dict(zip(live, self.shares, strict=True)), Counter(live)
         rate = cluster.ranks[0].out_rate / len(live[0])

@@ -94,7 +94,10 @@ class DoubtingSender(SteadySender, ABC):
         if event.timer is Timer.PROGRESS and not self._owed:  # what is tested while it is idle needs the echo
             self._spreads = True
         if self.progress != self._mark:
-            return self._probe(self._spreads)
+            if event.timer is Timer.PROGRESS:
+                return self._probe(self._spreads)
+            self._trust()
+            return ()
         again = Tell(Probe(self.epoch, self._nonce, self._spreads))
         if event.timer is Timer.PROGRESS:
             return (again,)

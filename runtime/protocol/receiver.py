@@ -68,7 +68,7 @@ class Receiver(SteadyReceiver):
 
     __slots__ = (
         *("ghosts", "lost", "window", "wires"),
-        *("_asked", "_early", "_left", "_notice"),
+        *("_asked", "_early", "_echoed", "_left", "_notice"),
     )
     state: ReceiverState
     steady = ReceiverState.OPEN
@@ -87,6 +87,7 @@ class Receiver(SteadyReceiver):
         self._returned = 0  # the last credit
         self._asked = Ask(0, self.wire)  # the latest question; refused if its epoch is not ours and we do not fence
         self._notice: Notice | None = None  # what was said about the wire we are on
+        self._echoed = 0  # the last doubt for which the credit was sent once more
         self._left = 0  # how often it may still be said unasked
 
     # --- the flow -------------------------------------------------------------------------------------------------
@@ -134,8 +135,12 @@ class Receiver(SteadyReceiver):
             return ()
         alive = Tell(Alive(self.epoch, event.nonce, self.landed, self._returned))
         notice = (Tell(self._notice),) if self._notice else ()
-        more = Spread(self.wire) if event.spread else Echo(self.wire, self._returned)
-        return (alive, *notice, more)
+        if event.spread:
+            return (alive, *notice, Spread(self.wire))
+        if event.nonce <= self._echoed or event.epoch < self._asked.epoch:
+            return (alive, *notice)
+        self._echoed = event.nonce
+        return (alive, *notice, Echo(self.wire, self._returned))
 
     # --- failover -------------------------------------------------------------------------------------------------
 

@@ -276,7 +276,7 @@ Sender.learn(
             Row((_S.PROBING,), (Credit,), Sender._credit, (_S.PROBING, _S.ACTIVE)),
             Row((_S.GRACE,), (Credit,), Sender._credit, (_S.GRACE, _S.ACTIVE)),
             Row((_S.ACTIVE,), (Expired,), Sender._doubt, (_S.ACTIVE, _S.PROBING)),
-            Row((_S.PROBING,), (Expired,), Sender._doubt_again),
+            Row((_S.PROBING,), (Expired,), Sender._doubt_again, (_S.PROBING, _S.ACTIVE)),
             Row((_S.ACTIVE,), (Doubt,), Sender._suspected, (_S.PROBING,)),
             Row((_S.PROBING,), (Heard,), Sender._hears, (_S.PROBING, _S.ACTIVE)),
             Row((_S.GRACE,), (Heard,), Sender._hears, (_S.GRACE, _S.ACTIVE)),

@@ -61,7 +61,7 @@ class Backlog:
 
     def waited(self, until: float, now: float) -> None:
         """Nothing happened until the time at which a wait was to end."""
-        late = now - until
+        late = min(now - until, self._early_s)  # after a long fold it is no lateness of the wait
         self._late = max(late, self._late + (late - self._late) * _FORGET)
 
     def sent_at(self, out: int) -> float:

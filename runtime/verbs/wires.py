@@ -214,6 +214,7 @@ class VerbsWires(VerbsFaults):
         if end.nic.index in self._gone:
             # It may never give back what was posted. Without its queue pair nothing can reach memory, either.
             self._collect(end.nic)
+            self._records.failed(work.flow for work in end.work if work.seq < 0)
             end.abandon()
         self._see_drained(end)
 
