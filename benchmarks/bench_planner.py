@@ -66,6 +66,8 @@ def by_hand(case: Case) -> list[tuple[float, str]]:
     cluster, found = cluster_of(case), []
     for ladder in offered(case):
         for depth in DEPTHS:
+            if ladder.deepest and depth > ladder.deepest:
+                break
             try:
                 schedule = ladder.make(depth).lower(cluster, case.nbytes)
             except InfeasibleError:
