@@ -203,14 +203,16 @@ WAYS: dict[str, type[Plain] | type[Ours]] = {"plain": Plain, "ours": Ours, "gath
 
 
 def rank_main(rank: int, options: argparse.Namespace, exchange: Exchange) -> list[dict[str, float]]:
-    """Seconds of each way, turn by turn, the first turn left out. Every order of the ways comes as often.
+    """Seconds of each way, turn by turn, the first turn left out: whole rounds, in which every order of the ways comes
+    once.
 
     Rank 0 says when time is up.
     """
     ways = {name: way(rank, options.chunk, exchange) for name, way in WAYS.items()}
+    orders = list(permutations(ways))
     turns: list[dict[str, float]] = []
     end = time.monotonic() + options.seconds
-    for order in cycle(permutations(ways)):
+    for order in cycle(orders):
         seconds = {}
         for name in order:
             exchange(None)
@@ -218,7 +220,8 @@ def rank_main(rank: int, options: argparse.Namespace, exchange: Exchange) -> lis
             ways[name].run(options.chunks)
             seconds[name] = time.monotonic() - start
         turns.append(seconds)
-        if exchange(len(turns) > 8 and time.monotonic() >= end)[0]:
+        rounds, rest = divmod(len(turns) - 1, len(orders))
+        if rounds and not rest and exchange(time.monotonic() >= end)[0]:
             break
     for name, way in ways.items():
         if rank == 1 and any(way.landed(slot) != bytes_of(options.chunk) for slot in range(WINDOW)):

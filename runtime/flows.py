@@ -68,7 +68,7 @@ class FlowTransport:
         self._ends = ends = Ends(rank, layout, Sender, Receiver)
         self._outs, self._ins = ends.outs, ends.ins
         self._stalls = stalls = Stalls({f: out.sender for f, out in ends.outs.items()}, patience.progress)
-        self._timers = timers = Timers(patience, stalls, clock)
+        self._timers = timers = Timers(patience, stalls, getattr(wires, "look_again", clock))
         self._doubts = doubts = Doubts(ends, wires, stalls, patience.grace, self._handle, send, self._stirred, clock)
         self._losses = losses = Losses(ends, wires, stalls, doubts, self._handle, self._note)
         self._shares = shares = Shares(layout, routes, ends.outs, losses.lost)
@@ -126,20 +126,26 @@ class FlowTransport:
         self._look_soon()
 
     def poll(self, until: float, take: Take) -> list[Landing]:
-        """Wait once, then deal with all that has happened."""
+        """Wait once, then deal with all that has happened.
+
+        A timer's end counts only when all that had happened by then has been dealt with, and folds may take longer than
+        a timer. So what is over by the end of one poll is dealt with by the next, after that has looked at everything.
+        """
         arrivals, departures = self._arrivals, self._departures
         arrivals.take = take
+        before = departures.now
         wake = self.next_wake() if self._timers or self._mail else self._look_at
-        for happening in self._wires.poll(wake if wake < until else until):
+        due = wake <= before
+        for happening in self._wires.poll(-math.inf if due else wake if wake < until else until):
             if type(happening) is Arrived:
                 arrivals.arrived(happening)
             else:
                 self._on[type(happening)](happening)
         while self._mail:
             self._read(*self._mail.popleft())
-        departures.now = now = self._clock()
-        if self._timers or now >= self._look_at:
-            self._expire(now)
+        departures.now = self._clock()
+        if due:
+            self._expire(before)
         if departures.busy:
             departures.pump_all()
             self._look_soon()
@@ -187,7 +193,7 @@ class FlowTransport:
             self._handle(mine, letter)
 
     def _expire(self, now: float) -> None:
-        """Timers that have run out, and flows that have not moved for too long."""
+        """Timers that had run out by `now`, and flows that have not moved for too long."""
         for flow, timer in self._timers.over(now):
             self._handle(self._ends[flow], words.Expired(timer))
         if now < self._look_at:

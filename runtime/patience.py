@@ -34,7 +34,8 @@ class Patience:
 
 
 class Timers:
-    """GRACE and ANSWER of one rank's flows; PROGRESS is sampled by `stalls`."""
+    """GRACE and ANSWER of one rank's flows; PROGRESS is sampled by `stalls`. `clock` : asked only to start one, and
+    then it must tell the time of that moment, not of the poll in which something was folded before."""
 
     def __init__(self, patience: Patience, stalls: Stalls, clock: Callable[[], float]) -> None:
         self._patience, self._stalls, self._clock = patience, stalls, clock

@@ -43,6 +43,7 @@ class Stalls:
         self._senders, self.every = senders, deadline / LOOKS
         self._stalls: dict[int, _Stall] = {}
         self._suspects: set[int] = set()
+        self._seen: dict[int, tuple[int, int]] = {}  # while there are suspects: flow -> its wire, what it had acked
         self._graces: dict[int, int] = {}
 
     @property
@@ -52,6 +53,7 @@ class Stalls:
 
     def look(self, now: float, waiting: Callable[[int], bool]) -> list[int]:
         """The flows whose deadline is over; again at each look after that. `waiting` : has the flow chunks to send?"""
+        self._acquit()
         over = []
         for flow, sender in self._senders.items():
             if not sender.stuck(waiting(flow)):
@@ -62,8 +64,10 @@ class Stalls:
 
     def suspect(self, nics: Iterable[int]) -> None:
         """Nothing came through between these: one of them may be a black hole for other flows, too. They are doubted
-        after a single look without progress, or a collective would wait for one deadline after the other."""
+        after a single look without progress, or a collective would wait for one deadline after the other. One of two
+        is innocent, and a black hole may heal: who brings a chunk and its acknowledgement over is suspect no more."""
         self._suspects.update(nics)
+        self._seen = {flow: (sender.wire, sender.acked) for flow, sender in self._senders.items()}
 
     def doubt(self, flow: int, now: float) -> None:
         """A flow is in doubt, whatever the last look has seen: what its NIC was given before counts from here."""
@@ -82,6 +86,16 @@ class Stalls:
         stall, before = self._stalls.get(flow), self._graces.get(flow, 0)
         self._graces[flow] = self._passed(stall) if stall else 0
         return self._graces[flow] > before
+
+    def _acquit(self) -> None:
+        """What has been acknowledged over a wire since the last look has gone through both of its NICs, both ways."""
+        if not self._suspects:
+            return
+        for flow, sender in self._senders.items():
+            wire, acked = self._seen[flow]
+            if sender.wire == wire and sender.acked > acked:  # on another wire, the far end has told what had landed
+                self._suspects.difference_update(sender.ends[wire])
+            self._seen[flow] = (sender.wire, sender.acked)
 
     def _moves(self, flow: int, now: float) -> bool:
         """Whether there was progress since the last look; remembers what there is now."""

@@ -45,6 +45,11 @@ HEADER_BYTES = 64
 """In front of every chunk in its slot: what it is, for `flows`. One cache line, so that payloads stay aligned."""
 
 
+ECHOES = 2
+"""So often a flow's last credit may have been said again before its sender looks. Every doubt asks for one; each end
+doubts its NIC once in a time of GRACE, and nothing that comes through is under way for longer."""
+
+
 class Cause(StrEnum):
     """Why a wire or a NIC is taken to be lost."""
 
@@ -143,7 +148,10 @@ class Wires(Protocol):
         ...
 
     def credit(self, wire: int, flow: int, folded: int) -> None:
-        """Tell the far end of an incoming wire that all chunks of `flow` below `folded` are folded. Cumulative."""
+        """Tell the far end of an incoming wire that all chunks of `flow` below `folded` are folded. Cumulative.
+
+        As long as the far end does not poll: at most `window` credits of a flow, and ECHOES of the last one.
+        """
         ...
 
     def publish(self, flow: int, epoch: int, landed: int, folded: int) -> None:
@@ -165,6 +173,9 @@ class Wires(Protocol):
     # Wires that do not tell of every completion by themselves, but for some with the flow's next credit, have
     # `hasten(wire, flow, seq)`: `poll` tells at once what has landed of `flow`, and `seq` as soon as it has.
 
+    # Wires that look at the clock once for a poll have `look_again()`, the time by a look of its own: a timer that is
+    # started after a long fold must not be over at once.
+
     # Wires whose payloads land elsewhere than their headers, in a GPU's memory, also have `payload(flow, seq, nbytes)`,
     # the landed bytes of a chunk, and take what is like that where `write` says memoryview.
 
@@ -177,7 +188,10 @@ class Wires(Protocol):
         ...
 
     def poll(self, until: float) -> Sequence[Happening]:
-        """Wait until something happens, `until` (the rank's clock, seconds; inf: for ever) or the watch speaks."""
+        """Wait until something happens, `until` (the rank's clock, seconds; inf: for ever) or the watch speaks.
+
+        -inf: no wait, but a look at everything; whatever had happened before is told, and the watch is heard.
+        """
         ...
 
     def close(self) -> None:

@@ -10,8 +10,8 @@ from heapq import heappush
 from typing import Any
 
 from optcc.runtime.protocol import Receiver, Sender
-from optcc.runtime.protocol.words import Acked, Answer, Event, Fenced, Found, Landed, Lost, Timer
-from optcc.runtime.wires import Cause
+from optcc.runtime.protocol.words import Acked, Answer, Credit, Event, Fenced, Found, Heard, Landed, Lost, Timer
+from optcc.runtime.wires import ECHOES, Cause
 
 SENDER, RECEIVER = 0, 1
 FAULTS = ("sender error", "receiver error", "data lost", "acks lost", "black hole", *("link down", "flap") * 2)
@@ -53,6 +53,8 @@ class Path:
         self.blocked: list[Flight] = []
         self.held: list[tuple[Flow, Event]] = []
         self.retrying = False
+        self.unseen: Counter[Flow] = Counter()  # credits that have come and that the sender has not looked at
+        self.reading: set[Flow] = set()  # whose record is being read over it
         self.next_forth = self.next_back = self.next_report = 0.0
 
 
@@ -175,10 +177,25 @@ class Ground(ABC):
         if path.life != life or path.dead[SENDER]:
             return
         if path.back:
-            self._tell_rank(flow, SENDER, event)
+            self._arrive(path, flow, event)
         else:
             path.held.append((flow, event))
             self._retry(path)
+
+    def _arrive(self, path: Path, flow: Flow, event: Event) -> None:
+        """What goes back is at the sender's NIC. A credit takes a receive until the sender has looked at it."""
+        if isinstance(event, Credit):
+            path.unseen[flow] += 1
+            if path.unseen[flow] > flow.receiver.window + ECHOES:
+                raise InvariantError("I18", f"{event} finds no receive: {path.unseen[flow]} have come unseen")
+            self._process(SENDER, self._see, path, path.life, flow, event)
+        else:
+            self._tell_rank(flow, SENDER, event)
+
+    def _see(self, path: Path, life: int, flow: Flow, event: Event) -> None:
+        if path.life == life:
+            path.unseen[flow] -= 1
+        self._hear(flow, SENDER, event, None, 0)
 
     def _retry(self, path: Path) -> None:
         if path.retries and not path.retrying:
@@ -242,7 +259,7 @@ class Ground(ABC):
         held, path.held = path.held, []
         for flow, event in held:
             if not path.dead[SENDER]:
-                self._tell_rank(flow, SENDER, event)
+                self._arrive(path, flow, event)
 
     def _fence(self, path: Path, life: int, side: int, flow: Flow) -> None:
         """The fence takes effect. What was reported before is told before."""
@@ -271,6 +288,32 @@ class Ground(ABC):
             for side in (SENDER, RECEIVER):
                 self._later(3 * self.rng.random(), self._tell_rank, flow, side, Found(path.number), path, path.life)
 
-    def _recorded(self, path: Path, life: int, flow: Flow) -> None:
-        if path.life == life and path.forth and path.back and not any(path.dead):
-            self._tell_rank(flow, SENDER, Answer(*flow.record))
+    # --- records: over a wire one read at a time, of what the far end says when the read comes by -------------------
+
+    def _read_over(self, path: Path, flow: Flow) -> None:
+        if flow not in path.reading:
+            path.reading.add(flow)
+            self._later(self.rng.random(), self._look_up, path, path.life, flow)
+
+    def _look_up(self, path: Path, life: int, flow: Flow) -> None:
+        if path.life == life and path.forth and not any(path.dead):
+            self._later(self.rng.random(), self._bring, path, life, flow, flow.record)
+
+    def _bring(self, path: Path, life: int, flow: Flow, record: tuple[int, int, int]) -> None:
+        if path.life == life and path.back and not any(path.dead):
+            self._process(SENDER, self._recorded, path, life, flow, record)
+
+    def _recorded(self, path: Path, life: int, flow: Flow, record: tuple[int, int, int]) -> None:
+        if not path.life == life == flow.found[SENDER][path.number]:
+            return
+        path.reading.discard(flow)
+        tested = flow.sender.stuck(False)
+        self.seen["heard of an old epoch" if tested and record[0] < flow.sender.epoch else "heard"] += tested
+        self._handle(flow, SENDER, Answer(*record))
+        self._handle(flow, SENDER, Heard(record[0]))
+        self._recorded_before(flow, record[0])
+
+    def _recorded_before(self, flow: Flow, epoch: int) -> None:
+        """What was asked for before the flow moved says nothing about its wire; who is tested by it asks again."""
+        if epoch < flow.sender.epoch and flow.sender.stuck(False):
+            self._read_over(self.paths[flow.sender.wire], flow)

@@ -250,6 +250,17 @@ class DoesNotEcho(Receiver):
         return tuple(command for command in super()._probed(event) if not isinstance(command, Echo))
 
 
+class EchoesEveryProbe(Receiver):
+    """I18: sends the last credit once more for every probe, also where letters are doubled or repeated."""
+
+    __slots__ = ()
+
+    def _probed(self, event: Probe) -> Commands:
+        commands = super()._probed(event)
+        said = any(isinstance(command, Echo) for command in commands)
+        return commands if said or not commands or event.spread else (*commands, Echo(self.wire, self._returned))
+
+
 class BlamesTheWire(Sender):
     """I11: gives a living peer's wire its grace, whether or not the wire owes anything."""
 

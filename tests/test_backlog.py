@@ -62,3 +62,12 @@ def test_without_rates_every_nic_is_free() -> None:
     given.arrived(0, now=0.5)
     assert given.sent_at(0) == 1.0
     assert given.next_at(0, 1) <= 1.0
+
+
+def test_a_rate_of_zero_tells_nothing_and_delays_nothing() -> None:
+    given = Backlog(3, [Rates(RATE, RATE), Rates(0, RATE), Rates(RATE, 0)], EARLY_S)
+    given.give(0, 2, NBYTES, now=1.0)
+    assert given.next_at(0, 2) == pytest.approx(1.0001 - POST_S, abs=1e-9)
+    given.give(1, 0, NBYTES, now=1.0)
+    given.arrived(1, now=0.5)
+    assert given.sent_at(1) == 1.0

@@ -51,10 +51,11 @@ from optcc.runtime.protocol.words import (
     Timer,
     Write,
 )
-from optcc.runtime.wires import Cause
+from optcc.runtime.wires import ECHOES, Cause
+from tests import protocol_ground
 from tests.protocol_ground import InvariantError
 from tests.protocol_mutants import MUTANTS
-from tests.protocol_net import Net, run
+from tests.protocol_net import FIRST, Net, run
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "failover-protocol.md"
 SEED = int(os.environ.get("OPTCC_PROTOCOL_SEED") or random.SystemRandom().randrange(10**9))
@@ -497,6 +498,22 @@ def test_an_idle_receiver_that_lost_its_wire_says_so_again_when_probed() -> None
     assert fed(machine, Probe(0, 1, True)) == []
 
 
+def test_two_echoes_and_a_credit_may_be_under_way_at_once() -> None:
+    """A doubt may end by a chunk that comes through, and the next begin, while its echo is still under way."""
+    here, there = sender(1, 1, window=1), receiver(1, window=1)
+    back = fed(there, Folded(0))
+    here.handle(Credit(7, 1))
+    for nonce, events in ((1, [Doubt(False), Send(), Acked(7, 1)]), (2, [Doubt(False)])):
+        assert Tell(Probe(0, nonce, False)) in fed(here, *events)
+        back += fed(there, *[Landed(7, 0, 1)] * (nonce == 1), Probe(0, nonce, False))
+        here.handle(Alive(0, nonce, 2, 1))
+        assert (here.state is SenderState.ACTIVE) == (nonce == 1)
+    back += fed(there, Folded(1))
+    assert [c for c in back if isinstance(c, (Echo, Return))] == [Return(7, 1), Echo(7, 1), Echo(7, 1), Return(7, 2)]
+    assert here.folded == 1, "none of the last three has been seen: a window of one, and ECHOES"
+    assert ECHOES == 2
+
+
 def test_a_notice_is_repeated_until_somebody_asks_or_often_enough() -> None:
     again, notice = Expired(Timer.ANSWER), Tell(Notice(7, Cause.PORT))
     machine = receiver()
@@ -581,7 +598,17 @@ def interleavings(seeds: range, **kinds: Any) -> Counter[str]:
 def test_random_interleavings(block: int) -> None:
     first = SEED + block * BLOCK
     seen = interleavings(range(first, first + BLOCK))
-    for what in ("moved", "written again", "landed late", "stale letters", "severed", "found", "Refuse", "Notice"):
+    for what in (
+        "moved",
+        "written again",
+        "landed late",
+        "stale letters",
+        "severed",
+        "found",
+        "Refuse",
+        "Notice",
+        "heard",
+    ):
         assert seen[what] > BLOCK // 100, f"{what}: {seen}"
 
 
@@ -632,5 +659,27 @@ def test_a_planted_bug_breaks_its_invariant(mutant: type[Machine]) -> None:
     pytest.fail(f"{check} held; broken: {dict(seen)}")
 
 
+class ReadsOnce(Net):
+    """A transport that does not read a record again which it had asked for before the flow moved."""
+
+    def _recorded_before(self, flow: Any, epoch: int) -> None:
+        return
+
+
+def test_a_record_of_an_old_epoch_must_be_read_again() -> None:
+    with pytest.raises(AssertionError, match=r"lost by no progress|is healthy"):
+        interleavings(range(2000), net=ReadsOnce)
+
+
+def test_without_a_receive_for_an_echo_a_credit_would_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol_ground, "ECHOES", 0)
+    with pytest.raises(AssertionError, match="I18"):
+        interleavings(range(2000))
+
+
+def test_letters_are_often_slower_than_the_first_repetition() -> None:
+    assert sum(Net(seed).letter_delay > FIRST for seed in range(200)) > 100
+
+
 def test_every_invariant_has_a_planted_bug() -> None:
-    assert {(mutant.__doc__ or "").partition(":")[0] for mutant in MUTANTS} == {f"I{n}" for n in range(1, 12)}
+    assert {(mutant.__doc__ or "").partition(":")[0] for mutant in MUTANTS} == {f"I{n}" for n in (*range(1, 12), 18)}

@@ -9,19 +9,24 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
+from heapq import heappop
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
 
-from optcc.runtime import layout
+from optcc.runtime import flows, layout
+from optcc.runtime.arrivals import nothing_runs
 from optcc.runtime.device import Op
 from optcc.runtime.doubts import Doubts
 from optcc.runtime.errors import FlowSeveredError
 from optcc.runtime.messages import Note
 from optcc.runtime.patience import Patience
-from optcc.runtime.protocol.words import Lost, Spread
+from optcc.runtime.protocol import Sender, SenderState
+from optcc.runtime.protocol.doubting import PROBES
+from optcc.runtime.protocol.table import Commands
+from optcc.runtime.protocol.words import Alive, Expired, Lost, Probe, Spread, Start, Tell, Timer
 from optcc.runtime.stalls import Stalls
 from optcc.runtime.virtual import VirtualRun
 from optcc.runtime.virtual_wires import VirtualWires
@@ -41,6 +46,8 @@ WANTED_S = 0.03
 class Timed(VirtualRun):
     """A run whose letters take their time, and get lost as `loses` says: (kind, how many of it there were before)."""
 
+    rtt_s = RTT_S
+
     def __init__(
         self, schedule: Schedule, loses: Callable[[str, int], bool] = lambda kind, nth: False, **how: Any
     ) -> None:
@@ -58,7 +65,7 @@ class Timed(VirtualRun):
             lost = self._loses(value[1], self.letters[value[1]])
             self.letters[value[1]] += 1
             if not lost:
-                self.at(self.net.now + RTT_S / 2, lambda net: self.flows[to].letter(rank, value))
+                self.at(self.net.now + self.rtt_s / 2, lambda net: self.flows[to].letter(rank, value))
 
         return post
 
@@ -67,6 +74,22 @@ class Timed(VirtualRun):
         number = next(i for i, port in enumerate(self.net.layout.nics) if port.name == nic)
         rank = self.net.layout.nics[number].rank
         self.at(at, lambda net: getattr(net.ends[rank], what)(number, **how))
+
+    def settle(self, within_s: float = 5.0) -> None:
+        """Go on after the end until nothing is waited for any more."""
+        self.net.paused.clear()
+        end = self.net.now + within_s
+        while self._next() < np.inf:
+            self.net.now = max(self.net.now, self._next())
+            assert self.net.now < end, f"still asking: {self.letters}"
+            while self._pending and self._pending[0][0] <= self.net.now:
+                heappop(self._pending)[2](self.net)
+            for each in self.flows:
+                each.poll(self.net.now, nothing_runs)
+
+    def _next(self) -> float:
+        wakes = [flows.next_wake() for flows in self.flows]
+        return min(*wakes, self.net.next_landing(), self._pending[0][0] if self._pending else np.inf)
 
     def moved(self) -> list[Note]:
         """Of all ranks, by time."""
@@ -154,6 +177,85 @@ def test_a_peer_that_never_answers_is_asked_less_and_less_often() -> None:
     run.strike(0.4 * whole(PAIR)[0], "server1/nic0", "cut")
     run.finish()
     assert run.moved()[-1].at > 10 * PATIENCE.answer, "30 questions for each of the two flows"
+
+
+# --- letters slower than the first repetition ------------------------------------------------------------------------
+
+SLOW = pytest.mark.parametrize("rtt_s", [0.01, 0.1, 0.4])
+
+
+@SLOW
+def test_slow_letters_leave_healthy_flows_alone_and_come_to_an_end(rtt_s: float) -> None:
+    """Everything is doubted, and the answer to no probe comes before it has been repeated."""
+    assert rtt_s > 2 * PATIENCE.first
+    schedule = rings(3, 2, 1 << 17, 8_000_000)
+    run = Timed(schedule)
+    run.rtt_s = rtt_s
+    for step in range(20):
+        run.at(step * whole(schedule)[0] / 20, lambda net: doubt_everything(run))
+    run.finish()
+    run.settle()
+    senders = [out.sender for each in run.flows for out in each._outs.values()]
+    doubts = sum(sender._nonce for sender in senders)
+    assert 0 < doubts < run.letters["Probe"] <= PROBES * doubts, "repeated, and not for ever"
+    assert {sender.state for sender in senders} == {SenderState.ACTIVE}
+    assert [note for each in run.flows for note in each.journal] == []
+
+
+@SLOW
+def test_a_cut_with_slow_letters_costs_a_round_trip(rtt_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    unreadable(monkeypatch)
+    run, at = Timed(PAIR), 0.4 * whole(PAIR)[0]
+    run.rtt_s = rtt_s
+    run.strike(at, "server1/nic0", "cut")
+    run.finish()
+    run.settle()
+    assert run.moved()[-1].at - at == pytest.approx(rtt_s, rel=0.1)
+    assert {note.cause for note in run.moved()} <= {Cause.PORT, Cause.ERROR, Cause.NOTICE}
+    assert 2 < run.letters["Ask"] < 30
+
+
+@SLOW
+def test_a_black_hole_with_slow_letters_is_left_alone_by_the_others(rtt_s: float) -> None:
+    schedule = rings(3, 2, 1 << 17, 8_000_000)
+    run, at = Timed(schedule), 0.4 * whole(schedule)[0]
+    run.rtt_s = rtt_s
+    run.strike(at, "server1/nic0", "darken")
+    run.finish()
+    run.settle()
+    assert {"server1/nic0" in (note.nic, note.far) for note in run.moved()} == {True}
+    assert run.moved()[-1].at - at <= DEADLINE_S + 4 * rtt_s
+
+
+class AsksForEver(Sender):
+    """Nothing that comes through, and no answer, ends a doubt; every question is followed by the next."""
+
+    __slots__ = ()
+
+    def _doubt_again(self, event: Expired) -> Commands:
+        return (Tell(Probe(self.epoch, self._nonce, False)), Start(Timer.ANSWER))
+
+    def _alive(self, event: Alive) -> Commands:
+        return ()
+
+    def _shown(self, kind: type) -> Commands:
+        return ()
+
+
+class BelievesNoLateAnswer(Sender):
+    """The wire is given up when the peer has not answered by the first repetition."""
+
+    __slots__ = ()
+
+    def _doubt_again(self, event: Expired) -> Commands:
+        return self._leave(Cause.PROGRESS)
+
+
+@pytest.mark.parametrize("mutant", [AsksForEver, BelievesNoLateAnswer])
+def test_broken_doubts_are_noticed_by_slow_letters(mutant: type[Sender]) -> None:
+    """The negative controls."""
+    with mock.patch.object(flows, "Sender", mutant), pytest.raises((AssertionError, FlowSeveredError)):
+        test_slow_letters_leave_healthy_flows_alone_and_come_to_an_end(0.1)
 
 
 # --- black holes -----------------------------------------------------------------------------------------------------

@@ -134,6 +134,29 @@ def test_next_to_a_black_hole_one_look_is_enough() -> None:
     assert stalls.look(stalls.every, lambda flow: False) == [0]
 
 
+def test_a_suspect_that_brings_something_over_is_suspect_no_more() -> None:
+    senders = {0: sender(0, 3), 1: sender(1, 1)}
+    stalls = Stalls(senders, DEADLINE)
+    stalls.suspect((0, 1))
+    assert looks(stalls, senders, {2: (0, 0)}, 6) == [1, 5], "first after a look, then after a deadline again"
+    assert 1 in stalls.look(6 * stalls.every, lambda flow: False), "the other one is as suspect as before"
+
+
+def test_what_had_come_over_before_and_what_the_far_end_tells_acquit_nobody() -> None:
+    moves = Sender((0, 1), 99, ends=ENDS)
+    moves.handle(words.Send())
+    moves.handle(words.Send())
+    senders = {0: sender(0, 3), 1: moves}
+    stalls = Stalls(senders, DEADLINE)
+    senders[0].handle(words.Acked(0, 0))
+    stalls.suspect(ENDS[0] + ENDS[1])
+    for event in (words.Lost(0, Cause.PROGRESS), words.Fenced(0), words.Answer(1, 1, 0)):
+        moves.handle(event)
+    assert (moves.wire, moves.acked) == (1, 1)
+    assert stalls.look(0.0, lambda flow: False) == []
+    assert stalls.look(stalls.every, lambda flow: False) == [0, 1]
+
+
 def test_grace_begins_anew_as_long_as_its_queue_moves() -> None:
     senders = {0: sender(0, 1), 2: sender(2, 2)}
     stalls = Stalls(senders, DEADLINE)

@@ -283,3 +283,9 @@ class WiresContract:
         job.watches[0].speak()
         assert job.ranks[0].poll(float("inf")) == []
         assert job.watches[0].heard == 1
+
+    def test_a_look_without_a_wait_hears_the_watch_too(self, job: Job) -> None:
+        assert job.ranks[0].poll(-float("inf")) == []
+        job.watches[0].speak()
+        assert job.ranks[0].poll(-float("inf")) == []
+        assert job.watches[0].heard == 1

@@ -44,8 +44,9 @@ class Backlog:
 
     def __init__(self, ports: int, rates: Sequence[Rates] | None, early_s: float) -> None:
         self._early_s, self._late = early_s, 0.0
-        self._out = [rates[port].out * PAYLOAD if rates else inf for port in range(ports)]
-        self._into = [rates[port].into * PAYLOAD if rates else inf for port in range(ports)]
+        # No plan sends by a NIC whose rate is 0; should it be asked to do something even so, nothing is known of it.
+        self._out = [(rates[port].out or inf) * PAYLOAD if rates else inf for port in range(ports)]
+        self._into = [(rates[port].into or inf) * PAYLOAD if rates else inf for port in range(ports)]
         self._sent, self._taken = [0.0] * ports, [0.0] * ports
 
     def give(self, out: int, into: int, nbytes: int, now: float) -> None:

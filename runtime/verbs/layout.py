@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optcc.runtime.wires import HEADER_BYTES, FlowSpec, Wire
+from optcc.runtime.wires import ECHOES, HEADER_BYTES, FlowSpec, Wire
 
 LINE = 64
 """Everything starts on a cache line of its own."""
@@ -39,6 +39,12 @@ class Layout:
 def depth(wire: int, flows: Sequence[FlowSpec]) -> int:
     """The most chunks that may be in slots, or on their way, by this wire: all windows of the flows that may use it."""
     return sum(flow.window for flow in flows if wire in flow.wires)
+
+
+def receives(wire: int, flows: Sequence[FlowSpec]) -> int:
+    """The most immediate values that may come by this wire unseen, at either end: chunks; or credits, which are no more
+    than the chunks that they are for, and echoes. Each takes a receive, and one that finds none is an error."""
+    return sum(flow.window + ECHOES for flow in flows if wire in flow.wires)
 
 
 def slot_stride(flow: FlowSpec) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from optcc.rdma import NicAddress
 from optcc.runtime.verbs.binding import PyverbsError
 from optcc.runtime.verbs.end import End, Endpoint
-from optcc.runtime.verbs.layout import depth
+from optcc.runtime.verbs.layout import depth, receives
 from optcc.runtime.verbs.nic import Nic
 from optcc.runtime.verbs.posting import WRITES
 from optcc.runtime.verbs.settings import VerbsSettings
@@ -64,12 +64,13 @@ def open_ends(
             ports.setdefault(_own_port(rank, wire), []).append(w)
     for port, using in ports.items():
         deep = {w: depth(w, flows) for w in using}
+        come = {w: receives(w, flows) for w in using}
         try:
             if port not in nics:
                 raise PyverbsError("no such NIC here")
             # Chunks and credits are twice the depth at most; a chunk is `WRITES` requests, all of which come back when
-            # flushed. Receives are as many as the depth, and a fence adds a mark.
-            most = sum((2 * WRITES + 1) * d + 2 for d in deep.values())
+            # flushed. So do receives, and a fence adds a mark.
+            most = sum(2 * WRITES * deep[w] + come[w] + 2 for w in using)
             opened.nics[port] = Nic(port, nics[port], most, *memory)
         except PyverbsError as why:
             opened.absent[port] = str(why)
@@ -77,7 +78,7 @@ def open_ends(
                 opened.give_up(w, Cause.DEVICE, str(why))
             continue
         for w in using:
-            opened.ends[w] = End(w, opened.nics[port], 2 * deep[w], deep[w], memory[0], secrets.randbelow(_PACKETS))
+            opened.ends[w] = End(w, opened.nics[port], 2 * deep[w], come[w], memory[0], secrets.randbelow(_PACKETS))
 
 
 def connect_ends(

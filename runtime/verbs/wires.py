@@ -251,6 +251,11 @@ class VerbsWires(VerbsFaults):
                 self._look_at = self._now + _LOOK_EVERY_S
         return self._now
 
+    def look_again(self) -> float:
+        """The time by a look of its own; `clock` has it from now on. Folds since the last look may have taken long."""
+        self._looked = False
+        return self.clock()
+
     def close(self) -> None:
         """See `Wires`. Landing slots that somebody still looks at stay readable."""
         self._waiter.close()
@@ -261,14 +266,15 @@ class VerbsWires(VerbsFaults):
     def poll(self, until: float) -> Sequence[Happening]:
         """See `Wires`. Waits in the system, never in a loop.
 
-        What is known already is told without a wait, but descriptors are looked at now and then even so.
+        What is known already is told without a wait, but descriptors are looked at now and then even so, and always
+        when there is no wait anyway (-inf).
         """
         if self._bug:
             raise TransportError(self._bug)
         self._looked = False
         if not self._happened and self._is_quiet():
             self._wait(until)
-        elif self._is_time_to_look():
+        elif until == -inf or self._is_time_to_look():
             self._look_at = self._now + _LOOK_EVERY_S
             for do in self._waiter.wait(-inf):
                 do()

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from optcc.runtime.wires import Arrived
+from optcc.runtime.wires import ECHOES, Arrived, Credited, FlowSpec
 from tests.verbs.ranks import Ranks
-from tests.wires_contract import WINDOW, count, landed, send, until
+from tests.wires_contract import SLOT_BYTES, WINDOW, count, landed, quiet, send, until
 
 pytestmark = pytest.mark.rdma
 
@@ -53,3 +53,43 @@ def test_no_event_is_asked_for_while_there_is_something_to_tell(job: Ranks, monk
     assert asked == []
     assert job.ranks[1].poll(job.now() + SOON_S) == []
     assert asked == [True]
+
+
+def test_a_look_without_a_wait_hears_the_watch_also_while_chunks_come(
+    job: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from optcc.runtime.verbs import wires
+
+    monkeypatch.setattr(wires, "_LOOK_EVERY_S", 1000.0)
+    job.ranks[1].poll(-float("inf"))
+    for seq, look, heard in ((1, job.now() + SOON_S, 0), (2, -float("inf"), 1)):
+        send(job, 0, 0, seq)
+        job.watches[1].speak()
+        time.sleep(SOON_S)
+        assert landed(job.ranks[1].poll(look)) == [(0, 0, seq)]
+        assert (job.watches[1].heard > 0) == heard, "every thousand seconds, or when nothing is waited for"
+
+
+def test_the_clock_stands_still_between_polls_unless_it_is_looked_at_again(job: Ranks) -> None:
+    rank = job.ranks[0]
+    rank.poll(-float("inf"))
+    before = rank.clock()
+    time.sleep(0.001)
+    assert rank.clock() == before
+    after = rank.look_again()
+    assert after > before
+    assert rank.clock() == after
+
+
+@pytest.mark.parametrize("window", [1, 4])
+def test_credits_of_a_window_and_echoes_find_receives_at_a_rank_that_is_busy(window: int) -> None:
+    """Its NIC would refuse the one too many until the other end gives up: that is an error on all ranks."""
+    with Ranks(flows=[FlowSpec(0, 1, (0,), window, SLOT_BYTES)]) as job:
+        for seq in range(window):
+            send(job, 0, 0, seq)
+        until(job, 1, count(Arrived, window))
+        for folded in (*range(1, window + 1), *[window] * ECHOES):
+            job.ranks[1].credit(0, 0, folded)
+        quiet(job, 1, for_s=1.0)  # in virtual time; on other NICs 5 ms would do
+        credits = [s.folded for s in quiet(job, 0) if isinstance(s, Credited)]
+        assert credits == [*range(1, window + 1), *[window] * ECHOES]

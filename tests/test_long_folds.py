@@ -1,0 +1,198 @@
+"""A poll that folds for long is no time in which nothing happened: timers wait for what came meanwhile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from optcc.runtime.flow_ends import CHUNK_HEADER, CHUNK_MARK
+from optcc.runtime.flows import FlowTransport
+from optcc.runtime.layout import layout_of
+from optcc.runtime.patience import Patience
+from optcc.runtime.program import program_of
+from optcc.runtime.wires import Arrived, Cause, Completed, Drained, Failed, Happening
+from tests.failover_matrix import rings
+
+PATIENCE = Patience(progress=1.0, grace=0.5, answer=0.25, first=0.002)
+FOLD_S = 0.6
+"""Longer than grace."""
+
+
+class Scripted:
+    """Wires of which a poll brings what the test has put into `news`, and the next one what it has put into `later`.
+
+    As with local wires, whoever asks for the time looks at the clock.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.news: list[Happening] = []
+        self.later: list[Happening] = []
+        self.fenced: list[int] = []
+        self.slots: dict[tuple[int, int], bytes] = {}
+
+    def poll(self, until: float) -> Sequence[Happening]:
+        news, self.news, self.later = self.news, self.later, []
+        return news
+
+    def clock(self) -> float:
+        return self.now
+
+    def slot(self, flow: int, seq: int) -> memoryview:
+        return memoryview(self.slots[flow, seq])
+
+    def free_at(self, wire: int, now: float) -> float:
+        return now
+
+    def write(self, *_: Any) -> None: ...
+
+    def credit(self, *_: Any) -> None: ...
+
+    def ask_record(self, wire: int, flow: int) -> bool:
+        return False
+
+    def fence(self, wire: int) -> None:
+        self.fenced.append(wire)
+        self.news.append(Drained(wire))
+
+
+class OneLook(Scripted):
+    """As over queue pairs: one look at the clock for a poll, unless a new one is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen_at = 0.0
+
+    def poll(self, until: float) -> Sequence[Happening]:
+        self.seen_at = self.now
+        return super().poll(until)
+
+    def clock(self) -> float:
+        return self.seen_at
+
+    def look_again(self) -> float:
+        self.seen_at = self.now
+        return self.now
+
+
+class Rank:
+    """Rank 0 of a ring of two, which has sent one chunk and been sent one."""
+
+    def __init__(self, wires: type[Scripted] = Scripted) -> None:
+        schedule = rings(2, 2, 1 << 12, 1_000_000)
+        layout = layout_of({"it": schedule}, 1 << 12)
+        self.wires: Any = wires()
+        self.told: list[list[Any]] = []
+        self.flows = FlowTransport(
+            0,
+            layout,
+            {"it": schedule.routes},
+            self.wires,
+            lambda rank, value: self.told.append(value),
+            self.wires.clock,
+            PATIENCE,
+        )
+        program = program_of(schedule, 0, 4)
+        self.flows.begin("it", program.receives)
+        move = next(iter(program.sends.values()))
+        self.flows.post(move, memoryview(bytes(move.length)), 0.0)
+        self.out = next(out for out in self.flows._outs.values() if out.sender.posted)
+        self._row, receive = next(iter(program.receives.items()))
+        self._into = next(iter(self.flows._ins.values()))
+        self._offset = receive.offset
+        self.folds = 0
+
+    def arrives(self) -> Arrived:
+        """A chunk that takes FOLD_S to fold."""
+        number, wire = self._into.number, self._into.receiver.wire
+        header = CHUNK_HEADER.pack(CHUNK_MARK, 0, 1, 8, 0, self._row, self._offset)
+        self.wires.slots[number, 0] = header + bytes(8)
+        return Arrived(wire, number, 0, self.wires.now)
+
+    def poll(self, at: float | None = None) -> None:
+        def take(row: int, offset: int, data: Any) -> None:
+            self.folds += 1
+            self.wires.now += FOLD_S
+
+        self.wires.now = at if at is not None else self.wires.now
+        self.flows.poll(math.inf, take)
+
+    def letters(self, kind: str) -> list[list[Any]]:
+        return [letter for letter in self.told if letter[1] == kind]
+
+
+def in_grace(wires: type[Scripted]) -> Rank:
+    """Nothing has come through for the deadline, and the peer has said that it lives: a second from the start."""
+    rank = Rank(wires)
+    for look in range(5):
+        rank.poll(at=look * PATIENCE.progress / 4)
+        rank.poll()
+    (_, _, epoch, nonce, _) = rank.letters("Probe")[0]
+    rank.flows.letter(1, [rank.out.number, "Alive", epoch, nonce, 0, 0])
+    rank.poll()
+    assert rank.out.sender.state == "grace"
+    return rank
+
+
+@pytest.mark.parametrize("wires", [Scripted, OneLook])
+def test_what_came_during_a_long_fold_saves_the_wire(wires: type[Scripted]) -> None:
+    rank = in_grace(wires)
+    rank.wires.news = [rank.arrives()]
+    rank.wires.later = [Completed(rank.out.sender.wire, rank.out.number, 0)]
+    rank.poll(at=1.3)  # the fold takes until 1.9; grace is over at 1.5
+    rank.poll()
+    rank.poll()
+    assert rank.folds == 1
+    assert rank.out.sender.state == "active"
+    assert rank.wires.fenced == []
+    assert rank.flows.journal == []
+
+
+@pytest.mark.parametrize("wires", [Scripted, OneLook])
+def test_a_wire_over_which_nothing_came_meanwhile_is_lost(wires: type[Scripted]) -> None:
+    """The negative control."""
+    rank = in_grace(wires)
+    rank.wires.news = [rank.arrives()]
+    rank.poll(at=1.3)
+    rank.poll()
+    rank.poll()
+    assert rank.wires.fenced == [rank.out.sender.wire]
+    assert {note.cause for note in rank.flows.journal} == {Cause.PROGRESS}
+
+
+@pytest.mark.parametrize("wires", [Scripted, OneLook])
+def test_a_letter_that_came_during_a_long_fold_is_read_before_a_question_is_repeated(wires: type[Scripted]) -> None:
+    rank = Rank(wires)
+    rank.wires.news = [Failed(rank.out.sender.wire, Cause.ERROR, "flushed")]
+    rank.poll(at=0.1)
+    rank.poll()
+    assert len(rank.letters("Ask")) == 1
+    rank.wires.news = [rank.arrives()]
+    poll = rank.wires.poll
+
+    def hears(until: float) -> Sequence[Happening]:
+        if rank.folds:
+            rank.flows.letter(1, [rank.out.number, "Answer", 1, 0, 0])
+        news: Sequence[Happening] = poll(until)
+        return news
+
+    rank.wires.poll = hears
+    rank.poll()
+    rank.poll()
+    assert rank.out.sender.epoch == 1
+    assert rank.out.sender.state == "active"
+    assert len(rank.letters("Ask")) == 1
+
+
+def test_a_timer_that_is_started_after_a_long_fold_has_its_whole_time() -> None:
+    rank = Rank(OneLook)
+    rank.wires.news = [Failed(rank.out.sender.wire, Cause.ERROR, "flushed")]
+    rank.poll(at=0.1)
+    rank.wires.news = [rank.arrives(), *rank.wires.news]
+    rank.poll(at=0.2)
+    assert rank.folds == 1
+    assert len(rank.letters("Ask")) == 1
+    assert rank.flows._timers.next() == pytest.approx(rank.wires.now + PATIENCE.first)
