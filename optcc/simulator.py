@@ -25,7 +25,7 @@ from optcc._event_loop import LAST, NEVER, NO_WAY, TICKS_PER_S, TOO_LONG, run_ev
 from optcc._tables import Fabric, Times, Work
 from optcc.errors import InputError, SimulationError
 from optcc.faults import LONGEST_S, Fault, FaultTables, fault_tables
-from optcc.schedule import Schedule
+from optcc.schedule import Lane, Schedule
 from optcc.stripes import Stripes, stripes_of
 
 assert LAST == LONGEST_S * TICKS_PER_S
@@ -154,7 +154,6 @@ def _fabric(
     schedule: Schedule, stripes: Stripes, tables: FaultTables, alpha: int, per_chunk: float | Fraction
 ) -> Fabric:
     ports, links = len(schedule.ports), len(schedule.links)
-    chains = [(x.out, *(2 * ports + link for link in x.links), ports + x.into) for x in tables.lanes]
     rates = [
         *(p.out_rate for p in schedule.ports),
         *(p.in_rate for p in schedule.ports),
@@ -167,8 +166,9 @@ def _fabric(
         changes[ports + p] = [(at, into) for at, _, into in steps]
     for p, (at, seen) in tables.deaths.items():
         dies[[p, ports + p]], noticed[[p, ports + p]] = at, seen
+    chain_ptr = np.array(list(accumulate((2 + len(lane.links) for lane in tables.lanes), initial=0)), np.int64)
     # A heap has room for every stripe that any detour may bring to its port.
-    out = np.array([lane.out for lane in tables.lanes] or [0])
+    out = np.array([lane.out for lane in tables.lanes], np.int64)
     used = np.bincount(stripes.lane, minlength=len(stripes.lanes))
     room = np.bincount(out[tables.detour[0]], used, ports) if len(used) else np.zeros(ports)
     for before, after in pairwise(tables.detour):
@@ -177,8 +177,8 @@ def _fabric(
     return Fabric(
         ports=ports,
         alpha=alpha,
-        chain_ptr=_ptr(chains),
-        chain=np.array([r for chain in chains for r in chain], np.int32),
+        chain_ptr=chain_ptr,
+        chain=_chains(tables.lanes, chain_ptr, ports),
         rate=np.array(rates, np.float64),
         fixed=np.repeat(np.array([round(Fraction(per_chunk) * TICKS_PER_S), 0], np.int64), [2 * ports, links]),
         change_ptr=_ptr(changes),
@@ -190,6 +190,17 @@ def _fabric(
         detour=tables.detour,
         room=room.astype(np.int64),
     )
+
+
+def _chains(lanes: Sequence[Lane], ptr: NDArray[np.int64], ports: int) -> NDArray[np.int32]:
+    """The resources of all lanes in turn: the sending port, links, the receiving port."""
+    chain, first, last = np.empty(ptr[-1], np.int32), ptr[:-1], ptr[1:] - 1
+    between = np.ones(len(chain), np.bool_)
+    between[first] = between[last] = False
+    chain[first] = [lane.out for lane in lanes]
+    chain[last] = [ports + lane.into for lane in lanes]
+    chain[between] = [2 * ports + link for lane in lanes for link in lane.links]
+    return chain
 
 
 def _ptr(lists: Sequence[Sequence[object]]) -> NDArray[np.int64]:

@@ -37,6 +37,17 @@ def exchange(cluster: Cluster, **parameters: int) -> Exchange:
     return Exchange(parameters.pop("segments", 2), *hub_split(cluster), **parameters)
 
 
+@st.composite
+def unequal(draw: st.DrawFn) -> Cluster:
+    """Servers that lost different numbers of NICs, in any places, or parts of some."""
+    ranks, nics = draw(st.integers(3, 8)), draw(st.sampled_from([2, 4, 6]))
+    cluster = Cluster.uniform(servers=ranks, nics=nics, rate=RATE)
+    for server in range(draw(st.integers(0, ranks - 1))):
+        for nic in draw(st.sets(st.integers(0, nics - 1), max_size=nics - 1)):
+            cluster = cluster.degrade(f"server{server}/nic{nic}", Fraction(draw(st.sampled_from([0, 0, 0, 4])), 8))
+    return cluster
+
+
 counted = {name: st.integers(1, 4) for name in ("segments", "ways", "most", "own", "thin")}
 parameters = st.fixed_dictionaries({**counted, "narrow": st.integers(0, 4)})
 
@@ -62,6 +73,40 @@ def test_every_recipe_is_an_allreduce(cluster: Cluster, given_: dict[str, int], 
 def test_loads_reach_the_bound(cluster: Cluster) -> None:
     """What `fluid_s` states is the bound where rates are equal both ways, and what the lowered bytes need on NICs."""
     assert exchange(cluster).fluid_s(cluster, 2**20) == optcc.lower_bound(cluster, 2**20).seconds
+
+
+@settings(max_examples=60)
+@given(cluster=unequal(), given_=parameters)
+def test_fluid_time_is_that_of_the_busiest_nic(cluster: Cluster, given_: dict[str, int]) -> None:
+    """Also where servers lack different NICs, and two meet on those that both have."""
+    nbytes, recipe = 2**40, exchange(cluster, **given_)
+    busiest = fluid_seconds(recipe.lower(cluster, nbytes), cluster)
+    assert float(recipe.fluid_s(cluster, nbytes) / busiest) == pytest.approx(1, abs=1e-6)
+
+
+def test_totals_of_servers_say_too_little() -> None:
+    """Negative control of the test above: every server has time for its bytes, but not every NIC."""
+    cluster, nbytes = hurt(4, 3, 1, nics=6), 2**30
+    recipe = exchange(cluster)
+    pairs = zip(recipe.shares, cluster.ranks, strict=True)
+    totals = max((1 + 2 * share) * nbytes / rank.out_rate for share, rank in pairs)
+    assert recipe.fluid_s(cluster, nbytes) > totals * Fraction(110, 100)
+
+
+def test_nothing_to_exchange_is_nothing_to_do() -> None:
+    recipe, cluster = exchange(hurt(4, 1)), hurt(4, 1)
+    schedule = recipe.lower(cluster, 0)
+    optcc.verify(schedule)
+    assert len(schedule) == 0
+
+
+@pytest.mark.parametrize("given_", [{}, {"ways": 3, "most": 4}, {"ways": 4, "narrow": 2, "thin": 2}])
+def test_moves_are_the_transfers_of_the_schedule(given_: dict[str, int]) -> None:
+    recipe = exchange(hurt(5, 3), segments=4, **given_)
+    schedule, moves = recipe.lower(hurt(5, 3), 2**20), recipe.moves(2**20)
+    for name in ("src", "dst", "offset", "length", "reduce", "stage", "segment"):
+        assert np.array_equal(getattr(moves, name), getattr(schedule, name))
+    assert (moves.ranks, moves.nbytes, len(moves)) == (5, 2**20, len(schedule))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import ceil, log
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -23,6 +24,7 @@ from optcc.schedule.inside import Bundle, InsideServers, nvlink_load
 from optcc.schedule.inside_channels import channels
 from optcc.schedule.inside_crews import crews, even_shares, shares_by_rate, shares_of_slot, usable, view
 from optcc.schedule.inside_parts import Part, deepest, inside_servers
+from optcc.schedule.inside_spans import GROWTH, growth_steps
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.routes import Routes, fluid_seconds
 from optcc.theory.inside import InsideSplit, costs, inside_split, mix
@@ -131,6 +133,16 @@ def test_guests_on_rails(cluster: Cluster, nbytes: int, data: st.DataObject) -> 
     assert schedule.length.sum() == 2 * (len(cluster.ranks) - 1) * nbytes, "guests cost no transfer more"
     rails = [port.rail for port in schedule.ports]
     assert all(rails[lane.out] == rails[lane.into] for route in schedule.routes for lane in route.lanes)
+
+
+@pytest.mark.parametrize("segments", [1, 2, 5])
+@pytest.mark.parametrize("hand_on", [False, True])
+def test_most_servers_may_be_guests(segments: int, hand_on: bool) -> None:
+    """Two of three have lost their NIC on the same rail: the third is who they are guests of."""
+    cluster = gpus(3, 4, nvlink=64, rails=True).degrade("server0/nic0").degrade("server1/nic0")
+    found = inside_servers(cluster, inside_split(cluster).parts, segments, hand_on=hand_on)
+    assert found.bundles[0].guests == (0, 1)
+    optcc.verify(found.lower(cluster, 2**20))
 
 
 @settings(max_examples=40)
@@ -512,3 +524,21 @@ def test_ports_are_those_of_the_cluster() -> None:
     schedule = recipe(cluster, 1).lower(cluster, 4096)
     assert all(isinstance(port, Port) for port in schedule.ports)
     assert sum(port.nvlink for port in schedule.ports) == 4
+
+
+@given(least=st.integers(1, 2**45), before=st.integers(0, 2**56), steps=st.integers(0, 40))
+def test_steps_of_growth_are_counted_in_whole_numbers(least: int, before: int, steps: int) -> None:
+    """Just at a step and right below it, where a logarithm that is off by its last bit would say something else."""
+    growth = Fraction(6, 5)
+    edge = ceil(least * growth**steps)
+    found = growth_steps(np.array([before, edge, edge - 1]), float(least), 2.0**62)
+    for at, many in zip((before, edge, edge - 1), found.tolist(), strict=True):
+        assert many == 0 or least * growth ** int(many) <= at
+        assert at < least * growth ** int(many + 1)
+
+
+def test_from_the_bend_on_growth_is_not_rounded() -> None:
+    found = growth_steps(np.array([99, 100, 500, 10**9]), 10.0, 100.0)
+    assert found[0] == 12
+    assert found[1:] == pytest.approx([log(10) / log(GROWTH)] * 3, rel=1e-14)
+    assert growth_steps(np.array([0, 5, 50]), 10.0, 5.0).tolist() == [0, 0, 0], "a bend below the least"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from fractions import Fraction
 
@@ -22,6 +23,7 @@ from optcc.schedule.inside_channels import Duty, Site
 from optcc.schedule.inside_crews import crews, shares_by_rate, usable, view
 from optcc.schedule.inside_exchange_layout import layout_of
 from optcc.schedule.inside_parts import inside_exchange
+from optcc.schedule.many_objects import no_collection
 from optcc.schedule.routes import fluid_seconds
 from optcc.theory.hubs import hub_split
 from tests.plan_sections import by_rows, by_rules
@@ -147,7 +149,7 @@ def test_bytes_due_together_lie_together() -> None:
     inner = recipe(cluster, 3).bundles[0].inner
     assert isinstance(inner, Exchange)
     between = view(cluster, crews(cluster), shares_by_rate(crews(cluster)))
-    lay = layout_of(inner.lower(between, 2**20), [Site(4, (Duty(0, 0, WHOLE),))] * 8)
+    lay = layout_of(inner.moves(2**20), [Site(4, (Duty(0, 0, WHOLE),))] * 8)
     assert np.all(np.diff(lay.segment) >= 0)
     assert np.diff(inner.lower(between, 2**20).segment[np.argsort(inner.lower(between, 2**20).offset)]).min() < 0
 
@@ -155,10 +157,9 @@ def test_bytes_due_together_lie_together() -> None:
 def test_duties_are_dealt_by_their_parts() -> None:
     cluster, parts = gpus(6, 4), (Fraction(1, 2), Fraction(1, 3), Fraction(1, 6))
     inner = recipe(cluster, 1).bundles[0].inner
-    between = view(cluster, crews(cluster), shares_by_rate(crews(cluster)))
     duties = tuple(Duty(i, i, part) for i, part in enumerate(parts))
     sites = [Site(4, duties), *[Site(4, (Duty(0, 0, WHOLE),))] * 5]
-    lay = layout_of(inner.lower(between, 2**24), sites)
+    lay = layout_of(inner.moves(2**24), sites)
     sizes = np.diff(lay.edge)
     for mine in (lay.hub == 0, lay.hub != 0):
         given_ = np.bincount(lay.duty[0][mine], sizes[mine], 3)
@@ -214,3 +215,17 @@ def test_only_where_gpus_of_all_servers_meet() -> None:
     assert len(planner.ladders(gpus(2, 2), bound, alpha=ALPHA)) == 2
     assert len(planner.ladders(gpus(4, 2), bound, alpha=ALPHA)) == 3
     assert len(planner.ladders(gpus(65, 1), bound, alpha=ALPHA)) == 2
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_left_as_it_was(enabled: bool) -> None:
+    was, cluster = gc.isenabled(), gpus(4, 2, dead=1)
+    try:
+        (gc.enable if enabled else gc.disable)()
+        recipe(cluster).lower(cluster, 2**20)
+        assert gc.isenabled() == enabled
+        with pytest.raises(ZeroDivisionError), no_collection():
+            divmod(1, int(gc.isenabled()))  # nothing, since it is off
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if was else gc.disable)()

@@ -24,8 +24,10 @@ import numpy as np
 from optcc.cluster import Cluster
 from optcc.schedule.columns import Schedule
 from optcc.schedule.exchange_clock import TICKS
-from optcc.schedule.exchange_rounds import rounds
-from optcc.schedule.exchange_rows import columns_of, fused, joined
+from optcc.schedule.exchange_load import busiest_nic_s
+from optcc.schedule.exchange_rounds import Round, rounds
+from optcc.schedule.exchange_rows import Moves, edges, in_order
+from optcc.schedule.many_objects import no_collection
 from optcc.schedule.rails import Way, balanced_lanes
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
@@ -59,45 +61,50 @@ class Exchange(Recipe):
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
-        ranks, routes, via = len(cluster.ranks), Routes(cluster), dict(self.via)
-        made = rounds(
-            nbytes,
-            self.shares,
-            via,
-            ways=self.ways,
-            segments=-(-self.segments // self.thin),
-            most=self.most,
-            own=self.own,
-            narrow=self.narrow,
-        )
-        parts = [columns_of(r, ranks) for r in made]
-        head = int(sum(via.values()) * TICKS) // 2
-        c, kept = fused(joined(parts), made, ranks, head)
-        order = kept[np.argsort(c.key[kept], kind="stable")]
-        place = np.empty(len(c.src), np.int64)
-        place[order] = np.arange(len(order))
-        waits, dep = place[c.waits], place[c.dep]
-        dep = dep[np.argsort(waits * len(order) + dep, kind="stable")]
+        made, ranks, routes = self._rounds(nbytes), len(cluster.ranks), Routes(cluster)
+        moves, turn, place = in_order(made, ranks, nbytes, self._head)
+        dep, waits = (place[rows] for rows in edges(made, ranks))
+        dep = dep[np.argsort(waits * len(moves) + dep, kind="stable")]
         way = self._way(cluster, routes)
-        turns = int(c.turn.max(initial=-1)) + 2
-        pair, kinds = np.unique((c.src[order] * ranks + c.dst[order]) * turns + c.turn[order] + 1, return_inverse=True)
+        turns = int(turn.max(initial=-1)) + 2
+        pair, kinds = np.unique((moves.src * ranks + moves.dst) * turns + turn + 1, return_inverse=True)
         ends = [(*divmod(p // turns, ranks), p % turns - 1) for p in pair.tolist()]
-        route = np.array([way(src, dst, turn) for src, dst, turn in ends], np.int32)
-        number = np.repeat(np.arange(len(made), dtype=np.int32), [len(part.src) for part in parts])
+        with no_collection():
+            route = np.array([way(src, dst, turn) for src, dst, turn in ends], np.int32)
         return Schedule(
             ranks=ranks,
             nbytes=nbytes,
             ports=routes.ports,
             routes=tuple(routes.table),
             route=route[kinds],
-            offset=c.start[order],
-            length=c.stop[order] - c.start[order],
-            reduce=c.reduce[order].astype(np.bool_),
-            stage=c.stage[order].astype(np.uint8),
-            segment=number[order],
-            dep_ptr=np.concatenate(([0], np.cumsum(np.bincount(waits, minlength=len(order))))).astype(np.int64),
+            offset=moves.offset,
+            length=moves.length,
+            reduce=moves.reduce,
+            stage=moves.stage,
+            segment=moves.segment,
+            dep_ptr=np.concatenate(([0], np.cumsum(np.bincount(waits, minlength=len(moves))))).astype(np.int64),
             dep_idx=dep,
             links=routes.links,
+        )
+
+    def moves(self, nbytes: int) -> Moves:
+        """The transfers of `lower`, in its order, without their NICs and dependencies, whatever the cluster."""
+        return in_order(self._rounds(nbytes), len(self.shares), nbytes, self._head)[0]
+
+    @property
+    def _head(self) -> int:
+        return int(sum(part for _, part in self.via) * TICKS) // 2
+
+    def _rounds(self, nbytes: int) -> list[Round]:
+        return rounds(
+            nbytes,
+            self.shares,
+            dict(self.via),
+            ways=self.ways,
+            segments=-(-self.segments // self.thin),
+            most=self.most,
+            own=self.own,
+            narrow=self.narrow,
         )
 
     def _way(self, cluster: Cluster, routes: Routes) -> Way:
@@ -108,12 +115,12 @@ class Exchange(Recipe):
         return balanced_lanes(cluster, routes, carried, whole)
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
-        """On one non-blocking fabric from the shares, exactly; elsewhere from the bytes of the lowered schedule."""
-        if not cluster.fabric.flat or cluster.gpu_ranks:
+        """On one non-blocking fabric from the shares, exactly; elsewhere, and with narrow rounds, from the bytes of the
+        lowered schedule."""
+        if not cluster.fabric.flat or cluster.gpu_ranks or self.narrow:
             return super().fluid_s(cluster, nbytes)
-        pairs = zip(self.shares, cluster.ranks, strict=True)
-        loads = ((1 + (len(self.shares) - 2) * x) / min(rank.out_rate, rank.in_rate) for x, rank in pairs)
-        return max(loads) * nbytes
+        routes = Routes(cluster)
+        return busiest_nic_s(cluster, routes, self._way(cluster, routes), self.shares) * nbytes
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""

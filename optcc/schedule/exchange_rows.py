@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from typing import Any, NamedTuple
 
@@ -14,11 +15,29 @@ from optcc.schedule.exchange_clock import TICKS, Ints
 from optcc.schedule.exchange_rounds import Round
 
 
-class Columns(NamedTuple):
-    """Transfers of one round, int64 (rows,) each; `dep` and `waits` are pairs of places within the round.
+@dataclass(frozen=True, eq=False)
+class Moves:
+    """All transfers in order of priority, without the NICs they take and what they wait for; columns (rows,).
 
-    turn : which NIC in turn, -1 for all
+    ranks, nbytes, reduce, stage, segment, offset, length : as in `Schedule`; src, dst : int64
     """
+
+    ranks: int
+    nbytes: int
+    src: Ints
+    dst: Ints
+    offset: Ints
+    length: Ints
+    reduce: NDArray[np.bool_]
+    stage: NDArray[np.uint8]
+    segment: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+
+class Columns(NamedTuple):
+    """Transfers of some rounds one after the other, int64 (rows,) each. turn : which NIC in turn, -1 for all"""
 
     src: Ints
     dst: Ints
@@ -28,67 +47,112 @@ class Columns(NamedTuple):
     stage: Ints
     key: Ints
     turn: Ints
-    dep: Ints
-    waits: Ints
+
+
+class _Places(NamedTuple):
+    """Of a round, (hubs, P-1) by offset: the hub, who sends to it, to whom it sends, which of these is the slow rank,
+    and the rows of both. A slow rank's row holds the two by way of it."""
+
+    hub: Ints
+    before: Ints
+    after: Ints
+    partial: NDArray[np.bool_]
+    final: NDArray[np.bool_]
+    to_hub: Ints
+    from_hub: Ints
+
+
+def _places(r: Round, ranks: int) -> _Places:
+    offsets = np.arange(1, ranks)
+    hub = np.repeat(r.hub[:, None], ranks - 1, axis=1)
+    before, after = (hub - offsets) % ranks, (hub + offsets) % ranks
+    to_hub = np.arange(len(hub))[:, None] * 2 * (ranks - 1) + offsets - 1
+    via = r.via[:, None]
+    return _Places(hub, before, after, before == via, after == via, to_hub, to_hub + ranks - 1)
 
 
 def columns_of(r: Round, ranks: int) -> Columns:
-    """Rows of hub k: P-1 towards it, by offset, then P-1 from it. A slow rank's place holds the two by way of it."""
-    hubs, offsets = len(r.hub), np.arange(1, ranks)
-    hub = np.repeat(r.hub[:, None], ranks - 1, axis=1)
-    before, after = (hub - offsets) % ranks, (hub + offsets) % ranks
-    partial, final = before == r.via[:, None], after == r.via[:, None]
-    raw = np.where(partial, 0, r.raw)
+    """Rows of hub k: P-1 towards it, by offset, then P-1 from it."""
+    at, offsets = _places(r, ranks), np.arange(1, ranks)
+    raw = np.where(at.partial, 0, r.raw)
     due = np.maximum(r.partial, raw.max(axis=1) + 1)
     late = np.maximum(r.final, due + 1)
-    by_way = r.via >= 0
-    ready = np.where(by_way, late, raw.max(axis=1))
+    ready = np.where(r.via >= 0, late, raw.max(axis=1))
     result = np.maximum(r.result, ready[:, None] + 1)
-    first = np.arange(hubs)[:, None] * 2 * (ranks - 1)  # the hub's rows
-    to_hub = first + offsets - 1
-    from_hub = to_hub + ranks - 1
-    is_raw, is_result = ~partial, ~final
-    pairs: list[tuple[Ints, Ints]] = []
-    # Sums to the slow rank wait for all raw data, its answer for them, and results for that.
-    for k in np.flatnonzero(by_way):
-        p, f = to_hub[k][partial[k]], from_hub[k][final[k]]
-        raws, results = to_hub[k][is_raw[k]], from_hub[k][is_result[k]]
-        pairs += [(raws, np.repeat(p, len(raws))), (p, f), (np.repeat(f, len(results)), results)]
-    plain = np.flatnonzero(~by_way)
-    dep = np.repeat(to_hub[plain], ranks - 1, axis=0).ravel()
-    waits = np.repeat(from_hub[plain].ravel(), ranks - 1)
-    pairs.append((dep, waits))
 
     def both(towards: NDArray[Any], away: NDArray[Any]) -> Ints:
         return np.concatenate((towards, away), axis=1).ravel().astype(np.int64)
 
     # Offset d goes by the d-th NIC, so that no two senders meet at one; the next round begins one further.
-    turn, whole = r.number, np.full(hub.size * 2, -1, np.int64)
+    turn, whole = r.number, np.full(at.hub.size * 2, -1, np.int64)
     sections = np.repeat(np.stack((r.start, r.stop)), 2 * (ranks - 1), axis=1)
+    sums = np.where(at.partial, Stage.TO_LEAF, Stage.REDUCE_SCATTER)
+    results = np.where(at.final, Stage.FROM_LEAF, Stage.ALLGATHER)
     return Columns(
-        both(np.where(partial, hub, before), np.where(final, after, hub)),
-        both(np.where(partial, before, hub), np.where(final, hub, after)),
+        both(np.where(at.partial, at.hub, at.before), np.where(at.final, at.after, at.hub)),
+        both(np.where(at.partial, at.before, at.hub), np.where(at.final, at.hub, at.after)),
         sections[0],
         sections[1],
-        both(np.ones_like(hub), np.zeros_like(hub)),
-        both(np.where(partial, Stage.TO_LEAF, Stage.REDUCE_SCATTER), np.where(final, Stage.FROM_LEAF, Stage.ALLGATHER)),
-        both(np.where(partial, due[:, None], raw), np.where(final, late[:, None], result)),
-        both(np.where(partial, hub, offsets) + turn, np.where(final, hub, offsets) + turn) if r.narrow else whole,
-        np.concatenate([dep for dep, _ in pairs]),
-        np.concatenate([waits for _, waits in pairs]),
+        both(np.ones_like(at.hub), np.zeros_like(at.hub)),
+        both(sums, results),
+        both(np.where(at.partial, due[:, None], raw), np.where(at.final, late[:, None], result)),
+        both(np.where(at.partial, at.hub, offsets) + turn, np.where(at.final, at.hub, offsets) + turn)
+        if r.narrow
+        else whole,
     )
 
 
-def joined(parts: Sequence[Columns]) -> Columns:
-    """The rounds one after the other."""
-    shifts = accumulate((len(c.src) for c in parts), initial=0)
-    moved = [c._replace(dep=c.dep + shift, waits=c.waits + shift) for c, shift in zip(parts, shifts, strict=False)]
-    return Columns(*(np.concatenate(columns) for columns in zip(*moved, strict=True)))
+def edges_of(r: Round, ranks: int) -> tuple[Ints, Ints]:
+    """(what is waited for, what waits) as places within the round: results wait for all raw data, or sums to the slow
+    rank do, its answer for them, and results for that."""
+    at = _places(r, ranks)
+    pairs: list[tuple[Ints, Ints]] = []
+    for k in np.flatnonzero(r.via >= 0):
+        p, f = at.to_hub[k][at.partial[k]], at.from_hub[k][at.final[k]]
+        raws, results = at.to_hub[k][~at.partial[k]], at.from_hub[k][~at.final[k]]
+        pairs += [(raws, np.repeat(p, len(raws))), (p, f), (np.repeat(f, len(results)), results)]
+    plain = np.flatnonzero(r.via < 0)
+    pairs.append((np.repeat(at.to_hub[plain], ranks - 1, axis=0).ravel(), np.repeat(at.from_hub[plain], ranks - 1)))
+    return np.concatenate([dep for dep, _ in pairs]), np.concatenate([waits for _, waits in pairs])
+
+
+def edges(made: Sequence[Round], ranks: int) -> tuple[Ints, Ints]:
+    """`edges_of` all rounds one after the other."""
+    begins = accumulate((len(r.hub) * 2 * (ranks - 1) for r in made), initial=0)
+    parts = [np.stack(edges_of(r, ranks)) + at for r, at in zip(made, begins, strict=False)]
+    dep, waits = np.concatenate([np.zeros((2, 0), np.int64), *parts], axis=1)
+    return dep, waits
+
+
+def in_order(made: Sequence[Round], ranks: int, nbytes: int, head: int) -> tuple[Moves, Ints, Ints]:
+    """All rounds' transfers by urgency, which NIC in turn takes each, and where each row of the rounds one after the
+    other is among them. head : ticks that a single round by way of slow ranks takes
+    """
+    nothing = Columns(*[np.zeros(0, np.int64)] * len(Columns._fields))
+    parts = [columns_of(r, ranks) for r in made] or [nothing]
+    c, into = fused(Columns(*(np.concatenate(columns) for columns in zip(*parts, strict=True))), made, ranks, head)
+    kept = np.flatnonzero(into == np.arange(len(into)))
+    order = kept[np.argsort(c.key[kept], kind="stable")]
+    place = np.empty(len(into), np.int64)
+    place[order] = np.arange(len(order))
+    number = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part.src) for part in parts])
+    moves = Moves(
+        ranks=ranks,
+        nbytes=nbytes,
+        src=c.src[order],
+        dst=c.dst[order],
+        offset=c.start[order],
+        length=c.stop[order] - c.start[order],
+        reduce=c.reduce[order].astype(np.bool_),
+        stage=c.stage[order].astype(np.uint8),
+        segment=number[order],
+    )
+    return moves, c.turn[order], place[into]
 
 
 def fused(c: Columns, made: Sequence[Round], ranks: int, head: int) -> tuple[Columns, Ints]:
     """The transfers of the only round by way of slow ranks as one with their neighbours' in the buffer: raw data with
-    that of the first of the other rounds, results with those of the last. Also, which rows that leaves.
+    that of the first of the other rounds, results with those of the last. Also, which row each row is part of then.
 
     head : ticks that the round takes
     """
@@ -101,15 +165,16 @@ def fused(c: Columns, made: Sequence[Round], ranks: int, head: int) -> tuple[Col
     if len(plain) < 2 or (plain[0].stop != ways[0].start).any() or (plain[-1].start != ways[0].stop).any():
         return c, rows
     size = len(ways[0].hub) * 2 * (ranks - 1)
-    block = rows[:size]
+    block, final = rows[:size], size * len(plain)
     raw, result = (block[c.stage[:size] == stage] for stage in (Stage.REDUCE_SCATTER, Stage.ALLGATHER))
     into, start, stop, key = rows.copy(), c.start.copy(), c.stop.copy(), c.key.copy()
-    for mine, other, overlap in ((raw, raw + size, head), (result, result + size * len(plain), TICKS - head)):
+    for mine, other, overlap in ((raw, raw + size, head), (result, result + final, TICKS - head)):
         into[other] = mine
         start[mine], stop[mine] = np.minimum(start[mine], start[other]), np.maximum(stop[mine], stop[other])
         key[mine] += key[other] - overlap  # as long as both together
-    dep, waits = into[c.dep], into[c.waits]
+    (dep, waits), (more, late) = edges_of(ways[0], ranks), edges_of(plain[-1], ranks)
+    dep, waits = into[np.concatenate((dep, more + final))], into[np.concatenate((waits, late + final))]
     inner = waits < size
     for _ in range(3):  # sums, answers, results
         np.maximum.at(key, waits[inner], key[dep[inner]] + 1)
-    return c._replace(start=start, stop=stop, key=key, dep=dep, waits=waits), np.flatnonzero(into == rows)
+    return c._replace(start=start, stop=stop, key=key), into

@@ -27,12 +27,14 @@ from optcc.errors import InfeasibleError
 from optcc.schedule.assemble import granule
 from optcc.schedule.columns import GRANULE, Schedule
 from optcc.schedule.exchange import Exchange
+from optcc.schedule.exchange_rows import Moves
 from optcc.schedule.inside_channels import Site, channels
 from optcc.schedule.inside_crews import Shares, crews, usable, view
 from optcc.schedule.inside_exchange import exchange_rows
 from optcc.schedule.inside_join import Placed, join
 from optcc.schedule.inside_rows import Rows, channel_rows
 from optcc.schedule.inside_spans import Network, network_of
+from optcc.schedule.nested import NestedRings
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, exact
 
 
@@ -61,9 +63,14 @@ class Bundle:
 
     @property
     def guests(self) -> tuple[int, ...]:
-        """Crews that do not carry where all that can do."""
-        usual = Counter(self.carry).most_common(1)[0][0]
-        return tuple(i for i, row in enumerate(self.carry) if row != usual) if self.straight else ()
+        """Crews that do not carry where the crew of all rings does; most of them may be guests."""
+        if not self.straight:
+            return ()
+        if isinstance(self.inner, NestedRings):
+            usual = self.carry[self.inner.order[-1]]
+        else:
+            usual = Counter(self.carry).most_common(1)[0][0]
+        return tuple(i for i, row in enumerate(self.carry) if row != usual)
 
 
 @dataclass(frozen=True)
@@ -90,8 +97,8 @@ class InsideServers(Recipe):
             return network_of(inner.lower(between, size), self.chunks, guests)
 
         @cache
-        def exchanged(inner: Exchange, between: Cluster, size: int) -> Schedule:
-            return inner.lower(between, size)
+        def moves(inner: Exchange, size: int) -> Moves:
+            return inner.moves(size)
 
         @cache
         def rows(
@@ -104,7 +111,7 @@ class InsideServers(Recipe):
             hands: tuple[bool, ...],
         ) -> Rows:
             if isinstance(inner, Exchange):
-                return exchange_rows(exchanged(inner, between, size), sites, hands, self.chunks)
+                return exchange_rows(moves(inner, size), sites, hands, self.chunks)
             return channel_rows(network(inner, between, size, guests), sites, straight=straight)
 
         for bundle in self.bundles:

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optcc.schedule.columns import Schedule, Stage
+from optcc.schedule.columns import Stage
+from optcc.schedule.exchange_rows import Moves
 from optcc.schedule.inside_channels import Site
 from optcc.schedule.inside_exchange_layout import Layout, layout_of
 from optcc.schedule.inside_exchange_runs import Runs, runs_by_time
@@ -63,24 +64,24 @@ class _Fans(NamedTuple):
     gpu: Ints
 
 
-def exchange_rows(schedule: Schedule, sites: Sequence[Site], hands: Sequence[bool], chunks: int) -> Rows:
+def exchange_rows(moves: Moves, sites: Sequence[Site], hands: Sequence[bool], chunks: int) -> Rows:
     """The transfers between GPUs of a channel in which crew i does as sites[i].
 
-    schedule : the exchange between servers; hands : crews whose next GPU sends results on (they have one duty, and NICs
+    moves : the exchange between servers; hands : crews whose next GPU sends results on (they have one duty, and NICs
     everywhere); chunks : no run is longer than the channel over this
     """
-    lay = layout_of(schedule, sites)
+    lay = layout_of(moves, sites)
     gpus, width = np.array([site.gpus for site in sites]), max(site.gpus for site in sites)
     gather, carry = (_gpus(lay, sites, width, which) for which in (0, 1))
     crew, cells = np.arange(len(sites))[:, None], len(lay.hub)
-    moves = (np.array(hands, np.bool_) & (gpus > 1))[:, None] & (lay.via != crew)
+    on = (np.array(hands, np.bool_) & (gpus > 1))[:, None] & (lay.via != crew)
     # Where the result is first: beside the sum, or at the next GPU.
-    result = np.where(moves, crew * width + (carry - crew * width + 1) % gpus[:, None], carry)
-    handed = moves & (lay.hub == crew) & (lay.via < 0)
+    result = np.where(on, crew * width + (carry - crew * width + 1) % gpus[:, None], carry)
+    handed = on & (lay.hub == crew) & (lay.via < 0)
     alone = np.where(handed, lay.leave, -1)  # a hub's results of one round do not wait for sums of the next
     up = runs_by_time(lay, lay.need, (gather, carry, alone), chunks)
-    down = runs_by_time(lay, -lay.full, (np.where(moves, result, gather), result, alone), chunks)
-    pieces = _pieces(schedule, lay, carry, result, up, down)
+    down = runs_by_time(lay, -lay.full, (np.where(on, result, gather), result, alone), chunks)
+    pieces = _pieces(moves, lay, carry, result, up, down)
 
     at = np.flatnonzero(handed.ravel()[up.begin])
     hand = Parts(up.server[at], up.first[at], up.stop[at], lay.leave[up.first[at]])
@@ -90,7 +91,7 @@ def exchange_rows(schedule: Schedule, sites: Sequence[Site], hands: Sequence[boo
     relay_in, relay_out = np.flatnonzero(up.gather != up.carry), np.flatnonzero(down.gather != down.carry)
     # Keys are places in time: a row of the exchange, before or after it, and within it the cells in turn.
     opened = 8 * np.minimum.reduceat(lay.need.ravel(), up.begin)
-    closed = 8 * (np.maximum.reduceat(lay.full.ravel(), down.begin) + len(schedule) // HEAD_START) + 6
+    closed = 8 * (np.maximum.reduceat(lay.full.ravel(), down.begin) + len(moves) // HEAD_START) + 6
 
     def keys(time: Ints, first: Ints, turn: Ints | int) -> Ints:
         return (time * SUBKEYS + first * SUBKEYS // cells) * width + turn
@@ -115,9 +116,9 @@ def exchange_rows(schedule: Schedule, sites: Sequence[Site], hands: Sequence[boo
             dst=pieces.dst,
             offset=lay.edge[pieces.first],
             length=lay.edge[pieces.stop] - lay.edge[pieces.first],
-            reduce=schedule.reduce[row],
-            stage=schedule.stage[row],
-            segment=schedule.segment[row].astype(np.int64),
+            reduce=moves.reduce[row],
+            stage=moves.stage[row],
+            segment=moves.segment[row].astype(np.int64),
             key=keys(8 * row + 2, pieces.first, 0),
         ),
         inside(up, carry.ravel()[here], result.ravel()[here], at, results, keys(8 * hand.row + 1, hand.first, 1)),
@@ -125,7 +126,7 @@ def exchange_rows(schedule: Schedule, sites: Sequence[Site], hands: Sequence[boo
         inside(down, down.gather[fan_out.run], fan_out.gpu, fan_out.run, results, go),
     )
     begins = np.cumsum([0, *(len(block.src) for block in blocks)]).tolist()
-    edges = _edges(schedule, lay, up, down, fan_in, fan_out, pieces, hand, handed, begins)
+    edges = _edges(moves, lay, up, down, fan_in, fan_out, pieces, hand, handed, begins)
     return rows_of(blocks, edges, len(sites), width)
 
 
@@ -137,10 +138,10 @@ def _gpus(lay: Layout, sites: Sequence[Site], width: int, which: int) -> Ints:
     return found
 
 
-def _pieces(schedule: Schedule, lay: Layout, carry: Ints, result: Ints, up: Runs, down: Runs) -> _Pieces:
+def _pieces(moves: Moves, lay: Layout, carry: Ints, result: Ints, up: Runs, down: Runs) -> _Pieces:
     """Sums are cut at the runs of their source, results at those of their destination."""
     row, cell = lay.row, lay.cell
-    src, dst, stage = schedule.src[row].astype(np.int64), schedule.dst[row].astype(np.int64), schedule.stage[row]
+    src, dst, stage = moves.src[row], moves.dst[row], moves.stage[row]
     # Sums meet at the hub's; a slow rank that adds last keeps sum and result in one place; results go where due.
     away, arrives = np.isin(stage, (Stage.FROM_LEAF, Stage.ALLGATHER)), stage == Stage.ALLGATHER
     out = np.where(away, result[src, cell], carry[src, cell])
@@ -166,7 +167,7 @@ def _fans(runs: Runs, gpus: Ints, width: int, without: Ints) -> _Fans:
 
 
 def _edges(
-    schedule: Schedule,
+    moves: Moves,
     lay: Layout,
     up: Runs,
     down: Runs,
@@ -183,7 +184,7 @@ def _edges(
     send it; who adds last has the result with its own sum and the hub's. Whatever takes something waits for all that.
     """
     first_in, first_across, first_hand, first_out, first_go = begins[1:6]
-    stage = schedule.stage[pieces.row]
+    stage = moves.stage[pieces.row]
     raw, partial, final, result = (stage == s for s in Stage.__members__.values())
 
     def of_runs(runs: Runs, run: Ints, begin: int) -> Parts:

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optcc.schedule.columns import GRANULE, Schedule, Stage
+from optcc.schedule.columns import GRANULE, Stage
+from optcc.schedule.exchange_rows import Moves
 from optcc.schedule.inside_channels import Duty, Site
 from optcc.schedule.inside_spans import Ints, ranges
 
@@ -49,36 +50,36 @@ class Layout(NamedTuple):
     duty: Ints
 
 
-def layout_of(schedule: Schedule, sites: Sequence[Site]) -> Layout:
+def layout_of(moves: Moves, sites: Sequence[Site]) -> Layout:
     """Lay out the bytes of an `Exchange` between servers of these sites."""
-    old = np.unique(np.concatenate(([0, schedule.nbytes], schedule.offset, schedule.offset + schedule.length)))
-    first = np.searchsorted(old, schedule.offset)
-    place, sizes = _order(schedule, old, first, np.searchsorted(old, schedule.offset + schedule.length) - first)
+    old = np.unique(np.concatenate(([0, moves.nbytes], moves.offset, moves.offset + moves.length)))
+    first = np.searchsorted(old, moves.offset)
+    place, sizes = _order(moves, old, first, np.searchsorted(old, moves.offset + moves.length) - first)
     edge = np.concatenate(([0], np.cumsum(sizes)))
-    count = np.searchsorted(old, schedule.offset + schedule.length) - first
+    count = np.searchsorted(old, moves.offset + moves.length) - first
     # Cells of a row stay neighbours, maybe in reverse.
     first = np.minimum(place[first], place[first + count - 1])
     start, stop = edge[first], edge[first + count]
-    whole = _filled(schedule, edge, start, stop, np.zeros((schedule.ranks, len(edge) - 1), np.int64))
+    whole = _filled(moves, edge, start, stop, np.zeros((moves.ranks, len(edge) - 1), np.int64))
     cuts = [edge, *(_even(low, high) for low, high in zip(edge[:-1].tolist(), edge[1:].tolist(), strict=True))]
     dealt = {s: list(_dealt(whole, s, site.duties)) for s, site in enumerate(sites) if len(site.duties) > 1}
     cuts += [np.array([begin for begin, _ in turns]) for turns in dealt.values()]
     fine = np.unique(np.concatenate(cuts))
-    duty = np.zeros((schedule.ranks, len(fine) - 1), np.int64)
+    duty = np.zeros((moves.ranks, len(fine) - 1), np.int64)
     for s, turns in dealt.items():
         begins, which = (np.array(column) for column in zip(*sorted(turns), strict=True))
         duty[s] = which[np.searchsorted(begins, fine[:-1], "right") - 1]
-    return _filled(schedule, fine, start, stop, duty)
+    return _filled(moves, fine, start, stop, duty)
 
 
-def _order(schedule: Schedule, old: Ints, first: Ints, count: Ints) -> tuple[Ints, Ints]:
+def _order(moves: Moves, old: Ints, first: Ints, count: Ints) -> tuple[Ints, Ints]:
     """(new place of each cell, sizes in the new order)."""
     cells = len(old) - 1
     hub, segment = np.zeros(cells, np.int64), np.full(cells, np.iinfo(np.int64).max)
     row, cell = np.repeat(np.arange(len(first)), count), ranges(first, count)
-    raw = schedule.stage[row] == Stage.REDUCE_SCATTER
-    hub[cell[raw]] = schedule.dst[row[raw]]
-    np.minimum.at(segment, cell, schedule.segment[row])
+    raw = moves.stage[row] == Stage.REDUCE_SCATTER
+    hub[cell[raw]] = moves.dst[row[raw]]
+    np.minimum.at(segment, cell, moves.segment[row])
     joined = np.zeros(cells, np.bool_)
     joined[ranges(first[count > 1] + 1, count[count > 1] - 1)] = True
     begins = np.flatnonzero(~joined)
@@ -103,11 +104,11 @@ def _even(low: int, high: int) -> Ints:
     return np.array([low + (high - low) * i // parts // GRANULE * GRANULE for i in range(1, parts)], np.int64)
 
 
-def _filled(schedule: Schedule, edge: Ints, start: Ints, stop: Ints, duty: Ints) -> Layout:
-    servers, cells, rows = schedule.ranks, len(edge) - 1, len(schedule)
+def _filled(moves: Moves, edge: Ints, start: Ints, stop: Ints, duty: Ints) -> Layout:
+    servers, cells, rows = moves.ranks, len(edge) - 1, len(moves)
     first, until = np.searchsorted(edge, start), np.searchsorted(edge, stop)
     row, cell = np.repeat(np.arange(rows), until - first), ranges(first, until - first)
-    src, dst, stage = schedule.src[row], schedule.dst[row], schedule.stage[row]
+    src, dst, stage = moves.src[row], moves.dst[row], moves.stage[row]
     raw, partial, final, result = (stage == s for s in Stage.__members__.values())
     hub, segment = np.zeros(cells, np.int64), np.full(cells, np.iinfo(np.int64).max)
     via, leaf, answer, leave = np.full((4, cells), -1)
@@ -115,7 +116,7 @@ def _filled(schedule: Schedule, edge: Ints, start: Ints, stop: Ints, duty: Ints)
     via[cell[partial]] = dst[partial]
     leaf[cell[partial]], answer[cell[final]] = row[partial], row[final]
     leave[cell[result][::-1]] = row[result][::-1]
-    np.minimum.at(segment, cell, schedule.segment[row])
+    np.minimum.at(segment, cell, moves.segment[row])
     need, full = np.zeros((2, servers, cells), np.int64)
     need[src[raw], cell[raw]] = row[raw]
     full[dst[result], cell[result]] = row[result]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.schedule.inside_exchange_layout import FINE, Layout
-from optcc.schedule.inside_spans import GROWTH, Ints
+from optcc.schedule.inside_spans import GROWTH, Ints, growth_steps
 
 
 class Runs(NamedTuple):
@@ -49,7 +49,7 @@ def runs_by_time(lay: Layout, when: Ints, labels: Sequence[NDArray[Any]], chunks
     level = np.where(small[unit], unit_before[unit], before.ravel())
     # Runs of (GROWTH - 1) of what goes before end at even steps of its logarithm, those of `most` at even steps.
     bend = max(least, most / (GROWTH - 1))
-    steps = np.log(np.clip(level, least, bend) / least) / np.log(GROWTH)
+    steps = growth_steps(level, least, bend)
     steps = np.floor(steps + np.maximum(level - bend, 0) / max(most, 1.0)) + (level >= least)
     step = np.empty((servers, cells))
     np.put_along_axis(step, order, steps.reshape(servers, cells), 1)

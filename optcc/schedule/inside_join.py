@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optcc.cluster import Cluster
-from optcc.schedule.columns import Schedule
+from optcc.schedule.columns import Lane, Route, Schedule
 from optcc.schedule.inside_crews import Crew
 from optcc.schedule.inside_rows import Rows
-from optcc.schedule.inside_spans import ranges
+from optcc.schedule.inside_spans import Ints, ranges
+from optcc.schedule.many_objects import no_collection
 from optcc.schedule.routes import Routes
 
 
@@ -32,14 +32,16 @@ class Placed:
 def join(cluster: Cluster, nbytes: int, parts: Sequence[Placed]) -> Schedule:
     """All rows in one order: by key, where every channel's keys are stretched to the same range of time."""
     routes, base = Routes(cluster), 0
-    way = _ways(cluster, routes)
     parts = [part for part in parts if len(part.rows.key)]
+    ends = [_ranks(part)[part.rows.pairs[:, ::2], part.rows.pairs[:, 1::2]] for part in parts]
+    table, route_of = _table(cluster, routes, np.concatenate([np.zeros((0, 2), np.int64), *ends]))
     found: list[tuple[NDArray[Any], ...]] = [tuple(np.zeros(0, np.int64) for _ in range(9))]
     longest = max((int(part.rows.key[-1]) for part in parts), default=0)
-    for part in parts:
+    pairs = 0
+    for part, mine in zip(parts, ends, strict=True):
         rows = part.rows
-        ends = _ranks(part)[rows.pairs[:, ::2], rows.pairs[:, 1::2]]
-        route = np.array([way(src, dst) for src, dst in ends.tolist()], np.int32)[rows.pair]
+        route = route_of[pairs + rows.pair]
+        pairs += len(mine)
         key = rows.key * (longest // max(1, int(rows.key[-1])))
         columns = (rows.offset + part.start, rows.length, rows.reduce, rows.stage, rows.segment)
         found.append((route, *columns, key, rows.waits, rows.dep + base))
@@ -52,7 +54,7 @@ def join(cluster: Cluster, nbytes: int, parts: Sequence[Placed]) -> Schedule:
         ranks=len(cluster.ranks),
         nbytes=nbytes,
         ports=routes.ports,
-        routes=tuple(routes.table),
+        routes=table,
         route=route[order].astype(np.int32),
         offset=offset[order],
         length=length[order],
@@ -65,26 +67,44 @@ def join(cluster: Cluster, nbytes: int, parts: Sequence[Placed]) -> Schedule:
     )
 
 
-def _ways(cluster: Cluster, routes: Routes) -> Callable[[int, int], int]:
-    """As `routes`, which adds rates up; between single NICs on one fabric, of which there are many, it need not."""
-    only = [-1] * len(cluster.ranks)
+def _table(cluster: Cluster, routes: Routes, ends: Ints) -> tuple[tuple[Route, ...], Ints]:
+    """The routes between these (source, destination), in the order in which they come, and which is whose.
+
+    Where both ends have a single port that can take part there is one lane, which `routes` need not work out.
+    """
+    ranks = len(cluster.ranks)
+    pairs, first, which = np.unique(ends[:, 0] * ranks + ends[:, 1], return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    src, dst = np.divmod(pairs[order], ranks)
+    server = np.array([rank.server for rank in cluster.ranks], np.int64)
+    beside = server[src] == server[dst]
+    nic, nvlink = _only_ports(cluster, routes)
+    out, into = (np.where(beside, nvlink[rank], nic[rank]) for rank in (src, dst))
+    whole = Fraction(1)
+    with no_collection():
+        table = tuple(
+            Route(a, b, (Lane(leaves, enters, whole),)) if leaves >= 0 and enters >= 0 else routes.table[routes(a, b)]
+            for a, b, leaves, enters in zip(*(column.tolist() for column in (src, dst, out, into)), strict=True)
+        )
+    return table, place[which]
+
+
+def _only_ports(cluster: Cluster, routes: Routes) -> tuple[Ints, Ints]:
+    """Each rank's only live NIC, if it works both ways and one fabric joins all, and its NVLink port; -1: no such."""
+    nic, nvlink = np.full((2, len(cluster.ranks)), -1)
     for rank in cluster.ranks if cluster.fabric.flat else ():
-        live = [nic for nic in rank.nics if nic.alive]
+        live = [each for each in rank.nics if each.alive]
         if len(live) == 1 and live[0].out_rate and live[0].in_rate:
-            only[rank.index] = routes.port_index[f"{cluster.servers[rank.server].name}/{live[0].name}"]
-    servers, whole = [rank.server for rank in cluster.ranks], (Fraction(1),)
-
-    @cache
-    def way(src: int, dst: int) -> int:
-        out, into = only[src], only[dst]
-        if out < 0 or into < 0 or servers[src] == servers[dst]:
-            return routes(src, dst)
-        return routes.alike(src, dst, ((out, into),), whole)
-
-    return way
+            nic[rank.index] = routes.port_index[f"{cluster.servers[rank.server].name}/{live[0].name}"]
+    for index, port in enumerate(routes.ports):
+        if port.nvlink:
+            nvlink[port.rank] = index
+    return nic, nvlink
 
 
-def _ranks(part: Placed) -> NDArray[np.int64]:
+def _ranks(part: Placed) -> Ints:
     """int64 (crews, places): the rank so far behind the place."""
     width = max(len(crew.gpus) for crew in part.crews)
     table = [

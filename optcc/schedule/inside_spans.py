@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -76,7 +79,26 @@ def ranges(start: Ints, count: Ints) -> Ints:
     """start[0], start[0] + 1, ... (count[0] of them), start[1], ..."""
     ends = np.cumsum(count)
     steps: Ints = np.repeat(start - (ends - count), count)
-    return steps + np.arange(len(steps))
+    steps += np.arange(len(steps))
+    return steps
+
+
+def growth_steps(before: Ints, least: float, bend: float) -> NDArray[np.float64]:
+    """How many times by `GROWTH` `least` bytes have grown to `before`, no less than 0: whole times below `bend`, all
+    that there is to `bend` from there on.
+
+    A machine's logarithm may be off by the last bit, and all ranks must cut alike. So whole times are counted in whole
+    numbers, and the logarithm is `decimal`'s, which is rounded correctly.
+    """
+    starts, growth = list[int](), Fraction(str(GROWTH))
+    exact = Fraction(least) * growth
+    while exact < bend:
+        starts.append(ceil(exact))
+        exact *= growth
+    whole = np.searchsorted(np.array(starts, np.int64), before, "right")
+    with localcontext(prec=40):
+        top = (Decimal(max(bend, least)) / Decimal(least)).ln() / Decimal(str(GROWTH)).ln()
+    return np.where(before < bend, whole, float(top))
 
 
 def network_of(schedule: Schedule, chunks: int, guests: Collection[int] = ()) -> Network:
@@ -151,11 +173,11 @@ def _spans(cells: Ints, group: Ints, segment: Ints, when: Ints, apart: Bools, mo
     """
     servers, count = when.shape
     size, by_time = np.diff(cells), np.argsort(when, axis=1, kind="stable")
-    before = np.zeros((servers, count))
+    before = np.zeros((servers, count), np.int64)
     np.put_along_axis(before, by_time, np.cumsum(size[by_time], axis=1) - size[by_time], axis=1)
     # Chunks of (GROWTH - 1) of what goes before end at even steps of its logarithm, those of `most` at even steps.
-    least, bend = max(1.0, float(size.min())), most / (GROWTH - 1)
-    steps = np.log(np.maximum(np.minimum(before, max(bend, least)), least) / least) / np.log(GROWTH)
+    bend = most / (GROWTH - 1)
+    steps = growth_steps(before, max(1.0, float(size.min())), bend)
     steps = np.floor(steps + np.maximum(before - bend, 0) / most) + (before > 0)
     order = np.lexsort((when, np.broadcast_to(group, when.shape)), axis=1)
     step, mine, single = np.take_along_axis(steps, order, 1), group[order], np.take_along_axis(apart, order, 1)

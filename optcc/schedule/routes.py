@@ -252,17 +252,20 @@ def fluid_seconds(schedule: Schedule, cluster: Cluster) -> Fraction:
     latency. `cluster` is the one that the schedule was lowered for; it has the exact rates.
     """
     moved = np.bincount(schedule.route, schedule.length, len(schedule.routes))
-    return busiest_seconds(schedule.routes, [Fraction(round(nbytes)) for nbytes in moved.tolist()], cluster)
+    return busiest_seconds(schedule.routes, [round(nbytes) for nbytes in moved.tolist()], cluster)
 
 
-def busiest_seconds(routes: Sequence[Route], moved: Sequence[Fraction], cluster: Cluster) -> Fraction:
+def busiest_seconds(routes: Sequence[Route], moved: Sequence[Fraction | int], cluster: Cluster) -> Fraction:
     """Seconds that the busiest port or link of `cluster` needs when each of its `routes` carries `moved` bytes."""
     ends, uplinks = _ends(cluster), tuple(cluster.uplinks.values())
-    work: dict[tuple[str, int], Fraction] = {}
+    rates = {("out", i): end.out_rate for i, end in enumerate(ends)}
+    rates |= {("in", i): end.in_rate for i, end in enumerate(ends)} | {("link", i): x for i, x in enumerate(uplinks)}
+    # Few shares occur: bytes of equal ones are added up first, which is faster where bytes are whole numbers.
+    sums: dict[tuple[str, int], dict[Fraction, Fraction | int]] = {}
     for route, nbytes in zip(routes, moved, strict=True):
         for lane in route.lanes if nbytes else ():
-            uses = [("out", lane.out, ends[lane.out].out_rate), ("in", lane.into, ends[lane.into].in_rate)]
-            uses += [("link", link, uplinks[link]) for link in lane.links]
-            for way, which, rate in uses:
-                work[way, which] = work.get((way, which), Fraction(0)) + lane.share * nbytes / rate
-    return max(work.values(), default=Fraction(0))
+            for where in (("out", lane.out), ("in", lane.into), *(("link", link) for link in lane.links)):
+                mine = sums.setdefault(where, {})
+                mine[lane.share] = mine.get(lane.share, 0) + nbytes
+    work = (sum((share * n for share, n in mine.items()), Fraction(0)) / rates[where] for where, mine in sums.items())
+    return max(work, default=Fraction(0))
