@@ -24,7 +24,7 @@ from optcc.schedule.inside_parts import inside_servers
 from optcc.schedule.nested import NestedRings
 from optcc.schedule.packed import PackedTrees
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe
-from optcc.schedule.timetable import MAX_DOUBLINGS, Timetable, applies
+from optcc.schedule.timetable import Timetable, applies, deepest, growing, reduced
 from optcc.schedule.trees import ComplementaryTrees
 from optcc.simulator import simulate
 
@@ -33,6 +33,8 @@ MAX_STRIPES = 1_000_000
 LARGE = 16
 """Above so many ranks a server's NICs are simulated as one, which is eight times less work for eight NICs."""
 FINALISTS = 5
+TIE = 1.005
+"""Times that differ by less are taken for equal."""
 MAX_FINAL_STRIPES = 200_000
 """Of so many that were simulated with merged NICs, those that are no larger are simulated again without merging."""
 MIN_GPU_CHUNK = 256 * 1024
@@ -49,6 +51,11 @@ CLOSE, CLOSER = Fraction(23, 20), Fraction(21, 20)
 EXCHANGE_WAYS = Fraction(3, 2)
 """Rounds by way of slow ranks, for each other round and for the part of the data that goes by way of them."""
 
+GROWTHS = (Fraction(4, 3), Fraction(3, 2), Fraction(8, 5), Fraction(17, 10), Fraction(2))
+"""Of a growing timetable's rounds, one after the other; of more than `LARGE` ranks only the fastest."""
+SPARE = Fraction(9, 10)
+"""Of their time, in which hubs must have gathered what the slow rank is to receive."""
+
 SAME = Fraction(1, 10**6)
 """The exact program's certificates have this gap: closer to the bound than that is as good as on it."""
 
@@ -58,6 +65,7 @@ class Ladder:
     """One family on one cluster: `make(segments)` is its recipe; `name` says which, for people.
 
     guess : segments to begin with, where a formula knows about how many are best
+    sure : the formula is good: only its neighbours are tried besides
     by_rate : transfers are striped over NICs by their rates, so that a server's NICs may be simulated as one
     costly : finding the recipe may take long
     deepest : most segments that are tried, where more would be too many transfers
@@ -66,6 +74,7 @@ class Ladder:
     name: str
     make: Callable[[int], Recipe]
     guess: int | None = None
+    sure: bool = False
     by_rate: bool = True
     costly: bool = False
     deepest: int | None = None
@@ -84,8 +93,8 @@ def ladders(
     if cluster.fabric.flat:
         if len(cluster.ranks) > 2:
             offered += _exchange(cluster)
-        if len(cluster.ranks) <= MANY and applies(cluster):
-            offered.append(_timetable(cluster))
+        if applies(cluster):
+            offered += _timetable(cluster, bound, per_chunk)
         offered += _trees(cluster, bound.nbytes, alpha, per_chunk)
     return [*offered, _packed(cluster)]
 
@@ -139,26 +148,43 @@ def _exchange(cluster: Cluster) -> list[Ladder]:
     return [Ladder(Exchange.family, make, guess, by_rate=make is not narrow) for make in makes]
 
 
-def _timetable(cluster: Cluster) -> Ladder:
-    """Full rounds; where one server alone sets the bound one of them, and growing steps before it."""
+def _timetable(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladder]:
+    """Full rounds; where the only degraded server alone sets the bound, rounds that grow."""
     from optcc.theory.hubs import hub_split
 
     @cache
     def split() -> tuple[tuple[Fraction, ...], tuple[tuple[int, Fraction], ...]]:
         return hub_split(cluster)
 
-    ranks, fewest = cluster.ranks, min(sum(nic.alive for nic in rank.nics) for rank in cluster.ranks)
-    if not starves([min(rank.out_rate, rank.in_rate) for rank in ranks]):
-        return Ladder(Timetable.family, lambda segments: Timetable(segments, *split()), 1, by_rate=False)
-    # In (P-1)/NICs steps everybody is served once; what is gathered in twice as many keeps the slow server busy.
-    steps = round(Fraction(2 * (len(ranks) - 1), fewest)) + 1
+    ranks, rates = len(cluster.ranks), [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
+    if not starves(rates):
+        full = Ladder(Timetable.family, lambda segments: Timetable(segments, *split()), 1, by_rate=False)
+        return [full] if ranks <= MANY else []
+    if len(reduced(cluster)) > 1:
+        return []
+    # What hubs gather at a time lasts the slow server for so many times as long; a part of that is left as slack.
+    lasts = max(rates) / min(rates)
+    growths = [growth for growth in GROWTHS if growth <= SPARE * lasts] or [min(GROWTHS)]
+    if ranks > LARGE:
+        growths = growths[-1:]
 
-    def growing(segments: int) -> Recipe:
-        recipe = Timetable(segments, *split(), steps=steps)
-        recipe.check(cluster)
-        return recipe
+    def ladder(growth: Fraction) -> Ladder:
+        guess = _rounds(cluster, Timetable(1, *split(), growth), bound, per_chunk)
+        make, most = partial(growing, cluster, *split(), growth), deepest(growth) if ranks <= MANY else guess
+        return Ladder(Timetable.family, make, guess, sure=True, by_rate=False, deepest=most)
 
-    return Ladder(Timetable.family, growing, 4, by_rate=False, deepest=MAX_DOUBLINGS)
+    return [ladder(growth) for growth in growths]
+
+
+def _rounds(cluster: Cluster, recipe: Timetable, bound: Bound, per_chunk: Fraction) -> int:
+    """The number of growing rounds that loses least to first sums and to chunks, by a formula."""
+    fewest = min(sum(nic.alive for nic in rank.nics) for rank in cluster.ranks)
+
+    def lost(rounds: int) -> Fraction:
+        chunks = 2 * (rounds + 1) * Fraction(len(cluster.ranks) - 1, fewest)
+        return replace(recipe, segments=rounds).idle(cluster) * bound.seconds / 2 + chunks * per_chunk
+
+    return min(range(1, deepest(recipe.growth) + 1), key=lost)
 
 
 def starves(rates: list[Fraction]) -> bool:
@@ -272,6 +298,10 @@ def climb(ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per
     most = max(1, min(ladder.deepest or MAX_SEGMENTS, nbytes // (MIN_CHUNK * len(cluster.ranks))))
     # Without a formula times may rise once before they fall: one segment fills no pipeline.
     guess, patience = min(ladder.guess or 1, most), 1 if ladder.guess else 2
+    if ladder.sure:
+        for segments in range(max(1, guess - 1), min(guess + 2, most) + 1):
+            attempt(segments)
+        return list(tried.values())
     start = attempt(guess)
     for up in (True, False):
         segments, best, worse = guess, start, 0
@@ -292,7 +322,7 @@ def climb(ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per
 def candidates(
     offered: list[Ladder], cluster: Cluster, bound: Bound, *, alpha: Fraction, per_chunk: Fraction
 ) -> list[Candidate]:
-    """Everything that was tried, the fastest first; ties go to the earlier ladder.
+    """Everything that was tried, the fastest first; ties go to what is faster where receivers take packets.
 
     Raises InputError when no family has a schedule here.
     """
@@ -321,6 +351,10 @@ def candidates(
         # Unequal numbers of NICs cost more chunks than merged ones: the best are run once more as they are.
         finals = [_as_is(c, cluster, bound.nbytes, alpha, per_chunk) for c in found[:FINALISTS]]
         found[:FINALISTS] = sorted(finals, key=lambda candidate: candidate.time_s)
+    ties = sum(candidate.time_s <= TIE * found[0].time_s for candidate in found[:FINALISTS])
+    if ties > 1 and not cluster.gpu_ranks:
+        times = [_by_packets(c, cluster, bound.nbytes, alpha, per_chunk) for c in found[:ties]]
+        found.insert(0, found.pop(times.index(min(times))))
     return found
 
 
@@ -333,6 +367,16 @@ def _as_is(candidate: Candidate, cluster: Cluster, nbytes: int, alpha: Fraction,
         return candidate
     schedule = candidate.recipe.lower(cluster, nbytes)
     return replace(candidate, time_s=simulate(schedule, alpha=alpha, per_chunk=per_chunk).time_s)
+
+
+def _by_packets(candidate: Candidate, cluster: Cluster, nbytes: int, alpha: Fraction, per_chunk: Fraction) -> float:
+    """Its time where receivers take packets as they come, infinite where that takes long to simulate."""
+    if candidate.transfers > MAX_FINAL_STRIPES:
+        return float("inf")
+    schedule = candidate.recipe.lower(cluster, nbytes)
+    if len(schedule) * max(len(route.lanes) for route in schedule.routes) > MAX_FINAL_STRIPES:
+        return float("inf")
+    return simulate(schedule, alpha=alpha, per_chunk=per_chunk, receivers="packets").time_s
 
 
 def choose(

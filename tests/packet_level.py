@@ -160,12 +160,15 @@ def schemes(cluster: Cluster, nbytes: int, *depths: int) -> dict[str, Schedule]:
         "ring": plans[max(depths)].baseline("ring").schedule(),
         **{f"nested, k = {k}": plan.schedule() for k, plan in plans.items()},
         "exchange, k = 8": optcc.plan(cluster, nbytes, family="exchange", segments=8).schedule(),
-        **({"timetable, k = 3": _timetable(cluster, nbytes)} if applies(cluster) else {}),
+        **(_timetable(cluster, nbytes) if applies(cluster) else {}),
     }
 
 
-def _timetable(cluster: Cluster, nbytes: int) -> Schedule:
-    return optcc.plan(cluster, nbytes, family="timetable", segments=3).schedule()
+def _timetable(cluster: Cluster, nbytes: int) -> dict[str, Schedule]:
+    """Three full rounds, or twelve that grow."""
+    full, growing = (optcc.plan(cluster, nbytes, family="timetable", segments=k) for k in (3, 12))
+    plan = growing if growing.recipe.content()["growth"] != "0" else full
+    return {f"timetable, k = {plan.recipe.segments}": plan.schedule()}
 
 
 def simulated(schedule: Schedule, network: Network, receivers: Receivers = "packets") -> float:

@@ -11,16 +11,18 @@ are enough for what is gathered to be there when it is due. With several slow se
 A pair's bytes of a half follow its slots on all rails in order of time. What goes by way of slow servers lies first in
 each hub's section, is gathered first, and is handed out last, so that everything is there well before it is due.
 
-A slow server that is a hub of nothing has nothing to receive before first sums exist: its first slots stay empty, and
-steps begin small and double. The second half is the first one's mirror image in time.
+A slow server that alone sets the bound is a hub of nothing, and has nothing to receive before first sums exist. For one
+of that kind rounds can begin small and grow (`growth`), and it is sent in each slot what exists by then
+(`timetable_ramp`). The second half is the first one's mirror image in time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from itertools import accumulate, pairwise
 from math import fsum
 from typing import Any, ClassVar, Self
@@ -30,13 +32,16 @@ import numpy as np
 from optcc.cluster import Cluster
 from optcc.schedule.assemble import granule
 from optcc.schedule.columns import Schedule
-from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments, exact
+from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
+from optcc.schedule.timetable_ramp import UNIT, sums_in_time
 from optcc.schedule.timetable_rows import STAGES, Kind, Piece, Rows, cut, dependencies, joined
-from optcc.schedule.timetable_slots import TICKS, Slot, merged, mirrored, slots, step_sizes
+from optcc.schedule.timetable_slots import TICKS, Slot, full_rounds, growing_rounds, growing_steps, merged, mirrored
 from optcc.schedule.timetable_split import CLOSE, common_rails, rail_shares
 
-MAX_DOUBLINGS = 16
+MAX_GROWTH, MAX_ROUNDS = 16, 256
+SPAN = 2**24
+"""A growing timetable's last round takes at most so many times as long as its first one."""
 ONE_NIC = (Fraction(1),)
 
 
@@ -46,17 +51,18 @@ class Timetable(Recipe):
 
     Attributes
     ----------
-    segments : full rounds in each half; with `steps`, how often steps double in size before one full round
+    segments : rounds in each half
     shares : each rank's part of the data as a hub, sum 1
     via : (slow rank, the part of the full ranks' data that it adds last to); in all at most 1
-    steps : steps of each size before the full round; 0: full rounds only
+    growth : 0: every rail serves every pair once in a round. Otherwise one rail of each kind serves it, a round takes
+        `growth` times as long as the one before, and another one follows them, which evens out what pairs have had
     """
 
     family: ClassVar[str] = "timetable"
     segments: int
     shares: tuple[Fraction, ...]
     via: tuple[tuple[int, Fraction], ...]
-    steps: int = 0
+    growth: Fraction = Fraction(0)
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
@@ -95,9 +101,6 @@ class Timetable(Recipe):
     @property
     def _ranks(self) -> int:
         return len(self.shares)
-
-    def _sizes(self, peers: int, steps: int) -> list[int]:
-        return step_sizes(peers, 1, self.segments, steps) if self.steps else step_sizes(peers, self.segments, 0, 0)
 
     def _rows(self, cluster: Cluster, nbytes: int) -> tuple[Rows, dict[int, int]]:
         """All transfers, and where in each full hub's section the parts by way of slow ranks end."""
@@ -142,19 +145,33 @@ class Timetable(Recipe):
         rows = Rows(*np.array(found, np.int64).reshape(-1, len(Rows._fields)).T)
         return rows, {r: low for r, (low, _) in plain.items()}
 
+    def idle(self, cluster: Cluster) -> Fraction:
+        """Of a growing timetable, the part of a half in which the slow rank's NICs have nothing to receive."""
+        return self._sums(self._pairs(cluster))[1]
+
     def _times(self, cluster: Cluster) -> Callable[[int, int], list[Slot]]:
         """The slots of the first half for what one rank sends another."""
+        pairs = self._pairs(cluster)
+        if not self.growth:
+            # A rank that is the hub of nothing has nothing to receive at first.
+            return lambda i, k: pairs(i, k) if self.shares[k] or len(pairs(i, k)) == 1 else pairs(i, k)[1:]
+        sums, _ = self._sums(pairs)
+        return lambda i, k: pairs(i, k) if self.shares[k] else sums[i]
+
+    def _sums(self, pairs: Callable[[int, int], list[Slot]]) -> tuple[dict[int, list[Slot]], Fraction]:
+        ((slow, via),) = self.via
+        return sums_in_time(slow, self._ranks, via, pairs)
+
+    def _pairs(self, cluster: Cluster) -> Callable[[int, int], list[Slot]]:
+        """The slots that each pair has."""
         live = [tuple(_live(cluster, r)) for r in range(self._ranks)]
         shares = rail_shares(Counter(live), {nics: float(x) for nics, x in zip(live, self.shares, strict=True)})
         groups: dict[tuple[int, ...], list[int]] = {}  # the ranks on a rail -> all rails of just these
         for nic in sorted({nic for nics in live for nic in nics}):
             groups.setdefault(tuple(r for r in range(self._ranks) if nic in live[r]), []).append(nic)
-        tables, place = [], []
-        for ranks, nics in groups.items():
-            peers = len(ranks) - 1
-            steps = max(1, self.steps * peers // (self._ranks - 1))
-            tables.append((nics, peers + 1, slots(nics, peers, self._sizes(peers, steps))))
-            place.append({r: n for n, r in enumerate(ranks)})
+        slots = self._growing(min(map(len, live))) if self.growth else partial(full_rounds, count=self.segments)
+        tables = [(nics, len(ranks), slots(nics, len(ranks) - 1)) for ranks, nics in groups.items()]
+        place = [{r: n for n, r in enumerate(ranks)} for ranks in groups]
         made: dict[object, list[Slot]] = {}
 
         def times(i: int, k: int) -> list[Slot]:
@@ -163,10 +180,20 @@ class Timetable(Recipe):
             if key not in made:
                 parts = shares[live[i], live[k]]
                 made[key] = merged([(tables[g][2][d - 1], fsum(parts[nic] for nic in tables[g][0])) for g, d in where])
-            # A rank that is the hub of nothing has nothing to receive at first.
-            return made[key] if self.shares[k] or len(made[key]) == 1 else made[key][1:]
+            return made[key]
 
         return times
+
+    def _growing(self, fewest: int) -> Callable[[list[int], int], list[list[Slot]]]:
+        """The slots of a rail by its NICs and its ranks less one; all rails have the same steps."""
+        steps = growing_steps(self.segments, self.growth, Fraction(self._ranks - 1, fewest))
+
+        def slots(nics: list[int], peers: int) -> list[list[Slot]]:
+            # Rails without the slow rank are half a rail ahead: a pair's slots alternate between the two kinds.
+            half = peers // (2 * len(nics))
+            return growing_rounds(nics, peers, steps, half if half > 1 and peers < self._ranks - 1 else 0)
+
+        return slots
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""
@@ -186,9 +213,12 @@ class Timetable(Recipe):
         alike = len(kinds) == len({nics for nics, _ in kinds})
         demand(alike, "shares", "equal ones of servers with the same NICs", "others")
         demand_segments(self.segments)
-        demand(type(self.steps) is int and 0 <= self.steps <= MAX_SEGMENTS, "steps", f"0 to {MAX_SEGMENTS}", self.steps)
-        few = not self.steps or self.segments <= MAX_DOUBLINGS
-        demand(few, "segments", f"1 to {MAX_DOUBLINGS} with steps that double", self.segments)
+        if self.growth:
+            alone = len(slow) == 1 and not self.shares[slow[0]]
+            demand(alone, "growth", "0, or one slow rank that is the hub of nothing", f"{len(slow)} slow ranks")
+            demand(1 <= self.growth <= MAX_GROWTH, "growth", f"0, or 1 to {MAX_GROWTH}", self.growth)
+            most = deepest(self.growth)
+            demand(self.segments <= most, "segments", f"1 to {most} with growth {self.growth}", self.segments)
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
         """The busiest NIC's work with infinitely many rounds: exact where all of a server's NICs are equally busy."""
@@ -210,7 +240,7 @@ class Timetable(Recipe):
             "segments": self.segments,
             "shares": [str(x) for x in self.shares],
             "via": [[r, str(part)] for r, part in self.via],
-            "steps": self.steps,
+            "growth": str(self.growth),
         }
 
     @classmethod
@@ -220,14 +250,14 @@ class Timetable(Recipe):
             segments=raw["segments"],
             shares=tuple(exact(x) for x in raw["shares"]),
             via=tuple((r, exact(part)) for r, part in raw["via"]),
-            steps=raw["steps"],
+            growth=exact(raw["growth"]),
         )
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """Who gathers what, who adds last, and the rounds."""
         rounds = f"{self.segments} in each half"
-        if self.steps:
-            rounds = f"1 in each half, and {self.segments * self.steps} smaller steps, doubled every {self.steps}"
+        if self.growth:
+            rounds += f", each {float(self.growth):.4g} times as long as the one before"
         lines = [("hubs", f"{sum(x > 0 for x in self.shares)} of {self._ranks}, each exchanges directly with all")]
         for r, part in self.via[:4]:
             own = f"hub of {float(self.shares[r]) * 100:.4g} %, adds last to {float(part) * 100:.4g} %"
@@ -246,6 +276,31 @@ def applies(cluster: Cluster) -> bool:
     every = set().union(*live)
     full = sum(len(nics) == len(every) for nics in live)
     return 2 <= full < len(live) and common_rails(live)
+
+
+def deepest(growth: Fraction) -> int:
+    """The most rounds that may grow so fast."""
+    return max((k for k in range(1, MAX_ROUNDS) if growth**k <= SPAN), default=1)
+
+
+def growing(
+    cluster: Cluster,
+    shares: tuple[Fraction, ...],
+    via: tuple[tuple[int, Fraction], ...],
+    growth: Fraction,
+    segments: int,
+) -> Timetable:
+    """The growing timetable in which the slow rank is busy for as long both ways. Raises InputError where none is.
+
+    While first sums are gathered it can send but not receive. If it has nothing to receive in u of a half, then it
+    should receive via in 1 - u of a half and send 1 - via in all of it: via = (1 - u)/(2 - u).
+    """
+    recipe = Timetable(segments, shares, via, growth)
+    recipe.check(cluster)
+    for _ in range(2):  # u depends a little on via
+        idle = recipe.idle(cluster)
+        recipe = replace(recipe, via=((via[0][0], ((1 - idle) / (2 - idle)).limit_denominator(UNIT)),))
+    return recipe
 
 
 def reduced(cluster: Cluster) -> list[int]:

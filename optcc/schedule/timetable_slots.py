@@ -2,16 +2,21 @@
 
 All NICs of a rail send at the same rate. If in every step the i-th rank sends to the one d further, as much as all
 others do, then nobody waits and nobody meets another sender. Rails are staggered: at any time different rails serve
-different offsets d, so that in rounds/rails of the time every rank has been served by every other one.
+different offsets d, so that in (P-1)/rails steps, a *round*, every rank has been served by every other one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 TICKS = 2**40
 """Of a whole plan; two halves."""
+HALF = TICKS // 2
+LAST = Fraction(3, 4)
+"""Of a growing timetable's last round: its length in rounds of steps as large as the last growing one."""
 
 
 class Slot(NamedTuple):
@@ -28,26 +33,67 @@ class Slot(NamedTuple):
     weight: int
 
 
-def step_sizes(peers: int, rounds: int, doublings: int, steps: int) -> list[int]:
-    """Relative sizes: `steps` small ones, as many twice as large, and so on, then `rounds` full rounds of `peers`."""
-    return [2 ** (i // steps) for i in range(doublings * steps)] + [2**doublings] * (rounds * peers)
+def full_rounds(nics: Sequence[int], peers: int, count: int) -> list[list[Slot]]:
+    """Of each offset 1..peers, in order of time, its slots in `count` rounds, in each of which it has one per rail."""
+    steps = count * peers
+    return _in_turn(nics, peers, [HALF * step // steps for step in range(steps + 1)])
 
 
-def slots(nics: Sequence[int], peers: int, sizes: Sequence[int]) -> list[list[Slot]]:
-    """Of each offset 1..peers, in order of time, the slots that make up its half of the plan."""
-    half, total, done = TICKS // 2, sum(sizes), 0
+def growing_steps(count: int, growth: Fraction, steps: Fraction) -> list[int]:
+    """Where steps begin and the last one ends, in ticks of the half: `count` rounds of so many steps, each round
+    `growth` times as long as the one before, every step longer than the one before by the same factor, up to 1/4096.
+    A last round as long as `LAST` rounds of the last step is to follow.
+    """
+    factor = _root(growth, steps)
+    sizes = [factor**step for step in range(max(1, round(count * steps)))]
+    total = sum(sizes) + LAST * steps * sizes[-1]
+    return [int(HALF * done / total) for done in accumulate(sizes, initial=Fraction(0))]
+
+
+def _root(growth: Fraction, steps: Fraction) -> Fraction:
+    """The largest multiple of 1/4096 whose power of `steps` is at most `growth`, which is 1 or more."""
+    low, high = 4096, int(4096 * growth) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = Fraction(middle, 4096) ** steps.numerator <= growth**steps.denominator
+        low, high = (middle, high) if fits else (low, middle)
+    return Fraction(low, 4096)
+
+
+def growing_rounds(nics: Sequence[int], peers: int, steps: Sequence[int], ahead: int = 0) -> list[list[Slot]]:
+    """Of each offset its slots in growing steps, and in a last round.
+
+    The last round evens out what offsets have had. It is laid from one rail to the next, so that some of its slots are
+    cut in two, and no rail has more than another. steps : of `growing_steps`; ahead : offsets by which all rails are so
+    """
+    found = _in_turn(nics, peers, steps, ahead)
+    rails, begin, length = len(nics), steps[-1], HALF - steps[-1]
+    lacks = [max(0, HALF * rails - peers * sum(slot.size for slot in own)) for own in found]
+    order = [(len(steps) - 1 + ahead + x) % peers for x in range(peers)]
+    cuts = [length * rails * done // sum(lacks) for done in accumulate((lacks[d] for d in order), initial=0)]
+    for d, (low, high) in zip(order, pairwise(cuts), strict=True):
+        for rail, nic in enumerate(nics):
+            a, b = (min(max(end - rail * length, 0), length) for end in (low, high))
+            if b > a:
+                found[d].append(Slot(begin + a, b - a, nic, b - a))
+    return [sorted(own) for own in found]
+
+
+def _in_turn(nics: Sequence[int], peers: int, ends: Sequence[int], ahead: int = 0) -> list[list[Slot]]:
+    """Steps that end at these ticks; in each a rail serves the offset that follows the one before."""
     found: list[list[Slot]] = [[] for _ in range(peers)]
-    for step, size in enumerate(sizes):
-        begin, end = half * done // total, half * (done + size) // total
+    for step, (begin, end) in enumerate(pairwise(ends)):
         for i, nic in enumerate(nics):
-            found[(step + i * peers // len(nics)) % peers].append(Slot(begin, end - begin, nic, size))
-        done += size
+            if end > begin:
+                found[(step + ahead + i * peers // len(nics)) % peers].append(
+                    Slot(begin, end - begin, nic, end - begin)
+                )
     return found
 
 
 def mirrored(given: Sequence[Slot]) -> list[Slot]:
     """The same slots seen from the end of the half."""
-    return sorted(slot._replace(begin=TICKS // 2 - slot.begin - slot.size) for slot in given)
+    return sorted(slot._replace(begin=HALF - slot.begin - slot.size) for slot in given)
 
 
 def merged(given: Sequence[tuple[Sequence[Slot], float]]) -> list[Slot]:

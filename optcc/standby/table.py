@@ -135,7 +135,9 @@ def like(entry: Entry, size: int, tally: Tally, fitted: ComplementaryTrees | Non
         if bool(via) == bool(made.via):
             return replace(made, shares=shares, via=via)
     if isinstance(made, Timetable):
-        shares, via = tally.hub_split()
-        if via and (min(shares) == 0) == bool(made.steps):
-            return replace(made, shares=shares, via=via)
+        hubs, last = tally.hub_split()
+        if made.growth and len(last) == 1 and 0 in hubs:
+            return replace(made, shares=hubs, via=((last[0][0], made.via[0][1]),))
+        if last and 0 not in hubs and not made.growth:
+            return replace(made, shares=hubs, via=last)
     return fitted if isinstance(made, ComplementaryTrees) else None
