@@ -14,8 +14,11 @@ from dataclasses import dataclass
 
 from optcc.runtime.protocol.sender import Sender
 
-LOOKS = 4
-"""In a deadline. A flow that stops moves to doubt after `LOOKS - 1` to `LOOKS` of its parts."""
+LOOKS = 8
+"""In a deadline. A flow that stops moves to doubt after `LOOKS - 2` to `LOOKS` of its parts: one look may still see its
+own progress, and the next one that of what was before it at its NIC."""
+SUSPECTED = 2
+"""Looks after which a flow moves to doubt at a NIC that another one has come upon."""
 
 
 @dataclass
@@ -64,8 +67,9 @@ class Stalls:
 
     def suspect(self, nics: Iterable[int]) -> None:
         """Nothing came through between these: one of them may be a black hole for other flows, too. They are doubted
-        after a single look without progress, or a collective would wait for one deadline after the other. One of two
-        is innocent, and a black hole may heal: who brings a chunk and its acknowledgement over is suspect no more."""
+        after `SUSPECTED` looks without progress, or a collective would wait for one deadline after the other. One of
+        two is innocent, and a black hole may heal: who brings a chunk and its acknowledgement over is suspect no more.
+        """
         self._suspects.update(nics)
         self._seen = {flow: (sender.wire, sender.acked) for flow, sender in self._senders.items()}
 
@@ -113,7 +117,7 @@ class Stalls:
     def _allowed(self, flow: int) -> float:
         sender = self._senders[flow]
         suspected = self._suspects.intersection(sender.ends[sender.wire])
-        return self.every * (0.99 if suspected else LOOKS - 1.01)  # looks are never early, but sums of floats are
+        return self.every * ((SUSPECTED if suspected else LOOKS - 2) - 0.01)  # sums of floats may be early
 
     def _before(self, flow: int) -> dict[int, int]:
         """What the NIC of a flow has been given for other flows, and has not brought over yet."""

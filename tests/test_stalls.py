@@ -14,7 +14,7 @@ from optcc.runtime.device import Op
 from optcc.runtime.errors import FlowSeveredError
 from optcc.runtime.patience import Patience
 from optcc.runtime.protocol import Sender, words
-from optcc.runtime.stalls import LOOKS, Stalls
+from optcc.runtime.stalls import LOOKS, SUSPECTED, Stalls
 from optcc.runtime.virtual import VirtualRun
 from optcc.runtime.wires import Cause
 from optcc.schedule import Lane, Port, Route, Schedule
@@ -77,7 +77,7 @@ def test_a_black_hole_is_noticed_when_the_queue_before_it_has_gone() -> None:
     with pytest.raises(FlowSeveredError, match=r"no wire left of 2; .* lost by no progress"):
         run.run()
     queue = LONG / 8
-    # The last chunk before it has gone within a quarter of the deadline after a look; grace may begin anew once.
+    # The last chunk before it has gone within a part of the deadline after a look; grace may begin anew once.
     assert queue < run.net.now <= queue + PATIENCE.progress * (1 + 1 / LOOKS) + 2 * PATIENCE.grace
 
 
@@ -105,41 +105,49 @@ def looks(stalls: Stalls, senders: Mapping[int, Sender], acks: Mapping[int, tupl
     return over
 
 
-def test_a_flow_is_over_its_deadline_at_the_last_look_in_it_and_then_at_each() -> None:
+def test_a_flow_is_over_its_deadline_at_the_last_look_but_one_and_then_at_each() -> None:
     senders = {0: sender(0, 3)}
-    assert looks(Stalls(senders, DEADLINE), senders, {}, 6) == [3, 4, 5]
+    assert looks(Stalls(senders, DEADLINE), senders, {}, 9) == [6, 7, 8]
     senders = {0: sender(0, 3)}
-    assert looks(Stalls(senders, DEADLINE), senders, {2: (0, 0)}, 7) == [5, 6]
+    assert looks(Stalls(senders, DEADLINE), senders, {2: (0, 0)}, 10) == [8, 9]
+
+
+def test_neither_its_last_progress_nor_that_of_what_was_before_it_makes_a_flow_miss_its_deadline() -> None:
+    """It stops just after look 0; look 1 sees that, and look 2 that the chunk before it at its NIC came through."""
+    senders = {0: sender(0, 3), 2: sender(2, 2)}
+    found = looks(Stalls(senders, DEADLINE), senders, {1: (0, 0), 2: (2, 1)}, LOOKS + 1)
+    assert found == [LOOKS]
 
 
 def test_only_what_the_nic_was_given_before_counts() -> None:
     senders = {0: sender(0, 1), 1: sender(1, 9), 2: sender(2, 2)}
     stalls = Stalls(senders, DEADLINE)
-    assert looks(stalls, senders, {1: (1, 3), 2: (1, 6)}, 4) == [3], "another NIC"
+    assert looks(stalls, senders, {1: (1, 3), 2: (1, 6)}, 7) == [6], "another NIC"
     senders = {0: sender(0, 1), 2: sender(2, 2)}
-    assert looks(Stalls(senders, DEADLINE), senders, {1: (2, 0), 2: (2, 1)}, 6) == [5], "the same, before it"
+    assert looks(Stalls(senders, DEADLINE), senders, {1: (2, 0), 2: (2, 1)}, 9) == [8], "the same, before it"
     senders = {0: sender(0, 1), 2: sender(2, 2)}
     stalls = Stalls(senders, DEADLINE)
     assert looks(stalls, senders, {}, 1) == []
     for _ in range(4):
         senders[2].handle(words.Send())
-    assert looks(stalls, senders, {1: (2, 1), 2: (2, 3), 3: (2, 5)}, 5) == [4], "what came after counts no more"
+    assert looks(stalls, senders, {1: (2, 1), 2: (2, 3), 3: (2, 5)}, 8) == [7], "what came after counts no more"
 
 
-def test_next_to_a_black_hole_one_look_is_enough() -> None:
+def test_next_to_a_black_hole_few_looks_are_enough() -> None:
     senders = {0: sender(0, 1), 1: sender(1, 1)}
     stalls = Stalls(senders, DEADLINE)
     stalls.suspect((10, 4))
-    assert stalls.look(0.0, lambda flow: False) == []
-    assert stalls.look(stalls.every, lambda flow: False) == [0]
+    for look in range(SUSPECTED):
+        assert stalls.look(look * stalls.every, lambda flow: False) == []
+    assert stalls.look(SUSPECTED * stalls.every, lambda flow: False) == [0]
 
 
 def test_a_suspect_that_brings_something_over_is_suspect_no_more() -> None:
     senders = {0: sender(0, 3), 1: sender(1, 1)}
     stalls = Stalls(senders, DEADLINE)
     stalls.suspect((0, 1))
-    assert looks(stalls, senders, {2: (0, 0)}, 6) == [1, 5], "first after a look, then after a deadline again"
-    assert 1 in stalls.look(6 * stalls.every, lambda flow: False), "the other one is as suspect as before"
+    assert looks(stalls, senders, {3: (0, 0)}, 10) == [2, 9], "first after two looks, then after a deadline again"
+    assert 1 in stalls.look(10 * stalls.every, lambda flow: False), "the other one is as suspect as before"
 
 
 def test_what_had_come_over_before_and_what_the_far_end_tells_acquit_nobody() -> None:
@@ -153,8 +161,9 @@ def test_what_had_come_over_before_and_what_the_far_end_tells_acquit_nobody() ->
     for event in (words.Lost(0, Cause.PROGRESS), words.Fenced(0), words.Answer(1, 1, 0)):
         moves.handle(event)
     assert (moves.wire, moves.acked) == (1, 1)
-    assert stalls.look(0.0, lambda flow: False) == []
-    assert stalls.look(stalls.every, lambda flow: False) == [0, 1]
+    for look in range(SUSPECTED):
+        assert stalls.look(look * stalls.every, lambda flow: False) == []
+    assert stalls.look(SUSPECTED * stalls.every, lambda flow: False) == [0, 1]
 
 
 def test_grace_begins_anew_as_long_as_its_queue_moves() -> None:

@@ -5,7 +5,7 @@ What the transport owes this machine, besides carrying out its commands:
 * Events of one rank in the order in which they happened, and a timer's end only after everything that had happened by
   then, so that a rank that was paused does not judge by what it has not looked at yet.
 * `Timer.PROGRESS` is not started or stopped by commands, which every chunk would pay for. The transport samples: when
-  `stuck(waiting)` has been true and `progress` the same for three looks of four in a deadline, it says
+  `stuck(waiting)` has been true and `progress` the same for six looks of eight in a deadline, it says
   Expired(PROGRESS), and again at each look after that. GRACE and ANSWER are started and stopped by commands.
 * Doubt only while `state` is ACTIVE, `reading` only if nothing is outstanding.
 * No Expired(PROGRESS) and no Expired(GRACE) while what the flow's NIC was given before is still coming through.
