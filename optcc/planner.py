@@ -46,8 +46,8 @@ NEAR = Fraction(51, 50)
 
 MANY = 64
 """Above so many ranks only one form of direct exchange is tried: transfers grow with the square of the ranks."""
-CLOSE, CLOSER = Fraction(23, 20), Fraction(21, 20)
-"""Of many ranks nothing more is tried after direct exchange within 15 % of the bound, 5 % where one rank sets it."""
+CLOSE, CLOSER = Fraction(23, 20), Fraction(51, 50)
+"""Of many ranks nothing more is tried after direct exchange within 15 % of the bound, 2 % where one rank sets it."""
 EXCHANGE_WAYS = Fraction(3, 2)
 """Rounds by way of slow ranks, for each other round and for the part of the data that goes by way of them."""
 
