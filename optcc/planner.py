@@ -65,7 +65,7 @@ class Ladder:
     """One family on one cluster: `make(segments)` is its recipe; `name` says which, for people.
 
     guess : segments to begin with, where a formula knows about how many are best
-    sure : the formula is good: only its neighbours are tried besides
+    sure : the formula is good: only so many numbers are tried, the first one less than the guess
     by_rate : transfers are striped over NICs by their rates, so that a server's NICs may be simulated as one
     costly : finding the recipe may take long
     deepest : most segments that are tried, where more would be too many transfers
@@ -73,8 +73,8 @@ class Ladder:
 
     name: str
     make: Callable[[int], Recipe]
-    guess: int | None = None
-    sure: bool = False
+    guess: int | Callable[[], int] | None = None
+    sure: int = 0
     by_rate: bool = True
     costly: bool = False
     deepest: int | None = None
@@ -149,7 +149,7 @@ def _exchange(cluster: Cluster) -> list[Ladder]:
 
 
 def _timetable(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladder]:
-    """Full rounds; where the only degraded server alone sets the bound, rounds that grow."""
+    """Full rounds; where a server alone sets the bound, rounds that grow, if it is the only one that adds last."""
     from optcc.theory.hubs import hub_split
 
     @cache
@@ -157,34 +157,40 @@ def _timetable(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladd
         return hub_split(cluster)
 
     ranks, rates = len(cluster.ranks), [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
-    if not starves(rates):
-        full = Ladder(Timetable.family, lambda segments: Timetable(segments, *split()), 1, by_rate=False)
-        return [full] if ranks <= MANY else []
-    if len(reduced(cluster)) > 1:
-        return []
+    full = Ladder(Timetable.family, lambda segments: Timetable(segments, *split()), 1, by_rate=False)
+    offered = [full] if ranks <= MANY else []
+    if not starves(rates) or ranks > 2 * MANY:
+        return offered
     # What hubs gather at a time lasts the slow server for so many times as long; a part of that is left as slack.
     lasts = max(rates) / min(rates)
     growths = [growth for growth in GROWTHS if growth <= SPARE * lasts] or [min(GROWTHS)]
-    if ranks > LARGE:
-        growths = growths[-1:]
 
     def ladder(growth: Fraction) -> Ladder:
-        guess = _rounds(cluster, Timetable(1, *split(), growth), bound, per_chunk)
-        make, most = partial(growing, cluster, *split(), growth), deepest(growth) if ranks <= MANY else guess
-        return Ladder(Timetable.family, make, guess, sure=True, by_rate=False, deepest=most)
+        return Ladder(
+            Timetable.family,
+            lambda segments: growing(cluster, *split(), growth, segments),
+            lambda: _rounds(cluster, Timetable(1, *split(), growth), bound, per_chunk),
+            sure=4 if ranks <= MANY else 2,
+            by_rate=False,
+            deepest=deepest(growth),
+        )
 
-    return [ladder(growth) for growth in growths]
+    alone = len(reduced(cluster)) == 1  # full rounds are far from the bound then
+    return [*([] if alone else offered), *map(ladder, growths if ranks <= LARGE else growths[-1:])]
 
 
 def _rounds(cluster: Cluster, recipe: Timetable, bound: Bound, per_chunk: Fraction) -> int:
-    """The number of growing rounds that loses least to first sums and to chunks, by a formula."""
-    fewest = min(sum(nic.alive for nic in rank.nics) for rank in cluster.ranks)
+    """The number of growing rounds that loses least to first sums and to chunks, by a formula.
 
-    def lost(rounds: int) -> Fraction:
-        chunks = 2 * (rounds + 1) * Fraction(len(cluster.ranks) - 1, fewest)
-        return replace(recipe, segments=rounds).idle(cluster) * bound.seconds / 2 + chunks * per_chunk
-
-    return min(range(1, deepest(recipe.growth) + 1), key=lost)
+    Raises InputError where rounds do not grow.
+    """
+    recipe.check(cluster)
+    steps = Fraction(len(cluster.ranks) - 1, min(sum(nic.alive for nic in rank.nics) for rank in cluster.ranks))
+    lost: list[Fraction] = []
+    while len(lost) < deepest(recipe.growth) and lost[-2:] == sorted(lost[-2:], reverse=True):
+        idle = replace(recipe, segments=len(lost) + 1).idle(cluster)
+        lost.append(idle * bound.seconds / 2 + 2 * (len(lost) + 2) * steps * per_chunk)
+    return 1 + lost.index(min(lost))
 
 
 def starves(rates: list[Fraction]) -> bool:
@@ -297,9 +303,10 @@ def climb(ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per
 
     most = max(1, min(ladder.deepest or MAX_SEGMENTS, nbytes // (MIN_CHUNK * len(cluster.ranks))))
     # Without a formula times may rise once before they fall: one segment fills no pipeline.
-    guess, patience = min(ladder.guess or 1, most), 1 if ladder.guess else 2
+    known = ladder.guess() if callable(ladder.guess) else ladder.guess
+    guess, patience = min(known or 1, most), 1 if known else 2
     if ladder.sure:
-        for segments in range(max(1, guess - 1), min(guess + 2, most) + 1):
+        for segments in range(max(1, guess - 1), min(guess - 2 + ladder.sure, most) + 1):
             attempt(segments)
         return list(tried.values())
     start = attempt(guess)
@@ -322,7 +329,8 @@ def climb(ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per
 def candidates(
     offered: list[Ladder], cluster: Cluster, bound: Bound, *, alpha: Fraction, per_chunk: Fraction
 ) -> list[Candidate]:
-    """Everything that was tried, the fastest first; ties go to what is faster where receivers take packets.
+    """Everything that was tried, the fastest first, or in its place what ties with it and is faster where receivers
+    take packets.
 
     Raises InputError when no family has a schedule here.
     """

@@ -75,6 +75,7 @@ class FlowTransport:
         self._departures = departures = Departures(ends, wires, shares, self._do, clock)
         self._arrivals = Arrivals(ends.ins, wires, self._do)
         self._mail: deque[tuple[int, Any]] = deque()
+        self._echoes: dict[int, words.Echo] = {}  # of letters that came together one is enough
         self._look_at = math.inf  # when to look at progress next
         self._operation = 0
         self.journal: list[Note] = []
@@ -100,7 +101,7 @@ class FlowTransport:
             words.Spread: doubts.spread,
             words.Moved: self._moved,
             words.Return: lambda flow, c: wires.credit(c.wire, flow.number, c.folded),
-            words.Echo: lambda flow, c: wires.credit(c.wire, flow.number, c.folded),
+            words.Echo: lambda flow, c: self._echoes.__setitem__(flow.number, c),
             words.Severed: losses.severed,
         }
 
@@ -143,6 +144,10 @@ class FlowTransport:
                 self._on[type(happening)](happening)
         while self._mail:
             self._read(*self._mail.popleft())
+        while self._echoes:
+            number, echo = self._echoes.popitem()
+            if self._ins[number].receiver.wire == echo.wire:  # a later letter may have moved it
+                self._wires.credit(echo.wire, number, echo.folded)
         departures.now = self._clock()
         if due:
             self._expire(before)
@@ -199,8 +204,9 @@ class FlowTransport:
         if now < self._look_at:
             return
         self._want()  # so that what has come through is known by the next look
-        over = self._stalls.look(now, lambda flow: bool(self._outs[flow].queue))
-        self._look_at = now + self._stalls.every if self._stalls.any else math.inf
+        at = self._departures.now
+        over = self._stalls.look(now, at, lambda flow: bool(self._outs[flow].queue))
+        self._look_at = at + self._stalls.every if self._stalls.any else math.inf
         for flow in over:
             self._handle(self._outs[flow], words.Expired(words.Timer.PROGRESS))
 

@@ -34,8 +34,8 @@ class Patience:
 
 
 class Timers:
-    """GRACE and ANSWER of one rank's flows; PROGRESS is sampled by `stalls`. `clock` : asked only to start one, and
-    then it must tell the time of that moment, not of the poll in which something was folded before."""
+    """GRACE and ANSWER of one rank's flows; PROGRESS is sampled by `stalls`. `clock` : asked only to start one, anew
+    too, and then it must tell the time of that moment, not of the poll in which something was folded before."""
 
     def __init__(self, patience: Patience, stalls: Stalls, clock: Callable[[], float]) -> None:
         self._patience, self._stalls, self._clock = patience, stalls, clock
@@ -65,6 +65,7 @@ class Timers:
         for (flow, timer), at in list(self._ends.items()):
             if at <= now and self._ends.pop((flow, timer), None) is not None:
                 if timer is Timer.GRACE and self._stalls.still_moves(flow):
-                    self._ends[flow, timer] = now + self._patience.grace  # its chunks have not had their turn
+                    # Its chunks have not had their turn.
+                    self._ends[flow, timer] = self._clock() + self._patience.grace
                 else:
                     yield flow, timer

@@ -54,14 +54,18 @@ class Stalls:
         """Whether some flow might be stuck, at the last look."""
         return bool(self._stalls)
 
-    def look(self, now: float, waiting: Callable[[int], bool]) -> list[int]:
-        """The flows whose deadline is over; again at each look after that. `waiting` : has the flow chunks to send?"""
+    def look(self, by: float, now: float, waiting: Callable[[int], bool]) -> list[int]:
+        """The flows whose deadline is over; again at each look after that.
+
+        by : up to when everything that had happened has been told; now : of what is seen here
+        waiting : has the flow chunks to send?
+        """
         self._acquit()
         over = []
         for flow, sender in self._senders.items():
             if not sender.stuck(waiting(flow)):
                 self._stalls.pop(flow, None)
-            elif not self._moves(flow, now) and now - self._stalls[flow].since >= self._allowed(flow):
+            elif not self._moves(flow, now) and by - self._stalls[flow].since >= self._allowed(flow):
                 over.append(flow)
         return over
 

@@ -29,8 +29,8 @@ from optcc.runtime.protocol.table import Commands
 from optcc.runtime.protocol.words import Alive, Expired, Lost, Probe, Spread, Start, Tell, Timer
 from optcc.runtime.stalls import Stalls
 from optcc.runtime.virtual import VirtualRun
-from optcc.runtime.virtual_wires import VirtualWires
-from optcc.runtime.wires import Cause
+from optcc.runtime.virtual_wires import VirtualNet, VirtualWires
+from optcc.runtime.wires import ECHOES, Cause
 from optcc.schedule import Lane, Port, Route, Schedule
 from tests.failover_matrix import leaves, rings
 from tests.test_stalls import moved_behind_a_queue
@@ -414,3 +414,42 @@ def test_believing_every_doubt_would_be_noticed(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Doubts, "_test", lambda self, out: self._handle(out, Lost(out.sender.wire, Cause.PROGRESS)))
     with pytest.raises((AssertionError, FlowSeveredError)):
         test_doubt_alone_moves_nothing()
+
+
+class Outage(Timed):
+    """No letter arrives between these two moments; all of them do at the second."""
+
+    away = (0.5, 3.5)
+
+    def _post_for(self, rank: int) -> Callable[[int, Any], None]:
+        def post(to: int, value: Any) -> None:
+            now, (begin, end) = self.net.now, self.away
+            self.letters[value[1]] += 1
+            arrives = max(now + self.rtt_s / 2, end if begin <= now < end else 0.0)
+            self.at(arrives, lambda net: self.flows[to].letter(rank, value))
+
+        return post
+
+
+def test_questions_that_come_together_are_echoed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control channel is away while NICs are doubted again and again."""
+    run, said = Outage(rings(3, 2, 9 << 16, 100_000)), Counter[tuple[int, int, float]]()
+
+    def doubt(net: VirtualNet) -> None:
+        for each in run.flows:
+            for flow in each._outs.values():
+                each._doubts.spread(None, Spread(flow.sender.wire))  # type: ignore[arg-type]
+
+    credit = VirtualWires.credit
+
+    def counted(self: VirtualWires, wire: int, flow: int, folded: int) -> None:
+        said[flow, folded, run.net.now] += 1
+        credit(self, wire, flow, folded)
+
+    monkeypatch.setattr(VirtualWires, "credit", counted)
+    for i in range(1, 100):
+        run.at(i * 0.05, doubt)
+    run.finish()
+    assert run.letters["Probe"] > 40, "doubts asked while nothing came"
+    assert max(n for (_, _, at), n in said.items() if at >= Outage.away[1]) <= ECHOES
+    assert not run.moved()

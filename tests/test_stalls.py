@@ -12,7 +12,7 @@ import pytest
 from optcc.runtime import layout
 from optcc.runtime.device import Op
 from optcc.runtime.errors import FlowSeveredError
-from optcc.runtime.patience import Patience
+from optcc.runtime.patience import Patience, Timers
 from optcc.runtime.protocol import Sender, words
 from optcc.runtime.stalls import LOOKS, SUSPECTED, Stalls
 from optcc.runtime.virtual import VirtualRun
@@ -100,7 +100,7 @@ def looks(stalls: Stalls, senders: Mapping[int, Sender], acks: Mapping[int, tupl
         if look in acks:
             flow, seq = acks[look]
             senders[flow].handle(words.Acked(senders[flow].wire, seq))
-        if 0 in stalls.look(look * stalls.every, lambda flow: False):
+        if 0 in stalls.look(look * stalls.every, look * stalls.every, lambda flow: False):
             over.append(look)
     return over
 
@@ -138,8 +138,8 @@ def test_next_to_a_black_hole_few_looks_are_enough() -> None:
     stalls = Stalls(senders, DEADLINE)
     stalls.suspect((10, 4))
     for look in range(SUSPECTED):
-        assert stalls.look(look * stalls.every, lambda flow: False) == []
-    assert stalls.look(SUSPECTED * stalls.every, lambda flow: False) == [0]
+        assert stalls.look(look * stalls.every, look * stalls.every, lambda flow: False) == []
+    assert stalls.look(SUSPECTED * stalls.every, SUSPECTED * stalls.every, lambda flow: False) == [0]
 
 
 def test_a_suspect_that_brings_something_over_is_suspect_no_more() -> None:
@@ -147,7 +147,49 @@ def test_a_suspect_that_brings_something_over_is_suspect_no_more() -> None:
     stalls = Stalls(senders, DEADLINE)
     stalls.suspect((0, 1))
     assert looks(stalls, senders, {3: (0, 0)}, 10) == [2, 9], "first after two looks, then after a deadline again"
-    assert 1 in stalls.look(10 * stalls.every, lambda flow: False), "the other one is as suspect as before"
+    assert 1 in stalls.look(10 * stalls.every, 10 * stalls.every, lambda flow: False), (
+        "the other one is as suspect as before"
+    )
+
+
+def test_both_ends_of_a_wire_are_acquitted_also_one_that_the_flow_has_moved_to() -> None:
+    moves = Sender((0, 1), 99, ends=ENDS)
+    moves.handle(words.Send())
+    senders = {0: moves}
+    stalls = Stalls(senders, DEADLINE)
+    for event in (words.Lost(0, Cause.PROGRESS), words.Fenced(0), words.Answer(1, 0, 0)):
+        moves.handle(event)
+    stalls.suspect((*ENDS[1], 99))
+    stalls.look(0.0, 0.0, lambda flow: False)
+    moves.handle(words.Acked(1, 0))
+    stalls.look(stalls.every, stalls.every, lambda flow: False)
+    assert stalls._suspects == {99}
+
+
+def test_what_a_look_sees_counts_from_then_not_from_the_poll_before() -> None:
+    """A fold lies between what the deadline is judged by and what is seen."""
+    senders = {0: sender(0, 3)}
+    stalls = Stalls(senders, DEADLINE)
+    stalls.look(0.0, 0.0, lambda flow: False)
+    senders[0].handle(words.Acked(0, 0))
+    stalls.look(0.5 * DEADLINE, 2 * DEADLINE, lambda flow: False)
+    assert stalls.look(2 * DEADLINE, 2 * DEADLINE + stalls.every, lambda flow: False) == []
+    assert stalls.look(3 * DEADLINE, 3 * DEADLINE, lambda flow: False) == [0]
+
+
+def test_grace_that_begins_anew_is_not_over_already() -> None:
+    """It ends at 1.5; a poll folds until 2.12, and the next one is told that the queue before the flow has moved."""
+    senders, now = {0: sender(0, 1), 2: sender(2, 2)}, 0.0
+    stalls = Stalls(senders, 1.0)
+    timers = Timers(Patience(1.0, 0.5, 0.25), stalls, lambda: now)
+    stalls.look(0.0, 0.0, lambda flow: False)
+    now = 1.0
+    timers.start(0, words.Start(words.Timer.GRACE))
+    now = 2.12
+    senders[2].handle(words.Acked(2, 0))
+    assert list(timers.over(1.52)) == []
+    assert list(timers.over(2.12)) == []
+    assert list(timers.over(2.62)) == [(0, words.Timer.GRACE)]
 
 
 def test_what_had_come_over_before_and_what_the_far_end_tells_acquit_nobody() -> None:
@@ -162,14 +204,14 @@ def test_what_had_come_over_before_and_what_the_far_end_tells_acquit_nobody() ->
         moves.handle(event)
     assert (moves.wire, moves.acked) == (1, 1)
     for look in range(SUSPECTED):
-        assert stalls.look(look * stalls.every, lambda flow: False) == []
-    assert stalls.look(SUSPECTED * stalls.every, lambda flow: False) == [0, 1]
+        assert stalls.look(look * stalls.every, look * stalls.every, lambda flow: False) == []
+    assert stalls.look(SUSPECTED * stalls.every, SUSPECTED * stalls.every, lambda flow: False) == [0, 1]
 
 
 def test_grace_begins_anew_as_long_as_its_queue_moves() -> None:
     senders = {0: sender(0, 1), 2: sender(2, 2)}
     stalls = Stalls(senders, DEADLINE)
-    stalls.look(0.0, lambda flow: False)
+    stalls.look(0.0, 0.0, lambda flow: False)
     stalls.grace(0)
     assert not stalls.still_moves(0)
     senders[2].handle(words.Acked(2, 0))
@@ -180,8 +222,8 @@ def test_grace_begins_anew_as_long_as_its_queue_moves() -> None:
 def test_what_owes_nothing_is_not_looked_at() -> None:
     senders = {0: sender(0, 0)}
     stalls = Stalls(senders, DEADLINE)
-    stalls.look(0.0, lambda flow: False)
+    stalls.look(0.0, 0.0, lambda flow: False)
     assert not stalls.any
     senders[0].handle(words.Send())
-    stalls.look(1.0, lambda flow: False)
+    stalls.look(1.0, 1.0, lambda flow: False)
     assert stalls.any

@@ -217,6 +217,8 @@ class Timetable(Recipe):
             alone = len(slow) == 1 and not self.shares[slow[0]]
             demand(alone, "growth", "0, or one slow rank that is the hub of nothing", f"{len(slow)} slow ranks")
             demand(1 <= self.growth <= MAX_GROWTH, "growth", f"0, or 1 to {MAX_GROWTH}", self.growth)
+            part = self.via[0][1]
+            demand(Fraction(1, UNIT) <= part <= Fraction(1, 2), "via", f"1/{UNIT} to 1/2 where rounds grow", part)
             most = deepest(self.growth)
             demand(self.segments <= most, "segments", f"1 to {most} with growth {self.growth}", self.segments)
 
@@ -280,7 +282,7 @@ def applies(cluster: Cluster) -> bool:
 
 def deepest(growth: Fraction) -> int:
     """The most rounds that may grow so fast."""
-    return max((k for k in range(1, MAX_ROUNDS) if growth**k <= SPAN), default=1)
+    return max((k for k in range(1, MAX_ROUNDS + 1) if growth**k <= SPAN), default=1)
 
 
 def growing(

@@ -1,8 +1,8 @@
 """What a slow rank that alone sets the bound can be sent when: sums that a hub has by then, and no more.
 
 Such a rank is the hub of nothing. Its NICs are to receive sums from the beginning, and a hub has a sum as far as every
-full rank has sent it what it adds. A slot in which a sum is still missing is cut shorter, or left out: were it to wait,
-a longer one would go first and the next sum would come late.
+full rank has sent it what it adds. A slot in which a sum is still missing is cut shorter, or left out. How much that is
+in all says how much the rank should add last to.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from optcc.schedule.timetable_slots import Slot
 UNIT = 2**22
 """What the parts of a hub's section are counted in."""
 SLACK = 2**12
-"""One part in so many is left out of what a hub has, so that rounding to bytes never makes a slot wait."""
+"""One part in so many of what a hub has is left out, so that rounding makes no slot of a large message wait."""
 
 
 def sums_in_time(

@@ -105,6 +105,8 @@ def dependencies(rows: Rows, via_end: dict[int, int]) -> list[tuple[Ints, Ints]]
 
     via_end : full hub -> where the bytes of its section end to which slow ranks add last
     """
+    if not len(rows.src):
+        return []
     order = np.lexsort((rows.start, rows.src, rows.kind, rows.hub))
     group = (rows.hub * len(Kind) + rows.kind)[order]
     ends = np.concatenate(([0], np.flatnonzero(np.diff(group)) + 1, [len(order)]))

@@ -15,6 +15,7 @@ from typing import NamedTuple
 TICKS = 2**40
 """Of a whole plan; two halves."""
 HALF = TICKS // 2
+SCALE = 4096
 LAST = Fraction(3, 4)
 """Of a growing timetable's last round: its length in rounds of steps as large as the last growing one."""
 
@@ -45,19 +46,21 @@ def growing_steps(count: int, growth: Fraction, steps: Fraction) -> list[int]:
     A last round as long as `LAST` rounds of the last step is to follow.
     """
     factor = _root(growth, steps)
-    sizes = [factor**step for step in range(max(1, round(count * steps)))]
-    total = sum(sizes) + LAST * steps * sizes[-1]
-    return [int(HALF * done / total) for done in accumulate(sizes, initial=Fraction(0))]
+    sizes = [2**64]  # whole numbers: fractions of so many steps would get very long
+    for _ in range(max(1, round(count * steps)) - 1):
+        sizes.append(sizes[-1] * factor // SCALE)
+    total = sum(sizes) + int(LAST * steps * sizes[-1])
+    return [HALF * done // total for done in accumulate(sizes, initial=0)]
 
 
-def _root(growth: Fraction, steps: Fraction) -> Fraction:
-    """The largest multiple of 1/4096 whose power of `steps` is at most `growth`, which is 1 or more."""
-    low, high = 4096, int(4096 * growth) + 1
+def _root(growth: Fraction, steps: Fraction) -> int:
+    """The largest number of 1/4096 whose power of `steps` is at most `growth`, which is 1 or more."""
+    low, high = SCALE, int(SCALE * growth) + 1
     while high - low > 1:
         middle = (low + high) // 2
-        fits = Fraction(middle, 4096) ** steps.numerator <= growth**steps.denominator
+        fits = Fraction(middle, SCALE) ** steps.numerator <= growth**steps.denominator
         low, high = (middle, high) if fits else (low, middle)
-    return Fraction(low, 4096)
+    return low
 
 
 def growing_rounds(nics: Sequence[int], peers: int, steps: Sequence[int], ahead: int = 0) -> list[list[Slot]]:

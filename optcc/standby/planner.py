@@ -29,7 +29,7 @@ from optcc.standby.background import SOLVE_S, Background, Helper, SkippedError, 
 from optcc.standby.shapes import Now, upcoming
 from optcc.standby.solve import solve
 from optcc.standby.state import Places, Rate, rate_of
-from optcc.standby.table import Entry, Table, like
+from optcc.standby.table import Entry, Table, exchange_for, like
 from optcc.theory import lower_bound
 from optcc.theory.tally import Tally
 from optcc.units import MAX_BYTES
@@ -242,7 +242,8 @@ class Planner:
         elif near is not None and not self._free:
             found = _with_basis(like(near, size, tally, self._refitted(near, size, cluster, tally)), Basis.NEAREST)
         if found is not None and isinstance(found[0], Timetable) and not applies(cluster):
-            found = None  # it is about which NICs are dead; a shape only counts them
+            # It is about which NICs are dead; a shape only counts them.
+            found = (exchange_for(tally), found[1]) if found[1] is Basis.NEAREST else None
         if found is None:
             return self._whole(now, size, None)
         found[0].check(cluster)

@@ -71,6 +71,12 @@ def _moved(arcs: tuple[Arc, ...], to: Mapping[int, int]) -> tuple[Arc, ...]:
     return tuple(arc._replace(src=to[arc.src], dst=to[arc.dst]) for arc in arcs)
 
 
+def exchange_for(tally: Tally) -> Exchange:
+    """Direct exchange of a usual depth, for three ranks and more: near what a timetable does where there is none."""
+    hubs, last = tally.hub_split()
+    return Exchange(8, hubs, last, ways=8, most=16, thin=4) if 0 in hubs else Exchange(2, hubs, last, own=2)
+
+
 class Table:
     """Entries by key, the most lately used `keep` of them. Not thread-safe: its planner's lock is."""
 
@@ -136,8 +142,9 @@ def like(entry: Entry, size: int, tally: Tally, fitted: ComplementaryTrees | Non
             return replace(made, shares=shares, via=via)
     if isinstance(made, Timetable):
         hubs, last = tally.hub_split()
-        if made.growth and len(last) == 1 and 0 in hubs:
+        if made.growth and len(last) == 1 and 0 in hubs and len(set(hubs)) == 2:  # the only degraded one starves
             return replace(made, shares=hubs, via=((last[0][0], made.via[0][1]),))
         if last and 0 not in hubs and not made.growth:
             return replace(made, shares=hubs, via=last)
+        return exchange_for(tally)
     return fitted if isinstance(made, ComplementaryTrees) else None

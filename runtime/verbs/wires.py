@@ -272,7 +272,7 @@ class VerbsWires(VerbsFaults):
         if self._bug:
             raise TransportError(self._bug)
         self._looked = False
-        if not self._happened and self._is_quiet():
+        if (until == -inf or not self._happened) and self._is_quiet():
             self._wait(until)
         elif until == -inf or self._is_time_to_look():
             self._look_at = self._now + _LOOK_EVERY_S
