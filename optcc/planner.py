@@ -159,7 +159,7 @@ def _timetable(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladd
     ranks, rates = len(cluster.ranks), [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
     full = Ladder(Timetable.family, lambda segments: Timetable(segments, *split()), 1, by_rate=False)
     offered = [full] if ranks <= MANY else []
-    if not starves(rates) or ranks > 2 * MANY:
+    if not starves(rates) or ranks > 2 * MANY or [split()[0][rank] for rank, _ in split()[1]] != [0]:
         return offered
     # What hubs gather at a time lasts the slow server for so many times as long; a part of that is left as slack.
     lasts = max(rates) / min(rates)
@@ -180,11 +180,7 @@ def _timetable(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladd
 
 
 def _rounds(cluster: Cluster, recipe: Timetable, bound: Bound, per_chunk: Fraction) -> int:
-    """The number of growing rounds that loses least to first sums and to chunks, by a formula.
-
-    Raises InputError where rounds do not grow.
-    """
-    recipe.check(cluster)
+    """The number of growing rounds that loses least to first sums and to chunks, by a formula."""
     steps = Fraction(len(cluster.ranks) - 1, min(sum(nic.alive for nic in rank.nics) for rank in cluster.ranks))
     lost: list[Fraction] = []
     while len(lost) < deepest(recipe.growth) and lost[-2:] == sorted(lost[-2:], reverse=True):

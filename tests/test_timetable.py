@@ -375,6 +375,7 @@ def test_a_planner_on_standby_gives_timetables_to_whom_they_fit() -> None:
     cluster = Cluster.uniform(servers=5, nics=4, rate=RATE)
     with optcc.Planner(cluster, sizes=[2**26], alpha=ALPHA, per_chunk=PER_CHUNK, background="off") as standby:
         standby.fail("server1/nic0")
+        standby.prepare()
         made = standby.fail("server1/nic1").plan
         assert made.recipe.family == "timetable"
         for nic in ("server1/nic0", "server1/nic1"):
