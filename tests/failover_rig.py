@@ -279,8 +279,9 @@ class Rig:
             def fail() -> None:
                 raise cause
 
-            for box in self.boxes:
-                box.put(fail)
+            with lock:  # two ranks may fail at once; like the hub, all ranks hear the same first
+                for box in self.boxes:
+                    box.put(fail)
 
         def one(rank: int, engine: Engine, program: Program) -> None:
             try:
