@@ -181,6 +181,16 @@ def test_servers_that_lost_different_numbers_of_nics(dead: tuple[int, ...]) -> N
     optcc.verify(made.schedule())
 
 
+@pytest.mark.parametrize("left", [("23", "23", "012", "1", "012"), ("3", "01", "01"), ("0", "12", "12", "12")])
+def test_a_nic_that_the_servers_with_most_have_lost(left: tuple[str, ...]) -> None:
+    nics = "0123"
+    cluster = Cluster.uniform(servers=len(left), nics=len(nics), rate=RATE)
+    for server, alive in enumerate(left):
+        for nic in nics:
+            cluster = cluster if nic in alive else cluster.degrade(f"server{server}/nic{nic}")
+    optcc.verify(exchange(cluster).lower(cluster, 2**20))
+
+
 def test_a_changed_order_is_caught() -> None:
     schedule = exchange(hurt(4, 1)).lower(hurt(4, 1), 2**16)
     with pytest.raises(VerifyError):

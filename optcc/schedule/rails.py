@@ -20,8 +20,8 @@ Way = Callable[[int, int, int], int]
 def balanced_lanes(cluster: Cluster, routes: Routes, carried: Mapping[int, Fraction], whole: Fraction) -> Way:
     """The routes of an exchange in which each full rank sends `whole` in all and `carried[rank]` to a reduced one.
 
-    Routes by rate where live NICs are not of one rate, where no shares balance full ranks' NICs, and between ranks of
-    which neither has all of the other's NICs.
+    Routes by rate where live NICs are not of one rate, where a rank has a NIC that one of those with most has not, where
+    no shares balance full ranks' NICs, and between ranks of which neither has all of the other's NICs.
     """
     live = [_live(cluster, routes, r) for r in range(len(cluster.ranks))]
     if cluster.fabric.flat and {len(ports) for ports in live} == {1}:
@@ -30,7 +30,7 @@ def balanced_lanes(cluster: Cluster, routes: Routes, carried: Mapping[int, Fract
     every = max(live, key=len)
     full = [r for r, ports in enumerate(live) if len(ports) == len(every)]
     reduced = {r: ports for r, ports in enumerate(live) if len(ports) < len(every)}
-    if not _alike(cluster) or len(full) < 2 or any(live[r].keys() != every.keys() for r in full):
+    if not _alike(cluster) or len(full) < 2 or any(not ports.keys() <= every.keys() for ports in live):
         return lambda src, dst, turn: routes(src, dst)
     outside = {
         nic: sum((carried[r] / len(ports) for r, ports in reduced.items() if nic in ports), Fraction(0))
