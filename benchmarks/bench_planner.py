@@ -1,6 +1,7 @@
-"""The planner's choice against every family and depth tried by hand. Writes docs/bench-planner.md.
+"""The planner's choice against families and depths tried by hand. Writes docs/bench-planner.md.
 
-Exit status 1 when a choice is more than 2 % slower than the best.
+Exit status 1 when a choice is more than 2 % slower than the best. `--only TEXT` makes the rows whose case has the text
+in it, and prints them.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -16,25 +17,41 @@ from rich.progress import track
 
 import optcc
 from optcc import planner
-from optcc.cluster import Cluster
-from optcc.errors import InfeasibleError
+from optcc.cluster import Cluster, Fabric
+from optcc.errors import InputError
+from optcc.schedule import Schedule
+from optcc.schedule.recipe import Recipe
 from optcc.units import format_seconds, format_size
 
 ALPHA, PER_CHUNK = Fraction(5, 10**6), Fraction(1, 10**6)
 DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
-MOST_TRANSFERS = 400_000
+MOST_STRIPES = 3_000_000
+"""Deeper pipelines are not tried by hand: no more than so many are simulated at once."""
+LIMIT = 0.02
+PACKET_STRIPES = 200_000
+"""Most stripes whose time is also taken packet by packet."""
+FINALISTS = 5
 
 
 @dataclass(frozen=True)
 class Case:
-    """`servers` of 2 NICs of 200 GB/s; `dead[i]` NICs of server i are dead."""
+    """`servers` of `nics` NICs of `400 / nics` GB/s; `dead[i]` NICs of server i are dead. With `gpus` a GPU beside
+    each NIC is a rank."""
 
     servers: int
     dead: tuple[int, ...]
     nbytes: int
+    nics: int = 2
+    rails: bool = False
+    gpus: bool = False
+
+    @property
+    def shape(self) -> str:
+        """What the servers are, for people."""
+        return f"{self.nics} NICs{', GPUs as ranks' * self.gpus}{', rails' * self.rails}"
 
     def __str__(self) -> str:
-        return f"{self.servers} servers, dead {self.dead}, {format_size(self.nbytes)}"
+        return f"{self.servers} servers, {self.shape}, dead {self.dead}, {format_size(self.nbytes)}"
 
 
 GRID = [
@@ -43,11 +60,23 @@ GRID = [
     for dead in ((), (1,), (1, 1))
     for nbytes in (2**20, 2**26, 2**30)
 ]
+"""Servers of two NICs on one fabric. The tests hold those of up to 16 servers."""
+MORE = [
+    Case(servers, dead, nbytes, nics=8)
+    for servers in (8, 16)
+    for dead in ((1,), (4,), (1, 1))
+    for nbytes in (2**24, 2**30)
+]
+MORE += [Case(8, dead, nbytes, rails=True) for dead in ((1,), (1, 1)) for nbytes in (2**26, 2**30)]
+MORE += [Case(8, (1,), nbytes, nics=8, gpus=True) for nbytes in (2**24, 2**30)]
+MORE += [Case(4, (1,), 2**28, nics=8, rails=rails, gpus=True) for rails in (False, True)]
 
 
 def cluster_of(case: Case) -> Cluster:
     """The case's cluster."""
-    cluster = Cluster.uniform(servers=case.servers, nics=2, rate=Fraction(200 * 10**9))
+    gpus, rate = case.nics if case.gpus else 1, Fraction(400 * 10**9, case.nics)
+    cluster = Cluster.uniform(servers=case.servers, nics=case.nics, rate=rate, gpus=gpus, nvlink_rate=450 * 10**9)
+    cluster = replace(cluster, fabric=Fabric(rails=case.rails), gpu_ranks=case.gpus)
     for server, count in enumerate(case.dead):
         for nic in range(count):
             cluster = cluster.degrade(f"server{server}/nic{nic}")
@@ -63,58 +92,110 @@ def offered(case: Case) -> list[planner.Ladder]:
 
 def by_hand(case: Case) -> list[tuple[float, str]]:
     """(simulated seconds, family and segments) of everything on the grid of families and depths."""
+    return [(time_s, name) for time_s, name, _ in tried(case)]
+
+
+def tried(case: Case) -> list[tuple[float, str, Recipe]]:
+    """The same with recipes, the quickest first."""
     cluster, found = cluster_of(case), []
     for ladder in offered(case):
         for depth in DEPTHS:
             if ladder.deepest and depth > ladder.deepest:
                 break
             try:
-                schedule = ladder.make(depth).lower(cluster, case.nbytes)
-            except InfeasibleError:
+                recipe = ladder.make(depth)
+                schedule = recipe.lower(cluster, case.nbytes)
+            except InputError:
                 break
-            if len(schedule) > MOST_TRANSFERS:
+            if stripes(schedule) > MOST_STRIPES:
                 break
             time_s = optcc.simulate(schedule, alpha=ALPHA, per_chunk=PER_CHUNK).time_s
-            found.append((time_s, f"{ladder.name}, {depth}"))
-    return found
+            found.append((time_s, f"{ladder.name}, {depth}", recipe))
+    return sorted(found, key=lambda one: one[:2])
+
+
+def stripes(schedule: Schedule) -> int:
+    """At most so many."""
+    return len(schedule) * max((len(route.lanes) for route in schedule.routes), default=1)
+
+
+def by_packets(case: Case, recipe: Recipe) -> float | None:
+    """Its simulated time where receivers take packets as they come; None where that takes long."""
+    schedule = recipe.lower(cluster_of(case), case.nbytes)
+    if stripes(schedule) > PACKET_STRIPES:
+        return None
+    return optcc.simulate(schedule, alpha=ALPHA, per_chunk=PER_CHUNK, receivers="packets").time_s
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A row of the page, and how much slower the choice is: by stripes, and by packets than the best few by hand."""
+
+    row: str
+    regret: float
+    by_packets: float | None
+
+
+def outcome(case: Case) -> Outcome:
+    """Plan a case, and try everything by hand."""
+    hand = tried(case)
+    best_s, best, _ = hand[0]
+    made = optcc.plan(cluster_of(case), case.nbytes, alpha=ALPHA, per_chunk=PER_CHUNK)
+    time_s = optcc.simulate(made.schedule(), alpha=ALPHA, per_chunk=PER_CHUNK).time_s
+    packets, chosen = [by_packets(case, recipe) for *_, recipe in hand[:FINALISTS]], by_packets(case, made.recipe)
+    known = [time for time in packets if time is not None]
+    by_packet = chosen / min(known) - 1 if known and chosen is not None else None
+    row = (
+        f"| {case.servers} | {case.shape} | {', '.join(map(str, case.dead)) or '-'} | {format_size(case.nbytes)} "
+        f"| {best} | {format_seconds(best_s)} | {made.recipe.family}, {made.recipe.segments} "
+        f"| {format_seconds(time_s)} | {100 * (time_s / best_s - 1):+.2f} % "
+        f"| {'-' if by_packet is None else f'{100 * by_packet:+.2f} %'} |"
+    )
+    return Outcome(row, time_s / best_s - 1, by_packet)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-planner.md"))
-    output = parser.parse_args().output
-    rows, worst = [], 0.0
-    for case in track(GRID, description="trying by hand"):
-        best_s, best = min(by_hand(case))
-        made = optcc.plan(cluster_of(case), case.nbytes, alpha=ALPHA, per_chunk=PER_CHUNK)
-        time_s = optcc.simulate(made.schedule(), alpha=ALPHA, per_chunk=PER_CHUNK).time_s
-        chosen = f"{made.recipe.family}, {made.recipe.segments}"
-        rows.append(
-            f"| {case.servers} | {', '.join(map(str, case.dead)) or '-'} | {format_size(case.nbytes)} | {best} "
-            f"| {format_seconds(best_s)} | {chosen} | {format_seconds(time_s)} | {100 * (time_s / best_s - 1):+.2f} % |"
-        )
-        worst = max(worst, time_s / best_s - 1)
+    parser.add_argument("--only", metavar="TEXT", help="only these cases, printed, without the page")
+    asked = parser.parse_args()
+    grid = [case for case in (*GRID, *MORE) if asked.only is None or asked.only in str(case)]
+    found = [outcome(case) for case in track(grid, description="trying by hand")]
+    rows, worst = [one.row for one in found], max((one.regret for one in found), default=0.0)
+    if asked.only is not None:
+        print("\n".join(rows))
+        return 1 if worst > LIMIT else 0
+    packets = [one.by_packets for one in found if one.by_packets is not None]
     text = [
         "# The planner's regret",
         "",
-        f"Made by `make bench-planner`. Simulated: servers of 2 NICs of 200 GB/s, {format_seconds(ALPHA)} from NIC to",
-        f"NIC, {format_seconds(PER_CHUNK)} per chunk. By hand: every family at",
-        f"{', '.join(map(str, DEPTHS))} segments. Regret is how much slower the planner's choice is;",
-        "below zero it is better than anything on that grid.",
+        "Made by `make bench-planner`. Simulated: servers of 400 GB/s in all, over 2 NICs or 8, on one fabric where",
+        f"nothing is said of rails; NVLink of 450 GB/s where GPUs are ranks; {format_seconds(ALPHA)} from NIC to NIC,",
+        f"{format_seconds(PER_CHUNK)} per chunk. By hand: the planner's families with its own parameters, at",
+        f"{', '.join(map(str, DEPTHS))} segments.",
+        "Regret is how much slower the planner's choice is; below zero it is better than anything on that grid.",
         "",
-        "| servers | dead NICs | size | best by hand | time | planned: family, segments | time | regret |",
-        "|---|---|---|---|---|---|---|---|",
+        "Not tried by hand: packed trees, which take long to find (the planner tries them only where others stay over",
+        "2 % above the bound), so that by hand means nested rings alone on rails; pipelines of more than",
+        f"{MOST_STRIPES:,} chunks; other parameters of a family than those that the planner gives it.",
+        "",
+        "The last column is about receivers that take packets as they come, by which the planner settles ties: its",
+        f"choice against the best of the {FINALISTS} quickest by hand, each of at most {PACKET_STRIPES:,} chunks.",
+        "Otherwise the planner does not choose by that time, and the limit is not about it.",
+        "",
+        "| servers | each | dead NICs | size | best by hand | time | planned | time | regret | by packets |",
+        "|---|---|---|---|---|---|---|---|---|---|",
         *rows,
         "",
-        f"Largest regret: {100 * worst:.2f} % (limit 2 %).",
+        f"Largest regret: {100 * worst:.2f} % (limit {100 * LIMIT:.0f} %); by packets {100 * max(packets):.2f} %.",
         "",
         f"optcc {optcc.__version__}, Python {platform.python_version()}.",
         "",
     ]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text("\n".join(text), encoding="utf-8")
+    asked.output.parent.mkdir(parents=True, exist_ok=True)
+    asked.output.write_text("\n".join(text), encoding="utf-8")
     print("\n".join(text))
-    return 1 if worst > 0.02 else 0
+    return 1 if worst > LIMIT else 0
 
 
 if __name__ == "__main__":

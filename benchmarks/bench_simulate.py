@@ -10,6 +10,7 @@ import argparse
 import platform
 import random
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -38,7 +39,21 @@ CASES: tuple[tuple[Fraction, ...], ...] = (
     (Fraction(3, 8),) * 7,
 )
 DRAWN = ((4, 12, 500, (16, 64, 128)), (13, 24, 60, (16, 64)))
-"""Random clusters: servers from and to, how many, segments."""
+CROWDED = ((10, 24, 150, (2, 8, 16, 64)), (25, 64, 60, (2, 8, 16)))
+"""Random clusters with up to eight degraded servers and with more: servers from and to, how many, segments."""
+MANY: tuple[tuple[int, int, Fraction], ...] = (
+    (20, 18, Fraction(1, 5)),
+    (24, 21, QUARTER),
+    (30, 28, Fraction(1, 8)),
+    (34, 32, Fraction(1, 10)),
+    (40, 38, Fraction(1, 16)),
+    (64, 58, Fraction(1, 8)),
+    (64, 60, Fraction(1, 5)),
+    (64, 63, HALF),
+)
+"""Servers, how many of them degraded, what those have left: the worst that have been found, and all but one."""
+Loss = tuple[float, int, int, tuple[Fraction, ...]]
+"""(time over bound - 1) k, servers, k, left."""
 
 
 def limit(left: Sequence[Fraction], segments: int) -> float:
@@ -46,8 +61,8 @@ def limit(left: Sequence[Fraction], segments: int) -> float:
     return 1 + (2.0 if len(left) > 1 else 1.5 if left[0] > HALF else 1.0) / segments
 
 
-def drawn() -> list[tuple[float, int, int, tuple[Fraction, ...]]]:
-    """((time over bound - 1) k, servers, k, left) of random clusters with two to eight degraded servers, worst first.
+def drawn() -> list[Loss]:
+    """Random clusters with two to eight degraded servers, worst first.
 
     Up to three rates occur in a cluster: where all differ, fewer ports are saturated, and less is lost.
     """
@@ -57,10 +72,39 @@ def drawn() -> list[tuple[float, int, int, tuple[Fraction, ...]]]:
         servers, segments, parts = draw.randint(low, high), draw.choice(depths), draw.choice((4, 6, 8, 10, 16, 32))
         rates = [Fraction(draw.randint(1, parts - 1), parts) for _ in range(draw.randint(1, 3))]
         left = tuple(sorted(draw.choice(rates) for _ in range(draw.randint(2, min(8, servers - 1)))))
-        made = nested(servers, left, segments)
-        over = optcc.simulate(made.schedule()).time_s / float(made.bound.seconds) - 1
-        found.append((over * segments, servers, segments, left))
+        found.append(lost(servers, left, segments))
     return sorted(found, reverse=True)
+
+
+def crowded() -> list[Loss]:
+    """Random clusters with nine degraded servers to all but one, worst first; every other one has up to four full ones,
+    which lose most."""
+    draw, found = random.Random(8), []
+    jobs = [(low, high, depths) for low, high, count, depths in CROWDED for _ in range(count)]
+    for i, (low, high, depths) in enumerate(track(jobs, description="drawing more")):
+        servers, segments, parts = draw.randint(low, high), draw.choice(depths), draw.choice((4, 5, 8, 10, 16, 32))
+        full = draw.randint(1, min(4, servers - 9) if i % 2 else servers - 9)
+        rates = [Fraction(draw.randint(1, parts - 1), parts) for _ in range(draw.choice((1, 1, 2, 3)))]
+        left = tuple(sorted(draw.choice(rates) for _ in range(servers - full)))
+        found.append(lost(servers, left, segments))
+    return sorted(found, reverse=True)
+
+
+def lost(servers: int, left: tuple[Fraction, ...], segments: int) -> Loss:
+    """What the servers lose with the first of them at `left` of their rate."""
+    made = nested(servers, left, segments)
+    over = optcc.simulate(made.schedule()).time_s / float(made.bound.seconds) - 1
+    return over * segments, servers, segments, left
+
+
+def counted(left: Sequence[Fraction]) -> str:
+    """What is left, each rate once: 18 x 1/5, 2 x 1/2."""
+    return ", ".join(f"{count} x {rate}" for rate, count in sorted(Counter(left).items()))
+
+
+def table(found: Sequence[Loss]) -> list[str]:
+    """Rows of servers, left, segments and loss."""
+    return [f"| {p} | {counted(left)} | {k} | {over:.2f} |" for over, p, k, left in found]
 
 
 def nested(servers: int, left: Sequence[Fraction], segments: int) -> optcc.Plan:
@@ -91,9 +135,9 @@ def main() -> int:
         rows.append(f"| {servers} | {', '.join(map(str, left))} | {reached:.4f} | {ring:.4f} | {most:.4f} |")
         if reached > most:
             over.append(rows[-1])
-    found = drawn()
-    worst = [f"| {p} | {', '.join(map(str, left))} | {k} | {lost:.2f} |" for lost, p, k, left in found[:8]]
-    over += [row for row, (lost, *_) in zip(worst, found, strict=False) if lost > 2]
+    found, more = drawn(), crowded()
+    named = [lost(p, (left,) * slow, k) for p, slow, left in MANY for k in ((8, 16, 64) if p <= 40 else (8, 16))]
+    over += table([one for one in (*found, *more, *named) if one[0] > 2])
     text = [
         "# Simulated time over bound",
         "",
@@ -113,7 +157,23 @@ def main() -> int:
         "",
         "| servers | left | k | lost |",
         "|---|---|---|---|",
-        *worst,
+        *table(found[:8]),
+        "",
+        "## More than eight degraded servers",
+        "",
+        f"{len(more)} clusters of {CROWDED[0][0]} to {CROWDED[-1][1]} servers, from nine of them degraded to all but",
+        "one, up to three rates in each, every other one with up to four full servers, seed 8. The limit is 2, the",
+        f"mean {np.mean([over for over, *_ in more]):.2f}. The worst:",
+        "",
+        "| servers | left | k | lost |",
+        "|---|---|---|---|",
+        *table(more[:8]),
+        "",
+        "Chosen by hand, as the worst that were found, and all but one at 1/2:",
+        "",
+        "| servers | left | k | lost |",
+        "|---|---|---|---|",
+        *table(named),
         "",
         f"optcc {optcc.__version__}, numpy {np.__version__}, Python {platform.python_version()}.",
         "",

@@ -31,7 +31,8 @@ membership_options = stack(
 def membership_of(rendezvous: str | None, rank: int | None, world: int | None) -> Membership | None:
     """This process's place among ranks that others start; None: there are no others, so the ranks are started here.
 
-    Does not return in a process that is not rank 0: it serves as its rank, and exits.
+    Does not return in a process that is not rank 0: it serves as its rank, says on stderr why the run failed if it
+    did, and exits.
     """
     from optcc.runtime.rendezvous import find
 
@@ -41,5 +42,5 @@ def membership_of(rendezvous: str | None, rank: int | None, world: int | None) -
     if found.rank:
         from optcc.runtime.worker import serve_rank
 
-        raise SystemExit(serve_rank(found))
+        raise SystemExit(serve_rank(found, say=lambda text: click.echo(f"optcc: {text}", err=True)))
     return found

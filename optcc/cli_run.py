@@ -23,6 +23,7 @@ _STRIKES = {
     "hole": ("NIC@PART", "The NIC swallows everything and says nothing."),
     "slow": ("NIC@PART=LEFT", "The NIC keeps a fraction of its rate."),
     "flap": ("NIC@PART=TIME", "The NIC swallows everything for a while, then comes back."),
+    "path": ("NIC,NIC@PART", "What goes between the two NICs is swallowed; both work with others (local only)."),
     "kill": ("SERVER@PART", "The server's process is killed."),
 }
 strike_options = stack(
@@ -84,7 +85,8 @@ def run(
     With a fault (--cut and the like, repeatable): the plan runs, then once more with the fault in the middle of it,
     then the plan for what is left. PART is the part of its transfers that the struck server has done by then.
 
-    Exit status 1 when any element of any rank comes out wrong, 3 when a fault did not hit anything: no verdict.
+    Exit status 1 when any element of any rank comes out wrong or a rank fails, which is told up to there; 3 when it is
+    not proven of every fault that it struck and met something: no verdict.
     """
     from optcc import api, report
     from optcc.simulator import simulate as run_virtually
@@ -160,7 +162,7 @@ def is_plan(source: str) -> bool:
 
 
 def parse_strike(kind: str, text: str, plan: Plan) -> Strike:
-    """``server1/mlx5_3@0.4``, ``server1/mlx5_3@0.4=0.25``, ``server1/mlx5_3@0.4=50ms``, ``server2@0.5``."""
+    """``server1/nic3@0.4``, ``server1/nic3@0.4=0.25``, ``server0/nic3,server1/nic3@0.4``, ``server2@0.5``."""
     from optcc.runtime.messages import Strike
     from optcc.units import parse_seconds
 
@@ -169,7 +171,8 @@ def parse_strike(kind: str, text: str, plan: Plan) -> Strike:
     name, at_sign, when = text.partition("@")
     part, equals, amount = when.partition("=")
     needs = "=" in form
-    if not at_sign or not name or bool(equals) != needs:
+    name, _, far = name.partition(",") if kind == "path" else (name, "", "")
+    if not at_sign or not name or bool(equals) != needs or bool(far) != (kind == "path"):
         raise InputError("not a fault", where=option, expected=form, got=text)
     try:
         at = float(part)
@@ -180,7 +183,9 @@ def parse_strike(kind: str, text: str, plan: Plan) -> Strike:
         raise InputError("not a part of a collective", where=option, expected="0 to 1", got=part)
     if kind == "slow" and not 0 < left < 1:
         raise InputError("not a fraction left", where=option, expected="above 0 and below 1", got=amount)
-    return Strike(kind, _nic(option, name, plan), at, left)
+    if far and name.partition("/")[0] == far.partition("/")[0]:
+        raise InputError("not a path", where=option, expected="NICs of two servers", got=f"{name},{far}")
+    return Strike(kind, _nic(option, name, plan), at, left, _nic(option, far, plan) if far else "")
 
 
 def _nic(option: str, name: str, plan: Plan) -> str:
@@ -204,11 +209,11 @@ def _drill(
     as_json: bool,
 ) -> None:
     from optcc import report_drill
-    from optcc.drill import drill
+    from optcc.drill import BrokenDrill, attempt
     from optcc.report import run_progress
 
     with run_progress(repeat) as progress:
-        outcome = drill(
+        outcome = attempt(
             made,
             strikes,
             repeat=repeat,
@@ -221,8 +226,14 @@ def _drill(
             interface=place[3],
             progress=lambda name, done, seconds: progress(name, done - 1, seconds),
         )
-    emit(as_json, report_drill.drill_json(outcome), lambda: report_drill.print_drill(outcome))
+    value = report_drill.drill_json(outcome)
+    if isinstance(outcome, BrokenDrill):
+        emit(as_json, value, lambda: report_drill.print_broken(outcome))
+        raise outcome.error
+    emit(as_json, value, lambda: report_drill.print_drill(outcome))
     if not outcome.exact:
         raise OptccError("a result is wrong")
     if not outcome.hit:
-        raise InconclusiveError("inconclusive: a fault did not hit anything that was under way; see `failovers`")
+        raise InconclusiveError(
+            "inconclusive: it is not proven that every fault met something under way; see `failovers`"
+        )

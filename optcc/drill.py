@@ -6,22 +6,27 @@ the next one on all ranks run the plan for the cluster as they have found it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from optcc import api
+from optcc.drill_proof import Failover, failovers_of, proved
 from optcc.errors import InputError
 from optcc.plans import Plan
 
 if TYPE_CHECKING:
     from optcc.cluster import Cluster
-    from optcc.runtime import Collective
+    from optcc.runtime import Collective, RankFailedError
     from optcc.runtime.messages import Note, Strike
-    from optcc.runtime.probing import Evidence
     from optcc.runtime.rendezvous import Membership
+    from optcc.runtime.verdicts import Evidence, Verdict
+
+RETURN_S = 30.0
+"""So long is waited for NICs to come back that are known to."""
 
 
 @dataclass(frozen=True)
@@ -43,30 +48,14 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Failover:
-    """What became of one fault. Times in seconds from the fault; None: it did not come to that.
-
-    cause : how it was first noticed; at_s : when it struck, from the start of the collective
-    detected_s : until the first rank knew; resumed_s : until the last flow went on by other NICs
-    replayed_bytes : payload that was sent again
-    """
-
-    nic: str
-    kind: str
-    at_s: float
-    cause: str
-    detected_s: float | None
-    resumed_s: float | None
-    replayed_bytes: int
-
-
-@dataclass(frozen=True)
 class Drill:
     """Before, during, after. `events` : the notes of the hit collective, which started at `started_s`.
 
-    hit : the run proves that every fault struck while the collective ran, and that something was under way on its NIC
     lost : NICs that the next plan does without, or with less: name -> fraction left
-    evidence : what probes between the collectives have shown of every NIC
+    evidence : what probes between the collectives have shown of every NIC; verdicts : what follows from it
+    returned : of the lost NICs those that probes, a boundary later, have found to be whole again
+    back_plan, back : the plan from then on, and its collectives; None: no NIC has returned
+    clock_error_s : so far may each time of the hit collective be off, on several machines; 0: on one
     """
 
     plan: Plan
@@ -80,15 +69,58 @@ class Drill:
     failovers: tuple[Failover, ...]
     lost: dict[str, Fraction]
     evidence: tuple[Evidence, ...]
-    hit: bool
+    clock_error_s: float = 0.0
+    verdicts: tuple[Verdict, ...] = ()
+    returned: tuple[str, ...] = ()
+    back_plan: Plan | None = None
+    back: Phase | None = None
+
+    @property
+    def hit(self) -> bool:
+        """The run proves that every fault struck while the collective ran, and met something on its NIC."""
+        return all(failover.hit for failover in self.failovers)
 
     @property
     def exact(self) -> bool:
         """Every element right, on every rank, in every collective."""
-        return self.before.exact and self.during.exact and self.after.exact
+        return all(phase.exact for phase in self.phases)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Those that there were, by time."""
+        return tuple(phase for phase in (self.before, self.during, self.after, self.back) if phase)
 
 
-def drill(
+@dataclass(frozen=True)
+class BrokenDrill:
+    """A drill that ended with the failure of a rank, `error`, and what is known of it.
+
+    before, during : None: it did not get that far
+    events : what the ranks that could still tell have noted of the hit collective, which started at `started_s`
+    """
+
+    plan: Plan
+    slowdown: Fraction
+    before: Phase | None
+    during: Phase | None
+    started_s: float
+    events: tuple[Note, ...]
+    failovers: tuple[Failover, ...]
+    error: RankFailedError
+
+
+def drill(plan: Plan, strikes: Sequence[Strike], **options: Any) -> Drill:
+    """Run `plan`, then once with `strikes`, then the plan for what is left: as `attempt`, with its options.
+
+    Raises RankFailedError when a rank dies or no way is left.
+    """
+    done = attempt(plan, strikes, **options)
+    if isinstance(done, BrokenDrill):
+        raise done.error
+    return done
+
+
+def attempt(
     plan: Plan,
     strikes: Sequence[Strike],
     *,
@@ -101,59 +133,122 @@ def drill(
     membership: Membership | None = None,
     interface: str | None = None,
     progress: Callable[[str, int, float], None] | None = None,
-) -> Drill:
+) -> Drill | BrokenDrill:
     """Run `plan` `repeat` times, then once with `strikes`, then the plan for what is left `repeat` times.
 
-    Raises InputError for a NIC that the plan does not use, RankFailedError when a rank dies or no way is left.
+    Where a flap has cost a NIC, once more when the flap is over: with the plan for what probes find by then.
+    When a rank dies or no way is left, what is known up to there. Raises InputError for a NIC that the plan does not
+    use.
     """
+    from optcc.runtime import RankFailedError
     from optcc.runtime.job import Job
     from optcc.runtime.launch import Session
-    from optcc.runtime.probing import left_of
+    from optcc.runtime.verdicts import left_of, verdicts_of
 
     scaled, slowdown = api.scaled_to(plan, local_rate) if transport == "local" else (plan, Fraction(1))
-    _check(scaled, strikes)
+    _check(scaled, strikes, transport)
+    before: list[Collective] = []
+    during: list[Collective] = []
+    after: list[Collective] = []
+    back: list[Collective] = []
+    back_plan = None
+    returned: tuple[str, ...] = ()
+    ports = api.runnable(scaled).ports
+
+    def plan_for(lost: dict[str, Fraction]) -> Plan:
+        cluster = degraded(scaled.cluster, lost)
+        return api.plan(cluster, scaled.bound.nbytes, segments=scaled.recipe.segments) if lost else scaled
 
     def job(plan: Plan) -> Job:
         return Job(
             {"optcc": api.runnable(plan)}, dtype, op, paced=transport == "local", transport=transport, device=device
         )
 
-    def phase(name: str, of: Plan, session: Session, count: int, strikes: Sequence[Strike] = ()) -> list[Collective]:
-        done = []
+    def phase(name: str, done: list[Collective], session: Session, count: int, strikes: Sequence[Strike] = ()) -> None:
         for repetition in range(count):
             done.append(session.run("optcc", strikes))
             if progress:
                 progress(name, repetition + 1, done[-1].seconds)
-        return done
 
-    with Session(job(scaled), membership=membership, interface=interface) as session:
-        session.run("optcc")
-        before = phase("before", scaled, session, repeat)
-        (hit,) = phase("during", scaled, session, 1, strikes)
-        evidence = session.probe(api.runnable(scaled).ports)
-        lost = left_of(api.runnable(scaled).ports, evidence)
-        left = degraded(scaled.cluster, lost)
-        after_plan = api.plan(left, scaled.bound.nbytes, segments=scaled.recipe.segments) if lost else scaled
-        session.adopt(job(after_plan))
-        session.run("optcc")
-        after = phase("after", after_plan, session, repeat)
-    failovers = tuple(failover_of(strike, hit) for strike in strikes)
+    try:
+        with Session(job(scaled), membership=membership, interface=interface) as session:
+            session.run("optcc")
+            phase("before", before, session, repeat)
+            phase("during", during, session, 1, strikes)
+            evidence = session.probe(ports)
+            lost = left_of(ports, evidence)
+            after_plan = plan_for(lost)
+            session.adopt(job(after_plan))
+            session.run("optcc")
+            phase("after", after, session, repeat)
+            if any(strike.kind == "flap" and strike.nic in lost for strike in strikes):
+                time.sleep(_until_back(strikes, during[0].notes, time.monotonic()))
+                still = left_of(ports, session.probe(ports))
+                returned = tuple(nic for nic in lost if nic not in still)
+                if returned:
+                    back_plan = plan_for(still)
+                    session.adopt(job(back_plan))
+                    session.run("optcc")
+                    phase("back", back, session, repeat)
+    except RankFailedError as error:
+        return _broken(scaled, slowdown, strikes, before, during, error)
+    (hit,) = during
+    found = failovers_of(strikes, hit.notes, hit.start_s, 2 * hit.clock_error_s)
     return Drill(
         plan=scaled,
         after_plan=after_plan,
         slowdown=slowdown,
         before=_phase("before", before, scaled),
-        during=_phase("during", [hit], scaled),
+        during=_phase("during", during, scaled),
         after=_phase("after", after, after_plan),
         started_s=hit.start_s,
         events=tuple(hit.notes),
-        failovers=failovers,
+        failovers=tuple(
+            replace(failover, hit=proved(strike, failover, hit, before[-1], lost))
+            for strike, failover in zip(strikes, found, strict=True)
+        ),
         lost=lost,
         evidence=tuple(evidence),
-        hit=all(
-            _proved(strike, failover, hit, before[-1], lost)
-            for strike, failover in zip(strikes, failovers, strict=True)
-        ),
+        clock_error_s=hit.clock_error_s,
+        verdicts=tuple(verdicts_of(ports, evidence)),
+        returned=returned,
+        back_plan=back_plan,
+        back=_phase("back", back, back_plan) if back_plan else None,
+    )
+
+
+def _until_back(strikes: Sequence[Strike], notes: Sequence[Note], now: float) -> float:
+    """Seconds until every flap is over, but no more than RETURN_S; `now`, as the notes, by the hub's clock."""
+    lasts = {strike.nic: strike.amount for strike in strikes if strike.kind == "flap"}
+    ends = [note.at + lasts[note.nic] for note in notes if (note.kind, note.cause) == ("struck", "flap")]
+    return min(max([0.0, *(end - now for end in ends)]), RETURN_S)
+
+
+def _broken(
+    plan: Plan,
+    slowdown: Fraction,
+    strikes: Sequence[Strike],
+    before: Sequence[Collective],
+    during: Sequence[Collective],
+    error: RankFailedError,
+) -> BrokenDrill:
+    """Of the hit collective all is known if it was over by then, else the ranks' last words."""
+    if during:
+        notes, start_s, slack_s = during[0].notes, during[0].start_s, 2 * during[0].clock_error_s
+    else:
+        words = error.journals.values()
+        notes = sorted((note for said in words for note in said.notes), key=lambda note: note.at)
+        starts = [said.start_s for said in words if said.start_s is not None]
+        start_s, slack_s = min(starts, default=error.at_s or 0.0), 0.0
+    return BrokenDrill(
+        plan=plan,
+        slowdown=slowdown,
+        before=_phase("before", before, plan) if before else None,
+        during=_phase("during", during, plan) if during else None,
+        started_s=start_s,
+        events=tuple(notes),
+        failovers=failovers_of(strikes, notes, start_s, slack_s),
+        error=error,
     )
 
 
@@ -166,43 +261,6 @@ def _phase(name: str, runs: Sequence[Collective], plan: Plan) -> Phase:
     )
 
 
-def failover_of(strike: Strike, hit: Collective) -> Failover:
-    """Put together what the ranks have noted about one fault."""
-    struck = [note for note in hit.notes if note.kind == "struck" and note.nic == strike.nic]
-    if not struck:
-        return Failover(strike.nic, strike.kind, 0.0, "", None, None, 0)
-    at = struck[0].at
-    about = [note for note in hit.notes if strike.nic in (note.nic, note.far) and note.at >= at]
-    seen = [note for note in about if note.kind in ("lost", "nic down")]
-    moved = [note for note in about if note.kind == "moved"]
-    return Failover(
-        nic=strike.nic,
-        kind=strike.kind,
-        at_s=at - hit.start_s,
-        cause=seen[0].cause if seen else "",
-        detected_s=seen[0].at - at if seen else None,
-        resumed_s=max(note.at for note in moved) - at if moved else None,
-        replayed_bytes=sum(note.nbytes for note in moved),
-    )
-
-
-def _proved(
-    strike: Strike, failover: Failover, hit: Collective, usual: Collective, lost: Mapping[str, Fraction]
-) -> bool:
-    """Whether the fault met something: bytes went again or by other NICs, or all had to wait, or it is measured."""
-    if strike.kind == "slow":
-        return strike.nic in lost
-    if strike.kind == "flap" and failover.detected_s is None:
-        return hit.seconds >= usual.seconds + strike.amount / 2
-    if failover.detected_s is None:
-        return False
-    return failover.replayed_bytes > 0 or _sent(hit, strike.nic) < _sent(usual, strike.nic)
-
-
-def _sent(run: Collective, nic: str) -> int:
-    return sum(rank.sent.get(nic, 0) for rank in run.ran)
-
-
 def degraded(cluster: Cluster, left: dict[str, Fraction]) -> Cluster:
     """The cluster with the fraction `left` of some NICs' rates, by name."""
     for nic, fraction in left.items():
@@ -210,9 +268,11 @@ def degraded(cluster: Cluster, left: dict[str, Fraction]) -> Cluster:
     return cluster
 
 
-def _check(plan: Plan, strikes: Sequence[Strike]) -> None:
+def _check(plan: Plan, strikes: Sequence[Strike], transport: str) -> None:
     names = [port.name for port in plan.schedule().ports]
     for strike in strikes:
+        if strike.kind == "path" and transport != "local":
+            raise InputError("only emulated", where="--path", expected="--transport local", got=transport)
         if strike.nic not in names:
             shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
             raise InputError("the plan uses no such NIC", where=f"--{strike.kind}", expected=shown, got=strike.nic)

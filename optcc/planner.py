@@ -22,9 +22,10 @@ from optcc.schedule.exchange import Exchange
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.inside_parts import inside_servers
 from optcc.schedule.nested import NestedRings
+from optcc.schedule.nested_pace import FEW_LEAVES, MOST_RANKS, keeping_two
 from optcc.schedule.packed import PackedTrees
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe
-from optcc.schedule.timetable import Timetable, applies, deepest, growing, reduced
+from optcc.schedule.timetable import Timetable, applies, deepest, even_halves, growing, reduced
 from optcc.schedule.trees import ComplementaryTrees
 from optcc.simulator import simulate
 
@@ -47,7 +48,7 @@ NEAR = Fraction(51, 50)
 MANY = 64
 """Above so many ranks only one form of direct exchange is tried: transfers grow with the square of the ranks."""
 CLOSE, CLOSER = Fraction(23, 20), Fraction(51, 50)
-"""Of many ranks nothing more is tried after direct exchange within 15 % of the bound, 2 % where one rank sets it."""
+"""Of many ranks nothing more is tried after what is within 15 % of the bound, 2 % where there are timetables."""
 EXCHANGE_WAYS = Fraction(3, 2)
 """Rounds by way of slow ranks, for each other round and for the part of the data that goes by way of them."""
 
@@ -89,7 +90,7 @@ def ladders(
         if direct and len(cluster.servers) > MANY:  # rings as long as that are millions of transfers
             return [*direct, _packed(cluster)]
         return [_inside(cluster), *direct, _packed(cluster)]
-    offered = [_nested(cluster)]
+    offered = _nested(cluster, chunks_cost=bool(alpha or per_chunk))
     if cluster.fabric.flat:
         if len(cluster.ranks) > 2:
             offered += _exchange(cluster)
@@ -99,14 +100,25 @@ def ladders(
     return [*offered, _packed(cluster)]
 
 
-def _nested(cluster: Cluster) -> Ladder:
+def _nested(cluster: Cluster, *, chunks_cost: bool) -> list[Ladder]:
+    """With many leaves also sections as coarse as with few: chunks cost, so either may be faster."""
     from optcc.theory import nested_shares
+
+    rates = [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
 
     @cache
     def shares() -> dict[int, Fraction]:
-        return nested_shares([min(rank.out_rate, rank.in_rate) for rank in cluster.ranks])
+        return nested_shares(rates)
 
-    return Ladder(NestedRings.family, lambda segments: nested_rings(cluster, shares(), segments))
+    def fine(segments: int) -> NestedRings:
+        return nested_rings(cluster, shares(), segments)
+
+    def coarse(segments: int) -> NestedRings:
+        leaves = len(rates) - min(shares(), default=len(rates))
+        return replace(fine(segments), **keeping_two(leaves, segments)._asdict())
+
+    many = len(rates) <= MOST_RANKS and sum(rate < max(rates) for rate in rates) > FEW_LEAVES
+    return [Ladder(NestedRings.family, make) for make in ((fine, coarse) if many and chunks_cost else (fine,))]
 
 
 def _exchange(cluster: Cluster) -> list[Ladder]:
@@ -149,16 +161,26 @@ def _exchange(cluster: Cluster) -> list[Ladder]:
 
 
 def _timetable(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladder]:
-    """Full rounds; where a server alone sets the bound, rounds that grow, if it is the only one that adds last."""
+    """Full rounds, by offsets and by matchings where pairs have not equally much; where a server alone sets the bound,
+    rounds that grow, if it is the only one that adds last."""
     from optcc.theory.hubs import hub_split
 
     @cache
     def split() -> tuple[tuple[Fraction, ...], tuple[tuple[int, Fraction], ...]]:
-        return hub_split(cluster)
+        shares, via = hub_split(cluster)
+        return shares, even_halves(shares, [rank for rank, _ in via])
 
     ranks, rates = len(cluster.ranks), [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
-    full = Ladder(Timetable.family, lambda segments: Timetable(segments, *split()), 1, by_rate=False)
-    offered = [full] if ranks <= MANY else []
+
+    def full(matched: bool) -> Ladder:
+        return Ladder(
+            Timetable.family, lambda segments: Timetable(segments, *split(), matched=matched), 1, by_rate=False
+        )
+
+    several = len(split()[1]) > 1
+    offered = [full(matched) for matched in (False, True)[: 1 + several]] if ranks <= MANY else []
+    if several and MANY < ranks <= 2 * MANY and 2 * (ranks - 1) * per_chunk <= (CLOSER - 1) * bound.seconds:
+        offered = [replace(full(matched=False), deepest=1)]  # seconds, but far nearer the bound than direct exchange
     if not starves(rates) or ranks > 2 * MANY or [split()[0][rank] for rank, _ in split()[1]] != [0]:
         return offered
     # What hubs gather at a time lasts the slow server for so many times as long; a part of that is left as slack.
@@ -334,8 +356,10 @@ def candidates(
     refused: InputError | None = None
     near = False
     many = len(cluster.ranks) > MANY
-    enough = CLOSER if starves([min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]) else CLOSE
-    for ladder in sorted(offered, key=lambda ladder: many and ladder.name != Exchange.family):
+    timed = any(ladder.name == Timetable.family for ladder in offered)
+    enough = CLOSER if timed or starves([min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]) else CLOSE
+    first = (Exchange.family, Timetable.family)
+    for ladder in sorted(offered, key=lambda ladder: many and ladder.name not in first):
         if ladder.costly and near:
             continue
         try:

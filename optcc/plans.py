@@ -16,6 +16,7 @@ from optcc.errors import InputError
 from optcc.schedule.baselines import BASELINES
 from optcc.schedule.columns import Schedule
 from optcc.schedule.nested import NestedRings, Ordering
+from optcc.schedule.nested_pace import keeping
 from optcc.schedule.recipe import Recipe
 
 
@@ -101,11 +102,6 @@ class Plan:
         return read_plan(text, where)
 
 
-WINDOW, PACE = 2, 3
-"""With several leaves: segments under way at once, and the pace within them (docs/schedules.md). The pace is the
-highest that the window allows; with longer windows leaves run further ahead, and what is urgent queues behind them."""
-HASTY_WINDOW = 4
-"""With several leaves and a single segment, which has nothing to keep pace with."""
 DEFAULT_SEGMENTS = 64
 MIN_CHUNK = 16 * 1024
 """A section smaller than this spends more on per-message cost than a deeper pipeline saves."""
@@ -120,11 +116,9 @@ def nested_rings(cluster: Cluster, shares: dict[int, Fraction], segments: int) -
 
 def rings_in_order(order: tuple[int, ...], shares: dict[int, Fraction], segments: int) -> NestedRings:
     """`nested_rings` where the `order` of the ranks, weakest first, is known."""
-    window, pace = 0, 0
-    if len(order) - min(shares, default=len(order)) > 1:
-        window, pace = (WINDOW, PACE) if segments > 1 else (HASTY_WINDOW, 0)
+    window, pace, sections = keeping(len(order), len(order) - min(shares, default=len(order)), segments)
     rings, orderings = tuple(sorted(shares.items())), _orderings(shares, len(order), segments)
-    return NestedRings(rings, order, segments, orderings, window=window, pace=pace)
+    return NestedRings(rings, order, segments, orderings, sections=sections, window=window, pace=pace)
 
 
 def _orderings(shares: dict[int, Fraction], ranks: int, segments: int) -> tuple[Ordering, ...]:

@@ -234,6 +234,7 @@ def run_json(plan: Plan, outcome: Run, simulated_s: float) -> dict[str, Any]:
         "algorithms": rows,
         "left_out": outcome.left_out,
         "slowdown": float(outcome.slowdown),
+        "clock_error_s": max(result.clock_error_s for result in outcome.results.values()),
         "nominal": {**plan_json(plan), "simulated_s": simulated_s, "simulated_ratio": ratio_of(simulated_s, nominal_s)},
         "transport": "local",
     }
@@ -256,6 +257,7 @@ def print_run(plan: Plan, outcome: Run, value: dict[str, Any]) -> None:
         label = f"{name}, median of {len(times)}"
         table.add_row(label, format_seconds(row["achieved_s"]), f"{row['ratio']:.4f}", result)
     show("", table)
+    show_clock_error(value["clock_error_s"])
     exact = "  ".join(f"{name} {'exact' if good else 'WRONG'}" for name, good in value["exact_per_rank"].items())
     show(exact)
     for name, why in outcome.left_out.items():
@@ -263,6 +265,12 @@ def print_run(plan: Plan, outcome: Run, value: dict[str, Any]) -> None:
     ring = value["algorithms"].get("ring")
     if ring and value["achieved_s"]:
         show(f"optcc's schedule is {ring['achieved_s'] / value['achieved_s']:.2f} times as fast as the ring.")
+
+
+def show_clock_error(error_s: float) -> None:
+    """Say how well the times of several machines can be compared; nothing where all ranks share a clock."""
+    if error_s:
+        show(f"the clocks of several machines: every time is within {format_seconds(error_s)} of rank 0's clock")
 
 
 def print_doctor(findings: list[Finding]) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from optcc.errors import InputError
 from optcc.runtime.job import Job
 from optcc.runtime.launch import Session
-from optcc.runtime.probing import Round, evidence_of, round_of
+from optcc.runtime.probing import Round, evidence_of, round_of, turns_of
 from optcc.runtime.rendezvous import Membership
 from optcc.schedule import Lane, Port, Route, Schedule, Stage
 
@@ -155,33 +155,15 @@ def rounds_of(ports: Sequence[Port], probe_s: float = PROBE_S) -> list[tuple[boo
     met = [list(by_rank.values()) for by_rank in planes.values() if len(by_rank) > 1]
     made = [
         (True, [*itertools.chain.from_iterable(turns)])
-        for turns in itertools.zip_longest(*map(_turns, met), fillvalue=())
+        for turns in itertools.zip_longest(*map(turns_of, met), fillvalue=())
     ]
     if max(Counter(port.rank for port in ports).values(), default=0) > 1:
         made += [(False, ring) for nics in met for ring in _alone(nics)]
     return [(together, round_of(ports, pairs, _probe_s(pairs, probe_s))) for together, pairs in made if pairs]
 
 
-def _turns(nics: Sequence[Sequence[Port]]) -> list[list[tuple[Port, Port]]]:
-    """Pairs that go at the same time, of NICs by server that all reach each other."""
-    counts = [len(each) for each in nics]
-    turns = range(max(counts) - min(counts) + (2 if len(nics) == 2 and max(counts) > 1 else 1))
-    made = []
-    for shift in range(1, min(3, len(nics))):
-        for turn in turns:
-            pairs = []
-            for at, mine in enumerate(nics):
-                theirs = nics[(at + shift) % len(nics)]
-                # In turns the longer list is gone through; of two equal ones, the receivers'.
-                a, b = (turn, 0) if len(mine) > len(theirs) else (0, turn)
-                for k in range(min(len(mine), len(theirs))):
-                    pairs.append((mine[(k + a) % len(mine)], theirs[(k + b) % len(theirs)]))
-            made.append(pairs)
-    return made
-
-
 def _alone(nics: Sequence[Sequence[Port]]) -> list[list[tuple[Port, Port]]]:
-    """As `_turns`, with one NIC of each server at a time."""
+    """As `turns_of`, with one NIC of each server at a time."""
     rings = [(mine, nics[(at + 1) % len(nics)]) for at, mine in enumerate(nics)]
     places = range(max(len(mine) for mine in nics))
     return [[(mine[k], theirs[k]) for mine, theirs in rings if k < min(len(mine), len(theirs))] for k in places]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import select
 import socket
 import struct
@@ -12,6 +14,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from optcc.runtime.clocks import Clock, measured
 from optcc.runtime.codec import Json, MessageError, decode, encode
 from optcc.runtime.errors import RankFailedError, TransportError
 from optcc.runtime.greeting import (
@@ -31,10 +34,12 @@ from optcc.runtime.messages import (
     FRAME_LIMIT,
     PIECE,
     TO_RANK,
+    AskTime,
     Broken,
     Command,
     Failed,
     FromRank,
+    Journal,
     Letter,
     Parcel,
     Ping,
@@ -44,6 +49,7 @@ from optcc.runtime.messages import (
     Saw,
     Share,
     Shared,
+    Time,
 )
 
 Address = tuple[str, int]
@@ -56,6 +62,9 @@ EXCHANGE_S = 60.0
 
 SILENCE_S = 15
 """After so long without a sign from the other machine's kernel, a connection is taken to be lost."""
+
+HANG_UP_S = 1.0
+"""For the hub to notice that a rank has said its last."""
 
 RETRY_S = 0.1
 """Between two attempts to reach a hub that is not there yet."""
@@ -78,10 +87,14 @@ class Control:
         """What to answer to a ping."""
         self.on_letter: Callable[[int, Json], None] = lambda origin, value: None
         """What to do with a letter: called with its sender's rank and the value, from whatever reads the connection."""
+        self.clock = Clock()
+        """This process's monotonic clock, held against the hub's; see `synchronize`."""
         self._connection = connection
         self._commands: deque[Command] = deque()
         self._turn = 0
         self._shared: dict[int, list[Json]] = {}
+        self._asked = 0
+        self._times: dict[int, float] = {}
         self._parcels: deque[bytes] = deque()
         self._announced: Parcel | None = None
         self._pieces = bytearray()
@@ -141,9 +154,20 @@ class Control:
             if self._wait(left):
                 self.check()
 
-    def tell(self, message: Reply | Broken | Saw) -> None:
+    def tell(self, message: Reply | Broken | Journal | Saw) -> None:
         """Send to the hub."""
         self._send(message)
+
+    def hang_up(self, within_s: float = HANG_UP_S) -> None:
+        """Say no more, and wait a moment for the hub to hang up, too.
+
+        A connection that is closed while something is unread is reset, and what was said last may be lost with it.
+        """
+        end = time.monotonic() + within_s
+        with socket.socket(fileno=os.dup(self._connection.fileno())) as sock, contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_WR)
+            while (left := end - time.monotonic()) > 0 and self._wait(left) and sock.recv(1 << 16):
+                pass
 
     def send(self, to: int, value: Json) -> None:
         """Send a letter to rank `to` through the hub. It may be lost when that rank does not read for long."""
@@ -158,6 +182,17 @@ class Control:
         self._send(Share(turn, value))
         self._until(lambda: turn in self._shared, within_s, f"the values of all ranks in exchange {turn}")
         return self._shared.pop(turn)
+
+    def synchronize(self, now: Callable[[], float] = time.monotonic, within_s: float = EXCHANGE_S) -> None:
+        """Measure `clock` anew, in a few round trips. Raises HubLostError when one takes longer than `within_s`."""
+
+        def ask() -> float:
+            turn = self._asked = self._asked + 1
+            self._send(AskTime(turn))
+            self._until(lambda: turn in self._times, within_s, "the time")
+            return self._times.pop(turn)
+
+        self.clock = measured(ask, now)
 
     def parcel(self, within_s: float) -> bytes:
         """The next parcel of bytes that the hub ships, whole and unharmed."""
@@ -193,6 +228,8 @@ class Control:
                 self.on_letter(origin, value)
             case Shared(turn, values):
                 self._shared[turn] = values
+            case Time(turn, at):
+                self._times[turn] = at
             case Parcel() as announced:
                 self._announced = announced
                 self._pieces = bytearray()

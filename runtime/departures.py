@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from optcc.runtime.flow_ends import CHUNK_HEADER, CHUNK_MARK, Ends, Out, Piece
 from optcc.runtime.program import Move
@@ -38,6 +38,8 @@ class Departures:
         self._do, self._clock, self.now = do, clock, clock()
         self.busy: set[int] = set()
         self._operation = 0
+        # Where acknowledgements are told late, what has landed can be seen.
+        self._landed: Callable[[int, int], int] | None = getattr(wires, "landed", None)
         self._posted: Counter[int] = Counter()  # wire -> bytes in this operation
 
     def begin(self, operation: int) -> None:
@@ -60,6 +62,7 @@ class Departures:
 
     def post(self, move: Move, payload: memoryview, ready: float) -> None:
         """Cut into chunks and begin to send."""
+        self._shares.watch(move.route, self.now)
         for flow, start, stop in self._shares.cut(move):
             out, most = self._outs[flow], self._layout.flows[flow].slot_bytes
             for at in range(start, stop, most):
@@ -68,6 +71,32 @@ class Departures:
             if out.queue:
                 self.busy.add(flow)
                 self.pump(out)
+
+    def look(self) -> None:
+        """See which flows are slow, if it is time to; what has no number yet goes by their rates."""
+        tempo = self._shares.tempo
+        if self.now < tempo.look_at:
+            return
+        tempo.look(self.now, self._refresh)
+        for peer in {self._outs[flow].peer for flow in self.busy} if tempo.factors else ():
+            among = self._shares.at_home(peer)
+            if any(out.number in tempo.factors for out in among):
+                pieces = sorted((piece for out in among for piece in out.queue), key=lambda piece: piece.row)
+                for out in among:
+                    out.queue.clear()
+                self._deal(pieces, among)
+
+    def _refresh(self, out: Out) -> None:
+        if self._landed:
+            wire = out.sender.wire
+            landed = self._landed(wire, out.number)
+            if landed > out.sender.acked:
+                self.completed(Completed(wire, out.number, landed - 1))
+
+    def _deal(self, pieces: Iterable[Piece], among: Sequence[Out]) -> None:
+        self._shares.deal(pieces, among)
+        for out in among:
+            (self.busy.add if out.queue else self.busy.discard)(out.number)
 
     def pump_all(self) -> None:
         """Send what can go, first rows first."""
@@ -130,9 +159,8 @@ class Departures:
 
     def moved(self, out: Out) -> None:
         """What had no number yet goes by the flows of the route that are still at home, if there are any."""
-        siblings = self._shares.siblings(out)
+        siblings = [other for other in self._shares.at_home(out.peer) if other is not out]
         if siblings:
-            self._shares.deal(out.queue, siblings)
+            self._deal(out.queue, siblings)
             out.queue.clear()
             self.busy.discard(out.number)
-            self.busy.update(other.number for other in siblings if other.queue)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from optcc.errors import OptccError
+
+if TYPE_CHECKING:
+    from optcc.runtime.messages import Journal
 
 
 class TransportError(OptccError):
@@ -39,8 +43,18 @@ class RankFailedError(OptccError):
     ----------
     rank : the rank that failed; cause : how
     seen_by : the text of the error as each surviving rank raised it (filled in by the parent process)
+    journals : what the ranks that could still tell had noted of the collective, likewise
+    at_s : when that was said, seconds of the hub's clock, likewise
     """
 
-    def __init__(self, rank: int, cause: str, seen_by: Mapping[int, str] | None = None) -> None:
-        self.rank, self.cause, self.seen_by = rank, cause, dict(seen_by or {})
+    def __init__(
+        self,
+        rank: int,
+        cause: str,
+        seen_by: Mapping[int, str] | None = None,
+        journals: Mapping[int, Journal] | None = None,
+        at_s: float | None = None,
+    ) -> None:
+        self.rank, self.cause, self.at_s = rank, cause, at_s
+        self.seen_by, self.journals = dict(seen_by or {}), dict(journals or {})
         super().__init__(f"rank {rank} failed: {cause}")

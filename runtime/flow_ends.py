@@ -43,11 +43,12 @@ class Out:
     queue: deque[Piece] = field(default_factory=deque)
     kept: deque[Piece] = field(default_factory=deque)
     base: int = 0  # number of the first kept chunk
+    brought: int = 0  # bytes that need not be kept any more
 
     def release(self, below: int) -> None:
         """Chunks below this one need not be kept any more."""
         while self.base < below:
-            self.kept.popleft()
+            self.brought += len(self.kept.popleft().payload)
             self.base += 1
 
     @property

@@ -71,11 +71,11 @@ class FlowTransport:
         self._timers = timers = Timers(patience, stalls, getattr(wires, "look_again", clock))
         self._doubts = doubts = Doubts(ends, wires, stalls, patience.grace, self._handle, send, self._stirred, clock)
         self._losses = losses = Losses(ends, wires, stalls, doubts, self._handle, self._note)
-        self._shares = shares = Shares(layout, routes, ends.outs, losses.lost)
+        self._shares = shares = Shares(layout, routes, ends.outs, losses.lost, patience.look)
         self._departures = departures = Departures(ends, wires, shares, self._do, clock)
         self._arrivals = Arrivals(ends.ins, wires, self._do)
         self._mail: deque[tuple[int, Any]] = deque()
-        self._echoes: dict[int, words.Echo] = {}  # of letters that came together one is enough
+        self._echoed: set[int] = set()  # flows: of letters that came together one echo is enough
         self._look_at = math.inf  # when to look at progress next
         self._operation = 0
         self.journal: list[Note] = []
@@ -101,7 +101,7 @@ class FlowTransport:
             words.Spread: doubts.spread,
             words.Moved: self._moved,
             words.Return: lambda flow, c: wires.credit(c.wire, flow.number, c.folded),
-            words.Echo: lambda flow, c: self._echoes.__setitem__(flow.number, c),
+            words.Echo: self._echo,
             words.Severed: losses.severed,
         }
 
@@ -144,13 +144,11 @@ class FlowTransport:
                 self._on[type(happening)](happening)
         while self._mail:
             self._read(*self._mail.popleft())
-        while self._echoes:
-            number, echo = self._echoes.popitem()
-            if self._ins[number].receiver.wire == echo.wire:  # a later letter may have moved it
-                self._wires.credit(echo.wire, number, echo.folded)
+        self._echoed.clear()
         departures.now = self._clock()
         if due:
             self._expire(before)
+        departures.look()
         if departures.busy:
             departures.pump_all()
             self._look_soon()
@@ -233,6 +231,12 @@ class FlowTransport:
         letter = command.letter
         if not isinstance(letter, words.Notice) or not self._losses.already_told(flow):
             self._send(flow.peer, letters.to_json(flow.number, letter))
+
+    def _echo(self, flow: In, command: words.Echo) -> None:
+        """At once, so that it is on its wire before the peer hears that this rank is alive."""
+        if flow.number not in self._echoed:
+            self._echoed.add(flow.number)
+            self._wires.credit(command.wire, flow.number, command.folded)
 
     def _moved(self, out: Out, command: words.Moved) -> None:
         """For the journal; and all has to be looked after: what is sent again may be stuck, too."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from optcc.runtime.errors import TransportError
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Changes with every change of what is said, here and in `messages`."""
 
 GREETING_LIMIT = 4096

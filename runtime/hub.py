@@ -10,7 +10,7 @@ from typing import Any, Self
 from optcc.runtime.control import Address
 from optcc.runtime.errors import RankFailedError, TransportError
 from optcc.runtime.interface import listening_address
-from optcc.runtime.messages import Broken, Command, Failed, FromRank, Ping, Pong, Reply, Saw, ToRank
+from optcc.runtime.messages import Broken, Command, Failed, FromRank, Journal, Ping, Pong, Reply, Saw, ToRank
 from optcc.runtime.rendezvous import Membership
 from optcc.runtime.switchboard import Gone, Heard, Joined, Switchboard
 from optcc.runtime.vigil import PING_S, Vigil
@@ -46,6 +46,7 @@ class Hub:
         self._ranks = range(ranks)
         self._obituary = obituary
         self._present: set[int] = set()
+        self._journals: dict[int, Journal] = {}
 
     @classmethod
     def of(cls, membership: Membership, interface: str | None = None) -> Hub:
@@ -133,14 +134,15 @@ class Hub:
 
     def failure(self, failed: int, cause: str) -> RankFailedError:
         """Tell every rank the verdict and collect their last words."""
+        said = time.monotonic()
         self.send(self._ranks, Failed(failed, cause))
         seen_by: dict[int, str] = {}
-        end = time.monotonic() + FAREWELL_S
+        end = said + FAREWELL_S
         while self._present - seen_by.keys() and (left := end - time.monotonic()) > 0:
             for rank, message in self._hear(left):
                 if isinstance(message, Saw):
                     seen_by[rank] = message.text
-        return RankFailedError(failed, cause, dict(sorted(seen_by.items())))
+        return RankFailedError(failed, cause, dict(sorted(seen_by.items())), self._journals, said)
 
     def _hear(self, timeout_s: float) -> Iterator[tuple[int, FromRank | Joined | Gone]]:
         """What ranks have said within the timeout, or had said before; who is present is kept up to date."""
@@ -157,4 +159,6 @@ class Hub:
                 self._present.add(rank)
             elif isinstance(message, Gone):
                 self._present.discard(rank)
+            elif isinstance(message, Journal):
+                self._journals[rank] = message
             yield rank, message

@@ -17,16 +17,14 @@ from optcc.runtime.job import Job, check_memory
 from optcc.runtime.layout import SLOT_BYTES, longest_transfer_s
 from optcc.runtime.memory import check_device
 from optcc.runtime.messages import Check, Go, Note, Prepare, Ran, Strike
-from optcc.runtime.probing import Evidence, evidence_of, rounds_of
+from optcc.runtime.probing import Round, evidence_of, rounds_of, second_look
 from optcc.runtime.rendezvous import Membership
+from optcc.runtime.verdicts import Evidence, verdicts_of
 from optcc.runtime.vigil import PING_S
 from optcc.schedule import Port, Schedule
 
 LEAD_S = 0.03
 """From the parent's decision to the common start: more than the slowest rank needs to hear of it."""
-
-NOW = 0.0
-"""A start that is past on every machine's clock: each rank starts when it is told to."""
 
 GPU_START_S = 60.0
 """To import cupy, open a GPU and compile kernels, all ranks at once, on a machine that has read none of it before."""
@@ -45,6 +43,7 @@ class RunResult:
     exact : by rank, whether every element equalled the reference in every repetition, the warm-up included
     sent : bytes of payload by port name in one repetition
     cpu_s : processor seconds of all ranks together, of each timed repetition
+    clock_error_s : so far may the ends of `seconds` be off, on several machines; 0: on one
     """
 
     algorithm: str
@@ -52,6 +51,7 @@ class RunResult:
     exact: tuple[bool, ...]
     sent: Mapping[str, int]
     cpu_s: tuple[float, ...]
+    clock_error_s: float = 0.0
 
     @property
     def median_s(self) -> float:
@@ -64,24 +64,26 @@ class Collective:
     """One run of one schedule by all ranks.
 
     ran : by rank, its times, traffic, and notes of what happened; exact : by rank, whether every element is right
-    one_clock : all ranks are on one machine, so that their times can be compared
+    All times are by the hub's clock; those of different ranks can be compared, as far as `clock_error_s` allows.
     """
 
     ran: tuple[Ran, ...]
     exact: tuple[bool, ...]
-    one_clock: bool = True
 
     @property
     def start_s(self) -> float:
-        """When the first rank started, on the machine's clock."""
+        """When the first rank started, on the hub's clock."""
         return min(rank.start_s for rank in self.ran)
 
     @property
     def seconds(self) -> float:
-        """From the first rank's start to the last rank's end; without a common clock, of the rank that took longest."""
-        if not self.one_clock:
-            return max(rank.end_s - rank.start_s for rank in self.ran)
+        """From the first rank's start to the last rank's end."""
         return max(rank.end_s for rank in self.ran) - self.start_s
+
+    @property
+    def clock_error_s(self) -> float:
+        """So far may a time be off the hub's clock, for the rank of which that is known least; 0: all have the same."""
+        return max(rank.clock_error_s for rank in self.ran)
 
     @property
     def notes(self) -> list[Note]:
@@ -107,8 +109,8 @@ class Session:
         for schedule in job.schedules.values():
             here = [port for port in schedule.ports if membership is None or port.rank == 0]
             check_devices(job.transport, here)
-        self._one_clock = membership is None
         self._crew = Crew(job, membership, interface)
+        self._suspects: set[tuple[str, str]] = set()  # NICs at the ends of wires that were lost since the last probes
 
     def __enter__(self) -> Self:
         self._crew.__enter__()
@@ -143,20 +145,32 @@ class Session:
         """
         paced_s = longest_transfer_s(self._job.schedules[name]) if self._job.paced else 0
         self._crew.order(Prepare(name, list(strikes), timed), self._setup_s)
-        start = time.monotonic() + LEAD_S if self._one_clock else NOW
+        start = time.monotonic() + LEAD_S
         ran = self._crew.order(Go(start), self._stall_s + paced_s)
         exact = self._crew.order(Check(), self._setup_s)
-        return Collective(tuple(typed(Ran, times) for times in ran), tuple(exact), self._one_clock)
+        done = Collective(tuple(typed(Ran, times) for times in ran), tuple(exact))
+        self._suspects |= {(note.nic, note.far) for note in done.notes if note.kind == "lost"}
+        return done
 
     def probe(self, ports: Sequence[Port]) -> list[Evidence]:
-        """Measure the NICs `ports` of all ranks; afterwards the ranks need a job again (`adopt`)."""
-        found: list[Evidence] = []
-        for probes in rounds_of(ports):
-            self.adopt(replace(self._job, schedules={"probe": probes.schedule}, dtype="uint8", op="max"))
-            probed = self.run("probe", timed=True)
-            landed = {row: at for rank in probed.ran for row, at in rank.landed.items()}
-            found += evidence_of(probes, landed, probed.notes)
+        """Measure the NICs `ports` of all ranks, and paths between them that may be broken.
+
+        Those are where no probe came through, and where collectives have lost a wire since the last probes. Afterwards
+        the ranks need a job again (`adopt`).
+        """
+        lost, names = set(self._suspects), {port.name for port in ports}
+        found = [e for probes in rounds_of(ports) for e in self._shown(probes)]
+        again = second_look(ports, found, (ends for ends in lost if names.issuperset(ends)))
+        found += [e for probes in again for e in self._shown(probes)]
+        # Wires made anew do not mend a path: it stays under suspicion until it is seen to work.
+        self._suspects = {(v.nics[0], v.nics[1]) for v in verdicts_of(ports, found) if v.what == "path"}
         return found
+
+    def _shown(self, probes: Round) -> list[Evidence]:
+        self.adopt(replace(self._job, schedules={"probe": probes.schedule}, dtype="uint8", op="max"))
+        probed = self.run("probe", timed=True)
+        landed = {row: at for rank in probed.ran for row, at in rank.landed.items()}
+        return evidence_of(probes, landed, probed.notes)
 
     @property
     def _setup_s(self) -> float:
@@ -222,4 +236,5 @@ def result_of(algorithm: str, runs: Sequence[Collective]) -> RunResult:
         exact=tuple(all(rank) for rank in zip(*(run.exact for run in runs), strict=True)),
         sent={nic: nbytes for rank in timed[-1].ran for nic, nbytes in rank.sent.items()},
         cpu_s=tuple(sum(rank.cpu_s for rank in run.ran) for run in timed),
+        clock_error_s=max(run.clock_error_s for run in timed),
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -62,6 +64,11 @@ class LocalFaults(ABC):
         for wire in self._of(nic):
             self._stop(wire, data, acks)
 
+    def break_path(self, nic: int, far: int) -> None:
+        """A black hole between this NIC and one of another rank; both do as well as ever with others."""
+        for wire in set(self._of(nic)).intersection(self._of(far)):
+            self._stop(wire, True, True)
+
     def heal(self, nic: int) -> None:
         """The end of a black hole: what is not fenced goes on."""
         for wire in self._of(nic):
@@ -77,6 +84,20 @@ class LocalFaults(ABC):
                 self._epoll.register(end.sock, select.EPOLLIN)
             if wire in self._out:
                 self._flush(end)
+
+    def held(self, nic: int) -> dict[int, int]:
+        """How many notifications, acknowledgements and credits a black hole at this NIC keeps waiting, by wire."""
+        return {wire: self._waiting(wire) for wire in self._of(nic)}
+
+    def _waiting(self, wire: int) -> int:
+        end = self._out.get(wire) or self._in[wire]
+        here: int = len(self._no_data.get(wire, ())) + len(self._unsaid.get(wire, ()))
+        unread = 0
+        if self._is_deaf(end):
+            with contextlib.suppress(OSError):  # nothing there, or closed
+                unread = len(end.sock.recv(1 << 16, socket.MSG_PEEK))
+        here += end.unwritten + unread // end.reads.size
+        return here
 
     def slow(self, nic: int, factor: float) -> None:
         """From now on the NIC works at `factor` times its rate."""

@@ -202,6 +202,11 @@ class LocalWires(LocalFaults):
                 return  # gone, as `poll` will tell
         self._asked[wire, flow] = seq
 
+    def landed(self, wire: int, flow: int) -> int:
+        """What is below has landed of an outgoing flow, as far as it can be seen now: nobody is asked or woken."""
+        out = self._out.get(wire)
+        return out.far.landed(flow, wire) if out is not None and wire not in self._no_acks else 0
+
     def publish(self, flow: int, epoch: int, landed: int, folded: int) -> None:
         """Nobody can read this rank's memory."""
 
@@ -230,12 +235,15 @@ class LocalWires(LocalFaults):
         # select() and not epoll's own timeout, which Python rounds up to a millisecond; select's to a microsecond.
         timeout = None if wake == math.inf else max(0.0, wake - self._clock())
         if select.select([self._epoll], [], [], timeout)[0]:
-            for fd, mask in self._epoll.poll(0):
+            ready = self._epoll.poll(0)
+            if self._watch.fileno() in dict(ready):
+                self._watch.check()
+                ready = self._epoll.poll(0)  # so that what had come when the watch spoke is told with it
+            for fd, mask in ready:
                 end = self._ends.get(fd)
                 if end is None:
-                    if fd == self._watch.fileno():
-                        self._watch.check()
-                elif isinstance(end, _In):
+                    continue  # the watch again, at the next poll
+                if isinstance(end, _In):
                     if mask & ~select.EPOLLOUT:
                         self._receive(end)
                 else:
@@ -416,18 +424,32 @@ class Unsent(NamedTuple):
 class _Out:
     """The sending end of a wire, and the slots at its other end."""
 
+    reads = _BACK
+
     def __init__(self, wire: int, sock: socket.socket, far: Slots) -> None:
         self.wire, self.sock, self.far = wire, sock, far
         self.unsent: deque[Unsent] = deque()
         self.waits = False  # for the kernel to take more
         self.partial = b""  # of a record
 
+    @property
+    def unwritten(self) -> int:
+        """How many notifications wait here."""
+        return len(self.unsent)
+
 
 class _In:
     """The receiving end of a wire."""
+
+    reads = _NOTICE
 
     def __init__(self, wire: int, sock: socket.socket) -> None:
         self.wire, self.sock = wire, sock
         self.replies = bytearray()
         self.waits = False
         self.partial = b""
+
+    @property
+    def unwritten(self) -> int:
+        """How many acknowledgements and credits wait here."""
+        return len(self.replies) // _BACK.size

@@ -99,6 +99,7 @@ class Losses:
     def drained(self, happening: Drained) -> None:
         """This end of a wire is fenced."""
         self._drained.add(happening.wire)
+        self._note("fenced", *self._ends.names(happening.wire), text="this end is drained")
         for flow in self._fences.pop(happening.wire, ()):
             self._handle(flow, words.Fenced(happening.wire))
 

@@ -30,12 +30,14 @@ class Strike:
     """A fault to inject: `kind` (see `strikes`) at NIC `nic`, when a part `at` of its rank's transfers are done.
 
     amount : what the kind needs, such as the part of the rate that is left, or seconds
+    far : the NIC at the other end, for a kind that strikes a path
     """
 
     kind: str
     nic: str
     at: float
     amount: float = 0.0
+    far: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Go:
-    """Run, starting at this time of the monotonic clock, which all processes of a machine share."""
+    """Run, starting at this time of the hub's monotonic clock (`clocks`)."""
 
     at: float
 
@@ -102,6 +104,14 @@ class Shared:
 
 
 @dataclass(frozen=True)
+class Time:
+    """The hub's monotonic clock, as question `turn` came."""
+
+    turn: int
+    at: float
+
+
+@dataclass(frozen=True)
 class Parcel:
     """So many bytes follow in pieces, with this SHA-256."""
 
@@ -109,7 +119,7 @@ class Parcel:
     sha256: str
 
 
-ToRank = Command | Ping | Failed | Letter | Shared | Parcel
+ToRank = Command | Ping | Failed | Letter | Shared | Time | Parcel
 
 # --- from a rank to the hub -----------------------------------------------------------------------------------------
 
@@ -127,6 +137,17 @@ class Saw:
     """The last word of a rank: the error it raised on the verdict."""
 
     text: str
+
+
+@dataclass(frozen=True)
+class Journal:
+    """What this rank has noted of the collective under way, or the last one; it began at `start_s`, None: not yet.
+
+    Part of a rank's last words, so that more is left of a failed run than its verdict.
+    """
+
+    start_s: float | None
+    notes: list[Note]
 
 
 @dataclass(frozen=True)
@@ -160,19 +181,28 @@ class Share:
     value: Json
 
 
-FromRank = Pong | Saw | Reply | Broken | Post | Share
+@dataclass(frozen=True)
+class AskTime:
+    """What does the hub's clock say? Answered at once, with the same `turn`."""
+
+    turn: int
+
+
+FromRank = Pong | Saw | Journal | Reply | Broken | Post | Share | AskTime
 
 # --- inside replies -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Note:
-    """Something worth telling, at a time of the rank's clock.
+    """Something worth telling, at a time of the rank's clock; once it has left the rank, of the hub's.
 
-    kind : "struck" (a fault was injected), "nic down", "lost" (a wire), "moved" (a flow, off a lost wire)
+    kind : "struck" (a fault was injected), "nic down", "lost" (a wire), "fenced" (this end of a lost wire is drained),
+        "moved" (a flow, off a lost wire); what became of a fault: "healed", "held" (up to the end), "slowed"
     nic : the NIC of this rank; far : the NIC at the other end, if it is about a wire
-    cause : how it was detected; text : for people
-    nbytes : bytes sent again
+    cause : how it was detected, or the kind of the fault; text : for people
+    nbytes : bytes sent again; of a NIC that was slowed down, sent since
+    held : notifications, acknowledgements and credits that the fault has kept waiting, as the wires have counted
     """
 
     at: float
@@ -182,13 +212,15 @@ class Note:
     cause: str = ""
     text: str = ""
     nbytes: int = 0
+    held: int = 0
 
 
 @dataclass(frozen=True)
 class Ran:
-    """Times of the monotonic clock, processor seconds, payload bytes sent by NIC (replays too), and what happened.
+    """Times of the hub's monotonic clock, processor seconds, payload bytes sent by NIC (replays too), what happened.
 
     landed : received transfer -> when, if that was asked for
+    clock_error_s : so far may the times be off the hub's clock; 0: the rank has the same one
     """
 
     start_s: float
@@ -197,6 +229,7 @@ class Ran:
     sent: Mapping[str, int]
     notes: list[Note]
     landed: Mapping[int, float]
+    clock_error_s: float = 0.0
 
 
 TO_RANK: tuple[type, ...] = get_args(ToRank)

@@ -16,7 +16,7 @@ class Patience:
 
     progress : at most so long without progress while something is outstanding, before the peer is asked; at least
         three quarters of it. What a NIC was given before, for whichever flow, is progress when it comes through
-    grace : from the peer's answer to the verdict that the wire is a black hole
+    grace : from the peer's answer until it is asked once more, for the verdict that the wire is a black hole
     answer : at most so long for an answer to a question, before it is repeated
     first : so long before it is repeated for the first two times, about two round trips of a letter; then twice as long
         every other time. A question too many costs nothing, for the same answer is given again
@@ -26,6 +26,11 @@ class Patience:
     grace: float = 0.5
     answer: float = 0.25
     first: float = 0.002
+
+    @property
+    def look(self) -> float:
+        """At how fast flows are, so often at most: some milliseconds, when nothing else is said."""
+        return self.progress / 256
 
     def for_chunks_of(self, seconds: float) -> Patience:
         """The same where a NIC may be busy with one chunk for so long: no wire is given up for that."""

@@ -1,9 +1,8 @@
-"""Which NIC is at fault, and what every NIC is worth now: measured between operations, over real transfers.
+"""What every NIC is worth now, and which path is broken: measured between operations, over real transfers.
 
-Every NIC sends to, and receives from, NICs of two other servers, one pair at a time per NIC. A NIC over which nothing
-comes through, whoever is at the other end, is lost; of the others the best rate seen counts, because the slower end of
-a pair holds back both. Two peers tell a NIC from the NIC at the other end of its cable: the third server is the
-witness.
+Every NIC sends to, and receives from, NICs of two other servers, one pair at a time per NIC. What then looks like a
+broken path, and wires that collectives have lost between NICs that work, are tried again from both ends. What follows
+from it all is in `verdicts`.
 
 A pair's transfers are a small one and a large one; the rate is the large one's bytes over the time between the two
 landings, by the receiver's clock alone.
@@ -12,6 +11,7 @@ landings, by the receiver's clock alone.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,6 +19,7 @@ from fractions import Fraction
 import numpy as np
 
 from optcc.runtime.messages import Note
+from optcc.runtime.verdicts import Evidence
 from optcc.schedule import Lane, Port, Route, Schedule, Stage
 
 PROBE_S = 0.02
@@ -27,17 +28,8 @@ PROBE_S = 0.02
 SMALL = 4096
 """Bytes of the small transfer."""
 
-NOISE = 0.9
-"""A NIC that is measured at this part of its rate, or more, is taken to be whole."""
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """One pair: from NIC `out` to NIC `into`. rate : bytes per second; None: nothing came through."""
-
-    out: str
-    into: str
-    rate: float | None
+SUSPECTS = 2
+"""The most wires of a NIC, lost in collectives, that are tried again: a NIC that was gone for a while has lost all."""
 
 
 @dataclass(frozen=True)
@@ -55,24 +47,65 @@ def rounds_of(ports: Sequence[Port], probe_s: float = PROBE_S) -> list[Round]:
         if not port.nvlink and port.out_rate > 0 and port.in_rate > 0:
             planes.setdefault(port.rail, {}).setdefault(port.rank, []).append(port)
     # A rail joins its own NICs only, of whichever servers: each is gone through by itself, all of them at once.
-    turns = itertools.zip_longest(*(_turns([nics[rank] for rank in sorted(nics)]) for nics in planes.values()))
+    turns = itertools.zip_longest(
+        *(turns_of([nics[rank] for rank in sorted(nics)]) for nics in planes.values() if len(nics) > 1)
+    )
     rounds = [list(itertools.chain.from_iterable(filter(None, turn))) for turn in turns]
     return [round_of(ports, pairs, probe_s) for pairs in rounds]
 
 
-def _turns(nics: Sequence[Sequence[Port]]) -> list[list[tuple[Port, Port]]]:
-    """Pairs that go at the same time, of NICs by server that all reach each other."""
-    spread = max(map(len, nics)) - min(map(len, nics))
+def turns_of(nics: Sequence[Sequence[Port]]) -> list[list[tuple[Port, Port]]]:
+    """Pairs that go at the same time, of NICs by server that all reach each other.
+
+    Each NIC meets NICs of two servers; where there are only two servers, two NICs of the other, if it has them.
+    """
+    counts = [len(each) for each in nics]
+    turns = range(max(counts) - min(counts) + (2 if len(nics) == 2 and max(counts) > 1 else 1))
     made = []
     for shift in range(1, min(3, len(nics))):
-        for offset in range(spread + 1):
+        for turn in turns:
             pairs = []
             for at, mine in enumerate(nics):
                 theirs = nics[(at + shift) % len(nics)]
+                # In turns the longer list is gone through; of two equal ones, the receivers'.
+                a, b = (turn, 0) if len(mine) > len(theirs) else (0, turn)
                 for k in range(min(len(mine), len(theirs))):
-                    pairs.append((mine[(k + offset) % len(mine)], theirs[(k + offset) % len(theirs)]))
+                    pairs.append((mine[(k + a) % len(mine)], theirs[(k + b) % len(theirs)]))
             made.append(pairs)
     return made
+
+
+def second_look(
+    ports: Sequence[Port], evidence: Sequence[Evidence], lost: Iterable[tuple[str, str]], probe_s: float = PROBE_S
+) -> list[Round]:
+    """Rounds that try from both ends what may be broken although both NICs work.
+
+    evidence : of the first rounds; lost : wires that collectives have lost, by their NICs
+    """
+    known = {port.name: port for port in ports}
+    through = {(e.out, e.into) for e in evidence if e.rate is not None}
+    works = {name for ends in through for name in ends}
+    chosen = {_pair(e.out, e.into) for e in evidence if e.rate is None and works.issuperset((e.out, e.into))}
+    counts = Counter(name for ends in chosen for name in ends)
+    for ends in sorted({_pair(*ends) for ends in lost} - chosen):
+        tried = {ends, ends[::-1]} <= through
+        if not tried and works.issuperset(ends) and all(counts[name] < SUSPECTS for name in ends):
+            counts.update(ends)
+            chosen.add(ends)
+    rounds: list[list[tuple[Port, Port]]] = []
+    for one, other in sorted(chosen):
+        for out, into in ((known[one], known[other]), (known[other], known[one])):
+            free = (pairs for pairs in rounds if all(o is not out and i is not into for o, i in pairs))
+            pairs = next(free, None)
+            if pairs is None:
+                pairs = []
+                rounds.append(pairs)
+            pairs.append((out, into))
+    return [round_of(ports, pairs, probe_s) for pairs in rounds]
+
+
+def _pair(one: str, other: str) -> tuple[str, str]:
+    return min(one, other), max(one, other)
 
 
 def round_of(ports: Sequence[Port], pairs: Sequence[tuple[Port, Port]], probe_s: float = PROBE_S) -> Round:
@@ -117,22 +150,9 @@ def evidence_of(probes: Round, landed: Mapping[int, float], notes: Iterable[Note
     found = []
     for i, (out, into) in enumerate(probes.pairs):
         rate = None
-        if frozenset((out.name, into.name)) not in lost and not {out.name, into.name} & down:
+        said = tuple(name for name in (out.name, into.name) if name in down)
+        if frozenset((out.name, into.name)) not in lost and not said:
             seconds = landed[2 * i + 1] - landed[2 * i]
             rate = float(probes.schedule.length[2 * i + 1]) / max(seconds, 1e-9)
-        found.append(Evidence(out.name, into.name, rate))
+        found.append(Evidence(out.name, into.name, rate, said))
     return found
-
-
-def left_of(ports: Iterable[Port], evidence: Sequence[Evidence]) -> dict[str, Fraction]:
-    """NICs that are not whole: name -> fraction left of the rate, 0: lost. In hundredths, rounded down."""
-    left: dict[str, Fraction] = {}
-    for port in ports:
-        seen = [e for e in evidence if port.name in (e.out, e.into)]
-        if not seen:
-            continue
-        rates = [e.rate / (port.out_rate if e.out == port.name else port.in_rate) for e in seen if e.rate is not None]
-        best = max(rates, default=0.0)
-        if best < NOISE:
-            left[port.name] = Fraction(int(best * 100), 100)
-    return left

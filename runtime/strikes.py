@@ -1,4 +1,8 @@
-"""Faults on purpose: what `optcc run --cut` and its like do to a rank's wires, and proof that they did it."""
+"""Faults on purpose: what `optcc run --cut` and its like do to a rank's wires, and proof that they did it.
+
+That a fault was injected is no proof that it hit anything. What NICs lose is told by those who notice; what a fault
+only delays nobody notices, so it is told here: what the wires held back, or what left by a NIC that was slowed down.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,7 @@ KINDS: Mapping[str, str] = {
     "no data": "chunks that enter or leave by the NIC disappear; acknowledgements do not",
     "no acks": "acknowledgements that enter or leave by the NIC disappear; chunks do not",
     "flap": "a black hole that heals after `amount` seconds",
+    "path": "a black hole between the NIC and the NIC `far` only; local wires",
     "fatal": "the NIC itself fails, and says so",
     "post": "the NIC refuses what it is given to send",
     "retries": "what the NIC sends fails: retries exceeded",
@@ -36,6 +41,8 @@ class Saboteur:
     """Strikes one rank's wires at its moments; every strike is noted in `journal` just before, as kind "struck".
 
     healing : when which flapping NIC (its index) heals; kept up to date, for the next saboteur of the same wires
+    sent : bytes that have left by each NIC of this rank so far, by index
+    farewell : called before the process is killed
 
     Raises InputError for a strike of no known kind, or at a NIC that is not in the layout.
     """
@@ -49,10 +56,16 @@ class Saboteur:
         journal: list[Note],
         clock: Callable[[], float],
         healing: list[tuple[float, int]] | None = None,
+        *,
+        sent: Callable[[], Mapping[int, int]] = dict,
+        farewell: Callable[[], None] = lambda: None,
     ) -> None:
         nics = {nic.name: i for i, nic in enumerate(layout.nics)}
         for strike in strikes:
-            if strike.nic not in nics or strike.kind not in KINDS:
+            if strike.kind == "path" and not hasattr(wires, "break_path"):
+                raise InputError("real NICs cannot be told to", where="path", expected="--transport local")
+            ends = {strike.nic, strike.far} if strike.kind == "path" else {strike.nic}
+            if not ends <= nics.keys() or strike.kind not in KINDS:
                 names = ", ".join(list(nics)[:8])
                 raise InputError(
                     "no such fault", where=strike.nic, expected=f"{', '.join(KINDS)} of one of {names}", got=strike.kind
@@ -61,6 +74,12 @@ class Saboteur:
         self._pending = sorted(mine, key=lambda strike: strike.at)
         self._healing = [] if healing is None else healing
         self._nics, self._wires, self._journal, self._clock = nics, wires, journal, clock
+        self._names = [nic.name for nic in layout.nics]
+        self._sent, self._farewell = sent, farewell
+        # Wires that know what they hold back say how much by wire; those of real NICs cannot know.
+        self._held: Callable[[int], Mapping[int, int]] = getattr(wires, "held", lambda nic: {})
+        self._before: dict[int, Mapping[int, int]] = {}  # flapping NIC -> what was waiting when it was struck
+        self._slowed: dict[int, int] = {}  # NIC -> bytes that had left when it was slowed down
 
     def wake(self) -> float:
         """When something is due although nothing happens; inf: nothing."""
@@ -70,25 +89,55 @@ class Saboteur:
         """Strike what is due now that a part `done` of the rank's transfers, 0 to 1, are done."""
         while self._pending and self._pending[0].at <= done:
             self._strike(self._pending.pop(0))
+        self.tend()
+
+    def tend(self) -> None:
+        """Heal what is to heal by now. Also for after the end, as long as others may still need the wires."""
         for at, nic in list(self._healing):
             if self._clock() >= at:
                 self._healing.remove((at, nic))
+                self._tell_held("healed", nic)
                 self._wires.heal(nic)
+
+    def finish(self) -> None:
+        """The operation is over for this rank: notes what faults that still last have done up to now."""
+        for _, nic in self._healing:
+            self._tell_held("held", nic)
+        for nic in self._slowed:
+            self._tell_slowed(nic)
+
+    def _tell_slowed(self, nic: int) -> None:
+        nbytes = self._sent().get(nic, 0) - self._slowed[nic]
+        text = "sent at the lower rate"
+        self._journal.append(Note(self._clock(), "slowed", self._names[nic], "", "slow", text, nbytes))
+
+    def _tell_held(self, kind: str, nic: int) -> None:
+        """What has been held back since the strike; what was under way before does not count."""
+        before = self._before.get(nic, {})
+        held = sum(max(0, count - before.get(wire, 0)) for wire, count in self._held(nic).items())
+        text = f"{held} messages held back" if held else "nothing held back"
+        self._journal.append(Note(self._clock(), kind, self._names[nic], "", "flap", text, held=held))
 
     def _strike(self, strike: Strike) -> None:
         nic, wires = self._nics[strike.nic], self._wires
-        self._journal.append(Note(self._clock(), "struck", strike.nic, cause=strike.kind, text=KINDS[strike.kind]))
+        if strike.kind == "slow" and nic in self._slowed:
+            self._tell_slowed(nic)
+        note = Note(self._clock(), "struck", strike.nic, strike.far, strike.kind, KINDS[strike.kind])
+        self._journal.append(note)
         match strike.kind:
             case "cut":
                 wires.cut(nic)
             case "hole":
                 wires.darken(nic)
+            case "path":
+                wires.break_path(nic, self._nics[strike.far])
             case "no data":
                 wires.darken(nic, acks=False)
             case "no acks":
                 wires.darken(nic, data=False)
             case "flap":
                 wires.darken(nic)
+                self._before[nic] = dict(self._held(nic))
                 self._healing.append((self._clock() + strike.amount, nic))
             case "fatal":
                 wires.cut(nic, Cause.DEVICE, "device fatal")
@@ -101,8 +150,10 @@ class Saboteur:
             case "status":
                 wires.betray(f"{strike.nic}: remote access error")
             case "slow":
+                self._slowed[nic] = self._sent().get(nic, 0)
                 wires.slow(nic, strike.amount)
             case "pause":
                 time.sleep(strike.amount)
             case "kill":
+                self._farewell()
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -13,6 +13,7 @@ import logging
 import socket
 import struct
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -38,6 +39,7 @@ from optcc.runtime.messages import (
     FROM_RANK,
     PIECE,
     PIECE_BYTES,
+    AskTime,
     Broken,
     FromRank,
     Letter,
@@ -45,6 +47,7 @@ from optcc.runtime.messages import (
     Post,
     Share,
     Shared,
+    Time,
     ToRank,
 )
 
@@ -232,6 +235,8 @@ class Switchboard:
                         raise MessageError(f"{len(frame)} bytes in exchange {turn}, at most {FRAME_LIMIT} can be sent")
                     for each in range(self._ranks):
                         self._write(each, frame)
+            case AskTime(turn):
+                self._write(rank, _framed(encode(Time(turn, time.monotonic()))))
             case _:
                 self.inbox.put((rank, message))
 

@@ -199,6 +199,12 @@ class VirtualWires:
             if acks:
                 self._net.no_acks.setdefault(wire, [])
 
+    def break_path(self, nic: int, far: int) -> None:
+        """A black hole between this NIC and one of another rank; both do as well as ever with others."""
+        for wire in set(self._of(nic)).intersection(self._of(far)):
+            self._net.no_data.setdefault(wire, [])
+            self._net.no_acks.setdefault(wire, [])
+
     def heal(self, nic: int) -> None:
         """The end of a black hole: what is not fenced goes on."""
         for wire in self._of(nic):

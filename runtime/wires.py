@@ -174,6 +174,8 @@ class Wires(Protocol):
     # Wires that do not tell of every completion by themselves, but for some with the flow's next credit, have
     # `hasten(wire, flow, seq)`: `poll` tells at once what has landed of `flow`, and `seq` as soon as it has.
 
+    # The same wires may have `landed(wire, flow)`: how many chunks of an outgoing flow can be seen to have landed now.
+
     # Wires that look at the clock once for a poll have `look_again()`, the time by a look of its own: a timer that is
     # started after a long fold must not be over at once.
 

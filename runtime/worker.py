@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import logging
 import math
 import sys
 import time
 import traceback
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
 
 from optcc.errors import InputError, OptccError
 from optcc.runtime.arrivals import nothing_runs
 from optcc.runtime.carriers import open_wires
+from optcc.runtime.clocks import by_the_hub
 from optcc.runtime.codec import typed
 from optcc.runtime.control import Control, HubLostError
 from optcc.runtime.device import divide, dtype_of, reduction_of
@@ -30,6 +33,7 @@ from optcc.runtime.messages import (
     Command,
     Enlist,
     Go,
+    Journal,
     Note,
     Pong,
     Prepare,
@@ -47,6 +51,8 @@ from optcc.runtime.program import program_of
 from optcc.runtime.rendezvous import Membership
 from optcc.runtime.strikes import Saboteur
 from optcc.schedule import Port
+
+log = logging.getLogger(__name__)
 
 PR_SET_TIMERSLACK = 29
 """Linux' prctl(2)."""
@@ -69,6 +75,10 @@ class Worker:
         self._memories: dict[str, Memory] = {}  # by name of device; kept, for what it costs to open a GPU
         self._wires: Any = None
         self._engine: Engine | None = None
+        self._saboteur: Saboteur | None = None
+        self._journal: list[Note] = []  # of the flows, by this rank's clock
+        self._start_s: float | None = None  # of the last collective, by the hub's clock
+        self._noted: list[Note] = []  # in it, likewise
         # What emulated NICs can do, and how they ail, whatever a later job thinks of them.
         self._hardware: dict[str, Rates] = {}
         self._ailing: dict[str, tuple[Strike, float]] = {}  # NIC -> what struck it, when
@@ -100,7 +110,9 @@ class Worker:
         routes = {name: schedule.routes for name, schedule in job.schedules.items()}
         self._clock = getattr(self._wires, "clock", time.monotonic)
         self._flows = FlowTransport(self._rank, layout, routes, self._wires, self._tell, self._clock, patience)
+        self._journal = self._flows.journal
         self._control.on_letter = self._flows.letter
+        self._control.synchronize()
 
     def _tell(self, rank: int, letter: Any) -> None:
         """A letter to another rank. It may say what has been folded, which must be done then, not just begun."""
@@ -112,12 +124,15 @@ class Worker:
 
     def _ail(self) -> None:
         """New wires do not mend a NIC."""
-        for nic, port in enumerate(self._layout.nics):
-            strike, at = self._ailing.get(port.name, (None, 0.0))
+        number = {port.name: nic for nic, port in enumerate(self._layout.nics)}
+        for name, nic in number.items():
+            strike, at = self._ailing.get(name, (None, 0.0))
             if strike and strike.kind == "cut":
                 self._wires.cut(nic)
             elif strike and strike.kind == "hole":
                 self._wires.darken(nic)
+            elif strike and strike.kind == "path" and strike.far in number:
+                self._wires.break_path(nic, number[strike.far])
             elif strike and strike.kind == "flap" and time.monotonic() < at + strike.amount:
                 self._wires.darken(nic)
                 self._healing.append((at + strike.amount, nic))
@@ -126,7 +141,7 @@ class Worker:
         for note in notes:
             for strike in self._strikes:
                 if note.kind == "struck" and (note.nic, note.cause) == (strike.nic, strike.kind):
-                    if strike.kind in ("cut", "hole", "flap"):
+                    if strike.kind in ("cut", "hole", "flap", "path"):
                         self._ailing[note.nic] = (strike, note.at)
                     if strike.kind == "slow":
                         rates = self._hardware[note.nic]
@@ -136,13 +151,14 @@ class Worker:
         """Disconnect."""
         if self._wires:
             self._wires.close()
-            self._wires = self._engine = None
+            self._wires = self._engine = self._saboteur = None
 
     def command(self) -> Command:
         """The next command; the flows are served meanwhile, for a peer may still have to ask what has landed."""
         while (command := self._control.poll_command()) is None:
-            if self._engine:
-                self._engine.serve(math.inf)
+            if self._engine and self._saboteur:
+                self._engine.serve(self._saboteur.wake())
+                self._saboteur.tend()
             elif self._wires:
                 self._flows.poll(math.inf, nothing_runs)
             else:
@@ -151,8 +167,10 @@ class Worker:
 
     def prepare(self, order: Prepare) -> None:
         """Fill the buffer and set up the run, so that only the collective itself is timed."""
+        if self._control.clock.offset_s:  # another machine's: it drifts
+            self._control.synchronize()
         program, self._timed = self._programs[order.algorithm], order.timed
-        self._strikes = order.strikes
+        self._strikes, self._start_s, self._noted = order.strikes, None, []
         self._flows.begin(order.algorithm, program.receives)
         engine = self._engine = Engine(program, self._buffer, self._op, self._flows, self._clock, self._memory)
         self._control.state = lambda: Pong(engine.progress, engine.waiting_for())
@@ -161,24 +179,46 @@ class Worker:
         self._memory.load(self._buffer, values)
         self._wires.register(self._memory.bytes_of(self._buffer))
         self._saboteur = Saboteur(
-            self._rank, self._layout, order.strikes, self._wires, self._flows.journal, time.monotonic, self._healing
+            self._rank,
+            self._layout,
+            order.strikes,
+            self._wires,
+            self._flows.journal,
+            time.monotonic,
+            self._healing,
+            sent=self._flows.sent,
+            farewell=lambda: self._control.tell(self.journal()),
         )
 
     def run(self, at: float) -> Ran:
         """The collective, from the common start on."""
         assert self._engine
+        assert self._saboteur
+        clock = self._control.clock
+        at = clock.here(at)
         while time.monotonic() < at:
             self._engine.serve(at)
         start, cpu = time.monotonic(), time.process_time()
+        self._start_s = clock.hub(start)
         self._engine.run(self._saboteur)
         if self._reduction.mean:  # one rounding, the same on every rank
             self._memory.divide(self._buffer, self._job.ranks)
         self._memory.wait()
         end, cpu = time.monotonic(), time.process_time() - cpu
+        self._saboteur.finish()
         sent = {self._layout.nics[nic].name: nbytes for nic, nbytes in self._flows.sent().items()}
-        notes, self._flows.journal[:] = list(self._flows.journal), []
+        notes, self._journal[:] = list(self._journal), []
         self._remember(notes)
-        return Ran(start, end, cpu, sent, notes, self._engine.landings() if self._timed else {})
+        ran = Ran(start, end, cpu, sent, notes, self._engine.landings() if self._timed else {})
+        told = by_the_hub(ran, clock)
+        self._noted = told.notes
+        return told
+
+    def journal(self) -> Journal:
+        """What has happened here in the collective under way, or the last one; by the hub's clock."""
+        clock = self._control.clock
+        latest = [replace(note, at=clock.hub(note.at)) for note in self._journal]
+        return Journal(self._start_s, [*self._noted, *latest])
 
     def check(self) -> bool:
         """Whether this rank holds the exact result."""
@@ -214,14 +254,36 @@ def _serve(worker: Worker, control: Control) -> None:
                 return
 
 
+def _await_verdict(worker: Worker, control: Control, error: Exception) -> NoReturn:
+    """Raises it, as on every other rank.
+
+    Who has lost a peer serves its flows meanwhile: others may be about to find out that it is the one who is lost, and
+    have to hear that it is alive. Else its word would be the only one, when its own NICs have swallowed all.
+    """
+    try:
+        while isinstance(error, PeerLostError):
+            with contextlib.suppress(PeerLostError):  # one is enough
+                worker.command()
+    except (RankFailedError, HubLostError):
+        raise
+    except Exception as broken:  # these flows are of no use any more
+        log.info("no longer served after %s: %s", error, broken)
+    while True:
+        control.command()
+
+
 def _be_punctual() -> None:
     """Let the kernel end waits on time: by default it may be 50 us late, the time of a chunk (Linux; else nothing)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
-def serve_rank(membership: Membership, within_s: float = JOIN_S) -> int:
+def serve_rank(
+    membership: Membership, within_s: float = JOIN_S, say: Callable[[str], object] = lambda text: None
+) -> int:
     """Join the hub and do what it says. Exit status 0 after an orderly end, 1 after a failed run.
+
+    say : called with why the run has failed, for the processes that no parent speaks for
 
     Raises RefusedError and HubLostError when the rank is not let in.
     """
@@ -246,14 +308,17 @@ def serve_rank(membership: Membership, within_s: float = JOIN_S) -> int:
                 if not known:
                     traceback.print_exc()
                 cause = str(error) if known else f"{type(error).__name__}: {error}"
+                control.tell(worker.journal())
                 control.tell(Broken(cause, blames=error.blames if isinstance(error, PeerLostError) else None))
-                while True:  # until the verdict, which is raised here as on every other rank
-                    control.command()
+                _await_verdict(worker, control, error)
         except RankFailedError as verdict:
+            say(str(verdict))
             with contextlib.suppress(HubLostError):
+                control.tell(worker.journal())
                 control.tell(Saw(str(verdict)))
-        except HubLostError:
-            pass  # the parent is gone: nobody is left to tell
+                control.hang_up()
+        except HubLostError as error:  # the parent is gone: nobody else is left to tell
+            say(str(error))
         finally:
             worker.close()
     return 1

@@ -14,6 +14,8 @@ from optcc.runtime.protocol.words import Acked, Answer, Credit, Event, Fenced, F
 from optcc.runtime.wires import ECHOES, Cause
 
 SENDER, RECEIVER = 0, 1
+REST, HAPPENING, LETTER, TIMER = range(4)
+"""In this order a process does what there is to do: what it had begun, what its wires say, letters, timers."""
 FAULTS = ("sender error", "receiver error", "data lost", "acks lost", "black hole", *("link down", "flap") * 2)
 
 
@@ -94,7 +96,8 @@ class Ground(ABC):
         self.heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self.seen: Counter[str] = Counter()  # what happened, as proof that the run was of any use
         self.paused = [False, False]
-        self.backlog: list[list[tuple[bool, Callable[..., None], tuple[Any, ...]]]] = [[], []]
+        self.backlog: list[list[tuple[int, Callable[..., None], tuple[Any, ...]]]] = [[], []]
+        self.by_process = False  # whether a rank's process acknowledges what has landed, and not its NIC
         self.was_paused = self.over = False
         self.paths: list[Path] = []
         self.flows: list[Flow] = []
@@ -112,10 +115,10 @@ class Ground(ABC):
 
     # --- ranks ----------------------------------------------------------------------------------------------------
 
-    def _process(self, side: int, what: Callable[..., None], *args: Any, timer: bool = False) -> None:
-        """Work of a rank's process, at once or when it is no longer paused."""
+    def _process(self, side: int, what: Callable[..., None], *args: Any, turn: int = HAPPENING) -> None:
+        """Work of a rank's process, at once or when it is no longer paused, in its turn."""
         if self.paused[side]:
-            self.backlog[side].append((timer, what, args))
+            self.backlog[side].append((turn, what, args))
         else:
             what(*args)
 
@@ -127,9 +130,9 @@ class Ground(ABC):
     def _resume(self, side: int) -> None:
         self.paused[side] = False
         todo, self.backlog[side] = self.backlog[side], []
-        for _, what, args in sorted(todo, key=lambda work: work[0]):  # timers last
+        for turn, what, args in sorted(todo, key=lambda work: work[0]):
             if not self.over:
-                what(*args)
+                self._process(side, what, *args, turn=turn)  # it may be paused again
 
     def _tell_rank(self, flow: Flow, side: int, event: Event, path: Path | None = None, life: int = 0) -> None:
         self._process(side, self._hear, flow, side, event, path, life)
@@ -167,7 +170,15 @@ class Ground(ABC):
         path.next_report = max(path.next_report, self.now + 0.5 * self.rng.random())
         landed = Landed(path.number, flight.epoch, seq)
         self._at(path.next_report, self._tell_rank, flow, RECEIVER, landed, path, path.life)
-        self._send_back(path, flow, Acked(path.number, seq))
+        if self.by_process:
+            self._at(path.next_report, self._process, RECEIVER, self._acknowledge, flight)
+        else:
+            self._send_back(path, flow, Acked(path.number, seq))
+
+    def _acknowledge(self, flight: Flight) -> None:
+        path = flight.wire
+        if path.life == flight.life and not path.dead[RECEIVER]:
+            self._send_back(path, flight.flow, Acked(path.number, flight.seq))
 
     def _send_back(self, path: Path, flow: Flow, event: Event) -> None:
         path.next_back = max(path.next_back, self.now + self.rng.random())

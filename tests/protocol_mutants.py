@@ -197,7 +197,7 @@ class LeavesAnyway(Sender):
 
 
 class WantsCreditsByItsWire(Sender):
-    """I10: drops the credit by the new wire that overtakes the answer, and blames the wire."""
+    """I11: drops the credit by the new wire that overtakes the answer, and blames the wire."""
 
     __slots__ = ()
 
@@ -261,14 +261,60 @@ class EchoesEveryProbe(Receiver):
         return commands if said or not commands or event.spread else (*commands, Echo(self.wire, self._returned))
 
 
+class EchoesAfterwards(Receiver):
+    """I11: says that it is alive before the credit is on its wire again, and is paused between."""
+
+    __slots__ = ()
+
+    def _probed(self, event: Probe) -> Commands:
+        return tuple(sorted(super()._probed(event), key=lambda command: isinstance(command, Echo)))
+
+
+class DoesNotAskAgain(Sender):
+    """I11: takes a peer that was alive when grace began to be so at its end."""
+
+    __slots__ = ()
+
+    def _verdict(self, event: Expired) -> Commands:
+        commands = super()._verdict(event)
+        return self._leave(Cause.PROGRESS) if self.state is SenderState.PROBING else commands
+
+
+class TakesLifeForProof(Sender):
+    """I11: asks again, but not how far the peer has got since."""
+
+    __slots__ = ()
+
+    def _overdue(self, said: Alive) -> bool:
+        return True
+
+
+class AsksWithTheSameNumber(Sender):
+    """I6: after grace takes the first answer, doubled, for the second."""
+
+    __slots__ = ()
+
+    def _verdict(self, event: Expired) -> Commands:
+        self._nonce -= 1
+        return super()._verdict(event)
+
+
+class NeverJudges(Sender):
+    """I8: gives the wire its grace for ever."""
+
+    __slots__ = ()
+
+    def _verdict(self, event: Expired) -> Commands:
+        return (Start(Timer.GRACE),) if event.timer is Timer.GRACE else ()
+
+
 class BlamesTheWire(Sender):
     """I11: gives a living peer's wire its grace, whether or not the wire owes anything."""
 
     __slots__ = ()
 
-    def _alive(self, event: Alive) -> Commands:
-        self._go(SenderState.GRACE)
-        return (Start(Timer.GRACE),)
+    def _owes(self, said: Alive) -> bool:
+        return True
 
 
 MUTANTS = tuple(kind for kind in vars().copy().values() if isinstance(kind, type) and kind.__module__ == __name__)

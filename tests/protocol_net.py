@@ -21,6 +21,7 @@ from typing import Any
 
 from optcc.runtime.protocol import ProtocolError, Receiver, Sender, SenderState
 from optcc.runtime.protocol.words import (
+    Alive,
     Ask,
     Credit,
     Deliver,
@@ -51,7 +52,19 @@ from optcc.runtime.protocol.words import (
     Write,
 )
 from optcc.runtime.wires import Cause
-from tests.protocol_ground import FAULTS, RECEIVER, SENDER, Flight, Flow, Ground, InvariantError, Path
+from tests.protocol_ground import (
+    FAULTS,
+    LETTER,
+    RECEIVER,
+    REST,
+    SENDER,
+    TIMER,
+    Flight,
+    Flow,
+    Ground,
+    InvariantError,
+    Path,
+)
 
 PROGRESS, GRACE, ANSWER, FIRST = 6.0, 4.0, 3.0, 0.5  # timers, in units of the longest healthy delay on a wire
 FEW, MANY = 3, 80
@@ -79,6 +92,8 @@ class Net(Ground):
         self.fold_delay = rng.choice((0.2, 1.0, 4.0, 20.0))
         self.readable = rand() < 0.5
         self.linger = 15.0 if rand() < 0.2 else 0.0
+        self.by_process = rand() < 0.5
+        self.naps = rng.choice((0, 0, 0, 2))  # pauses right after a rank has said that it is alive
         self.flows = []
         for _ in range(1 if rand() < 0.6 else 2):
             window = rng.choice((1, 2, 3, 4))
@@ -148,7 +163,7 @@ class Net(Ground):
 
     def _tick(self, flow: Flow) -> None:
         self._later(PROGRESS, self._tick, flow)
-        self._process(SENDER, self._sample, flow, timer=True)
+        self._process(SENDER, self._sample, flow, turn=TIMER)
 
     def _sample(self, flow: Flow) -> None:
         sender = flow.sender
@@ -157,7 +172,7 @@ class Net(Ground):
             self._handle(flow, SENDER, Expired(Timer.PROGRESS))
 
     def _expire(self, flow: Flow, side: int, timer: Timer, number: int) -> None:
-        self._process(side, self._expired, flow, side, timer, number, timer=True)
+        self._process(side, self._expired, flow, side, timer, number, turn=TIMER)
 
     def _expired(self, flow: Flow, side: int, timer: Timer, number: int) -> None:
         if flow.timers[side, timer] == number:
@@ -185,7 +200,10 @@ class Net(Ground):
         path = self.paths[letter.wire] if isinstance(letter, (Ask, Refuse, Notice)) else None
         envelope = [letter, path, path.life if path else 0, False]
         for _ in range(1 + (rand() < self.doubled)):
-            self._later(self.letter_delay * rand(), self._process, 1 - side, self._open, flow, 1 - side, envelope)
+            self._later(self.letter_delay * rand(), self._deliver_letter, flow, 1 - side, envelope)
+
+    def _deliver_letter(self, flow: Flow, side: int, envelope: list[Any]) -> None:
+        self._process(side, self._open, flow, side, envelope, turn=LETTER)
 
     def _open(self, flow: Flow, side: int, envelope: list[Any]) -> None:
         letter, path, life, read = envelope
@@ -212,8 +230,11 @@ class Net(Ground):
     # --- commands -------------------------------------------------------------------------------------------------
 
     def _do(self, flow: Flow, side: int, commands: tuple[Any, ...]) -> None:
-        for command in commands:
+        for nth, command in enumerate(commands):
+            if self.paused[side]:  # by what it has just done
+                return self._process(side, self._do, flow, side, commands[nth:], turn=REST)
             DO[type(command)](self, flow, side, command)
+        return None
 
     def _write(self, flow: Flow, _: int, command: Write) -> None:
         path, epoch, seq, again = self.paths[command.wire], command.epoch, command.seq, command.again
@@ -248,6 +269,10 @@ class Net(Ground):
             if not self.paths[flow.sender.wire].fenced[SENDER]:
                 raise InvariantError("I4", f"{letter}, but the sender's end of wire {flow.sender.wire} is not fenced")
         self._post(flow, side, letter)
+        if isinstance(letter, Alive) and self.naps and self.rng.random() < 0.3:
+            self.naps -= 1
+            self.seen["paused right after it was alive"] += 1
+            self._pause(side, 40 * self.rng.random())
 
     def _start(self, flow: Flow, side: int, command: Start) -> None:
         flow.timers[side, command.timer] += 1

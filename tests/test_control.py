@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -471,3 +472,38 @@ def test_nothing_is_left() -> None:
         with star(3) as (hub, members), socket.create_connection(hub.address):
             assert works(hub, members)
     assert everything() == before
+
+
+@pytest.mark.parametrize("properly", [True, False])
+def test_last_words_are_not_lost_to_what_is_still_said(properly: bool) -> None:
+    """The control: who just closes a connection with something unread resets it, under whatever was said last."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+    rank = Control(Connection(near.detach()), 0, 1)
+    far.settimeout(10)
+    far.sendall(b"letters that nobody reads any more")
+    rank.tell(Saw("the end"))
+    assert b"the end" in far.recv(1 << 16)
+    if not properly:
+        rank.__exit__()
+        with pytest.raises(ConnectionResetError):
+            far.recv(1)
+        far.close()
+        return
+    leaving = threading.Thread(target=rank.hang_up, args=(10.0,))
+    leaving.start()
+    assert far.recv(1) == b"", "an end, and no error"
+    far.sendall(b"one more")
+    far.close()
+    leaving.join(10)
+    assert not leaving.is_alive(), "it waits no longer than for that"
+    rank.__exit__()
+
+
+def test_a_rank_does_not_wait_for_ever_for_a_hub_to_hang_up() -> None:
+    near, far = socket.socketpair()
+    rank = Control(Connection(near.detach()), 0, 1)
+    rank.hang_up(0.01)
+    rank.__exit__()
+    far.close()

@@ -15,8 +15,9 @@ from click.testing import CliRunner
 import optcc
 from optcc.cli import main
 from optcc.cluster import Cluster
-from optcc.drill import Drill, drill
+from optcc.drill import BrokenDrill, Drill, attempt, drill
 from optcc.errors import InputError
+from optcc.plans import Plan
 from optcc.report_drill import drill_json
 from optcc.runtime import RankFailedError
 from optcc.runtime.messages import Strike
@@ -25,10 +26,18 @@ RATE = 20_000_000
 NIC = "server1/nic1"
 
 
+def planned() -> Plan:
+    return optcc.plan(Cluster.uniform(servers=3, nics=3, rate=RATE), 3 << 20, segments=8)
+
+
 def run(strike: Strike, *more: Strike) -> Drill:
-    cluster = Cluster.uniform(servers=3, nics=3, rate=RATE)
-    plan = optcc.plan(cluster, 3 << 20, segments=8)
-    return drill(plan, [strike, *more], repeat=1, local_rate=Fraction(10**12))
+    return drill(planned(), [strike, *more], repeat=1, local_rate=Fraction(10**12))
+
+
+def run_until_broken(*strikes: Strike) -> BrokenDrill:
+    told = attempt(planned(), strikes, repeat=1, local_rate=Fraction(10**12))
+    assert isinstance(told, BrokenDrill)
+    return told
 
 
 def test_a_cut_is_survived_and_planned_around() -> None:
@@ -45,6 +54,12 @@ def test_a_cut_is_survived_and_planned_around() -> None:
     assert told.after.bound_s > told.before.bound_s, "the bound of what is left"
     assert NIC not in {port.name for port in told.after_plan.schedule().ports if port.out_rate}
     assert [e for e in told.evidence if e.rate is None] == [e for e in told.evidence if NIC in (e.out, e.into)]
+    wires = {(note.nic, note.far) for note in told.events if note.kind == "moved"}
+    assert wires
+    for wire in wires:
+        seen = [note.kind for note in told.events if (note.nic, note.far) == wire]
+        first = [kind for i, kind in enumerate(seen) if kind not in seen[:i]]
+        assert first == ["lost", "fenced", "moved"], "a flow moves when its own end is drained"
 
 
 def test_a_black_hole_is_found_by_progress() -> None:
@@ -64,6 +79,28 @@ def test_a_slow_nic_is_measured_and_no_failover() -> None:
     assert 0.2 <= told.lost[NIC] <= 0.26
     assert told.failovers[0].detected_s is None
     assert told.failovers[0].replayed_bytes == 0
+    assert 0 < told.failovers[0].slowed_bytes < told.plan.bound.nbytes
+
+
+def test_a_flap_that_is_ridden_out_is_proved_by_what_it_held_back() -> None:
+    told = run(Strike("flap", NIC, 0.3, 0.05))
+    assert told.exact
+    assert told.hit
+    assert told.failovers[0].detected_s is None
+    assert told.failovers[0].held > 0
+    assert [note.kind for note in told.events] == ["struck", "healed"]
+
+
+def test_a_nic_that_is_gone_cannot_be_struck_again() -> None:
+    told = run(Strike("cut", NIC, 0.3), Strike("hole", NIC, 0.6))
+    assert told.exact
+    first, second = told.failovers
+    assert first.hit
+    assert not second.hit
+    assert second.at_s is not None
+    assert second.at_s > first.at_s  # type: ignore[operator]
+    assert second.detected_s is None
+    assert not told.hit
 
 
 def test_a_nic_that_comes_back_is_used_again() -> None:
@@ -89,18 +126,31 @@ def test_a_fault_after_the_end_proves_nothing() -> None:
     assert told.failovers[0].detected_s is None
 
 
-def test_all_nics_of_a_server_lost_ends_all_alike() -> None:
-    with pytest.raises(RankFailedError) as caught:
-        run(*(Strike("cut", f"server1/nic{nic}", 0.4) for nic in range(3)))
-    assert len(set(caught.value.seen_by.values())) == 1
-    assert set(caught.value.seen_by.values()) == {str(caught.value)}
+def test_all_nics_of_a_server_lost_ends_all_alike_and_what_is_known_is_told() -> None:
+    told = run_until_broken(*(Strike("cut", f"server1/nic{nic}", 0.4) for nic in range(3)))
+    assert told.before is not None
+    assert told.before.exact
+    assert told.during is None
+    assert {note.kind for note in told.events} >= {"struck", "nic down", "lost"}
+    assert len({note.nic.partition("/")[0] for note in told.events}) == 3, "of all ranks"
+    assert all(failover.at_s is not None and failover.at_s > 0 for failover in told.failovers)
+    assert set(told.error.journals) == {0, 1, 2}
+    assert set(told.error.seen_by.values()) == {str(told.error)}
 
 
-def test_a_killed_server_ends_all_alike() -> None:
-    with pytest.raises(RankFailedError, match="killed by signal 9") as caught:
+def test_a_failure_is_raised_where_nobody_asks_for_more() -> None:
+    with pytest.raises(RankFailedError, match="killed by signal 9"):
         run(Strike("kill", NIC, 0.4))
-    assert caught.value.rank == 1
-    assert caught.value.seen_by.keys() == {0, 2}
+
+
+def test_a_killed_server_ends_all_alike_and_has_told_before() -> None:
+    told = run_until_broken(Strike("kill", NIC, 0.4))
+    assert told.failovers[0].at_s is not None
+    assert [note.kind for note in told.error.journals[1].notes] == ["struck"]
+    assert told.error.at_s is not None
+    assert told.error.at_s > told.started_s
+    assert told.error.rank == 1
+    assert told.error.seen_by.keys() == {0, 2}
 
 
 def test_a_nic_that_the_plan_does_not_use() -> None:
@@ -119,20 +169,83 @@ def test_on_the_command_line() -> None:
     assert value["conclusive"]
     assert value["failovers"][0].keys() == {
         *("nic", "kind", "at_s", "cause", "detected_s", "resumed_s", "replayed_bytes"),
+        *("held", "slowed_bytes", "hit"),
     }
+    assert value["failovers"][0]["hit"]
+    assert value["error"] is None
     assert value["phases"].keys() == {"before", "during", "after"}
     assert value["nics_left"] == {"server1/nic1": 0.0}
     assert next(event["what"] for event in value["events"]) == "struck"
+    assert value["after_plan_id"] not in (None, value["plan_id"])
+    assert value["after_family"]
     result = CliRunner().invoke(main, [*CLI, "--cut", "server1/nic1@0.4"])
     assert result.exit_code == 0, result.output
-    for said in ("struck", "moved", "found by probes: server1/nic1 lost", "before", "during", "after", "exact"):
+    for said in (
+        "struck",
+        "fenced",
+        "moved",
+        "found by probes: server1/nic1 lost",
+        "before",
+        "during",
+        "after",
+        "exact",
+    ):
         assert said in result.stdout
+    (line,) = (line for line in result.stdout.splitlines() if "new plan" in line)
+    assert value["after_plan_id"] in line
+    assert value["after_family"] in line
+    assert value["plan_id"] in line, "and which it replaces"
 
 
 def test_inconclusive_is_exit_status_3() -> None:
     result = CliRunner().invoke(main, [*CLI, "--cut", "server1/nic1@1"])
     assert result.exit_code == 3
     assert "inconclusive" in result.stderr
+    result = CliRunner().invoke(main, [*CLI, "--flap", "server1/nic1@1=1us"])
+    assert result.exit_code == 3, "the audit's"
+    assert "server1/nic1: flap, which is not known to have struck" in result.stdout
+    assert "same plan" in result.stdout
+
+
+FATAL = {
+    "kill": (["--kill", "server1@0.4"], "killed by signal 9 (Killed)", {"0", "2"}),
+    "cut": (["--cut", "server1/nic0@0.4", "--cut", "server1/nic1@0.4"], "no wire left", {"0", "1", "2"}),
+}
+
+
+@pytest.mark.parametrize("kind", FATAL)
+def test_a_failure_is_told_up_to_where_it_came(kind: str) -> None:
+    options, cause, survivors = FATAL[kind]
+    result = CliRunner().invoke(main, [*CLI, *options, "--json"])
+    assert result.exit_code == 1, result.output
+    value = json.loads(result.stdout)
+    error = value["error"]
+    assert (error["type"], error["rank"]) == ("RankFailedError", 1)
+    assert cause in error["cause"]
+    assert error["seen_by"].keys() == survivors
+    assert result.stderr == f"optcc: rank 1 failed: {error['cause']}\n"
+    assert (value["exact"], value["conclusive"]) == (None, None), "no result, no verdict on the faults"
+    assert [fault["kind"] for fault in value["failovers"]] == [kind] * (len(options) // 2)
+    for fault in value["failovers"]:
+        assert 0 < fault["at_s"] < error["at_s"]
+        assert fault["detected_s"] >= 0
+        assert fault["hit"] is None
+    told = [event["what"] for event in value["events"]]
+    assert told[0] == "struck"
+    assert "lost" in told
+    assert value["phases"].keys() == {"before"}
+    assert value["phases"]["before"]["exact"]
+
+
+def test_a_failure_is_told_to_people() -> None:
+    options, cause, _ = FATAL["cut"]
+    result = CliRunner().invoke(main, [*CLI, *options])
+    assert result.exit_code == 1
+    (verdict,) = (line for line in result.stdout.splitlines() if "verdict" in line)
+    assert "rank 1" in verdict
+    assert cause in verdict
+    for said in ("struck", "nic down", "lost", "server1/nic1: cut at ", "seen by ranks 0, 1, 2: rank 1 ", "before"):
+        assert said in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -183,6 +296,17 @@ def test_ranks_that_others_start() -> None:
     value = json.loads(ends[0][0])
     assert value["exact"]
     assert value["conclusive"]
+    assert [out for out, _ in ends[1:]] == ["", ""], "rank 0 reports"
+
+
+def test_the_verdict_on_every_rank_that_others_start() -> None:
+    ranks = processes(3, *FATAL["cut"][0])
+    ends = [rank.communicate(timeout=60) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [1, 1, 1], ends
+    assert "verdict" in ends[0][0]
+    assert {said for _, said in ends} == {ends[0][1]}, "the same words"
+    assert ends[0][1].startswith("optcc: rank 1 failed: lost rank ")
+    assert ends[0][1].count("\n") == 1
     assert [out for out, _ in ends[1:]] == ["", ""], "rank 0 reports"
 
 

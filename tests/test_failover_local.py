@@ -18,8 +18,8 @@ from optcc.runtime.job import Job
 from optcc.runtime.launch import Collective, Session
 from optcc.runtime.messages import Note, Strike
 from optcc.runtime.patience import Patience
-from optcc.runtime.probing import left_of
 from optcc.runtime.protocol import Receiver, Sender
+from optcc.runtime.verdicts import left_of
 from tests import failover_rig, protocol_mutants
 from tests.failover_cuts import cut
 from tests.failover_matrix import ROWS, InconclusiveError

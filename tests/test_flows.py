@@ -201,7 +201,7 @@ def test_the_journal_tells_what_happened() -> None:
     run = Watched(one_way([240]))
     run.strike(2.5, "rank0/nic0", "cut", cause=Cause.DEVICE, detail="on fire")
     run.finish()
-    down, *lost, moved = run.flows[0].journal
+    down, *lost, fenced, moved = run.flows[0].journal
     assert (down.at, down.kind, down.nic, down.cause, down.text) == (
         2.5,
         "nic down",
@@ -212,6 +212,7 @@ def test_the_journal_tells_what_happened() -> None:
     assert {(note.kind, note.nic, note.far) for note in lost} == {
         ("lost", "rank0/nic0", f"rank1/nic{i}") for i in range(3)
     }
+    assert (fenced.kind, fenced.nic, fenced.far) == ("fenced", "rank0/nic0", "rank1/nic0")
     assert (moved.kind, moved.nic, moved.far, moved.cause) == ("moved", "rank0/nic0", "rank1/nic0", "device fatal")
     assert moved.text == f"to rank0/nic1 -> rank1/nic1, {moved.nbytes // 8} chunks again"
     theirs = [note for note in run.flows[1].journal if note.kind == "lost"]
@@ -384,6 +385,25 @@ def test_a_repeated_notice_is_sent_again() -> None:
     run.finish()
     (moved,) = run.journal("moved")
     assert moved.cause == Cause.NOTICE
+
+
+def told_by_a_probe() -> list[str]:
+    """What a rank does about two probes that come together: credits on wires and letters, in order."""
+    run = Watched(one_way([24]))
+    order: list[str] = []
+    far, wires = run.flows[1], run.net.ends[1]
+    far._send = lambda to, value: order.append(value[1])  # type: ignore[method-assign]
+    with mock.patch.object(wires, "credit", side_effect=lambda *_: order.append("credit")):
+        for nonce in (1, 2):
+            far.letter(0, [0, "Probe", 0, nonce, False])
+        far.poll(0.0, nothing_runs)
+    return order
+
+
+def test_a_credit_that_is_asked_for_is_on_its_wire_before_the_peer_hears_that_it_will_come() -> None:
+    assert told_by_a_probe() == ["credit", "Alive", "Alive"], "of letters that came together one is enough"
+    with mock.patch.object(flows, "Receiver", protocol_mutants.EchoesAfterwards):
+        assert told_by_a_probe() == ["Alive", "credit", "Alive"], "the negative control"
 
 
 # --- storms ----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from optcc.runtime.flows import FlowTransport
 from optcc.runtime.layout import layout_of
 from optcc.runtime.patience import Patience
 from optcc.runtime.program import program_of
-from optcc.runtime.wires import Arrived, Cause, Completed, Drained, Failed, Happening
+from optcc.runtime.transport import Landing, Take
+from optcc.runtime.wires import Arrived, Cause, Completed, Credited, Drained, Failed, Happening
 from tests.failover_matrix import rings
 
 PATIENCE = Patience(progress=1.0, grace=0.5, answer=0.25, first=0.002)
@@ -130,11 +132,16 @@ def in_grace(wires: type[Scripted]) -> Rank:
     for look in range(5):
         rank.poll(at=look * PATIENCE.progress / 4)
         rank.poll()
-    (_, _, epoch, nonce, _) = rank.letters("Probe")[0]
-    rank.flows.letter(1, [rank.out.number, "Alive", epoch, nonce, 0, 0])
-    rank.poll()
+    answer(rank)
     assert rank.out.sender.state == "grace"
     return rank
+
+
+def answer(rank: Rank) -> None:
+    """The peer says that it lives and that nothing has come."""
+    epoch, nonce = [letter[2:4] for letter in rank.letters("Probe") if letter[0] == rank.out.number][-1]
+    rank.flows.letter(1, [rank.out.number, "Alive", epoch, nonce, 0, 0])
+    rank.poll()
 
 
 @pytest.mark.parametrize("wires", [Scripted, OneLook])
@@ -159,6 +166,8 @@ def test_a_wire_over_which_nothing_came_meanwhile_is_lost(wires: type[Scripted])
     rank.poll(at=1.3)
     rank.poll()
     rank.poll()
+    assert rank.wires.fenced == [], "the peer is asked once more"
+    answer(rank)
     assert rank.wires.fenced == [rank.out.sender.wire]
     assert {note.cause for note in rank.flows.journal} == {Cause.PROGRESS}
 
@@ -196,3 +205,95 @@ def test_a_timer_that_is_started_after_a_long_fold_has_its_whole_time() -> None:
     assert rank.folds == 1
     assert len(rank.letters("Ask")) == 1
     assert rank.flows._timers.next() == pytest.approx(rank.wires.now + PATIENCE.first)
+
+
+# --- what `poll` owes the timers, and the bugs that it keeps out -----------------------------------------------------
+
+
+class LooksWhenItMayNotWait(Scripted):
+    """As over queue pairs: while there is news, what descriptors say (here `said`) is taken in only for -inf."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[Callable[[], None]] = []
+
+    def poll(self, until: float) -> Sequence[Happening]:
+        if until == -math.inf or not self.news:
+            said, self.said = self.said, []
+            for do in said:
+                do()
+        return super().poll(until)
+
+
+class NeverSaysSo(LooksWhenItMayNotWait):
+    """The planted bug: the transport polls up to a timer's end, and not just now, when that is over."""
+
+    def poll(self, until: float) -> Sequence[Happening]:
+        return super().poll(max(until, 0.0))
+
+
+def graceful_end(wires: type[Scripted]) -> Rank:
+    """Grace is over, there is news, and an acknowledgement that only a look at the descriptors shows."""
+    rank = in_grace(wires)
+    acked = Completed(rank.out.sender.wire, rank.out.number, 0)
+    rank.poll(at=1.6)  # nothing yet; that grace is over counts from the next poll on
+    rank.wires.news = [Credited(rank.out.sender.wire, rank.out.number, 0)]
+    rank.wires.said = [lambda: rank.wires.news.append(acked)]
+    rank.poll()
+    return rank
+
+
+def test_before_a_timer_ends_everything_is_looked_at() -> None:
+    rank = graceful_end(LooksWhenItMayNotWait)
+    assert rank.out.sender.state == "active"
+    assert rank.letters("Probe")[-1][3] == 1, "nobody has to be asked again"
+
+
+def test_without_that_look_the_peer_would_be_asked_again() -> None:
+    """The negative control."""
+    with pytest.raises(AssertionError):
+        assert graceful_end(NeverSaysSo).out.sender.state == "active"
+
+
+def folded_into_the_end(wires: type[Scripted]) -> Rank:
+    """A look at progress is due, then a fold lasts until after the end of grace; so long an acknowledgement waits."""
+    rank = in_grace(wires)
+    rank.poll(at=1.3)
+    rank.wires.news = [rank.arrives()]
+    rank.wires.later = [Completed(rank.out.sender.wire, rank.out.number, 0)]
+    rank.poll()
+    assert rank.wires.now == 1.3 + FOLD_S > 1.0 + PATIENCE.grace
+    return rank
+
+
+@pytest.mark.parametrize("wires", [Scripted, OneLook])
+def test_a_timer_that_ends_within_a_fold_waits_for_what_came_meanwhile(wires: type[Scripted]) -> None:
+    rank = folded_into_the_end(wires)
+    assert rank.out.sender.state == "grace"
+    rank.poll()
+    rank.poll()
+    assert rank.out.sender.state == "active"
+    assert rank.letters("Probe")[-1][3] == 1, "nobody had to be asked again"
+
+
+class EndsTimersAtOnce(FlowTransport):
+    """The planted bug: what has run out by the end of a poll counts, even if none had when it began."""
+
+    def poll(self, until: float, take: Take) -> list[Landing]:
+        landings = super().poll(until, take)
+        self._expire(self._departures.now)
+        return landings
+
+
+class CountsTheFold(FlowTransport):
+    """The planted bug: when one timer has run out before a poll, all count that have by its end."""
+
+    def _expire(self, now: float) -> None:
+        super()._expire(self._departures.now)
+
+
+@pytest.mark.parametrize("planted", [EndsTimersAtOnce, CountsTheFold])
+def test_timers_that_end_by_the_end_of_a_poll_would_be_noticed(planted: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control: the peer is asked again, for the acknowledgement lies there unread."""
+    monkeypatch.setattr(sys.modules[__name__], "FlowTransport", planted)
+    assert folded_into_the_end(Scripted).out.sender.state == "probing"

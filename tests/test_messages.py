@@ -19,12 +19,15 @@ from optcc.runtime.job import Job, digest_of
 from optcc.runtime.messages import (
     FROM_RANK,
     TO_RANK,
+    AskTime,
     Broken,
     Check,
     Enlist,
     Failed,
     Go,
+    Journal,
     Letter,
+    Note,
     Parcel,
     Ping,
     Pong,
@@ -36,6 +39,7 @@ from optcc.runtime.messages import (
     Share,
     Shared,
     Strike,
+    Time,
 )
 from optcc.runtime.parcel import job_from_bytes, job_to_bytes
 from optcc.schedule import Lane, Link, Route
@@ -56,11 +60,14 @@ EVERY_MESSAGE = [
     Parcel(5, "ab"),
     Pong(17, "the others"),
     Saw("rank 3 failed"),
+    Journal(None, [Note(2.5, "healed", "server1/nic0", held=3)]),
     Reply({"figures": [1.5, 2]}),
     Broken("no memory"),
     Broken("lost rank 1", blames=1),
     Post(2, "text"),
     Share(4, [1]),
+    AskTime(6),
+    Time(6, 1000.25),
 ]
 
 

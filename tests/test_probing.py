@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from optcc.runtime.messages import Note
-from optcc.runtime.probing import Evidence, evidence_of, left_of, rounds_of
+from optcc.runtime.probing import SUSPECTS, Round, evidence_of, rounds_of, second_look
+from optcc.runtime.verdicts import Evidence
 from optcc.schedule import Port
 
 
@@ -95,14 +95,59 @@ def test_over_a_lost_wire_nothing_came_through() -> None:
     down = Note(0.0, "nic down", "server1/nic0", cause="port event")
     seen = {(e.out, e.into): e.rate for e in evidence_of(probes, landed, [down])}
     assert [pair for pair, rate in seen.items() if rate is not None] == [("server2/nic0", "server0/nic0")]
+    said = {(e.out, e.into): e.down for e in evidence_of(probes, landed, [down])}
+    assert said["server0/nic0", "server1/nic0"] == ("server1/nic0",)
+    assert said["server2/nic0", "server0/nic0"] == ()
 
 
-def test_the_slower_end_of_a_pair_is_told_by_the_third_server() -> None:
-    every = ports(1, 1, 1, rate=100.0)
+def pairs_of(probes: list[Round]) -> list[list[tuple[str, str]]]:
+    return [[(out.name, into.name) for out, into in one.pairs] for one in probes]
+
+
+def test_between_two_servers_every_nic_meets_two_at_least() -> None:
+    """Where the fabric lets it: that tells a NIC from its partner."""
+    for every, met in ((ports(2, 2), 2), (ports(4, 4), 3), (ports(2, 2, rails=True), 1), (ports(1, 1), 1)):
+        peers: dict[str, set[str]] = {}
+        for one in pairs_of(rounds_of(every)):
+            for out, into in one:
+                peers.setdefault(out, set()).add(into)
+                peers.setdefault(into, set()).add(out)
+        assert {len(names) for names in peers.values()} == {met}
+
+
+def came_through(*pairs: tuple[str, str]) -> list[Evidence]:
+    return [Evidence(out, into, 1e8) for out, into in pairs]
+
+
+def test_what_looks_broken_is_tried_again_from_both_ends() -> None:
+    every = ports(1, 1, 1)
     a, b, c = (port.name for port in every)
-    slow_b = [Evidence(a, b, 30.0), Evidence(b, c, 31.0), Evidence(c, a, 99.0), Evidence(a, c, 98.0)]
-    assert left_of(every, slow_b) == {b: Fraction(31, 100)}
-    dead_c = [Evidence(a, b, 99.0), Evidence(b, c, None), Evidence(c, a, None), Evidence(b, a, 97.0)]
-    assert left_of(every, dead_c) == {c: Fraction(0)}
-    assert left_of(every, [Evidence(a, b, 93.0)]) == {}, "noise"
-    assert left_of(every, []) == {}, "not probed, no verdict"
+    seen = [*came_through((b, c), (c, a)), Evidence(a, b, None)]
+    again = second_look(every, seen, [])
+    assert sorted(pair for one in pairs_of(again) for pair in one) == [(a, b), (b, a)]
+    assert second_look(every, came_through((a, b), (b, c), (c, a)), []) == []
+    dead = [*came_through((b, c)), Evidence(a, b, None), Evidence(c, a, None)]
+    assert second_look(every, dead, [(a, b), (c, a)]) == [], "a NIC over which nothing comes needs no second look"
+
+
+def test_a_wire_that_a_collective_lost_is_tried_though_the_rounds_do_not() -> None:
+    every = ports(2, 2, 2)
+    seen = [Evidence(o.name, i.name, 1e8) for one in rounds_of(every) for o, i in one.pairs]
+    skew = ("server0/nic0", "server1/nic1")
+    assert skew not in {(e.out, e.into) for e in seen}
+    again = second_look(every, seen, [skew, skew[::-1], skew])
+    assert sorted(pair for one in pairs_of(again) for pair in one) == [skew, skew[::-1]]
+    both = came_through(skew, skew[::-1])
+    assert second_look(every, [*seen, *both], [skew]) == [], "tried both ways already"
+
+
+def test_second_looks_are_few_and_never_twice_at_once() -> None:
+    """A NIC that was gone for a while has lost every wire it has."""
+    every = ports(*[4] * 8)
+    seen = [Evidence(o.name, i.name, 1e8) for one in rounds_of(every) for o, i in one.pairs]
+    lost = [("server0/nic0", port.name) for port in every if port.rank > 2]
+    again = pairs_of(second_look(every, seen, lost))
+    assert 0 < sum(map(len, again)) <= 2 * SUSPECTS
+    for one in again:
+        for end in zip(*one, strict=True):
+            assert len(set(end)) == len(end)

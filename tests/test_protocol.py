@@ -313,12 +313,51 @@ def test_an_unanswered_probe_is_repeated_soon_and_then_by_the_progress_timer() -
     )
 
 
+GRACED = [Stop(Timer.ANSWER), Start(Timer.GRACE)]
+LEFT = [Stop(Timer.ANSWER), Fence(7)]
+
+
 def test_a_living_peer_and_no_progress_lose_the_wire() -> None:
     machine = doubtful(sender(2))
-    assert fed(machine, Alive(0, 1, 0, 0)) == [Stop(Timer.ANSWER), Start(Timer.GRACE)]
-    assert fed(machine, Expired(Timer.GRACE)) == [Fence(7)]
+    assert fed(machine, Alive(0, 1, 0, 0)) == GRACED
+    assert fed(machine, Expired(Timer.GRACE)) == probe(2, spread=False), "it may have been paused meanwhile"
+    assert fed(machine, Alive(0, 1, 0, 0)) == [], "what it said before"
+    assert fed(machine, Alive(0, 2, 0, 0)) == LEFT
     fed(machine, Fenced(7))
     assert fed(machine, Answer(1, 0, 0))[1] == Moved(1, 7, 8, Cause.PROGRESS, 2)
+
+
+def test_a_peer_that_is_paused_in_grace_is_asked_until_it_answers() -> None:
+    machine = doubtful(sender(2))
+    fed(machine, Alive(0, 1, 0, 0), Expired(Timer.GRACE))
+    again = fed(machine, *[Expired(Timer.ANSWER)] * 50)
+    assert again == [command for nth in range(1, PROBES) for command in probe(2, spread=False, nth=nth)]
+    assert fed(machine, *[Expired(Timer.PROGRESS)] * 50) == [Tell(Probe(0, 2, False))] * 50
+    assert fed(machine, Acked(7, 0), Alive(0, 2, 1, 0)) == [Release(1), Stop(Timer.ANSWER)]
+    assert machine.state is SenderState.ACTIVE
+
+
+def test_grace_begins_anew_when_the_peer_has_got_further_but_once() -> None:
+    machine = doubtful(sender(4))
+    assert fed(machine, Alive(0, 1, 0, 0), Expired(Timer.GRACE)) == [*GRACED, *probe(2, spread=False)]
+    assert fed(machine, Alive(0, 2, 1, 0), Expired(Timer.GRACE)) == [*GRACED, *probe(3, spread=False)]
+    assert fed(machine, Alive(0, 3, 4, 0)) == LEFT, "chunk 0 had landed before that grace"
+
+
+@pytest.mark.parametrize("first", [Alive(0, 1, 2, 0), Alive(0, 1, 1, 1)], ids=["an acknowledgement", "a credit"])
+def test_what_the_peer_had_sent_before_grace_proves_enough(first: Alive) -> None:
+    machine = sender(1, 1)
+    fed(machine, Send(), Send(), Send())
+    fed(doubtful(machine), first, Expired(Timer.GRACE))
+    assert fed(machine, Alive(0, 2, 3, 1)) == LEFT
+
+
+def test_the_next_doubt_does_not_know_the_last_answer() -> None:
+    machine = doubtful(sender(2))
+    fed(machine, Alive(0, 1, 0, 0), Expired(Timer.GRACE), Acked(7, 0), Expired(Timer.ANSWER))
+    assert machine.state is SenderState.ACTIVE
+    assert fed(machine, Expired(Timer.PROGRESS)) == [Spread(7), *probe(3)]
+    assert fed(machine, Alive(0, 3, 1, 0)) == GRACED
 
 
 def test_progress_clears_the_wire() -> None:
@@ -340,8 +379,8 @@ def test_a_peer_that_is_slow_to_fold_is_no_fault_of_the_wire() -> None:
 
 def test_a_credit_that_only_the_peer_knows_of_has_not_come_through() -> None:
     machine = doubtful(sender(4, 4, window=4))
-    expected = [Stop(Timer.ANSWER), Start(Timer.GRACE), Fence(7)]
-    assert fed(machine, Alive(0, 1, 4, 4), Expired(Timer.GRACE)) == expected
+    expected = [*GRACED, *probe(2, spread=False), *LEFT]
+    assert fed(machine, Alive(0, 1, 4, 4), Expired(Timer.GRACE), Alive(0, 2, 4, 4)) == expected
     assert machine.folded < 4
 
 
@@ -361,7 +400,8 @@ def test_a_flow_that_owes_nothing_is_tested_by_its_record_and_its_credit(came: t
     assert fed(machine, Doubt(True)) == probe(1, spread=False)
     assert machine.stuck(waiting=False), "these are owed"
     assert fed(machine, *came) == []
-    assert fed(machine, Alive(0, 1, 1, 0), Expired(Timer.GRACE)) == [Stop(Timer.ANSWER), Start(Timer.GRACE), Fence(7)]
+    expected = [*GRACED, *probe(2, spread=False), *LEFT]
+    assert fed(machine, Alive(0, 1, 1, 0), Expired(Timer.GRACE), Alive(0, 2, 1, 0)) == expected
     assert not machine.stuck(waiting=False)
     assert fed(machine, Fenced(7), Heard(0), Answer(1, 1, 0))[-1] == Moved(1, 7, 8, Cause.PROGRESS, 0)
 
@@ -389,7 +429,8 @@ def test_a_chunk_that_comes_through_ends_the_doubt_as_well() -> None:
 def test_a_flow_that_owes_something_is_tested_by_that() -> None:
     machine = sender(2, 1)
     assert fed(machine, Doubt(False)) == probe(1, spread=False)
-    assert fed(machine, Alive(0, 1, 1, 0), Expired(Timer.GRACE)) == [Stop(Timer.ANSWER), Start(Timer.GRACE), Fence(7)]
+    expected = [*GRACED, *probe(2, spread=False), *LEFT]
+    assert fed(machine, Alive(0, 1, 1, 0), Expired(Timer.GRACE), Alive(0, 2, 1, 0)) == expected
 
 
 # --- the receiver --------------------------------------------------------------------------------------------------
@@ -405,7 +446,7 @@ def test_chunks_are_delivered_and_credits_returned_without_gaps() -> None:
 def test_credits_may_be_bundled() -> None:
     machine = receiver(4, credit_every=3)
     assert fed(machine, *map(Folded, range(4))) == [Return(7, 3)]
-    assert fed(machine, Probe(0, 5, False)) == [Tell(Alive(0, 5, 4, 3)), Echo(7, 3)], (
+    assert fed(machine, Probe(0, 5, False)) == [Echo(7, 3), Tell(Alive(0, 5, 4, 3))], (
         "what has not been sent is not owed"
     )
 
@@ -489,11 +530,11 @@ def test_an_idle_receiver_that_lost_its_wire_says_so_again_when_probed() -> None
     notice = Tell(Notice(7, Cause.PORT))
     assert fed(machine, Lost(7, Cause.PORT)) == [notice, Start(Timer.ANSWER)]
     assert machine.state is ReceiverState.CUT
-    assert fed(machine, Probe(0, 1, False)) == [Tell(Alive(0, 1, 0, 0)), notice, Echo(7, 0)]
+    assert fed(machine, Probe(0, 1, False)) == [Echo(7, 0), Tell(Alive(0, 1, 0, 0)), notice]
     assert fed(machine, Landed(7, 0, 0)) == [Deliver(0)], "not fenced yet"
     fed(machine, Ask(1, 8), Fenced(7))
     again = Probe(1, 2, False)
-    assert fed(machine, again) == [Tell(Alive(1, 2, 1, 0)), Echo(8, 0)]
+    assert fed(machine, again) == [Echo(8, 0), Tell(Alive(1, 2, 1, 0))]
     assert fed(machine, again) == [Tell(Alive(1, 2, 1, 0))], "an echo for each doubt: every one takes a receive"
     assert fed(machine, Probe(0, 1, True)) == []
 
@@ -608,6 +649,7 @@ def test_random_interleavings(block: int) -> None:
         "Refuse",
         "Notice",
         "heard",
+        "paused right after it was alive",
     ):
         assert seen[what] > BLOCK // 100, f"{what}: {seen}"
 
@@ -669,6 +711,18 @@ class ReadsOnce(Net):
 def test_a_record_of_an_old_epoch_must_be_read_again() -> None:
     with pytest.raises(AssertionError, match=r"lost by no progress|is healthy"):
         interleavings(range(2000), net=ReadsOnce)
+
+
+class AnswersBeforeItLooks(Net):
+    """A transport that reads letters before it looks at its wires."""
+
+    def _deliver_letter(self, flow: Any, side: int, envelope: list[Any]) -> None:
+        self._process(side, self._open, flow, side, envelope, turn=protocol_ground.REST)
+
+
+def test_letters_must_be_read_after_a_look_at_the_wires() -> None:
+    with pytest.raises(AssertionError, match=r"lost by no progress|is healthy"):
+        interleavings(range(5000), net=AnswersBeforeItLooks)
 
 
 def test_without_a_receive_for_an_echo_a_credit_would_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:

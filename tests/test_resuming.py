@@ -32,6 +32,7 @@ from optcc.runtime.virtual import VirtualRun
 from optcc.runtime.virtual_wires import VirtualNet, VirtualWires
 from optcc.runtime.wires import ECHOES, Cause
 from optcc.schedule import Lane, Port, Route, Schedule
+from tests import protocol_mutants
 from tests.failover_matrix import leaves, rings
 from tests.test_stalls import moved_behind_a_queue
 
@@ -357,6 +358,47 @@ def test_a_paused_rank_is_doubted_and_nothing_moves(rank: int, deadlines: float)
     assert run.letters["Probe"] > 2, "or nothing was tried"
     assert run.letters["Suspect"] > 0, "and spread"
     assert run.moved() == []
+
+
+class Napping(Timed):
+    """Rank 1 does nothing for some graces, right after it has said that it is alive; over wires that its process
+    acknowledges, as local ones do."""
+
+    naps = 0
+
+    def _post_for(self, rank: int) -> Callable[[int, object], None]:
+        post = super()._post_for(rank)
+
+        def post_and_nap(to: int, value: Any) -> None:
+            post(to, value)
+            if rank == 1 and value[1] == "Alive" and rank not in self.net.paused and self.naps < 3:
+                self.naps += 1
+                self.net.paused.add(rank)
+                self.at(self.net.now + 3 * PATIENCE.grace, lambda net: net.paused.discard(rank))
+
+        return post_and_nap
+
+
+def napped() -> Napping:
+    """Chunks take a fifth of a second, so that one is under way when the peer answers."""
+    schedule = rings(2, 2, 1 << 16, 10_000)
+    run = Napping(schedule)
+    for step in range(10):
+        run.at(step * whole(schedule)[0] / 10, lambda net: doubt_everything(run))
+    run.finish()
+    run.settle()
+    assert run.naps == 3
+    return run
+
+
+def test_a_peer_that_is_paused_right_after_it_has_answered_moves_nothing() -> None:
+    assert napped().moved() == []
+
+
+def test_without_a_second_question_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control."""
+    monkeypatch.setattr(flows, "Sender", protocol_mutants.DoesNotAskAgain)
+    assert {note.cause for note in napped().moved()} == {Cause.PROGRESS}
 
 
 @pytest.mark.parametrize("heals", [1.05, 1.3])

@@ -15,6 +15,7 @@ from optcc.runtime.wires import Cause
 from tests.test_wires import layout
 
 NIC = "rank0/nic0"
+FAR = "rank1/nic0"
 
 
 class Recorder:
@@ -22,6 +23,10 @@ class Recorder:
 
     def __init__(self) -> None:
         self.done: list[tuple[Any, ...]] = []
+        self.waiting: dict[int, int] = {}  # wire -> messages
+
+    def held(self, nic: int) -> dict[int, int]:
+        return self.waiting
 
     def __getattr__(self, name: str) -> Any:
         return lambda *args, **named: self.done.append((name, *args, *named.items()))
@@ -33,7 +38,18 @@ class Machine:
     def __init__(self, *planned: Strike, rank: int = 0) -> None:
         self.now, self.wires = 5.0, Recorder()
         self.journal: list[Note] = []
-        self.saboteur = Saboteur(rank, layout(), planned, self.wires, self.journal, lambda: self.now)
+        self.sent: dict[int, int] = {}
+        self.last_words: list[list[Note]] = []
+        self.saboteur = Saboteur(
+            rank,
+            layout(),
+            planned,
+            self.wires,
+            self.journal,
+            lambda: self.now,
+            sent=lambda: self.sent,
+            farewell=lambda: self.last_words.append([*self.journal]),
+        )
 
 
 @pytest.mark.parametrize(
@@ -41,6 +57,7 @@ class Machine:
     [
         ("cut", ("cut", 0)),
         ("hole", ("darken", 0)),
+        ("path", ("break_path", 0, 2)),
         ("no data", ("darken", 0, ("acks", False))),
         ("no acks", ("darken", 0, ("data", False))),
         ("flap", ("darken", 0)),
@@ -53,12 +70,13 @@ class Machine:
     ],
 )
 def test_a_kind_does_what_it_says(kind: str, does: tuple[Any, ...]) -> None:
-    it = Machine(Strike(kind, NIC, 0.5, 0.25))
+    far = FAR if kind == "path" else ""
+    it = Machine(Strike(kind, NIC, 0.5, 0.25, far))
     it.saboteur.look(0.49)
     assert it.journal == it.wires.done == []
     it.saboteur.look(0.5)
     assert it.wires.done == [does]
-    assert it.journal == [Note(5.0, "struck", NIC, cause=kind, text=KINDS[kind])]
+    assert it.journal == [Note(5.0, "struck", NIC, far, kind, KINDS[kind])]
     it.saboteur.look(0.6)
     assert len(it.wires.done) == 1, "once"
 
@@ -72,6 +90,7 @@ def test_a_pause_and_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
     it.saboteur.look(1.0)
     assert (slept, killed) == ([3.0], [9])
     assert [note.cause for note in it.journal] == ["pause", "kill"]
+    assert it.last_words == [it.journal], "who is killed says so before"
 
 
 def test_a_flap_heals_in_time() -> None:
@@ -86,6 +105,40 @@ def test_a_flap_heals_in_time() -> None:
     it.saboteur.look(0.5)
     assert it.wires.done == [("darken", 0), ("heal", 0)]
     assert it.saboteur.wake() == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "held"), [({}, {}, 0), ({1: 3}, {1: 3}, 0), ({1: 3, 2: 1}, {1: 5, 4: 1}, 3), ({1: 3}, {}, 0)]
+)
+def test_a_flap_tells_what_it_has_held_back(before: dict[int, int], then: dict[int, int], held: int) -> None:
+    """What was waiting when it struck does not count; nor what was, over wires that are lost by now."""
+    it = Machine(Strike("flap", NIC, 0.0, 2.0))
+    it.wires.waiting = before
+    it.saboteur.look(0.0)
+    it.wires.waiting, it.now = then, 6.0
+    it.saboteur.finish()
+    it.now = 7.5
+    it.saboteur.tend()
+    assert [(note.at, note.kind, note.cause, note.held) for note in it.journal[1:]] == [
+        (6.0, "held", "flap", held),
+        (7.5, "healed", "flap", held),
+    ]
+
+
+def test_a_slow_nic_tells_what_has_left_since() -> None:
+    it = Machine(Strike("slow", NIC, 0.1, 0.5), Strike("slow", NIC, 0.2, 0.5))
+    it.sent = {0: 1000, 1: 5}
+    it.saboteur.look(0.1)
+    it.sent[0] = 1400
+    it.saboteur.look(0.2)
+    it.sent[0] = 1500
+    it.saboteur.finish()
+    assert [(note.kind, note.nbytes) for note in it.journal] == [
+        ("struck", 0),
+        ("slowed", 400),
+        ("struck", 0),
+        ("slowed", 100),
+    ]
 
 
 def test_a_flap_that_outlives_its_operation_heals_in_the_next() -> None:
@@ -119,5 +172,23 @@ def test_what_cannot_be_struck_is_refused(kind: str, nic: str) -> None:
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"pause", "kill"}))
 def test_emulated_wires_know_every_kind(kind: str) -> None:
     it = layout()
-    saboteur = Saboteur(0, it, [Strike(kind, NIC, 0.0, 0.5)], VirtualNet(it).ends[0], [], lambda: 0.0)
+    saboteur = Saboteur(0, it, [Strike(kind, NIC, 0.0, 0.5, FAR)], VirtualNet(it).ends[0], [], lambda: 0.0)
     saboteur.look(0.0)
+
+
+def test_a_path_is_broken_between_two_nics_only() -> None:
+    it = layout()
+    net = VirtualNet(it)
+    Saboteur(0, it, [Strike("path", NIC, 0.0, far=FAR)], net.ends[0], [], lambda: 0.0).look(0.0)
+    number = {nic.name: i for i, nic in enumerate(it.nics)}
+    ends = {number[NIC], number[FAR]}
+    assert (
+        set(net.no_data) == set(net.no_acks) == {w for w, wire in enumerate(it.wires) if {wire.out, wire.into} == ends}
+    )
+
+
+def test_a_path_needs_two_ends_and_wires_that_can_break_it() -> None:
+    with pytest.raises(InputError, match="no such fault"):
+        Machine(Strike("path", NIC, 0.5))
+    with pytest.raises(InputError, match="real NICs cannot be told to"):
+        Saboteur(0, layout(), [Strike("path", NIC, 0.5, far=FAR)], object(), [], lambda: 0.0)

@@ -245,6 +245,32 @@ def test_local_completions_are_told_with_credits_or_when_asked_for() -> None:
     job.close()
 
 
+def test_local_wires_count_what_a_black_hole_keeps_waiting() -> None:
+    """At the end that receives: chunks that come, and credits that do not go; at the end that sends: the opposite."""
+    job = LocalJob()
+    for seq in range(2):
+        job.ranks[0].write(0, 0, seq, header(0, seq), job.memory[0][:64], job.now())
+    until(job, 1, count(Arrived, 2))
+    job.ranks[1].darken(2)
+    assert set(job.ranks[1].held(2).values()) == {0}, "nothing was under way"
+    job.ranks[0].write(0, 0, 2, header(0, 2), job.memory[0][:64], job.now())
+    job.ranks[1].credit(0, 0, 2)
+    assert job.ranks[1].held(2)[0] == 2
+    assert sum(job.ranks[1].held(2).values()) == 2, "on that wire"
+    assert sum(job.ranks[1].held(3).values()) == 0, "at that NIC"
+    job.ranks[1].heal(2)
+    until(job, 1, count(Arrived, 1))
+    assert sum(job.ranks[1].held(2).values()) == 0
+    until(job, 0, count(Credited, 1))
+
+    job.ranks[0].darken(0)
+    assert set(job.ranks[0].held(0).values()) == {0}
+    job.ranks[0].write(0, 0, 3, header(0, 3), job.memory[0][:64], job.now())
+    job.ranks[1].credit(0, 0, 3)
+    assert job.ranks[0].held(0)[0] == 2
+    job.close()
+
+
 @pytest.mark.parametrize("kind", [VirtualJob, LocalJob])
 def test_emulated_rates_hold_arrivals_back(kind: Callable[[float], Any]) -> None:
     job = kind(SLOT_BYTES / 0.05)
@@ -285,3 +311,20 @@ def _unused(wires: Wires) -> None:
 def _check(local: LocalWires) -> None:
     _unused(local)
     _unused(VirtualNet(layout()).ends[0])
+
+
+def test_what_came_before_the_watch_spoke_is_told_with_it() -> None:
+    """Or a rank that was paused between its look at the sockets and at letters would say that it has got no further."""
+    job = LocalJob()
+    check = job.watches[1].check
+
+    def speaks() -> None:
+        send(job, 0, 0, 0)
+        check()
+
+    job.watches[1].check = speaks  # type: ignore[method-assign]
+    job.watches[1].speak()
+    try:
+        assert landed(job.ranks[1].poll(-math.inf)) == [(0, 0, 0)]
+    finally:
+        job.close()

@@ -1,4 +1,4 @@
-"""One cell of the evaluation: a cluster with dead NICs, a size, a scheme, and the simulated time of its best depth."""
+"""One cell of the evaluation: a cluster with dead NICs, a size, a scheme, and its simulated time."""
 
 from __future__ import annotations
 
@@ -36,28 +36,40 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Cell:
-    """`servers` of `NICS` NICs; `dead[i]` NICs of the i-th server are dead; an AllReduce of `nbytes` per server."""
+    """`servers` of `NICS` NICs; `dead[i]` NICs of the i-th server are dead; an AllReduce of `nbytes` per server.
+
+    segments : fixed; None: what suits the scheme best
+    staggered : the i-th server's dead NICs begin at its NIC i, not all at NIC 0
+    alpha, per_chunk : seconds from NIC to NIC, and for every chunk on every port
+    """
 
     servers: int
     dead: tuple[int, ...]
     nbytes: int
     scheme: str
+    segments: int | None = None
+    staggered: bool = False
+    alpha: Fraction = ALPHA
+    per_chunk: Fraction = PER_CHUNK
 
     @cached_property
     def cluster(self) -> Cluster:
         """The degraded cluster; without failures for the fault-free ring."""
         cluster = Cluster.uniform(servers=self.servers, nics=NICS, rate=NIC_RATE)
         for server, count in enumerate(() if self.scheme == FAULT_FREE else self.dead):
-            for nic in range(count):
-                cluster = cluster.degrade(f"server{server}/nic{nic}")
+            first = server if self.staggered else 0
+            for nic in range(first, first + count):
+                cluster = cluster.degrade(f"server{server}/nic{nic % NICS}")
         return cluster
 
     def of(self, scheme: str) -> Cell:
-        """The same failure and size under another scheme."""
-        return replace(self, scheme=scheme, dead=() if scheme == FAULT_FREE else self.dead)
+        """The same failure, size and costs under another scheme, with the number of segments that suits it best."""
+        if scheme == FAULT_FREE:
+            return replace(self, scheme=scheme, dead=(), segments=None, staggered=False)
+        return replace(self, scheme=scheme, segments=None)
 
     def run(self) -> Outcome:
-        """The best time of the scheme over its numbers of segments, at `ALPHA` and `PER_CHUNK`."""
+        """The scheme's time with its `segments`; without, the best over its numbers of segments."""
         from optcc.api import lower_bound, plan
         from optcc.planner import Ladder, candidates
         from optcc.schedule.baselines import BASELINES
@@ -66,19 +78,25 @@ class Cell:
         bound = lower_bound(cluster, self.nbytes)
         bounds = float(bound.seconds), float(bound.fault_free_s)
         if self.scheme == OPTCC:
-            recipe = plan(cluster, self.nbytes, alpha=ALPHA, per_chunk=PER_CHUNK).recipe
+            recipe = plan(cluster, self.nbytes, alpha=self.alpha, per_chunk=self.per_chunk).recipe
             return Outcome(self._time_s(recipe), *bounds, recipe.family, recipe.segments)
+        if self.scheme == FAULT_FREE and not (self.alpha or self.per_chunk):
+            return Outcome(bounds[1], *bounds, "ring")  # more segments are always better: the limit is the bound
         make = BASELINES["balance" if self.scheme == FAULT_FREE else self.scheme]
         ladder = Ladder(self.scheme, lambda segments: make(cluster, segments), by_rate=self.scheme == FAULT_FREE)
         try:
-            best = candidates([ladder], cluster, bound, alpha=ALPHA, per_chunk=PER_CHUNK)[0]
+            if self.segments:
+                recipe = make(cluster, self.segments)
+            else:
+                tried = candidates([ladder], cluster, bound, alpha=self.alpha, per_chunk=self.per_chunk)
+                recipe = tried[0].recipe
+            return Outcome(self._time_s(recipe), *bounds, recipe.family, recipe.segments)
         except InputError as error:
             return Outcome(float("nan"), *bounds, refused=str(error))
-        return Outcome(self._time_s(best.recipe), *bounds, best.recipe.family, best.recipe.segments)
 
     def _time_s(self, recipe: Recipe) -> float:
         """Plans are chosen with receivers that take whole stripes, which is quicker; reported is what packets give."""
         from optcc.simulator import simulate
 
         schedule = recipe.lower(self.cluster, self.nbytes)
-        return simulate(schedule, alpha=ALPHA, per_chunk=PER_CHUNK, receivers="packets").time_s
+        return simulate(schedule, alpha=self.alpha, per_chunk=self.per_chunk, receivers="packets").time_s

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from optcc.evaluation.cells import FAULT_FREE, OPTCC, Cell
+from optcc.evaluation.cells import ALPHA, FAULT_FREE, NICS, OPTCC, PER_CHUNK, Cell
 from optcc.evaluation.studies import Cost, Rails, Star
 
 MIB, GIB = 2**20, 2**30
@@ -13,23 +13,52 @@ RIVALS = ("optcc-published", "r2cc", "balance", "hot-repair")
 SCHEMES = (OPTCC, *RIVALS)
 TARGET = 0.01
 """Overhead over the fault-free ring above the unavoidable overhead, as a share, that a cell may have."""
+TARGET_BYTES = 256 * MIB
+"""Least size for which the target stands."""
+COSTS = ((Fraction(0), Fraction(0)), (ALPHA, Fraction(0)), (ALPHA, PER_CHUNK))
+"""(alpha, per chunk) of the published claims: none, latency alone, both."""
+PUBLISHED_SEGMENTS = 64
+"""k of OptCC as published: 2 % over the fault-free ring needs about that many (docs/baselines.md)."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """`dead[i]` NICs of the i-th of `servers` servers are dead; staggered : see `Cell`."""
+
+    servers: int
+    dead: tuple[int, ...]
+    staggered: bool = False
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A job of `gpus` GPUs whose AllReduces are each among `servers` servers."""
+
+    gpus: int
+    servers: int
 
 
 @dataclass(frozen=True)
 class Grid:
-    """servers, dead, sizes : of the overhead and target tables; the rest belongs to one table each."""
+    """servers, dead, sizes : of the overhead and target tables; size : of those that have one; the rest belongs to
+    one table each.
+
+    claimed_servers : in the tables of published claims; fleets : jobs of the training table
+    """
 
     servers: tuple[int, ...]
     dead: tuple[int, ...]
     sizes: tuple[int, ...]
     size: int
-    failures: int
-    failures_servers: int
+    failures: tuple[Failure, ...]
     message_sizes: tuple[int, ...]
     message_servers: int
+    claimed_servers: tuple[int, ...]
+    claimed_chunks: tuple[int, ...]
     rails: tuple[Rails, ...]
     stars: tuple[Star, ...]
     costs: tuple[Cost, ...]
+    fleets: tuple[Fleet, ...]
 
     def overheads(self) -> list[Cell]:
         """Every scheme on every straggler, at `size`."""
@@ -40,24 +69,43 @@ class Grid:
         return [Cell(p, (d,), n, OPTCC) for p in self.servers for d in self.dead for n in self.sizes]
 
     def several(self) -> list[Cell]:
-        """1 to `failures` dead NICs, on one server and on as many servers."""
-        counts = range(1, self.failures + 1)
-        dead = [(k,) for k in counts if k < 8] + [(1,) * k for k in counts]
-        schemes = (OPTCC, "balance")
-        return [Cell(self.failures_servers, d, self.size, s) for d in dict.fromkeys(dead) for s in schemes]
+        """Our plan for every failure at every size, and Balance at `size`."""
+        found = []
+        for f in self.failures:
+            ours = [Cell(f.servers, f.dead, n, OPTCC, staggered=f.staggered) for n in self.sizes]
+            found += [*ours, replace(ours[0], nbytes=self.size, scheme="balance")]
+        return found
+
+    def chain(self, servers: int, scheme: str) -> list[Cell]:
+        """1, 2, 3, ... servers with a dead NIC each, as far as section 3 has them, at `size`."""
+        counts = [len(f.dead) for f in self.failures if f.servers == servers and set(f.dead) == {1} and not f.staggered]
+        return [Cell(servers, (1,) * k, self.size, scheme) for k in sorted(counts)]
 
     def messages(self) -> list[Cell]:
         """Half a server's NICs dead, every message size."""
         schemes = (FAULT_FREE, *SCHEMES)
         return [Cell(self.message_servers, (4,), n, s) for n in self.message_sizes for s in schemes]
 
-    def claimed(self) -> Cell:
-        """The case that R2CC's paper states a figure for."""
-        return Cell(8, (4,), self.size, "r2cc")
+    def published(self) -> list[Cell]:
+        """OptCC as published with a fixed k: without costs, with latency alone, with both."""
+        stragglers = [(p, d) for p in self.claimed_servers for d in self.dead if d <= NICS // 2]
+        return [
+            Cell(p, (d,), self.size, "optcc-published", PUBLISHED_SEGMENTS, alpha=alpha, per_chunk=per_chunk)
+            for p, d in stragglers for alpha, per_chunk in COSTS
+        ]  # fmt: skip
+
+    def claimed(self) -> list[Cell]:
+        """The case that R2CC's paper states a figure for, and the same by numbers of chunks and costs."""
+        best = Cell(8, (4,), self.size, "r2cc")
+        return [best] + [
+            replace(best, segments=k, alpha=alpha, per_chunk=per_chunk)
+            for k in self.claimed_chunks for alpha, per_chunk in COSTS
+        ]  # fmt: skip
 
     def cells(self) -> list[Cell]:
         """All cells, with the fault-free ring that each is held against."""
-        found = [*self.overheads(), *self.targets(), *self.several(), *self.messages(), self.claimed()]
+        found = [*self.overheads(), *self.targets(), *self.several(), *self.messages()]
+        found += [*self.published(), *self.claimed()]
         return list(dict.fromkeys([*found, *(cell.of(FAULT_FREE) for cell in found)]))
 
 
@@ -78,29 +126,42 @@ RAILS = (
     Rails(8, 4, ((1, 0), (1, 1)), 2, GIB),
     Rails(8, 4, ((1, 0), (2, 1), (3, 2), (4, 3)), 2, GIB),
 )
+FAILURES = (
+    *(Failure(16, (k,)) for k in range(1, 8)),
+    *(Failure(8, (1,) * k) for k in (2, 4, 8)),
+    *(Failure(16, (1,) * k) for k in range(2, 9)),
+    *(Failure(32, (1,) * k) for k in (2, 4, 8)),
+    *(Failure(128, (1,) * k) for k in (1, 2, 3, 4)),
+    *(Failure(p, (1,) * 4, staggered=True) for p in (8, 16, 32)),
+    *(Failure(p, dead) for dead in ((4, 4), (4, 2, 1)) for p in (8, 16, 32)),
+)
 FULL = Grid(
     servers=(8, 16, 32, 64, 128),
     dead=(1, 2, 3, 4, 6),
     sizes=(256 * MIB, GIB, 4 * GIB),
     size=GIB,
-    failures=8,
-    failures_servers=16,
+    failures=FAILURES,
     message_sizes=tuple(2**i * MIB for i in range(0, 13, 2)),
     message_servers=16,
+    claimed_servers=(8, 16, 32),
+    claimed_chunks=(4, 16, 64),
     rails=RAILS,
     stars=STARS,
     costs=(*(Cost(p, False) for p in (8, 32, 128)), *(Cost(p, True) for p in (8, 32, 128))),
+    fleets=(Fleet(128, 16), Fleet(1024, 128), Fleet(16384, 128)),
 )
 QUICK = Grid(
     servers=(8, 16),
     dead=(1, 4),
     sizes=(256 * MIB, GIB),
     size=GIB,
-    failures=3,
-    failures_servers=8,
+    failures=(*(Failure(8, (1,) * k) for k in (1, 2, 3)), Failure(8, (4, 4))),
     message_sizes=(MIB, 64 * MIB, GIB),
     message_servers=8,
+    claimed_servers=(8,),
+    claimed_chunks=(4, 16),
     rails=RAILS[:1],
     stars=STARS[:2],
     costs=(Cost(8, False), Cost(8, True)),
+    fleets=(Fleet(64, 8), Fleet(16384, 8)),
 )

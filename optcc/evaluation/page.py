@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 from optcc import __version__
 from optcc.evaluation import figures, tables
 from optcc.evaluation.cells import ALPHA, NIC_RATE, NICS, PER_CHUNK
-from optcc.evaluation.grid import Grid
+from optcc.evaluation.claims import claims
+from optcc.evaluation.grid import TARGET_BYTES, Grid
+from optcc.evaluation.target import counts, held, target_lines
 from optcc.evaluation.tasks import Task, run_all
 from optcc.evaluation.training import Job
 from optcc.units import format_rate, format_seconds, format_size
@@ -29,7 +31,7 @@ PACKAGES = ("numpy", "numba", "scipy", "cvxpy", "highspy")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Markdown of the page, its figures by file name, and the cells of the target table that miss."""
+    """Markdown of the page, its figures by file name; how many cells the target holds for, and how many miss it."""
 
     text: str
     figures: dict[str, Figure]
@@ -50,9 +52,9 @@ def evaluate(grid: Grid, job: Job, *, jobs: int, command: str, done: Callable[[]
     # Alone on the machine and each in its own process: these are times and memory, not simulated ones.
     results |= run_all(grid.costs, jobs=1, done=done, fresh=True)
     blocks = {
-        "misses": tables.miss_table(grid, outcomes),
+        "misses": target_lines(grid, outcomes | results),
         "overheads": tables.overhead_table(grid, outcomes),
-        "claims": tables.claims(grid, outcomes),
+        "claims": claims(grid, outcomes),
         "targets": tables.target_table(grid, outcomes),
         "several": tables.several_table(grid, outcomes),
         "messages": tables.message_table(grid, outcomes),
@@ -68,15 +70,17 @@ def evaluate(grid: Grid, job: Job, *, jobs: int, command: str, done: Callable[[]
         "alpha": format_seconds(ALPHA),
         "per_chunk": format_seconds(PER_CHUNK),
         "size": format_size(grid.size),
-        "failures_servers": grid.failures_servers,
         "message_servers": grid.message_servers,
         "rails_size": format_size(grid.rails[0].nbytes),
         "cost_size": format_size(grid.costs[0].nbytes),
+        "target_bytes": format_size(TARGET_BYTES),
         "mttf": f"{job.mttf_s / 3600:g}",
+        "mttf_gpus": job.mttf_gpus,
+        "nic_share": f"{100 * job.nic_share:.3g}",
         "repair": f"{job.repair_s / 3600:g}",
         "restart": f"{job.restart_s / 60:g}",
-        "down": f"{job.down:.1f}",
         "exposed": f"{100 * job.exposed:g}",
+        "step": f"{job.step_s:g}",
         "version": __version__,
         "python": platform.python_version(),
         "packages": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
@@ -85,9 +89,10 @@ def evaluate(grid: Grid, job: Job, *, jobs: int, command: str, done: Callable[[]
     page = text.substitute(words, **{name: "\n".join(lines) for name, lines in blocks.items()})
     pictures = {
         "evaluation-overhead.svg": figures.overhead_figure(grid, outcomes),
+        "evaluation-above.svg": figures.above_figure(grid, outcomes),
         "evaluation-messages.svg": figures.message_figure(grid, outcomes),
     }
-    return Evaluation(page, pictures, len(tables.misses(grid, outcomes)), len(grid.targets()))
+    return Evaluation(page, pictures, *counts(held(grid, outcomes | results)))
 
 
 def write(evaluation: Evaluation, path: Path) -> list[Path]:

@@ -2,63 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
-from optcc.evaluation.cells import FAULT_FREE, NICS, OPTCC, Cell, Outcome
-from optcc.evaluation.grid import RIVALS, SCHEMES, TARGET, Grid
-from optcc.evaluation.studies import STAR_SEGMENTS, CostResult
+from optcc.evaluation.cells import FAULT_FREE, NICS, OPTCC, Cell
+from optcc.evaluation.grid import RIVALS, SCHEMES, TARGET, Fleet, Grid
+from optcc.evaluation.markdown import percent, table
+from optcc.evaluation.studies import STAR_SEGMENTS, CostResult, RailsResult
+from optcc.evaluation.target import Outcomes, above, overhead, unavoidable, where
 from optcc.evaluation.training import Job
-from optcc.theory.derive_rivals import compare
 from optcc.units import format_seconds, format_size
-
-Outcomes = Mapping[Cell, Outcome]
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """A Markdown table."""
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return [*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows), ""]
-
-
-def overhead(cell: Cell, outcomes: Outcomes) -> float:
-    """Simulated time over that of the fault-free ring at the same costs, less 1; nan where the scheme has no time."""
-    return outcomes[cell].time_s / outcomes[cell.of(FAULT_FREE)].time_s - 1
-
-
-def unavoidable(cell: Cell, outcomes: Outcomes) -> float:
-    """The bound over the fault-free bound, less 1."""
-    return outcomes[cell].bound_s / outcomes[cell].fault_free_s - 1
-
-
-def percent(share: float) -> str:
-    """0.123 as "12.3 %"; "-" for nan."""
-    return "-" if share != share else f"{100 * share:.1f} %"
 
 
 def slowdown(dead: int) -> str:
     """l = rate before over rate after, as people write it."""
     live = NICS - dead
     return f"{NICS}/{live}" if NICS % live else str(NICS // live)
-
-
-def misses(grid: Grid, outcomes: Outcomes) -> list[tuple[Cell, float]]:
-    """Cells of the target table whose overhead is more than TARGET above the unavoidable one, and by how much."""
-    found = [(cell, overhead(cell, outcomes) - unavoidable(cell, outcomes)) for cell in grid.targets()]
-    return [(cell, above) for cell, above in found if above > TARGET]
-
-
-def miss_table(grid: Grid, outcomes: Outcomes) -> list[str]:
-    """The cells that miss the target, for the top of the page."""
-    missed, total = misses(grid, outcomes), len(grid.targets())
-    lines = [
-        f"Target: overhead over the fault-free ring at most {100 * TARGET:.1f} percentage points above the unavoidable",
-        f"overhead. **{total - len(missed)} of {total} cells meet it.**" + (" These miss it:" if missed else ""),
-        "",
-    ]
-    rows = [(c.servers, slowdown(c.dead[0]), format_size(c.nbytes), f"{100 * above:+.1f} pp") for c, above in missed]
-    return [*lines, *(table(("servers", "l", "size", "above the unavoidable"), rows) if rows else [])]
 
 
 def overhead_table(grid: Grid, outcomes: Outcomes) -> list[str]:
@@ -74,26 +35,35 @@ def overhead_table(grid: Grid, outcomes: Outcomes) -> list[str]:
     return table(("servers", "l", "unavoidable", *SCHEMES, "optcc's family, segments"), rows)
 
 
+def points(above: float) -> str:
+    """A share above the unavoidable overhead in percentage points."""
+    return f"{100 * above:+.1f}" + ("" if above <= TARGET else " (miss)")
+
+
 def target_table(grid: Grid, outcomes: Outcomes) -> list[str]:
     """Section 2: optcc's overhead less the unavoidable one, in percentage points."""
     rows = []
     for p in grid.servers:
         for d in grid.dead:
             cells = [Cell(p, (d,), n, OPTCC) for n in grid.sizes]
-            above = [100 * (overhead(c, outcomes) - unavoidable(c, outcomes)) for c in cells]
-            rows.append((p, slowdown(d), *(f"{x:+.1f}" + (" (miss)" if x > 100 * TARGET else "") for x in above)))
+            rows.append((p, slowdown(d), *(points(above(c, outcomes)) for c in cells)))
     return table(("servers", "l", *map(format_size, grid.sizes)), rows)
 
 
 def several_table(grid: Grid, outcomes: Outcomes) -> list[str]:
-    """Section 3: 1 to 8 dead NICs."""
+    """Section 3: several dead NICs, on one server and on several."""
     rows = []
-    for cell in (c for c in grid.several() if c.scheme == OPTCC):
-        where = f"{cell.dead[0]} of one server" if len(cell.dead) == 1 else f"one each of {len(cell.dead)} servers"
-        balance = overhead(cell.of("balance"), outcomes)
-        shares = (unavoidable(cell, outcomes), overhead(cell, outcomes), balance)
-        rows.append((sum(cell.dead), where, *map(percent, shares)))
-    return table(("dead NICs", "where", "unavoidable", "optcc", "balance"), rows)
+    for f in grid.failures:
+        cells = [Cell(f.servers, f.dead, n, OPTCC, staggered=f.staggered) for n in grid.sizes]
+        one = replace(cells[0], nbytes=grid.size)
+        shares = (unavoidable(one, outcomes), overhead(one, outcomes), overhead(one.of("balance"), outcomes))
+        how = f"{outcomes[one].family}, {outcomes[one].segments}"
+        more = [points(above(c, outcomes)) for c in cells]
+        rows.append((f.servers, sum(f.dead), where(f.dead, f.staggered), *map(percent, shares), *more, how))
+    at = format_size(grid.size)
+    sizes = [f"optcc less unavoidable, {format_size(n)}" for n in grid.sizes]
+    head = ("servers", "dead NICs", "where", "unavoidable", f"optcc, {at}", f"balance, {at}")
+    return table((*head, *sizes, f"optcc's family, segments at {at}"), rows)
 
 
 def message_table(grid: Grid, outcomes: Outcomes) -> list[str]:
@@ -112,23 +82,15 @@ def rails_table(grid: Grid, results: Mapping[Any, Any]) -> list[str]:
     """Section 5: fabrics with rails."""
     rows = []
     for study in grid.rails:
-        bound_s, fluid_s, time_s, family, segments = results[study]
-        dead = ", ".join(f"server{s} rail {r}" for s, r in study.dead)
+        r: RailsResult = results[study]
+        dead = ", ".join(f"server{s} rail {rail}" for s, rail in study.dead)
         spine = "none" if study.spine is None else f"{study.spine} to 1"
-        ratios = (f"{fluid_s / bound_s:.4f}", f"{time_s / bound_s:.4f}")
-        rows.append((study.servers, study.rails, spine, dead, format_seconds(bound_s), *ratios, family, segments))
-    head = (
-        "servers",
-        "rails",
-        "spine",
-        "dead NICs",
-        "bound",
-        "fluid / bound",
-        "simulated / bound",
-        "family",
-        "segments",
-    )
-    return table(head, rows)
+        ratios = (f"{r.fluid_s / r.bound_s:.4f}", f"{r.time_s / r.bound_s:.4f}")
+        shares = (percent(r.unavoidable), percent(r.overhead), points(r.overhead - r.unavoidable))
+        how = (r.family, r.segments)
+        rows.append((study.servers, study.rails, spine, dead, format_seconds(r.bound_s), *ratios, *shares, *how))
+    head = ("servers", "rails", "spine", "dead NICs", "bound", "fluid / bound", "simulated / bound")
+    return table((*head, "unavoidable", "overhead", "difference, pp", "family", "segments"), rows)
 
 
 def cost_table(grid: Grid, results: Mapping[Any, Any]) -> list[str]:
@@ -155,11 +117,11 @@ CITED = {4: ("3.0", "2.0"), 8: ("3.5", "2.0"), 16: ("3.75", "2.0"), 32: ("3.875"
 """ForestColl (Zhao et al., 2024) on the star with one node at half rate, by number of nodes: the time it states
 (reduce-scatter, then allgather) and that of its trees with both overlapped and the slow node first or last; units of n
 over a healthy node's rate."""
-CITED_OVERLAPPED = {
-    ("3/4",): "1.09 to 1.12", ("7/8",): "1.05 to 1.06", ("1/2",) * 2: "1.75, 1.88", ("1/2",) * 4: "1.50, 1.75",
-    ("3/4",) * 2: "1.25", ("7/8",) * 2: "1.125",
+CITED_OVERLAPPED: dict[tuple[str, ...], dict[int | None, str]] = {
+    ("3/4",): {None: "1.09 to 1.12"}, ("7/8",): {None: "1.05 to 1.06"}, ("1/2",) * 2: {8: "1.75", 16: "1.88"},
+    ("1/2",) * 4: {8: "1.50", 16: "1.75"}, ("3/4",) * 2: {None: "1.25"}, ("7/8",) * 2: {None: "1.125"},
 }  # fmt: skip
-"""Its overlapped form over the optimum on other failures, for 8 and 16 nodes."""
+"""Its overlapped form over the optimum on other failures, by number of nodes; None: one figure for 8 and 16."""
 
 
 def star_table(grid: Grid, results: Mapping[Any, Any]) -> list[str]:
@@ -171,7 +133,9 @@ def star_table(grid: Grid, results: Mapping[Any, Any]) -> list[str]:
         if left == ("1/2",):
             alone, overlapped = CITED[study.servers]
         else:
-            alone, overlapped = "-", f"{CITED_OVERLAPPED[left]} x optimum"
+            cited = CITED_OVERLAPPED[left]
+            both = "" if study.servers in cited else " (8 and 16 nodes)"
+            alone, overlapped = "-", f"{cited.get(study.servers) or cited[None]} x optimum{both}"
         shown = (f"{optimum:.4f}", f"{ratio * optimum:.4f}", f"{ratio:.4f}")
         rows.append((study.servers, ", ".join(left), alone, overlapped, *shown))
     ours = f"optcc, k = {STAR_SEGMENTS} (simulated)"
@@ -180,39 +144,37 @@ def star_table(grid: Grid, results: Mapping[Any, Any]) -> list[str]:
 
 
 def training_table(grid: Grid, outcomes: Outcomes, job: Job) -> list[str]:
-    """Section 8: shares of a week lost."""
-    chains = {}
+    """Section 8: what of a week is lost, and by how much steps are longer."""
+    rows = []
+    for fleet in grid.fleets:
+        mine = replace(job, gpus=fleet.gpus)
+        ways: list[tuple[str, float, float | None]] = [("restart from a checkpoint", mine.lost_by_restarts(), None)]
+        for way, chain in _chains(grid, fleet, outcomes).items():
+            ways.append((way, mine.lost_by_slowdown(chain), chain[0]))
+        for way, share, one in ways:
+            lost = (f"{100 * share:.4f} %", f"{168 * share:.3f}", format_ms(mine.per_step_s(share)))
+            hit = "-" if one is None else format_ms(mine.exposed * one * mine.step_s)
+            known = (fleet.gpus, fleet.servers, f"{mine.failures:.3f}", f"{mine.down:.4f}")
+            rows.append((*known, way, *lost, hit))
+    head = ("GPUs", "servers in an AllReduce", "NIC failures a week", "down on average", "after a failure")
+    effects = ("share of the week lost", "hours of 168", "a step longer by, on average", "while one NIC is down")
+    return table((*head, *effects), rows)
+
+
+def _chains(grid: Grid, fleet: Fleet, outcomes: Outcomes) -> dict[str, list[float]]:
+    """Overheads with 1, 2, ... NICs down, by what goes on.
+
+    Of several AllReduces the slowest sets the pace: the one that has of the dead NICs as many as cost most.
+    """
+    found = {}
     for scheme in (OPTCC, "balance"):
-        cells = [Cell(grid.failures_servers, (1,) * k, grid.size, scheme) for k in range(1, grid.failures + 1)]
-        chains[scheme] = [overhead(cell, outcomes) for cell in cells]
-    one = Cell(grid.failures_servers, (1,), grid.size, OPTCC)
-    rows = [("restart from a checkpoint at every failure", job.lost_by_restarts())]
-    rows += [(f"go on with {scheme}", job.lost_by_slowdown(chain)) for scheme, chain in chains.items()]
-    chain = [unavoidable(Cell(one.servers, (1,) * k, grid.size, OPTCC), outcomes) for k in range(1, grid.failures + 1)]
-    rows.append(("go on, no more than unavoidable", job.lost_by_slowdown(chain)))
-    week = 7 * 24
-    return table(
-        ("after a failure", "share of the week lost", "hours of 168"),
-        [(name, f"{100 * share:.2f} %", f"{share * week:.2f}") for name, share in rows],
-    )
+        found[f"go on with {scheme}"] = [overhead(cell, outcomes) for cell in grid.chain(fleet.servers, scheme)]
+    found["go on at the bound"] = [unavoidable(cell, outcomes) for cell in grid.chain(fleet.servers, OPTCC)]
+    if fleet.gpus > fleet.servers * NICS:
+        return {way: list(accumulate(chain, max)) for way, chain in found.items()}
+    return found
 
 
-def claims(grid: Grid, outcomes: Outcomes) -> list[str]:
-    """The published claims beside what this simulator finds."""
-    published = [
-        overhead(Cell(p, (d,), grid.size, "optcc-published"), outcomes)
-        for p in grid.servers for d in grid.dead if d <= NICS // 2
-    ]  # fmt: skip
-    ours = [overhead(Cell(p, (d,), grid.size, OPTCC), outcomes) for p in grid.servers for d in grid.dead if d <= 4]
-    r2cc = overhead(grid.claimed(), outcomes)
-    closed = float(compare(8, Fraction(1, 2))["r2cc-allreduce"]) - 1
-    return [
-        "* *OptCC: 2 to 6 % over the fault-free ring for one straggler (SimAI).* With l up to 2 its schedule takes",
-        f"  {percent(min(published))} to {percent(max(published))} here, ours {percent(min(ours))} to"
-        f" {percent(max(ours))}. The unavoidable part alone is 1/(P-1) at l = 2:",
-        "  14.3 % with 8 servers, 0.8 % with 128; figures of 2 to 6 % need large P or l near 1. Here every chunk pays",
-        "  latency and a fixed cost, and the fault-free ring runs at its best number of segments, a harder reference.",
-        "* *R2CC-AllReduce: up to 57 %* (8 servers, half of one server's bandwidth lost):",
-        f"  {percent(r2cc)} here, {percent(closed)} by its closed form with infinitely many chunks and no latency.",
-        "",
-    ]
+def format_ms(seconds: float) -> str:
+    """Milliseconds, below zero too."""
+    return f"{1000 * seconds:.3f} ms"

@@ -20,6 +20,7 @@ from optcc.schedule.inside_crews import (
     view,
 )
 from optcc.schedule.nested import NestedRings, Ordering
+from optcc.schedule.nested_pace import keeping_two
 from optcc.schedule.recipe import MAX_SEGMENTS
 
 
@@ -150,12 +151,14 @@ def slot_strength(crew: Crew, carry: Sequence[Fraction]) -> tuple[Fraction, Frac
 
 def part_rings(cluster: Cluster, part: Part, carry: Shares, segments: int) -> NestedRings:
     """Nested rings of `part`. On a slot guests are the weakest, then those with the least rate in all, and add first:
-    what they send can be passed on only by who has not sent yet.
+    what they send can be passed on only by who has not sent yet. Sections are no finer for many leaves: each is many
+    transfers inside servers.
     """
     from optcc.plans import nested_rings
 
     own = crews(cluster, part.teams)
     inner = nested_rings(view(cluster, own, carry), dict(part.rings), segments)
+    inner = replace(inner, **keeping_two(len(own) - min(part.rings), segments)._asdict())
     if part.slots is None:
         return inner
     strength = [(crew not in part.guests, *slot_strength(own[crew], carry[crew])) for crew in range(len(own))]

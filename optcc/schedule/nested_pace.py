@@ -10,6 +10,7 @@ and each port's idle time adds up until queues are long enough to hide it (docs/
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from optcc.schedule.assemble import Row
 
@@ -18,7 +19,45 @@ PERIOD = 2**20
 MAX_PACE = 64
 """Bounds what a plan file can ask for; 2 to 3 leave the least idle time."""
 LEAF_SECTIONS = 3
-"""Sections of a pattern with several leaves or a pace, over P-1: of 1, 2 and 3 only 3 kept 1 + 2/k on all clusters."""
+"""Sections of a pattern with several leaves or a pace, over P-1, where a recipe names no number: of 1, 2 and 3 only 3
+kept 1 + 2/k on all clusters with up to eight leaves."""
+FEW_LEAVES = 8
+MOST_RANKS = 64
+"""Between so many leaves and so many ranks one segment at a time keeps 1 + 2/k; above, that is too many transfers."""
+FEW_SEGMENTS = 16
+"""Up to so many a pace of 2 will do; what is lost then grows with the segments, unless sections are finer still."""
+
+
+class Keeping(NamedTuple):
+    """What a recipe of nested rings says about time, as in `NestedRings`."""
+
+    window: int
+    pace: int
+    sections: int | None
+
+
+def keeping_two(leaves: int, segments: int) -> Keeping:
+    """Two segments under way at once, and the highest pace for which these have room.
+
+    With longer windows leaves run further ahead, and what is urgent queues behind what they sent. A single leaf
+    hurries nobody, and a single segment has nothing to keep pace with.
+    """
+    if leaves <= 1:
+        return Keeping(0, 0, None)
+    return Keeping(2, 3, None) if segments > 1 else Keeping(4, 0, None)
+
+
+def keeping(ranks: int, leaves: int, segments: int) -> Keeping:
+    """As many segments under way, sections and pace as lose least of the time (docs/schedules.md).
+
+    Where nearly all ranks are leaves of a ring of two to four, two segments under way lose up to 4/k: raw sections of
+    many leaves queue where the few full ranks wait for partial sums. With one there are half as many. Its time has room
+    for a pace if sections are fine: 2 (P-1) times the pace.
+    """
+    if leaves <= FEW_LEAVES or ranks > MOST_RANKS or segments == 1:
+        return keeping_two(leaves, segments)
+    pace = 2 if segments <= FEW_SEGMENTS else 4
+    return Keeping(1, pace, 2 * pace * (ranks - 1))
 
 
 def sections_of(ring: int, ranks: int, asked: int | None, pace: int) -> int:

@@ -20,8 +20,8 @@ Way = Callable[[int, int, int], int]
 def balanced_lanes(cluster: Cluster, routes: Routes, carried: Mapping[int, Fraction], whole: Fraction) -> Way:
     """The routes of an exchange in which each full rank sends `whole` in all and `carried[rank]` to a reduced one.
 
-    Routes by rate where live NICs are not of one rate, where a rank has a NIC that one of those with most has not, where
-    no shares balance full ranks' NICs, and between ranks of which neither has all of the other's NICs.
+    Routes by rate where live NICs are not of one rate, where a rank has a NIC that one of those with most has not,
+    where no shares balance full ranks' NICs, and between ranks of which neither has all of the other's NICs.
     """
     live = [_live(cluster, routes, r) for r in range(len(cluster.ranks))]
     if cluster.fabric.flat and {len(ports) for ports in live} == {1}:

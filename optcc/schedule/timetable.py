@@ -6,7 +6,8 @@ meet at a receiver. With one slow server that works out exactly: its rails are a
 much for every pair, and the other rails the same among full servers. Where the bound is set by all, every NIC is busy
 all the time. With r rounds a NIC pays for 2r(P-1) chunks; besides these and two latencies nothing is lost, if rounds
 are enough for what is gathered to be there when it is due. With several slow servers pairs have nearly equally much
-(`timetable_split`), and senders meet now and then.
+(`timetable_split`), and senders meet now and then; or each rail's steps are matchings of those who have something left
+(`timetable_matchings`): nobody meets, and NICs pay for more chunks.
 
 A pair's bytes of a half follow its slots on all rails in order of time. What goes by way of slow servers lies first in
 each hub's section, is gathered first, and is handed out last, so that everything is there well before it is due.
@@ -19,7 +20,7 @@ of that kind rounds can begin small and grow (`growth`), and it is sent in each 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -34,15 +35,29 @@ from optcc.schedule.assemble import granule
 from optcc.schedule.columns import Schedule
 from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
+from optcc.schedule.timetable_matchings import matchings
 from optcc.schedule.timetable_ramp import UNIT, sums_in_time
 from optcc.schedule.timetable_rows import STAGES, Kind, Piece, Rows, cut, dependencies, joined
-from optcc.schedule.timetable_slots import TICKS, Slot, full_rounds, growing_rounds, growing_steps, merged, mirrored
-from optcc.schedule.timetable_split import CLOSE, common_rails, rail_shares
+from optcc.schedule.timetable_slots import (
+    TICKS,
+    Slot,
+    full_rounds,
+    growing_rounds,
+    growing_steps,
+    in_turns,
+    merged,
+    mirrored,
+)
+from optcc.schedule.timetable_split import CLOSE, Kinds, common_rails, rail_shares
 
 MAX_GROWTH, MAX_ROUNDS = 16, 256
 SPAN = 2**24
 """A growing timetable's last round takes at most so many times as long as its first one."""
 ONE_NIC = (Fraction(1),)
+MOST_VIA = Fraction(4, 5)
+"""If several slow ranks add last to more than that, the last sums come too late (measured)."""
+WHOLE, LEAST = 2**24, 2**14
+"""Of a round with matchings: its length, and that of the shortest step that is worth a chunk."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +71,7 @@ class Timetable(Recipe):
     via : (slow rank, the part of the full ranks' data that it adds last to); in all at most 1
     growth : 0: every rail serves every pair once in a round. Otherwise one rail of each kind serves it, a round takes
         `growth` times as long as the one before, and another one follows them, which evens out what pairs have had
+    matched : steps are matchings by what pairs have to send, instead of equal offsets
     """
 
     family: ClassVar[str] = "timetable"
@@ -63,6 +79,7 @@ class Timetable(Recipe):
     shares: tuple[Fraction, ...]
     via: tuple[tuple[int, Fraction], ...]
     growth: Fraction = Fraction(0)
+    matched: bool = False
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
@@ -166,6 +183,8 @@ class Timetable(Recipe):
         """The slots that each pair has."""
         live = [tuple(_live(cluster, r)) for r in range(self._ranks)]
         shares = rail_shares(Counter(live), {nics: float(x) for nics, x in zip(live, self.shares, strict=True)})
+        if self.matched:
+            return self._matched(live, shares)
         groups: dict[tuple[int, ...], list[int]] = {}  # the ranks on a rail -> all rails of just these
         for nic in sorted({nic for nics in live for nic in nics}):
             groups.setdefault(tuple(r for r in range(self._ranks) if nic in live[r]), []).append(nic)
@@ -181,6 +200,34 @@ class Timetable(Recipe):
                 parts = shares[live[i], live[k]]
                 made[key] = merged([(tables[g][2][d - 1], fsum(parts[nic] for nic in tables[g][0])) for g, d in where])
             return made[key]
+
+        return times
+
+    def _matched(
+        self, live: list[Kinds], shares: Mapping[tuple[Kinds, Kinds], dict[int, float]]
+    ) -> Callable[[int, int], list[Slot]]:
+        """The slots that each pair has, of matchings on each rail; rails are staggered by equal parts of a round."""
+        x, rails = list(map(float, self.shares)), sorted({nic for nics in live for nic in nics})
+        needs = {}
+        for nic in rails:
+            on = [r for r in range(self._ranks) if nic in live[r]]
+            needs[nic] = (
+                on,
+                [[(x[i] + x[k]) * shares[live[i], live[k]][nic] if i != k else 0.0 for k in on] for i in on],
+            )
+        busiest = max(fsum(row) for _, rows in needs.values() for row in rows)
+        found: dict[tuple[int, int], list[Slot]] = {}
+        for turn, (nic, (on, rows)) in enumerate(needs.items()):
+            whole = [[int(need / busiest * WHOLE) for need in row] for row in rows]
+            for i, row in enumerate(whole):
+                row[i] = WHOLE - sum(row)
+            steps = matchings(tuple(map(tuple, whole)), LEAST)
+            for (i, k), mine in in_turns(steps, self.segments, Fraction(turn, len(rails))).items():
+                found.setdefault((on[i], on[k]), []).extend(Slot(begin, size, nic, size) for begin, size in mine)
+
+        def times(i: int, k: int) -> list[Slot]:
+            # Who has next to nothing for another has no step: the first rail that they share, at the beginning.
+            return sorted(found.get((i, k), ())) or [Slot(0, 1, min({*live[i]} & {*live[k]}), 1)]
 
         return times
 
@@ -213,6 +260,7 @@ class Timetable(Recipe):
         alike = len(kinds) == len({nics for nics, _ in kinds})
         demand(alike, "shares", "equal ones of servers with the same NICs", "others")
         demand_segments(self.segments)
+        demand(not (self.growth and self.matched), "matched", "false where rounds grow", self.matched)
         if self.growth:
             alone = len(slow) == 1 and not self.shares[slow[0]]
             demand(alone, "growth", "0, or one slow rank that is the hub of nothing", f"{len(slow)} slow ranks")
@@ -243,6 +291,7 @@ class Timetable(Recipe):
             "shares": [str(x) for x in self.shares],
             "via": [[r, str(part)] for r, part in self.via],
             "growth": str(self.growth),
+            "matched": self.matched,
         }
 
     @classmethod
@@ -253,6 +302,7 @@ class Timetable(Recipe):
             shares=tuple(exact(x) for x in raw["shares"]),
             via=tuple((r, exact(part)) for r, part in raw["via"]),
             growth=exact(raw["growth"]),
+            matched=raw["matched"],
         )
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
@@ -266,6 +316,7 @@ class Timetable(Recipe):
             lines.append((cluster.ranks[r].name, own))
         if len(self.via) > 4:
             lines.append(("more slow ranks", str(len(self.via) - 4)))
+        rounds += " of matchings" if self.matched else ""
         return [*lines, ("rounds", f"{rounds}; one NIC for each transfer")]
 
 
@@ -283,6 +334,19 @@ def applies(cluster: Cluster) -> bool:
 def deepest(growth: Fraction) -> int:
     """The most rounds that may grow so fast."""
     return max((k for k in range(1, MAX_ROUNDS + 1) if growth**k <= SPAN), default=1)
+
+
+def even_halves(shares: tuple[Fraction, ...], slow: Sequence[int]) -> tuple[tuple[int, Fraction], ...]:
+    """(slow rank, the part of the full ranks' data that it adds last to) with which each has two equal halves.
+
+    A slow rank that is the hub of x and adds last to part b of the full ranks' data, F in all, receives (P-1) x + b F
+    in the first half and sends 1 - x - b F, and the reverse in the second: equal at b = (1 - P x)/(2 F). Several of
+    them add last to `MOST_VIA` at most, all less in proportion.
+    """
+    full = 1 - sum((shares[rank] for rank in slow), Fraction(0))
+    parts = [max(Fraction(0), (1 - len(shares) * shares[rank]) / (2 * full)) for rank in slow]
+    over = max(Fraction(1), sum(parts, Fraction(0)) / (MOST_VIA if len(slow) > 1 else 1))
+    return tuple((rank, part / over) for rank, part in zip(slow, parts, strict=True))
 
 
 def growing(

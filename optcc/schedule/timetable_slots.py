@@ -94,6 +94,30 @@ def _in_turn(nics: Sequence[int], peers: int, ends: Sequence[int], ahead: int = 
     return found
 
 
+def in_turns(
+    steps: Sequence[tuple[Sequence[int], int]], count: int, ahead: Fraction
+) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """(sender, receiver) -> (begin, size) in ticks of the half, of steps that come again in each of `count` rounds.
+
+    steps : (by sender its receiver, itself if none; how long); ahead : part of a round that has gone by at first
+    """
+    whole = count * sum(lasts for _, lasts in steps)
+    now = -int(ahead * whole / count)
+    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for receivers, lasts in [*steps] * (count + 1):
+        begin, end = (min(max(at, 0), whole) * HALF // whole for at in (now, now + lasts))
+        now += lasts
+        for pair in enumerate(receivers) if end > begin else ():
+            if pair[0] == pair[1]:
+                continue
+            slots = found.setdefault(pair, [])
+            if slots and sum(slots[-1]) == begin:
+                slots[-1] = slots[-1][0], end - slots[-1][0]
+            else:
+                slots.append((begin, end - begin))
+    return found
+
+
 def mirrored(given: Sequence[Slot]) -> list[Slot]:
     """The same slots seen from the end of the half."""
     return sorted(slot._replace(begin=HALF - slot.begin - slot.size) for slot in given)

@@ -1,7 +1,8 @@
 """The sending end of a flow in doubt: nothing comes through, or a NIC that it uses is suspected. Is its wire lost?
 
 No event says that of a black hole. The peer is asked whether it lives. If it does, the wire has the time of grace to
-bring anything at all; a peer that is paused does not answer, and nothing happens.
+bring anything at all; then the peer is asked once more, for it may have been paused meanwhile. One that is paused does
+not answer, and nothing happens.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class SenderState(StrEnum):
     """Where a sender is."""
 
     ACTIVE = "active"  # on its wire
-    PROBING = "probing"  # on its wire, but nothing moves: is the peer alive?
+    PROBING = "probing"  # on its wire, but nothing moves: is the peer alive? After grace: is it still?
     GRACE = "grace"  # on its wire, but nothing moves and the peer is alive
     FENCING = "fencing"  # the wire is lost, its own end not yet drained
     ASKING = "asking"  # its own end is fenced; where to resume on another wire?
@@ -37,7 +38,7 @@ PROBES = 8
 class DoubtingSender(SteadySender, ABC):
     """The part of `Sender` that doubts, and what it judges by."""
 
-    __slots__ = ("_heard", "_left", "_mark", "_nonce", "_owed", "_spreads", "epoch")
+    __slots__ = ("_heard", "_left", "_mark", "_nonce", "_owed", "_said", "_spreads", "epoch")
     state: SenderState
     steady = SenderState.ACTIVE
 
@@ -47,6 +48,7 @@ class DoubtingSender(SteadySender, ABC):
         self._nonce = 0  # of the last doubt
         self._mark = -1  # `progress` when it arose
         self._spreads = False  # whether it is its own, and not that of others
+        self._said: Alive | None = None  # what the peer said when grace began
         self._left = 0  # questions that may still be asked in this doubt, or in this epoch
         self._owed: frozenset[type] = frozenset()  # Credit, Heard: what is to show that an idle flow's wire works
         self._heard = 0  # how often it did
@@ -81,11 +83,17 @@ class DoubtingSender(SteadySender, ABC):
         return commands
 
     def _probe(self, spread: bool) -> Commands:
-        self._mark, self._owed, self._spreads = self.progress, frozenset(), spread
+        self._mark, self._owed, self._spreads, self._said = self.progress, frozenset(), spread, None
+        return self._question_peer()
+
+    def _question_peer(self) -> Commands:
         self._nonce += 1
         self._left = PROBES - 1
         self._go(SenderState.PROBING)
-        return (Tell(Probe(self.epoch, self._nonce, spread)), Start(Timer.ANSWER))
+        return (Tell(self._letter()), Start(Timer.ANSWER))
+
+    def _letter(self) -> Probe:
+        return Probe(self.epoch, self._nonce, self._spreads and self._said is None)
 
     def _doubt_again(self, event: Expired) -> Commands:
         """No answer: probes again, with the same number as long as nothing moves."""
@@ -98,7 +106,7 @@ class DoubtingSender(SteadySender, ABC):
                 return self._probe(self._spreads)
             self._trust()
             return ()
-        again = Tell(Probe(self.epoch, self._nonce, self._spreads))
+        again = Tell(self._letter())
         if event.timer is Timer.PROGRESS:
             return (again,)
         if not self._left:
@@ -127,24 +135,34 @@ class DoubtingSender(SteadySender, ABC):
         return (Stop(timer),) if timer else ()
 
     def _alive(self, event: Alive) -> Commands:
-        """The peer lives: grace for the wire if it still owes something that the peer has sent or should have got."""
+        """The peer lives: grace for the wire if it owes anything. After grace: lost, unless the peer got further."""
         if event.epoch != self.epoch or event.nonce != self._nonce:
             return ()
         if not event.folded <= event.landed <= self.posted:
             raise ProtocolError(f"{event}, {self.posted} posted")
-        owes = self._owed or self.acked < self.posted or event.folded > self.folded
-        if self.progress != self._mark or not owes:
+        if self.progress != self._mark or not self._owes(event):
             self._trust()
             return (Stop(Timer.ANSWER),)
+        if self._said and (event.landed == self._said.landed or self._overdue(self._said)):
+            return (Stop(Timer.ANSWER), *self._leave(Cause.PROGRESS))
+        self._said = event
         self._go(SenderState.GRACE)
         return (Stop(Timer.ANSWER), Start(Timer.GRACE))
 
+    def _owes(self, said: Alive) -> bool:
+        """Whether something is missing that the peer has sent by the wire or should have got."""
+        return bool(self._owed) or self.posted > self.acked or said.folded > self.folded
+
+    def _overdue(self, said: Alive) -> bool:
+        """Whether something is missing that the peer had sent before it said this, whatever it did later."""
+        return bool(self._owed) or said.landed > self.acked or said.folded > self.folded
+
     def _verdict(self, event: Expired) -> Commands:
-        """At the end of grace: the wire is lost if nothing at all has come through since the doubt arose."""
+        """At the end of grace, if nothing at all has come through since the doubt arose: asks the peer once more."""
         if event.timer is not Timer.GRACE:
             return ()
         if self.progress == self._mark:
-            return self._leave(Cause.PROGRESS)
+            return self._question_peer()
         self._trust()
         return ()
 

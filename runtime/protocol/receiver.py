@@ -140,7 +140,7 @@ class Receiver(SteadyReceiver):
         if event.nonce <= self._echoed or event.epoch < self._asked.epoch:
             return (alive, *notice)
         self._echoed = event.nonce
-        return (alive, *notice, Echo(self.wire, self._returned))
+        return (Echo(self.wire, self._returned), alive, *notice)  # if paused between, it has not said what is not so
 
     # --- failover -------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,8 @@ What the transport owes this machine, besides carrying out its commands:
 * `Timer.PROGRESS` is not started or stopped by commands, which every chunk would pay for. The transport samples: when
   `stuck(waiting)` has been true and `progress` the same for six looks of eight in a deadline, it says
   Expired(PROGRESS), and again at each look after that. GRACE and ANSWER are started and stopped by commands.
+* Letters after all that had happened on the wires when they came, at either end: so who says how far it has got, or
+  hears that, has looked. Commands in their order: a credit is on its wire before the letter that comes after it.
 * Doubt only while `state` is ACTIVE, `reading` only if nothing is outstanding.
 * No Expired(PROGRESS) and no Expired(GRACE) while what the flow's NIC was given before is still coming through.
 * Lost to every flow of a wire, when it is lost and when another flow has fenced it.
@@ -280,8 +282,8 @@ Sender.learn(
             Row((_S.ACTIVE,), (Doubt,), Sender._suspected, (_S.PROBING,)),
             Row((_S.PROBING,), (Heard,), Sender._hears, (_S.PROBING, _S.ACTIVE)),
             Row((_S.GRACE,), (Heard,), Sender._hears, (_S.GRACE, _S.ACTIVE)),
-            Row((_S.PROBING,), (Alive,), Sender._alive, (_S.PROBING, _S.ACTIVE, _S.GRACE)),
-            Row((_S.GRACE,), (Expired,), Sender._verdict, (_S.GRACE, _S.ACTIVE, _S.FENCING, *_ENDS)),
+            Row((_S.PROBING,), (Alive,), Sender._alive, (_S.PROBING, _S.ACTIVE, _S.GRACE, _S.FENCING, *_ENDS)),
+            Row((_S.GRACE,), (Expired,), Sender._verdict, (_S.GRACE, _S.ACTIVE, _S.PROBING)),
             Row((_S.ACTIVE,), (Lost, Notice), Sender._lost, (_S.ACTIVE, _S.FENCING, *_ENDS)),
             Row((_S.PROBING,), (Lost, Notice), Sender._lost, (_S.PROBING, _S.FENCING, *_ENDS)),
             Row((_S.GRACE,), (Lost, Notice), Sender._lost, (_S.GRACE, _S.FENCING, *_ENDS)),

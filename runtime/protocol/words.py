@@ -17,7 +17,7 @@ class Timer(StrEnum):
     """The clocks an end may ask for."""
 
     PROGRESS = "progress"  # runs while something is outstanding, starts anew with every sign of progress
-    GRACE = "grace"  # from a living peer's answer to the verdict
+    GRACE = "grace"  # from a living peer's answer until it is asked once more, for the verdict
     ANSWER = "answer"  # from a question to its repetition
 
 
@@ -48,7 +48,8 @@ class Refuse(NamedTuple):
 
 class Probe(NamedTuple):
     """Sender to receiver: are you alive, and what has come through? `spread`: nothing has, so have all tested that
-    shares my wire's NIC at your end; else this is such a test, and the last credit is to come by the wire again."""
+    shares my wire's NIC at your end; else this is such a test, or asked once more after grace, and the last credit is
+    to come by the wire again."""
 
     epoch: int
     nonce: int

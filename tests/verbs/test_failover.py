@@ -22,8 +22,8 @@ from optcc.runtime.job import Job
 from optcc.runtime.launch import Collective, Session
 from optcc.runtime.messages import Note, Strike
 from optcc.runtime.patience import Patience
-from optcc.runtime.probing import left_of
 from optcc.runtime.verbs.settings import VerbsSettings
+from optcc.runtime.verdicts import left_of
 from optcc.runtime.wires import Cause, Drained, PortDown
 from optcc.schedule import Schedule
 from tests import failover_cuts, failover_matrix

@@ -10,7 +10,7 @@ import pytest
 from optcc.runtime import crew
 from optcc.runtime.launch import Session
 from optcc.runtime.messages import Quit, Strike
-from optcc.runtime.probing import left_of
+from optcc.runtime.verdicts import left_of
 from tests.failover_matrix import InconclusiveError, all_right, of, rings
 from tests.failover_rig import Rig
 from tests.verbs import ranks

@@ -1,0 +1,132 @@
+"""Every plan of ours on the page held against the target, whatever its section; those that miss, for the top."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from optcc.evaluation.cells import ALPHA, FAULT_FREE, OPTCC, PER_CHUNK, Cell, Outcome
+from optcc.evaluation.grid import TARGET, TARGET_BYTES, Grid
+from optcc.evaluation.markdown import table
+from optcc.evaluation.studies import Rails, RailsResult
+from optcc.units import format_size
+
+Outcomes = Mapping[Cell, Outcome]
+
+
+def overhead(cell: Cell, outcomes: Outcomes) -> float:
+    """Simulated time over that of the fault-free ring at the same costs, less 1; nan where the scheme has no time."""
+    return outcomes[cell].time_s / outcomes[cell.of(FAULT_FREE)].time_s - 1
+
+
+def unavoidable(cell: Cell, outcomes: Outcomes) -> float:
+    """The bound over the fault-free bound, less 1."""
+    return outcomes[cell].bound_s / outcomes[cell].fault_free_s - 1
+
+
+def above(cell: Cell, outcomes: Outcomes) -> float:
+    """The overhead less the unavoidable one."""
+    return overhead(cell, outcomes) - unavoidable(cell, outcomes)
+
+
+def where(dead: tuple[int, ...], staggered: bool = False) -> str:
+    """Dead NICs of the first servers in words; each server has `NICS`."""
+    which = ", of server i from NIC i on" if staggered else ""
+    if len(dead) == 1:
+        return f"{dead[0]} of one server{which}"
+    if len(set(dead)) > 1:
+        return f"{', '.join(map(str, dead))} of {len(dead)} servers{which}"
+    return f"{dead[0]} each of {len(dead)} servers{which}"
+
+
+def rails_where(study: Rails) -> str:
+    """Dead NICs and the fabric of a study of rails in words."""
+    dead = ", ".join(f"server{s} rail {r}" for s, r in study.dead)
+    return f"{dead} of {study.rails} rails, {'no spine' if study.spine is None else f'spine {study.spine} to 1'}"
+
+
+@dataclass(frozen=True)
+class Held:
+    """One plan that the target holds for: where it stands on the page, and its overhead above the unavoidable one."""
+
+    section: str
+    servers: int
+    failure: str
+    nbytes: int
+    above: float
+
+    @property
+    def missed(self) -> bool:
+        """More than `TARGET` above the unavoidable overhead."""
+        return not self.above <= TARGET
+
+    @property
+    def same(self) -> tuple[int, str, int]:
+        """What a plan of another section has in common with it when it is the same one."""
+        return self.servers, self.failure, self.nbytes
+
+
+def held(grid: Grid, results: Mapping[Any, Any]) -> list[Held]:
+    """Every plan of ours on the page at the page's costs and of `TARGET_BYTES` or more that has an unavoidable
+    overhead, in the page's order; one that stands in two sections is there twice. `results`: outcomes of cells and
+    of rails.
+    """
+    sections = {"1, 2": [*grid.overheads(), *grid.targets()], "3": grid.several(), "4": grid.messages()}
+    found = []
+    for section, cells in sections.items():
+        for c in dict.fromkeys(cells):
+            if c.scheme == OPTCC and c.nbytes >= TARGET_BYTES and (c.alpha, c.per_chunk) == (ALPHA, PER_CHUNK):
+                found.append(Held(section, c.servers, where(c.dead, c.staggered), c.nbytes, above(c, results)))
+    for study in grid.rails:
+        if study.nbytes >= TARGET_BYTES:
+            reached: RailsResult = results[study]
+            failure, more = rails_where(study), reached.overhead - reached.unavoidable
+            found.append(Held("5", study.servers, failure, study.nbytes, more))
+    return found
+
+
+def counts(found: list[Held]) -> tuple[int, int]:
+    """(plans that miss, plans), each once in whatever sections it stands."""
+    return len({h.same for h in found if h.missed}), len({h.same for h in found})
+
+
+def target_lines(grid: Grid, results: Mapping[Any, Any]) -> list[str]:
+    """The top of the page: how many meet the target in each section, and all that miss it."""
+    found = held(grid, results)
+    missed, total = counts(found)
+    lines = [
+        f"Target: overhead over the fault-free ring at most {100 * TARGET:.1f} percentage points above the unavoidable",
+        f"overhead, at {format_size(TARGET_BYTES)} and more. **{total - missed} of {total} cells meet it**; one that",
+        "stands in two sections is counted once in these numbers.",
+        "",
+    ]
+    rows = []
+    for section in dict.fromkeys(h.section for h in found):
+        mine = [h for h in found if h.section == section]
+        met = sum(not h.missed for h in mine)
+        rows.append((section, len(mine), met, len(mine) - met))
+    lines += table(("section", "cells", "meet it", "miss it"), rows)
+    if missed:
+        lines += ["These miss it, by so many percentage points above the unavoidable:", "", *_misses(found)]
+    return lines
+
+
+def _misses(found: list[Held]) -> list[str]:
+    """A row for each failure with its misses by size; in the first of its sections."""
+    sizes = sorted({h.nbytes for h in found})
+    by_failure: dict[tuple[int, str], dict[int, Held]] = {}
+    for h in found:
+        by_failure.setdefault((h.servers, h.failure), {}).setdefault(h.nbytes, h)
+    rows = []
+    for (servers, failure), mine in by_failure.items():
+        if any(h.missed for h in mine.values()):
+            shown = [_shown(mine.get(n)) for n in sizes]
+            rows.append((next(iter(mine.values())).section, servers, failure, *shown))
+    return table(("section", "servers", "dead NICs", *map(format_size, sizes)), rows)
+
+
+def _shown(h: Held | None) -> str:
+    if h is None:
+        return "-"
+    return f"**{100 * h.above:+.1f}**" if h.missed else "met"
