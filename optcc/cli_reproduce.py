@@ -44,7 +44,7 @@ def reproduce(
 ) -> None:
     """Every scheme on every failure in one simulator: tables and figures as one page.
 
-    The full grid takes about a quarter of an hour of processor time, the quick one about a minute.
+    The full grid takes about twenty minutes of processor time, the quick one about a minute.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
