@@ -158,7 +158,8 @@ def part_rings(cluster: Cluster, part: Part, carry: Shares, segments: int) -> Ne
 
     own = crews(cluster, part.teams)
     inner = nested_rings(view(cluster, own, carry), dict(part.rings), segments)
-    inner = replace(inner, **keeping_two(len(own) - min(part.rings), segments)._asdict())
+    leaves = len(own) - min(part.rings, default=len(own))
+    inner = replace(inner, **keeping_two(leaves, segments)._asdict())
     if part.slots is None:
         return inner
     strength = [(crew not in part.guests, *slot_strength(own[crew], carry[crew])) for crew in range(len(own))]
