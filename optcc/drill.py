@@ -247,9 +247,18 @@ def _broken(
         during=_phase("during", during, plan) if during else None,
         started_s=start_s,
         events=tuple(notes),
-        failovers=failovers_of(strikes, notes, start_s, slack_s),
+        failovers=tuple(
+            _seen_to_die(failover, start_s, error) for failover in failovers_of(strikes, notes, start_s, slack_s)
+        ),
         error=error,
     )
+
+
+def _seen_to_die(failover: Failover, start_s: float, error: RankFailedError) -> Failover:
+    """A process that was killed is noticed by its parent, too, at times before any rank has noted anything."""
+    if failover.kind != "kill" or failover.at_s is None or error.at_s is None or failover.detected_s is not None:
+        return failover
+    return replace(failover, cause=error.cause, detected_s=max(0.0, error.at_s - start_s - failover.at_s))
 
 
 def _phase(name: str, runs: Sequence[Collective], plan: Plan) -> Phase:

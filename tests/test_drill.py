@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -15,7 +16,8 @@ from click.testing import CliRunner
 import optcc
 from optcc.cli import main
 from optcc.cluster import Cluster
-from optcc.drill import BrokenDrill, Drill, attempt, drill
+from optcc.drill import BrokenDrill, Drill, _seen_to_die, attempt, drill
+from optcc.drill_proof import Failover
 from optcc.errors import InputError
 from optcc.plans import Plan
 from optcc.report_drill import drill_json
@@ -232,9 +234,18 @@ def test_a_failure_is_told_up_to_where_it_came(kind: str) -> None:
         assert fault["hit"] is None
     told = [event["what"] for event in value["events"]]
     assert told[0] == "struck"
-    assert "lost" in told
+    assert "lost" in told or kind == "kill", "the parent may see a process end before any rank has lost a wire"
     assert value["phases"].keys() == {"before"}
     assert value["phases"]["before"]["exact"]
+
+
+def test_a_death_that_only_the_parent_has_seen() -> None:
+    error = RankFailedError(1, "killed by signal 9 (Killed)", at_s=10.5)
+    killed = Failover("server1", "kill", 0.25)
+    told = _seen_to_die(killed, 10.0, error)
+    assert (told.detected_s, told.cause) == (0.25, "killed by signal 9 (Killed)")
+    for other in (replace(killed, detected_s=0.1), replace(killed, kind="cut"), replace(killed, at_s=None)):
+        assert _seen_to_die(other, 10.0, error) == other
 
 
 def test_a_failure_is_told_to_people() -> None:
