@@ -98,12 +98,14 @@ class Run:
     plan : the plan as run, its rates `slowdown` times below those of the plan asked for
     results : algorithm -> measurement
     left_out : baseline -> why it cannot run on this cluster
+    transport : what carried the bytes, "local" (emulated NICs) or "verbs"
     """
 
     plan: Plan
     slowdown: Fraction
     results: dict[str, RunResult]
     left_out: dict[str, str] = field(default_factory=dict)
+    transport: str = "local"
 
     def ratio(self, algorithm: str = "optcc") -> float:
         """Achieved time over bound; 1 when there is nothing to send."""
@@ -164,7 +166,7 @@ def run(
         interface=interface,
         progress=progress,
     )
-    return Run(scaled, slowdown, results, left_out)
+    return Run(scaled, slowdown, results, left_out, transport)
 
 
 def scaled_to(plan: Plan, local_rate: Fraction) -> tuple[Plan, Fraction]:

@@ -234,19 +234,16 @@ def run_json(plan: Plan, outcome: Run, simulated_s: float) -> dict[str, Any]:
         "algorithms": rows,
         "left_out": outcome.left_out,
         "slowdown": float(outcome.slowdown),
-        "clock_error_s": max(result.clock_error_s for result in outcome.results.values()),
+        "clock_error_s": _clock_error_s(outcome),
         "nominal": {**plan_json(plan), "simulated_s": simulated_s, "simulated_ratio": ratio_of(simulated_s, nominal_s)},
-        "transport": "local",
+        "transport": outcome.transport,
     }
 
 
 def print_run(plan: Plan, outcome: Run, value: dict[str, Any]) -> None:
     """The report of the main job."""
     print_plan(plan)
-    slowdown = f", rates divided by {float(outcome.slowdown):.4g}" if outcome.slowdown > 1 else ""
-    table = Table(
-        title=f"on this machine (emulated NICs over loopback{slowdown})", title_justify="left", title_style="bold"
-    )
+    table = Table(title=where_run(outcome), title_justify="left", title_style="bold")
     for column, justify in (("", "left"), ("time", "right"), ("over bound", "right"), ("result", "left")):
         table.add_column(column, justify="right" if justify == "right" else "left")
     table.add_row("bound", format_seconds(value["bound_s"]), "1.0000", "")
@@ -265,6 +262,20 @@ def print_run(plan: Plan, outcome: Run, value: dict[str, Any]) -> None:
     ring = value["algorithms"].get("ring")
     if ring and value["achieved_s"]:
         show(f"optcc's schedule is {ring['achieved_s'] / value['achieved_s']:.2f} times as fast as the ring.")
+
+
+def where_run(outcome: Run) -> str:
+    """The machines and what carried the bytes between them: the title over measured times."""
+    several = _clock_error_s(outcome) > 0  # one machine's processes share a clock
+    carried = "RDMA NICs over verbs"
+    if outcome.transport == "local":
+        carried = f"emulated NICs over {'TCP' if several else 'loopback'}"
+    slowdown = f", rates divided by {float(outcome.slowdown):.4g}" if outcome.slowdown > 1 else ""
+    return f"on {'several machines' if several else 'this machine'} ({carried}{slowdown})"
+
+
+def _clock_error_s(outcome: Run) -> float:
+    return max(result.clock_error_s for result in outcome.results.values())
 
 
 def show_clock_error(error_s: float) -> None:

@@ -16,6 +16,7 @@ from optcc.runtime.protocol.words import (
     Expired,
     Fenced,
     Folded,
+    Found,
     Heard,
     Landed,
     Lost,
@@ -317,4 +318,42 @@ class BlamesTheWire(Sender):
         return True
 
 
-MUTANTS = tuple(kind for kind in vars().copy().values() if isinstance(kind, type) and kind.__module__ == __name__)
+class ComesBackByItself(Sender):
+    """I13: goes back to a wire that is found again without a question to anybody."""
+
+    __slots__ = ()
+
+    def _found(self, event: Found) -> Commands:
+        super()._found(event)
+        if self.state is SenderState.ACTIVE:
+            self.wire = event.wire
+        return ()
+
+
+class AsksForNewWiresOnly(Sender):
+    """I13: goes on, on a wire that was found again, where it believes to be; the receiver is not waited for."""
+
+    __slots__ = ("again",)
+
+    def __init__(self, *args: Any, **limits: int) -> None:
+        super().__init__(*args, **limits)
+        self.again: set[int] = set()
+
+    def _found(self, event: Found) -> Commands:
+        self.again.add(event.wire)
+        return super()._found(event)
+
+    def _fenced(self, event: Fenced) -> Commands:
+        commands = super()._fenced(event)
+        if self.state is SenderState.ASKING and self._target in self.again:
+            return commands + self._answered(Answer(self.epoch, self.acked, self.folded))
+        return commands
+
+
+FAILBACK_MUTANTS = (ComesBackByItself, AsksForNewWiresOnly)
+"""They do harm only when a wire is found again, and then to I1 to I5."""
+MUTANTS = tuple(
+    kind
+    for kind in vars().copy().values()
+    if isinstance(kind, type) and kind.__module__ == __name__ and kind not in FAILBACK_MUTANTS
+)

@@ -4,13 +4,14 @@
 which names the invariant, as soon as one does not hold. The world is stricter than hardware is: a write may take effect
 at any time until the receiver's end of its wire is fenced, however long ago the sender has given the wire up.
 
-Invariants of one flow and its wires (I12 to I17 are about whole jobs, not about this world):
+Invariants of one flow and its wires (I12 and I14 to I17 are about whole jobs, not about this world):
 I1 no chunk is lost, nor its payload released before it has landed; I2 none is delivered twice; I3 after a handshake
 both ends go on with the same chunk, wire and epoch; I4 both ends are fenced before that, no write of an earlier epoch
 takes effect; I5 chunks and credits come in order; I6 stale and doubled letters change nothing; I7 every handshake ends,
 or the flow is severed for a reason, once; I8 the loss of the last acknowledgement does not hang it; I9 no slot is
 written before it is folded, nor while an old write may own it; I10 no healthy wire is fenced, so that flows on it write
-nothing again; I11 nor because a peer was paused; I18 every credit and every echo of one finds a receive.
+nothing again; I11 nor because a peer was paused; I13 all this holds for wires that are made anew, too; I18 every credit
+and every echo of one finds a receive.
 """
 
 from __future__ import annotations
@@ -196,10 +197,13 @@ class Net(Ground):
     def _post(self, flow: Flow, side: int, letter: Letter) -> None:
         rand = self.rng.random
         if rand() < self.loss:
+            self.seen["letters lost"] += 1
             return
         path = self.paths[letter.wire] if isinstance(letter, (Ask, Refuse, Notice)) else None
         envelope = [letter, path, path.life if path else 0, False]
-        for _ in range(1 + (rand() < self.doubled)):
+        copies = 1 + (rand() < self.doubled)
+        self.seen["letters doubled"] += copies - 1
+        for _ in range(copies):
             self._later(self.letter_delay * rand(), self._deliver_letter, flow, 1 - side, envelope)
 
     def _deliver_letter(self, flow: Flow, side: int, envelope: list[Any]) -> None:
@@ -345,6 +349,7 @@ class Net(Ground):
     def _moved(self, flow: Flow, _: int, command: Moved) -> None:
         sender, receiver = flow.sender, flow.receiver
         self.seen["moved"] += 1
+        self.seen["moved back"] += self.paths[command.wire].life > 0
         here = (sender.epoch, sender.wire, sender.posted - command.replayed)
         there = (receiver.epoch, receiver.wire, receiver.landed)
         if here != there or sender.acked != receiver.landed:

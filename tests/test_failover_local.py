@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 from unittest import mock
@@ -20,7 +22,7 @@ from optcc.runtime.messages import Note, Strike
 from optcc.runtime.patience import Patience
 from optcc.runtime.protocol import Receiver, Sender
 from optcc.runtime.verdicts import left_of
-from tests import failover_rig, protocol_mutants
+from tests import failover_matrix, failover_rig, protocol_mutants
 from tests.failover_cuts import cut
 from tests.failover_matrix import ROWS, InconclusiveError
 from tests.failover_rig import Rig
@@ -99,14 +101,39 @@ def test_the_matrix_catches_a_broken_transport(
         ROWS[number].run(connect, **ROWS[number].variants[variant])
 
 
-def test_a_leak_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+class Leaf:
+    """One object that Python's collector sees."""
+
+
+LEAKS: Mapping[str, tuple[Callable[[], Any], str, int]] = {
+    "descriptor": (lambda: os.dup(0), "descriptors were left", 30),
+    "memory": (lambda: mmap.mmap(-1, 4096), "maps were left", 30),
+    "an object each time": (Leaf, "objects were left", 500),
+    "a few objects": (lambda: [Leaf() for _ in range(20)], "objects were left", 30),
+}
+
+
+@pytest.mark.parametrize("what", LEAKS)
+def test_a_leak_is_noticed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I17. Every generation leaves one; some 18 flows move in each."""
+    leak, says, failovers = LEAKS[what]
     kept: list[Any] = []
     close = Rig.__exit__
-    monkeypatch.setattr(Rig, "__exit__", lambda self, *how: (kept.append(os.dup(0)), close(self, *how)))
-    with pytest.raises(AssertionError, match="descriptors were left open"):
-        ROWS[16].run(connect, failovers=30)
-    for fd in kept:
-        os.close(fd)
+    monkeypatch.setattr(Rig, "__exit__", lambda self, *how: (kept.append(leak()), close(self, *how)))
+    with pytest.raises(AssertionError, match=says):
+        ROWS[16].run(connect, failovers=failovers)
+    if what == "descriptor":
+        for fd in kept:
+            os.close(fd)
+
+
+def test_a_measure_that_sees_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = failover_matrix.held
+    for blind, says in (("maps", "no memory is seen"), ("descriptors", "no descriptors are seen")):
+        with monkeypatch.context() as patch:
+            patch.setattr(failover_matrix, "held", lambda blind=blind: replace(held(), **{blind: 0}))
+            with pytest.raises(AssertionError, match=says):
+                ROWS[16].run(connect, failovers=30)
 
 
 # --- rows that need processes ----------------------------------------------------------------------------------------
@@ -174,19 +201,43 @@ def test_row13_what_a_nic_may_do_in_processes(session: Session, kind: str) -> No
     assert strike.at < min(note.at for note in moved(done))
 
 
+def flapped(ranks: Session, seconds: float) -> None:
+    """A collective in which server1/nic0 swallows everything for so long, and over."""
+    done = ranks.run("it", [Strike("flap", "server1/nic0", 0.4, seconds)])
+    (strike,) = struck(done, "server1/nic0")
+    assert all(done.exact)
+    assert moved(done), "a flap that is longer than the deadline"
+    time.sleep(max(0.0, strike.at + min(seconds, FLAP_S) - time.monotonic()))
+
+
+def check_back(again: Collective) -> None:
+    """I13: on wires made anew nothing is lost, doubled or moved, and server1/nic0 carries what its like carries."""
+    assert all(again.exact), "a wrong result"
+    assert moved(again) == [], "a flow has moved"
+    sent = again.ran[1].sent
+    assert sent.get("server1/nic0", 0) == sent["server1/nic1"] > 0, "the NIC is not in use"
+
+
 def test_row13_an_address_that_changes_after_a_flap() -> None:
     """Wires that are made anew have other addresses: the NIC carries its share again."""
     with Session(job()) as ranks:
-        done = ranks.run("it", [Strike("flap", "server1/nic0", 0.4, FLAP_S)])
-        (strike,) = struck(done, "server1/nic0")
-        assert all(done.exact)
-        assert moved(done), "a flap that is longer than the deadline"
-        time.sleep(max(0.0, strike.at + FLAP_S - time.monotonic()))
+        flapped(ranks, FLAP_S)
         ranks.adopt(job())
         again = ranks.run("it")
-    assert all(again.exact)
-    assert moved(again) == []
-    assert again.ran[1].sent["server1/nic0"] == again.ran[1].sent["server1/nic1"] > 0
+        check_back(again)
+        with pytest.raises(AssertionError, match="a wrong result"):
+            check_back(replace(again, exact=(*again.exact[:-1], False)))
+        ranks.adopt(job(lost=["server1/nic0"]))
+        with pytest.raises(AssertionError, match="not in use"):
+            check_back(ranks.run("it"))
+
+
+def test_a_nic_that_is_not_back_fails_the_check() -> None:
+    with Session(job()) as ranks:
+        flapped(ranks, 60.0)
+        ranks.adopt(job())
+        with pytest.raises(AssertionError, match="a flow has moved"):
+            check_back(ranks.run("it"))
 
 
 @pytest.mark.parametrize(

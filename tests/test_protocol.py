@@ -54,13 +54,20 @@ from optcc.runtime.protocol.words import (
 from optcc.runtime.wires import ECHOES, Cause
 from tests import protocol_ground
 from tests.protocol_ground import InvariantError
-from tests.protocol_mutants import MUTANTS
+from tests.protocol_mutants import FAILBACK_MUTANTS, MUTANTS
 from tests.protocol_net import FIRST, Net, run
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "failover-protocol.md"
 SEED = int(os.environ.get("OPTCC_PROTOCOL_SEED") or random.SystemRandom().randrange(10**9))
 """First seed of the random interleavings; set the variable to the seed that a failure names to see it again first."""
 BLOCKS, BLOCK = 10, 10_000
+MUST_HAPPEN = (
+    *("moved", "moved back", "written again", "landed late", "severed", "found", "heard"),
+    *("letters lost", "letters doubled", "stale letters", "Refuse", "Notice", "paused right after it was alive"),
+)
+"""Each for more than one in a hundred runs, or the world is too kind for them to say anything."""
+KEPT = {f"I{n}" for n in range(1, 6)}
+"""By wires that are found again: that is I13."""
 
 
 def fed(machine: Machine, *events: Event) -> list[Any]:
@@ -635,23 +642,26 @@ def interleavings(seeds: range, **kinds: Any) -> Counter[str]:
     return seen
 
 
+def too_rare(seen: Counter[str], runs: int) -> list[str]:
+    """What had to happen in so many runs and did not."""
+    return [what for what in MUST_HAPPEN if seen[what] <= runs // 100]
+
+
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_random_interleavings(block: int) -> None:
     first = SEED + block * BLOCK
     seen = interleavings(range(first, first + BLOCK))
-    for what in (
-        "moved",
-        "written again",
-        "landed late",
-        "stale letters",
-        "severed",
-        "found",
-        "Refuse",
-        "Notice",
-        "heard",
-        "paused right after it was alive",
-    ):
-        assert seen[what] > BLOCK // 100, f"{what}: {seen}"
+    assert too_rare(seen, BLOCK) == [], seen
+
+
+def test_a_world_that_is_too_kind_is_noticed() -> None:
+    runs = 500
+
+    class NothingFails(Net):
+        def _fault(self, path: Any, kind: str) -> None:
+            return
+
+    assert set(too_rare(interleavings(range(runs), net=NothingFails), runs)) >= {"moved", "landed late", "found"}
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
@@ -686,19 +696,56 @@ def test_the_world_takes_every_transition_and_no_other() -> None:
 # --- planted bugs --------------------------------------------------------------------------------------------------
 
 
+def ends_with(mutant: type[Machine]) -> Any:
+    return {"sender" if issubclass(mutant, Sender) else "receiver": mutant}
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_planted_bug_breaks_its_invariant(mutant: type[Machine]) -> None:
     check = (mutant.__doc__ or "").partition(":")[0]
-    kinds: Any = {"sender" if issubclass(mutant, Sender) else "receiver": mutant}
     seen: Counter[str] = Counter()
     for seed in range(5000):
         try:
-            run(seed, **kinds)
+            run(seed, **ends_with(mutant))
         except InvariantError as broken:
             seen[broken.check] += 1
             if broken.check == check:
                 return
     pytest.fail(f"{check} held; broken: {dict(seen)}")
+
+
+class KeepsTheOldLife(Net):
+    """Wires that are made anew and still carry what was under way in their former life."""
+
+    def _remake(self, path: protocol_ground.Path) -> None:
+        life, under_way = path.life, path.blocked
+        super()._remake(path)
+        if path.life != life:
+            for flight in under_way:
+                flight.life = path.life
+            path.blocked = under_way
+            self._later(self.rng.random(), self._late, path, path.life)
+
+
+@pytest.mark.parametrize(
+    ("net", "ends"),
+    [(KeepsTheOldLife, {}), *((Net, ends_with(mutant)) for mutant in FAILBACK_MUTANTS)],
+    ids=lambda what: what.__name__ if isinstance(what, type) else "-".join(end.__name__ for end in what.values()),
+)
+def test_a_planted_bug_in_failback_breaks_what_failback_must_keep(net: type[Net], ends: Any) -> None:
+    """I13; and nothing breaks where no wire is found again, so that it is failback which is checked."""
+    broken: set[str] = set()
+    for seed in range(5000):
+        world = net(seed, **ends)
+        try:
+            world.run()
+        except (InvariantError, ProtocolError) as error:
+            broken.add(error.check if isinstance(error, InvariantError) else "protocol")
+            if not world.seen["found"]:
+                pytest.fail(f"seed {seed}, in which no wire was found again: {error}")
+            if broken & KEPT:
+                return
+    pytest.fail(f"I1 to I5 held; broken: {broken}")
 
 
 class ReadsOnce(Net):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -24,10 +25,11 @@ class Jobs:
 
     def __init__(self, network: ModuleType, settings: VerbsSettings = PATIENT) -> None:
         self._network, self._settings = network, settings
-        self._open: list[tuple[range, Sequence[Any]]] = []
+        # Weakly, so that what closed wires have left is the wires' doing, and not kept from here.
+        self._open: list[tuple[range, list[weakref.ref[Any]]]] = []
 
     def __call__(self, layout: Layout, watches: Sequence[Any]) -> list[Any]:
-        self._open = [(nics, ends) for nics, ends in self._open if any(end._nics for end in ends)]
+        self._open = [(nics, ends) for nics, ends in self._open if any(map(_is_open, ends))]
         first = max((nics.stop for nics, _ in self._open), default=0)
         nics = range(first, first + len(layout.nics))
         if nics.stop > self._network.nics():
@@ -36,8 +38,13 @@ class Jobs:
         for nic, rates in zip(nics, layout.rates, strict=True):
             self._network.rate(nic, 8 * max(rates.out, rates.into))
         ends = connect(layout, watches, first, self._settings)
-        self._open.append((nics, ends))
+        self._open.append((nics, [weakref.ref(end) for end in ends]))
         return ends
+
+
+def _is_open(end: weakref.ref[Any]) -> bool:
+    wires = end()
+    return wires is not None and bool(wires._nics)
 
 
 def connect(layout: Layout, watches: Sequence[Any], first: int, settings: VerbsSettings) -> list[Any]:

@@ -95,6 +95,20 @@ def test_a_strike_that_misses_proves_nothing(network: ModuleType, monkeypatch: p
         ROWS[9].run(Jobs(network), **ROWS[9].variants[0])
 
 
+def test_a_queue_pair_that_is_left_is_noticed(network: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I17."""
+    kept: list[Any] = []
+    close = Rig.__exit__
+
+    def leaking(self: Rig, *how: object) -> None:
+        kept.append(next(iter(self.ends[0]._ends.values())).qp)
+        close(self, *how)
+
+    monkeypatch.setattr(Rig, "__exit__", leaking)
+    with pytest.raises(AssertionError, match="queue pairs were left"):
+        ROWS[16].run(Jobs(network), failovers=30)
+
+
 @pytest.mark.parametrize("cuts", [8, pytest.param(200, marks=[pytest.mark.whole])])
 def test_random_cuts(network: ModuleType, cuts: int) -> None:
     hits = []
