@@ -8,11 +8,12 @@ between the best three.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, partial
 from itertools import pairwise
+from typing import NamedTuple
 
 from optcc.bound import Bound
 from optcc.cluster import Cluster, Nic
@@ -25,7 +26,7 @@ from optcc.schedule.nested import NestedRings
 from optcc.schedule.nested_pace import FEW_LEAVES, MOST_RANKS, keeping_two
 from optcc.schedule.packed import PackedTrees
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe
-from optcc.schedule.timetable import Timetable, applies, deepest, even_halves, growing, reduced
+from optcc.schedule.timetable import MOST_VIA, Timetable, applies, deepest, even_halves, growing, reduced
 from optcc.schedule.trees import ComplementaryTrees
 from optcc.simulator import simulate
 
@@ -51,6 +52,41 @@ CLOSE, CLOSER = Fraction(23, 20), Fraction(51, 50)
 """Of many ranks nothing more is tried after what is within 15 % of the bound, 2 % where there are timetables."""
 EXCHANGE_WAYS = Fraction(3, 2)
 """Rounds by way of slow ranks, for each other round and for the part of the data that goes by way of them."""
+
+
+class Rounds(NamedTuple):
+    """Full rounds of a timetable, as in `Timetable`; `most` as in `even_halves`."""
+
+    matched: int = 0
+    shrink: Fraction = Fraction(1)
+    most: Fraction = MOST_VIA
+
+
+EQUAL = Rounds()
+SEVERAL = (
+    Rounds(128),
+    Rounds(128, Fraction(1, 4)),
+    EQUAL,
+    Rounds(1024, Fraction(1, 6)),
+    Rounds(1024),
+)
+"""Full rounds of timetables that are tried with several slow servers,"""
+HALF_SLOW = (
+    Rounds(128, Fraction(1, 4), Fraction(9, 10)),
+    Rounds(128),
+    Rounds(128, Fraction(1, 2), Fraction(19, 20)),
+    Rounds(1024, Fraction(1, 2), Fraction(1)),
+    Rounds(128, Fraction(2, 3)),
+    Rounds(1024, Fraction(1, 6), Fraction(19, 20)),
+    EQUAL,
+)
+"""and with so many that they add last to more than `MOST_VIA` if their halves are equal;"""
+FEWER = 3
+"""of more than `LARGE` ranks only so many of them, and only equal rounds by offsets of more than twice as many."""
+LARGE_ROUNDS = 3
+"""Most rounds that shrink, of more than `LARGE` ranks."""
+CHUNKS_COST = Fraction(1, 20)
+"""Of more than `MANY` ranks, timetables are tried where chunks cost them so much of the bound."""
 
 GROWTHS = (Fraction(4, 3), Fraction(3, 2), Fraction(8, 5), Fraction(17, 10), Fraction(2))
 """Of a growing timetable's rounds, one after the other; of more than `LARGE` ranks only the fastest."""
@@ -91,11 +127,11 @@ def ladders(
             return [*direct, _packed(cluster)]
         return [_inside(cluster), *direct, _packed(cluster)]
     offered = _nested(cluster, chunks_cost=bool(alpha or per_chunk))
+    if cluster.fabric.flat and len(cluster.ranks) > 2:
+        offered += _exchange(cluster)
+    if applies(cluster):
+        offered += _timetable(cluster, bound, per_chunk)
     if cluster.fabric.flat:
-        if len(cluster.ranks) > 2:
-            offered += _exchange(cluster)
-        if applies(cluster):
-            offered += _timetable(cluster, bound, per_chunk)
         offered += _trees(cluster, bound.nbytes, alpha, per_chunk)
     return [*offered, _packed(cluster)]
 
@@ -167,20 +203,28 @@ def _timetable(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladd
 
     @cache
     def split() -> tuple[tuple[Fraction, ...], tuple[tuple[int, Fraction], ...]]:
-        shares, via = hub_split(cluster)
-        return shares, even_halves(shares, [rank for rank, _ in via])
+        return hub_split(cluster)
+
+    def halved(most: Fraction = MOST_VIA) -> tuple[tuple[Fraction, ...], tuple[tuple[int, Fraction], ...]]:
+        shares, via = split()
+        return shares, even_halves(shares, [rank for rank, _ in via], most)
+
+    def full(rounds: Rounds) -> Ladder:
+        def make(segments: int) -> Recipe:
+            return Timetable(segments, *halved(rounds.most), matched=rounds.matched, shrink=rounds.shrink)
+
+        if rounds.shrink == 1:
+            return Ladder(Timetable.family, make, 1, by_rate=False)
+        return Ladder(Timetable.family, make, 2, by_rate=False, deepest=LARGE_ROUNDS if ranks > LARGE else None)
 
     ranks, rates = len(cluster.ranks), [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
-
-    def full(matched: bool) -> Ladder:
-        return Ladder(
-            Timetable.family, lambda segments: Timetable(segments, *split(), matched=matched), 1, by_rate=False
-        )
-
     several = len(split()[1]) > 1
-    offered = [full(matched) for matched in (False, True)[: 1 + several]] if ranks <= MANY else []
-    if several and MANY < ranks <= 2 * MANY and 2 * (ranks - 1) * per_chunk <= (CLOSER - 1) * bound.seconds:
-        offered = [replace(full(matched=False), deepest=1)]  # seconds, but far nearer the bound than direct exchange
+    tried: Sequence[Rounds] = (EQUAL,)
+    if several and ranks <= 2 * LARGE:
+        tried = (SEVERAL if halved() == halved(Fraction(1)) else HALF_SLOW)[: FEWER if ranks > LARGE else None]
+    offered = [full(rounds) for rounds in tried] if ranks <= MANY else []
+    if several and MANY < ranks <= 2 * MANY and 2 * (ranks - 1) * per_chunk <= CHUNKS_COST * bound.seconds:
+        offered = [replace(full(EQUAL), deepest=1)]  # seconds, but far nearer the bound than direct exchange
     if not starves(rates) or ranks > 2 * MANY or [split()[0][rank] for rank, _ in split()[1]] != [0]:
         return offered
     # What hubs gather at a time lasts the slow server for so many times as long; a part of that is left as slack.
@@ -190,8 +234,8 @@ def _timetable(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladd
     def ladder(growth: Fraction) -> Ladder:
         return Ladder(
             Timetable.family,
-            lambda segments: growing(cluster, *split(), growth, segments),
-            lambda: _rounds(cluster, Timetable(1, *split(), growth), bound, per_chunk),
+            lambda segments: growing(cluster, *halved(), growth, segments),
+            lambda: _rounds(cluster, Timetable(1, *halved(), growth), bound, per_chunk),
             sure=4 if ranks <= MANY else 2,
             by_rate=False,
             deepest=deepest(growth),

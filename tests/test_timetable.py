@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 import optcc
 from optcc import planner
-from optcc.cluster import Cluster
+from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
-from optcc.schedule.timetable import Timetable, applies, deepest, even_halves, growing, reduced
+from optcc.schedule.routes import fluid_seconds
+from optcc.schedule.timetable import MOST_VIA, Timetable, applies, deepest, even_halves, growing, reduced
 from optcc.schedule.timetable_matchings import matchings
 from optcc.schedule.timetable_ramp import sums_in_time
 from optcc.schedule.timetable_rows import Kind, Piece, cut
@@ -28,21 +29,25 @@ from optcc.schedule.timetable_slots import (
     growing_steps,
     in_turns,
     mirrored,
+    moments,
 )
 from optcc.simulator import simulate
 from optcc.theory.hubs import hub_split
 
 RATE = 50 * 10**9
 ALPHA, PER_CHUNK = Fraction(5, 10**6), Fraction(1, 10**6)
+WHOLE = Fraction(1)
 EXACTLY = 1e-5
 """Cut points are multiples of 8 bytes, and times are rounded up to picoseconds."""
 
 
 @st.composite
 def hurt(draw: st.DrawFn, most: int = 9) -> Cluster:
-    """Servers of 2 to 8 NICs, one to four of which lost some but not all; any two have a rail in common."""
+    """Servers of 2 to 8 NICs, one to four of which lost some but not all; any two have a rail in common. On one fabric
+    or on rails."""
     ranks, nics = draw(st.integers(3, most)), draw(st.integers(2, 8))
     cluster = Cluster.uniform(servers=ranks, nics=nics, rate=RATE)
+    cluster = replace(cluster, fabric=Fabric(rails=draw(st.booleans()), spine=None))
     for slow in draw(st.sets(st.integers(0, ranks - 1), min_size=1, max_size=min(4, ranks - 2))):
         for nic in draw(st.sets(st.integers(0, nics - 1), min_size=1, max_size=nics - 1)):
             cluster = cluster.degrade(f"server{slow}/nic{nic}")
@@ -62,9 +67,12 @@ def dead(servers: int, count: int, nics: int = 8) -> Cluster:
     return cluster
 
 
-def timetable(cluster: Cluster, segments: int = 1, *, matched: bool = False) -> Timetable:
+def timetable(
+    cluster: Cluster, segments: int = 1, *, matched: int = 0, shrink: Fraction = WHOLE, most: Fraction = MOST_VIA
+) -> Timetable:
     shares, via = hub_split(cluster)
-    return Timetable(segments, shares, even_halves(shares, [rank for rank, _ in via]), matched=matched)
+    halves = even_halves(shares, [rank for rank, _ in via], most)
+    return Timetable(segments, shares, halves, matched=matched, shrink=shrink)
 
 
 @st.composite
@@ -84,11 +92,14 @@ def starved(draw: st.DrawFn, most: int = 9) -> Cluster:
 @given(
     cluster=hurt(),
     segments=st.integers(1, 3),
-    matched=st.booleans(),
+    matched=st.sampled_from([0, 8, 1024]),
+    shrink=st.sampled_from([WHOLE, Fraction(1, 2), Fraction(1, 8)]),
     nbytes=st.one_of(st.integers(1, 300), st.integers(1, 2**22)),
 )
-def test_every_recipe_is_an_allreduce(cluster: Cluster, segments: int, matched: bool, nbytes: int) -> None:
-    check_allreduce(cluster, timetable(cluster, segments, matched=matched), nbytes)
+def test_every_recipe_is_an_allreduce(
+    cluster: Cluster, segments: int, matched: int, shrink: Fraction, nbytes: int
+) -> None:
+    check_allreduce(cluster, timetable(cluster, segments, matched=matched, shrink=shrink, most=shrink), nbytes)
 
 
 @settings(max_examples=300)
@@ -169,8 +180,53 @@ def test_several_degraded_servers_lose_little(lost: tuple[str, ...], most: float
 def test_with_matchings_several_degraded_servers_lose_nothing(lost: tuple[str, ...], rounds: int) -> None:
     """Within what is left out as too short; by equal offsets they lose 0.6 to 2.8 %."""
     cluster = lacking(*lost)
-    assert 0 <= loss(cluster, timetable(cluster, rounds, matched=True)) <= 3e-4
+    assert 0 <= loss(cluster, timetable(cluster, rounds, matched=1024)) <= 3e-4
     assert loss(cluster, timetable(cluster, rounds)) > 5e-3
+
+
+def four_of_eight(nics: int = 4) -> Cluster:
+    """Eight servers on rails; four of them have each lost a NIC, every one on another rail."""
+    cluster = replace(Cluster.uniform(servers=8, nics=nics, rate=RATE), fabric=Fabric(rails=True))
+    for server in range(4):
+        cluster = cluster.degrade(f"server{server}/nic{server}")
+    return cluster
+
+
+def test_where_half_of_the_servers_are_slow_rounds_that_shrink_lose_nothing() -> None:
+    """Halves are equal only if slow servers add last to everything, which equal rounds bring too late."""
+    cluster = four_of_eight()
+    shares, _ = hub_split(cluster)
+    assert sum(part for _, part in even_halves(shares, range(4), WHOLE)) == 1
+    shrinking = timetable(cluster, 8, matched=1024, shrink=Fraction(1, 2), most=WHOLE)
+    assert 0 <= loss(cluster, shrinking) <= 2e-3
+    for equal in (MOST_VIA, Fraction(9, 10), WHOLE):
+        assert loss(cluster, timetable(cluster, 8, matched=1024, most=equal)) > 0.02
+
+
+def test_short_steps_are_a_choice() -> None:
+    """Without them there are a quarter fewer chunks, and rails are not quite even: the fluid time says so."""
+    cluster = lacking("0", "0")
+    bound_s = optcc.lower_bound(cluster, 2**28).seconds
+    fine, coarse = (timetable(cluster, 2, matched=matched) for matched in (1024, 128))
+    assert len(coarse.lower(cluster, 2**28)) < 0.8 * len(fine.lower(cluster, 2**28))
+    assert 1 <= fine.fluid_s(cluster, 2**28) / bound_s <= 1 + 1e-3
+    assert 1 < coarse.fluid_s(cluster, 2**28) / bound_s <= 1 + 2e-2
+    busiest_s = fluid_seconds(coarse.lower(cluster, 2**28), cluster)
+    assert float(coarse.fluid_s(cluster, 2**28)) == pytest.approx(float(busiest_s), rel=1e-4)
+
+
+@given(st.integers(1, 9), st.sampled_from([WHOLE, Fraction(1, 2), Fraction(1, 7)]))
+def test_rounds_shrink(count: int, shrink: Fraction) -> None:
+    when = moments(count, shrink)
+    ends = [when(turn, Fraction(0)) for turn in range(count)] + [HALF]
+    lengths = [end - begin for begin, end in pairwise(ends)]
+    assert all(abs(later - shrink * sooner) <= 2 for sooner, later in pairwise(lengths))
+    assert when(count - 1, WHOLE) == HALF
+    assert abs(when(0, Fraction(1, 3)) * 3 - ends[1]) <= 3
+    table = full_rounds([0, 1], 5, count, shrink)
+    for offset in table:
+        carried = [sum(slot.weight for slot in offset if begin <= slot.begin < end) for begin, end in pairwise(ends)]
+        assert all(abs(5 * own - 2 * length) <= 20 for own, length in zip(carried, lengths, strict=True))
 
 
 def test_halves_are_even_with_several_slow_servers() -> None:
@@ -178,7 +234,7 @@ def test_halves_are_even_with_several_slow_servers() -> None:
     cluster = lacking("0", "0", "0")
     shares, alone = hub_split(cluster)
     assert even_halves(shares, [0, 1, 2]) > alone
-    assert loss(cluster, Timetable(2, shares, alone, matched=True)) > 0.02
+    assert loss(cluster, Timetable(2, shares, alone, matched=1024)) > 0.02
     one = lacking("0")
     assert even_halves(hub_split(one)[0], [0]) == hub_split(one)[1]
 
@@ -355,6 +411,11 @@ def test_a_dependency_less_is_noticed(cluster: Cluster, seed: int) -> None:
         ({"shares": (Fraction(1, 2), Fraction(1, 4), Fraction(1, 8), Fraction(1, 8))}, "shares"),
         ({"segments": 0}, "segments"),
         ({"growth": Fraction(2)}, "growth"),
+        ({"matched": -1}, "matched"),
+        ({"matched": 2**17}, "matched"),
+        ({"shrink": Fraction(0)}, "shrink"),
+        ({"shrink": Fraction(3, 2)}, "shrink"),
+        ({"shrink": Fraction(1, 2), "segments": 25}, "segments"),
     ],
 )
 def test_recipes_that_do_not_fit_are_refused(change: dict[str, object], where: str) -> None:
@@ -371,7 +432,18 @@ def test_where_it_applies() -> None:
     assert reduced(one) == [2]
     assert reduced(one.degrade("server3/nic2")) == [2, 3]
     assert applies(one.degrade("server3/nic2"))
+    rails = replace(one, fabric=Fabric(rails=True, spine=Fraction(2)))
+    assert applies(rails)
+    first, *rest = rails.servers
     others = {
+        "two NICs of a server on one rail": replace(
+            rails, servers=(replace(first, nics=tuple(replace(nic, rail=0) for nic in first.nics)), *rest)
+        ),
+        "pods": replace(
+            one,
+            servers=tuple(replace(server, pod="a") for server in one.servers),
+            fabric=Fabric(pod_oversubscription=Fraction(2)),
+        ),
         "no NIC is dead": whole,
         "no rail in common": Cluster.uniform(servers=4, nics=2, rate=RATE)
         .degrade("server0/nic0")

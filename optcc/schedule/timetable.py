@@ -11,6 +11,9 @@ are enough for what is gathered to be there when it is due. With several slow se
 
 A pair's bytes of a half follow its slots on all rails in order of time. What goes by way of slow servers lies first in
 each hub's section, is gathered first, and is handed out last, so that everything is there well before it is due.
+Rounds may shrink towards the middle of the plan. What a slow server adds last to is wanted late in the first half, when
+its own section is gathered, and can be sent a round after it was: the shorter the last rounds, the later that may be,
+so that few rounds do (docs/schedules.md).
 
 A slow server that alone sets the bound is a hub of nothing, and has nothing to receive before first sums exist. For one
 of that kind rounds can begin small and grow (`growth`), and it is sent in each slot what exists by then
@@ -24,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, permutations
 from math import fsum
 from typing import Any, ClassVar, Self
 
@@ -52,12 +55,12 @@ from optcc.schedule.timetable_split import CLOSE, Kinds, common_rails, rail_shar
 
 MAX_GROWTH, MAX_ROUNDS = 16, 256
 SPAN = 2**24
-"""A growing timetable's last round takes at most so many times as long as its first one."""
+"""The longest round takes at most so many times as long as the shortest one."""
 ONE_NIC = (Fraction(1),)
 MOST_VIA = Fraction(4, 5)
-"""If several slow ranks add last to more than that, the last sums come too late (measured)."""
-WHOLE, LEAST = 2**24, 2**14
-"""Of a round with matchings: its length, and that of the shortest step that is worth a chunk."""
+"""If several slow ranks add last to more than that, the last sums come too late where rounds are equal (measured)."""
+WHOLE, MOST_MATCHED = 2**24, 2**16
+"""Of a round with matchings: its length, and into how many steps as short as can be it may be cut."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,9 @@ class Timetable(Recipe):
     via : (slow rank, the part of the full ranks' data that it adds last to); in all at most 1
     growth : 0: every rail serves every pair once in a round. Otherwise one rail of each kind serves it, a round takes
         `growth` times as long as the one before, and another one follows them, which evens out what pairs have had
-    matched : steps are matchings by what pairs have to send, instead of equal offsets
+    matched : 0: steps are equal offsets. Otherwise they are matchings by what pairs have to send, less those that are
+        shorter than 1/matched of a round: each is a chunk
+    shrink : a round of the first half takes so many times as long as the one before, 1 at most
     """
 
     family: ClassVar[str] = "timetable"
@@ -79,7 +84,8 @@ class Timetable(Recipe):
     shares: tuple[Fraction, ...]
     via: tuple[tuple[int, Fraction], ...]
     growth: Fraction = Fraction(0)
-    matched: bool = False
+    matched: int = 0
+    shrink: Fraction = Fraction(1)
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
@@ -125,32 +131,33 @@ class Timetable(Recipe):
         ends = [granule(end * nbytes, nbytes) for end in accumulate(self.shares[:-1], initial=Fraction(0))]
         section = list(pairwise([*ends, nbytes]))
         slow = dict(self.via)
-        via: dict[int, dict[int, tuple[int, int]]] = {}  # full hub -> slow rank -> bytes that it adds last to
+        # Where rounds shrink, what is gathered in one is added last to in the next: by all slow ranks at the same time.
+        lengths = [self.shrink**turn for turn in range(self.segments if self.shrink < 1 else 1)]
+        via: dict[int, list[tuple[int, tuple[int, int]]]] = {}  # full hub -> (slow rank, bytes that it adds last to)
         plain: dict[int, tuple[int, int]] = {}
         for r, (low, high) in enumerate(section):
             if r not in slow:
-                cuts = [
-                    granule(low + part * (high - low), nbytes)
-                    for part in accumulate(slow.values(), initial=Fraction(0))
-                ]
-                via[r] = dict(zip(slow, pairwise(cuts), strict=True))
+                each = [part * length / sum(lengths) for length in lengths for part in slow.values()]
+                cuts = [granule(low + part * (high - low), nbytes) for part in accumulate(each, initial=Fraction(0))]
+                via[r] = list(zip([*slow] * len(lengths), pairwise(cuts), strict=True))
                 plain[r] = cuts[-1], high
+        # The second half is handed out in the same order, what came first first; but the parts of the shorter rounds
+        # before those of the longer ones, as its rounds begin short.
+        late = via if self.shrink == 1 else {r: [(s, part[::-1]) for s, part in of[::-1]] for r, of in via.items()}
 
         def gathered(i: int, k: int) -> list[Piece]:
             """What i sends to k in the first half."""
             if k in slow:
                 own = [Piece(Kind.OWN, k, *section[k])]
-                return own if i in slow else [*own, Piece(Kind.PARTIAL, i, *via[i][k])]
-            return [Piece(Kind.RAW, k, *part) for s, part in via[k].items() if s != i] + [Piece(Kind.RAW, k, *plain[k])]
+                return own if i in slow else own + [Piece(Kind.PARTIAL, i, *part) for s, part in via[i] if s == k]
+            return [Piece(Kind.RAW, k, *part) for s, part in via[k] if s != i] + [Piece(Kind.RAW, k, *plain[k])]
 
         def spread(i: int, k: int) -> list[Piece]:
             """What i sends to k in the second half."""
             if i in slow:
                 own = [Piece(Kind.OWN_RESULT, i, *section[i])]
-                return own if k in slow else [Piece(Kind.FINAL, k, *via[k][i]), *own]
-            return [
-                Piece(Kind.RESULT, i, *part) for part in (plain[i], *(part for s, part in via[i].items() if s != k))
-            ]
+                return own if k in slow else [Piece(Kind.FINAL, k, *part) for s, part in late[k] if s == i] + own
+            return [Piece(Kind.RESULT, i, *part) for part in (plain[i], *(part for s, part in late[i] if s != k))]
 
         found: list[tuple[int, ...]] = []
         for i in range(ranks):
@@ -188,7 +195,11 @@ class Timetable(Recipe):
         groups: dict[tuple[int, ...], list[int]] = {}  # the ranks on a rail -> all rails of just these
         for nic in sorted({nic for nics in live for nic in nics}):
             groups.setdefault(tuple(r for r in range(self._ranks) if nic in live[r]), []).append(nic)
-        slots = self._growing(min(map(len, live))) if self.growth else partial(full_rounds, count=self.segments)
+        slots = (
+            self._growing(min(map(len, live)))
+            if self.growth
+            else partial(full_rounds, count=self.segments, shrink=self.shrink)
+        )
         tables = [(nics, len(ranks), slots(nics, len(ranks) - 1)) for ranks, nics in groups.items()]
         place = [{r: n for n, r in enumerate(ranks)} for ranks in groups]
         made: dict[object, list[Slot]] = {}
@@ -221,8 +232,8 @@ class Timetable(Recipe):
             whole = [[int(need / busiest * WHOLE) for need in row] for row in rows]
             for i, row in enumerate(whole):
                 row[i] = WHOLE - sum(row)
-            steps = matchings(tuple(map(tuple, whole)), LEAST)
-            for (i, k), mine in in_turns(steps, self.segments, Fraction(turn, len(rails))).items():
+            steps = matchings(tuple(map(tuple, whole)), WHOLE // self.matched)
+            for (i, k), mine in in_turns(steps, self.segments, Fraction(turn, len(rails)), self.shrink).items():
                 found.setdefault((on[i], on[k]), []).extend(Slot(begin, size, nic, size) for begin, size in mine)
 
         def times(i: int, k: int) -> list[Slot]:
@@ -260,7 +271,17 @@ class Timetable(Recipe):
         alike = len(kinds) == len({nics for nics, _ in kinds})
         demand(alike, "shares", "equal ones of servers with the same NICs", "others")
         demand_segments(self.segments)
-        demand(not (self.growth and self.matched), "matched", "false where rounds grow", self.matched)
+        demand(0 <= self.matched <= MOST_MATCHED, "matched", f"0 to {MOST_MATCHED}", self.matched)
+        demand(not (self.growth and self.matched), "matched", "0 where rounds grow", self.matched)
+        demand(0 < self.shrink <= 1, "shrink", "above 0, 1 at most", self.shrink)
+        demand(self.shrink == 1 or not self.growth, "shrink", "1 where rounds grow", self.shrink)
+        most = deepest(1 / self.shrink)
+        demand(
+            self.segments <= most or self.shrink == 1,
+            "segments",
+            f"1 to {most} with shrink {self.shrink}",
+            self.segments,
+        )
         if self.growth:
             alone = len(slow) == 1 and not self.shares[slow[0]]
             demand(alone, "growth", "0, or one slow rank that is the hub of nothing", f"{len(slow)} slow ranks")
@@ -272,6 +293,8 @@ class Timetable(Recipe):
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
         """The busiest NIC's work with infinitely many rounds: exact where all of a server's NICs are equally busy."""
+        if self.matched:
+            return self._matched_s(cluster, nbytes)
         live = [tuple(_live(cluster, r)) for r in range(self._ranks)]
         share, members = dict(zip(live, self.shares, strict=True)), Counter(live)
         rate = cluster.ranks[0].out_rate / len(live[0])
@@ -284,6 +307,21 @@ class Timetable(Recipe):
         works = (of_each[nics] * (Fraction(by) if by > 1 + CLOSE else 1) for (nics, _), by in uneven.items())
         return max(works) * nbytes / rate
 
+    def _matched_s(self, cluster: Cluster, nbytes: int) -> Fraction:
+        """The busiest NIC's work: pairs with short steps that were left out have more on other rails."""
+        pairs, x = self._pairs(cluster), list(map(float, self.shares))
+        loads: Counter[tuple[int, int, str]] = Counter()
+        for i, k in permutations(range(self._ranks), 2):
+            slots = pairs(i, k)
+            total = sum(slot.weight for slot in slots)
+            for slot in slots:  # what i sends k, and in the other half k sends i
+                for rank, way in ((i, "out"), (k, "into")):
+                    loads[rank, slot.nic, way] += (x[i] + x[k]) * slot.weight / total  # type: ignore[assignment]
+        rate = cluster.ranks[0].out_rate / len(_live(cluster, 0))
+        exact_s = max((1 + (self._ranks - 2) * share) / len(_live(cluster, r)) for r, share in enumerate(self.shares))
+        by = max(loads.values()) / float(exact_s)
+        return exact_s * (Fraction(by) if by > 1 + CLOSE else 1) * nbytes / rate
+
     def content(self) -> dict[str, Any]:
         """Every field as JSON values."""
         return {
@@ -292,6 +330,7 @@ class Timetable(Recipe):
             "via": [[r, str(part)] for r, part in self.via],
             "growth": str(self.growth),
             "matched": self.matched,
+            "shrink": str(self.shrink),
         }
 
     @classmethod
@@ -303,13 +342,14 @@ class Timetable(Recipe):
             via=tuple((r, exact(part)) for r, part in raw["via"]),
             growth=exact(raw["growth"]),
             matched=raw["matched"],
+            shrink=exact(raw["shrink"]),
         )
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """Who gathers what, who adds last, and the rounds."""
         rounds = f"{self.segments} in each half"
-        if self.growth:
-            rounds += f", each {float(self.growth):.4g} times as long as the one before"
+        if self.growth or self.shrink < 1:
+            rounds += f", each {float(self.growth or self.shrink):.4g} times as long as the one before"
         lines = [("hubs", f"{sum(x > 0 for x in self.shares)} of {self._ranks}, each exchanges directly with all")]
         for r, part in self.via[:4]:
             own = f"hub of {float(self.shares[r]) * 100:.4g} %, adds last to {float(part) * 100:.4g} %"
@@ -321,31 +361,42 @@ class Timetable(Recipe):
 
 
 def applies(cluster: Cluster) -> bool:
-    """One fabric, servers as ranks, live NICs of one rate, all of them in at least two servers and fewer in another."""
-    rates = {rate for rank in cluster.ranks for nic in rank.nics if nic.alive for rate in (nic.out_rate, nic.in_rate)}
-    if not cluster.fabric.flat or cluster.gpu_ranks or len(cluster.ranks) < 3 or len(rates) != 1:
+    """One fabric or one for each rail, servers as ranks, live NICs of one rate (on rails one for each), all of them in
+    at least two servers and fewer in another."""
+    nics = [nic for rank in cluster.ranks for nic in rank.nics if nic.alive]
+    pods = cluster.fabric.pod_oversubscription is not None
+    if (
+        pods
+        or cluster.gpu_ranks
+        or len(cluster.ranks) < 3
+        or len({r for n in nics for r in (n.out_rate, n.in_rate)}) != 1
+    ):
         return False
     live = [tuple(_live(cluster, r)) for r in range(len(cluster.ranks))]
+    if sum(map(len, live)) < len(nics):
+        return False
     every = set().union(*live)
     full = sum(len(nics) == len(every) for nics in live)
     return 2 <= full < len(live) and common_rails(live)
 
 
 def deepest(growth: Fraction) -> int:
-    """The most rounds that may grow so fast."""
+    """The most rounds of which one is so many times as long as the next."""
     return max((k for k in range(1, MAX_ROUNDS + 1) if growth**k <= SPAN), default=1)
 
 
-def even_halves(shares: tuple[Fraction, ...], slow: Sequence[int]) -> tuple[tuple[int, Fraction], ...]:
+def even_halves(
+    shares: tuple[Fraction, ...], slow: Sequence[int], most: Fraction = MOST_VIA
+) -> tuple[tuple[int, Fraction], ...]:
     """(slow rank, the part of the full ranks' data that it adds last to) with which each has two equal halves.
 
     A slow rank that is the hub of x and adds last to part b of the full ranks' data, F in all, receives (P-1) x + b F
     in the first half and sends 1 - x - b F, and the reverse in the second: equal at b = (1 - P x)/(2 F). Several of
-    them add last to `MOST_VIA` at most, all less in proportion.
+    them add last to `most` in all, if that is less, each less in proportion.
     """
     full = 1 - sum((shares[rank] for rank in slow), Fraction(0))
     parts = [max(Fraction(0), (1 - len(shares) * shares[rank]) / (2 * full)) for rank in slow]
-    over = max(Fraction(1), sum(parts, Fraction(0)) / (MOST_VIA if len(slow) > 1 else 1))
+    over = max(Fraction(1), sum(parts, Fraction(0)) / (most if len(slow) > 1 else 1))
     return tuple((rank, part / over) for rank, part in zip(slow, parts, strict=True))
 
 
@@ -375,15 +426,17 @@ def reduced(cluster: Cluster) -> list[int]:
     return [r for r, count in enumerate(counts) if count < max(counts)]
 
 
-def _live(cluster: Cluster, rank: int) -> list[int]:
-    """Places of the live NICs in their server."""
-    return [i for i, nic in enumerate(cluster.ranks[rank].nics) if nic.alive]
+def _live(cluster: Cluster, rank: int) -> dict[int, int]:
+    """What a live NIC can meet -> its place in its server: the NICs of its rail, without rails those of its place."""
+    rails, nics = cluster.fabric.rails, cluster.ranks[rank].nics
+    found = {nic.rail if rails and nic.rail is not None else i: i for i, nic in enumerate(nics) if nic.alive}
+    return dict(sorted(found.items()))
 
 
 def _ports(cluster: Cluster, routes: Routes) -> list[dict[int, int]]:
-    """Of each rank, place of a live NIC -> its port."""
+    """Of each rank, rail of a live NIC -> its port."""
     names = [cluster.servers[rank.server].name for rank in cluster.ranks]
     return [
-        {i: routes.port_index[f"{name}/{rank.nics[i].name}"] for i in _live(cluster, r)}
+        {rail: routes.port_index[f"{name}/{rank.nics[i].name}"] for rail, i in _live(cluster, r).items()}
         for r, (name, rank) in enumerate(zip(names, cluster.ranks, strict=True))
     ]

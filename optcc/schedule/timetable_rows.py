@@ -33,7 +33,7 @@ STAGES = np.array(
 
 
 class Piece(NamedTuple):
-    """Bytes start..stop of hub `hub`'s section that a pair moves in one half."""
+    """Bytes of hub `hub`'s section that a pair moves in one half, from `start` to `stop`, upwards or downwards."""
 
     kind: Kind
     hub: int
@@ -60,7 +60,7 @@ def cut(pieces: Sequence[Piece], slots: Sequence[Slot]) -> list[tuple[int, ...]]
 
     Returns (begin, kind, hub, start, stop, nic, place of the slot) of each part, in order.
     """
-    units, total = sum(piece.stop - piece.start for piece in pieces), sum(slot.weight for slot in slots)
+    units, total = sum(abs(piece.stop - piece.start) for piece in pieces), sum(slot.weight for slot in slots)
     found: list[tuple[int, ...]] = []
     done = at = which = before = 0  # weight so far; bytes so far; the piece that these are in; bytes before it
     for place, (begin, _, nic, weight) in enumerate(slots):
@@ -68,11 +68,13 @@ def cut(pieces: Sequence[Piece], slots: Sequence[Slot]) -> list[tuple[int, ...]]
         until = units * done // total // GRANULE * GRANULE if done < total else units
         while at < until:
             kind, hub, start, stop = pieces[which]
-            end = min(until, before + stop - start)
+            size, way = abs(stop - start), 1 if stop > start else -1
+            end = min(until, before + size)
             if end > at:
-                found.append((begin, kind, hub, start + at - before, start + end - before, nic, place))
+                low, high = sorted((start + way * (at - before), start + way * (end - before)))
+                found.append((begin, kind, hub, low, high, nic, place))
             at = end
-            if at == before + stop - start:
+            if at == before + size:
                 before, which = at, which + 1
     return found
 
@@ -83,7 +85,7 @@ def joined(pieces: Sequence[Piece]) -> list[Piece]:
     for piece in pieces:
         if found and found[-1][:2] == piece[:2] and found[-1].stop == piece.start:
             found[-1] = found[-1]._replace(stop=piece.stop)
-        elif piece.stop > piece.start:
+        elif piece.stop != piece.start:
             found.append(piece)
     return found
 

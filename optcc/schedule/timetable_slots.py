@@ -7,9 +7,9 @@ different offsets d, so that in (P-1)/rails steps, a *round*, every rank has bee
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from typing import NamedTuple
 
 TICKS = 2**40
@@ -34,10 +34,22 @@ class Slot(NamedTuple):
     weight: int
 
 
-def full_rounds(nics: Sequence[int], peers: int, count: int) -> list[list[Slot]]:
+def moments(count: int, shrink: Fraction) -> Callable[[int, Fraction], int]:
+    """(round, part of it that is over) -> tick of the half, of rounds each `shrink` times as long as the one before.
+
+    Exact, so that what is due at the same time on two rails is so to the tick.
+    """
+    lasts = [shrink**turn for turn in range(count)]
+    done = list(accumulate(lasts, initial=Fraction(0)))
+    return lambda turn, part: int(HALF * (done[turn] + (part * lasts[turn] if part else 0)) / done[-1])
+
+
+def full_rounds(nics: Sequence[int], peers: int, count: int, shrink: Fraction = Fraction(1)) -> list[list[Slot]]:
     """Of each offset 1..peers, in order of time, its slots in `count` rounds, in each of which it has one per rail."""
-    steps = count * peers
-    return _in_turn(nics, peers, [HALF * step // steps for step in range(steps + 1)])
+    when = moments(count, shrink)
+    return _in_turn(
+        nics, peers, [when(turn, Fraction(step, peers)) for turn, step in product(range(count), range(peers))] + [HALF]
+    )
 
 
 def growing_steps(count: int, growth: Fraction, steps: Fraction) -> list[int]:
@@ -95,17 +107,22 @@ def _in_turn(nics: Sequence[int], peers: int, ends: Sequence[int], ahead: int = 
 
 
 def in_turns(
-    steps: Sequence[tuple[Sequence[int], int]], count: int, ahead: Fraction
+    steps: Sequence[tuple[Sequence[int], int]], count: int, ahead: Fraction, shrink: Fraction = Fraction(1)
 ) -> dict[tuple[int, int], list[tuple[int, int]]]:
     """(sender, receiver) -> (begin, size) in ticks of the half, of steps that come again in each of `count` rounds.
 
     steps : (by sender its receiver, itself if none; how long); ahead : part of a round that has gone by at first
     """
-    whole = count * sum(lasts for _, lasts in steps)
-    now = -int(ahead * whole / count)
+    one, when = sum(lasts for _, lasts in steps), moments(count, shrink)
+
+    def tick(at: int) -> int:
+        turn, part = divmod(min(max(at, 0), count * one), one)
+        return when(turn, Fraction(part, one))
+
+    now = -int(ahead * one)
     found: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for receivers, lasts in [*steps] * (count + 1):
-        begin, end = (min(max(at, 0), whole) * HALF // whole for at in (now, now + lasts))
+        begin, end = tick(now), tick(now + lasts)
         now += lasts
         for pair in enumerate(receivers) if end > begin else ():
             if pair[0] == pair[1]:
