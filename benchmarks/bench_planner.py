@@ -1,26 +1,34 @@
 """The planner's choice against families and depths tried by hand. Writes docs/bench-planner.md.
 
 Exit status 1 when a choice is more than 2 % slower than the best. `--only TEXT` makes the rows whose case has the text
-in it, and prints them.
+in it, and prints them. `--jobs N` processes share the cases; one that has a large case takes about 1 GB.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
+from itertools import chain
+from multiprocessing import get_context
 from pathlib import Path
 
 from rich.progress import track
 
 import optcc
+from benchmarks.timetables_by_hand import form, most_rounds, timetables
 from optcc import planner
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
 from optcc.schedule import Schedule
 from optcc.schedule.recipe import Recipe
+from optcc.schedule.timetable import Timetable
 from optcc.units import format_seconds, format_size
 
 ALPHA, PER_CHUNK = Fraction(5, 10**6), Fraction(1, 10**6)
@@ -67,6 +75,9 @@ MORE = [
     for dead in ((1,), (4,), (1, 1))
     for nbytes in (2**24, 2**30)
 ]
+MORE += [Case(servers, (1,) * 4, 2**30, nics=8) for servers in (8, 16, 32)]
+MORE += [Case(16, (1,) * 8, nbytes, nics=8) for nbytes in (2**28, 2**30, 2**32)]
+MORE += [Case(32, (1,) * 8, 2**30, nics=8)]
 MORE += [Case(8, dead, nbytes, rails=True) for dead in ((1,), (1, 1)) for nbytes in (2**26, 2**30)]
 MORE += [Case(8, (1,), nbytes, nics=8, gpus=True) for nbytes in (2**24, 2**30)]
 MORE += [Case(4, (1,), 2**28, nics=8, rails=rails, gpus=True) for rails in (False, True)]
@@ -91,27 +102,45 @@ def offered(case: Case) -> list[planner.Ladder]:
 
 
 def by_hand(case: Case) -> list[tuple[float, str]]:
-    """(simulated seconds, family and segments) of everything on the grid of families and depths."""
-    return [(time_s, name) for time_s, name, _ in tried(case)]
+    """(simulated seconds, family and segments) of the planner's own families at all depths."""
+    rows = (at_depths(ladder, case) for ladder in offered(case))
+    return [(time_s, named(recipe)) for row in rows for time_s, recipe in times(case, row)]
 
 
-def tried(case: Case) -> list[tuple[float, str, Recipe]]:
-    """The same with recipes, the quickest first."""
-    cluster, found = cluster_of(case), []
-    for ladder in offered(case):
-        for depth in DEPTHS:
-            if ladder.deepest and depth > ladder.deepest:
-                break
-            try:
-                recipe = ladder.make(depth)
-                schedule = recipe.lower(cluster, case.nbytes)
-            except InputError:
-                break
-            if stripes(schedule) > MOST_STRIPES:
-                break
-            time_s = optcc.simulate(schedule, alpha=ALPHA, per_chunk=PER_CHUNK).time_s
-            found.append((time_s, f"{ladder.name}, {depth}", recipe))
-    return sorted(found, key=lambda one: one[:2])
+def tried(case: Case) -> list[tuple[float, Recipe]]:
+    """(simulated seconds, recipe), the quickest first, of these and of many more timetables."""
+    cluster = cluster_of(case)
+    others = (at_depths(ladder, case) for ladder in offered(case) if ladder.name != Timetable.family)
+    rows = chain(others, timetables(cluster, optcc.lower_bound(cluster, case.nbytes), PER_CHUNK))
+    return sorted((one for row in rows for one in times(case, row)), key=lambda one: one[0])
+
+
+def at_depths(ladder: planner.Ladder, case: Case) -> list[Callable[[], Recipe]]:
+    """What makes its recipes."""
+    most = ladder.deepest or max(DEPTHS)
+    if ladder.name == Timetable.family:
+        cluster = cluster_of(case)
+        most = min(most, most_rounds(cluster, optcc.lower_bound(cluster, case.nbytes), PER_CHUNK))
+    return [partial(ladder.make, depth) for depth in DEPTHS if depth <= most]
+
+
+def times(case: Case, row: Iterable[Callable[[], Recipe]]) -> Iterator[tuple[float, Recipe]]:
+    """(simulated seconds, recipe) of ever deeper recipes, until there is none or it is too deep."""
+    cluster = cluster_of(case)
+    for make in row:
+        try:
+            recipe = make()
+            schedule = recipe.lower(cluster, case.nbytes)
+        except InputError:
+            return
+        if stripes(schedule) > MOST_STRIPES:
+            return
+        yield optcc.simulate(schedule, alpha=ALPHA, per_chunk=PER_CHUNK).time_s, recipe
+
+
+def named(recipe: Recipe) -> str:
+    """Family and segments, and what form of a timetable."""
+    return f"{recipe.family}, {recipe.segments}{form(recipe) if isinstance(recipe, Timetable) else ''}"
 
 
 def stripes(schedule: Schedule) -> int:
@@ -139,28 +168,39 @@ class Outcome:
 def outcome(case: Case) -> Outcome:
     """Plan a case, and try everything by hand."""
     hand = tried(case)
-    best_s, best, _ = hand[0]
+    best_s, best = hand[0]
     made = optcc.plan(cluster_of(case), case.nbytes, alpha=ALPHA, per_chunk=PER_CHUNK)
     time_s = optcc.simulate(made.schedule(), alpha=ALPHA, per_chunk=PER_CHUNK).time_s
-    packets, chosen = [by_packets(case, recipe) for *_, recipe in hand[:FINALISTS]], by_packets(case, made.recipe)
+    packets, chosen = [by_packets(case, recipe) for _, recipe in hand[:FINALISTS]], by_packets(case, made.recipe)
     known = [time for time in packets if time is not None]
     by_packet = chosen / min(known) - 1 if known and chosen is not None else None
     row = (
         f"| {case.servers} | {case.shape} | {', '.join(map(str, case.dead)) or '-'} | {format_size(case.nbytes)} "
-        f"| {best} | {format_seconds(best_s)} | {made.recipe.family}, {made.recipe.segments} "
+        f"| {named(best)} | {format_seconds(best_s)} | {named(made.recipe)} "
         f"| {format_seconds(time_s)} | {100 * (time_s / best_s - 1):+.2f} % "
         f"| {'-' if by_packet is None else f'{100 * by_packet:+.2f} %'} |"
     )
     return Outcome(row, time_s / best_s - 1, by_packet)
 
 
+def outcomes(grid: list[Case], jobs: int) -> list[Outcome]:
+    """Of each case, in processes of their own, the largest cases first."""
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        largest = sorted(grid, key=lambda case: (case.servers * case.nics, len(case.dead), case.nbytes), reverse=True)
+        found = {pool.submit(outcome, case): case for case in largest}
+        ended = track(as_completed(found), total=len(found), description="trying by hand")
+        done = {found[one]: one.result() for one in ended}
+    return [done[case] for case in grid]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-planner.md"))
     parser.add_argument("--only", metavar="TEXT", help="only these cases, printed, without the page")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)")
     asked = parser.parse_args()
     grid = [case for case in (*GRID, *MORE) if asked.only is None or asked.only in str(case)]
-    found = [outcome(case) for case in track(grid, description="trying by hand")]
+    found = outcomes(grid, asked.jobs)
     rows, worst = [one.row for one in found], max((one.regret for one in found), default=0.0)
     if asked.only is not None:
         print("\n".join(rows))
@@ -172,12 +212,14 @@ def main() -> int:
         "Made by `make bench-planner`. Simulated: servers of 400 GB/s in all, over 2 NICs or 8, on one fabric where",
         f"nothing is said of rails; NVLink of 450 GB/s where GPUs are ranks; {format_seconds(ALPHA)} from NIC to NIC,",
         f"{format_seconds(PER_CHUNK)} per chunk. By hand: the planner's families with its own parameters, at",
-        f"{', '.join(map(str, DEPTHS))} segments.",
+        f"{', '.join(map(str, DEPTHS))} segments;",
+        "timetables in many more forms than the planner tries (`benchmarks/timetables_by_hand.py`): rounds that grow,",
+        "rounds that shrink, steps by offsets and by matchings, more and less that slow servers add last to (via).",
         "Regret is how much slower the planner's choice is; below zero it is better than anything on that grid.",
         "",
         "Not tried by hand: packed trees, which take long to find (the planner tries them only where others stay over",
-        "2 % above the bound), so that by hand means nested rings alone on rails; pipelines of more than",
-        f"{MOST_STRIPES:,} chunks; other parameters of a family than those that the planner gives it.",
+        "2 % above the bound), so that by hand means nested rings and timetables on rails; pipelines of more than",
+        f"{MOST_STRIPES:,} chunks; other parameters of other families than those that the planner gives them.",
         "",
         "The last column is about receivers that take packets as they come, by which the planner settles ties: its",
         f"choice against the best of the {FINALISTS} quickest by hand, each of at most {PACKET_STRIPES:,} chunks.",

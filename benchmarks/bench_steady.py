@@ -261,8 +261,9 @@ def main() -> int:
     lines += [
         "",
         "Where NICs are the limit the work is done while they send. Without a limit only copying is left beside it.",
-        "What every chunk pays is a few numbers at each end (`optcc/runtime/protocol/steady.py`) and a mark in shared",
-        "memory; messages acknowledge only at the end and where something may be stuck, for the rest credits do.",
+        "What every chunk pays is a few numbers at each end (`optcc/runtime/protocol/steady.py`), and what every poll",
+        "pays is a mark in shared memory for each flow that brought something. Messages acknowledge only at the end",
+        "and where something may be stuck, for the rest credits do.",
         "",
         f"Python {platform.python_version()}, {os.cpu_count()} CPUs.",
         "",

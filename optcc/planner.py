@@ -35,6 +35,8 @@ MAX_STRIPES = 1_000_000
 LARGE = 16
 """Above so many ranks a server's NICs are simulated as one, which is eight times less work for eight NICs."""
 FINALISTS = 5
+CLOSE_SECOND = 1.05
+"""The second best number of segments that was tried is looked around, too, if it is so close to the best."""
 TIE = 1.005
 """Times that differ by less are taken for equal."""
 MAX_FINAL_STRIPES = 200_000
@@ -59,32 +61,40 @@ class Rounds(NamedTuple):
 
     matched: int = 0
     shrink: Fraction = Fraction(1)
+    sparse: bool = False
     most: Fraction = MOST_VIA
 
 
 EQUAL = Rounds()
+SINGLE = (Rounds(1024, sparse=True), Rounds(1024, Fraction(1, 4), sparse=True), EQUAL)
+"""Full rounds of timetables that are tried with one slow server,"""
 SEVERAL = (
-    Rounds(128),
-    Rounds(128, Fraction(1, 4)),
-    EQUAL,
-    Rounds(1024, Fraction(1, 6)),
+    Rounds(1, Fraction(1, 4), sparse=True),
+    Rounds(1, Fraction(1, 2), sparse=True),
+    Rounds(1),
+    Rounds(1024, sparse=True),
+    Rounds(1024, Fraction(1, 2), sparse=True),
+    Rounds(1024, Fraction(1, 4), sparse=True),
     Rounds(1024),
-)
-"""Full rounds of timetables that are tried with several slow servers,"""
-HALF_SLOW = (
-    Rounds(128, Fraction(1, 4), Fraction(9, 10)),
-    Rounds(128),
-    Rounds(128, Fraction(1, 2), Fraction(19, 20)),
-    Rounds(1024, Fraction(1, 2), Fraction(1)),
-    Rounds(128, Fraction(2, 3)),
-    Rounds(1024, Fraction(1, 6), Fraction(19, 20)),
     EQUAL,
 )
-"""and with so many that they add last to more than `MOST_VIA` if their halves are equal;"""
-FEWER = 3
-"""of more than `LARGE` ranks only so many of them, and only equal rounds by offsets of more than twice as many."""
-LARGE_ROUNDS = 3
-"""Most rounds that shrink, of more than `LARGE` ranks."""
+"""with several slow servers,"""
+HALF_SLOW = (
+    Rounds(1, Fraction(1, 2), sparse=True, most=Fraction(9, 10)),
+    Rounds(1, Fraction(1, 4), most=Fraction(9, 10)),
+    Rounds(1024, Fraction(1, 4), sparse=True),
+    Rounds(1, Fraction(1, 2), sparse=True, most=Fraction(1)),
+    Rounds(1, Fraction(1, 2), most=Fraction(9, 10)),
+    Rounds(1),
+    EQUAL,
+)
+"""with so many that they add last to more than `MOST_VIA` if their halves are equal,"""
+FEWER = 4
+"""of more than `LARGE` ranks only so many of these,"""
+FEWEST = (EQUAL, Rounds(1, sparse=True), Rounds(1, Fraction(1, 4), sparse=True))
+"""and of more than twice as many ranks."""
+LARGE_ROUNDS = 4
+"""Most rounds that shrink, of more than `LARGE` ranks; of sparse ones, of more than twice as many."""
 CHUNKS_COST = Fraction(1, 20)
 """Of more than `MANY` ranks, timetables are tried where chunks cost them so much of the bound."""
 
@@ -211,16 +221,25 @@ def _timetable(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladd
 
     def full(rounds: Rounds) -> Ladder:
         def make(segments: int) -> Recipe:
-            return Timetable(segments, *halved(rounds.most), matched=rounds.matched, shrink=rounds.shrink)
+            return Timetable(
+                segments,
+                *halved(rounds.most),
+                matched=rounds.matched,
+                shrink=rounds.shrink,
+                sparse=rounds.sparse,
+            )
 
-        if rounds.shrink == 1:
-            return Ladder(Timetable.family, make, 1, by_rate=False)
-        return Ladder(Timetable.family, make, 2, by_rate=False, deepest=LARGE_ROUNDS if ranks > LARGE else None)
+        guess = 1 if rounds.shrink == 1 and not rounds.sparse else 2 if ranks > LARGE else 3
+        few = ranks > 2 * LARGE if rounds.sparse else ranks > LARGE and rounds.shrink < 1
+        return Ladder(Timetable.family, make, guess, by_rate=False, deepest=LARGE_ROUNDS if few else None)
 
     ranks, rates = len(cluster.ranks), [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
     several = len(split()[1]) > 1
-    tried: Sequence[Rounds] = (EQUAL,)
-    if several and ranks <= 2 * LARGE:
+    if ranks > 2 * LARGE:
+        tried: Sequence[Rounds] = FEWEST
+    elif not several:
+        tried = SINGLE
+    else:
         tried = (SEVERAL if halved() == halved(Fraction(1)) else HALF_SLOW)[: FEWER if ranks > LARGE else None]
     offered = [full(rounds) for rounds in tried] if ranks <= MANY else []
     if several and MANY < ranks <= 2 * MANY and 2 * (ranks - 1) * per_chunk <= CHUNKS_COST * bound.seconds:
@@ -381,10 +400,13 @@ def climb(ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per
             time_s = attempt(segments)
             worse = 0 if time_s < best else worse + 1
             best = min(best, time_s)
-    top = min(tried, key=lambda k: tried[k].time_s)
-    for low, high in pairwise(sorted({max(1, top // 2), top, min(2 * top, most)})):
-        if (low + high) // 2 not in tried:
-            attempt((low + high) // 2)
+    # Times may have a second valley: between the best two, too, if they are close, and what they were doubled from.
+    first, *others = sorted(tried, key=lambda k: tried[k].time_s)
+    close = [k for k in others[:1] if tried[k].time_s <= CLOSE_SECOND * tried[first].time_s]
+    for top in (first, *close):
+        for low, high in pairwise(sorted({max(1, top // 2), top, min(2 * top, most)})):
+            if (low + high) // 2 not in tried:
+                attempt((low + high) // 2)
     return list(tried.values())
 
 

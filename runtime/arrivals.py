@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 from typing import Any
 
 from optcc.runtime.errors import TransportError
@@ -11,7 +12,9 @@ from optcc.runtime.program import Move
 from optcc.runtime.protocol import words
 from optcc.runtime.protocol.table import Commands
 from optcc.runtime.transport import Landing, Take
-from optcc.runtime.wires import HEADER_BYTES, Arrived, Wires
+from optcc.runtime.wires import HEADER_BYTES, Arrived, Happening, Wires
+
+_AT = itemgetter(Landing._fields.index("at"))
 
 
 def nothing_runs(row: int, offset: int, data: memoryview) -> None:
@@ -46,34 +49,41 @@ class Arrivals:
         """Transfers that have become complete since this was asked, in order of time."""
         landings, self._landings = self._landings, []
         if len(landings) > 1:
-            landings.sort(key=lambda landing: landing.at)
+            landings.sort(key=_AT)
         return landings
 
-    def arrived(self, arrived: Arrived) -> None:
-        """The chunk goes to the engine, and its slot back to the sender, unless it is a ghost.
+    def hear(self, happenings: Iterable[Happening], on: Mapping[type, Callable[[Any], None]]) -> None:
+        """In their order: a chunk goes to the engine, and its slot back to the sender, unless it is a ghost.
+
+        `on` : who is told of what is no chunk, by its type
 
         Every chunk pays for this, and with a cold cache, since a payload has just gone through it. So the machine is
         asked without words (`protocol.steady`), as long as it takes that.
         """
-        wire, number, seq, at = arrived
-        slot = self._wires.slot(number, seq)
-        mark, epoch, operation, nbytes, there, row, offset = CHUNK_HEADER.unpack_from(slot)
-        if mark != CHUNK_MARK or there != seq:
-            raise TransportError(f"flow {number}: the slot of chunk {seq} holds {there} (canary {mark:#x})")
-        receiver = self._ins[number].receiver
-        folded = receiver.passes(wire, epoch, seq)
-        if folded < 0 and not receiver.handle(words.Landed(wire, epoch, seq)):
-            return
-        if operation != self._operation:
-            raise TransportError(f"flow {number}: a chunk of operation {operation} in operation {self._operation}")
-        if self._elsewhere:
-            self.take(row, offset, self._elsewhere(number, seq, nbytes))
-        else:
-            self.take(row, offset, slot[HEADER_BYTES : HEADER_BYTES + nbytes])
-        missing = self._missing[row] = self._missing[row] - nbytes
-        if missing == 0:
-            self._landings.append(Landing(row, at))
-        if folded > 0:
-            self._wires.credit(receiver.wire, number, folded)
-        elif folded < 0:
-            self._do(self._ins[number], receiver.handle(words.Folded(seq)))
+        ins, slot_of, take, elsewhere, rows = self._ins, self._wires.slot, self.take, self._elsewhere, self._missing
+        for happening in happenings:
+            if type(happening) is not Arrived:
+                on[type(happening)](happening)
+                continue
+            wire, number, seq, at = happening
+            slot = slot_of(number, seq)
+            mark, epoch, operation, nbytes, there, row, offset = CHUNK_HEADER.unpack_from(slot)
+            if mark != CHUNK_MARK or there != seq:
+                raise TransportError(f"flow {number}: the slot of chunk {seq} holds {there} (canary {mark:#x})")
+            receiver = ins[number].receiver
+            folded = receiver.passes(wire, epoch, seq)
+            if folded < 0 and not receiver.handle(words.Landed(wire, epoch, seq)):
+                continue
+            if operation != self._operation:
+                raise TransportError(f"flow {number}: a chunk of operation {operation} in operation {self._operation}")
+            if elsewhere:
+                take(row, offset, elsewhere(number, seq, nbytes))
+            else:
+                take(row, offset, slot[HEADER_BYTES : HEADER_BYTES + nbytes])
+            missing = rows[row] = rows[row] - nbytes
+            if missing == 0:
+                self._landings.append(Landing(row, at))
+            if folded > 0:
+                self._wires.credit(receiver.wire, number, folded)
+            elif folded < 0:
+                self._do(ins[number], receiver.handle(words.Folded(seq)))

@@ -115,20 +115,27 @@ class Departures:
 
     def pump(self, out: Out) -> None:
         """Number and send queued chunks while the window and the NIC take them."""
-        now, sender, queue = self.now, out.sender, out.queue
-        while queue and self._wires.free_at(sender.wire, now) < math.inf:
-            if sender.sends():
-                ready, operation, row, offset, payload = piece = queue.popleft()
-                out.kept.append(piece)
-                wire, seq, nbytes = sender.wire, sender.posted - 1, len(payload)
-                self._posted[wire] += nbytes
-                header = CHUNK_HEADER.pack(CHUNK_MARK, sender.epoch, operation, nbytes, seq, row, offset)
-                self._wires.write(wire, out.number, seq, header, payload, ready)
-            elif sender.may_send:
-                out.kept.append(queue.popleft())
-                self._do(out, sender.handle(_SEND))
-            else:
-                break
+        now, sender, queue, kept = self.now, out.sender, out.queue, out.kept
+        free_at, write, number = self._wires.free_at, self._wires.write, out.number
+        wire, epoch, seq, total = sender.wire, sender.epoch, sender.posted, 0
+        end = seq + min(sender.room(), len(queue))
+        while seq < end and free_at(wire, now) < math.inf:
+            ready, operation, row, offset, payload = piece = queue.popleft()
+            kept.append(piece)
+            nbytes = len(payload)
+            total += nbytes
+            header = CHUNK_HEADER.pack(CHUNK_MARK, epoch, operation, nbytes, seq, row, offset)
+            sender.posted = after = seq + 1
+            write(wire, number, seq, header, payload, ready)
+            seq = after
+        if total:
+            out.numbered += total
+            self._posted[wire] += total
+        while queue and sender.may_send and free_at(sender.wire, now) < math.inf:
+            piece = queue.popleft()
+            kept.append(piece)
+            out.numbered += len(piece.payload)
+            self._do(out, sender.handle(_SEND))
         if not queue:
             self.busy.discard(out.number)
 

@@ -43,13 +43,22 @@ class Out:
     queue: deque[Piece] = field(default_factory=deque)
     kept: deque[Piece] = field(default_factory=deque)
     base: int = 0  # number of the first kept chunk
-    brought: int = 0  # bytes that need not be kept any more
+    numbered: int = 0  # bytes of all numbered chunks, kept or not
 
     def release(self, below: int) -> None:
         """Chunks below this one need not be kept any more."""
-        while self.base < below:
-            self.brought += len(self.kept.popleft().payload)
-            self.base += 1
+        kept, count = self.kept, below - self.base
+        if count == len(kept):
+            kept.clear()
+        else:
+            for _ in range(count):
+                kept.popleft()
+        self.base += max(count, 0)
+
+    @property
+    def brought(self) -> int:
+        """Bytes that need not be kept any more. Counted when somebody looks, for every chunk would pay for it."""
+        return self.numbered - sum(len(piece.payload) for piece in self.kept)
 
     @property
     def load(self) -> int:

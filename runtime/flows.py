@@ -28,7 +28,6 @@ from optcc.runtime.shares import Shares
 from optcc.runtime.stalls import Stalls
 from optcc.runtime.transport import Landing, Take
 from optcc.runtime.wires import (
-    Arrived,
     Cause,
     Completed,
     Credited,
@@ -81,7 +80,6 @@ class FlowTransport:
         self.journal: list[Note] = []
         self._on: dict[type, Callable[[Any], None]] = {
             Completed: departures.completed,
-            Arrived: self._arrivals.arrived,
             Credited: departures.credited,
             Failed: lambda f: losses.lose(f.wire, f.cause, f.detail),
             Drained: losses.drained,
@@ -137,11 +135,7 @@ class FlowTransport:
         before = departures.now
         wake = self.next_wake() if self._timers or self._mail else self._look_at
         due = wake <= before
-        for happening in self._wires.poll(-math.inf if due else wake if wake < until else until):
-            if type(happening) is Arrived:
-                arrivals.arrived(happening)
-            else:
-                self._on[type(happening)](happening)
+        arrivals.hear(self._wires.poll(-math.inf if due else wake if wake < until else until), self._on)
         while self._mail:
             self._read(*self._mail.popleft())
         self._echoed.clear()

@@ -76,9 +76,8 @@ class LocalFaults(ABC):
             deaf = self._is_deaf(end)
             self._no_acks.discard(wire)
             for flow, seq in self._unsaid.pop(wire, {}).items():
-                self._acknowledge(wire, flow, seq)
-            for arrived in self._no_data.pop(wire, ()):
-                self._arrive(arrived)
+                self._mark(wire, flow, seq)
+            self._arrive(self._no_data.pop(wire, ()))
             if deaf:
                 end.waits = False
                 self._epoll.register(end.sock, select.EPOLLIN)
@@ -130,11 +129,11 @@ class LocalFaults(ABC):
         """Close this end of a wire."""
 
     @abstractmethod
-    def _arrive(self, arrived: Arrived) -> None:
-        """A chunk counts as arrived."""
+    def _arrive(self, arrived: Sequence[Arrived]) -> None:
+        """Chunks count as arrived."""
 
     @abstractmethod
-    def _acknowledge(self, wire: int, flow: int, seq: int) -> None:
+    def _mark(self, wire: int, flow: int, seq: int) -> None:
         """Tell how far a flow has come."""
 
     @abstractmethod

@@ -251,12 +251,10 @@ class LocalWires(LocalFaults):
                         self._flush(end)
                     if mask & ~select.EPOLLOUT:
                         self._hear(end)
-        for at, chunk in self._clocks.landed(self._clock()):
-            arrived = Arrived(chunk.wire, chunk.flow, chunk.seq, at)
-            if chunk.wire in self._no_data:
-                self._no_data[chunk.wire].append(arrived)
-            else:
-                self._arrive(arrived)
+        landed = self._clocks.landed(self._clock())
+        if landed:
+            arrived = [Arrived(wire, flow, seq, at) for at, (flow, seq, _, wire) in landed]
+            self._arrive(self._held_back(arrived) if self._no_data else arrived)
         if self._asked:
             self._see_landed()
         if self._dirty:
@@ -264,12 +262,23 @@ class LocalWires(LocalFaults):
         news, self._news = self._news, []
         return news
 
-    def _arrive(self, arrived: Arrived) -> None:
-        self._news.append(arrived)
-        wire, flow, seq, _ = arrived
-        self._acknowledge(wire, flow, seq)
+    def _held_back(self, arrived: Iterable[Arrived]) -> list[Arrived]:
+        """Keep what a black hole keeps; returns the rest."""
+        through: list[Arrived] = []
+        for chunk in arrived:
+            self._no_data.get(chunk.wire, through).append(chunk)
+        return through
 
-    def _acknowledge(self, wire: int, flow: int, seq: int) -> None:
+    def _arrive(self, arrived: Sequence[Arrived]) -> None:
+        self._news += arrived
+        self._acknowledge(arrived)
+
+    def _acknowledge(self, arrived: Sequence[Arrived]) -> None:
+        """By the last one of each flow on each wire, which stands for those before it."""
+        for (wire, flow), seq in {(wire, flow): seq for wire, flow, seq, _ in arrived}.items():
+            self._mark(wire, flow, seq)
+
+    def _mark(self, wire: int, flow: int, seq: int) -> None:
         """Tell how far a flow has come; wake its sender, if it wants to know."""
         if self._no_acks and wire in self._no_acks:
             self._unsaid.setdefault(wire, {})[flow] = seq

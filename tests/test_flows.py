@@ -449,12 +449,14 @@ class NoFence(Losses):
 class FoldsTwice(Arrivals):
     """The first chunk after a failover is folded twice."""
 
-    def arrived(self, arrived: Arrived) -> None:
-        slot = self._wires.slot(arrived.flow, arrived.seq)
-        _, epoch, _, nbytes, _, row, offset = CHUNK_HEADER.unpack_from(slot)
-        if epoch:
-            self.take(row, offset, slot[HEADER_BYTES : HEADER_BYTES + nbytes])
-        super().arrived(arrived)
+    def hear(self, happenings: Any, on: Any) -> None:
+        for happening in happenings:
+            if isinstance(happening, Arrived):
+                slot = self._wires.slot(happening.flow, happening.seq)
+                _, epoch, _, nbytes, _, row, offset = CHUNK_HEADER.unpack_from(slot)
+                if epoch:
+                    self.take(row, offset, slot[HEADER_BYTES : HEADER_BYTES + nbytes])
+            super().hear((happening,), on)
 
 
 class LosesTheQueue(Departures):

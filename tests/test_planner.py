@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
 import optcc
-from benchmarks.bench_planner import ALPHA, GRID, PER_CHUNK, by_hand, cluster_of
+from benchmarks import timetables_by_hand
+from benchmarks.bench_planner import ALPHA, GRID, PER_CHUNK, Case, by_hand, cluster_of, outcome, outcomes
 from optcc import planner
 from optcc.cluster import Cluster
 from optcc.errors import InputError
@@ -27,10 +29,31 @@ def test_regret(case) -> None:  # type: ignore[no-untyped-def]
 
 def test_the_regret_test_can_fail() -> None:
     """A plan of the wrong depth is over the limit."""
-    case = QUICK[-1]
+    case = next(case for case in QUICK if case.nbytes == 2**26 and case.dead == (1, 1))
     best, _ = min(by_hand(case))
     poor = optcc.plan(cluster_of(case), case.nbytes, segments=512)
     assert optcc.simulate(poor.schedule(), alpha=ALPHA, per_chunk=PER_CHUNK).time_s > 1.02 * best
+
+
+def test_rows_of_several_processes_are_in_order() -> None:
+    grid = [Case(3, (), 2**20), Case(4, (1,), 2**20)]
+    assert outcomes(grid, jobs=2) == [outcome(case) for case in grid]
+
+
+def test_by_hand_timetables_have_every_form_that_the_planner_tries() -> None:
+    by = timetables_by_hand
+    for rounds in (*planner.SINGLE, *planner.SEVERAL, *planner.HALF_SLOW, *planner.FEWEST):
+        assert (rounds.matched, rounds.sparse) in by.MATCHED
+        assert rounds.shrink in by.SHRINKS
+        assert rounds.most in by.MOST_VIA
+    assert {str(growth) for growth in planner.GROWTHS} <= set(by.GROWTHS[0][1])
+    case = Case(8, (1, 1, 1, 1), 2**28, nics=8)
+    bound = optcc.lower_bound(cluster_of(case), case.nbytes)
+    made = {make() for row in by.timetables(cluster_of(case), bound, PER_CHUNK) for make in row}
+    tried = {((recipe.matched, recipe.sparse), recipe.shrink) for recipe in made}
+    assert tried == {(m, s) for m in by.MATCHED for s in by.SHRINKS}
+    whole = cluster_of(replace(case, dead=()))
+    assert not list(by.timetables(whole, bound, PER_CHUNK))
 
 
 def test_families_can_be_asked_for() -> None:

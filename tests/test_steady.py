@@ -51,7 +51,9 @@ def steady(machine: Any, event: Event) -> Commands | None:
     """What the steady path makes of an event, in words; None: it is for `handle`."""
     match event:
         case Send():
-            return (Write(machine.wire, machine.epoch, machine.posted - 1, False),) if machine.sends() else None
+            if machine.room() > 0:
+                machine.posted += 1
+                return (Write(machine.wire, machine.epoch, machine.posted - 1, False),)
         case Acked(wire, seq):
             return (Release(machine.acked),) if machine.acknowledged(wire, seq) else None
         case Credit(_, folded):
@@ -176,14 +178,24 @@ def test_whole_lives_of_flows() -> None:
     assert min(taken[event] for event in ("Send", "Acked", "Credit", "Landed")) > 100, taken
 
 
+@pytest.mark.parametrize("sent", range(5))
+def test_there_is_room_for_as_many_events(sent: int) -> None:
+    sender = Sender(WIRES, 4)
+    for _ in range(sent):
+        sender.handle(Send())
+    for seq in range(sent, sent + sender.room()):
+        assert sender.handle(Send()) == (Write(WIRES[0], 0, seq, False),)
+    with pytest.raises(ProtocolError):
+        sender.handle(Send())
+
+
 class SendsWithoutASlot(Sender):
     """Does not look at the window."""
 
     __slots__ = ()
 
-    def sends(self) -> bool:
-        self.posted += 1
-        return True
+    def room(self) -> int:
+        return 1
 
 
 class TrustsAnyWire(Sender):

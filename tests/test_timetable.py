@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,10 @@ import optcc
 from optcc import planner
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
+from optcc.schedule import timetable_matched
 from optcc.schedule.routes import fluid_seconds
 from optcc.schedule.timetable import MOST_VIA, Timetable, applies, deepest, even_halves, growing, reduced
-from optcc.schedule.timetable_matchings import matchings
+from optcc.schedule.timetable_matchings import factors, matchings
 from optcc.schedule.timetable_ramp import sums_in_time
 from optcc.schedule.timetable_rows import Kind, Piece, cut
 from optcc.schedule.timetable_slots import (
@@ -30,6 +32,7 @@ from optcc.schedule.timetable_slots import (
     in_turns,
     mirrored,
     moments,
+    portions,
 )
 from optcc.simulator import simulate
 from optcc.theory.hubs import hub_split
@@ -67,12 +70,9 @@ def dead(servers: int, count: int, nics: int = 8) -> Cluster:
     return cluster
 
 
-def timetable(
-    cluster: Cluster, segments: int = 1, *, matched: int = 0, shrink: Fraction = WHOLE, most: Fraction = MOST_VIA
-) -> Timetable:
+def timetable(cluster: Cluster, segments: int = 1, *, most: Fraction = MOST_VIA, **rounds: Any) -> Timetable:
     shares, via = hub_split(cluster)
-    halves = even_halves(shares, [rank for rank, _ in via], most)
-    return Timetable(segments, shares, halves, matched=matched, shrink=shrink)
+    return Timetable(segments, shares, even_halves(shares, [rank for rank, _ in via], most), **rounds)
 
 
 @st.composite
@@ -92,14 +92,16 @@ def starved(draw: st.DrawFn, most: int = 9) -> Cluster:
 @given(
     cluster=hurt(),
     segments=st.integers(1, 3),
-    matched=st.sampled_from([0, 8, 1024]),
+    matched=st.sampled_from([0, 1, 8, 1024]),
+    sparse=st.booleans(),
     shrink=st.sampled_from([WHOLE, Fraction(1, 2), Fraction(1, 8)]),
     nbytes=st.one_of(st.integers(1, 300), st.integers(1, 2**22)),
 )
 def test_every_recipe_is_an_allreduce(
-    cluster: Cluster, segments: int, matched: int, shrink: Fraction, nbytes: int
+    cluster: Cluster, segments: int, matched: int, sparse: bool, shrink: Fraction, nbytes: int
 ) -> None:
-    check_allreduce(cluster, timetable(cluster, segments, matched=matched, shrink=shrink, most=shrink), nbytes)
+    rounds = {"matched": matched, "sparse": sparse and matched > 0, "shrink": shrink}
+    check_allreduce(cluster, timetable(cluster, segments, most=shrink, **rounds), nbytes)
 
 
 @settings(max_examples=300)
@@ -184,6 +186,14 @@ def test_with_matchings_several_degraded_servers_lose_nothing(lost: tuple[str, .
     assert loss(cluster, timetable(cluster, rounds)) > 5e-3
 
 
+def half_slow(slow: int, servers: int = 16) -> Cluster:
+    """The first NIC of each of so many servers is dead."""
+    cluster = Cluster.uniform(servers=servers, nics=8, rate=RATE)
+    for server in range(slow):
+        cluster = cluster.degrade(f"server{server}/nic0")
+    return cluster
+
+
 def four_of_eight(nics: int = 4) -> Cluster:
     """Eight servers on rails; four of them have each lost a NIC, every one on another rail."""
     cluster = replace(Cluster.uniform(servers=8, nics=nics, rate=RATE), fabric=Fabric(rails=True))
@@ -203,16 +213,76 @@ def test_where_half_of_the_servers_are_slow_rounds_that_shrink_lose_nothing() ->
         assert loss(cluster, timetable(cluster, 8, matched=1024, most=equal)) > 0.02
 
 
-def test_short_steps_are_a_choice() -> None:
-    """Without them there are a quarter fewer chunks, and rails are not quite even: the fluid time says so."""
+def test_one_step_for_each_pair_is_a_choice() -> None:
+    """It takes a quarter fewer chunks. Pairs have a little more or less than their steps, NICs exactly their time."""
     cluster = lacking("0", "0")
     bound_s = optcc.lower_bound(cluster, 2**28).seconds
-    fine, coarse = (timetable(cluster, 2, matched=matched) for matched in (1024, 128))
-    assert len(coarse.lower(cluster, 2**28)) < 0.8 * len(fine.lower(cluster, 2**28))
-    assert 1 <= fine.fluid_s(cluster, 2**28) / bound_s <= 1 + 1e-3
-    assert 1 < coarse.fluid_s(cluster, 2**28) / bound_s <= 1 + 2e-2
-    busiest_s = fluid_seconds(coarse.lower(cluster, 2**28), cluster)
-    assert float(coarse.fluid_s(cluster, 2**28)) == pytest.approx(float(busiest_s), rel=1e-4)
+    exactly, once = (timetable(cluster, 2, matched=matched) for matched in (1024, 1))
+    assert len(once.lower(cluster, 2**28)) < 0.8 * len(exactly.lower(cluster, 2**28))
+    assert 0 <= loss(cluster, exactly) <= 3e-4 < loss(cluster, once) <= 0.01
+    for recipe in (exactly, once):
+        assert 1 <= recipe.fluid_s(cluster, 2**28) / bound_s <= 1 + 1e-3
+
+
+@pytest.mark.parametrize(
+    ("lost", "rounds", "shrink", "most"),
+    [(("0",), 3, "1", 1e-4), (("01",), 2, "1", 1e-4), (("0", "0"), 3, "1/4", 4e-3), (("0",) * 4, 4, "1/2", 5e-3)],
+)
+def test_sparse_rounds_lose_little_and_take_fewer_chunks(
+    lost: tuple[str, ...], rounds: int, shrink: str, most: float
+) -> None:
+    """Full rounds lose nothing if there are two of them."""
+    cluster = lacking(*lost)
+    sparse = timetable(cluster, rounds, matched=1024, sparse=True, shrink=Fraction(shrink))
+    full = timetable(cluster, 2, matched=1024)
+    assert len(sparse.lower(cluster, 2**28)) < 0.7 * len(full.lower(cluster, 2**28))
+    assert loss(cluster, full) <= 3e-4
+    assert loss(cluster, sparse) <= most
+
+
+@given(cluster=hurt(), segments=st.integers(1, 3), matched=st.sampled_from([1, 1024]), sparse=st.booleans())
+def test_the_fluid_time_is_that_of_the_busiest_nic(cluster: Cluster, segments: int, matched: int, sparse: bool) -> None:
+    recipe, nbytes = timetable(cluster, segments, matched=matched, sparse=sparse), 2**30
+    busiest_s = fluid_seconds(recipe.lower(cluster, nbytes), cluster)
+    assert float(recipe.fluid_s(cluster, nbytes)) == pytest.approx(float(busiest_s), rel=0.02)
+
+
+@given(st.integers(2, 9), st.data())
+def test_factors_serve_every_pair_once(ranks: int, data: st.DataObject) -> None:
+    """As many steps as ranks less one, in all as long as each rank needs."""
+    kinds = data.draw(st.lists(st.integers(1, 3), min_size=ranks, max_size=ranks))
+    needs = [[1000 * (kinds[i] + kinds[k]) if i != k else 0 for k in range(ranks)] for i in range(ranks)]
+    steps = factors(tuple(map(tuple, needs)))
+    assert len(steps) == ranks - 1
+    pairs = [pair for receivers, _ in steps for pair in enumerate(receivers)]
+    assert sorted(pairs) == [(i, k) for i in range(ranks) for k in range(ranks) if i != k]
+    assert sum(lasts for _, lasts in steps) == pytest.approx(sum(map(sum, needs)) / ranks, abs=ranks)
+
+
+def test_factors_put_alike_pairs_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven slow ranks of 16: no pair needs 2 % more than its step."""
+    over: list[float] = []
+
+    def seen(needs: tuple[tuple[int, ...], ...]) -> tuple[tuple[tuple[int, ...], int], ...]:
+        steps = factors(needs)
+        over.append(max(needs[i][k] / lasts for receivers, lasts in steps for i, k in enumerate(receivers)))
+        return steps
+
+    monkeypatch.setattr(timetable_matched, "factors", seen)
+    cluster = half_slow(7)
+    timetable(cluster, matched=1).fluid_s(cluster, 2**20)
+    assert [round(by, 2) for by in over] == [1.0, 1.02]
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(1, 7))
+def test_portions_are_equal_and_all(lengths: list[int], count: int) -> None:
+    steps = [((step,), lasts) for step, lasts in enumerate(lengths)]
+    found = portions(steps, count)
+    order = [receivers for own in found for receivers, _ in own]
+    assert order == sorted(order)
+    assert all(abs(sum(lasts for _, lasts in own) - sum(lengths) / count) < 1 for own in found)
+    for step, whole in enumerate(lengths):
+        assert sum(lasts for own in found for receivers, lasts in own if receivers == (step,)) == whole
 
 
 @given(st.integers(1, 9), st.sampled_from([WHOLE, Fraction(1, 2), Fraction(1, 7)]))
@@ -413,6 +483,7 @@ def test_a_dependency_less_is_noticed(cluster: Cluster, seed: int) -> None:
         ({"growth": Fraction(2)}, "growth"),
         ({"matched": -1}, "matched"),
         ({"matched": 2**17}, "matched"),
+        ({"sparse": True}, "sparse"),
         ({"shrink": Fraction(0)}, "shrink"),
         ({"shrink": Fraction(3, 2)}, "shrink"),
         ({"shrink": Fraction(1, 2), "segments": 25}, "segments"),

@@ -23,7 +23,7 @@ of that kind rounds can begin small and grow (`growth`), and it is sent in each 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -38,7 +38,7 @@ from optcc.schedule.assemble import granule
 from optcc.schedule.columns import Schedule
 from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
-from optcc.schedule.timetable_matchings import matchings
+from optcc.schedule.timetable_matched import MOST_MATCHED, matched_slots
 from optcc.schedule.timetable_ramp import UNIT, sums_in_time
 from optcc.schedule.timetable_rows import STAGES, Kind, Piece, Rows, cut, dependencies, joined
 from optcc.schedule.timetable_slots import (
@@ -47,11 +47,10 @@ from optcc.schedule.timetable_slots import (
     full_rounds,
     growing_rounds,
     growing_steps,
-    in_turns,
     merged,
     mirrored,
 )
-from optcc.schedule.timetable_split import CLOSE, Kinds, common_rails, rail_shares
+from optcc.schedule.timetable_split import CLOSE, common_rails, rail_shares
 
 MAX_GROWTH, MAX_ROUNDS = 16, 256
 SPAN = 2**24
@@ -59,8 +58,6 @@ SPAN = 2**24
 ONE_NIC = (Fraction(1),)
 MOST_VIA = Fraction(4, 5)
 """If several slow ranks add last to more than that, the last sums come too late where rounds are equal (measured)."""
-WHOLE, MOST_MATCHED = 2**24, 2**16
-"""Of a round with matchings: its length, and into how many steps as short as can be it may be cut."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +71,10 @@ class Timetable(Recipe):
     via : (slow rank, the part of the full ranks' data that it adds last to); in all at most 1
     growth : 0: every rail serves every pair once in a round. Otherwise one rail of each kind serves it, a round takes
         `growth` times as long as the one before, and another one follows them, which evens out what pairs have had
-    matched : 0: steps are equal offsets. Otherwise they are matchings by what pairs have to send, less those that are
-        shorter than 1/matched of a round: each is a chunk
+    matched : 0: steps are equal offsets. 1: matchings, of which one serves a pair, for about as long as it needs.
+        Otherwise as many matchings as that takes exactly, less those that are shorter than 1/matched of a round
     shrink : a round of the first half takes so many times as long as the one before, 1 at most
+    sparse : rails that join the same ranks share the steps of a round, so that a pair has fewer, larger chunks
     """
 
     family: ClassVar[str] = "timetable"
@@ -86,6 +84,7 @@ class Timetable(Recipe):
     growth: Fraction = Fraction(0)
     matched: int = 0
     shrink: Fraction = Fraction(1)
+    sparse: bool = False
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
@@ -191,7 +190,15 @@ class Timetable(Recipe):
         live = [tuple(_live(cluster, r)) for r in range(self._ranks)]
         shares = rail_shares(Counter(live), {nics: float(x) for nics, x in zip(live, self.shares, strict=True)})
         if self.matched:
-            return self._matched(live, shares)
+            return matched_slots(
+                self.shares,
+                live,
+                shares,
+                segments=self.segments,
+                matched=self.matched,
+                shrink=self.shrink,
+                sparse=self.sparse,
+            )
         groups: dict[tuple[int, ...], list[int]] = {}  # the ranks on a rail -> all rails of just these
         for nic in sorted({nic for nics in live for nic in nics}):
             groups.setdefault(tuple(r for r in range(self._ranks) if nic in live[r]), []).append(nic)
@@ -211,34 +218,6 @@ class Timetable(Recipe):
                 parts = shares[live[i], live[k]]
                 made[key] = merged([(tables[g][2][d - 1], fsum(parts[nic] for nic in tables[g][0])) for g, d in where])
             return made[key]
-
-        return times
-
-    def _matched(
-        self, live: list[Kinds], shares: Mapping[tuple[Kinds, Kinds], dict[int, float]]
-    ) -> Callable[[int, int], list[Slot]]:
-        """The slots that each pair has, of matchings on each rail; rails are staggered by equal parts of a round."""
-        x, rails = list(map(float, self.shares)), sorted({nic for nics in live for nic in nics})
-        needs = {}
-        for nic in rails:
-            on = [r for r in range(self._ranks) if nic in live[r]]
-            needs[nic] = (
-                on,
-                [[(x[i] + x[k]) * shares[live[i], live[k]][nic] if i != k else 0.0 for k in on] for i in on],
-            )
-        busiest = max(fsum(row) for _, rows in needs.values() for row in rows)
-        found: dict[tuple[int, int], list[Slot]] = {}
-        for turn, (nic, (on, rows)) in enumerate(needs.items()):
-            whole = [[int(need / busiest * WHOLE) for need in row] for row in rows]
-            for i, row in enumerate(whole):
-                row[i] = WHOLE - sum(row)
-            steps = matchings(tuple(map(tuple, whole)), WHOLE // self.matched)
-            for (i, k), mine in in_turns(steps, self.segments, Fraction(turn, len(rails)), self.shrink).items():
-                found.setdefault((on[i], on[k]), []).extend(Slot(begin, size, nic, size) for begin, size in mine)
-
-        def times(i: int, k: int) -> list[Slot]:
-            # Who has next to nothing for another has no step: the first rail that they share, at the beginning.
-            return sorted(found.get((i, k), ())) or [Slot(0, 1, min({*live[i]} & {*live[k]}), 1)]
 
         return times
 
@@ -273,6 +252,7 @@ class Timetable(Recipe):
         demand_segments(self.segments)
         demand(0 <= self.matched <= MOST_MATCHED, "matched", f"0 to {MOST_MATCHED}", self.matched)
         demand(not (self.growth and self.matched), "matched", "0 where rounds grow", self.matched)
+        demand(self.matched > 0 or not self.sparse, "sparse", "false where steps are offsets", self.sparse)
         demand(0 < self.shrink <= 1, "shrink", "above 0, 1 at most", self.shrink)
         demand(self.shrink == 1 or not self.growth, "shrink", "1 where rounds grow", self.shrink)
         most = deepest(1 / self.shrink)
@@ -308,15 +288,19 @@ class Timetable(Recipe):
         return max(works) * nbytes / rate
 
     def _matched_s(self, cluster: Cluster, nbytes: int) -> Fraction:
-        """The busiest NIC's work: pairs with short steps that were left out have more on other rails."""
-        pairs, x = self._pairs(cluster), list(map(float, self.shares))
+        """The busiest NIC's work: a pair's halves go by other rails than each other where rounds are sparse."""
+        times, x, via = self._times(cluster), list(map(float, self.shares)), {r: float(part) for r, part in self.via}
         loads: Counter[tuple[int, int, str]] = Counter()
         for i, k in permutations(range(self._ranks), 2):
-            slots = pairs(i, k)
+            # What i sends k in the first half; in the second one, its mirror image, k sends i what i sends k here.
+            carried = (
+                x[k] + (via.get(k, 0) * x[i] if i not in via else 0) - (via.get(i, 0) * x[k] if k not in via else 0)
+            )
+            slots = times(i, k)
             total = sum(slot.weight for slot in slots)
-            for slot in slots:  # what i sends k, and in the other half k sends i
-                for rank, way in ((i, "out"), (k, "into")):
-                    loads[rank, slot.nic, way] += (x[i] + x[k]) * slot.weight / total  # type: ignore[assignment]
+            for slot in slots if total else ():  # none: they have nothing for each other
+                for rank, way in ((i, "out"), (k, "into"), (k, "out"), (i, "into")):
+                    loads[rank, slot.nic, way] += carried * slot.weight / total  # type: ignore[assignment]
         rate = cluster.ranks[0].out_rate / len(_live(cluster, 0))
         exact_s = max((1 + (self._ranks - 2) * share) / len(_live(cluster, r)) for r, share in enumerate(self.shares))
         by = max(loads.values()) / float(exact_s)
@@ -331,6 +315,7 @@ class Timetable(Recipe):
             "growth": str(self.growth),
             "matched": self.matched,
             "shrink": str(self.shrink),
+            "sparse": self.sparse,
         }
 
     @classmethod
@@ -343,6 +328,7 @@ class Timetable(Recipe):
             growth=exact(raw["growth"]),
             matched=raw["matched"],
             shrink=exact(raw["shrink"]),
+            sparse=raw["sparse"],
         )
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:

@@ -11,6 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
+
+TIES = 2**13
+"""Of equal needs which is taken is settled by numbers below this, so that any solver finds the same."""
+
 Matching = tuple[int, ...]
 """By sender, the receiver; itself: it sends nothing."""
 
@@ -39,6 +44,31 @@ def matchings(needs: tuple[tuple[int, ...], ...], least: int) -> tuple[tuple[Mat
             left[sender][receiver] -= lasts
         found.append((tuple(best), lasts))
     return tuple(_alike(found))
+
+
+@lru_cache(maxsize=64)
+def factors(needs: tuple[tuple[int, ...], ...]) -> tuple[tuple[Matching, int], ...]:
+    """(matching, how long it lasts), in which every pair comes exactly once: as many as ranks less one. Pure.
+
+    Each step is the assignment of the most that is left, so that what is in one step is as alike as can be; it lasts as
+    long as its pairs need on average. So every rank has exactly its time in all, and a pair a little more or less.
+    """
+    from scipy.optimize import linear_sum_assignment  # who only reads or runs plans of other families has no scipy
+
+    count, whole = len(needs), np.array(needs)
+    ranks = np.arange(count)
+    ties = (ranks[:, None] * 7919 + ranks * 104729) % TIES
+    left = ~np.eye(count, dtype=bool)
+    found: list[tuple[Matching, int]] = []
+    for _ in range(count - 1):
+        # Of pairs that need as much those of ranks that have most such pairs left, else these remain for the end.
+        alike = (whole[:, :, None] == whole[:, None, :]) & left[:, None, :]
+        others = (whole[:, :, None] == whole.T[None, :, :]) & left.T[None, :, :]
+        most = alike.sum(2) + others.sum(2)
+        _, receivers = linear_sum_assignment(np.where(left, (whole * TIES + most) * TIES + ties, -1.0), maximize=True)
+        found.append((tuple(receivers.tolist()), int(whole[ranks, receivers].sum()) // count))
+        left[ranks, receivers] = False
+    return tuple(found)
 
 
 def _perfect(needs: Sequence[Sequence[int]], least: int) -> list[int] | None:

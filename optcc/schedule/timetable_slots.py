@@ -20,6 +20,10 @@ LAST = Fraction(3, 4)
 """Of a growing timetable's last round: its length in rounds of steps as large as the last growing one."""
 
 
+Steps = Sequence[tuple[Sequence[int], int]]
+"""(By sender its receiver, itself if none; how long), one after the other."""
+
+
 class Slot(NamedTuple):
     """One step of one rail for one offset.
 
@@ -107,11 +111,11 @@ def _in_turn(nics: Sequence[int], peers: int, ends: Sequence[int], ahead: int = 
 
 
 def in_turns(
-    steps: Sequence[tuple[Sequence[int], int]], count: int, ahead: Fraction, shrink: Fraction = Fraction(1)
+    steps: Steps, count: int, ahead: Fraction, shrink: Fraction = Fraction(1)
 ) -> dict[tuple[int, int], list[tuple[int, int]]]:
     """(sender, receiver) -> (begin, size) in ticks of the half, of steps that come again in each of `count` rounds.
 
-    steps : (by sender its receiver, itself if none; how long); ahead : part of a round that has gone by at first
+    ahead : part of a round that has gone by at first
     """
     one, when = sum(lasts for _, lasts in steps), moments(count, shrink)
 
@@ -128,11 +132,25 @@ def in_turns(
             if pair[0] == pair[1]:
                 continue
             slots = found.setdefault(pair, [])
-            if slots and sum(slots[-1]) == begin:
+            if slots and sum(slots[-1]) == begin and len(steps) > 1:  # a single step is cut by the rounds
                 slots[-1] = slots[-1][0], end - slots[-1][0]
             else:
                 slots.append((begin, end - begin))
     return found
+
+
+def portions(steps: Steps, count: int) -> list[Steps]:
+    """The steps, one after the other, cut into `count` portions that last as long; some steps are cut in two."""
+    whole = sum(lasts for _, lasts in steps)
+    ends, now = [whole * turn // count for turn in range(count + 1)], 0
+    found: list[list[tuple[Sequence[int], int]]] = [[] for _ in range(count)]
+    for receivers, lasts in steps:
+        for own, begin, end in zip(found, ends, ends[1:], strict=False):
+            part = min(end, now + lasts) - max(begin, now)
+            if part > 0:
+                own.append((receivers, part))
+        now += lasts
+    return list(found)
 
 
 def mirrored(given: Sequence[Slot]) -> list[Slot]:

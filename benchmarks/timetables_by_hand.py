@@ -1,0 +1,69 @@
+"""Timetables for `bench_planner` to try by hand: far more forms of rounds than the planner's few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from functools import partial
+from itertools import product
+from typing import Any
+
+from optcc.bound import Bound
+from optcc.cluster import Cluster
+from optcc.schedule.timetable import Timetable, applies, even_halves, growing
+from optcc.theory.hubs import hub_split
+
+MATCHED, MOST_MATCHED_RANKS = ((0, False), (1, False), (1024, False), (1, True), (1024, True)), 32
+SHRINKS = tuple(map(Fraction, ("1", "2/3", "1/2", "1/3", "1/4", "1/6", "1/8")))
+MOST_VIA = tuple(map(Fraction, ("4/5", "9/10", "19/20", "1")))
+ROUNDS = ((8, (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)), (16, (1, 2, 3, 4, 6)), (32, (1, 2, 3)), (64, (1, 2)))
+"""(most servers, numbers of rounds)"""
+GROWTHS = ((32, ("5/4", "4/3", "3/2", "8/5", "17/10", "2", "5/2", "3")), (64, ("17/10", "2")))
+"""(most servers, how rounds grow),"""
+GROWING_ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20)
+"""and then so many of them."""
+CHUNKS = Fraction(1, 4)
+"""More than one round is tried only where its chunks take no more than so much of the bound."""
+
+
+def timetables(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> Iterator[list[Callable[[], Timetable]]]:
+    """Of each form, what makes it with ever more rounds."""
+    if not applies(cluster):
+        return
+    ranks, (shares, via) = len(cluster.ranks), hub_split(cluster)
+    slow = [rank for rank, _ in via]
+    matched = MATCHED if ranks <= MOST_MATCHED_RANKS else MATCHED[:1]
+    halves = dict.fromkeys(even_halves(shares, slow, most) for most in MOST_VIA)  # often all the same
+    few = [rounds for rounds in _of(ROUNDS, ranks) if rounds <= most_rounds(cluster, bound, per_chunk)]
+    for add_last, (by, sparse), shrink in product(halves, matched, SHRINKS):
+        own = few if shrink == 1 else few[1:]
+        rounds = {"matched": by, "shrink": shrink, "sparse": sparse}
+        yield [partial(Timetable, count, shares, add_last, **rounds) for count in own]
+    if [shares[rank] for rank in slow] == [0]:
+        most = most_rounds(cluster, bound, per_chunk / min(sum(nic.alive for nic in r.nics) for r in cluster.ranks))
+        (alone,), own = halves, [rounds for rounds in GROWING_ROUNDS if rounds <= most]
+        for growth in map(Fraction, _of(GROWTHS, ranks)):
+            yield [partial(growing, cluster, shares, alone, growth, rounds) for rounds in own]
+
+
+def most_rounds(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> int:
+    """So many are worth a try: in r rounds a NIC pays for 2r(P-1) chunks, if they do not grow."""
+    return max(1, int(CHUNKS * bound.seconds / (2 * (len(cluster.ranks) - 1) * per_chunk)))
+
+
+def _of(table: tuple[tuple[int, Any], ...], ranks: int) -> Any:
+    return next((row for most, row in table if ranks <= most), ())
+
+
+def form(recipe: Timetable) -> str:
+    """What tells it from other timetables with as many rounds, for people."""
+    lasts = sum(part for _, part in recipe.via) if len(recipe.via) > 1 else 0
+    shrink = recipe.shrink if recipe.shrink < 1 else 0
+    said = {
+        "growth": recipe.growth,
+        "matched": recipe.matched,
+        "sparse": recipe.sparse,
+        "shrink": shrink,
+        "via": round(float(lasts), 2),
+    }
+    return "".join(f", {name} {x}" for name, x in said.items() if x)
