@@ -42,10 +42,10 @@ CHUNK_BYTES = 300
 """What a chunk costs a NIC besides: what goes with it (`backlog.CHUNK_BYTES`, 158), the other way its acknowledgements
 (`backlog.ACKS_BYTES`, 124), and a part of a credit and of that one's."""
 
-PROCESSOR_S = Fraction(22, 10**7)
+PROCESSOR_S = Fraction(25, 10**7)
 """And what each piece of a transfer costs the lab's one processor, on both ends together. All ranks share it, and a
-look at the clock takes 256 ns there. Measured: schedules with a piece per 2.1 us and fewer meet their prediction, with
-one per 1.6 us they are 3 % over it, per 1.2 us 11 %."""
+look at the clock takes 256 ns there. Measured: schedules with a piece per 2.7 us and fewer meet their prediction, with
+one per 1.6 to 2.3 us they are up to 3 % over it, per 1.2 us 11 %."""
 SMALL, FEW = 1 << 14, 0.2
 """Nor does the processor keep up with bursts of small pieces: timetables whose first rounds are made of them, over this
 part of all, were 2.4 to 4 % over their prediction."""
