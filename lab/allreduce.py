@@ -8,6 +8,7 @@ interpreter's start on a machine as slow as this; everything else is as in `optc
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -31,6 +32,8 @@ class Forked:
 
     def __init__(self, membership: Membership) -> None:
         self._status: int | None = None
+        gc.collect()
+        gc.freeze()  # what former cases have left must not be looked at, and so copied, in the middle of a run
         self.pid = os.fork()
         if self.pid == 0:
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
