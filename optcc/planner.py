@@ -66,9 +66,10 @@ class Rounds(NamedTuple):
 
 
 EQUAL = Rounds()
-SINGLE = (Rounds(1024, sparse=True), Rounds(1024, Fraction(1, 4), sparse=True), EQUAL)
+SINGLE = (EQUAL, Rounds(1024, sparse=True), Rounds(1024, Fraction(1, 4), sparse=True))
 """Full rounds of timetables that are tried with one slow server,"""
 SEVERAL = (
+    EQUAL,
     Rounds(1, Fraction(1, 4), sparse=True),
     Rounds(1, Fraction(1, 2), sparse=True),
     Rounds(1),
@@ -76,20 +77,19 @@ SEVERAL = (
     Rounds(1024, Fraction(1, 2), sparse=True),
     Rounds(1024, Fraction(1, 4), sparse=True),
     Rounds(1024),
-    EQUAL,
 )
 """with several slow servers,"""
 HALF_SLOW = (
+    EQUAL,
     Rounds(1, Fraction(1, 2), sparse=True, most=Fraction(9, 10)),
     Rounds(1, Fraction(1, 4), most=Fraction(9, 10)),
     Rounds(1024, Fraction(1, 4), sparse=True),
     Rounds(1, Fraction(1, 2), sparse=True, most=Fraction(1)),
     Rounds(1, Fraction(1, 2), most=Fraction(9, 10)),
     Rounds(1),
-    EQUAL,
 )
 """with so many that they add last to more than `MOST_VIA` if their halves are equal,"""
-FEWER = 4
+FEWER = 5
 """of more than `LARGE` ranks only so many of these,"""
 FEWEST = (EQUAL, Rounds(1, sparse=True), Rounds(1, Fraction(1, 4), sparse=True))
 """and of more than twice as many ranks."""

@@ -38,14 +38,15 @@ def matched_slots(
     shares : of each rank as a hub; live : the rails of each rank; rails : of two kinds of ranks, each rail's part of
     what a pair has; the rest as in `Timetable`
     """
+    order = sorted(range(len(live)), key=lambda r: (shares[r], r))  # the same steps wherever the slow ranks are
     ranks_on: dict[int, tuple[int, ...]] = {
-        nic: tuple(r for r, nics in enumerate(live) if nic in nics)
-        for nic in sorted({nic for nics in live for nic in nics})
+        nic: tuple(r for r in order if nic in live[r]) for nic in sorted({nic for nics in live for nic in nics})
     }
     alike: dict[tuple[int, ...], list[int]] = {}
     for nic, on in ranks_on.items():
         if len(on) > 1:
             alike.setdefault(on, []).append(nic)
+    alike = dict(sorted(alike.items(), key=lambda each: len(each[0])))  # whichever rail it is that ranks have lost
     x = list(map(float, shares))
     needs = {
         on: [[(x[i] + x[k]) * rails[live[i], live[k]][nics[0]] if i != k else 0.0 for k in on] for i in on]
