@@ -240,11 +240,10 @@ def test_sparse_rounds_lose_little_and_take_fewer_chunks(
     assert loss(cluster, sparse) <= most
 
 
-@pytest.mark.parametrize(("matched", "about"), [(1, 1e-3), (1024, 2e-2)])
+@pytest.mark.parametrize("matched", [1, 1024])
 @pytest.mark.parametrize("sparse", [False, True])
-def test_it_takes_as_long_whichever_servers_have_lost_whichever_nic(matched: int, about: float, sparse: bool) -> None:
-    """So that a plan that was prepared for one failure keeps its promise for another of its shape. Which matchings make
-    up a matrix exactly depends on its last bits."""
+def test_it_takes_as_long_whichever_servers_have_lost_whichever_nic(matched: int, sparse: bool) -> None:
+    """So that a plan that was prepared for one failure keeps its promise of 2 % for another of its shape."""
 
     def seconds(servers: tuple[int, int], nic: int) -> float:
         cluster = Cluster.uniform(servers=5, nics=3, rate=RATE)
@@ -253,8 +252,8 @@ def test_it_takes_as_long_whichever_servers_have_lost_whichever_nic(matched: int
         made = timetable(cluster, 2, matched=matched, sparse=sparse, shrink=Fraction(1, 2))
         return simulate(made.lower(cluster, 2**20), alpha=ALPHA, per_chunk=PER_CHUNK).time_s
 
-    assert seconds((3, 4), 1) == pytest.approx(seconds((0, 1), 0), rel=about)
-    assert seconds((1, 3), 2) == pytest.approx(seconds((0, 1), 0), rel=about)
+    assert seconds((3, 4), 1) == pytest.approx(seconds((0, 1), 0), rel=2e-2)
+    assert seconds((1, 3), 2) == pytest.approx(seconds((0, 1), 0), rel=2e-2)
 
 
 @given(cluster=hurt(), segments=st.integers(1, 3), matched=st.sampled_from([1, 1024]), sparse=st.booleans())

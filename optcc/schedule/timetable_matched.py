@@ -79,7 +79,7 @@ def matched_slots(
 
 def _whole(needs: Sequence[Sequence[float]], busiest: float) -> tuple[tuple[int, ...], ...]:
     """Of `WHOLE`, what each has for each; with itself the rest."""
-    whole = [[int(need / busiest * WHOLE) for need in row] for row in needs]
+    whole = [[round(need / busiest * WHOLE) for need in row] for row in needs]
     for i, row in enumerate(whole):
         row[i] = WHOLE - sum(row)
     return tuple(map(tuple, whole))
