@@ -76,8 +76,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 _MISSING = {
-    "gpu": "no cupy with a CUDA device",
-    "rdma": "no pyverbs with an RDMA device",
+    "gpu": "no cupy with a CUDA device (pip install '.[gpu]' where there is one)",
+    "rdma": "no pyverbs with an RDMA device (LAB=1 make test-verbs runs these on emulated ones)",
     "coq": "no coqc (make proofs installs it)",
     "torch": "no torch (make torch installs it)",
     "ns3": "no ns-3 wheel or no g++ (make ns3 installs the wheel)",
@@ -111,4 +111,4 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if item.get_closest_marker(hardware) and not _present(hardware):
             if hardware in item.config.getoption("--require"):
                 pytest.fail(f"--require={hardware}: {missing}")
-            pytest.skip(missing)  # by name; --require makes it a failure
+            pytest.skip(f"{missing}; --require={hardware} fails instead")

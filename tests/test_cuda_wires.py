@@ -102,6 +102,8 @@ class CudaJob(LocalJob):
 
 
 class TestCuda(EmulatedContract):
+    reads_records = False
+
     @pytest.fixture
     def job(self) -> Iterator[Any]:
         before = len(os.listdir("/proc/self/fd"))

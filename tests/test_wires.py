@@ -214,6 +214,8 @@ class TestVirtual(EmulatedContract):
 
 
 class TestLocal(EmulatedContract):
+    reads_records = False
+
     @pytest.fixture
     def job(self) -> Iterator[Any]:
         before = len(os.listdir("/proc/self/fd"))
@@ -301,6 +303,19 @@ def test_the_contract_notices_a_ghost(name: str) -> None:
     job = _LeakyVirtual.job()
     with pytest.raises(AssertionError):
         getattr(WiresContract(), name)(job)
+    job.close()
+
+
+@pytest.mark.parametrize(("can", "says"), [(True, False), (False, True)])
+def test_the_contract_notices_a_record_that_is_not_read(can: bool, says: bool) -> None:
+    """Wires that have stopped reading, and wires that read what they are not known to."""
+    job = VirtualJob()
+    if not says:
+        job.net.ends[0].ask_record = lambda wire, flow: False  # type: ignore[method-assign]
+    contract = WiresContract()
+    contract.reads_records = can  # type: ignore[misc]
+    with pytest.raises(AssertionError):
+        contract.test_a_record_can_be_read_over_any_wire(job)
     job.close()
 
 
