@@ -1,0 +1,106 @@
+"""Clusters of which some servers have lost NICs, and timetables for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from hypothesis import assume
+from hypothesis import strategies as st
+
+import optcc
+from optcc.cluster import Cluster, Fabric
+from optcc.schedule.timetable import MOST_VIA, Timetable, applies, even_halves
+from optcc.simulator import simulate
+from optcc.theory.hubs import hub_split
+
+RATE = 50 * 10**9
+ALPHA, PER_CHUNK = Fraction(5, 10**6), Fraction(1, 10**6)
+WHOLE = Fraction(1)
+EXACTLY = 1e-5
+"""Cut points are multiples of 8 bytes, and times are rounded up to picoseconds."""
+
+
+@st.composite
+def hurt(draw: st.DrawFn, most: int = 9) -> Cluster:
+    """Servers of 2 to 8 NICs, one to four of which lost some but not all; any two have a rail in common. On one fabric
+    or on rails."""
+    ranks, nics = draw(st.integers(3, most)), draw(st.integers(2, 8))
+    cluster = Cluster.uniform(servers=ranks, nics=nics, rate=RATE)
+    cluster = replace(cluster, fabric=Fabric(rails=draw(st.booleans()), spine=None))
+    for slow in draw(st.sets(st.integers(0, ranks - 1), min_size=1, max_size=min(4, ranks - 2))):
+        for nic in draw(st.sets(st.integers(0, nics - 1), min_size=1, max_size=nics - 1)):
+            cluster = cluster.degrade(f"server{slow}/nic{nic}")
+    assume(applies(cluster))
+    return cluster
+
+
+def rank_nics(cluster: Cluster, rank: int) -> list[int]:
+    return [i for i, nic in enumerate(cluster.ranks[rank].nics) if nic.alive]
+
+
+def dead(servers: int, count: int, nics: int = 8) -> Cluster:
+    """`count` NICs of the first server are dead."""
+    cluster = Cluster.uniform(servers=servers, nics=nics, rate=RATE)
+    for nic in range(count):
+        cluster = cluster.degrade(f"server0/nic{nic}")
+    return cluster
+
+
+def timetable(cluster: Cluster, segments: int = 1, *, most: Fraction = MOST_VIA, **rounds: Any) -> Timetable:
+    shares, via = hub_split(cluster)
+    return Timetable(segments, shares, even_halves(shares, [rank for rank, _ in via], most), **rounds)
+
+
+@st.composite
+def starved(draw: st.DrawFn, most: int = 9) -> Cluster:
+    """One server has lost so many NICs that it alone sets the bound."""
+    ranks, nics = draw(st.integers(3, most)), draw(st.integers(2, 8))
+    left = draw(st.integers(1, max(1, nics // 2)))
+    cluster = Cluster.uniform(servers=ranks, nics=nics, rate=RATE)
+    slow = draw(st.integers(0, ranks - 1))
+    for nic in draw(st.permutations(range(nics)))[left:]:
+        cluster = cluster.degrade(f"server{slow}/nic{nic}")
+    assume(min(hub_split(cluster)[0]) == 0)
+    return cluster
+
+
+def check_allreduce(cluster: Cluster, recipe: Timetable, nbytes: int) -> None:
+    recipe.check(cluster)
+    schedule = recipe.lower(cluster, nbytes)
+    optcc.verify(schedule)
+    assert schedule.length.sum() == 2 * (len(cluster.ranks) - 1) * nbytes
+    assert all(len(route.lanes) == 1 for route in schedule.routes)
+    assert Timetable.read(recipe.content()) == recipe
+
+
+def lacking(*lost: str) -> Cluster:
+    """Eight servers of eight NICs; of the i-th one the NICs of lost[i] are dead."""
+    cluster = Cluster.uniform(servers=8, nics=8, rate=RATE)
+    for server, nics in enumerate(lost):
+        for nic in nics:
+            cluster = cluster.degrade(f"server{server}/nic{nic}")
+    return cluster
+
+
+def loss(cluster: Cluster, recipe: Timetable) -> float:
+    """Simulated time without latency over the bound, less 1."""
+    nbytes = 2**28
+    return simulate(recipe.lower(cluster, nbytes)).time_s / float(optcc.lower_bound(cluster, nbytes).seconds) - 1
+
+
+def half_slow(slow: int, servers: int = 16) -> Cluster:
+    """The first NIC of each of so many servers is dead."""
+    cluster = Cluster.uniform(servers=servers, nics=8, rate=RATE)
+    for server in range(slow):
+        cluster = cluster.degrade(f"server{server}/nic0")
+    return cluster
+
+
+def four_of_eight(nics: int = 4) -> Cluster:
+    """Eight servers on rails; four of them have each lost a NIC, every one on another rail."""
+    cluster = replace(Cluster.uniform(servers=8, nics=nics, rate=RATE), fabric=Fabric(rails=True))
+    for server in range(4):
+        cluster = cluster.degrade(f"server{server}/nic{server}")
+    return cluster
