@@ -22,9 +22,10 @@ from lab import network
 from lab.allreduce import Forked
 from optcc.runtime import crew
 from optcc.runtime.wires import Cause
-from tests import failover_cuts, failover_matrix
+from tests import failover_cuts, failover_runs
 from tests.failover_cuts import KINDS
-from tests.failover_matrix import ROWS, InconclusiveError
+from tests.failover_matrix import ROWS
+from tests.failover_runs import InconclusiveError
 from tests.verbs import test_failover as verbs
 from tests.verbs.jobs import PATIENT, Jobs
 
@@ -138,7 +139,7 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=3, help="runs of each variant of a row")
     options = parser.parse_args()
     crew.start_rank = Forked  # type: ignore[assignment]
-    failover_matrix.nested = verbs.leaf  # type: ignore[assignment]
+    failover_runs.nested = verbs.leaf  # type: ignore[assignment]
     failover_cuts.PATIENCE = verbs.CUTS
     results = Path("/results")
     book = Book(results / "failover.json", sources(options.failovers, options.times))

@@ -10,8 +10,8 @@ from typing import Any
 from optcc.runtime.patience import Patience
 from optcc.runtime.wires import Cause
 from optcc.schedule import Schedule
-from tests.failover_matrix import InconclusiveError, leaves, of, rings
 from tests.failover_rig import Moment, Open, Post, Rig
+from tests.failover_runs import InconclusiveError, leaves, of, rings
 
 PATIENCE = Patience(progress=0.25, grace=0.15, answer=0.05)
 

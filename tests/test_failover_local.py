@@ -22,11 +22,12 @@ from optcc.runtime.messages import Note, Strike
 from optcc.runtime.patience import Patience
 from optcc.runtime.protocol import Receiver, Sender
 from optcc.runtime.verdicts import left_of
-from tests import failover_matrix, failover_rig, protocol_mutants
+from tests import failover_leaks, failover_rig, protocol_mutants
 from tests.failover_cuts import cut
-from tests.failover_matrix import ROWS, InconclusiveError
+from tests.failover_matrix import ROWS
 from tests.failover_rig import Rig
-from tests.test_flows import FoldsTwice, NoFence
+from tests.failover_runs import InconclusiveError
+from tests.flow_mutants import FoldsTwice, NoFence
 from tests.test_wires import connect
 
 
@@ -128,10 +129,10 @@ def test_a_leak_is_noticed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_measure_that_sees_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = failover_matrix.held
+    held = failover_leaks.held
     for blind, says in (("maps", "no memory is seen"), ("descriptors", "no descriptors are seen")):
         with monkeypatch.context() as patch:
-            patch.setattr(failover_matrix, "held", lambda blind=blind: replace(held(), **{blind: 0}))
+            patch.setattr(failover_leaks, "held", lambda blind=blind: replace(held(), **{blind: 0}))
             with pytest.raises(AssertionError, match=says):
                 ROWS[16].run(connect, failovers=30)
 

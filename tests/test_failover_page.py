@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from benchmarks import bench_failover
+from tests.protocol_interleavings import interleavings
 from tests.protocol_mutants import AsksOnce
-from tests.test_protocol import interleavings
 
 
 def test_row_12_tells_losses_and_a_world_that_is_too_kind(monkeypatch: pytest.MonkeyPatch) -> None:

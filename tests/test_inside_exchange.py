@@ -26,8 +26,8 @@ from optcc.schedule.inside_parts import inside_exchange
 from optcc.schedule.many_objects import no_collection
 from optcc.schedule.routes import fluid_seconds
 from optcc.theory.hubs import hub_split
+from tests.inside_cases import SIZES, WHOLE, gpu_clusters, gpus, port_bytes, some_shares
 from tests.plan_sections import by_rows, by_rules
-from tests.test_inside import SIZES, WHOLE, gpu_clusters, gpus, port_bytes, some_shares
 
 ALPHA, PER_CHUNK = Fraction(5, 10**6), Fraction(1, 10**6)
 counted = {name: st.integers(1, 4) for name in ("segments", "ways", "most", "own", "thin")}

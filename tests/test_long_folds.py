@@ -16,7 +16,7 @@ from optcc.runtime.patience import Patience
 from optcc.runtime.program import program_of
 from optcc.runtime.transport import Landing, Take
 from optcc.runtime.wires import Arrived, Cause, Completed, Credited, Drained, Failed, Happening
-from tests.failover_matrix import rings
+from tests.failover_runs import rings
 
 PATIENCE = Patience(progress=1.0, grace=0.5, answer=0.25, first=0.002)
 FOLD_S = 0.6

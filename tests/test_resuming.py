@@ -33,7 +33,7 @@ from optcc.runtime.virtual_wires import VirtualNet, VirtualWires
 from optcc.runtime.wires import ECHOES, Cause
 from optcc.schedule import Lane, Port, Route, Schedule
 from tests import protocol_mutants
-from tests.failover_matrix import leaves, rings
+from tests.failover_runs import leaves, rings
 from tests.test_stalls import moved_behind_a_queue
 
 PATIENCE = Patience()

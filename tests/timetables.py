@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import optcc
 from optcc.cluster import Cluster, Fabric
+from optcc.schedule import Schedule
 from optcc.schedule.timetable import MOST_VIA, Timetable, applies, even_halves
 from optcc.simulator import simulate
 from optcc.theory.hubs import hub_split
@@ -72,7 +73,15 @@ def check_allreduce(cluster: Cluster, recipe: Timetable, nbytes: int) -> None:
     optcc.verify(schedule)
     assert schedule.length.sum() == 2 * (len(cluster.ranks) - 1) * nbytes
     assert all(len(route.lanes) == 1 for route in schedule.routes)
+    assert not off_rails(schedule)
     assert Timetable.read(recipe.content()) == recipe
+
+
+def off_rails(schedule: Schedule) -> list[tuple[str, str]]:
+    """Ports that a transfer joins although they are on different rails. Without rails all are on none."""
+    lanes = [lane for route in schedule.routes for lane in route.lanes]
+    joined = [(schedule.ports[lane.out], schedule.ports[lane.into]) for lane in lanes]
+    return [(out.name, into.name) for out, into in joined if out.rail != into.rail]
 
 
 def lacking(*lost: str) -> Cluster:

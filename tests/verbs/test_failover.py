@@ -26,11 +26,12 @@ from optcc.runtime.verbs.settings import VerbsSettings
 from optcc.runtime.verdicts import left_of
 from optcc.runtime.wires import Cause, Drained, PortDown
 from optcc.schedule import Schedule
-from tests import failover_cuts, failover_matrix
+from tests import failover_cuts, failover_runs
 from tests.fabrics import ring
 from tests.failover_cuts import cut
-from tests.failover_matrix import ROWS, InconclusiveError
+from tests.failover_matrix import ROWS
 from tests.failover_rig import Rig
+from tests.failover_runs import InconclusiveError
 from tests.verbs.conftest import VIRTUAL_TIME
 from tests.verbs.jobs import Jobs
 from tests.verbs.ranks import Ranks
@@ -67,7 +68,7 @@ CUTS = Patience()
 
 @pytest.fixture(autouse=True)
 def adapted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failover_matrix, "nested", leaf)
+    monkeypatch.setattr(failover_runs, "nested", leaf)
     monkeypatch.setattr(failover_cuts, "PATIENCE", CUTS)
 
 

@@ -11,8 +11,8 @@ from optcc.runtime import crew
 from optcc.runtime.launch import Session
 from optcc.runtime.messages import Quit, Strike
 from optcc.runtime.verdicts import left_of
-from tests.failover_matrix import InconclusiveError, all_right, of, rings
 from tests.failover_rig import Rig
+from tests.failover_runs import InconclusiveError, all_right, of, rings
 from tests.verbs import ranks
 from tests.verbs.jobs import Jobs, addresses
 from tests.verbs.test_failover import forked, job, moved, struck

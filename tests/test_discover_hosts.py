@@ -1,0 +1,53 @@
+"""Lists of hosts as Slurm writes them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optcc.discover import load_topology
+from optcc.discover.hostlist import expand_hosts
+from optcc.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("a,b", ["a", "b"]), ("z1,a2.example.org,b-3_x", ["z1", "a2.example.org", "b-3_x"])],
+)
+def test_hosts_without_ranges_need_no_library(text: str, names: list[str]) -> None:
+    assert expand_hosts(text) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("node[001-004,007],login", ["node001", "node002", "node003", "node004", "node007", "login"]),
+        ("g-[1-2]x[0,1]", ["g-1x0", "g-1x1", "g-2x0", "g-2x1"]),
+        ("n[08-11]", ["n08", "n09", "n10", "n11"]),
+        ("b[1-2],a[1-2]", ["b1", "b2", "a1", "a2"]),
+    ],
+)
+def test_ranges_are_expanded_in_order(text: str, names: list[str]) -> None:
+    pytest.importorskip("ClusterShell")
+    assert expand_hosts(text) == names
+    cluster = load_topology("uniform:servers=1,rate=1Gb/s", hosts=text).cluster
+    assert [server.name for server in cluster.servers] == names
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a,", "@all", "a[", "a]", "a*", "a!b", "n[3-1]", "n[1-2/2]", "n[]", "a b", "n[1-70000]", "é", "x" * 70000],
+)
+def test_what_is_no_list_of_hosts_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="--hosts"):
+        expand_hosts(text)
+
+
+@given(st.text(alphabet="ab1029[]-,@*!&^/. ", max_size=30))
+def test_any_text_is_a_list_of_hosts_or_refused(text: str) -> None:
+    try:
+        names = expand_hosts(text)
+    except InputError:
+        return
+    assert len(set(names)) == len(names) > 0

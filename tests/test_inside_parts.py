@@ -1,0 +1,138 @@
+"""What schedules inside servers are made of: channels, teams and depths; and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from math import ceil, log
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optcc.errors import InfeasibleError, InputError
+from optcc.schedule.inside import InsideServers
+from optcc.schedule.inside_channels import channels
+from optcc.schedule.inside_crews import crews, shares_of_slot, usable
+from optcc.schedule.inside_parts import Part, deepest, inside_servers
+from optcc.schedule.inside_spans import GROWTH, growth_steps
+from optcc.theory.inside import inside_split
+from tests.inside_cases import WHOLE, gpus, recipe, some_shares
+
+
+@settings(max_examples=60)
+@given(data=st.data(), count=st.integers(1, 5), crews=st.integers(1, 3), hand_on=st.booleans())
+def test_channels_deal_out_every_share(data: st.DataObject, count: int, crews: int, hand_on: bool) -> None:
+    gather, carry = (tuple(some_shares(data.draw, [True] * count) for _ in range(crews)) for _ in range(2))
+    found = channels(gather, carry, hand_on=hand_on)
+    assert found[0].low == 0
+    assert found[-1].high == 1
+    for crew in range(crews):
+        for shares, which in ((gather, 0), (carry, 1)):
+            dealt = [Fraction(0)] * count
+            for channel in found:
+                assert sum(duty.part for duty in channel.sites[crew].duties) == 1
+                for duty in channel.sites[crew].duties:
+                    place = (channel.places[crew] + duty[which]) % count
+                    dealt[place] += duty.part * (channel.high - channel.low)
+            assert tuple(dealt) == shares[crew]
+
+
+def test_teams_alternate_between_servers_and_share_the_nics() -> None:
+    own = crews(gpus(3, 4).degrade("server0/nic0").degrade("server0/nic2"), 2)
+    assert [crew.server for crew in own] == [0, 1, 2, 0, 1, 2]
+    assert {sum(usable(gpu) > 0 for gpu in crew.gpus) for crew in own if crew.server == 0} == {1}
+    assert sorted(gpu.index for crew in own for gpu in crew.gpus) == list(range(12))
+
+
+def forged(found: InsideServers, **fields: Any) -> InsideServers:
+    return replace(found, bundles=(replace(found.bundles[0], **fields), *found.bundles[1:]))
+
+
+def test_forged_shares_are_refused() -> None:
+    cluster = gpus(3, 4, dead=1)
+    found = recipe(cluster)
+    found.check(cluster)
+    bundle = found.bundles[0]
+    quarter = (Fraction(1, 4),) * 4
+    rest = bundle.carry[1:]
+    for wrong in (
+        forged(found, carry=(quarter, *rest)),  # GPU 0 has no NIC
+        forged(found, carry=((0, WHOLE, 0, WHOLE), *rest)),
+        forged(found, carry=((0, 2 * WHOLE, -WHOLE, 0), *rest)),
+        forged(found, carry=rest),
+        forged(found, gather=(quarter[1:], *rest)),
+        forged(found, gather=((0, 0, 0, 0), *rest)),
+        forged(found, share=Fraction(1, 2)),
+        forged(found, share=Fraction(0)),
+        forged(found, teams=3),
+        forged(found, teams=0),
+        forged(found, hand_on=1),
+        forged(found, straight=None),
+        forged(found, inner=replace(bundle.inner, order=(0, 1))),
+        replace(found, chunks=0),
+        replace(found, chunks=True),
+        replace(found, bundles=()),
+    ):
+        with pytest.raises(InputError):
+            wrong.check(cluster)
+    with pytest.raises(InputError, match="cluster"):
+        found.check(replace(cluster, gpu_ranks=False))
+    with pytest.raises(InputError, match="nvlink"):
+        found.check(gpus(3, 4, nvlink=0, dead=1))
+    single = recipe(gpus(1, 4))
+    with pytest.raises(InputError, match="teams"):
+        forged(single, teams=2).check(gpus(1, 4))
+
+
+def test_where_there_is_no_way_the_message_says_so() -> None:
+    with pytest.raises(InputError, match="servers as ranks"):
+        inside_split(replace(gpus(2), gpu_ranks=False))
+    with pytest.raises(InputError, match="NVLink"):
+        inside_split(gpus(2, nvlink=0))
+    with pytest.raises(InfeasibleError, match="acked trees"):
+        inside_split(gpus(2, 2, dead=2))
+    apart = gpus(3, 2, rails=True).degrade("server0/nic0").degrade("server1/nic1")
+    with pytest.raises(InfeasibleError, match="acked trees"):
+        inside_split(apart)
+    crossing = gpus(3, 2, rails=True, dead=1)
+    whole = inside_servers(crossing, [Part(WHOLE, 1, {3: WHOLE})], 1)
+    with pytest.raises(InfeasibleError, match="spine"):
+        whole.lower(crossing, 1000)
+    # A guest can be no part of a ring: nobody could pass on what comes to it.
+    ring = inside_servers(crossing, [Part(WHOLE, 1, {3: WHOLE}, (0,), (0,))], 1)
+    with pytest.raises(InfeasibleError):
+        ring.lower(crossing, 1000)
+    with pytest.raises(InfeasibleError, match="meets all others"):
+        shares_of_slot(crews(crossing), 0, ())
+
+
+def test_depth_keeps_transfers_in_bounds() -> None:
+    cluster = gpus(16, dead=1)
+    parts = inside_split(cluster).parts
+    deep = deepest(cluster, parts)
+    assert deepest(gpus(128, dead=1), inside_split(gpus(128, dead=1)).parts) < deep
+    assert deepest(gpus(1), inside_split(gpus(1)).parts) > deep
+    small = inside_servers(cluster, parts, 2).lower(cluster, 2**30)
+    across = int((small.src // 8 != small.dst // 8).sum())
+    assert across == pytest.approx(2 * 4_000_000 / deep, rel=0.1)
+
+
+@given(least=st.integers(1, 2**45), before=st.integers(0, 2**56), steps=st.integers(0, 40))
+def test_steps_of_growth_are_counted_in_whole_numbers(least: int, before: int, steps: int) -> None:
+    """Just at a step and right below it, where a logarithm that is off by its last bit would say something else."""
+    growth = Fraction(6, 5)
+    edge = ceil(least * growth**steps)
+    found = growth_steps(np.array([before, edge, edge - 1]), float(least), 2.0**62)
+    for at, many in zip((before, edge, edge - 1), found.tolist(), strict=True):
+        assert many == 0 or least * growth ** int(many) <= at
+        assert at < least * growth ** int(many + 1)
+
+
+def test_from_the_bend_on_growth_is_not_rounded() -> None:
+    found = growth_steps(np.array([99, 100, 500, 10**9]), 10.0, 100.0)
+    assert found[0] == 12
+    assert found[1:] == pytest.approx([log(10) / log(GROWTH)] * 3, rel=1e-14)
+    assert growth_steps(np.array([0, 5, 50]), 10.0, 5.0).tolist() == [0, 0, 0], "a bend below the least"

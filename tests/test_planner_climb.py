@@ -1,0 +1,59 @@
+"""Climbing a ladder where times by number of segments have two valleys: how the planner looks around the second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from optcc import planner
+from optcc.cluster import Cluster
+from optcc.planner import Ladder, climb
+
+TIMES = {1: 2.038, 2: 1.736, 3: 1.643, 4: 1.751, 6: 1.747, 8: 1.681, 12: 1.7, 16: 1.76, 24: 1.9, 32: 2.0}
+"""The best is between 2 and 4, of which doubling sees only the rims: both are slower than 8."""
+DOUBLED, AROUND_8 = {1, 2, 4, 8, 16, 32}, {6, 12}
+
+
+@dataclass(frozen=True)
+class Depth:
+    """In place of a recipe and of its schedule: a number of segments, and nothing else."""
+
+    segments: int
+    routes: tuple[Any, ...] = ()
+
+    def lower(self, cluster: Cluster, nbytes: int) -> Depth:
+        return self
+
+    def __len__(self) -> int:
+        return self.segments
+
+
+def climbed(times: Mapping[int, float], monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
+    """What is tried of a ladder that takes `times`, and the time of each."""
+    monkeypatch.setattr(planner, "simulate", lambda made, **costs: SimpleNamespace(time_s=times[made.segments]))
+    cluster = Cluster.uniform(servers=4, nics=1, rate=10**9)
+    make: Any = Depth
+    tried = climb(Ladder("any", make), cluster, 2**30, alpha=Fraction(0), per_chunk=Fraction(0))
+    return {candidate.transfers: candidate.time_s for candidate in tried}
+
+
+def test_the_best_of_a_second_valley_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 8, 2 is the second best by doubling, and less than 5 % slower: 3 is tried, and is the best. 16 is as close
+    but the fourth, and 24 is not tried."""
+    tried = climbed(TIMES, monkeypatch)
+    assert set(tried) == DOUBLED | AROUND_8 | {3}
+    assert min(tried, key=lambda segments: tried[segments]) == 3
+
+
+@pytest.mark.parametrize(("slower", "looks"), [(1.049, True), (1.051, False)])
+def test_a_second_best_is_looked_around_only_if_it_is_close(
+    slower: float, looks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5 %: anything further is not worth its attempts."""
+    tried = climbed(TIMES | {2: slower * TIMES[8], 4: 1.06 * TIMES[8], 16: 1.06 * TIMES[8]}, monkeypatch)
+    assert set(tried) == DOUBLED | AROUND_8 | ({3} if looks else set())

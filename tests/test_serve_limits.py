@@ -1,0 +1,152 @@
+"""The limits of `optcc serve` on bytes, time, jobs and requests at once; and pages in a browser, which are kept out."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from uvicorn.protocols.http.flow_control import FlowControl
+
+from optcc.errors import InputError
+from optcc.serve.listen import _Impatient
+from optcc.serve.settings import Settings
+from tests.serving import SLOW, SMALL, Reply, Service, running, told
+
+
+@pytest.fixture(scope="module")
+def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """On TCP, with limits that are soon met."""
+    limits = ("--body", "4KiB", "--read-limit", "400ms", "--request-limit", "3s", "--concurrent", "2", "--jobs", "1")
+    yield from running(tmp_path_factory.mktemp("tight"), "--port", "0", *limits)
+
+
+def test_a_body_that_is_too_large(tight: Service) -> None:
+    told(tight.ask("POST", "/v1/plan", b" " * 5000), 413, "SizeError")
+    sock = tight.raw()  # nothing is said of its length beforehand
+    sock.sendall(b"POST /v1/plan HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                 b"Transfer-Encoding: chunked\r\n\r\n1388\r\n" + b" " * 5000 + b"\r\n")  # fmt: skip
+    assert b" 413 " in sock.recv(4096)
+    sock.close()
+    told(tight.ask("POST", "/v1/plan", b" " * 4000), 400, "MalformedError")
+
+
+def test_a_body_that_does_not_come(tight: Service) -> None:
+    sock = tight.raw()
+    head = (
+        b"POST /v1/plan HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    )
+    sock.sendall(head)
+    assert b" 408 " in sock.recv(4096)
+    sock.close()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /v1/health HTT", b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nA: "])
+def test_a_header_that_does_not_come(tight: Service, sent: bytes) -> None:
+    sock = tight.raw()
+    sock.sendall(sent)
+    assert sock.recv(4096) == b""  # closed; a timeout of the socket would raise
+    sock.close()
+
+
+def test_a_header_without_end(tight: Service) -> None:
+    sock = tight.raw()
+    try:
+        sock.sendall(b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nA: " + b"a" * 100_000)
+        answer = sock.recv(4096)
+    except (BrokenPipeError, ConnectionResetError):
+        answer = b""
+    assert b" 200 " not in answer
+    sock.close()
+
+
+@pytest.mark.parametrize("closing", [True, False])
+def test_replies_that_nobody_reads(closing: bool) -> None:
+    """What is left lying ends the connection, whether more is to be written or it was to be closed after."""
+
+    async def run() -> None:
+        aborted = asyncio.Event()
+        protocol: Any = _Impatient.__new__(_Impatient)
+        protocol.settings, protocol.loop = Settings(request_s=0.05), asyncio.get_running_loop()
+        protocol.transport = SimpleNamespace(abort=aborted.set, close=lambda: None, is_closing=lambda: closing)
+        protocol.flow, protocol.cycle = FlowControl(protocol.transport), None
+        if closing:
+            protocol._close_if_none_came()
+        else:
+            protocol.pause_writing()
+        await asyncio.wait_for(aborted.wait(), 10)
+
+    asyncio.run(run())
+
+
+def test_a_plan_that_takes_too_long_and_too_many_at_once(tight: Service) -> None:
+    """Two plans that take minutes: others are turned away meanwhile, both are given up, and the service goes on."""
+    replies: list[Reply] = []
+    slow = {"topology": SLOW, "ranks": "gpu", "fail": ["server1/nic0"]}
+
+    def ask(size: str) -> None:
+        replies.append(tight.ask("POST", "/v1/plan", {**slow, "size": size}))
+
+    threads = [threading.Thread(target=ask, args=(size,)) for size in ("1MiB", "2MiB")]
+    for thread in threads:
+        thread.start()
+    statuses = set()
+    while any(thread.is_alive() for thread in threads):
+        busy = tight.ask("GET", "/v1/health")
+        statuses.add(busy.status)
+        if busy.status == 503:
+            assert told(busy, 503, "BusyError")
+            assert busy.headers["retry-after"] == "1"
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join(60)
+    assert 503 in statuses
+    assert [told(reply, 504, "LateError")["what"] for reply in replies]
+    assert len(replies) == 2
+    assert tight.ask("GET", "/v1/health").status == 200
+
+
+def test_too_many_jobs(tight: Service) -> None:
+    # The test before ended the process that reads topologies: until it is up again, requests are too late.
+    first = _registered(tight)
+    assert told(tight.ask("POST", "/v1/jobs", {"topology": SMALL}), 429, "BusyError")["hint"] == "Delete one."
+    assert tight.ask("DELETE", f"/v1/jobs/{first}").status == 204
+    assert tight.ask("GET", "/v1/health").json["jobs"] == 0
+
+
+def _registered(service: Service) -> str:
+    end = time.monotonic() + 240
+    while True:
+        reply = service.ask("POST", "/v1/jobs", {"topology": SMALL})
+        if reply.status == 201:
+            return reply.json["job"]  # type: ignore[no-any-return]
+        told(reply, 504, "LateError")
+        assert time.monotonic() < end
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "kind"),
+    [
+        ({"Host": "evil.example"}, 421, "HostError"),
+        ({"Host": "evil.example:8642"}, 421, "HostError"),
+        ({"Content-Type": "text/plain"}, 415, "MediaTypeError"),
+        ({"Content-Type": ""}, 415, "MediaTypeError"),
+    ],
+)
+def test_pages_in_a_browser_are_kept_out(tight: Service, headers: dict[str, str], status: int, kind: str) -> None:
+    told(tight.ask("POST", "/v1/plan", {"topology": ""}, headers), status, kind)
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8642", "[::1]:8642"])
+def test_local_names_are_let_in(tight: Service, host: str) -> None:
+    told(tight.ask("POST", "/v1/plan", {"topology": ""}, {"Host": host}), 422, "InputError")
+
+
+@pytest.mark.parametrize("bad", [{"body": 1}, {"jobs": -1}, {"workers": 0}, {"read_s": 0}, {"concurrent": 10**6}])
+def test_limits_have_limits(bad: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="limit out of range"):
+        Settings(**bad)  # type: ignore[arg-type]

@@ -1,0 +1,122 @@
+"""Grids of sweeps and their options: what cannot be used is told, and the documented grid can be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from optcc import InputError
+from optcc.sweep.cells import COLUMNS
+from optcc.sweep.grid_file import read_grid
+from tests.sweeping import ROOT, SMALL, call, grid_in
+
+HEAD = f"optcc-sweep: 1\ntopologies: ['{SMALL}']\nsizes: 1MiB\n"
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Path:
+    return grid_in(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "fragments"),
+    [
+        ("topologies: [x]\nsizes: 1MiB\n", ["not a grid", "optcc-sweep: 1"]),
+        ("optcc-sweep: 1\ntopologies: ['" + SMALL + "']\n", [":1: $", "a field is missing", "sizes:"]),
+        (HEAD + "sise: 1\n", [":1: $", "unknown field", "'sise'", "per_chunk"]),
+        (HEAD.replace("1MiB", "[1MiB, 1XB]"), [":3: $.sizes[1]", "not a size", "'1XB'"]),
+        (HEAD.replace("1MiB", "{a: 1}"), [":3: $.sizes", "a text | a list"]),
+        (HEAD.replace("1MiB", "0"), [":3: $.sizes", "nothing to reduce"]),
+        (HEAD.replace("1MiB", "[]"), [":3: $.sizes", "length >= 1"]),
+        (HEAD.replace("rate", "rote"), [":2: $.topologies[0]", "rote"]),
+        ("optcc-sweep: 1\ntopologies: [no.xml]\nsizes: 1MiB\n", [":2: $.topologies[0]", "no.xml", "cannot be read"]),
+        (HEAD + "alpha: 5\n", [":4: $.alpha", "not a time"]),
+        (HEAD + "segments: 0\n", [":4: $.segments", "1 to 65536"]),
+        (HEAD + "seed: -1\n", [":4: $.seed", "a whole number"]),
+        (HEAD + "quantity: both\n", [":4: $.quantity", "'both'"]),
+        (HEAD + "algorithms: [optcc, magic]\n", [":4: $.algorithms", "unknown algorithm", "'magic'"]),
+        (HEAD + "algorithms: ring\nquantity: bound\n", [":4: $.algorithms", "a bound has no algorithm"]),
+        (HEAD + "failures:\n  - {left: 0}\n", [":5: $.failures[0]", "not one way to fail"]),
+        (HEAD + "failures:\n  - {count: 1, nics: a/b}\n", [":5: $.failures[0]", "count and nics"]),
+        (HEAD + "failures:\n  - {count: 1, mttf: 1h}\n", [":5: $.failures[0].mttf", "beside count only left"]),
+        (HEAD + "failures:\n  - {count: 3..1}\n", [":5: $.failures[0].count", "a whole number, 3 to"]),
+        (HEAD + "failures:\n  - {count: 1, left: 2}\n", [":5: $.failures[0].left", "0 to 1", "'2'"]),
+        (HEAD + "failures:\n  - {count: 1, place: there}\n", [":5: $.failures[0].place", "'there'"]),
+        (HEAD + "failures:\n  - {count: 1, draws: 3}\n", [":5: $.failures[0].draws", "place: random"]),
+        (HEAD + "failures:\n  - {count: 1, colour: 3}\n", [":5: $.failures[0]", "unknown field", "nic_share"]),
+        (HEAD + "failures:\n  - {nics: server9/nic0}\n", [":5: $.failures[0].nics", "no such NIC in any topology"]),
+        (HEAD + "failures:\n  - {nics: [a]}\n", [":5: $.failures[0].nics[0]", "not a NIC"]),
+        (HEAD + "failures:\n  - {nics: [server0/nic0, server0/nic0=1/2]}\n", [":5:", "the same NIC twice"]),
+        (HEAD + "failures:\n  - {monte_carlo: 9, mttf: 1h}\n", [":5: $.failures[0]", "repair_time:"]),
+        (HEAD + "failures:\n  - {monte_carlo: 9, mttf: 0s, repair_time: 1h}\n", [":5: $.failures[0].mttf", "above 0"]),
+        (
+            HEAD + "failures:\n  - {monte_carlo: 9, mttf: 1h, repair_time: 1h, nic_share: 2}\n",
+            [":5: $.failures[0].nic_share", "at most 1"],
+        ),
+        (HEAD + "failures:\n  - {count: 1, place: random, draws: 600000}\n", ["grid: ", "1000000 rows", "1200000"]),
+    ],
+)
+def test_bad_grids(tmp_path: Path, text: str, fragments: list[str]) -> None:
+    (tmp_path / "grid.yaml").write_text(text, encoding="utf-8")
+    result = call(tmp_path / "grid.yaml", "-o", tmp_path / "t.csv", "--jobs", 1)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    for fragment in fragments:
+        assert fragment in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["grid.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("options", "fragments"),
+    [
+        (["--size", "1MiB,1XB"], ["--size", "'1XB'"]),
+        (["--servers", "2,x"], ["--servers", "'x'"]),
+        (["--left", "0.5"], ["--fail, --fail-count, --monte-carlo", "none of them"]),
+        (["--fail-count", "1", "--left", "2"], ["--left", "0 to 1"]),
+        (["--monte-carlo", "9", "--mttf", "1h"], ["repair_time"]),
+        (["--algorithm", "magic"], ["--algorithm", "unknown algorithm"]),
+        (["--fail", "nic0"], ["--fail", "not a NIC"]),
+        (["--jobs", "2", "--dask", "tcp://127.0.0.1:1"], ["--jobs, --dask"]),
+        (["--dask", "nonsense"], ["--dask", "tcp://host:8786"]),
+        (["--histogram", "h.svg"], ["--histogram", "monte_carlo"]),
+        (["--histogram", "h.txt"], ["unknown kind of picture"]),
+        (["-o", "t.xlsx"], ["t.xlsx", ".csv or .parquet"]),
+        (["-o", "nowhere/t.csv"], ["nowhere", "a folder that exists"]),
+    ],
+)
+def test_bad_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], fragments: list[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call(SMALL, "-o", "t.csv", *options)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    for fragment in fragments:
+        assert fragment in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_options_beside_a_grid_are_refused(grid: Path, tmp_path: Path) -> None:
+    result = call(grid, "-o", tmp_path / "t.csv", "--fail-count", "3")
+    assert result.exit_code == 2
+    assert "--fail-count: a grid has its own" in result.stderr
+
+
+def test_files_of_a_grid_are_seen_from_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "four.yaml").write_text("optcc: 1\nservers:\n  - {count: 4, nics: [{name: n, rate: 1GB/s}]}\n")
+    (tmp_path / "grid.yaml").write_text("optcc-sweep: 1\ntopologies: four.yaml\nsizes: 1MiB\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r":2: \$\.topologies: .* a list"):
+        read_grid(tmp_path / "grid.yaml")
+    (tmp_path / "grid.yaml").write_text("optcc-sweep: 1\ntopologies: [four.yaml]\nsizes: 1MiB\n", encoding="utf-8")
+    assert len(read_grid(tmp_path / "grid.yaml").topologies[0].cluster.servers) == 4
+
+
+def test_the_documented_grid_can_be_read(tmp_path: Path) -> None:
+    document = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    example = document.split("```yaml\n")[1].split("```")[0]
+    (tmp_path / "grid.yaml").write_text(example, encoding="utf-8")
+    name = "h100-8x400g.nccl-topo.xml"
+    (tmp_path / name).write_bytes((ROOT / "examples" / name).read_bytes())
+    found = read_grid(tmp_path / "grid.yaml")
+    assert [len(topology.cluster.servers) for topology in found.topologies] == [8, 8, 16]
+    assert len(found.cells()) == 3 * (1 + 9 * 2 + 2 * 20 + 1000) * 2 * 2 * 2
+    assert all(f"`{column}`" in document for column in COLUMNS)
