@@ -14,11 +14,11 @@ from optcc.schedule.timetable import Timetable, applies, even_halves, growing
 from optcc.theory.hubs import hub_split
 
 MATCHED, MOST_MATCHED_RANKS = ((0, False), (1, False), (1024, False), (1, True), (1024, True)), 32
-SHRINKS = tuple(map(Fraction, ("1", "2/3", "1/2", "1/3", "1/4", "1/6", "1/8")))
-MOST_VIA = tuple(map(Fraction, ("4/5", "9/10", "19/20", "1")))
+SHRINKS = tuple(map(Fraction, ("1", "2/3", "1/2", "2/5", "1/3", "1/4")))
+MOST_VIA = tuple(map(Fraction, ("2/5", "1/2", "4/5", "11/12", "99/100", "1")))
 ROUNDS = ((8, (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)), (16, (1, 2, 3, 4, 6)), (32, (1, 2, 3)), (64, (1, 2)))
 """(most servers, numbers of rounds)"""
-GROWTHS = ((32, ("5/4", "4/3", "3/2", "8/5", "17/10", "2", "5/2", "3")), (64, ("17/10", "2")))
+GROWTHS = ((32, ("5/4", "4/3", "7/5", "3/2", "8/5", "17/10", "2", "5/2", "3")), (64, ("17/10", "2")))
 """(most servers, how rounds grow),"""
 GROWING_ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20)
 """and then so many of them."""

@@ -81,12 +81,13 @@ SEVERAL = (
 """with several slow servers,"""
 HALF_SLOW = (
     EQUAL,
-    Rounds(1, Fraction(1, 2), sparse=True, most=Fraction(9, 10)),
-    Rounds(1, Fraction(1, 4), most=Fraction(9, 10)),
-    Rounds(1024, Fraction(1, 4), sparse=True),
-    Rounds(1, Fraction(1, 2), sparse=True, most=Fraction(1)),
-    Rounds(1, Fraction(1, 2), most=Fraction(9, 10)),
+    Rounds(1, Fraction(1, 4), sparse=True, most=Fraction(1, 2)),
+    Rounds(1, Fraction(1, 4), most=Fraction(11, 12)),
+    Rounds(1, Fraction(1, 2), sparse=True, most=Fraction(1, 2)),
     Rounds(1),
+    Rounds(1024, Fraction(2, 5), sparse=True, most=Fraction(99, 100)),
+    Rounds(1024, Fraction(1, 4), sparse=True, most=Fraction(2, 5)),
+    Rounds(1, Fraction(2, 5), sparse=True, most=Fraction(1)),
 )
 """with so many that they add last to more than `MOST_VIA` if their halves are equal,"""
 FEWER = 5
@@ -98,7 +99,7 @@ LARGE_ROUNDS = 4
 CHUNKS_COST = Fraction(1, 20)
 """Of more than `MANY` ranks, timetables are tried where chunks cost them so much of the bound."""
 
-GROWTHS = (Fraction(4, 3), Fraction(3, 2), Fraction(8, 5), Fraction(17, 10), Fraction(2))
+GROWTHS = (Fraction(4, 3), Fraction(7, 5), Fraction(3, 2), Fraction(8, 5), Fraction(17, 10), Fraction(2))
 """Of a growing timetable's rounds, one after the other; of more than `LARGE` ranks only the fastest."""
 SPARE = Fraction(9, 10)
 """Of their time, in which hubs must have gathered what the slow rank is to receive."""
@@ -188,11 +189,15 @@ def _exchange(cluster: Cluster) -> list[Ladder]:
         ways = round(EXCHANGE_WAYS * segments * sum(part for _, part in split()[1]))
         return replace(even(segments), ways=max(min(2, segments), ways))
 
+    def most() -> int:
+        """Where two starve, each waits for the largest rounds of the other: there these should be hardly larger."""
+        return 16 if split()[0].count(Fraction(0)) == 1 else 2
+
     def growing(segments: int) -> Recipe:
-        return Exchange(segments, *split(), ways=segments, most=16, thin=4)
+        return Exchange(segments, *split(), ways=segments, most=most(), thin=4)
 
     def narrow(segments: int) -> Recipe:
-        return Exchange(segments, *split(), ways=segments, most=16, thin=segments, narrow=segments)
+        return Exchange(segments, *split(), ways=segments, most=most(), thin=segments, narrow=segments)
 
     rates = [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
     if not min(rates):

@@ -15,7 +15,7 @@ from optcc import planner
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
 from optcc.schedule.routes import fluid_seconds
-from optcc.schedule.timetable import MOST_VIA, Timetable, applies, deepest, even_halves, growing, reduced
+from optcc.schedule.timetable import IN_TIME, MOST_VIA, Timetable, applies, deepest, even_halves, growing, reduced
 from optcc.schedule.timetable_ramp import sums_in_time
 from optcc.simulator import simulate
 from optcc.theory.hubs import hub_split
@@ -209,8 +209,8 @@ def test_a_server_that_alone_sets_the_bound_loses_its_first_sums_only(
     recipe = growing(cluster, *hub_split(cluster), growth, rounds)
     lost = simulate(recipe.lower(cluster, nbytes)).time_s / bound_s - 1
     said = float(recipe.idle(cluster)) / 2
-    assert 0.9 * said < lost < said + 0.005
-    assert recipe.via[0][1] == pytest.approx((1 - 2 * said) / (2 - 2 * said), rel=1e-3)
+    assert 0.7 * said < lost < said + 0.005
+    assert recipe.via[0][1] == pytest.approx(float(IN_TIME) * (1 - 2 * said) / (2 - 2 * said), rel=2e-3)
 
 
 def test_growth_that_leaves_hubs_no_time_loses_more() -> None:

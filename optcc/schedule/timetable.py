@@ -56,6 +56,8 @@ MAX_GROWTH, MAX_ROUNDS = 16, 256
 SPAN = 2**24
 """The longest round takes at most so many times as long as the shortest one."""
 ONE_NIC = (Fraction(1),)
+IN_TIME = Fraction(999, 1000)
+"""Of what a slow rank that sets the bound alone can receive in time: the last sums are late otherwise (measured)."""
 MOST_VIA = Fraction(4, 5)
 """If several slow ranks add last to more than that, the last sums come too late where rounds are equal (measured)."""
 
@@ -187,7 +189,7 @@ class Timetable(Recipe):
 
     def _pairs(self, cluster: Cluster) -> Callable[[int, int], list[Slot]]:
         """The slots that each pair has."""
-        live = [tuple(_live(cluster, r)) for r in range(self._ranks)]
+        live = [tuple(mine) for mine in _live(cluster)]
         shares = rail_shares(Counter(live), {nics: float(x) for nics, x in zip(live, self.shares, strict=True)})
         if self.matched:
             return matched_slots(
@@ -246,7 +248,7 @@ class Timetable(Recipe):
         demand(min(parts) >= 0 and sum(parts) <= 1, "via", "parts of at most 1 in all", parts)
         full = {x for r, x in enumerate(self.shares) if r not in slow}
         demand(len(full) == 1 and min(full) > 0, "shares", "equal ones of full ranks", full)
-        kinds = {(tuple(_live(cluster, r)), x) for r, x in enumerate(self.shares)}
+        kinds = {(tuple(mine), x) for mine, x in zip(_live(cluster), self.shares, strict=True)}
         alike = len(kinds) == len({nics for nics, _ in kinds})
         demand(alike, "shares", "equal ones of servers with the same NICs", "others")
         demand_segments(self.segments)
@@ -275,7 +277,7 @@ class Timetable(Recipe):
         """The busiest NIC's work with infinitely many rounds: exact where all of a server's NICs are equally busy."""
         if self.matched:
             return self._matched_s(cluster, nbytes)
-        live = [tuple(_live(cluster, r)) for r in range(self._ranks)]
+        live = [tuple(mine) for mine in _live(cluster)]
         share, members = dict(zip(live, self.shares, strict=True)), Counter(live)
         rate = cluster.ranks[0].out_rate / len(live[0])
         of_each = {nics: (1 + (self._ranks - 2) * x) / len(nics) for nics, x in share.items()}
@@ -301,8 +303,9 @@ class Timetable(Recipe):
             for slot in slots if total else ():  # none: they have nothing for each other
                 for rank, way in ((i, "out"), (k, "into"), (k, "out"), (i, "into")):
                     loads[rank, slot.nic, way] += carried * slot.weight / total  # type: ignore[assignment]
-        rate = cluster.ranks[0].out_rate / len(_live(cluster, 0))
-        exact_s = max((1 + (self._ranks - 2) * share) / len(_live(cluster, r)) for r, share in enumerate(self.shares))
+        live = _live(cluster)
+        rate = cluster.ranks[0].out_rate / len(live[0])
+        exact_s = max((1 + (self._ranks - 2) * x) / len(mine) for x, mine in zip(self.shares, live, strict=True))
         by = max(loads.values()) / float(exact_s)
         return exact_s * (Fraction(by) if by > 1 + CLOSE else 1) * nbytes / rate
 
@@ -349,17 +352,14 @@ class Timetable(Recipe):
 def applies(cluster: Cluster) -> bool:
     """One fabric or one for each rail, servers as ranks, live NICs of one rate (on rails one for each), all of them in
     at least two servers and fewer in another."""
-    nics = [nic for rank in cluster.ranks for nic in rank.nics if nic.alive]
-    pods = cluster.fabric.pod_oversubscription is not None
-    if (
-        pods
-        or cluster.gpu_ranks
-        or len(cluster.ranks) < 3
-        or len({r for n in nics for r in (n.out_rate, n.in_rate)}) != 1
-    ):
+    ranks = cluster.ranks
+    kinds = {id(rank.nics): rank.nics for rank in ranks}  # most servers share theirs
+    each = {kind: [nic for nic in nics if nic.alive] for kind, nics in kinds.items()}
+    rates = {rate for nics in each.values() for nic in nics for rate in (nic.out_rate, nic.in_rate)}
+    if cluster.fabric.pod_oversubscription is not None or cluster.gpu_ranks or len(ranks) < 3 or len(rates) != 1:
         return False
-    live = [tuple(_live(cluster, r)) for r in range(len(cluster.ranks))]
-    if sum(map(len, live)) < len(nics):
+    live = [tuple(mine) for mine in _live(cluster)]
+    if any(len(mine) < len(each[id(rank.nics)]) for mine, rank in zip(live, ranks, strict=True)):
         return False
     every = set().union(*live)
     full = sum(len(nics) == len(every) for nics in live)
@@ -402,27 +402,31 @@ def growing(
     recipe.check(cluster)
     for _ in range(2):  # u depends a little on via
         idle = recipe.idle(cluster)
-        recipe = replace(recipe, via=((via[0][0], ((1 - idle) / (2 - idle)).limit_denominator(UNIT)),))
+        part = IN_TIME * (1 - idle) / (2 - idle)
+        recipe = replace(recipe, via=((via[0][0], part.limit_denominator(UNIT)),))
     return recipe
 
 
 def reduced(cluster: Cluster) -> list[int]:
     """The ranks with fewer NICs than others, where the timetable applies."""
-    counts = [len(_live(cluster, r)) for r in range(len(cluster.ranks))]
+    counts = list(map(len, _live(cluster)))
     return [r for r, count in enumerate(counts) if count < max(counts)]
 
 
-def _live(cluster: Cluster, rank: int) -> dict[int, int]:
-    """What a live NIC can meet -> its place in its server: the NICs of its rail, without rails those of its place."""
-    rails, nics = cluster.fabric.rails, cluster.ranks[rank].nics
-    found = {nic.rail if rails and nic.rail is not None else i: i for i, nic in enumerate(nics) if nic.alive}
-    return dict(sorted(found.items()))
+def _live(cluster: Cluster) -> list[dict[int, int]]:
+    """Of each rank, what a live NIC can meet -> its place in its server: the NICs of its rail, without rails those of
+    its place. Ranks whose NICs are one object, as those of a cluster's equal servers are, share one answer."""
+    ranks, rails, found = cluster.ranks, cluster.fabric.rails, {}
+    for nics in {id(rank.nics): rank.nics for rank in ranks}.values():
+        live = {nic.rail if rails and nic.rail is not None else i: i for i, nic in enumerate(nics) if nic.alive}
+        found[id(nics)] = dict(sorted(live.items()))
+    return [found[id(rank.nics)] for rank in ranks]
 
 
 def _ports(cluster: Cluster, routes: Routes) -> list[dict[int, int]]:
     """Of each rank, rail of a live NIC -> its port."""
     names = [cluster.servers[rank.server].name for rank in cluster.ranks]
     return [
-        {rail: routes.port_index[f"{name}/{rank.nics[i].name}"] for rail, i in _live(cluster, r).items()}
-        for r, (name, rank) in enumerate(zip(names, cluster.ranks, strict=True))
+        {rail: routes.port_index[f"{name}/{rank.nics[i].name}"] for rail, i in mine.items()}
+        for name, rank, mine in zip(names, cluster.ranks, _live(cluster), strict=True)
     ]
