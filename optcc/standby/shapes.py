@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 from optcc.cluster import Cluster
 from optcc.standby.state import Places, State
@@ -28,10 +29,10 @@ class Now:
         """Before any event."""
         return cls(State(cluster), Tally.of(cluster) if closed_form(cluster) else None)
 
-    @property
+    @cached_property
     def key(self) -> Hashable:
         """Of the table: equal for clusters that need the same decision."""
-        return self.state.deviations if self.tally is None else self.tally.key
+        return self.state.deviations if self.tally is None else (self.tally.key, self.state.shared)
 
     @property
     def possible(self) -> bool:

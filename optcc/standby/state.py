@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -54,6 +55,15 @@ class State:
                 pairs = zip(server.nics, whole.nics, strict=True)
                 found |= {(f"{server.name}/{n.name}", n.out_rate, n.in_rate) for n, w in pairs if n != w}
         return frozenset(found)
+
+    @cached_property
+    def shared(self) -> tuple[int, ...]:
+        """Of every place in servers at which several have lost a NIC, how many have: timetables are about places."""
+        found: Counter[int] = Counter()
+        for server, whole in zip(self.cluster.servers, self.cluster.fault_free.servers, strict=True):
+            if server is not whole:
+                found.update(i for i, nic in enumerate(server.nics) if not nic.alive)
+        return tuple(sorted(count for count in found.values() if count > 1))
 
     def after(self, place: tuple[int, int], rate: Fraction | None) -> State:
         """The NIC at `place` has at most `rate` bytes per second each way; None: what it had without failures."""
