@@ -167,7 +167,7 @@ def test_second_failures_are_prepared_too() -> None:
 
 
 def test_where_two_servers_lost_a_nic_matters() -> None:
-    """Timetables are about places: a plan for two servers without the same NIC is over 2 % slower without two others."""
+    """Timetables are about places: a plan for the same NIC lost twice is over 2 % slower where two others are."""
     cluster, size = uniform(servers=8, nics=8), 2**30
     with Planner(cluster, size, lookahead=2, background="off", **COSTS) as planner:
         planner.prepare()
