@@ -22,11 +22,12 @@ from pathlib import Path
 from rich.progress import track
 
 import optcc
-from benchmarks.timetables_by_hand import form, most_rounds, timetables
+from benchmarks.timetables_by_hand import form, latin_squares, most_rounds, timetables
 from optcc import planner
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
 from optcc.schedule import Schedule
+from optcc.schedule.latin import LatinExchange
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.timetable import Timetable
 from optcc.units import format_seconds, format_size
@@ -78,6 +79,7 @@ MORE = [
 MORE += [Case(servers, (1,) * 4, 2**30, nics=8) for servers in (8, 16, 32)]
 MORE += [Case(16, (1,) * 8, nbytes, nics=8) for nbytes in (2**28, 2**30, 2**32)]
 MORE += [Case(32, (1,) * 8, 2**30, nics=8)]
+MORE += [Case(servers, (4, 4), nbytes, nics=8) for servers in (8, 9, 16) for nbytes in (2**24, 2**30)]
 MORE += [Case(8, dead, nbytes, rails=True) for dead in ((1,), (1, 1)) for nbytes in (2**26, 2**30)]
 MORE += [Case(8, (1,), nbytes, nics=8, gpus=True) for nbytes in (2**24, 2**30)]
 MORE += [Case(4, (1,), 2**28, nics=8, rails=rails, gpus=True) for rails in (False, True)]
@@ -108,10 +110,13 @@ def by_hand(case: Case) -> list[tuple[float, str]]:
 
 
 def tried(case: Case) -> list[tuple[float, Recipe]]:
-    """(simulated seconds, recipe), the quickest first, of these and of many more timetables."""
+    """(simulated seconds, recipe), the quickest first, of these and of many more timetables and Latin squares."""
     cluster = cluster_of(case)
-    others = (at_depths(ladder, case) for ladder in offered(case) if ladder.name != Timetable.family)
-    rows = chain(others, timetables(cluster, optcc.lower_bound(cluster, case.nbytes), PER_CHUNK))
+    own = (Timetable.family, LatinExchange.family)
+    others = (at_depths(ladder, case) for ladder in offered(case) if ladder.name not in own)
+    rows = chain(
+        others, latin_squares(cluster), timetables(cluster, optcc.lower_bound(cluster, case.nbytes), PER_CHUNK)
+    )
     return sorted((one for row in rows for one in times(case, row)), key=lambda one: one[0])
 
 
@@ -140,7 +145,10 @@ def times(case: Case, row: Iterable[Callable[[], Recipe]]) -> Iterator[tuple[flo
 
 def named(recipe: Recipe) -> str:
     """Family and segments, and what form of a timetable."""
-    return f"{recipe.family}, {recipe.segments}{form(recipe) if isinstance(recipe, Timetable) else ''}"
+    said = f"{recipe.family}, {recipe.segments}"
+    if isinstance(recipe, LatinExchange):
+        said += f", margin {recipe.margin}"
+    return said + (form(recipe) if isinstance(recipe, Timetable) else "")
 
 
 def stripes(schedule: Schedule) -> int:
@@ -214,7 +222,8 @@ def main() -> int:
         f"{format_seconds(PER_CHUNK)} per chunk. By hand: the planner's families with its own parameters, at",
         f"{', '.join(map(str, DEPTHS))} segments;",
         "timetables in many more forms than the planner tries (`benchmarks/timetables_by_hand.py`): rounds that grow,",
-        "rounds that shrink, steps by offsets and by matchings, more and less that slow servers add last to (via).",
+        "rounds that shrink, steps by offsets and by matchings, more and less that slow servers add last to (via);",
+        "Latin squares of more numbers of windows and margins.",
         "Regret is how much slower the planner's choice is; below zero it is better than anything on that grid.",
         "",
         "Not tried by hand: packed trees, which take long to find (the planner tries them only where others stay over",

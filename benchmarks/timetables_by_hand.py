@@ -1,4 +1,4 @@
-"""Timetables for `bench_planner` to try by hand: far more forms of rounds than the planner's few."""
+"""Timetables and Latin squares for `bench_planner` to try by hand: far more forms than the planner's few."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from optcc.bound import Bound
 from optcc.cluster import Cluster
+from optcc.schedule.latin import LatinExchange, starving_pair
 from optcc.schedule.timetable import Timetable, applies, even_halves, growing
 from optcc.theory.hubs import hub_split
 
@@ -24,6 +25,17 @@ GROWING_ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20)
 """and then so many of them."""
 CHUNKS = Fraction(1, 4)
 """More than one round is tried only where its chunks take no more than so much of the bound."""
+
+WINDOWS = (2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192)
+MARGINS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
+"""Of Latin squares: windows, and the steps to when their sums are sent on."""
+
+
+def latin_squares(cluster: Cluster) -> Iterator[list[Callable[[], LatinExchange]]]:
+    """Of each margin, what makes one with ever more windows."""
+    pair = starving_pair(cluster)
+    for margin in MARGINS if pair else ():
+        yield [partial(LatinExchange, windows, pair, margin) for windows in WINDOWS]  # type: ignore[arg-type]
 
 
 def timetables(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> Iterator[list[Callable[[], Timetable]]]:

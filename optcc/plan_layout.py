@@ -20,6 +20,7 @@ from optcc.schedule.assemble import cuts_by, even_cuts, granule
 from optcc.schedule.columns import Schedule
 from optcc.schedule.exchange import Exchange
 from optcc.schedule.inside import InsideServers
+from optcc.schedule.latin import LatinExchange
 from optcc.schedule.nested import NestedRings, Ordering
 from optcc.schedule.nested_pace import sections_of
 from optcc.schedule.optcc_paper import OptccPaper
@@ -112,7 +113,9 @@ def _packed(recipe: PackedTrees, schedule: Schedule) -> Iterator[dict[str, Any]]
     return _trees(schedule, recipe.under_way)
 
 
-def _fused(recipe: Exchange | Timetable | InsideServers, schedule: Schedule) -> Iterator[dict[str, Any]]:
+def _fused(
+    recipe: Exchange | Timetable | LatinExchange | InsideServers, schedule: Schedule
+) -> Iterator[dict[str, Any]]:
     """Their transfers join bytes that go different ways before or after: each piece between their bounds is a section.
 
     A hub of direct exchange is a tree of one hop; where a slow rank adds last, that is the root, the hub its child.
@@ -156,6 +159,7 @@ _MAKERS: dict[str, Callable[[Any, Schedule], Iterator[dict[str, Any]]]] = {
     PackedTrees.family: _packed,
     Exchange.family: _fused,
     Timetable.family: _fused,
+    LatinExchange.family: _fused,
     InsideServers.family: _fused,
     Ring.family: _plain_ring,
     R2cc.family: _r2cc,

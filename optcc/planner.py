@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, partial
 from itertools import pairwise
+from math import gcd, sqrt
 from typing import NamedTuple
 
 from optcc.bound import Bound
@@ -22,6 +23,7 @@ from optcc.plans import DEFAULT_SEGMENTS, MIN_CHUNK, nested_rings
 from optcc.schedule.exchange import Exchange
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.inside_parts import inside_servers
+from optcc.schedule.latin import LatinExchange, starving_pair
 from optcc.schedule.nested import NestedRings
 from optcc.schedule.nested_pace import FEW_LEAVES, MOST_RANKS, keeping_two
 from optcc.schedule.packed import PackedTrees
@@ -104,6 +106,13 @@ GROWTHS = (Fraction(4, 3), Fraction(7, 5), Fraction(3, 2), Fraction(8, 5), Fract
 SPARE = Fraction(9, 10)
 """Of their time, in which hubs must have gathered what the slow rank is to receive."""
 
+MARGINS = (Fraction(3, 2), Fraction(5, 2))
+"""Steps, for each NIC, from the end of a window to the one that sends its sum on, by a Latin square."""
+LATIN_LAG = 5
+"""So many chunks a slow server waits, about, for the first sum, and the hubs in the middle of the plan (measured)."""
+MOST_LATIN = 150_000
+"""Transfers of a Latin square that are tried."""
+
 SAME = Fraction(1, 10**6)
 """The exact program's certificates have this gap: closer to the bound than that is as good as on it."""
 
@@ -142,6 +151,7 @@ def ladders(
         offered += _exchange(cluster)
     if applies(cluster):
         offered += _timetable(cluster, bound, per_chunk)
+    offered += _latin(cluster, bound, per_chunk)
     if cluster.fabric.flat:
         offered += _trees(cluster, bound.nbytes, alpha, per_chunk)
     return [*offered, _packed(cluster)]
@@ -269,6 +279,29 @@ def _timetable(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladd
     return [*([] if alone else offered), *map(ladder, growths if ranks <= LARGE else growths[-1:])]
 
 
+def _latin(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladder]:
+    """By a Latin square, where two servers set the bound: that many windows that chunks cost as much as the lag."""
+    pair, hubs = starving_pair(cluster), len(cluster.ranks) - 2
+    deepest = MOST_LATIN // (2 * hubs * (hubs + 1)) if hubs else 0
+    if pair is None or not deepest:
+        return []
+    nics, fewer = (sum(nic.alive for nic in cluster.ranks[rank].nics) for rank in (_full(cluster), pair[0]))
+    # Equally many chunks for every NIC. A window is hubs/fewer of them, of all those of a slow server's NIC.
+    unit = 2 * fewer // gcd(hubs, 2 * fewer)
+    chunks = sqrt(LATIN_LAG * bound.seconds / per_chunk) if per_chunk else float("inf")
+    guess = min(unit * max(1, round(min(chunks, MOST_LATIN) * fewer / hubs / unit)), deepest)
+    return [
+        Ladder(
+            LatinExchange.family,
+            lambda segments, margin=margin: LatinExchange(segments, pair, round(margin * nics)),  # type: ignore[misc]
+            guess,
+            by_rate=False,
+            deepest=deepest,
+        )
+        for margin in MARGINS
+    ]
+
+
 def _rounds(cluster: Cluster, recipe: Timetable, bound: Bound, per_chunk: Fraction) -> int:
     """The number of growing rounds that loses least to first sums and to chunks, by a formula."""
     steps = Fraction(len(cluster.ranks) - 1, min(sum(nic.alive for nic in rank.nics) for rank in cluster.ranks))
@@ -277,6 +310,11 @@ def _rounds(cluster: Cluster, recipe: Timetable, bound: Bound, per_chunk: Fracti
         idle = replace(recipe, segments=len(lost) + 1).idle(cluster)
         lost.append(idle * bound.seconds / 2 + 2 * (len(lost) + 2) * steps * per_chunk)
     return 1 + lost.index(min(lost))
+
+
+def _full(cluster: Cluster) -> int:
+    """A rank with the most live NICs."""
+    return max(range(len(cluster.ranks)), key=lambda rank: sum(nic.alive for nic in cluster.ranks[rank].nics))
 
 
 def starves(rates: list[Fraction]) -> bool:

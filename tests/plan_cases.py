@@ -28,8 +28,9 @@ def cases() -> dict[str, Plan]:
     # A repaired ring needs a dead NIC, GPUs as ranks a cluster that was made so.
     dead = Cluster.uniform(servers=4, nics=2, rate=3000).degrade("server1/nic0")
     gpus = replace(Cluster.uniform(servers=2, nics=2, rate=3000, nvlink_rate=9000), gpu_ranks=True)
+    starving = dead.degrade("server2/nic0")
     found: dict[str, Plan] = {}
-    for cluster in (flat, dead, gpus.degrade("server1/nic0", Fraction(1, 3)), rails):
+    for cluster in (flat, dead, starving, gpus.degrade("server1/nic0", Fraction(1, 3)), rails):
         for plan in offered(cluster, 2000, 2):
             found.setdefault("-".join([plan.recipe.family, *_spread(plan)]), plan)
     two = flat.degrade("server2/nic0", Fraction(1, 4))

@@ -43,6 +43,21 @@ def with_dead_nics(draw: st.DrawFn) -> Cluster:
 
 
 @st.composite
+def two_starving(draw: st.DrawFn) -> Cluster:
+    """4 to 7 servers of 2 to 8 equal NICs, of which two have kept equally many, half or fewer; on rails or not."""
+    servers, nics = draw(st.integers(4, 7)), draw(st.integers(2, 8))
+    cluster = Cluster.uniform(servers=servers, nics=nics, rate=draw(st.integers(1, 40)) * 1000)
+    cluster = replace(cluster, fabric=Fabric(rails=draw(st.booleans())))
+    order, left = draw(st.permutations(range(nics))), draw(st.integers(1, nics // 2))
+    first, second = draw(st.permutations(range(servers)))[:2]
+    kept = {first: order[:left], second: order[:left] if servers % 2 == 0 else order[left : 2 * left]}
+    for server, mine in kept.items():
+        for nic in set(range(nics)) - set(mine):
+            cluster = cluster.degrade(f"server{server}/nic{nic}")
+    return cluster
+
+
+@st.composite
 def one_degraded(draw: st.DrawFn) -> Cluster:
     """3 to 8 servers of 1 to 3 equal NICs, one NIC slow."""
     servers, nics = draw(st.integers(3, 8)), draw(st.integers(1, 3))
@@ -69,6 +84,7 @@ FITTING: dict[tuple[str, ...], st.SearchStrategy[Cluster]] = {
     ("nested-rings", "packed-trees", "ring"): ANY,
     ("exchange", "trees"): st.one_of(FLAT, with_dead_nics()),
     ("timetable",): with_dead_nics(),
+    ("latin-exchange",): two_starving(),
     ("inside-servers",): gpus_as_ranks(),
     ("r2cc-allreduce", "optcc-published"): one_degraded(),
 }
@@ -176,6 +192,7 @@ def test_all_families_are_seen() -> None:
     flat = Cluster.uniform(servers=5, nics=2, gpus=2, rate=1000, nvlink_rate=5000).degrade("server0/nic1")
     seen = {plan.recipe.family for plan in offered(flat, 4096, 2)}
     seen |= {plan.recipe.family for plan in offered(replace(flat, gpu_ranks=True), 4096, 2)}
+    seen |= {plan.recipe.family for plan in offered(flat.degrade("server1/nic1"), 4096, 2)}
     assert seen == set(FAMILIES)
 
 

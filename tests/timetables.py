@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import optcc
 from optcc.cluster import Cluster, Fabric
 from optcc.schedule import Schedule
+from optcc.schedule.recipe import Recipe
 from optcc.schedule.timetable import MOST_VIA, Timetable, applies, even_halves
 from optcc.simulator import simulate
 from optcc.theory.hubs import hub_split
@@ -67,14 +68,14 @@ def starved(draw: st.DrawFn, most: int = 9) -> Cluster:
     return cluster
 
 
-def check_allreduce(cluster: Cluster, recipe: Timetable, nbytes: int) -> None:
+def check_allreduce(cluster: Cluster, recipe: Recipe, nbytes: int) -> None:
     recipe.check(cluster)
     schedule = recipe.lower(cluster, nbytes)
     optcc.verify(schedule)
     assert schedule.length.sum() == 2 * (len(cluster.ranks) - 1) * nbytes
     assert all(len(route.lanes) == 1 for route in schedule.routes)
     assert not off_rails(schedule)
-    assert Timetable.read(recipe.content()) == recipe
+    assert recipe.read(recipe.content()) == recipe
 
 
 def off_rails(schedule: Schedule) -> list[tuple[str, str]]:
@@ -93,7 +94,7 @@ def lacking(*lost: str) -> Cluster:
     return cluster
 
 
-def loss(cluster: Cluster, recipe: Timetable) -> float:
+def loss(cluster: Cluster, recipe: Recipe) -> float:
     """Simulated time without latency over the bound, less 1."""
     nbytes = 2**28
     return simulate(recipe.lower(cluster, nbytes)).time_s / float(optcc.lower_bound(cluster, nbytes).seconds) - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from optcc.schedule.exchange import Exchange
 from optcc.schedule.inside import InsideServers
+from optcc.schedule.latin import LatinExchange
 from optcc.schedule.nested import NestedRings
 from optcc.schedule.optcc_paper import OptccPaper
 from optcc.schedule.packed import PackedTrees
@@ -19,6 +20,7 @@ FAMILIES: dict[str, type[Recipe]] = {
         NestedRings,
         Exchange,
         Timetable,
+        LatinExchange,
         ComplementaryTrees,
         PackedTrees,
         InsideServers,

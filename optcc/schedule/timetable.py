@@ -40,7 +40,7 @@ from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
 from optcc.schedule.timetable_matched import MOST_MATCHED, matched_slots
 from optcc.schedule.timetable_ramp import UNIT, sums_in_time
-from optcc.schedule.timetable_rows import STAGES, Kind, Piece, Rows, cut, dependencies, joined
+from optcc.schedule.timetable_rows import Kind, Piece, Rows, cut, joined, scheduled
 from optcc.schedule.timetable_slots import (
     TICKS,
     Slot,
@@ -55,7 +55,6 @@ from optcc.schedule.timetable_split import CLOSE, common_rails, rail_shares
 MAX_GROWTH, MAX_ROUNDS = 16, 256
 SPAN = 2**24
 """The longest round takes at most so many times as long as the shortest one."""
-ONE_NIC = (Fraction(1),)
 IN_TIME = Fraction(999, 1000)
 """Of what a slow rank that sets the bound alone can receive in time: the last sums are late otherwise (measured)."""
 MOST_VIA = Fraction(4, 5)
@@ -92,35 +91,7 @@ class Timetable(Recipe):
         """See the module."""
         routes = Routes(cluster)
         rows, via_end = self._rows(cluster, nbytes)
-        key, pairs = rows.key.copy(), dependencies(rows, via_end)
-        for waits, on in pairs:  # after what it waits for, also where the timetable has them too near
-            np.maximum.at(key, waits, key[on] + 1)
-        order = np.argsort(key, kind="stable")
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        waits, on = (place[np.concatenate([pair[end] for pair in pairs] or [order[:0]])] for end in (0, 1))
-        ports = _ports(cluster, routes)
-        nics = 1 + max(max(mine) for mine in ports)
-        ends, which = np.unique(((rows.src * self._ranks + rows.dst) * nics + rows.nic)[order], return_inverse=True)
-        route = []
-        for end in ends.tolist():
-            (src, dst), nic = divmod(end // nics, self._ranks), end % nics
-            route.append(routes.alike(src, dst, [(ports[src][nic], ports[dst][nic])], ONE_NIC))
-        return Schedule(
-            ranks=self._ranks,
-            nbytes=nbytes,
-            ports=routes.ports,
-            routes=tuple(routes.table),
-            route=np.array(route, np.int32)[which],
-            offset=rows.start[order],
-            length=(rows.stop - rows.start)[order],
-            reduce=(rows.kind <= Kind.PARTIAL)[order],
-            stage=STAGES[rows.kind[order]].astype(np.uint8),
-            segment=rows.segment[order].astype(np.int32),
-            dep_ptr=np.concatenate(([0], np.cumsum(np.bincount(waits, minlength=len(order))))).astype(np.int64),
-            dep_idx=on[np.lexsort((on, waits))],
-            links=routes.links,
-        )
+        return scheduled(rows, via_end, nic_ports(cluster, routes), routes, nbytes)
 
     @property
     def _ranks(self) -> int:
@@ -189,7 +160,7 @@ class Timetable(Recipe):
 
     def _pairs(self, cluster: Cluster) -> Callable[[int, int], list[Slot]]:
         """The slots that each pair has."""
-        live = [tuple(mine) for mine in _live(cluster)]
+        live = [tuple(mine) for mine in live_nics(cluster)]
         shares = rail_shares(Counter(live), {nics: float(x) for nics, x in zip(live, self.shares, strict=True)})
         if self.matched:
             return matched_slots(
@@ -248,7 +219,7 @@ class Timetable(Recipe):
         demand(min(parts) >= 0 and sum(parts) <= 1, "via", "parts of at most 1 in all", parts)
         full = {x for r, x in enumerate(self.shares) if r not in slow}
         demand(len(full) == 1 and min(full) > 0, "shares", "equal ones of full ranks", full)
-        kinds = {(tuple(mine), x) for mine, x in zip(_live(cluster), self.shares, strict=True)}
+        kinds = {(tuple(mine), x) for mine, x in zip(live_nics(cluster), self.shares, strict=True)}
         alike = len(kinds) == len({nics for nics, _ in kinds})
         demand(alike, "shares", "equal ones of servers with the same NICs", "others")
         demand_segments(self.segments)
@@ -277,7 +248,7 @@ class Timetable(Recipe):
         """The busiest NIC's work with infinitely many rounds: exact where all of a server's NICs are equally busy."""
         if self.matched:
             return self._matched_s(cluster, nbytes)
-        live = [tuple(mine) for mine in _live(cluster)]
+        live = [tuple(mine) for mine in live_nics(cluster)]
         share, members = dict(zip(live, self.shares, strict=True)), Counter(live)
         rate = cluster.ranks[0].out_rate / len(live[0])
         of_each = {nics: (1 + (self._ranks - 2) * x) / len(nics) for nics, x in share.items()}
@@ -303,7 +274,7 @@ class Timetable(Recipe):
             for slot in slots if total else ():  # none: they have nothing for each other
                 for rank, way in ((i, "out"), (k, "into"), (k, "out"), (i, "into")):
                     loads[rank, slot.nic, way] += carried * slot.weight / total  # type: ignore[assignment]
-        live = _live(cluster)
+        live = live_nics(cluster)
         rate = cluster.ranks[0].out_rate / len(live[0])
         exact_s = max((1 + (self._ranks - 2) * x) / len(mine) for x, mine in zip(self.shares, live, strict=True))
         by = max(loads.values()) / float(exact_s)
@@ -350,6 +321,11 @@ class Timetable(Recipe):
 
 
 def applies(cluster: Cluster) -> bool:
+    """NICs as in `some_lack_nics`, and every two ranks have a rail in common."""
+    return some_lack_nics(cluster) and common_rails([tuple(mine) for mine in live_nics(cluster)])
+
+
+def some_lack_nics(cluster: Cluster) -> bool:
     """One fabric or one for each rail, servers as ranks, live NICs of one rate (on rails one for each), all of them in
     at least two servers and fewer in another."""
     ranks = cluster.ranks
@@ -358,12 +334,12 @@ def applies(cluster: Cluster) -> bool:
     rates = {rate for nics in each.values() for nic in nics for rate in (nic.out_rate, nic.in_rate)}
     if cluster.fabric.pod_oversubscription is not None or cluster.gpu_ranks or len(ranks) < 3 or len(rates) != 1:
         return False
-    live = [tuple(mine) for mine in _live(cluster)]
+    live = [tuple(mine) for mine in live_nics(cluster)]
     if any(len(mine) < len(each[id(rank.nics)]) for mine, rank in zip(live, ranks, strict=True)):
         return False
     every = set().union(*live)
     full = sum(len(nics) == len(every) for nics in live)
-    return 2 <= full < len(live) and common_rails(live)
+    return 2 <= full < len(live)
 
 
 def deepest(growth: Fraction) -> int:
@@ -409,11 +385,11 @@ def growing(
 
 def reduced(cluster: Cluster) -> list[int]:
     """The ranks with fewer NICs than others, where the timetable applies."""
-    counts = list(map(len, _live(cluster)))
+    counts = list(map(len, live_nics(cluster)))
     return [r for r, count in enumerate(counts) if count < max(counts)]
 
 
-def _live(cluster: Cluster) -> list[dict[int, int]]:
+def live_nics(cluster: Cluster) -> list[dict[int, int]]:
     """Of each rank, what a live NIC can meet -> its place in its server: the NICs of its rail, without rails those of
     its place. Ranks whose NICs are one object, as those of a cluster's equal servers are, share one answer."""
     ranks, rails, found = cluster.ranks, cluster.fabric.rails, {}
@@ -423,10 +399,10 @@ def _live(cluster: Cluster) -> list[dict[int, int]]:
     return [found[id(rank.nics)] for rank in ranks]
 
 
-def _ports(cluster: Cluster, routes: Routes) -> list[dict[int, int]]:
+def nic_ports(cluster: Cluster, routes: Routes) -> list[dict[int, int]]:
     """Of each rank, rail of a live NIC -> its port."""
     names = [cluster.servers[rank.server].name for rank in cluster.ranks]
     return [
         {rail: routes.port_index[f"{name}/{rank.nics[i].name}"] for rail, i in mine.items()}
-        for name, rank, mine in zip(names, cluster.ranks, _live(cluster), strict=True)
+        for name, rank, mine in zip(names, cluster.ranks, live_nics(cluster), strict=True)
     ]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.schedule.columns import GRANULE, Stage
+from optcc.schedule.columns import GRANULE, Schedule, Stage
+from optcc.schedule.routes import Routes
 from optcc.schedule.timetable_slots import Slot
 
 Ints = NDArray[np.int64]
+ONE_NIC = (Fraction(1),)
 
 
 class Kind(IntEnum):
@@ -42,7 +45,11 @@ class Piece(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Transfers in columns, int64 (rows,); `segment` is the slot's place among those of its pair and half."""
+    """Transfers in columns, int64 (rows,).
+
+    `key` is when it is planned, of all a rank's transfers; `nic` what tells its ends' ports, `segment` the slot's place
+    among those of its pair and half
+    """
 
     src: Ints
     dst: Ints
@@ -135,3 +142,40 @@ def dependencies(rows: Rows, via_end: dict[int, int]) -> list[tuple[Ints, Ints]]
             if pairs and len(waits):
                 found.append((np.concatenate([a for a, _ in pairs]), np.concatenate([b for _, b in pairs])))
     return found
+
+
+def scheduled(
+    rows: Rows, via_end: dict[int, int], ports: Sequence[Mapping[int, int]], routes: Routes, nbytes: int
+) -> Schedule:
+    """The schedule of `rows`, in the order of their keys.
+
+    via_end : as in `dependencies`; ports : of each rank, `nic` of a row -> the port that it leaves by or enters by
+    """
+    key, pairs = rows.key.copy(), dependencies(rows, via_end)
+    for waits, on in pairs:  # after what it waits for, also where the timetable has them too near
+        np.maximum.at(key, waits, key[on] + 1)
+    order = np.argsort(key, kind="stable")
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    waits, on = (place[np.concatenate([pair[end] for pair in pairs] or [order[:0]])] for end in (0, 1))
+    ranks, nics = len(ports), 1 + max(max(mine) for mine in ports)
+    ends, which = np.unique(((rows.src * ranks + rows.dst) * nics + rows.nic)[order], return_inverse=True)
+    route = []
+    for end in ends.tolist():
+        (src, dst), nic = divmod(end // nics, ranks), end % nics
+        route.append(routes.alike(src, dst, [(ports[src][nic], ports[dst][nic])], ONE_NIC))
+    return Schedule(
+        ranks=ranks,
+        nbytes=nbytes,
+        ports=routes.ports,
+        routes=tuple(routes.table),
+        route=np.array(route, np.int32)[which],
+        offset=rows.start[order],
+        length=(rows.stop - rows.start)[order],
+        reduce=(rows.kind <= Kind.PARTIAL)[order],
+        stage=STAGES[rows.kind[order]].astype(np.uint8),
+        segment=rows.segment[order].astype(np.int32),
+        dep_ptr=np.concatenate(([0], np.cumsum(np.bincount(waits, minlength=len(order))))).astype(np.int64),
+        dep_idx=on[np.lexsort((on, waits))],
+        links=routes.links,
+    )

@@ -22,6 +22,7 @@ from optcc.cluster import Cluster
 from optcc.errors import InfeasibleError, InputError
 from optcc.planner import NEAR, SAME, default_segments
 from optcc.plans import Plan, rings_in_order
+from optcc.schedule.latin import LatinExchange, starving_pair
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.timetable import Timetable, applies
 from optcc.schedule.trees import ComplementaryTrees
@@ -241,7 +242,7 @@ class Planner:
             found = rings_in_order(tally.order, tally.shares(), self._depth(cluster, size)), Basis.CLOSED_FORM
         elif near is not None and not self._free:
             found = _with_basis(like(near, size, tally, self._refitted(near, size, cluster, tally)), Basis.NEAREST)
-        if found is not None and isinstance(found[0], Timetable) and not applies(cluster):
+        if found is not None and not _fits(found[0], cluster):
             # It is about which NICs are dead; a shape only counts them.
             found = (exchange_for(tally), found[1]) if found[1] is Basis.NEAREST else None
         if found is None:
@@ -362,6 +363,12 @@ class Planner:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _fits(recipe: Recipe, cluster: Cluster) -> bool:
+    if isinstance(recipe, LatinExchange):
+        return starving_pair(cluster) == recipe.slow
+    return not isinstance(recipe, Timetable) or applies(cluster)
 
 
 def _with_basis(recipe: Recipe | None, basis: Basis) -> tuple[Recipe, Basis] | None:

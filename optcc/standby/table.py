@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from optcc.plans import rings_in_order
 from optcc.schedule.exchange import Exchange
+from optcc.schedule.latin import LatinExchange
 from optcc.schedule.nested import NestedRings
 from optcc.schedule.packed import Arc, PackedTrees, TreePair
 from optcc.schedule.recipe import Recipe
@@ -59,6 +60,9 @@ def relabelled(recipe: Recipe, to: Mapping[int, int], tally: Tally) -> Recipe | 
             shares[to[rank]] = share
         via = sorted((to[rank], part) for rank, part in recipe.via)
         return replace(recipe, shares=tuple(shares), via=tuple(via))
+    if isinstance(recipe, LatinExchange):
+        first, second = sorted(to[rank] for rank in recipe.slow)
+        return replace(recipe, slow=(first, second))
     if isinstance(recipe, PackedTrees):
         trees = (
             TreePair(tree.share, to[tree.root], _moved(tree.up, to), _moved(tree.down, to)) for tree in recipe.trees
@@ -146,5 +150,6 @@ def like(entry: Entry, size: int, tally: Tally, fitted: ComplementaryTrees | Non
             return replace(made, shares=hubs, via=((last[0][0], made.via[0][1]),))
         if last and 0 not in hubs and not made.growth:
             return replace(made, shares=hubs, via=even_halves(hubs, [rank for rank, _ in last]))
+    if isinstance(made, Timetable | LatinExchange):
         return exchange_for(tally)
     return fitted if isinstance(made, ComplementaryTrees) else None
