@@ -94,9 +94,23 @@ class Cell:
         except InputError as error:
             return Outcome(float("nan"), *bounds, refused=str(error))
 
+    def least_s(self) -> Fraction:
+        """See `whole_chunks_s`."""
+        return whole_chunks_s(self.cluster, self.nbytes, self.alpha, self.per_chunk)
+
     def _time_s(self, recipe: Recipe) -> float:
         """Plans are chosen with receivers that take whole stripes, which is quicker; reported is what packets give."""
         from optcc.simulator import simulate
 
         schedule = recipe.lower(self.cluster, self.nbytes)
         return simulate(schedule, alpha=self.alpha, per_chunk=self.per_chunk, receivers="packets").time_s
+
+
+def whole_chunks_s(cluster: Cluster, nbytes: int, alpha: Fraction, per_chunk: Fraction) -> Fraction:
+    """Seconds that no schedule of whole chunks undercuts, by what two starving servers lose; 0 without such a pair.
+
+    nbytes : bytes per server; alpha, per_chunk : seconds. Proof id starving-pair.
+    """
+    from optcc.theory.starving_pair import starving_pair_s
+
+    return starving_pair_s(cluster, nbytes, alpha, per_chunk) or Fraction(0)

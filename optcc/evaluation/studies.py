@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from optcc.cluster import Cluster, Fabric
-from optcc.evaluation.cells import ALPHA, NIC_RATE, NICS, NVLINK_RATE, PER_CHUNK
+from optcc.cluster import Cluster, Fabric, degrade_all
+from optcc.evaluation.cells import ALPHA, NIC_RATE, NICS, NVLINK_RATE, PER_CHUNK, whole_chunks_s
 from optcc.schedule.columns import Schedule
 
 STAR_SEGMENTS = 128
@@ -45,6 +45,22 @@ class Rails:
     spine: int | None
     nbytes: int
 
+    @property
+    def whole(self) -> Cluster:
+        """The cluster before the failure."""
+        spine = None if self.spine is None else Fraction(self.spine)
+        made = Cluster.uniform(servers=self.servers, nics=self.rails, rate=NIC_RATE)
+        return replace(made, fabric=Fabric(rails=True, spine=spine))
+
+    @property
+    def cluster(self) -> Cluster:
+        """The degraded cluster."""
+        return degrade_all(self.whole, ((f"server{server}/nic{rail}", 0) for server, rail in self.dead))
+
+    def least_s(self) -> Fraction:
+        """See `whole_chunks_s`; at the page's costs."""
+        return whole_chunks_s(self.cluster, self.nbytes, ALPHA, PER_CHUNK)
+
     def run(self) -> RailsResult:
         """Our plan, and the fault-free ring on the same fabric, at the page's costs."""
         from optcc.api import lower_bound, plan
@@ -52,12 +68,8 @@ class Rails:
         from optcc.schedule.baselines import balance
         from optcc.simulator import simulate
 
-        cluster = Cluster.uniform(servers=self.servers, nics=self.rails, rate=NIC_RATE)
-        spine = None if self.spine is None else Fraction(self.spine)
-        whole = cluster = replace(cluster, fabric=Fabric(rails=True, spine=spine))
-        for server, rail in self.dead:
-            cluster = cluster.degrade(f"server{server}/nic{rail}")
-        made = plan(cluster, self.nbytes, alpha=ALPHA, per_chunk=PER_CHUNK)
+        whole = self.whole
+        made = plan(self.cluster, self.nbytes, alpha=ALPHA, per_chunk=PER_CHUNK)
         rings = Ladder("ring", lambda segments: balance(whole, segments))
         least = lower_bound(whole, self.nbytes)
         ring = candidates([rings], whole, least, alpha=ALPHA, per_chunk=PER_CHUNK)[0].recipe

@@ -1,9 +1,10 @@
-"""Every plan of ours on the page held against the target, whatever its section; those that miss, for the top."""
+"""Every plan of ours on the page held against the target, whatever its section; those that miss, for the top, with a
+mark where provably no schedule of whole chunks would do (proof id starving-pair)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from optcc.evaluation.cells import ALPHA, FAULT_FREE, OPTCC, PER_CHUNK, Cell, Outcome
@@ -13,6 +14,8 @@ from optcc.evaluation.studies import Rails, RailsResult
 from optcc.units import format_size
 
 Outcomes = Mapping[Cell, Outcome]
+MARK = "†"
+"""Of cells where no schedule of whole chunks can meet the target."""
 
 
 def overhead(cell: Cell, outcomes: Outcomes) -> float:
@@ -48,13 +51,17 @@ def rails_where(study: Rails) -> str:
 
 @dataclass(frozen=True)
 class Held:
-    """One plan that the target holds for: where it stands on the page, and its overhead above the unavoidable one."""
+    """One plan that the target holds for: where it stands on the page, and its overhead above the unavoidable one.
+
+    beyond : provably no schedule of whole chunks meets the target there
+    """
 
     section: str
     servers: int
     failure: str
     nbytes: int
     above: float
+    beyond: bool = False
 
     @property
     def missed(self) -> bool:
@@ -77,13 +84,22 @@ def held(grid: Grid, results: Mapping[Any, Any]) -> list[Held]:
     for section, cells in sections.items():
         for c in dict.fromkeys(cells):
             if c.scheme == OPTCC and c.nbytes >= TARGET_BYTES and (c.alpha, c.per_chunk) == (ALPHA, PER_CHUNK):
-                found.append(Held(section, c.servers, where(c.dead, c.staggered), c.nbytes, above(c, results)))
+                known = above(c, results), results[c.of(FAULT_FREE)].time_s, unavoidable(c, results)
+                found.append(_held(section, c, where(c.dead, c.staggered), *known))
     for study in grid.rails:
         if study.nbytes >= TARGET_BYTES:
             reached: RailsResult = results[study]
-            failure, more = rails_where(study), reached.overhead - reached.unavoidable
-            found.append(Held("5", study.servers, failure, study.nbytes, more))
+            known = reached.overhead - reached.unavoidable, reached.fault_free_s, reached.unavoidable
+            found.append(_held("5", study, rails_where(study), *known))
     return found
+
+
+def _held(
+    section: str, case: Cell | Rails, failure: str, above: float, fault_free_s: float, unavoidable: float
+) -> Held:
+    plan = Held(section, case.servers, failure, case.nbytes, above)
+    beyond = plan.missed and fault_free_s * (1 + unavoidable + TARGET) < case.least_s()
+    return replace(plan, beyond=beyond)
 
 
 def counts(found: list[Held]) -> tuple[int, int]:
@@ -109,6 +125,13 @@ def target_lines(grid: Grid, results: Mapping[Any, Any]) -> list[str]:
     lines += table(("section", "cells", "meet it", "miss it"), rows)
     if missed:
         lines += ["These miss it, by so many percentage points above the unavoidable:", "", *_misses(found)]
+    beyond = len({h.same for h in found if h.beyond})
+    if beyond:
+        lines += [
+            f"{MARK} marks {beyond} of these {missed} cells: there no schedule of whole chunks can meet the target, as",
+            "[two starving servers](bounds.md#what-chunks-cost-two-starving-servers) need longer.",
+            "",
+        ]
     return lines
 
 
@@ -129,4 +152,4 @@ def _misses(found: list[Held]) -> list[str]:
 def _shown(h: Held | None) -> str:
     if h is None:
         return "-"
-    return f"**{100 * h.above:+.1f}**" if h.missed else "met"
+    return f"**{100 * h.above:+.1f}**{f' {MARK}' if h.beyond else ''}" if h.missed else "met"
