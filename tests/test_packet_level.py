@@ -15,6 +15,7 @@ import pytest
 
 import optcc
 from optcc.schedule import Schedule
+from optcc.schedule.latin import LatinExchange, starving_pair
 from tests.packet_level import (
     RATE,
     Network,
@@ -74,6 +75,19 @@ def test_timetables_hold_packet_by_packet(
     assert mine.time_s <= 1.02 * float(optcc.lower_bound(cluster, SIZE).seconds)
     assert mine.time_s < min(run.time_s for run in runs.values())
     assert mine.most_queued < min(run.most_queued for run in runs.values()) / 4
+
+
+@pytest.mark.ns3
+@pytest.mark.parametrize("servers", [4, 7, 8])
+@pytest.mark.parametrize("network", [UDP, WIDE], ids=["UDP", "TCP"])
+def test_latin_squares_hold_packet_by_packet(executor: Path, servers: int, network: Network) -> None:
+    """To 1 %, which a square of half as many windows misses."""
+    cluster = without(servers, 2, 2)
+    pair = starving_pair(cluster)
+    assert pair is not None
+    schedule, coarser = (LatinExchange(windows, pair, 6).lower(cluster, SIZE) for windows in (16, 8))
+    assert _off(executor, schedule, network) < 0.01
+    assert _off(executor, schedule, network, simulated(coarser, network)) > 0.01
 
 
 @pytest.mark.ns3
