@@ -285,8 +285,9 @@ def _latin(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladder]:
     deepest = MOST_LATIN // (2 * hubs * (hubs + 1)) if hubs else 0
     if pair is None or not deepest:
         return []
-    nics, fewer = (sum(nic.alive for nic in cluster.ranks[rank].nics) for rank in (_full(cluster), pair[0]))
-    # Equally many chunks for every NIC. A window is hubs/fewer of them, of all those of a slow server's NIC.
+    alive = [sum(nic.alive for nic in rank.nics) for rank in cluster.ranks]
+    nics, fewer = max(alive), min(alive)
+    # A slow server's NIC has windows * hubs / fewer chunks each way; with units of windows all NICs have as many.
     unit = 2 * fewer // gcd(hubs, 2 * fewer)
     chunks = sqrt(LATIN_LAG * bound.seconds / per_chunk) if per_chunk else float("inf")
     guess = min(unit * max(1, round(min(chunks, MOST_LATIN) * fewer / hubs / unit)), deepest)
@@ -310,11 +311,6 @@ def _rounds(cluster: Cluster, recipe: Timetable, bound: Bound, per_chunk: Fracti
         idle = replace(recipe, segments=len(lost) + 1).idle(cluster)
         lost.append(idle * bound.seconds / 2 + 2 * (len(lost) + 2) * steps * per_chunk)
     return 1 + lost.index(min(lost))
-
-
-def _full(cluster: Cluster) -> int:
-    """A rank with the most live NICs."""
-    return max(range(len(cluster.ranks)), key=lambda rank: sum(nic.alive for nic in cluster.ranks[rank].nics))
 
 
 def starves(rates: list[Fraction]) -> bool:
