@@ -11,7 +11,8 @@ from typing import Any
 from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.schedule.latin import LatinExchange, starving_pair
-from optcc.schedule.timetable import Timetable, applies, even_halves, growing
+from optcc.schedule.timetable import Timetable, applies, deepest, even_halves, growing
+from optcc.schedule.timetable_one_starves import one_starves, stepped
 from optcc.theory.hubs import hub_split
 
 MATCHED, MOST_MATCHED_RANKS = ((0, False), (1, False), (1024, False), (1, True), (1024, True)), 32
@@ -23,6 +24,9 @@ GROWTHS = ((32, ("5/4", "4/3", "7/5", "3/2", "8/5", "17/10", "2", "5/2", "3")), 
 """(most servers, how rounds grow),"""
 GROWING_ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20)
 """and then so many of them."""
+STEP_GROWTHS, STEP_MARGINS = ("21/20", "11/10", "23/20", "6/5", "5/4"), ("1/1000", "1/400", "1/100")
+STEP_COUNTS, STEP_RANKS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 160), 32
+"""Where one of several slow servers starves: steps, and the most servers."""
 CHUNKS = Fraction(1, 4)
 """More than one round is tried only where its chunks take no more than so much of the bound."""
 
@@ -56,6 +60,10 @@ def timetables(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> Iterator[
         (alone,), own = halves, [rounds for rounds in GROWING_ROUNDS if rounds <= most]
         for growth in map(Fraction, _of(GROWTHS, ranks)):
             yield [partial(growing, cluster, shares, alone, growth, rounds) for rounds in own]
+    if ranks <= STEP_RANKS and len(slow) > 1 and one_starves(cluster):
+        for growth, margin in product(map(Fraction, STEP_GROWTHS), map(Fraction, STEP_MARGINS)):
+            counts = [count for count in STEP_COUNTS if count <= deepest(growth)]
+            yield [partial(stepped, cluster, growth, count, margin) for count in counts]
 
 
 def most_rounds(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> int:

@@ -28,7 +28,17 @@ from optcc.schedule.nested import NestedRings
 from optcc.schedule.nested_pace import FEW_LEAVES, MOST_RANKS, keeping_two
 from optcc.schedule.packed import PackedTrees
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe
-from optcc.schedule.timetable import MOST_VIA, Timetable, applies, deepest, even_halves, growing, reduced
+from optcc.schedule.timetable import (
+    MAX_ROUNDS,
+    MOST_VIA,
+    Timetable,
+    applies,
+    deepest,
+    even_halves,
+    growing,
+    reduced,
+)
+from optcc.schedule.timetable_one_starves import one_starves, stepped
 from optcc.schedule.trees import ComplementaryTrees
 from optcc.simulator import simulate
 
@@ -106,6 +116,13 @@ GROWTHS = (Fraction(4, 3), Fraction(7, 5), Fraction(3, 2), Fraction(8, 5), Fract
 SPARE = Fraction(9, 10)
 """Of their time, in which hubs must have gathered what the slow rank is to receive."""
 
+STEP_GROWTHS = (Fraction(11, 10), Fraction(23, 20))
+"""Of a step over the one before, where one of several slow servers starves; of more than `LARGE` ranks the first."""
+STEPS = 0.7
+"""So many of them are about best, times the square root of how many chunks the bound lasts (measured)."""
+STEP_LAG, MOST_LAG, STEP_PARTS = Fraction(3, 2), Fraction(1, 10), 2**20
+"""Latencies from a slot to when its bytes are counted on; the most, as part of a half, and what it is rounded to."""
+
 MARGINS = (Fraction(3, 2), Fraction(5, 2))
 """Steps, for each NIC, from the end of a window to the one that sends its sum on, by a Latin square."""
 LATIN_LAG = 5
@@ -150,7 +167,7 @@ def ladders(
     if cluster.fabric.flat and len(cluster.ranks) > 2:
         offered += _exchange(cluster)
     if applies(cluster):
-        offered += _timetable(cluster, bound, per_chunk)
+        offered += _timetable(cluster, bound, alpha, per_chunk)
     offered += _latin(cluster, bound, per_chunk)
     if cluster.fabric.flat:
         offered += _trees(cluster, bound.nbytes, alpha, per_chunk)
@@ -221,9 +238,9 @@ def _exchange(cluster: Cluster) -> list[Ladder]:
     return [Ladder(Exchange.family, make, guess, by_rate=make is not narrow) for make in makes]
 
 
-def _timetable(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladder]:
+def _timetable(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction) -> list[Ladder]:
     """Full rounds, by offsets and by matchings where pairs have not equally much; where a server alone sets the bound,
-    rounds that grow, if it is the only one that adds last."""
+    rounds that grow, if it is the only one that adds last, or else steps for who is most behind."""
     from optcc.theory.hubs import hub_split
 
     @cache
@@ -259,6 +276,8 @@ def _timetable(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladd
     offered = [full(rounds) for rounds in tried] if ranks <= MANY else []
     if several and MANY < ranks <= 2 * MANY and 2 * (ranks - 1) * per_chunk <= CHUNKS_COST * bound.seconds:
         offered = [replace(full(EQUAL), deepest=1)]  # seconds, but far nearer the bound than direct exchange
+    if several and ranks <= 2 * LARGE and one_starves(cluster):
+        return [*_stepped(cluster, bound, alpha, per_chunk), *(offered[:1] if ranks <= LARGE else [])]
     if not starves(rates) or ranks > 2 * MANY or [split()[0][rank] for rank, _ in split()[1]] != [0]:
         return offered
     # What hubs gather at a time lasts the slow server for so many times as long; a part of that is left as slack.
@@ -279,10 +298,27 @@ def _timetable(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladd
     return [*([] if alone else offered), *map(ladder, growths if ranks <= LARGE else growths[-1:])]
 
 
+def _stepped(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction) -> list[Ladder]:
+    """Steps for who is most behind, where one of several slow servers starves."""
+    lag = min(2 * STEP_LAG * alpha / bound.seconds, MOST_LAG) if bound.seconds else 0
+    margin = Fraction(round(lag * STEP_PARTS), STEP_PARTS)
+    guess = round(STEPS * sqrt(bound.seconds / per_chunk)) if per_chunk else MAX_ROUNDS
+    return [
+        Ladder(
+            Timetable.family,
+            lambda segments, growth=growth: stepped(cluster, growth, segments, margin),  # type: ignore[misc]
+            max(2, min(guess, deepest(growth))),
+            by_rate=False,
+            deepest=deepest(growth),
+        )
+        for growth in STEP_GROWTHS[: 1 if len(cluster.ranks) > LARGE else None]
+    ]
+
+
 def _latin(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladder]:
     """By a Latin square, where two servers set the bound: that many windows that chunks cost as much as the lag."""
     pair, hubs = starving_pair(cluster), len(cluster.ranks) - 2
-    deepest = MOST_LATIN // (2 * hubs * (hubs + 1)) if hubs else 0
+    deepest = MOST_LATIN // (2 * hubs * (hubs + 1)) if hubs > 0 else 0
     if pair is None or not deepest:
         return []
     alive = [sum(nic.alive for nic in rank.nics) for rank in cluster.ranks]

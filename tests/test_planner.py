@@ -47,6 +47,7 @@ def test_by_hand_timetables_have_every_form_that_the_planner_tries() -> None:
         assert rounds.shrink in by.SHRINKS
         assert rounds.most in by.MOST_VIA
     assert {str(growth) for growth in planner.GROWTHS} <= set(by.GROWTHS[0][1])
+    assert {str(growth) for growth in planner.STEP_GROWTHS} <= set(by.STEP_GROWTHS)
     case = Case(8, (1, 1, 1, 1), 2**28, nics=8)
     bound = optcc.lower_bound(cluster_of(case), case.nbytes)
     made = {make() for row in by.timetables(cluster_of(case), bound, PER_CHUNK) for make in row}

@@ -17,7 +17,8 @@ so that few rounds do (docs/schedules.md).
 
 A slow server that alone sets the bound is a hub of nothing, and has nothing to receive before first sums exist. For one
 of that kind rounds can begin small and grow (`growth`), and it is sent in each slot what exists by then
-(`timetable_ramp`). The second half is the first one's mirror image in time.
+(`timetable_ramp`). Where others are slow, too, steps are found one after the other (`timetable_greedy`). The second
+half is the first one's mirror image in time.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from optcc.schedule.assemble import granule
 from optcc.schedule.columns import Schedule
 from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
+from optcc.schedule.timetable_greedy import greedy_slots, step_ends
 from optcc.schedule.timetable_matched import MOST_MATCHED, matched_slots
 from optcc.schedule.timetable_ramp import UNIT, sums_in_time
 from optcc.schedule.timetable_rows import Kind, Piece, Rows, cut, joined, scheduled
@@ -69,13 +71,16 @@ class Timetable(Recipe):
     ----------
     segments : rounds in each half
     shares : each rank's part of the data as a hub, sum 1
-    via : (slow rank, the part of the full ranks' data that it adds last to); in all at most 1
+    via : (slow rank, the part of the full ranks' data that it adds last to); in all at most 1. With several slow ranks
+        and `growth` the one that is the hub of nothing does so for all others
     growth : 0: every rail serves every pair once in a round. Otherwise one rail of each kind serves it, a round takes
-        `growth` times as long as the one before, and another one follows them, which evens out what pairs have had
+        `growth` times as long as the one before, and another one follows them, which evens out what pairs have had.
+        With several slow ranks, of which one is the hub of nothing, `segments` steps, each growing by that at first
     matched : 0: steps are equal offsets. 1: matchings, of which one serves a pair, for about as long as it needs.
         Otherwise as many matchings as that takes exactly, less those that are shorter than 1/matched of a round
     shrink : a round of the first half takes so many times as long as the one before, 1 at most
     sparse : rails that join the same ranks share the steps of a round, so that a pair has fewer, larger chunks
+    margin : with several slow ranks and `growth`, the part of a half from the end of a slot to when its bytes count
     """
 
     family: ClassVar[str] = "timetable"
@@ -86,12 +91,14 @@ class Timetable(Recipe):
     matched: int = 0
     shrink: Fraction = Fraction(1)
     sparse: bool = False
+    margin: Fraction = Fraction(0)
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
         routes = Routes(cluster)
         rows, via_end = self._rows(cluster, nbytes)
-        return scheduled(rows, via_end, nic_ports(cluster, routes), routes, nbytes)
+        ports = nic_ports(cluster, routes)
+        return scheduled(rows, via_end, ports, routes, nbytes, ordered=self._one_of_several)
 
     @property
     def _ranks(self) -> int:
@@ -105,31 +112,31 @@ class Timetable(Recipe):
         slow = dict(self.via)
         # Where rounds shrink, what is gathered in one is added last to in the next: by all slow ranks at the same time.
         lengths = [self.shrink**turn for turn in range(self.segments if self.shrink < 1 else 1)]
-        via: dict[int, list[tuple[int, tuple[int, int]]]] = {}  # full hub -> (slow rank, bytes that it adds last to)
+        via: dict[int, list[tuple[int, tuple[int, int]]]] = {}  # hub -> (slow rank, bytes that it adds last to)
         plain: dict[int, tuple[int, int]] = {}
         for r, (low, high) in enumerate(section):
-            if r not in slow:
-                each = [part * length / sum(lengths) for length in lengths for part in slow.values()]
-                cuts = [granule(low + part * (high - low), nbytes) for part in accumulate(each, initial=Fraction(0))]
-                via[r] = list(zip([*slow] * len(lengths), pairwise(cuts), strict=True))
-                plain[r] = cuts[-1], high
+            own = self._adding_last(r)
+            each = [part * length / sum(lengths) for length in lengths for part in own.values()]
+            cuts = [granule(low + part * (high - low), nbytes) for part in accumulate(each, initial=Fraction(0))]
+            via[r] = list(zip([*own] * len(lengths), pairwise(cuts), strict=True))
+            plain[r] = cuts[-1], high
         # The second half is handed out in the same order, what came first first; but the parts of the shorter rounds
         # before those of the longer ones, as its rounds begin short.
         late = via if self.shrink == 1 else {r: [(s, part[::-1]) for s, part in of[::-1]] for r, of in via.items()}
+        if self._one_of_several:  # in its mirror image
+            late = {r: of[::-1] for r, of in via.items()}
 
         def gathered(i: int, k: int) -> list[Piece]:
             """What i sends to k in the first half."""
-            if k in slow:
-                own = [Piece(Kind.OWN, k, *section[k])]
-                return own if i in slow else own + [Piece(Kind.PARTIAL, i, *part) for s, part in via[i] if s == k]
-            return [Piece(Kind.RAW, k, *part) for s, part in via[k] if s != i] + [Piece(Kind.RAW, k, *plain[k])]
+            raw = Kind.OWN if k in slow and not via[k] else Kind.RAW
+            own = [Piece(raw, k, *part) for part in (*(part for s, part in via[k] if s != i), plain[k])]
+            return own + [Piece(Kind.PARTIAL, i, *part) for s, part in via[i] if s == k]
 
         def spread(i: int, k: int) -> list[Piece]:
             """What i sends to k in the second half."""
-            if i in slow:
-                own = [Piece(Kind.OWN_RESULT, i, *section[i])]
-                return own if k in slow else [Piece(Kind.FINAL, k, *part) for s, part in late[k] if s == i] + own
-            return [Piece(Kind.RESULT, i, *part) for part in (plain[i], *(part for s, part in late[i] if s != k))]
+            result = Kind.OWN_RESULT if i in slow and not via[i] else Kind.RESULT
+            own = [Piece(result, i, *part) for part in (plain[i], *(part for s, part in late[i] if s != k))]
+            return [Piece(Kind.FINAL, k, *part) for s, part in late[k] if s == i] + own
 
         found: list[tuple[int, ...]] = []
         for i in range(ranks):
@@ -139,14 +146,35 @@ class Timetable(Recipe):
                 back = cut(joined(spread(i, k)), mirrored(times(k, i)))
                 found += ((i, k, begin + TICKS // 2, *rest) for begin, *rest in back)
         rows = Rows(*np.array(found, np.int64).reshape(-1, len(Rows._fields)).T)
-        return rows, {r: low for r, (low, _) in plain.items()}
+        return rows, {r: low for r, (low, _) in plain.items() if via[r]}
+
+    @property
+    def _one_of_several(self) -> bool:
+        return self.growth > 0 and len(self.via) > 1
+
+    def _adding_last(self, hub: int) -> dict[int, Fraction]:
+        """Who adds last to which part of a hub's section, in order: slow ranks to full ones', and who starves among
+        several first, and to everybody's."""
+        slow = dict(self.via)
+        if not self._one_of_several:
+            return {} if hub in slow else slow
+        first = {r: part for r, part in slow.items() if not self.shares[r] and r != hub}
+        return first if hub in slow else first | slow
 
     def idle(self, cluster: Cluster) -> Fraction:
         """Of a growing timetable, the part of a half in which the slow rank's NICs have nothing to receive."""
-        return self._sums(self._pairs(cluster))[1]
+        return self._greedy(cluster)[1] if self._one_of_several else self._sums(self._pairs(cluster))[1]
+
+    def _greedy(self, cluster: Cluster) -> tuple[dict[tuple[int, int], list[Slot]], Fraction]:
+        live = [tuple(mine) for mine in live_nics(cluster)]
+        adding = [self._adding_last(hub) for hub in range(self._ranks)]
+        return greedy_slots(live, self.shares, adding, step_ends(self.segments, self.growth), self.margin)
 
     def _times(self, cluster: Cluster) -> Callable[[int, int], list[Slot]]:
         """The slots of the first half for what one rank sends another."""
+        if self._one_of_several:
+            slots, live = self._greedy(cluster)[0], live_nics(cluster)
+            return lambda i, k: slots.get((i, k)) or [Slot(0, 1, min({*live[i]} & {*live[k]}), 1)]
         pairs = self._pairs(cluster)
         if not self.growth:
             # A rank that is the hub of nothing has nothing to receive at first.
@@ -235,11 +263,13 @@ class Timetable(Recipe):
             f"1 to {most} with shrink {self.shrink}",
             self.segments,
         )
+        demand(0 <= self.margin < 1, "margin", "at least 0, less than 1", self.margin)
+        demand(not self.margin or self._one_of_several, "margin", "0 but where steps grow", self.margin)
         if self.growth:
-            alone = len(slow) == 1 and not self.shares[slow[0]]
-            demand(alone, "growth", "0, or one slow rank that is the hub of nothing", f"{len(slow)} slow ranks")
+            alone = [self.shares[r] for r in slow].count(Fraction(0)) == 1
+            demand(alone, "growth", "0, or one rank that is the hub of nothing and slow", f"{len(slow)} slow ranks")
             demand(1 <= self.growth <= MAX_GROWTH, "growth", f"0, or 1 to {MAX_GROWTH}", self.growth)
-            part = self.via[0][1]
+            part = next(part for r, part in self.via if not self.shares[r])
             demand(Fraction(1, UNIT) <= part <= Fraction(1, 2), "via", f"1/{UNIT} to 1/2 where rounds grow", part)
             most = deepest(self.growth)
             demand(self.segments <= most, "segments", f"1 to {most} with growth {self.growth}", self.segments)
@@ -249,6 +279,9 @@ class Timetable(Recipe):
         if self.matched:
             return self._matched_s(cluster, nbytes)
         live = [tuple(mine) for mine in live_nics(cluster)]
+        if self._one_of_several:
+            exact = max((1 + (self._ranks - 2) * x) / len(mine) for x, mine in zip(self.shares, live, strict=True))
+            return exact * nbytes * len(live[0]) / cluster.ranks[0].out_rate
         share, members = dict(zip(live, self.shares, strict=True)), Counter(live)
         rate = cluster.ranks[0].out_rate / len(live[0])
         of_each = {nics: (1 + (self._ranks - 2) * x) / len(nics) for nics, x in share.items()}
@@ -290,6 +323,7 @@ class Timetable(Recipe):
             "matched": self.matched,
             "shrink": str(self.shrink),
             "sparse": self.sparse,
+            **({"margin": str(self.margin)} if self.margin else {}),
         }
 
     @classmethod
@@ -303,12 +337,15 @@ class Timetable(Recipe):
             matched=raw["matched"],
             shrink=exact(raw["shrink"]),
             sparse=raw["sparse"],
+            margin=exact(raw.get("margin", "0")),
         )
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """Who gathers what, who adds last, and the rounds."""
         rounds = f"{self.segments} in each half"
-        if self.growth or self.shrink < 1:
+        if self._one_of_several:
+            rounds = f"{self.segments} steps in each half, the first each {float(self.growth):.4g} times the one before"
+        elif self.growth or self.shrink < 1:
             rounds += f", each {float(self.growth or self.shrink):.4g} times as long as the one before"
         lines = [("hubs", f"{sum(x > 0 for x in self.shares)} of {self._ranks}, each exchanges directly with all")]
         for r, part in self.via[:4]:

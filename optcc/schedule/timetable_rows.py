@@ -144,16 +144,49 @@ def dependencies(rows: Rows, via_end: dict[int, int]) -> list[tuple[Ints, Ints]]
     return found
 
 
+MOST_KEPT = 4
+"""Of what a NIC's earlier transfers wait for, at most so many of the latest are waited for by later ones, too."""
+
+
+def in_order(rows: Rows, pairs: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
+    """More pairs: a transfer also waits for the latest that those before it on its NIC wait for. Otherwise it would be
+    sent before them when they are late, and they would be later still."""
+    keys, mine = rows.key.tolist(), [list[int]() for _ in rows.src]
+    for waits, on in pairs:
+        for waiting, landing in zip(waits.tolist(), on.tolist(), strict=True):
+            mine[waiting].append(landing)
+    before: dict[tuple[int, int], list[int]] = {}
+    found: list[tuple[int, int]] = []
+    for row in np.argsort(rows.key, kind="stable").tolist():
+        end = int(rows.src[row]), int(rows.nic[row])
+        earlier, own = before.get(end, []), set(mine[row])
+        found += ((row, landing) for landing in earlier if landing not in own)
+        every = list(dict.fromkeys(mine[row] + earlier))
+        latest = max((keys[landing] for landing in every), default=0)
+        before[end] = [landing for landing in every if keys[landing] == latest][:MOST_KEPT]
+    waits, on = np.array(found, np.int64).reshape(-1, 2).T
+    return waits, on
+
+
 def scheduled(
-    rows: Rows, via_end: dict[int, int], ports: Sequence[Mapping[int, int]], routes: Routes, nbytes: int
+    rows: Rows,
+    via_end: dict[int, int],
+    ports: Sequence[Mapping[int, int]],
+    routes: Routes,
+    nbytes: int,
+    *,
+    ordered: bool = False,
 ) -> Schedule:
     """The schedule of `rows`, in the order of their keys.
 
-    via_end : as in `dependencies`; ports : of each rank, `nic` of a row -> the port that it leaves by or enters by
+    via_end : as in `dependencies`; ports : of each rank, `nic` of a row -> the port that it leaves by or enters by;
+    ordered : whether transfers that could go wait for those before them on their NIC, as `in_order` says
     """
     key, pairs = rows.key.copy(), dependencies(rows, via_end)
     for waits, on in pairs:  # after what it waits for, also where the timetable has them too near
         np.maximum.at(key, waits, key[on] + 1)
+    if ordered:
+        pairs.append(in_order(rows._replace(key=key), pairs))
     order = np.argsort(key, kind="stable")
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))

@@ -1,0 +1,169 @@
+"""Steps where one of several slow servers starves: in each, every rail serves those who are furthest behind.
+
+The starving server alone sets the bound and is the hub of nothing. What it receives depends on what all others send,
+and what other slow servers add last to on what it sends, so that no order of equal rounds suits them all. Here a half
+is cut into steps whose lengths grow, stay and shrink. Step by step the starving server sends to whom it has most for,
+and receives from who has most sums for it, some steps at a time; then each rail has a matching of the others, in which
+those come first who are behind an even course. No sum is sent before its hub has gathered it. For how long the starving
+server has nothing to receive at first says how much it should add last to.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from itertools import accumulate, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optcc.schedule.timetable_matchings import TIES
+from optcc.schedule.timetable_slots import HALF, Slot
+
+Ints = NDArray[np.int64]
+ONE = 2**28
+"""What a NIC moves in a half. All is counted in whole numbers, as every rank finds the steps on its own."""
+UP, DOWN, SHRINK = Fraction(2, 5), Fraction(11, 50), Fraction(9, 10)
+"""The first steps grow, the last ones shrink, each to that of the one before (measured)."""
+LONGEST = ONE // 10
+"""Of a slot of the starving server (measured: without a limit, or with single steps, half a point is lost)."""
+LEAST = 50
+"""What remains of its slot goes to another one, if it is more than such a part of a step."""
+FIRST = 3 * ONE // 5
+"""Up to here the starving server waits for first sums; later it has nothing to receive because all is done."""
+SLACK = 2**12
+"""One part in so many of what has been gathered is left out, as cuts are rounded."""
+
+
+def step_ends(count: int, growth: Fraction) -> list[int]:
+    """Where steps end, of `ONE`."""
+    up, down = round(UP * count), round(DOWN * count)
+    lengths = [growth ** min(step, up) * SHRINK ** max(0, step - (count - 1 - down)) for step in range(count)]
+    sizes = [int(2**64 * length / max(lengths)) for length in lengths]
+    return [ONE * done // sum(sizes) for done in accumulate(sizes)]
+
+
+class _Half:
+    """What has been sent so far of all that ranks have for each other, and what can be."""
+
+    def __init__(
+        self, shares: Sequence[Fraction], adding: Sequence[Mapping[int, Fraction]], nic: Fraction, gap: int
+    ) -> None:
+        ranks = range(len(shares))
+
+        def whole(amount: Callable[[int, int], Fraction]) -> Ints:
+            return np.array([[int(amount(i, k) / nic * ONE) if i != k else 0 for k in ranks] for i in ranks], np.int64)
+
+        def before(i: int, hub: int) -> Fraction:
+            own = list(adding[hub])
+            return sum(list(adding[hub].values())[: own.index(i)], Fraction(0)) if i in own else Fraction(0)
+
+        self.skipped = whole(lambda i, hub: adding[hub].get(i, Fraction(0)) * shares[hub])
+        self.begins = whole(lambda i, hub: before(i, hub) * shares[hub])
+        self.raw = whole(lambda i, hub: shares[hub]) - self.skipped
+        self.needs = self.raw + self.skipped.T
+        self.left, self.served, self.landed = self.needs.copy(), np.zeros_like(self.raw), np.zeros_like(self.raw)
+        self.found: dict[tuple[int, int], list[Slot]] = {}
+        self.flying: list[tuple[int, int, int, int]] = []
+        self.gap = gap
+
+    def put(self, i: int, k: int, rail: int, begin: int, end: int, much: int) -> None:
+        scale = HALF // ONE
+        self.found.setdefault((i, k), []).append(Slot(begin * scale, (end - begin) * scale, rail, much))
+        self.left[i, k] -= much
+        self.served[i, k] += much
+        self.flying.append((end, i, k, much))
+
+    def land(self, now: int) -> None:
+        for end, i, k, much in self.flying:
+            if end <= now - self.gap:
+                self.landed[i, k] += much
+        self.flying = [each for each in self.flying if each[0] > now - self.gap]
+
+    def ready(self, slow: int) -> Ints:
+        """What each rank can send a slow one: what is its own, then sums as far as all others have sent theirs."""
+        at = self.landed + np.where(self.landed >= self.begins, self.skipped, 0)
+        np.fill_diagonal(at, 2**62)
+        at[slow] = 2**62
+        known = at.min(0)
+        sums = np.clip(known - known // SLACK - self.begins[slow], 0, self.skipped[slow])
+        found: Ints = np.clip(self.raw[:, slow] + sums - self.served[:, slow], 0, self.left[:, slow])
+        return found
+
+
+def greedy_slots(
+    live: Sequence[Sequence[int]],
+    shares: Sequence[Fraction],
+    adding: Sequence[Mapping[int, Fraction]],
+    ends: Sequence[int],
+    margin: Fraction,
+) -> tuple[dict[tuple[int, int], list[Slot]], Fraction]:
+    """The slots of every pair that has something to send, weighted by how much; and for which part of the half the
+    starving rank's NICs have nothing to receive at first. Pure, and the same on every rank.
+
+    live : the rails of each rank; shares : of each as a hub, of which just one is 0; adding : of each hub's section who
+    adds last to which part, in order, the starving rank first; ends : of steps, in `ONE`; margin : part of the half
+    from the end of a slot to when its bytes are counted on
+    """
+    from scipy.optimize import linear_sum_assignment  # who only reads or runs plans of other families has no scipy
+
+    ranks, lone = len(live), shares.index(Fraction(0))
+    nic = (1 - max(parts[lone] for hub, parts in enumerate(adding) if hub != lone)) / len(live[lone])
+    half = _Half(shares, adding, nic, int(margin * ONE))
+    late = sorted({r for parts in adding for r in parts} - {lone})
+    rails = sorted({rail for mine in live for rail in mine})
+    on = {rail: [r for r in range(ranks) if rail in live[r]] for rail in rails}
+    ids = np.arange(ranks)
+    ties = (ids[:, None] * 7919 + ids * 104729) % TIES
+    sending: dict[int, tuple[int, set[int]]] = {rail: (0, set()) for rail in live[lone]}  # until when, to whom
+    getting = sending.copy()
+    starts, idle = [0, *ends], 0
+
+    def longer(held: dict[int, tuple[int, set[int]]], turn: int, get: bool) -> int:
+        """New slots of the starving rank where the last ones are over, for who has most; what remains of them."""
+        begin, size, remains = starts[turn], starts[turn + 1] - starts[turn], 0
+        much = half.ready(lone) if get else half.left[lone].copy()
+        for rail in sorted((rail for rail in held if held[rail][0] <= begin), key=lambda rail: (rail + turn) % ranks):
+            busy = {k for end, peers in held.values() if end > begin for k in peers}
+            end, room, own = starts[turn + 1], size, set[int]()
+            while room > size // LEAST and (some := [k for k in on[rail] if k not in own and much[k]]):
+                k = max(some, key=lambda k: (k not in busy, int(much[k]), k))
+                if not own:
+                    end = max(end, starts[bisect_right(starts, begin + min(LONGEST, int(much[k]))) - 1])
+                    room = end - begin
+                part = min(int(much[k]), room)
+                half.put(*((k, lone) if get else (lone, k)), rail, begin, end, part)
+                room, much[k] = room - part, much[k] - part
+                own.add(k)
+            held[rail] = end, own
+            remains += room
+        return remains
+
+    for turn, (begin, end) in enumerate(pairwise(starts)):
+        half.land(begin)
+        longer(sending, turn, False)
+        remains = longer(getting, turn, True)
+        idle += remains if begin < FIRST else 0
+        limit = half.left.copy()
+        for k in late:
+            limit[:, k] = half.ready(k)
+        for rail in sorted(rails, key=lambda rail: (rail + turn) % ranks):
+            rows = [i for i in on[rail] if i != lone and i not in getting.get(rail, (0, ()))[1]]
+            cols = [k for k in on[rail] if k != lone and k not in sending.get(rail, (0, ()))[1]]
+            here = np.ix_(rows, cols)
+            needs, room = half.needs[here], np.minimum(limit[here], end - begin)
+            # How far behind, of what a pair has in all, as much as its part of the step that it can fill.
+            behind = (end * needs - half.served[here] * ONE) // np.maximum(needs, 1)
+            worth = np.where(behind > 0, behind * room // (end - begin), behind) + room
+            worth = np.where((room > 0) & (ids[rows][:, None] != ids[cols]), worth, -ONE)
+            found = linear_sum_assignment(worth * TIES + ties[here], maximize=True)
+            for i, k in ((rows[a], cols[b]) for a, b in zip(*(side.tolist() for side in found), strict=True)):
+                part = int(min(limit[i, k], end - begin))
+                if i != k and part:
+                    half.put(i, k, rail, begin, end, part)
+                    limit[i, k] -= part
+    for (i, k), mine in half.found.items():
+        mine.sort()
+        mine[-1] = mine[-1]._replace(weight=mine[-1].weight + int(half.left[i, k]))
+    return half.found, Fraction(idle, len(live[lone]) * ONE)

@@ -1,0 +1,190 @@
+"""Timetables where one of several slow servers starves: greedy steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise, permutations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import optcc
+from optcc.cluster import Cluster, Fabric
+from optcc.errors import InputError
+from optcc.schedule.timetable import Timetable, applies, live_nics
+from optcc.schedule.timetable_greedy import ONE, greedy_slots, step_ends
+from optcc.schedule.timetable_one_starves import one_starves, stepped
+from optcc.schedule.timetable_rows import Rows, in_order
+from optcc.schedule.timetable_slots import HALF, Slot
+from tests.timetables import RATE, check_allreduce, lacking, loss, timetable
+
+GROWTH = Fraction(23, 20)
+MIXES = [("0123", "45", "6"), ("01234", "5"), ("0", "1234", "0")]
+"""The dead NICs of the first of eight servers."""
+
+
+@st.composite
+def one_of_several(draw: st.DrawFn) -> Cluster:
+    """One server that starves, anywhere, and one to three more that are slow. On one fabric or on rails."""
+    ranks, nics = draw(st.integers(5, 9)), draw(st.sampled_from([4, 8]))
+    cluster = Cluster.uniform(servers=ranks, nics=nics, rate=RATE)
+    cluster = replace(cluster, fabric=Fabric(rails=draw(st.booleans()), spine=None))
+    slow = draw(st.permutations(range(ranks)))[: draw(st.integers(2, min(4, ranks - 2)))]
+    for place, server in enumerate(slow):
+        dead = nics // 2 if place == 0 else draw(st.integers(1, nics // 4))
+        for nic in draw(st.permutations(range(nics)))[:dead]:
+            cluster = cluster.degrade(f"server{server}/nic{nic}")
+    assume(applies(cluster) and one_starves(cluster))
+    return cluster
+
+
+@settings(max_examples=15)
+@given(one_of_several(), st.integers(1, 30), st.sampled_from(["1", "23/20", "3/2"]), st.integers(0, 3))
+def test_allreduce_holds(cluster: Cluster, segments: int, growth: str, margin: int) -> None:
+    check_allreduce(cluster, stepped(cluster, Fraction(growth), segments, Fraction(margin, 500)), 99_992)
+
+
+@pytest.mark.parametrize("dead", MIXES, ids=str)
+def test_less_is_lost_than_by_full_rounds(dead: tuple[str, ...]) -> None:
+    cluster = lacking(*dead)
+    full = min(loss(cluster, timetable(cluster, rounds, matched=1)) for rounds in (4, 8, 16))
+    assert loss(cluster, stepped(cluster, GROWTH, 48)) < min(0.03, 0.8 * full)
+
+
+def slots_of(recipe: Timetable, cluster: Cluster) -> tuple[dict[tuple[int, int], list[Slot]], dict[int, Fraction]]:
+    via = dict(sorted(recipe.via, key=lambda each: recipe.shares[each[0]] > 0))
+    adding = [
+        {r: part for r, part in via.items() if r != hub and (hub not in via or not recipe.shares[r])}
+        for hub in range(len(cluster.ranks))
+    ]
+    live, ends = [tuple(mine) for mine in live_nics(cluster)], step_ends(recipe.segments, recipe.growth)
+    return greedy_slots(live, recipe.shares, adding, ends, recipe.margin)[0], via
+
+
+@pytest.mark.parametrize("dead", MIXES, ids=str)
+@pytest.mark.parametrize("margin", [Fraction(0), Fraction(1, 100)], ids=str)
+def test_no_sum_is_sent_before_it_is_gathered(dead: tuple[str, ...], margin: Fraction) -> None:
+    """Up to the last of the half, which carries what is left: of each slot to a slow rank, what its hub has by then."""
+    cluster = lacking(*dead)
+    recipe = replace(stepped(cluster, GROWTH, 40), margin=margin)
+    slots, via = slots_of(recipe, cluster)
+    ranks, shares = len(cluster.ranks), recipe.shares
+    (lone,) = (r for r in via if not shares[r])
+    begins, at = {}, Fraction(0)
+    for r, part in via.items():
+        begins[r], at = at, at + part
+
+    def adds_last(r: int, hub: int) -> Fraction:
+        return via[r] if r in via and r != hub and (r == lone or hub not in via) else Fraction(0)
+
+    def sent(i: int, hub: int, when: int) -> Fraction:
+        """How far i has sent of a hub's section, its own parts skipped."""
+        mine = slots[i, hub]
+        raw = shares[hub] * (1 - adds_last(i, hub))
+        whole = raw + shares[i] * adds_last(hub, i)
+        done = sum(slot.weight for slot in mine if slot.begin + slot.size <= when)
+        at = min(Fraction(done, sum(slot.weight for slot in mine)) * whole, raw) / shares[hub]
+        return at + adds_last(i, hub) if at >= begins.get(i, 2) else at
+
+    checked = 0
+    for hub, slow in permutations(range(ranks), 2):
+        if not adds_last(slow, hub) or not shares[hub]:
+            continue
+        mine = slots[hub, slow]
+        total, done = sum(slot.weight for slot in mine), 0
+        own = shares[slow] * (1 - adds_last(hub, slow))
+        whole = own + shares[hub] * via[slow]
+        for slot in mine[:-1]:
+            done += slot.weight
+            sums = (Fraction(done, total) * whole - own) / shares[hub] + begins[slow]
+            when = slot.begin - int(margin * HALF)
+            if sums > begins[slow] + Fraction(1, 10**6):
+                checked += 1
+                others = [i for i in range(ranks) if i not in (hub, slow)]
+                assert sums <= min(sent(i, hub, when) for i in others) + Fraction(1, 10**6)
+    assert checked > 30
+
+
+@pytest.mark.parametrize("dead", MIXES, ids=str)
+def test_nobody_meets_on_a_rail(dead: tuple[str, ...]) -> None:
+    """A slot of the starving server may be for two others, one after the other."""
+    cluster = lacking(*dead)
+    slots, _ = slots_of(stepped(cluster, GROWTH, 40), cluster)
+    busy: dict[tuple[str, int, int], set[tuple[int, int]]] = {}
+    for (i, k), mine in slots.items():
+        for slot in mine:
+            busy.setdefault(("out", i, slot.nic), set()).add((slot.begin, slot.begin + slot.size))
+            busy.setdefault(("into", k, slot.nic), set()).add((slot.begin, slot.begin + slot.size))
+    assert min(map(len, busy.values())) > 5
+    for times in busy.values():
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(sorted(times)))
+
+
+def test_order_is_held() -> None:
+    """By waiting for the latest that an earlier transfer on the same NIC waits for, and for no other NIC's."""
+    #        0  1  2  3  4  5  6
+    src = [1, 2, 0, 0, 0, 0, 0]
+    nic = [0, 0, 0, 0, 1, 0, 0]
+    columns = {name: np.zeros(7, np.int64) for name in Rows._fields}
+    rows = Rows(**columns | {"src": np.array(src), "nic": np.array(nic), "key": np.arange(7)})
+    waits = [(np.array([2]), np.array([0])), (np.array([5]), np.array([1]))]
+    found = list(zip(*(side.tolist() for side in in_order(rows, waits)), strict=True))
+    assert found == [(3, 0), (5, 0), (6, 1)]
+
+
+def test_steps_grow_stay_and_shrink() -> None:
+    ends = step_ends(50, GROWTH)
+    sizes = [b - a for a, b in pairwise([0, *ends])]
+    assert ends[-1] == ONE
+    assert all(1.14 < b / a < 1.16 for a, b in pairwise(sizes[:21]))
+    assert max(sizes[20:39]) - min(sizes[20:39]) <= 1
+    assert all(0.89 < b / a < 0.91 for a, b in pairwise(sizes[38:]))
+
+
+def test_found_alike_twice() -> None:
+    cluster = lacking(*MIXES[0])
+    recipe = stepped(cluster, GROWTH, 30)
+    assert recipe == stepped(cluster, GROWTH, 30)
+    one, other = recipe.lower(cluster, 2**20), recipe.lower(cluster, 2**20)
+    assert all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("route", "offset", "dep_idx"))
+
+
+def test_bad_parameters() -> None:
+    cluster = lacking(*MIXES[0])
+    recipe = stepped(cluster, GROWTH, 20)
+    recipe.check(cluster)
+    for wrong in (
+        {"growth": Fraction(1, 2)},
+        {"growth": Fraction(17)},
+        {"segments": 4096},
+        {"matched": 1},
+        {"shrink": Fraction(1, 2)},
+        {"margin": Fraction(-1, 2)},
+        {"margin": Fraction(3, 2)},
+        {"growth": Fraction(0), "margin": Fraction(1, 100)},
+        {"via": recipe.via[1:]},
+    ):
+        with pytest.raises(InputError):
+            replace(recipe, **wrong).check(cluster)  # type: ignore[arg-type]
+    two = lacking("0", "1", "2")
+    with pytest.raises(InputError, match="growth"):
+        replace(timetable(two), growth=GROWTH).check(two)
+
+
+def test_the_planner_takes_it() -> None:
+    """Half of the NICs of a server, and fewer of two others: within 6 % of the bound at 1 GiB, with costs."""
+    cluster, alpha, per_chunk = lacking(*MIXES[0]), Fraction(5, 10**6), Fraction(1, 10**6)
+    made = optcc.plan(cluster, 2**30, alpha=alpha, per_chunk=per_chunk)
+    assert made.recipe.family == "timetable"
+    time_s = optcc.simulate(made.schedule(), alpha=alpha, per_chunk=per_chunk).time_s
+    assert time_s < 1.04 * float(made.bound.seconds)
+
+
+def test_small_messages_have_plans_too() -> None:
+    cluster, alpha, per_chunk = lacking(*MIXES[0]), Fraction(5, 10**6), Fraction(1, 10**6)
+    for nbytes in (0, 8, 2**16):
+        made = optcc.plan(cluster, nbytes, family="timetable", alpha=alpha, per_chunk=per_chunk)
+        optcc.verify(made.schedule())
