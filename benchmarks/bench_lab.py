@@ -25,7 +25,8 @@ import optcc
 from optcc.bound import Bound
 from optcc.cluster import Cluster, Nic, Server
 from optcc.errors import InputError
-from optcc.planner import Candidate, climb, ladders
+from optcc.ladders import ladders
+from optcc.planner import Candidate, climb
 from optcc.plans import Plan
 from optcc.runtime.verbs import backlog
 from optcc.schedule import Schedule

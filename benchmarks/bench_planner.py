@@ -23,9 +23,10 @@ from rich.progress import track
 
 import optcc
 from benchmarks.timetables_by_hand import form, latin_squares, most_rounds, timetables
-from optcc import planner
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
+from optcc.ladder import Ladder
+from optcc.ladders import ladders
 from optcc.schedule import Schedule
 from optcc.schedule.latin import LatinExchange
 from optcc.schedule.recipe import Recipe
@@ -96,10 +97,10 @@ def cluster_of(case: Case) -> Cluster:
     return cluster
 
 
-def offered(case: Case) -> list[planner.Ladder]:
+def offered(case: Case) -> list[Ladder]:
     """The planner's families, those that take long to find left out."""
     bound = optcc.lower_bound(cluster_of(case), case.nbytes)
-    found = planner.ladders(cluster_of(case), bound, alpha=ALPHA, per_chunk=PER_CHUNK)
+    found = ladders(cluster_of(case), bound, alpha=ALPHA, per_chunk=PER_CHUNK)
     return [ladder for ladder in found if not ladder.costly]
 
 
@@ -120,7 +121,7 @@ def tried(case: Case) -> list[tuple[float, Recipe]]:
     return sorted((one for row in rows for one in times(case, row)), key=lambda one: one[0])
 
 
-def at_depths(ladder: planner.Ladder, case: Case) -> list[Callable[[], Recipe]]:
+def at_depths(ladder: Ladder, case: Case) -> list[Callable[[], Recipe]]:
     """What makes its recipes."""
     most = ladder.deepest or max(DEPTHS)
     if ladder.name == Timetable.family:

@@ -13,6 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 JOINTS = {
     "optcc.cli",
     "optcc.api",
+    "optcc.ladders",
+    "optcc.ladders_timetable",
     "optcc.planner",
     "optcc.drill",
     "optcc.cli_ranks",

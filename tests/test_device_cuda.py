@@ -192,7 +192,7 @@ class TestOtherLibraries:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         jax = pytest.importorskip("jax")
         if jax.default_backend() != "gpu":
-            pytest.skip("jax sees no GPU: its plain wheel is for CPUs (pip install 'jax[cuda12]' has both)")
+            pytest.skip("this jax cannot use the GPU, whose memory the test is about (pip install 'jax[cuda12]')")
         theirs = jax.numpy.arange(10, dtype=jax.numpy.bfloat16).block_until_ready()
         mine = gpu.adopt(theirs, write=False)
         out = gpu.empty(10, BFLOAT16)
@@ -319,7 +319,7 @@ def two_gpus() -> None:
     import cupy
 
     if cupy.cuda.runtime.getDeviceCount() < 2:
-        pytest.skip("needs a second GPU in this machine: it is about memory on another GPU")
+        pytest.skip("one GPU in this machine: memory on a second one is what must be refused")
 
 
 @pytest.mark.gpu
@@ -351,7 +351,10 @@ def test_staged_chunks_arrive_whole(gpu: Gpu) -> None:
     assert np.array_equal(gpu.get(target), host)
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc (CUDA toolkit); with a GPU cupy compiles them")
+@pytest.mark.skipif(
+    shutil.which("nvcc") is None,
+    reason="no nvcc (the CUDA toolkit has it); where there is a GPU the tests above compile the same source by cupy",
+)
 @pytest.mark.parametrize(
     ("dtype", "wanted"), [("float32", "add.rn.f32"), ("bfloat16", "add.rn.bf16"), ("int8", "mul.lo")]
 )

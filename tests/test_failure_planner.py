@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import optcc
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InfeasibleError, InputError, OptccError
-from optcc.planner import ladders
+from optcc.ladders import ladders
 from optcc.plans import nested_rings, rings_in_order
 from optcc.standby.background import Background, Helper, SkippedError
 from optcc.standby.planner import Basis, Planner, Progress

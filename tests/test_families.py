@@ -11,10 +11,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import optcc
-from optcc import planner
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InfeasibleError, InputError
-from optcc.planner import Ladder
+from optcc.ladder import Ladder
+from optcc.ladders import ladders
 from optcc.plans import BASELINES, Plan
 from optcc.schedule import Schedule
 from optcc.schedule.families import FAMILIES
@@ -94,7 +94,7 @@ FITTING: dict[tuple[str, ...], st.SearchStrategy[Cluster]] = {
 def offered(cluster: Cluster, nbytes: int, segments: int) -> list[Plan]:
     """A plan of every family and baseline that takes the cluster."""
     bound, found = optcc.lower_bound(cluster, nbytes), []
-    for ladder in planner.ladders(cluster, bound):
+    for ladder in ladders(cluster, bound):
         try:
             recipe = ladder.make(segments)
             recipe.check(cluster)
@@ -112,10 +112,10 @@ def offered(cluster: Cluster, nbytes: int, segments: int) -> list[Plan]:
     return found
 
 
-def made(family: str, cluster: Cluster, bound: optcc.Bound, segments: int, ladders: list[Ladder]) -> list[Made]:
+def made(family: str, cluster: Cluster, bound: optcc.Bound, segments: int, given: list[Ladder]) -> list[Made]:
     """The family's plans that the planner or a baseline makes for the cluster, and what they lower to."""
     found = []
-    makers = [partial(ladder.make, segments) for ladder in ladders if ladder.name == family]
+    makers = [partial(ladder.make, segments) for ladder in given if ladder.name == family]
     makers += [partial(make, cluster, segments) for make in BASELINES.values()]
     for make in makers:
         try:
@@ -150,9 +150,9 @@ def held(families: tuple[str, ...], fitting: st.SearchStrategy[Cluster], *, most
             bound = optcc.lower_bound(cluster, nbytes)
         except InfeasibleError:
             return
-        ladders = planner.ladders(cluster, bound, alpha=Fraction(1, 10**6))
+        families_here = ladders(cluster, bound, alpha=Fraction(1, 10**6))
         for family in wanted:
-            for plan, schedule in made(family, cluster, bound, segments, ladders):
+            for plan, schedule in made(family, cluster, bound, segments, families_here):
                 hold(plan, schedule)
                 seen[family].add(cluster)
 

@@ -10,9 +10,11 @@ import pytest
 import optcc
 from benchmarks import timetables_by_hand
 from benchmarks.bench_planner import ALPHA, GRID, PER_CHUNK, Case, by_hand, cluster_of, outcome, outcomes
+from optcc import ladders_timetable as forms
 from optcc import planner
 from optcc.cluster import Cluster
 from optcc.errors import InputError
+from optcc.ladders import ladders
 from optcc.plans import Plan
 from tests.conftest import GBPS
 
@@ -42,12 +44,12 @@ def test_rows_of_several_processes_are_in_order() -> None:
 
 def test_by_hand_timetables_have_every_form_that_the_planner_tries() -> None:
     by = timetables_by_hand
-    for rounds in (*planner.SINGLE, *planner.SEVERAL, *planner.HALF_SLOW, *planner.FEWEST):
+    for rounds in (*forms.SINGLE, *forms.SEVERAL, *forms.HALF_SLOW, *forms.FEWEST):
         assert (rounds.matched, rounds.sparse) in by.MATCHED
         assert rounds.shrink in by.SHRINKS
         assert rounds.most in by.MOST_VIA
-    assert {str(growth) for growth in planner.GROWTHS} <= set(by.GROWTHS[0][1])
-    assert {str(growth) for growth in planner.STEP_GROWTHS} <= set(by.STEP_GROWTHS)
+    assert {str(growth) for growth in forms.GROWTHS} <= set(by.GROWTHS[0][1])
+    assert {str(growth) for growth in forms.STEP_GROWTHS} <= set(by.STEP_GROWTHS)
     case = Case(8, (1, 1, 1, 1), 2**28, nics=8)
     bound = optcc.lower_bound(cluster_of(case), case.nbytes)
     made = {make() for row in by.timetables(cluster_of(case), bound, PER_CHUNK) for make in row}
@@ -59,7 +61,7 @@ def test_by_hand_timetables_have_every_form_that_the_planner_tries() -> None:
 
 def test_families_can_be_asked_for() -> None:
     cluster = Cluster.uniform(servers=6, nics=2, rate=400 * GBPS).degrade("server1/nic0")
-    for ladder in planner.ladders(cluster, optcc.lower_bound(cluster, 2**20)):
+    for ladder in ladders(cluster, optcc.lower_bound(cluster, 2**20)):
         made = optcc.plan(cluster, 2**20, family=ladder.name, segments=3)
         assert made.recipe.family == ladder.name
         assert made.recipe.segments == 3

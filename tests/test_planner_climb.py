@@ -12,7 +12,8 @@ import pytest
 
 from optcc import planner
 from optcc.cluster import Cluster
-from optcc.planner import Ladder, climb
+from optcc.ladder import Ladder
+from optcc.planner import climb
 
 TIMES = {1: 2.038, 2: 1.736, 3: 1.643, 4: 1.751, 6: 1.747, 8: 1.681, 12: 1.7, 16: 1.76, 24: 1.9, 32: 2.0}
 """The best is between 2 and 4, of which doubling sees only the rims: both are slower than 8."""

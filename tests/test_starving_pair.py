@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import optcc
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InfeasibleError, InputError
-from optcc.planner import ladders
+from optcc.ladders import ladders
 from optcc.schedule import Schedule, Stage
 from optcc.schedule.assemble import Row, assemble, even_cuts
 from optcc.schedule.routes import Routes

@@ -14,6 +14,7 @@ import optcc
 from optcc import planner
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
+from optcc.ladders import ladders
 from optcc.schedule.routes import fluid_seconds
 from optcc.schedule.timetable import IN_TIME, MOST_VIA, Timetable, applies, deepest, even_halves, growing, reduced
 from optcc.schedule.timetable_ramp import sums_in_time
@@ -352,7 +353,7 @@ def test_of_nothing_there_is_nothing_to_send(count: int) -> None:
 def test_ties_are_settled_by_packets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all that take as long but for half a per cent, the fastest by packets is the plan."""
     cluster, bound = dead(8, 4), optcc.lower_bound(dead(8, 4), 2**28)
-    offered = [x for x in planner.ladders(cluster, bound, per_chunk=PER_CHUNK) if x.name == "timetable"]
+    offered = [x for x in ladders(cluster, bound, per_chunk=PER_CHUNK) if x.name == "timetable"]
 
     def found() -> list[planner.Candidate]:
         return planner.candidates(offered, cluster, bound, alpha=ALPHA, per_chunk=PER_CHUNK)

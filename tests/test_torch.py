@@ -319,7 +319,9 @@ def test_rounds_over_nccl_equal_the_native_allreduce(name: str, dtype: str) -> N
     import torch
 
     if torch.cuda.device_count() < 4:
-        pytest.skip("four ranks over NCCL need four GPUs; the same rounds run over Gloo above")
+        pytest.skip(
+            "NCCL gives each of four ranks a GPU of its own, and here are fewer; the same rounds run over Gloo above"
+        )
     schedule = replace(OWN[name](), bound=optcc.lower_bound(HALF, 100_008)).schedule()
     turns, _ = turns_and_programs(schedule)
     with Ranks(4) as ranks:

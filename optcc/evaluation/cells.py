@@ -71,7 +71,8 @@ class Cell:
     def run(self) -> Outcome:
         """The scheme's time with its `segments`; without, the best over its numbers of segments."""
         from optcc.api import lower_bound, plan
-        from optcc.planner import Ladder, candidates
+        from optcc.ladder import Ladder
+        from optcc.planner import candidates
         from optcc.schedule.baselines import BASELINES
 
         cluster = self.cluster

@@ -64,7 +64,8 @@ class Rails:
     def run(self) -> RailsResult:
         """Our plan, and the fault-free ring on the same fabric, at the page's costs."""
         from optcc.api import lower_bound, plan
-        from optcc.planner import Ladder, candidates
+        from optcc.ladder import Ladder
+        from optcc.planner import candidates
         from optcc.schedule.baselines import balance
         from optcc.simulator import simulate
 

@@ -16,7 +16,7 @@ VIRTUAL_TIME = os.environ.get("OPTCC_LAB") == "virtual"
 def network() -> Iterator[ModuleType]:
     """The lab's network; whole again after the test."""
     if "OPTCC_LAB" not in os.environ:
-        pytest.skip("needs links that may be cut: only in the lab (LAB=1 make test-verbs)")
+        pytest.skip("cuts links and loses packets, which only the lab's own network may suffer (LAB=1 make test-verbs)")
     from lab import network as lab_network
 
     yield lab_network

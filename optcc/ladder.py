@@ -1,0 +1,39 @@
+"""A family of schedules on one cluster with its number of segments left open, for the planner to climb."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from optcc.schedule.recipe import Recipe
+
+LARGE = 16
+"""Above so many ranks a server's NICs are simulated as one, which is eight times less work for eight NICs."""
+MANY = 64
+"""Above so many ranks only one form of direct exchange is tried: transfers grow with the square of the ranks."""
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """One family on one cluster: `make(segments)` is its recipe; `name` says which, for people.
+
+    guess : segments to begin with, where a formula knows about how many are best
+    sure : the formula is good: only so many numbers are tried, the first one less than the guess
+    by_rate : transfers are striped over NICs by their rates, so that a server's NICs may be simulated as one
+    costly : finding the recipe may take long
+    deepest : most segments that are tried, where more would be too many transfers
+    """
+
+    name: str
+    make: Callable[[int], Recipe]
+    guess: int | Callable[[], int] | None = None
+    sure: int = 0
+    by_rate: bool = True
+    costly: bool = False
+    deepest: int | None = None
+
+
+def starves(rates: list[Fraction]) -> bool:
+    """The slowest rank alone sets the bound: it is a hub of nothing."""
+    return max(rates) > min(rates) and sum(rates) >= min(rates) * 2 * (len(rates) - 1)

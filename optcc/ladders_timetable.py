@@ -1,0 +1,200 @@
+"""Timetables and Latin squares that the planner tries, in the few forms that were found to be enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from math import gcd, sqrt
+from typing import NamedTuple
+
+from optcc.bound import Bound
+from optcc.cluster import Cluster
+from optcc.ladder import LARGE, MANY, Ladder, starves
+from optcc.schedule.latin import LatinExchange, starving_pair
+from optcc.schedule.recipe import Recipe
+from optcc.schedule.timetable import (
+    MAX_ROUNDS,
+    MOST_VIA,
+    Timetable,
+    deepest,
+    even_halves,
+    growing,
+    reduced,
+)
+from optcc.schedule.timetable_one_starves import one_starves, stepped
+
+
+class Rounds(NamedTuple):
+    """Full rounds of a timetable, as in `Timetable`; `most` as in `even_halves`."""
+
+    matched: int = 0
+    shrink: Fraction = Fraction(1)
+    sparse: bool = False
+    most: Fraction = MOST_VIA
+
+
+EQUAL = Rounds()
+SINGLE = (EQUAL, Rounds(1024, sparse=True), Rounds(1024, Fraction(1, 4), sparse=True))
+"""Full rounds of timetables that are tried with one slow server,"""
+SEVERAL = (
+    EQUAL,
+    Rounds(1, Fraction(1, 4), sparse=True),
+    Rounds(1, Fraction(1, 2), sparse=True),
+    Rounds(1),
+    Rounds(1024, sparse=True),
+    Rounds(1024, Fraction(1, 2), sparse=True),
+    Rounds(1024, Fraction(1, 4), sparse=True),
+    Rounds(1024),
+)
+"""with several slow servers,"""
+HALF_SLOW = (
+    EQUAL,
+    Rounds(1, Fraction(1, 4), sparse=True, most=Fraction(1, 2)),
+    Rounds(1, Fraction(1, 4), most=Fraction(11, 12)),
+    Rounds(1, Fraction(1, 2), sparse=True, most=Fraction(1, 2)),
+    Rounds(1),
+    Rounds(1024, Fraction(2, 5), sparse=True, most=Fraction(99, 100)),
+    Rounds(1024, Fraction(1, 4), sparse=True, most=Fraction(2, 5)),
+    Rounds(1, Fraction(2, 5), sparse=True, most=Fraction(1)),
+)
+"""with so many that they add last to more than `MOST_VIA` if their halves are equal,"""
+FEWER = 5
+"""of more than `LARGE` ranks only so many of these,"""
+FEWEST = (EQUAL, Rounds(1, sparse=True), Rounds(1, Fraction(1, 4), sparse=True))
+"""and of more than twice as many ranks."""
+LARGE_ROUNDS = 4
+"""Most rounds that shrink, of more than `LARGE` ranks; of sparse ones, of more than twice as many."""
+CHUNKS_COST = Fraction(1, 20)
+"""Of more than `MANY` ranks, timetables are tried where chunks cost them so much of the bound."""
+
+GROWTHS = (Fraction(4, 3), Fraction(7, 5), Fraction(3, 2), Fraction(8, 5), Fraction(17, 10), Fraction(2))
+"""Of a growing timetable's rounds, one after the other; of more than `LARGE` ranks only the fastest."""
+SPARE = Fraction(9, 10)
+"""Of their time, in which hubs must have gathered what the slow rank is to receive."""
+
+STEP_GROWTHS = (Fraction(11, 10), Fraction(23, 20))
+"""Of a step over the one before, where one of several slow servers starves; of more than `LARGE` ranks the first."""
+STEPS = 0.7
+"""So many of them are about best, times the square root of how many chunks the bound lasts (measured)."""
+STEP_LAG, MOST_LAG, STEP_PARTS = Fraction(3, 2), Fraction(1, 10), 2**20
+"""Latencies from a slot to when its bytes are counted on; the most, as part of a half, and what it is rounded to."""
+
+MARGINS = (Fraction(3, 2), Fraction(5, 2))
+"""Steps, for each NIC, from the end of a window to the one that sends its sum on, by a Latin square."""
+LATIN_LAG = 5
+"""So many chunks a slow server waits, about, for the first sum, and the hubs in the middle of the plan (measured)."""
+MOST_LATIN = 150_000
+"""Transfers of a Latin square that are tried."""
+
+
+def timetable_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction) -> list[Ladder]:
+    """Full rounds, by offsets and by matchings where pairs have not equally much; where a server alone sets the bound,
+    rounds that grow, if it is the only one that adds last, or else steps for who is most behind."""
+    from optcc.theory.hubs import hub_split
+
+    @cache
+    def split() -> tuple[tuple[Fraction, ...], tuple[tuple[int, Fraction], ...]]:
+        return hub_split(cluster)
+
+    def halved(most: Fraction = MOST_VIA) -> tuple[tuple[Fraction, ...], tuple[tuple[int, Fraction], ...]]:
+        shares, via = split()
+        return shares, even_halves(shares, [rank for rank, _ in via], most)
+
+    def full(rounds: Rounds) -> Ladder:
+        def make(segments: int) -> Recipe:
+            return Timetable(
+                segments,
+                *halved(rounds.most),
+                matched=rounds.matched,
+                shrink=rounds.shrink,
+                sparse=rounds.sparse,
+            )
+
+        guess = 1 if rounds.shrink == 1 and not rounds.sparse else 2 if ranks > LARGE else 3
+        few = ranks > 2 * LARGE if rounds.sparse else ranks > LARGE and rounds.shrink < 1
+        return Ladder(Timetable.family, make, guess, by_rate=False, deepest=LARGE_ROUNDS if few else None)
+
+    ranks, rates = len(cluster.ranks), [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
+    several = len(split()[1]) > 1
+    if ranks > 2 * LARGE:
+        tried: Sequence[Rounds] = FEWEST
+    elif not several:
+        tried = SINGLE
+    else:
+        tried = (SEVERAL if halved() == halved(Fraction(1)) else HALF_SLOW)[: FEWER if ranks > LARGE else None]
+    offered = [full(rounds) for rounds in tried] if ranks <= MANY else []
+    if several and MANY < ranks <= 2 * MANY and 2 * (ranks - 1) * per_chunk <= CHUNKS_COST * bound.seconds:
+        offered = [replace(full(EQUAL), deepest=1)]  # seconds, but far nearer the bound than direct exchange
+    if several and ranks <= 2 * LARGE and one_starves(cluster):
+        return [*_stepped(cluster, bound, alpha, per_chunk), *(offered[:1] if ranks <= LARGE else [])]
+    if not starves(rates) or ranks > 2 * MANY or [split()[0][rank] for rank, _ in split()[1]] != [0]:
+        return offered
+    # What hubs gather at a time lasts the slow server for so many times as long; a part of that is left as slack.
+    lasts = max(rates) / min(rates)
+    growths = [growth for growth in GROWTHS if growth <= SPARE * lasts] or [min(GROWTHS)]
+
+    def ladder(growth: Fraction) -> Ladder:
+        return Ladder(
+            Timetable.family,
+            lambda segments: growing(cluster, *halved(), growth, segments),
+            lambda: _rounds(cluster, Timetable(1, *halved(), growth), bound, per_chunk),
+            sure=4 if ranks <= MANY else 2,
+            by_rate=False,
+            deepest=deepest(growth),
+        )
+
+    alone = len(reduced(cluster)) == 1  # full rounds are far from the bound then
+    return [*([] if alone else offered), *map(ladder, growths if ranks <= LARGE else growths[-1:])]
+
+
+def _stepped(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction) -> list[Ladder]:
+    """Steps for who is most behind, where one of several slow servers starves."""
+    lag = min(2 * STEP_LAG * alpha / bound.seconds, MOST_LAG) if bound.seconds else 0
+    margin = Fraction(round(lag * STEP_PARTS), STEP_PARTS)
+    guess = round(STEPS * sqrt(bound.seconds / per_chunk)) if per_chunk else MAX_ROUNDS
+    return [
+        Ladder(
+            Timetable.family,
+            lambda segments, growth=growth: stepped(cluster, growth, segments, margin),  # type: ignore[misc]
+            max(2, min(guess, deepest(growth))),
+            by_rate=False,
+            deepest=deepest(growth),
+        )
+        for growth in STEP_GROWTHS[: 1 if len(cluster.ranks) > LARGE else None]
+    ]
+
+
+def latin_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladder]:
+    """By a Latin square, where two servers set the bound: that many windows that chunks cost as much as the lag."""
+    pair, hubs = starving_pair(cluster), len(cluster.ranks) - 2
+    deepest = MOST_LATIN // (2 * hubs * (hubs + 1)) if hubs > 0 else 0
+    if pair is None or not deepest:
+        return []
+    alive = [sum(nic.alive for nic in rank.nics) for rank in cluster.ranks]
+    nics, fewer = max(alive), min(alive)
+    # A slow server's NIC has windows * hubs / fewer chunks each way; with units of windows all NICs have as many.
+    unit = 2 * fewer // gcd(hubs, 2 * fewer)
+    chunks = sqrt(LATIN_LAG * bound.seconds / per_chunk) if per_chunk else float("inf")
+    guess = min(unit * max(1, round(min(chunks, MOST_LATIN) * fewer / hubs / unit)), deepest)
+    return [
+        Ladder(
+            LatinExchange.family,
+            lambda segments, margin=margin: LatinExchange(segments, pair, round(margin * nics)),  # type: ignore[misc]
+            guess,
+            by_rate=False,
+            deepest=deepest,
+        )
+        for margin in MARGINS
+    ]
+
+
+def _rounds(cluster: Cluster, recipe: Timetable, bound: Bound, per_chunk: Fraction) -> int:
+    """The number of growing rounds that loses least to first sums and to chunks, by a formula."""
+    steps = Fraction(len(cluster.ranks) - 1, min(sum(nic.alive for nic in rank.nics) for rank in cluster.ranks))
+    lost: list[Fraction] = []
+    while len(lost) < deepest(recipe.growth) and lost[-2:] == sorted(lost[-2:], reverse=True):
+        idle = replace(recipe, segments=len(lost) + 1).idle(cluster)
+        lost.append(idle * bound.seconds / 2 + 2 * (len(lost) + 2) * steps * per_chunk)
+    return 1 + lost.index(min(lost))
