@@ -16,7 +16,7 @@ from optcc.drill_proof import failover_of
 from optcc.runtime.clocks import Clock, by_the_hub, measured
 from optcc.runtime.launch import Collective
 from optcc.runtime.messages import Note, Ran, Strike
-from tests.test_control import star, together
+from tests.control_star import star, together
 
 
 class Network:

@@ -17,7 +17,7 @@ from optcc.runtime.errors import FlowSeveredError
 from optcc.runtime.stalls import LOOKS, Stalls
 from optcc.schedule import Lane, Port, Route, Schedule
 from tests.failover_runs import rings
-from tests.test_resuming import LETTERS_S, PATIENCE, Timed, whole
+from tests.timed_runs import LETTERS_S, PATIENCE, Timed, whole
 
 FIRST_S = PATIENCE.progress + PATIENCE.grace + LETTERS_S
 FURTHER_S = PATIENCE.progress / LOOKS + PATIENCE.grace + LETTERS_S

@@ -25,7 +25,7 @@ from optcc.theory import lower_bound, program_bound
 from optcc.theory.packing import pack_trees
 from optcc.verifier import verify
 from tests.conftest import clusters
-from tests.test_program import networks, on_rails, solved
+from tests.rail_clusters import networks, on_rails, solved
 
 N = 2**30
 NEAR = Fraction(1, 10**6)

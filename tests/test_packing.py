@@ -22,7 +22,7 @@ from optcc.theory.packing import GAP, PackingError, pack_trees
 from optcc.theory.pricing import cheapest_pairs, ways_of
 from optcc.theory.ways import build_network
 from tests.conftest import clusters
-from tests.test_program import networks, on_rails, solved
+from tests.rail_clusters import networks, on_rails, solved
 from tests.test_proofs import out_trees
 
 Costs = list[list[float]]

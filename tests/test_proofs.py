@@ -29,7 +29,7 @@ from optcc.theory.partition import partitions
 from optcc.theory.symbolic import results
 from optcc.theory.ways import build_network
 from tests.conftest import clusters
-from tests.test_program import networks, on_rails, solved
+from tests.rail_clusters import networks, on_rails, solved
 
 ROOT = Path(__file__).resolve().parent.parent
 LEDGER = (ROOT / "proofs/README.md").read_text(encoding="utf-8")

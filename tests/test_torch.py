@@ -1,15 +1,12 @@
-"""Plans over torch.distributed: scripts without torch's help, results and training over four Gloo processes."""
+"""Plans over torch.distributed: results and training over four Gloo processes, and what is said without torch."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from fractions import Fraction
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +14,6 @@ import numpy as np
 import pytest
 
 import optcc
-from optcc.cluster import Cluster
-from optcc.errors import InputError, SimulationError
-from optcc.plans import Plan
-from optcc.schedule import Schedule
-from optcc.schedule.baselines import BASELINES
-from optcc.simulator import simulate
 from tests.torch_ranks import (
     Raised,
     Ranks,
@@ -38,32 +29,11 @@ from tests.torch_ranks import (
     switching,
     train,
 )
+from tests.torch_schedules import FAMILIES, HALF, OWN, schedule_of, turns_and_programs
 
 pytestmark = pytest.mark.torch
 
 ROOT = Path(__file__).resolve().parent.parent
-HALF = Cluster.uniform(servers=4, nics=2, rate=10**9).degrade("server1/nic0")
-TWO = HALF.degrade("server3/nic1", Fraction(1, 2))
-GPUS = Cluster.uniform(servers=2, nics=2, rate=10**9, nvlink_rate=10**10)
-NBYTES = 10_006  # no multiple of 8: the last cut is not at a granule
-
-
-OWN: dict[str, Callable[[], Plan]] = {
-    "nested": lambda: optcc.plan(HALF, NBYTES, segments=3),
-    "nested, two degraded": lambda: optcc.plan(TWO, NBYTES, segments=5),
-    "trees": lambda: optcc.plan(HALF, NBYTES, family="trees", segments=3),
-    "packed trees": lambda: optcc.plan(HALF, NBYTES, family="packed-trees", segments=3),
-    "inside": lambda: optcc.plan(replace(GPUS, gpu_ranks=True), NBYTES, segments=2),
-}
-FAMILIES = (*BASELINES, *OWN)
-
-
-@cache
-def schedule_of(name: str) -> Schedule:
-    """One schedule of every family that four ranks can have."""
-    if name in OWN:
-        return OWN[name]().schedule()
-    return OWN["nested"]().baseline(name).schedule()
 
 
 @pytest.fixture(scope="module")
@@ -77,206 +47,6 @@ def good(answers: Sequence[Any]) -> Sequence[Any]:
     for answer in answers:
         assert not isinstance(answer, Raised), answer.trace
     return answers
-
-
-# Order, scripts, rounds: no process needed.
-
-
-def turns_and_programs(schedule: Schedule) -> tuple[Any, Any]:
-    from optcc.runtime.program import program_of
-    from optcc.runtime.torch.turns import turns_of
-
-    programs = [program_of(schedule, rank, 1) for rank in range(schedule.ranks)]
-    return turns_of(schedule, programs, simulate(schedule).finish), programs
-
-
-def finishes(scripts: Sequence[Any]) -> bool:
-    """Whether ranks that walk their scripts, blocking in every wait until its send is posted, all reach the end."""
-    at, posted = [0] * len(scripts), set()
-    moved = True
-    while moved:
-        moved = False
-        for rank, script in enumerate(scripts):
-            while True:
-                posted |= {move.row for move in script.sends[at[rank]]}
-                if at[rank] == len(script.receives) or script.receives[at[rank]].row not in posted:
-                    break
-                at[rank] += 1
-                moved = True
-    return all(place == len(script.receives) for place, script in zip(at, scripts, strict=True))
-
-
-def scripts_of(schedule: Schedule, turns: Any, programs: Any, lead: int = 2) -> list[Any]:
-    from optcc.runtime.torch.script import script_of
-
-    deps = {row: schedule.deps(row).tolist() for row in range(len(schedule))}
-    return [script_of(program, turns, deps, lead) for program in programs]
-
-
-@pytest.mark.parametrize("lead", [1, 2, 100])
-@pytest.mark.parametrize("name", FAMILIES)
-def test_scripts_never_wait_in_a_circle(name: str, lead: int) -> None:
-    schedule = schedule_of(name)
-    turns, programs = turns_and_programs(schedule)
-    scripts = scripts_of(schedule, turns, programs, lead)
-    assert finishes(scripts)
-    for script, program in zip(scripts, programs, strict=True):
-        assert sorted(move.row for moves in script.sends for move in moves) == sorted(program.sends)
-        done: set[int] = set()
-        for i, moves in enumerate(script.sends):
-            assert all(set(schedule.deps(move.row).tolist()) <= done for move in moves)
-            if i < len(script.receives):
-                done.add(script.receives[i].row)
-        folds = [move.row for move in script.receives if move.row in program.folds_after]
-        assert all(turns[before] < turns[after] for before in folds for after in program.folds_after[before])
-
-
-def test_an_order_of_one_ranks_own_hangs() -> None:
-    """The control: one rank waits in reverse."""
-    schedule = schedule_of("ring")
-    turns, programs = turns_and_programs(schedule)
-    scripts = scripts_of(schedule, turns, programs)
-    scripts[0] = scripts_of(schedule, turns[::-1].copy(), programs)[0]
-    assert not finishes(scripts)
-
-
-def test_transfers_that_wait_for_each_other_are_refused() -> None:
-    from optcc.runtime.torch.turns import turns_of
-
-    schedule = schedule_of("ring")
-    _, programs = turns_and_programs(schedule)
-    last = int(np.argmax(np.diff(schedule.dep_ptr) > 0))
-    late = max(row for row in range(len(schedule)) if last in schedule.deps(row))
-    looped = schedule.dep_idx.copy()
-    looped[schedule.dep_ptr[last]] = late
-    with pytest.raises(SimulationError, match="wait for each other"):
-        turns_of(schedule.replace(dep_idx=looped), programs, np.zeros(len(schedule)))
-
-
-def groups_match(parts: Sequence[Any]) -> bool:
-    """Whether groups of calls, each of which ends when all its calls are matched, all end (NCCL's rule).
-
-    Calls between two ranks match in the order in which each issues them, and carry what the sender's says.
-    """
-    groups = [[([*group.sends], [*group.receives]) for group in part] for part in parts]
-    moved = True
-    while moved:
-        moved = False
-        for rank, mine in enumerate(groups):
-            for move in [*mine[0][0]] if mine else []:
-                theirs = groups[move.peer][0][1] if groups[move.peer] else []
-                landing = next((m for m in theirs if m.peer == rank), None)
-                first = next(m for m in mine[0][0] if m.peer == move.peer)
-                if landing is not None and first is move:
-                    if landing.row != move.row:
-                        return False
-                    mine[0][0].remove(move)
-                    theirs.remove(landing)
-                    moved = True
-        for mine in groups:
-            while mine and mine[0] == ([], []):
-                mine.pop(0)
-                moved = True
-    return not any(groups)
-
-
-@pytest.mark.parametrize("length_s", [0.0, 1e-6, 1.0])
-@pytest.mark.parametrize("name", FAMILIES)
-def test_rounds_match_at_both_ends(name: str, length_s: float) -> None:
-    from optcc.runtime.torch.script import rounds_script
-    from optcc.runtime.torch.turns import rounds_of
-
-    schedule = schedule_of(name)
-    turns, programs = turns_and_programs(schedule)
-    rounds = rounds_of(schedule, programs, turns, length_s)
-    assert all(rounds.of[dep] < rounds.of[row] for row in range(len(schedule)) for dep in schedule.deps(row))
-    parts = [rounds_script(program, turns, rounds.of) for program in programs]
-    assert groups_match(parts)
-    alone = rounds_of(schedule, programs, turns, 0.0).seconds  # one transfer per port and round
-    assert max(rounds.seconds) <= max(length_s, *alone) * (1 + 1e-9)
-
-
-def test_groups_that_send_only_after_they_have_received_hang() -> None:
-    """The control: every rank's sends a round later than its receives."""
-    from optcc.runtime.torch.script import Round, rounds_script
-    from optcc.runtime.torch.turns import rounds_of
-
-    schedule = schedule_of("ring")
-    turns, programs = turns_and_programs(schedule)
-    rounds = rounds_of(schedule, programs, turns, 0.0).of
-    parts = [rounds_script(p, turns, rounds) for p in programs]
-    none = Round((), ())
-    late = [[Round(a.sends, b.receives) for a, b in pairwise((none, *part, none))] for part in parts]
-    assert groups_match(parts)
-    assert not groups_match(late)
-
-
-# The policy.
-
-
-def test_levels_are_shares_of_the_upper_median() -> None:
-    from optcc.runtime.torch.policy import Policy
-
-    assert Policy().levels([100.0, 50.0, 102.0, 300.0]) == (16, 8, 16, 16)
-    assert Policy().levels([1.0, 1000.0, 1000.0, 1000.0]) == (1, 16, 16, 16)
-    for bad in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(InputError, match="rank 1"):
-            Policy().levels([1.0, bad, 1.0])
-
-
-def test_a_switch_holds_before_it_changes_and_does_not_flap() -> None:
-    from optcc.runtime.torch.policy import Policy, Switch
-
-    switch = Switch(Policy(enter=0.8, leave=0.9, hold=2))
-    fine, hurt, between = [100.0] * 4, [100.0, 50.0, 100.0, 100.0], [100.0, 85.0, 100.0, 100.0]
-    assert [switch.update(r) for r in (hurt, fine, hurt, fine)] == [False] * 4  # once is not enough
-    assert [switch.update(r) for r in (between, between, between)] == [False] * 3  # neither slow enough
-    assert [switch.update(r) for r in (hurt, hurt)] == [False, True]
-    assert switch.current == (16, 8, 16, 16)
-    assert [switch.update([100.0, 47.0, 100.0, 103.0]) for _ in range(4)] == [False] * 4  # nor another plan for noise
-    assert [switch.update([100.0, 85.0, 100.0, 100.0]) for _ in range(2)] == [False, True]  # nor quick enough to leave
-    assert switch.current == (16, 14, 16, 16)
-    assert [switch.update(r) for r in (fine, fine)] == [False, True]
-    assert switch.current is None
-    noisy = Switch(Policy(hold=2))  # another rank disturbed each time, and one that is slow
-    assert [noisy.update(r) for r in ([70.0, 50.0, 100.0, 100.0], [100.0, 50.0, 60.0, 100.0])] == [False, True]
-    assert noisy.current == (16, 8, 16, 16)
-    assert [noisy.update(r) for r in ([70.0, 50.0, 100.0, 100.0], [100.0, 50.0, 60.0, 100.0])] == [False, False]
-    calm = Switch(Policy(hold=2))  # disturbed, but nobody slow
-    assert [calm.update(r) for r in ([70.0, 100.0, 100.0, 100.0], [100.0, 60.0, 100.0, 100.0])] == [False, False]
-    hasty = Switch(Policy(enter=0.9, leave=0.9, hold=1))  # the control: this one flaps
-    assert [hasty.update(r) for r in (between, fine, between)] == [True] * 3
-
-
-@pytest.mark.parametrize(
-    "options", [{"quanta": 1}, {"enter": 0.9, "leave": 0.8}, {"hold": 0}, {"every": 0}, {"gain": 0.5}, {"enter": 0}]
-)
-def test_policies_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
-    from optcc.runtime.torch.policy import Policy
-
-    with pytest.raises(InputError, match="Policy"):
-        Policy(**options)
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7, 8])
-def test_partners_meet_both_ways_and_never_twice(ranks: int) -> None:
-    from optcc.runtime.torch.probe import partners
-
-    meetings = [partners(ranks, rank, 99) for rank in range(ranks)]
-    for rank, met in enumerate(meetings):
-        assert all(meetings[other][turn] == rank for turn, other in enumerate(met) if other is not None)
-        others = [other for other in met if other is not None]
-        assert sorted(others) == [r for r in range(ranks) if r != rank]
-
-
-def test_the_verdict_names_who_says_nothing() -> None:
-    from optcc.runtime.torch.verdict import verdict_of
-
-    assert verdict_of({0: (3, "lost rank 3"), 1: (0, "lost rank 0"), 3: (2, "lost rank 2")}, 4, 3.0)[0] == 2
-    assert verdict_of({0: (2, "a"), 1: (1, "no memory"), 2: (1, "b")}, 4, 3.0) == (1, "no memory")
-    assert verdict_of({0: (None, "a"), 1: (2, "b")}, 4, 3.0)[0] == 2  # blamed before merely silent
-    assert verdict_of({0: (1, "a"), 1: (0, "b")}, 2, 3.0)[0] == 1
-    assert verdict_of({0: (None, "a")}, 1, 3.0) == (0, "a")
 
 
 # Four processes.

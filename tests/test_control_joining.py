@@ -1,0 +1,184 @@
+"""The control channel, who is let in: strangers are refused, named, bounded, and hold up nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import re
+import socket
+import struct
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from optcc.runtime import control as control_module
+from optcc.runtime import switchboard
+from optcc.runtime.codec import encode
+from optcc.runtime.control import Control, HubLostError
+from optcc.runtime.errors import RankFailedError, TransportError
+from optcc.runtime.greeting import PROTOCOL, Challenge, Hello, Proof, RefusedError, proof, proves
+from optcc.runtime.hub import Hub
+from optcc.runtime.messages import Go
+from tests.control_star import SECRET, eventually, member, star, works
+
+REFUSED = {
+    "wrong secret": ({"secret": b"another secret, long enough"}, "wrong secret"),
+    "foreign job": ({"job": "that"}, "this is job 'it', not 'that'"),
+    "other world": ({"world": 3}, "this job has 2 ranks, not 3"),
+    "rank too high": ({"rank": 2}, "rank 2 is not one of 0 to 1"),
+    "negative rank": ({"rank": -1}, "rank -1 is not one of 0 to 1"),
+    "duplicate": ({"rank": 0}, "rank 0 is here already"),
+}
+
+
+@pytest.mark.parametrize(("but", "why"), REFUSED.values(), ids=REFUSED)
+def test_who_does_not_belong_is_refused(but: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture) -> None:
+    with star(2) as (hub, members):
+        with pytest.raises(RefusedError, match=f"the hub refuses .*{why}"):
+            member(hub, **{"rank": 0, "world": 2, **but})
+        assert works(hub, members)
+    (line,) = caplog.messages
+    assert re.fullmatch(rf"refused a connection from 127.0.0.1:\d+: {why}", line)
+
+
+def test_who_belongs_is_not_refused(caplog: pytest.LogCaptureFixture) -> None:
+    with star(2) as (hub, members):
+        assert works(hub, members)
+    assert caplog.messages == []
+
+
+def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    with star(1) as (hub, members):
+        monkeypatch.setattr(control_module, "PROTOCOL", PROTOCOL + 1)
+        with pytest.raises(RefusedError, match=f"protocol {PROTOCOL} is spoken here, not {PROTOCOL + 1}"):
+            member(hub)
+        assert works(hub, members)
+    assert len(caplog.messages) == 1
+
+
+def test_a_hub_that_does_not_know_the_secret_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switchboard, "proves", lambda *_: True)  # it takes everybody, to learn what they say
+    with Hub(1, job="it", secret=b"a guess") as hub, pytest.raises(RefusedError, match="does not know the secret"):
+        member(hub)
+
+
+def test_a_proof_serves_once_and_for_one_role() -> None:
+    hello, challenge = Hello(PROTOCOL, "it", 0, 2, "ab"), Challenge("cd")
+    right = proof(SECRET, "rank", hello, challenge)
+    assert proves(right, SECRET, "rank", hello, challenge)
+    assert not proves(right, SECRET, "hub", hello, challenge), "sent back"
+    assert not proves(right, SECRET, "rank", hello, Challenge("ce")), "used again"
+    assert not proves(right, SECRET, "rank", replace(hello, rank=1), challenge), "for another rank"
+    assert not proves(right, SECRET, "rank", replace(hello, job="that"), challenge), "for another job"
+    assert not proves(right, b"", "rank", hello, challenge)
+    assert not proves(Proof("\udcff"), SECRET, "rank", hello, challenge)
+
+
+GARBAGE = {
+    "a web browser": b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
+    "a pickle": struct.pack("!i", 20) + pickle.dumps({"a": 1}).ljust(20, b"."),
+    "too long": struct.pack("!i", 4097),
+    "negative length": struct.pack("!i", -7),
+    "a command": struct.pack("!i", len(encode(Go(0.0)))) + encode(Go(0.0)),
+    "cut short": struct.pack("!i", 100) + b"{",
+    "an odd proof": b"".join(
+        struct.pack("!i", len(data)) + data
+        for data in (encode(Hello(PROTOCOL, "it", 0, 1, "\udcff")), encode(Proof("\udcff")))
+    ),
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+def test_garbage_harms_nobody(garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    with star(1) as (hub, members):
+        with socket.create_connection(hub.address) as stranger:
+            stranger.settimeout(10)
+            stranger.sendall(garbage)
+            stranger.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionResetError):
+                while stranger.recv(4096):
+                    pass
+        assert eventually(lambda: bool(caplog.messages))
+        assert works(hub, members)
+    (line,) = caplog.messages
+    assert line.startswith("refused a connection from 127.0.0.1:")
+    assert "\n" not in line
+
+
+def test_silent_strangers_hold_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    with Hub(1, job="it", secret=SECRET) as hub, contextlib.ExitStack() as stack:
+        for _ in range(5):
+            stack.enter_context(socket.create_connection(hub.address))
+        control = stack.enter_context(member(hub))
+        hub.gather(10)
+        assert works(hub, [control])
+        assert caplog.messages == [], "the strangers are still silent"
+
+
+def test_the_silent_and_the_slow_are_sent_away(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(switchboard, "GREETING_S", 0.3)
+    with Hub(1, job="it", secret=SECRET) as hub, contextlib.ExitStack() as stack:
+        silent = stack.enter_context(socket.create_connection(hub.address, 10))
+        slow = stack.enter_context(socket.create_connection(hub.address))
+        slow.sendall(struct.pack("!i", 100))
+        assert silent.recv(1) == b""
+        with contextlib.suppress(OSError):
+            while True:  # a byte now and then does not help
+                slow.sendall(b" ")
+                time.sleep(0.02)
+    assert len(caplog.messages) == 2
+    assert all("not introduced within 0.3 s" in line for line in caplog.messages)
+
+
+def test_a_crowd_of_strangers_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(switchboard, "STRANGERS", 3)
+    monkeypatch.setattr(switchboard, "GREETING_S", 1.0)
+    with Hub(1, job="it", secret=SECRET) as hub, contextlib.ExitStack() as stack:
+        for _ in range(5):
+            stack.enter_context(socket.create_connection(hub.address))
+        assert eventually(lambda: sum("3 others are introducing" in line for line in caplog.messages) == 2)
+        control = stack.enter_context(member(hub))  # which comes back until there is room
+        hub.gather(10)
+        assert works(hub, [control])
+
+
+def test_those_who_have_not_come_are_named() -> None:
+    missing = r"3 of 4 ranks have not come to 127.0.0.1:\d+ within 0.3 s: 0, 1, 3$"
+    with Hub(4, job="it", secret=SECRET) as hub, member(hub, 2, 4), pytest.raises(TransportError, match=missing):
+        hub.gather(0.3)
+
+
+def test_one_that_ends_before_it_has_come_is_named_at_once() -> None:
+    hub = Hub(2, job="it", secret=SECRET, obituary=lambda rank: f"exited as {rank}")
+    with hub, pytest.raises(RankFailedError, match="rank 1 failed: exited as 1"):
+        hub.gather(60, ended=lambda rank: rank == 1)
+
+
+def test_a_hub_that_is_not_there_is_not_waited_for_for_ever() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = closed.getsockname()
+    with pytest.raises(HubLostError, match=r"no hub answers at 127.0.0.1:\d+ within 0.3 s: .*refused"):
+        Control.join(address, job="it", secret=SECRET, rank=0, world=1, within_s=0.3)
+
+
+def test_ranks_may_come_before_the_hub() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as early:
+        port = early.getsockname()[1]
+    address = ("127.0.0.1", port)
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(Control.join, address, job="it", secret=SECRET, rank=0, world=1, within_s=10)
+        time.sleep(0.2)
+        with Hub(1, job="it", secret=SECRET, port=port) as hub, coming.result() as control:
+            hub.gather(10)
+            assert works(hub, [control])
+
+
+def test_a_port_in_use_is_a_clear_error() -> None:
+    in_use = r"cannot listen for ranks at 127\.0\.0\.1:\d+: .*in use"
+    with Hub(1, job="it", secret=SECRET) as hub, pytest.raises(TransportError, match=in_use):
+        Hub(1, job="it", secret=SECRET, port=hub.address[1])

@@ -1,0 +1,79 @@
+"""A prepared plan serves every failure of its shape under other names; the nearest shape; what the table forgets."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+import optcc
+from optcc.cluster import Cluster
+from optcc.ladders import ladders
+from optcc.standby.solve import solve
+from optcc.standby.table import Entry, Table, distance, matching, relabelled
+from optcc.theory import lower_bound
+from optcc.theory.packing import pack_trees
+from optcc.theory.tally import Tally
+from tests.failure_cases import COSTS, MIB, uniform
+
+
+def test_a_packing_is_relabelled() -> None:
+    """Out and in rates that differ have no nested rings at the bound; trees that the program packed change names."""
+    cluster = uniform(servers=4, nics=1)
+
+    def slower_out(s: int) -> Cluster:
+        nic = cluster.servers[s].nics[0]
+        return cluster.with_nic(s, 0, type(nic)(nic.name, nic.out_rate / 3, nic.in_rate, nic.rail, nic.gpu))
+
+    packing = pack_trees(slower_out(0))
+    recipe = optcc.plan(slower_out(0), MIB, family="packed-trees", segments=2).recipe
+    assert packing.trees
+    moved = relabelled(recipe, matching(Tally.of(slower_out(0)), Tally.of(slower_out(2))), Tally.of(slower_out(2)))
+    assert moved is not None
+    moved.check(slower_out(2))
+    assert moved.fluid_s(slower_out(2), MIB) == recipe.fluid_s(slower_out(0), MIB)
+    optcc.verify(moved.lower(slower_out(2), MIB))
+    assert recipe.fluid_s(slower_out(2), MIB) != recipe.fluid_s(slower_out(0), MIB)  # the names do matter
+
+
+def test_every_family_of_the_planner_is_relabelled() -> None:
+    """Each family made for one failure fits the cluster of another, and takes as long in the fluid limit."""
+    cluster = uniform(servers=6)
+    here, there = cluster.degrade("server1/nic0"), cluster.degrade("server4/nic1")
+    to = matching(Tally.of(here), Tally.of(there))
+    assert to[1] == 4
+    for ladder in ladders(here, lower_bound(here, MIB), **COSTS):
+        recipe = ladder.make(3)
+        moved = relabelled(recipe, to, Tally.of(there))
+        assert moved is not None, ladder.name
+        moved.check(there)
+        optcc.verify(moved.lower(there, MIB))
+        assert moved.fluid_s(there, MIB) == recipe.fluid_s(here, MIB)
+    assert relabelled(optcc.plan(here, MIB).baseline("ring").recipe, to, Tally.of(there)) is None
+
+
+def test_the_nearest_shape_is_the_most_similar_one() -> None:
+    cluster = uniform(servers=6, nics=4)
+    one, two = cluster.degrade("server1/nic0"), cluster.degrade("server1/nic0").degrade("server4/nic0")
+    table = Table(8)
+    for each in (cluster, one, two):
+        table.put(Tally.of(each).key, Entry(solve(each, [MIB], Fraction(0), Fraction(0)), Tally.of(each)))
+    for hurt, expected in (
+        (cluster.degrade("server2/nic3", Fraction(1, 4)), one),
+        (cluster.degrade("server2/nic3").degrade("server0/nic0", Fraction(1, 8)), two),
+        (cluster.degrade("server0/nic0", Fraction(9, 10)), one),  # even servers want direct exchange; others do not
+    ):
+        entry = table.nearest(Tally.of(hurt))
+        assert entry is not None
+        assert entry.tally == Tally.of(expected)
+    assert distance(Tally.of(one), Tally.of(one)) == 0
+    assert distance(Tally.of(one), Tally.of(two)) == distance(Tally.of(two), Tally.of(one)) == pytest.approx(1 / 4)
+
+
+def test_the_table_forgets_what_was_not_used_for_longest() -> None:
+    table = Table(2)
+    for key in "ab":
+        table.put(key, Entry({}))
+    table.get("a")
+    table.put("c", Entry({}))
+    assert ("a" in table, "b" in table, "c" in table, len(table)) == (True, False, True, 2)

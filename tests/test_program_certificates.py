@@ -1,0 +1,113 @@
+"""The program's certificates are exact, and what is forged in them is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optcc.bound import LARGEST_GAP, ProgramCertificate
+from optcc.cluster import Cluster, Fabric, Nic, Server
+from optcc.errors import CertificateError
+from optcc.theory import check_bound, lower_bound
+from optcc.theory.certify import check_dual, check_primal, round_dual
+from optcc.theory.program import Program, Solution
+from optcc.theory.ways import build_network
+from tests.rail_clusters import networks, on_rails, solved
+
+
+@settings(max_examples=60)
+@given(cluster=networks())
+def test_certificates_are_exact_and_the_gap_is_small(cluster: Cluster) -> None:
+    bound = solved(cluster)
+    check_bound(cluster, bound)
+    assert isinstance(bound.certificate, ProgramCertificate)
+    assert 0 <= bound.certificate.gap <= LARGEST_GAP
+    assert sum(price.share for price in bound.certificate.prices) == pytest.approx(1, abs=1e-3)
+
+
+@settings(max_examples=40)
+@given(cluster=networks(), data=st.data())
+def test_forged_duals_are_refused(cluster: Cluster, data: st.DataObject) -> None:
+    bound = solved(cluster)
+    cert = bound.certificate
+    assert isinstance(cert, ProgramCertificate)
+    cheaper = [max(0, p - max(1, p // 100)) for p in cert.resource_prices]
+    which = data.draw(st.sampled_from([i for i, p in enumerate(cert.resource_prices) if p]), label="resource")
+    one_cheaper = tuple(
+        c if i == which else p for i, (c, p) in enumerate(zip(cheaper, cert.resource_prices, strict=True))
+    )
+    forged = data.draw(
+        st.sampled_from(
+            [
+                replace(cert, rate=cert.rate * Fraction(99, 100)),
+                replace(cert, resource_prices=one_cheaper, rate=cert.rate * Fraction(99, 100)),
+                replace(cert, denominator=cert.denominator * 2, rate=cert.rate / 2),
+                replace(cert, cuts=cert.cuts[1:]),
+                replace(cert, cuts=tuple(replace(c, weight=-c.weight) for c in cert.cuts)),
+                replace(cert, cuts=(replace(cert.cuts[0], inside=()), *cert.cuts[1:])),
+                replace(cert, cuts=(replace(cert.cuts[0], seen_from=99), *cert.cuts[1:])),
+                replace(cert, resource_prices=cert.resource_prices[1:]),
+            ]
+        ),
+        label="forged",
+    )
+    with pytest.raises(CertificateError):
+        check_bound(cluster, replace(bound, certificate=forged, seconds=forged.seconds))
+    with pytest.raises(CertificateError):
+        check_bound(cluster, replace(bound, seconds=bound.seconds * 2))
+
+
+def a_solution() -> tuple[Cluster, Solution]:
+    cluster = on_rails([[1, 2], [2, 2], [2, 1], [2, 2]], spine=Fraction(2))
+    return cluster, Program(build_network(cluster)).solve()
+
+
+@pytest.mark.parametrize("fault", ["capacity", "roots", "unconserved", "short", "missing", "negative", "overload"])
+def test_forged_primals_are_refused(fault: str) -> None:
+    cluster, solution = a_solution()
+    network, primal = build_network(cluster), solution.primal
+    check_primal(network, primal)
+    flows = dict(primal.flows)
+    flow = flows[0, False].copy()
+    flows[0, False] = flow
+    if fault == "capacity":
+        primal = replace(primal, broadcast=primal.broadcast // 2)
+    elif fault == "roots":
+        primal = replace(primal, roots=primal.roots * 2)
+    elif fault == "unconserved":
+        flow[0, 1] += 1
+    elif fault == "short":
+        flow[-1, int(flow[-1].argmax())] -= 1
+    elif fault == "missing":
+        del flows[0, False]
+    elif fault == "negative":
+        primal = replace(primal, broadcast=np.where(np.arange(len(primal.broadcast)) == 0, -1, primal.broadcast))
+    else:
+        primal = replace(primal, unit=primal.unit * Fraction(101, 100))
+    with pytest.raises(CertificateError):
+        check_primal(network, replace(primal, flows=flows))
+
+
+def test_a_dual_whose_ways_pay_too_little_is_refused() -> None:
+    """Consistent in every other way: the rate is what its prices add up to, and it would be half the optimum."""
+    cluster, solution = a_solution()
+    network = build_network(cluster)
+    dual = round_dual(network, solution)
+    check_dual(network, dual)
+    with pytest.raises(CertificateError, match="pays"):
+        check_dual(network, replace(dual, prices=tuple(p // 2 for p in dual.prices)))
+
+
+def test_a_wider_margin_where_the_solvers_tolerance_eats_up_the_first() -> None:
+    def server(name: str, first: int, nvlink: int, pod: str) -> Server:
+        nics = tuple(Nic(f"nic{i}", Fraction(rate), Fraction(rate), i, i) for i, rate in enumerate((first, 1, 1)))
+        return Server(name, nics, gpus=3, nvlink_rate=Fraction(nvlink), pod=pod)
+
+    fabric = Fabric(rails=True, spine=Fraction(2), pod_oversubscription=Fraction(2))
+    cluster = Cluster((server("server0", 0, 3, "0"), server("server1", 1, 9, "1")), fabric=fabric, gpu_ranks=True)
+    check_bound(cluster, lower_bound(cluster, 2**20))
