@@ -10,14 +10,15 @@ from typing import Any
 
 from optcc.bound import Bound
 from optcc.cluster import Cluster
+from optcc.ladders_timetable import even_halves
 from optcc.schedule.latin import LatinExchange, starving_pair
-from optcc.schedule.timetable import Timetable, applies, deepest, even_halves, growing
+from optcc.schedule.timetable import Timetable, applies, deepest, growing, reduced
 from optcc.schedule.timetable_one_starves import one_starves, stepped
 from optcc.theory.hubs import hub_split
 
 MATCHED, MOST_MATCHED_RANKS = ((0, False), (1, False), (1024, False), (1, True), (1024, True)), 32
-SHRINKS = tuple(map(Fraction, ("1", "2/3", "1/2", "2/5", "1/3", "1/4")))
-MOST_VIA = tuple(map(Fraction, ("2/5", "1/2", "4/5", "11/12", "99/100", "1")))
+PARTS = tuple(map(Fraction, ("1/4", "1/2", "3/4", "1")))
+"""Of what slow servers add last to where their halves are equal."""
 ROUNDS = ((8, (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)), (16, (1, 2, 3, 4, 6)), (32, (1, 2, 3)), (64, (1, 2)))
 """(most servers, numbers of rounds)"""
 GROWTHS = ((32, ("5/4", "4/3", "7/5", "3/2", "8/5", "17/10", "2", "5/2", "3")), (64, ("17/10", "2")))
@@ -46,21 +47,19 @@ def timetables(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> Iterator[
     """Of each form, what makes it with ever more rounds."""
     if not applies(cluster):
         return
-    ranks, (shares, via) = len(cluster.ranks), hub_split(cluster)
-    slow = [rank for rank, _ in via]
+    ranks, shares = len(cluster.ranks), hub_split(cluster)[0]
+    even = even_halves(shares, reduced(cluster))
+    vias = [tuple((rank, by * part) for rank, part in even) for by in PARTS] + ([()] if min(shares) else [])
     matched = MATCHED if ranks <= MOST_MATCHED_RANKS else MATCHED[:1]
-    halves = dict.fromkeys(even_halves(shares, slow, most) for most in MOST_VIA)  # often all the same
     few = [rounds for rounds in _of(ROUNDS, ranks) if rounds <= most_rounds(cluster, bound, per_chunk)]
-    for add_last, (by, sparse), shrink in product(halves, matched, SHRINKS):
-        own = few if shrink == 1 else few[1:]
-        rounds = {"matched": by, "shrink": shrink, "sparse": sparse}
-        yield [partial(Timetable, count, shares, add_last, **rounds) for count in own]
-    if [shares[rank] for rank in slow] == [0]:
+    for via, (by, sparse) in product(vias, matched):
+        yield [partial(Timetable, count, shares, via, matched=by, sparse=sparse) for count in few]
+    if len(even) == 1 and not min(shares):
         most = most_rounds(cluster, bound, per_chunk / min(sum(nic.alive for nic in r.nics) for r in cluster.ranks))
-        (alone,), own = halves, [rounds for rounds in GROWING_ROUNDS if rounds <= most]
+        own = [rounds for rounds in GROWING_ROUNDS if rounds <= most]
         for growth in map(Fraction, _of(GROWTHS, ranks)):
-            yield [partial(growing, cluster, shares, alone, growth, rounds) for rounds in own]
-    if ranks <= STEP_RANKS and len(slow) > 1 and one_starves(cluster):
+            yield [partial(growing, cluster, shares, growth, rounds) for rounds in own]
+    if ranks <= STEP_RANKS and len(even) > 1 and one_starves(cluster):
         for growth, margin in product(map(Fraction, STEP_GROWTHS), map(Fraction, STEP_MARGINS)):
             counts = [count for count in STEP_COUNTS if count <= deepest(growth)]
             yield [partial(stepped, cluster, growth, count, margin) for count in counts]
@@ -78,12 +77,10 @@ def _of(table: tuple[tuple[int, Any], ...], ranks: int) -> Any:
 def form(recipe: Timetable) -> str:
     """What tells it from other timetables with as many rounds, for people."""
     lasts = sum(part for _, part in recipe.via) if len(recipe.via) > 1 else 0
-    shrink = recipe.shrink if recipe.shrink < 1 else 0
     said = {
         "growth": recipe.growth,
         "matched": recipe.matched,
         "sparse": recipe.sparse,
-        "shrink": shrink,
         "via": round(float(lasts), 2),
     }
     return "".join(f", {name} {x}" for name, x in said.items() if x)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache
 from math import gcd, sqrt
 from typing import NamedTuple
 
@@ -13,13 +12,10 @@ from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.ladder import LARGE, MANY, Ladder, starves
 from optcc.schedule.latin import LatinExchange, starving_pair
-from optcc.schedule.recipe import Recipe
 from optcc.schedule.timetable import (
     MAX_ROUNDS,
-    MOST_VIA,
     Timetable,
     deepest,
-    even_halves,
     growing,
     reduced,
 )
@@ -27,45 +23,25 @@ from optcc.schedule.timetable_one_starves import one_starves, stepped
 
 
 class Rounds(NamedTuple):
-    """Full rounds of a timetable, as in `Timetable`; `most` as in `even_halves`."""
+    """Full rounds of a timetable, as in `Timetable`."""
 
     matched: int = 0
-    shrink: Fraction = Fraction(1)
     sparse: bool = False
-    most: Fraction = MOST_VIA
 
 
 EQUAL = Rounds()
-SINGLE = (EQUAL, Rounds(1024, sparse=True), Rounds(1024, Fraction(1, 4), sparse=True))
+SINGLE = (EQUAL, Rounds(1024, sparse=True))
 """Full rounds of timetables that are tried with one slow server,"""
-SEVERAL = (
-    EQUAL,
-    Rounds(1, Fraction(1, 4), sparse=True),
-    Rounds(1, Fraction(1, 2), sparse=True),
-    Rounds(1),
-    Rounds(1024, sparse=True),
-    Rounds(1024, Fraction(1, 2), sparse=True),
-    Rounds(1024, Fraction(1, 4), sparse=True),
-    Rounds(1024),
-)
+SEVERAL = (EQUAL, Rounds(1), Rounds(1, sparse=True), Rounds(1024), Rounds(1024, sparse=True))
 """with several slow servers,"""
-HALF_SLOW = (
-    EQUAL,
-    Rounds(1, Fraction(1, 4), sparse=True, most=Fraction(1, 2)),
-    Rounds(1, Fraction(1, 4), most=Fraction(11, 12)),
-    Rounds(1, Fraction(1, 2), sparse=True, most=Fraction(1, 2)),
-    Rounds(1),
-    Rounds(1024, Fraction(2, 5), sparse=True, most=Fraction(99, 100)),
-    Rounds(1024, Fraction(1, 4), sparse=True, most=Fraction(2, 5)),
-    Rounds(1, Fraction(2, 5), sparse=True, most=Fraction(1)),
-)
-"""with so many that they add last to more than `MOST_VIA` if their halves are equal,"""
-FEWER = 5
+FEWER = 4
 """of more than `LARGE` ranks only so many of these,"""
-FEWEST = (EQUAL, Rounds(1, sparse=True), Rounds(1, Fraction(1, 4), sparse=True))
+FEWEST = (EQUAL, Rounds(1, sparse=True))
 """and of more than twice as many ranks."""
 LARGE_ROUNDS = 4
-"""Most rounds that shrink, of more than `LARGE` ranks; of sparse ones, of more than twice as many."""
+"""Most sparse rounds that are tried, of more than twice `LARGE` ranks."""
+MOST_VIA = Fraction(4, 5)
+"""If several ranks that are hubs of nothing add last to more than that, the last sums come too late (measured)."""
 CHUNKS_COST = Fraction(1, 20)
 """Of more than `MANY` ranks, timetables are tried where chunks cost them so much of the bound."""
 
@@ -91,45 +67,30 @@ MOST_LATIN = 150_000
 
 def timetable_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction) -> list[Ladder]:
     """Full rounds, by offsets and by matchings where pairs have not equally much; where a server alone sets the bound,
-    rounds that grow, if it is the only one that adds last, or else steps for who is most behind."""
+    rounds that grow, if no other one is slow, or else steps for who is most behind."""
     from optcc.theory.hubs import hub_split
 
-    @cache
-    def split() -> tuple[tuple[Fraction, ...], tuple[tuple[int, Fraction], ...]]:
-        return hub_split(cluster)
-
-    def halved(most: Fraction = MOST_VIA) -> tuple[tuple[Fraction, ...], tuple[tuple[int, Fraction], ...]]:
-        shares, via = split()
-        return shares, even_halves(shares, [rank for rank, _ in via], most)
-
     def full(rounds: Rounds) -> Ladder:
-        def make(segments: int) -> Recipe:
-            return Timetable(
-                segments,
-                *halved(rounds.most),
-                matched=rounds.matched,
-                shrink=rounds.shrink,
-                sparse=rounds.sparse,
-            )
-
-        guess = 1 if rounds.shrink == 1 and not rounds.sparse else 2 if ranks > LARGE else 3
-        few = ranks > 2 * LARGE if rounds.sparse else ranks > LARGE and rounds.shrink < 1
-        return Ladder(Timetable.family, make, guess, by_rate=False, deepest=LARGE_ROUNDS if few else None)
+        return Ladder(
+            Timetable.family,
+            lambda segments: Timetable(segments, shares, via, matched=rounds.matched, sparse=rounds.sparse),
+            3 if rounds.sparse else 1,
+            by_rate=False,
+            deepest=LARGE_ROUNDS if rounds.sparse and ranks > 2 * LARGE else None,
+        )
 
     ranks, rates = len(cluster.ranks), [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
-    several = len(split()[1]) > 1
-    if ranks > 2 * LARGE:
-        tried: Sequence[Rounds] = FEWEST
-    elif not several:
-        tried = SINGLE
-    else:
-        tried = (SEVERAL if halved() == halved(Fraction(1)) else HALF_SLOW)[: FEWER if ranks > LARGE else None]
-    offered = [full(rounds) for rounds in tried] if ranks <= MANY else []
-    if several and MANY < ranks <= 2 * MANY and 2 * (ranks - 1) * per_chunk <= CHUNKS_COST * bound.seconds:
+    shares, several = hub_split(cluster)[0], len(reduced(cluster)) > 1
+    via = even_halves(shares, reduced(cluster)) if not min(shares) else ()
+    offered: list[Ladder] = []
+    if ranks <= MANY:
+        few = FEWEST if ranks > 2 * LARGE else SEVERAL[: FEWER if ranks > LARGE else None] if several else SINGLE
+        offered = [full(rounds) for rounds in few]
+    elif several and ranks <= 2 * MANY and 2 * (ranks - 1) * per_chunk <= CHUNKS_COST * bound.seconds:
         offered = [replace(full(EQUAL), deepest=1)]  # seconds, but far nearer the bound than direct exchange
     if several and ranks <= 2 * LARGE and one_starves(cluster):
         return [*_stepped(cluster, bound, alpha, per_chunk), *(offered[:1] if ranks <= LARGE else [])]
-    if not starves(rates) or ranks > 2 * MANY or [split()[0][rank] for rank, _ in split()[1]] != [0]:
+    if several or not starves(rates) or ranks > 2 * MANY:
         return offered
     # What hubs gather at a time lasts the slow server for so many times as long; a part of that is left as slack.
     lasts = max(rates) / min(rates)
@@ -138,15 +99,27 @@ def timetable_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk
     def ladder(growth: Fraction) -> Ladder:
         return Ladder(
             Timetable.family,
-            lambda segments: growing(cluster, *halved(), growth, segments),
-            lambda: _rounds(cluster, Timetable(1, *halved(), growth), bound, per_chunk),
+            lambda segments: growing(cluster, shares, growth, segments),
+            lambda: _rounds(cluster, Timetable(1, shares, via, growth), bound, per_chunk),
             sure=4 if ranks <= MANY else 2,
             by_rate=False,
             deepest=deepest(growth),
         )
 
-    alone = len(reduced(cluster)) == 1  # full rounds are far from the bound then
-    return [*([] if alone else offered), *map(ladder, growths if ranks <= LARGE else growths[-1:])]
+    return [ladder(growth) for growth in (growths if ranks <= LARGE else growths[-1:])]
+
+
+def even_halves(shares: tuple[Fraction, ...], slow: Sequence[int]) -> tuple[tuple[int, Fraction], ...]:
+    """(slow rank, the part of the full ranks' data that it adds last to) with which each has two equal halves.
+
+    A slow rank that is the hub of x and adds last to part b of the full ranks' data, F in all, receives (P-1) x + b F
+    in the first half and sends 1 - x - b F, and the reverse in the second: equal at b = (1 - P x)/(2 F). They add last
+    to `MOST_VIA` in all, if that is less, each less in proportion.
+    """
+    full = 1 - sum(shares[rank] for rank in slow)
+    parts = [max(Fraction(0), (1 - len(shares) * shares[rank]) / (2 * full)) for rank in slow]
+    over = max(Fraction(1), sum(parts) / MOST_VIA)
+    return tuple((rank, part / over) for rank, part in zip(slow, parts, strict=True))
 
 
 def _stepped(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction) -> list[Ladder]:

@@ -161,7 +161,6 @@ def test_bad_parameters() -> None:
         {"growth": Fraction(17)},
         {"segments": 4096},
         {"matched": 1},
-        {"shrink": Fraction(1, 2)},
         {"margin": Fraction(-1, 2)},
         {"margin": Fraction(3, 2)},
         {"growth": Fraction(0), "margin": Fraction(1, 100)},

@@ -22,11 +22,9 @@ from optcc.schedule.timetable_slots import (
     growing_steps,
     in_turns,
     mirrored,
-    moments,
     portions,
 )
 from tests.timetables import (
-    WHOLE,
     half_slow,
     timetable,
 )
@@ -70,18 +68,12 @@ def test_portions_are_equal_and_all(lengths: list[int], count: int) -> None:
         assert sum(lasts for own in found for receivers, lasts in own if receivers == (step,)) == whole
 
 
-@given(st.integers(1, 9), st.sampled_from([WHOLE, Fraction(1, 2), Fraction(1, 7)]))
-def test_rounds_shrink(count: int, shrink: Fraction) -> None:
-    when = moments(count, shrink)
-    ends = [when(turn, Fraction(0)) for turn in range(count)] + [HALF]
-    lengths = [end - begin for begin, end in pairwise(ends)]
-    assert all(abs(later - shrink * sooner) <= 2 for sooner, later in pairwise(lengths))
-    assert when(count - 1, WHOLE) == HALF
-    assert abs(when(0, Fraction(1, 3)) * 3 - ends[1]) <= 3
-    table = full_rounds([0, 1], 5, count, shrink)
-    for offset in table:
+@given(st.integers(1, 9))
+def test_every_round_serves_everybody_as_much(count: int) -> None:
+    ends = [HALF * turn // count for turn in range(count + 1)]
+    for offset in full_rounds([0, 1], 5, count):
         carried = [sum(slot.weight for slot in offset if begin <= slot.begin < end) for begin, end in pairwise(ends)]
-        assert all(abs(5 * own - 2 * length) <= 20 for own, length in zip(carried, lengths, strict=True))
+        assert all(abs(5 * count * own - 2 * HALF) <= 20 * count for own in carried)
 
 
 @given(st.integers(2, 7).flatmap(lambda m: st.lists(st.permutations(range(m)), min_size=1, max_size=9)), st.data())

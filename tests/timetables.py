@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 import optcc
 from optcc.cluster import Cluster, Fabric
+from optcc.ladders_timetable import even_halves
 from optcc.schedule import Schedule
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.timetable import MOST_VIA, Timetable, applies, even_halves
+from optcc.schedule.timetable import Timetable, applies, reduced
 from optcc.simulator import simulate
 from optcc.theory.hubs import hub_split
 
@@ -50,9 +51,11 @@ def dead(servers: int, count: int, nics: int = 8) -> Cluster:
     return cluster
 
 
-def timetable(cluster: Cluster, segments: int = 1, *, most: Fraction = MOST_VIA, **rounds: Any) -> Timetable:
-    shares, via = hub_split(cluster)
-    return Timetable(segments, shares, even_halves(shares, [rank for rank, _ in via], most), **rounds)
+def timetable(cluster: Cluster, segments: int = 1, *, late: bool = False, **rounds: Any) -> Timetable:
+    """late : slow ranks add last though all ranks are hubs"""
+    shares, _ = hub_split(cluster)
+    via = even_halves(shares, reduced(cluster)) if late or not min(shares) else ()
+    return Timetable(segments, shares, via, **rounds)
 
 
 @st.composite

@@ -1,30 +1,33 @@
 """Direct exchange by timetable: some servers have fewer NICs than the others, all of one rate, and nobody has to wait.
 
-Hubs and what goes by way of slow servers are those of `exchange`. Here each transfer takes one NIC, and each rail has a
-timetable (`timetable_slots`): in step t everybody sends to the rank d(t) further, a permutation, so that senders never
-meet at a receiver. With one slow server that works out exactly: its rails are all-to-alls of all servers with equally
-much for every pair, and the other rails the same among full servers. Where the bound is set by all, every NIC is busy
-all the time. With r rounds a NIC pays for 2r(P-1) chunks; besides these and two latencies nothing is lost, if rounds
-are enough for what is gathered to be there when it is due. With several slow servers pairs have nearly equally much
-(`timetable_split`), and senders meet now and then; or each rail's steps are matchings of those who have something left
-(`timetable_matchings`): nobody meets, and NICs pay for more chunks.
+Hubs are those of `exchange`. Here each transfer takes one NIC, and each rail has a timetable (`timetable_slots`): in
+step t everybody sends to the rank d(t) further, a permutation, so that senders never meet at a receiver. With one slow
+server that works out exactly: its rails are all-to-alls of all servers with equally much for every pair, and the other
+rails the same among full servers. Where the bound is set by all, every NIC is busy all the time. With r rounds in each
+half a NIC pays for 2r(P-1) chunks; besides these and two latencies nothing is lost, if rounds are enough for what is
+gathered to be there when it is due. With several slow servers pairs have nearly equally much (`timetable_split`), and
+senders meet now and then; or each rail's steps are matchings of those who have something left (`timetable_matchings`):
+nobody meets, and NICs pay for more chunks.
 
-A pair's bytes of a half follow its slots on all rails in order of time. What goes by way of slow servers lies first in
-each hub's section, is gathered first, and is handed out last, so that everything is there well before it is due.
-Rounds may shrink towards the middle of the plan. What a slow server adds last to is wanted late in the first half, when
-its own section is gathered, and can be sent a round after it was: the shorter the last rounds, the later that may be,
-so that few rounds do (docs/schedules.md).
+What a rank has for another one, first its own data for that one's section, then the result of its own section, follows
+the pair's slots of the whole plan in order of time. Between equal ranks a half is filled by each. A slow server is the
+hub of less: it sends data for longer than a half, and gets results sooner. In halves of a plan, what full server k adds
+up is at part f of its way at time f; a slow server gets to part f of its results, those of whom it is the hub of
+nothing aside, later than that, and what it sends itself arrives before full servers pass it on, at 1 + f
+(docs/schedules.md). So nothing has to go by way of it.
 
-A slow server that alone sets the bound is a hub of nothing, and has nothing to receive before first sums exist. For one
-of that kind rounds can begin small and grow (`growth`), and it is sent in each slot what exists by then
-(`timetable_ramp`). Where others are slow, too, steps are found one after the other (`timetable_greedy`). The second
+A slow server that alone sets the bound is a hub of nothing: it would have results to receive from the very beginning,
+before any can exist. It adds last to half of the data instead (`via`): first it receives sums of what the others have,
+and each of its halves is cut by itself. For one of that kind rounds begin small and grow (`growth`), and it is sent in
+each slot what exists by then (`timetable_ramp`). Where others are slow, too, these add last to a little as well, since
+results of what goes by way of the first come late; steps are found one after the other (`timetable_greedy`). The second
 half is the first one's mirror image in time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -44,13 +47,14 @@ from optcc.schedule.timetable_matched import MOST_MATCHED, matched_slots
 from optcc.schedule.timetable_ramp import UNIT, sums_in_time
 from optcc.schedule.timetable_rows import Kind, Piece, Rows, cut, joined, scheduled
 from optcc.schedule.timetable_slots import (
-    TICKS,
+    HALF,
     Slot,
     full_rounds,
     growing_rounds,
     growing_steps,
     merged,
     mirrored,
+    whole,
 )
 from optcc.schedule.timetable_split import CLOSE, common_rails, rail_shares
 
@@ -59,8 +63,6 @@ SPAN = 2**24
 """The longest round takes at most so many times as long as the shortest one."""
 IN_TIME = Fraction(999, 1000)
 """Of what a slow rank that sets the bound alone can receive in time: the last sums are late otherwise (measured)."""
-MOST_VIA = Fraction(4, 5)
-"""If several slow ranks add last to more than that, the last sums come too late where rounds are equal (measured)."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +73,13 @@ class Timetable(Recipe):
     ----------
     segments : rounds in each half
     shares : each rank's part of the data as a hub, sum 1
-    via : (slow rank, the part of the full ranks' data that it adds last to); in all at most 1. With several slow ranks
-        and `growth` the one that is the hub of nothing does so for all others
-    growth : 0: every rail serves every pair once in a round. Otherwise one rail of each kind serves it, a round takes
-        `growth` times as long as the one before, and another one follows them, which evens out what pairs have had.
-        With several slow ranks, of which one is the hub of nothing, `segments` steps, each growing by that at first
+    via : (slow rank, the part of the full ranks' data that it adds last to), in all at most 1. A rank that is the hub
+        of nothing is one of them, and with `growth` it does so for all others' data
+    growth : 0: every rail serves every pair once in a round. Otherwise, with one hub of nothing, one rail of each kind
+        serves it, a round takes `growth` times as long as the one before, and another one follows them, which evens out
+        what pairs have had. With several slow ranks there are `segments` steps, each growing by that at first
     matched : 0: steps are equal offsets. 1: matchings, of which one serves a pair, for about as long as it needs.
         Otherwise as many matchings as that takes exactly, less those that are shorter than 1/matched of a round
-    shrink : a round of the first half takes so many times as long as the one before, 1 at most
     sparse : rails that join the same ranks share the steps of a round, so that a pair has fewer, larger chunks
     margin : with several slow ranks and `growth`, the part of a half from the end of a slot to when its bytes count
     """
@@ -86,10 +87,9 @@ class Timetable(Recipe):
     family: ClassVar[str] = "timetable"
     segments: int
     shares: tuple[Fraction, ...]
-    via: tuple[tuple[int, Fraction], ...]
+    via: tuple[tuple[int, Fraction], ...] = ()
     growth: Fraction = Fraction(0)
     matched: int = 0
-    shrink: Fraction = Fraction(1)
     sparse: bool = False
     margin: Fraction = Fraction(0)
 
@@ -107,44 +107,40 @@ class Timetable(Recipe):
     def _rows(self, cluster: Cluster, nbytes: int) -> tuple[Rows, dict[int, int]]:
         """All transfers, and where in each full hub's section the parts by way of slow ranks end."""
         ranks, times = self._ranks, self._times(cluster)
-        ends = [granule(end * nbytes, nbytes) for end in accumulate(self.shares[:-1], initial=Fraction(0))]
-        section = list(pairwise([*ends, nbytes]))
-        slow = dict(self.via)
-        # Where rounds shrink, what is gathered in one is added last to in the next: by all slow ranks at the same time.
-        lengths = [self.shrink**turn for turn in range(self.segments if self.shrink < 1 else 1)]
+        adding = dict(self.via)
+        borders = [granule(end * nbytes, nbytes) for end in accumulate(self.shares[:-1], initial=Fraction(0))]
+        section = list(pairwise([*borders, nbytes]))
         via: dict[int, list[tuple[int, tuple[int, int]]]] = {}  # hub -> (slow rank, bytes that it adds last to)
         plain: dict[int, tuple[int, int]] = {}
         for r, (low, high) in enumerate(section):
             own = self._adding_last(r)
-            each = [part * length / sum(lengths) for length in lengths for part in own.values()]
-            cuts = [granule(low + part * (high - low), nbytes) for part in accumulate(each, initial=Fraction(0))]
-            via[r] = list(zip([*own] * len(lengths), pairwise(cuts), strict=True))
+            ends = accumulate(own.values(), initial=Fraction(0))
+            cuts = [granule(low + part * (high - low), nbytes) for part in ends]
+            via[r] = list(zip(own, pairwise(cuts), strict=True))
             plain[r] = cuts[-1], high
-        # The second half is handed out in the same order, what came first first; but the parts of the shorter rounds
-        # before those of the longer ones, as its rounds begin short.
-        late = via if self.shrink == 1 else {r: [(s, part[::-1]) for s, part in of[::-1]] for r, of in via.items()}
-        if self._one_of_several:  # in its mirror image
-            late = {r: of[::-1] for r, of in via.items()}
+        # The second half is handed out in the same order, what came first first; or in the first one's mirror image.
+        late = {r: of[::-1] for r, of in via.items()} if self._one_of_several else via
 
         def gathered(i: int, k: int) -> list[Piece]:
             """What i sends to k in the first half."""
-            raw = Kind.OWN if k in slow and not via[k] else Kind.RAW
-            own = [Piece(raw, k, *part) for part in (*(part for s, part in via[k] if s != i), plain[k])]
+            own = [Piece(Kind.RAW, k, *part) for part in (*(part for s, part in via[k] if s != i), plain[k])]
             return own + [Piece(Kind.PARTIAL, i, *part) for s, part in via[i] if s == k]
 
         def spread(i: int, k: int) -> list[Piece]:
             """What i sends to k in the second half."""
-            result = Kind.OWN_RESULT if i in slow and not via[i] else Kind.RESULT
-            own = [Piece(result, i, *part) for part in (plain[i], *(part for s, part in late[i] if s != k))]
+            own = [Piece(Kind.RESULT, i, *part) for part in (plain[i], *(part for s, part in late[i] if s != k))]
             return [Piece(Kind.FINAL, k, *part) for s, part in late[k] if s == i] + own
 
         found: list[tuple[int, ...]] = []
-        for i in range(ranks):
-            for k in (k for k in range(ranks) if k != i):
-                found += ((i, k, *part) for part in cut(joined(gathered(i, k)), times(i, k)))
-                # The second half is the first one's mirror image, in which k sends to i.
-                back = cut(joined(spread(i, k)), mirrored(times(k, i)))
-                found += ((i, k, begin + TICKS // 2, *rest) for begin, *rest in back)
+        for i, k in permutations(range(ranks), 2):
+            # The second half is the first one's mirror image, in which k sends to i.
+            slots, back = times(i, k), mirrored(times(k, i))
+            first, second = joined(gathered(i, k)), joined(spread(i, k))
+            if i in adding or k in adding:
+                found += ((i, k, *part) for part in cut(first, slots))
+                found += ((i, k, begin + HALF, *rest) for begin, *rest in cut(second, back))
+            else:  # what is too much for one half goes on into the other
+                found += ((i, k, *part) for part in cut(first + second, whole(slots, back)))
         rows = Rows(*np.array(found, np.int64).reshape(-1, len(Rows._fields)).T)
         return rows, {r: low for r, (low, _) in plain.items() if via[r]}
 
@@ -197,17 +193,12 @@ class Timetable(Recipe):
                 shares,
                 segments=self.segments,
                 matched=self.matched,
-                shrink=self.shrink,
                 sparse=self.sparse,
             )
         groups: dict[tuple[int, ...], list[int]] = {}  # the ranks on a rail -> all rails of just these
         for nic in sorted({nic for nics in live for nic in nics}):
             groups.setdefault(tuple(r for r in range(self._ranks) if nic in live[r]), []).append(nic)
-        slots = (
-            self._growing(min(map(len, live)))
-            if self.growth
-            else partial(full_rounds, count=self.segments, shrink=self.shrink)
-        )
+        slots = self._growing(min(map(len, live))) if self.growth else partial(full_rounds, count=self.segments)
         tables = [(nics, len(ranks), slots(nics, len(ranks) - 1)) for ranks, nics in groups.items()]
         place = [{r: n for n, r in enumerate(ranks)} for ranks in groups]
         made: dict[object, list[Slot]] = {}
@@ -240,11 +231,12 @@ class Timetable(Recipe):
         demand(applies(cluster), "cluster", fits, f"{ranks} ranks")
         demand(len(self.shares) == ranks, "shares", f"{ranks} of them", len(self.shares))
         demand(min(self.shares) >= 0 and sum(self.shares) == 1, "shares", "parts of sum 1", sum(self.shares))
-        slow = [r for r, _ in self.via]
-        fewer = slow == sorted(set(slow)) and set(slow) <= set(reduced(cluster))
-        demand(bool(slow) and fewer, "via", "servers with fewer NICs in order", slow)
+        slow, late = reduced(cluster), [r for r, _ in self.via]
+        idle = {r for r, x in enumerate(self.shares) if not x}
+        all_late = late == sorted({*late} & {*slow}) and idle <= {*late}
+        demand(all_late, "via", "servers with fewer NICs in order, all hubs of nothing among them", late)
         parts = [part for _, part in self.via]
-        demand(min(parts) >= 0 and sum(parts) <= 1, "via", "parts of at most 1 in all", parts)
+        demand(min(parts, default=0) >= 0 and sum(parts) <= 1, "via", "parts of at most 1 in all", parts)
         full = {x for r, x in enumerate(self.shares) if r not in slow}
         demand(len(full) == 1 and min(full) > 0, "shares", "equal ones of full ranks", full)
         kinds = {(tuple(mine), x) for mine, x in zip(live_nics(cluster), self.shares, strict=True)}
@@ -254,20 +246,10 @@ class Timetable(Recipe):
         demand(0 <= self.matched <= MOST_MATCHED, "matched", f"0 to {MOST_MATCHED}", self.matched)
         demand(not (self.growth and self.matched), "matched", "0 where rounds grow", self.matched)
         demand(self.matched > 0 or not self.sparse, "sparse", "false where steps are offsets", self.sparse)
-        demand(0 < self.shrink <= 1, "shrink", "above 0, 1 at most", self.shrink)
-        demand(self.shrink == 1 or not self.growth, "shrink", "1 where rounds grow", self.shrink)
-        most = deepest(1 / self.shrink)
-        demand(
-            self.segments <= most or self.shrink == 1,
-            "segments",
-            f"1 to {most} with shrink {self.shrink}",
-            self.segments,
-        )
         demand(0 <= self.margin < 1, "margin", "at least 0, less than 1", self.margin)
         demand(not self.margin or self._one_of_several, "margin", "0 but where steps grow", self.margin)
         if self.growth:
-            alone = [self.shares[r] for r in slow].count(Fraction(0)) == 1
-            demand(alone, "growth", "0, or one rank that is the hub of nothing and slow", f"{len(slow)} slow ranks")
+            demand(len(idle) == 1, "growth", "0, or one rank that is the hub of nothing", f"{len(idle)} of them")
             demand(1 <= self.growth <= MAX_GROWTH, "growth", f"0, or 1 to {MAX_GROWTH}", self.growth)
             part = next(part for r, part in self.via if not self.shares[r])
             demand(Fraction(1, UNIT) <= part <= Fraction(1, 2), "via", f"1/{UNIT} to 1/2 where rounds grow", part)
@@ -298,10 +280,11 @@ class Timetable(Recipe):
         times, x, via = self._times(cluster), list(map(float, self.shares)), {r: float(part) for r, part in self.via}
         loads: Counter[tuple[int, int, str]] = Counter()
         for i, k in permutations(range(self._ranks), 2):
-            # What i sends k in the first half; in the second one, its mirror image, k sends i what i sends k here.
-            carried = (
-                x[k] + (via.get(k, 0) * x[i] if i not in via else 0) - (via.get(i, 0) * x[k] if k not in via else 0)
-            )
+            # What i sends k in the first half, of what goes on into the other one a half; in the second half, the first
+            # one's mirror image, k sends i as much.
+            carried = (x[i] + x[k]) / 2
+            if i in via or k in via:
+                carried = x[k] + (via[k] * x[i] if i not in via else 0) - (via[i] * x[k] if k not in via else 0)
             slots = times(i, k)
             total = sum(slot.weight for slot in slots)
             for slot in slots if total else ():  # none: they have nothing for each other
@@ -321,7 +304,6 @@ class Timetable(Recipe):
             "via": [[r, str(part)] for r, part in self.via],
             "growth": str(self.growth),
             "matched": self.matched,
-            "shrink": str(self.shrink),
             "sparse": self.sparse,
             **({"margin": str(self.margin)} if self.margin else {}),
         }
@@ -335,7 +317,6 @@ class Timetable(Recipe):
             via=tuple((r, exact(part)) for r, part in raw["via"]),
             growth=exact(raw["growth"]),
             matched=raw["matched"],
-            shrink=exact(raw["shrink"]),
             sparse=raw["sparse"],
             margin=exact(raw.get("margin", "0")),
         )
@@ -345,14 +326,16 @@ class Timetable(Recipe):
         rounds = f"{self.segments} in each half"
         if self._one_of_several:
             rounds = f"{self.segments} steps in each half, the first each {float(self.growth):.4g} times the one before"
-        elif self.growth or self.shrink < 1:
-            rounds += f", each {float(self.growth or self.shrink):.4g} times as long as the one before"
+        elif self.growth:
+            rounds += f", each {float(self.growth):.4g} times as long as the one before"
         lines = [("hubs", f"{sum(x > 0 for x in self.shares)} of {self._ranks}, each exchanges directly with all")]
-        for r, part in self.via[:4]:
-            own = f"hub of {float(self.shares[r]) * 100:.4g} %, adds last to {float(part) * 100:.4g} %"
+        slow, adding = reduced(cluster), dict(self.via)
+        for r in slow[:4]:
+            own = f"hub of {float(self.shares[r]) * 100:.4g} %"
+            own += f", adds last to {float(adding[r]) * 100:.4g} %" if r in adding else ""
             lines.append((cluster.ranks[r].name, own))
-        if len(self.via) > 4:
-            lines.append(("more slow ranks", str(len(self.via) - 4)))
+        if len(slow) > 4:
+            lines.append(("more slow ranks", str(len(slow) - 4)))
         rounds += " of matchings" if self.matched else ""
         return [*lines, ("rounds", f"{rounds}; one NIC for each transfer")]
 
@@ -384,39 +367,18 @@ def deepest(growth: Fraction) -> int:
     return max((k for k in range(1, MAX_ROUNDS + 1) if growth**k <= SPAN), default=1)
 
 
-def even_halves(
-    shares: tuple[Fraction, ...], slow: Sequence[int], most: Fraction = MOST_VIA
-) -> tuple[tuple[int, Fraction], ...]:
-    """(slow rank, the part of the full ranks' data that it adds last to) with which each has two equal halves.
-
-    A slow rank that is the hub of x and adds last to part b of the full ranks' data, F in all, receives (P-1) x + b F
-    in the first half and sends 1 - x - b F, and the reverse in the second: equal at b = (1 - P x)/(2 F). Several of
-    them add last to `most` in all, if that is less, each less in proportion.
-    """
-    full = 1 - sum((shares[rank] for rank in slow), Fraction(0))
-    parts = [max(Fraction(0), (1 - len(shares) * shares[rank]) / (2 * full)) for rank in slow]
-    over = max(Fraction(1), sum(parts, Fraction(0)) / (most if len(slow) > 1 else 1))
-    return tuple((rank, part / over) for rank, part in zip(slow, parts, strict=True))
-
-
-def growing(
-    cluster: Cluster,
-    shares: tuple[Fraction, ...],
-    via: tuple[tuple[int, Fraction], ...],
-    growth: Fraction,
-    segments: int,
-) -> Timetable:
+def growing(cluster: Cluster, shares: tuple[Fraction, ...], growth: Fraction, segments: int) -> Timetable:
     """The growing timetable in which the slow rank is busy for as long both ways. Raises InputError where none is.
 
     While first sums are gathered it can send but not receive. If it has nothing to receive in u of a half, then it
     should receive via in 1 - u of a half and send 1 - via in all of it: via = (1 - u)/(2 - u).
     """
-    recipe = Timetable(segments, shares, via, growth)
+    recipe = Timetable(segments, shares, ((shares.index(Fraction(0)), Fraction(1, 2)),), growth)
     recipe.check(cluster)
     for _ in range(2):  # u depends a little on via
         idle = recipe.idle(cluster)
         part = IN_TIME * (1 - idle) / (2 - idle)
-        recipe = replace(recipe, via=((via[0][0], part.limit_denominator(UNIT)),))
+        recipe = replace(recipe, via=((recipe.via[0][0], part.limit_denominator(UNIT)),))
     return recipe
 
 

@@ -19,8 +19,6 @@ from optcc.schedule.timetable_split import Kinds
 WHOLE = 2**24
 """Of a round's length; MOST_MATCHED: into how many steps as short as can be it may be cut."""
 MOST_MATCHED = 2**16
-SHARPEST = 1024
-"""Bounds the denominator of how fast the longer rounds of a rail shrink."""
 
 
 def matched_slots(
@@ -30,7 +28,6 @@ def matched_slots(
     *,
     segments: int,
     matched: int,
-    shrink: Fraction,
     sparse: bool,
 ) -> Callable[[int, int], list[Slot]]:
     """The slots of each pair.
@@ -61,10 +58,9 @@ def matched_slots(
         steps = factors(needed) if matched == 1 else matchings(needed, WHOLE // matched)
         lasts = _lasts(steps, len(on))
         rounds = max(1, round(segments * fewest * len(nics) / (len(on) - 1))) if sparse else segments
-        slower = Fraction(float(shrink) ** (segments / rounds)).limit_denominator(SHARPEST) if sparse else shrink
         for turn, own in enumerate(portions(steps, len(nics)) if sparse else [steps] * len(nics)):
             ahead = Fraction(before if sparse else before + turn, len(ranks_on))
-            for (i, k), mine in in_turns(own, rounds, ahead, slower or Fraction(1, SHARPEST)).items():
+            for (i, k), mine in in_turns(own, rounds, ahead).items():
                 found.setdefault((on[i], on[k]), []).extend(
                     Slot(begin, size, nics[turn], size * needed[i][k] // lasts[i][k]) for begin, size in mine
                 )

@@ -20,23 +20,19 @@ ONE_NIC = (Fraction(1),)
 
 
 class Kind(IntEnum):
-    """What a transfer carries: RAW goes to full hubs, OWN to a slow one, PARTIAL to who adds last, FINAL back."""
+    """What a transfer carries: RAW goes to hubs, PARTIAL to who adds last, FINAL back, RESULT to everybody."""
 
     RAW = 0
-    OWN = 1
-    PARTIAL = 2
-    FINAL = 3
-    RESULT = 4
-    OWN_RESULT = 5
+    PARTIAL = 1
+    FINAL = 2
+    RESULT = 3
 
 
-STAGES = np.array(
-    [Stage.REDUCE_SCATTER, Stage.REDUCE_SCATTER, Stage.TO_LEAF, Stage.FROM_LEAF, Stage.ALLGATHER, Stage.ALLGATHER]
-)
+STAGES = np.array([Stage.REDUCE_SCATTER, Stage.TO_LEAF, Stage.FROM_LEAF, Stage.ALLGATHER])
 
 
 class Piece(NamedTuple):
-    """Bytes of hub `hub`'s section that a pair moves in one half, from `start` to `stop`, upwards or downwards."""
+    """Bytes of hub `hub`'s section that a pair moves, from `start` to `stop`, upwards or downwards."""
 
     kind: Kind
     hub: int
@@ -48,7 +44,7 @@ class Rows(NamedTuple):
     """Transfers in columns, int64 (rows,).
 
     `key` is when it is planned, of all a rank's transfers; `nic` what tells its ends' ports, `segment` the slot's place
-    among those of its pair and half
+    among those of its pair, or of its pair and half
     """
 
     src: Ints
@@ -132,7 +128,6 @@ def dependencies(rows: Rows, via_end: dict[int, int]) -> list[tuple[Ints, Ints]]
         (Kind.FINAL, Kind.PARTIAL),
         (Kind.RESULT, Kind.FINAL),
         (Kind.RESULT, Kind.RAW),
-        (Kind.OWN_RESULT, Kind.OWN),
     ):
         for hub in np.unique(rows.hub).tolist():
             waits = of.get(hub * len(Kind) + waiting, none)

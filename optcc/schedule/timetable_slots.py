@@ -7,9 +7,9 @@ different offsets d, so that in (P-1)/rails steps, a *round*, every rank has bee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from itertools import accumulate, pairwise, product
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 TICKS = 2**40
@@ -38,22 +38,9 @@ class Slot(NamedTuple):
     weight: int
 
 
-def moments(count: int, shrink: Fraction) -> Callable[[int, Fraction], int]:
-    """(round, part of it that is over) -> tick of the half, of rounds each `shrink` times as long as the one before.
-
-    Exact, so that what is due at the same time on two rails is so to the tick.
-    """
-    lasts = [shrink**turn for turn in range(count)]
-    done = list(accumulate(lasts, initial=Fraction(0)))
-    return lambda turn, part: int(HALF * (done[turn] + (part * lasts[turn] if part else 0)) / done[-1])
-
-
-def full_rounds(nics: Sequence[int], peers: int, count: int, shrink: Fraction = Fraction(1)) -> list[list[Slot]]:
+def full_rounds(nics: Sequence[int], peers: int, count: int) -> list[list[Slot]]:
     """Of each offset 1..peers, in order of time, its slots in `count` rounds, in each of which it has one per rail."""
-    when = moments(count, shrink)
-    return _in_turn(
-        nics, peers, [when(turn, Fraction(step, peers)) for turn, step in product(range(count), range(peers))] + [HALF]
-    )
+    return _in_turn(nics, peers, [HALF * step // (count * peers) for step in range(count * peers + 1)])
 
 
 def growing_steps(count: int, growth: Fraction, steps: Fraction) -> list[int]:
@@ -110,18 +97,15 @@ def _in_turn(nics: Sequence[int], peers: int, ends: Sequence[int], ahead: int = 
     return found
 
 
-def in_turns(
-    steps: Steps, count: int, ahead: Fraction, shrink: Fraction = Fraction(1)
-) -> dict[tuple[int, int], list[tuple[int, int]]]:
+def in_turns(steps: Steps, count: int, ahead: Fraction) -> dict[tuple[int, int], list[tuple[int, int]]]:
     """(sender, receiver) -> (begin, size) in ticks of the half, of steps that come again in each of `count` rounds.
 
     ahead : part of a round that has gone by at first
     """
-    one, when = sum(lasts for _, lasts in steps), moments(count, shrink)
+    one = sum(lasts for _, lasts in steps)
 
     def tick(at: int) -> int:
-        turn, part = divmod(min(max(at, 0), count * one), one)
-        return when(turn, Fraction(part, one))
+        return HALF * min(max(at, 0), count * one) // (count * one)
 
     now = -int(ahead * one)
     found: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -156,6 +140,16 @@ def portions(steps: Steps, count: int) -> list[Steps]:
 def mirrored(given: Sequence[Slot]) -> list[Slot]:
     """The same slots seen from the end of the half."""
     return sorted(slot._replace(begin=HALF - slot.begin - slot.size) for slot in given)
+
+
+def whole(first: Sequence[Slot], second: Sequence[Slot]) -> list[Slot]:
+    """The slots of both halves, as ticks of the plan. Both carry as much."""
+    parts = [sum(slot.weight for slot in half) for half in (second, first)]
+    return [
+        slot._replace(begin=turn * HALF + slot.begin, weight=slot.weight * parts[turn])
+        for turn, half in enumerate((first, second))
+        for slot in half
+    ]
 
 
 def merged(given: Sequence[tuple[Sequence[Slot], float]]) -> list[Slot]:

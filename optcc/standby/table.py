@@ -18,7 +18,7 @@ from optcc.schedule.latin import LatinExchange
 from optcc.schedule.nested import NestedRings
 from optcc.schedule.packed import Arc, PackedTrees, TreePair
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.timetable import Timetable, even_halves
+from optcc.schedule.timetable import Timetable
 from optcc.schedule.trees import ComplementaryTrees
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def like(entry: Entry, size: int, tally: Tally, fitted: ComplementaryTrees | Non
         if made.growth and len(last) == 1 and 0 in hubs and len(set(hubs)) == 2:  # the only degraded one starves
             return replace(made, shares=hubs, via=((last[0][0], made.via[0][1]),))
         if last and 0 not in hubs and not made.growth:
-            return replace(made, shares=hubs, via=even_halves(hubs, [rank for rank, _ in last]))
+            return replace(made, shares=hubs, via=())
     if isinstance(made, Timetable | LatinExchange):
         return exchange_for(tally)
     return fitted if isinstance(made, ComplementaryTrees) else None
