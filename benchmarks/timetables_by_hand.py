@@ -13,6 +13,7 @@ from optcc.cluster import Cluster
 from optcc.ladders_timetable import even_halves
 from optcc.schedule.latin import LatinExchange, starving_pair
 from optcc.schedule.timetable import Timetable, applies, deepest, growing, reduced
+from optcc.schedule.timetable_greedy import UP
 from optcc.schedule.timetable_one_starves import one_starves, stepped
 from optcc.theory.hubs import hub_split
 
@@ -25,7 +26,8 @@ GROWTHS = ((32, ("5/4", "4/3", "7/5", "3/2", "8/5", "17/10", "2", "5/2", "3")), 
 """(most servers, how rounds grow),"""
 GROWING_ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20)
 """and then so many of them."""
-STEP_GROWTHS, STEP_MARGINS = ("21/20", "11/10", "23/20", "6/5", "5/4"), ("1/1000", "1/400", "1/100")
+STEP_GROWTHS, STEP_MARGINS = ("11/10", "23/20", "6/5", "5/4"), ("1/1000", "1/400", "1/100")
+STEP_CHUNKS = ("0", "1/2500", "1/600")
 STEP_COUNTS, STEP_RANKS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 160), 32
 """Where one of several slow servers starves: steps, and the most servers."""
 CHUNKS = Fraction(1, 4)
@@ -59,10 +61,11 @@ def timetables(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> Iterator[
         own = [rounds for rounds in GROWING_ROUNDS if rounds <= most]
         for growth in map(Fraction, _of(GROWTHS, ranks)):
             yield [partial(growing, cluster, shares, growth, rounds) for rounds in own]
-    if ranks <= STEP_RANKS and len(even) > 1 and one_starves(cluster):
-        for growth, margin in product(map(Fraction, STEP_GROWTHS), map(Fraction, STEP_MARGINS)):
-            counts = [count for count in STEP_COUNTS if count <= deepest(growth)]
-            yield [partial(stepped, cluster, growth, count, margin) for count in counts]
+    if ranks <= STEP_RANKS and one_starves(cluster):
+        forms = (tuple(map(Fraction, each)) for each in (STEP_GROWTHS, STEP_MARGINS, STEP_CHUNKS))
+        for growth, margin, chunk in product(*forms):
+            counts = [count for count in STEP_COUNTS if count <= deepest(growth, UP)]
+            yield [partial(stepped, cluster, growth, count, margin, chunk) for count in counts]
 
 
 def most_rounds(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> int:

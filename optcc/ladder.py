@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -20,6 +20,7 @@ class Ladder:
 
     guess : segments to begin with, where a formula knows about how many are best
     sure : the formula is good: only so many numbers are tried, the first one less than the guess
+    only : if there are any, just these numbers are tried
     by_rate : transfers are striped over NICs by their rates, so that a server's NICs may be simulated as one
     costly : finding the recipe may take long
     deepest : most segments that are tried, where more would be too many transfers
@@ -29,6 +30,7 @@ class Ladder:
     make: Callable[[int], Recipe]
     guess: int | Callable[[], int] | None = None
     sure: int = 0
+    only: Sequence[int] = ()
     by_rate: bool = True
     costly: bool = False
     deepest: int | None = None

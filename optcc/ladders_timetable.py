@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from math import gcd, sqrt
 from typing import NamedTuple
 
@@ -13,12 +14,14 @@ from optcc.cluster import Cluster
 from optcc.ladder import LARGE, MANY, Ladder, starves
 from optcc.schedule.latin import LatinExchange, starving_pair
 from optcc.schedule.timetable import (
+    MAX_CHUNK,
     MAX_ROUNDS,
     Timetable,
     deepest,
     growing,
     reduced,
 )
+from optcc.schedule.timetable_greedy import UP
 from optcc.schedule.timetable_one_starves import one_starves, stepped
 
 
@@ -51,11 +54,17 @@ SPARE = Fraction(9, 10)
 """Of their time, in which hubs must have gathered what the slow rank is to receive."""
 
 STEP_GROWTHS = (Fraction(11, 10), Fraction(23, 20))
-"""Of a step over the one before, where one of several slow servers starves; of more than `LARGE` ranks the first."""
-STEPS = 0.7
-"""So many of them are about best, times the square root of how many chunks the bound lasts (measured)."""
+"""Of a step over the one before, where one of several slow servers starves; of more than `LARGE` ranks the first;"""
+STEP_GROWTHS_ALONE = (Fraction(6, 5), Fraction(5, 4))
+"""where it is the only slow one."""
+FEWEST_STEPS, MORE_STEPS = 0.7, 0.75
+"""Numbers of steps that are tried, times the square root of how many chunks the bound lasts: the least, and how many
+more the most is (measured),"""
+STEPS_TRIED, MOST_TRIES = 16_000, 12
+"""so many numbers of each growth, that all their steps times ranks are about that, and at most so many."""
 STEP_LAG, MOST_LAG, STEP_PARTS = Fraction(3, 2), Fraction(1, 10), 2**20
-"""Latencies from a slot to when its bytes are counted on; the most, as part of a half, and what it is rounded to."""
+"""Latencies from a slot to when its bytes are counted on, with several slow servers; the most, as part of a half, and
+what it is rounded to."""
 
 MARGINS = (Fraction(3, 2), Fraction(5, 2))
 """Steps, for each NIC, from the end of a window to the one that sends its sum on, by a Latin square."""
@@ -67,7 +76,7 @@ MOST_LATIN = 150_000
 
 def timetable_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction) -> list[Ladder]:
     """Full rounds, by offsets and by matchings where pairs have not equally much; where a server alone sets the bound,
-    rounds that grow, if no other one is slow, or else steps for who is most behind."""
+    rounds that grow, if no other one is slow, and steps for who is most behind."""
     from optcc.theory.hubs import hub_split
 
     def full(rounds: Rounds) -> Ladder:
@@ -88,8 +97,9 @@ def timetable_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk
         offered = [full(rounds) for rounds in few]
     elif several and ranks <= 2 * MANY and 2 * (ranks - 1) * per_chunk <= CHUNKS_COST * bound.seconds:
         offered = [replace(full(EQUAL), deepest=1)]  # seconds, but far nearer the bound than direct exchange
-    if several and ranks <= 2 * LARGE and one_starves(cluster):
-        return [*_stepped(cluster, bound, alpha, per_chunk), *(offered[:1] if ranks <= LARGE else [])]
+    steps = _stepped(cluster, bound, alpha, per_chunk) if ranks <= 2 * LARGE and one_starves(cluster) else []
+    if several and steps:
+        return [*steps, *(offered[:1] if ranks <= LARGE else [])]
     if several or not starves(rates) or ranks > 2 * MANY:
         return offered
     # What hubs gather at a time lasts the slow server for so many times as long; a part of that is left as slack.
@@ -106,7 +116,8 @@ def timetable_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk
             deepest=deepest(growth),
         )
 
-    return [ladder(growth) for growth in (growths if ranks <= LARGE else growths[-1:])]
+    rounds = [ladder(growth) for growth in (growths if ranks <= LARGE else growths[-1:])]
+    return [*rounds, *(steps if ranks <= LARGE else [])]
 
 
 def even_halves(shares: tuple[Fraction, ...], slow: Sequence[int]) -> tuple[tuple[int, Fraction], ...]:
@@ -123,19 +134,26 @@ def even_halves(shares: tuple[Fraction, ...], slow: Sequence[int]) -> tuple[tupl
 
 
 def _stepped(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction) -> list[Ladder]:
-    """Steps for who is most behind, where one of several slow servers starves."""
-    lag = min(2 * STEP_LAG * alpha / bound.seconds, MOST_LAG) if bound.seconds else 0
-    margin = Fraction(round(lag * STEP_PARTS), STEP_PARTS)
-    guess = round(STEPS * sqrt(bound.seconds / per_chunk)) if per_chunk else MAX_ROUNDS
+    """Steps for who is most behind, where a server starves. What they lose scatters, so that many numbers are tried."""
+
+    def part(seconds: Fraction, most: Fraction) -> Fraction:
+        halves = min(2 * seconds / bound.seconds, most) if bound.seconds else most
+        return Fraction(round(halves * STEP_PARTS), STEP_PARTS)
+
+    ranks, several = len(cluster.ranks), len(reduced(cluster)) > 1
+    growths = (STEP_GROWTHS if several else STEP_GROWTHS_ALONE)[: 1 if ranks > LARGE else None]
+    steps = max(1, sqrt(bound.seconds / per_chunk)) if per_chunk else MAX_ROUNDS
+    tries = max(3, min(round(STEPS_TRIED / (ranks * steps * len(growths))), MOST_TRIES))
+    numbers = [round(steps * (FEWEST_STEPS + turn * MORE_STEPS / (tries - 1))) for turn in range(tries)]
+    margin, chunk = part(alpha * (STEP_LAG if several else 1), MOST_LAG), part(per_chunk, MAX_CHUNK)
     return [
         Ladder(
             Timetable.family,
-            lambda segments, growth=growth: stepped(cluster, growth, segments, margin),  # type: ignore[misc]
-            max(2, min(guess, deepest(growth))),
+            partial(stepped, cluster, growth, margin=margin, chunk=chunk),
             by_rate=False,
-            deepest=deepest(growth),
+            only=[max(2, min(number, deepest(growth, UP))) for number in numbers],
         )
-        for growth in STEP_GROWTHS[: 1 if len(cluster.ranks) > LARGE else None]
+        for growth in growths
     ]
 
 

@@ -85,6 +85,10 @@ def climb(ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per
     # Without a formula times may rise once before they fall: one segment fills no pipeline.
     known = ladder.guess() if callable(ladder.guess) else ladder.guess
     guess, patience = min(known or 1, most), 1 if known else 2
+    for segments in sorted({min(only, most) for only in ladder.only}):
+        attempt(segments)
+    if ladder.only:
+        return list(tried.values())
     if ladder.sure:
         for segments in range(max(1, guess - 1), min(guess - 2 + ladder.sure, most) + 1):
             attempt(segments)

@@ -357,9 +357,13 @@ def test_ties_are_settled_by_packets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_more_rounds_than_may_grow_are_refused() -> None:
+    cluster, growth = dead(4, 4), Fraction(4, 3)
+    shares = hub_split(cluster)[0]
+    assert growing(cluster, shares, growth, deepest(growth)).segments == deepest(growth)
     with pytest.raises(InputError, match="segments"):
-        optcc.plan(dead(4, 4), 2**24, family="timetable", segments=64)
-    assert optcc.plan(dead(4, 4), 2**24, family="timetable").recipe.segments == deepest(Fraction(4, 3))
+        growing(cluster, shares, growth, deepest(growth) + 1)
+    with pytest.raises(InputError, match="segments"):
+        optcc.plan(cluster, 2**24, family="timetable", segments=257)
 
 
 def test_a_planner_on_standby_gives_timetables_to_whom_they_fit() -> None:

@@ -19,9 +19,9 @@ nothing aside, later than that, and what it sends itself arrives before full ser
 A slow server that alone sets the bound is a hub of nothing: it would have results to receive from the very beginning,
 before any can exist. It adds last to half of the data instead (`via`): first it receives sums of what the others have,
 and each of its halves is cut by itself. For one of that kind rounds begin small and grow (`growth`), and it is sent in
-each slot what exists by then (`timetable_ramp`). Where others are slow, too, these add last to a little as well, since
-results of what goes by way of the first come late; steps are found one after the other (`timetable_greedy`). The second
-half is the first one's mirror image in time.
+each slot what exists by then (`timetable_ramp`). Or steps are found one after the other (`timetable_greedy`): where
+others are slow, too, no rounds suit all. These add last to a little as well then, since results of what goes by way of
+the first come late. The second half is the first one's mirror image in time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from optcc.schedule.assemble import granule
 from optcc.schedule.columns import Schedule
 from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
-from optcc.schedule.timetable_greedy import greedy_slots, step_ends
+from optcc.schedule.timetable_greedy import UP, greedy_slots, step_ends
 from optcc.schedule.timetable_matched import MOST_MATCHED, matched_slots
 from optcc.schedule.timetable_ramp import UNIT, sums_in_time
 from optcc.schedule.timetable_rows import Kind, Piece, Rows, cut, joined, scheduled
@@ -58,7 +58,7 @@ from optcc.schedule.timetable_slots import (
 )
 from optcc.schedule.timetable_split import CLOSE, common_rails, rail_shares
 
-MAX_GROWTH, MAX_ROUNDS = 16, 256
+MAX_GROWTH, MAX_ROUNDS, MAX_CHUNK = 16, 256, Fraction(1, 16)
 SPAN = 2**24
 """The longest round takes at most so many times as long as the shortest one."""
 IN_TIME = Fraction(999, 1000)
@@ -77,11 +77,12 @@ class Timetable(Recipe):
         of nothing is one of them, and with `growth` it does so for all others' data
     growth : 0: every rail serves every pair once in a round. Otherwise, with one hub of nothing, one rail of each kind
         serves it, a round takes `growth` times as long as the one before, and another one follows them, which evens out
-        what pairs have had. With several slow ranks there are `segments` steps, each growing by that at first
+        what pairs have had
     matched : 0: steps are equal offsets. 1: matchings, of which one serves a pair, for about as long as it needs.
         Otherwise as many matchings as that takes exactly, less those that are shorter than 1/matched of a round
     sparse : rails that join the same ranks share the steps of a round, so that a pair has fewer, larger chunks
-    margin : with several slow ranks and `growth`, the part of a half from the end of a slot to when its bytes count
+    stepped : not rounds but `segments` steps, found one after the other, each growing by `growth` at first
+    margin, chunk : of these, the parts of a half from the end of a slot to when its bytes count, and that a chunk costs
     """
 
     family: ClassVar[str] = "timetable"
@@ -92,13 +93,15 @@ class Timetable(Recipe):
     matched: int = 0
     sparse: bool = False
     margin: Fraction = Fraction(0)
+    chunk: Fraction = Fraction(0)
+    stepped: bool = False
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
         routes = Routes(cluster)
         rows, via_end = self._rows(cluster, nbytes)
         ports = nic_ports(cluster, routes)
-        return scheduled(rows, via_end, ports, routes, nbytes, ordered=self._one_of_several)
+        return scheduled(rows, via_end, ports, routes, nbytes, ordered=self.stepped)
 
     @property
     def _ranks(self) -> int:
@@ -119,7 +122,7 @@ class Timetable(Recipe):
             via[r] = list(zip(own, pairwise(cuts), strict=True))
             plain[r] = cuts[-1], high
         # The second half is handed out in the same order, what came first first; or in the first one's mirror image.
-        late = {r: of[::-1] for r, of in via.items()} if self._one_of_several else via
+        late = {r: of[::-1] for r, of in via.items()} if self.stepped else via
 
         def gathered(i: int, k: int) -> list[Piece]:
             """What i sends to k in the first half."""
@@ -144,31 +147,27 @@ class Timetable(Recipe):
         rows = Rows(*np.array(found, np.int64).reshape(-1, len(Rows._fields)).T)
         return rows, {r: low for r, (low, _) in plain.items() if via[r]}
 
-    @property
-    def _one_of_several(self) -> bool:
-        return self.growth > 0 and len(self.via) > 1
-
     def _adding_last(self, hub: int) -> dict[int, Fraction]:
         """Who adds last to which part of a hub's section, in order: slow ranks to full ones', and who starves among
         several first, and to everybody's."""
         slow = dict(self.via)
-        if not self._one_of_several:
+        if not self.stepped:
             return {} if hub in slow else slow
         first = {r: part for r, part in slow.items() if not self.shares[r] and r != hub}
         return first if hub in slow else first | slow
 
     def idle(self, cluster: Cluster) -> Fraction:
         """Of a growing timetable, the part of a half in which the slow rank's NICs have nothing to receive."""
-        return self._greedy(cluster)[1] if self._one_of_several else self._sums(self._pairs(cluster))[1]
+        return self._greedy(cluster)[1] if self.stepped else self._sums(self._pairs(cluster))[1]
 
     def _greedy(self, cluster: Cluster) -> tuple[dict[tuple[int, int], list[Slot]], Fraction]:
         live = [tuple(mine) for mine in live_nics(cluster)]
         adding = [self._adding_last(hub) for hub in range(self._ranks)]
-        return greedy_slots(live, self.shares, adding, step_ends(self.segments, self.growth), self.margin)
+        return greedy_slots(live, self.shares, adding, step_ends(self.segments, self.growth), self.margin, self.chunk)
 
     def _times(self, cluster: Cluster) -> Callable[[int, int], list[Slot]]:
         """The slots of the first half for what one rank sends another."""
-        if self._one_of_several:
+        if self.stepped:
             slots, live = self._greedy(cluster)[0], live_nics(cluster)
             return lambda i, k: slots.get((i, k)) or [Slot(0, 1, min({*live[i]} & {*live[k]}), 1)]
         pairs = self._pairs(cluster)
@@ -247,13 +246,17 @@ class Timetable(Recipe):
         demand(not (self.growth and self.matched), "matched", "0 where rounds grow", self.matched)
         demand(self.matched > 0 or not self.sparse, "sparse", "false where steps are offsets", self.sparse)
         demand(0 <= self.margin < 1, "margin", "at least 0, less than 1", self.margin)
-        demand(not self.margin or self._one_of_several, "margin", "0 but where steps grow", self.margin)
+        demand(0 <= self.chunk <= MAX_CHUNK, "chunk", f"0 to {MAX_CHUNK}", self.chunk)
+        for name in ("margin", "chunk"):
+            demand(self.stepped or not getattr(self, name), name, "0 but with steps", getattr(self, name))
+        demand(self.growth > 0 or not self.stepped, "stepped", "false where nothing grows", self.stepped)
         if self.growth:
             demand(len(idle) == 1, "growth", "0, or one rank that is the hub of nothing", f"{len(idle)} of them")
+            demand(self.stepped or len(late) == 1, "via", "one rank where rounds grow", late)
             demand(1 <= self.growth <= MAX_GROWTH, "growth", f"0, or 1 to {MAX_GROWTH}", self.growth)
             part = next(part for r, part in self.via if not self.shares[r])
             demand(Fraction(1, UNIT) <= part <= Fraction(1, 2), "via", f"1/{UNIT} to 1/2 where rounds grow", part)
-            most = deepest(self.growth)
+            most = deepest(self.growth, UP if self.stepped else Fraction(1))
             demand(self.segments <= most, "segments", f"1 to {most} with growth {self.growth}", self.segments)
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
@@ -261,7 +264,7 @@ class Timetable(Recipe):
         if self.matched:
             return self._matched_s(cluster, nbytes)
         live = [tuple(mine) for mine in live_nics(cluster)]
-        if self._one_of_several:
+        if self.stepped:
             exact = max((1 + (self._ranks - 2) * x) / len(mine) for x, mine in zip(self.shares, live, strict=True))
             return exact * nbytes * len(live[0]) / cluster.ranks[0].out_rate
         share, members = dict(zip(live, self.shares, strict=True)), Counter(live)
@@ -305,7 +308,8 @@ class Timetable(Recipe):
             "growth": str(self.growth),
             "matched": self.matched,
             "sparse": self.sparse,
-            **({"margin": str(self.margin)} if self.margin else {}),
+            **{name: str(part) for name in ("margin", "chunk") if (part := getattr(self, name))},
+            **({"stepped": True} if self.stepped else {}),
         }
 
     @classmethod
@@ -319,12 +323,14 @@ class Timetable(Recipe):
             matched=raw["matched"],
             sparse=raw["sparse"],
             margin=exact(raw.get("margin", "0")),
+            chunk=exact(raw.get("chunk", "0")),
+            stepped=raw.get("stepped", False),
         )
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """Who gathers what, who adds last, and the rounds."""
         rounds = f"{self.segments} in each half"
-        if self._one_of_several:
+        if self.stepped:
             rounds = f"{self.segments} steps in each half, the first each {float(self.growth):.4g} times the one before"
         elif self.growth:
             rounds += f", each {float(self.growth):.4g} times as long as the one before"
@@ -362,9 +368,9 @@ def some_lack_nics(cluster: Cluster) -> bool:
     return 2 <= full < len(live)
 
 
-def deepest(growth: Fraction) -> int:
-    """The most rounds of which one is so many times as long as the next."""
-    return max((k for k in range(1, MAX_ROUNDS + 1) if growth**k <= SPAN), default=1)
+def deepest(growth: Fraction, part: Fraction = Fraction(1)) -> int:
+    """The most rounds if, of that part of them, one is so many times as long as the next."""
+    return max((k for k in range(1, MAX_ROUNDS + 1) if growth ** int(part * k) <= SPAN), default=1)
 
 
 def growing(cluster: Cluster, shares: tuple[Fraction, ...], growth: Fraction, segments: int) -> Timetable:

@@ -1,4 +1,4 @@
-"""Steps where one of several slow servers starves: in each, every rail serves those who are furthest behind.
+"""Steps where a slow server starves, others may be slow, too: in each, every rail serves those who are furthest behind.
 
 The starving server alone sets the bound and is the hub of nothing. What it receives depends on what all others send,
 and what other slow servers add last to on what it sends, so that no order of equal rounds suits them all. Here a half
@@ -26,9 +26,13 @@ ONE = 2**28
 """What a NIC moves in a half. All is counted in whole numbers, as every rank finds the steps on its own."""
 UP, DOWN, SHRINK = Fraction(2, 5), Fraction(11, 50), Fraction(9, 10)
 """The first steps grow, the last ones shrink, each to that of the one before (measured)."""
-LONGEST = ONE // 10
-"""Of a slot of the starving server (measured: without a limit, or with single steps, half a point is lost)."""
-LEAST = 50
+LONGEST, LONGEST_ALONE = (ONE // 10, ONE // 10), (ONE // 4, ONE // 6)
+"""Of slots in which the starving server sends, and receives; those where no other one is slow (measured)."""
+PORTS = 3
+"""How far behind a rank is in all weighs so many times as much as how far behind a pair is (measured)."""
+CHUNKS = 8
+"""So many the starving server sends on each NIC in the first half, about."""
+LEAST = 20
 """What remains of its slot goes to another one, if it is more than such a part of a step."""
 FIRST = 3 * ONE // 5
 """Up to here the starving server waits for first sums; later it has nothing to receive because all is done."""
@@ -98,18 +102,21 @@ def greedy_slots(
     adding: Sequence[Mapping[int, Fraction]],
     ends: Sequence[int],
     margin: Fraction,
+    chunk: Fraction,
 ) -> tuple[dict[tuple[int, int], list[Slot]], Fraction]:
     """The slots of every pair that has something to send, weighted by how much; and for which part of the half the
-    starving rank's NICs have nothing to receive at first. Pure, and the same on every rank.
+    starving rank's NICs can receive less than they send. Pure, and the same on every rank.
 
     live : the rails of each rank; shares : of each as a hub, of which just one is 0; adding : of each hub's section who
     adds last to which part, in order, the starving rank first; ends : of steps, in `ONE`; margin : part of the half
-    from the end of a slot to when its bytes are counted on
+    from the end of a slot to when its bytes are counted on; chunk : part of the half that a chunk costs
     """
     from scipy.optimize import linear_sum_assignment  # who only reads or runs plans of other families has no scipy
 
     ranks, lone = len(live), shares.index(Fraction(0))
+    # What a NIC moves in the half: the starving rank's are busy all the time.
     nic = (1 - max(parts[lone] for hub, parts in enumerate(adding) if hub != lone)) / len(live[lone])
+    nic, cost = nic / (1 - CHUNKS * chunk), int(chunk * ONE)
     half = _Half(shares, adding, nic, int(margin * ONE))
     late = sorted({r for parts in adding for r in parts} - {lone})
     rails = sorted({rail for mine in live for rail in mine})
@@ -118,7 +125,7 @@ def greedy_slots(
     ties = (ids[:, None] * 7919 + ids * 104729) % TIES
     sending: dict[int, tuple[int, set[int]]] = {rail: (0, set()) for rail in live[lone]}  # until when, to whom
     getting = sending.copy()
-    starts, idle = [0, *ends], 0
+    starts, idle, chunks, longest = [0, *ends], 0, [0, 0], LONGEST if late else LONGEST_ALONE
 
     def longer(held: dict[int, tuple[int, set[int]]], turn: int, get: bool) -> int:
         """New slots of the starving rank where the last ones are over, for who has most; what remains of them."""
@@ -127,14 +134,15 @@ def greedy_slots(
         for rail in sorted((rail for rail in held if held[rail][0] <= begin), key=lambda rail: (rail + turn) % ranks):
             busy = {k for end, peers in held.values() if end > begin for k in peers}
             end, room, own = starts[turn + 1], size, set[int]()
-            while room > size // LEAST and (some := [k for k in on[rail] if k not in own and much[k]]):
+            while room > max(size // LEAST, 2 * cost) and (some := [k for k in on[rail] if k not in own and much[k]]):
                 k = max(some, key=lambda k: (k not in busy, int(much[k]), k))
                 if not own:
-                    end = max(end, starts[bisect_right(starts, begin + min(LONGEST, int(much[k]))) - 1])
+                    end = max(end, starts[bisect_right(starts, begin + min(longest[get], int(much[k]))) - 1])
                     room = end - begin
-                part = min(int(much[k]), room)
+                part = min(int(much[k]), room - cost)
                 half.put(*((k, lone) if get else (lone, k)), rail, begin, end, part)
-                room, much[k] = room - part, much[k] - part
+                room, much[k] = room - part - cost, much[k] - part
+                chunks[get] += 1
                 own.add(k)
             held[rail] = end, own
             remains += room
@@ -145,6 +153,9 @@ def greedy_slots(
         longer(sending, turn, False)
         remains = longer(getting, turn, True)
         idle += remains if begin < FIRST else 0
+        late_out, late_in = (
+            end - half.served.sum(axis) * ONE // np.maximum(half.needs.sum(axis), 1) for axis in (1, 0)
+        )
         limit = half.left.copy()
         for k in late:
             limit[:, k] = half.ready(k)
@@ -152,18 +163,20 @@ def greedy_slots(
             rows = [i for i in on[rail] if i != lone and i not in getting.get(rail, (0, ()))[1]]
             cols = [k for k in on[rail] if k != lone and k not in sending.get(rail, (0, ()))[1]]
             here = np.ix_(rows, cols)
-            needs, room = half.needs[here], np.minimum(limit[here], end - begin)
+            needs, room = half.needs[here], np.minimum(limit[here], end - begin - cost)
             # How far behind, of what a pair has in all, as much as its part of the step that it can fill.
             behind = (end * needs - half.served[here] * ONE) // np.maximum(needs, 1)
+            behind += PORTS * (late_out[rows][:, None] + late_in[cols])
             worth = np.where(behind > 0, behind * room // (end - begin), behind) + room
             worth = np.where((room > 0) & (ids[rows][:, None] != ids[cols]), worth, -ONE)
             found = linear_sum_assignment(worth * TIES + ties[here], maximize=True)
             for i, k in ((rows[a], cols[b]) for a, b in zip(*(side.tolist() for side in found), strict=True)):
-                part = int(min(limit[i, k], end - begin))
-                if i != k and part:
+                part = int(min(limit[i, k], end - begin - cost))
+                if i != k and part > 0:
                     half.put(i, k, rail, begin, end, part)
                     limit[i, k] -= part
     for (i, k), mine in half.found.items():
         mine.sort()
         mine[-1] = mine[-1]._replace(weight=mine[-1].weight + int(half.left[i, k]))
-    return half.found, Fraction(idle, len(live[lone]) * ONE)
+    whole = len(live[lone]) * ONE
+    return half.found, 1 - Fraction(whole - idle - chunks[True] * cost, whole - chunks[False] * cost)
