@@ -223,7 +223,7 @@ def main() -> int:
         f"{format_seconds(PER_CHUNK)} per chunk. By hand: the planner's families with its own parameters, at",
         f"{', '.join(map(str, DEPTHS))} segments;",
         "timetables in many more forms than the planner tries (`benchmarks/timetables_by_hand.py`): rounds that grow,",
-        "rounds that shrink, steps by offsets and by matchings, more and less that slow servers add last to (via);",
+        "steps by offsets, by matchings and one after the other, more and less that slow servers add last to (via);",
         "Latin squares of more numbers of windows and margins.",
         "Regret is how much slower the planner's choice is; below zero it is better than anything on that grid.",
         "",

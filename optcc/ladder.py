@@ -21,6 +21,7 @@ class Ladder:
     guess : segments to begin with, where a formula knows about how many are best
     sure : the formula is good: only so many numbers are tried, the first one less than the guess
     only : if there are any, just these numbers are tried
+    both : times differ between kinds of receivers, and the longer one counts
     by_rate : transfers are striped over NICs by their rates, so that a server's NICs may be simulated as one
     costly : finding the recipe may take long
     deepest : most segments that are tried, where more would be too many transfers
@@ -31,6 +32,7 @@ class Ladder:
     guess: int | Callable[[], int] | None = None
     sure: int = 0
     only: Sequence[int] = ()
+    both: bool = False
     by_rate: bool = True
     costly: bool = False
     deepest: int | None = None

@@ -57,9 +57,10 @@ STEP_GROWTHS = (Fraction(11, 10), Fraction(23, 20))
 """Of a step over the one before, where one of several slow servers starves; of more than `LARGE` ranks the first;"""
 STEP_GROWTHS_ALONE = (Fraction(6, 5), Fraction(5, 4))
 """where it is the only slow one."""
-FEWEST_STEPS, MORE_STEPS = 0.7, 0.75
-"""Numbers of steps that are tried, times the square root of how many chunks the bound lasts: the least, and how many
-more the most is (measured),"""
+STEPS, STEPS_GROW = 1.75, 0.42
+"""Steps that are about right: so many, and how they grow with how many chunks the bound lasts (measured)."""
+FEWEST_STEPS, MORE_STEPS = 0.75, 0.75
+"""Of these the least number that is tried, and how many more the most is,"""
 STEPS_TRIED, MOST_TRIES = 16_000, 12
 """so many numbers of each growth, that all their steps times ranks are about that, and at most so many."""
 STEP_LAG, MOST_LAG, STEP_PARTS = Fraction(3, 2), Fraction(1, 10), 2**20
@@ -114,6 +115,7 @@ def timetable_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk
             sure=4 if ranks <= MANY else 2,
             by_rate=False,
             deepest=deepest(growth),
+            both=ranks <= LARGE,
         )
 
     rounds = [ladder(growth) for growth in (growths if ranks <= LARGE else growths[-1:])]
@@ -134,7 +136,8 @@ def even_halves(shares: tuple[Fraction, ...], slow: Sequence[int]) -> tuple[tupl
 
 
 def _stepped(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction) -> list[Ladder]:
-    """Steps for who is most behind, where a server starves. What they lose scatters, so that many numbers are tried."""
+    """Steps for who is most behind, where a server starves. What they lose scatters with their number, so that many are
+    tried, and from one kind of receivers to the other."""
 
     def part(seconds: Fraction, most: Fraction) -> Fraction:
         halves = min(2 * seconds / bound.seconds, most) if bound.seconds else most
@@ -142,7 +145,7 @@ def _stepped(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fractio
 
     ranks, several = len(cluster.ranks), len(reduced(cluster)) > 1
     growths = (STEP_GROWTHS if several else STEP_GROWTHS_ALONE)[: 1 if ranks > LARGE else None]
-    steps = max(1, sqrt(bound.seconds / per_chunk)) if per_chunk else MAX_ROUNDS
+    steps = STEPS * max(1.0, float(bound.seconds / per_chunk)) ** STEPS_GROW if per_chunk else MAX_ROUNDS
     tries = max(3, min(round(STEPS_TRIED / (ranks * steps * len(growths))), MOST_TRIES))
     numbers = [round(steps * (FEWEST_STEPS + turn * MORE_STEPS / (tries - 1))) for turn in range(tries)]
     margin, chunk = part(alpha * (STEP_LAG if several else 1), MOST_LAG), part(per_chunk, MAX_CHUNK)
@@ -152,6 +155,7 @@ def _stepped(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fractio
             partial(stepped, cluster, growth, margin=margin, chunk=chunk),
             by_rate=False,
             only=[max(2, min(number, deepest(growth, UP))) for number in numbers],
+            both=True,
         )
         for growth in growths
     ]

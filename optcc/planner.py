@@ -78,6 +78,9 @@ def climb(ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per
         if tried and len(schedule) * lanes > MAX_STRIPES:
             return float("inf")
         time_s = simulate(schedule, alpha=alpha, per_chunk=per_chunk).time_s
+        if ladder.both:
+            packets = simulate(schedule, alpha=alpha, per_chunk=per_chunk, receivers="packets")
+            time_s = max(time_s, packets.time_s)
         tried[segments] = Candidate(ladder, recipe, time_s, len(schedule))
         return time_s
 

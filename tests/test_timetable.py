@@ -74,11 +74,14 @@ def test_fluid_time_is_the_bound(cluster: Cluster) -> None:
         assert fluid_s <= bound_s * (1 + Fraction(1, 10**6))
 
 
-@pytest.mark.parametrize(("servers", "count"), [(8, 2), (8, 3), (12, 3), (16, 1), (16, 3)])
-def test_nothing_is_lost_without_latency(servers: int, count: int) -> None:
-    """Where all servers set the bound, two rounds are exactly as fast as it allows, and no NIC ever waits."""
+@pytest.mark.parametrize(
+    ("servers", "count", "rounds"),
+    [(4, 1, 1), (5, 2, 1), (8, 1, 1), (8, 2, 1), (16, 2, 1), (8, 3, 2), (12, 3, 2), (16, 1, 2), (16, 3, 2)],
+)
+def test_nothing_is_lost_without_latency(servers: int, count: int, rounds: int) -> None:
+    """Where all servers set the bound, one round or two are exactly as fast as it allows, and no NIC ever waits."""
     cluster, nbytes = dead(servers, count), 2**30
-    time_s = simulate(timetable(cluster, 2).lower(cluster, nbytes)).time_s
+    time_s = simulate(timetable(cluster, rounds).lower(cluster, nbytes)).time_s
     assert time_s == pytest.approx(float(optcc.lower_bound(cluster, nbytes).seconds), rel=EXACTLY)
 
 

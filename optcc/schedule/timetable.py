@@ -10,11 +10,9 @@ senders meet now and then; or each rail's steps are matchings of those who have 
 nobody meets, and NICs pay for more chunks.
 
 What a rank has for another one, first its own data for that one's section, then the result of its own section, follows
-the pair's slots of the whole plan in order of time. Between equal ranks a half is filled by each. A slow server is the
-hub of less: it sends data for longer than a half, and gets results sooner. In halves of a plan, what full server k adds
-up is at part f of its way at time f; a slow server gets to part f of its results, those of whom it is the hub of
-nothing aside, later than that, and what it sends itself arrives before full servers pass it on, at 1 + f
-(docs/schedules.md). So nothing has to go by way of it.
+the pair's slots of the whole plan in order of time. Between equal ranks a half is filled by each. A slow server, the
+hub of less, sends data for longer than a half and gets results sooner; whoever passes on or needs what it sends does so
+later still (docs/schedules.md), so that nothing has to go by way of it.
 
 A slow server that alone sets the bound is a hub of nothing: it would have results to receive from the very beginning,
 before any can exist. It adds last to half of the data instead (`via`): first it receives sums of what the others have,
