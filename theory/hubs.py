@@ -64,7 +64,7 @@ def hub_split(cluster: Cluster) -> tuple[tuple[Fraction, ...], tuple[tuple[int, 
     receives (P-1) x of raw data and 1 - x of results, and sends the reverse. A slow rank that adds last to part b of
     the others' data receives (P-1) x + b (1-x) before, and (1-b)(1-x) after; it sends the reverse, so that all four
     are half its load at b = 1/2 - (P-1) x / (2 (1-x)). That is exact for one slow rank. Several add last to less, for
-    1 - x counts each other's data, too: halves differ, but less has to wait (`timetable.even_halves` makes them equal).
+    1 - x counts each other's data, too: halves differ, but less has to wait.
     Three ranks or more, rates above 0.
     """
     rates = [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
