@@ -12,8 +12,9 @@ from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.ladders_timetable import even_halves
 from optcc.schedule.latin import LatinExchange, starving_pair
-from optcc.schedule.timetable import Timetable, applies, deepest, growing, reduced
+from optcc.schedule.timetable import Timetable, deepest, growing
 from optcc.schedule.timetable_greedy import UP
+from optcc.schedule.timetable_nics import applies, reduced
 from optcc.schedule.timetable_one_starves import one_starves, stepped
 from optcc.theory.hubs import hub_split
 

@@ -19,7 +19,7 @@ from optcc.schedule.nested import NestedRings
 from optcc.schedule.nested_pace import FEW_LEAVES, MOST_RANKS, keeping_two
 from optcc.schedule.packed import PackedTrees
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.timetable import applies
+from optcc.schedule.timetable_nics import applies
 from optcc.schedule.trees import ComplementaryTrees
 
 SHAPES = 2

@@ -13,15 +13,9 @@ from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.ladder import LARGE, MANY, Ladder, starves
 from optcc.schedule.latin import LatinExchange, starving_pair
-from optcc.schedule.timetable import (
-    MAX_CHUNK,
-    MAX_ROUNDS,
-    Timetable,
-    deepest,
-    growing,
-    reduced,
-)
+from optcc.schedule.timetable import MAX_CHUNK, MAX_ROUNDS, Timetable, deepest, growing
 from optcc.schedule.timetable_greedy import UP
+from optcc.schedule.timetable_nics import reduced
 from optcc.schedule.timetable_one_starves import one_starves, stepped
 
 

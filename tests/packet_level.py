@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 import optcc
 from optcc.cluster import Cluster
 from optcc.schedule import Schedule
-from optcc.schedule.timetable import applies, reduced
+from optcc.schedule.timetable_nics import applies, reduced
 from optcc.simulator import Receivers, stripes_of
 
 RATE = 50_000_000_000  # 400 Gb/s in bytes per second

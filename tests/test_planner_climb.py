@@ -34,12 +34,19 @@ class Depth:
         return self.segments
 
 
-def climbed(times: Mapping[int, float], monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
-    """What is tried of a ladder that takes `times`, and the time of each."""
-    monkeypatch.setattr(planner, "simulate", lambda made, **costs: SimpleNamespace(time_s=times[made.segments]))
+def climbed(
+    times: Mapping[int, float], monkeypatch: pytest.MonkeyPatch, packets: Mapping[int, float] | None = None, **how: Any
+) -> dict[int, float]:
+    """What is tried of a ladder that takes `times`, where receivers take packets `packets`, and the time of each."""
+
+    def simulate(made: Depth, *, receivers: str = "stripes", **costs: Fraction) -> SimpleNamespace:
+        by_kind = {"stripes": times, "packets": packets or {}}
+        return SimpleNamespace(time_s=by_kind[receivers][made.segments])
+
+    monkeypatch.setattr(planner, "simulate", simulate)
     cluster = Cluster.uniform(servers=4, nics=1, rate=10**9)
     make: Any = Depth
-    tried = climb(Ladder("any", make), cluster, 2**30, alpha=Fraction(0), per_chunk=Fraction(0))
+    tried = climb(Ladder("any", make, **how), cluster, 2**30, alpha=Fraction(0), per_chunk=Fraction(0))
     return {candidate.transfers: candidate.time_s for candidate in tried}
 
 
@@ -58,3 +65,15 @@ def test_a_second_best_is_looked_around_only_if_it_is_close(
     """5 %: anything further is not worth its attempts."""
     tried = climbed(TIMES | {2: slower * TIMES[8], 4: 1.06 * TIMES[8], 16: 1.06 * TIMES[8]}, monkeypatch)
     assert set(tried) == DOUBLED | AROUND_8 | ({3} if looks else set())
+
+
+def test_just_the_given_numbers_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once each, however good their neighbours are."""
+    assert climbed(TIMES, monkeypatch, only=(4, 12, 4, 24)) == {k: TIMES[k] for k in (4, 12, 24)}
+
+
+def test_the_slower_kind_of_receivers_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where both count: 3 is best by stripes, 4 by packets, and 6 by the worse of each."""
+    packets = TIMES | {3: 1.9, 4: 1.6, 6: 1.7}
+    tried = climbed(TIMES, monkeypatch, packets, only=(3, 4, 6), both=True)
+    assert tried == {3: 1.9, 4: 1.751, 6: 1.747}

@@ -16,7 +16,8 @@ from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
 from optcc.ladders import ladders
 from optcc.schedule.routes import fluid_seconds
-from optcc.schedule.timetable import IN_TIME, applies, deepest, growing, reduced
+from optcc.schedule.timetable import IN_TIME, deepest, growing
+from optcc.schedule.timetable_nics import applies, reduced
 from optcc.schedule.timetable_ramp import sums_in_time
 from optcc.simulator import simulate
 from optcc.theory.hubs import hub_split

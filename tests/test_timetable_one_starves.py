@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 import optcc
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
-from optcc.schedule.timetable import Timetable, applies, live_nics
+from optcc.schedule.timetable import Timetable
 from optcc.schedule.timetable_greedy import ONE, greedy_slots, step_ends
+from optcc.schedule.timetable_nics import applies, live_nics
 from optcc.schedule.timetable_one_starves import one_starves, stepped
 from optcc.schedule.timetable_rows import Rows, in_order
 from optcc.schedule.timetable_slots import HALF, Slot
@@ -124,6 +125,17 @@ def test_nobody_meets_on_a_rail(dead: tuple[str, ...]) -> None:
     assert min(map(len, busy.values())) > 4
     for times in busy.values():
         assert all(end <= begin for (_, end), (begin, _) in pairwise(sorted(times)))
+
+
+@pytest.mark.parametrize("dead", MIXES, ids=str)
+def test_slots_leave_room_for_what_chunks_cost(dead: tuple[str, ...]) -> None:
+    """All that a slot has for its bytes is its time less a chunk's; only a pair's last one carries what is left."""
+    cluster = lacking(*dead)
+    margin, chunk = COSTS
+    slots, _ = slots_of(replace(stepped(cluster, GROWTH, 40), margin=margin, chunk=chunk), cluster)
+    spare = [slot.size * ONE // HALF - slot.weight for mine in slots.values() for slot in mine[:-1]]
+    assert len(spare) > 400
+    assert min(spare) == int(chunk * ONE)
 
 
 def test_order_is_held() -> None:

@@ -14,7 +14,8 @@ from optcc.cluster import Cluster, Fabric
 from optcc.ladders_timetable import even_halves
 from optcc.schedule import Schedule
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.timetable import Timetable, applies, reduced
+from optcc.schedule.timetable import Timetable
+from optcc.schedule.timetable_nics import applies, reduced
 from optcc.simulator import simulate
 from optcc.theory.hubs import hub_split
 

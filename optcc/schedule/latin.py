@@ -31,7 +31,7 @@ from optcc.schedule.assemble import even_cuts
 from optcc.schedule.columns import Schedule
 from optcc.schedule.recipe import Recipe, demand, demand_segments
 from optcc.schedule.routes import Routes
-from optcc.schedule.timetable import live_nics, nic_ports, reduced, some_lack_nics
+from optcc.schedule.timetable_nics import live_nics, nic_ports, reduced, some_lack_nics
 from optcc.schedule.timetable_rows import Kind, Rows, scheduled
 
 MAX_MARGIN = 4096

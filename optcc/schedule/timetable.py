@@ -42,6 +42,7 @@ from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
 from optcc.schedule.timetable_greedy import UP, greedy_slots, step_ends
 from optcc.schedule.timetable_matched import MOST_MATCHED, matched_slots
+from optcc.schedule.timetable_nics import applies, live_nics, nic_ports, reduced
 from optcc.schedule.timetable_ramp import UNIT, sums_in_time
 from optcc.schedule.timetable_rows import Kind, Piece, Rows, cut, joined, scheduled
 from optcc.schedule.timetable_slots import (
@@ -54,7 +55,7 @@ from optcc.schedule.timetable_slots import (
     mirrored,
     whole,
 )
-from optcc.schedule.timetable_split import CLOSE, common_rails, rail_shares
+from optcc.schedule.timetable_split import CLOSE, rail_shares
 
 MAX_GROWTH, MAX_ROUNDS, MAX_CHUNK = 16, 256, Fraction(1, 16)
 SPAN = 2**24
@@ -344,28 +345,6 @@ class Timetable(Recipe):
         return [*lines, ("rounds", f"{rounds}; one NIC for each transfer")]
 
 
-def applies(cluster: Cluster) -> bool:
-    """NICs as in `some_lack_nics`, and every two ranks have a rail in common."""
-    return some_lack_nics(cluster) and common_rails([tuple(mine) for mine in live_nics(cluster)])
-
-
-def some_lack_nics(cluster: Cluster) -> bool:
-    """One fabric or one for each rail, servers as ranks, live NICs of one rate (on rails one for each), all of them in
-    at least two servers and fewer in another."""
-    ranks = cluster.ranks
-    kinds = {id(rank.nics): rank.nics for rank in ranks}  # most servers share theirs
-    each = {kind: [nic for nic in nics if nic.alive] for kind, nics in kinds.items()}
-    rates = {rate for nics in each.values() for nic in nics for rate in (nic.out_rate, nic.in_rate)}
-    if cluster.fabric.pod_oversubscription is not None or cluster.gpu_ranks or len(ranks) < 3 or len(rates) != 1:
-        return False
-    live = [tuple(mine) for mine in live_nics(cluster)]
-    if any(len(mine) < len(each[id(rank.nics)]) for mine, rank in zip(live, ranks, strict=True)):
-        return False
-    every = set().union(*live)
-    full = sum(len(nics) == len(every) for nics in live)
-    return 2 <= full < len(live)
-
-
 def deepest(growth: Fraction, part: Fraction = Fraction(1)) -> int:
     """The most rounds if, of that part of them, one is so many times as long as the next."""
     return max((k for k in range(1, MAX_ROUNDS + 1) if growth ** int(part * k) <= SPAN), default=1)
@@ -384,28 +363,3 @@ def growing(cluster: Cluster, shares: tuple[Fraction, ...], growth: Fraction, se
         part = IN_TIME * (1 - idle) / (2 - idle)
         recipe = replace(recipe, via=((recipe.via[0][0], part.limit_denominator(UNIT)),))
     return recipe
-
-
-def reduced(cluster: Cluster) -> list[int]:
-    """The ranks with fewer NICs than others, where the timetable applies."""
-    counts = list(map(len, live_nics(cluster)))
-    return [r for r, count in enumerate(counts) if count < max(counts)]
-
-
-def live_nics(cluster: Cluster) -> list[dict[int, int]]:
-    """Of each rank, what a live NIC can meet -> its place in its server: the NICs of its rail, without rails those of
-    its place. Ranks whose NICs are one object, as those of a cluster's equal servers are, share one answer."""
-    ranks, rails, found = cluster.ranks, cluster.fabric.rails, {}
-    for nics in {id(rank.nics): rank.nics for rank in ranks}.values():
-        live = {nic.rail if rails and nic.rail is not None else i: i for i, nic in enumerate(nics) if nic.alive}
-        found[id(nics)] = dict(sorted(live.items()))
-    return [found[id(rank.nics)] for rank in ranks]
-
-
-def nic_ports(cluster: Cluster, routes: Routes) -> list[dict[int, int]]:
-    """Of each rank, rail of a live NIC -> its port."""
-    names = [cluster.servers[rank.server].name for rank in cluster.ranks]
-    return [
-        {rail: routes.port_index[f"{name}/{rank.nics[i].name}"] for rail, i in mine.items()}
-        for name, rank, mine in zip(names, cluster.ranks, live_nics(cluster), strict=True)
-    ]

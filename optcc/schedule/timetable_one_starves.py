@@ -7,7 +7,8 @@ from fractions import Fraction
 
 from optcc.cluster import Cluster
 from optcc.schedule.recipe import demand
-from optcc.schedule.timetable import Timetable, applies, live_nics, reduced
+from optcc.schedule.timetable import Timetable
+from optcc.schedule.timetable_nics import applies, live_nics, reduced
 from optcc.schedule.timetable_ramp import UNIT
 
 LEAST = Fraction(1, 4)

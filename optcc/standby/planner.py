@@ -24,7 +24,8 @@ from optcc.planner import NEAR, SAME, default_segments
 from optcc.plans import Plan, rings_in_order
 from optcc.schedule.latin import LatinExchange, starving_pair
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.timetable import Timetable, applies
+from optcc.schedule.timetable import Timetable
+from optcc.schedule.timetable_nics import applies
 from optcc.schedule.trees import ComplementaryTrees
 from optcc.standby.background import SOLVE_S, Background, Helper, SkippedError, Where
 from optcc.standby.shapes import Now, upcoming

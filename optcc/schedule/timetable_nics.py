@@ -1,0 +1,54 @@
+"""Where timetables apply, and which NICs servers have left there."""
+
+from __future__ import annotations
+
+from optcc.cluster import Cluster
+from optcc.schedule.routes import Routes
+from optcc.schedule.timetable_split import common_rails
+
+
+def applies(cluster: Cluster) -> bool:
+    """NICs as in `some_lack_nics`, and every two ranks have a rail in common."""
+    return some_lack_nics(cluster) and common_rails([tuple(mine) for mine in live_nics(cluster)])
+
+
+def some_lack_nics(cluster: Cluster) -> bool:
+    """One fabric or one for each rail, servers as ranks, live NICs of one rate (on rails one for each), all of them in
+    at least two servers and fewer in another."""
+    ranks = cluster.ranks
+    kinds = {id(rank.nics): rank.nics for rank in ranks}  # most servers share theirs
+    each = {kind: [nic for nic in nics if nic.alive] for kind, nics in kinds.items()}
+    rates = {rate for nics in each.values() for nic in nics for rate in (nic.out_rate, nic.in_rate)}
+    if cluster.fabric.pod_oversubscription is not None or cluster.gpu_ranks or len(ranks) < 3 or len(rates) != 1:
+        return False
+    live = [tuple(mine) for mine in live_nics(cluster)]
+    if any(len(mine) < len(each[id(rank.nics)]) for mine, rank in zip(live, ranks, strict=True)):
+        return False
+    every = set().union(*live)
+    full = sum(len(nics) == len(every) for nics in live)
+    return 2 <= full < len(live)
+
+
+def reduced(cluster: Cluster) -> list[int]:
+    """The ranks with fewer NICs than others, where the timetable applies."""
+    counts = list(map(len, live_nics(cluster)))
+    return [r for r, count in enumerate(counts) if count < max(counts)]
+
+
+def live_nics(cluster: Cluster) -> list[dict[int, int]]:
+    """Of each rank, what a live NIC can meet -> its place in its server: the NICs of its rail, without rails those of
+    its place. Ranks whose NICs are one object, as those of a cluster's equal servers are, share one answer."""
+    ranks, rails, found = cluster.ranks, cluster.fabric.rails, {}
+    for nics in {id(rank.nics): rank.nics for rank in ranks}.values():
+        live = {nic.rail if rails and nic.rail is not None else i: i for i, nic in enumerate(nics) if nic.alive}
+        found[id(nics)] = dict(sorted(live.items()))
+    return [found[id(rank.nics)] for rank in ranks]
+
+
+def nic_ports(cluster: Cluster, routes: Routes) -> list[dict[int, int]]:
+    """Of each rank, rail of a live NIC -> its port."""
+    names = [cluster.servers[rank.server].name for rank in cluster.ranks]
+    return [
+        {rail: routes.port_index[f"{name}/{rank.nics[i].name}"] for rail, i in mine.items()}
+        for name, rank, mine in zip(names, cluster.ranks, live_nics(cluster), strict=True)
+    ]
