@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
+from functools import cache
 from math import gcd, sqrt
 from typing import NamedTuple
 
@@ -48,14 +48,12 @@ SPARE = Fraction(9, 10)
 """Of their time, in which hubs must have gathered what the slow rank is to receive."""
 
 STEP_GROWTHS = (Fraction(11, 10), Fraction(23, 20))
-"""Of a step over the one before, where one of several slow servers starves; of more than `LARGE` ranks the first;"""
-STEP_GROWTHS_ALONE = (Fraction(6, 5), Fraction(5, 4))
-"""where it is the only slow one."""
+"""Of a step over the one before, where a slow server starves; of more than `LARGE` ranks the first."""
 STEPS, STEPS_GROW = 1.75, 0.42
 """Steps that are about right: so many, and how they grow with how many chunks the bound lasts (measured)."""
 FEWEST_STEPS, MORE_STEPS = 0.75, 0.75
 """Of these the least number that is tried, and how many more the most is,"""
-STEPS_TRIED, MOST_TRIES = 16_000, 12
+STEPS_TRIED, MOST_TRIES = 32_000, 30
 """so many numbers of each growth, that all their steps times ranks are about that, and at most so many."""
 STEP_LAG, MOST_LAG, STEP_PARTS = Fraction(3, 2), Fraction(1, 10), 2**20
 """Latencies from a slot to when its bytes are counted on, with several slow servers; the most, as part of a half, and
@@ -138,21 +136,24 @@ def _stepped(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fractio
         return Fraction(round(halves * STEP_PARTS), STEP_PARTS)
 
     ranks, several = len(cluster.ranks), len(reduced(cluster)) > 1
-    growths = (STEP_GROWTHS if several else STEP_GROWTHS_ALONE)[: 1 if ranks > LARGE else None]
+    growths = STEP_GROWTHS[: 1 if ranks > LARGE else None]
     steps = STEPS * max(1.0, float(bound.seconds / per_chunk)) ** STEPS_GROW if per_chunk else MAX_ROUNDS
     tries = max(3, min(round(STEPS_TRIED / (ranks * steps * len(growths))), MOST_TRIES))
     numbers = [round(steps * (FEWEST_STEPS + turn * MORE_STEPS / (tries - 1))) for turn in range(tries)]
     margin, chunk = part(alpha * (STEP_LAG if several else 1), MOST_LAG), part(per_chunk, MAX_CHUNK)
-    return [
-        Ladder(
-            Timetable.family,
-            partial(stepped, cluster, growth, margin=margin, chunk=chunk),
-            by_rate=False,
-            only=[max(2, min(number, deepest(growth, UP))) for number in numbers],
-            both=True,
+
+    def ladder(growth: Fraction) -> Ladder:
+        only = [max(2, min(number, deepest(growth, UP))) for number in numbers]
+
+        @cache
+        def middle() -> Timetable:  # who adds last to how much depends little on the number of steps
+            return stepped(cluster, growth, only[tries // 2], margin=margin, chunk=chunk)
+
+        return Ladder(
+            Timetable.family, lambda segments: replace(middle(), segments=segments), by_rate=False, only=only, both=True
         )
-        for growth in growths
-    ]
+
+    return [ladder(growth) for growth in growths]
 
 
 def latin_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladder]:

@@ -48,7 +48,6 @@ def test_by_hand_timetables_have_every_form_that_the_planner_tries() -> None:
         assert (rounds.matched, rounds.sparse) in by.MATCHED
     assert {str(growth) for growth in forms.GROWTHS} <= set(by.GROWTHS[0][1])
     assert {str(growth) for growth in forms.STEP_GROWTHS} <= set(by.STEP_GROWTHS)
-    assert {str(growth) for growth in forms.STEP_GROWTHS_ALONE} <= set(by.STEP_GROWTHS)
     case = Case(8, (1, 1, 1, 1), 2**28, nics=8)
     bound = optcc.lower_bound(cluster_of(case), case.nbytes)
     made = {make() for row in by.timetables(cluster_of(case), bound, PER_CHUNK) for make in row}

@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate, pairwise, permutations
 from math import fsum
 from typing import Any, ClassVar, Self
@@ -345,6 +345,7 @@ class Timetable(Recipe):
         return [*lines, ("rounds", f"{rounds}; one NIC for each transfer")]
 
 
+@lru_cache(maxsize=64)
 def deepest(growth: Fraction, part: Fraction = Fraction(1)) -> int:
     """The most rounds if, of that part of them, one is so many times as long as the next."""
     return max((k for k in range(1, MAX_ROUNDS + 1) if growth ** int(part * k) <= SPAN), default=1)

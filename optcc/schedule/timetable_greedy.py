@@ -11,8 +11,10 @@ server has nothing to receive at first says how much it should add last to.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -22,6 +24,8 @@ from optcc.schedule.timetable_matchings import TIES
 from optcc.schedule.timetable_slots import HALF, Slot
 
 Ints = NDArray[np.int64]
+Pairs = tuple[Sequence[int], Sequence[int]]
+"""Senders, and of each its receiver."""
 ONE = 2**28
 """What a NIC moves in a half. All is counted in whole numbers, as every rank finds the steps on its own."""
 UP, DOWN, SHRINK = Fraction(2, 5), Fraction(11, 50), Fraction(9, 10)
@@ -36,10 +40,15 @@ LEAST = 20
 """What remains of its slot goes to another one, if it is more than such a part of a step."""
 FIRST = 3 * ONE // 5
 """Up to here the starving server waits for first sums; later it has nothing to receive because all is done."""
+LATE = 9 * HALF // 10
+"""Slots that begin later take what is left over at the end,"""
+PARTS, LEAST_PART = 8, ONE // 2**9
+"""in so many parts, or fewer of at least that."""
 SLACK = 2**12
 """One part in so many of what has been gathered is left out, as cuts are rounded."""
 
 
+@lru_cache(maxsize=64)
 def step_ends(count: int, growth: Fraction) -> list[int]:
     """Where steps end, of `ONE`."""
     up, down = round(UP * count), round(DOWN * count)
@@ -69,21 +78,43 @@ class _Half:
         self.needs = self.raw + self.skipped.T
         self.left, self.served, self.landed = self.needs.copy(), np.zeros_like(self.raw), np.zeros_like(self.raw)
         self.found: dict[tuple[int, int], list[Slot]] = {}
-        self.flying: list[tuple[int, int, int, int]] = []
+        self.flying: list[tuple[int, Pairs, Ints]] = []
         self.gap = gap
 
-    def put(self, i: int, k: int, rail: int, begin: int, end: int, much: int) -> None:
-        scale = HALF // ONE
-        self.found.setdefault((i, k), []).append(Slot(begin * scale, (end - begin) * scale, rail, much))
-        self.left[i, k] -= much
-        self.served[i, k] += much
-        self.flying.append((end, i, k, much))
+    def put(self, pairs: Pairs, rail: int, begin: int, end: int, much: Ints) -> None:
+        """A slot of one rail for each of some pairs, of which no two are the same; much : that it carries of each"""
+        begin, size = begin * (HALF // ONE), (end - begin) * (HALF // ONE)
+        for i, k, part in zip(*pairs, much.tolist(), strict=True):
+            self.found.setdefault((i, k), []).append(Slot(begin, size, rail, part))
+        self.left[pairs] -= much
+        self.served[pairs] += much
+        self.flying.append((end, pairs, much))
 
     def land(self, now: int) -> None:
-        for end, i, k, much in self.flying:
+        for end, pairs, much in self.flying:
             if end <= now - self.gap:
-                self.landed[i, k] += much
+                self.landed[pairs] += much
         self.flying = [each for each in self.flying if each[0] > now - self.gap]
+
+    def hand_out(self, cost: int) -> None:
+        """What is left over at the end goes to the last slots, part by part to those whose NICs have least to do."""
+        out, into = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+        for (i, k), mine in self.found.items():
+            mine.sort()
+            for slot in mine:
+                out[i, slot.nic] += slot.weight + cost
+                into[k, slot.nic] += slot.weight + cost
+        left = {pair: int(self.left[pair]) for pair in self.found}
+        for (i, k), much in sorted(left.items(), key=lambda each: (-each[1], each[0])):
+            mine = self.found[i, k]
+            late = {slot.nic: n for n, slot in enumerate(mine) if slot.begin >= LATE or n + 1 == len(mine)}
+            part = max(much // PARTS, LEAST_PART)
+            for had in range(0, much, part):
+                nic = min(late, key=lambda nic: (max(out[i, nic], into[k, nic]), nic))
+                more = min(part, much - had)
+                mine[late[nic]] = mine[late[nic]]._replace(weight=mine[late[nic]].weight + more)
+                out[i, nic] += more
+                into[k, nic] += more
 
     def ready(self, slow: int) -> Ints:
         """What each rank can send a slow one: what is its own, then sums as far as all others have sent theirs."""
@@ -121,7 +152,7 @@ def greedy_slots(
     late = sorted({r for parts in adding for r in parts} - {lone})
     rails = sorted({rail for mine in live for rail in mine})
     on = {rail: [r for r in range(ranks) if rail in live[r]] for rail in rails}
-    ids = np.arange(ranks)
+    ids, needs = np.arange(ranks), np.maximum(half.needs, 1)
     ties = (ids[:, None] * 7919 + ids * 104729) % TIES
     sending: dict[int, tuple[int, set[int]]] = {rail: (0, set()) for rail in live[lone]}  # until when, to whom
     getting = sending.copy()
@@ -140,7 +171,7 @@ def greedy_slots(
                     end = max(end, starts[bisect_right(starts, begin + min(longest[get], int(much[k]))) - 1])
                     room = end - begin
                 part = min(int(much[k]), room - cost)
-                half.put(*((k, lone) if get else (lone, k)), rail, begin, end, part)
+                half.put(([k], [lone]) if get else ([lone], [k]), rail, begin, end, np.array([part]))
                 room, much[k] = room - part - cost, much[k] - part
                 chunks[get] += 1
                 own.add(k)
@@ -158,27 +189,24 @@ def greedy_slots(
         late_out, late_in = (
             end - half.served.sum(axis) * ONE // np.maximum(half.needs.sum(axis), 1) for axis in (1, 0)
         )
+        size, room, ahead = end - begin, end - begin - cost, PORTS * (late_out[:, None] + late_in)
         limit = half.left.copy()
         for k in late:
             limit[:, k] = half.ready(k)
         for rail in sorted(rails, key=lambda rail: (rail + turn) % ranks):
             rows = [i for i in on[rail] if i != lone and i not in getting.get(rail, (0, ()))[1]]
             cols = [k for k in on[rail] if k != lone and k not in sending.get(rail, (0, ()))[1]]
-            here = np.ix_(rows, cols)
-            needs, room = half.needs[here], np.minimum(limit[here], end - begin - cost)
             # How far behind, of what a pair has in all, as much as its part of the step that it can fill.
-            behind = (end * needs - half.served[here] * ONE) // np.maximum(needs, 1)
-            behind += PORTS * (late_out[rows][:, None] + late_in[cols])
-            worth = np.where(behind > 0, behind * room // (end - begin), behind) + room
-            worth = np.where((room > 0) & (ids[rows][:, None] != ids[cols]), worth, -ONE)
-            found = linear_sum_assignment(worth * TIES + ties[here], maximize=True)
-            for i, k in ((rows[a], cols[b]) for a, b in zip(*(side.tolist() for side in found), strict=True)):
-                part = int(min(limit[i, k], end - begin - cost))
-                if i != k and part > 0:
-                    half.put(i, k, rail, begin, end, part)
-                    limit[i, k] -= part
-    for (i, k), mine in half.found.items():
-        mine.sort()
-        mine[-1] = mine[-1]._replace(weight=mine[-1].weight + int(half.left[i, k]))
+            fills = np.minimum(limit, room)
+            behind = (end * half.needs - half.served * ONE) // needs + ahead
+            worth = np.where(behind > 0, behind * fills // size, behind) + fills
+            worth = np.where(fills > 0, worth, -ONE) * TIES + ties
+            found = linear_sum_assignment(worth.take(rows, 0).take(cols, 1), maximize=True)
+            some = [(i, k) for a, b in zip(*found, strict=True) if fills[i := rows[a], k := cols[b]] > 0]
+            if some:
+                pairs = [i for i, _ in some], [k for _, k in some]
+                half.put(pairs, rail, begin, end, fills[pairs])
+                limit[pairs] -= fills[pairs]
+    half.hand_out(cost)
     whole = len(live[lone]) * ONE
     return half.found, 1 - Fraction(whole - idle - chunks[True] * cost, whole - chunks[False] * cost)

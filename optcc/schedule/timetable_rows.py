@@ -96,13 +96,17 @@ def joined(pieces: Sequence[Piece]) -> list[Piece]:
 def overlapping(rows: Rows, waits: Ints, on: Ints, floor: Ints | int = 0) -> tuple[Ints, Ints]:
     """(row that waits, row that it waits for) for all of `waits` and `on` that share bytes at `floor` or above.
 
-    on : of one sender, in order of bytes that do not overlap
+    on : in order of senders, and of bytes, which do not overlap if they are of one sender
     """
-    low, high = np.maximum(rows.start[waits], floor), rows.stop[waits]
-    first = np.searchsorted(rows.stop[on], low, "right")
-    counts = np.where(high > low, np.searchsorted(rows.start[on], high, "left") - first, 0).clip(0)
+    # One line for all senders' bytes: each sender has its own stretch of it.
+    stretch = 1 + max(rows.stop[waits].max(initial=0), rows.stop[on].max(initial=0))
+    at = rows.src[on] * stretch
+    senders = np.unique(at)[:, None]
+    low, high = (senders + np.maximum(rows.start[waits], floor)).ravel(), (senders + rows.stop[waits]).ravel()
+    first = np.searchsorted(at + rows.stop[on], low, "right")
+    counts = np.where(high > low, np.searchsorted(at + rows.start[on], high, "left") - first, 0).clip(0)
     place = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.repeat(waits, counts), on[np.repeat(first, counts) + place]
+    return np.repeat(np.tile(waits, len(senders)), counts), on[np.repeat(first, counts) + place]
 
 
 def dependencies(rows: Rows, via_end: dict[int, int]) -> list[tuple[Ints, Ints]]:
@@ -118,10 +122,6 @@ def dependencies(rows: Rows, via_end: dict[int, int]) -> list[tuple[Ints, Ints]]
     of = {int(group[a]): order[a:z] for a, z in pairwise(ends.tolist())}
     none = np.empty(0, np.int64)
 
-    def by_sender(hub: int, kind: Kind) -> list[Ints]:
-        mine = of.get(hub * len(Kind) + kind, none)
-        return np.split(mine, np.flatnonzero(np.diff(rows.src[mine])) + 1) if len(mine) else []
-
     found: list[tuple[Ints, Ints]] = []
     for waiting, on in (
         (Kind.PARTIAL, Kind.RAW),
@@ -133,9 +133,7 @@ def dependencies(rows: Rows, via_end: dict[int, int]) -> list[tuple[Ints, Ints]]
             waits = of.get(hub * len(Kind) + waiting, none)
             # What the slow rank adds last to is finished when it comes back: the raw data need not be waited for twice.
             floor = via_end.get(hub, 0) if (waiting, on) == (Kind.RESULT, Kind.RAW) else 0
-            pairs = [overlapping(rows, waits, sent, floor) for sent in by_sender(hub, on)]
-            if pairs and len(waits):
-                found.append((np.concatenate([a for a, _ in pairs]), np.concatenate([b for _, b in pairs])))
+            found.append(overlapping(rows, waits, of.get(hub * len(Kind) + on, none), floor))
     return found
 
 
@@ -146,21 +144,24 @@ MOST_KEPT = 4
 def in_order(rows: Rows, pairs: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
     """More pairs: a transfer also waits for the latest that those before it on its NIC wait for. Otherwise it would be
     sent before them when they are late, and they would be later still."""
-    keys, mine = rows.key.tolist(), [list[int]() for _ in rows.src]
-    for waits, on in pairs:
-        for waiting, landing in zip(waits.tolist(), on.tolist(), strict=True):
-            mine[waiting].append(landing)
-    before: dict[tuple[int, int], list[int]] = {}
+    waits, on = (np.concatenate([pair[end] for pair in pairs] or [rows.src[:0]]) for end in (0, 1))
+    by_row = np.argsort(waits, kind="stable")
+    first = np.searchsorted(waits, np.arange(len(rows.src) + 1), sorter=by_row).tolist()
+    keys, on = rows.key.tolist(), on[by_row].tolist()
+    ends = (rows.src * (1 + rows.nic.max(initial=0)) + rows.nic).tolist()
+    before: dict[int, list[int]] = {}  # all of one key
     found: list[tuple[int, int]] = []
     for row in np.argsort(rows.key, kind="stable").tolist():
-        end = int(rows.src[row]), int(rows.nic[row])
-        earlier, own = before.get(end, []), set(mine[row])
-        found += ((row, landing) for landing in earlier if landing not in own)
-        every = list(dict.fromkeys(mine[row] + earlier))
-        latest = max((keys[landing] for landing in every), default=0)
-        before[end] = [landing for landing in every if keys[landing] == latest][:MOST_KEPT]
-    waits, on = np.array(found, np.int64).reshape(-1, 2).T
-    return waits, on
+        earlier, own = before.get(ends[row], []), on[first[row] : first[row + 1]]
+        found += [(row, landing) for landing in earlier if landing not in own]
+        latest = max([keys[landing] for landing in own], default=-1)
+        if own and (not earlier or latest >= keys[earlier[0]]):
+            kept = [landing for landing in own if keys[landing] == latest]
+            if earlier and keys[earlier[0]] == latest:
+                kept += earlier
+            before[ends[row]] = list(dict.fromkeys(kept))[:MOST_KEPT]
+    more = np.array(found, np.int64).reshape(-1, 2).T
+    return more[0], more[1]
 
 
 def scheduled(

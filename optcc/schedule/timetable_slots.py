@@ -139,14 +139,14 @@ def portions(steps: Steps, count: int) -> list[Steps]:
 
 def mirrored(given: Sequence[Slot]) -> list[Slot]:
     """The same slots seen from the end of the half."""
-    return sorted(slot._replace(begin=HALF - slot.begin - slot.size) for slot in given)
+    return sorted(Slot(HALF - begin - size, size, nic, weight) for begin, size, nic, weight in given)
 
 
 def whole(first: Sequence[Slot], second: Sequence[Slot]) -> list[Slot]:
     """The slots of both halves, as ticks of the plan. Both carry as much."""
     parts = [sum(slot.weight for slot in half) for half in (second, first)]
     return [
-        slot._replace(begin=turn * HALF + slot.begin, weight=slot.weight * parts[turn])
+        Slot(turn * HALF + slot.begin, slot.size, slot.nic, slot.weight * parts[turn])
         for turn, half in enumerate((first, second))
         for slot in half
     ]
