@@ -38,6 +38,7 @@ import numpy as np
 from optcc.cluster import Cluster
 from optcc.schedule.assemble import granule
 from optcc.schedule.columns import Schedule
+from optcc.schedule.many_objects import no_collection
 from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
 from optcc.schedule.timetable_greedy import UP, greedy_slots, step_ends
@@ -97,10 +98,11 @@ class Timetable(Recipe):
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
-        routes = Routes(cluster)
-        rows, via_end = self._rows(cluster, nbytes)
-        ports = nic_ports(cluster, routes)
-        return scheduled(rows, via_end, ports, routes, nbytes, ordered=self.stepped)
+        with no_collection():
+            routes = Routes(cluster)
+            rows, via_end = self._rows(cluster, nbytes)
+            ports = nic_ports(cluster, routes)
+            return scheduled(rows, via_end, ports, routes, nbytes, ordered=self.stepped)
 
     @property
     def _ranks(self) -> int:

@@ -144,24 +144,30 @@ MOST_KEPT = 4
 def in_order(rows: Rows, pairs: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
     """More pairs: a transfer also waits for the latest that those before it on its NIC wait for. Otherwise it would be
     sent before them when they are late, and they would be later still."""
+    count = len(rows.src)
     waits, on = (np.concatenate([pair[end] for pair in pairs] or [rows.src[:0]]) for end in (0, 1))
     by_row = np.argsort(waits, kind="stable")
-    first = np.searchsorted(waits, np.arange(len(rows.src) + 1), sorter=by_row).tolist()
-    keys, on = rows.key.tolist(), on[by_row].tolist()
-    ends = (rows.src * (1 + rows.nic.max(initial=0)) + rows.nic).tolist()
+    first = np.searchsorted(waits[by_row], np.arange(count + 1)).tolist()
+    keys, landings = rows.key.tolist(), on[by_row].tolist()
+    latest = np.full(count, -1)
+    np.maximum.at(latest, waits, rows.key[on])
+    nics = 1 + rows.nic.max(initial=0)
+    ends, latest_of = (rows.src * nics + rows.nic).tolist(), latest.tolist()
     before: dict[int, list[int]] = {}  # all of one key
-    found: list[tuple[int, int]] = []
+    found: list[tuple[int, list[int]]] = []
     for row in np.argsort(rows.key, kind="stable").tolist():
-        earlier, own = before.get(ends[row], []), on[first[row] : first[row + 1]]
-        found += [(row, landing) for landing in earlier if landing not in own]
-        latest = max([keys[landing] for landing in own], default=-1)
-        if own and (not earlier or latest >= keys[earlier[0]]):
-            kept = [landing for landing in own if keys[landing] == latest]
-            if earlier and keys[earlier[0]] == latest:
+        earlier, least = before.get(ends[row]), latest_of[row]
+        if earlier:
+            found.append((row, earlier))
+        if least >= 0 and (not earlier or least >= keys[earlier[0]]):
+            kept = [landing for landing in landings[first[row] : first[row + 1]] if keys[landing] == least]
+            if earlier and keys[earlier[0]] == least:
                 kept += earlier
             before[ends[row]] = list(dict.fromkeys(kept))[:MOST_KEPT]
-    more = np.array(found, np.int64).reshape(-1, 2).T
-    return more[0], more[1]
+    more = np.array([row for row, earlier in found for _ in earlier], np.int64)
+    then = np.array([landing for _, earlier in found for landing in earlier], np.int64)
+    fresh = ~np.isin(more * count + then, waits * count + on)
+    return more[fresh], then[fresh]
 
 
 def scheduled(
