@@ -51,7 +51,7 @@ STEP_GROWTHS = (Fraction(11, 10), Fraction(23, 20))
 """Of a step over the one before, where a slow server starves; of more than `LARGE` ranks the first."""
 STEPS, STEPS_GROW = 1.75, 0.42
 """Steps that are about right: so many, and how they grow with how many chunks the bound lasts (measured)."""
-FEWEST_STEPS, MORE_STEPS = 0.75, 0.75
+FEWEST_STEPS, MORE_STEPS = 0.8, 0.9
 """Of these the least number that is tried, and how many more the most is,"""
 STEPS_TRIED, MOST_TRIES = 32_000, 30
 """so many numbers of each growth, that all their steps times ranks are about that, and at most so many."""

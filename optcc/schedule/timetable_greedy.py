@@ -30,8 +30,10 @@ ONE = 2**28
 """What a NIC moves in a half. All is counted in whole numbers, as every rank finds the steps on its own."""
 UP, DOWN, SHRINK = Fraction(2, 5), Fraction(11, 50), Fraction(9, 10)
 """The first steps grow, the last ones shrink, each to that of the one before (measured)."""
-LONGEST, LONGEST_ALONE = (ONE // 10, ONE // 10), (ONE // 4, ONE // 6)
-"""Of slots in which the starving server sends, and receives; those where no other one is slow (measured)."""
+LONGEST, LONGEST_ALONE, LONGEST_MANY = (ONE // 8, ONE // 8), (ONE // 4, ONE // 6), (ONE // 10, ONE // 10)
+"""Of slots in which the starving server sends, and receives; those where no other one is slow, and those where others
+are and there are more than `MANY` ranks (measured)."""
+MANY = 16
 PORTS = 3
 """How far behind a rank is in all weighs so many times as much as how far behind a pair is (measured)."""
 CHUNKS = 8
@@ -156,7 +158,10 @@ def greedy_slots(
     ties = (ids[:, None] * 7919 + ids * 104729) % TIES
     sending: dict[int, tuple[int, set[int]]] = {rail: (0, set()) for rail in live[lone]}  # until when, to whom
     getting = sending.copy()
-    starts, idle, chunks, longest = [0, *ends], 0, [0, 0], LONGEST if late else LONGEST_ALONE
+    starts, idle, chunks, longest = [0, *ends], 0, [0, 0], LONGEST_ALONE
+
+    if late:
+        longest = LONGEST_MANY if ranks > MANY else LONGEST
 
     def longer(held: dict[int, tuple[int, set[int]]], turn: int, get: bool) -> int:
         """New slots of the starving rank where the last ones are over, for who has most; what remains of them."""
