@@ -158,10 +158,8 @@ def greedy_slots(
     ties = (ids[:, None] * 7919 + ids * 104729) % TIES
     sending: dict[int, tuple[int, set[int]]] = {rail: (0, set()) for rail in live[lone]}  # until when, to whom
     getting = sending.copy()
-    starts, idle, chunks, longest = [0, *ends], 0, [0, 0], LONGEST_ALONE
-
-    if late:
-        longest = LONGEST_MANY if ranks > MANY else LONGEST
+    starts, idle, chunks = [0, *ends], 0, [0, 0]
+    longest = LONGEST_ALONE if not late else LONGEST_MANY if ranks > MANY else LONGEST
 
     def longer(held: dict[int, tuple[int, set[int]]], turn: int, get: bool) -> int:
         """New slots of the starving rank where the last ones are over, for who has most; what remains of them."""

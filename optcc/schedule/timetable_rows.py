@@ -149,20 +149,17 @@ def in_order(rows: Rows, pairs: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints
     by_row = np.argsort(waits, kind="stable")
     first = np.searchsorted(waits[by_row], np.arange(count + 1)).tolist()
     keys, landings = rows.key.tolist(), on[by_row].tolist()
-    latest = np.full(count, -1)
-    np.maximum.at(latest, waits, rows.key[on])
-    nics = 1 + rows.nic.max(initial=0)
-    ends, latest_of = (rows.src * nics + rows.nic).tolist(), latest.tolist()
+    at = np.full(count, -1)  # the latest key of what a row waits for
+    np.maximum.at(at, waits, rows.key[on])
+    ends, latest = (rows.src * (1 + rows.nic.max(initial=0)) + rows.nic).tolist(), at.tolist()
     before: dict[int, list[int]] = {}  # all of one key
     found: list[tuple[int, list[int]]] = []
     for row in np.argsort(rows.key, kind="stable").tolist():
-        earlier, least = before.get(ends[row]), latest_of[row]
-        if earlier:
-            found.append((row, earlier))
-        if least >= 0 and (not earlier or least >= keys[earlier[0]]):
-            kept = [landing for landing in landings[first[row] : first[row + 1]] if keys[landing] == least]
-            if earlier and keys[earlier[0]] == least:
-                kept += earlier
+        earlier, own = before.get(ends[row], []), latest[row]
+        found.append((row, earlier))
+        if own >= 0 and (not earlier or own >= keys[earlier[0]]):
+            kept = [landing for landing in landings[first[row] : first[row + 1]] if keys[landing] == own]
+            kept += [landing for landing in earlier if keys[landing] == own]
             before[ends[row]] = list(dict.fromkeys(kept))[:MOST_KEPT]
     more = np.array([row for row, earlier in found for _ in earlier], np.int64)
     then = np.array([landing for _, earlier in found for landing in earlier], np.int64)
