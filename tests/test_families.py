@@ -150,7 +150,8 @@ def held(families: tuple[str, ...], fitting: st.SearchStrategy[Cluster], *, most
             bound = optcc.lower_bound(cluster, nbytes)
         except InfeasibleError:
             return
-        families_here = ladders(cluster, bound, alpha=Fraction(1, 10**6))
+        # Chunks that cost that much: the planner's own steps and rounds are few, and are found soon.
+        families_here = ladders(cluster, bound, alpha=Fraction(1, 10**6), per_chunk=bound.seconds / 50)
         for family in wanted:
             for plan, schedule in made(family, cluster, bound, segments, families_here):
                 hold(plan, schedule)
