@@ -32,8 +32,8 @@ UP, DOWN, SHRINK = Fraction(2, 5), Fraction(11, 50), Fraction(9, 10)
 """The first steps grow, the last ones shrink, each to that of the one before (measured)."""
 LONGEST, LONGEST_ALONE, LONGEST_MANY = (ONE // 8, ONE // 8), (ONE // 4, ONE // 6), (ONE // 10, ONE // 10)
 """Of slots in which the starving server sends, and receives; those where no other one is slow, and those where others
-are and there are more than `MANY` ranks (measured)."""
-MANY = 16
+are and there are more than `FEW` ranks (measured)."""
+FEW = 16
 PORTS = 3
 """How far behind a rank is in all weighs so many times as much as how far behind a pair is (measured)."""
 CHUNKS = 8
@@ -51,12 +51,13 @@ SLACK = 2**12
 
 
 @lru_cache(maxsize=64)
-def step_ends(count: int, growth: Fraction) -> list[int]:
+def step_ends(count: int, growth: Fraction) -> tuple[int, ...]:
     """Where steps end, of `ONE`."""
     up, down = round(UP * count), round(DOWN * count)
     lengths = [growth ** min(step, up) * SHRINK ** max(0, step - (count - 1 - down)) for step in range(count)]
     sizes = [int(2**64 * length / max(lengths)) for length in lengths]
-    return [ONE * done // sum(sizes) for done in accumulate(sizes)]
+    total = sum(sizes)
+    return tuple(ONE * done // total for done in accumulate(sizes))
 
 
 class _Half:
@@ -159,7 +160,7 @@ def greedy_slots(
     sending: dict[int, tuple[int, set[int]]] = {rail: (0, set()) for rail in live[lone]}  # until when, to whom
     getting = sending.copy()
     starts, idle, chunks = [0, *ends], 0, [0, 0]
-    longest = LONGEST_ALONE if not late else LONGEST_MANY if ranks > MANY else LONGEST
+    longest = LONGEST_ALONE if not late else LONGEST_MANY if ranks > FEW else LONGEST
 
     def longer(held: dict[int, tuple[int, set[int]]], turn: int, get: bool) -> int:
         """New slots of the starving rank where the last ones are over, for who has most; what remains of them."""
