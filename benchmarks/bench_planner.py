@@ -22,7 +22,7 @@ from pathlib import Path
 from rich.progress import track
 
 import optcc
-from benchmarks.timetables_by_hand import form, latin_squares, most_rounds, timetables
+from benchmarks.timetables_by_hand import form, latin_squares, most_rounds, steady_steps, timetables
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
 from optcc.ladder import Ladder
@@ -30,6 +30,7 @@ from optcc.ladders import ladders
 from optcc.schedule import Schedule
 from optcc.schedule.latin import LatinExchange
 from optcc.schedule.recipe import Recipe
+from optcc.schedule.steady import SteadyExchange
 from optcc.schedule.timetable import Timetable
 from optcc.units import format_seconds, format_size
 
@@ -111,13 +112,13 @@ def by_hand(case: Case) -> list[tuple[float, str]]:
 
 
 def tried(case: Case) -> list[tuple[float, Recipe]]:
-    """(simulated seconds, recipe), the quickest first, of these and of many more timetables and Latin squares."""
+    """(simulated seconds, recipe), the quickest first, of these and of many more timetables, squares and steps."""
     cluster = cluster_of(case)
-    own = (Timetable.family, LatinExchange.family)
+    bound = optcc.lower_bound(cluster, case.nbytes)
+    own = (Timetable.family, LatinExchange.family, SteadyExchange.family)
     others = (at_depths(ladder, case) for ladder in offered(case) if ladder.name not in own)
-    rows = chain(
-        others, latin_squares(cluster), timetables(cluster, optcc.lower_bound(cluster, case.nbytes), PER_CHUNK)
-    )
+    steps = steady_steps(cluster, bound, ALPHA, PER_CHUNK)
+    rows = chain(others, latin_squares(cluster), steps, timetables(cluster, bound, PER_CHUNK))
     return sorted((one for row in rows for one in times(case, row)), key=lambda one: one[0])
 
 
@@ -151,6 +152,8 @@ def named(recipe: Recipe) -> str:
     said = f"{recipe.family}, {recipe.segments}"
     if isinstance(recipe, LatinExchange):
         said += f", margin {recipe.margin}"
+    if isinstance(recipe, SteadyExchange):
+        said += f", {recipe.growing} growing by {float(recipe.growth):.4g}"
     return said + (form(recipe) if isinstance(recipe, Timetable) else "")
 
 
@@ -226,7 +229,7 @@ def main() -> int:
         f"{', '.join(map(str, DEPTHS))} segments;",
         "timetables in many more forms than the planner tries (`benchmarks/timetables_by_hand.py`): rounds that grow,",
         "steps by offsets, by matchings and one after the other, more and less that slow servers add last to (via);",
-        "Latin squares of more numbers of windows and margins.",
+        "Latin squares of more numbers of windows and margins, and steady steps of more numbers and growths.",
         "Regret is how much slower the planner's choice is; below zero it is better than anything on that grid.",
         "",
         "Not tried by hand: packed trees, which take long to find (the planner tries them only where others stay over",

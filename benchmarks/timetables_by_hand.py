@@ -1,4 +1,4 @@
-"""Timetables and Latin squares for `bench_planner` to try by hand: far more forms than the planner's few."""
+"""Timetables, Latin squares and steady steps to try by hand in `bench_planner`: far more forms than the planner's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.ladders_timetable import even_halves
-from optcc.schedule.latin import LatinExchange, starving_pair
+from optcc.schedule.latin import LatinExchange, latin_pair
+from optcc.schedule.steady import MAX_CHUNK, SteadyExchange, steady_pair
 from optcc.schedule.timetable import Timetable, deepest, growing
 from optcc.schedule.timetable_greedy import UP
 from optcc.schedule.timetable_nics import applies, reduced
@@ -38,12 +39,26 @@ WINDOWS = (2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160
 MARGINS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
 """Of Latin squares: windows, and the steps to when their sums are sent on."""
 
+STEPS = (4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96)
+GROWING, STEP_GROWTHS, LAGS = (0, 2, 5, 12), (Fraction(9, 8), Fraction(5, 4), Fraction(3, 2)), (0, Fraction(1, 2), 1)
+"""Of steady steps: how many, how many of these grow and by what, latencies from a step to when its bytes count."""
+
 
 def latin_squares(cluster: Cluster) -> Iterator[list[Callable[[], LatinExchange]]]:
     """Of each margin, what makes one with ever more windows."""
-    pair = starving_pair(cluster)
+    pair = latin_pair(cluster)
     for margin in MARGINS if pair else ():
         yield [partial(LatinExchange, windows, pair, margin) for windows in WINDOWS]  # type: ignore[arg-type]
+
+
+def steady_steps(
+    cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction
+) -> Iterator[list[Callable[[], SteadyExchange]]]:
+    """Of each form, what makes one with ever more steps."""
+    pair, half = steady_pair(cluster), bound.seconds / 2
+    for first, growth, lag in product(GROWING, STEP_GROWTHS, LAGS) if pair else ():
+        parts = first, growth, min(lag * alpha / half, Fraction(1, 2)), min(per_chunk / half, MAX_CHUNK)
+        yield [partial(SteadyExchange, count, pair, *parts) for count in STEPS]  # type: ignore[arg-type]
 
 
 def timetables(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> Iterator[list[Callable[[], Timetable]]]:

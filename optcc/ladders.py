@@ -10,7 +10,7 @@ from functools import cache, partial
 from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.ladder import LARGE, MANY, Ladder, starves
-from optcc.ladders_timetable import latin_ladders, timetable_ladders
+from optcc.ladders_timetable import latin_ladders, steady_ladders, timetable_ladders
 from optcc.plans import nested_rings
 from optcc.schedule.exchange import Exchange
 from optcc.schedule.inside import InsideServers
@@ -43,6 +43,7 @@ def ladders(
     if applies(cluster):
         offered += timetable_ladders(cluster, bound, alpha, per_chunk)
     offered += latin_ladders(cluster, bound, per_chunk)
+    offered += steady_ladders(cluster, bound, alpha, per_chunk)
     if cluster.fabric.flat:
         offered += _trees(cluster, bound.nbytes, alpha, per_chunk)
     return [*offered, _packed(cluster)]

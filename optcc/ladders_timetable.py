@@ -1,4 +1,4 @@
-"""Timetables and Latin squares that the planner tries, in the few forms that were found to be enough."""
+"""Timetables, Latin squares and steady steps that the planner tries, in the few forms that were found to be enough."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
-from math import gcd, sqrt
+from math import gcd, log, sqrt
 from typing import NamedTuple
 
 from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.ladder import LARGE, MANY, Ladder, starves
-from optcc.schedule.latin import LatinExchange, starving_pair
+from optcc.schedule.latin import LatinExchange, latin_pair
+from optcc.schedule.steady import SteadyExchange, steady_pair
 from optcc.schedule.timetable import MAX_CHUNK, MAX_ROUNDS, Timetable, deepest, growing
 from optcc.schedule.timetable_greedy import UP
 from optcc.schedule.timetable_nics import reduced
@@ -64,7 +65,14 @@ MARGINS = (Fraction(3, 2), Fraction(5, 2))
 LATIN_LAG = 5
 """So many chunks a slow server waits, about, for the first sum, and the hubs in the middle of the plan (measured)."""
 MOST_LATIN = 150_000
-"""Transfers of a Latin square that are tried."""
+"""Transfers of a Latin square, or of steady steps, that are tried."""
+
+STEADY_STEPS = (0.6, 0.65, 0.7, 0.75, 0.8, 0.9)
+"""Steady steps that are tried in each half, beside what growing takes: of the root of the bound in chunks' costs."""
+STEADY_LAG, STEADY_MARGIN, STEADY_PARTS = 2, Fraction(1, 2), 64
+"""Steps that a slow server waits for a result; latencies from a step to when its bytes count, where hubs have no time
+to spare (measured: a hub's NIC is late by the rest); what their growth is rounded to."""
+GOLDEN = (1 + sqrt(5)) / 2
 
 
 def timetable_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction) -> list[Ladder]:
@@ -131,16 +139,13 @@ def _stepped(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fractio
     """Steps for who is most behind, where a server starves. What they lose scatters with their number, so that many are
     tried, and from one kind of receivers to the other."""
 
-    def part(seconds: Fraction, most: Fraction) -> Fraction:
-        halves = min(2 * seconds / bound.seconds, most) if bound.seconds else most
-        return Fraction(round(halves * STEP_PARTS), STEP_PARTS)
-
     ranks, several = len(cluster.ranks), len(reduced(cluster)) > 1
     growths = STEP_GROWTHS[: 1 if ranks > LARGE else None]
     steps = STEPS * max(1.0, float(bound.seconds / per_chunk)) ** STEPS_GROW if per_chunk else MAX_ROUNDS
     tries = max(3, min(round(STEPS_TRIED / (ranks * steps * len(growths))), MOST_TRIES))
     numbers = [round(steps * (FEWEST_STEPS + turn * MORE_STEPS / (tries - 1))) for turn in range(tries)]
-    margin, chunk = part(alpha * (STEP_LAG if several else 1), MOST_LAG), part(per_chunk, MAX_CHUNK)
+    margin = _part(bound, alpha * (STEP_LAG if several else 1), MOST_LAG)
+    chunk = _part(bound, per_chunk, MAX_CHUNK)
 
     def ladder(growth: Fraction) -> Ladder:
         only = [max(2, min(number, deepest(growth, UP))) for number in numbers]
@@ -158,7 +163,7 @@ def _stepped(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fractio
 
 def latin_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladder]:
     """By a Latin square, where two servers set the bound: that many windows that chunks cost as much as the lag."""
-    pair, hubs = starving_pair(cluster), len(cluster.ranks) - 2
+    pair, hubs = latin_pair(cluster), len(cluster.ranks) - 2
     deepest = MOST_LATIN // (2 * hubs * (hubs + 1)) if hubs > 0 else 0
     if pair is None or not deepest:
         return []
@@ -178,6 +183,44 @@ def latin_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[L
         )
         for margin in MARGINS
     ]
+
+
+def steady_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction) -> list[Ladder]:
+    """Steps in which two servers that starve send and are sent something all the time.
+
+    Hubs have heard from each other after a turn, for which a slow server waits at first. As hubs are twice as quick,
+    what they have gathered after one more turn is what they had after the last two: steps may grow by the golden ratio
+    in a turn. By its root is better, from steps that make the first wait no longer than the later ones (measured).
+    """
+    pair, hubs = steady_pair(cluster), len(cluster.ranks) - 2
+    if pair is None or hubs > 2 * LARGE:
+        return []
+    alive = [sum(nic.alive for nic in rank.nics) for rank in cluster.ranks]
+    turn = (hubs - 1) / max(alive)
+    growth = Fraction(round(STEADY_PARTS * min(2.0, GOLDEN ** (0.5 / turn))), STEADY_PARTS)
+    first = 1 / (turn + STEADY_LAG)
+    growing = round(log(1 / first) / log(growth))
+    more = growing - (1 - first) / log(growth)  # than if all steps were alike
+    chunks = sqrt(bound.seconds / per_chunk) if per_chunk else float("inf")
+    deepest = MOST_LATIN // (2 * sum(alive))
+    only = sorted({max(2, round(min(part * chunks + more, deepest))) for part in STEADY_STEPS})
+    margin = _part(bound, alpha * STEADY_MARGIN, MOST_LAG) if 2 * min(alive) == max(alive) else Fraction(0)
+    chunk = _part(bound, per_chunk, MAX_CHUNK)
+    return [
+        Ladder(
+            SteadyExchange.family,
+            lambda segments: SteadyExchange(segments, pair, growing, growth, margin, chunk),
+            by_rate=False,
+            only=only,
+            both=True,
+        )
+    ]
+
+
+def _part(bound: Bound, seconds: Fraction, most: Fraction) -> Fraction:
+    """Of half of the bound, at most `most`, rounded."""
+    halves = min(2 * seconds / bound.seconds, most) if bound.seconds else most
+    return Fraction(round(halves * STEP_PARTS), STEP_PARTS)
 
 
 def _rounds(cluster: Cluster, recipe: Timetable, bound: Bound, per_chunk: Fraction) -> int:

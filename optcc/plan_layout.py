@@ -27,6 +27,7 @@ from optcc.schedule.optcc_paper import OptccPaper
 from optcc.schedule.packed import PackedTrees
 from optcc.schedule.r2cc import R2cc
 from optcc.schedule.ring import Ring, segment_bounds
+from optcc.schedule.steady import SteadyExchange
 from optcc.schedule.timetable import Timetable
 from optcc.schedule.trees import ComplementaryTrees
 
@@ -114,7 +115,7 @@ def _packed(recipe: PackedTrees, schedule: Schedule) -> Iterator[dict[str, Any]]
 
 
 def _fused(
-    recipe: Exchange | Timetable | LatinExchange | InsideServers, schedule: Schedule
+    recipe: Exchange | Timetable | LatinExchange | SteadyExchange | InsideServers, schedule: Schedule
 ) -> Iterator[dict[str, Any]]:
     """Their transfers join bytes that go different ways before or after: each piece between their bounds is a section.
 
@@ -160,6 +161,7 @@ _MAKERS: dict[str, Callable[[Any, Schedule], Iterator[dict[str, Any]]]] = {
     Exchange.family: _fused,
     Timetable.family: _fused,
     LatinExchange.family: _fused,
+    SteadyExchange.family: _fused,
     InsideServers.family: _fused,
     Ring.family: _plain_ring,
     R2cc.family: _r2cc,

@@ -14,7 +14,7 @@ import optcc
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
 from optcc.schedule import Schedule
-from optcc.schedule.latin import LatinExchange, starving_pair
+from optcc.schedule.latin import LatinExchange, latin_pair
 from optcc.schedule.timetable_rows import Kind
 from optcc.simulator import simulate
 from tests.timetables import ALPHA, PER_CHUNK, RATE, check_allreduce, loss
@@ -31,7 +31,7 @@ def starving(servers: int, nics: int, first: str, second: str, *, rails: bool = 
 
 
 def latin(cluster: Cluster, windows: int, margin: int = 12) -> LatinExchange:
-    pair = starving_pair(cluster)
+    pair = latin_pair(cluster)
     assert pair is not None
     return LatinExchange(windows, pair, margin)
 
@@ -75,7 +75,7 @@ def test_what_leaves_a_port_next_enters_the_other_next(name: str) -> None:
     """Gathering, nobody meets another sender: a NIC's n-th chunk is its receiver's n-th, but for sums."""
     cluster = FITTING[name]
     schedule = latin(cluster, 8).lower(cluster, 2**20)
-    slow = starving_pair(cluster) or ()
+    slow = latin_pair(cluster) or ()
     hubs_only = schedule.reduce & ~np.isin(schedule.dst, slow)
     places = steps(schedule, len(schedule.ports))[hubs_only]
     # A hub's NIC has sent one chunk less for every sum that it could not send yet: at most one in each window so far.
@@ -163,16 +163,15 @@ UNFIT = {
 
 @pytest.mark.parametrize("name", UNFIT)
 def test_clusters_that_do_not_fit(name: str) -> None:
-    assert starving_pair(UNFIT[name]) is None
+    assert latin_pair(UNFIT[name]) is None
     with pytest.raises(InputError, match="cluster"):
         LatinExchange(4, (1, len(UNFIT[name].ranks) - 1), 8).check(UNFIT[name])
 
 
-@pytest.mark.parametrize(("servers", "most"), [(8, 0.062), (16, 0.065)])
+@pytest.mark.parametrize(("servers", "most"), [(6, 0.032), (16, 0.062)])
 def test_planned_squares_lose_less_than_direct_exchange(servers: int, most: float) -> None:
     cluster, costs = starving(servers, 8, "0123", "0123"), {"alpha": ALPHA, "per_chunk": PER_CHUNK}
-    made = optcc.plan(cluster, 2**30, **costs)
-    assert made.recipe.family == "latin-exchange"
+    made = optcc.plan(cluster, 2**30, family="latin-exchange", **costs)
     mine_s, bound_s = simulate(made.schedule(), **costs).time_s, float(made.bound.seconds)
     assert mine_s <= (1 + most) * bound_s
     other = optcc.plan(cluster, 2**30, family="exchange", **costs)

@@ -15,7 +15,7 @@ import pytest
 
 import optcc
 from optcc.schedule import Schedule
-from optcc.schedule.latin import LatinExchange, starving_pair
+from optcc.schedule.latin import LatinExchange, latin_pair
 from tests.packet_level import (
     RATE,
     Network,
@@ -83,7 +83,7 @@ def test_timetables_hold_packet_by_packet(
 def test_latin_squares_hold_packet_by_packet(executor: Path, servers: int, network: Network) -> None:
     """To 1 %, which a square of half as many windows misses."""
     cluster = without(servers, 2, 2)
-    pair = starving_pair(cluster)
+    pair = latin_pair(cluster)
     assert pair is not None
     schedule, coarser = (LatinExchange(windows, pair, 6).lower(cluster, SIZE) for windows in (16, 8))
     assert _off(executor, schedule, network) < 0.01

@@ -11,6 +11,7 @@ from optcc.schedule.packed import PackedTrees
 from optcc.schedule.r2cc import R2cc
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.ring import Ring
+from optcc.schedule.steady import SteadyExchange
 from optcc.schedule.timetable import Timetable
 from optcc.schedule.trees import ComplementaryTrees
 
@@ -21,6 +22,7 @@ FAMILIES: dict[str, type[Recipe]] = {
         Exchange,
         Timetable,
         LatinExchange,
+        SteadyExchange,
         ComplementaryTrees,
         PackedTrees,
         InsideServers,

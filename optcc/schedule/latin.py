@@ -31,7 +31,7 @@ from optcc.schedule.assemble import even_cuts
 from optcc.schedule.columns import Schedule
 from optcc.schedule.recipe import Recipe, demand, demand_segments
 from optcc.schedule.routes import Routes
-from optcc.schedule.timetable_nics import live_nics, nic_ports, reduced, some_lack_nics
+from optcc.schedule.timetable_nics import live_nics, nic_ports, starving_pair
 from optcc.schedule.timetable_rows import Kind, Rows, scheduled
 
 MAX_MARGIN = 4096
@@ -121,7 +121,7 @@ class LatinExchange(Recipe):
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""
-        pair = starving_pair(cluster)
+        pair = latin_pair(cluster)
         demand(pair is not None, "cluster", "two servers alike that have half of their NICs or fewer", "another one")
         demand(tuple(self.slow) == pair, "slow", f"the two ranks with fewer NICs, {pair}", self.slow)
         demand_segments(self.segments)
@@ -152,19 +152,15 @@ class LatinExchange(Recipe):
         ]
 
 
-def starving_pair(cluster: Cluster) -> tuple[int, int] | None:
+def latin_pair(cluster: Cluster) -> tuple[int, int] | None:
     """The two ranks with equally many NICs, half of the others' at most; None where there are no such two.
 
     On rails an even number of hubs meets both on the same NICs, so they must have lost the same; an odd number on
     different ones. Where there are no rails any NIC will do.
     """
-    slow = reduced(cluster) if some_lack_nics(cluster) else []
-    if len(slow) != 2:
-        return None
+    pair = starving_pair(cluster)
+    if pair is None or not cluster.fabric.rails:
+        return pair
     live = live_nics(cluster)
-    first, second = (set(live[rank]) for rank in slow)
-    most = max(map(len, live))
-    if len(first) != len(second) or 2 * len(first) > most:
-        return None
-    fits = first.isdisjoint(second) if len(live) % 2 else first == second
-    return (slow[0], slow[1]) if fits or not cluster.fabric.rails else None
+    first, second = (set(live[rank]) for rank in pair)
+    return pair if (first.isdisjoint(second) if len(live) % 2 else first == second) else None

@@ -35,6 +35,15 @@ def reduced(cluster: Cluster) -> list[int]:
     return [r for r, count in enumerate(counts) if count < max(counts)]
 
 
+def starving_pair(cluster: Cluster) -> tuple[int, int] | None:
+    """The two ranks with equally many NICs, half of the others' at most; None where there are no such two."""
+    slow = reduced(cluster) if some_lack_nics(cluster) else []
+    counts = list(map(len, live_nics(cluster)))
+    if len(slow) != 2 or counts[slow[0]] != counts[slow[1]] or 2 * counts[slow[0]] > max(counts):
+        return None
+    return slow[0], slow[1]
+
+
 def live_nics(cluster: Cluster) -> list[dict[int, int]]:
     """Of each rank, what a live NIC can meet -> its place in its server: the NICs of its rail, without rails those of
     its place. Ranks whose NICs are one object, as those of a cluster's equal servers are, share one answer."""

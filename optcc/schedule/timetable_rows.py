@@ -163,7 +163,8 @@ def in_order(rows: Rows, pairs: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints
             before[ends[row]] = list(dict.fromkeys(kept))[:MOST_KEPT]
     more = np.array([row for row, earlier in found for _ in earlier], np.int64)
     then = np.array([landing for _, earlier in found for landing in earlier], np.int64)
-    fresh = ~np.isin(more * count + then, waits * count + on)
+    known, new = np.sort(waits * count + on), more * count + then
+    fresh = np.searchsorted(known, new, "left") == np.searchsorted(known, new, "right")
     return more[fresh], then[fresh]
 
 
@@ -175,15 +176,20 @@ def scheduled(
     nbytes: int,
     *,
     ordered: bool = False,
+    held: tuple[Ints, Ints] | None = None,
 ) -> Schedule:
     """The schedule of `rows`, in the order of their keys.
 
     via_end : as in `dependencies`; ports : of each rank, `nic` of a row -> the port that it leaves by or enters by;
-    ordered : whether transfers that could go wait for those before them on their NIC, as `in_order` says
+    ordered : whether transfers that could go wait for those before them on their NIC, as `in_order` says; held : more
+    pairs (row that waits, row that it waits for), which count where the second comes first
     """
     key, pairs = rows.key.copy(), dependencies(rows, via_end)
     for waits, on in pairs:  # after what it waits for, also where the timetable has them too near
         np.maximum.at(key, waits, key[on] + 1)
+    if held is not None:
+        before = key[held[1]] < key[held[0]]
+        pairs.append((held[0][before], held[1][before]))
     if ordered:
         pairs.append(in_order(rows._replace(key=key), pairs))
     order = np.argsort(key, kind="stable")

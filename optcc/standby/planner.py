@@ -22,8 +22,9 @@ from optcc.cluster import Cluster
 from optcc.errors import InfeasibleError, InputError
 from optcc.planner import NEAR, SAME, default_segments
 from optcc.plans import Plan, rings_in_order
-from optcc.schedule.latin import LatinExchange, starving_pair
+from optcc.schedule.latin import LatinExchange, latin_pair
 from optcc.schedule.recipe import Recipe
+from optcc.schedule.steady import SteadyExchange, steady_pair
 from optcc.schedule.timetable import Timetable
 from optcc.schedule.timetable_nics import applies
 from optcc.schedule.trees import ComplementaryTrees
@@ -368,7 +369,9 @@ class Planner:
 
 def _fits(recipe: Recipe, cluster: Cluster) -> bool:
     if isinstance(recipe, LatinExchange):
-        return starving_pair(cluster) == recipe.slow
+        return latin_pair(cluster) == recipe.slow
+    if isinstance(recipe, SteadyExchange):
+        return steady_pair(cluster) == recipe.slow
     return not isinstance(recipe, Timetable) or applies(cluster)
 
 

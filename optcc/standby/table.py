@@ -18,6 +18,7 @@ from optcc.schedule.latin import LatinExchange
 from optcc.schedule.nested import NestedRings
 from optcc.schedule.packed import Arc, PackedTrees, TreePair
 from optcc.schedule.recipe import Recipe
+from optcc.schedule.steady import SteadyExchange
 from optcc.schedule.timetable import Timetable
 from optcc.schedule.trees import ComplementaryTrees
 
@@ -60,7 +61,7 @@ def relabelled(recipe: Recipe, to: Mapping[int, int], tally: Tally) -> Recipe | 
             shares[to[rank]] = share
         via = sorted((to[rank], part) for rank, part in recipe.via)
         return replace(recipe, shares=tuple(shares), via=tuple(via))
-    if isinstance(recipe, LatinExchange):
+    if isinstance(recipe, LatinExchange | SteadyExchange):
         first, second = sorted(to[rank] for rank in recipe.slow)
         return replace(recipe, slow=(first, second))
     if isinstance(recipe, PackedTrees):
@@ -150,6 +151,6 @@ def like(entry: Entry, size: int, tally: Tally, fitted: ComplementaryTrees | Non
             return replace(made, shares=hubs, via=((last[0][0], made.via[0][1]),))
         if last and 0 not in hubs and not made.growth:
             return replace(made, shares=hubs, via=())
-    if isinstance(made, Timetable | LatinExchange):
+    if isinstance(made, Timetable | LatinExchange | SteadyExchange):
         return exchange_for(tally)
     return fitted if isinstance(made, ComplementaryTrees) else None

@@ -1,0 +1,184 @@
+"""Who sends to whom in each step when two servers starve, so that every NIC is busy in every step.
+
+In each step a slow server sends data to hubs and is sent results, on all its NICs; both send to the same hubs at the
+same time, on different NICs. A hub sends a result as soon as all that it adds up has landed. Then each rail has a
+matching of the hubs, in which those pairs come first that have had least. Every chunk fills its step, and nothing is
+left over at the end of the half, so that nobody falls behind anybody: what is too much for it goes on into the other
+half, its mirror image. Half of the rails are half a step behind: what has landed after a step of the one kind leaves on
+the other kind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optcc.schedule.timetable_greedy import ONE
+from optcc.schedule.timetable_matchings import TIES
+from optcc.schedule.timetable_slots import HALF, Slot
+
+Ints = NDArray[np.int64]
+PASSES = 2
+"""How much a pair has in all is known once all steps are found. The first time all are taken to have as much."""
+UNIT = 2**20
+"""What places in a hub's section are counted in,"""
+SLACK = 2**10
+"""and one part in so many of what has landed is left out, as cuts are rounded and pairs have a little more or less."""
+FULL, LEAST = 9, 4
+"""Results fill so many tenths of a step or more; less only where no hub has as much, but more than one in `LEAST`."""
+OWN = 4
+"""What one rank has sent another one weighs so many times as much as what it was sent by it (measured)."""
+COARSE = 16
+"""Bits less for weights, whose squares an assignment must tell apart."""
+TWO_KINDS = 4
+"""With so many NICs of a slow server half of the rails are half a step behind."""
+
+Place = tuple[int, int, int]
+"""(Sender, receiver, place of the slot among theirs)."""
+
+
+class Steps(NamedTuple):
+    """(sender, receiver) -> slots in the first half, by time; and which of these must wait for which ones, since their
+    NIC has nothing to send in the step before, so that nobody runs ahead."""
+
+    slots: dict[tuple[int, int], list[Slot]]
+    held: list[tuple[Place, Place]]
+
+
+def growing_ends(count: int, growing: int, growth: Fraction) -> tuple[int, ...]:
+    """Where `count` steps end, of `ONE`: the first `growing` ones each that many times as long as the one before."""
+    sizes = [int(2**64 * growth ** (min(step, growing) - min(count - 1, growing))) for step in range(count)]
+    total = sum(sizes)
+    return tuple(ONE * done // total for done in accumulate(sizes))
+
+
+def steady_steps(
+    live: Sequence[Sequence[int]], slow: tuple[int, int], ends: Sequence[int], margin: Fraction, chunk: Fraction
+) -> Steps:
+    """The steps of the first half. Pure, and the same on every rank.
+
+    live : the rails of each rank; slow : the two that starve; ends : of steps, in `ONE`; margin : part of the half from
+    the end of a slot to when its bytes are counted on; chunk : part of the half that a chunk costs
+    """
+    hubs = [rank for rank in range(len(live)) if rank not in slow]
+    section = np.full((len(live), len(live)), UNIT, np.int64)
+    for _ in range(PASSES):
+        half = _Half(live, slow, section, int(margin * ONE), int(chunk * ONE))
+        for begin, end, rails in _turns(live, slow, ends):
+            half.step(begin, end, rails)
+        # A hub and another one also have as much of the other's section to send in the other half.
+        section = half.sent + half.sent.T
+        section[np.ix_(hubs, hubs)] //= 2
+        section = np.maximum(section, 1)
+    return Steps(half.slots, half.held)
+
+
+def _turns(
+    live: Sequence[Sequence[int]], slow: tuple[int, int], ends: Sequence[int]
+) -> list[tuple[int, int, list[int]]]:
+    """(begin, end, rails) of all steps, in order."""
+    theirs = sorted({rail for rank in slow for rail in live[rank]})
+    others = sorted({rail for mine in live for rail in mine} - {*theirs})
+    kinds = 2 if len(theirs) >= TWO_KINDS else 1
+    found = []
+    for kind in range(kinds):
+        low, high = (
+            ([rail for of in (theirs, others) for rail in of[: len(of) * n // kinds]]) for n in (kind, kind + 1)
+        )
+        borders = sorted({0, ends[-1], *(a + (z - a) * kind // kinds for a, z in pairwise([0, *ends]))})
+        found += [(begin, end, sorted({*high} - {*low})) for begin, end in pairwise(borders)]
+    return sorted(found)
+
+
+class _Half:
+    """What has been sent so far, and what can be."""
+
+    def __init__(
+        self, live: Sequence[Sequence[int]], slow: tuple[int, int], section: Ints, gap: int, cost: int
+    ) -> None:
+        self.live, self.slow, self.section, self.gap, self.cost = live, slow, section, gap, cost
+        self.hubs = np.array([rank for rank in range(len(live)) if rank not in slow])
+        self.sent, self.landed = np.zeros_like(section), np.zeros_like(section)
+        self.slots: dict[tuple[int, int], list[Slot]] = {}
+        self.held: list[tuple[Place, Place]] = []
+        self.flying: list[tuple[int, int, int, int]] = []
+        self.turns = Counter[int]()
+        self.arrived: dict[tuple[int, int, int], Place] = {}  # (rank, rail, turn of the rail) -> what it gets then
+        self.left = set[tuple[int, int, int]]()  # and when it sends
+        ids = np.arange(len(live))
+        self.ties = (ids[:, None] * 7919 + ids * 104729) % TIES
+
+    def step(self, begin: int, end: int, rails: Sequence[int]) -> None:
+        """One step of some rails."""
+        for each in [each for each in self.flying if each[0] <= begin - self.gap]:
+            self.landed[each[1:3]] += each[3]
+        self.flying = [each for each in self.flying if each[0] > begin - self.gap]
+        turn = max(self.turns.values(), default=0)
+        rails = sorted(rails, key=lambda rail: (rail + turn) % (1 + max(rails)))
+        into, out = ({rail: set[int]() for rail in rails} for _ in range(2))
+        if end - begin > 2 * self.cost:
+            for rank, other in (self.slow, self.slow[::-1]):
+                mine = [rail for rail in rails if rail in self.live[rank]]
+                self._data(rank, other, begin, end, mine, into)
+                self._results(rank, begin, end, mine, out)
+            for rail in rails:
+                self._rest(rail, begin, end, into[rail], out[rail])
+        self.turns.update(rails)
+
+    def _data(
+        self, rank: int, other: int, begin: int, end: int, rails: Sequence[int], taken: dict[int, set[int]]
+    ) -> None:
+        """A slow server's: to hubs that the other one has sent more chunks, then to those that it has sent fewest."""
+        hubs = self.hubs.tolist()
+        chunks, ahead = (Counter({k: len(self.slots.get((r, k), ())) for k in hubs}) for r in (rank, other))
+        for rail in rails:
+            some, had = [k for k in hubs if k not in taken[rail]], self.sent[rank].tolist()
+            k = max(some, key=lambda k: (ahead[k] - chunks[k], -chunks[k], -had[k], k))
+            self._put(rank, k, rail, begin, end, end - begin - self.cost)
+            chunks[k] += 1
+            taken[rail].add(k)
+
+    def _results(self, rank: int, begin: int, end: int, rails: Sequence[int], taken: dict[int, set[int]]) -> None:
+        """To a slow server: of those that have a full chunk from who has exchanged least with it; or who has most."""
+        room = end - begin - self.cost
+        places = self.landed * UNIT // self.section
+        np.fill_diagonal(places, 2**62)
+        known = places.min(0)
+        known = (known - known // SLACK) * self.section[rank] // UNIT
+        for rail in rails:
+            had = (self.sent[rank] + self.sent[:, rank]).tolist()
+            ready = np.minimum(known - self.sent[:, rank], room).tolist()
+            some = [k for k in self.hubs.tolist() if k not in taken[rail]]
+            k = max(some, key=lambda k: (min(ready[k], room * FULL // 10), -had[k], k))
+            if ready[k] > room // LEAST:
+                self._put(k, rank, rail, begin, end, ready[k])
+                taken[rail].add(k)
+
+    def _rest(self, rail: int, begin: int, end: int, into: set[int], out: set[int]) -> None:
+        """Among hubs."""
+        from scipy.optimize import linear_sum_assignment  # who only reads or runs plans of other families has no scipy
+
+        rows, cols = ([k for k in self.hubs.tolist() if k not in taken] for taken in (out, into))
+        had = (OWN * self.sent + self.sent.T) >> COARSE
+        worth = self.ties - had * had * TIES
+        np.fill_diagonal(worth, -(2**62))
+        for a, z in zip(*linear_sum_assignment(worth[np.ix_(rows, cols)], maximize=True), strict=True):
+            if rows[a] != cols[z]:
+                self._put(rows[a], cols[z], rail, begin, end, end - begin - self.cost)
+
+    def _put(self, i: int, k: int, rail: int, begin: int, end: int, much: int) -> None:
+        mine, turn = self.slots.setdefault((i, k), []), self.turns[rail]
+        before = self.arrived.get((i, rail, turn - 1))
+        if before is not None and (i, rail, turn - 1) not in self.left:
+            self.held.append(((i, k, len(mine)), before))
+        self.arrived[k, rail, turn] = i, k, len(mine)
+        self.left.add((i, rail, turn))
+        mine.append(Slot(begin * (HALF // ONE), (end - begin) * (HALF // ONE), rail, much))
+        self.sent[i, k] += much
+        self.flying.append((end, i, k, much))
