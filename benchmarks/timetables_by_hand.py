@@ -39,8 +39,8 @@ WINDOWS = (2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160
 MARGINS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
 """Of Latin squares: windows, and the steps to when their sums are sent on."""
 
-STEPS = (4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96)
-GROWING, STEP_GROWTHS, LAGS = (0, 2, 5, 12), (Fraction(9, 8), Fraction(5, 4), Fraction(3, 2)), (0, Fraction(1, 2), 1)
+STEPS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 40, 48, 64, 80)
+GROWING, LONGER, LAGS = (1, 4, 12), (Fraction(1), Fraction(9, 8), Fraction(5, 4)), (Fraction(0), Fraction(1, 2))
 """Of steady steps: how many, how many of these grow and by what, latencies from a step to when its bytes count."""
 
 
@@ -56,7 +56,7 @@ def steady_steps(
 ) -> Iterator[list[Callable[[], SteadyExchange]]]:
     """Of each form, what makes one with ever more steps."""
     pair, half = steady_pair(cluster), bound.seconds / 2
-    for first, growth, lag in product(GROWING, STEP_GROWTHS, LAGS) if pair else ():
+    for first, growth, lag in product(GROWING, LONGER, LAGS) if pair else ():
         parts = first, growth, min(lag * alpha / half, Fraction(1, 2)), min(per_chunk / half, MAX_CHUNK)
         yield [partial(SteadyExchange, count, pair, *parts) for count in STEPS]  # type: ignore[arg-type]
 

@@ -73,6 +73,8 @@ STEADY_LAG, STEADY_MARGIN, STEADY_PARTS = 2, Fraction(1, 2), 64
 """Steps that a slow server waits for a result; latencies from a step to when its bytes count, where hubs have no time
 to spare (measured: a hub's NIC is late by the rest); what their growth is rounded to."""
 GOLDEN = (1 + sqrt(5)) / 2
+FEW_STEPS, ALIKE_STEPS = 16, (0.6, 0.75, 0.9, 1.1, 1.4, 1.8)
+"""Up to that root also so many steps that are all alike."""
 
 
 def timetable_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction) -> list[Ladder]:
@@ -200,21 +202,23 @@ def steady_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: F
     growth = Fraction(round(STEADY_PARTS * min(2.0, GOLDEN ** (0.5 / turn))), STEADY_PARTS)
     first = 1 / (turn + STEADY_LAG)
     growing = round(log(1 / first) / log(growth))
-    more = growing - (1 - first) / log(growth)  # than if all steps were alike
     chunks = sqrt(bound.seconds / per_chunk) if per_chunk else float("inf")
-    deepest = MOST_LATIN // (2 * sum(alive))
-    only = sorted({max(2, round(min(part * chunks + more, deepest))) for part in STEADY_STEPS})
-    margin = _part(bound, alpha * STEADY_MARGIN, MOST_LAG) if 2 * min(alive) == max(alive) else Fraction(0)
+    most = min(MOST_LATIN // (2 * sum(alive)), MAX_ROUNDS)
+    margin = _part(bound, alpha * STEADY_MARGIN, Fraction(1, 2)) if 2 * min(alive) == max(alive) else Fraction(0)
     chunk = _part(bound, per_chunk, MAX_CHUNK)
-    return [
-        Ladder(
+
+    def ladder(parts: Sequence[float], growing: int, growth: Fraction, more: float) -> Ladder:
+        """more : steps than if all were alike"""
+        return Ladder(
             SteadyExchange.family,
             lambda segments: SteadyExchange(segments, pair, growing, growth, margin, chunk),
             by_rate=False,
-            only=only,
+            only=sorted({max(2, round(min(part * chunks + more, most))) for part in parts}),
             both=True,
         )
-    ]
+
+    grown = ladder(STEADY_STEPS, growing, growth, growing - (1 - first) / log(growth))
+    return [grown, *([ladder(ALIKE_STEPS, 0, Fraction(1), 0)] if chunks <= FEW_STEPS else [])]
 
 
 def _part(bound: Bound, seconds: Fraction, most: Fraction) -> Fraction:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
+from multiprocessing.context import SpawnProcess
 
 import pytest
 
@@ -97,6 +99,30 @@ def helper() -> Iterator[Helper]:
     made = Helper()
     yield made
     made.stop()
+
+
+def test_a_helper_can_be_closed_while_its_process_starts(helper: Helper, monkeypatch: pytest.MonkeyPatch) -> None:
+    starting, closed, told = threading.Event(), threading.Event(), list[OptccError]()
+    start = SpawnProcess.start
+
+    def slowly(process: SpawnProcess) -> None:
+        starting.set()
+        assert closed.wait(10)
+        start(process)
+
+    def ask() -> None:
+        with pytest.raises(OptccError, match="closed|died") as caught:
+            helper(abs, -1)
+        told.append(caught.value)
+
+    monkeypatch.setattr(SpawnProcess, "start", slowly)
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert starting.wait(10)
+    helper.close()
+    closed.set()
+    asking.join(30)
+    assert len(told) == 1
 
 
 def test_a_helper_that_dies_is_an_error_and_then_replaced(helper: Helper) -> None:

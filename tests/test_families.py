@@ -84,7 +84,7 @@ FITTING: dict[tuple[str, ...], st.SearchStrategy[Cluster]] = {
     ("nested-rings", "packed-trees", "ring"): ANY,
     ("exchange", "trees"): st.one_of(FLAT, with_dead_nics()),
     ("timetable",): with_dead_nics(),
-    ("latin-exchange",): two_starving(),
+    ("latin-exchange", "steady-exchange"): two_starving(),
     ("inside-servers",): gpus_as_ranks(),
     ("r2cc-allreduce", "optcc-published"): one_degraded(),
 }
@@ -190,7 +190,7 @@ def test_clusters_that_a_family_does_not_take_are_not_counted() -> None:
 
 def test_all_families_are_seen() -> None:
     """The random clusters are worth something only if every family takes some of them."""
-    flat = Cluster.uniform(servers=5, nics=2, gpus=2, rate=1000, nvlink_rate=5000).degrade("server0/nic1")
+    flat = Cluster.uniform(servers=6, nics=2, gpus=2, rate=1000, nvlink_rate=5000).degrade("server0/nic1")
     seen = {plan.recipe.family for plan in offered(flat, 4096, 2)}
     seen |= {plan.recipe.family for plan in offered(replace(flat, gpu_ranks=True), 4096, 2)}
     seen |= {plan.recipe.family for plan in offered(flat.degrade("server1/nic1"), 4096, 2)}

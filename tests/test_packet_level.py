@@ -16,6 +16,7 @@ import pytest
 import optcc
 from optcc.schedule import Schedule
 from optcc.schedule.latin import LatinExchange, latin_pair
+from optcc.schedule.steady import SteadyExchange, steady_pair
 from tests.packet_level import (
     RATE,
     Network,
@@ -88,6 +89,20 @@ def test_latin_squares_hold_packet_by_packet(executor: Path, servers: int, netwo
     schedule, coarser = (LatinExchange(windows, pair, 6).lower(cluster, SIZE) for windows in (16, 8))
     assert _off(executor, schedule, network) < 0.01
     assert _off(executor, schedule, network, simulated(coarser, network)) > 0.01
+
+
+@pytest.mark.ns3
+@pytest.mark.parametrize("servers", [4, 7, 8])
+@pytest.mark.parametrize("network", [UDP, WIDE], ids=["UDP", "TCP"])
+def test_steady_steps_hold_packet_by_packet(executor: Path, servers: int, network: Network) -> None:
+    """To 1.5 %, which half as many steps miss."""
+    cluster = without(servers, 2, 2)
+    pair = steady_pair(cluster)
+    assert pair is not None
+    given = pair, 2, Fraction(5, 4), Fraction(1, 400), Fraction(0)
+    schedule, coarser = (SteadyExchange(steps, *given).lower(cluster, SIZE) for steps in (24, 12))
+    assert _off(executor, schedule, network) < 0.015
+    assert _off(executor, schedule, network, simulated(coarser, network)) > 0.015
 
 
 @pytest.mark.ns3

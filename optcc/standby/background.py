@@ -56,7 +56,8 @@ class Helper:
         if self._closed:
             raise OptccError("no more plans: it was closed")
         try:
-            if self._process is None or not self._process.is_alive():
+            process = self._process  # another thread may end it meanwhile
+            if process is None or not process.is_alive():
                 self._ask(self._start(), self._prepare, (), START_S)
             assert self._ours is not None
             value, error = self._ask(self._ours, function, arguments, limit_s)
@@ -73,11 +74,12 @@ class Helper:
     def _start(self) -> Connection:
         context = multiprocessing.get_context("spawn")
         self._ours, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs,), name="optcc-standby", daemon=True)
-        self._process.start()
+        process = context.Process(target=serve, args=(theirs,), name="optcc-standby", daemon=True)
+        process.start()
         theirs.close()
-        if self._closed:  # meanwhile
-            self._process.kill()
+        self._process = process  # not before: who closes this meanwhile would end a process that has not begun
+        if self._closed:
+            self.stop()
         return self._ours
 
     @staticmethod
