@@ -111,7 +111,7 @@ def test_a_helper_can_be_closed_while_its_process_starts(helper: Helper, monkeyp
         start(process)
 
     def ask() -> None:
-        with pytest.raises(OptccError, match="closed|died") as caught:
+        with pytest.raises(OptccError, match=r"closed|died") as caught:
             helper(abs, -1)
         told.append(caught.value)
 
