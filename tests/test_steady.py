@@ -193,6 +193,7 @@ def test_without_costs_two_steps_are_lost(name: str) -> None:
     [
         ({"slow": (0, 1)}, "slow"),
         ({"segments": 0}, "segments"),
+        ({"segments": 1025}, "segments"),
         ({"growth": Fraction(1, 2)}, "growth"),
         ({"growth": Fraction(9)}, "growth"),
         ({"growing": -1}, "growing"),

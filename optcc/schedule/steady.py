@@ -28,8 +28,8 @@ from optcc.schedule.timetable_rows import Kind, Piece, Rows, cut, scheduled
 from optcc.schedule.timetable_slots import HALF, Slot, mirrored
 
 MAX_CHUNK = Fraction(1, 16)
-MAX_GROWTH, MAX_LONGER = 4, 2**20
-"""A step over the one before; the longest over the first."""
+MAX_STEPS, MAX_GROWTH, MAX_LONGER = 1024, 4, 2**20
+"""Steps; one over the one before; the longest over the first."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,7 @@ class SteadyExchange(Recipe):
         demand(pair is not None, "cluster", "two servers alike that have half of their NICs or fewer", "another one")
         demand(tuple(self.slow) == pair, "slow", f"the two ranks with fewer NICs, {pair}", self.slow)
         demand_segments(self.segments)
+        demand(self.segments <= MAX_STEPS, "segments", f"1 to {MAX_STEPS}", self.segments)
         demand(1 <= self.growth <= MAX_GROWTH, "growth", f"1 to {MAX_GROWTH}", self.growth)
         demand(self.growing >= 0, "growing", "0 or more", self.growing)
         longer = self.growth ** min(self.growing, self.segments) if self.growth > 1 else 1

@@ -53,7 +53,9 @@ class Steps(NamedTuple):
 
 def growing_ends(count: int, growing: int, growth: Fraction) -> tuple[int, ...]:
     """Where `count` steps end, of `ONE`: the first `growing` ones each that many times as long as the one before."""
-    sizes = [int(2**64 * growth ** (min(step, growing) - min(count - 1, growing))) for step in range(count)]
+    sizes = [2**64]
+    for step in range(1, count):
+        sizes.append(sizes[-1] * growth.numerator // growth.denominator if step <= growing else sizes[-1])
     total = sum(sizes)
     return tuple(ONE * done // total for done in accumulate(sizes))
 
@@ -88,11 +90,9 @@ def _turns(
     kinds = 2 if len(theirs) >= TWO_KINDS else 1
     found = []
     for kind in range(kinds):
-        low, high = (
-            ([rail for of in (theirs, others) for rail in of[: len(of) * n // kinds]]) for n in (kind, kind + 1)
-        )
+        low, high = ({rail for of in (theirs, others) for rail in of[: len(of) * n // kinds]} for n in (kind, kind + 1))
         borders = sorted({0, ends[-1], *(a + (z - a) * kind // kinds for a, z in pairwise([0, *ends]))})
-        found += [(begin, end, sorted({*high} - {*low})) for begin, end in pairwise(borders)]
+        found += [(begin, end, sorted(high - low)) for begin, end in pairwise(borders)]
     return sorted(found)
 
 
