@@ -6,6 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
 
@@ -118,3 +119,12 @@ def four_of_eight(nics: int = 4) -> Cluster:
     for server in range(4):
         cluster = cluster.degrade(f"server{server}/nic{server}")
     return cluster
+
+
+def busiest(schedule: Schedule) -> int:
+    """The most bytes that any port sends, or receives, of transfers that take one NIC each."""
+    work = np.zeros((2, len(schedule.ports)), np.int64)
+    lanes = [schedule.routes[route].lanes[0] for route in schedule.route]
+    np.add.at(work[0], [lane.out for lane in lanes], schedule.length)
+    np.add.at(work[1], [lane.into for lane in lanes], schedule.length)
+    return int(work.max())

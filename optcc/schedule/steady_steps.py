@@ -123,23 +123,21 @@ class _Half:
         rails = sorted(rails, key=lambda rail: (rail + turn) % (1 + max(rails)))
         into, out = ({rail: set[int]() for rail in rails} for _ in range(2))
         if end - begin > 2 * self.cost:
-            for rank, other in (self.slow, self.slow[::-1]):
+            for rank in self.slow:
                 mine = [rail for rail in rails if rail in self.live[rank]]
-                self._data(rank, other, begin, end, mine, into)
+                self._data(rank, begin, end, mine, into)
                 self._results(rank, begin, end, mine, out)
             for rail in rails:
                 self._rest(rail, begin, end, into[rail], out[rail])
         self.turns.update(rails)
 
-    def _data(
-        self, rank: int, other: int, begin: int, end: int, rails: Sequence[int], taken: dict[int, set[int]]
-    ) -> None:
-        """A slow server's: to hubs that the other one has sent more chunks, then to those that it has sent fewest."""
+    def _data(self, rank: int, begin: int, end: int, rails: Sequence[int], taken: dict[int, set[int]]) -> None:
+        """A slow server's: to hubs that it has sent fewest chunks. The other one, on the same rails, takes the same."""
         hubs = self.hubs.tolist()
-        chunks, ahead = (Counter({k: len(self.slots.get((r, k), ())) for k in hubs}) for r in (rank, other))
+        chunks = {k: len(self.slots.get((rank, k), ())) for k in hubs}
         for rail in rails:
-            some, had = [k for k in hubs if k not in taken[rail]], self.sent[rank].tolist()
-            k = max(some, key=lambda k: (ahead[k] - chunks[k], -chunks[k], -had[k], k))
+            had = self.sent[rank].tolist()
+            k = max((k for k in hubs if k not in taken[rail]), key=lambda k: (-chunks[k], -had[k], k))
             self._put(rank, k, rail, begin, end, end - begin - self.cost)
             chunks[k] += 1
             taken[rail].add(k)
