@@ -1,251 +1,286 @@
-"""Two servers that starve, steadily served: AllReduce on every cluster that it fits, and what its steps promise."""
+"""The steady paths of both ends against the tables: the same states, the same commands, whatever happens."""
 
 from __future__ import annotations
 
+import copy
+import random
 from collections import Counter
-from dataclasses import replace
-from fractions import Fraction
-from itertools import pairwise
+from collections.abc import Callable
+from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-import optcc
-from optcc.cluster import Cluster
-from optcc.errors import InputError
-from optcc.schedule.latin import LatinExchange
-from optcc.schedule.steady import SteadyExchange, steady_pair
-from optcc.schedule.steady_steps import Steps, growing_ends, steady_steps
-from optcc.schedule.timetable_slots import HALF
-from optcc.simulator import simulate
-from optcc.standby.planner import _fits as fits
-from optcc.standby.table import matching, relabelled
-from optcc.theory.tally import Tally
-from tests.test_latin import FITTING as WITH_SQUARES
-from tests.test_latin import starving
-from tests.timetables import ALPHA, PER_CHUNK, RATE, busiest, check_allreduce, loss
-
-FITTING = {
-    "one fabric": starving(8, 8, "0123", "2467"),
-    "an odd number of hubs": starving(7, 8, "0123", "0123"),
-    "rails": starving(6, 4, "02", "02", rails=True),
-    "rails, an odd number of hubs": starving(7, 4, "02", "02", rails=True),
-    "no NIC in common": starving(4, 2, "0", "1"),
-    "less than half": starving(6, 8, "01234", "34567"),
-    "more hubs than NICs": starving(12, 2, "0", "0"),
-}
-UNFIT = {
-    "one slow server": starving(8, 8, "0123", ""),
-    "not alike": starving(8, 8, "0123", "01234"),
-    "more than half": starving(8, 8, "012", "012"),
-    "rails, other NICs": starving(6, 4, "02", "13", rails=True),
-    "three hubs": starving(5, 8, "0123", "0123"),
-    "a slow NIC": starving(8, 8, "0123", "0123").degrade("server3/nic0", Fraction(1, 2)),
-}
-
-
-def steady(cluster: Cluster, segments: int, growing: int = 2, **other: Fraction) -> SteadyExchange:
-    pair = steady_pair(cluster)
-    assert pair is not None
-    given = {"growth": Fraction(5, 4), "margin": Fraction(1, 100), "chunk": Fraction(1, 600), **other}
-    return SteadyExchange(segments, pair, growing, **given)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    name=st.sampled_from(sorted(FITTING)),
-    segments=st.integers(1, 24),
-    growing=st.integers(0, 9),
-    margin=st.sampled_from([Fraction(0), Fraction(1, 100), Fraction(1, 5)]),
-    nbytes=st.integers(0, 2**20),
+from optcc.runtime.protocol import ProtocolError, Receiver, ReceiverState, Sender
+from optcc.runtime.protocol.table import Commands, Machine
+from optcc.runtime.protocol.words import (
+    Acked,
+    Alive,
+    Answer,
+    Ask,
+    Credit,
+    Deliver,
+    Doubt,
+    Event,
+    Expired,
+    Fenced,
+    Folded,
+    Found,
+    Heard,
+    Landed,
+    Lost,
+    Notice,
+    Probe,
+    Refuse,
+    Release,
+    Return,
+    Send,
+    Timer,
+    Write,
 )
-def test_all_steps_compute_allreduce(name: str, segments: int, growing: int, margin: Fraction, nbytes: int) -> None:
-    check_allreduce(FITTING[name], steady(FITTING[name], segments, growing, margin=margin), nbytes)
+from optcc.runtime.wires import Cause
+from tests.protocol_net import run, state_of
+
+WIRES = (7, 8, 9)
 
 
-@pytest.mark.parametrize("segments", [1, 2, 3])
-def test_with_few_steps_transfers_are_still_in_order(segments: int) -> None:
-    """Results are then late, and what would wait for them on its NIC does not."""
-    check_allreduce(FITTING["more hubs than NICs"], steady(FITTING["more hubs than NICs"], segments, 0), 2**16)
+class DifferError(AssertionError):
+    """The steady path and the table do not do the same."""
 
 
-def found(servers: int, count: int = 24, margin: Fraction = Fraction(1, 100)) -> tuple[Steps, list[list[int]]]:
-    """Steps of servers of 8 NICs, the first two of which have half of them."""
-    live = [[4, 5, 6, 7]] * 2 + [list(range(8))] * (servers - 2)
-    return steady_steps(live, (0, 1), growing_ends(count, 2, Fraction(5, 4)), margin, Fraction(1, 600)), live
+def steady(machine: Any, event: Event) -> Commands | None:
+    """What the steady path makes of an event, in words; None: it is for `handle`."""
+    match event:
+        case Send():
+            if machine.room() > 0:
+                machine.posted += 1
+                return (Write(machine.wire, machine.epoch, machine.posted - 1, False),)
+        case Acked(wire, seq):
+            return (Release(machine.acked),) if machine.acknowledged(wire, seq) else None
+        case Credit(_, folded):
+            return () if machine.credited(folded) else None
+        case Landed(wire, epoch, seq):
+            back = machine.passes(wire, epoch, seq)
+            if back >= 0:
+                return (Deliver(seq), *((Return(machine.wire, back),) if back else ()))
+    return None
 
 
-def test_ends_grow_and_then_stay() -> None:
-    lengths = [z - a for a, z in pairwise((0, *growing_ends(6, 3, Fraction(2))))]
-    assert lengths == pytest.approx([lengths[0] * factor for factor in (1, 2, 4, 8, 8, 8)], rel=1e-6)
-    assert growing_ends(6, 3, Fraction(2))[-1] == growing_ends(1, 9, Fraction(2))[-1]
+def by_table(machine: Any, event: Event, handle: Callable[[Any, Event], Commands]) -> Commands:
+    """The same by the table alone; a chunk that passes is folded at once."""
+    commands = handle(machine, event)
+    if isinstance(event, Landed) and commands:
+        commands += handle(machine, Folded(event.seq))
+    return commands
 
 
-@pytest.mark.parametrize("servers", [8, 9, 16])
-def test_every_nic_is_busy_and_nobody_meets(servers: int) -> None:
-    """No NIC has two transfers at a time; slow servers send in every step, hubs receive in every step."""
-    steps, live = found(servers)
-    outs, ins = (Counter[tuple[int, int, int]]() for _ in range(2))
-    begins: dict[int, set[int]] = {}
-    for (i, k), slots in steps.slots.items():
-        for slot in slots:
-            outs[slot.begin, slot.nic, i] += 1
-            ins[slot.begin, slot.nic, k] += 1
-            begins.setdefault(slot.nic, set()).add(slot.begin)
-    assert {*outs.values()} == {*ins.values()} == {1}
-    for rank, mine in enumerate(live):
-        for nic in mine:
-            assert all((begin, nic, rank) in (outs if rank < 2 else ins) for begin in begins[nic])
-    late = [begin for begin in begins[4] if begin > HALF // 3]  # the first results have come by then
-    assert all((begin, 4, rank) in ins for begin in late for rank in (0, 1))
-    assert all((begin, 4, rank) in outs for begin in late for rank in range(2, servers))
+def compare(machine: Any, event: Event, handle: Callable[[Any, Event], Commands], taken: Counter[str]) -> None:
+    """Do an event the steady way, if that takes it, on copies; the machine stays as it is."""
+    quick, slow = twin(machine), twin(machine)
+    before = state_of(machine)
+    commands = steady(quick, event)
+    name = type(event).__name__
+    if commands is None:
+        taken[f"{name} left"] += 1
+        if state_of(quick) != before:
+            raise DifferError(f"{event} is left to the table, but changes {before} to {state_of(quick)}")
+        return
+    taken[name] += 1
+    try:
+        expected = by_table(slow, event, handle)
+    except ProtocolError as error:
+        raise DifferError(f"{event} in {before} cannot be, says the table: {error}") from error
+    if (commands, state_of(quick)) != (expected, state_of(slow)):
+        raise DifferError(f"{event} in {before}: {commands}, {state_of(quick)}; table: {expected}, {state_of(slow)}")
 
 
-def test_half_of_the_rails_are_half_a_step_behind() -> None:
-    begins: dict[int, set[int]] = {}
-    for slots in found(8)[0].slots.values():
-        for slot in slots:
-            begins.setdefault(slot.nic, set()).add(slot.begin)
-    assert begins[0] == begins[1] == begins[4] == begins[5] != begins[2] == begins[3] == begins[6] == begins[7]
-    between = [(a + z) // 2 for a, z in pairwise([*sorted(begins[4]), HALF])]
-    assert sorted(begins[6])[1:] == pytest.approx(between, abs=2**14)
+def twin(machine: Any) -> Any:
+    """A copy whose sets are its own."""
+    other = copy.copy(machine)
+    for name, value in state_of(machine).items():
+        setattr(other, name, value)
+    return other
 
 
-@pytest.mark.parametrize("servers", [8, 16])
-def test_both_slow_servers_send_to_the_same_hubs(servers: int) -> None:
-    steps, _ = found(servers)
-    for hub in range(2, servers):
-        assert [slot.begin for slot in steps.slots[0, hub]] == [slot.begin for slot in steps.slots[1, hub]]
+def watched(kind: type[Machine], taken: Counter[str]) -> Any:
+    """Of every event, both ways are compared."""
+
+    class Watched(kind):  # type: ignore[valid-type, misc]
+        __slots__ = ()
+
+        def handle(self, event: Event) -> Commands:
+            compare(self, event, kind.handle, taken)
+            commands: Commands = super().handle(event)
+            return commands
+
+    return Watched
 
 
-@pytest.mark.parametrize("servers", [8, 9, 16])
-def test_pairs_have_nearly_as_much(servers: int) -> None:
-    """In both halves; otherwise chunks would take longer than their steps."""
-    steps, _ = found(servers, 40)
-    had = {pair: sum(slot.weight for slot in slots) for pair, slots in steps.slots.items()}
-    both = {(i, k): had[i, k] + had[k, i] for i, k in had if i < k}
-    for mine in ([much for (i, _), much in both.items() if i >= 2], [much for (i, _), much in both.items() if i < 2]):
-        longest = max(slot.weight for slots in steps.slots.values() for slot in slots)
-        assert max(mine) - min(mine) <= 3 * longest
-
-
-@pytest.mark.parametrize("margin", [Fraction(0), Fraction(1, 100), Fraction(1, 20)])
-def test_results_are_sent_when_all_they_add_up_has_landed(margin: Fraction) -> None:
-    servers = 8
-    steps, _ = found(servers, margin=margin)
-    total = {
-        pair: sum(slot.weight for each in (pair, pair[::-1]) for slot in steps.slots[each]) for pair in steps.slots
-    }
-
-    def landed(sender: int, hub: int, by: int) -> Fraction:
-        """The part of the hub's section."""
-        much = sum(
-            slot.weight for slot in steps.slots[sender, hub] if slot.begin + slot.size <= by - int(margin * HALF)
+def wild(rng: random.Random, machine: Any) -> Event:
+    """Any event, possible or not, near where the machine is."""
+    wire = rng.choice((*WIRES, machine.wire, machine.wire))
+    epoch = machine.epoch + rng.choice((0, 0, 0, 0, -1, 1))
+    if isinstance(machine, Sender):
+        posted, acked, folded = (
+            rng.choice((n, n, n - 1, n + 1)) for n in (machine.posted, machine.acked, machine.folded)
         )
-        return Fraction(much * (1 if sender < 2 else 2), total[sender, hub])
-
-    checked = 0
-    for hub in range(2, servers):
-        for slow in (0, 1):
-            sent = 0
-            for slot in steps.slots[hub, slow]:
-                sent += slot.weight
-                known = min(landed(sender, hub, slot.begin + 1) for sender in range(servers) if sender != hub)
-                assert Fraction(sent, total[hub, slow]) <= known * Fraction(101, 100)
-                checked += 1
-    assert checked > 100
-
-
-def test_nobody_runs_ahead_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A NIC that has nothing to send in the first step does not send what is next."""
-    cluster = FITTING["one fabric"]
-    recipe = steady(cluster, 24)
-    live = [[0, 1, 2, 3] if rank in recipe.slow else list(range(8)) for rank in range(8)]
-    ends = growing_ends(24, 2, recipe.growth)
-    slots = steady_steps(live, recipe.slow, ends, recipe.margin, recipe.chunk).slots
-    busy = {(i, slot.nic) for (i, _), mine in slots.items() for slot in mine if not slot.begin}
-
-    def quick() -> int:
-        schedule = recipe.lower(cluster, 2**26)
-        start = simulate(schedule, alpha=ALPHA, per_chunk=PER_CHUNK).start
-        return len({schedule.routes[schedule.route[row]].lanes[0].out for row in np.flatnonzero(start == 0)})
-
-    assert quick() == len(busy) < 2 * 4 + 6 * 8
-    monkeypatch.setattr("optcc.schedule.steady.steady_steps", lambda *given: Steps(steady_steps(*given).slots, []))
-    assert quick() > len(busy)
+        often: list[Event] = [
+            Send(),
+            Acked(wire, acked),
+            Acked(wire, posted - 1),
+            Credit(wire, acked),
+            Credit(wire, folded),
+        ]
+        rare: list[Event] = [
+            *(Lost(wire, Cause.PORT), Notice(wire, Cause.ERROR), Found(wire), Fenced(wire)),
+            *(Expired(timer) for timer in Timer),
+            *(Doubt(rng.random() < 0.5), Heard(epoch)),
+            *(Answer(epoch, acked, folded), Refuse(epoch, wire), Alive(epoch, rng.randrange(3), acked, folded)),
+        ]
+    else:
+        landed, folded = (rng.choice((n, n, n - 1, n + 1)) for n in (machine.landed, machine.folded))
+        often = [Landed(wire, epoch, landed), Landed(machine.wire, machine.epoch, machine.landed), Folded(folded)]
+        probe = Probe(epoch, rng.randrange(3), rng.random() < 0.5)
+        rare = [Lost(wire, Cause.PORT), Found(wire), Fenced(wire), Ask(epoch, wire), probe]
+    return rng.choice(often if rng.random() < 0.8 else rare)
 
 
-@pytest.mark.parametrize("name", FITTING)
-def test_every_nic_of_a_slow_server_has_as_much_to_do(name: str) -> None:
-    cluster, nbytes = FITTING[name], 2**22
-    recipe = steady(cluster, 80)
-    schedule = recipe.lower(cluster, nbytes)
-    assert busiest(schedule) <= 1.04 * nbytes * RATE / float(cluster.ranks[recipe.slow[0]].out_rate)
-    assert recipe.fluid_s(cluster, nbytes) == pytest.approx(optcc.lower_bound(cluster, nbytes).seconds, rel=1e-9)
+def storm(kind: type[Machine], seeds: range) -> Counter[str]:
+    """Random events, most of which cannot be; a machine goes on after what it refuses."""
+    taken: Counter[str] = Counter()
+    for seed in seeds:
+        rng = random.Random(seed)
+        window = rng.randint(1, 5)
+        more = {"credit_every": rng.randint(1, window)} if issubclass(kind, Receiver) else {}
+        machine: Any = watched(kind, taken)(WIRES, window, **more)
+        for _ in range(60):
+            try:
+                machine.handle(wild(rng, machine))
+            except ProtocolError:
+                taken["refused"] += 1
+    return taken
 
 
-@pytest.mark.parametrize("name", ["one fabric", "rails", "no NIC in common"])
-def test_without_costs_two_steps_are_lost(name: str) -> None:
-    cluster, free = FITTING[name], {"margin": Fraction(0), "chunk": Fraction(0)}
-    assert 0 < loss(cluster, steady(cluster, 40, **free)) <= 5 / 80
-    assert loss(cluster, steady(cluster, 80, **free)) <= 0.7 * loss(cluster, steady(cluster, 40, **free))
+@pytest.mark.parametrize("kind", [Sender, Receiver])
+def test_any_events(kind: type[Machine]) -> None:
+    taken = storm(kind, range(300))
+    events = {"Send", "Acked", "Credit"} if kind is Sender else {"Landed"}
+    for event in events:
+        assert taken[event] > 100, taken
+        assert taken[f"{event} left"] > 100, taken
+    assert taken["refused"] > 100
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"slow": (0, 1)}, "slow"),
-        ({"segments": 0}, "segments"),
-        ({"segments": 1025}, "segments"),
-        ({"growth": Fraction(1, 2)}, "growth"),
-        ({"growth": Fraction(9)}, "growth"),
-        ({"growing": -1}, "growing"),
-        ({"growing": 60, "segments": 60, "growth": Fraction(2)}, "growing"),
-        ({"margin": Fraction(1)}, "margin"),
-        ({"chunk": Fraction(1, 2)}, "chunk"),
-    ],
+def test_whole_lives_of_flows() -> None:
+    """The interleavings of tests/test_protocol.py, failovers and all."""
+    taken: Counter[str] = Counter()
+    for seed in range(100):
+        run(seed, sender=watched(Sender, taken), receiver=watched(Receiver, taken))
+    assert min(taken[event] for event in ("Send", "Acked", "Credit", "Landed")) > 100, taken
+
+
+@pytest.mark.parametrize("sent", range(5))
+def test_there_is_room_for_as_many_events(sent: int) -> None:
+    sender = Sender(WIRES, 4)
+    for _ in range(sent):
+        sender.handle(Send())
+    for seq in range(sent, sent + sender.room()):
+        assert sender.handle(Send()) == (Write(WIRES[0], 0, seq, False),)
+    with pytest.raises(ProtocolError):
+        sender.handle(Send())
+
+
+class SendsWithoutASlot(Sender):
+    """Does not look at the window."""
+
+    __slots__ = ()
+
+    def room(self) -> int:
+        return 1
+
+
+class TrustsAnyWire(Sender):
+    """Takes an acknowledgement of a wire that it has left."""
+
+    __slots__ = ()
+
+    def acknowledged(self, wire: int, seq: int) -> bool:
+        return super().acknowledged(self.wire, seq)
+
+
+class AcknowledgesLess(Sender):
+    """Off by one."""
+
+    __slots__ = ()
+
+    def acknowledged(self, wire: int, seq: int) -> bool:
+        if not super().acknowledged(wire, seq):
+            return False
+        self.acked = seq
+        return True
+
+
+class BelievesAnyCredit(Sender):
+    """Takes credits back."""
+
+    __slots__ = ()
+
+    def credited(self, folded: int) -> bool:
+        self.folded = folded
+        return True
+
+
+class LeavesATrace(Sender):
+    """Changes something although it leaves the event to the table."""
+
+    __slots__ = ()
+
+    def credited(self, folded: int) -> bool:
+        self.folded = max(self.folded, folded)
+        return False
+
+
+class TakesGhosts(Receiver):
+    """Does not look at the epoch."""
+
+    __slots__ = ()
+
+    def passes(self, wire: int, epoch: int, seq: int) -> int:
+        return super().passes(wire, self.epoch, seq)
+
+
+class CreditsLate(Receiver):
+    """One chunk too late."""
+
+    __slots__ = ()
+
+    def passes(self, wire: int, epoch: int, seq: int) -> int:
+        self._returned -= -1
+        back = super().passes(wire, epoch, seq)
+        self._returned += -1
+        return back
+
+
+class CreditsWhileItFences(Receiver):
+    """Is steady while it moves."""
+
+    __slots__ = ()
+
+    def passes(self, wire: int, epoch: int, seq: int) -> int:
+        if self.state is not ReceiverState.FENCING:
+            return super().passes(wire, epoch, seq)
+        if (wire, epoch, seq) != (self.wire, self.epoch, self.landed) or seq != self.folded:
+            return -1
+        self.landed = self.folded = self._returned = seq + 1
+        return seq + 1
+
+
+PLANTED = (
+    *(SendsWithoutASlot, TrustsAnyWire, AcknowledgesLess, BelievesAnyCredit, LeavesATrace),
+    *(TakesGhosts, CreditsLate, CreditsWhileItFences),
 )
-def test_parameters_that_do_not_fit(change: dict[str, object], message: str) -> None:
-    cluster = FITTING["one fabric"]
-    steady(cluster, 4).check(cluster)
-    with pytest.raises(InputError, match=message):
-        replace(steady(cluster, 4), **change).check(cluster)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", UNFIT)
-def test_clusters_that_do_not_fit(name: str) -> None:
-    assert steady_pair(UNFIT[name]) is None
-    with pytest.raises(InputError, match="cluster"):
-        replace(steady(FITTING["one fabric"], 4), slow=(1, len(UNFIT[name].ranks) - 1)).check(UNFIT[name])
-
-
-@pytest.mark.parametrize(("servers", "most"), [(8, 0.1), (16, 0.105)])
-def test_planned_steps_lose_less_than_squares(servers: int, most: float) -> None:
-    cluster, costs = starving(servers, 8, "0123", "0123"), {"alpha": ALPHA, "per_chunk": PER_CHUNK}
-    bound_s = float(optcc.lower_bound(cluster, 2**28).seconds)
-    lost = {
-        family: simulate(optcc.plan(cluster, 2**28, family=family, **costs).schedule(), **costs).time_s / bound_s - 1
-        for family in (SteadyExchange.family, LatinExchange.family)
-    }
-    assert lost[SteadyExchange.family] <= most
-    assert lost[LatinExchange.family] >= 1.15 * lost[SteadyExchange.family]
-    assert optcc.plan(cluster, 2**28, **costs).recipe.family == SteadyExchange.family
-
-
-def test_few_hubs_have_squares() -> None:
-    cluster = WITH_SQUARES["rails, even"]
-    assert optcc.plan(cluster, 2**28, alpha=ALPHA, per_chunk=PER_CHUNK).recipe.family == "latin-exchange"
-
-
-def test_prepared_steps_move_to_whom_they_fit() -> None:
-    here, there = FITTING["one fabric"], starving(8, 8, "", "0123")
-    for nic in range(4):
-        there = there.degrade(f"server3/nic{nic}")
-    recipe, to = steady(here, 4), matching(Tally.of(here), Tally.of(there))
-    moved = relabelled(recipe, to, Tally.of(there))
-    assert moved == replace(recipe, slow=(3, 7))
-    moved.check(there)
-    assert not fits(recipe, there)
-    assert fits(moved, there)
+@pytest.mark.parametrize("kind", PLANTED)
+def test_a_planted_difference_is_noticed(kind: type[Machine]) -> None:
+    with pytest.raises(DifferError):
+        storm(kind, range(500))

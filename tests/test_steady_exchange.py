@@ -1,0 +1,251 @@
+"""Two servers that starve, steadily served: AllReduce on every cluster that it fits, and what its steps promise."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import optcc
+from optcc.cluster import Cluster
+from optcc.errors import InputError
+from optcc.schedule.latin import LatinExchange
+from optcc.schedule.steady import SteadyExchange, steady_pair
+from optcc.schedule.steady_steps import Steps, growing_ends, steady_steps
+from optcc.schedule.timetable_slots import HALF
+from optcc.simulator import simulate
+from optcc.standby.planner import _fits as fits
+from optcc.standby.table import matching, relabelled
+from optcc.theory.tally import Tally
+from tests.test_latin import FITTING as WITH_SQUARES
+from tests.test_latin import starving
+from tests.timetables import ALPHA, PER_CHUNK, RATE, busiest, check_allreduce, loss
+
+FITTING = {
+    "one fabric": starving(8, 8, "0123", "2467"),
+    "an odd number of hubs": starving(7, 8, "0123", "0123"),
+    "rails": starving(6, 4, "02", "02", rails=True),
+    "rails, an odd number of hubs": starving(7, 4, "02", "02", rails=True),
+    "no NIC in common": starving(4, 2, "0", "1"),
+    "less than half": starving(6, 8, "01234", "34567"),
+    "more hubs than NICs": starving(12, 2, "0", "0"),
+}
+UNFIT = {
+    "one slow server": starving(8, 8, "0123", ""),
+    "not alike": starving(8, 8, "0123", "01234"),
+    "more than half": starving(8, 8, "012", "012"),
+    "rails, other NICs": starving(6, 4, "02", "13", rails=True),
+    "three hubs": starving(5, 8, "0123", "0123"),
+    "a slow NIC": starving(8, 8, "0123", "0123").degrade("server3/nic0", Fraction(1, 2)),
+}
+
+
+def steady(cluster: Cluster, segments: int, growing: int = 2, **other: Fraction) -> SteadyExchange:
+    pair = steady_pair(cluster)
+    assert pair is not None
+    given = {"growth": Fraction(5, 4), "margin": Fraction(1, 100), "chunk": Fraction(1, 600), **other}
+    return SteadyExchange(segments, pair, growing, **given)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from(sorted(FITTING)),
+    segments=st.integers(1, 24),
+    growing=st.integers(0, 9),
+    margin=st.sampled_from([Fraction(0), Fraction(1, 100), Fraction(1, 5)]),
+    nbytes=st.integers(0, 2**20),
+)
+def test_all_steps_compute_allreduce(name: str, segments: int, growing: int, margin: Fraction, nbytes: int) -> None:
+    check_allreduce(FITTING[name], steady(FITTING[name], segments, growing, margin=margin), nbytes)
+
+
+@pytest.mark.parametrize("segments", [1, 2, 3])
+def test_with_few_steps_transfers_are_still_in_order(segments: int) -> None:
+    """Results are then late, and what would wait for them on its NIC does not."""
+    check_allreduce(FITTING["more hubs than NICs"], steady(FITTING["more hubs than NICs"], segments, 0), 2**16)
+
+
+def found(servers: int, count: int = 24, margin: Fraction = Fraction(1, 100)) -> tuple[Steps, list[list[int]]]:
+    """Steps of servers of 8 NICs, the first two of which have half of them."""
+    live = [[4, 5, 6, 7]] * 2 + [list(range(8))] * (servers - 2)
+    return steady_steps(live, (0, 1), growing_ends(count, 2, Fraction(5, 4)), margin, Fraction(1, 600)), live
+
+
+def test_ends_grow_and_then_stay() -> None:
+    lengths = [z - a for a, z in pairwise((0, *growing_ends(6, 3, Fraction(2))))]
+    assert lengths == pytest.approx([lengths[0] * factor for factor in (1, 2, 4, 8, 8, 8)], rel=1e-6)
+    assert growing_ends(6, 3, Fraction(2))[-1] == growing_ends(1, 9, Fraction(2))[-1]
+
+
+@pytest.mark.parametrize("servers", [8, 9, 16])
+def test_every_nic_is_busy_and_nobody_meets(servers: int) -> None:
+    """No NIC has two transfers at a time; slow servers send in every step, hubs receive in every step."""
+    steps, live = found(servers)
+    outs, ins = (Counter[tuple[int, int, int]]() for _ in range(2))
+    begins: dict[int, set[int]] = {}
+    for (i, k), slots in steps.slots.items():
+        for slot in slots:
+            outs[slot.begin, slot.nic, i] += 1
+            ins[slot.begin, slot.nic, k] += 1
+            begins.setdefault(slot.nic, set()).add(slot.begin)
+    assert {*outs.values()} == {*ins.values()} == {1}
+    for rank, mine in enumerate(live):
+        for nic in mine:
+            assert all((begin, nic, rank) in (outs if rank < 2 else ins) for begin in begins[nic])
+    late = [begin for begin in begins[4] if begin > HALF // 3]  # the first results have come by then
+    assert all((begin, 4, rank) in ins for begin in late for rank in (0, 1))
+    assert all((begin, 4, rank) in outs for begin in late for rank in range(2, servers))
+
+
+def test_half_of_the_rails_are_half_a_step_behind() -> None:
+    begins: dict[int, set[int]] = {}
+    for slots in found(8)[0].slots.values():
+        for slot in slots:
+            begins.setdefault(slot.nic, set()).add(slot.begin)
+    assert begins[0] == begins[1] == begins[4] == begins[5] != begins[2] == begins[3] == begins[6] == begins[7]
+    between = [(a + z) // 2 for a, z in pairwise([*sorted(begins[4]), HALF])]
+    assert sorted(begins[6])[1:] == pytest.approx(between, abs=2**14)
+
+
+@pytest.mark.parametrize("servers", [8, 16])
+def test_both_slow_servers_send_to_the_same_hubs(servers: int) -> None:
+    steps, _ = found(servers)
+    for hub in range(2, servers):
+        assert [slot.begin for slot in steps.slots[0, hub]] == [slot.begin for slot in steps.slots[1, hub]]
+
+
+@pytest.mark.parametrize("servers", [8, 9, 16])
+def test_pairs_have_nearly_as_much(servers: int) -> None:
+    """In both halves; otherwise chunks would take longer than their steps."""
+    steps, _ = found(servers, 40)
+    had = {pair: sum(slot.weight for slot in slots) for pair, slots in steps.slots.items()}
+    both = {(i, k): had[i, k] + had[k, i] for i, k in had if i < k}
+    for mine in ([much for (i, _), much in both.items() if i >= 2], [much for (i, _), much in both.items() if i < 2]):
+        longest = max(slot.weight for slots in steps.slots.values() for slot in slots)
+        assert max(mine) - min(mine) <= 3 * longest
+
+
+@pytest.mark.parametrize("margin", [Fraction(0), Fraction(1, 100), Fraction(1, 20)])
+def test_results_are_sent_when_all_they_add_up_has_landed(margin: Fraction) -> None:
+    servers = 8
+    steps, _ = found(servers, margin=margin)
+    total = {
+        pair: sum(slot.weight for each in (pair, pair[::-1]) for slot in steps.slots[each]) for pair in steps.slots
+    }
+
+    def landed(sender: int, hub: int, by: int) -> Fraction:
+        """The part of the hub's section."""
+        much = sum(
+            slot.weight for slot in steps.slots[sender, hub] if slot.begin + slot.size <= by - int(margin * HALF)
+        )
+        return Fraction(much * (1 if sender < 2 else 2), total[sender, hub])
+
+    checked = 0
+    for hub in range(2, servers):
+        for slow in (0, 1):
+            sent = 0
+            for slot in steps.slots[hub, slow]:
+                sent += slot.weight
+                known = min(landed(sender, hub, slot.begin + 1) for sender in range(servers) if sender != hub)
+                assert Fraction(sent, total[hub, slow]) <= known * Fraction(101, 100)
+                checked += 1
+    assert checked > 100
+
+
+def test_nobody_runs_ahead_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A NIC that has nothing to send in the first step does not send what is next."""
+    cluster = FITTING["one fabric"]
+    recipe = steady(cluster, 24)
+    live = [[0, 1, 2, 3] if rank in recipe.slow else list(range(8)) for rank in range(8)]
+    ends = growing_ends(24, 2, recipe.growth)
+    slots = steady_steps(live, recipe.slow, ends, recipe.margin, recipe.chunk).slots
+    busy = {(i, slot.nic) for (i, _), mine in slots.items() for slot in mine if not slot.begin}
+
+    def quick() -> int:
+        schedule = recipe.lower(cluster, 2**26)
+        start = simulate(schedule, alpha=ALPHA, per_chunk=PER_CHUNK).start
+        return len({schedule.routes[schedule.route[row]].lanes[0].out for row in np.flatnonzero(start == 0)})
+
+    assert quick() == len(busy) < 2 * 4 + 6 * 8
+    monkeypatch.setattr("optcc.schedule.steady.steady_steps", lambda *given: Steps(steady_steps(*given).slots, []))
+    assert quick() > len(busy)
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_every_nic_of_a_slow_server_has_as_much_to_do(name: str) -> None:
+    cluster, nbytes = FITTING[name], 2**22
+    recipe = steady(cluster, 80)
+    schedule = recipe.lower(cluster, nbytes)
+    assert busiest(schedule) <= 1.04 * nbytes * RATE / float(cluster.ranks[recipe.slow[0]].out_rate)
+    assert recipe.fluid_s(cluster, nbytes) == pytest.approx(optcc.lower_bound(cluster, nbytes).seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["one fabric", "rails", "no NIC in common"])
+def test_without_costs_two_steps_are_lost(name: str) -> None:
+    cluster, free = FITTING[name], {"margin": Fraction(0), "chunk": Fraction(0)}
+    assert 0 < loss(cluster, steady(cluster, 40, **free)) <= 5 / 80
+    assert loss(cluster, steady(cluster, 80, **free)) <= 0.7 * loss(cluster, steady(cluster, 40, **free))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"slow": (0, 1)}, "slow"),
+        ({"segments": 0}, "segments"),
+        ({"segments": 1025}, "segments"),
+        ({"growth": Fraction(1, 2)}, "growth"),
+        ({"growth": Fraction(9)}, "growth"),
+        ({"growing": -1}, "growing"),
+        ({"growing": 60, "segments": 60, "growth": Fraction(2)}, "growing"),
+        ({"margin": Fraction(1)}, "margin"),
+        ({"chunk": Fraction(1, 2)}, "chunk"),
+    ],
+)
+def test_parameters_that_do_not_fit(change: dict[str, object], message: str) -> None:
+    cluster = FITTING["one fabric"]
+    steady(cluster, 4).check(cluster)
+    with pytest.raises(InputError, match=message):
+        replace(steady(cluster, 4), **change).check(cluster)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_clusters_that_do_not_fit(name: str) -> None:
+    assert steady_pair(UNFIT[name]) is None
+    with pytest.raises(InputError, match="cluster"):
+        replace(steady(FITTING["one fabric"], 4), slow=(1, len(UNFIT[name].ranks) - 1)).check(UNFIT[name])
+
+
+@pytest.mark.parametrize(("servers", "most"), [(8, 0.1), (16, 0.105)])
+def test_planned_steps_lose_less_than_squares(servers: int, most: float) -> None:
+    cluster, costs = starving(servers, 8, "0123", "0123"), {"alpha": ALPHA, "per_chunk": PER_CHUNK}
+    bound_s = float(optcc.lower_bound(cluster, 2**28).seconds)
+    lost = {
+        family: simulate(optcc.plan(cluster, 2**28, family=family, **costs).schedule(), **costs).time_s / bound_s - 1
+        for family in (SteadyExchange.family, LatinExchange.family)
+    }
+    assert lost[SteadyExchange.family] <= most
+    assert lost[LatinExchange.family] >= 1.15 * lost[SteadyExchange.family]
+    assert optcc.plan(cluster, 2**28, **costs).recipe.family == SteadyExchange.family
+
+
+def test_few_hubs_have_squares() -> None:
+    cluster = WITH_SQUARES["rails, even"]
+    assert optcc.plan(cluster, 2**28, alpha=ALPHA, per_chunk=PER_CHUNK).recipe.family == "latin-exchange"
+
+
+def test_prepared_steps_move_to_whom_they_fit() -> None:
+    here, there = FITTING["one fabric"], starving(8, 8, "", "0123")
+    for nic in range(4):
+        there = there.degrade(f"server3/nic{nic}")
+    recipe, to = steady(here, 4), matching(Tally.of(here), Tally.of(there))
+    moved = relabelled(recipe, to, Tally.of(there))
+    assert moved == replace(recipe, slow=(3, 7))
+    moved.check(there)
+    assert not fits(recipe, there)
+    assert fits(moved, there)
