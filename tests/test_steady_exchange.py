@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import optcc
 from optcc.cluster import Cluster
 from optcc.errors import InputError
+from optcc.ladders_timetable import steady_ladders
 from optcc.schedule.latin import LatinExchange
 from optcc.schedule.steady import SteadyExchange, steady_pair
 from optcc.schedule.steady_steps import Steps, growing_ends, steady_steps
@@ -232,6 +233,23 @@ def test_planned_steps_lose_less_than_squares(servers: int, most: float) -> None
     assert lost[SteadyExchange.family] <= most
     assert lost[LatinExchange.family] >= 1.15 * lost[SteadyExchange.family]
     assert optcc.plan(cluster, 2**28, **costs).recipe.family == SteadyExchange.family
+
+
+def test_what_the_planner_tries() -> None:
+    """Steps that are all alike, too, where few are enough; no margin where hubs have time to spare; none with many."""
+
+    def tried(cluster: Cluster, nbytes: int) -> list[SteadyExchange]:
+        found = steady_ladders(cluster, optcc.lower_bound(cluster, nbytes), ALPHA, PER_CHUNK)
+        return [ladder.make(segments) for ladder in found for segments in ladder.only]
+
+    half, less = FITTING["one fabric"], starving(8, 8, "01234", "01234")
+    for recipe in (small := tried(half, 2**20)) + (large := tried(half, 2**28)) + tried(less, 2**28):
+        recipe.check(half if recipe.margin else less)
+    assert {recipe.growing == 0 for recipe in small} == {True, False}
+    assert all(recipe.growing for recipe in large)
+    assert all(recipe.margin > 0 for recipe in small + large)
+    assert not any(recipe.margin for recipe in tried(less, 2**28))
+    assert tried(starving(40, 2, "0", "0"), 2**28) == []
 
 
 def test_few_hubs_have_squares() -> None:
