@@ -23,10 +23,13 @@ from numpy.typing import NDArray
 import optcc
 from optcc.cluster import Cluster
 from optcc.schedule import Schedule
+from optcc.schedule.steady import steady_pair
 from optcc.schedule.timetable_nics import applies, reduced
 from optcc.simulator import Receivers, stripes_of
 
 RATE = 50_000_000_000  # 400 Gb/s in bytes per second
+HOP = Fraction(1, 10**6)
+"""Seconds from port to port that planners are told, about what `latency_s` says."""
 _PS = 10**12
 _SOURCE = Path(__file__).with_name("packet_level.cc")
 _MODULES = ("core", "network", "internet", "point-to-point", "traffic-control")
@@ -150,20 +153,25 @@ def without(servers: int, *dead: int) -> Cluster:
 
 def schemes(cluster: Cluster, nbytes: int, *depths: int) -> dict[str, Schedule]:
     """What is compared: one ring over all servers, nested rings of these numbers of segments, direct exchange, without
-    and, where it applies, by timetable."""
+    and, where they apply, by timetable, by a Latin square and in steady steps."""
     plans = {k: optcc.plan(cluster, nbytes, family="nested-rings", segments=k) for k in depths}
     return {
         "ring": plans[max(depths)].baseline("ring").schedule(),
         **{f"nested, k = {k}": plan.schedule() for k, plan in plans.items()},
         "exchange, k = 8": optcc.plan(cluster, nbytes, family="exchange", segments=8).schedule(),
         **(_timetable(cluster, nbytes) if applies(cluster) else {}),
+        **{
+            f"{name}, k = {k}": optcc.plan(cluster, nbytes, family=family, segments=k, alpha=HOP).schedule()
+            for name, family, k in (("Latin square", "latin-exchange", 12), ("steady steps", "steady-exchange", 24))
+            if steady_pair(cluster) is not None
+        },
     }
 
 
 def _timetable(cluster: Cluster, nbytes: int) -> dict[str, Schedule]:
-    """With one slow server three full rounds, or twelve that grow; with several the planner's, 1 us a hop."""
+    """With one slow server three full rounds, or twelve that grow; with several the planner's."""
     if len(reduced(cluster)) > 1:
-        plan = optcc.plan(cluster, nbytes, family="timetable", alpha=Fraction(1, 10**6))
+        plan = optcc.plan(cluster, nbytes, family="timetable", alpha=HOP)
     else:
         full, growing = (optcc.plan(cluster, nbytes, family="timetable", segments=k) for k in (3, 12))
         plan = growing if growing.recipe.content()["growth"] != "0" else full
