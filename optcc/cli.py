@@ -242,6 +242,7 @@ def simulate(
     from optcc import report
     from optcc.discover.failures import parse_fault
     from optcc.plan_files import load_plan
+    from optcc.planner import baseline
     from optcc.simulator import simulate as run_virtually
     from optcc.timeline import check_timeline, write_timeline
     from optcc.units import parse_seconds
@@ -250,7 +251,7 @@ def simulate(
     faults = [parse_fault(text, parse_seconds(detect, where="--detect")) for text in fault]
     check_timeline(timeline)
     made = load_plan(plan_file)
-    chosen = made.baseline(algorithm)
+    chosen = baseline(made, algorithm, alpha=latency, per_chunk=cost)
     simulation = run_virtually(chosen.schedule(), alpha=latency, per_chunk=cost, faults=faults, receivers=receivers)
     value = report.simulation_json(made, algorithm, simulation)
     emit(as_json, value, lambda: report.print_simulation(value))

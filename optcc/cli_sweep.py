@@ -110,7 +110,7 @@ def sweep(
             click.echo(
                 f"note: {journal.path}: {journal.damaged} damaged lines; what they held is done again.", err=True
             )
-        reused = sum(cell.done(journal.results) for cell in cells)
+        reused = sum(bool(cell.jobs) and cell.done(journal.results) for cell in cells)
         if reused:
             click.echo(f"going on: {reused} of {len(cells)} rows are in {journal.path}", err=True)
         try:

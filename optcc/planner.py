@@ -17,7 +17,8 @@ from optcc.cluster import Cluster, Nic
 from optcc.errors import InputError
 from optcc.ladder import LARGE, MANY, Ladder, starves
 from optcc.ladders import ladders
-from optcc.plans import DEFAULT_SEGMENTS, MIN_CHUNK
+from optcc.plans import DEFAULT_SEGMENTS, MIN_CHUNK, Plan
+from optcc.schedule.baselines import BASELINES
 from optcc.schedule.exchange import Exchange
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe
 from optcc.schedule.timetable import Timetable
@@ -114,6 +115,25 @@ def climb(ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per
             if (low + high) // 2 not in tried:
                 attempt((low + high) // 2)
     return list(tried.values())
+
+
+def baseline(plan: Plan, algorithm: str, *, alpha: Fraction, per_chunk: Fraction) -> Plan:
+    """`Plan.baseline`, but of as many segments as suit it best at these seconds, as our own families get them.
+
+    Without costs more are never slower, and it is as deep as the plan.
+    """
+    same = plan.baseline(algorithm)
+    if algorithm == "optcc" or not (alpha or per_chunk) or len(plan.cluster.ranks) == 1 or not plan.bound.nbytes:
+        return same
+    return replace(same, recipe=suited(algorithm, plan.cluster, plan.bound, alpha=alpha, per_chunk=per_chunk))
+
+
+def suited(name: str, cluster: Cluster, bound: Bound, *, alpha: Fraction, per_chunk: Fraction) -> Recipe:
+    """A baseline with the number of segments that suits it best. Raises InputError where there is none."""
+    rates = {(nic.out_rate, nic.in_rate) for server in cluster.servers for nic in server.nics}
+    by_rate = len(rates) == 1 and name in ("ring", "balance")
+    ladder = Ladder(name, lambda segments: BASELINES[name](cluster, segments), by_rate=by_rate)
+    return candidates([ladder], cluster, bound, alpha=alpha, per_chunk=per_chunk)[0].recipe
 
 
 def candidates(

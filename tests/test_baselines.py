@@ -19,7 +19,7 @@ from optcc.schedule.baselines import BASELINES
 from optcc.schedule.optcc_paper import OptccPaper
 from optcc.schedule.r2cc import R2cc
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.ring import Ring, Spread, backup
+from optcc.schedule.ring import Ring, Spread, channels
 from optcc.theory import nested_shares
 from optcc.theory.derive_rivals import compare
 from tests.broken_schedules import with_rows
@@ -289,20 +289,20 @@ def test_hot_repair_keeps_the_share_of_a_slow_nic() -> None:
 
 
 @pytest.mark.parametrize(
-    ("channel", "count", "dead", "nic"),
+    ("dead", "nics"),
     [
-        (2, 4, {}, 2),  # its own
-        (2, 4, {2}, 3),  # its pair
-        (3, 4, {3}, 2),
-        (3, 4, {2, 3}, 0),  # the next in order
-        (0, 4, {0, 1}, 2),
-        (2, 3, {2}, 0),  # an odd one has no pair
-        (0, 1, {0}, None),
-        (1, 3, {0, 1, 2}, None),
+        (set(), [0, 1, 2, 3, 4, 5, 6]),
+        ({2}, [0, 1, 3, 3, 4, 5, 6]),  # its pair
+        ({3}, [0, 1, 2, 2, 4, 5, 6]),
+        ({6}, [0, 1, 2, 3, 4, 5, 0]),  # an odd one has no pair
+        ({0, 1}, [2, 3, 2, 3, 4, 5, 6]),  # those that carry fewest
+        ({0, 1, 2, 3}, [4, 5, 6, 4, 4, 5, 6]),
+        ({0, 1, 2}, [4, 5, 3, 3, 4, 5, 6]),  # pairs before others
+        ({0, 1, 2, 3, 4, 5, 6}, None),
     ],
 )
-def test_which_nic_backs_up_a_channel(channel: int, count: int, dead: set[int], nic: int | None) -> None:
-    assert backup(channel, count, lambda i: i not in dead) == nic
+def test_which_nics_carry_the_channels(dead: set[int], nics: list[int] | None) -> None:
+    assert channels(7, lambda i: i not in dead) == nics
 
 
 FAULT_FREE = Cluster.uniform(servers=4, nics=2, rate=RATE)

@@ -71,8 +71,7 @@ class Cell:
     def run(self) -> Outcome:
         """The scheme's time with its `segments`; without, the best over its numbers of segments."""
         from optcc.api import lower_bound, plan
-        from optcc.ladder import Ladder
-        from optcc.planner import candidates
+        from optcc.planner import suited
         from optcc.schedule.baselines import BASELINES
 
         cluster = self.cluster
@@ -83,14 +82,12 @@ class Cell:
             return Outcome(self._time_s(recipe), *bounds, recipe.family, recipe.segments)
         if self.scheme == FAULT_FREE and not (self.alpha or self.per_chunk):
             return Outcome(bounds[1], *bounds, "ring")  # more segments are always better: the limit is the bound
-        make = BASELINES["balance" if self.scheme == FAULT_FREE else self.scheme]
-        ladder = Ladder(self.scheme, lambda segments: make(cluster, segments), by_rate=self.scheme == FAULT_FREE)
+        name = "balance" if self.scheme == FAULT_FREE else self.scheme
         try:
             if self.segments:
-                recipe = make(cluster, self.segments)
+                recipe = BASELINES[name](cluster, self.segments)
             else:
-                tried = candidates([ladder], cluster, bound, alpha=self.alpha, per_chunk=self.per_chunk)
-                recipe = tried[0].recipe
+                recipe = suited(name, cluster, bound, alpha=self.alpha, per_chunk=self.per_chunk)
             return Outcome(self._time_s(recipe), *bounds, recipe.family, recipe.segments)
         except InputError as error:
             return Outcome(float("nan"), *bounds, refused=str(error))

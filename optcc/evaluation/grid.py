@@ -133,7 +133,7 @@ FAILURES = (
     *(Failure(32, (1,) * k) for k in (2, 4, 8)),
     *(Failure(128, (1,) * k) for k in (1, 2, 3, 4)),
     *(Failure(p, (1,) * 4, staggered=True) for p in (8, 16, 32)),
-    *(Failure(p, dead) for dead in ((4, 4), (4, 2, 1)) for p in (8, 16, 32)),
+    *(Failure(p, dead) for dead in ((4, 4), (4, 3), (4, 4, 4), (4, 2, 1)) for p in (8, 16, 32)),
 )
 FULL = Grid(
     servers=(8, 16, 32, 64, 128),

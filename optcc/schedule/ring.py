@@ -7,6 +7,7 @@ two servers tells the baselines apart, see `Spread`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -119,35 +120,37 @@ def spread_ways(cluster: Cluster, routes: Routes, spread: Spread) -> Way:
     return way
 
 
-def backup(channel: int, count: int, usable: Callable[[int], bool]) -> int | None:
-    """The NIC that carries a channel of `count` channels: its own, else its pair's (0 and 1, 2 and 3, ...), else the
-    next usable one in order. None: no NIC is usable."""
-    order = [channel, channel ^ 1, *((channel + step) % count for step in range(1, count))]
-    return next((nic for nic in order if nic < count and usable(nic)), None)
+def channels(count: int, usable: Callable[[int], bool]) -> list[int] | None:
+    """The NIC that carries each of `count` channels: its own, else its pair's (0 and 1, 2 and 3, ...), else the usable
+    one that carries fewest, in order. None: no NIC is usable."""
+    live = [nic for nic in range(count) if usable(nic)]
+    if not live:
+        return None
+    found = [next((nic for nic in (c, c ^ 1) if nic in live), -1) for c in range(count)]
+    for c in (c for c in range(count) if found[c] < 0):
+        found[c] = min(live, key=lambda nic: (found.count(nic), nic))
+    return found
 
 
 def _repaired(cluster: Cluster, routes: Routes, src: int, dst: int) -> list[tuple[int, int, Fraction]]:
     """Channel c joins NIC c of both servers; where either end is dead, both ends move to the same backup NIC."""
     sender, receiver = cluster.ranks[src], cluster.ranks[dst]
     count = len(sender.nics)
-    load: dict[int, int] = {}
-    for channel in range(count):
-        nic = backup(channel, count, lambda i: bool(sender.nics[i].out_rate and receiver.nics[i].in_rate))
-        if nic is None:
-            raise InputError(
-                "no backup NIC",
-                where=f"{sender.name} to {receiver.name}",
-                expected="a NIC that is live at both ends",
-                got="none",
-                hint="Hot repair moves a connection to another NIC; it makes no new plan.",
-            )
-        load[nic] = load.get(nic, 0) + 1
+    carried = channels(count, lambda i: bool(sender.nics[i].out_rate and receiver.nics[i].in_rate))
+    if carried is None:
+        raise InputError(
+            "no backup NIC",
+            where=f"{sender.name} to {receiver.name}",
+            expected="a NIC that is live at both ends",
+            got="none",
+            hint="Hot repair moves a connection to another NIC; it makes no new plan.",
+        )
 
     def port(rank: int, nic: int) -> int:
         server = cluster.servers[cluster.ranks[rank].server]
         return routes.port_index[f"{server.name}/{server.nics[nic].name}"]
 
-    return [(port(src, nic), port(dst, nic), Fraction(shares, count)) for nic, shares in sorted(load.items())]
+    return [(port(src, nic), port(dst, nic), Fraction(n, count)) for nic, n in sorted(Counter(carried).items())]
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,10 @@ from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.discover import apply_failures
 from optcc.errors import InputError, OptccError
+from optcc.planner import baseline
 from optcc.plans import Plan
 from optcc.simulator import simulate
-from optcc.sweep.cells import Cell, Job, Result, groups
+from optcc.sweep.cells import REFERENCE, Cell, Job, Result, groups
 from optcc.sweep.journal import Journal
 
 CONNECT_S = 30
@@ -71,7 +72,11 @@ def _simulated(plan: Plan, job: Job) -> Result:
     assert job.algorithm is not None
     result = _bounded(plan.bound)
     try:
-        chosen = plan.baseline(job.algorithm)
+        # What only repairs is the ring where nothing has failed.
+        whole = not job.failures and job.algorithm != "optcc" and not plan.bound.overhead
+        name = REFERENCE if whole else job.algorithm
+        depth = {"alpha": job.alpha_s, "per_chunk": job.per_chunk_s}
+        chosen = plan.baseline(name) if job.segments else baseline(plan, name, **depth)
         time_s = simulate(chosen.schedule(), alpha=job.alpha_s, per_chunk=job.per_chunk_s).time_s
     except OptccError as error:
         return replace(result, error=str(error))
