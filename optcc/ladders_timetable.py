@@ -67,6 +67,8 @@ LATIN_LAG = 5
 MOST_LATIN = 150_000
 """Transfers of a Latin square, or of steady steps, that are tried."""
 
+MOST_NICS = Fraction(3, 4)
+"""Steady steps are tried where both slow servers have fewer of their NICs: one with more hardly waits for the other."""
 STEADY_STEPS = (0.6, 0.65, 0.7, 0.75, 0.8, 0.9)
 """Steady steps that are tried in each half, beside what growing takes: of the root of the bound in chunks' costs."""
 STEADY_LAG, STEADY_MARGIN, STEADY_PARTS = 2, Fraction(1, 2), 64
@@ -195,9 +197,9 @@ def steady_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: F
     in a turn. By its root is better, from steps that make the first wait no longer than the later ones (measured).
     """
     pair, hubs = steady_pair(cluster), len(cluster.ranks) - 2
-    if pair is None or hubs > 2 * LARGE:
-        return []
     alive = [sum(nic.alive for nic in rank.nics) for rank in cluster.ranks]
+    if pair is None or hubs > 2 * LARGE or max(alive[rank] for rank in pair) >= MOST_NICS * max(alive):
+        return []
     turn = (hubs - 1) / max(alive)
     growth = Fraction(round(STEADY_PARTS * min(2.0, GOLDEN ** (0.5 / turn))), STEADY_PARTS)
     first = 1 / (turn + STEADY_LAG)

@@ -158,9 +158,10 @@ def latin_pair(cluster: Cluster) -> tuple[int, int] | None:
     On rails an even number of hubs meets both on the same NICs, so they must have lost the same; an odd number on
     different ones. Where there are no rails any NIC will do.
     """
-    pair = starving_pair(cluster)
-    if pair is None or not cluster.fabric.rails:
+    pair, live = starving_pair(cluster), live_nics(cluster)
+    if pair is None or len(live[pair[0]]) != len(live[pair[1]]):
+        return None
+    if not cluster.fabric.rails:
         return pair
-    live = live_nics(cluster)
     first, second = (set(live[rank]) for rank in pair)
     return pair if (first.isdisjoint(second) if len(live) % 2 else first == second) else None

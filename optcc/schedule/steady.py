@@ -1,10 +1,11 @@
-"""Direct exchange with two servers that starve, alike: both send and are sent something all the time.
+"""Direct exchange with two servers that starve: both send and are sent something all the time.
 
-The two have half of their NICs or fewer and set the bound together. All others are hubs of equal sections. What hubs
-gather from each other goes in the first half, what they spread in the second one, twice as fast as the slow servers
-send: so hubs have the sums of all others by the time both slow servers have sent theirs for the same bytes, and results
-go back to these at once, through both halves. What is lost are a step and a half, from when a slow server sends a chunk
-to when its result comes back, and the cost of chunks (docs/schedules.md). Who sends to whom when: `steady_steps`.
+One has half of its NICs or fewer and sets the bound, the other one hardly more; it uses as many (`used_nics`). All
+others are hubs of equal sections. What hubs gather from each other goes in the first half, what they spread in the
+second one, twice as fast as the slow servers send: so hubs have the sums of all others by the time both slow servers
+have sent theirs for the same bytes, and results go back to these at once, through both halves. What is lost are a step
+and a half, from when a slow server sends a chunk to when its result comes back, and the cost of chunks
+(docs/schedules.md). Who sends to whom when: `steady_steps`.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ class SteadyExchange(Recipe):
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
         with no_collection():
-            routes, live = Routes(cluster), [list(mine) for mine in live_nics(cluster)]
+            routes, live = Routes(cluster), used_nics(cluster, self.slow)
             ports = nic_ports(cluster, routes)
             hubs = [rank for rank in range(len(live)) if rank not in self.slow]
             if not cluster.fabric.rails:  # any NIC reaches any: both slow servers are taken to have lost the same ones
                 for rank in self.slow:
-                    ports[rank] = dict(zip(live[hubs[0]], ports[rank].values(), strict=False))
+                    ports[rank] = dict(zip(live[hubs[0]], (ports[rank][rail] for rail in live[rank]), strict=False))
                     live[rank] = list(ports[rank])
             ends = growing_ends(self.segments, self.growing, self.growth)
             slots, held = steady_steps(live, self.slow, ends, self.margin, self.chunk)
@@ -83,7 +84,7 @@ class SteadyExchange(Recipe):
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""
         pair = steady_pair(cluster)
-        demand(pair is not None, "cluster", "two servers alike that have half of their NICs or fewer", "another one")
+        demand(pair is not None, "cluster", "two slow servers, one with half of its NICs or fewer", "another one")
         demand(tuple(self.slow) == pair, "slow", f"the two ranks with fewer NICs, {pair}", self.slow)
         demand_segments(self.segments)
         demand(self.segments <= MAX_STEPS, "segments", f"1 to {MAX_STEPS}", self.segments)
@@ -96,7 +97,7 @@ class SteadyExchange(Recipe):
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
         """What the slow servers need: the NICs of the hubs are no busier than theirs."""
-        return nbytes / cluster.ranks[self.slow[0]].out_rate
+        return nbytes / min(cluster.ranks[rank].out_rate for rank in self.slow)
 
     def content(self) -> dict[str, Any]:
         """Every field as JSON values."""
@@ -135,12 +136,24 @@ class SteadyExchange(Recipe):
 
 
 def steady_pair(cluster: Cluster) -> tuple[int, int] | None:
-    """The two ranks with equally many NICs, half of the others' at most; None where there are no such two.
+    """The two ranks with fewer NICs than the others, one of them with half of theirs at most; None where there are no
+    such two.
 
-    On rails they must have lost the same NICs. With three hubs one would be alone on a rail that both others serve.
+    On rails the one must have lost what the other has. With three hubs one would be alone on a rail that both serve.
     """
     pair = starving_pair(cluster)
     if pair is None or len(cluster.ranks) == 5:
         return None
-    live = live_nics(cluster)
-    return pair if not cluster.fabric.rails or {*live[pair[0]]} == {*live[pair[1]]} else None
+    fewer, more = sorted(({*live_nics(cluster)[rank]} for rank in pair), key=len)
+    return pair if not cluster.fabric.rails or fewer <= more else None
+
+
+def used_nics(cluster: Cluster, slow: tuple[int, int]) -> list[list[int]]:
+    """Of each rank the rails that it serves: of the slow one that has more NICs as many as the other one serves. It
+    could send more, but what it is to receive waits for that one."""
+    live = [list(mine) for mine in live_nics(cluster)]
+    fewer, more = sorted(slow, key=lambda rank: len(live[rank]))
+    shared = [rail for rail in live[more] if rail in live[fewer]]
+    others = [rail for rail in live[more] if rail not in live[fewer]]
+    live[more] = sorted([*shared, *others][: len(live[fewer])])
+    return live

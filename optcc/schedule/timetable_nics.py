@@ -36,10 +36,11 @@ def reduced(cluster: Cluster) -> list[int]:
 
 
 def starving_pair(cluster: Cluster) -> tuple[int, int] | None:
-    """The two ranks with equally many NICs, half of the others' at most; None where there are no such two."""
+    """The two ranks with fewer NICs than the others, one of them with half of theirs at most; None where there are no
+    such two."""
     slow = reduced(cluster) if some_lack_nics(cluster) else []
     counts = list(map(len, live_nics(cluster)))
-    if len(slow) != 2 or counts[slow[0]] != counts[slow[1]] or 2 * counts[slow[0]] > max(counts):
+    if len(slow) != 2 or 2 * min(counts) > max(counts):
         return None
     return slow[0], slow[1]
 
