@@ -254,6 +254,19 @@ def test_what_the_planner_tries() -> None:
     assert all(recipe.margin > 0 for recipe in small + large)
     assert not any(recipe.margin for recipe in tried(less, 2**28))
     assert tried(starving(40, 2, "0", "0"), 2**28) == []
+    assert tried(starving(8, 8, "0123", "45"), 2**28) == []  # with 6 of 8 NICs it hardly waits
+
+
+@pytest.mark.parametrize(("first", "second"), [("0123", "456"), ("567", "0123")])
+def test_two_unlike_lose_no_more_than_two_like_the_slower_one(first: str, second: str) -> None:
+    both, nbytes = max(first, second, key=len), 2**28
+    plans = [
+        optcc.plan(starving(8, 8, *dead), nbytes, alpha=ALPHA, per_chunk=PER_CHUNK)
+        for dead in ((first, second), (both, both))
+    ]
+    mine, alike = (optcc.simulate(plan.schedule(), alpha=ALPHA, per_chunk=PER_CHUNK).time_s for plan in plans)
+    assert plans[0].recipe.family == "steady-exchange"
+    assert mine <= 1.01 * alike
 
 
 def test_few_hubs_have_squares() -> None:
