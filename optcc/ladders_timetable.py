@@ -51,11 +51,13 @@ SPARE = Fraction(9, 10)
 STEP_GROWTHS = (Fraction(11, 10), Fraction(23, 20))
 """Of a step over the one before, where a slow server starves; of more than `LARGE` ranks the first."""
 STEPS, STEPS_GROW = 1.75, 0.42
-"""Steps that are about right: so many, and how they grow with how many chunks the bound lasts (measured)."""
+"""Steps that are about right: so many, and how they grow with how many chunks the bound lasts (measured); of more than
+`MANY` ranks no fewer than these."""
 FEWEST_STEPS, MORE_STEPS = 0.8, 0.9
 """Of these the least number that is tried, and how many more the most is,"""
-STEPS_TRIED, MOST_TRIES = 32_000, 30
-"""so many numbers of each growth, that all their steps times ranks are about that, and at most so many."""
+STEPS_TRIED, MOST_TRIES, FEWEST_TRIES, FEWER_TRIES = 32_000, 30, 6, 3
+"""so many numbers of each growth, that all their steps times ranks are about that; the most, the fewest, and the fewest
+of more than `MANY` ranks."""
 STEP_LAG, MOST_LAG, STEP_PARTS = Fraction(3, 2), Fraction(1, 10), 2**20
 """Latencies from a slot to when its bytes are counted on, with several slow servers; the most, as part of a half, and
 what it is rounded to."""
@@ -102,7 +104,8 @@ def timetable_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk
         offered = [full(rounds) for rounds in few]
     elif several and ranks <= 2 * MANY and 2 * (ranks - 1) * per_chunk <= CHUNKS_COST * bound.seconds:
         offered = [replace(full(EQUAL), deepest=1)]  # seconds, but far nearer the bound than direct exchange
-    steps = _stepped(cluster, bound, alpha, per_chunk) if ranks <= 2 * LARGE and one_starves(cluster) else []
+    stepped = ranks <= (2 * MANY if several else MANY) and one_starves(cluster)
+    steps = _stepped(cluster, bound, alpha, per_chunk) if stepped else []
     if several and steps:
         return [*steps, *(offered[:1] if ranks <= LARGE else [])]
     if several or not starves(rates) or ranks > 2 * MANY:
@@ -123,7 +126,7 @@ def timetable_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk
         )
 
     rounds = [ladder(growth) for growth in (growths if ranks <= LARGE else growths[-1:])]
-    return [*rounds, *(steps if ranks <= LARGE else [])]
+    return [*rounds, *steps]
 
 
 def even_halves(shares: tuple[Fraction, ...], slow: Sequence[int]) -> tuple[tuple[int, Fraction], ...]:
@@ -145,8 +148,12 @@ def _stepped(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fractio
 
     ranks, several = len(cluster.ranks), len(reduced(cluster)) > 1
     growths = STEP_GROWTHS[: 1 if ranks > LARGE else None]
-    steps = STEPS * max(1.0, float(bound.seconds / per_chunk)) ** STEPS_GROW if per_chunk else MAX_ROUNDS
-    tries = max(3, min(round(STEPS_TRIED / (ranks * steps * len(growths))), MOST_TRIES))
+    many = ranks > MANY
+    least = ranks if many else STEPS
+    steps = max(least, STEPS * float(bound.seconds / per_chunk) ** STEPS_GROW) if per_chunk else MAX_ROUNDS
+    tries = max(
+        FEWER_TRIES if many else FEWEST_TRIES, min(round(STEPS_TRIED / (ranks * steps * len(growths))), MOST_TRIES)
+    )
     numbers = [round(steps * (FEWEST_STEPS + turn * MORE_STEPS / (tries - 1))) for turn in range(tries)]
     margin = _part(bound, alpha * (STEP_LAG if several else 1), MOST_LAG)
     chunk = _part(bound, per_chunk, MAX_CHUNK)
@@ -198,7 +205,7 @@ def steady_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: F
     """
     pair, hubs = steady_pair(cluster), len(cluster.ranks) - 2
     alive = [sum(nic.alive for nic in rank.nics) for rank in cluster.ranks]
-    if pair is None or hubs > 2 * LARGE or max(alive[rank] for rank in pair) >= MOST_NICS * max(alive):
+    if pair is None or hubs > MANY or max(alive[rank] for rank in pair) >= MOST_NICS * max(alive):
         return []
     turn = (hubs - 1) / max(alive)
     growth = Fraction(round(STEADY_PARTS * min(2.0, GOLDEN ** (0.5 / turn))), STEADY_PARTS)

@@ -8,6 +8,7 @@ between the best three.
 
 from __future__ import annotations
 
+from bisect import insort
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
@@ -50,12 +51,13 @@ def default_segments(nbytes: int, ranks: int, *, gpus: bool = False) -> int:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A recipe that was tried, its simulated time (of merged NICs above `LARGE` ranks), and its number of transfers."""
+    """A recipe that was tried, its simulated time (of merged NICs?), and its number of transfers."""
 
     ladder: Ladder
     recipe: Recipe
     time_s: float
     transfers: int
+    merged: bool = False
 
 
 def merged_nics(cluster: Cluster) -> Cluster:
@@ -82,7 +84,7 @@ def climb(ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per
         if ladder.both:
             packets = simulate(schedule, alpha=alpha, per_chunk=per_chunk, receivers="packets")
             time_s = max(time_s, packets.time_s)
-        tried[segments] = Candidate(ladder, recipe, time_s, len(schedule))
+        tried[segments] = Candidate(ladder, recipe, time_s, len(schedule), on is not cluster)
         return time_s
 
     most = max(1, min(ladder.deepest or MAX_SEGMENTS, nbytes // (MIN_CHUNK * len(cluster.ranks))))
@@ -167,10 +169,9 @@ def candidates(
     if not found:
         raise refused or InputError("no family has a schedule", where="cluster", expected="one that has")
     found.sort(key=lambda candidate: candidate.time_s)
-    if _merges(cluster):
-        # Unequal numbers of NICs cost more chunks than merged ones: the best are run once more as they are.
-        finals = [_as_is(c, cluster, bound.nbytes, alpha, per_chunk) for c in found[:FINALISTS]]
-        found[:FINALISTS] = sorted(finals, key=lambda candidate: candidate.time_s)
+    while found[0].merged:
+        # Unequal numbers of NICs cost more chunks than merged ones: what seems best is run once more as it is.
+        insort(found, _as_is(found.pop(0), cluster, bound.nbytes, alpha, per_chunk), key=lambda each: each.time_s)
     ties = sum(candidate.time_s <= TIE * found[0].time_s for candidate in found[:FINALISTS])
     if ties > 1 and not cluster.gpu_ranks:
         times = [_by_packets(c, cluster, bound.nbytes, alpha, per_chunk) for c in found[:ties]]
@@ -184,9 +185,9 @@ def _merges(cluster: Cluster) -> bool:
 
 def _as_is(candidate: Candidate, cluster: Cluster, nbytes: int, alpha: Fraction, per_chunk: Fraction) -> Candidate:
     if candidate.transfers * max(len(rank.nics) for rank in cluster.ranks) > MAX_FINAL_STRIPES:
-        return candidate
+        return replace(candidate, merged=False)
     schedule = candidate.recipe.lower(cluster, nbytes)
-    return replace(candidate, time_s=simulate(schedule, alpha=alpha, per_chunk=per_chunk).time_s)
+    return replace(candidate, time_s=simulate(schedule, alpha=alpha, per_chunk=per_chunk).time_s, merged=False)
 
 
 def _by_packets(candidate: Candidate, cluster: Cluster, nbytes: int, alpha: Fraction, per_chunk: Fraction) -> float:

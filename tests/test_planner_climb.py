@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from optcc import planner
+from optcc import lower_bound, planner
 from optcc.cluster import Cluster
-from optcc.ladder import Ladder
-from optcc.planner import climb
+from optcc.ladder import LARGE, Ladder
+from optcc.planner import candidates, climb
 
 TIMES = {1: 2.038, 2: 1.736, 3: 1.643, 4: 1.751, 6: 1.747, 8: 1.681, 12: 1.7, 16: 1.76, 24: 1.9, 32: 2.0}
 """The best is between 2 and 4, of which doubling sees only the rims: both are slower than 8."""
@@ -77,3 +77,33 @@ def test_the_slower_kind_of_receivers_counts(monkeypatch: pytest.MonkeyPatch) ->
     packets = TIMES | {3: 1.9, 4: 1.6, 6: 1.7}
     tried = climbed(TIMES, monkeypatch, packets, only=(3, 4, 6), both=True)
     assert tried == {3: 1.9, 4: 1.751, 6: 1.747}
+
+
+@dataclass(frozen=True)
+class Timed(Depth):
+    """Takes `merged` seconds where each server's NICs are one, `apart` as they are, and more with other segments."""
+
+    merged: float = 0.0
+    apart: float = 0.0
+    time_s: float = 0.0
+
+    def lower(self, cluster: Cluster, nbytes: int) -> Timed:
+        one = all(len(server.nics) == 1 for server in cluster.servers)
+        return replace(self, time_s=(self.merged if one else self.apart) + self.segments / 10)
+
+    def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
+        return Fraction(0)
+
+
+def test_what_only_seems_best_with_merged_nics_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many forms of it there are: of many ranks each one that seems best is run once more as it is."""
+    monkeypatch.setattr(planner, "simulate", lambda made, **costs: made)
+    cluster = Cluster.uniform(servers=LARGE + 1, nics=2, rate=10**9)
+
+    def ladder(name: str, merged: float, apart: float, by_rate: bool) -> Ladder:
+        make: Any = lambda segments: Timed(segments, merged=merged, apart=apart)  # noqa: E731
+        return Ladder(name, make, only=range(1, 30), by_rate=by_rate)
+
+    offered = [ladder("seems", 1, 3, True), ladder("is", 9, 2, False), ladder("neither", 2.2, 2.2, True)]
+    tried = candidates(offered, cluster, lower_bound(cluster, 2**30), alpha=Fraction(0), per_chunk=Fraction(0))
+    assert (tried[0].ladder.name, tried[0].time_s) == ("is", 2.1)

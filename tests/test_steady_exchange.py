@@ -253,7 +253,7 @@ def test_what_the_planner_tries() -> None:
     assert all(recipe.growing for recipe in large)
     assert all(recipe.margin > 0 for recipe in small + large)
     assert not any(recipe.margin for recipe in tried(less, 2**28))
-    assert tried(starving(40, 2, "0", "0"), 2**28) == []
+    assert tried(starving(70, 2, "0", "0"), 2**28) == []
     assert tried(starving(8, 8, "0123", "45"), 2**28) == []  # with 6 of 8 NICs it hardly waits
 
 

@@ -17,7 +17,7 @@ from optcc.errors import InputError
 from optcc.ladders import ladders
 from optcc.schedule.routes import fluid_seconds
 from optcc.schedule.timetable import IN_TIME, deepest, growing
-from optcc.schedule.timetable_nics import applies, reduced
+from optcc.schedule.timetable_nics import applies, live_nics, reduced
 from optcc.schedule.timetable_ramp import sums_in_time
 from optcc.simulator import simulate
 from optcc.theory.hubs import hub_split
@@ -284,6 +284,9 @@ def test_where_it_applies() -> None:
     assert applies(one.degrade("server3/nic2"))
     rails = replace(one, fabric=Fabric(rails=True, spine=Fraction(2)))
     assert applies(rails)
+    apart = Cluster.uniform(servers=4, nics=2, rate=RATE).degrade("server0/nic0").degrade("server1/nic1")
+    assert applies(apart)  # any NIC reaches any
+    assert live_nics(apart) == [{0: 1}, {0: 0}, {0: 0, 1: 1}, {0: 0, 1: 1}]
     first, *rest = rails.servers
     others = {
         "two NICs of a server on one rail": replace(
@@ -295,9 +298,7 @@ def test_where_it_applies() -> None:
             fabric=Fabric(pod_oversubscription=Fraction(2)),
         ),
         "no NIC is dead": whole,
-        "no rail in common": Cluster.uniform(servers=4, nics=2, rate=RATE)
-        .degrade("server0/nic0")
-        .degrade("server1/nic1"),
+        "no rail in common": replace(apart, fabric=rails.fabric),
         "one full server": one.degrade("server3/nic1").degrade("server1/nic1"),
         "a slow NIC": one.degrade("server2/nic2", Fraction(1, 2)),
         "two ranks": Cluster.uniform(servers=2, nics=4, rate=RATE).degrade("server1/nic0"),

@@ -219,6 +219,16 @@ def test_the_planner_takes_it() -> None:
     assert time_s < 1.04 * float(made.bound.seconds)
 
 
+@pytest.mark.parametrize(("dead", "most"), [(("01234", "0123"), 0.035), (("012345", "4567"), 0.02)], ids=str)
+def test_half_of_the_nics_beside_fewer(dead: tuple[str, ...], most: float) -> None:
+    """By equal work for all but who starves the other one would be the hub of nothing, too. On one fabric they need not
+    have a place in common."""
+    cluster = lacking(*dead)
+    recipes = [stepped(cluster, GROWTH, segments) for segments in (48, 80)]
+    assert all(recipe.shares.count(Fraction(0)) == 1 for recipe in recipes)
+    assert min(loss(cluster, recipe) for recipe in recipes) < most
+
+
 def test_small_messages_have_plans_too() -> None:
     cluster, alpha, per_chunk = lacking(*MIXES[0]), Fraction(5, 10**6), Fraction(1, 10**6)
     for nbytes in (0, 8, 2**16):

@@ -29,8 +29,8 @@ EXACTLY = 1e-5
 
 @st.composite
 def hurt(draw: st.DrawFn, most: int = 9) -> Cluster:
-    """Servers of 2 to 8 NICs, one to four of which lost some but not all; any two have a rail in common. On one fabric
-    or on rails."""
+    """Servers of 2 to 8 NICs, one to four of which lost some but not all; on rails any two have one in common. On one
+    fabric or on rails."""
     ranks, nics = draw(st.integers(3, most)), draw(st.integers(2, 8))
     cluster = Cluster.uniform(servers=ranks, nics=nics, rate=RATE)
     cluster = replace(cluster, fabric=Fabric(rails=draw(st.booleans()), spine=None))

@@ -47,11 +47,14 @@ def starving_pair(cluster: Cluster) -> tuple[int, int] | None:
 
 def live_nics(cluster: Cluster) -> list[dict[int, int]]:
     """Of each rank, what a live NIC can meet -> its place in its server: the NICs of its rail, without rails those of
-    its place. Ranks whose NICs are one object, as those of a cluster's equal servers are, share one answer."""
+    its place, or, if two ranks have no place in common, those that are the n-th live ones, too. Ranks whose NICs are
+    one object, as those of a cluster's equal servers are, share one answer."""
     ranks, rails, found = cluster.ranks, cluster.fabric.rails, {}
     for nics in {id(rank.nics): rank.nics for rank in ranks}.values():
         live = {nic.rail if rails and nic.rail is not None else i: i for i, nic in enumerate(nics) if nic.alive}
         found[id(nics)] = dict(sorted(live.items()))
+    if not rails and not common_rails([tuple(mine) for mine in found.values()]):
+        found = {kind: dict(enumerate(mine.values())) for kind, mine in found.items()}
     return [found[id(rank.nics)] for rank in ranks]
 
 
