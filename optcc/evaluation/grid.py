@@ -69,11 +69,11 @@ class Grid:
         return [Cell(p, (d,), n, OPTCC) for p in self.servers for d in self.dead for n in self.sizes]
 
     def several(self) -> list[Cell]:
-        """Our plan for every failure at every size, and Balance at `size`."""
+        """Our plan for every failure at every size, and the others at `size`."""
         found = []
         for f in self.failures:
             ours = [Cell(f.servers, f.dead, n, OPTCC, staggered=f.staggered) for n in self.sizes]
-            found += [*ours, replace(ours[0], nbytes=self.size, scheme="balance")]
+            found += [*ours, *(replace(ours[0], nbytes=self.size, scheme=scheme) for scheme in RIVALS)]
         return found
 
     def chain(self, servers: int, scheme: str) -> list[Cell]:
@@ -118,14 +118,21 @@ STARS = (
     *(Star(p, _left(*left)) for left in (("3/4",), ("7/8",), ("1/2",) * 2, ("1/2",) * 4, ("3/4",) * 2, ("7/8",) * 2)
       for p in (8, 16)),
 )  # fmt: skip
-RAILS = (
-    Rails(8, 4, ((1, 0),), None, GIB),
-    Rails(8, 4, ((1, 0), (1, 1)), None, GIB),
-    Rails(8, 4, ((1, 0), (2, 1)), None, GIB),
-    Rails(8, 4, ((1, 0), (2, 1), (3, 2), (4, 3)), None, GIB),
-    Rails(8, 4, ((1, 0), (1, 1)), 2, GIB),
-    Rails(8, 4, ((1, 0), (2, 1), (3, 2), (4, 3)), 2, GIB),
-)
+RAILS = tuple(
+    Rails(8, 4, dead, spine, nbytes)
+    for dead, spine in (
+        (((1, 0),), None),
+        (((1, 0), (1, 1)), None),
+        (((1, 0), (2, 1)), None),
+        (((1, 0), (1, 1), (2, 2), (2, 3)), None),
+        (((1, 0), (2, 1), (3, 2), (4, 3)), None),
+        (((1, 0), (1, 1)), 2),
+        (((1, 0), (1, 1), (2, 2), (2, 3)), 2),
+        (((1, 0), (2, 1), (3, 2), (4, 3)), 2),
+    )
+    for nbytes in (256 * MIB, GIB)
+)  # fmt: skip
+SEVERE = ((4, 4), (4, 3), (4, 4, 4), (4, 1), (4, 2, 1), (3, 3), (5, 4), (6, 6))
 FAILURES = (
     *(Failure(16, (k,)) for k in range(1, 8)),
     *(Failure(8, (1,) * k) for k in (2, 4, 8)),
@@ -133,7 +140,7 @@ FAILURES = (
     *(Failure(32, (1,) * k) for k in (2, 4, 8)),
     *(Failure(128, (1,) * k) for k in (1, 2, 3, 4)),
     *(Failure(p, (1,) * 4, staggered=True) for p in (8, 16, 32)),
-    *(Failure(p, dead) for dead in ((4, 4), (4, 3), (4, 4, 4), (4, 2, 1)) for p in (8, 16, 32)),
+    *(Failure(p, dead) for dead in SEVERE for p in (8, 16, 32, 64)),
 )
 FULL = Grid(
     servers=(8, 16, 32, 64, 128),

@@ -71,7 +71,6 @@ def evaluate(grid: Grid, job: Job, *, jobs: int, command: str, done: Callable[[]
         "per_chunk": format_seconds(PER_CHUNK),
         "size": format_size(grid.size),
         "message_servers": grid.message_servers,
-        "rails_size": format_size(grid.rails[0].nbytes),
         "cost_size": format_size(grid.costs[0].nbytes),
         "target_bytes": format_size(TARGET_BYTES),
         "mttf": f"{job.mttf_s / 3600:g}",

@@ -56,13 +56,13 @@ def several_table(grid: Grid, outcomes: Outcomes) -> list[str]:
     for f in grid.failures:
         cells = [Cell(f.servers, f.dead, n, OPTCC, staggered=f.staggered) for n in grid.sizes]
         one = replace(cells[0], nbytes=grid.size)
-        shares = (unavoidable(one, outcomes), overhead(one, outcomes), overhead(one.of("balance"), outcomes))
+        shares = (unavoidable(one, outcomes), *(overhead(one.of(scheme), outcomes) for scheme in SCHEMES))
         how = f"{outcomes[one].family}, {outcomes[one].segments}"
         more = [points(above(c, outcomes)) for c in cells]
         rows.append((f.servers, sum(f.dead), where(f.dead, f.staggered), *map(percent, shares), *more, how))
     at = format_size(grid.size)
     sizes = [f"optcc less unavoidable, {format_size(n)}" for n in grid.sizes]
-    head = ("servers", "dead NICs", "where", "unavoidable", f"optcc, {at}", f"balance, {at}")
+    head = ("servers", "dead NICs", "where", "unavoidable", *(f"{scheme}, {at}" for scheme in SCHEMES))
     return table((*head, *sizes, f"optcc's family, segments at {at}"), rows)
 
 
@@ -88,8 +88,9 @@ def rails_table(grid: Grid, results: Mapping[Any, Any]) -> list[str]:
         ratios = (f"{r.fluid_s / r.bound_s:.4f}", f"{r.time_s / r.bound_s:.4f}")
         shares = (percent(r.unavoidable), percent(r.overhead), points(r.overhead - r.unavoidable))
         how = (r.family, r.segments)
-        rows.append((study.servers, study.rails, spine, dead, format_seconds(r.bound_s), *ratios, *shares, *how))
-    head = ("servers", "rails", "spine", "dead NICs", "bound", "fluid / bound", "simulated / bound")
+        case = (study.servers, study.rails, spine, dead, format_size(study.nbytes), format_seconds(r.bound_s))
+        rows.append((*case, *ratios, *shares, *how))
+    head = ("servers", "rails", "spine", "dead NICs", "size", "bound", "fluid / bound", "simulated / bound")
     return table((*head, "unavoidable", "overhead", "difference, pp", "family", "segments"), rows)
 
 
