@@ -39,12 +39,14 @@ FITTING = {
     "not alike": starving(8, 8, "0123", "567"),
     "not alike, the first has more": starving(6, 4, "3", "01"),
     "not alike, rails": starving(6, 4, "1", "13", rails=True),
+    "rails, other NICs": starving(6, 4, "02", "13", rails=True),
+    "rails, other NICs, half a step behind": starving(6, 8, "0123", "4567", rails=True),
+    "rails, one other NIC": starving(7, 4, "02", "03", rails=True),
+    "rails, fewer but other NICs": starving(6, 4, "02", "3", rails=True),
 }
 UNFIT = {
     "one slow server": starving(8, 8, "0123", ""),
     "more than half": starving(8, 8, "012", "01"),
-    "rails, other NICs": starving(6, 4, "02", "13", rails=True),
-    "rails, fewer but other NICs": starving(6, 4, "02", "3", rails=True),
     "three hubs": starving(5, 8, "0123", "0123"),
     "a slow NIC": starving(8, 8, "0123", "0123").degrade("server3/nic0", Fraction(1, 2)),
 }

@@ -87,12 +87,18 @@ def _turns(
     """(begin, end, rails) of all steps, in order."""
     theirs = sorted({rail for rank in slow for rail in live[rank]})
     others = sorted({rail for mine in live for rail in mine} - {*theirs})
-    kinds = 2 if len(theirs) >= TWO_KINDS else 1
+    if min(len(live[rank]) for rank in slow) < TWO_KINDS:
+        kinds = [{*theirs, *others}]
+    else:
+        ahead = {*others[: len(others) // 2]}
+        for rail in theirs:  # of each slow server's rails half are ahead, whichever they are
+            if all(2 * len(ahead & {*live[rank]}) + 1 < len(live[rank]) for rank in slow if rail in live[rank]):
+                ahead.add(rail)
+        kinds = [ahead, {*theirs, *others} - ahead]
     found = []
-    for kind in range(kinds):
-        low, high = ({rail for of in (theirs, others) for rail in of[: len(of) * n // kinds]} for n in (kind, kind + 1))
-        borders = sorted({0, ends[-1], *(a + (z - a) * kind // kinds for a, z in pairwise([0, *ends]))})
-        found += [(begin, end, sorted(high - low)) for begin, end in pairwise(borders)]
+    for kind, rails in enumerate(kinds):
+        borders = sorted({0, ends[-1], *(a + (z - a) * kind // len(kinds) for a, z in pairwise([0, *ends]))})
+        found += [(begin, end, sorted(rails)) for begin, end in pairwise(borders)]
     return sorted(found)
 
 
