@@ -12,7 +12,7 @@ from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.ladders_timetable import even_halves
 from optcc.schedule.latin import LatinExchange, latin_pair
-from optcc.schedule.steady import MAX_CHUNK, SteadyExchange, steady_pair
+from optcc.schedule.steady import MAX_CHUNK, SteadyExchange, steady_ranks
 from optcc.schedule.timetable import Timetable, deepest, growing
 from optcc.schedule.timetable_greedy import UP
 from optcc.schedule.timetable_nics import applies, reduced
@@ -55,7 +55,7 @@ def steady_steps(
     cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction
 ) -> Iterator[list[Callable[[], SteadyExchange]]]:
     """Of each form, what makes one with ever more steps."""
-    pair, half = steady_pair(cluster), bound.seconds / 2
+    pair, half = steady_ranks(cluster), bound.seconds / 2
     for first, growth, lag in product(GROWING, LONGER, LAGS) if pair else ():
         parts = first, growth, min(lag * alpha / half, Fraction(1, 2)), min(per_chunk / half, MAX_CHUNK)
         yield [partial(SteadyExchange, count, pair, *parts) for count in STEPS]  # type: ignore[arg-type]

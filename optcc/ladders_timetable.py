@@ -13,7 +13,7 @@ from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.ladder import LARGE, MANY, Ladder, starves
 from optcc.schedule.latin import LatinExchange, latin_pair
-from optcc.schedule.steady import SteadyExchange, steady_pair
+from optcc.schedule.steady import SteadyExchange, steady_ranks
 from optcc.schedule.timetable import MAX_CHUNK, MAX_ROUNDS, Timetable, deepest, growing
 from optcc.schedule.timetable_greedy import UP
 from optcc.schedule.timetable_nics import reduced
@@ -69,8 +69,6 @@ LATIN_LAG = 5
 MOST_LATIN = 150_000
 """Transfers of a Latin square, or of steady steps, that are tried."""
 
-MOST_NICS = Fraction(3, 4)
-"""Steady steps are tried where both slow servers have fewer of their NICs: one with more hardly waits for the other."""
 STEADY_STEPS = (0.6, 0.65, 0.7, 0.75, 0.8, 0.9)
 """Steady steps that are tried in each half, beside what growing takes: of the root of the bound in chunks' costs."""
 STEADY_LAG, STEADY_MARGIN, STEADY_PARTS = 2, Fraction(1, 2), 64
@@ -197,16 +195,16 @@ def latin_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[L
 
 
 def steady_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction) -> list[Ladder]:
-    """Steps in which two servers that starve send and are sent something all the time.
+    """Steps in which servers that starve send and are sent something all the time.
 
     Hubs have heard from each other after a turn, for which a slow server waits at first. As hubs are twice as quick,
     what they have gathered after one more turn is what they had after the last two: steps may grow by the golden ratio
     in a turn. By its root is better, from steps that make the first wait no longer than the later ones (measured).
     """
-    pair, hubs = steady_pair(cluster), len(cluster.ranks) - 2
-    alive = [sum(nic.alive for nic in rank.nics) for rank in cluster.ranks]
-    if pair is None or hubs > MANY or max(alive[rank] for rank in pair) >= MOST_NICS * max(alive):
+    slow = steady_ranks(cluster)
+    if slow is None or len(cluster.ranks) - len(slow) > MANY:
         return []
+    hubs, alive = len(cluster.ranks) - len(slow), [sum(nic.alive for nic in rank.nics) for rank in cluster.ranks]
     turn = (hubs - 1) / max(alive)
     growth = Fraction(round(STEADY_PARTS * min(2.0, GOLDEN ** (0.5 / turn))), STEADY_PARTS)
     first = 1 / (turn + STEADY_LAG)
@@ -220,7 +218,7 @@ def steady_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: F
         """more : steps than if all were alike"""
         return Ladder(
             SteadyExchange.family,
-            lambda segments: SteadyExchange(segments, pair, growing, growth, margin, chunk),
+            lambda segments: SteadyExchange(segments, slow, growing, growth, margin, chunk),
             by_rate=False,
             only=sorted({max(2, round(min(part * chunks + more, most))) for part in parts}),
             both=True,

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 import optcc
 from optcc.cluster import Cluster
 from optcc.schedule import Schedule
-from optcc.schedule.steady import steady_pair
+from optcc.schedule.steady import steady_ranks
 from optcc.schedule.timetable_nics import applies, reduced
 from optcc.simulator import Receivers, stripes_of
 
@@ -163,7 +163,7 @@ def schemes(cluster: Cluster, nbytes: int, *depths: int) -> dict[str, Schedule]:
         **{
             f"{name}, k = {k}": optcc.plan(cluster, nbytes, family=family, segments=k, alpha=HOP).schedule()
             for name, family, k in (("Latin square", "latin-exchange", 12), ("steady steps", "steady-exchange", 24))
-            if steady_pair(cluster) is not None
+            if steady_ranks(cluster) is not None
         },
     }
 

@@ -20,11 +20,12 @@ from optcc.simulator import simulate
 from tests.timetables import ALPHA, PER_CHUNK, RATE, busiest, check_allreduce, loss
 
 
-def starving(servers: int, nics: int, first: str, second: str, *, rails: bool = False) -> Cluster:
-    """`nics` NICs each; those of `first` are dead in server 1, those of `second` in the last server."""
+def starving(servers: int, nics: int, first: str, second: str, *others: str, rails: bool = False) -> Cluster:
+    """`nics` NICs each; those of `first` are dead in server 1, those of `second` in the last server, others in 2, 3,
+    ..."""
     cluster = Cluster.uniform(servers=servers, nics=nics, rate=RATE)
     cluster = replace(cluster, fabric=Fabric(rails=rails))
-    for server, lost in ((1, first), (servers - 1, second)):
+    for server, lost in ((1, first), (servers - 1, second), *enumerate(others, 2)):
         for nic in lost:
             cluster = cluster.degrade(f"server{server}/nic{nic}")
     return cluster

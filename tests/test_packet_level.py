@@ -16,7 +16,7 @@ import pytest
 import optcc
 from optcc.schedule import Schedule
 from optcc.schedule.latin import LatinExchange, latin_pair
-from optcc.schedule.steady import SteadyExchange, steady_pair
+from optcc.schedule.steady import SteadyExchange, steady_ranks
 from tests.packet_level import (
     RATE,
     Network,
@@ -97,7 +97,7 @@ def test_latin_squares_hold_packet_by_packet(executor: Path, servers: int, netwo
 def test_steady_steps_hold_packet_by_packet(executor: Path, servers: int, network: Network) -> None:
     """To 1.5 %, which half as many steps miss."""
     cluster = without(servers, 2, 2)
-    pair = steady_pair(cluster)
+    pair = steady_ranks(cluster)
     assert pair is not None
     given = pair, 2, Fraction(5, 4), Fraction(1, 400), Fraction(0)
     schedule, coarser = (SteadyExchange(steps, *given).lower(cluster, SIZE) for steps in (24, 12))

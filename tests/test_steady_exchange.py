@@ -17,7 +17,7 @@ from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.ladders_timetable import steady_ladders
 from optcc.schedule.latin import LatinExchange
-from optcc.schedule.steady import SteadyExchange, steady_pair
+from optcc.schedule.steady import SteadyExchange, hub_shares, steady_ranks
 from optcc.schedule.steady_steps import Steps, growing_ends, steady_steps
 from optcc.schedule.timetable_slots import HALF
 from optcc.simulator import simulate
@@ -37,23 +37,30 @@ FITTING = {
     "less than half": starving(6, 8, "01234", "34567"),
     "more hubs than NICs": starving(12, 2, "0", "0"),
     "not alike": starving(8, 8, "0123", "567"),
-    "not alike, the first has more": starving(6, 4, "3", "01"),
-    "not alike, rails": starving(6, 4, "1", "13", rails=True),
+    "not alike, the first has more": starving(6, 8, "345", "0123"),
+    "not alike, rails": starving(6, 8, "134", "1356", rails=True),
     "rails, other NICs": starving(6, 4, "02", "13", rails=True),
     "rails, other NICs, half a step behind": starving(6, 8, "0123", "4567", rails=True),
     "rails, one other NIC": starving(7, 4, "02", "03", rails=True),
-    "rails, fewer but other NICs": starving(6, 4, "02", "3", rails=True),
+    "three": starving(8, 8, "0123", "0123", "4567"),
+    "three, rails": starving(9, 8, "0123", "2345", "0167", rails=True),
+    "four of ten": starving(10, 4, *["01"] * 4),
+    "beside one with most": starving(8, 8, "0123", "0123", "5"),
+    "beside some with most, rails": starving(9, 8, "0123", "1234", "5", "6", "67", rails=True),
+    "rails, fewer but other NICs": starving(6, 8, "0256", "135", rails=True),
 }
+HUBS_SET_THE_PACE = [name for name in FITTING if name.startswith(("three", "four", "beside"))]
 UNFIT = {
     "one slow server": starving(8, 8, "0123", ""),
     "more than half": starving(8, 8, "012", "01"),
+    "four of eight": starving(8, 4, *["01"] * 4),
     "three hubs": starving(5, 8, "0123", "0123"),
     "a slow NIC": starving(8, 8, "0123", "0123").degrade("server3/nic0", Fraction(1, 2)),
 }
 
 
 def steady(cluster: Cluster, segments: int, growing: int = 2, **other: Fraction) -> SteadyExchange:
-    pair = steady_pair(cluster)
+    pair = steady_ranks(cluster)
     assert pair is not None
     given = {"growth": Fraction(5, 4), "margin": Fraction(1, 100), "chunk": Fraction(1, 600), **other}
     return SteadyExchange(segments, pair, growing, **given)
@@ -80,7 +87,8 @@ def test_with_few_steps_transfers_are_still_in_order(segments: int) -> None:
 def found(servers: int, count: int = 24, margin: Fraction = Fraction(1, 100)) -> tuple[Steps, list[list[int]]]:
     """Steps of servers of 8 NICs, the first two of which have half of them."""
     live = [[4, 5, 6, 7]] * 2 + [list(range(8))] * (servers - 2)
-    return steady_steps(live, (0, 1), growing_ends(count, 2, Fraction(5, 4)), margin, Fraction(1, 600)), live
+    shares = [Fraction(0)] * 2 + [Fraction(1, servers - 2)] * (servers - 2)
+    return steady_steps(live, shares, growing_ends(count, 2, Fraction(5, 4)), margin, Fraction(1, 600)), live
 
 
 def test_ends_grow_and_then_stay() -> None:
@@ -170,7 +178,7 @@ def test_nobody_runs_ahead_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = steady(cluster, 24)
     live = [[0, 1, 2, 3] if rank in recipe.slow else list(range(8)) for rank in range(8)]
     ends = growing_ends(24, 2, recipe.growth)
-    slots = steady_steps(live, recipe.slow, ends, recipe.margin, recipe.chunk).slots
+    slots = steady_steps(live, hub_shares(cluster, recipe.slow), ends, recipe.margin, recipe.chunk).slots
     busy = {(i, slot.nic) for (i, _), mine in slots.items() for slot in mine if not slot.begin}
 
     def quick() -> int:
@@ -185,12 +193,13 @@ def test_nobody_runs_ahead_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", FITTING)
 def test_every_nic_of_a_slow_server_has_as_much_to_do(name: str) -> None:
+    """And those of hubs where there are more slow servers than two."""
     cluster, nbytes = FITTING[name], 2**22
     recipe = steady(cluster, 80)
-    schedule = recipe.lower(cluster, nbytes)
-    slowest = min(float(cluster.ranks[rank].out_rate) for rank in recipe.slow)
-    assert busiest(schedule) <= 1.04 * nbytes * RATE / slowest
-    assert recipe.fluid_s(cluster, nbytes) == pytest.approx(optcc.lower_bound(cluster, nbytes).seconds, rel=1e-9)
+    schedule, fluid_s = recipe.lower(cluster, nbytes), recipe.fluid_s(cluster, nbytes)
+    assert busiest(schedule) <= 1.06 * float(fluid_s) * RATE
+    above = 1 + (0.12 if name in HUBS_SET_THE_PACE else 1e-9)
+    assert 1 - 1e-9 <= fluid_s / optcc.lower_bound(cluster, nbytes).seconds <= above
 
 
 @pytest.mark.parametrize("name", ["one fabric", "rails", "no NIC in common"])
@@ -223,7 +232,7 @@ def test_parameters_that_do_not_fit(change: dict[str, object], message: str) -> 
 
 @pytest.mark.parametrize("name", UNFIT)
 def test_clusters_that_do_not_fit(name: str) -> None:
-    assert steady_pair(UNFIT[name]) is None
+    assert steady_ranks(UNFIT[name]) is None
     with pytest.raises(InputError, match="cluster"):
         replace(steady(FITTING["one fabric"], 4), slow=(1, len(UNFIT[name].ranks) - 1)).check(UNFIT[name])
 

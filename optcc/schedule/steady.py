@@ -1,15 +1,16 @@
-"""Direct exchange with two servers that starve: both send and are sent something all the time.
+"""Direct exchange with several servers that starve: all of them send and are sent something all the time.
 
-One has half of its NICs or fewer and sets the bound, the other one hardly more; it uses as many (`used_nics`). All
-others are hubs of equal sections. What hubs gather from each other goes in the first half, what they spread in the
-second one, twice as fast as the slow servers send: so hubs have the sums of all others by the time both slow servers
-have sent theirs for the same bytes, and results go back to these at once, through both halves. What is lost are a step
-and a half, from when a slow server sends a chunk to when its result comes back, and the cost of chunks
-(docs/schedules.md). Who sends to whom when: `steady_steps`.
+One has half of its NICs or fewer, the others hardly more; they use as many (`used_nics`). The rest are hubs, one that
+lacks few NICs of less. What hubs gather from each other goes in the first half, what they spread in the second one,
+about twice as fast as the slow servers send: so hubs have the sums of all others by the time the slow servers have sent
+theirs for the same bytes, and results go back to these at once, through both halves. With two slow servers, what is
+lost are a step and a half, from when a slow server sends a chunk to when its result comes back, and the cost of chunks
+(docs/schedules.md). With more hubs set the pace. Who sends to whom when: `steady_steps`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise, permutations
@@ -18,16 +19,18 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from optcc.cluster import Cluster
-from optcc.schedule.assemble import even_cuts
+from optcc.schedule.assemble import cuts_by
 from optcc.schedule.columns import Schedule
 from optcc.schedule.many_objects import no_collection
 from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
 from optcc.schedule.steady_steps import growing_ends, steady_steps
-from optcc.schedule.timetable_nics import live_nics, nic_ports, starving_pair
+from optcc.schedule.timetable_nics import live_nics, nic_ports, some_lack_nics
 from optcc.schedule.timetable_rows import Kind, Piece, Rows, cut, scheduled
 from optcc.schedule.timetable_slots import HALF, Slot, mirrored
 
+MOST_NICS = Fraction(3, 4)
+"""Servers with so many of their NICs, or more, are hubs."""
 MAX_CHUNK = Fraction(1, 16)
 MAX_STEPS, MAX_GROWTH, MAX_LONGER = 1024, 4, 2**20
 """Steps; one over the one before; the longest over the first."""
@@ -35,19 +38,19 @@ MAX_STEPS, MAX_GROWTH, MAX_LONGER = 1024, 4, 2**20
 
 @dataclass(frozen=True)
 class SteadyExchange(Recipe):
-    """Direct exchange with two servers that starve.
+    """Direct exchange with several servers that starve.
 
     Attributes
     ----------
     segments : steps in each half
-    slow : the two slow ranks, in order
+    slow : the ranks that are no hubs, in order
     growing, growth : so many first steps are each followed by one that is `growth` times as long
     margin, chunk : the parts of a half from the end of a step to when its bytes count, and that a chunk costs
     """
 
     family: ClassVar[str] = "steady-exchange"
     segments: int
-    slow: tuple[int, int]
+    slow: tuple[int, ...]
     growing: int
     growth: Fraction
     margin: Fraction
@@ -56,16 +59,14 @@ class SteadyExchange(Recipe):
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
         with no_collection():
-            routes, live = Routes(cluster), used_nics(cluster, self.slow)
-            ports = nic_ports(cluster, routes)
+            routes, used = Routes(cluster), used_nics(cluster, self.slow)
+            live, ports = [list(mine) for mine in used], nic_ports(cluster, routes, used)
             hubs = [rank for rank in range(len(live)) if rank not in self.slow]
-            if not cluster.fabric.rails:  # any NIC reaches any: both slow servers are taken to have lost the same ones
-                for rank in self.slow:
-                    ports[rank] = dict(zip(live[hubs[0]], (ports[rank][rail] for rail in live[rank]), strict=False))
-                    live[rank] = list(ports[rank])
             ends = growing_ends(self.segments, self.growing, self.growth)
-            slots, held = steady_steps(live, self.slow, ends, self.margin, self.chunk)
-            section = dict(zip(hubs, pairwise(even_cuts(0, nbytes, len(hubs)).tolist()), strict=True))
+            shares = hub_shares(cluster, self.slow)
+            slots, held = steady_steps(live, shares, ends, self.margin, self.chunk)
+            cuts = cuts_by(0, nbytes, [shares[rank] for rank in hubs]).tolist()
+            section = dict(zip(hubs, pairwise(cuts), strict=True))
             found: list[tuple[int, ...]] = []
             for i, k in permutations(range(len(live)), 2):
                 pieces = [Piece(Kind.RAW, k, *section[k])] if k in section else []
@@ -85,9 +86,9 @@ class SteadyExchange(Recipe):
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""
-        pair = steady_pair(cluster)
-        demand(pair is not None, "cluster", "two slow servers, one with half of its NICs or fewer", "another one")
-        demand(tuple(self.slow) == pair, "slow", f"the two ranks with fewer NICs, {pair}", self.slow)
+        slow = steady_ranks(cluster)
+        demand(slow is not None, "cluster", "slow servers, one with half of its NICs or fewer", "another one")
+        demand(tuple(self.slow) == slow, "slow", f"the ranks with fewer NICs, {slow}", self.slow)
         demand_segments(self.segments)
         demand(self.segments <= MAX_STEPS, "segments", f"1 to {MAX_STEPS}", self.segments)
         demand(1 <= self.growth <= MAX_GROWTH, "growth", f"1 to {MAX_GROWTH}", self.growth)
@@ -98,8 +99,15 @@ class SteadyExchange(Recipe):
         demand(0 <= self.chunk <= MAX_CHUNK, "chunk", f"0 to {MAX_CHUNK}", self.chunk)
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
-        """What the slow servers need: the NICs of the hubs are no busier than theirs."""
-        return nbytes / min(cluster.ranks[rank].out_rate for rank in self.slow)
+        """What the slow servers need, or the hubs for each other, as slow servers take part in every step."""
+        used, shares = used_nics(cluster, self.slow), hub_shares(cluster, self.slow)
+        hubs = [rank for rank in range(len(used)) if rank not in self.slow]
+        nics, slow_nics = (sum(len(used[rank]) for rank in ranks) for ranks in (hubs, self.slow))
+        works = [Fraction(1, len(used[self.slow[0]]))]
+        for hub in hubs:
+            works.append((1 + (len(used) - 2) * shares[hub]) / len(used[hub]))
+            works.append((1 + (len(hubs) - 2) * shares[hub]) / (len(used[hub]) * (1 - Fraction(slow_nics, nics))))
+        return max(works) * nbytes / max(nic.out_rate for nic in cluster.ranks[0].nics)
 
     def content(self) -> dict[str, Any]:
         """Every field as JSON values."""
@@ -115,10 +123,9 @@ class SteadyExchange(Recipe):
     @classmethod
     def read(cls, raw: dict[str, Any]) -> Self:
         """The recipe of `content`."""
-        first, second = raw["slow"]
         return cls(
             segments=raw["segments"],
-            slow=(first, second),
+            slow=tuple(raw["slow"]),
             growing=raw["growing"],
             growth=exact(raw["growth"]),
             margin=exact(raw["margin"]),
@@ -128,27 +135,51 @@ class SteadyExchange(Recipe):
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """Who gathers what, and the steps."""
         names = " and ".join(cluster.ranks[rank].name for rank in self.slow)
-        hubs = len(cluster.ranks) - 2
+        hubs = len(cluster.ranks) - len(self.slow)
         grown = f", the first {self.growing} each {float(self.growth):.4g} times the one before" if self.growing else ""
         return [
-            ("hubs", f"{hubs} of {hubs + 2}, each exchanges directly with all"),
+            ("hubs", f"{hubs} of {len(cluster.ranks)}, each exchanges directly with all"),
             ("send and are sent results all the time", names),
             ("steps", f"{self.segments} in each half{grown}; one NIC for each transfer"),
         ]
 
 
-def steady_pair(cluster: Cluster) -> tuple[int, int] | None:
-    """The two ranks with fewer NICs than the others, one of them with half of theirs at most; None where there are no
-    such two. Nor with three hubs: one would be alone on a rail that both serve."""
-    return starving_pair(cluster) if len(cluster.ranks) != 5 else None
+def steady_ranks(cluster: Cluster) -> tuple[int, ...] | None:
+    """The ranks with fewer NICs than `MOST_NICS` of the others' that are no hubs; None where they are not two or more,
+    one of them with half at most, or hubs are too few: on rails that slow ones serve, two more of them than of these
+    keep each other busy, or none more if there are two.
+    """
+    if not some_lack_nics(cluster):
+        return None
+    counts = list(map(len, live_nics(cluster)))
+    slow = tuple(rank for rank, count in enumerate(counts) if count < MOST_NICS * max(counts))
+    if len(slow) < 2 or 2 * min(counts) > max(counts):
+        return None
+    on = Counter((rail, rank in slow) for rank, mine in enumerate(used_nics(cluster, slow)) for rail in mine)
+    more = {on[rail, False] - count for (rail, no_hub), count in on.items() if no_hub}
+    return slow if min(more) >= 2 or (more == {0} and len(slow) == 2) else None
 
 
-def used_nics(cluster: Cluster, slow: tuple[int, int]) -> list[list[int]]:
-    """Of each rank the rails that it serves: of the slow one that has more NICs as many as the other one serves. It
-    could send more, but what it is to receive waits for that one."""
-    live = [list(mine) for mine in live_nics(cluster)]
-    fewer, more = sorted(slow, key=lambda rank: len(live[rank]))
-    shared = [rail for rail in live[more] if rail in live[fewer]]
-    others = [rail for rail in live[more] if rail not in live[fewer]]
-    live[more] = sorted([*shared, *others][: len(live[fewer])])
+def hub_shares(cluster: Cluster, slow: tuple[int, ...]) -> list[Fraction]:
+    """Each rank's part of the data as a hub, sum 1, so that all hubs are equally busy.
+
+    A hub of x sends 1 - x to other hubs and x to each of the P-1 others: with n NICs it is busy for 1 + (P-2) x = n t.
+    """
+    counts = list(map(len, live_nics(cluster)))
+    hubs = [rank for rank in range(len(counts)) if rank not in slow]
+    per_nic = Fraction(len(hubs) + len(counts) - 2, sum(counts[rank] for rank in hubs))
+    return [(n * per_nic - 1) / (len(counts) - 2) if r in hubs else Fraction(0) for r, n in enumerate(counts)]
+
+
+def used_nics(cluster: Cluster, slow: tuple[int, ...]) -> list[dict[int, int]]:
+    """Of each rank the rails that it serves -> the place of its NIC: of the slow ones that have more NICs as many as
+    the one that has fewest. They could send more, but what they are to receive waits for that one. On one fabric, where
+    any NIC reaches any, the slow ones are taken to serve the first rails, and hubs not to lack these."""
+    live = live_nics(cluster)
+    if not cluster.fabric.rails:
+        live = [dict(enumerate(mine.values())) for mine in live]
+    fewest = min((live[rank] for rank in slow), key=len)
+    for rank in slow:
+        rails = sorted(live[rank], key=lambda rail: (rail not in fewest, rail))[: len(fewest)]
+        live[rank] = {rail: live[rank][rail] for rail in sorted(rails)}
     return live

@@ -1,6 +1,6 @@
-"""Who sends to whom in each step when two servers starve, so that every NIC is busy in every step.
+"""Who sends to whom in each step when several servers starve, so that every NIC is busy in every step.
 
-In each step a slow server sends data to hubs and is sent results, on all its NICs; both send to the same hubs at the
+In each step a slow server sends data to hubs and is sent results, on all its NICs; all send to the same hubs at the
 same time, on different NICs. A hub sends a result as soon as all that it adds up has landed. Then each rail has a
 matching of the hubs, in which those pairs come first that have had least. Every chunk fills its step, and nothing is
 left over at the end of the half, so that nobody falls behind anybody: what is too much for it goes on into the other
@@ -11,7 +11,7 @@ the other kind.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -34,10 +34,13 @@ FULL, LEAST = 9, 4
 """Results fill so many tenths of a step or more; less only where no hub has as much, but more than one in `LEAST`."""
 OWN = 4
 """What one rank has sent another one weighs so many times as much as what it was sent by it (measured)."""
-COARSE = 16
+WHOLE = 2**9
+"""What parts of the data are counted in: that of a full hub."""
+COARSE = 24
 """Bits less for weights, whose squares an assignment must tell apart."""
 TWO_KINDS = 4
-"""With so many NICs of a slow server half of the rails are half a step behind."""
+"""With so many NICs of each of two slow servers half of the rails are half a step behind. More servers could not all
+send to the same hubs on half of their NICs; what hubs have from them would get apart."""
 
 Place = tuple[int, int, int]
 """(Sender, receiver, place of the slot among theirs)."""
@@ -61,33 +64,32 @@ def growing_ends(count: int, growing: int, growth: Fraction) -> tuple[int, ...]:
 
 
 def steady_steps(
-    live: Sequence[Sequence[int]], slow: tuple[int, int], ends: Sequence[int], margin: Fraction, chunk: Fraction
+    live: Sequence[Sequence[int]], shares: Sequence[Fraction], ends: Sequence[int], margin: Fraction, chunk: Fraction
 ) -> Steps:
     """The steps of the first half. Pure, and the same on every rank.
 
-    live : the rails of each rank; slow : the two that starve; ends : of steps, in `ONE`; margin : part of the half from
-    the end of a slot to when its bytes are counted on; chunk : part of the half that a chunk costs
+    live : the rails of each rank; shares : each rank's part of the data as a hub, 0 of those that starve; ends : of
+    steps, in `ONE`; margin : part of the half from the end of a slot to when its bytes are counted on; chunk : part of
+    the half that a chunk costs
     """
-    hubs = [rank for rank in range(len(live)) if rank not in slow]
-    section = np.full((len(live), len(live)), UNIT, np.int64)
+    slow = [rank for rank, share in enumerate(shares) if not share]
+    part = np.array([int(WHOLE * share / max(shares)) for share in shares], np.int64)
+    pairs = part[:, None] + part  # what two have for each other
+    section = np.maximum(np.broadcast_to(part * (UNIT // WHOLE), pairs.shape), 1)
     for _ in range(PASSES):
-        half = _Half(live, slow, section, int(margin * ONE), int(chunk * ONE))
+        half = _Half(live, slow, section, pairs, int(margin * ONE), int(chunk * ONE))
         for begin, end, rails in _turns(live, slow, ends):
             half.step(begin, end, rails)
-        # A hub and another one also have as much of the other's section to send in the other half.
-        section = half.sent + half.sent.T
-        section[np.ix_(hubs, hubs)] //= 2
-        section = np.maximum(section, 1)
+        # A hub sends another one results of its own section, too, in the other half, where it is sent the rest.
+        section = np.maximum((half.sent + half.sent.T) * part // np.maximum(pairs, 1), 1)
     return Steps(half.slots, half.held)
 
 
-def _turns(
-    live: Sequence[Sequence[int]], slow: tuple[int, int], ends: Sequence[int]
-) -> list[tuple[int, int, list[int]]]:
+def _turns(live: Sequence[Sequence[int]], slow: Sequence[int], ends: Sequence[int]) -> list[tuple[int, int, list[int]]]:
     """(begin, end, rails) of all steps, in order."""
     theirs = sorted({rail for rank in slow for rail in live[rank]})
     others = sorted({rail for mine in live for rail in mine} - {*theirs})
-    if min(len(live[rank]) for rank in slow) < TWO_KINDS:
+    if len(slow) > 2 or min(len(live[rank]) for rank in slow) < TWO_KINDS:
         kinds = [{*theirs, *others}]
     else:
         ahead = {*others[: len(others) // 2]}
@@ -106,9 +108,16 @@ class _Half:
     """What has been sent so far, and what can be."""
 
     def __init__(
-        self, live: Sequence[Sequence[int]], slow: tuple[int, int], section: Ints, gap: int, cost: int
+        self,
+        live: Sequence[Sequence[int]],
+        slow: Sequence[int],
+        section: Ints,
+        pairs: Ints,
+        gap: int,
+        cost: int,
     ) -> None:
         self.live, self.slow, self.section, self.gap, self.cost = live, slow, section, gap, cost
+        self.weight = WHOLE * WHOLE // np.maximum(pairs, 1)  # what two have had counts as much more as they need less
         self.hubs = np.array([rank for rank in range(len(live)) if rank not in slow])
         self.sent, self.landed = np.zeros_like(section), np.zeros_like(section)
         self.slots: dict[tuple[int, int], list[Slot]] = {}
@@ -138,14 +147,14 @@ class _Half:
         self.turns.update(rails)
 
     def _data(self, rank: int, begin: int, end: int, rails: Sequence[int], taken: dict[int, set[int]]) -> None:
-        """A slow server's: to hubs that it has sent fewest chunks. The other one, on the same rails, takes the same."""
-        hubs = self.hubs.tolist()
-        chunks = {k: len(self.slots.get((rank, k), ())) for k in hubs}
+        """A slow server's: to hubs that it has sent fewest chunks. The others, on the same rails, take the same."""
+        weight = self.weight[rank].tolist()
+        chunks = {k: len(self.slots.get((rank, k), ())) * weight[k] for k in self.hubs.tolist()}
         for rail in rails:
-            had = self.sent[rank].tolist()
-            k = max((k for k in hubs if k not in taken[rail]), key=lambda k: (-chunks[k], -had[k], k))
+            had = (self.sent[rank] * self.weight[rank]).tolist()
+            k = max(self._hubs(rail, taken), key=lambda k: (-chunks[k], -had[k], k))
             self._put(rank, k, rail, begin, end, end - begin - self.cost)
-            chunks[k] += 1
+            chunks[k] += weight[k]
             taken[rail].add(k)
 
     def _results(self, rank: int, begin: int, end: int, rails: Sequence[int], taken: dict[int, set[int]]) -> None:
@@ -156,10 +165,9 @@ class _Half:
         known = places.min(0)
         known = (known - known // SLACK) * self.section[rank] // UNIT
         for rail in rails:
-            had = (self.sent[rank] + self.sent[:, rank]).tolist()
+            had = ((self.sent[rank] + self.sent[:, rank]) * self.weight[rank]).tolist()
             ready = np.minimum(known - self.sent[:, rank], room).tolist()
-            some = [k for k in self.hubs.tolist() if k not in taken[rail]]
-            k = max(some, key=lambda k: (min(ready[k], room * FULL // 10), -had[k], k))
+            k = max(self._hubs(rail, taken), key=lambda k: (min(ready[k], room * FULL // 10), -had[k], k))
             if ready[k] > room // LEAST:
                 self._put(k, rank, rail, begin, end, ready[k])
                 taken[rail].add(k)
@@ -168,13 +176,16 @@ class _Half:
         """Among hubs."""
         from scipy.optimize import linear_sum_assignment  # who only reads or runs plans of other families has no scipy
 
-        rows, cols = ([k for k in self.hubs.tolist() if k not in taken] for taken in (out, into))
-        had = (OWN * self.sent + self.sent.T) >> COARSE
+        rows, cols = (self._hubs(rail, {rail: taken}) for taken in (out, into))
+        had = (OWN * self.sent + self.sent.T) * self.weight >> COARSE
         worth = self.ties - had * had * TIES
         np.fill_diagonal(worth, -(2**62))
         for a, z in zip(*linear_sum_assignment(worth[np.ix_(rows, cols)], maximize=True), strict=True):
             if rows[a] != cols[z]:
                 self._put(rows[a], cols[z], rail, begin, end, end - begin - self.cost)
+
+    def _hubs(self, rail: int, taken: Mapping[int, set[int]]) -> list[int]:
+        return [k for k in self.hubs.tolist() if rail in self.live[k] and k not in taken[rail]]
 
     def _put(self, i: int, k: int, rail: int, begin: int, end: int, much: int) -> None:
         mine, turn = self.slots.setdefault((i, k), []), self.turns[rail]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from optcc.cluster import Cluster
 from optcc.schedule.routes import Routes
 from optcc.schedule.timetable_split import common_rails
@@ -58,10 +60,10 @@ def live_nics(cluster: Cluster) -> list[dict[int, int]]:
     return [found[id(rank.nics)] for rank in ranks]
 
 
-def nic_ports(cluster: Cluster, routes: Routes) -> list[dict[int, int]]:
-    """Of each rank, rail of a live NIC -> its port."""
+def nic_ports(cluster: Cluster, routes: Routes, live: Sequence[Mapping[int, int]] = ()) -> list[dict[int, int]]:
+    """Of each rank, rail of a live NIC -> its port. live : as of `live_nics`, which it is by default"""
     names = [cluster.servers[rank.server].name for rank in cluster.ranks]
     return [
         {rail: routes.port_index[f"{name}/{rank.nics[i].name}"] for rail, i in mine.items()}
-        for name, rank, mine in zip(names, cluster.ranks, live_nics(cluster), strict=True)
+        for name, rank, mine in zip(names, cluster.ranks, live or live_nics(cluster), strict=True)
     ]

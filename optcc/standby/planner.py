@@ -24,7 +24,7 @@ from optcc.planner import NEAR, SAME, default_segments
 from optcc.plans import Plan, rings_in_order
 from optcc.schedule.latin import LatinExchange, latin_pair
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.steady import SteadyExchange, steady_pair
+from optcc.schedule.steady import SteadyExchange, steady_ranks
 from optcc.schedule.timetable import Timetable
 from optcc.schedule.timetable_nics import applies
 from optcc.schedule.trees import ComplementaryTrees
@@ -371,7 +371,7 @@ def _fits(recipe: Recipe, cluster: Cluster) -> bool:
     if isinstance(recipe, LatinExchange):
         return latin_pair(cluster) == recipe.slow
     if isinstance(recipe, SteadyExchange):
-        return steady_pair(cluster) == recipe.slow
+        return steady_ranks(cluster) == recipe.slow
     return not isinstance(recipe, Timetable) or applies(cluster)
 
 
