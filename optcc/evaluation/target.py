@@ -113,8 +113,8 @@ def target_lines(grid: Grid, results: Mapping[Any, Any]) -> list[str]:
     missed, total = counts(found)
     lines = [
         f"Target: simulated overhead over the fault-free ring at most {100 * TARGET:.1f} percentage points above the",
-        f"unavoidable, at {format_size(TARGET_BYTES)} and more. **{total - missed} of {total} cells meet it**; one that",
-        "stands in two sections is counted once in these numbers.",
+        f"unavoidable, at {format_size(TARGET_BYTES)} and more. **{total - missed} of {total} cells meet it**; one",
+        "that stands in two sections is counted once in these numbers.",
         "",
     ]
     rows = []
