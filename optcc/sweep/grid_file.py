@@ -98,13 +98,9 @@ def grid_of(typed: GridFile, where: Where, folder: Path = Path()) -> Grid:
         expected = where.field("quantity", "simulate")
         raise InputError("a bound has no algorithm", where=where("$.algorithms"), expected=expected)
     known = {f"{s.name}/{nic.name}" for t in topologies for s in t.cluster.servers for nic in s.nics}
-    failures = [read_failures(e, f"$.failures[{i}]", where, known) for i, e in enumerate(typed.failures or [])]
-    check_apart(
-        failures,
-        [f"entry {i}" for i in range(len(failures))],
-        [f"$.failures[{i}]" for i in range(len(failures))],
-        where,
-    )
+    entries = {f"$.failures[{i}]": entry for i, entry in enumerate(typed.failures or [])}
+    failures = [read_failures(entry, at, where, known) for at, entry in entries.items()]
+    check_apart(failures, [f"entry {i}" for i in range(len(failures))], [*entries], where)
     return Grid(
         topologies=tuple(topologies),
         failures=tuple(failures) or (Named(()),),
