@@ -24,6 +24,10 @@ import click
 @click.option("--nic-share", default="42/419", show_default=True, help="Share of that which is lost NICs.")
 @click.option("--repair-time", default="8h", show_default=True, metavar="TIME", help="From a failure to the new NIC.")
 @click.option("--restart", default="68min", show_default=True, metavar="TIME", help="Lost by a restart.")
+@click.option(
+    "--failover", default="1.5s", show_default=True, metavar="TIME",
+    help="Lost by going on after a failure instead: the deadline in docs/failover.md.",
+)  # fmt: skip
 @click.option("--step", default="6s", show_default=True, metavar="TIME", help="A step of the fault-free job.")
 @click.option(
     "--exposed", default=0.2, show_default=True, type=click.FloatRange(0, 1), help="Share of a step that is AllReduce."
@@ -38,6 +42,7 @@ def reproduce(
     nic_share: str,
     repair_time: str,
     restart: str,
+    failover: str,
     step: str,
     exposed: float,
     as_json: bool,
@@ -72,6 +77,7 @@ def reproduce(
         restart_s=seconds["--restart"],
         exposed=exposed,
         step_s=seconds["--step"],
+        failover_s=float(parse_seconds(failover, where="--failover")),
     )
     try:
         output.parent.mkdir(parents=True, exist_ok=True)  # before the work, so that a bad place costs nothing

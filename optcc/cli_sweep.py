@@ -102,7 +102,8 @@ def sweep(
     if histogram is not None:
         check_histogram(histogram)
         if not grid.monte_carlo:
-            raise InputError("nothing to draw", where="--histogram", expected="a grid with monte_carlo failures")
+            expected = "--monte-carlo, or a grid with monte_carlo failures"
+            raise InputError("nothing to draw", where="--histogram", expected=expected)
     cells = grid.cells()
     workers = jobs or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     with Journal(output) as journal:
@@ -158,6 +159,7 @@ def _grid(source: str, axes: Mapping[str, Any]) -> Grid:
 def _grid_of_options(source: str, given: Mapping[str, Any]) -> Grid:
     from optcc.sweep.failure_entry import FailuresEntry
     from optcc.sweep.grid_file import GridFile, TopologyEntry, grid_of
+    from optcc.sweep.typed import Where
 
     typed: dict[str, Any] = {}
     for name, value in given.items():
@@ -169,8 +171,8 @@ def _grid_of_options(source: str, given: Mapping[str, Any]) -> Grid:
     for fields in _ENTRIES:
         entry = {name: value for name in fields if (value := typed.pop(name, None)) is not None}
         failures += [FailuresEntry(**entry)] if entry else []
-    grid = GridFile(topologies=[topology], failures=failures, sizes=typed.pop("sizes", "1GiB"), **typed)
-    return grid_of(grid, _option_at)
+    grid = GridFile(topologies=[topology], failures=failures or None, sizes=typed.pop("sizes", "1GiB"), **typed)
+    return grid_of(grid, Where(_option_at, _option_of, " "))
 
 
 def _option_at(place: str) -> str:
@@ -180,6 +182,10 @@ def _option_at(place: str) -> str:
         return "TOPOLOGY"
     if field == "failures":
         return "--fail, --fail-count, --monte-carlo"
+    return _option_of(field)
+
+
+def _option_of(field: str) -> str:
     return _option({new: old for old, new in _FIELDS.items()}.get(field, field))
 
 

@@ -207,6 +207,12 @@ BAD_INPUTS = [
         ["bad.yaml:3: $.servers[0].nics[1]:", "unknown field", "name, rate, out, in, rail", "'speed'"],
         _yaml(f"servers:\n- nics: [{NIC}, {{name: b, speed: 3}}]\n"),
     ),
+    bad(
+        "yaml-unknown-field-further-down",
+        BAD_YAML,
+        ["bad.yaml:4: $.servers[0]:", "unknown field", "'colour'"],
+        _yaml(f"servers:\n- nics: [{NIC}]\n  colour:\n    - red\n"),
+    ),
     bad("yaml-no-nics", BAD_YAML, ["bad.yaml:3: $.servers[0]:", "nics:"], _yaml("servers:\n- gpus: 8\n")),
     bad("yaml-empty-nics", BAD_YAML, ["$.servers[0].nics:", "length >= 1"], _yaml("servers:\n- nics: []\n")),
     bad("yaml-text-for-list", BAD_YAML, ["$.servers:", "a list", "'eight'"], _yaml("servers: eight\n")),

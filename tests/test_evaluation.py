@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from math import exp
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,65 @@ def test_the_page_is_whole(made: page.Evaluation, tmp_path: Path) -> None:
         if line.startswith("|"):
             assert line.count("|") == head.count("|")
     assert width
+
+
+def links(text: str) -> list[str]:
+    """Where the page leads to, figures beside it excepted."""
+    return [to for to in re.findall(r"\]\(([^)]*)\)", text) if not to.endswith(".svg")]
+
+
+def lead_somewhere(path: Path) -> bool:
+    return all((path.parent / to.partition("#")[0]).is_file() for to in links(path.read_text(encoding="utf-8")))
+
+
+def test_links_lead_to_the_docs_from_wherever_the_page_is(made: page.Evaluation, tmp_path: Path) -> None:
+    for to in links(made.text):
+        (tmp_path / "docs").mkdir(exist_ok=True)
+        (tmp_path / "docs" / to.partition("#")[0]).write_text("x", encoding="utf-8")
+    inside, beside = tmp_path / "docs" / "evaluation.md", tmp_path / "out" / "new" / "evaluation.md"
+    for path in (inside, beside):
+        page.write(made, path)
+        assert len(links(path.read_text(encoding="utf-8"))) == len(links(made.text)) > 3
+        assert lead_somewhere(path)
+    assert inside.read_text(encoding="utf-8") == made.text
+    assert "](../../docs/baselines.md#optcc-as-published)" in beside.read_text(encoding="utf-8")
+    beside.write_text(made.text, encoding="utf-8")
+    assert not lead_somewhere(beside)
+    (tmp_path / "docs" / "simulator.md").unlink()  # somebody else's docs
+    page.write(made, beside)
+    assert not links(beside.read_text(encoding="utf-8"))
+    assert "its model (docs/simulator.md)" in beside.read_text(encoding="utf-8")
+
+
+def test_links_of_the_page_have_their_anchors(made: page.Evaluation) -> None:
+    docs = Path(__file__).resolve().parent.parent / "docs"
+    for to in links(made.text):
+        name, _, anchor = to.partition("#")
+        heads = re.findall(r"^#+ (.*)$", (docs / name).read_text(encoding="utf-8"), re.MULTILINE)
+        slugs = {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+        assert not anchor or anchor in slugs, to
+
+
+def unlabelled(text: str) -> list[str]:
+    """Heads of tables that say "simulated" neither themselves nor in what stands between them and the last heading or
+    table."""
+    found, said = [], ""
+    for line, below in pairwise(text.splitlines()):
+        said = "" if line.startswith(("#", "|---")) else said + line
+        if below.startswith("|---") and "simulated" not in said.lower():
+            found.append(line)
+    return found
+
+
+def test_every_table_says_what_is_simulated(made: page.Evaluation) -> None:
+    assert made.text.count("|---|\n") >= 11
+    assert not unlabelled(made.text)
+    assert len(unlabelled(re.sub("(?i)simulated", "", made.text))) == made.text.count("|---|\n")
+
+
+def test_a_range_of_one_figure_is_said_once() -> None:
+    assert claims._range([0.0262, 0.0258, 0.026]) == "2.6 %"
+    assert claims._range([0.058, 0.026]) == "2.6 % to 5.8 %"
 
 
 PLANTED = {
@@ -277,6 +337,11 @@ def test_training_limits() -> None:
     rare = Job(mttf_s=1e9, nic_share=1.0, repair_s=1e3, exposed=1.0)
     assert rare.lost_by_slowdown([1.0]) == pytest.approx((1 - exp(-1e-6)) / 2)
     assert Job(nic_share=1.0).lost_by_restarts() == pytest.approx(68 / (68 + 162))
+    often = Job(nic_share=1.0, failover_s=162 * 60)  # a failover after every failure, as long as there is between them
+    assert often.lost_by_going_on([0.0] * 8) == pytest.approx(1 / 2)
+    slower = often.lost_by_slowdown([0.5] * 8)
+    assert often.lost_by_going_on([0.5] * 8) == pytest.approx(1 / 2 + slower / 2) != 1 / 2
+    assert replace(often, failover_s=0).lost_by_going_on([0.5] * 8) == pytest.approx(slower)
     assert Job(step_s=6.0).per_step_s(0.25) == pytest.approx(2)  # 8 s a step are 6 s and a quarter lost
 
 
@@ -301,6 +366,14 @@ def test_training_rows_are_of_the_whole_week() -> None:
     ours, bound = (row for row in rows if "optcc" in row[4] or "bound" in row[4])
     assert ours[8].startswith(f"{6000 * 0.2 * 0.209:.3f} ms")  # 20 % of 6 s, at 20.9 %
     assert bound[8].startswith(f"{6000 * 0.2 * 0.2:.3f} ms")
+
+    def lost(failover_s: float) -> list[float]:
+        lines = tables.training_table(TINY, outcomes(), replace(job, failover_s=failover_s))[2:-1]
+        return [float(line.split(" | ")[5].rstrip(" %")) for line in lines]
+
+    more = [b - a for a, b in zip(lost(0), lost(60), strict=True)]
+    assert [gain > 0.1 for gain in more] == [False, True, True, False]  # going on costs it; restarts and bounds do not
+    assert more[0] == more[3] == 0
 
 
 def test_the_slowest_of_several_allreduces_sets_the_pace() -> None:
@@ -362,10 +435,10 @@ def test_command(made: page.Evaluation, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("optcc.evaluation.page.evaluate", evaluate)
     out = tmp_path / "new" / "page.md"
     job = ["--mttf", "5h", "--mttf-gpus", "512", "--nic-share", "1/4", "--repair-time", "1h", "--restart", "9min"]
-    job += ["--exposed", "0.5", "--step", "2s"]
+    job += ["--exposed", "0.5", "--step", "2s", "--failover", "3ms"]
     result = CliRunner().invoke(main, ["reproduce", "--quick", "--jobs", "1", *job, "--json", "-o", str(out)])
     assert result.exit_code == 0, result.stderr
-    assert asked["job"] == Job(5 * 3600, 512, 0.25, 3600, 540, 0.5, 2)
+    assert asked["job"] == Job(5 * 3600, 512, 0.25, 3600, 540, 0.5, 2, 0.003)
     assert (asked["grid"], asked["jobs"]) == (QUICK, 1)
     said = json.loads(result.stdout)
     assert said["simulated"] is True

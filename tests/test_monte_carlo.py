@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import optcc
 from optcc import Cluster
+from optcc.schedule.baselines import BASELINES
 from optcc.sweep.distribution import Spread
-from optcc.sweep.failures import MonteCarlo, _Alike
+from optcc.sweep.execute import compute
+from optcc.sweep.failures import MonteCarlo, Renamed, _Alike
+from optcc.sweep.grid import PLACELESS, Grid, GridTopology
 
 WEEK = MonteCarlo(draws=2000, mttf_s=Fraction(9720), repair_s=Fraction(86400), nic_share=Fraction(42, 419))
 
@@ -57,7 +62,7 @@ def test_draws_do_not_depend_on_how_many_there_are() -> None:
 @given(dead=st.sets(st.tuples(st.integers(0, 4), st.integers(0, 2)), max_size=8))
 def test_renaming_changes_no_bound(dead: set[tuple[int, int]]) -> None:
     cluster = Cluster.uniform(servers=5, nics=3, rate=10**9)
-    renamed = _Alike(cluster).first_of_its_kind(sorted(dead))
+    renamed = _Alike(cluster, "servers").first_of_its_kind(sorted(dead))
     assert len(renamed) == len(dead)
 
     def bound(pairs: Any) -> Fraction | None:
@@ -75,15 +80,97 @@ def test_renaming_changes_no_bound(dead: set[tuple[int, int]]) -> None:
 def test_only_what_is_alike_is_renamed() -> None:
     uniform = Cluster.uniform(servers=3, nics=2, rate=10**9)
     dead = [(1, 1), (2, 0), (2, 1)]
-    assert _Alike(uniform).first_of_its_kind(dead) == [(0, 0), (0, 1), (1, 0)]
-    assert _Alike(uniform.degrade("server0/nic0", Fraction(1, 2))).first_of_its_kind(dead) == dead
+
+    def found(cluster: Cluster, renamed: Renamed = "servers") -> list[tuple[int, int]]:
+        return _Alike(cluster, renamed).first_of_its_kind(dead)
+
+    assert found(uniform) == [(0, 0), (0, 1), (1, 0)]
+    assert found(uniform, "nics") == [(1, 0), (2, 0), (2, 1)]
+    assert found(uniform, "nothing") == dead
+    assert found(replace(uniform, gpu_ranks=True)) == [(0, 0), (0, 1), (1, 1)]
+    assert found(replace(uniform, gpu_ranks=True), "nics") == dead
+    half = uniform.degrade("server0/nic0", Fraction(1, 2))
+    assert found(half) == found(half, "nics") == [(1, 0), (2, 0), (2, 1)]
+    assert found(uniform.degrade("server1/nic0", Fraction(1, 2))) == dead
     rails = optcc.load_topology("uniform:servers=3,nics=2,rate=1GB/s,fabric=rails").cluster
-    assert _Alike(rails).first_of_its_kind(dead) == dead
+    assert found(rails) == found(rails, "nics") == dead
     one = uniform.servers[0]
     unequal = Cluster(
         tuple(optcc.Server(f"server{i}", (one.nics[0], optcc.Nic("nic1", Fraction(5), Fraction(5)))) for i in range(3))
     )
-    assert _Alike(unequal).first_of_its_kind(dead) == [(0, 0), (0, 1), (1, 1)]
+    assert found(unequal) == [(0, 0), (0, 1), (1, 1)]
+
+
+def grid(*algorithms: str | None, **fields: Any) -> Grid:
+    """Draws of two dead NICs or so on eight servers of four, with costs."""
+    eight = Cluster.uniform(servers=8, nics=4, rate=50 * 10**9)
+    model = MonteCarlo(40, Fraction(1, 2), Fraction(1))
+    cost = Fraction(1, 10**6)
+    axes = Grid((GridTopology("eight", eight),), (model,), (2**20,), algorithms, (5 * cost,), (cost,), (None,), 3)
+    return replace(axes, **fields)
+
+
+def failures(of: Grid) -> list[tuple[str, ...]]:
+    return [cell.job.failures for cell in of.cells()]
+
+
+def as_drawn(of: Grid) -> list[tuple[str, ...]]:
+    """The same draws by hand: NIC by NIC from the seed."""
+    cluster, model = of.topologies[0].cluster, of.failures[0]
+    assert isinstance(model, MonteCarlo)
+    down = float(model.unavailability(cluster))
+    names = [f"{server.name}/{nic.name}=0" for server in cluster.servers for nic in server.nics]
+    dead = [np.random.default_rng((of.seed, 1, i)).random(len(names)) < down for i in range(len(model))]
+    return [tuple(name for name, one in zip(names, some, strict=True) if one) for some in dead]
+
+
+@pytest.mark.parametrize("algorithms", [["optcc"], ["hot-repair"], ["ring", "optcc"]])
+def test_draws_are_simulated_as_drawn(algorithms: list[str]) -> None:
+    rows = failures(grid(*algorithms))[:: len(algorithms)]
+    assert rows == as_drawn(grid())
+    assert len(set(rows)) > 20
+    assert len(set(failures(grid(None)))) < 10  # of which many are equal to whom only the bound is of interest
+
+
+def test_what_is_renamed_for_a_grid() -> None:
+    free = {"alpha_s": (Fraction(0),), "per_chunk_s": (Fraction(0),)}
+    assert grid(None).renamed == grid(None, **free).renamed == "servers"
+    assert grid("ring", "balance").renamed == "nics"
+    # Without costs, or with a depth given, baselines are as deep as our own plan.
+    assert grid("ring", **free).renamed == grid("ring", segments=(4,)).renamed == "nothing"
+    assert grid("ring", "optcc").renamed == grid("hot-repair").renamed == "nothing"
+    assert set(BASELINES) - PLACELESS == {"hot-repair"}
+
+
+def simulated(algorithm: str, dead: list[tuple[int, int]]) -> float | None:
+    """Seconds on the grid's cluster at its costs."""
+    job = replace(grid(algorithm).cells()[0].job, failures=tuple(f"server{s}/nic{n}=0" for s, n in dead))
+    (found,) = compute(grid().topologies[0].cluster, (job,))
+    return found.simulated_s
+
+
+@pytest.mark.parametrize("dead", [[(3, 2)], [(1, 1), (1, 3)], [(1, 0), (2, 1)], [(0, 3), (3, 1), (3, 2)]])
+@pytest.mark.parametrize("algorithm", sorted(PLACELESS))
+def test_renamed_nics_make_no_difference_to_who_has_no_places(algorithm: str, dead: list[tuple[int, int]]) -> None:
+    renamed = _Alike(grid().topologies[0].cluster, "nics").first_of_its_kind(dead)
+    assert renamed != dead
+    assert simulated(algorithm, renamed) == simulated(algorithm, dead)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "dead", "renamed"),
+    [
+        ("optcc", [(1, 0), (2, 1)], "nics"),  # another rail of the second server
+        ("optcc", [(1, 0), (1, 2)], "nics"),
+        ("hot-repair", [(1, 0), (2, 1), (2, 2)], "nics"),  # one NIC is left that lives on both, not two
+        ("ring", [(1, 0), (3, 0)], "servers"),  # no longer neighbours on the ring
+    ],
+)
+def test_renaming_would_make_a_difference_to_the_others(
+    algorithm: str, dead: list[tuple[int, int]], renamed: Renamed
+) -> None:
+    other = _Alike(grid().topologies[0].cluster, renamed).first_of_its_kind(dead)
+    assert simulated(algorithm, other) != simulated(algorithm, dead)
 
 
 def test_quantiles_count_what_stops_as_infinite() -> None:

@@ -22,19 +22,29 @@ def grid(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("text", "fragments"),
     [
+        (
+            f"optcc-sweep: 1\ntopologies: ['{SMALL}',\n  '{SMALL}']\nsizes: 1MiB\n",
+            [":3: $.topologies[1]", "the same twice"],
+        ),
         ("topologies: [x]\nsizes: 1MiB\n", ["not a grid", "optcc-sweep: 1"]),
         ("optcc-sweep: 1\ntopologies: ['" + SMALL + "']\n", [":1: $", "a field is missing", "sizes:"]),
-        (HEAD + "sise: 1\n", [":1: $", "unknown field", "'sise'", "per_chunk"]),
+        (HEAD + "sise: 1\n", [":4: $", "unknown field", "'sise'", "per_chunk"]),
+        (HEAD + "sise:\n  - 1\n", [":4: $", "unknown field", "'sise'"]),
+        (HEAD.replace(f"['{SMALL}']", "[]"), [":2: $.topologies", "an empty list", "length >= 1"]),
+        (HEAD + "failures: []\n", [":4: $.failures", "an empty list", "length >= 1"]),
         (HEAD.replace("1MiB", "[1MiB, 1XB]"), [":3: $.sizes[1]", "not a size", "'1XB'"]),
         (HEAD.replace("1MiB", "{a: 1}"), [":3: $.sizes", "a text | a list"]),
         (HEAD.replace("1MiB", "0"), [":3: $.sizes", "nothing to reduce"]),
-        (HEAD.replace("1MiB", "[]"), [":3: $.sizes", "length >= 1"]),
+        (HEAD.replace("1MiB", "[]"), [":3: $.sizes", "an empty list", "length >= 1"]),
+        (HEAD.replace("1MiB", "[1MiB, 2MiB, 1024KiB]"), [":3: $.sizes[2]", "the same twice", "(1MiB", "'1024KiB'"]),
         (HEAD.replace("rate", "rote"), [":2: $.topologies[0]", "rote"]),
         ("optcc-sweep: 1\ntopologies: [no.xml]\nsizes: 1MiB\n", [":2: $.topologies[0]", "no.xml", "cannot be read"]),
         (HEAD + "alpha: 5\n", [":4: $.alpha", "not a time"]),
         (HEAD + "segments: 0\n", [":4: $.segments", "1 to 65536"]),
         (HEAD + "seed: -1\n", [":4: $.seed", "a whole number"]),
-        (HEAD + "quantity: both\n", [":4: $.quantity", "'both'"]),
+        (HEAD + "alpha: [0us, 0us]\n", [":4: $.alpha[1]", "the same twice"]),
+        (HEAD + "ranks: gpu\n", [":4: $.ranks", "no NVLink rate", "nvlink=", "ranks: server", "server0 of uniform:"]),
+        (HEAD + "quantity: both\n", [":4: $.quantity", "one of simulate, bound", "'both'"]),
         (HEAD + "algorithms: [optcc, magic]\n", [":4: $.algorithms", "unknown algorithm", "'magic'"]),
         (HEAD + "algorithms: ring\nquantity: bound\n", [":4: $.algorithms", "a bound has no algorithm"]),
         (HEAD + "failures:\n  - {left: 0}\n", [":5: $.failures[0]", "not one way to fail"]),
@@ -42,7 +52,12 @@ def grid(tmp_path: Path) -> Path:
         (HEAD + "failures:\n  - {count: 1, mttf: 1h}\n", [":5: $.failures[0].mttf", "beside count only left"]),
         (HEAD + "failures:\n  - {count: 3..1}\n", [":5: $.failures[0].count", "a whole number, 3 to"]),
         (HEAD + "failures:\n  - {count: 1, left: 2}\n", [":5: $.failures[0].left", "0 to 1", "'2'"]),
-        (HEAD + "failures:\n  - {count: 1, place: there}\n", [":5: $.failures[0].place", "'there'"]),
+        (
+            HEAD + "failures:\n  - {count: 1, place: there}\n",
+            [":5: $.failures[0].place", "one-server, spread, random", "'there'"],
+        ),
+        (HEAD + "failures:\n  - {count: [0..2, 2]}\n", [":5: $.failures[0].count", "the same twice", "got 2"]),
+        (HEAD + "failures:\n  - {count: 2}\n  - {count: 2..2}\n", [":6: $.failures[1]", "the same twice", "entry 0"]),
         (HEAD + "failures:\n  - {count: 1, draws: 3}\n", [":5: $.failures[0].draws", "place: random"]),
         (HEAD + "failures:\n  - {count: 1, colour: 3}\n", [":5: $.failures[0]", "unknown field", "nic_share"]),
         (HEAD + "failures:\n  - {nics: server9/nic0}\n", [":5: $.failures[0].nics", "no such NIC in any topology"]),
@@ -72,9 +87,15 @@ def test_bad_grids(tmp_path: Path, text: str, fragments: list[str]) -> None:
     [
         (["--size", "1MiB,1XB"], ["--size", "'1XB'"]),
         (["--servers", "2,x"], ["--servers", "'x'"]),
-        (["--left", "0.5"], ["--fail, --fail-count, --monte-carlo", "none of them"]),
+        (["--left", "0.5"], ["--fail, --fail-count, --monte-carlo", "only --left"]),
+        (["--fail-count", "1", "--draws", "3"], ["--draws", "--place random"]),
+        (["--algorithm", "ring", "--quantity", "bound"], ["--algorithm", "--quantity simulate"]),
+        (["--ranks", "gpu"], ["--ranks", "no NVLink rate", "--ranks server"]),
+        (["--alpha", "5us,5000ns"], ["--alpha", "the same twice"]),
+        (["--servers", "2,2"], ["--servers", "the same twice"]),
+        (["--monte-carlo", "9"], ["--monte-carlo: ", "expected --mttf.", "--mttf 2.7h"]),
         (["--fail-count", "1", "--left", "2"], ["--left", "0 to 1"]),
-        (["--monte-carlo", "9", "--mttf", "1h"], ["repair_time"]),
+        (["--monte-carlo", "9", "--mttf", "1h"], ["expected --repair-time.", "--repair-time 24h"]),
         (["--algorithm", "magic"], ["--algorithm", "unknown algorithm"]),
         (["--fail", "nic0"], ["--fail", "not a NIC"]),
         (["--jobs", "2", "--dask", "tcp://127.0.0.1:1"], ["--jobs, --dask"]),
@@ -93,6 +114,30 @@ def test_bad_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: l
     for fragment in fragments:
         assert fragment in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_notes_name_ways_out_that_a_sweep_has(tmp_path: Path) -> None:
+    """The readers speak of --nics and --hosts, which `optcc topo` has."""
+    xml = ROOT / "examples" / "h100-8x400g.nccl-topo.xml"
+    only = ("-o", tmp_path / "t.csv", "--jobs", 1)
+    told = call(xml, *only, "--quantity", "bound").stderr
+    assert f"`optcc topo {xml} --nics LIST -o FILE.yaml`" in told
+    assert "--servers N makes N copies" in told
+    assert "--hosts" not in told
+    (tmp_path / "grid.yaml").write_text(f"optcc-sweep: 1\ntopologies: ['{xml}']\nsizes: 1MiB\nquantity: bound\n")
+    told = call(tmp_path / "grid.yaml", *only, "--force").stderr
+    assert "servers: N makes N copies" in told
+    assert "--servers" not in told
+    (tmp_path / "one.yaml").write_text("optcc: 1\nservers:\n  - {gpus: 1, nics: [{name: n}]}\n", encoding="utf-8")
+    (tmp_path / "grid.yaml").write_text("optcc-sweep: 1\ntopologies: [one.yaml]\nsizes: 1MiB\n", encoding="utf-8")
+    assert "with nic_rate: 400Gb/s" in call(tmp_path / "grid.yaml", *only, "--force").stderr
+    assert "with --nic-rate 400Gb/s" in call(tmp_path / "one.yaml", *only, "--force").stderr
+
+
+def test_gpus_as_ranks_with_nvlink_are_taken(tmp_path: Path) -> None:
+    text = f"optcc-sweep: 1\ntopologies: ['{SMALL},nvlink=450GB/s']\nsizes: [1MiB, 2MiB]\nranks: gpu\n"
+    (tmp_path / "grid.yaml").write_text(text, encoding="utf-8")
+    assert read_grid(tmp_path / "grid.yaml").topologies[0].cluster.gpu_ranks
 
 
 def test_options_beside_a_grid_are_refused(grid: Path, tmp_path: Path) -> None:

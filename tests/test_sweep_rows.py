@@ -108,10 +108,17 @@ def test_counted_failures_are_where_they_are_said_to_be() -> None:
 
 
 def test_equal_draws_are_computed_once(tmp_path: Path, counted: list[Job]) -> None:
-    options = ("--monte-carlo", 60, "--mttf", "1h", "--repair-time", "30min", "--size", "256KiB", "--jobs", 1)
+    options = ("--monte-carlo", 60, "--mttf", "1h", "--repair-time", "5min", "--size", "256KiB", "--jobs", 1)
     swept(SMALL, "-o", tmp_path / "t.csv", "--algorithm", "optcc", *options)
+    drawn = {row["failures"] for row in rows_of(tmp_path / "t.csv")}
     assert len(rows_of(tmp_path / "t.csv")) == 60
-    assert len(counted) == len(set(counted)) < 20
+    assert len(counted) == len(set(counted)) == len(drawn) + 1  # the ring without failures
+    assert len(drawn) < 60
+    counted.clear()
+    swept(SMALL, "-o", tmp_path / "u.csv", "--quantity", "bound", *options)  # where draws are alike but for names, too
+    assert len(counted) == len(set(counted)) < len(drawn) / 2
+    alone = [float(row["bound_s"] or "inf") for row in rows_of(tmp_path / "u.csv")]
+    assert alone == [float(row["bound_s"] or "inf") for row in rows_of(tmp_path / "t.csv")]
 
 
 def test_monte_carlo_from_end_to_end(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 import yaml
@@ -24,14 +24,15 @@ T = TypeVar("T")
 class YamlDocument:
     """One YAML document: `content` of dicts, lists and texts, and where each of its places is.
 
-    `places` holds, for a place such as ``$.servers[0].gpus``, its line and its text (or what it is). `kind` is what
-    the document is, for people.
+    `places` holds, for a place such as ``$.servers[0].gpus``, its line and its text (or what it is); `keys` the lines
+    of the keys, which may stand above their values. `kind` is what the document is, for people.
     """
 
     def __init__(self, data: bytes, path: str, kind: str) -> None:
         self.path = path
         self.kind = kind
         self.places: dict[str, tuple[int, str]] = {}
+        self.keys: dict[str, int] = {}
         self._events: Iterator[Any] = yaml.parse(data, Loader=yaml.CBaseLoader)
         try:
             documents = [self._value(event, "$", 0) for event in self._events if isinstance(event, yaml.NodeEvent)]
@@ -76,10 +77,14 @@ class YamlDocument:
             if field[1] == "missing required":
                 raise InputError("a field is missing", where=where, expected=f"{field[2]}:")
             allowed = ", ".join(f.encode_name for f in msgspec.structs.fields(fields_at(place)))
+            line = self.keys.get(f"{place}.{field[2]}", self.places[place][0])
+            where = f"{self.path}:{line}: {place}"
             raise InputError("unknown field", where=where, expected=f"one of {allowed}", got=field[2])
-        expected = message.removeprefix("Expected ").partition(", got")[0].replace(" | null", "")
-        for word, plain in _PLAIN_WORDS:
-            expected = expected.replace(word, plain)
+        if "of length >= " in message and self.places[place][1] == "a list":
+            raise InputError("an empty list", where=where, expected=_plain(message))
+        parent, _, name = place.rpartition(".")
+        values = _values(fields_at(parent), name) if parent else ()
+        expected = f"one of {', '.join(values)}" if values else _plain(message)
         raise InputError("not what belongs here", where=where, expected=expected, got=text)
 
     def _value(self, event: Any, at: str, depth: int) -> Any:
@@ -95,10 +100,12 @@ class YamlDocument:
         mapping: dict[str, Any] = {}
         for key in self._until(yaml.MappingEndEvent):
             self._check(key, depth)
+            at_line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarEvent):
                 raise self._refuse(key, "a key that is not a word", "a field's name")
             if key.value in mapping:
                 raise self._refuse(key, f"{key.value} given twice", "each field once")
+            self.keys[f"{at}.{key.value}"] = at_line
             mapping[key.value] = self._value(next(self._events), f"{at}.{key.value}", depth + 1)
         return mapping
 
@@ -118,6 +125,25 @@ class YamlDocument:
 
     def _refuse(self, event: Any, what: str, expected: str) -> InputError:
         return InputError(what, where=f"{self.path}:{event.start_mark.line + 1}", expected=expected)
+
+
+def _values(struct: Any, name: str) -> tuple[str, ...]:
+    """The values that field `name` of `struct` may have, where it is one of a few words."""
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+    return _words(fields.get(name))
+
+
+def _words(type_: Any) -> tuple[str, ...]:
+    inner = get_args(type_)
+    return inner if get_origin(type_) is Literal else tuple(word for one in inner for word in _words(one))
+
+
+def _plain(message: str) -> str:
+    """What msgspec expected, in words of YAML."""
+    expected = message.removeprefix("Expected ").partition(", got")[0].replace(" | null", "")
+    for word, plain in _PLAIN_WORDS:
+        expected = expected.replace(word, plain)
+    return expected
 
 
 _PLAIN_WORDS = (("`", ""), ("int", "a whole number"), ("array", "a list"), ("object", "a mapping"), ("str", "a text"))

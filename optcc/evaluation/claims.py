@@ -94,5 +94,6 @@ def claims(grid: Grid, outcomes: Outcomes) -> list[str]:
 
 
 def _range(shares: Iterable[float]) -> str:
+    """``1.3 % to 5.8 %``; where both ends read the same, that once."""
     known = list(shares)
-    return f"{percent(min(known))} to {percent(max(known))}"
+    return " to ".join(dict.fromkeys((percent(min(known)), percent(max(known)))))

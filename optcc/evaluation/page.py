@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -18,7 +20,7 @@ from optcc.evaluation.claims import claims
 from optcc.evaluation.grid import TARGET_BYTES, Grid
 from optcc.evaluation.target import counts, held, target_lines
 from optcc.evaluation.tasks import Task, run_all
-from optcc.evaluation.training import Job
+from optcc.evaluation.training import FAILOVER_S, Job
 from optcc.units import format_rate, format_seconds, format_size
 
 if TYPE_CHECKING:
@@ -80,6 +82,8 @@ def evaluate(grid: Grid, job: Job, *, jobs: int, command: str, done: Callable[[]
         "restart": f"{job.restart_s / 60:g}",
         "exposed": f"{100 * job.exposed:g}",
         "step": f"{job.step_s:g}",
+        "failover": f"{job.failover_s:g}",
+        "default_failover": f"{FAILOVER_S:g}",
         "version": __version__,
         "python": platform.python_version(),
         "packages": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
@@ -94,10 +98,24 @@ def evaluate(grid: Grid, job: Job, *, jobs: int, command: str, done: Callable[[]
     return Evaluation(page, pictures, *counts(held(grid, outcomes | results)))
 
 
+def linked(text: str, folder: Path) -> str:
+    """`text` for a page in `folder`: links to other pages of the docs lead to where these are, in the folder itself or
+    in `docs` of one above; where there are none near they are no links, but name the page."""
+    links = re.compile(r"\[([^\]]+)\]\(([\w-]+\.md)(#[\w-]+)?\)")
+    pages = {name for _, name, _ in links.findall(text)}
+    here = folder.resolve()
+    near = (here, *(above / "docs" for above in (here, *here.parents)))
+    docs = next((docs for docs in near if all((docs / name).is_file() for name in pages)), None)
+    if docs is None:
+        return links.sub(r"\1 (docs/\2)", text)
+    way = os.path.relpath(docs, here)
+    return links.sub(lambda link: f"[{link[1]}]({Path(way, link[2]).as_posix()}{link[3] or ''})", text)
+
+
 def write(evaluation: Evaluation, path: Path) -> list[Path]:
     """Write the page and, beside it, its figures; the paths written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for name, figure in evaluation.figures.items():
         figures.save(figure, path.parent / name)
-    path.write_text(evaluation.text, encoding="utf-8")
+    path.write_text(linked(evaluation.text, path.parent), encoding="utf-8")
     return [path, *(path.parent / name for name in evaluation.figures)]

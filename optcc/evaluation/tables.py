@@ -144,6 +144,10 @@ def star_table(grid: Grid, results: Mapping[Any, Any]) -> list[str]:
     return table(head, rows)
 
 
+AT_BOUND = "go on at the bound"
+"""No schedule and no failover loses less than what goes on so."""
+
+
 def training_table(grid: Grid, outcomes: Outcomes, job: Job) -> list[str]:
     """Section 8: what of a week is lost, and by how much steps are longer."""
     rows = []
@@ -151,7 +155,8 @@ def training_table(grid: Grid, outcomes: Outcomes, job: Job) -> list[str]:
         mine = replace(job, gpus=fleet.gpus)
         ways: list[tuple[str, float, float | None]] = [("restart from a checkpoint", mine.lost_by_restarts(), None)]
         for way, chain in _chains(grid, fleet, outcomes).items():
-            ways.append((way, mine.lost_by_slowdown(chain), chain[0]))
+            lose = mine.lost_by_slowdown if way == AT_BOUND else mine.lost_by_going_on
+            ways.append((way, lose(chain), chain[0]))
         for way, share, one in ways:
             lost = (f"{100 * share:.4f} %", f"{168 * share:.3f}", format_ms(mine.per_step_s(share)))
             hit = "-" if one is None else format_ms(mine.exposed * one * mine.step_s)
@@ -170,7 +175,7 @@ def _chains(grid: Grid, fleet: Fleet, outcomes: Outcomes) -> dict[str, list[floa
     found = {}
     for scheme in (OPTCC, "balance"):
         found[f"go on with {scheme}"] = [overhead(cell, outcomes) for cell in grid.chain(fleet.servers, scheme)]
-    found["go on at the bound"] = [unavoidable(cell, outcomes) for cell in grid.chain(fleet.servers, OPTCC)]
+    found[AT_BOUND] = [unavoidable(cell, outcomes) for cell in grid.chain(fleet.servers, OPTCC)]
     if fleet.gpus > fleet.servers * NICS:
         return {way: list(accumulate(chain, max)) for way, chain in found.items()}
     return found

@@ -112,9 +112,9 @@ def target_lines(grid: Grid, results: Mapping[Any, Any]) -> list[str]:
     found = held(grid, results)
     missed, total = counts(found)
     lines = [
-        f"Target: overhead over the fault-free ring at most {100 * TARGET:.1f} percentage points above the unavoidable",
-        f"overhead, at {format_size(TARGET_BYTES)} and more. **{total - missed} of {total} cells meet it**; one that",
-        "stands in two sections is counted once in these numbers.",
+        f"Target: simulated overhead over the fault-free ring at most {100 * TARGET:.1f} percentage points above the",
+        f"unavoidable, at {format_size(TARGET_BYTES)} and more. **{total - missed} of {total} cells meet it**; one",
+        "that stands in two sections is counted once in these numbers.",
         "",
     ]
     rows = []
@@ -124,7 +124,7 @@ def target_lines(grid: Grid, results: Mapping[Any, Any]) -> list[str]:
         rows.append((section, len(mine), met, len(mine) - met))
     lines += table(("section", "cells", "meet it", "miss it"), rows)
     if missed:
-        lines += ["These miss it, by so many percentage points above the unavoidable:", "", *_misses(found)]
+        lines += ["These miss it, by so many percentage points above the unavoidable (simulated):", "", *_misses(found)]
     beyond = len({h.same for h in found if h.beyond})
     if beyond:
         lines += [

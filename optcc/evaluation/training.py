@@ -3,7 +3,8 @@
 Model: a job of `mttf_gpus` GPUs is interrupted by any cause once every `mttf_s`; the share `nic_share` of that are lost
 NICs, one per GPU, and NICs fail alike in any job. So NICs fail at rate nic_share / mttf_s x gpus / mttf_gpus in a job
 of `gpus` GPUs, as in the Monte Carlo of `optcc.sweep.failures`. At a failure the job either restarts from a checkpoint,
-which loses `restart_s`, or goes on with a slower AllReduce until the NIC is replaced `repair_s` later. Failures are a
+which loses `restart_s`, or goes on: that stops it for `failover_s`, until all flows have left the NIC, and leaves it a
+slower AllReduce until the NIC is replaced `repair_s` later. Failures are a
 Poisson process and repairs do not wait for each other (M/G/infinity), so the number of NICs that are down at a time is
 Poisson with mean repair x rate, whatever the distribution of repair times (Kleinrock, "Queueing Systems I", 1975, 3.4).
 With k down, a step takes longer by (share of a fault-free step that is exposed AllReduce) x (overhead of the scheme at
@@ -13,6 +14,8 @@ Inputs that are quoted: LLaMA 3's 54 days on 16384 GPUs had 466 interruptions, 4
 and of these 7 were NICs and 35 switches or cables (Grattafiori et al., "The Llama 3 Herd of Models", 2024, table 5);
 2.7 h and 68 minutes lost by a restart are the figures that the literature on NIC failover works with. 6 s is about what
 the same paper's table 4 makes a step: 6 x 405e9 operations for each of 16 million tokens, at 400e12 a second and GPU.
+1.5 s is the deadline of our own runtime's failover (docs/failover.md), which a NIC that goes silent takes nearly all of
+(1.34 s, measured on one machine with emulated NICs), and one that reports its failure some milliseconds.
 """
 
 from __future__ import annotations
@@ -22,13 +25,15 @@ from dataclasses import dataclass
 from math import exp, factorial
 
 WEEK_S = 7 * 24 * 3600.0
+FAILOVER_S = 1.5
 
 
 @dataclass(frozen=True)
 class Job:
     """mttf_s : seconds between interruptions, by any cause, of a job of `mttf_gpus` GPUs; nic_share : the share of them
     that are lost NICs; repair_s : until a dead NIC is replaced; restart_s : lost by a restart; exposed : the share of a
-    fault-free step that is AllReduce not hidden behind computation; step_s : of a fault-free step; gpus : of this job.
+    fault-free step that is AllReduce not hidden behind computation; step_s : of a fault-free step; failover_s : lost by
+    going on after a failure; gpus : of this job.
     """
 
     mttf_s: float = 2.7 * 3600
@@ -38,6 +43,7 @@ class Job:
     restart_s: float = 68 * 60.0
     exposed: float = 0.2
     step_s: float = 6.0
+    failover_s: float = FAILOVER_S
     gpus: int = 16384
 
     @property
@@ -57,10 +63,18 @@ class Job:
 
     def lost_by_restarts(self) -> float:
         """Share of the week that is lost when every NIC failure restarts the job."""
-        return self.restart_s / (self.nic_mttf_s + self.restart_s)
+        return self._lost_by_stops(self.restart_s)
+
+    def lost_by_going_on(self, overheads: Sequence[float]) -> float:
+        """Share of the week that is lost by failovers, and by what `lost_by_slowdown` says of the time between them."""
+        return 1 - (1 - self._lost_by_stops(self.failover_s)) * (1 - self.lost_by_slowdown(overheads))
+
+    def _lost_by_stops(self, stop_s: float) -> float:
+        """Share of the week that is lost when every NIC failure stops the job for so long."""
+        return stop_s / (self.nic_mttf_s + stop_s)
 
     def lost_by_slowdown(self, overheads: Sequence[float]) -> float:
-        """Share of the week that is lost when the job goes on; `overheads[k - 1]` is that of k NICs down at once, and
+        """Share of time that is lost by steps that are slower; `overheads[k - 1]` is that of k NICs down at once, and
         the last one stands for all larger k.
         """
         lost, left = 0.0, 1.0 - exp(-self.down)

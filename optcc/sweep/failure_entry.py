@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from fractions import Fraction
 
 import msgspec
@@ -40,12 +41,15 @@ def read_failures(entry: FailuresEntry, at: str, where: Where, known: set[str]) 
     given = {name for name in entry.__struct_fields__ if getattr(entry, name) is not None}
     chosen = given & kinds.keys()
     if len(chosen) != 1:
-        got = " and ".join(sorted(chosen)) or "none of them"
-        raise InputError("not one way to fail", where=where(at), expected="one of nics, count, monte_carlo", got=got)
+        got = " and ".join(map(where.named, sorted(chosen))) or f"only {where.listed(sorted(given))}"
+        expected = f"one of {where.listed(kinds)}"
+        raise InputError("not one way to fail", where=where(at), expected=expected, got=got if given else "none")
     kind = chosen.pop()
     for name in sorted(given - {kind, *kinds[kind]}):
-        expected = f"beside {kind} only {', '.join(kinds[kind])}" if kinds[kind] else f"nothing beside {kind}"
-        raise InputError("a field of another way to fail", where=where(f"{at}.{name}"), expected=expected, got=name)
+        mine = where.named(kind)
+        expected = f"beside {mine} only {where.listed(kinds[kind])}" if kinds[kind] else f"nothing beside {mine}"
+        got = where.named(name)
+        raise InputError("a field of another way to fail", where=where(f"{at}.{name}"), expected=expected, got=got)
     if entry.nics is not None:
         return Named(_named(entry.nics, f"{at}.nics", where, known))
     if entry.count is not None:
@@ -67,9 +71,14 @@ def _named(texts: Texts, at: str, where: Where, known: set[str]) -> tuple[tuple[
 def _counted(entry: FailuresEntry, at: str, where: Where) -> Counted:
     assert entry.count is not None
     if entry.draws is not None and entry.place != "random":
-        raise InputError("nothing is drawn", where=where(f"{at}.draws"), expected="draws with place: random only")
+        expected = f"{where.named('draws')} with {where.field('place', 'random')} only"
+        raise InputError("nothing is drawn", where=where(f"{at}.draws"), expected=expected)
+    counts = tuple(n for counts in read_each(entry.count, f"{at}.count", where, _range) for n in counts)
+    twice = [n for n, times in Counter(counts).items() if times > 1]
+    if twice:
+        raise InputError("the same twice", where=where(f"{at}.count"), expected="each number once", got=twice[0])
     return Counted(
-        counts=tuple(n for counts in read_each(entry.count, f"{at}.count", where, _range) for n in counts),
+        counts=counts,
         lefts=read_each("0" if entry.left is None else entry.left, f"{at}.left", where, _left),
         place=entry.place or "one-server",
         draws=1 if entry.draws is None else whole_number(entry.draws, where(f"{at}.draws"), 1, MAX_CELLS),
@@ -81,8 +90,9 @@ def _monte_carlo(entry: FailuresEntry, at: str, where: Where) -> MonteCarlo:
     times: list[Fraction] = []
     for name, text in (("mttf", entry.mttf), ("repair_time", entry.repair_time)):
         if text is None:
-            hint = f"For example {name}: {'2.7h' if name == 'mttf' else '24h'}."
-            raise InputError("a field is missing", where=where(at), expected=f"{name}:", hint=hint)
+            hint = f"For example {where.field(name, '2.7h' if name == 'mttf' else '24h')}."
+            what = "no time between failures" if name == "mttf" else "no time of repairs"
+            raise InputError(what, where=where(f"{at}.monte_carlo"), expected=where.field(name), hint=hint)
         times.append(parse_seconds(text, where(f"{at}.{name}")))
     if not times[0]:
         raise InputError("no time between failures", where=where(f"{at}.mttf"), expected="above 0", got=entry.mttf)

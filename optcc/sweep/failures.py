@@ -21,6 +21,9 @@ import numpy as np
 from optcc.cluster import Cluster, Nic, Server
 
 Place = Literal["one-server", "spread", "random"]
+Renamed = Literal["servers", "nics", "nothing"]
+"""What of a draw may be renamed where it is alike without a difference to any result: servers and the NICs of each,
+NICs alone, or nothing. `Grid.renamed` says which."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,8 @@ class Named:
     def __len__(self) -> int:
         return 1
 
-    def sets(self, cluster: Cluster, seed: int) -> Iterator[FailureSet]:
-        """The one set."""
+    def sets(self, cluster: Cluster, seed: int, renamed: Renamed = "nothing") -> Iterator[FailureSet]:
+        """The one set, as it was given."""
         yield FailureSet(self.nics, "named" if self.nics else "none")
 
 
@@ -68,8 +71,9 @@ class Counted:
     def __len__(self) -> int:
         return len(self.counts) * len(self.lefts) * self.draws
 
-    def sets(self, cluster: Cluster, seed: int) -> Iterator[FailureSet]:
-        """Sets in the order of counts, fractions, draws. A set that the cluster is too small for says so."""
+    def sets(self, cluster: Cluster, seed: int, renamed: Renamed = "nothing") -> Iterator[FailureSet]:
+        """Sets in the order of counts, fractions, draws; nothing is renamed, since places are what was asked for. A set
+        that the cluster is too small for says so."""
         live = [(n, s) for s, n in _live(cluster)]
         if self.place == "one-server":
             pool = [(n, s) for n, s in live if s == 0]
@@ -117,10 +121,10 @@ class MonteCarlo:
         """The mean number of dead NICs."""
         return len(_live(cluster)) * self.unavailability(cluster)
 
-    def sets(self, cluster: Cluster, seed: int) -> Iterator[FailureSet]:
-        """One set per draw. Draw i is the same however many draws there are."""
+    def sets(self, cluster: Cluster, seed: int, renamed: Renamed = "nothing") -> Iterator[FailureSet]:
+        """One set per draw, with what `renamed` allows renamed. Draw i is the same however many draws there are."""
         live, down = _live(cluster), float(self.unavailability(cluster))
-        rename = _Alike(cluster)
+        rename = _Alike(cluster, renamed)
         for draw in range(self.draws):
             dead = np.flatnonzero(np.random.default_rng((seed, 1, draw)).random(len(live)) < down)
             nics = rename.first_of_its_kind([live[i] for i in dead])
@@ -135,26 +139,27 @@ FailureEntry = Named | Counted | MonteCarlo
 class _Alike:
     """Renames dead NICs where it makes no difference, so that equal cases are computed once.
 
-    On a fabric that only NICs limit, equal servers may change places, and so may equal NICs of a server that acts as
-    one rank: the hardest hit server becomes the first. Elsewhere nothing is renamed.
+    On a fabric that only NICs limit, equal NICs of a server that acts as one rank may change places, and where results
+    do not depend on the order of servers, so may equal servers: the hardest hit one becomes the first. Elsewhere
+    nothing is renamed.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, renamed: Renamed) -> None:
+        allowed = cluster.fabric.flat and renamed != "nothing"
         first = _unnamed(cluster.servers[0])
-        self.servers = cluster.fabric.flat and all(_unnamed(server) == first for server in cluster.servers)
-        nics = [_bare(nic) for nic in first.nics]
-        self.nics = self.servers and not cluster.gpu_ranks and all(nic == nics[0] for nic in nics)
+        self.servers = allowed and renamed == "servers" and all(_unnamed(s) == first for s in cluster.servers)
+        whole = allowed and not cluster.gpu_ranks
+        self.nics = [whole and len({_bare(nic) for nic in server.nics}) == 1 for server in cluster.servers]
 
     def first_of_its_kind(self, dead: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """(server, NIC) pairs, in order, that no rate tells apart from `dead`."""
-        if not self.servers:
-            return dead
         by_server: dict[int, list[int]] = {}
         for server, nic in dead:
             by_server.setdefault(server, []).append(nic)
-        hit = [list(range(len(nics))) if self.nics else nics for nics in by_server.values()]
-        hit.sort(key=lambda nics: (-len(nics), nics))
-        return [(server, nic) for server, nics in enumerate(hit) for nic in nics]
+        hit = {server: list(range(len(nics))) if self.nics[server] else nics for server, nics in by_server.items()}
+        if self.servers:
+            hit = dict(enumerate(sorted(hit.values(), key=lambda nics: (-len(nics), nics))))
+        return [(server, nic) for server, nics in hit.items() for nic in nics]
 
 
 def _unnamed(server: Server) -> Server:

@@ -9,9 +9,13 @@ from fractions import Fraction
 from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.sweep.cells import Cell, Job, fingerprint
-from optcc.sweep.failures import FailureEntry, MonteCarlo
+from optcc.sweep.failures import FailureEntry, MonteCarlo, Renamed
 
 MAX_CELLS = 10**6
+PLACELESS = {"ring", "balance", "r2cc", "optcc-published"}
+"""Algorithms that spread a transfer over a server's live NICs by their rates and order: their `Routes` on a flat fabric
+are the same, but for names, whichever of equal NICs are dead. Hot repair goes by each NIC's place, and our own families
+by its number (`optcc.schedule.timetable_nics`); the order of servers matters to all of them."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,18 @@ class Grid:
         """Whether any failures are random moments."""
         return any(isinstance(entry, MonteCarlo) for entry in self.failures)
 
+    @property
+    def renamed(self) -> Renamed:
+        """What of a random moment may be renamed without a difference to any row.
+
+        Bounds go by the rates of servers, in whatever order. A baseline's depth, where it is looked for, goes by its
+        own times; else it is our own plan's, which may depend on places.
+        """
+        if self.algorithms == (None,):
+            return "servers"
+        own_depth = self.segments == (None,) and (all(self.alpha_s) or all(self.per_chunk_s))
+        return "nics" if own_depth and PLACELESS.issuperset(self.algorithms) else "nothing"
+
     def cells(self) -> tuple[Cell, ...]:
         """The rows, in the order of the table: topologies, failures, sizes, alpha, per-chunk, segments, algorithms."""
         per_set = len(list(self._jobs("", ())))
@@ -61,7 +77,7 @@ class Grid:
             cluster_id = fingerprint(topology.cluster)
             servers, ranks = len(topology.cluster.servers), len(topology.cluster.ranks)
             for entry, failures in enumerate(self.failures):
-                for failed in failures.sets(topology.cluster, self.seed):
+                for failed in failures.sets(topology.cluster, self.seed, self.renamed):
                     nics = tuple(f"{nic}={left}" for nic, left in failed.nics)
                     for job in self._jobs(cluster_id, nics):
                         yield Cell(

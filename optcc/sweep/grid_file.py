@@ -23,7 +23,7 @@ from optcc.schedule.recipe import MAX_SEGMENTS
 from optcc.sweep.failure_entry import FailuresEntry, read_failures
 from optcc.sweep.failures import Named
 from optcc.sweep.grid import Grid, GridTopology
-from optcc.sweep.typed import Texts, Where, read_each, whole_number
+from optcc.sweep.typed import Texts, Where, check_apart, read_each, whole_number
 from optcc.units import parse_seconds, parse_size
 
 MARKER, VERSION = "optcc-sweep", "1"
@@ -44,7 +44,7 @@ class GridFile(msgspec.Struct, forbid_unknown_fields=True):
     topologies: Annotated[list[str | TopologyEntry], msgspec.Meta(min_length=1)]
     sizes: Texts
     marker: str = msgspec.field(name=MARKER, default=VERSION)
-    failures: list[FailuresEntry] = msgspec.field(default_factory=list)
+    failures: Annotated[list[FailuresEntry], msgspec.Meta(min_length=1)] | None = None
     algorithms: Texts | None = None
     alpha: Texts = "0us"
     per_chunk: Texts = "0us"
@@ -65,7 +65,7 @@ def read_grid(path: Path) -> Grid:
         raise InputError("too large for a grid", where=str(path), expected=f"at most {MAX_FILE_BYTES} bytes")
     document = YamlDocument(data, str(path), "grid")
     typed = document.decode(GridFile, marker=MARKER, version=VERSION, fields_at=_struct_at)
-    return grid_of(typed, document.where, path.parent)
+    return grid_of(typed, Where(document.where), path.parent)
 
 
 def is_grid(source: str) -> bool:
@@ -78,21 +78,29 @@ def is_grid(source: str) -> bool:
 
 
 def grid_of(typed: GridFile, where: Where, folder: Path = Path()) -> Grid:
-    """`typed` with every text read. `where` says, for a place such as ``$.sizes[0]``, where a person wrote it.
+    """`typed` with every text read. `where` says where and how a person wrote it.
 
     Raises InputError for what cannot be read.
     """
     topologies: list[GridTopology] = []
+    places: list[str] = []
     notes: list[str] = []
     for i, entry in enumerate(typed.topologies):
         for topology, found in _topologies(entry, f"$.topologies[{i}]", where, folder):
             cluster = replace(topology.cluster, gpu_ranks=typed.ranks == "gpu")
             topologies.append(replace(topology, cluster=cluster))
+            places.append(f"$.topologies[{i}]")
             notes += [note for note in found if note not in notes]
+    check_apart(topologies, [t.name for t in topologies], places, where)
+    if typed.ranks == "gpu":
+        _check_nvlink(topologies, where)
     if typed.quantity == "bound" and typed.algorithms is not None:
-        raise InputError("a bound has no algorithm", where=where("$.algorithms"), expected="quantity: simulate")
+        expected = where.field("quantity", "simulate")
+        raise InputError("a bound has no algorithm", where=where("$.algorithms"), expected=expected)
     known = {f"{s.name}/{nic.name}" for t in topologies for s in t.cluster.servers for nic in s.nics}
-    failures = [read_failures(e, f"$.failures[{i}]", where, known) for i, e in enumerate(typed.failures)]
+    entries = {f"$.failures[{i}]": entry for i, entry in enumerate(typed.failures or [])}
+    failures = [read_failures(entry, at, where, known) for at, entry in entries.items()]
+    check_apart(failures, [f"entry {i}" for i in range(len(failures))], [*entries], where)
     return Grid(
         topologies=tuple(topologies),
         failures=tuple(failures) or (Named(()),),
@@ -123,9 +131,44 @@ def _topologies(
     if typed.servers is not None:
         counts = [*read_each(typed.servers, f"{at}.servers", where, lambda text, at: whole_number(text, at, 1, 65536))]
     for servers in counts:
-        with located(where(at)):
-            found = load_topology(source, servers=servers, nic_rate=typed.nic_rate)
-        yield GridTopology(typed.topology, found.cluster), found.notes
+        try:
+            with located(where(at)):
+                found = load_topology(source, servers=servers, nic_rate=typed.nic_rate)
+        except InputError as error:
+            hint = error.hint and _ways_out(error.hint, source, where)
+            raise InputError(error.what, where=error.where, expected=error.expected, got=error.got, hint=hint) from None
+        notes = (
+            replace(a, what=_ways_out(a.what, source, where), fix=_ways_out(a.fix, source, where))
+            for a in found.assumed
+        )
+        yield GridTopology(typed.topology, found.cluster), tuple(map(str, notes))
+
+
+def _ways_out(text: str, source: str, where: Where) -> str:
+    """`text` about the topology `source`, whose readers speak of options of `optcc topo`, for people who sweep.
+
+    A sweep has two of these options, in a grid file as fields; what the others do goes into a file.
+    """
+    text = text.replace(", --hosts 'node[1-4]' named ones", "")
+    for option, name in (("--servers", "servers"), ("--nic-rate", "nic_rate")):
+        text = re.sub(rf"{option}(?= [A-Z0-9'*])", where.field(name), text).replace(option, where.named(name))
+    if "--nics" in text:
+        text = f"{text.rstrip('.')} (`optcc topo {source} --nics LIST -o FILE.yaml`, and FILE.yaml in the sweep)"
+    return text
+
+
+def _check_nvlink(topologies: list[GridTopology], where: Where) -> None:
+    """Raise InputError for a topology that does not say how fast its GPUs reach each other: no row of it would have a
+    result."""
+    for topology in topologies:
+        for server in topology.cluster.servers:
+            if server.gpus > 1 and not server.nvlink_rate:
+                expected = (
+                    f"topologies with nvlink: in their YAML (nvlink= in a preset), or {where.field('ranks', 'server')}"
+                )
+                hint = "`optcc topo TOPOLOGY -o FILE.yaml` writes a YAML to add it to."
+                got = f"none for {server.name} of {topology.name}"
+                raise InputError("no NVLink rate", where=where("$.ranks"), expected=expected, got=got, hint=hint)
 
 
 def _size(text: str, where: str) -> int:
