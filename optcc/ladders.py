@@ -22,7 +22,7 @@ from optcc.schedule.recipe import Recipe
 from optcc.schedule.timetable_nics import applies
 from optcc.schedule.trees import ComplementaryTrees
 
-SHAPES = 2
+SHAPES = 4
 """Shapes of trees that are tried."""
 EXCHANGE_WAYS = Fraction(3, 2)
 """Rounds by way of slow ranks, for each other round and for the part of the data that goes by way of them."""

@@ -107,7 +107,7 @@ def climb(ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per
             if not segments or segments in tried:
                 break
             time_s = attempt(segments)
-            worse = 0 if time_s < best else worse + 1
+            worse = 0 if time_s < (best if per_chunk else best / TIE) else worse + 1  # free chunks never cost again
             best = min(best, time_s)
     # Times may have a second valley: between the best two, too, if they are close, and what they were doubled from.
     first, *others = sorted(tried, key=lambda k: tried[k].time_s)
@@ -164,7 +164,9 @@ def candidates(
         if many and min(c.time_s for c in tried) <= enough * bound.seconds:
             found += tried
             break
-        near = near or tried[0].recipe.fluid_s(cluster, bound.nbytes) <= NEAR * bound.seconds
+        # Where there is but one family beside it may be near without latency alone.
+        quick = 0.0 if timed or cluster.fabric.flat else min(c.time_s for c in tried)
+        near = near or max(tried[0].recipe.fluid_s(cluster, bound.nbytes), quick) <= NEAR * bound.seconds
         found += tried
     if not found:
         raise refused or InputError("no family has a schedule", where="cluster", expected="one that has")
