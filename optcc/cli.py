@@ -237,10 +237,12 @@ def simulate(
 ) -> None:
     """Run a plan in virtual time and hold it against its bound.
 
-    When a NIC dies, what it carried goes by another live NIC of its server once that is noticed.
+    A plan file does not keep --alpha and --per-chunk: give them again. When a NIC dies, what it
+    carried goes by another live NIC of its server once that is noticed.
     """
     from optcc import report
     from optcc.discover.failures import parse_fault
+    from optcc.faults import check_alive
     from optcc.plan_files import load_plan
     from optcc.planner import baseline
     from optcc.simulator import simulate as run_virtually
@@ -251,9 +253,10 @@ def simulate(
     faults = [parse_fault(text, parse_seconds(detect, where="--detect")) for text in fault]
     check_timeline(timeline)
     made = load_plan(plan_file)
+    check_alive(faults, made.cluster)
     chosen = baseline(made, algorithm, alpha=latency, per_chunk=cost)
     simulation = run_virtually(chosen.schedule(), alpha=latency, per_chunk=cost, faults=faults, receivers=receivers)
-    value = report.simulation_json(made, algorithm, simulation)
+    value = report.simulation_json(made, algorithm, simulation, latency, cost)
     emit(as_json, value, lambda: report.print_simulation(value))
     if timeline is not None:
         write_timeline(simulation, timeline, title=report.title(chosen), bound_s=float(made.bound.seconds))

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc._event_loop import TICKS_PER_S
+from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.schedule import Lane, Port, Schedule
 
@@ -60,6 +61,27 @@ class FaultTables:
     notices: list[int]
     lanes: tuple[Lane, ...]
     detour: NDArray[np.int32]
+
+
+def check_alive(faults: Sequence[Fault], cluster: Cluster) -> None:
+    """Raise InputError for a NIC that its server does not have, or that is dead in `cluster` already.
+
+    For faults of NICs; servers that `cluster` does not have are left to `fault_tables`.
+    """
+    servers = {server.name: server for server in cluster.servers}
+    for fault in faults:
+        name, _, nic = fault.port.partition("/")
+        if name not in servers:
+            continue
+        alive = [each.name for each in servers[name].nics if each.alive]
+        if nic not in alive:
+            dead = any(each.name == nic for each in servers[name].nics)
+            raise InputError(
+                "already dead in this plan" if dead else "no such NIC",
+                where="--fault",
+                expected=f"a live NIC of {name}: {', '.join(f'{name}/{each}' for each in alive)}",
+                got=fault.port,
+            )
 
 
 def fault_tables(schedule: Schedule, lanes: Sequence[Lane], faults: Sequence[Fault]) -> FaultTables:

@@ -169,7 +169,9 @@ def print_plan(plan: Plan) -> None:
     show(table)
 
 
-def simulation_json(plan: Plan, algorithm: str, simulation: Simulation) -> dict[str, Any]:
+def simulation_json(
+    plan: Plan, algorithm: str, simulation: Simulation, alpha: Fraction, per_chunk: Fraction
+) -> dict[str, Any]:
     """The JSON value of `optcc simulate`. `ports` says how long each was busy, and idle by force or for good."""
     from optcc.usage import usage_json
 
@@ -177,6 +179,8 @@ def simulation_json(plan: Plan, algorithm: str, simulation: Simulation) -> dict[
     return {
         "algorithm": algorithm,
         "receivers": simulation.receivers,
+        "alpha_s": float(alpha),
+        "per_chunk_s": float(per_chunk),
         "time_s": simulation.time_s,
         "bound_s": bound_s,
         "ratio": ratio_of(simulation.time_s, bound_s),
@@ -188,11 +192,13 @@ def simulation_json(plan: Plan, algorithm: str, simulation: Simulation) -> dict[
 
 
 def print_simulation(value: dict[str, Any]) -> None:
-    """One line per figure of a simulation, and the port that is busiest."""
+    """One line per figure of a simulation, what it assumed, and the port that is busiest."""
     table = plain_table()
     table.add_row(f"{value['algorithm']} (simulated)", Text(format_seconds(value["time_s"]), "bold"))
     table.add_row("bound", format_seconds(value["bound_s"]))
     table.add_row("simulated / bound", f"{value['ratio']:.4f}")
+    latency, cost = format_seconds(value["alpha_s"]), format_seconds(value["per_chunk_s"])
+    table.add_row("assumed", f"latency {latency} (--alpha), {cost} for each chunk (--per-chunk)")
     if value["ports"] and value["time_s"]:
         port = max(value["ports"], key=lambda port: port["busy_s"])
         shares = [percent(port[part] / value["time_s"]) for part in ("busy_s", "forced_idle_s", "idle_s")]

@@ -226,6 +226,31 @@ def test_a_nic_dies_while_a_plan_is_simulated(tmp_path: Path) -> None:
         assert port["busy_s"] + port["forced_idle_s"] + port["idle_s"] == pytest.approx(hurt["time_s"])
 
 
+@pytest.mark.parametrize(
+    ("nic", "what"), [("server1/nic0", "already dead in this plan"), ("server1/nic9", "no such NIC")]
+)
+def test_a_nic_that_cannot_die(tmp_path: Path, nic: str, what: str) -> None:
+    path = tmp_path / "plan.json"
+    preset = "uniform:servers=4,nics=3,rate=400Gb/s"
+    call("plan", preset, "--fail", "server1/nic0", "--fail", "server2/nic2", "--size", "1MiB", "-o", path)
+    for left in ("", "=1/2"):
+        refused = call("simulate", path, "--fault", f"{nic}@0us{left}")
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert f"{what}, expected a live NIC of server1: server1/nic1, server1/nic2, got '{nic}'" in refused.stderr
+    assert call("simulate", path, "--fault", "server2/nic0@0us").exit_code == 0
+
+
+def test_a_simulation_says_which_costs_it_assumed(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    call("plan", PRESET, "--size", "1MiB", "--alpha", "5us", "--per-chunk", "1us", "-o", path)
+    assert "latency 0 s (--alpha), 0 s for each chunk (--per-chunk)" in call("simulate", path).stdout
+    costs = ("--alpha", "5us", "--per-chunk", "1500ns")
+    assert "latency 5 us (--alpha), 1.5 us for each chunk (--per-chunk)" in call("simulate", path, *costs).stdout
+    free, costly = value("simulate", path), value("simulate", path, *costs)
+    assert (free["alpha_s"], free["per_chunk_s"]) == (0, 0)
+    assert (costly["alpha_s"], costly["per_chunk_s"]) == (5e-6, 1.5e-6)
+
+
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_a_result_that_cannot_be_written(form: list[str]) -> None:
     command = [sys.executable, "-m", "optcc", "bound", PRESET, "--size", "1MiB", *form]

@@ -14,9 +14,9 @@ import optcc
 from optcc.cluster import Cluster, Fabric, Nic, Server
 from optcc.errors import InputError, SimulationError
 from optcc.faults import Fault, fault_tables
-from optcc.schedule import Schedule
+from optcc.schedule import Lane, Schedule
 from optcc.schedule.nested import Ordering, lower
-from optcc.simulator import Simulation, _fabric
+from optcc.simulator import Receivers, Simulation, _fabric
 from optcc.stripes import stripes_of
 from optcc.usage import services
 from tests.conservation import check_conservation
@@ -139,6 +139,24 @@ def test_a_death_long_after_is_noticed_and_sent_again() -> None:
     assert simulation.time_s == pytest.approx(5.1 + 1)
     assert simulation.lost.begin.tolist() == [0, 0]
     assert simulation.lost.end == pytest.approx([1, 0.1])  # the sender did not know
+
+
+@pytest.mark.parametrize("receivers", ["stripes", "packets"])
+@pytest.mark.parametrize(("port", "seconds"), [("server0/nic0", 950), ("server1/nic0", 1600)])
+def test_a_dying_receiver_costs_the_whole_stripe(port: str, seconds: int, receivers: Receivers) -> None:
+    """800 bytes at 1 byte per second, and a death at 100 s: a sender's NIC stops, and its backup begins at 150 s, but
+    who sends to a dead NIC serves the stripe out until 800 s, and only then sends it again."""
+    schedule = one_way(Cluster.uniform(servers=2, nics=2, rate=1), 800)
+    lane = Lane(out=0, into=2, share=Fraction(1))
+    routes = [replace(route, lanes=(lane,)) if route.src == 0 else route for route in schedule.routes]
+    schedule = schedule.replace(routes=tuple(routes))
+    fault = Fault(port, 100, detect_s=50)
+    simulation = optcc.simulate(schedule, faults=[fault], receivers=receivers)
+    assert simulation.time_s == pytest.approx(seconds)
+    assert simulation.replayed == 800
+    check_conservation(schedule, simulation)
+    if receivers == "stripes":
+        check_faults(simulation, [fault])
 
 
 def test_all_that_waits_at_a_dying_receiver_is_lost_with_it() -> None:
