@@ -12,7 +12,7 @@ from benchmarks import timetables_by_hand
 from benchmarks.bench_planner import ALPHA, GRID, PER_CHUNK, Case, by_hand, cluster_of, outcome, outcomes
 from optcc import ladders_timetable as forms
 from optcc import planner
-from optcc.cluster import Cluster
+from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
 from optcc.ladders import ladders
 from optcc.plans import Plan
@@ -67,6 +67,29 @@ def test_families_can_be_asked_for() -> None:
         optcc.verify(made.schedule())
     with pytest.raises(InputError, match="no such family"):
         optcc.plan(cluster, 2**20, family="magic")
+
+
+def test_packed_trees_where_only_latency_makes_the_others_slow() -> None:
+    """Between pods nested rings reach the bound with time; trees are far faster where latency counts."""
+    cluster = Cluster.uniform(servers=8, nics=2, rate=400 * GBPS)
+    pods = tuple(replace(server, pod="ab"[i // 4]) for i, server in enumerate(cluster.servers))
+    cluster = replace(cluster, servers=pods, fabric=Fabric(pod_oversubscription=Fraction(2))).degrade("server1/nic0")
+    costs = {"alpha": ALPHA, "per_chunk": PER_CHUNK}
+    times = {
+        family: optcc.simulate(optcc.plan(cluster, 2**20, family=family, **costs).schedule(), **costs).time_s
+        for family in (None, "nested-rings", "packed-trees")
+    }
+    assert times[None] == times["packed-trees"] < 0.7 * times["nested-rings"]
+
+
+def test_small_messages_without_costs() -> None:
+    """Two segments leave nested rings far from the bound, which other families reach as they are."""
+    cluster = Cluster.uniform(servers=32, nics=2, rate=400 * GBPS).degrade("server0/nic0")
+    times = {
+        family: optcc.simulate(optcc.plan(cluster, 2**20, family=family).schedule()).time_s
+        for family in (None, "nested-rings")
+    }
+    assert 1.3 * times[None] < times["nested-rings"]
 
 
 def test_latency_asks_for_shallow_pipelines() -> None:

@@ -58,7 +58,7 @@ def test_an_edited_plan_is_noticed(data: st.DataObject) -> None:
 )
 def test_an_added_field_is_noticed(place: tuple[str | int, ...]) -> None:
     cluster = Cluster.uniform(servers=4, nics=2, rate=1000).degrade("server0/nic0")
-    raw = inner = json.loads(optcc.plan(cluster, 4096).to_json())
+    raw = inner = json.loads(optcc.plan(cluster, 4096, family="nested-rings").to_json())
     for step in place:
         inner = inner[step]
     inner["added"] = 1
