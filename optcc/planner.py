@@ -33,7 +33,7 @@ CLOSE_SECOND = 1.05
 TIE = 1.005
 """Times that differ by less are taken for equal."""
 MAX_FINAL_STRIPES = 200_000
-"""Of so many that were simulated with merged NICs, those that are no larger are simulated again without merging."""
+"""Longest simulation of what ties by packets; and, of more than `MANY` ranks, again without merging."""
 MIN_GPU_CHUNK = 256 * 1024
 """Of 1024 GPUs, 1 GiB is then 4 segments deep and 3 million transfers; every further segment is as many again."""
 NEAR = Fraction(51, 50)
@@ -186,7 +186,8 @@ def _merges(cluster: Cluster) -> bool:
 
 
 def _as_is(candidate: Candidate, cluster: Cluster, nbytes: int, alpha: Fraction, per_chunk: Fraction) -> Candidate:
-    if candidate.transfers * max(len(rank.nics) for rank in cluster.ranks) > MAX_FINAL_STRIPES:
+    most = MAX_FINAL_STRIPES if len(cluster.ranks) > MANY else MAX_STRIPES
+    if candidate.transfers * max(len(rank.nics) for rank in cluster.ranks) > most:
         return replace(candidate, merged=False)
     schedule = candidate.recipe.lower(cluster, nbytes)
     return replace(candidate, time_s=simulate(schedule, alpha=alpha, per_chunk=per_chunk).time_s, merged=False)
