@@ -445,3 +445,24 @@ def test_command(made: page.Evaluation, tmp_path: Path, monkeypatch: pytest.Monk
     assert said["cells"] == 5
     assert said["misses"] == made.misses
     assert all(Path(name).exists() for name in said["written"])
+
+
+DOCS_PAGE = Path(__file__).parents[1] / "docs" / "evaluation.md"
+HEAD = "optcc less unavoidable, 256MiB"
+
+
+def stated(servers: int, dead: tuple[int, ...]) -> float:
+    """What the page in docs says of a failure, in percentage points above the unavoidable, at 256 MiB."""
+    lines = DOCS_PAGE.read_text(encoding="utf-8").splitlines()
+    (head,) = (line for line in lines if HEAD in line)
+    begin = f"| {servers} | {sum(dead)} | {target.where(dead)} |"
+    (row,) = (line for line in lines if line.startswith(begin))
+    return float(row.split(" | ")[head.split(" | ").index(HEAD)].split()[0])
+
+
+@pytest.mark.parametrize("dead", [(1, 1), (4, 4), (4, 4, 4), (4, 1), (3, 3), (5, 4)], ids=str)
+def test_the_page_in_docs_is_what_the_code_gives(dead: tuple[int, ...]) -> None:
+    cell = Cell(8, dead, 256 * MIB, OPTCC)
+    found = 100 * target.above(cell, {each: each.run() for each in (cell, cell.of(FAULT_FREE))})
+    assert found == pytest.approx(stated(8, dead), abs=0.1)
+    assert found != pytest.approx(stated(8, (1,) * 4 if dead != (1, 1) else (4, 4)), abs=0.1)
