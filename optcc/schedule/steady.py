@@ -147,7 +147,7 @@ class SteadyExchange(Recipe):
 def steady_ranks(cluster: Cluster) -> tuple[int, ...] | None:
     """The ranks with fewer NICs than `MOST_NICS` of the others' that are no hubs; None where they are not two or more,
     one of them with half at most, or hubs are too few: on rails that slow ones serve, two more of them than of these
-    keep each other busy, or none more if there are two.
+    keep each other busy, or none more if there are two; and every hub has some of these rails.
     """
     if not some_lack_nics(cluster):
         return None
@@ -155,7 +155,11 @@ def steady_ranks(cluster: Cluster) -> tuple[int, ...] | None:
     slow = tuple(rank for rank, count in enumerate(counts) if count < MOST_NICS * max(counts))
     if len(slow) < 2 or 2 * min(counts) > max(counts):
         return None
-    on = Counter((rail, rank in slow) for rank, mine in enumerate(used_nics(cluster, slow)) for rail in mine)
+    used = used_nics(cluster, slow)
+    hubs = [mine.keys() for rank, mine in enumerate(used) if rank not in slow]
+    if not all(used[rank].keys() & hub for rank in slow for hub in hubs):
+        return None
+    on = Counter((rail, rank in slow) for rank, mine in enumerate(used) for rail in mine)
     more = {on[rail, False] - count for (rail, no_hub), count in on.items() if no_hub}
     return slow if min(more) >= 2 or (more == {0} and len(slow) == 2) else None
 
