@@ -214,8 +214,7 @@ def choose(
 ) -> Recipe:
     """The recipe for an AllReduce of `bound.nbytes` bytes. Raises InputError where there is none.
 
-    Without latency and chunk costs deeper is never slower, and the family with the least fluid time wins; of a message
-    too small for the usual depth, the one that is fastest as deep as that.
+    Without latency and chunk costs deeper is never slower, and the family with the least fluid time wins.
     """
     offered = ladders(cluster, bound, alpha=alpha, per_chunk=per_chunk)
     if family is not None:
@@ -226,26 +225,17 @@ def choose(
     if segments is None and (alpha or per_chunk) and len(cluster.ranks) > 1 and bound.nbytes:
         return candidates(offered, cluster, bound, alpha=alpha, per_chunk=per_chunk)[0].recipe
     default = default_segments(bound.nbytes, len(cluster.ranks), gpus=cluster.gpu_ranks)
-    # Where a small message lets pipelines be no deeper, how fast they are in the end does not tell which one is best.
-    few = len(cluster.ranks) <= MANY and not cluster.gpu_ranks
-    shallow = segments is None and default < DEFAULT_SEGMENTS and few and bound.nbytes > 0
     best: tuple[Fraction, Recipe] | None = None
     refused: InputError | None = None
-    near = False
     for ladder in offered:
-        if near and ladder.costly:
-            continue
         try:
             recipe = ladder.make(segments or min(default, ladder.deepest or MAX_SEGMENTS))
-            time_s = recipe.fluid_s(cluster, bound.nbytes)
-            if shallow:
-                near = near or time_s <= NEAR * bound.seconds
-                time_s = Fraction(simulate(recipe.lower(cluster, bound.nbytes)).time_s)
+            fluid_s = recipe.fluid_s(cluster, bound.nbytes)
         except InputError as error:
             refused = refused or error
             continue
-        if best is None or time_s < best[0]:
-            best = (time_s, recipe)
+        if best is None or fluid_s < best[0]:
+            best = (fluid_s, recipe)
         if best[0] <= (1 + SAME) * bound.seconds:
             break
     if best is None:

@@ -82,16 +82,6 @@ def test_packed_trees_where_only_latency_makes_the_others_slow() -> None:
     assert times[None] == times["packed-trees"] < 0.7 * times["nested-rings"]
 
 
-def test_small_messages_without_costs() -> None:
-    """Two segments leave nested rings far from the bound, which other families reach as they are."""
-    cluster = Cluster.uniform(servers=32, nics=2, rate=400 * GBPS).degrade("server0/nic0")
-    times = {
-        family: optcc.simulate(optcc.plan(cluster, 2**20, family=family).schedule()).time_s
-        for family in (None, "nested-rings")
-    }
-    assert 1.3 * times[None] < times["nested-rings"]
-
-
 def test_latency_asks_for_shallow_pipelines() -> None:
     cluster = Cluster.uniform(servers=8, nics=2, rate=400 * GBPS).degrade("server1/nic0")
     deep = optcc.plan(cluster, 2**28, alpha=Fraction(1, 10**9), per_chunk=Fraction(1, 10**9))
