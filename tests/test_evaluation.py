@@ -460,7 +460,7 @@ def stated(servers: int, dead: tuple[int, ...]) -> float:
     return float(row.split(" | ")[head.split(" | ").index(HEAD)].split()[0])
 
 
-@pytest.mark.parametrize("dead", [(1, 1), (4, 4), (4, 4, 4), (4, 1), (3, 3), (5, 4)], ids=str)
+@pytest.mark.parametrize("dead", [(1, 1), (4, 4), (3, 3)], ids=str)
 def test_the_page_in_docs_is_what_the_code_gives(dead: tuple[int, ...]) -> None:
     cell = Cell(8, dead, 256 * MIB, OPTCC)
     found = 100 * target.above(cell, {each: each.run() for each in (cell, cell.of(FAULT_FREE))})
