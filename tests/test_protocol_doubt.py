@@ -23,12 +23,13 @@ from optcc.runtime.protocol.words import (
     Release,
     Send,
     Spread,
+    Start,
     Stop,
     Tell,
     Timer,
 )
 from optcc.runtime.wires import Cause
-from tests.protocol_ends import GRACED, LEFT, doubtful, fed, probe, sender
+from tests.protocol_ends import GRACED, LEFT, doubtful, fed, moved_off, probe, sender
 
 
 def test_silence_of_the_peer_proves_nothing() -> None:
@@ -135,6 +136,21 @@ def test_a_flow_that_owes_nothing_is_tested_by_its_record_and_its_credit(came: t
     assert fed(machine, Alive(0, 1, 1, 0), Expired(Timer.GRACE), Alive(0, 2, 1, 0)) == expected
     assert not machine.stuck(waiting=False)
     assert fed(machine, Fenced(7), Heard(0), Answer(1, 1, 0))[-1] == Moved(1, 7, 8, Cause.PROGRESS, 0)
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_record_asked_for_before_the_move_gives_grace_anew(late: bool) -> None:
+    """It says nothing of the new wire, and is asked for again: the peer may answer sooner than that takes."""
+    machine = sender(1, 1)
+    moved_off(machine)
+    fed(machine, Answer(1, 1, 0), Doubt(True), Alive(1, 1, 1, 0))
+    asked = [Tell(Probe(1, 2, False)), Start(Timer.ANSWER)]
+    assert fed(machine, *[Heard(0)] * late, Expired(Timer.GRACE)) == asked
+    if late:
+        assert fed(machine, Alive(1, 2, 1, 0)) == GRACED
+        assert fed(machine, Credit(8, 0), Heard(1)) == [Stop(Timer.GRACE)]
+    else:
+        assert fed(machine, Alive(1, 2, 1, 0)) == [Stop(Timer.ANSWER), Fence(8)]
 
 
 @pytest.mark.parametrize("alive", [True, False])

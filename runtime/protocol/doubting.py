@@ -116,7 +116,11 @@ class DoubtingSender(SteadySender, ABC):
 
     def _hears(self, event: Heard) -> Commands:
         """Its wire brings something: that may end the doubt."""
-        return self._shown(Heard) if event.epoch == self.epoch else ()
+        if event.epoch == self.epoch:
+            return self._shown(Heard)
+        if Heard in self._owed:
+            self._said = None  # asked for before the flow moved: it is asked for again now, and has its own grace
+        return ()
 
     def _shown(self, kind: type) -> Commands:
         """An idle flow is no longer in doubt when all that is owed has come."""
