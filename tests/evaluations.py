@@ -1,0 +1,39 @@
+"""A tiny grid of the evaluation, and results for it that nobody had to simulate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from optcc.evaluation.cells import FAULT_FREE, OPTCC, Cell, Outcome
+from optcc.evaluation.grid import MIB, QUICK, Failure, Fleet, Grid
+from optcc.evaluation.studies import Cost, Rails, RailsResult
+
+TINY = Grid(
+    servers=(4,),
+    dead=(1, 4),
+    sizes=(64 * MIB, 256 * MIB),
+    size=256 * MIB,
+    failures=(Failure(4, (1,)), Failure(4, (1, 1)), Failure(4, (2, 1), staggered=True)),
+    message_sizes=(MIB, 256 * MIB),
+    message_servers=4,
+    claimed_servers=(4,),
+    claimed_chunks=(2,),
+    rails=(Rails(3, 2, ((1, 0),), 2, 256 * MIB),),
+    stars=(replace(QUICK.stars[0], nbytes=64 * MIB),),
+    costs=(Cost(2, False, MIB),),
+    fleets=(Fleet(32, 4),),
+)
+
+
+def outcomes(planted: Cell | Rails | None = None, above: float = 0.011, rails: float = 1.2) -> dict[Any, Any]:
+    """TINY's results where every plan of ours is 0.9 points above the unavoidable and rivals are far off; `planted` is
+    `above` instead."""
+    found: dict[Any, Any] = {}
+    for cell in TINY.cells():
+        time_s = {FAULT_FREE: 1.0, OPTCC: 1.209}.get(cell.scheme, 3.0)
+        found[cell] = Outcome(1.2 + above if cell == planted else time_s, 1.2, 1.0)
+    for study in TINY.rails:
+        time_s = 1.2 + (above if study == planted else 0.009)
+        found[study] = RailsResult(1.2, 0.2, 1.2, time_s, 1.0, "packed-trees", 4)
+    return found
