@@ -48,8 +48,11 @@ GROWTHS = (Fraction(4, 3), Fraction(7, 5), Fraction(3, 2), Fraction(8, 5), Fract
 SPARE = Fraction(9, 10)
 """Of their time, in which hubs must have gathered what the slow rank is to receive."""
 
-STEP_GROWTHS = (Fraction(11, 10), Fraction(23, 20))
-"""Of a step over the one before, where a slow server starves; of more than `LARGE` ranks the first."""
+STEP_GROWTHS = (Fraction(21, 20), Fraction(11, 10), Fraction(23, 20))
+"""Of a step over the one before, where a slow server starves: two of them, the faster ones unless another one is hardly
+faster than that one; of more than `LARGE` ranks the first of these, of more than twice as many the first."""
+HARDLY = Fraction(2, 3)
+"""It has at most such a part of the other servers' NICs."""
 STEPS, STEPS_GROW = 1.75, 0.42
 """Steps that are about right: so many, and how they grow with how many chunks the bound lasts (measured); of more than
 `MANY` ranks no fewer than these."""
@@ -145,7 +148,9 @@ def _stepped(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fractio
     tried, and from one kind of receivers to the other."""
 
     ranks, several = len(cluster.ranks), len(reduced(cluster)) > 1
-    growths = STEP_GROWTHS[: 1 if ranks > LARGE else None]
+    alive = sorted(sum(nic.alive for nic in rank.nics) for rank in cluster.ranks)
+    slower = ranks > 2 * LARGE or alive[1] <= HARDLY * alive[-1]
+    growths = (STEP_GROWTHS[:2] if slower else STEP_GROWTHS[1:])[: 1 if ranks > LARGE else None]
     many = ranks > MANY
     least = ranks if many else STEPS
     steps = max(least, STEPS * float(bound.seconds / per_chunk) ** STEPS_GROW) if per_chunk else MAX_ROUNDS

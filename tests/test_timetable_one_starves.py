@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise, permutations
+from itertools import accumulate, pairwise, permutations
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from optcc.schedule.timetable_slots import HALF, Slot
 from tests.timetables import RATE, check_allreduce, lacking, loss, timetable
 
 GROWTH = Fraction(23, 20)
-MIXES = [("0123", "45", "6"), ("01234", "5"), ("0", "1234", "0"), ("4567",)]
+MIXES = [("0123", "45", "6"), ("01234", "5"), ("0", "1234", "0"), ("0123", "456"), ("01234", "5670"), ("4567",)]
 """The dead NICs of the first of eight servers."""
 COSTS = Fraction(1, 100), Fraction(1, 500)
 """A margin, and what a chunk costs."""
@@ -37,7 +37,7 @@ def one_of_several(draw: st.DrawFn) -> Cluster:
     cluster = replace(cluster, fabric=Fabric(rails=draw(st.booleans()), spine=None))
     slow = draw(st.permutations(range(ranks)))[: draw(st.integers(1, min(4, ranks - 2)))]
     for place, server in enumerate(slow):
-        dead = nics // 2 if place == 0 else draw(st.integers(1, nics // 4))
+        dead = nics // 2 + draw(st.integers(0, 1)) if place == 0 else draw(st.integers(1, nics // 2))
         for nic in draw(st.permutations(range(nics)))[:dead]:
             cluster = cluster.degrade(f"server{server}/nic{nic}")
     assume(applies(cluster) and one_starves(cluster))
@@ -51,38 +51,37 @@ def test_allreduce_holds(cluster: Cluster, segments: int, growth: str, margin: i
     check_allreduce(cluster, recipe, 99_992)
 
 
-@pytest.mark.parametrize("dead", MIXES[:3], ids=str)
+@pytest.mark.parametrize("dead", MIXES[:4], ids=str)
 def test_less_is_lost_than_by_full_rounds(dead: tuple[str, ...]) -> None:
     cluster = lacking(*dead)
     full = min(loss(cluster, timetable(cluster, rounds, matched=1)) for rounds in (4, 8, 16))
-    assert loss(cluster, stepped(cluster, GROWTH, 48)) < min(0.03, 0.8 * full)
+    assert loss(cluster, stepped(cluster, Fraction(11, 10), 80)) < min(0.03, 0.8 * full)
 
 
-def slots_of(recipe: Timetable, cluster: Cluster) -> tuple[dict[tuple[int, int], list[Slot]], dict[int, Fraction]]:
-    via = dict(sorted(recipe.via, key=lambda each: recipe.shares[each[0]] > 0))
-    adding = [
-        {r: part for r, part in via.items() if r != hub and (hub not in via or not recipe.shares[r])}
-        for hub in range(len(cluster.ranks))
-    ]
+def adding_last(recipe: Timetable, hub: int) -> list[tuple[int, Fraction]]:
+    """Who adds last to which part of a hub's section: hubs of nothing first, others only to full ranks' sections."""
+    slow = sorted(recipe.via, key=lambda each: recipe.shares[each[0]] > 0)
+    own = [(r, part) for r, part in slow if r != hub and (hub not in dict(slow) or not recipe.shares[r])]
+    return [(r, part / recipe.turns) for _ in range(recipe.turns) for r, part in own]
+
+
+def slots_of(recipe: Timetable, cluster: Cluster) -> dict[tuple[int, int], list[Slot]]:
+    adding = [adding_last(recipe, hub) for hub in range(len(cluster.ranks))]
     live, ends = [tuple(mine) for mine in live_nics(cluster)], step_ends(recipe.segments, recipe.growth)
-    return greedy_slots(live, recipe.shares, adding, ends, recipe.margin, recipe.chunk)[0], via
+    return greedy_slots(live, recipe.shares, adding, ends, recipe.margin, recipe.chunk)[0]
 
 
 @pytest.mark.parametrize("dead", MIXES, ids=str)
 @pytest.mark.parametrize(("margin", "chunk"), [(Fraction(0), Fraction(0)), COSTS], ids=["free", "costs"])
 def test_no_sum_is_sent_before_it_is_gathered(dead: tuple[str, ...], margin: Fraction, chunk: Fraction) -> None:
-    """Up to the last of the half, which carries what is left: of each slot to a slow rank, what its hub has by then."""
+    """But for the late slots, which carry what is left: of each slot to a slow rank, what its hub has by then."""
     cluster = lacking(*dead)
     recipe = replace(stepped(cluster, GROWTH, 40), margin=margin, chunk=chunk)
-    slots, via = slots_of(recipe, cluster)
-    ranks, shares = len(cluster.ranks), recipe.shares
-    (lone,) = (r for r in via if not shares[r])
-    begins, at = {}, Fraction(0)
-    for r, part in via.items():
-        begins[r], at = at, at + part
+    slots, ranks, shares = slots_of(recipe, cluster), len(cluster.ranks), recipe.shares
+    parts = {hub: [(r, end - part, end) for r, part, end in ends(adding_last(recipe, hub))] for hub in range(ranks)}
 
     def adds_last(r: int, hub: int) -> Fraction:
-        return via[r] if r in via and r != hub and (r == lone or hub not in via) else Fraction(0)
+        return sum((end - begin for rank, begin, end in parts[hub] if rank == r), Fraction(0))
 
     def sent(i: int, hub: int, when: int) -> Fraction:
         """How far i has sent of a hub's section, its own parts skipped."""
@@ -91,7 +90,9 @@ def test_no_sum_is_sent_before_it_is_gathered(dead: tuple[str, ...], margin: Fra
         whole = raw + shares[i] * adds_last(hub, i)
         done = sum(slot.weight for slot in mine if slot.begin + slot.size <= when)
         at = min(Fraction(done, sum(slot.weight for slot in mine)) * whole, raw) / shares[hub]
-        return at + adds_last(i, hub) if at >= begins.get(i, 2) else at
+        for rank, begin, end in parts[hub]:
+            at += end - begin if rank == i and begin <= at else 0
+        return at
 
     checked = 0
     for hub, slow in permutations(range(ranks), 2):
@@ -100,23 +101,32 @@ def test_no_sum_is_sent_before_it_is_gathered(dead: tuple[str, ...], margin: Fra
         mine = slots[hub, slow]
         total, done = sum(slot.weight for slot in mine), 0
         own = shares[slow] * (1 - adds_last(hub, slow))
-        whole = own + shares[hub] * via[slow]
-        for slot in mine[:-1]:
+        whole = own + shares[hub] * adds_last(slow, hub)
+        for slot in [slot for slot in mine[:-1] if slot.begin < LATE]:
             done += slot.weight
-            sums = (Fraction(done, total) * whole - own) / shares[hub] + begins[slow]
+            sums, needed = (Fraction(done, total) * whole - own) / shares[hub], Fraction(0)
+            for rank, begin, end in parts[hub]:  # up to where in the section it carries sums
+                if rank == slow and sums > Fraction(1, 10**6):
+                    needed, sums = min(end, begin + sums), sums - (end - begin)
             when = slot.begin - int(margin * HALF)
-            if sums > begins[slow] + Fraction(1, 10**6):
+            if needed:
                 checked += 1
                 others = [i for i in range(ranks) if i not in (hub, slow)]
-                assert sums <= min(sent(i, hub, when) for i in others) + Fraction(1, 10**6)
+                assert needed <= min(sent(i, hub, when) for i in others) + Fraction(1, 10**6)
     assert checked > 30
+
+
+def ends(parts: list[tuple[int, Fraction]]) -> list[tuple[int, Fraction, Fraction]]:
+    """(rank, part, where the part ends)."""
+    at = accumulate(part for _, part in parts)
+    return [(rank, part, end) for (rank, part), end in zip(parts, at, strict=True)]
 
 
 @pytest.mark.parametrize("dead", MIXES, ids=str)
 def test_nobody_meets_on_a_rail(dead: tuple[str, ...]) -> None:
     """A slot of the starving server may be for two others, one after the other."""
     cluster = lacking(*dead)
-    slots, _ = slots_of(stepped(cluster, GROWTH, 40), cluster)
+    slots = slots_of(stepped(cluster, GROWTH, 40), cluster)
     busy: dict[tuple[str, int, int], set[tuple[int, int]]] = {}
     for (i, k), mine in slots.items():
         for slot in mine:
@@ -132,7 +142,7 @@ def test_slots_leave_room_for_what_chunks_cost(dead: tuple[str, ...]) -> None:
     """All that a slot has for its bytes is its time less a chunk's, but for the late ones, which take what is left."""
     cluster = lacking(*dead)
     margin, chunk = COSTS
-    slots, _ = slots_of(replace(stepped(cluster, GROWTH, 40), margin=margin, chunk=chunk), cluster)
+    slots = slots_of(replace(stepped(cluster, GROWTH, 40), margin=margin, chunk=chunk), cluster)
     early = [slot for mine in slots.values() for slot in mine[:-1] if slot.begin < LATE]
     spare = [slot.size * ONE // HALF - slot.weight for slot in early]
     assert len(spare) > 400
@@ -141,7 +151,7 @@ def test_slots_leave_room_for_what_chunks_cost(dead: tuple[str, ...]) -> None:
 
 def test_what_is_left_over_goes_to_nics_that_have_least() -> None:
     """A pair has an early slot and two late ones on NICs that are not equally busy; all that it lacks is handed out."""
-    half = _Half([Fraction(1, 3)] * 3, [{}, {}, {}], Fraction(1), 0)
+    half = _Half([Fraction(1, 3)] * 3, [[], [], []], Fraction(1), 0)
     needs, unit = int(half.needs[0, 1]), ONE // 100
     half.put(([0], [1]), 2, 0, unit, np.array([unit]))
     half.put(([0, 1], [1, 2]), 3, ONE - unit, ONE, np.array([3 * unit, unit]))
@@ -198,7 +208,10 @@ def test_bad_parameters() -> None:
         {"chunk": Fraction(-1, 100)},
         {"chunk": Fraction(1, 10)},
         {"growth": Fraction(0)},
+        {"turns": 0},
+        {"turns": 65},
         {"stepped": False},
+        {"stepped": False, "via": recipe.via[:1], "turns": 2},
         {"stepped": False, "via": recipe.via[:1], "margin": Fraction(1, 100)},
         {"stepped": False, "via": recipe.via[:1], "chunk": Fraction(1, 100)},
         {"via": recipe.via[1:]},
@@ -219,14 +232,18 @@ def test_the_planner_takes_it() -> None:
     assert time_s < 1.04 * float(made.bound.seconds)
 
 
-@pytest.mark.parametrize(("dead", "most"), [(("01234", "0123"), 0.035), (("012345", "4567"), 0.02)], ids=str)
-def test_half_of_the_nics_beside_fewer(dead: tuple[str, ...], most: float) -> None:
-    """By equal work for all but who starves the other one would be the hub of nothing, too. On one fabric they need not
-    have a place in common."""
+@pytest.mark.parametrize(("dead", "most"), [(("01234", "0123"), 0.02), (("0123", "456"), 0.02)], ids=str)
+def test_beside_one_that_is_hardly_faster(dead: tuple[str, ...], most: float) -> None:
+    """That one adds last to much, which begins early: in turns with who starves, not after it."""
     cluster = lacking(*dead)
     recipes = [stepped(cluster, GROWTH, segments) for segments in (48, 80)]
-    assert all(recipe.shares.count(Fraction(0)) == 1 for recipe in recipes)
-    assert min(loss(cluster, recipe) for recipe in recipes) < most
+    in_turns, after = (min(loss(cluster, replace(r, turns=turns)) for r in recipes) for turns in (recipes[0].turns, 1))
+    assert in_turns < min(most, after)
+
+
+def test_who_starves_needs_no_place_in_common_with_another_one() -> None:
+    cluster = lacking("012345", "4567")
+    assert min(loss(cluster, stepped(cluster, GROWTH, segments)) for segments in (48, 80)) < 0.02
 
 
 def test_small_messages_have_plans_too() -> None:

@@ -25,7 +25,7 @@ the first come late. The second half is the first one's mirror image in time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache, partial
@@ -58,7 +58,7 @@ from optcc.schedule.timetable_slots import (
 )
 from optcc.schedule.timetable_split import CLOSE, rail_shares
 
-MAX_GROWTH, MAX_ROUNDS, MAX_CHUNK = 16, 256, Fraction(1, 16)
+MAX_GROWTH, MAX_ROUNDS, MAX_CHUNK, MAX_TURNS = 16, 256, Fraction(1, 16), 64
 SPAN = 2**24
 """The longest round takes at most so many times as long as the shortest one."""
 IN_TIME = Fraction(999, 1000)
@@ -83,6 +83,7 @@ class Timetable(Recipe):
     sparse : rails that join the same ranks share the steps of a round, so that a pair has fewer, larger chunks
     stepped : not rounds but `segments` steps, found one after the other, each growing by `growth` at first
     margin, chunk : of these, the parts of a half from the end of a slot to when its bytes count, and that a chunk costs
+    turns : of these, in how many turns the parts of a section follow each other that several add last to
     """
 
     family: ClassVar[str] = "timetable"
@@ -95,6 +96,7 @@ class Timetable(Recipe):
     margin: Fraction = Fraction(0)
     chunk: Fraction = Fraction(0)
     stepped: bool = False
+    turns: int = 1
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
@@ -118,12 +120,13 @@ class Timetable(Recipe):
         plain: dict[int, tuple[int, int]] = {}
         for r, (low, high) in enumerate(section):
             own = self._adding_last(r)
-            ends = accumulate(own.values(), initial=Fraction(0))
+            ends = accumulate((part for _, part in own), initial=Fraction(0))
             cuts = [granule(low + part * (high - low), nbytes) for part in ends]
-            via[r] = list(zip(own, pairwise(cuts), strict=True))
+            via[r] = list(zip((rank for rank, _ in own), pairwise(cuts), strict=True))
             plain[r] = cuts[-1], high
-        # The second half is handed out in the same order, what came first first; or in the first one's mirror image.
-        late = {r: of[::-1] for r, of in via.items()} if self.stepped else via
+        # The second half is handed out in the same order, what came first first; or each slow rank's parts are, and
+        # these are among each other as in the first one's mirror image.
+        late = {r: _turned(of) for r, of in via.items()} if self.stepped else via
 
         def gathered(i: int, k: int) -> list[Piece]:
             """What i sends to k in the first half."""
@@ -148,14 +151,15 @@ class Timetable(Recipe):
         rows = Rows(*np.array(found, np.int64).reshape(-1, len(Rows._fields)).T)
         return rows, {r: low for r, (low, _) in plain.items() if via[r]}
 
-    def _adding_last(self, hub: int) -> dict[int, Fraction]:
+    def _adding_last(self, hub: int) -> Sequence[tuple[int, Fraction]]:
         """Who adds last to which part of a hub's section, in order: slow ranks to full ones', and who starves among
         several first, and to everybody's."""
         slow = dict(self.via)
         if not self.stepped:
-            return {} if hub in slow else slow
+            return () if hub in slow else self.via
         first = {r: part for r, part in slow.items() if not self.shares[r] and r != hub}
-        return first if hub in slow else first | slow
+        own = first if hub in slow else first | slow
+        return [(r, part / self.turns) for r, part in own.items()] * self.turns
 
     def idle(self, cluster: Cluster) -> Fraction:
         """Of a growing timetable, the part of a half in which the slow rank's NICs have nothing to receive."""
@@ -250,13 +254,17 @@ class Timetable(Recipe):
         demand(0 <= self.chunk <= MAX_CHUNK, "chunk", f"0 to {MAX_CHUNK}", self.chunk)
         for name in ("margin", "chunk"):
             demand(self.stepped or not getattr(self, name), name, "0 but with steps", getattr(self, name))
+        demand(1 <= self.turns <= MAX_TURNS, "turns", f"1 to {MAX_TURNS}", self.turns)
+        demand(self.stepped or self.turns == 1, "turns", "1 but with steps", self.turns)
         demand(self.growth > 0 or not self.stepped, "stepped", "false where nothing grows", self.stepped)
         if self.growth:
-            demand(len(idle) == 1, "growth", "0, or one rank that is the hub of nothing", f"{len(idle)} of them")
+            lone = len(idle) == 1 or (self.stepped and len(idle) > 1)
+            demand(lone, "growth", "0, or a rank that is the hub of nothing", f"{len(idle)} of them")
             demand(self.stepped or len(late) == 1, "via", "one rank where rounds grow", late)
             demand(1 <= self.growth <= MAX_GROWTH, "growth", f"0, or 1 to {MAX_GROWTH}", self.growth)
-            part = next(part for r, part in self.via if not self.shares[r])
-            demand(Fraction(1, UNIT) <= part <= Fraction(1, 2), "via", f"1/{UNIT} to 1/2 where rounds grow", part)
+            own = [part for r, part in self.via if not self.shares[r]]
+            within = Fraction(1, UNIT) <= min(own) and max(own) <= Fraction(1, 2)
+            demand(within, "via", f"1/{UNIT} to 1/2 where rounds grow", own)
             most = deepest(self.growth, UP if self.stepped else Fraction(1))
             demand(self.segments <= most, "segments", f"1 to {most} with growth {self.growth}", self.segments)
 
@@ -311,6 +319,7 @@ class Timetable(Recipe):
             "sparse": self.sparse,
             **{name: str(part) for name in ("margin", "chunk") if (part := getattr(self, name))},
             **({"stepped": True} if self.stepped else {}),
+            **({"turns": self.turns} if self.turns > 1 else {}),
         }
 
     @classmethod
@@ -326,6 +335,7 @@ class Timetable(Recipe):
             margin=exact(raw.get("margin", "0")),
             chunk=exact(raw.get("chunk", "0")),
             stepped=raw.get("stepped", False),
+            turns=raw.get("turns", 1),
         )
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
@@ -345,6 +355,12 @@ class Timetable(Recipe):
             lines.append(("more slow ranks", str(len(slow) - 4)))
         rounds += " of matchings" if self.matched else ""
         return [*lines, ("rounds", f"{rounds}; one NIC for each transfer")]
+
+
+def _turned(parts: Sequence[tuple[int, tuple[int, int]]]) -> list[tuple[int, tuple[int, int]]]:
+    """(rank, bytes) with the ranks in reverse order, but each rank's bytes in the same."""
+    own = {rank: iter([part for r, part in parts if r == rank]) for rank in {rank for rank, _ in parts}}
+    return [(rank, next(own[rank])) for rank, _ in reversed(parts)]
 
 
 @lru_cache(maxsize=64)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -47,6 +47,8 @@ LATE = 9 * HALF // 10
 PARTS, LEAST_PART = 8, ONE // 2**9
 """in so many parts, or fewer of at least that."""
 SLACK = 2**12
+LEAD = 2
+"""So many steps ahead of an even course a pair waits: the second half is the mirror image, and has time at its end."""
 """One part in so many of what has been gathered is left out, as cuts are rounded."""
 
 
@@ -64,20 +66,21 @@ class _Half:
     """What has been sent so far of all that ranks have for each other, and what can be."""
 
     def __init__(
-        self, shares: Sequence[Fraction], adding: Sequence[Mapping[int, Fraction]], nic: Fraction, gap: int
+        self, shares: Sequence[Fraction], adding: Sequence[Sequence[tuple[int, Fraction]]], nic: Fraction, gap: int
     ) -> None:
-        ranks = range(len(shares))
-
-        def whole(amount: Callable[[int, int], Fraction]) -> Ints:
-            return np.array([[int(amount(i, k) / nic * ONE) if i != k else 0 for k in ranks] for i in ranks], np.int64)
-
-        def before(i: int, hub: int) -> Fraction:
-            own = list(adding[hub])
-            return sum(list(adding[hub].values())[: own.index(i)], Fraction(0)) if i in own else Fraction(0)
-
-        self.skipped = whole(lambda i, hub: adding[hub].get(i, Fraction(0)) * shares[hub])
-        self.begins = whole(lambda i, hub: before(i, hub) * shares[hub])
-        self.raw = whole(lambda i, hub: shares[hub]) - self.skipped
+        self.raw = np.array([[int(part / nic * ONE) for part in shares]] * len(shares), np.int64)
+        np.fill_diagonal(self.raw, 0)
+        # Of each part of a hub's section that somebody adds last to, in order: how much it is, at who adds it; where it
+        # begins, in bytes of the section; and in the bytes that who adds it sends, which are the others.
+        self.parts = np.zeros((max(map(len, adding)), *self.raw.shape), np.int64)
+        self.begins = np.zeros_like(self.parts)
+        for hub, parts in enumerate(adding):
+            for place, (rank, part) in enumerate(parts):
+                self.begins[place, :, hub] = self.parts[:, :, hub].sum()
+                self.parts[place, rank, hub] = int(part * shares[hub] / nic * ONE)
+        self.gaps = self.begins - (np.cumsum(self.parts, axis=0) - self.parts)
+        self.skipped = self.parts.sum(0)
+        self.raw -= self.skipped
         self.needs = self.raw + self.skipped.T
         self.left, self.served, self.landed = self.needs.copy(), np.zeros_like(self.raw), np.zeros_like(self.raw)
         self.found: dict[tuple[int, int], list[Slot]] = {}
@@ -121,11 +124,12 @@ class _Half:
 
     def ready(self, slow: int) -> Ints:
         """What each rank can send a slow one: what is its own, then sums as far as all others have sent theirs."""
-        at = self.landed + np.where(self.landed >= self.begins, self.skipped, 0)
+        at = self.landed + np.where(self.landed >= self.gaps, self.parts, 0).sum(0)
         np.fill_diagonal(at, 2**62)
         at[slow] = 2**62
         known = at.min(0)
-        sums = np.clip(known - known // SLACK - self.begins[slow], 0, self.skipped[slow])
+        known -= known // SLACK
+        sums = np.clip(known - self.begins[:, slow], 0, self.parts[:, slow]).sum(0)
         found: Ints = np.clip(self.raw[:, slow] + sums - self.served[:, slow], 0, self.left[:, slow])
         return found
 
@@ -133,7 +137,7 @@ class _Half:
 def greedy_slots(
     live: Sequence[Sequence[int]],
     shares: Sequence[Fraction],
-    adding: Sequence[Mapping[int, Fraction]],
+    adding: Sequence[Sequence[tuple[int, Fraction]]],
     ends: Sequence[int],
     margin: Fraction,
     chunk: Fraction,
@@ -147,12 +151,13 @@ def greedy_slots(
     """
     from scipy.optimize import linear_sum_assignment  # who only reads or runs plans of other families has no scipy
 
-    ranks, lone = len(live), shares.index(Fraction(0))
+    ranks, lone = len(live), min((r for r, x in enumerate(shares) if not x), key=lambda r: len(live[r]))
     # What a NIC moves in the half: the starving rank's are busy all the time.
-    nic = (1 - max(parts[lone] for hub, parts in enumerate(adding) if hub != lone)) / len(live[lone])
+    of_lone = (sum((b for r, b in parts if r == lone), Fraction(0)) for hub, parts in enumerate(adding) if hub != lone)
+    nic = (1 - max(of_lone)) / len(live[lone])
     nic, cost = nic / (1 - CHUNKS * chunk), int(chunk * ONE)
     half = _Half(shares, adding, nic, int(margin * ONE))
-    late = sorted({r for parts in adding for r in parts} - {lone})
+    late = sorted({r for parts in adding for r, _ in parts} - {lone})
     rails = sorted({rail for mine in live for rail in mine})
     on = {rail: [r for r in range(ranks) if rail in live[r]] for rail in rails}
     ids, needs = np.arange(ranks), np.maximum(half.needs, 1)
@@ -201,8 +206,9 @@ def greedy_slots(
             rows = [i for i in on[rail] if i != lone and i not in getting.get(rail, (0, ()))[1]]
             cols = [k for k in on[rail] if k != lone and k not in sending.get(rail, (0, ()))[1]]
             # How far behind, of what a pair has in all, as much as its part of the step that it can fill.
-            fills = np.minimum(limit, room)
-            behind = (end * half.needs - half.served * ONE) // needs + ahead
+            behind = (end * half.needs - half.served * ONE) // needs
+            fills = np.where(behind < -LEAD * size, 0, np.minimum(limit, room))
+            behind += ahead
             worth = np.where(behind > 0, behind * fills // size, behind) + fills
             worth = np.where(fills > 0, worth, -ONE) * TIES + ties
             found = linear_sum_assignment(worth.take(rows, 0).take(cols, 1), maximize=True)
