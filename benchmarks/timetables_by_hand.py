@@ -28,7 +28,7 @@ GROWTHS = ((32, ("5/4", "4/3", "7/5", "3/2", "8/5", "17/10", "2", "5/2", "3")), 
 """(most servers, how rounds grow),"""
 GROWING_ROUNDS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20)
 """and then so many of them."""
-STEP_GROWTHS, STEP_MARGINS = ("11/10", "23/20", "6/5", "5/4"), ("1/1000", "1/400", "1/100")
+STEP_GROWTHS, STEP_MARGINS = ("21/20", "11/10", "23/20", "6/5"), ("1/1000", "1/400", "1/100")
 STEP_CHUNKS = ("0", "1/2500", "1/600")
 STEP_COUNTS, STEP_RANKS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 160), 32
 """Where one of several slow servers starves: steps, and the most servers."""

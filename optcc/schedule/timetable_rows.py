@@ -143,8 +143,9 @@ MOST_KEPT = 4
 
 def in_order(rows: Rows, pairs: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
     """More pairs: a transfer also waits for the latest that those before it on its NIC wait for. Otherwise it would be
-    sent before them when they are late, and they would be later still."""
-    count = len(rows.src)
+    sent before them when they are late, and they would be later still. Sums that a slow rank hands back do not: a late
+    one would hold up all others."""
+    count, kinds = len(rows.src), rows.kind.tolist()
     waits, on = (np.concatenate([pair[end] for pair in pairs] or [rows.src[:0]]) for end in (0, 1))
     by_row = np.argsort(waits, kind="stable")
     first = np.searchsorted(waits[by_row], np.arange(count + 1)).tolist()
@@ -156,7 +157,8 @@ def in_order(rows: Rows, pairs: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints
     found: list[tuple[int, list[int]]] = []
     for row in np.argsort(rows.key, kind="stable").tolist():
         earlier, own = before.get(ends[row], []), latest[row]
-        found.append((row, earlier))
+        if kinds[row] != Kind.FINAL:
+            found.append((row, earlier))
         if own >= 0 and (not earlier or own >= keys[earlier[0]]):
             kept = [landing for landing in landings[first[row] : first[row + 1]] if keys[landing] == own]
             kept += [landing for landing in earlier if keys[landing] == own]
