@@ -17,7 +17,7 @@ from optcc.schedule.steady import SteadyExchange, steady_ranks
 from optcc.schedule.timetable import MAX_CHUNK, MAX_ROUNDS, Timetable, deepest, growing
 from optcc.schedule.timetable_greedy import UP
 from optcc.schedule.timetable_nics import reduced
-from optcc.schedule.timetable_one_starves import one_starves, stepped
+from optcc.schedule.timetable_one_starves import HARDLY, one_starves, stepped
 
 
 class Rounds(NamedTuple):
@@ -49,10 +49,8 @@ SPARE = Fraction(9, 10)
 """Of their time, in which hubs must have gathered what the slow rank is to receive."""
 
 STEP_GROWTHS = (Fraction(21, 20), Fraction(11, 10), Fraction(23, 20))
-"""Of a step over the one before, where a slow server starves: two of them, the faster ones unless another one is hardly
-faster than that one; of more than `LARGE` ranks the first of these, of more than twice as many the first."""
-HARDLY = Fraction(2, 3)
-"""It has at most such a part of the other servers' NICs."""
+"""Of a step over the one before, where a slow server starves, the first where another one is hardly faster; of more
+than `LARGE` ranks one of them, the first of more than twice as many."""
 STEPS, STEPS_GROW = 1.75, 0.42
 """Steps that are about right: so many, and how they grow with how many chunks the bound lasts (measured); of more than
 `MANY` ranks no fewer than these."""
@@ -150,7 +148,7 @@ def _stepped(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fractio
     ranks, several = len(cluster.ranks), len(reduced(cluster)) > 1
     alive = sorted(sum(nic.alive for nic in rank.nics) for rank in cluster.ranks)
     slower = ranks > 2 * LARGE or alive[1] <= HARDLY * alive[-1]
-    growths = (STEP_GROWTHS[:2] if slower else STEP_GROWTHS[1:])[: 1 if ranks > LARGE else None]
+    growths = STEP_GROWTHS[0 if slower else 1 :][: 1 if ranks > LARGE else None]
     many = ranks > MANY
     least = ranks if many else STEPS
     steps = max(least, STEPS * float(bound.seconds / per_chunk) ** STEPS_GROW) if per_chunk else MAX_ROUNDS

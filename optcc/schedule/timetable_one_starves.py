@@ -12,10 +12,13 @@ from optcc.schedule.timetable_nics import applies, live_nics, reduced
 from optcc.schedule.timetable_ramp import UNIT
 
 LEAST = Fraction(1, 4)
-SOONER = Fraction(1, 2)
-"""Another slow rank adds last to more than it must, by that part of what would make its halves equal (measured)."""
-MUCH, TURNS = Fraction(1, 4), 5
-"""From such a part on it has to begin early: its parts of a section and who starves' alternate in so many turns."""
+HARDLY = Fraction(2, 3)
+"""Another slow rank that has at most such a part of the full ones' NICs is hardly faster."""
+SOON = Fraction(3, 8)
+"""It adds last to such a part if it can, and that leaves it no more than equal halves (measured),"""
+TURNS, LONG = 5, 80
+"""and begins early: the parts of a section that it and who starves add last to alternate in so many turns, or fewer
+that last as long as so many chunks cost (measured)."""
 
 
 def one_starves(cluster: Cluster) -> bool:
@@ -35,8 +38,9 @@ def stepped(
     """The timetable in steps where a slow rank starves. Raises InputError where none does.
 
     All others are equally busy: with n NICs they are hubs of x = (n t - 1)/(P-2), t = (2P-3)/(NICs of them all), of
-    nothing if that is negative. Adding last to y, slow ones send 1 - x/2 - y in the first half, at most what their NICs
-    can, and have equal halves at y = (1 - (P-1) x)/2. That of who starves is as in `growing`.
+    nothing if that is negative. Adding last to y, slow ones have equal halves at y = (1 - (P-1) x)/2. One that is
+    hardly faster adds last to less, but must not have more to send in the first half than it can: 1 - x/2 - y. Who
+    starves adds last to as much as in `growing`.
     """
     demand(applies(cluster) and one_starves(cluster), "cluster", "a slow rank that starves", "another")
     counts, slow = list(map(len, live_nics(cluster))), reduced(cluster)
@@ -46,16 +50,19 @@ def stepped(
     full = 1 - sum(hubs.values(), Fraction(0))
     shares = tuple(hubs.get(r, full / (ranks - len(slow))) for r in range(ranks))
 
+    hardly = [r for r in slow if r != lone and counts[r] <= HARDLY * max(counts)]
+
     def adds_last(rank: int) -> Fraction:
         """To such a part of the full ranks' data."""
         equal = max(Fraction(0), (1 - (ranks - 1) * shares[rank]) / 2)
         least = max(Fraction(0), 1 - shares[rank] / 2 - Fraction(counts[rank], 2 * counts[lone]))
-        return (min(least, equal) + SOONER * max(Fraction(0), equal - least)) / full
+        return (min(max(SOON, least), equal) if rank in hardly else equal) / full
 
     via = {r: adds_last(r) for r in slow} | {lone: Fraction(1, 2)}
     over = max(Fraction(1), 2 * (sum(via.values()) - via[lone]))  # of a section, beside the half of who starves
     late = tuple((r, b / over if r != lone else b) for r, b in via.items())
-    turns = TURNS if max((b for r, b in late if r != lone), default=0) >= MUCH else 1
+    longest = counts[lone] / ((ranks - 2) * LONG * chunk) if chunk else TURNS
+    turns = max(1, min(TURNS, round(longest))) if hardly else 1
     recipe = Timetable(segments, shares, late, growth, margin=margin, chunk=chunk, stepped=True, turns=turns)
     recipe.check(cluster)
     for _ in range(2):
