@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import optcc
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
-from optcc.schedule.timetable import Timetable
-from optcc.schedule.timetable_greedy import LATE, ONE, PARTS, _Half, greedy_slots, step_ends
+from optcc.schedule.timetable import Timetable, _turned
+from optcc.schedule.timetable_greedy import LATE, LEAD, ONE, PARTS, _Half, greedy_slots, step_ends
 from optcc.schedule.timetable_nics import applies, live_nics
 from optcc.schedule.timetable_one_starves import one_starves, stepped
-from optcc.schedule.timetable_rows import Rows, in_order
+from optcc.schedule.timetable_rows import Kind, Rows, in_order
 from optcc.schedule.timetable_slots import HALF, Slot
 from tests.timetables import RATE, check_allreduce, lacking, loss, timetable
 
@@ -138,6 +138,29 @@ def test_nobody_meets_on_a_rail(dead: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("dead", MIXES, ids=str)
+def test_no_pair_is_far_ahead_of_an_even_course(dead: tuple[str, ...]) -> None:
+    """When a slot begins that is not of the starving rank. At the end what is left over is handed out."""
+    cluster = lacking(*dead)
+    recipe = stepped(cluster, GROWTH, 40)
+    lone = min(range(len(cluster.ranks)), key=lambda r: len(live_nics(cluster)[r]))
+    checked = 0
+    for pair, mine in slots_of(recipe, cluster).items():
+        total, done = sum(slot.weight for slot in mine), 0
+        for slot in [] if lone in pair else mine:
+            ahead = Fraction(done, total) - Fraction(slot.begin + slot.size, HALF)
+            assert ahead <= Fraction(LEAD * slot.size, HALF) + Fraction(1, 10**3)
+            checked += ahead > 0
+            done += slot.weight
+    assert checked > 10
+
+
+def test_what_a_rank_was_sent_first_it_hands_back_first() -> None:
+    """The ranks in reverse order, each rank's bytes in the same."""
+    parts = [(5, (0, 2)), (3, (2, 3)), (5, (3, 6)), (3, (6, 7))]
+    assert _turned(parts) == [(3, (2, 3)), (5, (0, 2)), (3, (6, 7)), (5, (3, 6))]
+
+
+@pytest.mark.parametrize("dead", MIXES, ids=str)
 def test_slots_leave_room_for_what_chunks_cost(dead: tuple[str, ...]) -> None:
     """All that a slot has for its bytes is its time less a chunk's, but for the late ones, which take what is left."""
     cluster = lacking(*dead)
@@ -175,6 +198,8 @@ def test_order_is_held() -> None:
     waits = [(np.array([2]), np.array([0])), (np.array([5]), np.array([1]))]
     found = list(zip(*(side.tolist() for side in in_order(rows, waits)), strict=True))
     assert found == [(3, 0), (5, 0), (6, 1)]
+    back = rows._replace(kind=np.array([0, 0, 0, 0, 0, Kind.FINAL, 0]))  # what a slow rank hands back is not held up
+    assert list(zip(*(side.tolist() for side in in_order(back, waits)), strict=True)) == [(3, 0), (6, 1)]
 
 
 def test_steps_grow_stay_and_shrink() -> None:
