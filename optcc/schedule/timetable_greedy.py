@@ -47,9 +47,9 @@ LATE = 9 * HALF // 10
 PARTS, LEAST_PART = 8, ONE // 2**9
 """in so many parts, or fewer of at least that."""
 SLACK = 2**12
+"""One part in so many of what has been gathered is left out, as cuts are rounded."""
 LEAD = 2
 """So many steps ahead of an even course a pair waits: the second half is the mirror image, and has time at its end."""
-"""One part in so many of what has been gathered is left out, as cuts are rounded."""
 
 
 @lru_cache(maxsize=64)

@@ -49,7 +49,6 @@ def stepped(
     hubs = {r: max(Fraction(0), (counts[r] * per_nic - 1) / (ranks - 2)) if r != lone else Fraction(0) for r in slow}
     full = 1 - sum(hubs.values(), Fraction(0))
     shares = tuple(hubs.get(r, full / (ranks - len(slow))) for r in range(ranks))
-
     hardly = [r for r in slow if r != lone and counts[r] <= HARDLY * max(counts)]
 
     def adds_last(rank: int) -> Fraction:
