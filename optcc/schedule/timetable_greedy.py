@@ -145,9 +145,10 @@ def greedy_slots(
     """The slots of every pair that has something to send, weighted by how much; and for which part of the half the
     starving rank's NICs can receive less than they send. Pure, and the same on every rank.
 
-    live : the rails of each rank; shares : of each as a hub, of which just one is 0; adding : of each hub's section who
-    adds last to which part, in order, the starving rank first; ends : of steps, in `ONE`; margin : part of the half
-    from the end of a slot to when its bytes are counted on; chunk : part of the half that a chunk costs
+    live : the rails of each rank; shares : of each as a hub, 0 of the starving one, and of others only if these have
+    more rails; adding : of each hub's section who adds last to which part, in order, the starving rank first; ends : of
+    steps, in `ONE`; margin : part of the half from the end of a slot to when its bytes are counted on; chunk : part of
+    the half that a chunk costs
     """
     from scipy.optimize import linear_sum_assignment  # who only reads or runs plans of other families has no scipy
 
