@@ -192,7 +192,7 @@ class TestOtherLibraries:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         jax = pytest.importorskip("jax")
         if jax.default_backend() != "gpu":
-            pytest.skip("this jax cannot use the GPU, whose memory the test is about (pip install 'jax[cuda12]')")
+            pytest.skip("this jax cannot use the GPU, whose memory this is about (pip install 'jax[cuda13]')")
         theirs = jax.numpy.arange(10, dtype=jax.numpy.bfloat16).block_until_ready()
         mine = gpu.adopt(theirs, write=False)
         out = gpu.empty(10, BFLOAT16)
@@ -319,7 +319,7 @@ def two_gpus() -> None:
     import cupy
 
     if cupy.cuda.runtime.getDeviceCount() < 2:
-        pytest.skip("one GPU in this machine: memory on a second one is what must be refused")
+        pytest.skip("memory on a second GPU is what must be refused: needs a machine with two")
 
 
 @pytest.mark.gpu
