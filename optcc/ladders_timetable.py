@@ -13,7 +13,8 @@ from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.ladder import LARGE, MANY, Ladder, starves
 from optcc.schedule.latin import LatinExchange, latin_pair
-from optcc.schedule.steady import SteadyExchange, steady_ranks
+from optcc.schedule.steady import SteadyExchange, steady_ranks, used_nics
+from optcc.schedule.steady_steps import quiet_rails
 from optcc.schedule.timetable import MAX_CHUNK, MAX_ROUNDS, Timetable, deepest, growing
 from optcc.schedule.timetable_greedy import UP
 from optcc.schedule.timetable_nics import reduced
@@ -75,6 +76,9 @@ STEADY_STEPS = (0.6, 0.65, 0.7, 0.75, 0.8, 0.9)
 STEADY_LAG, STEADY_MARGIN, STEADY_PARTS = 2, Fraction(1, 2), 64
 """Steps that a slow server waits for a result; latencies from a step to when its bytes count, where hubs have no time
 to spare (measured: a hub's NIC is late by the rest); what their growth is rounded to."""
+QUIET_STEPS, QUIET_WAIT = (0.5, 0.6, 0.7), 2.5
+"""Where hubs have rails for themselves, so that nobody is late: fewer steps, the first ones as short as if it took hubs
+so many times as long to hear from each other (measured)."""
 GOLDEN = (1 + sqrt(5)) / 2
 FEW_STEPS, ALIKE_STEPS = 16, (0.6, 0.75, 0.9, 1.1, 1.4, 1.8)
 """Up to that root also so many steps that are all alike."""
@@ -207,14 +211,17 @@ def steady_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: F
     slow = steady_ranks(cluster)
     if slow is None or len(cluster.ranks) - len(slow) > MANY:
         return []
-    hubs, alive = len(cluster.ranks) - len(slow), [sum(nic.alive for nic in rank.nics) for rank in cluster.ranks]
-    turn = (hubs - 1) / max(alive)
+    used = [list(mine) for mine in used_nics(cluster, slow)]
+    hubs, fewer, nics = len(used) - len(slow), len(used[slow[0]]), sum(map(len, used))
+    quiet, turn = bool(quiet_rails(used, slow)), (hubs - 1) / max(map(len, used))
     growth = Fraction(round(STEADY_PARTS * min(2.0, GOLDEN ** (0.5 / turn))), STEADY_PARTS)
-    first = 1 / (turn + STEADY_LAG)
+    first = 1 / (turn * (QUIET_WAIT if quiet else 1) + STEADY_LAG)
     growing = round(log(1 / first) / log(growth))
     chunks = sqrt(bound.seconds / per_chunk) if per_chunk else float("inf")
-    most = min(MOST_LATIN // (2 * sum(alive)), MAX_ROUNDS)
-    margin = _part(bound, alpha * STEADY_MARGIN, Fraction(1, 2)) if 2 * min(alive) == max(alive) else Fraction(0)
+    busy = 2 * fewer * len(used) if quiet else nics  # NICs that send in a step, on average
+    most = min(MOST_LATIN // (2 * busy), MAX_ROUNDS)
+    waits = quiet or 2 * fewer == max(map(len, used))
+    margin = _part(bound, alpha * STEADY_MARGIN, Fraction(1, 2)) if waits else Fraction(0)
     chunk = _part(bound, per_chunk, MAX_CHUNK)
 
     def ladder(parts: Sequence[float], growing: int, growth: Fraction, more: float) -> Ladder:
@@ -227,7 +234,7 @@ def steady_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: F
             both=True,
         )
 
-    grown = ladder(STEADY_STEPS, growing, growth, growing - (1 - first) / log(growth))
+    grown = ladder(QUIET_STEPS if quiet else STEADY_STEPS, growing, growth, growing - (1 - first) / log(growth))
     return [grown, *([ladder(ALIKE_STEPS, 0, Fraction(1), 0)] if chunks <= FEW_STEPS else [])]
 
 

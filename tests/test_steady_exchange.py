@@ -17,8 +17,8 @@ from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.ladders_timetable import steady_ladders
 from optcc.schedule.latin import LatinExchange
-from optcc.schedule.steady import SteadyExchange, hub_shares, steady_ranks
-from optcc.schedule.steady_steps import Steps, growing_ends, steady_steps
+from optcc.schedule.steady import SteadyExchange, hub_shares, steady_ranks, used_nics
+from optcc.schedule.steady_steps import Steps, growing_ends, quiet_rails, steady_steps
 from optcc.schedule.timetable_slots import HALF
 from optcc.simulator import simulate
 from optcc.standby.planner import _fits as fits
@@ -36,6 +36,12 @@ FITTING = {
     "no NIC in common": starving(4, 2, "0", "1"),
     "less than half": starving(6, 8, "01234", "34567"),
     "more hubs than NICs": starving(12, 2, "0", "0"),
+    "a quarter": starving(8, 8, "012345", "234567"),
+    "a quarter, rails": starving(9, 8, "012345", "012345", rails=True),
+    "a quarter, one other NIC, rails": starving(8, 8, "012345", "123456", rails=True),
+    "a quarter, other NICs, rails": starving(8, 8, "012345", "345670", rails=True),
+    "one NIC of eight": starving(7, 8, "0123456", "1234567"),
+    "one NIC of five, beside one with most": starving(8, 5, "0123", "0123", "0"),
     "not alike": starving(8, 8, "0123", "567"),
     "not alike, the first has more": starving(6, 8, "345", "0123"),
     "not alike, rails": starving(6, 8, "134", "1356", rails=True),
@@ -192,6 +198,61 @@ def test_nobody_runs_ahead_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert quick() > len(busy)
 
 
+@pytest.mark.parametrize(
+    ("dead", "rails", "own"),
+    [
+        (("012345", "012345"), True, {6, 7}),
+        (("012345", "123456"), True, {0, 6, 7}),
+        (("012345", "234567"), False, {0, 1}),
+        (("0123456", "1234567"), False, {0, 1}),
+        (("01234", "01234"), False, set()),
+        (("012345", "234567"), True, set()),
+        (("0123", "0123"), True, set()),
+    ],
+)
+def test_hubs_keep_off_the_rails_of_who_starves(dead: tuple[str, str], rails: bool, own: set[int]) -> None:
+    """If the others are enough for them. They are through early, and have had just what slow servers have for them."""
+    cluster = starving(8, 8, *dead, rails=rails)
+    recipe = steady(cluster, 40, margin=Fraction(0))
+    live = [list(mine) for mine in used_nics(cluster, recipe.slow)]
+    ends, shares = growing_ends(40, 2, recipe.growth), hub_shares(cluster, recipe.slow)
+    slots = steady_steps(live, shares, ends, recipe.margin, recipe.chunk).slots
+    among = {pair: mine for pair, mine in slots.items() if not {*pair} & {*recipe.slow}}
+    every = {slot.nic for mine in among.values() for slot in mine}
+    assert every == set(range(8)) - own
+    assert quiet_rails(live, recipe.slow) == own
+    over = max(slot.begin + slot.size for mine in among.values() for slot in mine)
+    assert over <= 0.75 * HALF if own else over > 0.95 * HALF
+    one, longest = recipe.slow[0], max(slot.weight for mine in slots.values() for slot in mine)
+    for i, k in among if own else ():
+        theirs = sum(slot.weight for pair in ((one, k), (k, one)) for slot in slots[pair])
+        assert sum(slot.weight for slot in slots[i, k]) == pytest.approx(theirs, abs=longest)
+
+
+def test_nobody_is_late_on_rails_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = starving(12, 8, "012345", "012345")
+    recipe = steady(cluster, 40, growing=6)
+
+    def lost() -> float:
+        schedule = recipe.lower(cluster, 2**28)
+        fluid_s = float(recipe.fluid_s(cluster, 2**28))
+        return simulate(schedule, alpha=ALPHA, per_chunk=PER_CHUNK).time_s / fluid_s - 1
+
+    quiet = lost()
+    monkeypatch.setattr("optcc.schedule.steady_steps.quiet_rails", lambda live, slow: frozenset())
+    assert lost() > 1.3 * quiet
+
+
+def test_with_one_nic_each_both_still_send_to_the_same_hubs() -> None:
+    cluster = FITTING["one NIC of eight"]
+    recipe = steady(cluster, 24)
+    live, shares = used_nics(cluster, recipe.slow), hub_shares(cluster, recipe.slow)
+    ends = growing_ends(24, 2, recipe.growth)
+    slots = steady_steps([list(mine) for mine in live], shares, ends, recipe.margin, recipe.chunk).slots
+    for hub in set(range(7)) - {*recipe.slow}:
+        assert [s.begin for s in slots[recipe.slow[0], hub]] == [s.begin for s in slots[recipe.slow[1], hub]]
+
+
 @pytest.mark.parametrize("name", FITTING)
 def test_every_nic_of_a_slow_server_has_as_much_to_do(name: str) -> None:
     """And those of hubs where there are more slow servers than two."""
@@ -252,18 +313,21 @@ def test_planned_steps_lose_less_than_squares(servers: int, most: float) -> None
 
 
 def test_what_the_planner_tries() -> None:
-    """Steps that are all alike, too, where few are enough; no margin where hubs have time to spare; none with many."""
+    """Steps that are all alike, too, where few are enough; no margin where hubs have time to spare, but no rails of
+    their own; none with many hubs."""
 
     def tried(cluster: Cluster, nbytes: int) -> list[SteadyExchange]:
         found = steady_ladders(cluster, optcc.lower_bound(cluster, nbytes), ALPHA, PER_CHUNK)
         return [ladder.make(segments) for ladder in found for segments in ladder.only]
 
-    half, less = FITTING["one fabric"], starving(8, 8, "01234", "01234")
+    half, less, quarter = FITTING["one fabric"], starving(8, 8, "01234", "01234"), FITTING["a quarter"]
     for recipe in (small := tried(half, 2**20)) + (large := tried(half, 2**28)) + tried(less, 2**28):
         recipe.check(half if recipe.margin else less)
+    for recipe in (own := tried(quarter, 2**28)):
+        recipe.check(quarter)
     assert {recipe.growing == 0 for recipe in small} == {True, False}
     assert all(recipe.growing for recipe in large)
-    assert all(recipe.margin > 0 for recipe in small + large)
+    assert all(recipe.margin > 0 for recipe in small + large + own)
     assert not any(recipe.margin for recipe in tried(less, 2**28))
     assert tried(starving(70, 2, "0", "0"), 2**28) == []
     assert tried(starving(8, 8, "0123", "45"), 2**28) == []  # with 6 of 8 NICs it hardly waits

@@ -178,7 +178,9 @@ def hub_shares(cluster: Cluster, slow: tuple[int, ...]) -> list[Fraction]:
 def used_nics(cluster: Cluster, slow: tuple[int, ...]) -> list[dict[int, int]]:
     """Of each rank the rails that it serves -> the place of its NIC: of the slow ones that have more NICs as many as
     the one that has fewest. They could send more, but what they are to receive waits for that one. On one fabric, where
-    any NIC reaches any, the slow ones are taken to serve the first rails, and hubs not to lack these."""
+    any NIC reaches any, the slow ones are taken to serve the first rails, and hubs not to lack these; two with one NIC
+    each the first two, as on one they could not send to the same hub at the same time (with two hubs, which then could
+    not exchange on it, one nevertheless)."""
     live = live_nics(cluster)
     if not cluster.fabric.rails:
         live = [dict(enumerate(mine.values())) for mine in live]
@@ -186,4 +188,6 @@ def used_nics(cluster: Cluster, slow: tuple[int, ...]) -> list[dict[int, int]]:
     for rank in slow:
         rails = sorted(live[rank], key=lambda rail: (rail not in fewest, rail))[: len(fewest)]
         live[rank] = {rail: live[rank][rail] for rail in sorted(rails)}
+    if len(fewest) == 1 and len(slow) == 2 and len(live) > 4 and not cluster.fabric.rails:
+        live[slow[1]] = {1: next(iter(live[slow[1]].values()))}
     return live

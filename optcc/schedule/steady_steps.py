@@ -76,13 +76,24 @@ def steady_steps(
     part = np.array([int(WHOLE * share / max(shares)) for share in shares], np.int64)
     pairs = part[:, None] + part  # what two have for each other
     section = np.maximum(np.broadcast_to(part * (UNIT // WHOLE), pairs.shape), 1)
-    for _ in range(PASSES):
-        half = _Half(live, slow, section, pairs, int(margin * ONE), int(chunk * ONE))
+    quiet = quiet_rails(live, slow)
+    for turn in range(PASSES):
+        half = _Half(live, slow, section, pairs, int(margin * ONE), int(chunk * ONE), quiet if turn else frozenset())
         for begin, end, rails in _turns(live, slow, ends):
             half.step(begin, end, rails)
         # A hub sends another one results of its own section, too, in the other half, where it is sent the rest.
         section = np.maximum((half.sent + half.sent.T) * part // np.maximum(pairs, 1), 1)
+        if quiet:  # hubs have what slow servers have for them, and no more
+            section[:] = section[slow[0]]
     return Steps(half.slots, half.held)
+
+
+def quiet_rails(live: Sequence[Sequence[int]], slow: Sequence[int]) -> frozenset[int]:
+    """The rails of two slow servers, where hubs have time for each other on the other ones: nobody is in the way of
+    who starves there, and hubs have gathered all before half of the half is over."""
+    theirs = frozenset(rail for rank in slow for rail in live[rank])
+    free = min(len({*mine} - theirs) for rank, mine in enumerate(live) if rank not in slow)
+    return theirs if len(slow) == 2 and free > 2 * len(live[slow[0]]) else frozenset()
 
 
 def _turns(live: Sequence[Sequence[int]], slow: Sequence[int], ends: Sequence[int]) -> list[tuple[int, int, list[int]]]:
@@ -115,8 +126,9 @@ class _Half:
         pairs: Ints,
         gap: int,
         cost: int,
+        quiet: frozenset[int],
     ) -> None:
-        self.live, self.slow, self.section, self.gap, self.cost = live, slow, section, gap, cost
+        self.live, self.slow, self.section, self.gap, self.cost, self.quiet = live, slow, section, gap, cost, quiet
         self.weight = WHOLE * WHOLE // np.maximum(pairs, 1)  # what two have had counts as much more as they need less
         self.hubs = np.array([rank for rank in range(len(live)) if rank not in slow])
         self.sent, self.landed = np.zeros_like(section), np.zeros_like(section)
@@ -143,7 +155,8 @@ class _Half:
                 self._data(rank, begin, end, mine, into)
                 self._results(rank, begin, end, mine, out)
             for rail in rails:
-                self._rest(rail, begin, end, into[rail], out[rail])
+                if rail not in self.quiet:
+                    self._rest(rail, begin, end, into[rail], out[rail])
         self.turns.update(rails)
 
     def _data(self, rank: int, begin: int, end: int, rails: Sequence[int], taken: dict[int, set[int]]) -> None:
@@ -173,16 +186,21 @@ class _Half:
                 taken[rail].add(k)
 
     def _rest(self, rail: int, begin: int, end: int, into: set[int], out: set[int]) -> None:
-        """Among hubs."""
+        """Among hubs, where there are quiet rails as much as they have for each other."""
         from scipy.optimize import linear_sum_assignment  # who only reads or runs plans of other families has no scipy
 
         rows, cols = (self._hubs(rail, {rail: taken}) for taken in (out, into))
         had = (OWN * self.sent + self.sent.T) * self.weight >> COARSE
         worth = self.ties - had * had * TIES
-        np.fill_diagonal(worth, -(2**62))
+        much = np.full_like(worth, end - begin - self.cost)
+        if self.quiet:
+            much = np.minimum(much, self.section - self.sent)
+        np.fill_diagonal(much, 0)
+        worth[much <= 0] = -(2**62)
         for a, z in zip(*linear_sum_assignment(worth[np.ix_(rows, cols)], maximize=True), strict=True):
-            if rows[a] != cols[z]:
-                self._put(rows[a], cols[z], rail, begin, end, end - begin - self.cost)
+            i, k = rows[a], cols[z]
+            if much[i, k] > 0:
+                self._put(i, k, rail, begin, end, int(much[i, k]))
 
     def _hubs(self, rail: int, taken: Mapping[int, set[int]]) -> list[int]:
         return [k for k in self.hubs.tolist() if rail in self.live[k] and k not in taken[rail]]
