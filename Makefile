@@ -59,8 +59,9 @@ lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# On all cores, a file at a time, since what a file sets up is dear.
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist loadfile
 
 # Needs no environment of Python packages: the lab brings its own.
 test-verbs:
