@@ -6,6 +6,7 @@ import importlib.util
 import secrets
 import shutil
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -61,13 +62,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--hypothesis-seed") is None:
-        config.option.hypothesis_seed = str(secrets.randbelow(2**32))
+        given = getattr(config, "workerinput", {}).get("hypothesis_seed")
+        config.option.hypothesis_seed = given or str(secrets.randbelow(2**32))
     config.addinivalue_line("markers", "gpu: needs a CUDA device and cupy")
     config.addinivalue_line("markers", "rdma: needs an RDMA device and pyverbs")
     config.addinivalue_line("markers", "whole: takes long; `make test-verbs` leaves it out without WHOLE=1")
     config.addinivalue_line("markers", "ns3: needs the ns3 wheel and g++, which `make ns3` and the system install")
     config.addinivalue_line("markers", "torch: needs torch, which `make torch` installs")
     config.addinivalue_line("markers", "coq: needs coqc, which `make proofs` installs")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """All processes of a run draw from the seed that its header tells."""
+    node.workerinput["hypothesis_seed"] = node.config.getoption("--hypothesis-seed")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
