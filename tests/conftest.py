@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import secrets
 import shutil
+import signal
 from fractions import Fraction
 from typing import Any
 
@@ -61,6 +62,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell's background jobs ignore it, and so would the programs that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--hypothesis-seed") is None:
         given = getattr(config, "workerinput", {}).get("hypothesis_seed")
         config.option.hypothesis_seed = given or str(secrets.randbelow(2**32))
