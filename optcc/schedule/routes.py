@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 
@@ -230,21 +232,27 @@ def _overlay(
     leaving: list[tuple[_End, Fraction]], entering: list[tuple[_End, Fraction]], share: Fraction
 ) -> Iterator[tuple[int, int, Fraction]]:
     """Lanes that carry `share` of a transfer, cut on both sides in proportion to the rates."""
+    for i, j, part in _overlaps(tuple(rate for _, rate in leaving), tuple(rate for _, rate in entering)):
+        yield leaving[i][0].index, entering[j][0].index, part if share == 1 else part * share
+
+
+@lru_cache(maxsize=1024)
+def _overlaps(leaving: tuple[Fraction, ...], entering: tuple[Fraction, ...]) -> tuple[tuple[int, int, Fraction], ...]:
+    """(place, place, part of the whole) of what overlaps when [0, 1] is cut in proportion to each of both. Kept, since
+    most pairs of ranks have the same rates, and a plan is lowered many times until it is chosen."""
     outs, ins = _cumulative(leaving), _cumulative(entering)
-    at, i, j = Fraction(0), 0, 0
+    found, at, i, j = [], Fraction(0), 0, 0
     while at < 1:
-        end = min(outs[i][1], ins[j][1])
-        yield outs[i][0], ins[j][0], (end - at) * share
-        at, i, j = end, i + (outs[i][1] == end), j + (ins[j][1] == end)
+        end = min(outs[i], ins[j])
+        found.append((i, j, end - at))
+        at, i, j = end, i + (outs[i] == end), j + (ins[j] == end)
+    return tuple(found)
 
 
-def _cumulative(ends: list[tuple[_End, Fraction]]) -> list[tuple[int, Fraction]]:
-    """(port, cumulative share) of the ports; the last share is exactly 1."""
-    total, done, cuts = sum((rate for _, rate in ends), Fraction(0)), Fraction(0), []
-    for end, rate in ends:
-        done += rate
-        cuts.append((end.index, done / total))
-    return cuts
+def _cumulative(rates: tuple[Fraction, ...]) -> list[Fraction]:
+    """Where the parts end; the last exactly at 1."""
+    total = sum(rates, Fraction(0))
+    return [done / total for done in accumulate(rates)]
 
 
 def fluid_seconds(schedule: Schedule, cluster: Cluster) -> Fraction:

@@ -74,8 +74,8 @@ def cut(pieces: Sequence[Piece], slots: Sequence[Slot]) -> list[tuple[int, ...]]
             size, way = abs(stop - start), 1 if stop > start else -1
             end = min(until, before + size)
             if end > at:
-                low, high = sorted((start + way * (at - before), start + way * (end - before)))
-                found.append((begin, kind, hub, low, high, nic, place))
+                one, other = start + way * (at - before), start + way * (end - before)
+                found.append((begin, kind, hub, min(one, other), max(one, other), nic, place))
             at = end
             if at == before + size:
                 before, which = at, which + 1
