@@ -17,8 +17,8 @@ from optcc.schedule.steady import SteadyExchange, steady_ranks, used_nics
 from optcc.schedule.steady_steps import quiet_rails
 from optcc.schedule.timetable import MAX_CHUNK, MAX_ROUNDS, Timetable, deepest, growing
 from optcc.schedule.timetable_greedy import UP
-from optcc.schedule.timetable_nics import reduced
-from optcc.schedule.timetable_one_starves import HARDLY, one_starves, stepped
+from optcc.schedule.timetable_nics import hardly_faster, reduced
+from optcc.schedule.timetable_one_starves import one_starves, stepped
 
 
 class Rounds(NamedTuple):
@@ -150,8 +150,7 @@ def _stepped(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fractio
     tried, and from one kind of receivers to the other."""
 
     ranks, several = len(cluster.ranks), len(reduced(cluster)) > 1
-    alive = sorted(sum(nic.alive for nic in rank.nics) for rank in cluster.ranks)
-    slower = ranks > 2 * LARGE or alive[1] <= HARDLY * alive[-1]
+    slower = ranks > 2 * LARGE or hardly_faster([sum(nic.alive for nic in rank.nics) for rank in cluster.ranks])
     growths = STEP_GROWTHS[0 if slower else 1 :][: 1 if ranks > LARGE else None]
     many = ranks > MANY
     least = ranks if many else STEPS

@@ -41,11 +41,11 @@ from optcc.schedule.columns import Schedule
 from optcc.schedule.many_objects import no_collection
 from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
-from optcc.schedule.timetable_greedy import UP, greedy_slots, step_ends
+from optcc.schedule.timetable_greedy import UP, greedy_slots, longest_step, starving, step_ends
 from optcc.schedule.timetable_matched import MOST_MATCHED, matched_slots
-from optcc.schedule.timetable_nics import applies, live_nics, nic_ports, reduced
+from optcc.schedule.timetable_nics import applies, have_spare_time, live_nics, nic_ports, reduced
 from optcc.schedule.timetable_ramp import UNIT, sums_in_time
-from optcc.schedule.timetable_rows import Kind, Piece, Rows, cut, joined, scheduled
+from optcc.schedule.timetable_rows import Kind, Piece, Rows, cut, joined, on_leash, scheduled
 from optcc.schedule.timetable_slots import (
     HALF,
     Slot,
@@ -104,7 +104,11 @@ class Timetable(Recipe):
             routes = Routes(cluster)
             rows, via_end = self._rows(cluster, nbytes)
             ports = nic_ports(cluster, routes)
-            return scheduled(rows, via_end, ports, routes, nbytes, ordered=self.stepped)
+            held, live = None, [tuple(mine) for mine in live_nics(cluster)]
+            if self.stepped and have_spare_time([*map(len, live)]):
+                lone = starving(live, self.shares)
+                held = on_leash(rows, lone, longest_step(self.segments, self.growth))
+            return scheduled(rows, via_end, ports, routes, nbytes, ordered=self.stepped, held=held)
 
     @property
     def _ranks(self) -> int:

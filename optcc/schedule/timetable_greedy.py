@@ -48,6 +48,8 @@ PARTS, LEAST_PART = 8, ONE // 2**9
 """in so many parts, or fewer of at least that."""
 SLACK = 2**12
 """One part in so many of what has been gathered is left out, as cuts are rounded."""
+LATER, LATER_FROM = Fraction(3, 2), ONE // 10
+"""Where no other rank is slow, sums wait for a step more from then on: in the second half they come late (measured)."""
 LEAD = 2
 """So many steps ahead of an even course a pair waits: the second half is the mirror image, and has time at its end."""
 
@@ -60,6 +62,16 @@ def step_ends(count: int, growth: Fraction) -> tuple[int, ...]:
     sizes = [int(2**64 * length / max(lengths)) for length in lengths]
     total = sum(sizes)
     return tuple(ONE * done // total for done in accumulate(sizes))
+
+
+def longest_step(count: int, growth: Fraction) -> int:
+    """Of these, in ticks."""
+    return max(end - begin for begin, end in pairwise((0, *step_ends(count, growth)))) * (HALF // ONE)
+
+
+def starving(live: Sequence[Sequence[int]], shares: Sequence[Fraction]) -> int:
+    """The rank with fewest NICs of those that are hubs of nothing."""
+    return min((r for r, x in enumerate(shares) if not x), key=lambda r: len(live[r]))
 
 
 class _Half:
@@ -96,11 +108,13 @@ class _Half:
         self.served[pairs] += much
         self.flying.append((end, pairs, much))
 
-    def land(self, now: int) -> None:
+    def land(self, now: int, later: int) -> None:
+        """What was sent until `now`, less the margin or `later`, can be counted on."""
+        until = now - max(self.gap, later)
         for end, pairs, much in self.flying:
-            if end <= now - self.gap:
+            if end <= until:
                 self.landed[pairs] += much
-        self.flying = [each for each in self.flying if each[0] > now - self.gap]
+        self.flying = [each for each in self.flying if each[0] > until]
 
     def hand_out(self, cost: int) -> None:
         """What is left over at the end goes to the last slots, part by part to those whose NICs have least to do."""
@@ -152,7 +166,7 @@ def greedy_slots(
     """
     from scipy.optimize import linear_sum_assignment  # who only reads or runs plans of other families has no scipy
 
-    ranks, lone = len(live), min((r for r, x in enumerate(shares) if not x), key=lambda r: len(live[r]))
+    ranks, lone = len(live), starving(live, shares)
     # What a NIC moves in the half: the starving rank's are busy all the time.
     of_lone = (sum((b for r, b in parts if r == lone), Fraction(0)) for hub, parts in enumerate(adding) if hub != lone)
     nic = (1 - max(of_lone)) / len(live[lone])
@@ -190,9 +204,9 @@ def greedy_slots(
         return remains
 
     for turn, (begin, end) in enumerate(pairwise(starts)):
-        if begin == end:  # one of the first of very many
+        if end - begin <= 2 * cost:  # one of the first of very many: nobody sends, as the starving server does not
             continue
-        half.land(begin)
+        half.land(begin, later=int(LATER * (end - begin)) if not late and begin > LATER_FROM else 0)
         longer(sending, turn, False)
         remains = longer(getting, turn, True)
         idle += remains if begin < FIRST else 0

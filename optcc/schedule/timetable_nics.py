@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 from optcc.cluster import Cluster
 from optcc.schedule.routes import Routes
 from optcc.schedule.timetable_split import common_rails
+
+HARDLY = Fraction(2, 3)
+"""A rank that has at most such a part of the full ones' NICs is hardly faster than the one that has fewest."""
+SPARE = Fraction(1, 40)
+"""Others have time to spare if they have so much less to do than the one with fewest NICs, as part of its time."""
 
 
 def applies(cluster: Cluster) -> bool:
@@ -35,6 +41,20 @@ def reduced(cluster: Cluster) -> list[int]:
     """The ranks with fewer NICs than others, where the timetable applies."""
     counts = list(map(len, live_nics(cluster)))
     return [r for r, count in enumerate(counts) if count < max(counts)]
+
+
+def hardly_faster(counts: Sequence[int]) -> list[int]:
+    """The ranks that are, by how many NICs each has."""
+    lone = counts.index(min(counts))
+    return [r for r, count in enumerate(counts) if r != lone and count <= HARDLY * max(counts)]
+
+
+def have_spare_time(counts: Sequence[int]) -> bool:
+    """Whether the others do where one rank starves, by how many NICs each has, and none of them is hardly faster: it
+    needs 1/its NICs for the data, they (2P-3)/theirs for what it and they exchange."""
+    fewest = min(counts)
+    spare = 1 - Fraction(fewest * (2 * len(counts) - 3), sum(counts) - fewest)
+    return spare >= SPARE and not hardly_faster(counts)
 
 
 def starving_pair(cluster: Cluster) -> tuple[int, int] | None:

@@ -8,14 +8,13 @@ from fractions import Fraction
 from optcc.cluster import Cluster
 from optcc.schedule.recipe import demand
 from optcc.schedule.timetable import Timetable
-from optcc.schedule.timetable_nics import applies, live_nics, reduced
+from optcc.schedule.timetable_nics import applies, hardly_faster, live_nics, reduced
 from optcc.schedule.timetable_ramp import UNIT
 
 LEAST = Fraction(1, 4)
-HARDLY = Fraction(2, 3)
-"""Another slow rank that has at most such a part of the full ones' NICs is hardly faster."""
 SOON = Fraction(3, 8)
-"""It adds last to such a part if it can, and that leaves it no more than equal halves (measured),"""
+"""A rank that is hardly faster adds last to such a part if it can, and that leaves it no more than equal halves
+(measured),"""
 TURNS, LONG = 5, 80
 """and begins early: the parts of a section that it and who starves add last to alternate in so many turns, or fewer
 that last as long as so many chunks cost (measured)."""
@@ -49,7 +48,7 @@ def stepped(
     hubs = {r: max(Fraction(0), (counts[r] * per_nic - 1) / (ranks - 2)) if r != lone else Fraction(0) for r in slow}
     full = 1 - sum(hubs.values(), Fraction(0))
     shares = tuple(hubs.get(r, full / (ranks - len(slow))) for r in range(ranks))
-    hardly = [r for r in slow if r != lone and counts[r] <= HARDLY * max(counts)]
+    hardly = hardly_faster(counts)
 
     def adds_last(rank: int) -> Fraction:
         """To such a part of the full ranks' data."""

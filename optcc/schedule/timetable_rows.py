@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from optcc.schedule.columns import GRANULE, Schedule, Stage
 from optcc.schedule.routes import Routes
-from optcc.schedule.timetable_slots import Slot
+from optcc.schedule.timetable_slots import HALF, Slot
 
 Ints = NDArray[np.int64]
 ONE_NIC = (Fraction(1),)
@@ -168,6 +168,29 @@ def in_order(rows: Rows, pairs: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints
     known, new = np.sort(waits * count + on), more * count + then
     fresh = np.searchsorted(known, new, "left") == np.searchsorted(known, new, "right")
     return more[fresh], then[fresh]
+
+
+def on_leash(rows: Rows, starving: int, length: int) -> tuple[Ints, Ints]:
+    """More pairs: what others send each other in the second half waits for the latest that the starving rank was to
+    have sent them `length` ticks before. They have time to spare in the middle of the plan and would run ahead; its
+    sums, from NICs that are always busy, would meet them at receivers that expect neither."""
+    late = rows.key >= HALF
+    sums = np.flatnonzero(late & (rows.src == starving))
+    sums = sums[np.lexsort((rows.key[sums], rows.nic[sums]))]
+    # A slot ends where the next one of its NIC begins.
+    span = 2 * HALF + 1
+    at = rows.nic[sums] * span + rows.key[sums]
+    following = np.append(at, 2**62)[np.searchsorted(at, at, "right")]
+    ends = np.minimum(following - rows.nic[sums] * span, 2 * HALF)
+    waits, on = [], []
+    for rank in np.unique(rows.dst[sums]).tolist():
+        own = rows.dst[sums] == rank
+        order = np.argsort(ends[own], kind="stable")
+        sent = np.flatnonzero(late & (rows.src == rank) & (rows.dst != starving))
+        latest = np.searchsorted(ends[own][order], rows.key[sent] - length, "right") - 1
+        waits.append(sent[latest >= 0])
+        on.append(sums[own][order][latest[latest >= 0]])
+    return np.concatenate([*waits, rows.src[:0]]), np.concatenate([*on, rows.src[:0]])
 
 
 def scheduled(
