@@ -48,8 +48,6 @@ PARTS, LEAST_PART = 8, ONE // 2**9
 """in so many parts, or fewer of at least that."""
 SLACK = 2**12
 """One part in so many of what has been gathered is left out, as cuts are rounded."""
-LATER, LATER_FROM = Fraction(3, 2), ONE // 10
-"""Where no other rank is slow, sums wait for a step more from then on: in the second half they come late (measured)."""
 LEAD = 2
 """So many steps ahead of an even course a pair waits: the second half is the mirror image, and has time at its end."""
 
@@ -108,13 +106,11 @@ class _Half:
         self.served[pairs] += much
         self.flying.append((end, pairs, much))
 
-    def land(self, now: int, later: int) -> None:
-        """What was sent until `now`, less the margin or `later`, can be counted on."""
-        until = now - max(self.gap, later)
+    def land(self, now: int) -> None:
         for end, pairs, much in self.flying:
-            if end <= until:
+            if end <= now - self.gap:
                 self.landed[pairs] += much
-        self.flying = [each for each in self.flying if each[0] > until]
+        self.flying = [each for each in self.flying if each[0] > now - self.gap]
 
     def hand_out(self, cost: int) -> None:
         """What is left over at the end goes to the last slots, part by part to those whose NICs have least to do."""
@@ -206,7 +202,7 @@ def greedy_slots(
     for turn, (begin, end) in enumerate(pairwise(starts)):
         if end - begin <= 2 * cost:  # one of the first of very many: nobody sends, as the starving server does not
             continue
-        half.land(begin, later=int(LATER * (end - begin)) if not late and begin > LATER_FROM else 0)
+        half.land(begin)
         longer(sending, turn, False)
         remains = longer(getting, turn, True)
         idle += remains if begin < FIRST else 0
