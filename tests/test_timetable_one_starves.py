@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from itertools import accumulate, pairwise, permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +15,15 @@ from hypothesis import strategies as st
 import optcc
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
+from optcc.schedule import timetable as timetables
 from optcc.schedule.timetable import Timetable, _turned
 from optcc.schedule.timetable_greedy import LATE, LEAD, ONE, PARTS, _Half, greedy_slots, step_ends
-from optcc.schedule.timetable_nics import applies, live_nics
+from optcc.schedule.timetable_nics import applies, have_spare_time, live_nics
 from optcc.schedule.timetable_one_starves import one_starves, stepped
-from optcc.schedule.timetable_rows import Kind, Rows, in_order
+from optcc.schedule.timetable_rows import Kind, Rows, in_order, on_leash
 from optcc.schedule.timetable_slots import HALF, Slot
-from tests.timetables import RATE, check_allreduce, lacking, loss, timetable
+from optcc.simulator import Receivers, simulate
+from tests.timetables import ALPHA, PER_CHUNK, RATE, check_allreduce, lacking, loss, timetable
 
 GROWTH = Fraction(23, 20)
 MIXES = [("0123", "45", "6"), ("01234", "5"), ("0", "1234", "0"), ("0123", "456"), ("01234", "5670"), ("4567",)]
@@ -200,6 +203,78 @@ def test_order_is_held() -> None:
     assert found == [(3, 0), (5, 0), (6, 1)]
     back = rows._replace(kind=np.array([0, 0, 0, 0, 0, Kind.FINAL, 0]))  # what a slow rank hands back is not held up
     assert list(zip(*(side.tolist() for side in in_order(back, waits)), strict=True)) == [(3, 0), (6, 1)]
+
+
+def test_what_others_send_is_on_a_leash() -> None:
+    """In the second half each rank's transfers wait for the latest sum from who starves whose slot was to have ended
+    some time before: when the next one of that NIC begins."""
+    #        0  1  2  3  4  5  6  7  8  9
+    src = [0, 0, 0, 0, 1, 1, 1, 1, 1, 2]
+    dst = [1, 2, 1, 1, 2, 2, 2, 2, 0, 1]
+    nic = [0, 0, 0, 1, 0, 0, 1, 0, 0, 0]
+    key = [HALF - 9, HALF, HALF + 10, HALF, HALF - 5, HALF + 14, HALF + 15, 2 * HALF - 1, HALF + 99, HALF + 15]
+    columns = {name: np.zeros(10, np.int64) for name in Rows._fields}
+    given = {"src": src, "dst": dst, "nic": nic, "key": key}
+    rows = Rows(**columns | {name: np.array(column) for name, column in given.items()})
+    # From 0: to 2 on NIC 0 until HALF + 10, then to 1 until the end, as on NIC 1. 1 hears from it too late for all.
+    assert pairs_of(on_leash(rows, 0, 5)) == [(9, 1)]
+    assert pairs_of(on_leash(rows, 0, 6)) == []
+    # With one more on NIC 1, the former slot there ends at HALF + 4.
+    longer = Rows(*(np.append(column, 0) for column in rows))
+    for name, value in {"dst": 2, "nic": 1, "key": HALF + 4}.items():
+        getattr(longer, name)[10] = value
+    assert pairs_of(on_leash(longer, 0, 10)) == [(5, 3), (6, 3), (7, 3)]
+    assert pairs_of(on_leash(longer, 0, 11)) == [(6, 3), (7, 3)]
+
+
+def pairs_of(found: tuple[Any, Any]) -> list[tuple[int, int]]:
+    return sorted(zip(*(side.tolist() for side in found), strict=True))
+
+
+CHUNK = Fraction(1, 2700)
+"""About as much as 1 us is of a half of 1 GiB."""
+
+
+def lost(cluster: Cluster, segments: int, growth: Fraction, receivers: Receivers) -> float:
+    """Of the bound, at 1 GiB with costs."""
+    recipe = stepped(cluster, growth, segments, 7 * CHUNK, CHUNK)
+    made = recipe.lower(cluster, 2**30)
+    time_s = simulate(made, alpha=ALPHA, per_chunk=PER_CHUNK, receivers=receivers).time_s
+    return time_s / float(optcc.lower_bound(cluster, 2**30).seconds) - 1
+
+
+def free(rows: Rows, starving: int, length: int) -> tuple[Any, Any]:
+    return rows.src[:0], rows.src[:0]
+
+
+@pytest.mark.parametrize("dead", [("0123",), ("0123", "4")], ids=str)
+def test_less_is_lost_on_the_leash(dead: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By receivers that take packets as they come, where those who run ahead are most in the way; on average over some
+    numbers of steps."""
+    cluster = lacking(*dead)
+
+    def all_lost() -> float:
+        return sum(lost(cluster, segments, Fraction(11, 10), "packets") for segments in (54, 60, 66, 72, 78, 84))
+
+    leashed = all_lost()
+    monkeypatch.setattr(timetables, "on_leash", free)
+    assert leashed < 0.9 * all_lost()
+
+
+def test_who_has_time_to_spare() -> None:
+    assert have_spare_time([4] + 15 * [8])
+    assert not have_spare_time([4] + 31 * [8])  # with more servers each has as much to do as the one
+    assert not have_spare_time([4, 6, 7] + 5 * [8])
+    assert not have_spare_time([3, 4] + 6 * [8])  # hardly faster, though others would have
+
+
+def test_nobody_sends_in_steps_that_are_too_short() -> None:
+    """Who starves does not; what hubs sent each other before its first long slot would be behind that one."""
+    cluster = lacking("0123", "4")
+    slots = slots_of(stepped(cluster, GROWTH, 78, 7 * CHUNK, CHUNK), cluster)
+    first = {i: min(slot.begin for pair, mine in slots.items() if pair[0] == i for slot in mine) for i in range(8)}
+    assert 0 < first[0] == min(first.values())
+    assert lost(cluster, 78, GROWTH, "stripes") < 0.03
 
 
 def test_steps_grow_stay_and_shrink() -> None:
