@@ -3,7 +3,7 @@
 A model per family would have to be right about fill, latency and chunk costs of every family on every cluster; the
 simulator already is. A *ladder* is one family with its number of segments left open. Its times fall and then rise with
 the segments, so from a first guess a ladder is climbed by doubling, up and down, until it gets slower, and then tried
-between the best three.
+between the best three, and right beside the best where there are few.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ MAX_STRIPES = 1_000_000
 FINALISTS = 5
 CLOSE_SECOND = 1.05
 """The second best number of segments that was tried is looked around, too, if it is so close to the best."""
+FEW_SEGMENTS = 8
+"""Up to so many one more or less makes a difference: the next ones are tried, too."""
 TIE = 1.005
 """Times that differ by less are taken for equal."""
 MAX_FINAL_STRIPES = 200_000
@@ -116,6 +118,10 @@ def climb(ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per
         for low, high in pairwise(sorted({max(1, top // 2), top, min(2 * top, most)})):
             if (low + high) // 2 not in tried:
                 attempt((low + high) // 2)
+    best = min(tried, key=lambda k: tried[k].time_s)
+    for segments in (best - 1, best + 1) if best <= FEW_SEGMENTS else ():
+        if 1 <= segments <= most and segments not in tried:
+            attempt(segments)
     return list(tried.values())
 
 

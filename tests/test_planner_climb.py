@@ -16,6 +16,7 @@ from optcc.ladder import LARGE, Ladder
 from optcc.planner import candidates, climb
 
 TIMES = {1: 2.038, 2: 1.736, 3: 1.643, 4: 1.751, 6: 1.747, 8: 1.681, 12: 1.7, 16: 1.76, 24: 1.9, 32: 2.0}
+TIMES |= {7: 1.7, 9: 1.69}
 """The best is between 2 and 4, of which doubling sees only the rims: both are slower than 8."""
 DOUBLED, AROUND_8 = {1, 2, 4, 8, 16, 32}, {6, 12}
 
@@ -62,9 +63,18 @@ def test_the_best_of_a_second_valley_is_found(monkeypatch: pytest.MonkeyPatch) -
 def test_a_second_best_is_looked_around_only_if_it_is_close(
     slower: float, looks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """5 %: anything further is not worth its attempts."""
+    """5 %: anything further is not worth its attempts. Then what is right beside the best is tried."""
     tried = climbed(TIMES | {2: slower * TIMES[8], 4: 1.06 * TIMES[8], 16: 1.06 * TIMES[8]}, monkeypatch)
-    assert set(tried) == DOUBLED | AROUND_8 | ({3} if looks else set())
+    assert set(tried) == DOUBLED | AROUND_8 | ({3} if looks else {7, 9})
+
+
+def test_few_segments_are_tried_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """6, between 4 and 8, is the best until 5 is tried; 12, were it the best, would be too many."""
+    known = TIMES | {2: 1.9, 4: 1.9, 16: 1.9, 5: 1.5}
+    tried = climbed(known | {6: 1.6}, monkeypatch)
+    assert set(tried) == DOUBLED | AROUND_8 | {5, 7}
+    assert min(tried, key=lambda segments: tried[segments]) == 5
+    assert set(climbed(known | {12: 1.6}, monkeypatch)) == DOUBLED | AROUND_8
 
 
 def test_just_the_given_numbers_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
