@@ -49,7 +49,7 @@ def reproduce(
 ) -> None:
     """Every scheme on every failure in one simulator: tables and figures as one page.
 
-    The full grid takes about twenty minutes of processor time, the quick one about a minute.
+    The full grid takes about two hours of processor time, the quick one minutes.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

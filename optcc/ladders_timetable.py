@@ -105,8 +105,10 @@ def timetable_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk
     if ranks <= MANY:
         few = FEWEST if ranks > 2 * LARGE else SEVERAL[: FEWER if ranks > LARGE else None] if several else SINGLE
         offered = [full(rounds) for rounds in few]
-    elif several and ranks <= 2 * MANY and 2 * (ranks - 1) * per_chunk <= CHUNKS_COST * bound.seconds:
-        offered = [replace(full(EQUAL), deepest=1)]  # seconds, but far nearer the bound than direct exchange
+    elif (several or cluster.fabric.rails) and ranks <= 2 * MANY:
+        cheap = 2 * (ranks - 1) * per_chunk <= CHUNKS_COST * bound.seconds
+        # Seconds, but far nearer the bound than direct exchange, which rails do not have at all.
+        offered = [replace(full(EQUAL), deepest=1)] if cheap else []
     stepped = ranks <= (2 * MANY if several else MANY) and one_starves(cluster)
     steps = _stepped(cluster, bound, alpha, per_chunk) if stepped else []
     if several and steps:

@@ -87,6 +87,12 @@ def test_with_all_servers_but_one_degraded_too(cluster: Cluster, segments: int) 
     holds_its_limit(cluster, segments)
 
 
+@pytest.mark.parametrize("left", [HALF, Fraction(1, 4), Fraction(3, 4)])
+@pytest.mark.parametrize(("ranks", "segments"), [(16, 16), (32, 8), (64, 2), (64, 8)])
+def test_one_straggler_among_many(ranks: int, segments: int, left: Fraction) -> None:
+    holds_its_limit(slowed(ranks, [left]), segments)
+
+
 MANY_LEAVES = [(20, 18, Fraction(1, 5), 8), (30, 28, Fraction(1, 8), 8), (12, 10, Fraction(1, 4), 32)]
 MANY_LEAVES += [(64, 60, Fraction(1, 5), 4)]
 

@@ -118,6 +118,7 @@ STARS = (
     *(Star(p, _left(*left)) for left in (("3/4",), ("7/8",), ("1/2",) * 2, ("1/2",) * 4, ("3/4",) * 2, ("7/8",) * 2)
       for p in (8, 16)),
 )  # fmt: skip
+ONE, FOUR, HALF = ((1, 0),), tuple((1, rail) for rail in range(4)), Fraction(1, 2)
 RAILS = tuple(
     Rails(8, 4, dead, spine, nbytes)
     for dead, spine in (
@@ -130,6 +131,10 @@ RAILS = tuple(
         (((1, 0), (1, 1), (2, 2), (2, 3)), 2),
         (((1, 0), (2, 1), (3, 2), (4, 3)), 2),
     )
+    for nbytes in (256 * MIB, GIB)
+) + tuple(
+    Rails(servers, 8, dead, None, nbytes, left)
+    for servers, dead, left in ((16, ONE, 0), (64, ONE, 0), (128, ONE, 0), (16, FOUR, 0), (8, ONE, HALF), (16, ONE, HALF))
     for nbytes in (256 * MIB, GIB)
 )  # fmt: skip
 SEVERE = ((4, 4), (4, 3), (4, 4, 4), (4, 1), (4, 2, 1), (3, 3), (5, 4), (6, 6))

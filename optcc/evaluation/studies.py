@@ -37,13 +37,16 @@ class Star:
 
 @dataclass(frozen=True)
 class Rails:
-    """`servers` of `rails` NICs, each on its own rail; `dead` are (server, rail). `spine`: oversubscription or None."""
+    """`servers` of `rails` NICs, each on its own rail; `dead` are (server, rail). `spine`: oversubscription or None.
+    left : of the rate of those NICs, where they are not dead but slow
+    """
 
     servers: int
     rails: int
     dead: tuple[tuple[int, int], ...]
     spine: int | None
     nbytes: int
+    left: Fraction = Fraction(0)
 
     @property
     def whole(self) -> Cluster:
@@ -55,7 +58,13 @@ class Rails:
     @property
     def cluster(self) -> Cluster:
         """The degraded cluster."""
-        return degrade_all(self.whole, ((f"server{server}/nic{rail}", 0) for server, rail in self.dead))
+        return degrade_all(self.whole, ((f"server{server}/nic{rail}", self.left) for server, rail in self.dead))
+
+    @property
+    def failure(self) -> str:
+        """Which NICs are dead or slow, in words."""
+        names = ", ".join(f"server{server} rail {rail}" for server, rail in self.dead)
+        return f"{names} at {self.left}" if self.left else names
 
     def least_s(self) -> Fraction:
         """See `whole_chunks_s`; at the page's costs."""

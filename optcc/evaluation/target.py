@@ -44,9 +44,8 @@ def where(dead: tuple[int, ...], staggered: bool = False) -> str:
 
 
 def rails_where(study: Rails) -> str:
-    """Dead NICs and the fabric of a study of rails in words."""
-    dead = ", ".join(f"server{s} rail {r}" for s, r in study.dead)
-    return f"{dead} of {study.rails} rails, {'no spine' if study.spine is None else f'spine {study.spine} to 1'}"
+    """The failure and the fabric of a study of rails in words."""
+    return f"{study.failure} of {study.rails} rails, {'no spine' if study.spine is None else f'spine {study.spine} to 1'}"
 
 
 @dataclass(frozen=True)

@@ -106,8 +106,9 @@ class Timetable(Recipe):
             ports = nic_ports(cluster, routes)
             held, live = None, [tuple(mine) for mine in live_nics(cluster)]
             if self.stepped and have_spare_time([*map(len, live)]):
-                lone = starving(live, self.shares)
-                held = on_leash(rows, lone, longest_step(self.segments, self.growth))
+                length = longest_step(self.segments, self.growth)
+                if length > (self.margin + self.chunk) * HALF:  # there is time to hear of the step before
+                    held = on_leash(rows, starving(live, self.shares), length)
             return scheduled(rows, via_end, ports, routes, nbytes, ordered=self.stepped, held=held)
 
     @property

@@ -40,6 +40,9 @@ CHUNKS = 8
 """So many the starving server sends on each NIC in the first half, about."""
 LEAST = 20
 """What remains of its slot goes to another one, if it is more than such a part of a step."""
+DUE = 9 * ONE // 10
+"""By then the starving server has sent hubs what others add last to, if need be before the rest (measured): it might
+send some hubs nothing before its last slots, and what comes of that would be half a half late."""
 FIRST = 3 * ONE // 5
 """Up to here the starving server waits for first sums; later it has nothing to receive because all is done."""
 LATE = 9 * HALF // 10
@@ -176,23 +179,29 @@ def greedy_slots(
     sending: dict[int, tuple[int, set[int]]] = {rail: (0, set()) for rail in live[lone]}  # until when, to whom
     getting = sending.copy()
     starts, idle, chunks = [0, *ends], 0, [0, 0]
+    others = half.skipped.sum(0) - half.skipped[lone]
+    brief = max(b - a for a, b in pairwise(starts)) // 2
     longest = LONGEST_ALONE if not late else LONGEST_MANY if ranks > FEW else LONGEST
 
     def longer(held: dict[int, tuple[int, set[int]]], turn: int, get: bool) -> int:
         """New slots of the starving rank where the last ones are over, for who has most; what remains of them."""
         begin, size, remains = starts[turn], starts[turn + 1] - starts[turn], 0
         much = half.ready(lone) if get else half.left[lone].copy()
+        first = np.where(get, 0, others - half.served[lone])
+        first[first < 2 * cost] = 0
+        first *= begin + first.sum() // len(live[lone]) >= DUE
         for rail in sorted((rail for rail in held if held[rail][0] <= begin), key=lambda rail: (rail + turn) % ranks):
             busy = {k for end, peers in held.values() if end > begin for k in peers}
             end, room, own = starts[turn + 1], size, set[int]()
             while room > max(size // LEAST, 2 * cost) and (some := [k for k in on[rail] if k not in own and much[k]]):
-                k = max(some, key=lambda k: (k not in busy, int(much[k]), k))
+                k = max(some, key=lambda k: (k not in busy, bool(first[k]), int(much[k]), k))
+                most = int(first[k] or much[k])
                 if not own:
-                    end = max(end, starts[bisect_right(starts, begin + min(longest[get], int(much[k]))) - 1])
+                    end = max(end, starts[bisect_right(starts, begin + min(longest[get], most)) - 1])
                     room = end - begin
-                part = min(int(much[k]), room - cost)
+                part = min(most, room - cost)
                 half.put(([k], [lone]) if get else ([lone], [k]), rail, begin, end, np.array([part]))
-                room, much[k] = room - part - cost, much[k] - part
+                room, much[k], first[k] = room - part - cost, much[k] - part, max(0, first[k] - part)
                 chunks[get] += 1
                 own.add(k)
             held[rail] = end, own
@@ -200,7 +209,7 @@ def greedy_slots(
         return remains
 
     for turn, (begin, end) in enumerate(pairwise(starts)):
-        if end - begin <= 2 * cost:  # one of the first of very many: nobody sends, as the starving server does not
+        if end - begin <= min(2 * cost, brief):  # one of the first: nobody sends, as the starving server does not
             continue
         half.land(begin)
         longer(sending, turn, False)

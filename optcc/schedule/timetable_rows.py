@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from fractions import Fraction
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,8 @@ from optcc.schedule.routes import Routes
 from optcc.schedule.timetable_slots import HALF, Slot
 
 Ints = NDArray[np.int64]
+NEAR = 64
+"""A slot takes one part in so many more, or less, if it ends with a piece then (measured)."""
 ONE_NIC = (Fraction(1),)
 
 
@@ -66,9 +69,16 @@ def cut(pieces: Sequence[Piece], slots: Sequence[Slot]) -> list[tuple[int, ...]]
     units, total = sum(abs(piece.stop - piece.start) for piece in pieces), sum(slot.weight for slot in slots)
     found: list[tuple[int, ...]] = []
     done = at = which = before = 0  # weight so far; bytes so far; the piece that these are in; bytes before it
+    borders = list(accumulate(abs(piece.stop - piece.start) for piece in pieces)) or [0]
     for place, (begin, _, nic, weight) in enumerate(slots):
         done += weight
-        until = units * done // total // GRANULE * GRANULE if done < total else units
+        until = units
+        if done < total:
+            until = units * done // total // GRANULE * GRANULE
+            # A rest so small would be waited for until the pair's next slot.
+            near = units * weight // total // NEAR
+            border = borders[min(bisect_left(borders, until - near), len(borders) - 1)]
+            until = border if at < border <= until + near else until
         while at < until:
             kind, hub, start, stop = pieces[which]
             size, way = abs(stop - start), 1 if stop > start else -1
