@@ -42,7 +42,7 @@ LARGE_ROUNDS = 4
 MOST_VIA = Fraction(4, 5)
 """If several ranks that are hubs of nothing add last to more than that, the last sums come too late (measured)."""
 CHUNKS_COST = Fraction(1, 20)
-"""Of more than `MANY` ranks, timetables are tried where chunks cost them so much of the bound."""
+"""Of more than `MANY` ranks on one fabric, timetables are tried where chunks cost them so much of the bound."""
 
 GROWTHS = (Fraction(4, 3), Fraction(7, 5), Fraction(3, 2), Fraction(8, 5), Fraction(17, 10), Fraction(2))
 """Of a growing timetable's rounds, one after the other; of more than `LARGE` ranks only the fastest."""
@@ -105,10 +105,10 @@ def timetable_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk
     if ranks <= MANY:
         few = FEWEST if ranks > 2 * LARGE else SEVERAL[: FEWER if ranks > LARGE else None] if several else SINGLE
         offered = [full(rounds) for rounds in few]
-    elif (several or cluster.fabric.rails) and ranks <= 2 * MANY:
-        cheap = 2 * (ranks - 1) * per_chunk <= CHUNKS_COST * bound.seconds
-        # Seconds, but far nearer the bound than direct exchange, which rails do not have at all.
-        offered = [replace(full(EQUAL), deepest=1)] if cheap else []
+    elif ranks <= 2 * MANY:
+        # Seconds, but far nearer the bound than direct exchange; rails do not have that at all.
+        cheap = several and 2 * (ranks - 1) * per_chunk <= CHUNKS_COST * bound.seconds
+        offered = [replace(full(EQUAL), deepest=1)] if cheap or cluster.fabric.rails else []
     stepped = ranks <= (2 * MANY if several else MANY) and one_starves(cluster)
     steps = _stepped(cluster, bound, alpha, per_chunk) if stepped else []
     if several and steps:

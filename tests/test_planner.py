@@ -104,3 +104,13 @@ def test_merged_nics_change_little() -> None:
 def test_negative_costs(option: str) -> None:
     with pytest.raises(InputError, match="0 or more"):
         optcc.plan(Cluster.uniform(servers=3, rate=1000), 4096, **{option: Fraction(-1)})
+
+
+@pytest.mark.parametrize("servers", [72, 128])
+@pytest.mark.parametrize("size", [2**20, 2**30])
+def test_many_servers_on_rails_have_a_timetable(servers: int, size: int) -> None:
+    """There is no direct exchange on rails, and nested rings stay 11 % above the bound."""
+    cluster = replace(Cluster.uniform(servers=servers, nics=8, rate=50 * GBPS), fabric=Fabric(rails=True))
+    hurt = cluster.degrade("server1/nic0")
+    offered = ladders(hurt, optcc.lower_bound(hurt, size), alpha=ALPHA, per_chunk=PER_CHUNK)
+    assert any(ladder.name == "timetable" for ladder in offered)

@@ -16,6 +16,7 @@ import optcc
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
 from optcc.schedule import timetable as timetables
+from optcc.schedule import timetable_greedy
 from optcc.schedule.timetable import Timetable, _turned
 from optcc.schedule.timetable_greedy import LATE, LEAD, ONE, PARTS, _Half, greedy_slots, step_ends
 from optcc.schedule.timetable_nics import applies, have_spare_time, live_nics
@@ -275,6 +276,45 @@ def test_nobody_sends_in_steps_that_are_too_short() -> None:
     first = {i: min(slot.begin for pair, mine in slots.items() if pair[0] == i for slot in mine) for i in range(8)}
     assert 0 < first[0] == min(first.values())
     assert lost(cluster, 78, GROWTH, "stripes") < 0.03
+
+
+def test_few_steps_are_never_too_short() -> None:
+    """Of a small message all are shorter than two chunks cost."""
+    cluster = lacking("0123", "4")
+    slots = slots_of(stepped(cluster, GROWTH, 8, chunk=Fraction(1, 16)), cluster)
+    assert min(slot.begin for mine in slots.values() for slot in mine) == 0
+
+
+def test_hubs_of_a_small_message_hear_too_late_to_be_on_a_leash(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[int] = []
+    monkeypatch.setattr(timetables, "on_leash", lambda *given: called.append(given[2]) or free(*given))
+    cluster = lacking("0123")
+    for margin in (Fraction(0), Fraction(1, 10)):
+        stepped(cluster, GROWTH, 16, margin).lower(cluster, 2**22)
+    assert len(called) == 1
+
+
+def last_due(cluster: Cluster) -> float:
+    """When the first server has sent every full hub what others add last to, as part of the half."""
+    recipe = stepped(cluster, Fraction(11, 10), 80, chunk=Fraction(1, 5000))
+    slots, via, at = slots_of(recipe, cluster), dict(recipe.via), []
+    for hub in range(len(via), len(cluster.ranks)):
+        mine = sorted(slots[0, hub])
+        need = sum(slot.weight for slot in mine) * float((sum(via.values()) - via[0]) / (1 - via[0]))
+        had = accumulate(slot.weight for slot in mine)
+        at.append(next(slot.begin + slot.size for slot, done in zip(mine, had, strict=True) if done > 0.999 * need))
+    return max(at) / HALF
+
+
+def test_what_others_add_last_to_is_sent_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who starves meets each of many hubs once or twice, the last ones at the end of the half."""
+    cluster = Cluster.uniform(servers=32, nics=8, rate=RATE)
+    for server, dead in enumerate(("0123", "45", "6")):
+        for nic in dead:
+            cluster = cluster.degrade(f"server{server}/nic{nic}")
+    assert last_due(cluster) < 0.96
+    monkeypatch.setattr(timetable_greedy, "DUE", 2 * ONE)
+    assert last_due(cluster) > 0.97, "else this case shows nothing"
 
 
 def test_steps_grow_stay_and_shrink() -> None:

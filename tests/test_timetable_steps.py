@@ -162,3 +162,17 @@ def test_pieces_are_cut_without_a_gap(lengths: list[int], count: int, growth: Fr
     assert [a for a, _ in made[1:]] == [b for _, b in made[:-1]]
     assert not ends[-1] or (made[0][0], made[-1][1]) == (0, ends[-1])
     assert all(b > a for a, b in made)
+
+
+def test_a_slot_that_nearly_ends_with_a_piece_ends_with_it() -> None:
+    """What is left would be waited for until the pair's next slot, which may be half a plan later."""
+    pieces = [Piece(Kind.RAW, 0, 0, 8000), Piece(Kind.PARTIAL, 1, 0, 8000)]
+
+    def made(weight: int) -> list[tuple[int, int]]:
+        slots = [Slot(0, 1, 0, weight), Slot(1, 1, 0, 1000 - weight), Slot(2, 1, 0, 1000)]
+        return [(part[-1], part[4] - part[3]) for part in cut(pieces, slots)]
+
+    assert made(996) == [(0, 8000), (2, 8000)]
+    assert made(900) == [(0, 7200), (1, 800), (2, 8000)]
+    backward = [Slot(0, 1, 0, 1004), Slot(1, 1, 0, 996)]
+    assert [(part[-1], part[4] - part[3]) for part in cut(pieces, backward)] == [(0, 8000), (1, 8000)]

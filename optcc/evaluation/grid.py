@@ -118,7 +118,8 @@ STARS = (
     *(Star(p, _left(*left)) for left in (("3/4",), ("7/8",), ("1/2",) * 2, ("1/2",) * 4, ("3/4",) * 2, ("7/8",) * 2)
       for p in (8, 16)),
 )  # fmt: skip
-ONE, FOUR, HALF = ((1, 0),), tuple((1, rail) for rail in range(4)), Fraction(1, 2)
+ONE, FOUR = ((1, 0),), tuple((1, rail) for rail in range(4))
+NONE, HALF = Fraction(0), Fraction(1, 2)
 RAILS = tuple(
     Rails(8, 4, dead, spine, nbytes)
     for dead, spine in (
@@ -133,8 +134,12 @@ RAILS = tuple(
     )
     for nbytes in (256 * MIB, GIB)
 ) + tuple(
-    Rails(servers, 8, dead, None, nbytes, left)
-    for servers, dead, left in ((16, ONE, 0), (64, ONE, 0), (128, ONE, 0), (16, FOUR, 0), (8, ONE, HALF), (16, ONE, HALF))
+    Rails(servers, 8, failed, None, nbytes, left)
+    for servers, failed, left in (
+        *((servers, ONE, NONE) for servers in (16, 64, 128)),
+        (16, FOUR, NONE),
+        *((servers, ONE, HALF) for servers in (8, 16)),
+    )
     for nbytes in (256 * MIB, GIB)
 )  # fmt: skip
 SEVERE = ((4, 4), (4, 3), (4, 4, 4), (4, 1), (4, 2, 1), (3, 3), (5, 4), (6, 6))

@@ -45,7 +45,8 @@ def where(dead: tuple[int, ...], staggered: bool = False) -> str:
 
 def rails_where(study: Rails) -> str:
     """The failure and the fabric of a study of rails in words."""
-    return f"{study.failure} of {study.rails} rails, {'no spine' if study.spine is None else f'spine {study.spine} to 1'}"
+    spine = "no spine" if study.spine is None else f"spine {study.spine} to 1"
+    return f"{study.failure} of {study.rails} rails, {spine}"
 
 
 @dataclass(frozen=True)
