@@ -1,6 +1,6 @@
 """The command line. Results go to stdout (one JSON object with --json), everything else to stderr.
 
-Exit status: 0 done; 1 a result is wrong or a rank failed; 2 the input cannot be used; 3 inconclusive.
+Exit status: 0 done; 1 a result is wrong or a rank failed; 2 the input cannot be used; 3 inconclusive; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -43,11 +43,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Commands(click.Group):
-    """Turns optcc's errors into a message on stderr and the promised exit status."""
+    """Turns optcc's errors, and Ctrl-C, into a message on stderr and the promised exit status."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("optcc: interrupted", err=True)
+            ctx.exit(130)
         except OptccError as error:
             click.echo(f"optcc: {error}", err=True)
             ctx.exit(2 if isinstance(error, InputError) else 3 if isinstance(error, InconclusiveError) else 1)

@@ -8,6 +8,8 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -149,6 +151,23 @@ def read_size(text: str) -> int:
     if size < 1:
         raise InputError("nothing to reduce", where="--size", expected="1 byte or more", got=text)
     return size
+
+
+def check_place(path: Path, make_folder: bool = False) -> None:
+    """Raise InputError unless `path` can be written, before long work, so that a bad place costs nothing.
+
+    Leaves no file there, for the work may be interrupted.
+    """
+    try:
+        if make_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=path.parent):
+            pass
+        if path.exists() and not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        expected = "a place that may be written to"
+        raise InputError("cannot be written", where=str(path), expected=expected, got=error.strerror) from None
 
 
 def emit(as_json: bool, value: dict[str, Any], show: Callable[[], None]) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from optcc.cli_options import check_place
+
 
 @click.command()
 @click.option("--quick", is_flag=True, help="A small grid, for a check that everything works: a few minutes.")
@@ -79,13 +81,7 @@ def reproduce(
         step_s=seconds["--step"],
         failover_s=float(parse_seconds(failover, where="--failover")),
     )
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)  # before the work, so that a bad place costs nothing
-        with output.open("a"):
-            pass
-    except OSError as error:
-        expected = "a place that may be written to"
-        raise InputError("cannot be written", where=str(output), expected=expected, got=error.strerror) from None
+    check_place(output, make_folder=True)
     grid = QUICK if quick else FULL
     columns = TextColumn("[progress.description]{task.description}"), BarColumn(), MofNCompleteColumn()
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
