@@ -71,6 +71,8 @@ def reproduce(
     share = parse_factor(nic_share, where="--nic-share")
     if share > 1:
         raise InputError("not a share", where="--nic-share", expected="above 0, at most 1", got=nic_share)
+    if not 0 <= exposed <= 1:  # click's range lets NaN through
+        raise InputError("not a share", where="--exposed", expected="0 to 1", got=str(exposed))
     job = Job(
         mttf_s=seconds["--mttf"],
         mttf_gpus=mttf_gpus,

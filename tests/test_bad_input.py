@@ -339,6 +339,11 @@ BAD_INPUTS = [
     bad("fault-time", ["simulate", "{dir}/plan.json", "--fault", "server1/nic0@soon"], ["--fault", "soon"], _plan()),
     bad("fault-left", ["simulate", "{dir}/plan.json", "--fault", "server1/nic0@1us=2"], ["--fault", "0 to 1"], _plan()),
     bad("fault-port", ["simulate", "{dir}/plan.json", "--fault", "a/b@1us"], ["no such port", "a/b"], _plan()),
+    # Evaluation
+    *(
+        bad(f"exposed-{text}", ["reproduce", "--quick", "--exposed", text, "-o", "/proc/x"], ["--exposed", text])
+        for text in ("nan", "inf", "-0.1", "1.1")
+    ),
     # What only the command line's parser sees
     bad("command", ["bount", UNIFORM, "--size", "1GiB"], ["bount"]),
     bad("option", _bound(UNIFORM, "--failed", "server0/nic0"), ["--failed"]),
