@@ -9,6 +9,7 @@ AWS's p4d-24xl-topo.xml (PCI devices alone).
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
@@ -265,6 +266,24 @@ def test_the_corrections_that_a_report_names_are_taken() -> None:
 def test_yaml_and_presets_take_corrections_too() -> None:
     found = load_topology("uniform:servers=2,nics=3,rate=1Gb/s", nics="^nic1", nic_rate="nic2=2Gb/s").cluster
     assert [[(n.name, n.out_rate) for n in s.nics] for s in found.servers] == [[("nic0", GBPS), ("nic2", 2 * GBPS)]] * 2
+
+
+@pytest.mark.parametrize("nics", ["^mlx5_99", "mlx5_99"])
+@pytest.mark.parametrize("source", ["xml", "yaml", "preset", "smi", "bare"])
+def test_a_name_that_no_nic_has_is_refused(nics: str, source: str, tmp_path: Path) -> None:
+    from tests.test_discover import EXAMPLES
+
+    texts = {
+        "xml": (EXAMPLES / "h100-8x400g.nccl-topo.xml").read_text(),
+        "yaml": "optcc: 1\nservers: [{nics: [{name: nic0, rate: 1Gb/s}, {name: mlx5_8, rate: 1Gb/s}]}]",
+        "smi": "\tGPU0\tmlx5_0\tmlx5_8\tCPU Affinity\nGPU0\t X \tPIX\tPIX\n",
+        "bare": f"<system>{BARE}</system>",
+    }
+    path = tmp_path / ("t.yaml" if source == "yaml" else "t.xml" if source in ("xml", "bare") else "t.txt")
+    path.write_text(texts.get(source, ""))
+    where = "uniform:servers=2,nics=3,rate=1Gb/s" if source == "preset" else str(path)
+    with pytest.raises(InputError, match=r"--nics: no NIC of this name, expected among .*, got 'mlx5_99'"):
+        load_topology(where, nics=nics, nic_rate="1Gb/s")
 
 
 def test_fractions_stay_small() -> None:

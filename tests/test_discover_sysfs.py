@@ -88,6 +88,12 @@ def test_sysfs_tree(tree: Path) -> None:
         check_tree(load_topology(str(path)))
 
 
+def test_a_name_that_no_nic_has_is_refused(tree: Path) -> None:
+    for nics in ("^mlx5_99", "mlx5_99"):
+        with pytest.raises(InputError, match=r"--nics: no NIC of this name, expected among mlx5_0, .*, got 'mlx5_99'"):
+            load_topology(str(tree), nics=nics)
+
+
 def member(kind: bytes, name: str, target: str = "", data: bytes = b"") -> tuple[tarfile.TarInfo, io.BytesIO]:
     made = tarfile.TarInfo(name)
     made.type, made.linkname, made.size = kind, target, len(data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
 
@@ -21,12 +21,14 @@ class Given:
     nic_rate : bytes per second of the NICs whose rate the source does not give
     rates : (pattern, bytes per second): of NICs of that name, whatever the source says; the first that fits counts
     nics : patterns of the NICs that count; with `all_but`, of those that do not; none: the reader's own rule
+    seen : the NICs that `wanted` was asked about: all that the source has, also those that do not count
     """
 
     nic_rate: Fraction | None = None
     rates: tuple[tuple[str, Fraction], ...] = ()
     nics: tuple[str, ...] = ()
     all_but: bool = False
+    seen: set[str] = field(default_factory=set, compare=False, repr=False)
 
     @classmethod
     def parse(cls, nic_rate: str | None = None, nics: str | None = None) -> Given:
@@ -56,6 +58,7 @@ class Given:
 
     def wanted(self, name: str) -> bool | None:
         """Whether the NIC counts; None where nothing was said, so that the reader's rule holds."""
+        self.seen.add(name)
         if not self.nics:
             return None
         named = any(fnmatchcase(name, pattern) for pattern in self.nics)
@@ -68,23 +71,37 @@ class Given:
         return next((rate for pattern, rate in self.rates if fnmatchcase(name, pattern)), None)
 
     def check_used(self, names: Iterable[str]) -> None:
-        """Raise InputError for a pattern that no NIC of `names` fits; excluded NICs are not among them."""
-        known = sorted(set(names))
-        asked = [("--nic-rate", pattern) for pattern, _ in self.rates]
-        asked += [("--nics", pattern) for pattern in self.nics if not self.all_but]
-        for option, pattern in asked:
-            if not any(fnmatchcase(name, pattern) for name in known):
-                shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
-                raise InputError("no NIC of this name", where=option, expected=f"among {shown}", got=pattern)
+        """Raise InputError for a pattern that no NIC of `names` fits, those that count; of what does not, that no NIC
+        of the source fits."""
+        used = set(names)
+        _check_fits("--nic-rate", [pattern for pattern, _ in self.rates], used)
+        if self.all_but:
+            self.check_seen()
+        else:
+            _check_fits("--nics", self.nics, used)
+
+    def check_seen(self) -> None:
+        """Raise InputError for a pattern of --nics that no NIC of the source fits, whether it counts or not."""
+        _check_fits("--nics", self.nics, self.seen)
+
+
+def _check_fits(option: str, patterns: Iterable[str], names: set[str]) -> None:
+    known = sorted(names)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
+            raise InputError("no NIC of this name", where=option, expected=f"among {shown}", got=pattern)
 
 
 def apply_given(cluster: Cluster, given: Given) -> Cluster:
     """`cluster` with the NICs that count, at the rates said for them by name."""
     if not (given.rates or given.nics):
         return cluster
+    wanted = {nic.name: given.wanted(nic.name) for server in cluster.servers for nic in server.nics}
+    given.check_seen()
     servers = []
     for server in cluster.servers:
-        nics = tuple(_rated(nic, given) for nic in server.nics if given.wanted(nic.name) is not False)
+        nics = tuple(_rated(nic, given) for nic in server.nics if wanted[nic.name] is not False)
         if not nics:
             raise InputError("no NIC is left", where=f"--nics: {server.name}", expected="at least one")
         servers.append(replace(server, nics=nics))

@@ -73,6 +73,7 @@ def ports_in_use(scope: Sequence[etree._Element], path: str, given: Given, assum
         else:
             ports.append(Port(element, name, number(element, "dev", path), wanted is True))
     if not ports:
+        given.check_seen()
         expected = "a <net> with dev" + (", among those that --nics leaves" if given.nics else "")
         raise InputError("no NIC in use", where=path, expected=expected, got=f"{len(elements)} without")
     return _named_apart(sorted(ports, key=lambda port: port.dev), path, assumed)
@@ -119,11 +120,11 @@ def _bare_ports(scope: Sequence[etree._Element], path: str, given: Given, assume
     if infiniband and len(found) > len(nics):
         assumed.add(path, f"{len(found) - len(nics)} Ethernet devices beside InfiniBand ones are skipped", "--nics")
     named = [(pci.get("busid", f"pci{i}"), pci) for i, pci in enumerate(nics)]
-    return _named_apart(
-        [Port(p, n, i, bool(given.wanted(n))) for i, (n, p) in enumerate(named) if given.wanted(n) is not False],
-        path,
-        assumed,
-    )
+    ports = [Port(p, n, i, bool(given.wanted(n))) for i, (n, p) in enumerate(named) if given.wanted(n) is not False]
+    if not ports:
+        given.check_seen()
+        raise InputError("no NIC is left", where=f"--nics: {path}", expected="at least one")
+    return _named_apart(ports, path, assumed)
 
 
 def with_gpu_direct(ports: list[Port], path: str, assumed: Assumed) -> list[Port]:

@@ -51,6 +51,8 @@ def read_smi(text: str, path: str, given: Given) -> Topology:
         assumed.add(path, "no NIC legend; NICs go by their numbers", "the output with its legend")
     kept = [card for card in cards if given.wanted(names[card]) is not False]
     if not kept:
+        if cards:
+            given.check_seen()
         raise InputError(
             "no NIC in the matrix",
             where=f"{path}:{head + 1}",

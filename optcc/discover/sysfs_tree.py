@@ -210,6 +210,7 @@ def _for_training(ports: Sequence[_Port], kind: str, path: str, given: Given, as
         else:
             chosen.append(port)
     if not chosen:
+        given.check_seen()
         raise InputError(
             f"no {kind} port with a link", where=path, expected="one that is up", got=listed([p.name for p in ports])
         )
