@@ -191,11 +191,19 @@ def parse_strike(kind: str, text: str, plan: Plan) -> Strike:
 def _nic(option: str, name: str, plan: Plan) -> str:
     """A NIC that the plan uses; of a server to be killed, its first one."""
     ports = [port.name for port in plan.schedule().ports if not port.nvlink]
-    found = [port for port in ports if port.startswith(f"{name}/")] if option == "--kill" else [name]
-    if not found or found[0] not in ports:
-        shown = ", ".join(ports[:8]) + (", ..." if len(ports) > 8 else "")
+    firsts: dict[str, str] = {}
+    for port in ports:
+        firsts.setdefault(port.partition("/")[0], port)
+    if option == "--kill":
+        names, found = list(firsts), firsts.get(name)
+    else:
+        server = name.partition("/")[0]
+        names = [port for port in ports if port.partition("/")[0] == server] or ports
+        found = name if name in ports else None
+    if found is None:
+        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         raise InputError("the plan does not use it", where=option, expected=f"one of {shown}", got=name)
-    return found[0]
+    return found
 
 
 def _drill(

@@ -339,6 +339,17 @@ BAD_INPUTS = [
     bad("fault-time", ["simulate", "{dir}/plan.json", "--fault", "server1/nic0@soon"], ["--fault", "soon"], _plan()),
     bad("fault-left", ["simulate", "{dir}/plan.json", "--fault", "server1/nic0@1us=2"], ["--fault", "0 to 1"], _plan()),
     bad("fault-port", ["simulate", "{dir}/plan.json", "--fault", "a/b@1us"], ["no such port", "a/b"], _plan()),
+    # Drills
+    *(
+        bad(f"strike-{id}", ["run", UNIFORM, "--size", "1MiB", option, f"{struck}@0.4"], [option, says, f"'{struck}'"])
+        for id, option, struck, says in (
+            ("kill-nic", "--kill", "server0/nic0", "expected one of server0, server1, server2, server3, got"),
+            ("kill-server", "--kill", "server9", "expected one of server0, server1, server2, server3, got"),
+            ("cut-nic", "--cut", "server1/nic33", "expected one of server1/nic0, server1/nic1, got"),
+            ("cut-server", "--cut", "server1", "expected one of server1/nic0, server1/nic1, got"),
+            ("cut-nowhere", "--cut", "server9/nic0", "expected one of server0/nic0, server0/nic1, server1/nic0"),
+        )
+    ),
     # Evaluation
     *(
         bad(f"exposed-{text}", ["reproduce", "--quick", "--exposed", text, "-o", "/proc/x"], ["--exposed", text])
