@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from optcc.cli_options import emit, json_option, load_source, source_options
+from optcc.cli_options import check_place, emit, json_option, load_source, source_options
 from optcc.cli_ranks import local_rate_option, membership_of, membership_options, transport_option
 from optcc.errors import InputError
 
@@ -85,6 +85,9 @@ def calibrate(
     if slow and transport != "local":
         raise InputError("for emulated NICs only", where="--slow", expected="--transport local", got=transport)
     _check_picture(picture)
+    for path in (output, picture):
+        if path is not None:
+            check_place(path)
     found = load_source(topology, servers, nic_rate)
     for note in found.notes:
         click.echo(f"note: {note}", err=True)

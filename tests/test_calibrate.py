@@ -296,6 +296,15 @@ def test_a_local_calibration_end_to_end(tmp_path: Path) -> None:
     assert picture.read_text().startswith("<?xml")
 
 
+@pytest.mark.parametrize("option", ["-o", "--picture"])
+def test_a_bad_place_costs_no_measurements(option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("optcc.runtime.calibrate.measure", lambda *_, **__: pytest.fail("measured"))
+    path = tmp_path / "none" / "c.svg"
+    done = CliRunner().invoke(main, ["calibrate", "uniform:servers=2,rate=1Gb/s", option, str(path)])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"{path}: cannot be written, expected a place that may be written to, got" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
