@@ -253,13 +253,16 @@ def simulate(
     from optcc.units import parse_seconds
 
     latency, cost = parse_seconds(alpha, where="--alpha"), parse_seconds(per_chunk, where="--per-chunk")
+    given = click.get_current_context().get_parameter_source("detect") is not click.core.ParameterSource.DEFAULT
+    if given and not fault:
+        raise InputError("nothing to detect", where="--detect", expected="a --fault beside it", got="none")
     faults = [parse_fault(text, parse_seconds(detect, where="--detect")) for text in fault]
     check_timeline(timeline)
     made = load_plan(plan_file)
     check_alive(faults, made.cluster)
     chosen = baseline(made, algorithm, alpha=latency, per_chunk=cost)
     simulation = run_virtually(chosen.schedule(), alpha=latency, per_chunk=cost, faults=faults, receivers=receivers)
-    value = report.simulation_json(made, algorithm, simulation, latency, cost)
+    value = report.simulation_json(made, algorithm, simulation, latency, cost, faults)
     emit(as_json, value, lambda: report.print_simulation(value))
     if timeline is not None:
         write_timeline(simulation, timeline, title=report.title(chosen), bound_s=float(made.bound.seconds))

@@ -21,6 +21,7 @@ from optcc.units import format_rate, format_seconds, format_size
 if TYPE_CHECKING:
     from optcc.api import Run
     from optcc.doctor import Finding
+    from optcc.faults import Fault
     from optcc.simulator import Simulation
     from optcc.theory.sensitivity import Repair
 
@@ -170,9 +171,15 @@ def print_plan(plan: Plan) -> None:
 
 
 def simulation_json(
-    plan: Plan, algorithm: str, simulation: Simulation, alpha: Fraction, per_chunk: Fraction
+    plan: Plan,
+    algorithm: str,
+    simulation: Simulation,
+    alpha: Fraction,
+    per_chunk: Fraction,
+    faults: Sequence[Fault] = (),
 ) -> dict[str, Any]:
-    """The JSON value of `optcc simulate`. `ports` says how long each was busy, and idle by force or for good."""
+    """The JSON value of `optcc simulate`. `ports` says how long each was busy, and idle by force or for good;
+    `faults_too_late` which faults would have come after the end."""
     from optcc.usage import usage_json
 
     bound_s = float(plan.bound.seconds)
@@ -185,6 +192,11 @@ def simulation_json(
         "bound_s": bound_s,
         "ratio": ratio_of(simulation.time_s, bound_s),
         "replayed_bytes": simulation.replayed,
+        "faults_too_late": [
+            {"port": fault.port, "at_s": float(fault.at_s), "left": float(fault.left)}
+            for fault in faults
+            if fault.at_s >= simulation.time_s
+        ],
         "ports": usage_json(simulation),
         "simulated": True,
         "plan_id": plan.plan_id,
@@ -206,6 +218,9 @@ def print_simulation(value: dict[str, Any]) -> None:
         table.add_row("busiest port", f"{port['name']} {port['way']}: {said}")
     if value["replayed_bytes"]:
         table.add_row("sent again", format_size(value["replayed_bytes"]))
+    for fault in value["faults_too_late"]:
+        what = f"{fault['port']} {'slows down' if fault['left'] else 'fails'} at {format_seconds(fault['at_s'])}"
+        table.add_row("note", f"over at {format_seconds(value['time_s'])}, before {what}: it costs nothing")
     show(table)
 
 

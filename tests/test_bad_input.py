@@ -339,6 +339,7 @@ BAD_INPUTS = [
     bad("fault-time", ["simulate", "{dir}/plan.json", "--fault", "server1/nic0@soon"], ["--fault", "soon"], _plan()),
     bad("fault-left", ["simulate", "{dir}/plan.json", "--fault", "server1/nic0@1us=2"], ["--fault", "0 to 1"], _plan()),
     bad("fault-port", ["simulate", "{dir}/plan.json", "--fault", "a/b@1us"], ["no such port", "a/b"], _plan()),
+    bad("detect", ["simulate", "{dir}/plan.json", "--detect", "1ms"], ["--detect", "nothing to", "--fault"], _plan()),
     # Drills
     *(
         bad(f"strike-{id}", ["run", UNIFORM, "--size", "1MiB", option, f"{struck}@0.4"], [option, says, f"'{struck}'"])

@@ -226,6 +226,21 @@ def test_a_nic_dies_while_a_plan_is_simulated(tmp_path: Path) -> None:
         assert port["busy_s"] + port["forced_idle_s"] + port["idle_s"] == pytest.approx(hurt["time_s"])
 
 
+def test_a_fault_after_the_end_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    call("plan", PRESET, "--size", "64MiB", "-o", path)
+    late = ("--fault", "server1/nic4@1s", "--fault", "server2/nic1@2s=1/2")
+    early = ("--fault", "server1/nic0@1us=1/2")
+    assert value("simulate", path, *late, *early)["faults_too_late"] == [
+        {"port": "server1/nic4", "at_s": 1, "left": 0},
+        {"port": "server2/nic1", "at_s": 2, "left": 0.5},
+    ]
+    shown = call("simulate", path, *late).stdout
+    assert "over at 251.7 us, before server1/nic4 fails at 1 s: it costs nothing" in shown
+    assert "over at 251.7 us, before server2/nic1 slows down at 2 s: it costs nothing" in shown
+    assert "costs nothing" not in call("simulate", path, *early).stdout
+
+
 @pytest.mark.parametrize(
     ("nic", "what"), [("server1/nic0", "already dead in this plan"), ("server1/nic9", "no such NIC")]
 )
