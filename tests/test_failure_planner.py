@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 import optcc
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
+from optcc.schedule.exchange import Exchange
 from optcc.standby.planner import Basis, Planner, Progress
+from optcc.standby.solve import solve
 from optcc.standby.state import Places
+from optcc.standby.table import Entry
 from tests.failure_cases import ALPHA, COSTS, MIB, PER_CHUNK, uniform
 
 
@@ -120,6 +125,55 @@ def test_an_unknown_shape_takes_after_its_neighbour_until_it_is_decided() -> Non
         assert planner.current.basis is Basis.PREPARED
         assert planner.current.plan == optcc.plan(answer.cluster, 64 * MIB, **COSTS)
         assert planner.current is planner.current
+
+
+@pytest.mark.parametrize("size", [MIB, 2**30])
+@pytest.mark.parametrize("dead", [1, 3])
+def test_the_first_failure_does_not_wait_for_the_whole_planner(
+    monkeypatch: pytest.MonkeyPatch, size: int, dead: int
+) -> None:
+    """Nothing is prepared, and the healthy cluster's direct exchange goes by way of no slow server, as a failure's
+    must: there is a plan all the same."""
+    cluster = uniform(servers=6, nics=4)
+    with Planner(cluster, size, background="off", **COSTS) as planner:
+        healthy = planner.current.plan.recipe
+        assert isinstance(healthy, Exchange)
+        assert not healthy.via
+        asked = counted(monkeypatch)
+        for i in range(dead):
+            answer = planner.fail(f"server3/nic{i}")
+        assert asked == []
+        assert answer.basis is Basis.NEAREST
+        assert answer.plan.bound == optcc.lower_bound(answer.cluster, size)
+        optcc.verify(answer.plan.schedule())
+        while planner.current.basis is Basis.NEAREST:  # and the better one is what is decided first
+            assert planner._step()
+        assert len(asked) == 1
+        assert planner.current.plan == optcc.plan(answer.cluster, size, **COSTS)
+
+
+def test_packed_trees_are_no_reason_to_wait_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trees that the program packed are for the very rates they were packed for."""
+    cluster = uniform(servers=5)
+    with Planner(cluster, MIB, lookahead=0, background="off", **COSTS) as planner:
+        packed = optcc.plan(cluster, MIB, family="packed-trees", segments=2)
+        planner._table.put(planner._now.key, Entry({MIB: packed}, planner._now.tally))
+        asked = counted(monkeypatch)
+        answer = planner.rate("server1/nic0", "150Gb/s")
+        assert (asked, answer.basis) == ([], Basis.NEAREST)
+        optcc.verify(answer.plan.schedule())
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[Cluster]:
+    """The clusters that the whole planner is asked about from now on."""
+    asked: list[Cluster] = []
+
+    def counting(cluster: Cluster, *task: object) -> Mapping[int, optcc.Plan]:
+        asked.append(cluster)
+        return solve(cluster, *task)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("optcc.standby.planner.solve", counting)
+    return asked
 
 
 # Outside the closed form

@@ -134,9 +134,10 @@ def distance(a: Tally, b: Tally) -> float:
 
 
 def like(entry: Entry, size: int, tally: Tally, fitted: ComplementaryTrees | None) -> Recipe | None:
-    """A recipe for a cluster of another shape than the entry's: its family, as deep, with shares of its own.
+    """A recipe for a cluster of another shape than the entry's: its family, as deep, with shares of its own, or direct
+    exchange where that cannot be carried over: a healthy cluster's has no slow ranks that a failure's could go by.
 
-    fitted : the entry's trees for the cluster, where it has trees. None where the family cannot be carried over.
+    fitted : the entry's trees for the cluster, where it has trees. None for two ranks that have another family.
     """
     made = entry.plans[size].recipe
     if isinstance(made, NestedRings):
@@ -151,6 +152,6 @@ def like(entry: Entry, size: int, tally: Tally, fitted: ComplementaryTrees | Non
             return replace(made, shares=hubs, via=((last[0][0], made.via[0][1]),))
         if last and 0 not in hubs and not made.growth:
             return replace(made, shares=hubs, via=())
-    if isinstance(made, Timetable | LatinExchange | SteadyExchange):
-        return exchange_for(tally)
-    return fitted if isinstance(made, ComplementaryTrees) else None
+    if isinstance(made, ComplementaryTrees):
+        return fitted
+    return exchange_for(tally) if tally.ranks > 2 else None
