@@ -58,8 +58,8 @@ _SHOWN_ERRORS = 5
 @click.option("--nic-share", metavar="SHARE", help="The share of those failures that are of NICs (default 1).")
 @click.option("--mttf-nics", metavar="N", help="How many NICs --mttf is about (default: the cluster's).")
 @click.option("--algorithm", metavar="NAME,...", help="optcc, ring, ... (default optcc,ring).")
-@click.option("--alpha", metavar="TIME,...", help="Latency from NIC to NIC (default 0us).")
-@click.option("--per-chunk", metavar="TIME,...", help="What a port spends on each chunk (default 0us).")
+@click.option("--alpha", metavar="TIME,...", help="Latency from NIC to NIC (default: as measured, or 0us).")
+@click.option("--per-chunk", metavar="TIME,...", help="What a port spends on each chunk (default likewise).")
 @click.option("--segments", metavar="K,...", help="Pipeline depth (default: the planner's choice).")
 @click.option(
     "--quantity", type=click.Choice(["simulate", "bound"]), help="Simulate schedules (default), or bounds only."

@@ -138,6 +138,9 @@ def test_what_is_renamed_for_a_grid() -> None:
     assert grid("ring", "balance").renamed == "nics"
     # Without costs, or with a depth given, baselines are as deep as our own plan.
     assert grid("ring", **free).renamed == grid("ring", segments=(4,)).renamed == "nothing"
+    seen = (replace(grid().topologies[0], alpha_s=Fraction(1, 10**6)),)
+    assert grid("ring", **free, topologies=seen).renamed == "nics"  # a cost that its file has measured is one, too
+    assert grid("ring", **free, topologies=(*seen, *grid().topologies)).renamed == "nothing"
     assert grid("ring", "optcc").renamed == grid("hot-repair").renamed == "nothing"
     assert set(BASELINES) - PLACELESS == {"hot-repair"}
 

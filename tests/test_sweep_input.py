@@ -9,8 +9,14 @@ import pytest
 from optcc import InputError
 from optcc.sweep.cells import COLUMNS
 from optcc.sweep.grid_file import read_grid
-from tests.sweeping import ROOT, SMALL, call, grid_in
+from tests.sweeping import ROOT, SMALL, call, grid_in, rows_of, swept
 
+MEASURED = """\
+optcc: 1
+measured: {date: 2026-11-20, transport: verbs, alpha: 3.1us, per_chunk: 0.4us, spread: 1%}
+servers:
+  - {count: 4, nics: [{name: nic0, rate: 388Gb/s}]}
+"""
 HEAD = f"optcc-sweep: 1\ntopologies: ['{SMALL}']\nsizes: 1MiB\n"
 
 
@@ -153,6 +159,42 @@ def test_files_of_a_grid_are_seen_from_its_folder(tmp_path: Path) -> None:
         read_grid(tmp_path / "grid.yaml")
     (tmp_path / "grid.yaml").write_text("optcc-sweep: 1\ntopologies: [four.yaml]\nsizes: 1MiB\n", encoding="utf-8")
     assert len(read_grid(tmp_path / "grid.yaml").topologies[0].cluster.servers) == 4
+
+
+def test_measured_costs_are_the_default_and_are_told(tmp_path: Path) -> None:
+    """As for `optcc plan`, and for each topology its own: the preset has measured nothing."""
+    (tmp_path / "seen.yaml").write_text(MEASURED, encoding="utf-8")
+    head = f"optcc-sweep: 1\ntopologies: [seen.yaml, '{SMALL}']\nsizes: 1MiB\nalgorithms: ring\n"
+    told = {
+        "": (["3.1e-06", "0.0"], ["4e-07", "0.0"], ["alpha: 3.1 us as measured", "per_chunk: 400 ns as measured"]),
+        "alpha: [0us, 2us]\n": (
+            ["0.0", "2e-06", "0.0", "2e-06"],
+            ["4e-07", "4e-07", "0.0", "0.0"],
+            ["per_chunk: 400 ns as measured; per_chunk: 0us does without"],
+        ),
+        "alpha: 0us\nper_chunk: 0us\n": (["0.0"] * 2, ["0.0"] * 2, []),
+    }
+    for more, (alphas, chunks, notes) in told.items():
+        (tmp_path / "grid.yaml").write_text(head + more, encoding="utf-8")
+        result = swept(tmp_path / "grid.yaml", "-o", tmp_path / "t.csv", "--jobs", 1, "--force")
+        rows = rows_of(tmp_path / "t.csv")
+        assert ([row["alpha_s"] for row in rows], [row["per_chunk_s"] for row in rows]) == (alphas, chunks)
+        assert "rates measured 2026-11-20 (verbs)" in result.stderr
+        assert [note for note in notes if f"seen.yaml: {note}" not in result.stderr] == []
+        assert result.stderr.count("as measured") == len(notes)
+
+
+def test_measured_costs_are_told_in_options(tmp_path: Path) -> None:
+    """What they are told as can be typed; a bound has no costs."""
+    (tmp_path / "seen.yaml").write_text(MEASURED, encoding="utf-8")
+    source, out = tmp_path / "seen.yaml", tmp_path / "t.csv"
+    told = swept(source, "-o", out, "--jobs", 1, "--size", "1MiB", "--per-chunk", "1us").stderr
+    assert f"note: {source}: --alpha 3.1 us as measured; --alpha 0us does without" in told
+    assert [(row["alpha_s"], row["per_chunk_s"]) for row in rows_of(out)] == [("3.1e-06", "1e-06")] * 2
+    told = swept(source, "-o", out, "--jobs", 1, "--size", "1MiB", "--quantity", "bound", "--force").stderr
+    assert "rates measured" in told
+    assert "as measured" not in told
+    assert [row["alpha_s"] for row in rows_of(out)] == ["0.0"]
 
 
 def test_the_documented_grid_can_be_read(tmp_path: Path) -> None:

@@ -17,13 +17,20 @@ PLACELESS = {"ring", "balance", "r2cc", "optcc-published"}
 are the same, but for names, whichever of equal NICs are dead. Hot repair goes by each NIC's place, and our own families
 by its number (`optcc.schedule.timetable_nics`); the order of servers matters to all of them."""
 
+Costs = tuple[tuple[Fraction, ...], tuple[Fraction, ...]]
+
 
 @dataclass(frozen=True)
 class GridTopology:
-    """A cluster before failures, and its name in the table."""
+    """A cluster before failures, and its name in the table.
+
+    alpha_s, per_chunk_s : what its file has measured, where the grid names none and the file some; seconds
+    """
 
     name: str
     cluster: Cluster
+    alpha_s: Fraction | None = None
+    per_chunk_s: Fraction | None = None
 
 
 @dataclass(frozen=True)
@@ -61,12 +68,13 @@ class Grid:
         """
         if self.algorithms == (None,):
             return "servers"
-        own_depth = self.segments == (None,) and (all(self.alpha_s) or all(self.per_chunk_s))
+        costs = [self._costs(topology) for topology in self.topologies]
+        own_depth = self.segments == (None,) and all(all(alphas) or all(chunks) for alphas, chunks in costs)
         return "nics" if own_depth and PLACELESS.issuperset(self.algorithms) else "nothing"
 
     def cells(self) -> tuple[Cell, ...]:
         """The rows, in the order of the table: topologies, failures, sizes, alpha, per-chunk, segments, algorithms."""
-        per_set = len(list(self._jobs("", ())))
+        per_set = len(list(self._jobs("", (), (self.alpha_s, self.per_chunk_s))))
         rows = len(self.topologies) * sum(map(len, self.failures)) * per_set
         if rows > MAX_CELLS:
             raise InputError("too large a grid", where="grid", expected=f"at most {MAX_CELLS} rows", got=rows)
@@ -79,16 +87,24 @@ class Grid:
             for entry, failures in enumerate(self.failures):
                 for failed in failures.sets(topology.cluster, self.seed, self.renamed):
                     nics = tuple(f"{nic}={left}" for nic, left in failed.nics)
-                    for job in self._jobs(cluster_id, nics):
+                    for job in self._jobs(cluster_id, nics, self._costs(topology)):
                         yield Cell(
                             topology.name, servers, ranks, entry, failed.place, len(nics), failed.left, failed.draw,
                             self.seed, job, failed.impossible,
                         )  # fmt: skip
 
-    def _jobs(self, cluster_id: str, failures: tuple[str, ...]) -> Iterator[Job]:
+    def _costs(self, topology: GridTopology) -> Costs:
+        """Every alpha and every per-chunk cost of `topology`: what it has measured is one value, as a default is."""
+        alpha_s, per_chunk_s = topology.alpha_s, topology.per_chunk_s
+        return (
+            self.alpha_s if alpha_s is None else (alpha_s,),
+            self.per_chunk_s if per_chunk_s is None else (per_chunk_s,),
+        )
+
+    def _jobs(self, cluster_id: str, failures: tuple[str, ...], costs: Costs) -> Iterator[Job]:
         for size in self.sizes:
-            for alpha_s in self.alpha_s:
-                for per_chunk_s in self.per_chunk_s:
+            for alpha_s in costs[0]:
+                for per_chunk_s in costs[1]:
                     for segments in self.segments:
                         for algorithm in self.algorithms:
                             yield Job(cluster_id, failures, size, alpha_s, per_chunk_s, segments, algorithm)

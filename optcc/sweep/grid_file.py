@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,7 +16,7 @@ import msgspec
 
 from optcc.discover import load_topology
 from optcc.discover.preset import PREFIX
-from optcc.discover.topology import located
+from optcc.discover.topology import Topology, located, measured_line
 from optcc.discover.yaml_document import YamlDocument
 from optcc.errors import InputError
 from optcc.schedule.baselines import BASELINES
@@ -24,10 +25,11 @@ from optcc.sweep.failure_entry import FailuresEntry, read_failures
 from optcc.sweep.failures import Named
 from optcc.sweep.grid import Grid, GridTopology
 from optcc.sweep.typed import Texts, Where, check_apart, read_each, whole_number
-from optcc.units import parse_seconds, parse_size
+from optcc.units import format_seconds, parse_seconds, parse_size
 
 MARKER, VERSION = "optcc-sweep", "1"
 MAX_FILE_BYTES = 2**20
+NO_TIME = "0us"
 
 
 class TopologyEntry(msgspec.Struct, forbid_unknown_fields=True):
@@ -46,8 +48,8 @@ class GridFile(msgspec.Struct, forbid_unknown_fields=True):
     marker: str = msgspec.field(name=MARKER, default=VERSION)
     failures: Annotated[list[FailuresEntry], msgspec.Meta(min_length=1)] | None = None
     algorithms: Texts | None = None
-    alpha: Texts = "0us"
-    per_chunk: Texts = "0us"
+    alpha: Texts | None = None
+    per_chunk: Texts | None = None
     segments: Texts | None = None
     quantity: Literal["simulate", "bound"] = "simulate"
     ranks: Literal["server", "gpu"] = "server"
@@ -86,7 +88,7 @@ def grid_of(typed: GridFile, where: Where, folder: Path = Path()) -> Grid:
     places: list[str] = []
     notes: list[str] = []
     for i, entry in enumerate(typed.topologies):
-        for topology, found in _topologies(entry, f"$.topologies[{i}]", where, folder):
+        for topology, found in _topologies(entry, f"$.topologies[{i}]", where, folder, _costs_of_files(typed)):
             cluster = replace(topology.cluster, gpu_ranks=typed.ranks == "gpu")
             topologies.append(replace(topology, cluster=cluster))
             places.append(f"$.topologies[{i}]")
@@ -108,8 +110,8 @@ def grid_of(typed: GridFile, where: Where, folder: Path = Path()) -> Grid:
         algorithms=read_each(typed.algorithms or ["optcc", "ring"], "$.algorithms", where, _algorithm)
         if typed.quantity == "simulate"
         else (None,),
-        alpha_s=read_each(typed.alpha, "$.alpha", where, parse_seconds),
-        per_chunk_s=read_each(typed.per_chunk, "$.per_chunk", where, parse_seconds),
+        alpha_s=read_each(typed.alpha or NO_TIME, "$.alpha", where, parse_seconds),
+        per_chunk_s=read_each(typed.per_chunk or NO_TIME, "$.per_chunk", where, parse_seconds),
         segments=(None,) if typed.segments is None else read_each(typed.segments, "$.segments", where, _segments),
         seed=whole_number(typed.seed, where("$.seed"), least=0, most=2**63 - 1),
         notes=tuple(notes),
@@ -122,9 +124,16 @@ def _struct_at(place: str) -> type[msgspec.Struct]:
     return TopologyEntry if place.startswith("$.topologies[") else GridFile
 
 
+def _costs_of_files(typed: GridFile) -> list[str]:
+    """The costs that are taken from topologies that have measured them: those that `typed` does not name. Bounds have
+    none."""
+    return [name for name in ("alpha", "per_chunk") if typed.quantity == "simulate" and getattr(typed, name) is None]
+
+
 def _topologies(
-    entry: str | TopologyEntry, at: str, where: Where, folder: Path
+    entry: str | TopologyEntry, at: str, where: Where, folder: Path, costs: list[str]
 ) -> Iterator[tuple[GridTopology, tuple[str, ...]]]:
+    """The topologies of `entry` with those of `costs` that their files have measured, and what to say of each."""
     typed = TopologyEntry(entry) if isinstance(entry, str) else entry
     source = typed.topology if typed.topology.startswith(PREFIX) else str(folder / typed.topology)
     counts: list[int | None] = [None]
@@ -137,11 +146,26 @@ def _topologies(
         except InputError as error:
             hint = error.hint and _ways_out(error.hint, source, where)
             raise InputError(error.what, where=error.where, expected=error.expected, got=error.got, hint=hint) from None
-        notes = (
+        assumed = (
             replace(a, what=_ways_out(a.what, source, where), fix=_ways_out(a.fix, source, where))
             for a in found.assumed
         )
-        yield GridTopology(typed.topology, found.cluster), tuple(map(str, notes))
+        seen, said = _measured(found, source, where, costs)
+        yield GridTopology(typed.topology, found.cluster, **seen), (*map(str, assumed), *said)
+
+
+def _measured(found: Topology, source: str, where: Where, costs: list[str]) -> tuple[dict[str, Fraction], list[str]]:
+    """Those of `costs` that the file has measured, by field of `GridTopology`, and what to say of its measurements."""
+    if found.measured is None:
+        return {}, []
+    seen, said = {}, [f"{source}: {measured_line(found.cluster, found.measured)}"]
+    for name in costs:
+        value: Fraction | None = getattr(found.measured, f"{name}_s")
+        if value:
+            seen[f"{name}_s"] = value
+            shown = where.field(name, format_seconds(value))
+            said.append(f"{source}: {shown} as measured; {where.field(name, NO_TIME)} does without")
+    return seen, said
 
 
 def _ways_out(text: str, source: str, where: Where) -> str:
