@@ -15,6 +15,7 @@ import pytest
 
 from optcc.cli import main
 from tools.docs_commands import agrees, check, prepared, run, steps
+from tools.docs_commands import main as docs_commands
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -229,7 +230,7 @@ def test_every_page_gets_one_place() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_print_what_the_page_says(page: Path, tmp_path: Path) -> None:
     """Where only figures moved: make docs-commands, then read the diff."""
-    assert [f"{step.text}\n{printed}" for step, printed in check(page, tmp_path)] == []
+    assert [f"{step.text}\n{printed}" for step, printed in check(page.read_text(), tmp_path)] == []
 
 
 def test_every_page_has_commands() -> None:
@@ -238,8 +239,7 @@ def test_every_page_has_commands() -> None:
 
 
 def test_a_page_that_is_wrong_is_found(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
+    page = (
         "```console\n$ echo one \\\n  two\none two\n$ echo three\nfour\n```\n\n"
         "<!-- measured -->\n```console\n$ echo 5 s\n6 ms\n```\n```pycon\n>>> 1 + 1\n3\n```\n```sh\n$ not run\n```\n"
     )
@@ -248,6 +248,20 @@ def test_a_page_that_is_wrong_is_found(tmp_path: Path) -> None:
         ("echo three", "three"),
         (">>> 1 + 1\n3", "*****"),
     ]
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_a_page_that_is_edited_while_its_commands_run_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], edited: bool
+) -> None:
+    """Places in a page are those of the text that was run; what is not in the way of an edit is written."""
+    page = tmp_path / "page.md"
+    head = f"sed -i '1s/^/New. /' {page}" if edited else "true"
+    text = f"A page.\n\n```console\n$ {head}\n$ echo new\nold\n```\n"
+    page.write_text(text)
+    assert docs_commands(["--update", str(page)]) == int(edited)
+    assert page.read_text() == (f"New. {text}" if edited else text.replace("\nold\n", "\nnew\n"))
+    assert ("page.md: edited while its commands ran" in capsys.readouterr().err) is edited
 
 
 def test_a_command_that_fails_is_found(tmp_path: Path) -> None:

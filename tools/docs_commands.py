@@ -127,12 +127,12 @@ def plain(line: str, measured: bool) -> str:
     return NUMBER.sub("#", line) if measured else line
 
 
-def check(page: Path, folder: Path) -> list[tuple[Step, str]]:
-    """Run a page in `folder`; the steps that print something else than the page says, and what they print."""
+def check(page: str, folder: Path) -> list[tuple[Step, str]]:
+    """Run a page (its Markdown) in `folder`; the steps that print something else than it says, and what they print."""
     prepared(folder)
     names: dict[str, object] = {}
     differ = []
-    for step in steps(page.read_text(encoding="utf-8")):
+    for step in steps(page):
         printed = run_examples(step, folder, names) if step.kind == "pycon" else run(step, folder)
         if not agrees(step.printed, printed, step.measured):
             differ.append((step, printed))
@@ -141,19 +141,24 @@ def check(page: Path, folder: Path) -> list[tuple[Step, str]]:
 
 def main(arguments: list[str]) -> int:
     update = "--update" in arguments
-    wrong = 0
+    wrong = edited = 0
     for page in (Path(name) for name in arguments if name != "--update"):
+        was = text = page.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:
-            differ = check(page, Path(folder))
-        text = page.read_text(encoding="utf-8")
+            differ = check(text, Path(folder))
         for step, printed in reversed(differ):
             print(f"{page}: {step.text}\n{printed}\n", file=sys.stderr)
             if step.kind == "console":
                 text = text[: step.start] + (f"\n{printed}" if printed else "") + text[step.end :]
-        if update:
-            page.write_text(text, encoding="utf-8")
         wrong += len(differ)
-    return 0 if update or not wrong else 1
+        if not update:
+            continue
+        if page.read_text(encoding="utf-8") != was:  # commands take minutes, and places are those of what was read
+            print(f"{page}: edited while its commands ran, not written: run it again", file=sys.stderr)
+            edited += 1
+        else:
+            page.write_text(text, encoding="utf-8")
+    return 1 if edited or (wrong and not update) else 0
 
 
 if __name__ == "__main__":
