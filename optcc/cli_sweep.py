@@ -62,6 +62,10 @@ _SHOWN_ERRORS = 5
 @click.option("--per-chunk", metavar="TIME,...", help="What a port spends on each chunk (default likewise).")
 @click.option("--segments", metavar="K,...", help="Pipeline depth (default: the planner's choice).")
 @click.option(
+    "--receivers", type=click.Choice(["stripes", "packets"]),
+    help="What links and receiving ports serve in order: whole stripes (default), or packets.",
+)  # fmt: skip
+@click.option(
     "--quantity", type=click.Choice(["simulate", "bound"]), help="Simulate schedules (default), or bounds only."
 )
 @click.option("--seed", metavar="N", help="Of everything random (default 0).")
@@ -245,6 +249,7 @@ def _show_distribution(one: Distribution) -> None:
 
     inputs = one.inputs
     depth = f", {inputs['segments']} segments" if inputs["segments"] else ""
+    depth += ", receivers of packets" if inputs["receivers"] == "packets" else ""
     click.echo(
         f"{inputs['topology']}, {inputs['servers']} servers, {format_size(inputs['size'])}, "
         f"alpha {format_seconds(inputs['alpha_s'])}, per chunk {format_seconds(inputs['per_chunk_s'])}{depth}: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import optcc
 from optcc import Cluster
 from optcc.schedule.baselines import BASELINES
+from optcc.simulator import Receivers
 from optcc.sweep.distribution import Spread
 from optcc.sweep.execute import compute
 from optcc.sweep.failures import MonteCarlo, Renamed, _Alike
@@ -145,19 +146,23 @@ def test_what_is_renamed_for_a_grid() -> None:
     assert set(BASELINES) - PLACELESS == {"hot-repair"}
 
 
-def simulated(algorithm: str, dead: list[tuple[int, int]]) -> float | None:
+def simulated(algorithm: str, dead: list[tuple[int, int]], receivers: Receivers = "stripes") -> float | None:
     """Seconds on the grid's cluster at its costs."""
-    job = replace(grid(algorithm).cells()[0].job, failures=tuple(f"server{s}/nic{n}=0" for s, n in dead))
+    job = grid(algorithm, receivers=receivers).cells()[0].job
+    job = replace(job, failures=tuple(f"server{s}/nic{n}=0" for s, n in dead))
     (found,) = compute(grid().topologies[0].cluster, (job,))
     return found.simulated_s
 
 
 @pytest.mark.parametrize("dead", [[(3, 2)], [(1, 1), (1, 3)], [(1, 0), (2, 1)], [(0, 3), (3, 1), (3, 2)]])
 @pytest.mark.parametrize("algorithm", sorted(PLACELESS))
-def test_renamed_nics_make_no_difference_to_who_has_no_places(algorithm: str, dead: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize("receivers", get_args(Receivers))
+def test_renamed_nics_make_no_difference_to_who_has_no_places(
+    algorithm: str, dead: list[tuple[int, int]], receivers: Receivers
+) -> None:
     renamed = _Alike(grid().topologies[0].cluster, "nics").first_of_its_kind(dead)
     assert renamed != dead
-    assert simulated(algorithm, renamed) == simulated(algorithm, dead)
+    assert simulated(algorithm, renamed, receivers) == simulated(algorithm, dead, receivers)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,8 @@ def grid(tmp_path: Path) -> Path:
         (HEAD + "ranks: gpu\n", [":4: $.ranks", "no NVLink rate", "nvlink=", "ranks: server", "server0 of uniform:"]),
         (HEAD + "quantity: both\n", [":4: $.quantity", "one of simulate, bound", "'both'"]),
         (HEAD + "algorithms: [optcc, magic]\n", [":4: $.algorithms", "unknown algorithm", "'magic'"]),
+        (HEAD + "receivers: packets\nquantity: bound\n", [":4: $.receivers", "a bound has no receivers"]),
+        (HEAD + "receivers: both\n", [":4: $.receivers", "one of stripes, packets", "'both'"]),
         (HEAD + "algorithms: ring\nquantity: bound\n", [":4: $.algorithms", "a bound has no algorithm"]),
         (HEAD + "failures:\n  - {left: 0}\n", [":5: $.failures[0]", "not one way to fail"]),
         (HEAD + "failures:\n  - {count: 1, nics: a/b}\n", [":5: $.failures[0]", "count and nics"]),

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +151,15 @@ def test_another_version_does_everything_again(
     monkeypatch.setattr(cells_module, "__version__", "next")
     swept(grid, "-o", out, "--jobs", 1)
     assert set(first) < set(counted[len(first) :])
+
+
+def test_a_journal_from_before_there_were_kinds_of_receivers_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job's key is what it was, unless receivers serve packets."""
+    monkeypatch.setattr(cells_module, "__version__", "0.1.0")
+    micro = Fraction(1, 10**6)
+    job = Job("a" * 32, ("server1/nic0=0",), 2**20, 5 * micro, micro, 4, "ring")
+    assert job.key == "6e9ae90f8087c4e98a9d39971c21947f"
+    assert replace(job, receivers="packets").key != job.key
 
 
 @pytest.mark.parametrize("content", ["my notes\n", "my notes", '{"optcc-sweep-journal": 99}\n'])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from fractions import Fraction
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import optcc
 from optcc import Cluster, Plan, SimulationError
+from optcc.simulator import Receivers
 from optcc.sweep import execute
 from optcc.sweep.cells import COLUMNS, Job
 from optcc.sweep.failures import Counted
@@ -45,6 +47,25 @@ def test_a_row_holds_what_the_verbs_give(tmp_path: Path) -> None:
         assert (row["failures"], row["failed"], row["error"]) == ("server1/nic0=0", "1", "")
     assert (ours["algorithm"], ring["algorithm"]) == ("optcc", "ring")
     assert list(ours) == list(COLUMNS)
+
+
+def test_receivers_serve_stripes_or_packets(tmp_path: Path) -> None:
+    """What `simulate` gives with either, on a cluster where they differ."""
+    costs = {"alpha": Fraction(5, 10**6), "per_chunk": Fraction(1, 10**6)}
+    options = ["--fail", "server0/nic0", "--size", "1MiB", "--alpha", "5us", "--per-chunk", "1us", "--jobs", "1"]
+    options += ["--algorithm", "optcc"]
+    hurt = optcc.load_topology(SMALL).cluster.degrade("server0/nic0")
+    schedule = optcc.plan(hurt, 2**20, **costs).schedule()
+    found = {}
+    for receivers in get_args(Receivers):
+        swept(SMALL, *options, "-o", tmp_path / f"{receivers}.csv", "--receivers", receivers)
+        (row,) = rows_of(tmp_path / f"{receivers}.csv")
+        found[receivers] = float(row["simulated_s"])
+        assert row["receivers"] == receivers
+        assert found[receivers] == optcc.simulate(schedule, **costs, receivers=receivers).time_s
+    assert found["packets"] != found["stripes"]
+    swept(SMALL, *options, "-o", tmp_path / "usual.csv")
+    assert (tmp_path / "usual.csv").read_bytes() == (tmp_path / "stripes.csv").read_bytes()
 
 
 def test_with_nothing_failed_what_only_repairs_is_the_ring(tmp_path: Path) -> None:

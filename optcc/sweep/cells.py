@@ -16,15 +16,19 @@ from typing import Any
 
 from optcc import __version__
 from optcc.cluster import Cluster
+from optcc.simulator import Receivers
 
 REFERENCE = "ring"
 """The algorithm that the fault-free cluster runs for comparison, as the field does."""
+
+STRIPES: Receivers = "stripes"
 
 
 @dataclass(frozen=True)
 class Job:
     """One computation. alpha_s, per_chunk_s : seconds; segments : None lets the planner choose.
 
+    receivers : as `optcc.simulate` takes it; the first one for a bound
     cluster_id : fingerprint of the cluster before the failures
     failures : ``SERVER/NIC=FRACTION_LEFT`` each
     algorithm : as `Plan.baseline` takes it; None for the bound alone
@@ -37,11 +41,15 @@ class Job:
     per_chunk_s: Fraction = Fraction(0)
     segments: int | None = None
     algorithm: str | None = None
+    receivers: Receivers = STRIPES
 
     @cached_property
     def key(self) -> str:
         """Names the job and the version of optcc that does it: a result under this key may stand for it."""
-        content = json.dumps([__version__, asdict(self)], default=str, sort_keys=True)
+        named = asdict(self)
+        if self.receivers == STRIPES:
+            del named["receivers"]  # as journals have it that were begun when there was no other kind
+        content = json.dumps([__version__, named], default=str, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
     @property
@@ -99,9 +107,9 @@ def fingerprint(cluster: Cluster) -> str:
 COLUMNS: dict[str, type] = {
     "topology": str, "servers": int, "ranks": int, "size": int, "alpha_s": float, "per_chunk_s": float,
     "failure_entry": int, "place": str, "failed": int, "left": float, "draw": int, "seed": int, "failures": str,
-    "quantity": str, "algorithm": str, "bound_s": float, "fault_free_s": float, "unavoidable_overhead": float,
-    "simulated_s": float, "ratio": float, "reference_s": float, "overhead": float, "family": str, "segments": int,
-    "optcc_version": str, "error": str,
+    "quantity": str, "algorithm": str, "receivers": str, "bound_s": float, "fault_free_s": float,
+    "unavoidable_overhead": float, "simulated_s": float, "ratio": float, "reference_s": float, "overhead": float,
+    "family": str, "segments": int, "optcc_version": str, "error": str,
 }  # fmt: skip
 """Name and type of every column; any may be empty. docs/sweeps.md says what they mean."""
 
@@ -121,7 +129,7 @@ def row(cell: Cell, results: Mapping[str, Result]) -> Row:
         "failure_entry": cell.entry, "place": cell.place, "failed": cell.failed,
         "left": None if cell.left is None else float(cell.left), "draw": cell.draw, "seed": cell.seed,
         "failures": " ".join(job.failures), "quantity": "simulate" if job.algorithm else "bound",
-        "algorithm": job.algorithm, **asdict(own),
+        "algorithm": job.algorithm, "receivers": job.receivers if job.algorithm else None, **asdict(own),
         "ratio": _over(own.simulated_s, own.bound_s), "reference_s": reference.simulated_s,
         "overhead": _less_one(_over(own.simulated_s, reference.simulated_s)), "optcc_version": __version__,
     }  # fmt: skip

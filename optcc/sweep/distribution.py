@@ -92,7 +92,7 @@ def distributions(grid: Grid, cells: tuple[Cell, ...], results: Mapping[str, Res
 
 def _distribution(expected: Fraction, job: Job, rows: list[Row]) -> Distribution:
     first = rows[0]
-    names = ("topology", "servers", "size", "alpha_s", "per_chunk_s", "failure_entry", "algorithm")
+    names = ("topology", "servers", "size", "alpha_s", "per_chunk_s", "failure_entry", "algorithm", "receivers")
     stopped = sum(r["unavoidable_overhead"] is None for r in rows)
     return Distribution(
         inputs={name: first[name] for name in names} | {"segments": job.segments},

@@ -77,7 +77,8 @@ def _simulated(plan: Plan, job: Job) -> Result:
         name = REFERENCE if whole else job.algorithm
         depth = {"alpha": job.alpha_s, "per_chunk": job.per_chunk_s}
         chosen = plan.baseline(name) if job.segments else baseline(plan, name, **depth)
-        time_s = simulate(chosen.schedule(), alpha=job.alpha_s, per_chunk=job.per_chunk_s).time_s
+        schedule = chosen.schedule()
+        time_s = simulate(schedule, alpha=job.alpha_s, per_chunk=job.per_chunk_s, receivers=job.receivers).time_s
     except OptccError as error:
         return replace(result, error=str(error))
     return replace(result, simulated_s=time_s, family=chosen.recipe.family, segments=chosen.recipe.segments)

@@ -8,7 +8,8 @@ from fractions import Fraction
 
 from optcc.cluster import Cluster
 from optcc.errors import InputError
-from optcc.sweep.cells import Cell, Job, fingerprint
+from optcc.simulator import Receivers
+from optcc.sweep.cells import STRIPES, Cell, Job, fingerprint
 from optcc.sweep.failures import FailureEntry, MonteCarlo, Renamed
 
 MAX_CELLS = 10**6
@@ -37,7 +38,7 @@ class GridTopology:
 class Grid:
     """The axes of a sweep. Times in seconds, sizes in bytes; `algorithms` is (None,) for bounds alone.
 
-    notes : what was skipped or assumed in the topologies
+    notes : what was skipped or assumed in the topologies; receivers : as `optcc.simulate` takes it
     """
 
     topologies: tuple[GridTopology, ...]
@@ -49,6 +50,7 @@ class Grid:
     segments: tuple[int | None, ...]
     seed: int
     notes: tuple[str, ...] = ()
+    receivers: Receivers = STRIPES
 
     def clusters(self) -> dict[str, Cluster]:
         """Every topology's cluster by its fingerprint."""
@@ -107,4 +109,6 @@ class Grid:
                 for per_chunk_s in costs[1]:
                     for segments in self.segments:
                         for algorithm in self.algorithms:
-                            yield Job(cluster_id, failures, size, alpha_s, per_chunk_s, segments, algorithm)
+                            yield Job(
+                                cluster_id, failures, size, alpha_s, per_chunk_s, segments, algorithm, self.receivers
+                            )  # fmt: skip

@@ -21,6 +21,8 @@ from optcc.discover.yaml_document import YamlDocument
 from optcc.errors import InputError
 from optcc.schedule.baselines import BASELINES
 from optcc.schedule.recipe import MAX_SEGMENTS
+from optcc.simulator import Receivers
+from optcc.sweep.cells import STRIPES
 from optcc.sweep.failure_entry import FailuresEntry, read_failures
 from optcc.sweep.failures import Named
 from optcc.sweep.grid import Grid, GridTopology
@@ -51,6 +53,7 @@ class GridFile(msgspec.Struct, forbid_unknown_fields=True):
     alpha: Texts | None = None
     per_chunk: Texts | None = None
     segments: Texts | None = None
+    receivers: Receivers | None = None
     quantity: Literal["simulate", "bound"] = "simulate"
     ranks: Literal["server", "gpu"] = "server"
     seed: str = "0"
@@ -99,6 +102,9 @@ def grid_of(typed: GridFile, where: Where, folder: Path = Path()) -> Grid:
     if typed.quantity == "bound" and typed.algorithms is not None:
         expected = where.field("quantity", "simulate")
         raise InputError("a bound has no algorithm", where=where("$.algorithms"), expected=expected)
+    if typed.quantity == "bound" and typed.receivers is not None:
+        expected = where.field("quantity", "simulate")
+        raise InputError("a bound has no receivers", where=where("$.receivers"), expected=expected)
     known = {f"{s.name}/{nic.name}" for t in topologies for s in t.cluster.servers for nic in s.nics}
     entries = {f"$.failures[{i}]": entry for i, entry in enumerate(typed.failures or [])}
     failures = [read_failures(entry, at, where, known) for at, entry in entries.items()]
@@ -115,6 +121,7 @@ def grid_of(typed: GridFile, where: Where, folder: Path = Path()) -> Grid:
         segments=(None,) if typed.segments is None else read_each(typed.segments, "$.segments", where, _segments),
         seed=whole_number(typed.seed, where("$.seed"), least=0, most=2**63 - 1),
         notes=tuple(notes),
+        receivers=typed.receivers or STRIPES,
     )
 
 
