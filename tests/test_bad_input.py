@@ -176,7 +176,7 @@ BAD_INPUTS = [
     bad("xml-dev", BAD_XML, ["bad.xml:3: <net mlx5_0>", "no usable dev", "'first'"], _xml(_net(dev="first"))),
     bad("xml-name", BAD_XML, ["bad.xml:3: <net a/b>", "not a NIC name", "'a/b'"], _xml(_net("a/b"))),
     bad("xml-web-page", BAD_XML, ["bad.xml", "a web page", "raw file"], {"bad.xml": "<!DOCTYPE html>\n<html/>"}),
-    bad("xml-nics-none", [*BAD_XML, "--nics", "mlx5_9"], ["no NIC in use", "--nics"], _xml(_net())),
+    bad("xml-nics-none", [*BAD_XML, "--nics", "mlx5_9"], ["--nics", "no NIC of this name", "'mlx5_9'"], _xml(_net())),
     bad("nics-unknown", [*BAD_XML, "--nics", "mlx5_0,b"], ["--nics", "no NIC of this name", "'b'"], _xml(_net())),
     bad("nics-empty", [*BAD_XML, "--nics", "^"], ["--nics", "not a list of NICs"], _xml(_net())),
     bad("nic-rate-twice", [*BAD_XML, "--nic-rate", "1Gb/s,2Gb/s"], ["--nic-rate", "two rates"], _xml(_net())),

@@ -127,8 +127,7 @@ def test_an_unknown_shape_takes_after_its_neighbour_until_it_is_decided() -> Non
         assert planner.current is planner.current
 
 
-@pytest.mark.parametrize("size", [MIB, 2**30])
-@pytest.mark.parametrize("dead", [1, 3])
+@pytest.mark.parametrize(("size", "dead"), [(MIB, 3), (2**28, 1)])
 def test_the_first_failure_does_not_wait_for_the_whole_planner(
     monkeypatch: pytest.MonkeyPatch, size: int, dead: int
 ) -> None:

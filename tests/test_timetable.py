@@ -132,12 +132,13 @@ def test_where_half_of_the_servers_are_slow_two_rounds_lose_nothing() -> None:
 
 
 def test_one_step_for_each_pair_is_a_choice() -> None:
-    """It takes a quarter fewer chunks. Pairs have a little more or less than their steps, NICs exactly their time."""
+    """It takes a quarter fewer chunks. Pairs have a little more or less than their steps; otherwise NICs have their
+    time, but for slots that end with a piece that they nearly ended with."""
     cluster = lacking("0", "0")
     bound_s = optcc.lower_bound(cluster, 2**28).seconds
     exactly, once = (timetable(cluster, 2, matched=matched) for matched in (1024, 1))
     assert len(once.lower(cluster, 2**28)) < 0.8 * len(exactly.lower(cluster, 2**28))
-    assert 0 <= loss(cluster, exactly) <= 3e-4 < loss(cluster, once) <= 0.01
+    assert 0 <= loss(cluster, exactly) <= 5e-4 < loss(cluster, once) <= 0.01
     for recipe in (exactly, once):
         assert 1 <= recipe.fluid_s(cluster, 2**28) / bound_s <= 1 + 1e-3
 
