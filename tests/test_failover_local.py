@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +27,7 @@ from tests import failover_leaks, failover_rig, protocol_mutants
 from tests.failover_cuts import cut
 from tests.failover_matrix import ROWS
 from tests.failover_rig import Rig
-from tests.failover_runs import InconclusiveError
+from tests.failover_runs import TRIES, InconclusiveError, conclusive
 from tests.flow_mutants import FoldsTwice, NoFence
 from tests.test_wires import connect
 
@@ -40,7 +41,7 @@ from tests.test_wires import connect
     ],
 )
 def test_row(number: int, how: Mapping[str, Any]) -> None:
-    assert ROWS[number].run(connect, **how)
+    assert conclusive(lambda: ROWS[number].run(connect, **how))
 
 
 def test_random_cuts(request: pytest.FixtureRequest) -> None:
@@ -67,6 +68,22 @@ def test_a_strike_that_misses_proves_nothing(number: int) -> None:
         ROWS[number].run(connect, **ROWS[number].variants[0])
 
 
+def caught(number: int, variant: int) -> str:
+    """What a row finds. A bug shows when the fault hits at its moment, which not every run brings about."""
+    for _ in range(TRIES):
+        try:
+            ROWS[number].run(connect, **ROWS[number].variants[variant])
+        except InconclusiveError:
+            continue
+        except (AssertionError, RankFailedError) as error:
+            return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def test_a_sound_protocol_is_not_caught() -> None:
+    assert not caught(1, 1)
+
+
 @pytest.mark.parametrize(
     ("number", "variant", "mutant"),
     [
@@ -85,9 +102,7 @@ def test_the_matrix_catches_a_broken_protocol(
 ) -> None:
     monkeypatch.setattr(failover_rig, "BOUND_S", 2.0)
     monkeypatch.setattr(flows, "Sender" if issubclass(mutant, Sender) else "Receiver", mutant)
-    with pytest.raises((AssertionError, RankFailedError)) as caught:
-        ROWS[number].run(connect, **ROWS[number].variants[variant])
-    assert not isinstance(caught.value, InconclusiveError)
+    assert caught(number, variant)
 
 
 @pytest.mark.parametrize(
@@ -98,8 +113,7 @@ def test_the_matrix_catches_a_broken_transport(
     number: int, variant: int, mutant: type, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flows, mutant.__mro__[1].__name__, mutant)
-    with pytest.raises((AssertionError, RankFailedError), match=says):
-        ROWS[number].run(connect, **ROWS[number].variants[variant])
+    assert re.search(says, caught(number, variant))
 
 
 class Leaf:
