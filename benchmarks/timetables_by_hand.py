@@ -13,9 +13,9 @@ from optcc.cluster import Cluster
 from optcc.ladders_timetable import even_halves
 from optcc.schedule.latin import LatinExchange, latin_pair
 from optcc.schedule.steady import MAX_CHUNK, SteadyExchange, steady_ranks
-from optcc.schedule.timetable import Timetable, deepest, growing
+from optcc.schedule.timetable import MAX_ROUNDS, Timetable, deepest, growing
 from optcc.schedule.timetable_greedy import UP
-from optcc.schedule.timetable_nics import applies, reduced
+from optcc.schedule.timetable_nics import applies, reduced, without_slow_nics
 from optcc.schedule.timetable_one_starves import one_starves, stepped
 from optcc.theory.hubs import hub_split
 
@@ -63,6 +63,7 @@ def steady_steps(
 
 def timetables(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> Iterator[list[Callable[[], Timetable]]]:
     """Of each form, what makes it with ever more rounds."""
+    cluster = without_slow_nics(cluster)
     if not applies(cluster):
         return
     ranks, shares = len(cluster.ranks), hub_split(cluster)[0]
@@ -86,6 +87,8 @@ def timetables(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> Iterator[
 
 def most_rounds(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> int:
     """So many are worth a try: in r rounds a NIC pays for 2r(P-1) chunks, if they do not grow."""
+    if not per_chunk:
+        return MAX_ROUNDS
     return max(1, int(CHUNKS * bound.seconds / (2 * (len(cluster.ranks) - 1) * per_chunk)))
 
 

@@ -8,7 +8,8 @@ from fractions import Fraction
 from functools import cache, partial
 
 from optcc.bound import Bound
-from optcc.cluster import Cluster
+from optcc.cluster import Cluster, Fabric
+from optcc.errors import InfeasibleError
 from optcc.ladder import LARGE, MANY, Ladder, starves
 from optcc.ladders_timetable import latin_ladders, steady_ladders, timetable_ladders
 from optcc.plans import nested_rings
@@ -19,13 +20,16 @@ from optcc.schedule.nested import NestedRings
 from optcc.schedule.nested_pace import FEW_LEAVES, MOST_RANKS, keeping_two
 from optcc.schedule.packed import PackedTrees
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.timetable_nics import applies
+from optcc.schedule.timetable_nics import applies, without_slow_nics
 from optcc.schedule.trees import ComplementaryTrees
 
 SHAPES = 4
 """Shapes of trees that are tried."""
 EXCHANGE_WAYS = Fraction(3, 2)
 """Rounds by way of slow ranks, for each other round and for the part of the data that goes by way of them."""
+
+LEFT_ALONE = Fraction(9, 8)
+"""Timetables, which leave slow NICs alone, are tried where that takes no longer than so many times the bound."""
 
 
 def ladders(
@@ -40,13 +44,26 @@ def ladders(
     offered = _nested(cluster, chunks_cost=bool(alpha or per_chunk))
     if cluster.fabric.flat and len(cluster.ranks) > 2:
         offered += _exchange(cluster)
-    if applies(cluster):
-        offered += timetable_ladders(cluster, bound, alpha, per_chunk)
-    offered += latin_ladders(cluster, bound, per_chunk)
-    offered += steady_ladders(cluster, bound, alpha, per_chunk)
+    even = without_slow_nics(cluster)
+    if even is cluster or _worth_leaving(cluster, even):
+        if applies(even):
+            offered += timetable_ladders(even, bound, alpha, per_chunk)
+        offered += latin_ladders(even, bound, per_chunk)
+        offered += steady_ladders(even, bound, alpha, per_chunk)
     if cluster.fabric.flat:
         offered += _trees(cluster, bound.nbytes, alpha, per_chunk)
     return [*offered, _packed(cluster)]
+
+
+def _worth_leaving(cluster: Cluster, even: Cluster) -> bool:
+    """Whether without its slow NICs a cluster could be nearly as fast, if any NIC reached any."""
+    from optcc.theory import lower_bound
+
+    try:
+        slower, bound = (lower_bound(replace(each, fabric=Fabric()), 1).seconds for each in (even, cluster))
+    except InfeasibleError:  # a server has slow ones only
+        return False
+    return slower <= LEFT_ALONE * bound
 
 
 def _nested(cluster: Cluster, *, chunks_cost: bool) -> list[Ladder]:

@@ -81,6 +81,24 @@ def test_second_failures_are_prepared_too() -> None:
             assert planner.restore("server2/nic1").plan == optcc.plan(cluster, MIB, **COSTS)
 
 
+def test_a_slow_nic_is_left_alone_where_its_shape_is_known_and_else_nothing_is_guessed() -> None:
+    """A timetable of another shape would get shares by servers' rates, of which the slow NIC is a part."""
+    cluster = uniform(8, 8)
+    with Planner(cluster, 256 * MIB, lookahead=0, background="off", **COSTS) as planner:
+        planner.fail("server3/nic2")
+        planner.prepare()
+        planner.restore("server3/nic2")
+        guessed = planner.rate("server5/nic2", "200Gb/s")
+        assert guessed.basis is Basis.NEAREST
+        assert isinstance(guessed.plan.recipe, Exchange)
+        planner.prepare()
+        planner.restore("server5/nic2")
+        known = planner.rate("server1/nic2", "200Gb/s")
+        assert known.basis is Basis.PREPARED
+        assert known.plan.recipe.family == "timetable"
+        assert keeps_the_promise(known.plan)
+
+
 def test_where_two_servers_lost_a_nic_matters() -> None:
     """Timetables are about places: a plan for the same NIC lost twice is over 2 % slower where two others are."""
     cluster, size = uniform(servers=8, nics=8), 2**30

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -50,6 +51,22 @@ def test_every_family_of_the_planner_is_relabelled() -> None:
         optcc.verify(moved.lower(there, MIB))
         assert moved.fluid_s(there, MIB) == recipe.fluid_s(here, MIB)
     assert relabelled(optcc.plan(here, MIB).baseline("ring").recipe, to, Tally.of(there)) is None
+
+
+def test_steps_with_three_slow_servers_are_relabelled() -> None:
+    def hurt(*servers: int) -> Cluster:
+        cluster = uniform(servers=8, nics=4)
+        for server in servers:
+            cluster = cluster.degrade(f"server{server}/nic0").degrade(f"server{server}/nic1")
+        return cluster
+
+    here, there = hurt(1, 2, 3), hurt(0, 4, 7)
+    to = matching(Tally.of(here), Tally.of(there))
+    offered = ladders(here, lower_bound(here, MIB), **COSTS)
+    recipe = next(ladder.make(4) for ladder in offered if ladder.name == "steady-exchange")
+    moved = relabelled(recipe, to, Tally.of(there))
+    assert moved == replace(recipe, slow=(0, 4, 7))
+    optcc.verify(moved.lower(there, MIB))
 
 
 def test_the_nearest_shape_is_the_most_similar_one() -> None:

@@ -25,7 +25,7 @@ from optcc.schedule.many_objects import no_collection
 from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
 from optcc.schedule.steady_steps import growing_ends, steady_steps
-from optcc.schedule.timetable_nics import live_nics, nic_ports, some_lack_nics
+from optcc.schedule.timetable_nics import live_nics, nic_ports, nic_rate, some_lack_nics, told_alone
 from optcc.schedule.timetable_rows import Kind, Piece, Rows, cut, scheduled
 from optcc.schedule.timetable_slots import HALF, Slot, mirrored
 
@@ -107,7 +107,7 @@ class SteadyExchange(Recipe):
         for hub in hubs:
             works.append((1 + (len(used) - 2) * shares[hub]) / len(used[hub]))
             works.append((1 + (len(hubs) - 2) * shares[hub]) / (len(used[hub]) * (1 - Fraction(slow_nics, nics))))
-        return max(works) * nbytes / max(nic.out_rate for nic in cluster.ranks[0].nics)
+        return max(works) * nbytes / nic_rate(cluster)
 
     def content(self) -> dict[str, Any]:
         """Every field as JSON values."""
@@ -141,6 +141,7 @@ class SteadyExchange(Recipe):
             ("hubs", f"{hubs} of {len(cluster.ranks)}, each exchanges directly with all"),
             ("send and are sent results all the time", names),
             ("steps", f"{self.segments} in each half{grown}; one NIC for each transfer"),
+            *told_alone(cluster),
         ]
 
 

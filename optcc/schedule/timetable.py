@@ -43,7 +43,7 @@ from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
 from optcc.schedule.timetable_greedy import UP, greedy_slots, longest_step, starving, step_ends
 from optcc.schedule.timetable_matched import MOST_MATCHED, matched_slots
-from optcc.schedule.timetable_nics import applies, have_spare_time, live_nics, nic_ports, reduced
+from optcc.schedule.timetable_nics import applies, have_spare_time, live_nics, nic_ports, nic_rate, reduced, told_alone
 from optcc.schedule.timetable_ramp import UNIT, sums_in_time
 from optcc.schedule.timetable_rows import Kind, Piece, Rows, cut, joined, on_leash, scheduled
 from optcc.schedule.timetable_slots import (
@@ -280,9 +280,8 @@ class Timetable(Recipe):
         live = [tuple(mine) for mine in live_nics(cluster)]
         if self.stepped:
             exact = max((1 + (self._ranks - 2) * x) / len(mine) for x, mine in zip(self.shares, live, strict=True))
-            return exact * nbytes * len(live[0]) / cluster.ranks[0].out_rate
+            return exact * nbytes / nic_rate(cluster)
         share, members = dict(zip(live, self.shares, strict=True)), Counter(live)
-        rate = cluster.ranks[0].out_rate / len(live[0])
         of_each = {nics: (1 + (self._ranks - 2) * x) / len(nics) for nics, x in share.items()}
         loads: Counter[tuple[tuple[int, ...], int]] = Counter()
         for (a, b), parts in rail_shares(members, {nics: float(x) for nics, x in share.items()}).items():
@@ -290,7 +289,7 @@ class Timetable(Recipe):
                 loads[a, nic] += (members[b] - (a == b)) * float(share[a] + share[b]) * part  # type: ignore[assignment]
         uneven = {end: load / float(of_each[end[0]]) for end, load in loads.items()}
         works = (of_each[nics] * (Fraction(by) if by > 1 + CLOSE else 1) for (nics, _), by in uneven.items())
-        return max(works) * nbytes / rate
+        return max(works) * nbytes / nic_rate(cluster)
 
     def _matched_s(self, cluster: Cluster, nbytes: int) -> Fraction:
         """The busiest NIC's work: a pair's halves go by other rails than each other where rounds are sparse."""
@@ -308,10 +307,9 @@ class Timetable(Recipe):
                 for rank, way in ((i, "out"), (k, "into"), (k, "out"), (i, "into")):
                     loads[rank, slot.nic, way] += carried * slot.weight / total  # type: ignore[assignment]
         live = live_nics(cluster)
-        rate = cluster.ranks[0].out_rate / len(live[0])
         exact_s = max((1 + (self._ranks - 2) * x) / len(mine) for x, mine in zip(self.shares, live, strict=True))
         by = max(loads.values()) / float(exact_s)
-        return exact_s * (Fraction(by) if by > 1 + CLOSE else 1) * nbytes / rate
+        return exact_s * (Fraction(by) if by > 1 + CLOSE else 1) * nbytes / nic_rate(cluster)
 
     def content(self) -> dict[str, Any]:
         """Every field as JSON values."""
@@ -359,7 +357,7 @@ class Timetable(Recipe):
         if len(slow) > 4:
             lines.append(("more slow ranks", str(len(slow) - 4)))
         rounds += " of matchings" if self.matched else ""
-        return [*lines, ("rounds", f"{rounds}; one NIC for each transfer")]
+        return [*lines, ("rounds", f"{rounds}; one NIC for each transfer"), *told_alone(cluster)]
 
 
 def _turned(parts: Sequence[tuple[int, tuple[int, int]]]) -> list[tuple[int, tuple[int, int]]]:

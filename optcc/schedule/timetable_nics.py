@@ -1,16 +1,22 @@
-"""Where timetables apply, and which NICs servers have left there."""
+"""Where timetables apply, and which NICs servers have left there.
+
+Timetables are about NICs of one rate. A slower one is left alone like a dead one, which on many servers is hardly a
+loss: of P servers with n NICs each, one at half of its rate is 1/(2 n P) of all that they have.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
-from optcc.cluster import Cluster
+from optcc.cluster import Cluster, Nic
 from optcc.schedule.routes import Routes
 from optcc.schedule.timetable_split import common_rails
 
 HARDLY = Fraction(2, 3)
 """A rank that has at most such a part of the full ones' NICs is hardly faster than the one that has fewest."""
+MOST_NAMED = 4
 SPARE = Fraction(1, 40)
 """Others have time to spare if they have so much less to do than the one with fewest NICs, as part of its time."""
 
@@ -21,20 +27,56 @@ def applies(cluster: Cluster) -> bool:
 
 
 def some_lack_nics(cluster: Cluster) -> bool:
-    """One fabric or one for each rail, servers as ranks, live NICs of one rate (on rails one for each), all of them in
-    at least two servers and fewer in another."""
+    """One fabric or one for each rail, servers as ranks, each with a NIC as fast as any (on rails one for each), all of
+    them in at least two servers and fewer in another."""
     ranks = cluster.ranks
-    kinds = {id(rank.nics): rank.nics for rank in ranks}  # most servers share theirs
-    each = {kind: [nic for nic in nics if nic.alive] for kind, nics in kinds.items()}
-    rates = {rate for nics in each.values() for nic in nics for rate in (nic.out_rate, nic.in_rate)}
-    if cluster.fabric.pod_oversubscription is not None or cluster.gpu_ranks or len(ranks) < 3 or len(rates) != 1:
+    if cluster.fabric.pod_oversubscription is not None or cluster.gpu_ranks or len(ranks) < 3:
         return False
+    rate = nic_rate(cluster)
+    kinds = {id(rank.nics): rank.nics for rank in ranks}  # most servers share theirs
+    each = {kind: sum(_speed(nic) == rate > 0 for nic in nics) for kind, nics in kinds.items()}
     live = [tuple(mine) for mine in live_nics(cluster)]
-    if any(len(mine) < len(each[id(rank.nics)]) for mine, rank in zip(live, ranks, strict=True)):
+    if any(not mine or len(mine) < each[id(rank.nics)] for mine, rank in zip(live, ranks, strict=True)):
         return False
     every = set().union(*live)
     full = sum(len(nics) == len(every) for nics in live)
     return 2 <= full < len(live)
+
+
+def nic_rate(cluster: Cluster) -> Fraction:
+    """Bytes per second of the NICs that timetables use: of the fastest, the slower way."""
+    kinds = {id(rank.nics): rank.nics for rank in cluster.ranks}
+    return max((_speed(nic) for nics in kinds.values() for nic in nics), default=Fraction(0))
+
+
+def left_alone(cluster: Cluster) -> list[str]:
+    """The live NICs that timetables do not use, SERVER/NIC."""
+    rate = nic_rate(cluster)
+    return [f"{s.name}/{nic.name}" for s in cluster.servers for nic in s.nics if nic.alive and _speed(nic) < rate]
+
+
+def told_alone(cluster: Cluster) -> list[tuple[str, str]]:
+    """(label, text) lines for people about these."""
+    names = left_alone(cluster)
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return [("slower NICs, not used", ", ".join(names[:MOST_NAMED]) + more)] if names else []
+
+
+def without_slow_nics(cluster: Cluster) -> Cluster:
+    """The cluster whose NICs that timetables do not use are dead; itself, if there are none."""
+    if not left_alone(cluster):
+        return cluster
+    rate = nic_rate(cluster)
+    servers = []
+    for server in cluster.servers:
+        dead = (replace(nic, out_rate=Fraction(0), in_rate=Fraction(0)) for nic in server.nics)
+        nics = (nic if _speed(nic) == rate else none for nic, none in zip(server.nics, dead, strict=True))
+        servers.append(replace(server, nics=tuple(nics)))
+    return replace(cluster, servers=tuple(servers))
+
+
+def _speed(nic: Nic) -> Fraction:
+    return min(nic.out_rate, nic.in_rate)
 
 
 def reduced(cluster: Cluster) -> list[int]:
@@ -68,12 +110,13 @@ def starving_pair(cluster: Cluster) -> tuple[int, int] | None:
 
 
 def live_nics(cluster: Cluster) -> list[dict[int, int]]:
-    """Of each rank, what a live NIC can meet -> its place in its server: the NICs of its rail, without rails those of
-    its place, or, if two ranks have no place in common, those that are the n-th live ones, too. Ranks whose NICs are
+    """Of each rank, what a NIC in use can meet -> its place in its server: the NICs of its rail, without rails those of
+    its place, or, if two ranks have no place in common, those that are the n-th ones in use, too. Ranks whose NICs are
     one object, as those of a cluster's equal servers are, share one answer."""
-    ranks, rails, found = cluster.ranks, cluster.fabric.rails, {}
+    ranks, rails, rate, found = cluster.ranks, cluster.fabric.rails, nic_rate(cluster), {}
     for nics in {id(rank.nics): rank.nics for rank in ranks}.values():
-        live = {nic.rail if rails and nic.rail is not None else i: i for i, nic in enumerate(nics) if nic.alive}
+        used = [(i, nic) for i, nic in enumerate(nics) if _speed(nic) == rate > 0]
+        live = {nic.rail if rails and nic.rail is not None else i: i for i, nic in used}
         found[id(nics)] = dict(sorted(live.items()))
     if not rails and not common_rails([tuple(mine) for mine in found.values()]):
         found = {kind: dict(enumerate(mine.values())) for kind, mine in found.items()}

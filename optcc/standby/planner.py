@@ -26,7 +26,7 @@ from optcc.schedule.latin import LatinExchange, latin_pair
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.steady import SteadyExchange, steady_ranks
 from optcc.schedule.timetable import Timetable
-from optcc.schedule.timetable_nics import applies
+from optcc.schedule.timetable_nics import applies, left_alone
 from optcc.schedule.trees import ComplementaryTrees
 from optcc.standby.background import SOLVE_S, Background, Helper, SkippedError, Where
 from optcc.standby.shapes import Now, upcoming
@@ -244,7 +244,7 @@ class Planner:
             found = rings_in_order(tally.order, tally.shares(), self._depth(cluster, size)), Basis.CLOSED_FORM
         elif near is not None and not self._free:
             found = _with_basis(like(near, size, tally, self._refitted(near, size, cluster, tally)), Basis.NEAREST)
-        if found is not None and not _fits(found[0], cluster):
+        if found is not None and not _fits(*found, cluster):
             # It is about which NICs are dead; a shape only counts them.
             found = (exchange_for(tally), found[1]) if found[1] is Basis.NEAREST else None
         if found is None:
@@ -367,12 +367,15 @@ class Planner:
         self.close()
 
 
-def _fits(recipe: Recipe, cluster: Cluster) -> bool:
+def _fits(recipe: Recipe, basis: Basis, cluster: Cluster) -> bool:
     if isinstance(recipe, LatinExchange):
         return latin_pair(cluster) == recipe.slow
     if isinstance(recipe, SteadyExchange):
         return steady_ranks(cluster) == recipe.slow
-    return not isinstance(recipe, Timetable) or applies(cluster)
+    if not isinstance(recipe, Timetable):
+        return True
+    # Shares for another shape are made of servers' rates, of which NICs that it leaves alone would be a part.
+    return applies(cluster) and not (basis is Basis.NEAREST and left_alone(cluster))
 
 
 def _with_basis(recipe: Recipe | None, basis: Basis) -> tuple[Recipe, Basis] | None:

@@ -58,11 +58,13 @@ class State:
 
     @cached_property
     def shared(self) -> tuple[int, ...]:
-        """Of every place in servers at which several have lost a NIC, how many have: timetables are about places."""
+        """Of every place in servers at which several have a NIC that is dead or slow, how many: timetables are about
+        places."""
         found: Counter[int] = Counter()
         for server, whole in zip(self.cluster.servers, self.cluster.fault_free.servers, strict=True):
             if server is not whole:
-                found.update(i for i, nic in enumerate(server.nics) if not nic.alive)
+                pairs = zip(server.nics, whole.nics, strict=True)
+                found.update(i for i, (nic, was) in enumerate(pairs) if nic != was)
         return tuple(sorted(count for count in found.values() if count > 1))
 
     def after(self, place: tuple[int, int], rate: Fraction | None) -> State:

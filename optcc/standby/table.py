@@ -61,9 +61,11 @@ def relabelled(recipe: Recipe, to: Mapping[int, int], tally: Tally) -> Recipe | 
             shares[to[rank]] = share
         via = sorted((to[rank], part) for rank, part in recipe.via)
         return replace(recipe, shares=tuple(shares), via=tuple(via))
-    if isinstance(recipe, LatinExchange | SteadyExchange):
+    if isinstance(recipe, LatinExchange):
         first, second = sorted(to[rank] for rank in recipe.slow)
         return replace(recipe, slow=(first, second))
+    if isinstance(recipe, SteadyExchange):
+        return replace(recipe, slow=tuple(sorted(to[rank] for rank in recipe.slow)))
     if isinstance(recipe, PackedTrees):
         trees = (
             TreePair(tree.share, to[tree.root], _moved(tree.up, to), _moved(tree.down, to)) for tree in recipe.trees

@@ -1,0 +1,104 @@
+"""Slow NICs: timetables leave them alone, where that is nearly as fast as the bound with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import optcc
+from optcc.cluster import Cluster, Fabric
+from optcc.ladders import ladders
+from optcc.schedule.columns import Schedule
+from optcc.schedule.timetable import Timetable
+from optcc.schedule.timetable_nics import applies, left_alone, live_nics, without_slow_nics
+from optcc.simulator import simulate
+from tests.timetables import check_allreduce, hurt, timetable
+
+ALPHA, PER_CHUNK = Fraction(5, 10**6), Fraction(1, 10**6)
+RATE = 50 * 10**9
+HALF = Fraction(1, 2)
+
+
+def uniform(servers: int, *, rails: bool = False, nics: int = 8) -> Cluster:
+    return replace(Cluster.uniform(servers=servers, nics=nics, rate=RATE), fabric=Fabric(rails=rails))
+
+
+def busy(schedule: Schedule) -> set[str]:
+    """The ports that carry something."""
+    return {
+        schedule.ports[end].name
+        for route in {*schedule.route.tolist()}
+        for lane in schedule.routes[route].lanes
+        for end in (lane.out, lane.into)
+    }
+
+
+@settings(max_examples=25)
+@given(hurt(), st.data())
+def test_slow_nics_carry_nothing_and_the_sum_is_everywhere(cluster: Cluster, data: st.DataObject) -> None:
+    """Whichever way one is slow; its port is there nevertheless, for a failover to go by."""
+    names = [f"{server.name}/{nic.name}" for server in cluster.servers for nic in server.nics if nic.alive]
+    slow = data.draw(st.sampled_from(names))
+    out, into = data.draw(st.sampled_from([(HALF, Fraction(1)), (Fraction(1), HALF), (HALF, HALF)]))
+    s, i = next((s, i) for s, server in enumerate(cluster.servers) for i, nic in enumerate(server.nics)
+                if f"{server.name}/{nic.name}" == slow)  # fmt: skip
+    nic = cluster.servers[s].nics[i]
+    hit = cluster.with_nic(s, i, replace(nic, out_rate=nic.out_rate * out, in_rate=nic.in_rate * into))
+    assert left_alone(hit) == [slow]
+    if not applies(hit):
+        return
+    recipe = timetable(hit)
+    check_allreduce(hit, recipe, 2**16)
+    schedule = recipe.lower(hit, 2**16)
+    assert slow in {port.name for port in schedule.ports} - busy(schedule)
+    dead = without_slow_nics(hit)
+    assert left_alone(dead) == []
+    assert live_nics(dead) == live_nics(hit)
+    assert recipe.fluid_s(dead, 2**16) == recipe.fluid_s(hit, 2**16)
+
+
+@pytest.mark.parametrize("rails", [False, True])
+@pytest.mark.parametrize("left", [Fraction(1, 4), Fraction(3, 4)])
+def test_a_slow_nic_costs_hardly_more_than_it_must(rails: bool, left: Fraction) -> None:
+    """At most one point of the fault-free ring above the unavoidable, as a dead one does."""
+    whole, nbytes = uniform(8, rails=rails), 2**28
+    hit = whole.degrade("server1/nic0", left)
+    times, plans = [], []
+    for cluster in (whole, hit):
+        plans.append(optcc.plan(cluster, nbytes, alpha=ALPHA, per_chunk=PER_CHUNK))
+        costs = {"alpha": ALPHA, "per_chunk": PER_CHUNK}
+        times.append(simulate(plans[-1].schedule(), receivers="packets", **costs).time_s)
+    unavoidable = float(plans[1].bound.seconds / plans[0].bound.seconds)
+    assert times[1] / times[0] - unavoidable < 0.01
+    assert plans[1].recipe.family == "timetable"
+    told = dict(plans[1].recipe.describe(hit))
+    assert told["slower NICs, not used"] == "server1/nic0"
+
+
+def test_many_are_counted() -> None:
+    hit = uniform(8)
+    for server in range(1, 7):
+        hit = hit.degrade(f"server{server}/nic0", HALF)
+    told = dict(timetable(hit).describe(hit))["slower NICs, not used"]
+    assert told == "server1/nic0, server2/nic0, server3/nic0, server4/nic0 and 2 more"
+
+
+@pytest.mark.parametrize(("slow", "tried"), [(3, True), (6, False)])
+def test_they_are_left_alone_only_where_little_is_lost(slow: int, tried: bool) -> None:
+    """With six of eight slow that server would be a quarter, not five eighths of the others."""
+    hit = uniform(8)
+    for nic in range(slow):
+        hit = hit.degrade(f"server1/nic{nic}", HALF)
+    bound = optcc.lower_bound(hit, 2**28)
+    offered = ladders(hit, bound, alpha=ALPHA, per_chunk=PER_CHUNK)
+    assert (Timetable.family in {ladder.name for ladder in offered}) == tried
+
+
+def test_a_server_of_slow_nics_only_has_no_timetable() -> None:
+    hit = uniform(8, nics=2).degrade("server2/nic1").degrade("server1/nic0", HALF).degrade("server1/nic1", HALF)
+    assert not applies(hit)
+    assert Timetable.family not in {ladder.name for ladder in ladders(hit, optcc.lower_bound(hit, 2**28))}
