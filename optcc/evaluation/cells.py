@@ -36,7 +36,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Cell:
-    """`servers` of `NICS` NICs; `dead[i]` NICs of the i-th server are dead; an AllReduce of `nbytes` per server.
+    """`servers` of `NICS` NICs; `dead[i]` NICs of the i-th server are dead, or at `left` of their rate; an AllReduce of
+    `nbytes` per server.
 
     segments : fixed; None: what suits the scheme best
     staggered : the i-th server's dead NICs begin at its NIC i, not all at NIC 0
@@ -51,6 +52,7 @@ class Cell:
     staggered: bool = False
     alpha: Fraction = ALPHA
     per_chunk: Fraction = PER_CHUNK
+    left: Fraction = Fraction(0)
 
     @cached_property
     def cluster(self) -> Cluster:
@@ -59,13 +61,13 @@ class Cell:
         for server, count in enumerate(() if self.scheme == FAULT_FREE else self.dead):
             first = server if self.staggered else 0
             for nic in range(first, first + count):
-                cluster = cluster.degrade(f"server{server}/nic{nic % NICS}")
+                cluster = cluster.degrade(f"server{server}/nic{nic % NICS}", self.left)
         return cluster
 
     def of(self, scheme: str) -> Cell:
         """The same failure, size and costs under another scheme, with the number of segments that suits it best."""
         if scheme == FAULT_FREE:
-            return replace(self, scheme=scheme, dead=(), segments=None, staggered=False)
+            return replace(self, scheme=scheme, dead=(), segments=None, staggered=False, left=Fraction(0))
         return replace(self, scheme=scheme, segments=None)
 
     def run(self) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -23,11 +24,16 @@ PUBLISHED_SEGMENTS = 64
 
 @dataclass(frozen=True)
 class Failure:
-    """`dead[i]` NICs of the i-th of `servers` servers are dead; staggered : see `Cell`."""
+    """`dead[i]` NICs of the i-th of `servers` servers are dead, or at `left` of their rate; staggered : see `Cell`."""
 
     servers: int
     dead: tuple[int, ...]
     staggered: bool = False
+    left: Fraction = Fraction(0)
+
+    def cells(self, sizes: Iterable[int]) -> list[Cell]:
+        """Our plan at these sizes."""
+        return [Cell(self.servers, self.dead, n, OPTCC, staggered=self.staggered, left=self.left) for n in sizes]
 
 
 @dataclass(frozen=True)
@@ -72,13 +78,14 @@ class Grid:
         """Our plan for every failure at every size, and the others at `size`."""
         found = []
         for f in self.failures:
-            ours = [Cell(f.servers, f.dead, n, OPTCC, staggered=f.staggered) for n in self.sizes]
+            ours = f.cells(self.sizes)
             found += [*ours, *(replace(ours[0], nbytes=self.size, scheme=scheme) for scheme in RIVALS)]
         return found
 
     def chain(self, servers: int, scheme: str) -> list[Cell]:
         """1, 2, 3, ... servers with a dead NIC each, as far as section 3 has them, at `size`."""
-        counts = [len(f.dead) for f in self.failures if f.servers == servers and set(f.dead) == {1} and not f.staggered]
+        plain = [f for f in self.failures if f.servers == servers and not f.staggered and not f.left]
+        counts = [len(f.dead) for f in plain if set(f.dead) == {1}]
         return [Cell(servers, (1,) * k, self.size, scheme) for k in sorted(counts)]
 
     def messages(self) -> list[Cell]:
@@ -138,7 +145,9 @@ RAILS = tuple(
     for servers, failed, left in (
         *((servers, ONE, NONE) for servers in (16, 64, 128)),
         (16, FOUR, NONE),
-        *((servers, ONE, HALF) for servers in (8, 16)),
+        *((servers, ONE, HALF) for servers in (8, 16, 64, 128)),
+        (8, ((1, 0), (2, 1)), HALF),
+        (16, FOUR, HALF),
     )
     for nbytes in (256 * MIB, GIB)
 )  # fmt: skip
@@ -151,6 +160,7 @@ FAILURES = (
     *(Failure(128, (1,) * k) for k in (1, 2, 3, 4)),
     *(Failure(p, (1,) * 4, staggered=True) for p in (8, 16, 32)),
     *(Failure(p, dead) for dead in SEVERE for p in (8, 16, 32, 64)),
+    *(Failure(p, dead, left=HALF) for dead in ((1,), (1, 1), (4,)) for p in (8, 16, 64)),
 )
 FULL = Grid(
     servers=(8, 16, 32, 64, 128),
@@ -172,7 +182,7 @@ QUICK = Grid(
     dead=(1, 4),
     sizes=(256 * MIB, GIB),
     size=GIB,
-    failures=(*(Failure(8, (1,) * k) for k in (1, 2, 3)), Failure(8, (4, 4))),
+    failures=(*(Failure(8, (1,) * k) for k in (1, 2, 3)), Failure(8, (4, 4)), Failure(8, (1,), left=HALF)),
     message_sizes=(MIB, 64 * MIB, GIB),
     message_servers=8,
     claimed_servers=(8,),

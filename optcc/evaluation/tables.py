@@ -51,18 +51,18 @@ def target_table(grid: Grid, outcomes: Outcomes) -> list[str]:
 
 
 def several_table(grid: Grid, outcomes: Outcomes) -> list[str]:
-    """Section 3: several dead NICs, on one server and on several."""
+    """Section 3: dead or slow NICs, on one server and on several."""
     rows = []
     for f in grid.failures:
-        cells = [Cell(f.servers, f.dead, n, OPTCC, staggered=f.staggered) for n in grid.sizes]
+        cells = f.cells(grid.sizes)
         one = replace(cells[0], nbytes=grid.size)
         shares = (unavoidable(one, outcomes), *(overhead(one.of(scheme), outcomes) for scheme in SCHEMES))
         how = f"{outcomes[one].family}, {outcomes[one].segments}"
         more = [points(above(c, outcomes)) for c in cells]
-        rows.append((f.servers, sum(f.dead), where(f.dead, f.staggered), *map(percent, shares), *more, how))
+        rows.append((f.servers, sum(f.dead), where(one), *map(percent, shares), *more, how))
     at = format_size(grid.size)
     sizes = [f"optcc less unavoidable, {format_size(n)}" for n in grid.sizes]
-    head = ("servers", "dead NICs", "where", "unavoidable", *(f"{scheme}, {at}" for scheme in SCHEMES))
+    head = ("servers", "NICs", "where", "unavoidable", *(f"{scheme}, {at}" for scheme in SCHEMES))
     return table((*head, *sizes, f"optcc's family, segments at {at}"), rows)
 
 

@@ -33,9 +33,10 @@ def above(cell: Cell, outcomes: Outcomes) -> float:
     return overhead(cell, outcomes) - unavoidable(cell, outcomes)
 
 
-def where(dead: tuple[int, ...], staggered: bool = False) -> str:
-    """Dead NICs of the first servers in words; each server has `NICS`."""
-    which = ", of server i from NIC i on" if staggered else ""
+def where(cell: Cell) -> str:
+    """Dead or slow NICs of the first servers in words; each server has `NICS`."""
+    dead, which = cell.dead, ", of server i from NIC i on" if cell.staggered else ""
+    which += f" at {cell.left}" if cell.left else ""
     if len(dead) == 1:
         return f"{dead[0]} of one server{which}"
     if len(set(dead)) > 1:
@@ -85,7 +86,7 @@ def held(grid: Grid, results: Mapping[Any, Any]) -> list[Held]:
         for c in dict.fromkeys(cells):
             if c.scheme == OPTCC and c.nbytes >= TARGET_BYTES and (c.alpha, c.per_chunk) == (ALPHA, PER_CHUNK):
                 known = above(c, results), results[c.of(FAULT_FREE)].time_s, unavoidable(c, results)
-                found.append(_held(section, c, where(c.dead, c.staggered), *known))
+                found.append(_held(section, c, where(c), *known))
     for study in grid.rails:
         if study.nbytes >= TARGET_BYTES:
             reached: RailsResult = results[study]
@@ -146,7 +147,7 @@ def _misses(found: list[Held]) -> list[str]:
         if any(h.missed for h in mine.values()):
             shown = [_shown(mine.get(n)) for n in sizes]
             rows.append((next(iter(mine.values())).section, servers, failure, *shown))
-    return table(("section", "servers", "dead NICs", *map(format_size, sizes)), rows)
+    return table(("section", "servers", "dead or slow NICs", *map(format_size, sizes)), rows)
 
 
 def _shown(h: Held | None) -> str:
