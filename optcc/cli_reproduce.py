@@ -51,7 +51,8 @@ def reproduce(
 ) -> None:
     """Every scheme on every failure in one simulator: tables and figures as one page.
 
-    The full grid takes about two hours of processor time, the quick one minutes.
+    The full grid takes about two hours of processor time, the quick one minutes. What is done is kept beside the page
+    until it is written: after an interrupt the same command goes on.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -59,6 +60,7 @@ def reproduce(
     from optcc.errors import InputError
     from optcc.evaluation.grid import FULL, QUICK
     from optcc.evaluation.page import evaluate, work, write
+    from optcc.evaluation.tasks import Kept
     from optcc.evaluation.training import Job
     from optcc.units import parse_factor, parse_seconds
 
@@ -86,16 +88,29 @@ def reproduce(
     check_place(output, make_folder=True)
     grid = QUICK if quick else FULL
     columns = TextColumn("[progress.description]{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
-        bar = progress.add_task("evaluating", total=work(grid))
-        made = evaluate(
-            grid,
-            job,
-            jobs=jobs or os.cpu_count() or 1,
-            command="optcc reproduce" + (" --quick" if quick else ""),
-            done=lambda: progress.advance(bar),
-        )
-    written = write(made, output)
+    with Kept(output) as kept:
+        if kept.results:
+            click.echo(f"going on: {len(kept.results)} results are in {kept.path}", err=True)
+        try:
+            with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
+                bar = progress.add_task("evaluating", total=work(grid))
+                made = evaluate(
+                    grid,
+                    job,
+                    jobs=jobs or os.cpu_count() or 1,
+                    command="optcc reproduce" + (" --quick" if quick else ""),
+                    done=lambda: progress.advance(bar),
+                    kept=kept,
+                )
+            written = write(made, output)
+            kept.remove()
+        except KeyboardInterrupt:
+            click.echo(
+                f"optcc: interrupted; {len(kept.results)} of {work(grid)} results are kept in {kept.path}. "
+                "Give the same command again to go on.",
+                err=True,
+            )
+            click.get_current_context().exit(130)
     if as_json:
         counts = {"cells": made.cells, "misses": made.misses}
         click.echo(json.dumps({"written": [str(path) for path in written], **counts, "simulated": True}))

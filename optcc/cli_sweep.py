@@ -92,7 +92,7 @@ def sweep(
     from optcc.sweep.distribution import distributions
     from optcc.sweep.execute import run_sweep
     from optcc.sweep.histogram import check_histogram, write_histogram
-    from optcc.sweep.journal import Journal
+    from optcc.sweep.journal import sweep_journal
     from optcc.sweep.table import check_output, write_table
 
     check_output(output)
@@ -110,7 +110,7 @@ def sweep(
             raise InputError("nothing to draw", where="--histogram", expected=expected)
     cells = grid.cells()
     workers = jobs or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    with Journal(output) as journal:
+    with sweep_journal(output) as journal:
         if journal.damaged:
             click.echo(
                 f"note: {journal.path}: {journal.damaged} damaged lines; what they held is done again.", err=True

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from optcc.cli import main
 from optcc.evaluation import claims, figures, page, tables
 from optcc.evaluation.grid import FULL, QUICK, Grid
-from optcc.evaluation.studies import Star
+from optcc.evaluation.studies import Star, StarResult
 from optcc.evaluation.training import Job
 from tests.evaluations import TINY, outcomes
 
@@ -116,7 +116,7 @@ def test_r2cc_form_is_its_paper_s_figure() -> None:
 
 def test_cited_figures_stand_on_their_own_rows() -> None:
     both = [Star(p, (Fraction(1, 2),) * k) for p in (8, 16) for k in (2, 4)] + [Star(16, (Fraction(3, 4),))]
-    lines = tables.star_table(replace(TINY, stars=tuple(both)), dict.fromkeys(both, (1.0, 2.0)))
+    lines = tables.star_table(replace(TINY, stars=tuple(both)), dict.fromkeys(both, StarResult(1.0, 2.0)))
     cited = [re.findall(r"1\.\d\d", line.split(" | ")[3]) for line in lines[2:-1]]
     assert cited == [["1.75"], ["1.50"], ["1.88"], ["1.75"], ["1.09", "1.12"]]
     assert [("8 and 16" in line) for line in lines[2:-1]] == [False] * 4 + [True]

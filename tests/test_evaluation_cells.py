@@ -63,9 +63,9 @@ def test_grids_hold_what_the_tables_need() -> None:
 
 
 def test_star_is_within_its_limit() -> None:
-    ratio, optimum = Star(4, QUICK.stars[0].left, 2**30).run()
-    assert optimum == pytest.approx(2)
-    assert 1 <= ratio <= 1.02
+    found = Star(4, QUICK.stars[0].left, 2**30).run()
+    assert found.optimum == pytest.approx(2)
+    assert 1 <= found.ratio <= 1.02
 
 
 def test_processes_give_what_one_gives() -> None:

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from optcc import Cluster, InputError
+from optcc.journal import journal_path
 from optcc.sweep import cells as cells_module
 from optcc.sweep import execute
 from optcc.sweep.cells import Job
 from optcc.sweep.cells import Result as Done
-from optcc.sweep.journal import Journal, journal_path
+from optcc.sweep.journal import sweep_journal
 from tests.dying_worker import die
 from tests.sweeping import GRID, ROOT, SMALL, call, counting, grid_in, rows_of, swept, table_alone
 
@@ -97,7 +98,7 @@ def test_ctrl_c_with_two_processes(tmp_path: Path) -> None:
     assert process.returncode == 130, errors
     assert "Give the same command again" in errors
     assert "Traceback" not in errors
-    with Journal(out) as journal:
+    with sweep_journal(out) as journal:
         assert journal.results
         assert not journal.damaged
     deadline = time.monotonic() + 10
@@ -172,9 +173,9 @@ def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path, content: str) -
 
 
 def test_one_sweep_at_a_time(tmp_path: Path) -> None:
-    with Journal(tmp_path / "t.csv"), pytest.raises(InputError, match="another sweep"):
-        Journal(tmp_path / "t.csv")
-    with Journal(tmp_path / "t.csv"):
+    with sweep_journal(tmp_path / "t.csv"), pytest.raises(InputError, match="another sweep"):
+        sweep_journal(tmp_path / "t.csv")
+    with sweep_journal(tmp_path / "t.csv"):
         pass
     assert not journal_path(tmp_path / "t.csv").exists()
 

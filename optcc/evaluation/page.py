@@ -19,16 +19,12 @@ from optcc.evaluation.cells import ALPHA, NIC_RATE, NICS, PER_CHUNK
 from optcc.evaluation.claims import claims
 from optcc.evaluation.grid import TARGET_BYTES, Grid
 from optcc.evaluation.target import counts, held, target_lines
-from optcc.evaluation.tasks import Task, run_all
+from optcc.evaluation.tasks import PACKAGES, Kept, Task, run_all
 from optcc.evaluation.training import FAILOVER_S, Job
 from optcc.units import format_rate, format_seconds, format_size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-PACKAGES = ("numpy", "numba", "scipy", "cvxpy", "highspy")
-"""What the figures may depend on."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +42,15 @@ def work(grid: Grid) -> int:
     return len(grid.cells()) + len(grid.rails) + len(grid.stars) + len(grid.costs)
 
 
-def evaluate(grid: Grid, job: Job, *, jobs: int, command: str, done: Callable[[], None]) -> Evaluation:
-    """Run the grid on `jobs` processes. `done` is called after each task; `command` is quoted on the page."""
+def evaluate(
+    grid: Grid, job: Job, *, jobs: int, command: str, done: Callable[[], None], kept: Kept | None = None
+) -> Evaluation:
+    """Run the grid on `jobs` processes. `done` is called after each task; `command` is quoted on the page; what is
+    `kept` is not computed again, and what is computed is kept there.
+    """
     studies: list[Task] = [*grid.rails, *grid.stars]
-    outcomes = run_all(grid.cells(), jobs=jobs, done=done)
-    results = run_all(studies, jobs=jobs, done=done)
+    outcomes = run_all(grid.cells(), jobs=jobs, done=done, kept=kept)
+    results = run_all(studies, jobs=jobs, done=done, kept=kept)
     # Alone on the machine and each in its own process: these are times and memory, not simulated ones.
     results |= run_all(grid.costs, jobs=1, done=done, fresh=True)
     blocks = {

@@ -22,8 +22,8 @@ class Star:
     left: tuple[Fraction, ...]
     nbytes: int = 2**30
 
-    def run(self) -> tuple[float, float]:
-        """(simulated time of our plan over the optimum, the optimum in units of n over a healthy node's rate)."""
+    def run(self) -> StarResult:
+        """Our plan."""
         from optcc.api import plan
         from optcc.simulator import simulate
 
@@ -32,7 +32,17 @@ class Star:
             cluster = cluster.degrade(f"server{i}/nic0", left)
         made = plan(cluster, self.nbytes, segments=STAR_SEGMENTS)
         bound_s = float(made.bound.seconds)
-        return simulate(made.schedule()).time_s / bound_s, bound_s * float(NIC_RATE) / self.nbytes
+        return StarResult(simulate(made.schedule()).time_s / bound_s, bound_s * float(NIC_RATE) / self.nbytes)
+
+
+@dataclass(frozen=True)
+class StarResult:
+    """See `Star`. ratio : simulated time of our plan over the optimum; optimum : in units of n over a healthy node's
+    rate.
+    """
+
+    ratio: float
+    optimum: float
 
 
 @dataclass(frozen=True)

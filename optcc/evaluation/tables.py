@@ -131,7 +131,7 @@ def star_table(grid: Grid, results: Mapping[Any, Any]) -> list[str]:
     """Section 7: ForestColl's table with our row."""
     rows = []
     for study in grid.stars:
-        ratio, optimum = results[study]
+        ratio, optimum = results[study].ratio, results[study].optimum
         left = tuple(map(str, study.left))
         if left == ("1/2",):
             alone, overlapped, middle = CITED[study.servers]

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import platform
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Protocol
 
+import optcc
 from optcc.errors import OptccError
+from optcc.evaluation.cells import Outcome
+from optcc.evaluation.studies import RailsResult, StarResult
+from optcc.journal import Journal
+from optcc.workers import processes
+
+PACKAGES = ("numpy", "numba", "scipy", "cvxpy", "highspy")
+"""What the figures may depend on."""
+KINDS = {kind.__name__: kind for kind in (Outcome, RailsResult, StarResult)}
+"""Results that are kept; times and memory of this machine are not."""
 
 
 class Task(Protocol):
@@ -18,29 +33,60 @@ class Task(Protocol):
         """The result."""
 
 
-def run_all(tasks: Iterable[Task], *, jobs: int, done: Callable[[], None], fresh: bool = False) -> dict[Any, Any]:
+class Kept(Journal[Any]):
+    """Results of the evaluation that writes `output`, by the words for their tasks; of this very code."""
+
+    def __init__(self, output: Path) -> None:
+        super().__init__(output, "evaluation", lambda fields: KINDS[fields.pop("kind")](**fields), code=code())
+
+    def fields(self, result: Any) -> dict[str, Any]:
+        """With the kind of result."""
+        return {"kind": type(result).__name__, **asdict(result)}
+
+
+def run_all(
+    tasks: Iterable[Task], *, jobs: int, done: Callable[[], None], kept: Kept | None = None, fresh: bool = False
+) -> dict[Any, Any]:
     """Every task once, its result by the task; `done` is called after each.
 
-    fresh : a process for every task, so that its peak memory is its own
+    kept : results that are there already, and where new ones go; fresh : a process for every task, so that its peak
+    memory is its own
     """
     unique = list(dict.fromkeys(tasks))
-    return dict(zip(unique, _results(unique, jobs, done, fresh), strict=True))
+    found = {task: kept.results[repr(task)] for task in unique if repr(task) in kept.results} if kept else {}
+    for _ in found:
+        done()
+    for task, result in _results([task for task in unique if task not in found], jobs, fresh):
+        found[task] = result
+        if kept:
+            kept.add({repr(task): result})
+        done()
+    return {task: found[task] for task in unique}
 
 
-def _results(tasks: list[Task], jobs: int, done: Callable[[], None], fresh: bool) -> Iterator[Any]:
+def _results(tasks: list[Task], jobs: int, fresh: bool) -> Iterator[tuple[Task, Any]]:
     if jobs == 1 and not fresh:
         for task in tasks:
-            yield task.run()
-            done()
+            yield task, task.run()
         return
     try:
-        with ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=1 if fresh else None) as pool:
-            for result in pool.map(_run, tasks):
-                yield result
-                done()
+        with processes(jobs, fresh=fresh) as pool:
+            running = {pool.submit(_run, task): task for task in tasks}
+            for future in as_completed(running):
+                yield running[future], future.result()
     except BrokenProcessPool:
         raise OptccError("a process of the evaluation died (out of memory?): try fewer --jobs") from None
 
 
 def _run(task: Task) -> Any:
     return task.run()
+
+
+def code() -> str:
+    """Sixteen hex digits of what results depend on: optcc's sources, Python, and packages."""
+    found = hashlib.sha256(repr([platform.python_version(), *map(version, PACKAGES)]).encode())
+    for folder, folders, names in os.walk(Path(optcc.__file__).parent, followlinks=True):
+        folders.sort()
+        for name in sorted(name for name in names if name.endswith(".py")):
+            found.update(name.encode() + Path(folder, name).read_bytes())
+    return found.hexdigest()[:16]

@@ -5,13 +5,9 @@ Results do not depend on where or in what order jobs are done: each is a functio
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import re
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,11 +18,12 @@ from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.discover import apply_failures
 from optcc.errors import InputError, OptccError
+from optcc.journal import Journal
 from optcc.planner import baseline
 from optcc.plans import Plan
 from optcc.simulator import simulate
 from optcc.sweep.cells import REFERENCE, Cell, Job, Result, groups
-from optcc.sweep.journal import Journal
+from optcc.workers import processes
 
 CONNECT_S = 30
 """Seconds to reach a Dask scheduler, and a worker of its."""
@@ -87,7 +84,7 @@ def _simulated(plan: Plan, job: Job) -> Result:
 def run_sweep(
     cells: tuple[Cell, ...],
     clusters: Mapping[str, Cluster],
-    journal: Journal,
+    journal: Journal[Result],
     *,
     workers: int = 1,
     dask: str | None = None,
@@ -114,7 +111,7 @@ def run_sweep(
                 if not running:
                     return
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    journal.add(running[future], future.result())
+                    journal.add(_by_key(running[future], future.result()))
                     done += len(running.pop(future))
                     if progress:
                         progress(done, total)
@@ -125,11 +122,15 @@ def run_sweep(
             raise
 
 
-def _keep(running: Mapping[Future[list[Result]], tuple[Job, ...]], journal: Journal) -> None:
+def _keep(running: Mapping[Future[list[Result]], tuple[Job, ...]], journal: Journal[Result]) -> None:
     """Put what was finished at the moment of an interrupt into the journal."""
     for future, jobs in running.items():
         if future.done() and not future.cancelled() and future.exception() is None:
-            journal.add(jobs, future.result())
+            journal.add(_by_key(jobs, future.result()))
+
+
+def _by_key(jobs: tuple[Job, ...], results: list[Result]) -> dict[str, Result]:
+    return {job.key: result for job, result in zip(jobs, results, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -164,37 +165,8 @@ def _pool(workers: int, dask: str | None) -> Iterator[_Pool]:
     elif workers == 1:
         yield _Pool(_Here(), 1)
     else:
-        with _processes(workers) as pool:
-            yield pool
-
-
-@contextmanager
-def _processes(workers: int) -> Iterator[_Pool]:
-    before = set(multiprocessing.active_children())
-    context = multiprocessing.get_context("spawn")  # a forked child would share numba's and BLAS's threads and locks
-    executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
-    try:
-        yield _Pool(executor, 2 * workers, (BrokenProcessPool,))
-    except BaseException:
-        executor.shutdown(wait=False, cancel_futures=True)
-        for child in set(multiprocessing.active_children()) - before:
-            child.terminate()  # whatever it is in the middle of will be done again
-        raise
-    finally:
-        executor.shutdown()
-
-
-def _start_worker() -> None:
-    """Ctrl-C reaches the whole group of processes; the parent alone answers it. A worker ends with its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def end_with_parent() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
+        with processes(workers) as executor:
+            yield _Pool(executor, 2 * workers, (BrokenProcessPool,))
 
 
 @contextmanager
