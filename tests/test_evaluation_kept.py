@@ -11,87 +11,106 @@ from click.testing import CliRunner, Result
 
 from optcc import InputError
 from optcc.cli import main
-from optcc.evaluation import grid, tasks
-from optcc.evaluation.cells import Cell
-from optcc.evaluation.tasks import Kept
+from optcc.evaluation import page, tasks
+from optcc.evaluation.cells import Cell, Outcome
+from optcc.evaluation.tasks import Kept, Task, run_all
 from optcc.journal import journal_path
 from tests.evaluations import TINY
 
-
-def reproduce(page: Path) -> Result:
-    return CliRunner().invoke(main, ["reproduce", "--quick", "--jobs", "1", "-o", str(page), "--json"])
-
-
-@pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The cells that are computed, of a tiny grid."""
-    real, found = Cell.run, []
-
-    def run(cell: Cell) -> Any:
-        found.append(repr(cell))
-        return real(cell)
-
-    monkeypatch.setattr(grid, "QUICK", TINY)
-    monkeypatch.setattr(Cell, "run", run)
-    return found
+TASKS: list[Task] = [*TINY.cells()[:4], Cell(4, (1, 1), 2**20, "r2cc"), *TINY.rails, *TINY.stars]
+"""Of every kind that is kept; one has no time."""
 
 
-def test_an_interrupted_evaluation_goes_on_where_it_was(
-    tmp_path: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
+def nothing() -> None:
+    pass
+
+
+def test_every_kind_of_result_is_kept_and_nothing_is_computed_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, page = tmp_path / "whole.md", tmp_path / "page.md"
-    assert reproduce(whole).exit_code == 0
-    total = len(counted)
-    counted.clear()
-    with monkeypatch.context() as patch:
-        run = Cell.run
+    first = run_all(TASKS, jobs=1, done=nothing)
+    assert {type(result).__name__ for result in first.values()} == set(tasks.KINDS)
+    counted: list[Task] = []
 
-        def interrupted(cell: Cell) -> Any:
+    def run_of(kind: Any) -> Any:
+        def run(task: Task) -> Any:
             if len(counted) == 5:
                 raise KeyboardInterrupt
-            return run(cell)
+            counted.append(task)
+            return first[task]
 
-        patch.setattr(Cell, "run", interrupted)
-        stopped = reproduce(page)
-    assert stopped.exit_code == 130
-    assert f"5 of {total + 3} results are kept in {journal_path(page)}. Give the same command" in stopped.stderr
-    assert not page.exists()
-    again = reproduce(page)
-    assert "going on: 5 results" in again.stderr
-    assert json.loads(again.stdout)["simulated"]
-    assert len(counted) == len(set(counted)) == total
-    assert not journal_path(page).exists()
-    measured = "| 16 | servers |"  # planned in how many seconds, with how much memory
-    one, two = ([line for line in p.read_text().splitlines() if measured not in line] for p in (whole, page))
-    assert one == two
+        return run
 
-
-def test_results_of_other_code_are_refused_and_left(
-    tmp_path: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = tmp_path / "page.md"
-    with Kept(page) as kept:
-        kept.add({"a task": TINY.cells()[0].run()})
-    before = journal_path(page).read_bytes()
+    for kind in {type(task) for task in TASKS}:
+        monkeypatch.setattr(kind, "run", run_of(kind))
+    done: list[None] = []
+    with Kept(tmp_path / "page.md") as kept, pytest.raises(KeyboardInterrupt):
+        run_all(TASKS, jobs=1, done=lambda: done.append(None), kept=kept)
+    assert counted == TASKS[:5]
     counted.clear()
+    with Kept(tmp_path / "page.md") as kept:
+        again = run_all(TASKS, jobs=1, done=lambda: done.append(None), kept=kept)
+    assert counted == TASKS[5:]
+    assert len(done) == 5 + len(TASKS)
+    assert repr(again) == repr(first)  # nan is not equal to itself
+    assert list(again) == TASKS
+
+
+def reproduce(output: Path) -> Result:
+    return CliRunner().invoke(main, ["reproduce", "--quick", "--jobs", "1", "-o", str(output), "--json"])
+
+
+def test_the_command_says_what_is_kept_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def evaluate(*_: object, kept: Kept, **__: object) -> page.Evaluation:
+        if kept.results:
+            return page.Evaluation("all of it", {}, 0, 1)
+        kept.add({"a task": Outcome(1.0, 1.0, 1.0), "another one": Outcome(2.0, 1.0, 1.0)})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(page, "evaluate", evaluate)
+    output = tmp_path / "page.md"
+    stopped = reproduce(output)
+    assert stopped.exit_code == 130
+    assert f" results are kept in {journal_path(output)}. Give the same command again" in stopped.stderr
+    assert "interrupted; 2 of " in stopped.stderr
+    assert not output.exists()
+    again = reproduce(output)
+    assert "going on: 2 results" in again.stderr
+    assert json.loads(again.stdout)["cells"] == 1
+    assert output.read_text(encoding="utf-8") == "all of it"
+    assert not journal_path(output).exists()
+
+
+def test_results_of_other_code_are_refused_and_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "page.md"
+    with Kept(output) as kept:
+        kept.add({"a task": Outcome(1.0, 1.0, 1.0)})
+    before = journal_path(output).read_bytes()
     monkeypatch.setattr(tasks, "code", lambda: "of another version")
-    refused = reproduce(page)
+    refused = reproduce(output)
     assert refused.exit_code == 2
     assert "begun by another version" in refused.stderr
-    assert str(journal_path(page)) in refused.stderr
-    assert journal_path(page).read_bytes() == before
-    assert not counted
+    assert str(journal_path(output)) in refused.stderr
+    assert journal_path(output).read_bytes() == before
 
 
-def test_code_is_the_sources_and_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_is_the_sources_and_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = tasks.code()
     assert first == tasks.code()
-    monkeypatch.setattr(tasks, "version", lambda _: "0")
-    assert tasks.code() != first
+    with monkeypatch.context() as patch:
+        patch.setattr(tasks, "version", lambda _: "0")
+        assert tasks.code() != first
+    package = tmp_path / "optcc"
+    package.mkdir()
+    (package / "__init__.py").write_text("a = 1\n", encoding="utf-8")
+    monkeypatch.setattr(tasks.optcc, "__file__", str(package / "__init__.py"))
+    second = tasks.code()
+    (package / "__init__.py").write_text("a = 2\n", encoding="utf-8")
+    assert len({first, second, tasks.code()}) == 3
 
 
 def test_what_another_command_keeps_is_not_read(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    journal_path(page).write_text('{"optcc-sweep-journal": 1}\n', encoding="utf-8")
+    output = tmp_path / "page.md"
+    journal_path(output).write_text('{"optcc-sweep-journal": 1}\n', encoding="utf-8")
     with pytest.raises(InputError, match="not a journal"):
-        Kept(page)
+        Kept(output)
