@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
+from math import inf
 from types import TracebackType
 from typing import Self
 
@@ -32,7 +33,7 @@ from optcc.standby.background import SOLVE_S, Background, Helper, SkippedError, 
 from optcc.standby.shapes import Now, upcoming
 from optcc.standby.solve import solve
 from optcc.standby.state import Places, Rate, rate_of
-from optcc.standby.table import Entry, Table, exchange_for, like
+from optcc.standby.table import Entry, Table, direct_for, like
 from optcc.theory import lower_bound
 from optcc.theory.tally import Tally
 from optcc.units import MAX_BYTES
@@ -243,10 +244,9 @@ class Planner:
         elif self._at_bound(tally, bound, NEAR - 1):
             found = rings_in_order(tally.order, tally.shares(), self._depth(cluster, size)), Basis.CLOSED_FORM
         elif near is not None and not self._free:
-            found = _with_basis(like(near, size, tally, self._refitted(near, size, cluster, tally)), Basis.NEAREST)
-        if found is not None and not _fits(*found, cluster):
-            # It is about which NICs are dead; a shape only counts them.
-            found = (exchange_for(tally), found[1]) if found[1] is Basis.NEAREST else None
+            found = _with_basis(self._nearest(near, size, cluster, tally, bound), Basis.NEAREST)
+        if found is not None and not _fits(found[0], cluster):
+            found = None  # it is about which NICs are dead; a shape only counts them
         if found is None:
             return self._whole(now, size, None)
         found[0].check(cluster)
@@ -271,6 +271,16 @@ class Planner:
     def _at_bound(self, tally: Tally, bound: Bound, gap: Fraction) -> bool:
         """Whether nested rings are what the planner takes without trying anything (`optcc.planner.choose`)."""
         return self._free and tally.rings_s * bound.nbytes <= (1 + gap) * bound.seconds
+
+    def _nearest(self, entry: Entry, size: int, cluster: Cluster, tally: Tally, bound: Bound) -> Recipe | None:
+        """What the entry's shape has, carried over, or direct exchange; None where two ranks have neither."""
+        made = like(entry, size, tally, self._refitted(entry, size, cluster, tally))
+        # Shares for another shape are made of servers' rates, of which NICs that are left alone would be a part.
+        misled = isinstance(made, Timetable) and bool(left_alone(cluster))
+        if made is not None and _fits(made, cluster) and not misled:
+            return made
+        chunks = float(bound.seconds / (self.per_chunk * tally.ranks)) if self.per_chunk else inf
+        return direct_for(cluster, tally, chunks) if tally.ranks > 2 else None
 
     def _depth(self, cluster: Cluster, size: int) -> int:
         return default_segments(size, len(cluster.servers))
@@ -367,15 +377,12 @@ class Planner:
         self.close()
 
 
-def _fits(recipe: Recipe, basis: Basis, cluster: Cluster) -> bool:
+def _fits(recipe: Recipe, cluster: Cluster) -> bool:
     if isinstance(recipe, LatinExchange):
         return latin_pair(cluster) == recipe.slow
     if isinstance(recipe, SteadyExchange):
         return steady_ranks(cluster) == recipe.slow
-    if not isinstance(recipe, Timetable):
-        return True
-    # Shares for another shape are made of servers' rates, of which NICs that it leaves alone would be a part.
-    return applies(cluster) and not (basis is Basis.NEAREST and left_alone(cluster))
+    return not isinstance(recipe, Timetable) or applies(cluster)
 
 
 def _with_basis(recipe: Recipe | None, basis: Basis) -> tuple[Recipe, Basis] | None:

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import sqrt
 from typing import TYPE_CHECKING
 
 from optcc.plans import rings_in_order
@@ -20,11 +21,19 @@ from optcc.schedule.packed import Arc, PackedTrees, TreePair
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.steady import SteadyExchange
 from optcc.schedule.timetable import Timetable
+from optcc.schedule.timetable_nics import applies, left_alone
 from optcc.schedule.trees import ComplementaryTrees
 
 if TYPE_CHECKING:
+    from optcc.cluster import Cluster
     from optcc.plans import Plan
     from optcc.theory.tally import Tally
+
+
+MOST_STARVING, STARVING_ROUNDS = 8, 0.6
+MOST_EVEN, EVEN_ROUNDS = 2, 0.3
+"""Rounds of direct exchange that was not chosen by trying: the most, and of the root of chunks; where a server starves
+and where none does."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +87,20 @@ def _moved(arcs: tuple[Arc, ...], to: Mapping[int, int]) -> tuple[Arc, ...]:
     return tuple(arc._replace(src=to[arc.src], dst=to[arc.dst]) for arc in arcs)
 
 
-def exchange_for(tally: Tally) -> Exchange:
-    """Direct exchange of a usual depth, for three ranks and more: near what a timetable does where there is none."""
+def direct_for(cluster: Cluster, tally: Tally, chunks: float) -> Recipe:
+    """Direct exchange of a usual depth, for three ranks and more; by timetable where there is one without trying.
+
+    chunks : so many to each other server the bound would last. Rounds lose as much to chunks as they save in filling
+    at about a root of that (measured).
+    """
     hubs, last = tally.hub_split()
-    return Exchange(8, hubs, last, ways=8, most=16, thin=4) if 0 in hubs else Exchange(2, hubs, last, own=2)
+    if 0 in hubs:
+        rounds = max(1, round(min(MOST_STARVING, STARVING_ROUNDS * sqrt(chunks))))
+        return Exchange(rounds, hubs, last, ways=rounds, most=min(16, 2 * rounds), thin=min(4, rounds))
+    rounds = max(1, round(min(MOST_EVEN, EVEN_ROUNDS * sqrt(chunks))))
+    if applies(cluster) and not left_alone(cluster):
+        return Timetable(rounds, hubs)
+    return Exchange(rounds, hubs, last, own=rounds)
 
 
 class Table:
@@ -136,10 +155,10 @@ def distance(a: Tally, b: Tally) -> float:
 
 
 def like(entry: Entry, size: int, tally: Tally, fitted: ComplementaryTrees | None) -> Recipe | None:
-    """A recipe for a cluster of another shape than the entry's: its family, as deep, with shares of its own, or direct
-    exchange where that cannot be carried over: a healthy cluster's has no slow ranks that a failure's could go by.
+    """A recipe for a cluster of another shape than the entry's: its family, as deep, with shares of its own. None where
+    that cannot be carried over: a healthy cluster's exchange has no slow ranks that a failure's could go by.
 
-    fitted : the entry's trees for the cluster, where it has trees. None for two ranks that have another family.
+    fitted : the entry's trees for the cluster, where it has trees
     """
     made = entry.plans[size].recipe
     if isinstance(made, NestedRings):
@@ -156,4 +175,4 @@ def like(entry: Entry, size: int, tally: Tally, fitted: ComplementaryTrees | Non
             return replace(made, shares=hubs, via=())
     if isinstance(made, ComplementaryTrees):
         return fitted
-    return exchange_for(tally) if tally.ranks > 2 else None
+    return None
