@@ -12,6 +12,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,10 +103,18 @@ def _tests(row: Row, root: Path) -> Iterator[str]:
             yield f"no test {name}"
 
 
-def functions(path: Path) -> set[str]:
+def functions(path: Path) -> frozenset[str]:
     """Names of the test functions in a file."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+    return _functions(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _functions(source: str) -> frozenset[str]:
+    """Of a file's text, which several rows name."""
+    tree = ast.parse(source)
+    return frozenset(
+        node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    )
 
 
 def mentions(text: str) -> set[str]:
