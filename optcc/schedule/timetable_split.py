@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import fsum, sqrt
 
 ROUNDS = 200
@@ -13,10 +14,12 @@ Kinds = tuple[int, ...]
 """Places of a rank's live NICs."""
 
 
-def rail_shares(
-    members: Mapping[Kinds, int], shares: Mapping[Kinds, float]
-) -> dict[tuple[Kinds, Kinds], dict[int, float]]:
-    """By the live NICs of sender and receiver, rail -> part of what they exchange, sum 1.
+Split = Mapping[tuple[Kinds, Kinds], Mapping[int, float]]
+"""By the live NICs of sender and receiver, rail -> part of what they exchange, sum 1."""
+
+
+def rail_shares(members: Mapping[Kinds, int], shares: Mapping[Kinds, float]) -> Split:
+    """The split with which all NICs of a rank are equally busy.
 
     members : how many ranks have these NICs; shares : the part of the data that each of them is the hub of
 
@@ -25,6 +28,14 @@ def rail_shares(
     Only exactly rounded operations in a fixed order, so that every rank has the same result.
     """
     kinds = sorted(members)
+    return _fitted(tuple((kind, members[kind], shares[kind]) for kind in kinds))
+
+
+@lru_cache(maxsize=256)
+def _fitted(given: tuple[tuple[Kinds, int, float], ...]) -> Split:
+    """Kept: a cluster has one for all timetables that are tried on it, and these are many."""
+    members, shares = {kind: count for kind, count, _ in given}, {kind: share for kind, _, share in given}
+    kinds = list(members)
     rails = sorted({rail for kind in kinds for rail in kind})
     peers = {rail: sum(members[kind] for kind in kinds if rail in kind) - 1 for rail in rails}
     scale = {(kind, rail): 1.0 for kind in kinds for rail in kind}
