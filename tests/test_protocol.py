@@ -52,9 +52,9 @@ def traced(kind: type[Machine], taken: Counter[Any]) -> Any:
 
 
 def test_the_world_takes_every_transition_and_no_other() -> None:
-    for kind, role in ((Sender, "sender"), (Receiver, "receiver")):
-        taken: Counter[Any] = Counter()
-        interleavings(range(BLOCK), **{role: traced(kind, taken)})
+    by_kind: dict[type[Machine], Counter[Any]] = {Sender: Counter(), Receiver: Counter()}
+    interleavings(range(BLOCK), sender=traced(Sender, by_kind[Sender]), receiver=traced(Receiver, by_kind[Receiver]))
+    for kind, taken in by_kind.items():
         declared = {(state, event, to) for (state, event), rule in kind.TABLE.items() for to in rule.to}
         assert set(taken) - declared == set()
         assert {(s, e.__name__, t) for s, e, t in declared - set(taken) if s != t} == set()
