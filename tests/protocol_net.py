@@ -17,6 +17,7 @@ and every echo of one finds a receive.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from heapq import heappop
 from typing import Any
 
@@ -373,9 +374,13 @@ class Net(Ground):
 
 def state_of(end: Sender | Receiver) -> dict[str, Any]:
     """Everything that an end remembers."""
-    names = {name for cls in type(end).__mro__ for name in getattr(cls, "__slots__", ())} - {"_on"}
-    values = {name: getattr(end, name) for name in sorted(names)}
-    return {name: set(value) if isinstance(value, set) else value for name, value in values.items()}
+    values = ((name, getattr(end, name)) for name in _names(type(end)))
+    return {name: set(value) if isinstance(value, set) else value for name, value in values}
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(sorted({name for cls in kind.__mro__ for name in getattr(cls, "__slots__", ())} - {"_on"}))
 
 
 DO: dict[type, Callable[..., None]] = {
