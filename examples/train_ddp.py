@@ -7,9 +7,12 @@ Several machines, or GPUs: the same script, started as usual; see docs/pytorch.m
 import argparse
 import os
 
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
+try:
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+except ImportError as error:
+    raise SystemExit(f"{error}: this example needs PyTorch, see https://pytorch.org/get-started/") from None
 
 import optcc.pytorch
 

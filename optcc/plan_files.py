@@ -122,10 +122,12 @@ def _minor(raw: Any, where: str) -> int:
 
 def load_plan(path: Path) -> Plan:
     """Read a plan file."""
+    hint = "`optcc plan TOPOLOGY --size SIZE -o FILE` writes one."
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError("cannot be read", where=str(path), expected="a plan file", got=str(error)) from None
+        got = getattr(error, "strerror", None) or "not text"
+        raise InputError("cannot be read", where=str(path), expected="a plan file", got=got, hint=hint) from None
     return Plan.from_json(text, where=str(path))
 
 

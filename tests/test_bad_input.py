@@ -280,8 +280,16 @@ BAD_INPUTS = [
         _yaml("servers:\n" + f"- {{count: 65536, nics: [{NIC}]}}\n" * 17),
     ),
     # --fail
-    bad("fail-server", _bound(UNIFORM, "--fail", "server9/nic0"), ["server9", "no such server", "server0, server1"]),
-    bad("fail-nic", _bound(UNIFORM, "--fail", "server0/mlx5_0"), ["mlx5_0", "no such NIC in server0", "nic0, nic1"]),
+    bad(
+        "fail-server",
+        _bound(UNIFORM, "--fail", "server9/nic0"),
+        ["--fail server9/nic0", "no such server", "server0, server1"],
+    ),
+    bad(
+        "fail-nic",
+        _bound(UNIFORM, "--fail", "server0/mlx5_0"),
+        ["--fail server0/mlx5_0", "no such NIC in server0", "nic0, nic1"],
+    ),
     bad("fail-no-nic", _bound(UNIFORM, "--fail", "server0"), ["--fail", "not a NIC", "SERVER/NIC", "'server0'"]),
     bad("fail-empty", _bound(UNIFORM, "--fail", ""), ["--fail", "not a NIC", "SERVER/NIC"]),
     *(
@@ -359,6 +367,8 @@ BAD_INPUTS = [
     # What only the command line's parser sees
     bad("command", ["bount", UNIFORM, "--size", "1GiB"], ["bount"]),
     bad("option", _bound(UNIFORM, "--failed", "server0/nic0"), ["--failed"]),
+    bad("preset-for-a-plan", ["simulate", UNIFORM], ["a plan file", "No such file", "`optcc plan TOPOLOGY"]),
+    bad("plan-for-a-topology", ["topo", "{dir}/plan.json"], ["not a topology", "It is a plan"], {"plan.json": PLAN}),
     bad("servers-word", _bound(UNIFORM, "--servers", "eight"), ["--servers", "eight"]),
     bad("repeat-none", ["run", UNIFORM, "--size", "1MiB", "--repeat", "0"], ["--repeat", "0"]),
     bad("dtype", ["run", UNIFORM, "--size", "1MiB", "--dtype", "int7"], ["--dtype", "int7"]),

@@ -61,8 +61,7 @@ def test_slow_nics_carry_nothing_and_the_sum_is_everywhere(cluster: Cluster, dat
     assert recipe.fluid_s(dead, 2**16) == recipe.fluid_s(hit, 2**16)
 
 
-@pytest.mark.parametrize("rails", [False, True])
-@pytest.mark.parametrize("left", [Fraction(1, 4), Fraction(3, 4)])
+@pytest.mark.parametrize(("rails", "left"), [(False, Fraction(1, 4)), (True, Fraction(3, 4))])
 def test_a_slow_nic_costs_hardly_more_than_it_must(rails: bool, left: Fraction) -> None:
     """At most one point of the fault-free ring above the unavoidable, as a dead one does."""
     whole, nbytes = uniform(8, rails=rails), 2**28

@@ -50,7 +50,11 @@ def apply_failures(cluster: Cluster, texts: Iterable[str]) -> Cluster:
         if nic in seen:
             raise InputError("the same NIC twice", where="--fail", expected="each NIC once", got=nic)
         seen.add(nic)
-        cluster = cluster.degrade(nic, left)
+        try:
+            cluster = cluster.degrade(nic, left)
+        except InputError as error:
+            where = f"--fail {nic}"
+            raise InputError(error.what, where=where, expected=error.expected, got=error.got, hint=error.hint) from None
     return cluster
 
 
