@@ -15,7 +15,7 @@ from optcc.schedule.latin import LatinExchange, latin_pair
 from optcc.schedule.steady import MAX_CHUNK, SteadyExchange, steady_ranks
 from optcc.schedule.timetable import MAX_ROUNDS, Timetable, deepest, growing
 from optcc.schedule.timetable_greedy import UP
-from optcc.schedule.timetable_nics import applies, reduced, without_slow_nics
+from optcc.schedule.timetable_nics import applies, evened, reduced
 from optcc.schedule.timetable_one_starves import one_starves, stepped
 from optcc.theory.hubs import hub_split
 
@@ -63,7 +63,7 @@ def steady_steps(
 
 def timetables(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> Iterator[list[Callable[[], Timetable]]]:
     """Of each form, what makes it with ever more rounds."""
-    cluster = without_slow_nics(cluster)
+    cluster = evened(cluster)
     if not applies(cluster):
         return
     ranks, shares = len(cluster.ranks), hub_split(cluster)[0]

@@ -20,7 +20,7 @@ from optcc.schedule.nested import NestedRings
 from optcc.schedule.nested_pace import FEW_LEAVES, MOST_RANKS, keeping_two
 from optcc.schedule.packed import PackedTrees
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.timetable_nics import applies, without_slow_nics
+from optcc.schedule.timetable_nics import applies, evened
 from optcc.schedule.trees import ComplementaryTrees
 
 SHAPES = 4
@@ -29,7 +29,7 @@ EXCHANGE_WAYS = Fraction(3, 2)
 """Rounds by way of slow ranks, for each other round and for the part of the data that goes by way of them."""
 
 LEFT_ALONE = Fraction(9, 8)
-"""Timetables, which leave slow NICs alone, are tried where that takes no longer than so many times the bound."""
+"""Timetables, for which NICs are of one pace, are tried where that takes no longer than so many times the bound."""
 
 
 def ladders(
@@ -44,7 +44,7 @@ def ladders(
     offered = _nested(cluster, chunks_cost=bool(alpha or per_chunk))
     if cluster.fabric.flat and len(cluster.ranks) > 2:
         offered += _exchange(cluster)
-    even = without_slow_nics(cluster)
+    even = evened(cluster)
     if even is cluster or _worth_leaving(cluster, even):
         if applies(even):
             offered += timetable_ladders(even, bound, alpha, per_chunk)
@@ -56,12 +56,12 @@ def ladders(
 
 
 def _worth_leaving(cluster: Cluster, even: Cluster) -> bool:
-    """Whether without its slow NICs a cluster could be nearly as fast, if any NIC reached any."""
+    """Whether a cluster could be nearly as fast as timetables use it, if any NIC reached any."""
     from optcc.theory import lower_bound
 
     try:
         slower, bound = (lower_bound(replace(each, fabric=Fabric()), 1).seconds for each in (even, cluster))
-    except InfeasibleError:  # a server has slow ones only
+    except InfeasibleError:  # a server without NICs
         return False
     return slower <= LEFT_ALONE * bound
 

@@ -16,7 +16,7 @@ from optcc.ladders_timetable import even_halves
 from optcc.schedule import Schedule
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.timetable import Timetable
-from optcc.schedule.timetable_nics import applies, reduced, without_slow_nics
+from optcc.schedule.timetable_nics import applies, evened, reduced
 from optcc.simulator import simulate
 from optcc.theory.hubs import hub_split
 
@@ -55,7 +55,7 @@ def dead(servers: int, count: int, nics: int = 8) -> Cluster:
 
 def timetable(cluster: Cluster, segments: int = 1, *, late: bool = False, **rounds: Any) -> Timetable:
     """late : slow ranks add last though all ranks are hubs"""
-    shares, _ = hub_split(without_slow_nics(cluster))
+    shares, _ = hub_split(evened(cluster))
     via = even_halves(shares, reduced(cluster)) if late or not min(shares) else ()
     return Timetable(segments, shares, via, **rounds)
 

@@ -31,7 +31,7 @@ from optcc.schedule.assemble import even_cuts
 from optcc.schedule.columns import Schedule
 from optcc.schedule.recipe import Recipe, demand, demand_segments
 from optcc.schedule.routes import Routes
-from optcc.schedule.timetable_nics import live_nics, nic_ports, nic_rate, starving_pair, told_alone
+from optcc.schedule.timetable_nics import live_nics, nic_ports, nic_rate, starving_pair, told_pace
 from optcc.schedule.timetable_rows import Kind, Rows, scheduled
 
 MAX_MARGIN = 4096
@@ -149,7 +149,7 @@ class LatinExchange(Recipe):
             ("hubs", f"{hubs} of {hubs + 2}, each exchanges directly with all"),
             ("add last", f"{names}, to one half each"),
             ("windows", f"{self.segments}, sent on {self.margin} steps after their ends; one NIC for each transfer"),
-            *told_alone(cluster),
+            *told_pace(cluster),
         ]
 
 

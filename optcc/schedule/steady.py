@@ -25,7 +25,7 @@ from optcc.schedule.many_objects import no_collection
 from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
 from optcc.schedule.steady_steps import growing_ends, steady_steps
-from optcc.schedule.timetable_nics import live_nics, nic_ports, nic_rate, some_lack_nics, told_alone
+from optcc.schedule.timetable_nics import live_nics, nic_ports, nic_rate, some_lack_nics, told_pace
 from optcc.schedule.timetable_rows import Kind, Piece, Rows, cut, scheduled
 from optcc.schedule.timetable_slots import HALF, Slot, mirrored
 
@@ -141,7 +141,7 @@ class SteadyExchange(Recipe):
             ("hubs", f"{hubs} of {len(cluster.ranks)}, each exchanges directly with all"),
             ("send and are sent results all the time", names),
             ("steps", f"{self.segments} in each half{grown}; one NIC for each transfer"),
-            *told_alone(cluster),
+            *told_pace(cluster),
         ]
 
 

@@ -43,7 +43,7 @@ from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
 from optcc.schedule.timetable_greedy import UP, greedy_slots, longest_step, starving, step_ends
 from optcc.schedule.timetable_matched import MOST_MATCHED, matched_slots
-from optcc.schedule.timetable_nics import applies, have_spare_time, live_nics, nic_ports, nic_rate, reduced, told_alone
+from optcc.schedule.timetable_nics import applies, have_spare_time, live_nics, nic_ports, nic_rate, reduced, told_pace
 from optcc.schedule.timetable_ramp import UNIT, sums_in_time
 from optcc.schedule.timetable_rows import Kind, Piece, Rows, cut, joined, on_leash, scheduled
 from optcc.schedule.timetable_slots import (
@@ -357,7 +357,7 @@ class Timetable(Recipe):
         if len(slow) > 4:
             lines.append(("more slow ranks", str(len(slow) - 4)))
         rounds += " of matchings" if self.matched else ""
-        return [*lines, ("rounds", f"{rounds}; one NIC for each transfer"), *told_alone(cluster)]
+        return [*lines, ("rounds", f"{rounds}; one NIC for each transfer"), *told_pace(cluster)]
 
 
 def _turned(parts: Sequence[tuple[int, tuple[int, int]]]) -> list[tuple[int, tuple[int, int]]]:

@@ -1,18 +1,23 @@
-"""Where timetables apply, and which NICs servers have left there.
+"""Where timetables apply, and which NICs of servers they use.
 
-Timetables are about NICs of one rate. A slower one is left alone like a dead one, which on many servers is hardly a
-loss: of P servers with n NICs each, one at half of its rate is 1/(2 n P) of all that they have.
+Timetables are about NICs of one rate. They keep the pace of the slowest NIC in use, and leave slower ones alone like
+dead ones, which on many servers is hardly a loss: of P servers with n NICs each, one at half of its rate is 1/(2 n P)
+of all that they have. The pace is the one by which the bound would be least.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 
 from optcc.cluster import Cluster, Nic
 from optcc.schedule.routes import Routes
 from optcc.schedule.timetable_split import common_rails
+from optcc.units import format_rate
 
 HARDLY = Fraction(2, 3)
 """A rank that has at most such a part of the full ones' NICs is hardly faster than the one that has fewest."""
@@ -27,14 +32,14 @@ def applies(cluster: Cluster) -> bool:
 
 
 def some_lack_nics(cluster: Cluster) -> bool:
-    """One fabric or one for each rail, servers as ranks, each with a NIC as fast as any (on rails one for each), all of
-    them in at least two servers and fewer in another."""
+    """One fabric or one for each rail, servers as ranks, NICs of one pace (on rails one for each), all of them in at
+    least two servers and fewer in another."""
     ranks = cluster.ranks
     if cluster.fabric.pod_oversubscription is not None or cluster.gpu_ranks or len(ranks) < 3:
         return False
     rate = nic_rate(cluster)
     kinds = {id(rank.nics): rank.nics for rank in ranks}  # most servers share theirs
-    each = {kind: sum(_speed(nic) == rate > 0 for nic in nics) for kind, nics in kinds.items()}
+    each = {kind: sum(_speed(nic) >= rate > 0 for nic in nics) for kind, nics in kinds.items()}
     live = [tuple(mine) for mine in live_nics(cluster)]
     if any(not mine or len(mine) < each[id(rank.nics)] for mine, rank in zip(live, ranks, strict=True)):
         return False
@@ -44,9 +49,28 @@ def some_lack_nics(cluster: Cluster) -> bool:
 
 
 def nic_rate(cluster: Cluster) -> Fraction:
-    """Bytes per second of the NICs that timetables use: of the fastest, the slower way."""
-    kinds = {id(rank.nics): rank.nics for rank in cluster.ranks}
-    return max((_speed(nic) for nics in kinds.values() for nic in nics), default=Fraction(0))
+    """Bytes per second, each way, at which timetables use NICs: of those that are as fast. 0: some rank has none.
+
+    Ranks with n NICs of rate t or more need as long as the bound of servers that have n t, which is least.
+    """
+    kinds = {id(rank.nics): rank.nics for rank in cluster.ranks}  # most servers share theirs
+    count = Counter(id(rank.nics) for rank in cluster.ranks)
+    return _pace(tuple((tuple(map(_speed, nics)), count[kind]) for kind, nics in kinds.items()))
+
+
+@lru_cache(maxsize=1024)
+def _pace(kinds: tuple[tuple[tuple[Fraction, ...], int], ...]) -> Fraction:
+    """kinds : (rates of NICs, of so many ranks)"""
+    rates = sorted({rate for nics, _ in kinds for rate in nics if rate})
+    each, ranks = [(sorted(nics), count) for nics, count in kinds], sum(count for _, count in kinds)
+    best: tuple[Fraction, Fraction] | None = None
+    for rate in reversed(rates):
+        used = [(len(nics) - bisect_left(nics, rate), count) for nics, count in each]
+        if fewest := min(n for n, _ in used):
+            work = Fraction(2 * (ranks - 1), sum(n * count for n, count in used))
+            seconds = max(Fraction(1, fewest), work) / rate  # for each byte
+            best = min(best, (seconds, rate), key=lambda found: found[0]) if best else (seconds, rate)
+    return best[1] if best else Fraction(0)
 
 
 def left_alone(cluster: Cluster) -> list[str]:
@@ -55,22 +79,25 @@ def left_alone(cluster: Cluster) -> list[str]:
     return [f"{s.name}/{nic.name}" for s in cluster.servers for nic in s.nics if nic.alive and _speed(nic) < rate]
 
 
-def told_alone(cluster: Cluster) -> list[tuple[str, str]]:
-    """(label, text) lines for people about these."""
-    names = left_alone(cluster)
+def told_pace(cluster: Cluster) -> list[tuple[str, str]]:
+    """(label, text) lines for people where NICs differ."""
+    if evened(cluster) is cluster:
+        return []
+    names, lines = left_alone(cluster), [("pace of every NIC", format_rate(nic_rate(cluster)))]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return [("slower NICs, not used", ", ".join(names[:MOST_NAMED]) + more)] if names else []
+    return lines + ([("slower NICs, not used", ", ".join(names[:MOST_NAMED]) + more)] if names else [])
 
 
-def without_slow_nics(cluster: Cluster) -> Cluster:
-    """The cluster whose NICs that timetables do not use are dead; itself, if there are none."""
-    if not left_alone(cluster):
-        return cluster
+def evened(cluster: Cluster) -> Cluster:
+    """The cluster as timetables use it: every NIC at their pace or dead. Itself, if it is that already."""
     rate = nic_rate(cluster)
+    kinds = {id(server.nics): server.nics for server in cluster.servers}
+    if all(nic.out_rate == nic.in_rate in (rate, 0) for nics in kinds.values() for nic in nics):
+        return cluster
     servers = []
     for server in cluster.servers:
-        dead = (replace(nic, out_rate=Fraction(0), in_rate=Fraction(0)) for nic in server.nics)
-        nics = (nic if _speed(nic) == rate else none for nic, none in zip(server.nics, dead, strict=True))
+        paces = (rate if _speed(nic) >= rate else Fraction(0) for nic in server.nics)
+        nics = (replace(nic, out_rate=x, in_rate=x) for nic, x in zip(server.nics, paces, strict=True))
         servers.append(replace(server, nics=tuple(nics)))
     return replace(cluster, servers=tuple(servers))
 
@@ -115,7 +142,7 @@ def live_nics(cluster: Cluster) -> list[dict[int, int]]:
     one object, as those of a cluster's equal servers are, share one answer."""
     ranks, rails, rate, found = cluster.ranks, cluster.fabric.rails, nic_rate(cluster), {}
     for nics in {id(rank.nics): rank.nics for rank in ranks}.values():
-        used = [(i, nic) for i, nic in enumerate(nics) if _speed(nic) == rate > 0]
+        used = [(i, nic) for i, nic in enumerate(nics) if _speed(nic) >= rate > 0]
         live = {nic.rail if rails and nic.rail is not None else i: i for i, nic in used}
         found[id(nics)] = dict(sorted(live.items()))
     if not rails and not common_rails([tuple(mine) for mine in found.values()]):

@@ -27,7 +27,7 @@ from optcc.schedule.latin import LatinExchange, latin_pair
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.steady import SteadyExchange, steady_ranks
 from optcc.schedule.timetable import Timetable
-from optcc.schedule.timetable_nics import applies, left_alone
+from optcc.schedule.timetable_nics import applies, evened
 from optcc.schedule.trees import ComplementaryTrees
 from optcc.standby.background import SOLVE_S, Background, Helper, SkippedError, Where
 from optcc.standby.shapes import Now, upcoming
@@ -275,8 +275,8 @@ class Planner:
     def _nearest(self, entry: Entry, size: int, cluster: Cluster, tally: Tally, bound: Bound) -> Recipe | None:
         """What the entry's shape has, carried over, or direct exchange; None where two ranks have neither."""
         made = like(entry, size, tally, self._refitted(entry, size, cluster, tally))
-        # Shares for another shape are made of servers' rates, of which NICs that are left alone would be a part.
-        misled = isinstance(made, Timetable) and bool(left_alone(cluster))
+        # Shares for another shape are made of servers' rates, not of what timetables use of them.
+        misled = isinstance(made, Timetable) and evened(cluster) is not cluster
         if made is not None and _fits(made, cluster) and not misled:
             return made
         chunks = float(bound.seconds / (self.per_chunk * tally.ranks)) if self.per_chunk else inf

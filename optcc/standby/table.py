@@ -21,7 +21,7 @@ from optcc.schedule.packed import Arc, PackedTrees, TreePair
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.steady import SteadyExchange
 from optcc.schedule.timetable import Timetable
-from optcc.schedule.timetable_nics import applies, left_alone
+from optcc.schedule.timetable_nics import applies, evened
 from optcc.schedule.trees import ComplementaryTrees
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def direct_for(cluster: Cluster, tally: Tally, chunks: float) -> Recipe:
         rounds = max(1, round(min(MOST_STARVING, STARVING_ROUNDS * sqrt(chunks))))
         return Exchange(rounds, hubs, last, ways=rounds, most=min(16, 2 * rounds), thin=min(4, rounds))
     rounds = max(1, round(min(MOST_EVEN, EVEN_ROUNDS * sqrt(chunks))))
-    if applies(cluster) and not left_alone(cluster):
+    if applies(cluster) and evened(cluster) is cluster:
         return Timetable(rounds, hubs)
     return Exchange(rounds, hubs, last, own=rounds)
 
