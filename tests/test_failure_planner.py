@@ -10,6 +10,7 @@ import optcc
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
 from optcc.schedule.exchange import Exchange
+from optcc.schedule.timetable import Timetable
 from optcc.standby.planner import Basis, Planner, Progress
 from optcc.standby.solve import solve
 from optcc.standby.state import Places
@@ -151,12 +152,12 @@ def test_an_unknown_shape_takes_after_its_neighbour_until_it_is_decided() -> Non
 def test_the_first_failure_does_not_wait_for_the_whole_planner(
     monkeypatch: pytest.MonkeyPatch, size: int, dead: int, within: float
 ) -> None:
-    """Nothing is prepared, and the healthy cluster's direct exchange goes by way of no slow server, as a failure's
-    must: there is a plan all the same, nearly as fast."""
+    """Nothing is prepared, and the healthy cluster's timetable goes by way of no slow server, as that of one that
+    starves must: there is a plan all the same, nearly as fast."""
     cluster = uniform(servers=6, nics=4)
     with Planner(cluster, size, background="off", **COSTS) as planner:
         healthy = planner.current.plan.recipe
-        assert isinstance(healthy, Exchange)
+        assert isinstance(healthy, Timetable)
         assert not healthy.via
         asked = counted(monkeypatch)
         for i in range(dead):

@@ -25,7 +25,7 @@ from optcc.schedule.many_objects import no_collection
 from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
 from optcc.schedule.steady_steps import growing_ends, steady_steps
-from optcc.schedule.timetable_nics import live_nics, nic_ports, nic_rate, some_lack_nics, told_pace
+from optcc.schedule.timetable_nics import live_nics, nic_ports, nic_rate, of_one_pace, told_pace
 from optcc.schedule.timetable_rows import Kind, Piece, Rows, cut, scheduled
 from optcc.schedule.timetable_slots import HALF, Slot, mirrored
 
@@ -150,7 +150,7 @@ def steady_ranks(cluster: Cluster) -> tuple[int, ...] | None:
     one of them with half at most, or hubs are too few: on rails that slow ones serve, two more of them than of these
     keep each other busy, or none more if there are two; and every hub has some of these rails.
     """
-    if not some_lack_nics(cluster):
+    if not of_one_pace(cluster):
         return None
     counts = list(map(len, live_nics(cluster)))
     slow = tuple(rank for rank, count in enumerate(counts) if count < MOST_NICS * max(counts))

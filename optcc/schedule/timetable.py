@@ -1,4 +1,4 @@
-"""Direct exchange by timetable: some servers have fewer NICs than the others, all of one rate, and nobody has to wait.
+"""Direct exchange by timetable: servers have equal NICs or fewer of them, all of one pace, and nobody has to wait.
 
 Hubs are those of `exchange`. Here each transfer takes one NIC, and each rail has a timetable (`timetable_slots`): in
 step t everybody sends to the rank d(t) further, a permutation, so that senders never meet at a receiver. With one slow
@@ -236,7 +236,7 @@ class Timetable(Recipe):
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""
         ranks = len(cluster.ranks)
-        fits = "servers of equal NICs, some of which lack some"
+        fits = "servers of equal NICs, of which some may lack some"
         demand(applies(cluster), "cluster", fits, f"{ranks} ranks")
         demand(len(self.shares) == ranks, "shares", f"{ranks} of them", len(self.shares))
         demand(min(self.shares) >= 0 and sum(self.shares) == 1, "shares", "parts of sum 1", sum(self.shares))

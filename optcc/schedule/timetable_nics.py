@@ -27,13 +27,13 @@ SPARE = Fraction(1, 40)
 
 
 def applies(cluster: Cluster) -> bool:
-    """NICs as in `some_lack_nics`, and every two ranks have a rail in common."""
-    return some_lack_nics(cluster) and common_rails([tuple(mine) for mine in live_nics(cluster)])
+    """NICs as in `of_one_pace`, and every two ranks have a rail in common."""
+    return of_one_pace(cluster) and common_rails([tuple(mine) for mine in live_nics(cluster)])
 
 
-def some_lack_nics(cluster: Cluster) -> bool:
+def of_one_pace(cluster: Cluster) -> bool:
     """One fabric or one for each rail, servers as ranks, NICs of one pace (on rails one for each), all of them in at
-    least two servers and fewer in another."""
+    least two servers."""
     ranks = cluster.ranks
     if cluster.fabric.pod_oversubscription is not None or cluster.gpu_ranks or len(ranks) < 3:
         return False
@@ -44,8 +44,7 @@ def some_lack_nics(cluster: Cluster) -> bool:
     if any(not mine or len(mine) < each[id(rank.nics)] for mine, rank in zip(live, ranks, strict=True)):
         return False
     every = set().union(*live)
-    full = sum(len(nics) == len(every) for nics in live)
-    return 2 <= full < len(live)
+    return sum(len(nics) == len(every) for nics in live) >= 2
 
 
 def nic_rate(cluster: Cluster) -> Fraction:
@@ -129,7 +128,7 @@ def have_spare_time(counts: Sequence[int]) -> bool:
 def starving_pair(cluster: Cluster) -> tuple[int, int] | None:
     """The two ranks with fewer NICs than the others, one of them with half of theirs at most; None where there are no
     such two."""
-    slow = reduced(cluster) if some_lack_nics(cluster) else []
+    slow = reduced(cluster) if of_one_pace(cluster) else []
     counts = list(map(len, live_nics(cluster)))
     if len(slow) != 2 or 2 * min(counts) > max(counts):
         return None
