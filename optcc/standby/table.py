@@ -171,7 +171,8 @@ def like(entry: Entry, size: int, tally: Tally, fitted: ComplementaryTrees | Non
         hubs, last = tally.hub_split()
         if made.growth and len(last) == 1 and 0 in hubs and len(set(hubs)) == 2:  # the only degraded one starves
             return replace(made, shares=hubs, via=((last[0][0], made.via[0][1]),))
-        if last and 0 not in hubs and not made.growth:
+        # What suits equal servers may lose a quarter of the time where one has fewer NICs.
+        if last and 0 not in hubs and not made.growth and len({*made.shares}) > 1:
             return replace(made, shares=hubs, via=())
     if isinstance(made, ComplementaryTrees):
         return fitted
