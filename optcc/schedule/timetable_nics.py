@@ -17,7 +17,6 @@ from functools import lru_cache
 from optcc.cluster import Cluster, Nic
 from optcc.schedule.routes import Routes
 from optcc.schedule.timetable_split import common_rails
-from optcc.units import format_rate
 
 HARDLY = Fraction(2, 3)
 """A rank that has at most such a part of the full ones' NICs is hardly faster than the one that has fewest."""
@@ -82,6 +81,8 @@ def told_pace(cluster: Cluster) -> list[tuple[str, str]]:
     """(label, text) lines for people where NICs differ."""
     if evened(cluster) is cluster:
         return []
+    from optcc.units import format_rate  # lowering, on every rank, needs numpy alone
+
     names, lines = left_alone(cluster), [("pace of every NIC", format_rate(nic_rate(cluster)))]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return lines + ([("slower NICs, not used", ", ".join(names[:MOST_NAMED]) + more)] if names else [])
