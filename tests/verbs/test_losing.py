@@ -69,7 +69,8 @@ def test_the_far_ends_nic_goes(job: Ranks, network: ModuleType) -> None:
     assert [s[:2] for s in seen] == [Failed(0, Cause.ERROR, "")[:2]]
     assert "RETRY_EXC_ERR on rxe0" in seen[0].detail
     took = job.now() - before
-    assert not VIRTUAL_TIME or QUICK.gives_up_after_s <= took <= QUICK.gives_up_after_s * 1.8
+    # The soft NIC's timers tick: they may be a little early.
+    assert not VIRTUAL_TIME or QUICK.gives_up_after_s * 0.95 <= took <= QUICK.gives_up_after_s * 1.8
     assert [s[:2] for s in until(job, 1, count(PortDown, 1))] == [PortDown(0, Cause.PORT, "")[:2]]
     move(job, 0, 3, 0)
 
