@@ -24,7 +24,7 @@ import optcc
 from optcc.cluster import Cluster
 from optcc.schedule import Schedule
 from optcc.schedule.steady import steady_ranks
-from optcc.schedule.timetable_nics import applies, reduced
+from optcc.schedule.timetable_nics import applies, evened, reduced
 from optcc.simulator import Receivers, stripes_of
 
 RATE = 50_000_000_000  # 400 Gb/s in bytes per second
@@ -159,7 +159,7 @@ def schemes(cluster: Cluster, nbytes: int, *depths: int) -> dict[str, Schedule]:
         "ring": plans[max(depths)].baseline("ring").schedule(),
         **{f"nested, k = {k}": plan.schedule() for k, plan in plans.items()},
         "exchange, k = 8": optcc.plan(cluster, nbytes, family="exchange", segments=8).schedule(),
-        **(_timetable(cluster, nbytes) if applies(cluster) else {}),
+        **(_timetable(cluster, nbytes) if applies(cluster) and evened(cluster) is cluster else {}),
         **{
             f"{name}, k = {k}": optcc.plan(cluster, nbytes, family=family, segments=k, alpha=HOP).schedule()
             for name, family, k in (("Latin square", "latin-exchange", 12), ("steady steps", "steady-exchange", 24))

@@ -54,7 +54,8 @@ def test_by_hand_timetables_have_every_form_that_the_planner_tries() -> None:
     assert {(recipe.matched, recipe.sparse) for recipe in made} == set(by.MATCHED)
     assert {bool(recipe.via) for recipe in made} == {False, True}
     whole = cluster_of(replace(case, dead=()))
-    assert not list(by.timetables(whole, bound, PER_CHUNK))
+    assert {make().via for row in by.timetables(whole, bound, PER_CHUNK) for make in row} == {()}
+    assert not list(by.timetables(replace(whole, gpu_ranks=True), bound, PER_CHUNK))
 
 
 def test_families_can_be_asked_for() -> None:

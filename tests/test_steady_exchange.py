@@ -62,7 +62,6 @@ UNFIT = {
     "four of eight": starving(8, 4, *["01"] * 4),
     "a hub that slow ones cannot reach": starving(8, 4, "123", "123", "0", rails=True),
     "three hubs": starving(5, 8, "0123", "0123"),
-    "a slow NIC": starving(8, 8, "0123", "0123").degrade("server3/nic0", Fraction(1, 2)),
 }
 
 

@@ -61,6 +61,23 @@ def test_slow_nics_carry_nothing_and_the_sum_is_everywhere(cluster: Cluster, dat
     assert recipe.fluid_s(dead, 2**16) == recipe.fluid_s(hit, 2**16)
 
 
+@pytest.mark.parametrize(("family", "slow"), [("steady-exchange", "server3/nic7"), ("latin-exchange", "server4/nic7")])
+def test_where_two_servers_starve_a_slow_nic_is_left_alone_too(family: str, slow: str) -> None:
+    """A hub's, or a slow server's that is left with as many as the other one."""
+    hit = uniform(8, rails=True)
+    for nic in range(4):
+        hit = hit.degrade(f"server1/nic{nic}").degrade(f"server4/nic{nic}")
+    hit = hit.degrade(slow, HALF)
+    hit = hit.degrade("server1/nic7") if slow.startswith("server4") else hit
+    offered = ladders(hit, optcc.lower_bound(hit, 2**26), alpha=ALPHA, per_chunk=PER_CHUNK)
+    recipe = next(ladder.make(4) for ladder in offered if ladder.name == family)
+    check_allreduce(hit, recipe, 2**16)
+    ports = busy(recipe.lower(hit, 2**16))
+    assert slow not in ports
+    assert f"{slow[:-1]}6" in ports
+    assert ("slower NICs, not used", slow) in recipe.describe(hit)
+
+
 @pytest.mark.parametrize(("rails", "left"), [(False, Fraction(1, 4)), (True, Fraction(3, 4))])
 def test_a_slow_nic_costs_hardly_more_than_it_must(rails: bool, left: Fraction) -> None:
     """At most one point of the fault-free ring above the unavoidable, as a dead one does."""

@@ -51,8 +51,9 @@ def nic_rate(cluster: Cluster) -> Fraction:
 
     Ranks with n NICs of rate t or more need as long as the bound of servers that have n t, which is least.
     """
-    kinds = {id(rank.nics): rank.nics for rank in cluster.ranks}  # most servers share theirs
-    count = Counter(id(rank.nics) for rank in cluster.ranks)
+    ranks = cluster.ranks
+    kinds = {id(rank.nics): rank.nics for rank in ranks}  # most servers share theirs
+    count = Counter(id(rank.nics) for rank in ranks)
     return _pace(tuple((tuple(map(_speed, nics)), count[kind]) for kind, nics in kinds.items()))
 
 
