@@ -59,9 +59,9 @@ lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# On all cores, a file at a time, since what a file sets up is dear.
+# On all cores, a file at a time, since what a file sets up is dear. REQUIRE="coq torch": fail where these are missing.
 test: lint
-	$(BIN)/pytest -n auto --dist loadfile
+	$(BIN)/pytest -n auto --dist loadfile $(addprefix --require=,$(REQUIRE))
 
 # Needs no environment of Python packages: the lab brings its own.
 test-verbs:

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 from optcc.runtime.cuda_memory import CudaMemory
 from optcc.runtime.cuda_slots import CudaSlots, room_for
 from optcc.runtime.device_array import DeviceArray, Shared
-from optcc.runtime.local_wires import LocalWires, Unsent
+from optcc.runtime.local_ends import Unsent
+from optcc.runtime.local_wires import LocalWires
 from optcc.runtime.pacing import Rates
 from optcc.runtime.slots import Slots
 from optcc.runtime.transport import Watch

@@ -12,22 +12,18 @@ the middle of a chunk loses it.
 
 from __future__ import annotations
 
-import contextlib
-import hmac
 import math
 import os
-import secrets
 import select
-import socket
-import struct
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from optcc.runtime.errors import TransportError
+from optcc.runtime.local_ends import BACK, NOTICE, In, Out, Unsent
 from optcc.runtime.local_faults import LocalFaults
+from optcc.runtime.local_meeting import connect_ends
 from optcc.runtime.pacing import Chunk, PortClocks, Rates
 from optcc.runtime.slots import Slots
 from optcc.runtime.transport import Watch
@@ -44,14 +40,8 @@ from optcc.runtime.wires import (
     Wire,
 )
 
-_NOTICE = Struct("<IIqdd")  # flow, bytes of payload, seq, when its first NIC starts and ends with it
-_CALL = 2**32 - 1  # instead of the bytes: wake me when this chunk, noticed before, has landed
-_BACK = Struct("<IIq")  # kind, flow, number
+_CALL = 2**32 - 1  # instead of a chunk's bytes: wake me when this chunk, noticed before, has landed
 _ACK, _CREDIT = 1, 2
-_HELLO = Struct("<32sI")  # the listener's token, which wire
-
-CONNECT_S = 10.0
-"""For all connections of a rank to stand. They go to this machine, so only a peer that died makes it wait."""
 
 
 class LocalWires(LocalFaults):
@@ -76,8 +66,8 @@ class LocalWires(LocalFaults):
         self._slots = self._slots_of(rank)
         self._far: dict[int, Slots] = {}  # other ranks' slots
         self._news: list[Happening] = []
-        self._out: dict[int, _Out] = {}
-        self._in: dict[int, _In] = {}
+        self._out: dict[int, Out] = {}
+        self._in: dict[int, In] = {}
         self._dirty: set[int] = set()  # incoming wires with acknowledgements or credits to send
         # Wires whose chunks, or whose acknowledgements and credits, do not come through: what would have landed.
         self._no_data: dict[int, list[Arrived]] = {}
@@ -88,9 +78,9 @@ class LocalWires(LocalFaults):
         self._told: dict[tuple[int, int], int] = {}  # the same -> what is below has been told
         self._bug = ""
         self._epoll = select.epoll()
-        self._ends: dict[int, _Out | _In] = {}  # by descriptor
+        self._ends: dict[int, Out | In] = {}  # by descriptor
         try:
-            self._connect(rank, exchange)
+            connect_ends(rank, wires, exchange, self._slots, self._borrow, self._adopt, clock)
             self._epoll.register(watch.fileno(), select.EPOLLIN)
         except BaseException:
             self.close()
@@ -102,48 +92,11 @@ class LocalWires(LocalFaults):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _connect(self, rank: int, exchange: Callable[[Any], list[Any]]) -> None:
-        """The receiving end of a wire connects, for it lends its slots with the first bytes that it sends."""
-        entering = [w for w, wire in enumerate(self._wires) if wire.dst == rank]
-        leaving = {w for w, wire in enumerate(self._wires) if wire.src == rank}
-        token = secrets.token_bytes(32)
-        deadline = self._clock() + CONNECT_S
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind("")  # Linux finds a name, which is not a file
-            listener.listen(max(1, len(leaving)))
-            listeners = exchange([listener.getsockname().hex(), token.hex()])
-            for w in entering:
-                name, theirs = listeners[self._wires[w].src]
-                with contextlib.ExitStack() as failed:
-                    sock = failed.enter_context(socket.socket(socket.AF_UNIX))
-                    sock.connect(bytes.fromhex(name))
-                    socket.send_fds(sock, [_HELLO.pack(bytes.fromhex(theirs), w)], [self._slots.fd])
-                    failed.pop_all()
-                    self._in[w] = _In(w, sock)
-                    self._adopt(self._in[w])
-            while leaving:
-                listener.settimeout(max(0.001, deadline - self._clock()))
-                try:
-                    sock, _ = listener.accept()
-                except TimeoutError:
-                    missing = {self._wires[w].dst for w in leaving}
-                    raise TransportError(f"ranks {sorted(missing)} did not connect within {CONNECT_S:g} s") from None
-                with contextlib.ExitStack() as refuse:
-                    refuse.callback(sock.close)
-                    sock.settimeout(1.0)
-                    with contextlib.suppress(OSError, struct.error):
-                        hello, lent, _, _ = socket.recv_fds(sock, _HELLO.size, 1)
-                        for fd in lent:
-                            refuse.callback(os.close, fd)
-                        shown, w = _HELLO.unpack(hello)
-                        if hmac.compare_digest(shown, token) and w in leaving and lent:
-                            refuse.pop_all()
-                            leaving.remove(w)
-                            self._out[w] = _Out(w, sock, self._borrow(self._wires[w].dst, lent[0]))
-                            self._adopt(self._out[w])
-            exchange(None)  # nobody writes before all are connected, nor closes its listener before
-
-    def _adopt(self, end: _Out | _In) -> None:
+    def _adopt(self, end: Out | In) -> None:
+        if isinstance(end, In):
+            self._in[end.wire] = end
+        else:
+            self._out[end.wire] = end
         end.sock.setblocking(False)
         self._ends[end.sock.fileno()] = end
         self._epoll.register(end.sock.fileno(), select.EPOLLIN)
@@ -194,7 +147,7 @@ class LocalWires(LocalFaults):
             return
         if out.far.landed(flow, wire) <= seq and wire not in self._no_data:
             try:
-                out.sock.send(_NOTICE.pack(flow, _CALL, seq, 0.0, 0.0))
+                out.sock.send(NOTICE.pack(flow, _CALL, seq, 0.0, 0.0))
             except BlockingIOError:
                 self._await_room(out, True)
                 return
@@ -243,7 +196,7 @@ class LocalWires(LocalFaults):
                 end = self._ends.get(fd)
                 if end is None:
                     continue  # the watch again, at the next poll
-                if isinstance(end, _In):
+                if isinstance(end, In):
                     if mask & ~select.EPOLLOUT:
                         self._receive(end)
                 else:
@@ -317,7 +270,7 @@ class LocalWires(LocalFaults):
         self._far.clear()
         self._epoll.close()
 
-    def _flush(self, out: _Out) -> None:
+    def _flush(self, out: Out) -> None:
         """Write what is unsent while its notifications find room, and ask to be woken for the rest."""
         if out.wire in self._no_data:
             return
@@ -326,7 +279,7 @@ class LocalWires(LocalFaults):
                 flow, seq, header, payload, start, end = out.unsent[0]
                 out.sock.send(b"")  # an error if the far end has closed: its slots are no longer there for this wire
                 out.far.put(flow, seq, header, payload)
-                out.sock.send(_NOTICE.pack(flow, len(payload), seq, start, end))
+                out.sock.send(NOTICE.pack(flow, len(payload), seq, start, end))
                 out.unsent.popleft()
         except BlockingIOError:
             pass
@@ -335,21 +288,21 @@ class LocalWires(LocalFaults):
             return
         self._await_room(out, bool(out.unsent))
 
-    def _await_room(self, end: _Out | _In, waits: bool) -> None:
+    def _await_room(self, end: Out | In, waits: bool) -> None:
         if waits != end.waits and not self._is_deaf(end):
             end.waits = waits
             self._epoll.modify(end.sock, select.EPOLLIN | (select.EPOLLOUT if waits else 0))
 
-    def _hear(self, out: _Out) -> None:
+    def _hear(self, out: Out) -> None:
         """Read credits, which acknowledge, too. An acknowledgement is only to wake: the marks tell more."""
-        for kind, flow, number in self._read(out, _BACK):
+        for kind, flow, number in self._read(out, BACK):
             if kind == _CREDIT:
                 self._tell(out.wire, flow, number)
                 self._news.append(Credited(out.wire, flow, number))
 
-    def _receive(self, end: _In) -> None:
+    def _receive(self, end: In) -> None:
         """Read notifications; their chunks are here."""
-        for flow, nbytes, seq, start, stop in self._read(end, _NOTICE):
+        for flow, nbytes, seq, start, stop in self._read(end, NOTICE):
             if nbytes == _CALL and flow in self._slots:
                 self._calls[end.wire, flow] = seq
                 self._answer_call(end.wire, flow)
@@ -358,7 +311,7 @@ class LocalWires(LocalFaults):
                 raise TransportError(f"a chunk of {nbytes} bytes for flow {flow} came on wire {end.wire}")
             self._clocks.arrive(self._wires[end.wire].into, Chunk(flow, seq, nbytes, end.wire), start, stop)
 
-    def _read(self, end: _Out | _In, record: Struct) -> Iterable[tuple[Any, ...]]:
+    def _read(self, end: Out | In, record: Struct) -> Iterable[tuple[Any, ...]]:
         """What has come, in whole records; the wire is lost when its other end is gone."""
         try:
             got = end.sock.recv(1 << 16)
@@ -378,7 +331,7 @@ class LocalWires(LocalFaults):
     def _reply(self, wire: int, kind: int, flow: int, number: int) -> None:
         end = self._in.get(wire)
         if end is not None:
-            end.replies += _BACK.pack(kind, flow, number)
+            end.replies += BACK.pack(kind, flow, number)
             self._dirty.add(wire)
 
     def _send_replies(self) -> None:
@@ -417,48 +370,3 @@ class LocalWires(LocalFaults):
             self._in.pop(wire, None)
             del self._ends[end.sock.fileno()]
             end.sock.close()
-
-
-class Unsent(NamedTuple):
-    """A chunk not yet written, and its stamps."""
-
-    flow: int
-    seq: int
-    header: bytes
-    payload: memoryview
-    start: float
-    end: float
-
-
-class _Out:
-    """The sending end of a wire, and the slots at its other end."""
-
-    reads = _BACK
-
-    def __init__(self, wire: int, sock: socket.socket, far: Slots) -> None:
-        self.wire, self.sock, self.far = wire, sock, far
-        self.unsent: deque[Unsent] = deque()
-        self.waits = False  # for the kernel to take more
-        self.partial = b""  # of a record
-
-    @property
-    def unwritten(self) -> int:
-        """How many notifications wait here."""
-        return len(self.unsent)
-
-
-class _In:
-    """The receiving end of a wire."""
-
-    reads = _NOTICE
-
-    def __init__(self, wire: int, sock: socket.socket) -> None:
-        self.wire, self.sock = wire, sock
-        self.replies = bytearray()
-        self.waits = False
-        self.partial = b""
-
-    @property
-    def unwritten(self) -> int:
-        """How many acknowledgements and credits wait here."""
-        return len(self.replies) // _BACK.size

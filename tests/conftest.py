@@ -86,6 +86,8 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"random clusters from --hypothesis-seed={seed} (give it again to see the same ones)"
 
 
+# What a test may be skipped for: hardware, or programs that are no Python packages, which whoever tries the suite need
+# not have. CI requires the programs, and runs the RDMA tests in the lab; docs/hardware.md has the runs on GPUs.
 _MISSING = {
     "gpu": "no cupy with a CUDA device (pip install '.[gpu]' where there is one)",
     "rdma": "no pyverbs with an RDMA device (LAB=1 make test-verbs runs these on emulated ones)",

@@ -17,7 +17,6 @@ and every echo of one finds a receive.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from heapq import heappop
 from typing import Any
 
@@ -67,6 +66,7 @@ from tests.protocol_ground import (
     InvariantError,
     Path,
 )
+from tests.protocol_states import state_of
 
 PROGRESS, GRACE, ANSWER, FIRST = 6.0, 4.0, 3.0, 0.5  # timers, in units of the longest healthy delay on a wire
 FEW, MANY = 3, 80
@@ -370,17 +370,6 @@ class Net(Ground):
             if sender.handle(event):
                 raise InvariantError("I7", "does something after it was severed")
         self.over = True
-
-
-def state_of(end: Sender | Receiver) -> dict[str, Any]:
-    """Everything that an end remembers."""
-    values = ((name, getattr(end, name)) for name in _names(type(end)))
-    return {name: set(value) if isinstance(value, set) else value for name, value in values}
-
-
-@cache
-def _names(kind: type) -> tuple[str, ...]:
-    return tuple(sorted({name for cls in kind.__mro__ for name in getattr(cls, "__slots__", ())} - {"_on"}))
 
 
 DO: dict[type, Callable[..., None]] = {

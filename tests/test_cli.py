@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from optcc.cli import main
-from tests.test_bad_input import BAD_INPUTS
+from tests.bad_inputs import BAD_INPUTS
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "h100-8x400g.nccl-topo.xml"
 PRESET = "uniform:servers=4,nics=8,rate=400Gb/s"

@@ -38,7 +38,8 @@ from optcc.runtime.protocol.words import (
     Write,
 )
 from optcc.runtime.wires import Cause
-from tests.protocol_net import run, state_of
+from tests.protocol_net import run
+from tests.protocol_states import state_of
 
 WIRES = (7, 8, 9)
 
