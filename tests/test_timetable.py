@@ -289,7 +289,7 @@ def test_where_it_applies() -> None:
     assert applies(rails)
     apart = Cluster.uniform(servers=4, nics=2, rate=RATE).degrade("server0/nic0").degrade("server1/nic1")
     assert applies(apart)  # any NIC reaches any
-    assert live_nics(apart) == [{0: 1}, {0: 0}, {0: 0, 1: 1}, {0: 0, 1: 1}]
+    assert live_nics(apart) == [{0: (1,)}, {0: (0,)}, {0: (0,), 1: (1,)}, {0: (0,), 1: (1,)}]
     first, *rest = rails.servers
     others = {
         "two NICs of a server on one rail": replace(

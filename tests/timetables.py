@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from itertools import permutations
+from math import lcm
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from optcc.ladders_timetable import even_halves
 from optcc.schedule import Schedule
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.timetable import Timetable
-from optcc.schedule.timetable_nics import applies, evened, reduced
+from optcc.schedule.timetable_nics import applies, evened, live_nics, reduced
 from optcc.simulator import simulate
 from optcc.theory.hubs import hub_split
 
@@ -78,7 +80,10 @@ def check_allreduce(cluster: Cluster, recipe: Recipe, nbytes: int) -> None:
     schedule = recipe.lower(cluster, nbytes)
     optcc.verify(schedule)
     assert schedule.length.sum() == 2 * (len(cluster.ranks) - 1) * nbytes
-    assert all(len(route.lanes) == 1 for route in schedule.routes)
+    as_one = [{len(lane) for lane in mine.values()} for mine in live_nics(cluster)]
+    assert {(r.src, r.dst, len(r.lanes)) for r in schedule.routes} <= {
+        (a, b, lcm(m, n)) for (a, one), (b, other) in permutations(enumerate(as_one), 2) for m in one for n in other
+    }
     assert not off_rails(schedule)
     assert recipe.read(recipe.content()) == recipe
 

@@ -176,12 +176,12 @@ def hub_shares(cluster: Cluster, slow: tuple[int, ...]) -> list[Fraction]:
     return [(n * per_nic - 1) / (len(counts) - 2) if r in hubs else Fraction(0) for r, n in enumerate(counts)]
 
 
-def used_nics(cluster: Cluster, slow: tuple[int, ...]) -> list[dict[int, int]]:
-    """Of each rank the rails that it serves -> the place of its NIC: of the slow ones that have more NICs as many as
-    the one that has fewest. They could send more, but what they are to receive waits for that one. On one fabric, where
-    any NIC reaches any, the slow ones are taken to serve the first rails, and hubs not to lack these; two with one NIC
-    each the first two, as on one they could not send to the same hub at the same time (with two hubs, which then could
-    not exchange on it, one nevertheless)."""
+def used_nics(cluster: Cluster, slow: tuple[int, ...]) -> list[dict[int, tuple[int, ...]]]:
+    """Of each rank the rails that it serves -> its NICs, as of `live_nics`: of the slow ones that have more NICs as
+    many as the one that has fewest. They could send more, but what they are to receive waits for that one. On one
+    fabric, where any NIC reaches any, the slow ones are taken to serve the first rails, and hubs not to lack these; two
+    with one NIC each the first two, as on one they could not send to the same hub at the same time (with two hubs,
+    which then could not exchange on it, one nevertheless)."""
     live = live_nics(cluster)
     if not cluster.fabric.rails:
         live = [dict(enumerate(mine.values())) for mine in live]

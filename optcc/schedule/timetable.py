@@ -52,6 +52,7 @@ from optcc.schedule.timetable_slots import (
     full_rounds,
     growing_rounds,
     growing_steps,
+    in_time,
     merged,
     mirrored,
     whole,
@@ -117,7 +118,7 @@ class Timetable(Recipe):
 
     def _rows(self, cluster: Cluster, nbytes: int) -> tuple[Rows, dict[int, int]]:
         """All transfers, and where in each full hub's section the parts by way of slow ranks end."""
-        ranks, times = self._ranks, self._times(cluster)
+        ranks, times, live = self._ranks, self._times(cluster), live_nics(cluster)
         adding = dict(self.via)
         borders = [granule(end * nbytes, nbytes) for end in accumulate(self.shares[:-1], initial=Fraction(0))]
         section = list(pairwise([*borders, nbytes]))
@@ -146,7 +147,7 @@ class Timetable(Recipe):
         found: list[tuple[int, ...]] = []
         for i, k in permutations(range(ranks), 2):
             # The second half is the first one's mirror image, in which k sends to i.
-            slots, back = times(i, k), mirrored(times(k, i))
+            slots, back = times(i, k), in_time(mirrored(times(k, i)), live[k])
             first, second = joined(gathered(i, k)), joined(spread(i, k))
             if i in adding or k in adding:
                 found += ((i, k, *part) for part in cut(first, slots))

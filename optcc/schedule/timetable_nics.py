@@ -1,18 +1,20 @@
 """Where timetables apply, and which NICs of servers they use.
 
-Timetables are about NICs of one rate. They keep the pace of the slowest NIC in use, and leave slower ones alone like
-dead ones, which on many servers is hardly a loss: of P servers with n NICs each, one at half of its rate is 1/(2 n P)
-of all that they have. The pace is the one by which the bound would be least.
+Timetables are about NICs of one rate, their pace. Where any NIC reaches any, slower ones of a server act as one
+together: two at half of the pace take one half each of every transfer. What is left over is left alone like dead NICs,
+which on many servers is hardly a loss: of P servers with n NICs each, one at half of its rate is 1/(2 n P) of all that
+they have. The pace is the one by which the bound would be least.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
+from math import lcm
+from typing import TypeVar
 
 from optcc.cluster import Cluster, Nic
 from optcc.schedule.routes import Routes
@@ -20,7 +22,10 @@ from optcc.schedule.timetable_split import common_rails
 
 HARDLY = Fraction(2, 3)
 """A rank that has at most such a part of the full ones' NICs is hardly faster than the one that has fewest."""
+MOST_AS_ONE = 4
+"""So many slow NICs act as one at most: each takes a chunk of every transfer."""
 MOST_NAMED = 4
+Rate = TypeVar("Rate", int, Fraction)
 SPARE = Fraction(1, 40)
 """Others have time to spare if they have so much less to do than the one with fewest NICs, as part of its time."""
 
@@ -36,9 +41,7 @@ def of_one_pace(cluster: Cluster) -> bool:
     ranks = cluster.ranks
     if cluster.fabric.pod_oversubscription is not None or cluster.gpu_ranks or len(ranks) < 3:
         return False
-    rate = nic_rate(cluster)
-    kinds = {id(rank.nics): rank.nics for rank in ranks}  # most servers share theirs
-    each = {kind: sum(_speed(nic) >= rate > 0 for nic in nics) for kind, nics in kinds.items()}
+    each = {kind: len(lanes) for kind, lanes in _in_use(cluster).items()}
     live = [tuple(mine) for mine in live_nics(cluster)]
     if any(not mine or len(mine) < each[id(rank.nics)] for mine, rank in zip(live, ranks, strict=True)):
         return False
@@ -47,35 +50,75 @@ def of_one_pace(cluster: Cluster) -> bool:
 
 
 def nic_rate(cluster: Cluster) -> Fraction:
-    """Bytes per second, each way, at which timetables use NICs: of those that are as fast. 0: some rank has none.
+    """Bytes per second, each way, at which timetables use NICs: of those that are as fast, or are so together. 0: some
+    rank has none.
 
     Ranks with n NICs of rate t or more need as long as the bound of servers that have n t, which is least.
     """
     ranks = cluster.ranks
     kinds = {id(rank.nics): rank.nics for rank in ranks}  # most servers share theirs
     count = Counter(id(rank.nics) for rank in ranks)
-    return _pace(tuple((tuple(map(_speed, nics)), count[kind]) for kind, nics in kinds.items()))
+    rates = tuple((tuple(map(_speed, nics)), count[kind]) for kind, nics in kinds.items())
+    return _pace(rates, _most_as_one(cluster))
 
 
 @lru_cache(maxsize=1024)
-def _pace(kinds: tuple[tuple[tuple[Fraction, ...], int], ...]) -> Fraction:
-    """kinds : (rates of NICs, of so many ranks)"""
-    rates = sorted({rate for nics, _ in kinds for rate in nics if rate})
-    each, ranks = [(sorted(nics), count) for nics, count in kinds], sum(count for _, count in kinds)
-    best: tuple[Fraction, Fraction] | None = None
-    for rate in reversed(rates):
-        used = [(len(nics) - bisect_left(nics, rate), count) for nics, count in each]
+def _pace(kinds: tuple[tuple[tuple[Fraction, ...], int], ...], most: int) -> Fraction:
+    """kinds : (rates of NICs, of so many ranks); most : as of `_lanes`"""
+    unit = lcm(*(rate.denominator for nics, _ in kinds for rate in nics))
+    each = [(sorted((int(rate * unit) for rate in nics), reverse=True), count) for nics, count in kinds]
+    rates, ranks = {rate for nics, _ in each for rate in nics if rate}, sum(count for _, count in kinds)
+    together = {m * rate for rate in rates for m in range(1, most + 1) if m * rate <= max(rates)}
+    best: tuple[Fraction, int] | None = None
+    for rate in sorted(together, reverse=True):
+        used = [(len(_lanes(nics, rate, most)), count) for nics, count in each]
         if fewest := min(n for n, _ in used):
             work = Fraction(2 * (ranks - 1), sum(n * count for n, count in used))
             seconds = max(Fraction(1, fewest), work) / rate  # for each byte
             best = min(best, (seconds, rate), key=lambda found: found[0]) if best else (seconds, rate)
-    return best[1] if best else Fraction(0)
+    return Fraction(best[1], unit) if best else Fraction(0)
+
+
+def _lanes(fastest: Sequence[Rate], rate: Rate, most: int) -> list[tuple[int, int]]:
+    """(begin, end) of NICs in order of their rates that are as fast as `rate`, one alone or up to `most` of which each
+    carries as much."""
+    begin, found = 0, []
+    while begin < len(fastest) and fastest[begin]:
+        for end in range(begin + 1, min(begin + most, len(fastest)) + 1):
+            if (end - begin) * fastest[end - 1] >= rate:
+                found.append((begin, end))
+                begin = end
+                break
+        else:
+            begin += 1
+    return found
+
+
+def _most_as_one(cluster: Cluster) -> int:
+    """On rails a NIC reaches only one of each other server: what two send together would keep both of its waiting."""
+    return 1 if cluster.fabric.rails else MOST_AS_ONE
+
+
+def _in_use(cluster: Cluster) -> dict[int, list[tuple[int, ...]]]:
+    """id of a server's NICs -> the places of those that timetables use; those together that act as one."""
+    rate, most = nic_rate(cluster), _most_as_one(cluster)
+    found: dict[int, list[tuple[int, ...]]] = {}
+    for nics in {id(server.nics): server.nics for server in cluster.servers}.values():
+        order = sorted(range(len(nics)), key=lambda i: -_speed(nics[i]))
+        lanes = _lanes([_speed(nics[i]) for i in order], rate, most) if rate else []
+        found[id(nics)] = sorted(tuple(sorted(order[begin:end])) for begin, end in lanes)
+    return found
 
 
 def left_alone(cluster: Cluster) -> list[str]:
     """The live NICs that timetables do not use, SERVER/NIC."""
-    rate = nic_rate(cluster)
-    return [f"{s.name}/{nic.name}" for s in cluster.servers for nic in s.nics if nic.alive and _speed(nic) < rate]
+    used = {kind: {i for lane in lanes for i in lane} for kind, lanes in _in_use(cluster).items()}
+    return [
+        f"{server.name}/{nic.name}"
+        for server in cluster.servers
+        for i, nic in enumerate(server.nics)
+        if nic.alive and i not in used[id(server.nics)]
+    ]
 
 
 def told_pace(cluster: Cluster) -> list[tuple[str, str]]:
@@ -84,20 +127,31 @@ def told_pace(cluster: Cluster) -> list[tuple[str, str]]:
         return []
     from optcc.units import format_rate  # lowering, on every rank, needs numpy alone
 
-    names, lines = left_alone(cluster), [("pace of every NIC", format_rate(nic_rate(cluster)))]
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return lines + ([("slower NICs, not used", ", ".join(names[:MOST_NAMED]) + more)] if names else [])
+    used = _in_use(cluster)
+    together = [
+        f"{server.name}/{'+'.join(server.nics[i].name for i in lane)}"
+        for server in cluster.servers
+        for lane in used[id(server.nics)]
+        if len(lane) > 1
+    ]
+    lines = [("pace of every NIC", format_rate(nic_rate(cluster)))]
+    for label, names in (("slower NICs, as one", together), ("slower NICs, not used", left_alone(cluster))):
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        lines += [(label, ", ".join(names[:MOST_NAMED]) + more)] if names else []
+    return lines
 
 
 def evened(cluster: Cluster) -> Cluster:
-    """The cluster as timetables use it: every NIC at their pace or dead. Itself, if it is that already."""
+    """The cluster as timetables use it: every NIC at their pace or dead, all but the first of those that act as one.
+    Itself, if it is that already."""
     rate = nic_rate(cluster)
     kinds = {id(server.nics): server.nics for server in cluster.servers}
     if all(nic.out_rate == nic.in_rate in (rate, 0) for nics in kinds.values() for nic in nics):
         return cluster
-    servers = []
+    used, servers = _in_use(cluster), []
     for server in cluster.servers:
-        paces = (rate if _speed(nic) >= rate else Fraction(0) for nic in server.nics)
+        first = {lane[0] for lane in used[id(server.nics)]}
+        paces = (rate if i in first else Fraction(0) for i in range(len(server.nics)))
         nics = (replace(nic, out_rate=x, in_rate=x) for nic, x in zip(server.nics, paces, strict=True))
         servers.append(replace(server, nics=tuple(nics)))
     return replace(cluster, servers=tuple(servers))
@@ -137,24 +191,29 @@ def starving_pair(cluster: Cluster) -> tuple[int, int] | None:
     return slow[0], slow[1]
 
 
-def live_nics(cluster: Cluster) -> list[dict[int, int]]:
-    """Of each rank, what a NIC in use can meet -> its place in its server: the NICs of its rail, without rails those of
-    its place, or, if two ranks have no place in common, those that are the n-th ones in use, too. Ranks whose NICs are
-    one object, as those of a cluster's equal servers are, share one answer."""
-    ranks, rails, rate, found = cluster.ranks, cluster.fabric.rails, nic_rate(cluster), {}
+def live_nics(cluster: Cluster) -> list[dict[int, tuple[int, ...]]]:
+    """Of each rank, what a NIC in use can meet -> its place in its server, or the places of those that act as one: the
+    NICs of its rail, without rails those of its (first) place, or, if two ranks have no place in common or none has
+    them all, those that are the n-th ones in use, too. Ranks whose NICs are one object, as those of a cluster's equal
+    servers are, share one answer."""
+    ranks, rails, used, found = cluster.ranks, cluster.fabric.rails, _in_use(cluster), {}
     for nics in {id(rank.nics): rank.nics for rank in ranks}.values():
-        used = [(i, nic) for i, nic in enumerate(nics) if _speed(nic) >= rate > 0]
-        live = {nic.rail if rails and nic.rail is not None else i: i for i, nic in used}
+        each = [(lane, nics[lane[0]].rail) for lane in used[id(nics)]]
+        live = {rail if rails and rail is not None else lane[0]: lane for lane, rail in each}
         found[id(nics)] = dict(sorted(live.items()))
-    if not rails and not common_rails([tuple(mine) for mine in found.values()]):
+    every = set().union(*found.values())
+    if not rails and not (common_rails([tuple(mine) for mine in found.values()]) and every in map(set, found.values())):
         found = {kind: dict(enumerate(mine.values())) for kind, mine in found.items()}
     return [found[id(rank.nics)] for rank in ranks]
 
 
-def nic_ports(cluster: Cluster, routes: Routes, live: Sequence[Mapping[int, int]] = ()) -> list[dict[int, int]]:
-    """Of each rank, rail of a live NIC -> its port. live : as of `live_nics`, which it is by default"""
+def nic_ports(
+    cluster: Cluster, routes: Routes, live: Sequence[Mapping[int, tuple[int, ...]]] = ()
+) -> list[dict[int, tuple[int, ...]]]:
+    """Of each rank, rail of a NIC in use -> its port, or those of NICs that act as one. live : as of `live_nics`, which
+    it is by default"""
     names = [cluster.servers[rank.server].name for rank in cluster.ranks]
     return [
-        {rail: routes.port_index[f"{name}/{rank.nics[i].name}"] for rail, i in mine.items()}
+        {rail: tuple(routes.port_index[f"{name}/{rank.nics[i].name}"] for i in lane) for rail, lane in mine.items()}
         for name, rank, mine in zip(names, cluster.ranks, live or live_nics(cluster), strict=True)
     ]

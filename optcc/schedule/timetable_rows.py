@@ -6,7 +6,9 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from fractions import Fraction
+from functools import cache
 from itertools import accumulate, pairwise
+from math import lcm
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +21,6 @@ from optcc.schedule.timetable_slots import HALF, Slot
 Ints = NDArray[np.int64]
 NEAR = 64
 """A slot takes one part in so many more, or less, if it ends with a piece then (measured)."""
-ONE_NIC = (Fraction(1),)
 
 
 class Kind(IntEnum):
@@ -203,10 +204,16 @@ def on_leash(rows: Rows, starving: int, length: int) -> tuple[Ints, Ints]:
     return np.concatenate([*waits, rows.src[:0]]), np.concatenate([*on, rows.src[:0]])
 
 
+@cache
+def even_shares(count: int) -> tuple[Fraction, ...]:
+    """Of so many lanes; one object for each number of them."""
+    return (Fraction(1, count),) * count
+
+
 def scheduled(
     rows: Rows,
     via_end: dict[int, int],
-    ports: Sequence[Mapping[int, int]],
+    ports: Sequence[Mapping[int, tuple[int, ...]]],
     routes: Routes,
     nbytes: int,
     *,
@@ -215,9 +222,9 @@ def scheduled(
 ) -> Schedule:
     """The schedule of `rows`, in the order of their keys.
 
-    via_end : as in `dependencies`; ports : of each rank, `nic` of a row -> the port that it leaves by or enters by;
-    ordered : whether transfers that could go wait for those before them on their NIC, as `in_order` says; held : more
-    pairs (row that waits, row that it waits for), which count where the second comes first
+    via_end : as in `dependencies`; ports : of each rank, `nic` of a row -> the ports that it leaves by or enters by,
+    equally much by each; ordered : whether transfers that could go wait for those before them on their NIC, as
+    `in_order` says; held : more pairs (row that waits, row that it waits for), which count where the second comes first
     """
     key, pairs = rows.key.copy(), dependencies(rows, via_end)
     for waits, on in pairs:  # after what it waits for, also where the timetable has them too near
@@ -236,7 +243,10 @@ def scheduled(
     route = []
     for end in ends.tolist():
         (src, dst), nic = divmod(end // nics, ranks), end % nics
-        route.append(routes.alike(src, dst, [(ports[src][nic], ports[dst][nic])], ONE_NIC))
+        out, into = ports[src][nic], ports[dst][nic]
+        equal = even_shares(lcm(len(out), len(into)))
+        lanes = [(out[i % len(out)], into[i % len(into)]) for i in range(len(equal))]
+        route.append(routes.alike(src, dst, lanes, equal))
     return Schedule(
         ranks=ranks,
         nbytes=nbytes,

@@ -7,9 +7,10 @@ different offsets d, so that in (P-1)/rails steps, a *round*, every rank has bee
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise
+from math import lcm
 from typing import NamedTuple
 
 TICKS = 2**40
@@ -140,6 +141,21 @@ def portions(steps: Steps, count: int) -> list[Steps]:
 def mirrored(given: Sequence[Slot]) -> list[Slot]:
     """The same slots seen from the end of the half."""
     return sorted(Slot(HALF - begin - size, size, nic, weight) for begin, size, nic, weight in given)
+
+
+def in_time(given: Sequence[Slot], live: Mapping[int, Sequence[int]]) -> list[Slot]:
+    """The slots of the second half, towards a rank with these NICs. Of m that act as one each takes m times as long for
+    its part of a chunk as the sender, who sends one part after the other; so that the last part of a plan is not late,
+    the last slot carries that much less."""
+    parts = {nic: len(lane) for nic, lane in live.items() if len(lane) > 1}
+    if not parts:
+        return list(given)
+    every = lcm(*parts.values())
+    ends = [slot.nic in parts and slot.begin + slot.size >= HALF for slot in given]
+    return [
+        slot._replace(weight=slot.weight * (every // parts[slot.nic] if last else every))
+        for slot, last in zip(given, ends, strict=True)
+    ]
 
 
 def whole(first: Sequence[Slot], second: Sequence[Slot]) -> list[Slot]:
