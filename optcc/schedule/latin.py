@@ -32,7 +32,7 @@ from optcc.schedule.columns import Schedule
 from optcc.schedule.recipe import Recipe, demand, demand_segments
 from optcc.schedule.routes import Routes
 from optcc.schedule.timetable_nics import live_nics, nic_ports, nic_rate, starving_pair, told_pace
-from optcc.schedule.timetable_rows import Kind, Rows, scheduled
+from optcc.schedule.timetable_rows import Kind, Rows, dependencies, scheduled
 
 MAX_MARGIN = 4096
 KINDS = ((Kind.RAW, Kind.PARTIAL), (Kind.RESULT, Kind.FINAL))
@@ -71,7 +71,8 @@ class LatinExchange(Recipe):
         sections = even_cuts(0, nbytes, len(hubs)).tolist()
         cuts = np.array([even_cuts(start, stop, self.segments) for start, stop in pairwise(sections)])
         rows = self._rows(np.array(hubs), cuts, len(fewer[0]), len(places))
-        return scheduled(rows, dict(zip(hubs, sections[1:], strict=True)), ports, routes, nbytes)
+        pairs = dependencies(rows, dict(zip(hubs, sections[1:], strict=True)))
+        return scheduled(rows, pairs, ports, routes, nbytes)
 
     def _hubs(self, ranks: int) -> list[int]:
         return [rank for rank in range(ranks) if rank not in self.slow]

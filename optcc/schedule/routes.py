@@ -106,8 +106,8 @@ class Routes:
         return self._index[key]
 
     def alike(self, src: int, dst: int, pairs: Sequence[tuple[int, int]], shares: tuple[Fraction, ...]) -> int:
-        """As `pinned`, for many pairs of ranks on one fabric whose lanes have the same shares: (ports out and in) by
-        lane. The shares are checked once, and the pair may have one such route only.
+        """As `pinned`, for many pairs of ranks whose lanes have the same shares: (ports out and in) by lane. The shares
+        are checked once, and the pair may have one such route only.
         """
         key = (*pairs[0], id(shares))
         if key not in self._index:
@@ -115,8 +115,7 @@ class Routes:
             if id(shares) not in self._checked:
                 self._check(src, dst, lanes)
                 self._checked[id(shares)] = shares  # and kept alive, so that its id stays its own
-            self._index[key] = len(self.table)
-            self.table.append(Route(src, dst, tuple(Lane(out, into, share) for out, into, share in lanes)))
+            return self._add(key, src, dst, lanes)
         return self._index[key]
 
     def by_rail(self, src: int, dst: int, out: int, into: int) -> int:
@@ -147,6 +146,8 @@ class Routes:
 
     def _crossed(self, out: int, into: int) -> tuple[int, ...]:
         """The links between two ports: up from the pod, over the spine, and down again."""
+        if not self.links:
+            return ()
         a, b = self.ports[out], self.ports[into]
         keys: list[tuple[str, object, str]] = []
         if a.rail != b.rail:

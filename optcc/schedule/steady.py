@@ -26,7 +26,7 @@ from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
 from optcc.schedule.steady_steps import growing_ends, steady_steps
 from optcc.schedule.timetable_nics import live_nics, nic_ports, nic_rate, of_one_pace, told_pace
-from optcc.schedule.timetable_rows import Kind, Piece, Rows, cut, scheduled
+from optcc.schedule.timetable_rows import Kind, Piece, Rows, cut, dependencies, scheduled
 from optcc.schedule.timetable_slots import HALF, Slot, mirrored
 
 MOST_NICS = Fraction(3, 4)
@@ -82,7 +82,7 @@ class SteadyExchange(Recipe):
             place = {each: row for row, each in enumerate(ends_of)}
             pairs = [(place[a], place[z]) for a, z in held if a in place and z in place]
             waits, on = np.array(pairs, np.int64).reshape(-1, 2).T
-            return scheduled(rows, {}, ports, routes, nbytes, ordered=True, held=(waits, on))
+            return scheduled(rows, dependencies(rows, {}), ports, routes, nbytes, ordered=True, held=(waits, on))
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""

@@ -30,7 +30,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache, partial
 from itertools import accumulate, pairwise, permutations
-from math import fsum
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -42,10 +41,11 @@ from optcc.schedule.many_objects import no_collection
 from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
 from optcc.schedule.timetable_greedy import UP, greedy_slots, longest_step, starving, step_ends
-from optcc.schedule.timetable_matched import MOST_MATCHED, matched_slots
+from optcc.schedule.timetable_matched import MOST_MATCHED
 from optcc.schedule.timetable_nics import applies, have_spare_time, live_nics, nic_ports, nic_rate, reduced, told_pace
+from optcc.schedule.timetable_pairs import by_matchings, by_offsets
 from optcc.schedule.timetable_ramp import UNIT, sums_in_time
-from optcc.schedule.timetable_rows import Kind, Piece, Rows, cut, joined, on_leash, scheduled
+from optcc.schedule.timetable_rows import Kind, Piece, Rows, cut, dependencies, joined, on_leash, scheduled
 from optcc.schedule.timetable_slots import (
     HALF,
     Slot,
@@ -53,7 +53,6 @@ from optcc.schedule.timetable_slots import (
     growing_rounds,
     growing_steps,
     in_time,
-    merged,
     mirrored,
     whole,
 )
@@ -110,7 +109,8 @@ class Timetable(Recipe):
                 length = longest_step(self.segments, self.growth)
                 if length > (self.margin + self.chunk) * HALF:  # there is time to hear of the step before
                     held = on_leash(rows, starving(live, self.shares), length)
-            return scheduled(rows, via_end, ports, routes, nbytes, ordered=self.stepped, held=held)
+            pairs = dependencies(rows, via_end)
+            return scheduled(rows, pairs, ports, routes, nbytes, ordered=self.stepped, held=held)
 
     @property
     def _ranks(self) -> int:
@@ -195,44 +195,18 @@ class Timetable(Recipe):
     def _pairs(self, cluster: Cluster) -> Callable[[int, int], list[Slot]]:
         """The slots that each pair has."""
         live = [tuple(mine) for mine in live_nics(cluster)]
-        shares = rail_shares(Counter(live), {nics: float(x) for nics, x in zip(live, self.shares, strict=True)})
         if self.matched:
-            return matched_slots(
-                self.shares,
-                live,
-                shares,
-                segments=self.segments,
-                matched=self.matched,
-                sparse=self.sparse,
-            )
-        groups: dict[tuple[int, ...], list[int]] = {}  # the ranks on a rail -> all rails of just these
-        for nic in sorted({nic for nics in live for nic in nics}):
-            groups.setdefault(tuple(r for r in range(self._ranks) if nic in live[r]), []).append(nic)
-        slots = self._growing(min(map(len, live))) if self.growth else partial(full_rounds, count=self.segments)
-        tables = [(nics, len(ranks), slots(nics, len(ranks) - 1)) for ranks, nics in groups.items()]
-        place = [{r: n for n, r in enumerate(ranks)} for ranks in groups]
-        made: dict[object, list[Slot]] = {}
+            return by_matchings(self.shares, live, segments=self.segments, matched=self.matched, sparse=self.sparse)
+        if not self.growth:
+            return by_offsets(self.shares, live, partial(full_rounds, count=self.segments))
+        steps = growing_steps(self.segments, self.growth, Fraction(self._ranks - 1, min(map(len, live))))
 
-        def times(i: int, k: int) -> list[Slot]:
-            where = [(g, (at[k] - at[i]) % tables[g][1]) for g, at in enumerate(place) if i in at and k in at]
-            key = live[i], live[k], *where
-            if key not in made:
-                parts = shares[live[i], live[k]]
-                made[key] = merged([(tables[g][2][d - 1], fsum(parts[nic] for nic in tables[g][0])) for g, d in where])
-            return made[key]
-
-        return times
-
-    def _growing(self, fewest: int) -> Callable[[list[int], int], list[list[Slot]]]:
-        """The slots of a rail by its NICs and its ranks less one; all rails have the same steps."""
-        steps = growing_steps(self.segments, self.growth, Fraction(self._ranks - 1, fewest))
-
-        def slots(nics: list[int], peers: int) -> list[list[Slot]]:
+        def slots(nics: Sequence[int], peers: int) -> list[list[Slot]]:
             # Rails without the slow rank are half a rail ahead: a pair's slots alternate between the two kinds.
             half = peers // (2 * len(nics))
             return growing_rounds(nics, peers, steps, half if half > 1 and peers < self._ranks - 1 else 0)
 
-        return slots
+        return by_offsets(self.shares, live, slots)
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""

@@ -24,15 +24,28 @@ NEAR = 64
 
 
 class Kind(IntEnum):
-    """What a transfer carries: RAW goes to hubs, PARTIAL to who adds last, FINAL back, RESULT to everybody."""
+    """What a transfer carries: RAW goes to hubs, PARTIAL to who adds last, FINAL back, RESULT to everybody. Between
+    groups hubs send SUM to the one that adds last, TOTAL back."""
 
     RAW = 0
     PARTIAL = 1
     FINAL = 2
     RESULT = 3
+    SUM = 4
+    TOTAL = 5
 
 
-STAGES = np.array([Stage.REDUCE_SCATTER, Stage.TO_LEAF, Stage.FROM_LEAF, Stage.ALLGATHER])
+STAGES = np.array(
+    [
+        Stage.REDUCE_SCATTER,
+        Stage.TO_LEAF,
+        Stage.FROM_LEAF,
+        Stage.ALLGATHER,
+        Stage.REDUCE_SCATTER,
+        Stage.ALLGATHER,
+    ]
+)
+ADDED = np.isin(list(Kind), [Kind.RAW, Kind.PARTIAL, Kind.SUM])
 
 
 class Piece(NamedTuple):
@@ -212,7 +225,7 @@ def even_shares(count: int) -> tuple[Fraction, ...]:
 
 def scheduled(
     rows: Rows,
-    via_end: dict[int, int],
+    pairs: Sequence[tuple[Ints, Ints]],
     ports: Sequence[Mapping[int, tuple[int, ...]]],
     routes: Routes,
     nbytes: int,
@@ -222,11 +235,11 @@ def scheduled(
 ) -> Schedule:
     """The schedule of `rows`, in the order of their keys.
 
-    via_end : as in `dependencies`; ports : of each rank, `nic` of a row -> the ports that it leaves by or enters by,
+    pairs : as of `dependencies`; ports : of each rank, `nic` of a row -> the ports that it leaves by or enters by,
     equally much by each; ordered : whether transfers that could go wait for those before them on their NIC, as
     `in_order` says; held : more pairs (row that waits, row that it waits for), which count where the second comes first
     """
-    key, pairs = rows.key.copy(), dependencies(rows, via_end)
+    key, pairs = rows.key.copy(), list(pairs)
     for waits, on in pairs:  # after what it waits for, also where the timetable has them too near
         np.maximum.at(key, waits, key[on] + 1)
     if held is not None:
@@ -255,7 +268,7 @@ def scheduled(
         route=np.array(route, np.int32)[which],
         offset=rows.start[order],
         length=(rows.stop - rows.start)[order],
-        reduce=(rows.kind <= Kind.PARTIAL)[order],
+        reduce=ADDED[rows.kind][order],
         stage=STAGES[rows.kind[order]].astype(np.uint8),
         segment=rows.segment[order].astype(np.int32),
         dep_ptr=np.concatenate(([0], np.cumsum(np.bincount(waits, minlength=len(order))))).astype(np.int64),

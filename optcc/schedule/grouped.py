@@ -1,0 +1,287 @@
+"""Direct exchange in two levels: inside groups of servers, and between the groups.
+
+Inside its group every server is the hub of a section, as in a timetable: it gathers the group's data for it, and
+spreads the result. In between the hubs of the same bytes, one of each group, exchange directly, too: one of them
+gathers the others' sums and sends the total back. Every server sends as much as by direct exchange of all, but meets
+S-1 + G-1
+others instead of P-1: far fewer chunks where there are many servers. Where pods are the groups, little crosses their
+uplinks: the data once each way, as the bound demands, and (G-2) Y more.
+
+Each transfer takes one NIC. Inside a group that is the group's timetable, in which the halves are gathering and
+spreading. What a hub has gathered first goes to the other groups while it gathers the rest, and is back before it is to
+be spread. Partners and NICs of the exchange between groups are staggered, so that senders seldom meet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from itertools import pairwise, permutations
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+
+from optcc.cluster import Cluster
+from optcc.schedule.assemble import cuts_by, even_cuts, granule
+from optcc.schedule.columns import Schedule
+from optcc.schedule.many_objects import no_collection
+from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
+from optcc.schedule.routes import Routes
+from optcc.schedule.timetable_nics import live_nics, nic_ports, nic_rate, told_pace
+from optcc.schedule.timetable_pairs import Times, by_offsets
+from optcc.schedule.timetable_rows import Ints, Kind, Piece, Rows, cut, overlapping, scheduled
+from optcc.schedule.timetable_slots import HALF, full_rounds, in_time, mirrored, whole
+from optcc.schedule.timetable_split import common_rails
+
+MAX_ROUNDS, MAX_WAYS = 256, 256
+
+
+Section = list[tuple[int, int]]
+"""(start, stop) of bytes, in the order in which they are gathered."""
+
+
+class Window(NamedTuple):
+    """Bytes whose hubs, one of each group, are the same ones, and from where to where each group's
+    hub adds last."""
+
+    hubs: tuple[int, ...]
+    cuts: list[int]
+
+
+@dataclass(frozen=True)
+class GroupedExchange(Recipe):
+    """Direct exchange in two levels.
+
+    Attributes
+    ----------
+    segments : rounds of each group's timetable in each half
+    groups : of each rank its group, 0 to G-1
+    shares : each rank's part of the data as a hub of its group, sum 1 in every group
+    finals : each group's part of the data to which its hubs add last, sum 1
+    ways : windows of a section, one after the other, in which hubs of different groups exchange
+    """
+
+    family: ClassVar[str] = "grouped-exchange"
+    segments: int
+    groups: tuple[int, ...]
+    shares: tuple[Fraction, ...]
+    finals: tuple[Fraction, ...]
+    ways: int
+
+    def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
+        """See the module."""
+        with no_collection():
+            routes, live = Routes(cluster), live_nics(cluster)
+            section = self._sections(nbytes)
+            found: list[tuple[int, ...]] = []
+            for ranks in self._members:
+                times = self._times(ranks, [tuple(live[r]) for r in ranks])
+                for i, k in permutations(ranks, 2):
+                    raw = [Piece(Kind.RAW, k, *part) for part in section[k]]
+                    result = [Piece(Kind.RESULT, i, *part) for part in section[i]]
+                    slots = whole(times(i, k), in_time(mirrored(times(k, i)), live[k]))
+                    found += ((i, k, *part) for part in cut(raw + result, slots))
+            busy: Counter[tuple[int, int, str]] = Counter()  # bytes by rank, NIC and way
+            for i, k, _, _, _, start, stop, nic, _ in found:
+                busy[i, nic, "out"] += stop - start
+                busy[k, nic, "in"] += stop - start
+            for window in self._windows(section):
+                for turn, (i, k, key, kind, hub, start, stop) in enumerate(self._between(window, section)):
+                    nic = min({*live[i]} & {*live[k]}, key=lambda n: (max(busy[i, n, "out"], busy[k, n, "in"]), n))
+                    busy[i, nic, "out"] += stop - start
+                    busy[k, nic, "in"] += stop - start
+                    found.append((i, k, key, kind, hub, start, stop, nic, turn))
+            rows = Rows(*np.array(found, np.int64).reshape(-1, len(Rows._fields)).T)
+            return scheduled(rows, dependencies(rows), nic_ports(cluster, routes), routes, nbytes)
+
+    @property
+    def _members(self) -> list[list[int]]:
+        """The ranks of each group."""
+        members: dict[int, list[int]] = defaultdict(list)
+        for rank, group in enumerate(self.groups):
+            members[group].append(rank)
+        return [members[group] for group in sorted(members)]
+
+    def _sections(self, nbytes: int) -> list[Section]:
+        """The bytes that each rank is the hub of in its group.
+
+        Groups of as many servers have equal sections where that is possible, so that hubs of one group meet hubs of
+        others in step. What a slow hub has less the faster ones of its group have more, at the ends of their sections.
+        """
+        found: list[Section] = [[] for _ in self.groups]
+        for ranks in self._members:
+            takers = [r for r in ranks if self.shares[r] * len(ranks) > 1]
+            cuts, over = even_cuts(0, nbytes, len(ranks)).tolist(), []
+            for rank, (low, high) in zip(ranks, pairwise(cuts), strict=True):
+                less = self.shares[rank] * len(ranks) < 1
+                own = min(high, granule(low + self.shares[rank] * nbytes, nbytes)) if less else high
+                found[rank] = [(low, own)] if own > low else []
+                over += [(own, high)] if own < high else []
+            more = [self.shares[r] - Fraction(1, len(ranks)) for r in takers]
+            cuts = cuts_by(0, sum(high - low for low, high in over), [x / sum(more) for x in more]).tolist()
+            for rank, (start, stop) in zip(takers, pairwise(cuts), strict=bool(takers)):
+                before = 0
+                for low, high in over:
+                    a, b = (min(max(end - before, 0), high - low) for end in (start, stop))
+                    found[rank] += [(low + a, low + b)] if b > a else []
+                    before += high - low
+        return found
+
+    def _times(self, ranks: Sequence[int], live: Sequence[tuple[int, ...]]) -> Times:
+        """The slots of the first half for what one rank of a group sends another."""
+        place = {rank: i for i, rank in enumerate(ranks)}
+        pairs = by_offsets([self.shares[r] for r in ranks], live, partial(full_rounds, count=self.segments))
+        return lambda i, k: pairs(place[i], place[k])
+
+    def _windows(self, section: Sequence[Section]) -> Iterator[Window]:
+        """All bytes."""
+        borders = sorted({end for own in section for ends in own for end in ends})
+        owners = [sorted((*ends, rank) for rank in ranks for ends in section[rank]) for ranks in self._members]
+        longest = max(high - low for own in section for low, high in own)
+        at = [0] * len(owners)
+        for low, high in pairwise(borders):
+            for group, own in enumerate(owners):
+                at[group] += own[at[group]][1] <= low
+            hubs = tuple(own[i][2] for own, i in zip(owners, at, strict=True))
+            count = max(1, round(Fraction(self.ways * (high - low), longest)))
+            for start, stop in pairwise(even_cuts(low, high, count).tolist()):
+                if stop > start:
+                    yield Window(hubs, cuts_by(start, stop, self.finals).tolist())
+
+    def _between(self, window: Window, section: Sequence[Section]) -> Iterator[tuple[int, ...]]:
+        """Sums to the hubs that add last, when the window has been gathered, and totals from them."""
+        hubs, cuts = window
+        due = [self._gathered(hub, section[hub], cuts[-1]) for hub in hubs]
+        latest = max(due) + max(map(self._slot, hubs))
+        for away in range(1, len(hubs)):
+            for group, hub in enumerate(hubs):
+                # In a step all groups send as far: what the one so much further adds last to, what this one has.
+                other = (group + away) % len(hubs)
+                for kind, last, key in ((Kind.SUM, other, due[group]), (Kind.TOTAL, group, latest)):
+                    part = cuts[last], cuts[last + 1]
+                    if part[0] < part[1]:
+                        yield hub, hubs[other], key + away, kind, hubs[last], *part
+
+    def _slot(self, hub: int) -> int:
+        """Ticks that a rank of the group is served for, about."""
+        others = sum(group == self.groups[hub] for group in self.groups) - 1
+        return HALF // (self.segments * max(1, others))
+
+    def _gathered(self, hub: int, section: Section, until: int) -> int:
+        """When the hub has its group's data up to there. From a slow rank, which sends data for longer than a half,
+        that is later."""
+        done = total = 0
+        for low, high in section:
+            done = total + until - low if low < until <= high else done
+            total += high - low
+        own = self.shares[hub]
+        slowest = min(x for x, group in zip(self.shares, self.groups, strict=True) if group == self.groups[hub])
+        return int(2 * HALF * own / (own + slowest) * done / total) + self._slot(hub)
+
+    def check(self, cluster: Cluster) -> None:
+        """Raise InputError unless the parameters fit each other and `cluster`."""
+        ranks = len(cluster.ranks)
+        demand(grouped(cluster), "cluster", "servers as ranks, NICs of one pace, each two with a rail in common", ranks)
+        demand_segments(self.segments)
+        demand(self.segments <= MAX_ROUNDS, "segments", f"1 to {MAX_ROUNDS}", self.segments)
+        demand(1 <= self.ways <= MAX_WAYS, "ways", f"1 to {MAX_WAYS}", self.ways)
+        demand(len(self.groups) == ranks == len(self.shares), "groups", f"{ranks} of them, and of shares", self.groups)
+        named = sorted(set(self.groups))
+        demand(named == list(range(len(self.finals))) and len(named) > 1, "groups", "0 to G-1, two or more", named)
+        demand(min(self.finals) >= 0 and sum(self.finals) == 1, "finals", "parts of sum 1", sum(self.finals))
+        each = [sum(self.shares[r] for r in own) for own in self._members]
+        demand(min(self.shares) >= 0 and {*each} == {1}, "shares", "parts of sum 1 in every group", each)
+        live = live_nics(cluster)
+        for own in self._members:
+            kinds = {(tuple(live[r]), self.shares[r]) for r in own}
+            alike = len(kinds) == len({nics for nics, _ in kinds})
+            demand(alike, "shares", "equal ones of servers of a group with the same NICs", "others")
+
+    def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
+        """The busiest server's work, or the busiest uplink's."""
+        live, rate, count = live_nics(cluster), nic_rate(cluster), len(self.finals)
+        works = []
+        for x, group, mine in zip(self.shares, self.groups, live, strict=True):
+            others = self.groups.count(group) - 1
+            works.append((1 + others * x + (count - 2) * self.finals[group] * x) / (len(mine) * rate))
+        for uplink, final in zip(uplinks(cluster, self.groups), self.finals, strict=True):
+            works += [(1 + (count - 2) * final) / uplink] if uplink is not None else []
+        return max(works) * nbytes
+
+    def content(self) -> dict[str, Any]:
+        """Every field as JSON values."""
+        return {
+            "segments": self.segments,
+            "groups": list(self.groups),
+            "shares": [str(x) for x in self.shares],
+            "finals": [str(x) for x in self.finals],
+            "ways": self.ways,
+        }
+
+    @classmethod
+    def read(cls, raw: dict[str, Any]) -> Self:
+        """The recipe of `content`."""
+        return cls(
+            segments=raw["segments"],
+            groups=tuple(raw["groups"]),
+            shares=tuple(exact(x) for x in raw["shares"]),
+            finals=tuple(exact(x) for x in raw["finals"]),
+            ways=raw["ways"],
+        )
+
+    def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
+        """The groups, who gathers what, and the rounds."""
+        sizes = [len(own) for own in self._members]
+        text = f"{len(sizes)} of {min(sizes)}" + (f" to {max(sizes)}" if max(sizes) > min(sizes) else "") + " servers"
+        pods = cluster.fabric.pod_oversubscription is not None
+        lines = [("groups", f"{text}, the pods" if pods else text)]
+        lines.append(("hubs", "every server of a group exchanges with all of it, and with its like in other groups"))
+        slow = [r for r, x in enumerate(self.shares) if x < max(self.shares[k] for k in self._members[self.groups[r]])]
+        lines += [(cluster.ranks[r].name, f"hub of {float(self.shares[r]) * 100:.4g} %") for r in slow[:4]]
+        if len(slow) > 4:
+            lines.append(("more slow ranks", str(len(slow) - 4)))
+        rounds = f"{self.segments} in each half; one NIC for each transfer"
+        return [*lines, ("rounds", rounds), *told_pace(cluster)]
+
+
+def dependencies(rows: Rows) -> list[tuple[Ints, Ints]]:
+    """Pairs (row that waits, row that it waits for), those of later kinds after those that they may wait for."""
+    found: list[tuple[Ints, Ints]] = []
+    for kind, earlier in (
+        (Kind.SUM, (Kind.RAW,)),
+        (Kind.TOTAL, (Kind.RAW, Kind.SUM)),
+        (Kind.RESULT, (Kind.RAW, Kind.SUM, Kind.TOTAL)),
+    ):
+        for rank in np.unique(rows.src).tolist():
+            waits = np.flatnonzero((rows.kind == kind) & (rows.src == rank))
+            for before in earlier:
+                on = np.flatnonzero((rows.kind == before) & (rows.dst == rank))
+                on = on[np.lexsort((rows.start[on], rows.src[on]))]
+                found.append(overlapping(rows, waits, on))
+    return found
+
+
+def grouped(cluster: Cluster) -> bool:
+    """Servers as ranks, three or more, of which every two have a NIC in use in common."""
+    ranks = cluster.ranks
+    if cluster.gpu_ranks or len(ranks) < 3:
+        return False
+    live = [tuple(mine) for mine in live_nics(cluster)]
+    return all(live) and common_rails(live)
+
+
+def uplinks(cluster: Cluster, groups: Sequence[int]) -> list[Fraction | None]:
+    """Of each group, bytes per second each way of its pod's uplink; None: it has none, or is no pod."""
+    rates: dict[object, Fraction] = {}
+    for (kind, which, _), rate in cluster.uplinks.items():
+        if kind == "pod":
+            rates[which] = min(rate, rates.get(which, rate))
+    found: list[Fraction | None] = []
+    for group in range(max(groups) + 1):
+        mine = [rank for rank, own in zip(cluster.ranks, groups, strict=True) if own == group]
+        pods = {cluster.servers[rank.server].pod for rank in mine}
+        found.append(rates.get(next(iter(pods))) if len(pods) == 1 else None)
+    return found
