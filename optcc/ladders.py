@@ -11,6 +11,7 @@ from optcc.bound import Bound
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InfeasibleError
 from optcc.ladder import LARGE, MANY, Ladder, starves
+from optcc.ladders_grouped import grouped_ladders
 from optcc.ladders_timetable import latin_ladders, steady_ladders, timetable_ladders
 from optcc.plans import nested_rings
 from optcc.schedule.exchange import Exchange
@@ -50,6 +51,7 @@ def ladders(
             offered += timetable_ladders(even, bound, alpha, per_chunk)
         offered += latin_ladders(even, bound, per_chunk)
         offered += steady_ladders(even, bound, alpha, per_chunk)
+    offered += grouped_ladders(cluster)
     if cluster.fabric.flat:
         offered += _trees(cluster, bound.nbytes, alpha, per_chunk)
     return [*offered, _packed(cluster)]

@@ -19,6 +19,7 @@ from optcc.plans import Plan
 from optcc.schedule.assemble import cuts_by, even_cuts, granule
 from optcc.schedule.columns import Schedule
 from optcc.schedule.exchange import Exchange
+from optcc.schedule.grouped import GroupedExchange
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.latin import LatinExchange
 from optcc.schedule.nested import NestedRings, Ordering
@@ -115,7 +116,7 @@ def _packed(recipe: PackedTrees, schedule: Schedule) -> Iterator[dict[str, Any]]
 
 
 def _fused(
-    recipe: Exchange | Timetable | LatinExchange | SteadyExchange | InsideServers, schedule: Schedule
+    recipe: Exchange | Timetable | LatinExchange | SteadyExchange | GroupedExchange | InsideServers, schedule: Schedule
 ) -> Iterator[dict[str, Any]]:
     """Their transfers join bytes that go different ways before or after: each piece between their bounds is a section.
 

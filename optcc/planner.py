@@ -21,6 +21,7 @@ from optcc.ladders import ladders
 from optcc.plans import DEFAULT_SEGMENTS, MIN_CHUNK, Plan
 from optcc.schedule.baselines import BASELINES
 from optcc.schedule.exchange import Exchange
+from optcc.schedule.grouped import GroupedExchange
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe
 from optcc.schedule.timetable import Timetable
 from optcc.simulator import simulate
@@ -158,8 +159,8 @@ def candidates(
     many = len(cluster.ranks) > MANY
     timed = any(ladder.name == Timetable.family for ladder in offered)
     enough = CLOSER if timed or starves([min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]) else CLOSE
-    first = (Exchange.family, Timetable.family)
-    for ladder in sorted(offered, key=lambda ladder: many and ladder.name not in first):
+    first = (GroupedExchange.family, Exchange.family, Timetable.family)
+    for ladder in sorted(offered, key=lambda ladder: many and (ladder.name not in first, ladder.name != first[0])):
         if ladder.costly and near:
             continue
         try:

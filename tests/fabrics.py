@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from hypothesis import strategies as st
@@ -50,3 +51,15 @@ def ring(cluster: Cluster, nbytes: int, *, order: Sequence[int] | None = None, s
         segments=segments,
         orderings=(Ordering.VIA_LEAF,),
     )
+
+
+def pods_of(cluster: Cluster, size: int, factor: int = 2) -> Cluster:
+    """The cluster with so many servers in each pod, whose uplink was built for 1/factor of its NICs' rates."""
+    fabric = replace(cluster.fabric, pod_oversubscription=Fraction(factor))
+    now, before = (
+        replace(each, fabric=fabric, pristine=None, servers=tuple(
+            replace(server, pod=f"pod{s // size}") for s, server in enumerate(each.servers)
+        ))
+        for each in (cluster, cluster.fault_free)
+    )  # fmt: skip
+    return replace(now, pristine=before)

@@ -13,6 +13,7 @@ from typing import Any
 from optcc.cluster import Cluster, Fabric
 from optcc.plan_files import content_id
 from optcc.plans import Plan
+from tests.fabrics import pods_of
 from tests.test_families import offered
 
 GOLDEN = Path(__file__).parent / "golden_plans"
@@ -33,6 +34,8 @@ def cases() -> dict[str, Plan]:
     for cluster in (flat, dead, starving, gpus.degrade("server1/nic0", Fraction(1, 3)), rails):
         for plan in offered(cluster, 2000, 2):
             found.setdefault("-".join([plan.recipe.family, *_spread(plan)]), plan)
+    pods = offered(pods_of(dead, 2), 2000, 2)
+    found["grouped-exchange"] = next(p for p in pods if p.recipe.family == "grouped-exchange")
     two = flat.degrade("server2/nic0", Fraction(1, 4))
     found["nested-rings-pace"] = next(p for p in offered(two, 2000, 2) if p.recipe.family == "nested-rings")
     found["packed-trees-rails"] = next(p for p in offered(rails, 2000, 2) if p.recipe.family == "packed-trees")

@@ -21,7 +21,7 @@ from optcc.schedule.families import FAMILIES
 from optcc.schedule.recipe import Recipe
 from tests.broken_schedules import with_rows
 from tests.conftest import clusters, degraded
-from tests.fabrics import fabrics
+from tests.fabrics import fabrics, pods_of
 
 CLUSTERS = 300
 EXAMPLES = 3 * CLUSTERS
@@ -95,6 +95,23 @@ def gpus_as_ranks(draw: st.DrawFn) -> Cluster:
     return replace(cluster, pristine=None)  # else its bound solves two programs
 
 
+@st.composite
+def in_pods(draw: st.DrawFn) -> Cluster:
+    """3 to 9 servers of 1 to 4 NICs in two to four pods, up to three NICs slow or dead; on rails or not."""
+    servers, nics = draw(st.integers(3, 9)), draw(st.integers(1, 4))
+    made = Cluster.uniform(servers=servers, nics=nics, rate=draw(st.integers(1, 40)) * 1000)
+    pods = draw(st.lists(st.integers(0, 3), min_size=servers, max_size=servers))
+    factor = Fraction(draw(st.integers(2, 8)), 2)
+    fabric = Fabric(rails=draw(st.booleans()), pod_oversubscription=factor)
+    cluster = Cluster(
+        tuple(replace(server, pod=f"pod{pod}") for server, pod in zip(made.servers, pods, strict=True)), fabric=fabric
+    )
+    names = [f"{server.name}/{nic.name}" for server in cluster.servers for nic in server.nics]
+    for name in draw(st.sets(st.sampled_from(names), max_size=3)):
+        cluster = cluster.degrade(name, Fraction(draw(st.integers(0 if nics > 1 else 1, 3)), 4))
+    return replace(cluster, pristine=None)  # else its bound solves two programs
+
+
 FITTING: dict[tuple[str, ...], st.SearchStrategy[Cluster]] = {
     ("nested-rings", "packed-trees", "ring"): ANY,
     ("exchange", "trees"): st.one_of(FLAT, with_dead_nics()),
@@ -102,6 +119,7 @@ FITTING: dict[tuple[str, ...], st.SearchStrategy[Cluster]] = {
     ("latin-exchange", "steady-exchange"): st.one_of(
         two_starving(), two_starving(), two_starving(), several_starving()
     ),
+    ("grouped-exchange",): in_pods(),
     ("inside-servers",): gpus_as_ranks(),
     ("r2cc-allreduce", "optcc-published"): one_degraded(),
 }
@@ -211,6 +229,7 @@ def test_all_families_are_seen() -> None:
     seen = {plan.recipe.family for plan in offered(flat, 4096, 2)}
     seen |= {plan.recipe.family for plan in offered(replace(flat, gpu_ranks=True), 4096, 2)}
     seen |= {plan.recipe.family for plan in offered(flat.degrade("server1/nic1"), 4096, 2)}
+    seen |= {plan.recipe.family for plan in offered(pods_of(flat, 3), 4096, 2)}
     assert seen == set(FAMILIES)
 
 

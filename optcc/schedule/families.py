@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from optcc.schedule.exchange import Exchange
+from optcc.schedule.grouped import GroupedExchange
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.latin import LatinExchange
 from optcc.schedule.nested import NestedRings
@@ -23,6 +24,7 @@ FAMILIES: dict[str, type[Recipe]] = {
         Timetable,
         LatinExchange,
         SteadyExchange,
+        GroupedExchange,
         ComplementaryTrees,
         PackedTrees,
         InsideServers,

@@ -15,7 +15,7 @@ be spread. Partners and NICs of the exchange between groups are staggered, so th
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -36,7 +36,7 @@ from optcc.schedule.timetable_rows import Ints, Kind, Piece, Rows, cut, overlapp
 from optcc.schedule.timetable_slots import HALF, full_rounds, in_time, mirrored, whole
 from optcc.schedule.timetable_split import common_rails
 
-MAX_ROUNDS, MAX_WAYS = 256, 256
+MAX_ROUNDS = 256
 
 
 Section = list[tuple[int, int]]
@@ -57,19 +57,19 @@ class GroupedExchange(Recipe):
 
     Attributes
     ----------
-    segments : rounds of each group's timetable in each half
+    segments : windows of a section, one after the other, in which hubs of different groups exchange
+    rounds : of each group's timetable, in each half
     groups : of each rank its group, 0 to G-1
     shares : each rank's part of the data as a hub of its group, sum 1 in every group
     finals : each group's part of the data to which its hubs add last, sum 1
-    ways : windows of a section, one after the other, in which hubs of different groups exchange
     """
 
     family: ClassVar[str] = "grouped-exchange"
     segments: int
+    rounds: int
     groups: tuple[int, ...]
     shares: tuple[Fraction, ...]
     finals: tuple[Fraction, ...]
-    ways: int
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
@@ -78,7 +78,7 @@ class GroupedExchange(Recipe):
             section = self._sections(nbytes)
             found: list[tuple[int, ...]] = []
             for ranks in self._members:
-                times = self._times(ranks, [tuple(live[r]) for r in ranks])
+                times = self._times(ranks, live)
                 for i, k in permutations(ranks, 2):
                     raw = [Piece(Kind.RAW, k, *part) for part in section[k]]
                     result = [Piece(Kind.RESULT, i, *part) for part in section[i]]
@@ -108,11 +108,12 @@ class GroupedExchange(Recipe):
     def _sections(self, nbytes: int) -> list[Section]:
         """The bytes that each rank is the hub of in its group.
 
-        Groups of as many servers have equal sections where that is possible, so that hubs of one group meet hubs of
+        Groups of as many hubs have equal sections where that is possible, so that hubs of one group meet hubs of
         others in step. What a slow hub has less the faster ones of its group have more, at the ends of their sections.
         """
         found: list[Section] = [[] for _ in self.groups]
-        for ranks in self._members:
+        for members in self._members:
+            ranks = [r for r in members if self.shares[r]]
             takers = [r for r in ranks if self.shares[r] * len(ranks) > 1]
             cuts, over = even_cuts(0, nbytes, len(ranks)).tolist(), []
             for rank, (low, high) in zip(ranks, pairwise(cuts), strict=True):
@@ -130,10 +131,11 @@ class GroupedExchange(Recipe):
                     before += high - low
         return found
 
-    def _times(self, ranks: Sequence[int], live: Sequence[tuple[int, ...]]) -> Times:
+    def _times(self, ranks: Sequence[int], live: Sequence[Iterable[int]]) -> Times:
         """The slots of the first half for what one rank of a group sends another."""
         place = {rank: i for i, rank in enumerate(ranks)}
-        pairs = by_offsets([self.shares[r] for r in ranks], live, partial(full_rounds, count=self.segments))
+        nics = [tuple(live[r]) for r in ranks]
+        pairs = by_offsets([self.shares[r] for r in ranks], nics, partial(full_rounds, count=self.rounds))
         return lambda i, k: pairs(place[i], place[k])
 
     def _windows(self, section: Sequence[Section]) -> Iterator[Window]:
@@ -146,7 +148,7 @@ class GroupedExchange(Recipe):
             for group, own in enumerate(owners):
                 at[group] += own[at[group]][1] <= low
             hubs = tuple(own[i][2] for own, i in zip(owners, at, strict=True))
-            count = max(1, round(Fraction(self.ways * (high - low), longest)))
+            count = max(1, round(Fraction(self.segments * (high - low), longest)))
             for start, stop in pairwise(even_cuts(low, high, count).tolist()):
                 if stop > start:
                     yield Window(hubs, cuts_by(start, stop, self.finals).tolist())
@@ -168,7 +170,7 @@ class GroupedExchange(Recipe):
     def _slot(self, hub: int) -> int:
         """Ticks that a rank of the group is served for, about."""
         others = sum(group == self.groups[hub] for group in self.groups) - 1
-        return HALF // (self.segments * max(1, others))
+        return HALF // (self.rounds * max(1, others))
 
     def _gathered(self, hub: int, section: Section, until: int) -> int:
         """When the hub has its group's data up to there. From a slow rank, which sends data for longer than a half,
@@ -186,8 +188,7 @@ class GroupedExchange(Recipe):
         ranks = len(cluster.ranks)
         demand(grouped(cluster), "cluster", "servers as ranks, NICs of one pace, each two with a rail in common", ranks)
         demand_segments(self.segments)
-        demand(self.segments <= MAX_ROUNDS, "segments", f"1 to {MAX_ROUNDS}", self.segments)
-        demand(1 <= self.ways <= MAX_WAYS, "ways", f"1 to {MAX_WAYS}", self.ways)
+        demand(1 <= self.rounds <= MAX_ROUNDS, "rounds", f"1 to {MAX_ROUNDS}", self.rounds)
         demand(len(self.groups) == ranks == len(self.shares), "groups", f"{ranks} of them, and of shares", self.groups)
         named = sorted(set(self.groups))
         demand(named == list(range(len(self.finals))) and len(named) > 1, "groups", "0 to G-1, two or more", named)
@@ -215,10 +216,10 @@ class GroupedExchange(Recipe):
         """Every field as JSON values."""
         return {
             "segments": self.segments,
+            "rounds": self.rounds,
             "groups": list(self.groups),
             "shares": [str(x) for x in self.shares],
             "finals": [str(x) for x in self.finals],
-            "ways": self.ways,
         }
 
     @classmethod
@@ -226,10 +227,10 @@ class GroupedExchange(Recipe):
         """The recipe of `content`."""
         return cls(
             segments=raw["segments"],
+            rounds=raw["rounds"],
             groups=tuple(raw["groups"]),
             shares=tuple(exact(x) for x in raw["shares"]),
             finals=tuple(exact(x) for x in raw["finals"]),
-            ways=raw["ways"],
         )
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
@@ -243,8 +244,8 @@ class GroupedExchange(Recipe):
         lines += [(cluster.ranks[r].name, f"hub of {float(self.shares[r]) * 100:.4g} %") for r in slow[:4]]
         if len(slow) > 4:
             lines.append(("more slow ranks", str(len(slow) - 4)))
-        rounds = f"{self.segments} in each half; one NIC for each transfer"
-        return [*lines, ("rounds", rounds), *told_pace(cluster)]
+        lines.append(("rounds in a group", f"{self.rounds} in each half; one NIC for each transfer"))
+        return [*lines, ("windows", f"{self.segments} of a hub's section, between groups"), *told_pace(cluster)]
 
 
 def dependencies(rows: Rows) -> list[tuple[Ints, Ints]]:

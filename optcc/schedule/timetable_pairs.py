@@ -27,6 +27,7 @@ def by_offsets(
     groups: dict[tuple[int, ...], list[int]] = {}  # the ranks on a rail -> all rails of just these
     for nic in sorted({nic for nics in live for nic in nics}):
         groups.setdefault(tuple(r for r, nics in enumerate(live) if nic in nics), []).append(nic)
+    groups = {ranks: nics for ranks, nics in groups.items() if len(ranks) > 1}
     tables = [(nics, len(ranks), slots(nics, len(ranks) - 1)) for ranks, nics in groups.items()]
     place = [{r: n for n, r in enumerate(ranks)} for ranks in groups]
     made: dict[object, list[Slot]] = {}

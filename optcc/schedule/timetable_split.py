@@ -50,13 +50,13 @@ def _fitted(given: tuple[tuple[Kinds, int, float], ...]) -> Split:
         found = {(a, b): split(a, b) for a in kinds for b in kinds if a != b or members[a] > 1}
         worst = 0.0
         for a in kinds:
-            loads = dict.fromkeys(a, 0.0)
+            loads = {rail: 0.0 for rail in a if peers[rail]}
             for b in kinds:
                 count = members[b] - (a == b)
                 for rail, part in found[a, b].items() if count else ():
                     loads[rail] += count * (shares[a] + shares[b]) * part
-            mean = fsum(loads.values()) / len(loads)
-            for rail, load in loads.items():
+            mean = fsum(loads.values()) / max(1, len(loads))
+            for rail, load in loads.items() if mean else ():
                 worst = max(worst, abs(load / mean - 1))
                 scale[a, rail] *= sqrt(mean / load) if load else 1.0
         if worst < CLOSE / 2:
