@@ -163,6 +163,7 @@ _MAKERS: dict[str, Callable[[Any, Schedule], Iterator[dict[str, Any]]]] = {
     Timetable.family: _fused,
     LatinExchange.family: _fused,
     SteadyExchange.family: _fused,
+    GroupedExchange.family: _fused,
     InsideServers.family: _fused,
     Ring.family: _plain_ring,
     R2cc.family: _r2cc,
