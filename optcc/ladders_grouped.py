@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
-from functools import cache
 from math import isqrt
 
 from optcc.cluster import Cluster
@@ -13,9 +13,11 @@ from optcc.schedule.grouped import GroupedExchange, grouped, uplinks
 from optcc.schedule.timetable_nics import live_nics, nic_rate
 
 ROUNDS = (1, 2)
-"""Of a group's timetable; on one fabric, where groups are larger, one."""
+"""Of a group's timetable; on one fabric, where groups are larger, or of many ranks, the first."""
 SMALL = 4
-"""With fewer ranks in some group more rounds: a hub has to wait for a whole one."""
+"""With so many ranks in some group or fewer twice as many rounds: a hub has to wait for a whole one."""
+STARVING = (2, 8)
+"""Rounds where a server is the hub of nothing: it has nothing to receive until some sums are there."""
 
 
 def grouped_ladders(cluster: Cluster) -> list[Ladder]:
@@ -24,33 +26,36 @@ def grouped_ladders(cluster: Cluster) -> list[Ladder]:
         return []
     pods = cluster.fabric.pod_oversubscription is not None
     ranks, most = len(cluster.ranks), max(map(len, live_nics(cluster)))
-    divisions = [_by_pods(cluster)] if pods else _even(ranks) if ranks > LARGE else []
-    found = []
-    for groups in divisions:
-        if not max(groups):  # a single pod
-            continue
-        smallest = min(map(groups.count, range(max(groups) + 1)))
-        for rounds in [r * (2 if smallest <= SMALL else 1) for r in (ROUNDS if pods and ranks <= MANY else ROUNDS[:1])]:
-            found.append(_ladder(cluster, groups, rounds, most))
-    return found
+    groups = _by_pods(cluster) if pods else _even(ranks) if ranks > LARGE else [0] * ranks
+    if not max(groups):
+        return []
+    smallest = min(map(groups.count, range(max(groups) + 1)))
+    shares, finals = _split(cluster, groups)
+    if min(shares):
+        few = ROUNDS if pods and ranks <= MANY else ROUNDS[:1]
+        tried = [rounds * (2 if smallest <= SMALL else 1) for rounds in few]
+    else:  # on one fabric timetables and trees are far nearer the bound
+        tried = list(STARVING) if pods else []
+    return [_ladder(GroupedExchange(1, rounds, tuple(groups), shares, finals), most) for rounds in tried]
 
 
-def _ladder(cluster: Cluster, groups: Sequence[int], rounds: int, most: int) -> Ladder:
-    """most : NICs, each of which hubs of different groups use about once with as many windows"""
+def _split(cluster: Cluster, groups: Sequence[int]) -> tuple[tuple[Fraction, ...], tuple[Fraction, ...]]:
     from optcc.theory.groups import group_split
 
-    @cache
-    def split() -> tuple[tuple[Fraction, ...], tuple[Fraction, ...]]:
-        rates = [len(mine) * nic_rate(cluster) for mine in live_nics(cluster)]
-        _, shares, finals = group_split(rates, groups, uplinks(cluster, groups))
-        return shares, finals
+    rates = [len(mine) * nic_rate(cluster) for mine in live_nics(cluster)]
+    return group_split(rates, groups, uplinks(cluster, groups))[1:]
 
-    def make(segments: int) -> GroupedExchange:
-        shares, finals = split()
-        return GroupedExchange(segments, rounds, tuple(groups), shares, finals)
 
-    only = sorted({max(1, most // 2), most, 2 * most, 4 * most if rounds > 1 else most})
-    return Ladder(GroupedExchange.family, make, by_rate=False, only=only, both=len(groups) <= LARGE)
+def _ladder(recipe: GroupedExchange, most: int) -> Ladder:
+    """most : NICs; with as many windows hubs of different groups use each about once"""
+    only = sorted({max(1, most // 2), most, 2 * most, 4 * most})
+    return Ladder(
+        GroupedExchange.family,
+        lambda segments: replace(recipe, segments=segments),
+        by_rate=False,
+        only=only if recipe.rounds > 1 or len(recipe.groups) <= LARGE else only[:3],
+        both=len(recipe.groups) <= LARGE,
+    )
 
 
 def _by_pods(cluster: Cluster) -> list[int]:
@@ -60,11 +65,11 @@ def _by_pods(cluster: Cluster) -> list[int]:
     return [number[pod] for pod in pods]
 
 
-def _even(ranks: int) -> list[list[int]]:
+def _even(ranks: int) -> list[int]:
     """Groups of equal sizes about the root of `ranks`; nearly equal ones where none divides it."""
     root = isqrt(ranks)
     sizes = [size for size in range(2, ranks // 2 + 1) if ranks % size == 0 and root <= 2 * size and size <= 2 * root]
     if not sizes:
-        return [[rank * root // ranks for rank in range(ranks)]]
-    near = sorted(sizes, key=lambda size: (max(size, ranks // size), -size))[: 1 if ranks > MANY else 2]
-    return [[rank // size for rank in range(ranks)] for size in near]
+        return [rank * root // ranks for rank in range(ranks)]
+    near = min(sizes, key=lambda size: (max(size, ranks // size), -size))
+    return [rank // near for rank in range(ranks)]

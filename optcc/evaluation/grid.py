@@ -150,6 +150,12 @@ RAILS = tuple(
         (16, FOUR, HALF),
     )
     for nbytes in (256 * MIB, GIB)
+) + tuple(
+    Rails(servers, 8, failed, factor, nbytes, pod=pod)
+    for servers, pod, factor, failed in (
+        (8, 4, 2, ONE), (16, 8, 2, ONE), (16, 8, 2, FOUR), (32, 8, 4, ONE), (64, 8, 4, ONE), (64, 8, 4, FOUR),
+    )
+    for nbytes in (256 * MIB, GIB)
 )  # fmt: skip
 SEVERE = ((4, 4), (4, 3), (4, 4, 4), (4, 1), (4, 2, 1), (3, 3), (5, 4), (6, 6))
 FAILURES = (

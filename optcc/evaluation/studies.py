@@ -48,7 +48,8 @@ class StarResult:
 @dataclass(frozen=True)
 class Rails:
     """`servers` of `rails` NICs, each on its own rail; `dead` are (server, rail). `spine`: oversubscription or None.
-    left : of the rate of those NICs, where they are not dead but slow
+    left : of the rate of those NICs, where they are not dead but slow; pod : no rails, but pods of so many servers,
+    whose uplinks carry 1/spine of their NICs' rates
     """
 
     servers: int
@@ -57,13 +58,25 @@ class Rails:
     spine: int | None
     nbytes: int
     left: Fraction = Fraction(0)
+    pod: int = 0
 
     @property
     def whole(self) -> Cluster:
         """The cluster before the failure."""
         spine = None if self.spine is None else Fraction(self.spine)
         made = Cluster.uniform(servers=self.servers, nics=self.rails, rate=NIC_RATE)
-        return replace(made, fabric=Fabric(rails=True, spine=spine))
+        if not self.pod:
+            return replace(made, fabric=Fabric(rails=True, spine=spine))
+        servers = tuple(replace(server, pod=f"pod{s // self.pod}") for s, server in enumerate(made.servers))
+        return replace(made, servers=servers, fabric=Fabric(pod_oversubscription=spine))
+
+    @property
+    def fabric(self) -> str:
+        """Rails or pods, in words."""
+        if self.pod:
+            return f"pods of {self.pod}, {self.spine} to 1"
+        spine = "no spine" if self.spine is None else f"spine {self.spine} to 1"
+        return f"{self.rails} rails, {spine}"
 
     @property
     def cluster(self) -> Cluster:
@@ -73,7 +86,8 @@ class Rails:
     @property
     def failure(self) -> str:
         """Which NICs are dead or slow, in words."""
-        names = ", ".join(f"server{server} rail {rail}" for server, rail in self.dead)
+        place = "nic" if self.pod else "rail "
+        names = ", ".join(f"server{server} {place}{rail}" for server, rail in self.dead)
         return f"{names} at {self.left}" if self.left else names
 
     def least_s(self) -> Fraction:

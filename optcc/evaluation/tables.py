@@ -79,17 +79,16 @@ def message_table(grid: Grid, outcomes: Outcomes) -> list[str]:
 
 
 def rails_table(grid: Grid, results: Mapping[Any, Any]) -> list[str]:
-    """Section 5: fabrics with rails."""
+    """Section 5: fabrics with rails or pods."""
     rows = []
     for study in grid.rails:
         r: RailsResult = results[study]
-        spine = "none" if study.spine is None else f"{study.spine} to 1"
         ratios = (f"{r.fluid_s / r.bound_s:.4f}", f"{r.time_s / r.bound_s:.4f}")
         shares = (percent(r.unavoidable), percent(r.overhead), points(r.overhead - r.unavoidable))
         how = (r.family, r.segments)
-        case = (study.servers, study.rails, spine, study.failure, format_size(study.nbytes), format_seconds(r.bound_s))
+        case = (study.servers, study.fabric, study.failure, format_size(study.nbytes), format_seconds(r.bound_s))
         rows.append((*case, *ratios, *shares, *how))
-    head = ("servers", "rails", "spine", "dead or slow NICs", "size", "bound", "fluid / bound", "simulated / bound")
+    head = ("servers", "fabric", "dead or slow NICs", "size", "bound", "fluid / bound", "simulated / bound")
     return table((*head, "unavoidable", "overhead", "difference, pp", "family", "segments"), rows)
 
 

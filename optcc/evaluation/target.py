@@ -46,8 +46,7 @@ def where(cell: Cell) -> str:
 
 def rails_where(study: Rails) -> str:
     """The failure and the fabric of a study of rails in words."""
-    spine = "no spine" if study.spine is None else f"spine {study.spine} to 1"
-    return f"{study.failure} of {study.rails} rails, {spine}"
+    return f"{study.failure}, {study.fabric}" if study.pod else f"{study.failure} of {study.fabric}"
 
 
 @dataclass(frozen=True)

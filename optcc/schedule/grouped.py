@@ -15,7 +15,7 @@ be spread. Partners and NICs of the exchange between groups are staggered, so th
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -44,9 +44,10 @@ Section = list[tuple[int, int]]
 
 
 class Window(NamedTuple):
-    """Bytes whose hubs, one of each group, are the same ones, and from where to where each group's
-    hub adds last."""
+    """Bytes whose hubs, one of each group, are the same ones: which part of their sections, None where these are not
+    whole sections; the hubs; from where to where each group's hub adds last."""
 
+    turn: int | None
     hubs: tuple[int, ...]
     cuts: list[int]
 
@@ -84,16 +85,7 @@ class GroupedExchange(Recipe):
                     result = [Piece(Kind.RESULT, i, *part) for part in section[i]]
                     slots = whole(times(i, k), in_time(mirrored(times(k, i)), live[k]))
                     found += ((i, k, *part) for part in cut(raw + result, slots))
-            busy: Counter[tuple[int, int, str]] = Counter()  # bytes by rank, NIC and way
-            for i, k, _, _, _, start, stop, nic, _ in found:
-                busy[i, nic, "out"] += stop - start
-                busy[k, nic, "in"] += stop - start
-            for window in self._windows(section):
-                for turn, (i, k, key, kind, hub, start, stop) in enumerate(self._between(window, section)):
-                    nic = min({*live[i]} & {*live[k]}, key=lambda n: (max(busy[i, n, "out"], busy[k, n, "in"]), n))
-                    busy[i, nic, "out"] += stop - start
-                    busy[k, nic, "in"] += stop - start
-                    found.append((i, k, key, kind, hub, start, stop, nic, turn))
+            found += self._between(section, live, found)
             rows = Rows(*np.array(found, np.int64).reshape(-1, len(Rows._fields)).T)
             return scheduled(rows, dependencies(rows), nic_ports(cluster, routes), routes, nbytes)
 
@@ -149,13 +141,42 @@ class GroupedExchange(Recipe):
                 at[group] += own[at[group]][1] <= low
             hubs = tuple(own[i][2] for own, i in zip(owners, at, strict=True))
             count = max(1, round(Fraction(self.segments * (high - low), longest)))
-            for start, stop in pairwise(even_cuts(low, high, count).tolist()):
+            for turn, (start, stop) in enumerate(pairwise(even_cuts(low, high, count).tolist())):
                 if stop > start:
-                    yield Window(hubs, cuts_by(start, stop, self.finals).tolist())
+                    yield Window(
+                        turn if count == self.segments else None, hubs, cuts_by(start, stop, self.finals).tolist()
+                    )
 
-    def _between(self, window: Window, section: Sequence[Section]) -> Iterator[tuple[int, ...]]:
+    def _between(
+        self, section: Sequence[Section], live: Sequence[Mapping[int, object]], inside: Sequence[tuple[int, ...]]
+    ) -> list[tuple[int, ...]]:
+        """What goes between groups, by NICs in turn. inside : what goes inside them
+
+        Where hubs have whole sections all use the same NIC at the same time, so that nobody is ahead of others on it.
+        What is left of sections afterwards is given to NICs that have least to do.
+        """
+        busy: Counter[tuple[int, int, bool]] = Counter()  # bytes by rank, NIC and way
+        for i, k, *_, start, stop, nic, _ in inside:
+            busy[i, nic, True] += stop - start
+            busy[k, nic, False] += stop - start
+        groups, found = len(self.finals), list[tuple[int, ...]]()
+        for window in sorted(self._windows(section), key=lambda window: window.turn is None):
+            for place, (i, k, key, kind, hub, start, stop) in enumerate(self._exchanged(window, section)):
+                common = sorted({*live[i]} & {*live[k]})
+                if window.turn is not None:
+                    away = (self.groups[k] - self.groups[i]) % groups
+                    ahead = len(common) // 2 if kind == Kind.TOTAL else 0
+                    nic = common[(window.turn * (groups - 1) + away - 1 + ahead) % len(common)]
+                else:
+                    nic = min(common, key=lambda n: (max(busy[i, n, True], busy[k, n, False]), n))
+                busy[i, nic, True] += stop - start
+                busy[k, nic, False] += stop - start
+                found.append((i, k, key, kind, hub, start, stop, nic, place))
+        return found
+
+    def _exchanged(self, window: Window, section: Sequence[Section]) -> Iterator[tuple[int, ...]]:
         """Sums to the hubs that add last, when the window has been gathered, and totals from them."""
-        hubs, cuts = window
+        hubs, cuts = window.hubs, window.cuts
         due = [self._gathered(hub, section[hub], cuts[-1]) for hub in hubs]
         latest = max(due) + max(map(self._slot, hubs))
         for away in range(1, len(hubs)):
