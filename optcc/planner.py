@@ -160,17 +160,16 @@ def candidates(
     timed = any(ladder.name == Timetable.family for ladder in offered)
     enough = CLOSER if timed or starves([min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]) else CLOSE
     first = (GroupedExchange.family, Exchange.family, Timetable.family)
-    for ladder in sorted(offered, key=lambda ladder: many and (ladder.name not in first, ladder.name != first[0])):
+    for ladder in sorted(offered, key=lambda ladder: many and ladder.name not in first):
         if ladder.costly and near:
             continue
+        if many and found and ladder.name not in first and min(c.time_s for c in found) <= enough * bound.seconds:
+            break
         try:
             tried = climb(ladder, cluster, bound.nbytes, alpha=alpha, per_chunk=per_chunk)
         except InputError as error:
             refused = refused or error
             continue
-        if many and min(c.time_s for c in tried) <= enough * bound.seconds:
-            found += tried
-            break
         # Where there is but one family beside it may be near without latency alone.
         quick = timed or cluster.fabric.flat or min(c.time_s for c in tried) <= NEAR * bound.seconds
         near = near or (quick and tried[0].recipe.fluid_s(cluster, bound.nbytes) <= NEAR * bound.seconds)

@@ -18,6 +18,7 @@ from optcc.cluster import Cluster, Fabric, Nic, Server
 from optcc.ladders import ladders
 from optcc.planner import baseline
 from optcc.schedule.columns import Schedule
+from optcc.schedule.latin import latin_pair
 from optcc.schedule.timetable import Timetable
 from optcc.schedule.timetable_nics import MOST_AS_ONE, applies, evened, left_alone, live_nics, nic_rate
 from optcc.simulator import simulate
@@ -268,3 +269,11 @@ def test_measured_rates_are_no_reason_not_to_have_a_timetable() -> None:
         simulate(p.schedule(), receivers="packets", **costs).time_s / float(p.bound.seconds) for p in (plan, even)
     )
     assert least < lost < least + 0.012
+
+
+def test_gpus_as_ranks_have_nics_of_their_own() -> None:
+    """No timetable is for them, and asking is no error."""
+    gpus = replace(Cluster.uniform(servers=3, nics=2, gpus=2, rate=RATE, nvlink_rate=9 * RATE), gpu_ranks=True)
+    assert [len(lanes) for lanes in live_nics(gpus)] == [1] * 6
+    assert not applies(gpus)
+    assert latin_pair(gpus) is None

@@ -16,7 +16,7 @@ from functools import lru_cache
 from math import lcm
 from typing import TypeVar
 
-from optcc.cluster import Cluster, Nic
+from optcc.cluster import Cluster, Nic, Rank, Server
 from optcc.schedule.routes import Routes
 from optcc.schedule.timetable_split import common_rails
 
@@ -41,7 +41,7 @@ def of_one_pace(cluster: Cluster) -> bool:
     ranks = cluster.ranks
     if cluster.fabric.pod_oversubscription is not None or cluster.gpu_ranks or len(ranks) < 3:
         return False
-    each = {kind: len(lanes) for kind, lanes in _in_use(cluster).items()}
+    each = {kind: len(lanes) for kind, lanes in _in_use(cluster, ranks).items()}
     live = [tuple(mine) for mine in live_nics(cluster)]
     if any(not mine or len(mine) < each[id(rank.nics)] for mine, rank in zip(live, ranks, strict=True)):
         return False
@@ -99,11 +99,11 @@ def _most_as_one(cluster: Cluster) -> int:
     return 1 if cluster.fabric.rails else MOST_AS_ONE
 
 
-def _in_use(cluster: Cluster) -> dict[int, list[tuple[int, ...]]]:
-    """id of a server's NICs -> the places of those that timetables use; those together that act as one."""
+def _in_use(cluster: Cluster, owners: Sequence[Server] | Sequence[Rank]) -> dict[int, list[tuple[int, ...]]]:
+    """id of an owner's NICs -> the places of those that timetables use; those together that act as one."""
     rate, most = nic_rate(cluster), _most_as_one(cluster)
     found: dict[int, list[tuple[int, ...]]] = {}
-    for nics in {id(server.nics): server.nics for server in cluster.servers}.values():
+    for nics in {id(owner.nics): owner.nics for owner in owners}.values():
         order = sorted(range(len(nics)), key=lambda i: -_speed(nics[i]))
         lanes = _lanes([_speed(nics[i]) for i in order], rate, most) if rate else []
         found[id(nics)] = sorted(tuple(sorted(order[begin:end])) for begin, end in lanes)
@@ -112,7 +112,7 @@ def _in_use(cluster: Cluster) -> dict[int, list[tuple[int, ...]]]:
 
 def left_alone(cluster: Cluster) -> list[str]:
     """The live NICs that timetables do not use, SERVER/NIC."""
-    used = {kind: {i for lane in lanes for i in lane} for kind, lanes in _in_use(cluster).items()}
+    used = {kind: {i for lane in lanes for i in lane} for kind, lanes in _in_use(cluster, cluster.servers).items()}
     return [
         f"{server.name}/{nic.name}"
         for server in cluster.servers
@@ -127,7 +127,7 @@ def told_pace(cluster: Cluster) -> list[tuple[str, str]]:
         return []
     from optcc.units import format_rate  # lowering, on every rank, needs numpy alone
 
-    used = _in_use(cluster)
+    used = _in_use(cluster, cluster.servers)
     together = [
         f"{server.name}/{'+'.join(server.nics[i].name for i in lane)}"
         for server in cluster.servers
@@ -148,7 +148,7 @@ def evened(cluster: Cluster) -> Cluster:
     kinds = {id(server.nics): server.nics for server in cluster.servers}
     if all(nic.out_rate == nic.in_rate in (rate, 0) for nics in kinds.values() for nic in nics):
         return cluster
-    used, servers = _in_use(cluster), []
+    used, servers = _in_use(cluster, cluster.servers), []
     for server in cluster.servers:
         first = {lane[0] for lane in used[id(server.nics)]}
         paces = (rate if i in first else Fraction(0) for i in range(len(server.nics)))
@@ -196,7 +196,8 @@ def live_nics(cluster: Cluster) -> list[dict[int, tuple[int, ...]]]:
     NICs of its rail, without rails those of its (first) place, or, if two ranks have no place in common or none has
     them all, those that are the n-th ones in use, too. Ranks whose NICs are one object, as those of a cluster's equal
     servers are, share one answer."""
-    ranks, rails, used, found = cluster.ranks, cluster.fabric.rails, _in_use(cluster), {}
+    ranks, rails, found = cluster.ranks, cluster.fabric.rails, {}
+    used = _in_use(cluster, ranks)
     for nics in {id(rank.nics): rank.nics for rank in ranks}.values():
         each = [(lane, nics[lane[0]].rail) for lane in used[id(nics)]]
         live = {rail if rails and rail is not None else lane[0]: lane for lane, rail in each}
