@@ -169,6 +169,16 @@ def test_all_nics_are_as_busy_as_the_split_says(dead: int) -> None:
     assert 1 <= fluid_seconds(recipe.lower(cluster, nbytes), cluster) / split_s < 1.02
 
 
+def test_groups_that_are_no_pods_are_said_to_cross_them() -> None:
+    """The fluid time of groups of servers of both pods is that of their uplinks."""
+    cluster = pods_of(uniform(8, 2), 4, factor=4)
+    recipe = replace(offered(cluster), groups=(0, 0, 1, 1) * 2)
+    recipe.check(cluster)
+    schedule = recipe.lower(cluster, 2**20)
+    optcc.verify(schedule)
+    assert recipe.fluid_s(cluster, 2**20) == fluid_seconds(schedule, cluster) > offered(cluster).fluid_s(cluster, 2**20)
+
+
 @pytest.mark.parametrize(("servers", "size", "dead", "most"), [
     (16, 8, 0, 1.05), (16, 8, 1, 1.09), (32, 8, 1, 1.09), (12, 6, 1, 1.12),
 ])  # fmt: skip

@@ -3,9 +3,8 @@
 Inside its group every server is the hub of a section, as in a timetable: it gathers the group's data for it, and
 spreads the result. In between the hubs of the same bytes, one of each group, exchange directly, too: one of them
 gathers the others' sums and sends the total back. Every server sends as much as by direct exchange of all, but meets
-S-1 + G-1
-others instead of P-1: far fewer chunks where there are many servers. Where pods are the groups, little crosses their
-uplinks: the data once each way, as the bound demands, and (G-2) Y more.
+S-1 + G-1 others instead of P-1: far fewer chunks where there are many servers. Where pods are the groups, little
+crosses their uplinks: the data once each way, as the bound demands, and (G-2) Y more.
 
 Each transfer takes one NIC. Inside a group that is the group's timetable, in which the halves are gathering and
 spreading. What a hub has gathered first goes to the other groups while it gathers the rest, and is back before it is to
@@ -18,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise, permutations
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -37,7 +36,6 @@ from optcc.schedule.timetable_slots import HALF, full_rounds, in_time, mirrored,
 from optcc.schedule.timetable_split import common_rails
 
 MAX_ROUNDS = 256
-
 
 Section = list[tuple[int, int]]
 """(start, stop) of bytes, in the order in which they are gathered."""
@@ -89,7 +87,7 @@ class GroupedExchange(Recipe):
             rows = Rows(*np.array(found, np.int64).reshape(-1, len(Rows._fields)).T)
             return scheduled(rows, dependencies(rows), nic_ports(cluster, routes), routes, nbytes)
 
-    @property
+    @cached_property
     def _members(self) -> list[list[int]]:
         """The ranks of each group."""
         members: dict[int, list[int]] = defaultdict(list)
@@ -143,9 +141,8 @@ class GroupedExchange(Recipe):
             count = max(1, round(Fraction(self.segments * (high - low), longest)))
             for turn, (start, stop) in enumerate(pairwise(even_cuts(low, high, count).tolist())):
                 if stop > start:
-                    yield Window(
-                        turn if count == self.segments else None, hubs, cuts_by(start, stop, self.finals).tolist()
-                    )
+                    which = turn if count == self.segments else None
+                    yield Window(which, hubs, cuts_by(start, stop, self.finals).tolist())
 
     def _between(
         self, section: Sequence[Section], live: Sequence[Mapping[int, object]], inside: Sequence[tuple[int, ...]]
@@ -177,8 +174,12 @@ class GroupedExchange(Recipe):
     def _exchanged(self, window: Window, section: Sequence[Section]) -> Iterator[tuple[int, ...]]:
         """Sums to the hubs that add last, when the window has been gathered, and totals from them."""
         hubs, cuts = window.hubs, window.cuts
-        due = [self._gathered(hub, section[hub], cuts[-1]) for hub in hubs]
-        latest = max(due) + max(map(self._slot, hubs))
+        slots = [HALF // (self.rounds * max(1, len(own) - 1)) for own in self._members]  # about what a turn takes
+        due = [
+            self._gathered(hub, own, section[hub], cuts[-1]) + slot
+            for hub, own, slot in zip(hubs, self._members, slots, strict=True)
+        ]
+        latest = max(due) + max(slots)
         for away in range(1, len(hubs)):
             for group, hub in enumerate(hubs):
                 # In a step all groups send as far: what the one so much further adds last to, what this one has.
@@ -188,21 +189,14 @@ class GroupedExchange(Recipe):
                     if part[0] < part[1]:
                         yield hub, hubs[other], key + away, kind, hubs[last], *part
 
-    def _slot(self, hub: int) -> int:
-        """Ticks that a rank of the group is served for, about."""
-        others = sum(group == self.groups[hub] for group in self.groups) - 1
-        return HALF // (self.rounds * max(1, others))
-
-    def _gathered(self, hub: int, section: Section, until: int) -> int:
-        """When the hub has its group's data up to there. From a slow rank, which sends data for longer than a half,
-        that is later."""
+    def _gathered(self, hub: int, members: Sequence[int], section: Section, until: int) -> int:
+        """When the hub's group has sent it its data up to there. A slow rank sends data for longer than a half."""
         done = total = 0
         for low, high in section:
             done = total + until - low if low < until <= high else done
             total += high - low
-        own = self.shares[hub]
-        slowest = min(x for x, group in zip(self.shares, self.groups, strict=True) if group == self.groups[hub])
-        return int(2 * HALF * own / (own + slowest) * done / total) + self._slot(hub)
+        own, slowest = self.shares[hub], min(self.shares[rank] for rank in members)
+        return int(2 * HALF * own / (own + slowest) * done / total)
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""
@@ -223,7 +217,11 @@ class GroupedExchange(Recipe):
             demand(alike, "shares", "equal ones of servers of a group with the same NICs", "others")
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
-        """The busiest server's work, or the busiest uplink's."""
+        """The busiest server's work, or the busiest uplink's; of pods that are not the groups, the schedule's."""
+        pods = [cluster.servers[rank.server].pod for rank in cluster.ranks]
+        divided = cluster.fabric.pod_oversubscription is not None
+        if divided and len({*zip(pods, self.groups, strict=True)}) > min(len({*pods}), len(self.finals)):
+            return super().fluid_s(cluster, nbytes)
         live, rate, count = live_nics(cluster), nic_rate(cluster), len(self.finals)
         works = []
         for x, group, mine in zip(self.shares, self.groups, live, strict=True):
@@ -271,6 +269,8 @@ class GroupedExchange(Recipe):
 
 def dependencies(rows: Rows) -> list[tuple[Ints, Ints]]:
     """Pairs (row that waits, row that it waits for), those of later kinds after those that they may wait for."""
+    none = np.empty(0, np.int64)
+    sent, landed = _by_kind(rows, rows.src), _by_kind(rows, rows.dst)
     found: list[tuple[Ints, Ints]] = []
     for kind, earlier in (
         (Kind.SUM, (Kind.RAW,)),
@@ -278,12 +278,17 @@ def dependencies(rows: Rows) -> list[tuple[Ints, Ints]]:
         (Kind.RESULT, (Kind.RAW, Kind.SUM, Kind.TOTAL)),
     ):
         for rank in np.unique(rows.src).tolist():
-            waits = np.flatnonzero((rows.kind == kind) & (rows.src == rank))
-            for before in earlier:
-                on = np.flatnonzero((rows.kind == before) & (rows.dst == rank))
-                on = on[np.lexsort((rows.start[on], rows.src[on]))]
-                found.append(overlapping(rows, waits, on))
+            waits = sent.get((rank, kind), none)
+            found += (overlapping(rows, waits, landed.get((rank, before), none)) for before in earlier)
     return found
+
+
+def _by_kind(rows: Rows, ends: Ints) -> dict[tuple[int, int], Ints]:
+    """(rank at that end, kind) -> its rows, in order of senders and of bytes."""
+    key = ends * len(Kind) + rows.kind
+    order = np.lexsort((rows.start, rows.src, key))
+    parts = np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if len(order) else []
+    return {divmod(int(key[part[0]]), len(Kind)): part for part in parts}
 
 
 def grouped(cluster: Cluster) -> bool:
