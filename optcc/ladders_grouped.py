@@ -30,7 +30,7 @@ def grouped_ladders(cluster: Cluster) -> list[Ladder]:
     if not max(groups):
         return []
     smallest = min(map(groups.count, range(max(groups) + 1)))
-    shares, finals = _split(cluster, groups)
+    shares, finals = split(cluster, groups)
     if min(shares):
         few = ROUNDS if pods and ranks <= MANY else ROUNDS[:1]
         tried = [rounds * (2 if smallest <= SMALL else 1) for rounds in few]
@@ -39,7 +39,8 @@ def grouped_ladders(cluster: Cluster) -> list[Ladder]:
     return [_ladder(GroupedExchange(1, rounds, tuple(groups), shares, finals), most) for rounds in tried]
 
 
-def _split(cluster: Cluster, groups: Sequence[int]) -> tuple[tuple[Fraction, ...], tuple[Fraction, ...]]:
+def split(cluster: Cluster, groups: Sequence[int]) -> tuple[tuple[Fraction, ...], tuple[Fraction, ...]]:
+    """(shares, finals) of `GroupedExchange` with which that takes least time."""
     from optcc.theory.groups import group_split
 
     rates = [len(mine) * nic_rate(cluster) for mine in live_nics(cluster)]

@@ -10,6 +10,7 @@ import optcc
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
 from optcc.schedule.exchange import Exchange
+from optcc.schedule.grouped import GroupedExchange
 from optcc.schedule.timetable import Timetable
 from optcc.standby.planner import Basis, Planner, Progress
 from optcc.standby.solve import solve
@@ -98,6 +99,25 @@ def test_a_slow_nic_is_left_alone_where_its_shape_is_known_and_else_nothing_is_g
         assert known.basis is Basis.PREPARED
         assert known.plan.recipe.family == "timetable"
         assert keeps_the_promise(known.plan)
+
+
+def test_a_first_failure_of_many_servers_keeps_their_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With parts as hubs that suit it; where a server would have none, it is by other ways."""
+    cluster, size = uniform(20, 4), 16 * MIB
+    plan = optcc.plan(cluster, size, family="grouped-exchange", **COSTS)
+    monkeypatch.setattr("optcc.api.plan", lambda *_, **__: plan)
+    with Planner(cluster, size, lookahead=0, background="off", **COSTS) as planner:
+        planner.prepare()
+        assert planner.plan(size).recipe == plan.recipe
+        hurt = planner.fail("server3/nic2")
+        assert hurt.basis is Basis.NEAREST
+        assert isinstance(hurt.plan.recipe, GroupedExchange)
+        assert (hurt.plan.recipe.groups, hurt.plan.recipe.segments) == (plan.recipe.groups, plan.recipe.segments)
+        assert hurt.plan.recipe.shares[3] < hurt.plan.recipe.shares[2]
+        optcc.verify(hurt.plan.schedule())
+        planner.fail("server3/nic1")
+        starving = planner.fail("server3/nic0")
+        assert starving.plan.recipe.family != "grouped-exchange"
 
 
 def test_where_two_servers_lost_a_nic_matters() -> None:

@@ -10,6 +10,7 @@ import pytest
 import optcc
 from optcc.cluster import Cluster
 from optcc.ladders import ladders
+from optcc.schedule.grouped import GroupedExchange
 from optcc.standby.solve import solve
 from optcc.standby.table import Entry, Table, distance, matching, relabelled
 from optcc.theory import lower_bound
@@ -37,12 +38,15 @@ def test_a_packing_is_relabelled() -> None:
     assert recipe.fluid_s(slower_out(2), MIB) != recipe.fluid_s(slower_out(0), MIB)  # the names do matter
 
 
-def test_every_family_of_the_planner_is_relabelled() -> None:
+@pytest.mark.parametrize("servers", [6, 20])
+def test_every_family_of_the_planner_is_relabelled(servers: int) -> None:
     """Each family made for one failure fits the cluster of another, and takes as long in the fluid limit."""
-    cluster = uniform(servers=6)
+    cluster = uniform(servers=servers, nics=servers // 3)
     here, there = cluster.degrade("server1/nic0"), cluster.degrade("server4/nic1")
     to = matching(Tally.of(here), Tally.of(there))
     assert to[1] == 4
+    offered = {ladder.name for ladder in ladders(here, lower_bound(here, MIB), **COSTS)}
+    assert (GroupedExchange.family in offered) == (servers > 16)
     for ladder in ladders(here, lower_bound(here, MIB), **COSTS):
         recipe = ladder.make(3)
         moved = relabelled(recipe, to, Tally.of(there))

@@ -21,8 +21,10 @@ from typing import Self
 from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.errors import InfeasibleError, InputError
+from optcc.ladders_grouped import split
 from optcc.planner import NEAR, SAME, default_segments
 from optcc.plans import Plan, rings_in_order
+from optcc.schedule.grouped import GroupedExchange, grouped
 from optcc.schedule.latin import LatinExchange, latin_pair
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.steady import SteadyExchange, steady_ranks
@@ -285,9 +287,15 @@ class Planner:
     def _depth(self, cluster: Cluster, size: int) -> int:
         return default_segments(size, len(cluster.servers))
 
-    def _refitted(self, entry: Entry, size: int, cluster: Cluster, tally: Tally) -> ComplementaryTrees | None:
-        """The entry's trees for the fastest server of this cluster, which is all that they are fitted to."""
+    def _refitted(
+        self, entry: Entry, size: int, cluster: Cluster, tally: Tally
+    ) -> ComplementaryTrees | GroupedExchange | None:
+        """The entry's trees for the fastest server of this cluster, which is all that they are fitted to, or its groups
+        with the parts that suit this cluster, unless a server would have none."""
         made = entry.plans[size].recipe
+        if isinstance(made, GroupedExchange) and grouped(cluster):
+            shares, finals = split(cluster, made.groups)
+            return replace(made, shares=shares, finals=finals) if min(shares) else None
         if not isinstance(made, ComplementaryTrees):
             return None
         fastest = Cluster((cluster.servers[tally.levels[-1][1][0]],))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from optcc.plans import rings_in_order
 from optcc.schedule.exchange import Exchange
+from optcc.schedule.grouped import GroupedExchange
 from optcc.schedule.latin import LatinExchange
 from optcc.schedule.nested import NestedRings
 from optcc.schedule.packed import Arc, PackedTrees, TreePair
@@ -70,6 +71,11 @@ def relabelled(recipe: Recipe, to: Mapping[int, int], tally: Tally) -> Recipe | 
             shares[to[rank]] = share
         via = sorted((to[rank], part) for rank, part in recipe.via)
         return replace(recipe, shares=tuple(shares), via=tuple(via))
+    if isinstance(recipe, GroupedExchange):
+        back = {new: old for old, new in to.items()}
+        order = [back[rank] for rank in range(len(back))]
+        groups = tuple(recipe.groups[r] for r in order)
+        return replace(recipe, groups=groups, shares=tuple(recipe.shares[r] for r in order))
     if isinstance(recipe, LatinExchange):
         first, second = sorted(to[rank] for rank in recipe.slow)
         return replace(recipe, slow=(first, second))
@@ -154,11 +160,11 @@ def distance(a: Tally, b: Tally) -> float:
     return total
 
 
-def like(entry: Entry, size: int, tally: Tally, fitted: ComplementaryTrees | None) -> Recipe | None:
+def like(entry: Entry, size: int, tally: Tally, fitted: ComplementaryTrees | GroupedExchange | None) -> Recipe | None:
     """A recipe for a cluster of another shape than the entry's: its family, as deep, with shares of its own. None where
     that cannot be carried over: a healthy cluster's exchange has no slow ranks that a failure's could go by.
 
-    fitted : the entry's trees for the cluster, where it has trees
+    fitted : the entry's trees or groups for the cluster, where it has such
     """
     made = entry.plans[size].recipe
     if isinstance(made, NestedRings):
@@ -174,6 +180,6 @@ def like(entry: Entry, size: int, tally: Tally, fitted: ComplementaryTrees | Non
         # What suits equal servers may lose a quarter of the time where one has fewer NICs.
         if last and 0 not in hubs and not made.growth and len({*made.shares}) > 1:
             return replace(made, shares=hubs, via=())
-    if isinstance(made, ComplementaryTrees):
+    if isinstance(made, ComplementaryTrees | GroupedExchange):
         return fitted
     return None
