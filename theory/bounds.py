@@ -50,7 +50,7 @@ def program_bound(cluster: Cluster, nbytes: int, collective: str = "allreduce", 
     `nbytes` is the whole buffer in bytes: an allgather's result, a reduce-scatter's input. `root` names the rank of a
     broadcast or reduce. Raises as `lower_bound` does.
     """
-    from optcc.theory.certify import certify  # cvxpy takes a second to load, and most bounds do not need it
+    from optcc.theory.certify import certify  # SciPy and HiGHS take a while to load, and most bounds need neither
     from optcc.theory.collectives import collective_named
 
     kind = collective_named(collective)

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import gcd
 
-import cvxpy as cp
 import numpy as np
 
 from optcc.cluster import Cluster
@@ -109,6 +108,8 @@ def whole_servers(cluster: Cluster) -> tuple[Shares, Fraction]:
 
 def mix(columns: Sequence[Column]) -> tuple[tuple[Fraction, ...], Fraction, Fraction]:
     """(shares of the columns, seconds per byte of the busiest resource, gap to the bound of the prices), exact."""
+    import cvxpy as cp  # takes a second to load, and most clusters need no mix
+
     rows = list(dict.fromkeys(zip(*columns, strict=True)))
     unit = max(map(max, rows))
     costs = np.array([[float(cost / unit) for cost in row] for row in rows])

@@ -17,11 +17,9 @@ last solve with crossover gives sparse duals.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from fractions import Fraction
 
-import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack, vstack
@@ -30,6 +28,7 @@ from scipy.sparse.csgraph import connected_components
 from optcc.errors import InfeasibleError, OptccError
 from optcc.theory.collectives import ALLREDUCE, BROADCAST_SIDE, REDUCE_SIDE, Collective
 from optcc.theory.cuts import view_from
+from optcc.theory.highs import LIMIT_S, maximised
 from optcc.theory.maxflow import COARSE_BITS, FINE_BITS, flow_into
 from optcc.theory.network import Network
 
@@ -39,8 +38,6 @@ there. It costs about as much of R, and stays inside the gap of 1e-6 that certif
 where the solver's tolerance has eaten up the one before.
 """
 MAX_ROUNDS = 60
-LIMIT = {"time_limit": 60.0}
-"""Seconds of one solve; the largest of docs/bench-program.md takes two."""
 
 
 class ProgramError(OptccError):
@@ -160,19 +157,25 @@ class Program:
     def _solve_once(self, *, vertex: bool) -> _Point:
         """The program over (R, roots, broadcast ways[, reduce ways]) with the cuts so far."""
         network, types, ways = self.network, len(self.network.rank_types), len(self.network.way_orbit)
-        x = cp.Variable(1 + types + ways * len(self.sides), nonneg=True)
         use = network.use.astype(np.float64)
         parts = [use] * len(self.sides) if self.mirror is None else [use + use[:, self.mirror]]
-        load = hstack([csr_array((len(network.resources), 1 + types)), *parts]).tocsr()
-        scale = self.rates.min()  # the solver's tolerances are absolute: make the smallest rate 1
-        cuts = vstack(self._rows).tocsr() @ x >= (0.0 if vertex else self._margins[0]) * x[0]
-        resources = load @ x <= self.rates / scale
+        load = hstack([csr_array((len(network.resources), 1 + types)), *parts])
+        cuts = vstack(self._rows).tocsr()
+        cuts.data[cuts.indices == 0] -= 0.0 if vertex else self._margins[0]
+        roots = np.zeros((1 if self.weights is None else types, load.shape[1]))  # what they are of R
         if self.weights is None:
-            roots = network.multiplicity @ x[1 : 1 + types] == x[0]
+            roots[0, : 1 + types] = -1.0, *network.multiplicity
         else:
-            roots = x[1 : 1 + types] == self.weights / (network.multiplicity @ self.weights) * x[0]
-        _solve(cp.Problem(cp.Maximize(x[0]), [cuts, resources, roots]), vertex)
-        value = np.maximum(np.asarray(x.value), 0) * scale
+            roots[:, 0] = -self.weights / (network.multiplicity @ self.weights)
+            roots[:, 1 : 1 + types] = np.eye(types)
+        scale = self.rates.min()  # the solver's tolerances are absolute: make the smallest rate 1
+        low = np.concatenate([np.zeros(len(self._cuts)), np.full(len(self.rates), -np.inf), np.zeros(len(roots))])
+        high = np.concatenate([np.full(len(self._cuts), np.inf), self.rates / scale, np.zeros(len(roots))])
+        rows = vstack([cuts, load, csr_array(roots)]).tocsr()
+        found = maximised(np.eye(1, load.shape[1])[0], rows, low, high, vertex=vertex)
+        if found is None:
+            raise ProgramError(f"the solver found no optimum within {LIMIT_S:g} s: are the rates many orders apart?")
+        value, prices = np.maximum(found[0], 0) * scale, np.abs(found[1])
         halves = dict(zip(self.sides, value[1 + types :].reshape(len(self.sides), ways), strict=True))
         if self.mirror is not None:
             halves[REDUCE_SIDE] = halves[BROADCAST_SIDE][self.mirror]
@@ -181,8 +184,8 @@ class Program:
             broadcast=halves.get(BROADCAST_SIDE, np.zeros(ways)),
             reduce=halves.get(REDUCE_SIDE, np.zeros(ways)),
             roots=value[1 : 1 + types],
-            cut_prices=np.abs(cuts.dual_value),
-            prices=np.abs(resources.dual_value),
+            cut_prices=prices[: len(self._cuts)],
+            prices=prices[len(self._cuts) :][: len(self.rates)],
         )
 
     def _round(self, point: _Point) -> tuple[Primal, list[Cut]]:
@@ -233,21 +236,3 @@ class Program:
                 got="none one way",
                 hint="Repair a NIC on a rail that others share, join the rails by a spine, or leave these servers out.",
             )
-
-
-def _solve(problem: cp.Problem, vertex: bool) -> None:
-    """Interior point; where that ends undecided (tiny degenerate programs), simplex. The result is certified anyway."""
-    crossover = "on" if vertex else "off"
-    attempts = ({"solver": "ipm", "run_crossover": crossover, **LIMIT}, {"solver": "simplex", **LIMIT})
-    for options in attempts:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of inaccuracy: the status below and the certificate judge that
-                problem.solve(solver=cp.HIGHS, highs_options=options)
-        except (cp.SolverError, ValueError):  # cvxpy cannot unpack a status it does not know
-            continue
-        if problem.status == cp.OPTIMAL:
-            return
-    raise ProgramError(
-        f"the solver found no optimum within {LIMIT['time_limit']:g} s: are the rates many orders apart?"
-    )
