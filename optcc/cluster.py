@@ -61,6 +61,8 @@ class Server:
             seen.add(nic.name)
         if self.gpus < 1:
             raise InputError("no GPU", where=self.name, expected="gpus >= 1", got=self.gpus)
+        if self.gpus > MAX_COUNT:
+            raise InputError("too many GPUs", where=self.name, expected=f"at most {MAX_COUNT}", got=self.gpus)
         for nic in self.nics:
             if nic.gpu is not None and not 0 <= nic.gpu < self.gpus:
                 expected = f"gpu 0 to {self.gpus - 1}"
@@ -150,6 +152,8 @@ class Cluster:
     def __post_init__(self) -> None:
         if not self.servers:
             raise InputError("no server", where="cluster", expected="at least one server", got=0)
+        if self.gpu_ranks and (ranks := sum(server.gpus for server in self.servers)) > MAX_NICS:
+            raise InputError("too many GPUs in all", where="cluster", expected=f"at most {MAX_NICS}", got=ranks)
         seen: set[str] = set()
         for server in self.servers:
             if server.name in seen:
@@ -227,7 +231,7 @@ class Cluster:
         """The cluster as it was before every `degrade`."""
         return self.pristine or self
 
-    @property
+    @cached_property
     def ranks(self) -> tuple[Rank, ...]:
         """The participants: one rank per server, owning all its NICs, or one per GPU, owning the NICs beside it."""
         if not self.gpu_ranks:
@@ -276,7 +280,9 @@ class Cluster:
 
 
 MAX_NICS = 2**20
-"""In all servers together: beyond any cluster that exists, and few enough to hold in memory."""
+"""In all servers together, as many GPUs as ranks: beyond any cluster that exists, and few enough to hold in memory."""
+MAX_COUNT = 2**16
+"""Servers of a preset, NICs and GPUs of a server."""
 
 
 def check_nic_count(count: int, where: str) -> None:
@@ -293,8 +299,8 @@ def _check_name(name: str, what: str) -> None:
 
 
 def _at_least_one(count: int, where: str) -> None:
-    if not 1 <= count <= 65536:
-        raise InputError("count out of range", where=where, expected="1 to 65536", got=count)
+    if not 1 <= count <= MAX_COUNT:
+        raise InputError("count out of range", where=where, expected=f"1 to {MAX_COUNT}", got=count)
 
 
 def _index(name: str, names: list[str], what: str, where: str) -> int:

@@ -126,6 +126,12 @@ def test_inconsistent_values_are_refused() -> None:
         Server("s", (nic, nic))
     with pytest.raises(InputError, match="no GPU"):
         Server("s", (nic,), gpus=0)
+    with pytest.raises(InputError, match="s: too many GPUs, expected at most 65536"):
+        Server("s", (nic,), gpus=2**70)
+    many = tuple(Server(f"s{i}", (nic,), gpus=2**16) for i in range(17))
+    assert len(Cluster(many).ranks) == 17
+    with pytest.raises(InputError, match="too many GPUs in all, expected at most 1048576"):
+        Cluster(many, gpu_ranks=True)
     with pytest.raises(InputError, match="two servers of one name"):
         Cluster((Server("s", (nic,)), Server("s", (nic,))))
     with pytest.raises(InputError, match="no server"):
