@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache, partial
+from math import inf
 
 from optcc.bound import Bound
 from optcc.cluster import Cluster, Fabric
@@ -21,6 +22,8 @@ from optcc.schedule.nested import NestedRings
 from optcc.schedule.nested_pace import FEW_LEAVES, MOST_RANKS, keeping_two
 from optcc.schedule.packed import PackedTrees
 from optcc.schedule.recipe import Recipe
+from optcc.schedule.timetable import Timetable
+from optcc.schedule.timetable_lanes import MOST_LANES, in_lanes
 from optcc.schedule.timetable_nics import applies, evened
 from optcc.schedule.trees import ComplementaryTrees
 
@@ -29,8 +32,10 @@ SHAPES = 4
 EXCHANGE_WAYS = Fraction(3, 2)
 """Rounds by way of slow ranks, for each other round and for the part of the data that goes by way of them."""
 
-LEFT_ALONE = Fraction(9, 8)
+LEFT_ALONE = 9 / 8
 """Timetables, for which NICs are of one pace, are tried where that takes no longer than so many times the bound."""
+LANES_GAIN = 1.005
+"""NICs in lanes are tried where they save so much: each lane pays for chunks of its own."""
 
 
 def ladders(
@@ -46,26 +51,49 @@ def ladders(
     if cluster.fabric.flat and len(cluster.ranks) > 2:
         offered += _exchange(cluster)
     even = evened(cluster)
-    if even is cluster or _worth_leaving(cluster, even):
+    loses = _by_evening(cluster, even)
+    if loses <= LEFT_ALONE:
         if applies(even):
             offered += timetable_ladders(even, bound, alpha, per_chunk)
         offered += latin_ladders(even, bound, per_chunk)
         offered += steady_ladders(even, bound, alpha, per_chunk)
-    offered += grouped_ladders(cluster)
+    if loses > LANES_GAIN:
+        offered += _in_lanes(cluster, bound, loses, alpha, per_chunk)
+    offered += grouped_ladders(cluster, bound, per_chunk)
     if cluster.fabric.flat:
         offered += _trees(cluster, bound.nbytes, alpha, per_chunk)
     return [*offered, _packed(cluster)]
 
 
-def _worth_leaving(cluster: Cluster, even: Cluster) -> bool:
-    """Whether a cluster could be nearly as fast as timetables use it, if any NIC reached any."""
+def _by_evening(cluster: Cluster, even: Cluster) -> float:
+    """How many times as long a cluster would take as timetables use it, if any NIC reached any."""
     from optcc.theory import lower_bound
 
+    if even is cluster or len(cluster.ranks) == 1:
+        return 1.0
     try:
         slower, bound = (lower_bound(replace(each, fabric=Fabric()), 1).seconds for each in (even, cluster))
     except InfeasibleError:  # a server without NICs
-        return False
-    return slower <= LEFT_ALONE * bound
+        return inf
+    return float(slower / bound)
+
+
+def _in_lanes(cluster: Cluster, bound: Bound, loses: float, alpha: Fraction, per_chunk: Fraction) -> Iterator[Ladder]:
+    """Timetables in the fewest lanes with which nearly nothing is left alone, if there are any. loses : without"""
+    tried = [(count, evened(in_lanes(cluster, count))) for count in range(2, MOST_LANES + 1)]
+    lost = [_by_evening(cluster, even) for _, even in tried]
+    best = next((i for i, each in enumerate(lost) if each <= min(lost) * LANES_GAIN), 0)
+    count, even = tried[best]
+    if lost[best] * LANES_GAIN > loses or lost[best] > LEFT_ALONE or not applies(even):
+        return
+    for ladder in timetable_ladders(even, bound, alpha, per_chunk):
+        yield replace(ladder, make=partial(_laned, ladder.make, count))
+
+
+def _laned(make: Callable[[int], Recipe], count: int, segments: int) -> Recipe:
+    made = make(segments)
+    assert isinstance(made, Timetable)
+    return replace(made, lanes=count)
 
 
 def _nested(cluster: Cluster, *, chunks_cost: bool) -> list[Ladder]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from math import isqrt
 
+from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.ladder import LARGE, MANY, Ladder
 from optcc.schedule.grouped import GroupedExchange, grouped, uplinks
@@ -16,11 +18,13 @@ ROUNDS = (1, 2)
 """Of a group's timetable; on one fabric, where groups are larger, or of many ranks, the first."""
 SMALL = 4
 """With so many ranks in some group or fewer twice as many rounds: a hub has to wait for a whole one."""
+CHUNKS_COST = (Fraction(1, 2), Fraction(1, 40))
+"""Of more than `MANY` ranks the more windows, the fewer of these parts of the bound chunks would cost in one level."""
 STARVING = (2, 8)
 """Rounds where a server is the hub of nothing: it has nothing to receive until some sums are there."""
 
 
-def grouped_ladders(cluster: Cluster) -> list[Ladder]:
+def grouped_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladder]:
     """Pods, or groups of one fabric if there are many servers."""
     if not grouped(cluster):
         return []
@@ -36,7 +40,20 @@ def grouped_ladders(cluster: Cluster) -> list[Ladder]:
         tried = [rounds * (2 if smallest <= SMALL else 1) for rounds in few]
     else:  # on one fabric timetables and trees are far nearer the bound
         tried = list(STARVING) if pods else []
-    return [_ladder(GroupedExchange(1, rounds, tuple(groups), shares, finals), most) for rounds in tried]
+    # With as many windows as NICs hubs of different groups use each about once.
+    windows = [max(1, most // 2), *(most * 2**k for k in range(5))]
+    found = []
+    for rounds in tried:
+        make = partial(_recipe, GroupedExchange(1, rounds, tuple(groups), shares, finals))
+        only = windows if ranks <= LARGE else windows[: 4 if rounds > 1 else 3]
+        if ranks > MANY:  # each try is a second
+            only = [windows[sum(2 * (ranks - 1) * per_chunk < part * bound.seconds for part in CHUNKS_COST)]]
+        found.append(Ladder(GroupedExchange.family, make, by_rate=False, only=only, both=ranks <= LARGE))
+    return found
+
+
+def _recipe(of: GroupedExchange, segments: int) -> GroupedExchange:
+    return replace(of, segments=segments)
 
 
 def split(cluster: Cluster, groups: Sequence[int]) -> tuple[tuple[Fraction, ...], tuple[Fraction, ...]]:
@@ -45,18 +62,6 @@ def split(cluster: Cluster, groups: Sequence[int]) -> tuple[tuple[Fraction, ...]
 
     rates = [len(mine) * nic_rate(cluster) for mine in live_nics(cluster)]
     return group_split(rates, groups, uplinks(cluster, groups))[1:]
-
-
-def _ladder(recipe: GroupedExchange, most: int) -> Ladder:
-    """most : NICs; with as many windows hubs of different groups use each about once"""
-    only = sorted({max(1, most // 2), most, 2 * most, 4 * most})
-    return Ladder(
-        GroupedExchange.family,
-        lambda segments: replace(recipe, segments=segments),
-        by_rate=False,
-        only=only if recipe.rounds > 1 or len(recipe.groups) <= LARGE else only[:3],
-        both=len(recipe.groups) <= LARGE,
-    )
 
 
 def _by_pods(cluster: Cluster) -> list[int]:

@@ -160,11 +160,17 @@ def candidates(
     timed = any(ladder.name == Timetable.family for ladder in offered)
     enough = CLOSER if timed or starves([min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]) else CLOSE
     first = (GroupedExchange.family, Exchange.family, Timetable.family)
-    for ladder in sorted(offered, key=lambda ladder: many and ladder.name not in first):
+    # By direct exchange each NIC pays for as many chunks at least.
+    direct_s = bound.seconds + 2 * (len(cluster.ranks) - 1) * per_chunk
+    for ladder in sorted(offered, key=lambda ladder: many and (ladder.name not in first, ladder.name != first[0])):
         if ladder.costly and near:
             continue
-        if many and found and ladder.name not in first and min(c.time_s for c in found) <= enough * bound.seconds:
-            break
+        if many and found:
+            best_s = min(c.time_s for c in found)
+            if ladder.name not in first and best_s <= enough * bound.seconds:
+                break
+            if ladder.name == Exchange.family and best_s <= direct_s:
+                continue
         try:
             tried = climb(ladder, cluster, bound.nbytes, alpha=alpha, per_chunk=per_chunk)
         except InputError as error:

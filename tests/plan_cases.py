@@ -43,7 +43,8 @@ def cases() -> dict[str, Plan]:
 
 
 def _spread(plan: Plan) -> list[str]:
-    return [str(spread)] if (spread := getattr(plan.recipe, "spread", None)) else []
+    lanes = ["lanes"] if getattr(plan.recipe, "lanes", 1) > 1 else []
+    return [str(spread)] if (spread := getattr(plan.recipe, "spread", None)) else lanes
 
 
 def again(content: dict[str, Any]) -> str:

@@ -179,6 +179,7 @@ FAULTS: list[tuple[tuple[str, str], tuple[str | int, ...], Any]] = [
     (NESTED, ("cluster", 0, "nics", 0, "out"), 3000),
     (NESTED, ("cluster", 0, "nics", 0, "rail"), "0"),
     (NESTED, ("cluster", 0, "gpus"), 0),
+    (NESTED, ("cluster", 0, "gpus"), 2**70),
     (NESTED, ("lowered", "depth"), "none"),
     (NESTED, ("lowered", "transfers"), ...),
     (NESTED, ("lowered", "transfers", "reduce", 0), 2),

@@ -113,14 +113,18 @@ def test_they_are_left_alone_only_where_little_is_lost(slow: int, tried: bool) -
         hit = hit.degrade(f"server1/nic{nic}", HALF)
     bound = optcc.lower_bound(hit, 2**28)
     offered = ladders(hit, bound, alpha=ALPHA, per_chunk=PER_CHUNK)
-    assert (Timetable.family in {ladder.name for ladder in offered}) == tried
+    made = (ladder.make(2) for ladder in offered if ladder.name == Timetable.family)
+    timetables = [recipe for recipe in made if isinstance(recipe, Timetable)]
+    assert (1 in {recipe.lanes for recipe in timetables}) == tried
+    assert {recipe.lanes for recipe in timetables} - {1} == {2}
 
 
 def test_with_a_server_of_one_slow_nic_only_all_would_be_as_slow() -> None:
     hit = uniform(8, nics=1).degrade("server1/nic0", Fraction(3, 4))
     assert nic_rate(hit) == RATE * Fraction(3, 4)
     assert left_alone(hit) == []
-    assert Timetable.family not in {ladder.name for ladder in ladders(hit, optcc.lower_bound(hit, 2**28))}
+    made = [ladder.make(1) for ladder in ladders(hit, optcc.lower_bound(hit, 2**28)) if ladder.name == Timetable.family]
+    assert {recipe.lanes for recipe in made if isinstance(recipe, Timetable)} == {4}  # of which it has three
 
 
 def slow_lanes(cluster: Cluster) -> dict[str, tuple[str, ...]]:

@@ -18,6 +18,7 @@ from optcc.ladders_timetable import even_halves
 from optcc.schedule import Schedule
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.timetable import Timetable
+from optcc.schedule.timetable_lanes import in_lanes
 from optcc.schedule.timetable_nics import applies, evened, live_nics, reduced
 from optcc.simulator import simulate
 from optcc.theory.hubs import hub_split
@@ -80,7 +81,8 @@ def check_allreduce(cluster: Cluster, recipe: Recipe, nbytes: int) -> None:
     schedule = recipe.lower(cluster, nbytes)
     optcc.verify(schedule)
     assert schedule.length.sum() == 2 * (len(cluster.ranks) - 1) * nbytes
-    as_one = [{len(lane) for lane in mine.values()} for mine in live_nics(cluster)]
+    on = in_lanes(cluster, getattr(recipe, "lanes", 1))
+    as_one = [{len(lane) for lane in mine.values()} for mine in live_nics(on)]
     assert {(r.src, r.dst, len(r.lanes)) for r in schedule.routes} <= {
         (a, b, lcm(m, n)) for (a, one), (b, other) in permutations(enumerate(as_one), 2) for m in one for n in other
     }

@@ -41,6 +41,7 @@ from optcc.schedule.many_objects import no_collection
 from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
 from optcc.schedule.timetable_greedy import UP, greedy_slots, longest_step, starving, step_ends
+from optcc.schedule.timetable_lanes import MOST_LANES, Lanes, in_lanes, nics_of, told_lanes
 from optcc.schedule.timetable_matched import MOST_MATCHED
 from optcc.schedule.timetable_nics import applies, have_spare_time, live_nics, nic_ports, nic_rate, reduced, told_pace
 from optcc.schedule.timetable_pairs import by_matchings, by_offsets
@@ -84,6 +85,7 @@ class Timetable(Recipe):
     stepped : not rounds but `segments` steps, found one after the other, each growing by `growth` at first
     margin, chunk : of these, the parts of a half from the end of a slot to when its bytes count, and that a chunk costs
     turns : of these, in how many turns the parts of a section follow each other that several add last to
+    lanes : of each NIC at the pace; one that is slower has fewer
     """
 
     family: ClassVar[str] = "timetable"
@@ -97,14 +99,15 @@ class Timetable(Recipe):
     chunk: Fraction = Fraction(0)
     stepped: bool = False
     turns: int = 1
+    lanes: int = 1
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
         with no_collection():
-            routes = Routes(cluster)
-            rows, via_end = self._rows(cluster, nbytes)
-            ports = nic_ports(cluster, routes)
-            held, live = None, [tuple(mine) for mine in live_nics(cluster)]
+            routes, on = Routes(cluster), in_lanes(cluster, self.lanes)
+            rows, via_end = self._rows(on, nbytes)
+            ports = nic_ports(cluster, routes, nics_of(live_nics(on), self.lanes))
+            held, live = None, [tuple(mine) for mine in live_nics(on)]
             if self.stepped and have_spare_time([*map(len, live)]):
                 length = longest_step(self.segments, self.growth)
                 if length > (self.margin + self.chunk) * HALF:  # there is time to hear of the step before
@@ -145,9 +148,12 @@ class Timetable(Recipe):
             return [Piece(Kind.FINAL, k, *part) for s, part in late[k] if s == i] + own
 
         found: list[tuple[int, ...]] = []
+        lanes = Lanes.of(cluster, self.lanes, 0 if self.growth else 2 * self.segments * (ranks - 1))
         for i, k in permutations(range(ranks), 2):
             # The second half is the first one's mirror image, in which k sends to i.
             slots, back = times(i, k), in_time(mirrored(times(k, i)), live[k])
+            if self.lanes > 1:
+                slots, back = lanes.serve(slots), lanes.serve(back)
             first, second = joined(gathered(i, k)), joined(spread(i, k))
             if i in adding or k in adding:
                 found += ((i, k, *part) for part in cut(first, slots))
@@ -169,6 +175,7 @@ class Timetable(Recipe):
 
     def idle(self, cluster: Cluster) -> Fraction:
         """Of a growing timetable, the part of a half in which the slow rank's NICs have nothing to receive."""
+        cluster = in_lanes(cluster, self.lanes)
         return self._greedy(cluster)[1] if self.stepped else self._sums(self._pairs(cluster))[1]
 
     def _greedy(self, cluster: Cluster) -> tuple[dict[tuple[int, int], list[Slot]], Fraction]:
@@ -210,7 +217,8 @@ class Timetable(Recipe):
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""
-        ranks = len(cluster.ranks)
+        demand(1 <= self.lanes <= MOST_LANES, "lanes", f"1 to {MOST_LANES}", self.lanes)
+        ranks, cluster = len(cluster.ranks), in_lanes(cluster, self.lanes)
         fits = "servers of equal NICs, of which some may lack some"
         demand(applies(cluster), "cluster", fits, f"{ranks} ranks")
         demand(len(self.shares) == ranks, "shares", f"{ranks} of them", len(self.shares))
@@ -250,6 +258,7 @@ class Timetable(Recipe):
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
         """The busiest NIC's work with infinitely many rounds: exact where all of a server's NICs are equally busy."""
+        cluster = in_lanes(cluster, self.lanes)
         if self.matched:
             return self._matched_s(cluster, nbytes)
         live = [tuple(mine) for mine in live_nics(cluster)]
@@ -297,7 +306,7 @@ class Timetable(Recipe):
             "sparse": self.sparse,
             **{name: str(part) for name in ("margin", "chunk") if (part := getattr(self, name))},
             **({"stepped": True} if self.stepped else {}),
-            **({"turns": self.turns} if self.turns > 1 else {}),
+            **{name: many for name in ("turns", "lanes") if (many := getattr(self, name)) > 1},
         }
 
     @classmethod
@@ -314,6 +323,7 @@ class Timetable(Recipe):
             chunk=exact(raw.get("chunk", "0")),
             stepped=raw.get("stepped", False),
             turns=raw.get("turns", 1),
+            lanes=raw.get("lanes", 1),
         )
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
@@ -324,7 +334,7 @@ class Timetable(Recipe):
         elif self.growth:
             rounds += f", each {float(self.growth):.4g} times as long as the one before"
         lines = [("hubs", f"{sum(x > 0 for x in self.shares)} of {self._ranks}, each exchanges directly with all")]
-        slow, adding = reduced(cluster), dict(self.via)
+        slow, adding = reduced(in_lanes(cluster, self.lanes)), dict(self.via)
         for r in slow[:4]:
             own = f"hub of {float(self.shares[r]) * 100:.4g} %"
             own += f", adds last to {float(adding[r]) * 100:.4g} %" if r in adding else ""
@@ -332,7 +342,8 @@ class Timetable(Recipe):
         if len(slow) > 4:
             lines.append(("more slow ranks", str(len(slow) - 4)))
         rounds += " of matchings" if self.matched else ""
-        return [*lines, ("rounds", f"{rounds}; one NIC for each transfer"), *told_pace(cluster)]
+        lines.append(("rounds", f"{rounds}; one NIC for each transfer"))
+        return [*lines, *told_lanes(cluster, self.lanes), *told_pace(in_lanes(cluster, self.lanes))]
 
 
 def _turned(parts: Sequence[tuple[int, tuple[int, int]]]) -> list[tuple[int, tuple[int, int]]]:

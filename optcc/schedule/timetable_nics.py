@@ -58,7 +58,7 @@ def nic_rate(cluster: Cluster) -> Fraction:
     ranks = cluster.ranks
     kinds = {id(rank.nics): rank.nics for rank in ranks}  # most servers share theirs
     count = Counter(id(rank.nics) for rank in ranks)
-    rates = tuple((tuple(map(_speed, nics)), count[kind]) for kind, nics in kinds.items())
+    rates = tuple((tuple(map(speed, nics)), count[kind]) for kind, nics in kinds.items())
     return _pace(rates, _most_as_one(cluster))
 
 
@@ -67,16 +67,21 @@ def _pace(kinds: tuple[tuple[tuple[Fraction, ...], int], ...], most: int) -> Fra
     """kinds : (rates of NICs, of so many ranks); most : as of `_lanes`"""
     unit = lcm(*(rate.denominator for nics, _ in kinds for rate in nics))
     each = [(sorted((int(rate * unit) for rate in nics), reverse=True), count) for nics, count in kinds]
-    rates, ranks = {rate for nics, _ in each for rate in nics if rate}, sum(count for _, count in kinds)
+    rates = {rate for nics, _ in each for rate in nics if rate}
     together = {m * rate for rate in rates for m in range(1, most + 1) if m * rate <= max(rates)}
     best: tuple[Fraction, int] | None = None
     for rate in sorted(together, reverse=True):
         used = [(len(_lanes(nics, rate, most)), count) for nics, count in each]
-        if fewest := min(n for n, _ in used):
-            work = Fraction(2 * (ranks - 1), sum(n * count for n, count in used))
-            seconds = max(Fraction(1, fewest), work) / rate  # for each byte
+        if min(n for n, _ in used):
+            seconds = bound_of(used) / rate  # for each byte
             best = min(best, (seconds, rate), key=lambda found: found[0]) if best else (seconds, rate)
     return Fraction(best[1], unit) if best else Fraction(0)
+
+
+def bound_of(used: Sequence[tuple[int, int]]) -> Fraction:
+    """Seconds per byte, if NICs had a rate of 1. used : (NICs, of so many ranks)"""
+    ranks = sum(count for _, count in used)
+    return max(Fraction(1, min(n for n, _ in used)), Fraction(2 * (ranks - 1), sum(n * count for n, count in used)))
 
 
 def _lanes(fastest: Sequence[Rate], rate: Rate, most: int) -> list[tuple[int, int]]:
@@ -104,8 +109,8 @@ def _in_use(cluster: Cluster, owners: Sequence[Server] | Sequence[Rank]) -> dict
     rate, most = nic_rate(cluster), _most_as_one(cluster)
     found: dict[int, list[tuple[int, ...]]] = {}
     for nics in {id(owner.nics): owner.nics for owner in owners}.values():
-        order = sorted(range(len(nics)), key=lambda i: -_speed(nics[i]))
-        lanes = _lanes([_speed(nics[i]) for i in order], rate, most) if rate else []
+        order = sorted(range(len(nics)), key=lambda i: -speed(nics[i]))
+        lanes = _lanes([speed(nics[i]) for i in order], rate, most) if rate else []
         found[id(nics)] = sorted(tuple(sorted(order[begin:end])) for begin, end in lanes)
     return found
 
@@ -157,7 +162,7 @@ def evened(cluster: Cluster) -> Cluster:
     return replace(cluster, servers=tuple(servers))
 
 
-def _speed(nic: Nic) -> Fraction:
+def speed(nic: Nic) -> Fraction:
     return min(nic.out_rate, nic.in_rate)
 
 
