@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from fractions import Fraction
 
@@ -43,3 +45,19 @@ def test_cuts_are_kept_by_more_than_the_margin() -> None:
     gpus = replace(Cluster.uniform(servers=4, nics=2, rate=1000, gpus=2, nvlink_rate=6400), gpu_ranks=True)
     hit = gpus.degrade("server0/nic1").degrade("server1/nic0")
     assert optcc.lower_bound(hit, 1000).seconds == pytest.approx(Fraction(1), rel=1e-6)
+
+
+def test_solvers_print_nothing() -> None:
+    """HiGHS 1.16.0 does, where programs of ours print JSON. From C: only another process shows it."""
+    code = """if True:
+        from fractions import Fraction
+        import numpy as np
+        from scipy.sparse import csr_array
+        from optcc.theory.highs import maximised
+        from optcc.theory.splits import split_program
+        one = np.ones(1)
+        assert maximised(one, csr_array(np.ones((1, 1))), one, one, vertex=True)
+        split_program([Fraction(1), Fraction(1), Fraction(1, 2)])
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == ""

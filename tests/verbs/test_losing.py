@@ -99,8 +99,8 @@ def test_lost_acknowledgements_leave_chunks_that_arrived_and_never_completed(job
 
 
 def test_some_lost_packets_are_only_sent_again(network: ModuleType) -> None:
-    # A chunk is five packets, its tries are counted together, and the NIC gives up at the seventh that fails before the last
-    # packet is through: of chunks that lose one packet in 20 this happens to 2 in ten million; in 7, to 2 in ten thousand.
+    # A chunk is five packets, its tries are counted together, and the NIC gives up at the seventh that fails before the
+    # last packet is through: of chunks that lose one packet in 20 this happens to 2 in 10**7, in 7, to 2 in 10**4.
     with Ranks(settings=VerbsSettings(timeout=12, retries=6)) as job:
         before = network.troubles()
         network.lose(0, "out", "data", one_in=20)
