@@ -74,7 +74,8 @@ class GroupedExchange(Recipe):
         """See the module."""
         with no_collection():
             routes, live = Routes(cluster), live_nics(cluster)
-            section = self._sections(nbytes)
+            windows = self._windows(self._owned(nbytes))
+            section = self._sections(windows)
             found: list[tuple[int, ...]] = []
             for ranks in self._members:
                 times = self._times(ranks, live)
@@ -83,7 +84,7 @@ class GroupedExchange(Recipe):
                     result = [Piece(Kind.RESULT, i, *part) for part in section[i]]
                     slots = whole(times(i, k), in_time(mirrored(times(k, i)), live[k]))
                     found += ((i, k, *part) for part in cut(raw + result, slots))
-            found += self._between(section, live, found)
+            found += self._between(windows, live, found)
             rows = Rows(*np.array(found, np.int64).reshape(-1, len(Rows._fields)).T)
             return scheduled(rows, dependencies(rows), nic_ports(cluster, routes), routes, nbytes)
 
@@ -95,7 +96,7 @@ class GroupedExchange(Recipe):
             members[group].append(rank)
         return [members[group] for group in sorted(members)]
 
-    def _sections(self, nbytes: int) -> list[Section]:
+    def _owned(self, nbytes: int) -> list[Section]:
         """The bytes that each rank is the hub of in its group.
 
         Groups of as many hubs have equal sections where that is possible, so that hubs of one group meet hubs of
@@ -128,12 +129,12 @@ class GroupedExchange(Recipe):
         pairs = by_offsets([self.shares[r] for r in ranks], nics, partial(full_rounds, count=self.rounds))
         return lambda i, k: pairs(place[i], place[k])
 
-    def _windows(self, section: Sequence[Section]) -> Iterator[Window]:
-        """All bytes."""
-        borders = sorted({end for own in section for ends in own for end in ends})
-        owners = [sorted((*ends, rank) for rank in ranks for ends in section[rank]) for ranks in self._members]
-        longest = max(high - low for own in section for low, high in own)
-        at = [0] * len(owners)
+    def _windows(self, owned: Sequence[Section]) -> list[Window]:
+        """All bytes, in the order in which all their hubs gather them, evenly over time."""
+        borders = sorted({end for own in owned for ends in own for end in ends})
+        owners = [sorted((*ends, rank) for rank in ranks for ends in owned[rank]) for ranks in self._members]
+        longest = max(high - low for own in owned for low, high in own)
+        at, found = [0] * len(owners), []
         for low, high in pairwise(borders):
             for group, own in enumerate(owners):
                 at[group] += own[at[group]][1] <= low
@@ -142,10 +143,26 @@ class GroupedExchange(Recipe):
             for turn, (start, stop) in enumerate(pairwise(even_cuts(low, high, count).tolist())):
                 if stop > start:
                     which = turn if count == self.segments else None
-                    yield Window(which, hubs, cuts_by(start, stop, self.finals).tolist())
+                    window = Window(which, hubs, cuts_by(start, stop, self.finals).tolist())
+                    found.append((Fraction(2 * turn + 1, 2 * count), window))
+        return [window for _, window in sorted(found, key=lambda each: each[0])]
+
+    def _sections(self, windows: Sequence[Window]) -> list[Section]:
+        """What each rank is the hub of, in the order in which it gathers it."""
+        found: list[Section] = [[] for _ in self.groups]
+        for window in windows:
+            start, stop = window.cuts[0], window.cuts[-1]
+            for hub in window.hubs:
+                own = found[hub]
+                if own and own[-1][1] == start:
+                    start_, _ = own.pop()
+                    own.append((start_, stop))
+                else:
+                    own.append((start, stop))
+        return found
 
     def _between(
-        self, section: Sequence[Section], live: Sequence[Mapping[int, object]], inside: Sequence[tuple[int, ...]]
+        self, windows: Sequence[Window], live: Sequence[Mapping[int, object]], inside: Sequence[tuple[int, ...]]
     ) -> list[tuple[int, ...]]:
         """What goes between groups, by NICs in turn. inside : what goes inside them
 
@@ -157,8 +174,20 @@ class GroupedExchange(Recipe):
             busy[i, nic, True] += stop - start
             busy[k, nic, False] += stop - start
         groups, found = len(self.finals), list[tuple[int, ...]]()
-        for window in sorted(self._windows(section), key=lambda window: window.turn is None):
-            for place, (i, k, key, kind, hub, start, stop) in enumerate(self._exchanged(window, section)):
+        total, done = Counter[int](), Counter[int]()
+        for window in windows:
+            for hub in window.hubs:
+                total[hub] += window.cuts[-1] - window.cuts[0]
+        dues = []
+        for window in windows:
+            due = []
+            for hub, own in zip(window.hubs, self._members, strict=True):
+                done[hub] += window.cuts[-1] - window.cuts[0]
+                x, slowest = self.shares[hub], min(self.shares[rank] for rank in own)
+                due.append(int(2 * HALF * x / (x + slowest) * done[hub] / total[hub]))
+            dues.append(due)
+        for window, due in sorted(zip(windows, dues, strict=True), key=lambda each: each[0].turn is None):
+            for place, (i, k, key, kind, hub, start, stop) in enumerate(self._exchanged(window, due)):
                 common = sorted({*live[i]} & {*live[k]})
                 if window.turn is not None:
                     away = (self.groups[k] - self.groups[i]) % groups
@@ -171,14 +200,11 @@ class GroupedExchange(Recipe):
                 found.append((i, k, key, kind, hub, start, stop, nic, place))
         return found
 
-    def _exchanged(self, window: Window, section: Sequence[Section]) -> Iterator[tuple[int, ...]]:
+    def _exchanged(self, window: Window, gathered: Sequence[int]) -> Iterator[tuple[int, ...]]:
         """Sums to the hubs that add last, when the window has been gathered, and totals from them."""
         hubs, cuts = window.hubs, window.cuts
         slots = [HALF // (self.rounds * max(1, len(own) - 1)) for own in self._members]  # about what a turn takes
-        due = [
-            self._gathered(hub, own, section[hub], cuts[-1]) + slot
-            for hub, own, slot in zip(hubs, self._members, slots, strict=True)
-        ]
+        due = [when + slot for when, slot in zip(gathered, slots, strict=True)]
         latest = max(due) + max(slots)
         for away in range(1, len(hubs)):
             for group, hub in enumerate(hubs):
@@ -188,15 +214,6 @@ class GroupedExchange(Recipe):
                     part = cuts[last], cuts[last + 1]
                     if part[0] < part[1]:
                         yield hub, hubs[other], key + away, kind, hubs[last], *part
-
-    def _gathered(self, hub: int, members: Sequence[int], section: Section, until: int) -> int:
-        """When the hub's group has sent it its data up to there. A slow rank sends data for longer than a half."""
-        done = total = 0
-        for low, high in section:
-            done = total + until - low if low < until <= high else done
-            total += high - low
-        own, slowest = self.shares[hub], min(self.shares[rank] for rank in members)
-        return int(2 * HALF * own / (own + slowest) * done / total)
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""
