@@ -175,6 +175,36 @@ def test_all_nics_are_as_busy_as_the_split_says(dead: int) -> None:
     assert 1 <= fluid_seconds(recipe.lower(cluster, nbytes), cluster) / split_s < 1.02
 
 
+def of_sizes(sizes: list[int], factor: int = 4) -> Cluster:
+    """Pods of so many servers."""
+    made = uniform(sum(sizes))
+    pods = [str(pod) for pod, size in enumerate(sizes) for _ in range(size)]
+    servers = tuple(replace(server, pod=pod) for server, pod in zip(made.servers, pods, strict=True))
+    return replace(made, servers=servers, fabric=Fabric(pod_oversubscription=Fraction(factor)))
+
+
+@pytest.mark.parametrize("sizes", [[7, 8], [7, 8, 8, 8], [6, 8, 8]])
+def test_hubs_of_unequal_groups_gather_the_same_bytes_at_the_same_time(sizes: list[int]) -> None:
+    """In order of bytes they are 9 to 17 % above the fluid time, as sums wait for each other."""
+    cluster, nbytes = of_sizes(sizes), 2**30
+    recipe = offered(cluster, 16)
+    schedule = recipe.lower(cluster, nbytes)
+    time_s = simulate(schedule, receivers="packets", **COSTS).time_s
+    assert time_s < 1.05 * float(recipe.fluid_s(cluster, nbytes))
+
+
+@pytest.mark.parametrize(("nbytes", "most"), [(2**28, 1.3), (2**30, 1.16)])
+def test_a_starving_server_in_pods(nbytes: int, most: float) -> None:
+    """1.40 and 1.30 times the bound where hubs gather in order of bytes."""
+    cluster = pods_of(uniform(64), 8, factor=4)
+    for nic in range(4):
+        cluster = cluster.degrade(f"server1/nic{nic}")
+    bound = optcc.lower_bound(cluster, nbytes)
+    ladder = grouped_ladders(cluster, bound, PER_CHUNK)[-1]
+    schedule = ladder.make(16).lower(cluster, nbytes)
+    assert simulate(schedule, receivers="packets", **COSTS).time_s < most * bound.seconds
+
+
 def test_groups_that_are_no_pods_are_said_to_cross_them() -> None:
     """The fluid time of groups of servers of both pods is that of their uplinks."""
     cluster = pods_of(uniform(8, 2), 4, factor=4)
@@ -186,7 +216,7 @@ def test_groups_that_are_no_pods_are_said_to_cross_them() -> None:
 
 
 @pytest.mark.parametrize(("servers", "size", "dead", "most"), [
-    (16, 8, 0, 1.05), (16, 8, 1, 1.09), (32, 8, 1, 1.09), (12, 6, 1, 1.12),
+    (16, 8, 0, 1.05), (16, 8, 1, 1.07), (32, 8, 1, 1.08), (12, 6, 1, 1.12),
 ])  # fmt: skip
 def test_pods_are_near_the_bound(servers: int, size: int, dead: int, most: float) -> None:
     """Other families are 20 to 45 % above it, as their chunks are many; but for 5 to 10 % where nothing has failed."""
@@ -199,10 +229,13 @@ def test_pods_are_near_the_bound(servers: int, size: int, dead: int, most: float
     assert time_s < most * plan.bound.seconds
 
 
-@pytest.mark.parametrize(("nbytes", "dead", "most"), [(2**24, 0, 1.7), (2**26, 0, 1.2), (2**28, 1, 1.12)])
-def test_many_servers_of_one_fabric_are_divided_too(nbytes: int, dead: int, most: float) -> None:
-    """128 of them: by direct exchange and by trees it takes 2.45, 1.54 and 1.26 times the bound."""
-    cluster = uniform(128)
+@pytest.mark.parametrize(
+    ("servers", "nbytes", "dead", "most"),
+    [(128, 2**24, 0, 1.7), (128, 2**26, 0, 1.2), (128, 2**28, 1, 1.12), (127, 2**28, 1, 1.12)],
+)
+def test_many_servers_of_one_fabric_are_divided_too(servers: int, nbytes: int, dead: int, most: float) -> None:
+    """By direct exchange and by trees 128 take 2.45, 1.54 and 1.26 times the bound, 127 as much as 128."""
+    cluster = uniform(servers)
     cluster = cluster.degrade("server1/nic0") if dead else cluster
     plan = optcc.plan(cluster, nbytes, **COSTS)
     assert plan.recipe.family == GroupedExchange.family

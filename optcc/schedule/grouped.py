@@ -8,7 +8,8 @@ crosses their uplinks: the data once each way, as the bound demands, and (G-2) Y
 
 Each transfer takes one NIC. Inside a group that is the group's timetable, in which the halves are gathering and
 spreading. What a hub has gathered first goes to the other groups while it gathers the rest, and is back before it is to
-be spread. Partners and NICs of the exchange between groups are staggered, so that senders seldom meet.
+be spread. Where sections differ, hubs gather in an order in which the same bytes are ready in all groups at about the
+same time. Partners and NICs of the exchange between groups are staggered, so that senders seldom meet.
 """
 
 from __future__ import annotations
@@ -36,14 +37,16 @@ from optcc.schedule.timetable_slots import HALF, full_rounds, in_time, mirrored,
 from optcc.schedule.timetable_split import common_rails
 
 MAX_ROUNDS = 256
+SMALL_PART = Fraction(1, 9)
+"""What hubs of different groups have in common is cut into as many windows as a section, if it is more of one."""
 
 Section = list[tuple[int, int]]
 """(start, stop) of bytes, in the order in which they are gathered."""
 
 
 class Window(NamedTuple):
-    """Bytes whose hubs, one of each group, are the same ones: which part of their sections, None where these are not
-    whole sections; the hubs; from where to where each group's hub adds last."""
+    """Bytes whose hubs, one of each group, are the same ones: which part of all that these have in common, None where
+    that is little or one of them is slow; the hubs; from where to where each group's hub adds last."""
 
     turn: int | None
     hubs: tuple[int, ...]
@@ -100,7 +103,7 @@ class GroupedExchange(Recipe):
         """The bytes that each rank is the hub of in its group.
 
         Groups of as many hubs have equal sections where that is possible, so that hubs of one group meet hubs of
-        others in step. What a slow hub has less the faster ones of its group have more, at the ends of their sections.
+        others in step. What a slow hub has less the faster ones of its group have more.
         """
         found: list[Section] = [[] for _ in self.groups]
         for members in self._members:
@@ -130,20 +133,23 @@ class GroupedExchange(Recipe):
         return lambda i, k: pairs(place[i], place[k])
 
     def _windows(self, owned: Sequence[Section]) -> list[Window]:
-        """All bytes, in the order in which all their hubs gather them, evenly over time."""
+        """All bytes, in the order in which their hubs gather them: those of the same bytes at about the same time."""
         borders = sorted({end for own in owned for ends in own for end in ends})
         owners = [sorted((*ends, rank) for rank in ranks for ends in owned[rank]) for ranks in self._members]
         longest = max(high - low for own in owned for low, high in own)
+        counts = [sum(self.shares[rank] > 0 for rank in ranks) for ranks in self._members]
+        slow = {rank for rank, x in enumerate(self.shares) if x * counts[self.groups[rank]] < 1}
         at, found = [0] * len(owners), []
         for low, high in pairwise(borders):
             for group, own in enumerate(owners):
                 at[group] += own[at[group]][1] <= low
             hubs = tuple(own[i][2] for own, i in zip(owners, at, strict=True))
-            count = max(1, round(Fraction(self.segments * (high - low), longest)))
+            part = Fraction(high - low, longest)
+            in_step = part >= SMALL_PART and not slow & {*hubs}
+            count = self.segments if in_step else max(1, round(self.segments * part))
             for turn, (start, stop) in enumerate(pairwise(even_cuts(low, high, count).tolist())):
                 if stop > start:
-                    which = turn if count == self.segments else None
-                    window = Window(which, hubs, cuts_by(start, stop, self.finals).tolist())
+                    window = Window(turn if in_step else None, hubs, cuts_by(start, stop, self.finals).tolist())
                     found.append((Fraction(2 * turn + 1, 2 * count), window))
         return [window for _, window in sorted(found, key=lambda each: each[0])]
 
@@ -152,13 +158,8 @@ class GroupedExchange(Recipe):
         found: list[Section] = [[] for _ in self.groups]
         for window in windows:
             start, stop = window.cuts[0], window.cuts[-1]
-            for hub in window.hubs:
-                own = found[hub]
-                if own and own[-1][1] == start:
-                    start_, _ = own.pop()
-                    own.append((start_, stop))
-                else:
-                    own.append((start, stop))
+            for own in (found[hub] for hub in window.hubs):
+                own.append((own.pop()[0] if own and own[-1][1] == start else start, stop))
         return found
 
     def _between(
@@ -166,28 +167,17 @@ class GroupedExchange(Recipe):
     ) -> list[tuple[int, ...]]:
         """What goes between groups, by NICs in turn. inside : what goes inside them
 
-        Where hubs have whole sections all use the same NIC at the same time, so that nobody is ahead of others on it.
-        What is left of sections afterwards is given to NICs that have least to do.
+        Windows of one turn all use the same NICs at the same time, so that nobody is ahead of others on them. What is
+        left of sections afterwards is given to NICs that have least to do.
         """
         busy: Counter[tuple[int, int, bool]] = Counter()  # bytes by rank, NIC and way
         for i, k, *_, start, stop, nic, _ in inside:
             busy[i, nic, True] += stop - start
             busy[k, nic, False] += stop - start
         groups, found = len(self.finals), list[tuple[int, ...]]()
-        total, done = Counter[int](), Counter[int]()
-        for window in windows:
-            for hub in window.hubs:
-                total[hub] += window.cuts[-1] - window.cuts[0]
-        dues = []
-        for window in windows:
-            due = []
-            for hub, own in zip(window.hubs, self._members, strict=True):
-                done[hub] += window.cuts[-1] - window.cuts[0]
-                x, slowest = self.shares[hub], min(self.shares[rank] for rank in own)
-                due.append(int(2 * HALF * x / (x + slowest) * done[hub] / total[hub]))
-            dues.append(due)
-        for window, due in sorted(zip(windows, dues, strict=True), key=lambda each: each[0].turn is None):
-            for place, (i, k, key, kind, hub, start, stop) in enumerate(self._exchanged(window, due)):
+        timed = zip(windows, self._gathered(windows), strict=True)
+        for window, gathered in sorted(timed, key=lambda each: each[0].turn is None):
+            for place, (i, k, key, kind, hub, start, stop) in enumerate(self._exchanged(window, gathered)):
                 common = sorted({*live[i]} & {*live[k]})
                 if window.turn is not None:
                     away = (self.groups[k] - self.groups[i]) % groups
@@ -198,6 +188,22 @@ class GroupedExchange(Recipe):
                 busy[i, nic, True] += stop - start
                 busy[k, nic, False] += stop - start
                 found.append((i, k, key, kind, hub, start, stop, nic, place))
+        return found
+
+    def _gathered(self, windows: Sequence[Window]) -> list[list[int]]:
+        """When each window's data is at its hub in each group. A slow rank sends data for longer than a half."""
+        sizes = [window.cuts[-1] - window.cuts[0] for window in windows]
+        total, done = Counter[int](), Counter[int]()
+        for window, size in zip(windows, sizes, strict=True):
+            total.update(dict.fromkeys(window.hubs, size))
+        slowest = [min(self.shares[rank] for rank in own) for own in self._members]
+        lasts = [
+            2 * HALF * x / (x + slowest[group]) if x else 0 for x, group in zip(self.shares, self.groups, strict=True)
+        ]
+        found = []
+        for window, size in zip(windows, sizes, strict=True):
+            done.update(dict.fromkeys(window.hubs, size))
+            found.append([int(lasts[hub] * done[hub] / total[hub]) for hub in window.hubs])
         return found
 
     def _exchanged(self, window: Window, gathered: Sequence[int]) -> Iterator[tuple[int, ...]]:
