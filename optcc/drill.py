@@ -153,7 +153,7 @@ def attempt(
     back: list[Collective] = []
     back_plan = None
     returned: tuple[str, ...] = ()
-    ports = api.runnable(scaled).ports
+    ports = api.runnable(scaled, transport).ports
 
     def plan_for(lost: dict[str, Fraction]) -> Plan:
         cluster = degraded(scaled.cluster, lost)
@@ -161,7 +161,12 @@ def attempt(
 
     def job(plan: Plan) -> Job:
         return Job(
-            {"optcc": api.runnable(plan)}, dtype, op, paced=transport == "local", transport=transport, device=device
+            {"optcc": api.runnable(plan, transport)},
+            dtype,
+            op,
+            paced=transport == "local",
+            transport=transport,
+            device=device,
         )
 
     def phase(name: str, done: list[Collective], session: Session, count: int, strikes: Sequence[Strike] = ()) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import optcc
+from optcc.api import runnable
 from optcc.cluster import Cluster, Fabric, Nic, Server
 from optcc.errors import InfeasibleError, InputError
 from optcc.plans import Plan
@@ -203,8 +204,10 @@ def test_pods_that_limit_need_a_pod_on_every_server() -> None:
 
 def test_shared_links_are_not_run_either() -> None:
     joined = on_rails([[2, 0], [2, 0], [0, 2], [0, 2]], spine=Fraction(2))
+    plan = optcc.plan(joined, 10**4)
     with pytest.raises(InputError, match="spine links and pod uplinks are not emulated"):
-        optcc.run(optcc.plan(joined, 10**4), repeat=1)
+        optcc.run(plan, repeat=1)
+    assert runnable(plan, "verbs").shared_links, "over verbs the fabric is real"
 
 
 def test_a_ring_that_cannot_run_is_left_out_with_its_reason() -> None:

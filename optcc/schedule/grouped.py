@@ -59,7 +59,7 @@ class GroupedExchange(Recipe):
 
     Attributes
     ----------
-    segments : windows of a section, one after the other, in which hubs of different groups exchange
+    segments : windows, one after the other, in which hubs of different groups exchange, of what they have in common
     rounds : of each group's timetable, in each half
     groups : of each rank its group, 0 to G-1
     shares : each rank's part of the data as a hub of its group, sum 1 in every group

@@ -27,14 +27,18 @@ RATE = 1e9
 OPTIONS = ("--size", "2MiB", "--repeat", "1", "--transport", "verbs")
 
 
-def optcc_run(network: ModuleType, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Four servers with two NICs each, at 1 Gb/s, called as the lab's."""
+def optcc_run(
+    network: ModuleType, folder: Path, *arguments: str, fabric: dict[str, Any] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Four servers with two NICs each, at 1 Gb/s, called as the lab's, in two pods where the fabric has any."""
     servers = [
         {"name": f"server{s}", "gpus": 2, "nics": [{"name": f"rxe{2 * s + n}", "rate": "1Gb/s"} for n in range(2)]}
+        | ({"pod": f"pod{s // 2}"} if fabric else {})
         for s in range(4)
     ]
     topology = folder / "topology.yaml"
-    topology.write_text(f"optcc: 1\nservers: {json.dumps(servers)}\n")
+    told = f"fabric: {json.dumps(fabric)}\n" if fabric else ""
+    topology.write_text(f"optcc: 1\n{told}servers: {json.dumps(servers)}\n")
     for nic in range(8):
         network.rate(nic, RATE)
     return subprocess.run(
@@ -74,3 +78,11 @@ def test_a_cut_that_hits_nothing_is_exit_status_3_and_json_tells_which(network: 
     assert hit["replayed_bytes"] > 0
     assert (missed["nic"], missed["replayed_bytes"]) == ("server3/rxe6", 0)
     assert told["nics_left"]["server1/rxe2"] == 0
+
+
+@pytest.mark.parametrize("cut", [(), ("--cut", "server1/rxe2@0.4")], ids=["whole", "with a cut"])
+def test_plans_for_pods_run_where_the_fabric_is_real(network: ModuleType, tmp_path: Path, cut: tuple[str, ...]) -> None:
+    """Here no uplink limits anything."""
+    done = optcc_run(network, tmp_path, *cut, "--json", fabric={"pod_oversubscription": "2"})
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["exact"]
