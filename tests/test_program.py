@@ -210,6 +210,15 @@ def test_shared_links_are_not_run_either() -> None:
     assert runnable(plan, "verbs").shared_links, "over verbs the fabric is real"
 
 
+def test_gpus_as_ranks_run_over_emulated_nvlink_ports() -> None:
+    made = Cluster.uniform(servers=2, nics=2, rate=10**8, gpus=2, nvlink_rate=4 * 10**8)
+    plan = optcc.plan(replace(made, gpu_ranks=True), 2**16)
+    schedule = plan.schedule()
+    used = {lane.out for route in schedule.routes for lane in route.lanes}
+    assert {schedule.ports[port].nvlink for port in used} == {False, True}
+    assert optcc.run(plan, repeat=1, algorithms=("optcc",)).exact
+
+
 def test_a_ring_that_cannot_run_is_left_out_with_its_reason() -> None:
     cluster = on_rails([[0, 10**6], [10**6, 0], [10**6, 10**6]])
     outcome = optcc.run(optcc.plan(cluster, 2**12, segments=2), repeat=1)
