@@ -60,7 +60,8 @@ def split(cluster: Cluster, groups: Sequence[int]) -> tuple[tuple[Fraction, ...]
     """(shares, finals) of `GroupedExchange` with which that takes least time."""
     from optcc.theory.groups import group_split
 
-    rates = [len(mine) * nic_rate(cluster) for mine in live_nics(cluster)]
+    rate = nic_rate(cluster)
+    rates = [len(mine) * rate for mine in live_nics(cluster)]
     return group_split(rates, groups, uplinks(cluster, groups))[1:]
 
 

@@ -59,8 +59,10 @@ def _hubs(
     per_byte: Fraction, rates: Sequence[Fraction], groups: Sequence[int], of: Sequence[Sequence[Fraction]]
 ) -> tuple[Fraction, ...]:
     """In proportion to the time that is left to each rank after what everybody must send."""
-    room = [sum((rate * per_byte - 1 for rate in mine), Fraction(0)) for mine in of]
-    return tuple(
-        (rate * per_byte - 1) / room[group] if room[group] else Fraction(1, len(of[group]))
-        for rate, group in zip(rates, groups, strict=True)
-    )
+    room = [sum(mine, Fraction(0)) * per_byte - len(mine) for mine in of]
+    # Most ranks of a group are alike.
+    found = {
+        (rate, group): (rate * per_byte - 1) / room[group] if room[group] else Fraction(1, len(of[group]))
+        for rate, group in dict.fromkeys(zip(rates, groups, strict=True))
+    }
+    return tuple(found[each] for each in zip(rates, groups, strict=True))

@@ -153,13 +153,12 @@ def evened(cluster: Cluster) -> Cluster:
     kinds = {id(server.nics): server.nics for server in cluster.servers}
     if all(nic.out_rate == nic.in_rate in (rate, 0) for nics in kinds.values() for nic in nics):
         return cluster
-    used, servers = _in_use(cluster, cluster.servers), []
-    for server in cluster.servers:
-        first = {lane[0] for lane in used[id(server.nics)]}
-        paces = (rate if i in first else Fraction(0) for i in range(len(server.nics)))
-        nics = (replace(nic, out_rate=x, in_rate=x) for nic, x in zip(server.nics, paces, strict=True))
-        servers.append(replace(server, nics=tuple(nics)))
-    return replace(cluster, servers=tuple(servers))
+    found = {}
+    for kind, lanes in _in_use(cluster, cluster.servers).items():
+        first = {lane[0] for lane in lanes}
+        paces = [rate if i in first else Fraction(0) for i in range(len(kinds[kind]))]
+        found[kind] = tuple(replace(nic, out_rate=x, in_rate=x) for nic, x in zip(kinds[kind], paces, strict=True))
+    return replace(cluster, servers=tuple(replace(server, nics=found[id(server.nics)]) for server in cluster.servers))
 
 
 def speed(nic: Nic) -> Fraction:
