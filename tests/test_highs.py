@@ -13,6 +13,8 @@ from scipy.sparse import csr_array
 
 import optcc
 from optcc.cluster import Cluster, Fabric
+from optcc.errors import OptccError
+from optcc.theory import highs
 from optcc.theory.highs import maximised
 from optcc.theory.program import Program
 from optcc.theory.ways import build_network
@@ -38,6 +40,12 @@ def test_the_middle_of_the_face_and_a_vertex() -> None:
 def test_without_an_optimum_there_is_nothing() -> None:
     assert maximised(np.ones(3), ROWS[1:], LOW[1:], np.array([np.inf]), vertex=False) is None  # no limit
     assert maximised(np.ones(3), ROWS, LOW, np.array([-1.0, 1.0]), vertex=True) is None  # x0 is at least 0
+
+
+def test_an_option_that_is_not_taken_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(highs, "LIMIT_S", "no time")
+    with pytest.raises(OptccError, match="time_limit=no time"):
+        maximised(np.ones(3), ROWS, LOW, HIGH, vertex=True)
 
 
 def test_cuts_are_kept_by_more_than_the_margin() -> None:

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from optcc.errors import OptccError
+
 Floats = NDArray[np.float64]
 LIMIT_S = 60.0
 """Of one attempt; the largest of docs/bench-program.md takes two seconds."""
@@ -24,6 +26,8 @@ def maximised(
     gain : (columns,); rows : (rows, columns); low, high : (rows,), may be infinite; prices : (rows,), of any sign
     vertex : a vertex of the optimal face, with sparse prices; else the middle of it, by the interior-point method
     without crossover. Simplex where that ends undecided, as it may with tiny degenerate programs.
+
+    Raises OptccError where HiGHS no longer knows an option.
     """
     program = highspy.HighsLp()
     program.num_row_, program.num_col_ = rows.shape
@@ -37,7 +41,8 @@ def maximised(
     for options in ({"solver": "ipm", "run_crossover": "on" if vertex else "off"}, {"solver": "simplex"}):
         highs = highspy.Highs()
         for option, value in {"output_flag": False, "time_limit": LIMIT_S, **options}.items():
-            highs.setOptionValue(option, value)
+            if highs.setOptionValue(option, value) != highspy.HighsStatus.kOk:
+                raise OptccError(f"HiGHS {highs.version()} does not take {option}={value}")
         highs.passModel(program)
         highs.run()
         if highs.getModelStatus() == highspy.HighsModelStatus.kOptimal:
