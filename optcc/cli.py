@@ -220,8 +220,9 @@ def verify(plan_file: Path, algorithm: str, as_json: bool) -> None:
 )
 @click.option("--detect", default="1ms", show_default=True, metavar="TIME", help="From a death to the repair.")
 @click.option(
-    "--receivers", type=click.Choice(["stripes", "packets"]), default="stripes", show_default=True,
-    help="What links and receiving ports serve in order: whole stripes, or packets, so that senders share them.",
+    "--receivers", type=click.Choice(["stripes", "packets"]),
+    help="What links and receiving ports serve in order: whole stripes (default), or packets, so that senders share "
+    "them (default with pods or a spine).",
 )  # fmt: skip
 @click.option(
     "--timeline", type=click.Path(path_type=Path, dir_okay=False), help="Draw what each NIC did: FILE.svg or FILE.json."
@@ -234,7 +235,7 @@ def simulate(
     per_chunk: str,
     fault: tuple[str, ...],
     detect: str,
-    receivers: Literal["stripes", "packets"],
+    receivers: Literal["stripes", "packets"] | None,
     timeline: Path | None,
     as_json: bool,
 ) -> None:

@@ -63,7 +63,7 @@ _SHOWN_ERRORS = 5
 @click.option("--segments", metavar="K,...", help="Pipeline depth (default: the planner's choice).")
 @click.option(
     "--receivers", type=click.Choice(["stripes", "packets"]),
-    help="What links and receiving ports serve in order: whole stripes (default), or packets.",
+    help="What links and receiving ports serve in order: whole stripes, or packets (default with pods or a spine).",
 )  # fmt: skip
 @click.option(
     "--quantity", type=click.Choice(["simulate", "bound"]), help="Simulate schedules (default), or bounds only."

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from optcc.schedule.columns import Schedule
 from optcc.schedule.recipe import Recipe
 
 LARGE = 16
@@ -25,6 +26,7 @@ class Ladder:
     by_rate : transfers are striped over NICs by their rates, so that a server's NICs may be simulated as one
     costly : finding the recipe may take long
     deepest : most segments that are tried, where more would be too many transfers
+    settle : makes the best recipe that was tried better, if there is one, with the seconds of any schedule's simulation
     """
 
     name: str
@@ -36,6 +38,7 @@ class Ladder:
     by_rate: bool = True
     costly: bool = False
     deepest: int | None = None
+    settle: Callable[[Recipe, Callable[[Schedule], float]], Recipe] | None = None
 
 
 def starves(rates: list[Fraction]) -> bool:

@@ -13,6 +13,7 @@ from optcc.cluster import Cluster, Fabric
 from optcc.errors import InfeasibleError
 from optcc.ladder import LARGE, MANY, Ladder, starves
 from optcc.ladders_grouped import grouped_ladders
+from optcc.ladders_mixed import mixed_ladders
 from optcc.ladders_timetable import latin_ladders, steady_ladders, timetable_ladders
 from optcc.plans import nested_rings
 from optcc.schedule.exchange import Exchange
@@ -21,6 +22,7 @@ from optcc.schedule.inside_parts import inside_servers
 from optcc.schedule.nested import NestedRings
 from optcc.schedule.nested_pace import FEW_LEAVES, MOST_RANKS, keeping_two
 from optcc.schedule.packed import PackedTrees
+from optcc.schedule.pods import direct_uplink_s
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.timetable import Timetable
 from optcc.schedule.timetable_lanes import MOST_LANES, in_lanes
@@ -34,6 +36,8 @@ EXCHANGE_WAYS = Fraction(3, 2)
 
 LEFT_ALONE = 9 / 8
 """Timetables, for which NICs are of one pace, are tried where that takes no longer than so many times the bound."""
+FULL_UPLINKS = Fraction(51, 50)
+"""Direct exchange is tried among pods where their uplinks need no longer than so many times the bound."""
 LANES_GAIN = 1.005
 """NICs in lanes are tried where they save so much: each lane pays for chunks of its own."""
 
@@ -52,17 +56,28 @@ def ladders(
         offered += _exchange(cluster)
     even = evened(cluster)
     loses = _by_evening(cluster, even)
-    if loses <= LEFT_ALONE:
+    room = _room_on_uplinks(cluster, bound)
+    if loses <= LEFT_ALONE and room:
         if applies(even):
             offered += timetable_ladders(even, bound, alpha, per_chunk)
         offered += latin_ladders(even, bound, per_chunk)
         offered += steady_ladders(even, bound, alpha, per_chunk)
-    if loses > LANES_GAIN:
+    if loses > LANES_GAIN and room:
         offered += _in_lanes(cluster, bound, loses, alpha, per_chunk)
     offered += grouped_ladders(cluster, bound, per_chunk)
+    offered += [] if room else mixed_ladders(cluster, bound, per_chunk)
     if cluster.fabric.flat:
         offered += _trees(cluster, bound.nbytes, alpha, per_chunk)
     return [*offered, _packed(cluster)]
+
+
+def _room_on_uplinks(cluster: Cluster, bound: Bound) -> bool:
+    """Whether direct exchange takes no longer on uplinks of pods than elsewhere, or hardly."""
+    from optcc.theory.hubs import hub_split
+
+    if cluster.fabric.pod_oversubscription is None or len(cluster.ranks) < 3:
+        return True
+    return direct_uplink_s(cluster, hub_split(cluster)[0], bound.nbytes) <= FULL_UPLINKS * bound.seconds
 
 
 def _by_evening(cluster: Cluster, even: Cluster) -> float:

@@ -11,7 +11,8 @@ from math import isqrt
 from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.ladder import LARGE, MANY, Ladder
-from optcc.schedule.grouped import GroupedExchange, grouped, uplinks
+from optcc.schedule.grouped import GroupedExchange, grouped
+from optcc.schedule.pods import pod_numbers, uplinks
 from optcc.schedule.timetable_nics import live_nics, nic_rate
 
 ROUNDS = (1, 2)
@@ -30,7 +31,7 @@ def grouped_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list
         return []
     pods = cluster.fabric.pod_oversubscription is not None
     ranks, most = len(cluster.ranks), max(map(len, live_nics(cluster)))
-    groups = _by_pods(cluster) if pods else _even(ranks) if ranks > LARGE else [0] * ranks
+    groups = pod_numbers(cluster) if pods else _even(ranks) if ranks > LARGE else [0] * ranks
     if not max(groups):
         return []
     smallest = min(map(groups.count, range(max(groups) + 1)))
@@ -63,13 +64,6 @@ def split(cluster: Cluster, groups: Sequence[int]) -> tuple[tuple[Fraction, ...]
     rate = nic_rate(cluster)
     rates = [len(mine) * rate for mine in live_nics(cluster)]
     return group_split(rates, groups, uplinks(cluster, groups))[1:]
-
-
-def _by_pods(cluster: Cluster) -> list[int]:
-    """Of each rank its pod's number."""
-    pods = [cluster.servers[rank.server].pod for rank in cluster.ranks]
-    number = {pod: i for i, pod in enumerate(dict.fromkeys(pods))}
-    return [number[pod] for pod in pods]
 
 
 def _even(ranks: int) -> list[int]:

@@ -22,6 +22,7 @@ from optcc.schedule.exchange import Exchange
 from optcc.schedule.grouped import GroupedExchange
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.latin import LatinExchange
+from optcc.schedule.mixed import MixedExchange
 from optcc.schedule.nested import NestedRings, Ordering
 from optcc.schedule.nested_pace import sections_of
 from optcc.schedule.optcc_paper import OptccPaper
@@ -116,7 +117,8 @@ def _packed(recipe: PackedTrees, schedule: Schedule) -> Iterator[dict[str, Any]]
 
 
 def _fused(
-    recipe: Exchange | Timetable | LatinExchange | SteadyExchange | GroupedExchange | InsideServers, schedule: Schedule
+    recipe: Exchange | Timetable | LatinExchange | SteadyExchange | GroupedExchange | MixedExchange | InsideServers,
+    schedule: Schedule,
 ) -> Iterator[dict[str, Any]]:
     """Their transfers join bytes that go different ways before or after: each piece between their bounds is a section.
 
@@ -164,6 +166,7 @@ _MAKERS: dict[str, Callable[[Any, Schedule], Iterator[dict[str, Any]]]] = {
     LatinExchange.family: _fused,
     SteadyExchange.family: _fused,
     GroupedExchange.family: _fused,
+    MixedExchange.family: _fused,
     InsideServers.family: _fused,
     Ring.family: _plain_ring,
     R2cc.family: _r2cc,

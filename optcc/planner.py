@@ -20,6 +20,7 @@ from optcc.ladder import LARGE, MANY, Ladder, starves
 from optcc.ladders import ladders
 from optcc.plans import DEFAULT_SEGMENTS, MIN_CHUNK, Plan
 from optcc.schedule.baselines import BASELINES
+from optcc.schedule.columns import Schedule
 from optcc.schedule.exchange import Exchange
 from optcc.schedule.grouped import GroupedExchange
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe
@@ -83,11 +84,14 @@ def climb(ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per
         lanes = max((len(route.lanes) for route in schedule.routes), default=1)
         if tried and len(schedule) * lanes > MAX_STRIPES:
             return float("inf")
+        tried[segments] = Candidate(ladder, recipe, time_of(schedule), len(schedule), on is not cluster)
+        return tried[segments].time_s
+
+    def time_of(schedule: Schedule) -> float:
         time_s = simulate(schedule, alpha=alpha, per_chunk=per_chunk).time_s
-        if ladder.both:
+        if ladder.both and not cluster.uplinks:  # where there are some it was packets
             packets = simulate(schedule, alpha=alpha, per_chunk=per_chunk, receivers="packets")
             time_s = max(time_s, packets.time_s)
-        tried[segments] = Candidate(ladder, recipe, time_s, len(schedule), on is not cluster)
         return time_s
 
     most = max(1, min(ladder.deepest or MAX_SEGMENTS, nbytes // (MIN_CHUNK * len(cluster.ranks))))
@@ -97,7 +101,13 @@ def climb(ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per
     for segments in sorted({min(only, most) for only in ladder.only}):
         attempt(segments)
     if ladder.only:
-        return list(tried.values())
+        found = list(tried.values())
+        if ladder.settle:
+            fastest = min(found, key=lambda candidate: candidate.time_s)
+            recipe = ladder.settle(fastest.recipe, time_of)
+            schedule = recipe.lower(on, nbytes)
+            found.append(replace(fastest, recipe=recipe, time_s=time_of(schedule), transfers=len(schedule)))
+        return found
     if ladder.sure:
         for segments in range(max(1, guess - 1), min(guess - 2 + ladder.sure, most) + 1):
             attempt(segments)

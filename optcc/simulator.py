@@ -12,7 +12,7 @@ says more, also about faults.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate, pairwise
@@ -88,24 +88,32 @@ class Simulation:
         return int(self.stripes.length[again].sum())
 
 
+def usual_receivers(links: Collection[object]) -> Receivers:
+    """Packets where a fabric has links between switches: whole stripes would take turns there, each the link for
+    itself, where many senders share it. Stripes elsewhere."""
+    return "packets" if links else "stripes"
+
+
 def simulate(
     schedule: Schedule,
     *,
     alpha: float | Fraction = 0,
     per_chunk: float | Fraction = 0,
     faults: Sequence[Fault] = (),
-    receivers: Receivers = "stripes",
+    receivers: Receivers | None = None,
 ) -> Simulation:
     """Run `schedule` in virtual time.
 
     alpha : seconds from a sending port to a receiving port; per_chunk : seconds each port spends per stripe
     faults : ports that slow down or die during the run
     receivers : "packets": links and receiving ports serve packets in the order in which they come; "stripes": whole
-        stripes in the order in which they can
+        stripes in the order in which they can; None: as `usual_receivers` says
     Raises SimulationError when transfers are left that nothing will ever let start, when a rank that still has work has
     no live NIC left, and when time overflows the clock; InputError for times below 0, faults of unknown ports and
     unknown `receivers`.
     """
+    if receivers is None:
+        receivers = usual_receivers(schedule.links)
     if receivers not in get_args(Receivers):
         expected = " or ".join(get_args(Receivers))
         raise InputError("unknown kind of receivers", where="receivers", expected=expected, got=str(receivers))

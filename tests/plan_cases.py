@@ -36,6 +36,8 @@ def cases() -> dict[str, Plan]:
             found.setdefault("-".join([plan.recipe.family, *_spread(plan)]), plan)
     pods = offered(pods_of(dead, 2), 2000, 2)
     found["grouped-exchange"] = next(p for p in pods if p.recipe.family == "grouped-exchange")
+    crowded = pods_of(Cluster.uniform(servers=6, nics=6, rate=3000).degrade("server1/nic0"), 3)
+    found["mixed-exchange"] = next(p for p in offered(crowded, 2000, 2) if p.recipe.family == "mixed-exchange")
     two = flat.degrade("server2/nic0", Fraction(1, 4))
     found["nested-rings-pace"] = next(p for p in offered(two, 2000, 2) if p.recipe.family == "nested-rings")
     found["packed-trees-rails"] = next(p for p in offered(rails, 2000, 2) if p.recipe.family == "packed-trees")

@@ -15,6 +15,7 @@ JOINTS = {
     "optcc.api",
     "optcc.ladders",
     "optcc.ladders_grouped",
+    "optcc.ladders_mixed",
     "optcc.ladders_timetable",
     "optcc.planner",
     "optcc.drill",

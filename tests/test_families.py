@@ -112,6 +112,21 @@ def in_pods(draw: st.DrawFn) -> Cluster:
     return replace(cluster, pristine=None)  # else its bound solves two programs
 
 
+@st.composite
+def in_crowded_pods(draw: st.DrawFn) -> Cluster:
+    """6 or 8 servers of 3 to 8 NICs in two pods whose uplinks direct exchange would fill, up to two NICs dead."""
+    servers, nics = draw(st.sampled_from([6, 8])), draw(st.integers(3, 8))
+    made = Cluster.uniform(servers=servers, nics=nics, rate=draw(st.integers(1, 40)) * 1000)
+    pods = draw(st.permutations([server % 2 for server in range(servers)]))
+    cluster = Cluster(
+        tuple(replace(server, pod=f"pod{pod}") for server, pod in zip(made.servers, pods, strict=True)),
+        fabric=Fabric(pod_oversubscription=Fraction(draw(st.integers(8, 12)), 4)),
+    )
+    for server in draw(st.sets(st.integers(0, servers - 1), max_size=2)):
+        cluster = cluster.degrade(f"server{server}/nic{draw(st.integers(0, nics - 1))}")
+    return replace(cluster, pristine=None)  # else its bound solves two programs
+
+
 FITTING: dict[tuple[str, ...], st.SearchStrategy[Cluster]] = {
     ("nested-rings", "packed-trees", "ring"): ANY,
     ("exchange", "trees"): st.one_of(FLAT, with_dead_nics()),
@@ -120,6 +135,7 @@ FITTING: dict[tuple[str, ...], st.SearchStrategy[Cluster]] = {
         two_starving(), two_starving(), two_starving(), several_starving()
     ),
     ("grouped-exchange",): in_pods(),
+    ("mixed-exchange",): in_crowded_pods(),
     ("inside-servers",): gpus_as_ranks(),
     ("r2cc-allreduce", "optcc-published"): one_degraded(),
 }
@@ -230,6 +246,8 @@ def test_all_families_are_seen() -> None:
     seen |= {plan.recipe.family for plan in offered(replace(flat, gpu_ranks=True), 4096, 2)}
     seen |= {plan.recipe.family for plan in offered(flat.degrade("server1/nic1"), 4096, 2)}
     seen |= {plan.recipe.family for plan in offered(pods_of(flat, 3), 4096, 2)}
+    crowded = pods_of(Cluster.uniform(servers=6, nics=6, rate=1000).degrade("server0/nic1"), 3)
+    seen |= {plan.recipe.family for plan in offered(crowded, 4096, 2)}
     assert seen == set(FAMILIES)
 
 

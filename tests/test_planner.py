@@ -74,7 +74,7 @@ def test_packed_trees_where_only_latency_makes_the_others_slow() -> None:
     """Between pods nested rings reach the bound with time; trees are far faster where latency counts."""
     cluster = Cluster.uniform(servers=8, nics=2, rate=400 * GBPS)
     pods = tuple(replace(server, pod="ab"[i // 4]) for i, server in enumerate(cluster.servers))
-    cluster = replace(cluster, servers=pods, fabric=Fabric(pod_oversubscription=Fraction(2))).degrade("server1/nic0")
+    cluster = replace(cluster, servers=pods, fabric=Fabric(pod_oversubscription=Fraction(4))).degrade("server1/nic0")
     costs = {"alpha": ALPHA, "per_chunk": PER_CHUNK}
     times = {
         family: optcc.simulate(optcc.plan(cluster, 2**20, family=family, **costs).schedule(), **costs).time_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -18,7 +19,7 @@ from optcc.simulator import TICKS_PER_S
 from optcc.stripes import stripes_of
 from tests.conftest import GBPS, clusters, degraded
 from tests.conservation import check_conservation
-from tests.fabrics import fabrics, gpu_cluster, ring
+from tests.fabrics import fabrics, gpu_cluster, pods_of, ring
 
 
 def allowed(segments: int, several: bool) -> float:
@@ -128,11 +129,11 @@ def test_a_link_is_shared() -> None:
     """Three transfers with ports of their own over a link that needs 2/3 s for each. It serves the first one while that
     is being sent, which is over after 1 s; ports are slower than the link and start with it on the others."""
     schedule = one_transfer((1500,), copies=3)
-    simulation = optcc.simulate(schedule)
+    simulation = optcc.simulate(schedule, receivers="stripes")
     assert simulation.crossings.begin == pytest.approx([1 / 3, 1, 5 / 3])
     assert simulation.finish == pytest.approx([1, 2, 8 / 3])
     check_conservation(schedule, simulation)
-    costly = optcc.simulate(schedule, per_chunk=1).crossings
+    costly = optcc.simulate(schedule, per_chunk=1, receivers="stripes").crossings
     assert costly.end - costly.begin == pytest.approx([2 / 3] * 3), "chunks cost ports, not links"
 
 
@@ -148,9 +149,22 @@ def test_on_rails_and_pods_never_below_the_bound(
         assume(False)
         raise
     optcc.verify(schedule)
-    simulation = optcc.simulate(schedule, alpha=alpha)
-    check_conservation(schedule, simulation)
-    assert simulation.time_s >= float(optcc.lower_bound(cluster, nbytes).seconds) * (1 - 1e-12)
+    stripes = optcc.simulate(schedule, alpha=alpha, receivers="stripes")
+    check_conservation(schedule, stripes)
+    least = float(optcc.lower_bound(cluster, nbytes).seconds) * (1 - 1e-12)
+    assert stripes.time_s >= least
+    assert optcc.simulate(schedule, alpha=alpha, receivers="packets").time_s >= least
+
+
+def test_where_links_join_switches_packets_share_them() -> None:
+    """Unless it is told; on one fabric, and on rails without a spine, whole stripes."""
+    whole = Cluster.uniform(servers=4, nics=2, rate=1000)
+    pods = pods_of(whole, 2)
+    rails, spine = (replace(whole, fabric=Fabric(rails=True, spine=own)) for own in (None, Fraction(2)))
+    for cluster, kind in ((whole, "stripes"), (rails, "stripes"), (spine, "packets"), (pods, "packets")):
+        schedule = ring(cluster, 800, segments=1)
+        assert optcc.simulate(schedule).receivers == kind
+        assert optcc.simulate(schedule, receivers="stripes").receivers == "stripes"
 
 
 def test_links_slow_a_ring_down_to_their_rate() -> None:

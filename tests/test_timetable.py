@@ -21,6 +21,7 @@ from optcc.schedule.timetable_nics import applies, live_nics, reduced
 from optcc.schedule.timetable_ramp import sums_in_time
 from optcc.simulator import simulate
 from optcc.theory.hubs import hub_split
+from tests.fabrics import pods_of
 from tests.timetables import (
     ALPHA,
     EXACTLY,
@@ -287,6 +288,7 @@ def test_where_it_applies() -> None:
     assert applies(one.degrade("server3/nic2"))
     rails = replace(one, fabric=Fabric(rails=True, spine=Fraction(2)))
     assert applies(rails)
+    assert applies(pods_of(one, 2))
     apart = Cluster.uniform(servers=4, nics=2, rate=RATE).degrade("server0/nic0").degrade("server1/nic1")
     assert applies(apart)  # any NIC reaches any
     assert live_nics(apart) == [{0: (1,)}, {0: (0,)}, {0: (0,), 1: (1,)}, {0: (0,), 1: (1,)}]
@@ -294,11 +296,6 @@ def test_where_it_applies() -> None:
     others = {
         "two NICs of a server on one rail": replace(
             rails, servers=(replace(first, nics=tuple(replace(nic, rail=0) for nic in first.nics)), *rest)
-        ),
-        "pods": replace(
-            one,
-            servers=tuple(replace(server, pod="a") for server in one.servers),
-            fabric=Fabric(pod_oversubscription=Fraction(2)),
         ),
         "no rail in common": replace(apart, fabric=rails.fabric),
         "one full server": one.degrade("server3/nic1").degrade("server1/nic1"),

@@ -129,7 +129,8 @@ def with_everything() -> Simulation:
     made = Cluster.uniform(servers=4, nics=2, rate=1000).servers
     racks = tuple(replace(s, pod=str(i // 2)) for i, s in enumerate(made))
     schedule = ring(Cluster(racks, fabric=Fabric(pod_oversubscription=Fraction(3))), 8000)
-    return optcc.simulate(schedule, alpha=Fraction(1, 100), faults=[Fault("server1/nic0", 2, detect_s=1)])
+    faults = [Fault("server1/nic0", 2, detect_s=1)]
+    return optcc.simulate(schedule, alpha=Fraction(1, 100), faults=faults, receivers="stripes")
 
 
 def test_chrome_trace_names_everything() -> None:

@@ -99,7 +99,8 @@ class Cell:
         return whole_chunks_s(self.cluster, self.nbytes, self.alpha, self.per_chunk)
 
     def _time_s(self, recipe: Recipe) -> float:
-        """Plans are chosen with receivers that take whole stripes, which is quicker; reported is what packets give."""
+        """Plans are chosen with receivers that take whole stripes, which is quicker, but for fabrics with links between
+        switches; reported is what packets give."""
         from optcc.simulator import simulate
 
         schedule = recipe.lower(self.cluster, self.nbytes)

@@ -32,7 +32,9 @@ class Star:
             cluster = cluster.degrade(f"server{i}/nic0", left)
         made = plan(cluster, self.nbytes, segments=STAR_SEGMENTS)
         bound_s = float(made.bound.seconds)
-        return StarResult(simulate(made.schedule()).time_s / bound_s, bound_s * float(NIC_RATE) / self.nbytes)
+        return StarResult(
+            simulate(made.schedule(), receivers="stripes").time_s / bound_s, bound_s * float(NIC_RATE) / self.nbytes
+        )
 
 
 @dataclass(frozen=True)

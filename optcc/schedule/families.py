@@ -6,6 +6,7 @@ from optcc.schedule.exchange import Exchange
 from optcc.schedule.grouped import GroupedExchange
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.latin import LatinExchange
+from optcc.schedule.mixed import MixedExchange
 from optcc.schedule.nested import NestedRings
 from optcc.schedule.optcc_paper import OptccPaper
 from optcc.schedule.packed import PackedTrees
@@ -25,6 +26,7 @@ FAMILIES: dict[str, type[Recipe]] = {
         LatinExchange,
         SteadyExchange,
         GroupedExchange,
+        MixedExchange,
         ComplementaryTrees,
         PackedTrees,
         InsideServers,

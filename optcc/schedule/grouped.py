@@ -28,6 +28,7 @@ from optcc.cluster import Cluster
 from optcc.schedule.assemble import cuts_by, even_cuts, granule
 from optcc.schedule.columns import Schedule
 from optcc.schedule.many_objects import no_collection
+from optcc.schedule.pods import uplinks
 from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
 from optcc.schedule.timetable_nics import live_nics, nic_ports, nic_rate, told_pace
@@ -321,17 +322,3 @@ def grouped(cluster: Cluster) -> bool:
         return False
     live = [tuple(mine) for mine in live_nics(cluster)]
     return all(live) and common_rails(live)
-
-
-def uplinks(cluster: Cluster, groups: Sequence[int]) -> list[Fraction | None]:
-    """Of each group, bytes per second each way of its pod's uplink; None: it has none, or is no pod."""
-    rates: dict[object, Fraction] = {}
-    for (kind, which, _), rate in cluster.uplinks.items():
-        if kind == "pod":
-            rates[which] = min(rate, rates.get(which, rate))
-    found: list[Fraction | None] = []
-    for group in range(max(groups) + 1):
-        mine = [rank for rank, own in zip(cluster.ranks, groups, strict=True) if own == group]
-        pods = {cluster.servers[rank.server].pod for rank in mine}
-        found.append(rates.get(next(iter(pods))) if len(pods) == 1 else None)
-    return found

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from optcc.cluster import Cluster
 from optcc.schedule.assemble import even_cuts
 from optcc.schedule.columns import Schedule
+from optcc.schedule.pods import direct_uplink_s
 from optcc.schedule.recipe import Recipe, demand, demand_segments
 from optcc.schedule.routes import Routes
 from optcc.schedule.timetable_nics import live_nics, nic_ports, nic_rate, starving_pair, told_pace
@@ -129,8 +130,11 @@ class LatinExchange(Recipe):
         demand(0 <= self.margin <= MAX_MARGIN, "margin", f"0 to {MAX_MARGIN}", self.margin)
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
-        """What the slow servers need: the NICs of the hubs are no busier than theirs."""
-        return nbytes / (len(live_nics(cluster)[self.slow[0]]) * nic_rate(cluster))
+        """What the slow servers need, as the NICs of the hubs are no busier than theirs; or the busiest uplink."""
+        ranks = len(cluster.ranks)
+        shares = [Fraction(rank not in self.slow, ranks - 2) for rank in range(ranks)]
+        slow_s = nbytes / (len(live_nics(cluster)[self.slow[0]]) * nic_rate(cluster))
+        return max(slow_s, direct_uplink_s(cluster, shares, nbytes))
 
     def content(self) -> dict[str, Any]:
         """Every field as JSON values."""

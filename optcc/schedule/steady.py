@@ -22,6 +22,7 @@ from optcc.cluster import Cluster
 from optcc.schedule.assemble import cuts_by
 from optcc.schedule.columns import Schedule
 from optcc.schedule.many_objects import no_collection
+from optcc.schedule.pods import direct_uplink_s
 from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
 from optcc.schedule.steady_steps import growing_ends, steady_steps
@@ -107,7 +108,7 @@ class SteadyExchange(Recipe):
         for hub in hubs:
             works.append((1 + (len(used) - 2) * shares[hub]) / len(used[hub]))
             works.append((1 + (len(hubs) - 2) * shares[hub]) / (len(used[hub]) * (1 - Fraction(slow_nics, nics))))
-        return max(works) * nbytes / nic_rate(cluster)
+        return max(max(works) * nbytes / nic_rate(cluster), direct_uplink_s(cluster, shares, nbytes))
 
     def content(self) -> dict[str, Any]:
         """Every field as JSON values."""

@@ -38,6 +38,7 @@ from optcc.cluster import Cluster
 from optcc.schedule.assemble import granule
 from optcc.schedule.columns import Schedule
 from optcc.schedule.many_objects import no_collection
+from optcc.schedule.pods import direct_uplink_s, in_turns, pod_numbers
 from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
 from optcc.schedule.timetable_greedy import UP, greedy_slots, longest_step, starving, step_ends
@@ -179,9 +180,20 @@ class Timetable(Recipe):
         return self._greedy(cluster)[1] if self.stepped else self._sums(self._pairs(cluster))[1]
 
     def _greedy(self, cluster: Cluster) -> tuple[dict[tuple[int, int], list[Slot]], Fraction]:
-        live = [tuple(mine) for mine in live_nics(cluster)]
-        adding = [self._adding_last(hub) for hub in range(self._ranks)]
-        return greedy_slots(live, self.shares, adding, step_ends(self.segments, self.growth), self.margin, self.chunk)
+        pods, live = pod_numbers(cluster), [tuple(mine) for mine in live_nics(cluster)]
+        order = in_turns(pods)
+        place = {rank: i for i, rank in enumerate(order)}
+        adding = [[(place[rank], part) for rank, part in self._adding_last(hub)] for hub in order]
+        slots, idle = greedy_slots(
+            [live[rank] for rank in order],
+            [self.shares[rank] for rank in order],
+            adding,
+            step_ends(self.segments, self.growth),
+            self.margin,
+            self.chunk,
+            [pods[rank] for rank in order],
+        )
+        return {(order[i], order[k]): own for (i, k), own in slots.items()}, idle
 
     def _times(self, cluster: Cluster) -> Callable[[int, int], list[Slot]]:
         """The slots of the first half for what one rank sends another."""
@@ -257,8 +269,11 @@ class Timetable(Recipe):
             demand(self.segments <= most, "segments", f"1 to {most} with growth {self.growth}", self.segments)
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
-        """The busiest NIC's work with infinitely many rounds: exact where all of a server's NICs are equally busy."""
-        cluster = in_lanes(cluster, self.lanes)
+        """The busiest NIC's work with infinitely many rounds: exact where all of a server's NICs are equally busy; or
+        the busiest uplink's, of pods."""
+        return max(self._nics_s(in_lanes(cluster, self.lanes), nbytes), direct_uplink_s(cluster, self.shares, nbytes))
+
+    def _nics_s(self, cluster: Cluster, nbytes: int) -> Fraction:
         if self.matched:
             return self._matched_s(cluster, nbytes)
         live = [tuple(mine) for mine in live_nics(cluster)]

@@ -154,6 +154,7 @@ def greedy_slots(
     ends: Sequence[int],
     margin: Fraction,
     chunk: Fraction,
+    pods: Sequence[int] = (),
 ) -> tuple[dict[tuple[int, int], list[Slot]], Fraction]:
     """The slots of every pair that has something to send, weighted by how much; and for which part of the half the
     starving rank's NICs can receive less than they send. Pure, and the same on every rank.
@@ -161,7 +162,7 @@ def greedy_slots(
     live : the rails of each rank; shares : of each as a hub, 0 of the starving one, and of others only if these have
     more rails; adding : of each hub's section who adds last to which part, in order, the starving rank first; ends : of
     steps, in `ONE`; margin : part of the half from the end of a slot to when its bytes are counted on; chunk : part of
-    the half that a chunk costs
+    the half that a chunk costs; pods : of each rank its pod, if any: an uplink is like a port of all its ranks
     """
     from scipy.optimize import linear_sum_assignment  # who only reads or runs plans of other families has no scipy
 
@@ -180,6 +181,9 @@ def greedy_slots(
     getting = sending.copy()
     starts, idle, chunks = [0, *ends], 0, [0, 0]
     others = half.skipped.sum(0) - half.skipped[lone]
+    of, several = np.array(pods), sorted({*pods})
+    leaving = [(of[:, None] == pod) & (of != pod) for pod in several[: 1 if len(several) == 2 else None]]
+    across = [way for out in leaving for way in (out, out.T) if half.needs[out].any()]
     brief = max(b - a for a, b in pairwise(starts)) // 2
     longest = LONGEST_ALONE if not late else LONGEST_MANY if ranks > FEW else LONGEST
 
@@ -229,6 +233,10 @@ def greedy_slots(
             behind = (end * half.needs - half.served * ONE) // needs
             fills = np.where(behind < -LEAD * size, 0, np.minimum(limit, room))
             behind += ahead
+            for crossing in across:
+                behind[crossing] += PORTS * (
+                    end - int(half.served[crossing].sum()) * ONE // int(half.needs[crossing].sum())
+                )
             worth = np.where(behind > 0, behind * fills // size, behind) + fills
             worth = np.where(fills > 0, worth, -ONE) * TIES + ties
             found = linear_sum_assignment(worth.take(rows, 0).take(cols, 1), maximize=True)

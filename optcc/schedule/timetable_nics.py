@@ -36,10 +36,9 @@ def applies(cluster: Cluster) -> bool:
 
 
 def of_one_pace(cluster: Cluster) -> bool:
-    """One fabric or one for each rail, servers as ranks, NICs of one pace (on rails one for each), all of them in at
-    least two servers."""
+    """Servers as ranks, NICs of one pace (on rails one for each), all of them in at least two servers."""
     ranks = cluster.ranks
-    if cluster.fabric.pod_oversubscription is not None or cluster.gpu_ranks or len(ranks) < 3:
+    if cluster.gpu_ranks or len(ranks) < 3:
         return False
     each = {kind: len(lanes) for kind, lanes in _in_use(cluster, ranks).items()}
     live = [tuple(mine) for mine in live_nics(cluster)]

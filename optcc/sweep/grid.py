@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from optcc.cluster import Cluster
 from optcc.errors import InputError
-from optcc.simulator import Receivers
+from optcc.simulator import Receivers, usual_receivers
 from optcc.sweep.cells import STRIPES, Cell, Job, fingerprint
 from optcc.sweep.failures import FailureEntry, MonteCarlo, Renamed
 
@@ -50,7 +50,7 @@ class Grid:
     segments: tuple[int | None, ...]
     seed: int
     notes: tuple[str, ...] = ()
-    receivers: Receivers = STRIPES
+    receivers: Receivers | None = None
 
     def clusters(self) -> dict[str, Cluster]:
         """Every topology's cluster by its fingerprint."""
@@ -85,11 +85,12 @@ class Grid:
     def _cells(self) -> Iterator[Cell]:
         for topology in self.topologies:
             cluster_id = fingerprint(topology.cluster)
+            receivers = self.receivers or usual_receivers(topology.cluster.uplinks)
             servers, ranks = len(topology.cluster.servers), len(topology.cluster.ranks)
             for entry, failures in enumerate(self.failures):
                 for failed in failures.sets(topology.cluster, self.seed, self.renamed):
                     nics = tuple(f"{nic}={left}" for nic, left in failed.nics)
-                    for job in self._jobs(cluster_id, nics, self._costs(topology)):
+                    for job in self._jobs(cluster_id, nics, self._costs(topology), receivers):
                         yield Cell(
                             topology.name, servers, ranks, entry, failed.place, len(nics), failed.left, failed.draw,
                             self.seed, job, failed.impossible,
@@ -103,12 +104,15 @@ class Grid:
             self.per_chunk_s if per_chunk_s is None else (per_chunk_s,),
         )
 
-    def _jobs(self, cluster_id: str, failures: tuple[str, ...], costs: Costs) -> Iterator[Job]:
+    def _jobs(
+        self, cluster_id: str, failures: tuple[str, ...], costs: Costs, receivers: Receivers = STRIPES
+    ) -> Iterator[Job]:
         for size in self.sizes:
             for alpha_s in costs[0]:
                 for per_chunk_s in costs[1]:
                     for segments in self.segments:
                         for algorithm in self.algorithms:
                             yield Job(
-                                cluster_id, failures, size, alpha_s, per_chunk_s, segments, algorithm, self.receivers
+                                cluster_id, failures, size, alpha_s, per_chunk_s, segments, algorithm,
+                                receivers if algorithm else STRIPES,
                             )  # fmt: skip

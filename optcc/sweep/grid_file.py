@@ -22,7 +22,6 @@ from optcc.errors import InputError
 from optcc.schedule.baselines import BASELINES
 from optcc.schedule.recipe import MAX_SEGMENTS
 from optcc.simulator import Receivers
-from optcc.sweep.cells import STRIPES
 from optcc.sweep.failure_entry import FailuresEntry, read_failures
 from optcc.sweep.failures import Named
 from optcc.sweep.grid import Grid, GridTopology
@@ -121,7 +120,7 @@ def grid_of(typed: GridFile, where: Where, folder: Path = Path()) -> Grid:
         segments=(None,) if typed.segments is None else read_each(typed.segments, "$.segments", where, _segments),
         seed=whole_number(typed.seed, where("$.seed"), least=0, most=2**63 - 1),
         notes=tuple(notes),
-        receivers=typed.receivers or STRIPES,
+        receivers=typed.receivers,
     )
 
 

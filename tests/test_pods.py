@@ -1,0 +1,137 @@
+"""Direct exchange among pods: what it sends over uplinks, where they have room for it, and that steps spare them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import optcc
+from optcc.cluster import Cluster
+from optcc.ladders import ladders
+from optcc.schedule.pods import direct_uplink_s, in_turns, pod_numbers
+from optcc.schedule.steady import SteadyExchange
+from optcc.schedule.timetable import Timetable
+from optcc.schedule.timetable_greedy import greedy_slots, step_ends
+from optcc.schedule.timetable_one_starves import stepped
+from optcc.schedule.timetable_slots import HALF
+from optcc.simulator import simulate
+from optcc.theory.hubs import hub_split
+from tests.fabrics import pods_of
+
+COSTS = {"alpha": Fraction(5, 10**6), "per_chunk": Fraction(1, 10**6)}
+RATE = 50 * 10**9
+
+
+def uniform(servers: int, nics: int = 8, dead: int = 0) -> Cluster:
+    cluster = Cluster.uniform(servers=servers, nics=nics, rate=RATE)
+    for nic in range(dead):
+        cluster = cluster.degrade(f"server1/nic{nic}")
+    return cluster
+
+
+def crossed(cluster: Cluster, recipe: Timetable | SteadyExchange, nbytes: int) -> list[float]:
+    """Seconds that each uplink needs for what the schedule sends over it."""
+    schedule = recipe.lower(cluster, nbytes)
+    moved = np.zeros(len(schedule.links))
+    each = np.bincount(schedule.route, schedule.length, len(schedule.routes)).tolist()
+    for route, own in zip(schedule.routes, each, strict=True):
+        for lane in route.lanes:
+            for link in lane.links:
+                moved[link] += own * float(lane.share)
+    return [float(much / link.rate) for much, link in zip(moved, schedule.links, strict=True)]
+
+
+@settings(max_examples=30)
+@given(
+    st.integers(3, 8), st.integers(2, 4), st.integers(0, 2), st.integers(2, 5), st.integers(1, 3), st.integers(0, 1024)
+)
+def test_uplinks_carry_what_the_formula_says(
+    servers: int, nics: int, dead: int, size: int, rounds: int, matched: int
+) -> None:
+    """Servers that add last to what others gather change nothing of that, nor do unequal pods."""
+    cluster = pods_of(uniform(servers, nics, min(dead, nics - 1)), size)
+    shares, via = hub_split(cluster)
+    recipe = Timetable(rounds, shares, via if 0 in shares else (), matched=matched)
+    recipe.check(cluster)
+    nbytes = 2**26
+    told = direct_uplink_s(cluster, shares, nbytes)
+    assert max(crossed(cluster, recipe, nbytes), default=0) == pytest.approx(float(told), rel=1e-4)
+    assert recipe.fluid_s(cluster, nbytes) >= told
+
+
+def test_steps_carry_it_too() -> None:
+    cluster, nbytes = pods_of(uniform(8, 4, 2), 4), 2**26
+    recipe = stepped(cluster, Fraction(11, 10), 20)
+    told = float(direct_uplink_s(cluster, recipe.shares, nbytes))
+    assert max(crossed(cluster, recipe, nbytes)) == pytest.approx(told, rel=1e-4)
+
+
+def test_two_that_starve_as_well() -> None:
+    cluster, nbytes = pods_of(uniform(8, 4, 2).degrade("server6/nic0").degrade("server6/nic1"), 4), 2**26
+    recipe = SteadyExchange(16, (1, 6), 4, Fraction(3, 2), Fraction(0), Fraction(0))
+    recipe.check(cluster)
+    shares = [Fraction(rank not in (1, 6), 6) for rank in range(8)]
+    told = float(direct_uplink_s(cluster, shares, nbytes))
+    assert max(crossed(cluster, recipe, nbytes)) == pytest.approx(told, rel=1e-4)
+    assert recipe.fluid_s(cluster, nbytes) >= direct_uplink_s(cluster, shares, nbytes)
+
+
+def test_without_pods_nothing_crosses() -> None:
+    cluster = uniform(4)
+    assert pod_numbers(cluster) == [0] * 4
+    assert direct_uplink_s(cluster, [Fraction(1, 4)] * 4, 2**20) == 0
+    assert in_turns([0, 0, 0, 1, 1]) == [0, 3, 1, 4, 2]
+
+
+@pytest.mark.parametrize(("factor", "offered"), [(1, True), (Fraction(7, 4), True), (2, False)])
+def test_timetables_are_tried_where_uplinks_have_room(factor: Fraction, offered: bool) -> None:
+    """Of two pods of 8 direct exchange sends 8/15 over uplinks of 1/factor."""
+    cluster = pods_of(uniform(16), 8, factor=factor)  # type: ignore[arg-type]
+    names = {ladder.name for ladder in ladders(cluster, optcc.lower_bound(cluster, 2**28), **COSTS)}
+    assert (Timetable.family in names) == offered
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_pods_that_are_not_oversubscribed_cost_nothing(dead: int) -> None:
+    """By direct exchange in two levels alone 2 to 3 % more."""
+    times = []
+    for cluster in (uniform(16, dead=dead), pods_of(uniform(16, dead=dead), 8, factor=1)):
+        plan = optcc.plan(cluster, 2**28, **COSTS)
+        assert plan.recipe.family == Timetable.family
+        times.append(simulate(plan.schedule(), receivers="packets", **COSTS).time_s)
+    assert times[1] <= 1.001 * times[0]
+
+
+def test_a_server_starves_in_one_of_two_pods() -> None:
+    """Its uplinks have no room to spare. 1.25 times the bound by packed trees."""
+    cluster = pods_of(uniform(16, dead=4), 8)
+    plan = optcc.plan(cluster, 2**28, **COSTS)
+    assert simulate(plan.schedule(), **COSTS).time_s < 1.07 * float(plan.bound.seconds)
+
+
+def behind(pods: list[int], crossing: list[int]) -> float:
+    """By how much of all that crosses pods it is behind or ahead of an even course at most, in the first half."""
+    cluster = uniform(16, dead=4)
+    recipe = stepped(cluster, Fraction(11, 10), 60)
+    live = [tuple(range(8))] * 16
+    live[1] = (4, 5, 6, 7)
+    adding = [[(1, recipe.via[0][1])] if hub != 1 else [] for hub in range(16)]
+    slots, _ = greedy_slots(live, recipe.shares, adding, step_ends(60, recipe.growth), Fraction(0), Fraction(0), pods)
+    mine = [(slot.begin, slot.size, slot.weight) for (i, k), own in slots.items() if crossing[i] < crossing[k]
+            for slot in own]  # fmt: skip
+    begin, size, weight = np.array(mine, float).T
+    at = np.linspace(0.1, 0.9, 33) * HALF
+    done = [(weight * np.clip((now - begin) / size, 0, 1)).sum() / weight.sum() for now in at]
+    return float(np.abs(np.array(done) - at / HALF).max())
+
+
+def test_steps_fill_uplinks_evenly() -> None:
+    """They are like ports of all their ranks; nobody looks where ranks are in one pod."""
+    alternate = [rank % 2 for rank in range(16)]
+    halves = [rank // 8 for rank in range(16)]
+    assert behind(alternate, alternate) < 0.7 * behind([], alternate)
+    assert behind(halves, halves) < 0.7 * behind([], halves)
