@@ -57,9 +57,9 @@ STEPS, STEPS_GROW = 1.75, 0.42
 `MANY` ranks no fewer than these."""
 FEWEST_STEPS, MORE_STEPS = 0.8, 0.9
 """Of these the least number that is tried, and how many more the most is,"""
-STEPS_TRIED, MOST_TRIES, FEWEST_TRIES, FEWER_TRIES = 32_000, 30, 6, 3
-"""so many numbers of each growth, that all their steps times ranks are about that; the most, the fewest, and the fewest
-of more than `MANY` ranks."""
+STEPS_TRIED, MOST_TRIES, FEWEST_TRIES = 32_000, 30, (12, 6, 3)
+"""so many numbers of each growth, that all their steps times ranks are about that; the most, and the fewest, of more
+than `LARGE` ranks, and of more than `MANY`."""
 STEP_LAG, MOST_LAG, STEP_PARTS = Fraction(3, 2), Fraction(1, 10), 2**20
 """Latencies from a slot to when its bytes are counted on, with several slow servers; the most, as part of a half, and
 what it is rounded to."""
@@ -158,7 +158,7 @@ def _stepped(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fractio
     least = ranks if many else STEPS
     steps = max(least, STEPS * float(bound.seconds / per_chunk) ** STEPS_GROW) if per_chunk else MAX_ROUNDS
     tries = max(
-        FEWER_TRIES if many else FEWEST_TRIES, min(round(STEPS_TRIED / (ranks * steps * len(growths))), MOST_TRIES)
+        FEWEST_TRIES[(ranks > LARGE) + many], min(round(STEPS_TRIED / (ranks * steps * len(growths))), MOST_TRIES)
     )
     numbers = [round(steps * (FEWEST_STEPS + turn * MORE_STEPS / (tries - 1))) for turn in range(tries)]
     margin = _part(bound, alpha * (STEP_LAG if several else 1), MOST_LAG)
