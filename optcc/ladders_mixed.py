@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from itertools import islice
 
 from optcc.bound import Bound
 from optcc.cluster import Cluster
-from optcc.ladder import MANY, Ladder
+from optcc.ladder import LARGE, Ladder
 from optcc.ladders_grouped import grouped_ladders
 from optcc.schedule.columns import Schedule
 from optcc.schedule.grouped import GroupedExchange
@@ -21,44 +22,52 @@ from optcc.schedule.timetable_nics import applies, bound_of, live_nics, nic_rate
 FULL = Fraction(19, 20)
 """Uplinks are to be busy for so much of the time at most: nothing plans when they are crossed."""
 NUMBERS = 2
-"""So many numbers of NICs are tried for two levels, from the fewest that leave uplinks that much room."""
+"""So many numbers of NICs are tried for two levels, from the fewest that leave uplinks that much room; of more than
+`LARGE` ranks one less, and of more than twice as many none. Where there are many, two levels are enough by themselves,
+with far fewer chunks,"""
+BESIDE = Fraction(501, 500)
+"""unless a pod makes them so many times slower than the bound."""
 NEAR = Fraction(101, 100)
 """Only where the busiest NIC needs no longer than so many times the bound: not where a server starves."""
 PARTS = 2**20
 ROUNDS = 3
-"""Of the timetable, until `settled` tries these (rounds, whether they are sparse)."""
+"""Of the timetable, until `_settled` tries these (rounds, whether they are sparse)."""
 FORMS = ((1, False), (2, False), (3, False), (2, True), (3, True), (4, True))
 
 
 def mixed_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladder]:
-    """Where uplinks have no room for direct exchange alone, among `MANY` servers at most."""
+    """Where uplinks have no room for direct exchange alone."""
+    ranks = len(cluster.ranks)
+    if ranks > LARGE:
+        alone = grouped_ladders(cluster, bound, per_chunk) if ranks <= 2 * LARGE else []
+        if not alone or alone[0].make(1).fluid_s(cluster, bound.nbytes) <= BESIDE * bound.seconds:
+            return []
+    numbers = _by_numbers(cluster, bound, per_chunk)
+    return [ladder for own in islice(numbers, NUMBERS - (ranks > LARGE)) for ladder in own]
+
+
+def _by_numbers(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> Iterator[list[Ladder]]:
+    """For each number of NICs in two levels that leaves uplinks room, the fewest first."""
     from optcc.theory.hubs import hub_split
 
-    live = live_nics(cluster)
-    most = max(map(len, live))
-    found: list[Ladder] = []
-    tried = 0
-    for count in range(1, most if len(live) <= MANY else 0):
+    for count in range(1, max(map(len, live_nics(cluster)))):
         nics = _widespread(cluster, count)
         direct, grouped = divided(cluster, nics)
         own = grouped_ladders(grouped, bound, per_chunk)
         if not own or not applies(direct) or not min(shares := hub_split(direct)[0]):
-            break
+            return
         used = [(len(mine), 1) for mine in live_nics(direct)]
         direct_s, grouped_s = bound_of(used) / nic_rate(direct), own[0].make(1).fluid_s(grouped, 1)
         if direct_s * grouped_s / (direct_s + grouped_s) > NEAR * bound.seconds / bound.nbytes:
-            break
+            return
         part = (direct_s / (direct_s + grouped_s)).limit_denominator(PARTS)
         make = [partial(_mixed, Timetable(ROUNDS, shares), ladder.make, nics, part) for ladder in own]
-        if make[0](1).uplink_s(cluster, bound.nbytes) > FULL * bound.seconds:
-            continue
-        for ladder, mixed in zip(own, make, strict=True):
-            settle = partial(_settled, cluster, bound.nbytes)
-            found.append(replace(ladder, name=MixedExchange.family, make=mixed, settle=settle))
-        tried += 1
-        if tried == NUMBERS:
-            break
-    return found
+        settle = partial(_settled, cluster, bound.nbytes)
+        if make[0](1).uplink_s(cluster, bound.nbytes) <= FULL * bound.seconds:
+            yield [
+                replace(ladder, name=MixedExchange.family, make=mixed, settle=settle)
+                for ladder, mixed in zip(own, make, strict=True)
+            ]
 
 
 def _mixed(
