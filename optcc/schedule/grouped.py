@@ -40,6 +40,9 @@ from optcc.schedule.timetable_split import common_rails
 MAX_ROUNDS = 256
 SMALL_PART = Fraction(1, 9)
 """What hubs of different groups have in common is cut into as many windows as a section, if it is more of one."""
+AFTER = HALF // 2**20
+"""What is due at the same time goes first, of what is on its way inside groups (times of slots are rounded): sums that
+went before it would hold up all that is gathered then (measured)."""
 
 Section = list[tuple[int, int]]
 """(start, stop) of bytes, in the order in which they are gathered."""
@@ -211,7 +214,7 @@ class GroupedExchange(Recipe):
         """Sums to the hubs that add last, when the window has been gathered, and totals from them."""
         hubs, cuts = window.hubs, window.cuts
         slots = [HALF // (self.rounds * max(1, len(own) - 1)) for own in self._members]  # about what a turn takes
-        due = [when + slot for when, slot in zip(gathered, slots, strict=True)]
+        due = [when + slot + AFTER for when, slot in zip(gathered, slots, strict=True)]
         latest = max(due) + max(slots)
         for away in range(1, len(hubs)):
             for group, hub in enumerate(hubs):
