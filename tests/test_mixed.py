@@ -176,3 +176,34 @@ def test_a_nic_of_each_kind_more_or_less() -> None:
     recipe.check(cluster)
     optcc.verify(recipe.lower(cluster, 2**20))
     assert np.array_equal(recipe.nics, (5, 6))
+
+
+def by_hand(cluster: Cluster, nbytes: int) -> float:
+    """The least time of far more numbers of NICs, rounds and windows than the planner tries."""
+    own, times = offered(cluster), []
+    groups, shares, finals = own.grouped.groups, own.grouped.shares, own.grouped.finals
+    per_nic = own.part / len(own.nics)
+    for count in range(5):
+        nics = tuple(range(8 - count, 8))
+        part = per_nic * count
+        for rounds in (1, 2, 4):
+            for windows in (2, 3, 4, 6, 8, 12, 16, 24, 32):
+                grouped = GroupedExchange(windows, rounds, groups, shares, finals)
+                for form in (1, 2, 3) if count else (1,):
+                    direct = replace(own.direct, segments=form)
+                    recipe = MixedExchange(windows, direct, grouped, nics, part) if count else grouped
+                    recipe.check(cluster)
+                    times.append(simulate(recipe.lower(cluster, nbytes), **COSTS).time_s)
+    return float(min(times))
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_the_planner_is_hardly_slower_than_by_hand(dead: int) -> None:
+    """Two levels alone are."""
+    cluster, nbytes = crowded(8, dead), 2**28
+    least = by_hand(cluster, nbytes)
+    times = {
+        family: simulate(optcc.plan(cluster, nbytes, family=family, **COSTS).schedule(), **COSTS).time_s
+        for family in (None, GroupedExchange.family)
+    }
+    assert times[None] <= 1.02 * least < times[GroupedExchange.family]
