@@ -211,6 +211,8 @@ def print_simulation(value: dict[str, Any]) -> None:
     table.add_row("simulated / bound", f"{value['ratio']:.4f}")
     latency, cost = format_seconds(value["alpha_s"]), format_seconds(value["per_chunk_s"])
     table.add_row("assumed", f"latency {latency} (--alpha), {cost} for each chunk (--per-chunk)")
+    if value["receivers"] == "packets":
+        table.add_row("", "packets of several senders share a receiver and a link (--receivers)")
     if value["ports"] and value["time_s"]:
         port = max(value["ports"], key=lambda port: port["busy_s"])
         shares = [percent(port[part] / value["time_s"]) for part in ("busy_s", "forced_idle_s", "idle_s")]

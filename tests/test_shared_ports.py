@@ -342,4 +342,6 @@ def test_the_command_line_says_which_it_was(tmp_path: Path) -> None:
         found = json.loads(result.stdout)
         expected = optcc.simulate(plan.schedule(), receivers=receivers)  # type: ignore[arg-type]
         assert (found["receivers"], found["time_s"]) == (receivers, expected.time_s)
+        told = CliRunner().invoke(main, ["simulate", str(path), "--receivers", receivers]).stdout
+        assert ("packets of several senders" in told) == (receivers == "packets")
     assert CliRunner().invoke(main, ["simulate", str(path), "--receivers", "frames"]).exit_code == 2
