@@ -17,7 +17,7 @@ from optcc.schedule.grouped import GroupedExchange
 from optcc.schedule.mixed import MixedExchange, divided
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.timetable import Timetable
-from optcc.schedule.timetable_nics import applies, bound_of, live_nics, nic_rate
+from optcc.schedule.timetable_nics import applies, bound_of, evened, live_nics, nic_rate
 
 FULL = Fraction(19, 20)
 """Uplinks are to be busy for so much of the time at most: nothing plans when they are crossed."""
@@ -54,7 +54,7 @@ def _by_numbers(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> Iterator
         nics = _widespread(cluster, count)
         direct, grouped = divided(cluster, nics)
         own = grouped_ladders(grouped, bound, per_chunk)
-        if not own or not applies(direct) or not min(shares := hub_split(direct)[0]):
+        if not own or not applies(direct) or not min(shares := hub_split(evened(direct))[0]):
             return
         used = [(len(mine), 1) for mine in live_nics(direct)]
         direct_s, grouped_s = bound_of(used) / nic_rate(direct), own[0].make(1).fluid_s(grouped, 1)

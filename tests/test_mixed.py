@@ -178,6 +178,25 @@ def test_a_nic_of_each_kind_more_or_less() -> None:
     assert np.array_equal(recipe.nics, (5, 6))
 
 
+@pytest.mark.parametrize("lefts", [("999/1000",), ("0", "999/1000"), ("1/2", "0"), ("1/2",)])
+def test_slow_nics_are_planned_for_as_they_are_used(lefts: tuple[str, ...]) -> None:
+    """At the pace, or not at all: parts as hubs by their rates would not fit the timetable."""
+    cluster = crowded(dead=0)
+    for server, left in enumerate(lefts):
+        cluster = cluster.degrade(f"server{server + 1}/nic0", Fraction(left))
+    plan = optcc.plan(cluster, 2**28, **COSTS)
+    assert plan.recipe.family == MixedExchange.family
+    optcc.verify(plan.schedule())
+    assert simulate(plan.schedule(), **COSTS).time_s < 1.05 * plan.bound.seconds
+
+
+def test_nothing_to_send_is_no_transfer() -> None:
+    """As in a plan file of 0 bytes."""
+    recipe = offered(crowded())
+    for each in (recipe, recipe.grouped):
+        assert len(each.lower(crowded(), 0)) == 0
+
+
 def by_hand(cluster: Cluster, nbytes: int) -> float:
     """The least time of far more numbers of NICs, rounds and windows than the planner tries."""
     own, times = offered(cluster), []

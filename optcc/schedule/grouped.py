@@ -140,7 +140,7 @@ class GroupedExchange(Recipe):
         """All bytes, in the order in which their hubs gather them: those of the same bytes at about the same time."""
         borders = sorted({end for own in owned for ends in own for end in ends})
         owners = [sorted((*ends, rank) for rank in ranks for ends in owned[rank]) for ranks in self._members]
-        longest = max(high - low for own in owned for low, high in own)
+        longest = max((high - low for own in owned for low, high in own), default=0)
         counts = [sum(self.shares[rank] > 0 for rank in ranks) for ranks in self._members]
         slow = {rank for rank, x in enumerate(self.shares) if x * counts[self.groups[rank]] < 1}
         at, found = [0] * len(owners), []

@@ -50,7 +50,9 @@ class MixedExchange(Recipe):
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
-        return _beside(cluster, [own.lower(on, size) for own, on, size in self.parts(cluster, nbytes) if size])
+        (_, direct, size), (_, grouped, rest) = self.parts(cluster, nbytes)
+        beside = [self.grouped.lower(grouped, rest)] if rest else []
+        return _beside(cluster, [self.direct.lower(direct, size), *beside])
 
     def parts(self, cluster: Cluster, nbytes: int) -> list[tuple[Recipe, Cluster, int]]:
         """Both recipes, what each runs on, and how many bytes it has, the first part first."""
