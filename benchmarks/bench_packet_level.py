@@ -24,6 +24,7 @@ import optcc
 from benchmarks import packet_orders
 from benchmarks.packet_orders import JITTER, TIE, Cause, Swap, apart, cause, lowered, swaps, tied
 from optcc.schedule import Schedule
+from tests.fabrics import pods_of
 from tests.packet_level import Network, compile_executor, degraded, run_packets, schemes, simulated, without
 
 HALF, MOST = Fraction(1, 2), Fraction(3, 4)
@@ -35,6 +36,22 @@ CASES = [
     (servers, f"{', '.join(str(4 - lost) for lost in dead)} of 4 NICs", without(servers, *dead))
     for servers in (4, 8)
     for dead in ((1,), (2,), (1, 1), (2, 2), (2, 1))
+]
+PODS = [
+    (
+        servers,
+        f"{', '.join(str(4 - lost) for lost in dead)} of 4 NICs, pods of {size}, {over} to 1",
+        pods_of(without(servers, *dead), size, over),
+    )
+    for servers, size, over, dead in (
+        (4, 2, 2, (1,)),
+        (4, 2, 2, (2,)),
+        (8, 4, 1, (1,)),
+        (8, 4, 2, (1,)),
+        (8, 4, 2, (2,)),
+        (8, 4, 2, (2, 2)),
+        (8, 2, 2, (1, 1)),
+    )
 ]
 WINDOWS = (256 * 2**10, 2**20, 2**30)
 TOLERANCE, SMALL = 0.10, 0.01
@@ -49,17 +66,22 @@ one mistake, which the third point tells.
   100 Gb/s for each server, of which one or two servers have lost some.
 * 4096 bytes of data per packet, as on InfiniBand and RoCE. Links are faster by the headers of a full packet (UDP 30
   bytes, TCP 54), so that data has the port's rate. Short last packets and acknowledgements are not made up for.
-* 0.5 us of delay on each of the two links. Hosts and switch store and forward whole packets, so the simulator's alpha
+* Among pods each pod has a switch, joined to one above them by a link at the uplink's rate each way; 2 to 1: half of
+  what the pod's NICs have.
+* 0.5 us of delay on each of the two links of ports. Hosts and switch store and forward whole packets, so the simulator's alpha
   is two links and one packet: the largest of the schedule, at the rate of its fastest port. With packets of 4096 bytes
   that is 1.082 us at 400 Gb/s and 1.328 us at 100 Gb/s. Earlier versions of this page counted the packet as 0.082 us
   everywhere, also for NICs of 100 Gb/s and stripes shorter than 4096 bytes; ns-3 then seemed up to 4 % slower there.
+  Links between switches have no delay, as alpha is the same for all; that two more switches store a packet is in ns-3
+  alone.
 * A port sends one stripe at a time, the lowest ready row first, a packet whenever its link is free.
 * A transfer has landed when its last byte has come out of the socket at the destination; that starts what waits for it.
 * UDP, and queues in the switch that do not overflow: like the simulator's fabric, it keeps what a slow receiver has
   not taken. A dropped packet ends the run with an error.
 
 *Stripes* is the simulator with receivers that serve whole stripes (`receivers="stripes"`), its other mode. *Queued* is
-the most at one output of ns-3's switch."""
+the most at one output of a switch in ns-3. Schemes among pods: rings over all servers, and what the planner offers
+there."""
 
 ORDER = f"""\
 Figures are the first scheme's time over the second's. Every pair that ns-3 puts in another order is here, tied or not:
@@ -179,7 +201,7 @@ def compare(
 ) -> tuple[list[Line], list[Cause]]:
     """Every case and scheme over UDP, and the pairs in another order."""
     found, others = [], []
-    for servers, left, cluster in track(CASES, description=where):
+    for servers, left, cluster in track(CASES + PODS, description=where):
         compared = schemes(cluster, nbytes, *depths)
         lines = [line_of(executor, network, servers, left, name, schedule) for name, schedule in compared.items()]
         for swap in in_other_order(lines, where):
@@ -239,7 +261,7 @@ def slower(schedule: Schedule, network: Network, by: float) -> tuple[float, floa
 
 
 def compare_windows(executor: Path, nbytes: int, depth: int) -> list[Windows]:
-    """Every case, ring, nested rings of one depth and direct exchange, over UDP and over TCP."""
+    """Every case with one switch, ring, nested rings of one depth and direct exchange, over UDP and over TCP."""
     found, udp, tcp = [], Network(), Network("tcp")
     for servers, left, cluster in track(CASES, description="windows"):
         for name, schedule in schemes(cluster, nbytes, depth).items():
@@ -300,7 +322,7 @@ def main() -> int:
         "Made by `make bench-packet-level`. Simulated both ways: optcc's simulator lets packets flow through ports",
         '(`receivers="packets"`, in the limit of small ones), [ns-3](https://www.nsnam.org) '
         f"{version('ns3')} moves packets through",
-        "sockets, IP, links and one switch. They share the schedule and nothing else; `tests/packet_level.cc` runs a",
+        "sockets, IP, links and switches. They share the schedule and nothing else; `tests/packet_level.cc` runs a",
         "schedule in ns-3. A small form of this is among the tests (`make ns3`).",
         "",
         "## In short",

@@ -1,10 +1,12 @@
-// Runs a schedule packet by packet in ns-3: every port a host with one link to one switch, full duplex.
+// Runs a schedule packet by packet in ns-3: every port a host with one link to a switch, full duplex. Several switches
+// are joined by one above them, to which each has a link without delay.
 //
 // Standard input, numbers only: tcp(0/1) fresh(0/1) payload(bytes) window(bytes) queue(packets) link_delay(ps) limit(ps), then
-//   ports,   per port:   bits/s out, bits/s in (both on the wire)
+//   switches, per switch: bits/s up, bits/s down; 0 0: no link
+//   ports,   per port:   bits/s out, bits/s in (all on the wire), its switch
 //   stripes, per stripe: row, port out, port into, bytes          (in row order)
 //   rows,    per row:    how many rows it waits for, and which
-// Standard output: data packets, most bytes queued at one port of the switch, then per row the picosecond at which
+// Standard output: data packets, most bytes queued at one port of a switch, then per row the picosecond at which
 // it had landed. Exit status 3 and a line on standard error when a packet was dropped or rows are left at the limit.
 //
 // Everything below the sockets is ns-3's own: UDP or TCP, IP forwarding, FIFO queues, links that store and forward.
@@ -190,64 +192,107 @@ void Watch(Ptr<Object> where, const std::string& what, std::function<void(Ptr<co
     NS_ABORT_UNLESS(where->TraceConnectWithoutContext(what, Callback<void, Ptr<const Packet>>(then)));
 }
 
-void Build(int ports, int64_t queue, int64_t delay_ps) {
-    Ptr<Node> hub = CreateObject<Node>();
+// A link whose ends send at these rates.
+NetDeviceContainer Join(PointToPointHelper& link, Ptr<Node> lower, Ptr<Node> upper, uint64_t up, uint64_t down) {
+    NetDeviceContainer ends = link.Install(lower, upper);
+    for (uint32_t end : {0, 1}) {
+        Ptr<PointToPointNetDevice> device = DynamicCast<PointToPointNetDevice>(ends.Get(end));
+        device->SetDataRate(DataRate(end ? down : up));
+        Watch(device, "MacTxDrop", Dropped);
+        Watch(device, "PhyRxDrop", Dropped);
+        Watch(device->GetQueue(), "Drop", Dropped);
+    }
+    return ends;
+}
+
+// How much waits at one end of a link, which is a switch's.
+void CountQueued(Ptr<NetDevice> end) {
+    Callback<void, uint32_t, uint32_t> queued([](uint32_t, uint32_t now) { g_most_queued = std::max(g_most_queued, now); });
+    Ptr<Object> queue = DynamicCast<PointToPointNetDevice>(end)->GetQueue();
+    NS_ABORT_UNLESS(queue->TraceConnectWithoutContext("BytesInQueue", queued));
+}
+
+void Build(int64_t queue, int64_t delay_ps) {
     InternetStackHelper stack;
     Ipv4StaticRoutingHelper routing;
     stack.SetIpv6StackInstall(false);
     stack.SetRoutingHelper(routing);
-    stack.Install(hub);
     Ipv4AddressHelper addresses("10.0.0.0", "255.255.255.252");
-    PointToPointHelper link;
-    link.SetQueue("ns3::DropTailQueue<Packet>", "MaxSize", StringValue(std::to_string(queue) + "p"));
-    link.SetDeviceAttribute("Mtu", UintegerValue(65000));
+    PointToPointHelper link, above; // between switches a packet only waits
+    for (PointToPointHelper* each : {&link, &above}) {
+        each->SetQueue("ns3::DropTailQueue<Packet>", "MaxSize", StringValue(std::to_string(queue) + "p"));
+        each->SetDeviceAttribute("Mtu", UintegerValue(65000));
+    }
     link.SetChannelAttribute("Delay", TimeValue(PicoSeconds(delay_ps)));
-    g_hosts.resize(ports);
-    for (int i = 0; i < ports; i++) {
-        uint64_t out, in;
-        std::cin >> out >> in;
-        Host& host = g_hosts[i];
-        host.node = CreateObject<Node>();
-        stack.Install(host.node);
-        NetDeviceContainer ends = link.Install(host.node, hub);
+    auto place = [&](const NetDeviceContainer& ends) {
         Ipv4InterfaceContainer where = addresses.Assign(ends);
         addresses.NewNetwork();
         TrafficControlHelper().Uninstall(ends); // helpers add FqCoDel, which drops; the device's FIFO is the queue
+        return where;
+    };
+    auto node = [&] {
+        Ptr<Node> made = CreateObject<Node>();
+        stack.Install(made);
+        Watch(made->GetObject<TrafficControlLayer>(), "TcDrop", Dropped); // it drops before a full queue would
+        return made;
+    };
+    auto routes = [&](Ptr<Node> of) { return routing.GetStaticRouting(of->GetObject<Ipv4>()); };
+
+    Ptr<Node> top = node();
+    int count, ports;
+    std::cin >> count;
+    std::vector<Ptr<Node>> switches;
+    std::map<int, std::pair<Ipv4Address, uint32_t>> down_to; // from the top: address and interface
+    for (int i = 0; i < count; i++) {
+        uint64_t up, down;
+        std::cin >> up >> down;
+        switches.push_back(node());
+        if (up > 0) {
+            NetDeviceContainer ends = Join(above, switches[i], top, up, down);
+            Ipv4InterfaceContainer where = place(ends);
+            CountQueued(ends.Get(0));
+            CountQueued(ends.Get(1));
+            routes(switches[i])->SetDefaultRoute(where.GetAddress(1), where.Get(0).second);
+            down_to[i] = {where.GetAddress(0), where.Get(1).second};
+        }
+    }
+    std::cin >> ports;
+    g_hosts.resize(ports);
+    for (int i = 0; i < ports; i++) {
+        uint64_t out, in;
+        int at;
+        std::cin >> out >> in >> at;
+        Host& host = g_hosts[i];
+        host.node = node();
+        NetDeviceContainer ends = Join(link, host.node, switches.at(at), out, in);
+        Ipv4InterfaceContainer where = place(ends);
+        CountQueued(ends.Get(1));
         host.nic = DynamicCast<PointToPointNetDevice>(ends.Get(0));
         host.address = where.GetAddress(0);
-        routing.GetStaticRouting(host.node->GetObject<Ipv4>())->SetDefaultRoute(where.GetAddress(1), 1);
-        Ptr<PointToPointNetDevice> port = DynamicCast<PointToPointNetDevice>(ends.Get(1));
-        host.nic->SetDataRate(DataRate(out));
-        port->SetDataRate(DataRate(in));
+        routes(host.node)->SetDefaultRoute(where.GetAddress(1), where.Get(0).second);
+        if (down_to.contains(at)) {
+            routes(top)->AddHostRouteTo(host.address, down_to[at].first, down_to[at].second);
+        }
         Watch(host.nic, "PhyTxEnd", [i](Ptr<const Packet>) {
             g_hosts[i].busy = false;
             Simulator::ScheduleNow(&Pump, i);
         });
-        for (const auto& end : {host.nic, port}) {
-            Watch(end, "MacTxDrop", Dropped);
-            Watch(end, "PhyRxDrop", Dropped);
-            Watch(end->GetQueue(), "Drop", Dropped);
-        }
-        Watch(host.node->GetObject<TrafficControlLayer>(), "TcDrop", Dropped);
-        Callback<void, uint32_t, uint32_t> queued([](uint32_t, uint32_t now) { g_most_queued = std::max(g_most_queued, now); });
-        NS_ABORT_UNLESS(port->GetQueue()->TraceConnectWithoutContext("BytesInQueue", queued));
     }
-    Watch(hub->GetObject<TrafficControlLayer>(), "TcDrop", Dropped); // it drops before a full queue would
 }
 
 } // namespace
 
 int main() {
     int64_t fresh, window, queue, delay_ps, limit_ps;
-    int ports, stripes, rows;
+    int stripes, rows;
     Time::SetResolution(Time::PS);
-    std::cin >> g_tcp >> fresh >> g_payload >> window >> queue >> delay_ps >> limit_ps >> ports;
+    std::cin >> g_tcp >> fresh >> g_payload >> window >> queue >> delay_ps >> limit_ps;
     Config::SetDefault("ns3::TcpSocket::SegmentSize", UintegerValue(g_payload));
     Config::SetDefault("ns3::TcpSocket::SndBufSize", UintegerValue(window));
     Config::SetDefault("ns3::TcpSocket::RcvBufSize", UintegerValue(window));
     Config::SetDefault("ns3::TcpSocket::InitialCwnd", UintegerValue(window / g_payload + 1));
     Config::SetDefault("ns3::TcpSocket::TcpNoDelay", BooleanValue(true));
-    Build(ports, queue, delay_ps);
+    Build(queue, delay_ps);
     std::cin >> stripes;
     for (int s = 0; s < stripes; s++) {
         Stripe stripe;

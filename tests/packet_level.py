@@ -3,8 +3,8 @@
 Of the wheel `ns3` on PyPI only headers and libraries are used: `packet_level.cc` is compiled against them once, reads
 a schedule and writes when each transfer had landed.
 
-What ns-3 has and our model has not: packets and their headers, hosts and a switch that store and forward whole
-packets, one FIFO per output of the switch that all senders share, and, over TCP, acknowledgements and windows.
+What ns-3 has and our model has not: packets and their headers, hosts and switches that store and forward whole packets,
+one FIFO per output of a switch that all senders share, and, over TCP, acknowledgements and windows.
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ import importlib.util
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 import optcc
 from optcc.cluster import Cluster
+from optcc.errors import InputError
 from optcc.schedule import Schedule
 from optcc.schedule.steady import steady_ranks
 from optcc.schedule.timetable_nics import applies, evened, reduced
@@ -30,6 +34,8 @@ from optcc.simulator import Receivers, stripes_of
 RATE = 50_000_000_000  # 400 Gb/s in bytes per second
 HOP = Fraction(1, 10**6)
 """Seconds from port to port that planners are told, about what `latency_s` says."""
+AMONG_PODS = ("grouped-exchange", "timetable", "mixed-exchange", "packed-trees")
+"""Families that are compared among pods, beside rings."""
 _PS = 10**12
 _SOURCE = Path(__file__).with_name("packet_level.cc")
 _MODULES = ("core", "network", "internet", "point-to-point", "traffic-control")
@@ -38,7 +44,7 @@ _HEADERS = {"udp": 8 + 20 + 2, "tcp": 32 + 20 + 2}  # transport (TCP with time s
 
 @dataclass(frozen=True)
 class Network:
-    """One switch, one link per port. All of it is fixed before any comparison, from what the fabrics are.
+    """One switch, or one for each pod and one that joins these; one link per port. All of it is fixed before any comparison, from what the fabrics are.
 
     Attributes
     ----------
@@ -46,7 +52,8 @@ class Network:
         not taken, which is what our model says of the fabric; "tcp": at most `window` bytes per pair of ports are
         under way, acknowledged over the same links: real fabrics push back in one way or another
     payload : bytes of data in a packet, the 4096 of InfiniBand and RoCE
-    delay_s : seconds on each of the two links between ports: a cable, and half of what NICs and switch take
+    delay_s : seconds on each of the two links of ports: a cable, and half of what NICs and switch take; links between
+        switches have none, as our model passes one latency between any two ports
     window : bytes; the default is about twice what is under way in one round trip of 400 Gb/s (2.2 us, 110 kB)
     fresh : TCP connections that have not carried anything yet, so that at most 64 KiB are under way until the first
         acknowledgement is back (RFC 7323: the window in a SYN is not scaled); collectives use theirs again and again
@@ -110,21 +117,25 @@ def run_packets(executor: Path, schedule: Schedule, network: Network, *, limit_s
     """Run `schedule` in ns-3. Ports' rates are those of data: links are faster by the headers of full packets.
 
     Raises RuntimeError when a packet is dropped or transfers are left after `limit_s` seconds of virtual time, and
-    ValueError for what this network cannot do: links beyond the ports, or a rank that waits for what another received.
+    ValueError for what this network cannot do: more than two links beyond the ports, or a rank that waits for what
+    another received.
     """
     waits = np.repeat(np.arange(len(schedule)), np.diff(schedule.dep_ptr))
     if (schedule.dst[schedule.dep_idx] != schedule.src[waits]).any():
         raise ValueError("a rank waits for what another rank received, and no packet tells it")
-    if any(lane.links for route in schedule.routes for lane in route.lanes):
-        raise ValueError("spine links and pod uplinks are not in this network")
     stripes = stripes_of(schedule)
-    wire = 8 * network.wire_per_byte
-    ports = [(round(Fraction(p.out_rate) * wire), round(Fraction(p.in_rate) * wire)) for p in schedule.ports]
+
+    def wire(rate: float) -> int:
+        return round(8 * Fraction(rate) * network.wire_per_byte)
+
+    at, rates = switches(schedule)
+    ports = [(wire(p.out_rate), wire(p.in_rate), own) for p, own in zip(schedule.ports, at, strict=True)]
+    above = [tuple(map(wire, both)) for both in rates]
     head = [int(network.transport == "tcp"), int(network.fresh), network.payload, network.window, network.queue]
     head += [round(seconds * _PS) for seconds in (network.delay_s, limit_s)]
     columns = np.stack([stripes.row, stripes.out, stripes.into, stripes.length], axis=1)
     deps = [[len(schedule.deps(row)), *schedule.deps(row).tolist()] for row in range(len(schedule))]
-    lines = [head, [len(ports)], *ports, [len(columns)], *columns.tolist(), [len(schedule)], *deps]
+    lines = [head, [len(above)], *above, [len(ports)], *ports, [len(columns)], *columns.tolist(), [len(schedule)], *deps]
     text = "\n".join(" ".join(map(str, line)) for line in lines)
     done = subprocess.run([str(executor)], input=text, capture_output=True, text=True, timeout=280)
     if done.returncode:
@@ -132,6 +143,33 @@ def run_packets(executor: Path, schedule: Schedule, network: Network, *, limit_s
     packets, most_queued, *landed = map(int, done.stdout.split())
     finish = np.array(landed, np.float64) / _PS
     return PacketRun(float(finish.max(initial=0)), finish, packets, most_queued)
+
+
+def switches(schedule: Schedule) -> tuple[list[int], list[tuple[float, float]]]:
+    """Of each port its switch, and of each switch the rates of its links up and down; 0 where it has none.
+
+    Ports that reach each other without a link between switches have one switch, so do those that share such a link.
+    """
+    lanes = [lane for route in schedule.routes for lane in route.lanes]
+    inside = np.array([(lane.out, lane.into) for lane in lanes if not lane.links], np.int64).reshape(-1, 2).T
+    size = len(schedule.ports)
+    joined = coo_array((np.ones(inside.shape[1]), inside), shape=(size, size))
+    part = connected_components(joined, directed=False)[1].tolist()
+    name = {p: str(p) for p in part}
+    for lane in lanes:
+        if len(lane.links) not in (0, 2):
+            raise ValueError(f"a lane over {len(lane.links)} links; this network has one up and one down")
+        for port, link in zip((lane.out, lane.into), lane.links, strict=False):
+            name[part[port]] = _pod(schedule.links[link].name)
+    names = sorted({*name.values()})
+    rate = {link.name: link.rate for link in schedule.links}
+    rates = [(rate.get(f"{each}, out", 0.0), rate.get(f"{each}, in", 0.0)) for each in names]
+    return [names.index(name[p]) for p in part], rates
+
+
+def _pod(link: str) -> str:
+    """What the links up and down have in common."""
+    return link.rsplit(", ", 1)[0]
 
 
 def degraded(servers: int, left: Sequence[Fraction]) -> Cluster:
@@ -153,11 +191,16 @@ def without(servers: int, *dead: int) -> Cluster:
 
 def schemes(cluster: Cluster, nbytes: int, *depths: int) -> dict[str, Schedule]:
     """What is compared: one ring over all servers, nested rings of these numbers of segments, direct exchange, without
-    and, where they apply, by timetable, by a Latin square and in steady steps."""
+    and, where they apply, by timetable, by a Latin square and in steady steps; among pods `AMONG_PODS`."""
     plans = {k: optcc.plan(cluster, nbytes, family="nested-rings", segments=k) for k in depths}
-    return {
+    rings = {
         "ring": plans[max(depths)].baseline("ring").schedule(),
         **{f"nested, k = {k}": plan.schedule() for k, plan in plans.items()},
+    }
+    if cluster.fabric.pod_oversubscription is not None:
+        return rings | _among_pods(cluster, nbytes)
+    return {
+        **rings,
         "exchange, k = 8": optcc.plan(cluster, nbytes, family="exchange", segments=8).schedule(),
         **(_timetable(cluster, nbytes) if applies(cluster) and evened(cluster) is cluster else {}),
         **{
@@ -166,6 +209,16 @@ def schemes(cluster: Cluster, nbytes: int, *depths: int) -> dict[str, Schedule]:
             if steady_ranks(cluster) is not None
         },
     }
+
+
+def _among_pods(cluster: Cluster, nbytes: int) -> dict[str, Schedule]:
+    """Those of `AMONG_PODS` that the planner offers here, as it would have them."""
+    found = {}
+    for family in AMONG_PODS:
+        with suppress(InputError):  # no such family here
+            plan = optcc.plan(cluster, nbytes, family=family, alpha=HOP)
+            found[f"{family}, k = {plan.recipe.segments}"] = plan.schedule()
+    return found
 
 
 def _timetable(cluster: Cluster, nbytes: int) -> dict[str, Schedule]:

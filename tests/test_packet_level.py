@@ -17,7 +17,9 @@ import optcc
 from optcc.schedule import Schedule
 from optcc.schedule.latin import LatinExchange, latin_pair
 from optcc.schedule.steady import SteadyExchange, steady_ranks
+from tests.fabrics import pods_of
 from tests.packet_level import (
+    HOP,
     RATE,
     Network,
     compile_executor,
@@ -27,6 +29,7 @@ from tests.packet_level import (
     run_packets,
     schemes,
     simulated,
+    switches,
     without,
 )
 
@@ -145,6 +148,45 @@ def test_every_transfer_lands_when_ns3_says(executor: Path, servers: int) -> Non
 
 
 @pytest.mark.ns3
+@pytest.mark.parametrize(
+    ("servers", "size", "over", "dead", "offered"),
+    [
+        (4, 2, 2, (1,), {"grouped-exchange", "packed-trees"}),
+        (4, 2, 2, (2,), {"grouped-exchange", "timetable", "packed-trees"}),
+        (8, 4, 1, (1,), {"grouped-exchange", "timetable", "packed-trees"}),
+        (8, 4, 2, (1,), {"grouped-exchange", "mixed-exchange", "packed-trees"}),
+        (8, 2, 2, (1, 1), {"grouped-exchange", "packed-trees"}),
+    ],
+)
+def test_ns3_agrees_among_pods(
+    executor: Path, servers: int, size: int, over: int, dead: tuple[int, ...], offered: set[str]
+) -> None:
+    compared = schemes(pods_of(without(servers, *dead), size, over), SIZE, 16)
+    assert offered | {"ring", "nested"} == {name.split(",")[0] for name in compared}
+    ours = [simulated(schedule, UDP) for schedule in compared.values()]
+    theirs = [run_packets(executor, schedule, UDP).time_s for schedule in compared.values()]
+    for name, claimed, measured in zip(compared, ours, theirs, strict=True):
+        assert measured == pytest.approx(claimed, rel=0.02), name
+    assert inversions(ours, theirs, TIE) == []
+
+
+@pytest.mark.ns3
+def test_a_simulator_without_uplinks_is_noticed(executor: Path) -> None:
+    """Of pods of 4 at 8 to 1 an uplink has half of what a server has, and a ring crosses it all the time."""
+    schedule = schemes(pods_of(without(8), 4, 8), SIZE, 4)["ring"]
+    fast = schedule.replace(links=tuple(replace(link, rate=8 * link.rate) for link in schedule.links))
+    assert _off(executor, schedule, UDP) < 0.02
+    assert _off(executor, schedule, UDP, simulated(fast, UDP)) > TOLERANCE
+
+
+@pytest.mark.ns3
+def test_uplinks_that_serve_whole_stripes_are_noticed(executor: Path) -> None:
+    schedule = optcc.plan(pods_of(without(8, 1), 4), SIZE, family="mixed-exchange", alpha=HOP).schedule()
+    assert _off(executor, schedule, UDP) < 0.01
+    assert _off(executor, schedule, UDP, simulated(schedule, UDP, "stripes")) > 0.03
+
+
+@pytest.mark.ns3
 def test_a_simulator_whose_senders_do_not_share_is_noticed(executor: Path) -> None:
     schedule = schemes(degraded(4, (HALF, MOST)), SIZE, 1)["nested, k = 1"]
     assert _off(executor, schedule, UDP) < 0.01
@@ -213,6 +255,25 @@ def test_waiting_for_what_others_received_is_refused() -> None:
     told = schedule.replace(dep_idx=np.append(schedule.dep_idx[:-1], elsewhere))
     with pytest.raises(ValueError, match="no packet tells it"):
         run_packets(Path("unused"), told, UDP)
+
+
+def test_more_links_than_up_and_down_are_refused() -> None:
+    schedule = schemes(pods_of(degraded(4, (HALF,)), 2), 2**16, 1)["ring"]
+    routes = tuple(
+        replace(route, lanes=tuple(replace(lane, links=lane.links * 2) for lane in route.lanes))
+        for route in schedule.routes
+    )
+    with pytest.raises(ValueError, match="over 4 links"):
+        run_packets(Path("unused"), schedule.replace(routes=routes), UDP)
+
+
+def test_switches_are_pods() -> None:
+    """Also where some NICs reach others of their pod by no lane, and where a rank sends nothing to other pods."""
+    schedule = schemes(pods_of(without(4, 1), 2), 2**16, 1)["ring"]
+    at, rates = switches(schedule)
+    assert at == [port.rank // 2 for port in schedule.ports]
+    assert rates == [(RATE, RATE)] * 2
+    assert switches(schemes(without(4, 1), 2**16, 1)["ring"])[1] == [(0, 0)]
 
 
 def test_inversions_are_found() -> None:
