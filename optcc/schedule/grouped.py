@@ -44,6 +44,9 @@ AFTER = HALF // 2**20
 """What is due at the same time goes first, of what is on its way inside groups (times of slots are rounded): sums that
 went before it would hold up all that is gathered then (measured)."""
 
+EVENED = 4
+"""In groups of so many servers or more a server's NICs are equally busy."""
+
 Section = list[tuple[int, int]]
 """(start, stop) of bytes, in the order in which they are gathered."""
 
@@ -244,12 +247,15 @@ class GroupedExchange(Recipe):
             demand(alike, "shares", "equal ones of servers of a group with the same NICs", "others")
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
-        """The busiest server's work, or the busiest uplink's; of pods that are not the groups, the schedule's."""
+        """The busiest server's work, or the busiest uplink's. Where groups are not the pods, where NICs may not be
+        equally busy, in groups of few servers or as servers of rails lack different ones, the schedule's."""
         pods = [cluster.servers[rank.server].pod for rank in cluster.ranks]
         divided = cluster.fabric.pod_oversubscription is not None
-        if divided and len({*zip(pods, self.groups, strict=True)}) > min(len({*pods}), len(self.finals)):
-            return super().fluid_s(cluster, nbytes)
+        apart = divided and len({*zip(pods, self.groups, strict=True)}) > min(len({*pods}), len(self.finals))
         live, rate, count = live_nics(cluster), nic_rate(cluster), len(self.finals)
+        uneven = cluster.fabric.rails and len({frozenset(mine) for mine in live}) > 1
+        if apart or uneven or min(map(len, self._members)) < EVENED:
+            return super().fluid_s(cluster, nbytes)
         works = []
         for x, group, mine in zip(self.shares, self.groups, live, strict=True):
             others = self.groups.count(group) - 1
