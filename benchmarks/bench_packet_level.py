@@ -60,7 +60,7 @@ FINE = 256  # bytes of data in a fine packet
 
 WHAT = """\
 What is fixed comes from what such fabrics are; it was chosen before any comparison and not changed after it, but for
-one mistake, which the third point tells.
+one mistake, which the point about delays tells.
 
 * Each port is a host with one full-duplex link to one switch: 400 Gb/s, degraded ports what is left of it; or four of
   100 Gb/s for each server, of which one or two servers have lost some.
@@ -68,8 +68,8 @@ one mistake, which the third point tells.
   bytes, TCP 54), so that data has the port's rate. Short last packets and acknowledgements are not made up for.
 * Among pods each pod has a switch, joined to one above them by a link at the uplink's rate each way; 2 to 1: half of
   what the pod's NICs have.
-* 0.5 us of delay on each of the two links of ports. Hosts and switch store and forward whole packets, so the simulator's alpha
-  is two links and one packet: the largest of the schedule, at the rate of its fastest port. With packets of 4096 bytes
+* 0.5 us of delay on each of the two links of ports. Hosts and switch store and forward whole packets, so the
+  simulator's alpha is two links and one packet: the largest of the schedule, at the rate of its fastest port. With packets of 4096 bytes
   that is 1.082 us at 400 Gb/s and 1.328 us at 100 Gb/s. Earlier versions of this page counted the packet as 0.082 us
   everywhere, also for NICs of 100 Gb/s and stripes shorter than 4096 bytes; ns-3 then seemed up to 4 % slower there.
   Links between switches have no delay, as alpha is the same for all; that two more switches store a packet is in ns-3

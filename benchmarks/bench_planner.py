@@ -22,6 +22,7 @@ from pathlib import Path
 from rich.progress import track
 
 import optcc
+from benchmarks.pods_by_hand import beside, two_levels
 from benchmarks.timetables_by_hand import form, latin_squares, most_rounds, steady_steps, timetables
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
@@ -47,7 +48,7 @@ FINALISTS = 5
 @dataclass(frozen=True)
 class Case:
     """`servers` of `nics` NICs of `400 / nics` GB/s; `dead[i]` NICs of server i are dead. With `gpus` a GPU beside
-    each NIC is a rank."""
+    each NIC is a rank. `pods`: so many servers are one, whose uplink has half of their NICs' rate."""
 
     servers: int
     dead: tuple[int, ...]
@@ -55,11 +56,13 @@ class Case:
     nics: int = 2
     rails: bool = False
     gpus: bool = False
+    pods: int = 0
 
     @property
     def shape(self) -> str:
         """What the servers are, for people."""
-        return f"{self.nics} NICs{', GPUs as ranks' * self.gpus}{', rails' * self.rails}"
+        pods = f", pods of {self.pods}" if self.pods else ""
+        return f"{self.nics} NICs{', GPUs as ranks' * self.gpus}{', rails' * self.rails}{pods}"
 
     def __str__(self) -> str:
         return f"{self.servers} servers, {self.shape}, dead {self.dead}, {format_size(self.nbytes)}"
@@ -82,6 +85,12 @@ MORE += [Case(servers, (1,) * 4, 2**30, nics=8) for servers in (8, 16, 32)]
 MORE += [Case(16, (1,) * 8, nbytes, nics=8) for nbytes in (2**28, 2**30, 2**32)]
 MORE += [Case(32, (1,) * 8, 2**30, nics=8)]
 MORE += [Case(servers, (4, 4), nbytes, nics=8) for servers in (8, 9, 16) for nbytes in (2**24, 2**30)]
+MORE += [
+    Case(servers, dead, nbytes, nics=8, pods=pods)
+    for servers, pods in ((8, 4), (16, 8), (16, 4))
+    for dead in ((), (1,), (4,))
+    for nbytes in (2**28, 2**30)
+]
 MORE += [Case(8, dead, nbytes, rails=True) for dead in ((1,), (1, 1)) for nbytes in (2**26, 2**30)]
 MORE += [Case(8, (1,), nbytes, nics=8, gpus=True) for nbytes in (2**24, 2**30)]
 MORE += [Case(4, (1,), 2**28, nics=8, rails=rails, gpus=True) for rails in (False, True)]
@@ -91,7 +100,9 @@ def cluster_of(case: Case) -> Cluster:
     """The case's cluster."""
     gpus, rate = case.nics if case.gpus else 1, Fraction(400 * 10**9, case.nics)
     cluster = Cluster.uniform(servers=case.servers, nics=case.nics, rate=rate, gpus=gpus, nvlink_rate=450 * 10**9)
-    cluster = replace(cluster, fabric=Fabric(rails=case.rails), gpu_ranks=case.gpus)
+    servers = tuple(replace(s, pod=f"pod{i // case.pods}") if case.pods else s for i, s in enumerate(cluster.servers))
+    fabric = Fabric(rails=case.rails, pod_oversubscription=Fraction(2) if case.pods else None)
+    cluster = Cluster(servers, fabric=fabric, gpu_ranks=case.gpus)
     for server, count in enumerate(case.dead):
         for nic in range(count):
             cluster = cluster.degrade(f"server{server}/nic{nic}")
@@ -112,13 +123,15 @@ def by_hand(case: Case) -> list[tuple[float, str]]:
 
 
 def tried(case: Case) -> list[tuple[float, Recipe]]:
-    """(simulated seconds, recipe), the quickest first, of these and of many more timetables, squares and steps."""
+    """(simulated seconds, recipe), the quickest first, of these and of many more timetables, squares and steps, and
+    exchanges in two levels."""
     cluster = cluster_of(case)
     bound = optcc.lower_bound(cluster, case.nbytes)
     own = (Timetable.family, LatinExchange.family, SteadyExchange.family)
     others = (at_depths(ladder, case) for ladder in offered(case) if ladder.name not in own)
     steps = steady_steps(cluster, bound, ALPHA, PER_CHUNK)
-    rows = chain(others, latin_squares(cluster), steps, timetables(cluster, bound, PER_CHUNK))
+    levels = chain(two_levels(cluster), beside(cluster))
+    rows = chain(others, latin_squares(cluster), steps, levels, timetables(cluster, bound, PER_CHUNK))
     return sorted((one for row in rows for one in times(case, row)), key=lambda one: one[0])
 
 
@@ -229,7 +242,8 @@ def main() -> int:
         f"{', '.join(map(str, DEPTHS))} segments;",
         "timetables in many more forms than the planner tries (`benchmarks/timetables_by_hand.py`): rounds that grow,",
         "steps by offsets, by matchings and one after the other, more and less that slow servers add last to (via);",
-        "Latin squares of more numbers of windows and margins, and steady steps of more numbers and growths.",
+        "Latin squares of more numbers of windows and margins, and steady steps of more numbers and growths;",
+        "among pods two levels of more rounds and windows, alone and beside direct exchange, by any number of NICs.",
         "Regret is how much slower the planner's choice is; below zero it is better than anything on that grid.",
         "",
         "Not tried by hand: packed trees, which take long to find (the planner tries them only where others stay over",
@@ -238,7 +252,8 @@ def main() -> int:
         "",
         "The last column is about receivers that take packets as they come, by which the planner settles ties: its",
         f"choice against the best of the {FINALISTS} quickest by hand, each of at most {PACKET_STRIPES:,} chunks.",
-        "Otherwise the planner does not choose by that time, and the limit is not about it.",
+        "Otherwise the planner does not choose by that time, and the limit is not about it. Among pods, whose uplinks",
+        "have half of the NICs' rate, all times are by packets.",
         "",
         "| servers | each | dead NICs | size | best by hand | time | planned | time | regret | by packets |",
         "|---|---|---|---|---|---|---|---|---|---|",

@@ -40,7 +40,7 @@ def mixed_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[L
     ranks = len(cluster.ranks)
     if ranks > LARGE:
         alone = grouped_ladders(cluster, bound, per_chunk) if ranks <= 2 * LARGE else []
-        if not alone or alone[0].make(1).fluid_s(cluster, bound.nbytes) <= BESIDE * bound.seconds:
+        if not alone or _even_s(alone[0], cluster, bound.nbytes) <= BESIDE * bound.seconds:
             return []
     numbers = _by_numbers(cluster, bound, per_chunk)
     return [ladder for own in islice(numbers, NUMBERS - (ranks > LARGE)) for ladder in own]
@@ -57,7 +57,7 @@ def _by_numbers(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> Iterator
         if not own or not applies(direct) or not min(shares := hub_split(evened(direct))[0]):
             return
         used = [(len(mine), 1) for mine in live_nics(direct)]
-        direct_s, grouped_s = bound_of(used) / nic_rate(direct), own[0].make(1).fluid_s(grouped, 1)
+        direct_s, grouped_s = bound_of(used) / nic_rate(direct), _even_s(own[0], grouped, 1)
         if direct_s * grouped_s / (direct_s + grouped_s) > NEAR * bound.seconds / bound.nbytes:
             return
         part = (direct_s / (direct_s + grouped_s)).limit_denominator(PARTS)
@@ -68,6 +68,12 @@ def _by_numbers(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> Iterator
                 replace(ladder, name=MixedExchange.family, make=mixed, settle=settle)
                 for ladder, mixed in zip(own, make, strict=True)
             ]
+
+
+def _even_s(ladder: Ladder, cluster: Cluster, nbytes: int) -> Fraction:
+    made = ladder.make(1)
+    assert isinstance(made, GroupedExchange)
+    return made.even_s(cluster, nbytes)
 
 
 def _mixed(
@@ -99,7 +105,7 @@ def _settled(cluster: Cluster, nbytes: int, recipe: Recipe, time_of: Callable[[S
     (direct, on, size), (grouped, beside, rest) = best.parts(cluster, nbytes)
     if size and rest:
         later = time_of(direct.lower(on, size)) - time_of(grouped.lower(beside, rest))
-        moved = later / float(grouped.fluid_s(beside, rest)) / (1 / size + 1 / rest)
+        moved = later / float(best.grouped.even_s(beside, rest)) / (1 / size + 1 / rest)
         for much in (moved, moved / 2):
             part = min(max(round((rest + much) / nbytes * PARTS), 1), PARTS - 1)
             tried.append(replace(best, part=Fraction(part, PARTS)))

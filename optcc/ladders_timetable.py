@@ -80,6 +80,11 @@ QUIET_STEPS, QUIET_WAIT = (0.5, 0.6, 0.7), 2.5
 """Where hubs have rails for themselves, so that nobody is late: fewer steps, the first ones as short as if it took hubs
 so many times as long to hear from each other (measured)."""
 GOLDEN = (1 + sqrt(5)) / 2
+SHORT_TURN, LONG_TURN = 1 / 2, 2 / 3
+"""Steps grow by that power of the golden ratio in a turn; of more than twice `LARGE` ranks, where a turn is many steps,
+by the second one,"""
+LONG_STEPS, LONG_PARTS = (0.8, 0.85, 0.9, 0.95, 1.0, 1.05), 256
+"""and there are more of them, and finer growth (measured)."""
 FEW_STEPS, ALIKE_STEPS = 16, (0.6, 0.75, 0.9, 1.1, 1.4, 1.8)
 """Up to that root also so many steps that are all alike."""
 
@@ -207,7 +212,8 @@ def steady_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: F
 
     Hubs have heard from each other after a turn, for which a slow server waits at first. As hubs are twice as quick,
     what they have gathered after one more turn is what they had after the last two: steps may grow by the golden ratio
-    in a turn. By its root is better, from steps that make the first wait no longer than the later ones (measured).
+    in a turn. By its root is better, or a little more, from steps that make the first wait no longer than the later
+    ones (measured).
     """
     slow = steady_ranks(cluster)
     if slow is None or len(cluster.ranks) - len(slow) > MANY:
@@ -215,7 +221,9 @@ def steady_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: F
     used = [list(mine) for mine in used_nics(cluster, slow)]
     hubs, fewer, nics = len(used) - len(slow), len(used[slow[0]]), sum(map(len, used))
     quiet, turn = bool(quiet_rails(used, slow)), (hubs - 1) / max(map(len, used))
-    growth = Fraction(round(STEADY_PARTS * min(2.0, GOLDEN ** (0.5 / turn))), STEADY_PARTS)
+    long = len(used) > 2 * LARGE and not quiet
+    power, numbers, parts = (LONG_TURN, LONG_STEPS, LONG_PARTS) if long else (SHORT_TURN, STEADY_STEPS, STEADY_PARTS)
+    growth = Fraction(round(parts * min(2.0, GOLDEN ** (power / turn))), parts)
     first = 1 / (turn * (QUIET_WAIT if quiet else 1) + STEADY_LAG)
     growing = round(log(1 / first) / log(growth))
     chunks = sqrt(bound.seconds / per_chunk) if per_chunk else float("inf")
@@ -235,7 +243,7 @@ def steady_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: F
             both=True,
         )
 
-    grown = ladder(QUIET_STEPS if quiet else STEADY_STEPS, growing, growth, growing - (1 - first) / log(growth))
+    grown = ladder(QUIET_STEPS if quiet else numbers, growing, growth, growing - (1 - first) / log(growth))
     return [grown, *([ladder(ALIKE_STEPS, 0, Fraction(1), 0)] if chunks <= FEW_STEPS else [])]
 
 

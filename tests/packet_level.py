@@ -44,7 +44,8 @@ _HEADERS = {"udp": 8 + 20 + 2, "tcp": 32 + 20 + 2}  # transport (TCP with time s
 
 @dataclass(frozen=True)
 class Network:
-    """One switch, or one for each pod and one that joins these; one link per port. All of it is fixed before any comparison, from what the fabrics are.
+    """One switch, or one for each pod and one that joins these; one link per port. All of it is fixed before any
+    comparison, from what the fabrics are.
 
     Attributes
     ----------
@@ -135,7 +136,8 @@ def run_packets(executor: Path, schedule: Schedule, network: Network, *, limit_s
     head += [round(seconds * _PS) for seconds in (network.delay_s, limit_s)]
     columns = np.stack([stripes.row, stripes.out, stripes.into, stripes.length], axis=1)
     deps = [[len(schedule.deps(row)), *schedule.deps(row).tolist()] for row in range(len(schedule))]
-    lines = [head, [len(above)], *above, [len(ports)], *ports, [len(columns)], *columns.tolist(), [len(schedule)], *deps]
+    lines = [head, [len(above)], *above, [len(ports)], *ports]
+    lines += [[len(columns)], *columns.tolist(), [len(schedule)], *deps]
     text = "\n".join(" ".join(map(str, line)) for line in lines)
     done = subprocess.run([str(executor)], input=text, capture_output=True, text=True, timeout=280)
     if done.returncode:

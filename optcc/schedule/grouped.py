@@ -247,17 +247,21 @@ class GroupedExchange(Recipe):
             demand(alike, "shares", "equal ones of servers of a group with the same NICs", "others")
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
-        """The busiest server's work, or the busiest uplink's. Where groups are not the pods, where NICs may not be
-        equally busy, in groups of few servers or as servers of rails lack different ones, the schedule's."""
+        """`even_s`. Where groups are not the pods, where NICs may not be equally busy, in groups of few servers or as
+        servers of rails lack different ones, the schedule's."""
         pods = [cluster.servers[rank.server].pod for rank in cluster.ranks]
         divided = cluster.fabric.pod_oversubscription is not None
         apart = divided and len({*zip(pods, self.groups, strict=True)}) > min(len({*pods}), len(self.finals))
-        live, rate, count = live_nics(cluster), nic_rate(cluster), len(self.finals)
-        uneven = cluster.fabric.rails and len({frozenset(mine) for mine in live}) > 1
+        uneven = cluster.fabric.rails and len({frozenset(mine) for mine in live_nics(cluster)}) > 1
         if apart or uneven or min(map(len, self._members)) < EVENED:
             return super().fluid_s(cluster, nbytes)
+        return self.even_s(cluster, nbytes)
+
+    def even_s(self, cluster: Cluster, nbytes: int) -> Fraction:
+        """The busiest server's work if all its NICs are equally busy, or the busiest uplink's if groups are pods."""
+        rate, count = nic_rate(cluster), len(self.finals)
         works = []
-        for x, group, mine in zip(self.shares, self.groups, live, strict=True):
+        for x, group, mine in zip(self.shares, self.groups, live_nics(cluster), strict=True):
             others = self.groups.count(group) - 1
             works.append((1 + others * x + (count - 2) * self.finals[group] * x) / (len(mine) * rate))
         for uplink, final in zip(uplinks(cluster, self.groups), self.finals, strict=True):

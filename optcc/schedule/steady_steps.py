@@ -28,7 +28,7 @@ PASSES = 2
 """How much a pair has in all is known once all steps are found. The first time all are taken to have as much."""
 UNIT = 2**20
 """What places in a hub's section are counted in,"""
-SLACK = 2**10
+SLACK = 2**12
 """and one part in so many of what has landed is left out, as cuts are rounded and pairs have a little more or less."""
 FULL, LEAST = 9, 4
 """Results fill so many tenths of a step or more; less only where no hub has as much, but more than one in `LEAST`."""

@@ -1,0 +1,66 @@
+"""Exchange in two levels, alone and beside direct exchange, to try by hand among pods: more forms than the planner's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from itertools import product
+
+from optcc.cluster import Cluster
+from optcc.ladders_grouped import split
+from optcc.schedule.grouped import GroupedExchange, grouped
+from optcc.schedule.mixed import MixedExchange, divided
+from optcc.schedule.pods import pod_numbers
+from optcc.schedule.timetable import Timetable
+from optcc.schedule.timetable_nics import applies, bound_of, evened, live_nics, nic_rate
+from optcc.theory.hubs import hub_split
+
+ROUNDS = (1, 2, 3, 4, 8)
+"""Of the pods' timetables,"""
+WINDOWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+"""and windows between the pods."""
+BESIDE_ROUNDS, BESIDE_WINDOWS, DIRECT_ROUNDS = (1, 2, 4), (2, 4, 8, 16, 32), (1, 2, 3)
+"""Both beside direct exchange, and that one's rounds."""
+MOVED = (Fraction(1), Fraction(19, 20), Fraction(21, 20))
+"""So many times the data that lets both end together without latency goes in two levels."""
+MOST_BESIDE = 16
+"""Servers; of more, two levels alone are tried."""
+
+
+def two_levels(cluster: Cluster) -> Iterator[list[Callable[[], GroupedExchange]]]:
+    """Of each number of rounds, what makes one with ever more windows; none without pods."""
+    made = _by_pods(cluster)
+    for rounds in ROUNDS if made else ():
+        yield [partial(replace, made, segments=windows, rounds=rounds) for windows in WINDOWS]
+
+
+def beside(cluster: Cluster) -> Iterator[list[Callable[[], MixedExchange]]]:
+    """Of each number of NICs in two levels, and of rounds of either, what makes one with ever more windows."""
+    if cluster.fabric.pod_oversubscription is None or len(cluster.ranks) > MOST_BESIDE:
+        return
+    most = max(len(server.nics) for server in cluster.servers)
+    for count in range(1, most):
+        nics = tuple(range(most - count, most))
+        direct, other = divided(cluster, nics)
+        made = _by_pods(other)
+        if made is None or not applies(direct) or not min(shares := hub_split(evened(direct))[0]):
+            return
+        one_s = bound_of([(len(mine), 1) for mine in live_nics(direct)]) / nic_rate(direct)
+        part = one_s / (one_s + made.even_s(other, 1))
+        for rounds, own, moved in product(BESIDE_ROUNDS, DIRECT_ROUNDS, MOVED):
+            yield [
+                partial(
+                    MixedExchange, windows, Timetable(own, shares), replace(made, rounds=rounds), nics,
+                    min(part * moved, Fraction(99, 100)).limit_denominator(2**20),
+                )
+                for windows in BESIDE_WINDOWS
+            ]  # fmt: skip
+
+
+def _by_pods(cluster: Cluster) -> GroupedExchange | None:
+    if cluster.fabric.pod_oversubscription is None or not grouped(cluster):
+        return None
+    groups = pod_numbers(cluster)
+    return GroupedExchange(1, 1, tuple(groups), *split(cluster, groups)) if max(groups) else None
