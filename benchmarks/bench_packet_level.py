@@ -69,11 +69,11 @@ one mistake, which the point about delays tells.
 * Among pods each pod has a switch, joined to one above them by a link at the uplink's rate each way; 2 to 1: half of
   what the pod's NICs have.
 * 0.5 us of delay on each of the two links of ports. Hosts and switch store and forward whole packets, so the
-  simulator's alpha is two links and one packet: the largest of the schedule, at the rate of its fastest port. With packets of 4096 bytes
-  that is 1.082 us at 400 Gb/s and 1.328 us at 100 Gb/s. Earlier versions of this page counted the packet as 0.082 us
-  everywhere, also for NICs of 100 Gb/s and stripes shorter than 4096 bytes; ns-3 then seemed up to 4 % slower there.
-  Links between switches have no delay, as alpha is the same for all; that two more switches store a packet is in ns-3
-  alone.
+  simulator's alpha is two links and one packet: the largest of the schedule, at the rate of its fastest port. With
+  packets of 4096 bytes that is 1.082 us at 400 Gb/s and 1.328 us at 100 Gb/s. Earlier versions of this page counted the
+  packet as 0.082 us everywhere, also for NICs of 100 Gb/s and stripes shorter than 4096 bytes; ns-3 then seemed up to
+  4 % slower there. Links between switches have no delay, as alpha is the same for all; that two more switches store a
+  packet is in ns-3 alone.
 * A port sends one stripe at a time, the lowest ready row first, a packet whenever its link is free.
 * A transfer has landed when its last byte has come out of the socket at the destination; that starts what waits for it.
 * UDP, and queues in the switch that do not overflow: like the simulator's fabric, it keeps what a slow receiver has

@@ -1,4 +1,4 @@
-"""Exchange in two levels, alone and beside direct exchange, to try by hand among pods: more forms than the planner's."""
+"""Exchange in two levels, alone and beside direct exchange, to try by hand in `bench_planner`."""
 
 from __future__ import annotations
 
