@@ -137,7 +137,7 @@ def tried(case: Case) -> list[tuple[float, Recipe]]:
 
 def at_depths(ladder: Ladder, case: Case) -> list[Callable[[], Recipe]]:
     """What makes its recipes."""
-    if ladder.only:  # `timetables_by_hand` has others
+    if ladder.only:  # `timetables_by_hand` and `pods_by_hand` have others
         return [partial(ladder.make, depth) for depth in ladder.only[::4]]
     most = ladder.deepest or max(DEPTHS)
     if ladder.name == Timetable.family:
@@ -237,9 +237,9 @@ def main() -> int:
         "# The planner's regret",
         "",
         "Made by `make bench-planner`. Simulated: servers of 400 GB/s in all, over 2 NICs or 8, on one fabric where",
-        f"nothing is said of rails; NVLink of 450 GB/s where GPUs are ranks; {format_seconds(ALPHA)} from NIC to NIC,",
-        f"{format_seconds(PER_CHUNK)} per chunk. By hand: the planner's families with its own parameters, at",
-        f"{', '.join(map(str, DEPTHS))} segments;",
+        "nothing is said of rails or pods; NVLink of 450 GB/s where GPUs are ranks;",
+        f"{format_seconds(ALPHA)} from NIC to NIC, {format_seconds(PER_CHUNK)} per chunk. By hand:",
+        f"the planner's families with its own parameters, at {', '.join(map(str, DEPTHS))} segments;",
         "timetables in many more forms than the planner tries (`benchmarks/timetables_by_hand.py`): rounds that grow,",
         "steps by offsets, by matchings and one after the other, more and less that slow servers add last to (via);",
         "Latin squares of more numbers of windows and margins, and steady steps of more numbers and growths;",
@@ -247,8 +247,9 @@ def main() -> int:
         "Regret is how much slower the planner's choice is; below zero it is better than anything on that grid.",
         "",
         "Not tried by hand: packed trees, which take long to find (the planner tries them only where others stay over",
-        "2 % above the bound), so that by hand means nested rings and timetables on rails; pipelines of more than",
-        f"{MOST_STRIPES:,} chunks; other parameters of other families than those that the planner gives them.",
+        "2 % above the bound), so that by hand means nested rings and timetables on rails; beside two levels sparse",
+        "rounds of direct exchange, and moving data until both end together, as the planner does; pipelines of more",
+        f"than {MOST_STRIPES:,} chunks; other parameters of other families than those that the planner gives them.",
         "",
         "The last column is about receivers that take packets as they come, by which the planner settles ties: its",
         f"choice against the best of the {FINALISTS} quickest by hand, each of at most {PACKET_STRIPES:,} chunks.",

@@ -2,7 +2,7 @@
 
 For `bench_packet_level`. A pair is tied if both say that one takes at most `TIE` longer than the other, which is as far
 as times may be away without being looked into. Ties are listed with both figures; every other pair is a disagreement,
-and the script's exit status says so.
+and one that none of the things below explains by itself ends the script with an error.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tests.packet_level import Network, inversions, run_packets, simulated
 TIE = 0.01
 PACKETS = (2048, 1024, 512, 256)
 """Bytes of data in a packet with which a pair is run again."""
+NONE_ALONE = "none alone"
 JITTER, DRAWS = 0.001, 20
 """By which part rates are lower to see rows that are tied, and how often."""
 
@@ -76,7 +77,7 @@ class Cause:
     def goes_with(self) -> str:
         """What alone gives both the same order: the size of packets, how receivers serve, which row is first."""
         found = {"packets": self.smaller[-1] < 1, "receivers": self.stripes >= 1, "rows": self.rows[1] >= 1}
-        return ", ".join(name for name, same in found.items() if same) or "none alone"
+        return ", ".join(name for name, same in found.items() if same) or NONE_ALONE
 
     def __str__(self) -> str:
         swap = self.swap

@@ -25,8 +25,6 @@ BESIDE_ROUNDS, BESIDE_WINDOWS, DIRECT_ROUNDS = (1, 2, 4), (2, 4, 8, 16, 32), (1,
 """Both beside direct exchange, and that one's rounds."""
 MOVED = (Fraction(1), Fraction(19, 20), Fraction(21, 20))
 """So many times the data that lets both end together without latency goes in two levels."""
-MOST_BESIDE = 16
-"""Servers; of more, two levels alone are tried."""
 
 
 def two_levels(cluster: Cluster) -> Iterator[list[Callable[[], GroupedExchange]]]:
@@ -38,7 +36,7 @@ def two_levels(cluster: Cluster) -> Iterator[list[Callable[[], GroupedExchange]]
 
 def beside(cluster: Cluster) -> Iterator[list[Callable[[], MixedExchange]]]:
     """Of each number of NICs in two levels, and of rounds of either, what makes one with ever more windows."""
-    if cluster.fabric.pod_oversubscription is None or len(cluster.ranks) > MOST_BESIDE:
+    if _by_pods(cluster) is None:
         return
     most = max(len(server.nics) for server in cluster.servers)
     for count in range(1, most):
@@ -60,7 +58,5 @@ def beside(cluster: Cluster) -> Iterator[list[Callable[[], MixedExchange]]]:
 
 
 def _by_pods(cluster: Cluster) -> GroupedExchange | None:
-    if cluster.fabric.pod_oversubscription is None or not grouped(cluster):
-        return None
     groups = pod_numbers(cluster)
-    return GroupedExchange(1, 1, tuple(groups), *split(cluster, groups)) if max(groups) else None
+    return GroupedExchange(1, 1, tuple(groups), *split(cluster, groups)) if max(groups) and grouped(cluster) else None

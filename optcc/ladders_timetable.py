@@ -81,8 +81,8 @@ QUIET_STEPS, QUIET_WAIT = (0.5, 0.6, 0.7), 2.5
 so many times as long to hear from each other (measured)."""
 GOLDEN = (1 + sqrt(5)) / 2
 SHORT_TURN, LONG_TURN = 1 / 2, 2 / 3
-"""Steps grow by that power of the golden ratio in a turn; of more than twice `LARGE` ranks, where a turn is many steps,
-by the second one,"""
+"""Steps grow by that power of the golden ratio in a turn; of more than twice `LARGE` ranks, where a turn is many steps
+and hubs have no rails for themselves, by the second one,"""
 LONG_STEPS, LONG_PARTS = (0.8, 0.85, 0.9, 0.95, 1.0, 1.05), 256
 """and there are more of them, and finer growth (measured)."""
 FEW_STEPS, ALIKE_STEPS = 16, (0.6, 0.75, 0.9, 1.1, 1.4, 1.8)

@@ -58,7 +58,7 @@ class Network:
     window : bytes; the default is about twice what is under way in one round trip of 400 Gb/s (2.2 us, 110 kB)
     fresh : TCP connections that have not carried anything yet, so that at most 64 KiB are under way until the first
         acknowledgement is back (RFC 7323: the window in a SYN is not scaled); collectives use theirs again and again
-    queue : packets that wait at one output of the switch; lossless, as with flow control, since a drop is an error
+    queue : packets that wait at one output of a switch; lossless, as with flow control, since a drop is an error
     """
 
     transport: str = "udp"
@@ -76,7 +76,7 @@ class Network:
 
 @dataclass(frozen=True, eq=False)
 class PacketRun:
-    """What ns-3 says. finish : float64, shape (rows,), seconds; most_queued : bytes at one output of the switch."""
+    """What ns-3 says. finish : float64, shape (rows,), seconds; most_queued : bytes at one output of a switch."""
 
     time_s: float
     finish: NDArray[np.float64]
@@ -118,8 +118,8 @@ def run_packets(executor: Path, schedule: Schedule, network: Network, *, limit_s
     """Run `schedule` in ns-3. Ports' rates are those of data: links are faster by the headers of full packets.
 
     Raises RuntimeError when a packet is dropped or transfers are left after `limit_s` seconds of virtual time, and
-    ValueError for what this network cannot do: more than two links beyond the ports, or a rank that waits for what
-    another received.
+    ValueError for what this network cannot do: other links than those of pods, one up and one down, or a rank that
+    waits for what another received.
     """
     waits = np.repeat(np.arange(len(schedule)), np.diff(schedule.dep_ptr))
     if (schedule.dst[schedule.dep_idx] != schedule.src[waits]).any():
@@ -150,7 +150,7 @@ def run_packets(executor: Path, schedule: Schedule, network: Network, *, limit_s
 def switches(schedule: Schedule) -> tuple[list[int], list[tuple[float, float]]]:
     """Of each port its switch, and of each switch the rates of its links up and down; 0 where it has none.
 
-    Ports that reach each other without a link between switches have one switch, so do those that share such a link.
+    Ports that reach each other without an uplink have one switch, so do those that share an uplink.
     """
     lanes = [lane for route in schedule.routes for lane in route.lanes]
     inside = np.array([(lane.out, lane.into) for lane in lanes if not lane.links], np.int64).reshape(-1, 2).T
@@ -159,14 +159,15 @@ def switches(schedule: Schedule) -> tuple[list[int], list[tuple[float, float]]]:
     part = connected_components(joined, directed=False)[1].tolist()
     name = {p: str(p) for p in part}
     for lane in lanes:
-        if len(lane.links) not in (0, 2):
-            raise ValueError(f"a lane over {len(lane.links)} links; this network has one up and one down")
-        for port, link in zip((lane.out, lane.into), lane.links, strict=False):
-            name[part[port]] = _pod(schedule.links[link].name)
-    names = sorted({*name.values()})
+        names = [schedule.links[link].name for link in lane.links]
+        if len(names) not in (0, 2) or not all(each.startswith("uplink of pod") for each in names):
+            raise ValueError(f"a lane over {', '.join(names)}; this network has one uplink up and one down")
+        for port, each in zip((lane.out, lane.into), names, strict=False):
+            name[part[port]] = _pod(each)
+    pods = sorted({*name.values()})
     rate = {link.name: link.rate for link in schedule.links}
-    rates = [(rate.get(f"{each}, out", 0.0), rate.get(f"{each}, in", 0.0)) for each in names]
-    return [names.index(name[p]) for p in part], rates
+    rates = [(rate.get(f"{each}, out", 0.0), rate.get(f"{each}, in", 0.0)) for each in pods]
+    return [pods.index(name[p]) for p in part], rates
 
 
 def _pod(link: str) -> str:

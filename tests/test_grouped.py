@@ -171,7 +171,7 @@ def test_all_nics_are_as_busy_as_the_split_says(dead: int) -> None:
     for nic in range(dead):
         cluster = cluster.degrade(f"server1/nic{nic}")
     recipe, nbytes = offered(cluster, 32), 2**28
-    split_s = recipe.fluid_s(cluster, nbytes)
+    split_s = recipe.even_s(cluster, nbytes)
     assert 1 <= fluid_seconds(recipe.lower(cluster, nbytes), cluster) / split_s < 1.02
 
 
@@ -220,12 +220,15 @@ def test_groups_that_are_no_pods_are_said_to_cross_them() -> None:
     (3, 1, 3, ("server0/nic0",)),
     (6, 3, 2, ("server0/nic0", "server1/nic1")),
     (8, 4, 4, ("server0/nic0", "server5/nic1")),
-    (10, 5, 4, ("server0/nic0", "server0/nic1", "server1/nic2")),
+    (8, 4, 2, ("server4/nic0", "server5/nic0", "server6/nic0")),
+    (12, 4, 2, ("server4/nic0", "server8/nic0")),
+    (12, 4, 2, ()),
+    (12, 6, 8, ()),
 ])  # fmt: skip
 def test_its_fluid_time_is_that_of_its_schedule(
     servers: int, size: int, nics: int, dead: tuple[str, ...], rails: bool
 ) -> None:
-    """Also where NICs cannot be equally busy. Three of these were told as up to 1.7 times faster than they are."""
+    """Also where NICs cannot be equally busy: as if they were, some of these would be told as 1.8 times faster."""
     cluster, nbytes = pods_of(Cluster.uniform(servers=servers, nics=nics, rate=1000), size, 1), 2**26
     cluster = replace(cluster, fabric=replace(cluster.fabric, rails=rails))
     for nic in dead:

@@ -263,16 +263,19 @@ def test_more_links_than_up_and_down_are_refused() -> None:
         replace(route, lanes=tuple(replace(lane, links=lane.links * 2) for lane in route.lanes))
         for route in schedule.routes
     )
-    with pytest.raises(ValueError, match="over 4 links"):
+    with pytest.raises(ValueError, match=r"over (uplink of pod pod\d, \w+(, )?){4}; this network"):
         run_packets(Path("unused"), schedule.replace(routes=routes), UDP)
+    spines = tuple(replace(link, name=f"spine link of rail {i}, out") for i, link in enumerate(schedule.links))
+    with pytest.raises(ValueError, match="over spine link of rail"):
+        run_packets(Path("unused"), schedule.replace(links=spines), UDP)
 
 
 def test_switches_are_pods() -> None:
-    """Also where some NICs reach others of their pod by no lane, and where a rank sends nothing to other pods."""
-    schedule = schemes(pods_of(without(4, 1), 2), 2**16, 1)["ring"]
+    """Also of ranks in the middle of a pod, which a ring has send to their own pod only."""
+    schedule = schemes(pods_of(without(6, 1), 3), 2**16, 1)["ring"]
     at, rates = switches(schedule)
-    assert at == [port.rank // 2 for port in schedule.ports]
-    assert rates == [(RATE, RATE)] * 2
+    assert at == [port.rank // 3 for port in schedule.ports]
+    assert rates == [(3 * RATE / 2, 3 * RATE / 2)] * 2
     assert switches(schemes(without(4, 1), 2**16, 1)["ring"])[1] == [(0, 0)]
 
 

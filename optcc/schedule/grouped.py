@@ -44,8 +44,8 @@ AFTER = HALF // 2**20
 """What is due at the same time goes first, of what is on its way inside groups (times of slots are rounded): sums that
 went before it would hold up all that is gathered then (measured)."""
 
-EVENED = 4
-"""In groups of so many servers or more a server's NICs are equally busy."""
+EVEN = Fraction(21, 20)
+"""A schedule may be so many times above what it would be if NICs were equally busy: by whole chunks they hardly are."""
 
 Section = list[tuple[int, int]]
 """(start, stop) of bytes, in the order in which they are gathered."""
@@ -247,15 +247,10 @@ class GroupedExchange(Recipe):
             demand(alike, "shares", "equal ones of servers of a group with the same NICs", "others")
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
-        """`even_s`. Where groups are not the pods, where NICs may not be equally busy, in groups of few servers or as
-        servers of rails lack different ones, the schedule's."""
-        pods = [cluster.servers[rank.server].pod for rank in cluster.ranks]
-        divided = cluster.fabric.pod_oversubscription is not None
-        apart = divided and len({*zip(pods, self.groups, strict=True)}) > min(len({*pods}), len(self.finals))
-        uneven = cluster.fabric.rails and len({frozenset(mine) for mine in live_nics(cluster)}) > 1
-        if apart or uneven or min(map(len, self._members)) < EVENED:
-            return super().fluid_s(cluster, nbytes)
-        return self.even_s(cluster, nbytes)
+        """`even_s`; where NICs cannot be equally busy, or groups are not the pods, the schedule's."""
+        found, even = super().fluid_s(cluster, nbytes), self.even_s(cluster, nbytes)
+        lacking = cluster.fabric.rails and len({frozenset(mine) for mine in live_nics(cluster)}) > 1
+        return found if lacking or found > EVEN * even else even
 
     def even_s(self, cluster: Cluster, nbytes: int) -> Fraction:
         """The busiest server's work if all its NICs are equally busy, or the busiest uplink's if groups are pods."""
