@@ -12,6 +12,7 @@ from optcc.bound import Bound
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InfeasibleError
 from optcc.ladder import LARGE, MANY, Ladder, starves
+from optcc.ladders_apart import apart_ladders
 from optcc.ladders_grouped import grouped_ladders
 from optcc.ladders_mixed import mixed_ladders
 from optcc.ladders_timetable import latin_ladders, steady_ladders, timetable_ladders
@@ -64,7 +65,7 @@ def ladders(
         offered += steady_ladders(even, bound, alpha, per_chunk)
     if loses > LANES_GAIN and room:
         offered += _in_lanes(cluster, bound, loses, alpha, per_chunk)
-    offered += grouped_ladders(cluster, bound, per_chunk)
+    offered += apart_ladders(cluster) or grouped_ladders(cluster, bound, per_chunk)
     offered += [] if room else mixed_ladders(cluster, bound, per_chunk)
     if cluster.fabric.flat:
         offered += _trees(cluster, bound.nbytes, alpha, per_chunk)

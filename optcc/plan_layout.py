@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from optcc.plans import Plan
+from optcc.schedule.apart import ApartExchange
 from optcc.schedule.assemble import cuts_by, even_cuts, granule
 from optcc.schedule.columns import Schedule
 from optcc.schedule.exchange import Exchange
@@ -117,7 +118,14 @@ def _packed(recipe: PackedTrees, schedule: Schedule) -> Iterator[dict[str, Any]]
 
 
 def _fused(
-    recipe: Exchange | Timetable | LatinExchange | SteadyExchange | GroupedExchange | MixedExchange | InsideServers,
+    recipe: Exchange
+    | Timetable
+    | LatinExchange
+    | SteadyExchange
+    | GroupedExchange
+    | ApartExchange
+    | MixedExchange
+    | InsideServers,
     schedule: Schedule,
 ) -> Iterator[dict[str, Any]]:
     """Their transfers join bytes that go different ways before or after: each piece between their bounds is a section.
@@ -166,6 +174,7 @@ _MAKERS: dict[str, Callable[[Any, Schedule], Iterator[dict[str, Any]]]] = {
     LatinExchange.family: _fused,
     SteadyExchange.family: _fused,
     GroupedExchange.family: _fused,
+    ApartExchange.family: _fused,
     MixedExchange.family: _fused,
     InsideServers.family: _fused,
     Ring.family: _plain_ring,

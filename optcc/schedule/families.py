@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from optcc.schedule.apart import ApartExchange
 from optcc.schedule.exchange import Exchange
 from optcc.schedule.grouped import GroupedExchange
 from optcc.schedule.inside import InsideServers
@@ -26,6 +27,7 @@ FAMILIES: dict[str, type[Recipe]] = {
         LatinExchange,
         SteadyExchange,
         GroupedExchange,
+        ApartExchange,
         MixedExchange,
         ComplementaryTrees,
         PackedTrees,

@@ -306,8 +306,10 @@ def dependencies(rows: Rows) -> list[tuple[Ints, Ints]]:
     found: list[tuple[Ints, Ints]] = []
     for kind, earlier in (
         (Kind.SUM, (Kind.RAW,)),
-        (Kind.TOTAL, (Kind.RAW, Kind.SUM)),
-        (Kind.RESULT, (Kind.RAW, Kind.SUM, Kind.TOTAL)),
+        (Kind.PARTIAL, (Kind.RAW, Kind.SUM)),
+        (Kind.FINAL, (Kind.PARTIAL,)),
+        (Kind.TOTAL, (Kind.RAW, Kind.SUM, Kind.FINAL)),
+        (Kind.RESULT, (Kind.RAW, Kind.SUM, Kind.FINAL, Kind.TOTAL)),
     ):
         for rank in np.unique(rows.src).tolist():
             waits = sent.get((rank, kind), none)

@@ -1,0 +1,209 @@
+"""Direct exchange in two levels beside a starving rank that is in no group.
+
+A rank that only just has time for its own data is the hub of nothing; between pods it is in the way of its own group,
+whose hubs all have time to spare but not so much that they alone could exchange all data with it. Here the others make
+sums in two levels as in `optcc.schedule.grouped`, chunk by chunk: a hub in each group gathers its group's data, one of
+these hubs adds last. The rank apart exchanges each chunk with the hub that adds last, in whatever group it is; where
+its uplink has no room for that, half of the data with its own group's hubs.
+
+To one half of the data it adds last of all: it is sent sums in the first half of the plan, from soon after the start,
+and sends totals in the second. Of the other half it sends raw data in the first half of the plan and gets totals in the
+second. So it is busy both ways all the time. The others do first what it adds last to, and spread that last.
+
+In which step each NIC does what is found for all ranks together (`apart_steps.py`), for the first half; for the second
+likewise, seen from its end. On one fabric any NIC reaches any, so that a rank's NICs take turns, at both ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import lcm
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from optcc.cluster import Cluster
+from optcc.schedule.apart_steps import Chunk, Move, sums_in_steps
+from optcc.schedule.assemble import even_cuts
+from optcc.schedule.columns import Schedule
+from optcc.schedule.grouped import dependencies, grouped
+from optcc.schedule.many_objects import no_collection
+from optcc.schedule.pods import uplinks
+from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
+from optcc.schedule.routes import Routes
+from optcc.schedule.timetable_nics import live_nics, nic_ports, nic_rate, told_pace
+from optcc.schedule.timetable_rows import Ints, Kind, Rows, scheduled
+
+BACK = {Kind.RAW: Kind.RESULT, Kind.SUM: Kind.TOTAL, Kind.PARTIAL: Kind.FINAL}
+"""What goes the other way in the other half."""
+GROUPS_WEIGH = 64
+"""How far behind its part a hub is in adding last weighs so many times as much as how far behind its group is."""
+
+
+@dataclass(frozen=True)
+class ApartExchange(Recipe):
+    """Direct exchange in two levels beside a starving rank.
+
+    Attributes
+    ----------
+    segments : windows, of as many chunks as the largest group has hubs
+    apart : the rank that is in no group
+    inside : whether it exchanges the data that it does not add last to with its own group's hubs
+    groups : of each rank its group, 0 to G-1; of the one apart that of its pod
+    hubs : each rank's part of the data as a hub of its group, sum 1 in every group, 0 of the one apart
+    finals : each rank's part of the data to which it adds last, but for the one apart, sum 1
+    """
+
+    family: ClassVar[str] = "apart-exchange"
+    segments: int
+    apart: int
+    inside: bool
+    groups: tuple[int, ...]
+    hubs: tuple[Fraction, ...]
+    finals: tuple[Fraction, ...]
+
+    def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
+        """See the module."""
+        with no_collection():
+            routes, live = Routes(cluster), live_nics(cluster)
+            chunks = self._chunks()
+            cuts = even_cuts(0, nbytes, len(chunks)).tolist()
+            rows = [
+                (src, dst, step, kind, 0, cuts[chunk], cuts[chunk + 1], 0, chunk)
+                for step, src, dst, kind, chunk in self._moves(chunks, cluster)
+                if cuts[chunk] < cuts[chunk + 1]
+            ]
+            columns = Rows(*np.array(rows, np.int64).reshape(-1, len(Rows._fields)).T)
+            counts = [len(mine) for mine in live]
+            columns = columns._replace(
+                nic=_in_turn(columns.src, columns.key, counts) * max(counts)
+                + _in_turn(columns.dst, columns.key, counts)
+            )
+            ports = [list(mine.values()) for mine in nic_ports(cluster, routes)]
+            out = [dict(enumerate(port for port in mine for _ in range(max(counts)))) for mine in ports]
+            into = [
+                {i * max(counts) + place: port for i in range(max(counts)) for place, port in enumerate(mine)}
+                for mine in ports
+            ]
+            return scheduled(columns, dependencies(columns), out, routes, nbytes, into=into)
+
+    def _moves(self, chunks: Sequence[Chunk], cluster: Cluster) -> list[Move]:
+        """All that is sent, in both halves."""
+        nics, rate = [len(mine) for mine in live_nics(cluster)], nic_rate(cluster)
+        room = [sum(nics) if link is None else max(1, int(link / rate)) for link in uplinks(cluster, self.groups)]
+        first = sums_in_steps(chunks, self._members, self.apart, self.groups[self.apart], nics, room)
+        # The second half spreads first what the one apart does not add last to: it is complete, and the rest is not.
+        order = sorted(range(len(chunks)), key=lambda place: (chunks[place].last, place))[::-1]
+        second = sums_in_steps(
+            [chunks[place] for place in order], self._members, self.apart, self.groups[self.apart], nics, room
+        )
+        ends = 2 + max((move.step for move in first), default=0) + max((move.step for move in second), default=0)
+        back = [Move(ends - 1 - step, dst, src, BACK[kind], order[chunk]) for step, src, dst, kind, chunk in second]
+        return first + back[::-1]
+
+    @cached_property
+    def _members(self) -> list[list[int]]:
+        """The ranks of each group but the one apart."""
+        return [
+            [rank for rank, own in enumerate(self.groups) if own == group and rank != self.apart]
+            for group in range(1 + max(self.groups))
+        ]
+
+    def _chunks(self) -> list[Chunk]:
+        """Who does what with each part of the data: at any time all as much as their parts say, to within a chunk."""
+        every = lcm(*(part.denominator for part in (*self.hubs, *self.finals)))
+        hubs, finals = ([int(part * every) for part in parts] for parts in (self.hubs, self.finals))
+        of_group = [sum(finals[rank] for rank in own) for own in self._members]
+        count = self.segments * max(map(len, self._members))
+        last = self.segments // 2 * max(map(len, self._members))
+        gathered, added = [0] * len(hubs), [0] * len(hubs)
+        found = []
+        for done in range(1, count + 1):
+            here = tuple(
+                max((r for r in own if hubs[r]), key=lambda r: (hubs[r] * done - gathered[r] * every, -r))
+                for own in self._members
+            )
+            adding = [sum(added[rank] for rank in own) for own in self._members]
+            final = max(
+                range(len(here)),
+                key=lambda g: (
+                    GROUPS_WEIGH * (finals[here[g]] * done - added[here[g]] * every)
+                    + of_group[g] * done
+                    - adding[g] * every,
+                    -g,
+                ),
+            )
+            for rank in here:
+                gathered[rank] += 1
+            added[here[final]] += 1
+            inside = self.inside and done > last
+            partner = here[self.groups[self.apart] if inside else final]
+            found.append(Chunk(here, final, partner, done <= last))
+        return found
+
+    def check(self, cluster: Cluster) -> None:
+        """Raise InputError unless the parameters fit each other and `cluster`."""
+        ranks = len(cluster.ranks)
+        fits = grouped(cluster) and not cluster.fabric.rails
+        demand(fits, "cluster", "servers as ranks, NICs of one pace that all reach each other", ranks)
+        demand_segments(self.segments)
+        demand(0 <= self.apart < ranks, "apart", f"0 to {ranks - 1}", self.apart)
+        sizes = {len(self.groups), len(self.hubs), len(self.finals)}
+        demand(sizes == {ranks}, "groups", f"{ranks} of them, of hubs and of finals", sizes)
+        named = sorted({*self.groups})
+        demand(named == list(range(len(named))) and len(named) > 1, "groups", "0 to G-1, two or more", named)
+        demand(min(map(len, self._members)) > 0, "groups", "another rank in the group of the one apart", self.groups)
+        demand(not (self.hubs[self.apart] or self.finals[self.apart]), "apart", "a hub of nothing", self.apart)
+        each = {sum(self.hubs[r] for r in own) for own in self._members}
+        demand(min(self.hubs) >= 0 and each == {1}, "hubs", "parts of sum 1 in every group", each)
+        demand(min(self.finals) >= 0 and sum(self.finals) == 1, "finals", "parts of sum 1", sum(self.finals))
+
+    def content(self) -> dict[str, Any]:
+        """Every field as JSON values."""
+        return {
+            "segments": self.segments,
+            "apart": self.apart,
+            "inside": self.inside,
+            "groups": list(self.groups),
+            "hubs": [str(x) for x in self.hubs],
+            "finals": [str(x) for x in self.finals],
+        }
+
+    @classmethod
+    def read(cls, raw: dict[str, Any]) -> Self:
+        """The recipe of `content`."""
+        return cls(
+            segments=raw["segments"],
+            apart=raw["apart"],
+            inside=raw["inside"],
+            groups=tuple(raw["groups"]),
+            hubs=tuple(exact(x) for x in raw["hubs"]),
+            finals=tuple(exact(x) for x in raw["finals"]),
+        )
+
+    def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
+        """The groups, and with whom the one apart exchanges its data."""
+        sizes = [len(own) for own in self._members]
+        text = f"{len(sizes)} of {min(sizes)}" + (f" to {max(sizes)}" if max(sizes) > min(sizes) else "") + " servers"
+        pods = cluster.fabric.pod_oversubscription is not None
+        partners = "hubs that add last, in all groups"
+        if self.inside:
+            partners += "; of the data that it does not add last to, with the hubs of its own"
+        return [
+            ("groups", f"{text}, the pods" if pods else text),
+            ("apart", f"{cluster.ranks[self.apart].name}, which exchanges its data with the {partners}"),
+            ("windows", f"{self.segments}, of {max(sizes)} chunks; one NIC for each transfer"),
+            *told_pace(cluster),
+        ]
+
+
+def _in_turn(ends: Ints, key: Ints, counts: Sequence[int]) -> Ints:
+    """Of each row the place of its end's NIC, of `counts` that this rank has: one after the other, in order of keys."""
+    order = np.lexsort((key, ends))
+    first = np.searchsorted(ends[order], ends[order], "left")
+    found = np.empty_like(ends)
+    found[order] = (np.arange(len(ends)) - first) % np.array(counts, np.int64)[ends[order]]
+    return found
