@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from math import sqrt
 
+from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.ladder import LARGE, MANY, Ladder
 from optcc.schedule.apart import ApartExchange
@@ -12,12 +14,16 @@ from optcc.schedule.grouped import grouped
 from optcc.schedule.pods import pod_numbers, uplinks
 from optcc.schedule.timetable_nics import live_nics, nic_rate
 
-CHUNKS, CHUNKS_MANY = (64, 96, 128, 192, 256, 384, 512, 640, 768), (256,)
-"""Of the data, those that are tried, and of more than `MANY` ranks: the more there are, the less the starving server
-waits for first sums and others for its last ones, and the more all pay for chunks."""
+LASTS = 5
+"""The starving server waits as long for first sums, and others for its last totals, as it needs for about so many
+chunks on each of its NICs (measured),"""
+TRIED, TRIED_MANY = (Fraction(3, 4), Fraction(1), Fraction(4, 3)), (Fraction(1),)
+"""which says how many chunks are best; so many times as many are tried, and of more than `MANY` ranks."""
+LEAST, MOST = 64, 1024
+"""Chunks, at any size."""
 
 
-def apart_ladders(cluster: Cluster) -> list[Ladder]:
+def apart_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladder]:
     """Where any NIC reaches any, one server alone sets the bound, and its pod has others. On one fabric timetables are
     nearer the bound."""
     from optcc.theory.apart import apart_split
@@ -32,7 +38,10 @@ def apart_ladders(cluster: Cluster) -> list[Ladder]:
     split = apart_split(rates, groups, uplinks(cluster, groups), apart)
     recipe = ApartExchange(1, apart, split.inside, tuple(groups), split.hubs, split.finals)
     largest = max(map(groups.count, groups))
-    windows = [max(1, count // largest) for count in (CHUNKS if len(groups) <= MANY else CHUNKS_MANY)]
+    # N chunks on k NICs cost the starving one N/k times what one does, and LASTS k/N of the bound.
+    best = rates[apart] / nic_rate(cluster) * sqrt(LASTS * bound.seconds / per_chunk) if per_chunk else MOST
+    tried = [min(max(part * best, LEAST), MOST) for part in (TRIED if len(groups) <= MANY else TRIED_MANY)]
+    windows = [max(1, round(count / largest)) for count in tried]
     return [
         Ladder(
             ApartExchange.family,

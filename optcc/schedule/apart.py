@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import accumulate
 from math import lcm
 from typing import Any, ClassVar, Self
 
@@ -27,7 +28,7 @@ import numpy as np
 
 from optcc.cluster import Cluster
 from optcc.schedule.apart_steps import Chunk, Move, sums_in_steps
-from optcc.schedule.assemble import even_cuts
+from optcc.schedule.assemble import cuts_by
 from optcc.schedule.columns import Schedule
 from optcc.schedule.grouped import dependencies, grouped
 from optcc.schedule.many_objects import no_collection
@@ -39,6 +40,9 @@ from optcc.schedule.timetable_rows import Ints, Kind, Rows, scheduled
 
 BACK = {Kind.RAW: Kind.RESULT, Kind.SUM: Kind.TOTAL, Kind.PARTIAL: Kind.FINAL}
 """What goes the other way in the other half."""
+STEPS, SMALL = 2, 2
+"""A chunk takes so many steps, and half of that in so many windows at each end of what the one apart adds last to: with
+the first of these it begins, and the others wait for the last (measured)."""
 GROUPS_WEIGH = 64
 """How far behind its part a hub is in adding last weighs so many times as much as how far behind its group is."""
 
@@ -70,7 +74,8 @@ class ApartExchange(Recipe):
         with no_collection():
             routes, live = Routes(cluster), live_nics(cluster)
             chunks = self._chunks()
-            cuts = even_cuts(0, nbytes, len(chunks)).tolist()
+            sizes = sum(chunk.steps for chunk in chunks)
+            cuts = cuts_by(0, nbytes, [Fraction(chunk.steps, sizes) for chunk in chunks]).tolist()
             rows = [
                 (src, dst, step, kind, 0, cuts[chunk], cuts[chunk + 1], 0, chunk)
                 for step, src, dst, kind, chunk in self._moves(chunks, cluster)
@@ -94,15 +99,24 @@ class ApartExchange(Recipe):
         """All that is sent, in both halves."""
         nics, rate = [len(mine) for mine in live_nics(cluster)], nic_rate(cluster)
         room = [sum(nics) if link is None else max(1, int(link / rate)) for link in uplinks(cluster, self.groups)]
-        first = sums_in_steps(chunks, self._members, self.apart, self.groups[self.apart], nics, room)
-        # The second half spreads first what the one apart does not add last to: it is complete, and the rest is not.
-        order = sorted(range(len(chunks)), key=lambda place: (chunks[place].last, place))[::-1]
-        second = sums_in_steps(
-            [chunks[place] for place in order], self._members, self.apart, self.groups[self.apart], nics, room
+        sums = partial(
+            sums_in_steps,
+            members=self._members,
+            apart=self.apart,
+            home=self.groups[self.apart],
+            nics=nics,
+            uplinks=room,
         )
-        ends = 2 + max((move.step for move in first), default=0) + max((move.step for move in second), default=0)
-        back = [Move(ends - 1 - step, dst, src, BACK[kind], order[chunk]) for step, src, dst, kind, chunk in second]
-        return first + back[::-1]
+        first = sums(chunks)
+        # The second half spreads first what the one apart does not add last to: the rest it still has to send.
+        order = sorted(range(len(chunks)), key=lambda place: (chunks[place].last, place))[::-1]
+        second = sums([chunks[place] for place in order])
+        ends = sum(max(move.step + chunks[move.chunk].steps for move in half) for half in (first, second))
+        back = [
+            Move(ends - step - chunks[order[chunk]].steps, dst, src, BACK[kind], order[chunk])
+            for step, src, dst, kind, chunk in reversed(second)
+        ]
+        return first + back
 
     @cached_property
     def _members(self) -> list[list[int]]:
@@ -117,11 +131,14 @@ class ApartExchange(Recipe):
         every = lcm(*(part.denominator for part in (*self.hubs, *self.finals)))
         hubs, finals = ([int(part * every) for part in parts] for parts in (self.hubs, self.finals))
         of_group = [sum(finals[rank] for rank in own) for own in self._members]
-        count = self.segments * max(map(len, self._members))
-        last = self.segments // 2 * max(map(len, self._members))
+        largest = max(map(len, self._members))
+        small = SMALL if self.segments >= 4 * SMALL else 0
+        last = (self.segments + small) // 2  # windows, of as many bytes as the others
+        short = {*range(small), *range(last - small, last)}
+        steps = [STEPS // 2 if window in short else STEPS for window in range(self.segments) for _ in range(largest)]
         gathered, added = [0] * len(hubs), [0] * len(hubs)
         found = []
-        for done in range(1, count + 1):
+        for place, done in enumerate(accumulate(steps)):
             here = tuple(
                 max((r for r in own if hubs[r]), key=lambda r: (hubs[r] * done - gathered[r] * every, -r))
                 for own in self._members
@@ -137,11 +154,11 @@ class ApartExchange(Recipe):
                 ),
             )
             for rank in here:
-                gathered[rank] += 1
-            added[here[final]] += 1
-            inside = self.inside and done > last
+                gathered[rank] += steps[place]
+            added[here[final]] += steps[place]
+            inside = self.inside and place >= last * largest
             partner = here[self.groups[self.apart] if inside else final]
-            found.append(Chunk(here, final, partner, done <= last))
+            found.append(Chunk(here, final, partner, place < last * largest, steps[place]))
         return found
 
     def check(self, cluster: Cluster) -> None:

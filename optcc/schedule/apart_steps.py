@@ -1,9 +1,9 @@
-"""In which steps sums are made in two levels beside a rank apart: what every NIC does, one chunk in each step.
+"""In which steps sums are made in two levels beside a rank apart: what every NIC does at any time.
 
-Half of a plan makes all sums; the other half, seen from its end, is the same thing. In every step each rank sends and
-receives as many chunks as it has NICs and no pod more than its uplink takes, so that nobody meets another sender. First
-come those for the rank apart, then sums, then raw data, of earlier chunks first; raw data is there from the start, so
-that NICs that have nothing else to do run ahead with it.
+Half of a plan makes all sums; the other half, seen from its end, is the same thing. At any time each rank sends and
+receives no more chunks than it has NICs, and no pod more than its uplink takes, so that nobody meets another sender.
+First come those for the rank apart, then sums, then raw data, of earlier chunks first; raw data is there from the
+start, so that NICs that have nothing else to do run ahead with it.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from typing import NamedTuple
 from optcc.schedule.timetable_rows import Kind
 
 LANDS = 2
-"""Steps until what is sent can be passed on: it takes one, and a little more to land (measured)."""
+"""Steps from when a port is through with a chunk to when the chunk can be passed on: ports are late (measured)."""
 AHEAD = 64
 """Chunks, as parts of the data, of which raw data is sent at a time."""
 
 
 class Chunk(NamedTuple):
     """A part of the data: its hub in each group, the group whose hub adds last, the rank that the one apart exchanges
-    it with, and whether the one apart adds last of all."""
+    it with, whether the one apart adds last of all, and for how many steps a NIC sends it."""
 
     hubs: tuple[int, ...]
     final: int
     partner: int
     last: bool
+    steps: int
 
 
 class Move(NamedTuple):
-    """What is sent in a step; `chunk` is its place."""
+    """What is sent from a step on; `chunk` is its place."""
 
     step: int
     src: int
@@ -51,7 +52,7 @@ def sums_in_steps(
     """All that is sent until each chunk's sum is where the last one adds to it, in order.
 
     members : the ranks of each group but the one `apart`, which is in the pod of group `home`; nics : of each rank, how
-    many it has; uplinks : of each group, how many chunks cross its pod's border in a step, each way
+    many it has; uplinks : of each group, how many chunks cross its pod's border at a time, each way
     """
     return _Steps(chunks, members, apart, home, nics, uplinks).found
 
@@ -83,13 +84,17 @@ class _Steps:
         self.to_apart: list[tuple[int, int, int]] = []
         for place, hub in [at for at, count in self.missing.items() if not count]:
             self._complete(place, hub)
+        self.out, self.into = list(self.nics), list(self.nics)
+        self.up, self.down = list(self.uplinks), list(self.uplinks)
+        self.ending: dict[int, list[tuple[list[int], int]]] = defaultdict(list)
         first = step = 0
         while first < len(raw) or own or self.sums or self.to_apart or self.landing:
             for move in self.landing.pop(step, ()):
                 self.missing[move.chunk, move.dst] -= 1
                 if not self.missing[move.chunk, move.dst]:
                     self._complete(move.chunk, move.dst)
-            self._begin()
+            for room, place in self.ending.pop(step, ()):
+                room[place] += 1
             self.to_apart = self._take(step, sorted(self.to_apart), Kind.PARTIAL)
             own = self._take(step, own, Kind.RAW)
             self.sums = self._take(step, sorted(self.sums), Kind.SUM)
@@ -113,10 +118,6 @@ class _Steps:
         elif chunk.last:
             self.to_apart.append((place, hub, self.apart))
 
-    def _begin(self) -> None:
-        self.out, self.into = list(self.nics), list(self.nics)
-        self.up, self.down = list(self.uplinks), list(self.uplinks)
-
     def _take(self, step: int, moves: list[tuple[int, int, int]], kind: Kind) -> list[tuple[int, int, int]]:
         """Those that still have no room in this step."""
         left = []
@@ -125,17 +126,19 @@ class _Steps:
             if not (self.out[src] and self.into[dst]):
                 left.append(each)
                 continue
+            used = [(self.out, src), (self.into, dst)]
             here, there = self.group[src], self.group[dst]
             if here != there:
                 if not (self.up[here] and self.down[there]):
                     left.append(each)
                     continue
-                self.up[here] -= 1
-                self.down[there] -= 1
-            self.out[src] -= 1
-            self.into[dst] -= 1
+                used += [(self.up, here), (self.down, there)]
+            steps = self.chunks[place].steps
+            for room, at in used:
+                room[at] -= 1
+            self.ending[step + steps] += used
             move = Move(step, src, dst, kind, place)
             self.found.append(move)
             if kind != Kind.PARTIAL:
-                self.landing[step + LANDS].append(move)
+                self.landing[step + steps + LANDS].append(move)
         return left
