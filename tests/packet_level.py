@@ -34,7 +34,7 @@ from optcc.simulator import Receivers, stripes_of
 RATE = 50_000_000_000  # 400 Gb/s in bytes per second
 HOP = Fraction(1, 10**6)
 """Seconds from port to port that planners are told, about what `latency_s` says."""
-AMONG_PODS = ("grouped-exchange", "timetable", "mixed-exchange", "packed-trees")
+AMONG_PODS = ("grouped-exchange", "apart-exchange", "timetable", "mixed-exchange", "packed-trees")
 """Families that are compared among pods, beside rings."""
 _PS = 10**12
 _SOURCE = Path(__file__).with_name("packet_level.cc")

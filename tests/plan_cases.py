@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from optcc.cluster import Cluster, Fabric
+from optcc.ladders_grouped import grouped_ladders
 from optcc.plan_files import content_id
 from optcc.plans import Plan
 from tests.fabrics import pods_of
@@ -34,8 +35,10 @@ def cases() -> dict[str, Plan]:
     for cluster in (flat, dead, starving, gpus.degrade("server1/nic0", Fraction(1, 3)), rails):
         for plan in offered(cluster, 2000, 2):
             found.setdefault("-".join([plan.recipe.family, *_spread(plan)]), plan)
-    pods = offered(pods_of(dead, 2), 2000, 2)
-    found["grouped-exchange"] = next(p for p in pods if p.recipe.family == "grouped-exchange")
+    pods = pods_of(dead, 2)
+    found["apart-exchange"] = next(p for p in offered(pods, 2000, 2) if p.recipe.family == "apart-exchange")
+    bound = found["apart-exchange"].bound
+    found["grouped-exchange"] = Plan(pods, bound, grouped_ladders(pods, bound, Fraction(0))[0].make(2))
     crowded = pods_of(Cluster.uniform(servers=6, nics=6, rate=3000).degrade("server1/nic0"), 3)
     found["mixed-exchange"] = next(p for p in offered(crowded, 2000, 2) if p.recipe.family == "mixed-exchange")
     two = flat.degrade("server2/nic0", Fraction(1, 4))

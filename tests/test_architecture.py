@@ -14,6 +14,7 @@ JOINTS = {
     "optcc.cli",
     "optcc.api",
     "optcc.ladders",
+    "optcc.ladders_apart",
     "optcc.ladders_grouped",
     "optcc.ladders_mixed",
     "optcc.ladders_timetable",

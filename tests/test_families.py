@@ -128,6 +128,28 @@ def in_crowded_pods(draw: st.DrawFn) -> Cluster:
     return replace(cluster, pristine=None)  # else its bound solves two programs
 
 
+@st.composite
+def starving_in_pods(draw: st.DrawFn) -> Cluster:
+    """5 to 9 servers of 2 to 4 NICs in two or three pods of two or more, one with half of its NICs or fewer; another
+    may have lost a NIC, or have a slow one."""
+    count = draw(st.integers(2, 3))
+    servers, nics = draw(st.integers(2 * count + (count == 2), 9)), draw(st.integers(2, 4))
+    made = Cluster.uniform(servers=servers, nics=nics, rate=draw(st.integers(1, 40)) * 1000)
+    pods = draw(st.permutations([server % count for server in range(servers)]))
+    factor = Fraction(draw(st.integers(2, 12)), 2)
+    cluster = Cluster(
+        tuple(replace(server, pod=f"pod{pod}") for server, pod in zip(made.servers, pods, strict=True)),
+        fabric=Fabric(pod_oversubscription=factor),
+    )
+    starving, other = draw(st.permutations(range(servers)))[:2]
+    for nic in range(draw(st.integers((nics + 1) // 2, nics - 1))):
+        cluster = cluster.degrade(f"server{starving}/nic{nic}")
+    if nics > 2 and draw(st.booleans()):
+        left = draw(st.sampled_from([Fraction(0), Fraction(1, 2), Fraction(9, 10)]))
+        cluster = cluster.degrade(f"server{other}/nic{draw(st.integers(0, nics - 1))}", left)
+    return replace(cluster, pristine=None)  # else its bound solves two programs
+
+
 FITTING: dict[tuple[str, ...], st.SearchStrategy[Cluster]] = {
     ("nested-rings", "packed-trees", "ring"): ANY,
     ("exchange", "trees"): st.one_of(FLAT, with_dead_nics()),
@@ -136,6 +158,7 @@ FITTING: dict[tuple[str, ...], st.SearchStrategy[Cluster]] = {
         two_starving(), two_starving(), two_starving(), several_starving()
     ),
     ("grouped-exchange",): in_pods(),
+    ("apart-exchange",): starving_in_pods(),
     ("mixed-exchange",): in_crowded_pods(),
     ("inside-servers",): gpus_as_ranks(),
     ("r2cc-allreduce", "optcc-published"): one_degraded(),
@@ -247,6 +270,7 @@ def test_all_families_are_seen() -> None:
     seen |= {plan.recipe.family for plan in offered(replace(flat, gpu_ranks=True), 4096, 2)}
     seen |= {plan.recipe.family for plan in offered(flat.degrade("server1/nic1"), 4096, 2)}
     seen |= {plan.recipe.family for plan in offered(pods_of(flat, 3), 4096, 2)}
+    seen |= {plan.recipe.family for plan in offered(pods_of(Cluster.uniform(servers=6, nics=2, rate=1000), 3), 4096, 2)}
     crowded = pods_of(Cluster.uniform(servers=6, nics=6, rate=1000).degrade("server0/nic1"), 3)
     seen |= {plan.recipe.family for plan in offered(crowded, 4096, 2)}
     assert seen == set(FAMILIES)

@@ -152,8 +152,9 @@ def test_every_transfer_lands_when_ns3_says(executor: Path, servers: int) -> Non
     ("servers", "size", "over", "dead", "offered"),
     [
         (4, 2, 2, (1,), {"grouped-exchange", "packed-trees"}),
-        (4, 2, 2, (2,), {"grouped-exchange", "timetable", "packed-trees"}),
+        (4, 2, 2, (2,), {"apart-exchange", "timetable", "packed-trees"}),
         (8, 4, 1, (1,), {"grouped-exchange", "timetable", "packed-trees"}),
+        (8, 4, 4, (2,), {"apart-exchange", "packed-trees"}),
         (8, 4, 2, (1,), {"grouped-exchange", "mixed-exchange", "packed-trees"}),
         (8, 2, 2, (1, 1), {"grouped-exchange", "packed-trees"}),
     ],

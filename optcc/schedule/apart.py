@@ -11,7 +11,8 @@ and sends totals in the second. Of the other half it sends raw data in the first
 second. So it is busy both ways all the time. The others do first what it adds last to, and spread that last.
 
 In which step each NIC does what is found for all ranks together (`apart_steps.py`), for the first half; for the second
-likewise, seen from its end. On one fabric any NIC reaches any, so that a rank's NICs take turns, at both ends.
+likewise, seen from its end. On one fabric any NIC reaches any, so that at both ends the NIC is taken
+that has had least to do.
 """
 
 from __future__ import annotations
@@ -84,8 +85,7 @@ class ApartExchange(Recipe):
             columns = Rows(*np.array(rows, np.int64).reshape(-1, len(Rows._fields)).T)
             counts = [len(mine) for mine in live]
             columns = columns._replace(
-                nic=_in_turn(columns.src, columns.key, counts) * max(counts)
-                + _in_turn(columns.dst, columns.key, counts)
+                nic=_least_busy(columns, columns.src, counts) * max(counts) + _least_busy(columns, columns.dst, counts)
             )
             ports = [list(mine.values()) for mine in nic_ports(cluster, routes)]
             out = [dict(enumerate(port for port in mine for _ in range(max(counts)))) for mine in ports]
@@ -217,10 +217,13 @@ class ApartExchange(Recipe):
         ]
 
 
-def _in_turn(ends: Ints, key: Ints, counts: Sequence[int]) -> Ints:
-    """Of each row the place of its end's NIC, of `counts` that this rank has: one after the other, in order of keys."""
-    order = np.lexsort((key, ends))
-    first = np.searchsorted(ends[order], ends[order], "left")
+def _least_busy(rows: Rows, ends: Ints, counts: Sequence[int]) -> Ints:
+    """Of each row the place of its end's NIC, of `counts` that this rank has: the one that has had least to do."""
+    done = [[0] * count for count in counts]
     found = np.empty_like(ends)
-    found[order] = (np.arange(len(ends)) - first) % np.array(counts, np.int64)[ends[order]]
+    sizes = (rows.stop - rows.start).tolist()
+    for row in np.argsort(rows.key, kind="stable").tolist():
+        own = done[ends[row]]
+        found[row] = nic = own.index(min(own))
+        own[nic] += sizes[row]
     return found

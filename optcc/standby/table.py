@@ -14,7 +14,6 @@ from math import sqrt
 from typing import TYPE_CHECKING
 
 from optcc.plans import rings_in_order
-from optcc.schedule.apart import ApartExchange
 from optcc.schedule.exchange import Exchange
 from optcc.schedule.grouped import GroupedExchange
 from optcc.schedule.latin import LatinExchange
@@ -72,14 +71,11 @@ def relabelled(recipe: Recipe, to: Mapping[int, int], tally: Tally) -> Recipe | 
             shares[to[rank]] = share
         via = sorted((to[rank], part) for rank, part in recipe.via)
         return replace(recipe, shares=tuple(shares), via=tuple(via))
-    if isinstance(recipe, GroupedExchange | ApartExchange):
+    if isinstance(recipe, GroupedExchange):
         back = {new: old for old, new in to.items()}
         order = [back[rank] for rank in range(len(back))]
         groups = tuple(recipe.groups[r] for r in order)
-        if isinstance(recipe, GroupedExchange):
-            return replace(recipe, groups=groups, shares=tuple(recipe.shares[r] for r in order))
-        hubs, finals = (tuple(parts[r] for r in order) for parts in (recipe.hubs, recipe.finals))
-        return replace(recipe, apart=to[recipe.apart], groups=groups, hubs=hubs, finals=finals)
+        return replace(recipe, groups=groups, shares=tuple(recipe.shares[r] for r in order))
     if isinstance(recipe, LatinExchange):
         first, second = sorted(to[rank] for rank in recipe.slow)
         return replace(recipe, slow=(first, second))
