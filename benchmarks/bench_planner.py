@@ -22,7 +22,7 @@ from pathlib import Path
 from rich.progress import track
 
 import optcc
-from benchmarks.pods_by_hand import beside, two_levels
+from benchmarks.pods_by_hand import beside, beside_one, two_levels
 from benchmarks.timetables_by_hand import form, latin_squares, most_rounds, steady_steps, timetables
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
@@ -130,7 +130,7 @@ def tried(case: Case) -> list[tuple[float, Recipe]]:
     own = (Timetable.family, LatinExchange.family, SteadyExchange.family)
     others = (at_depths(ladder, case) for ladder in offered(case) if ladder.name not in own)
     steps = steady_steps(cluster, bound, ALPHA, PER_CHUNK)
-    levels = chain(two_levels(cluster), beside(cluster))
+    levels = chain(two_levels(cluster), beside_one(cluster, bound), beside(cluster))
     rows = chain(others, latin_squares(cluster), steps, levels, timetables(cluster, bound, PER_CHUNK))
     return sorted((one for row in rows for one in times(case, row)), key=lambda one: one[0])
 
@@ -243,7 +243,8 @@ def main() -> int:
         "timetables in many more forms than the planner tries (`benchmarks/timetables_by_hand.py`): rounds that grow,",
         "steps by offsets, by matchings and one after the other, more and less that slow servers add last to (via);",
         "Latin squares of more numbers of windows and margins, and steady steps of more numbers and growths;",
-        "among pods two levels of more rounds and windows, alone and beside direct exchange, by any number of NICs.",
+        "among pods two levels of more rounds and windows, alone and beside direct exchange, by any number of NICs;",
+        "beside a server apart of more windows, whomever it exchanges its data with.",
         "Regret is how much slower the planner's choice is; below zero it is better than anything on that grid.",
         "",
         "Not tried by hand: packed trees, which take long to find (the planner tries them only where others stay over",

@@ -1,4 +1,4 @@
-"""Exchange in two levels, alone and beside direct exchange, to try by hand in `bench_planner`."""
+"""Exchange in two levels, alone, beside a server apart and beside direct exchange, to try by hand in `bench_planner`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from fractions import Fraction
 from functools import partial
 from itertools import product
 
+from optcc.bound import Bound
 from optcc.cluster import Cluster
+from optcc.ladder import Ladder
+from optcc.ladders_apart import apart_ladders
 from optcc.ladders_grouped import split
+from optcc.schedule.apart import ApartExchange
 from optcc.schedule.grouped import GroupedExchange, grouped
 from optcc.schedule.mixed import MixedExchange, divided
 from optcc.schedule.pods import pod_numbers
+from optcc.schedule.recipe import Recipe
 from optcc.schedule.timetable import Timetable
 from optcc.schedule.timetable_nics import applies, bound_of, evened, live_nics, nic_rate
 from optcc.theory.hubs import hub_split
@@ -23,6 +28,8 @@ WINDOWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 """and windows between the pods."""
 BESIDE_ROUNDS, BESIDE_WINDOWS, DIRECT_ROUNDS = (1, 2, 4), (2, 4, 8, 16, 32), (1, 2, 3)
 """Both beside direct exchange, and that one's rounds."""
+APART_WINDOWS = (4, 8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 256)
+"""Beside a server apart."""
 MOVED = (Fraction(1), Fraction(19, 20), Fraction(21, 20))
 """So many times the data that lets both end together without latency goes in two levels."""
 
@@ -32,6 +39,18 @@ def two_levels(cluster: Cluster) -> Iterator[list[Callable[[], GroupedExchange]]
     made = _by_pods(cluster)
     for rounds in ROUNDS if made else ():
         yield [partial(replace, made, segments=windows, rounds=rounds) for windows in WINDOWS]
+
+
+def beside_one(cluster: Cluster, bound: Bound) -> Iterator[list[Callable[[], Recipe]]]:
+    """With whomever the server apart exchanges its data, what makes one with ever more windows; none without one."""
+    for ladder, inside in product(apart_ladders(cluster, bound, Fraction(0)), (False, True)):
+        yield [partial(_beside_one, ladder, inside, windows) for windows in APART_WINDOWS]
+
+
+def _beside_one(ladder: Ladder, inside: bool, windows: int) -> Recipe:
+    made = ladder.make(windows)
+    assert isinstance(made, ApartExchange)
+    return replace(made, inside=inside)
 
 
 def beside(cluster: Cluster) -> Iterator[list[Callable[[], MixedExchange]]]:

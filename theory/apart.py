@@ -60,7 +60,7 @@ def apart_split(
             "no way to some rank, or a group without hubs", where="rates", expected="above 0", got="0"
         )
     others, within = (_least(rates, groups, uplinks, apart, sizes, inside) for inside in (False, True))
-    inside = within[0] < others[0] * (1 - GAIN)
+    inside = bool(within[0] < others[0] * (1 - GAIN))
     per_byte, hubs, finals = within if inside else others
     # Of all best splits one in which equal ranks of equal groups have equal parts: a mean of best ones is one.
     kinds = [(rates[r], *_kind(group, rates, groups, uplinks, apart)) for r, group in enumerate(groups)]
