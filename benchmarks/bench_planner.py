@@ -244,7 +244,7 @@ def main() -> int:
         "steps by offsets, by matchings and one after the other, more and less that slow servers add last to (via);",
         "Latin squares of more numbers of windows and margins, and steady steps of more numbers and growths;",
         "among pods two levels of more rounds and windows, alone and beside direct exchange, by any number of NICs;",
-        "beside a server apart of more windows, whomever it exchanges its data with.",
+        "and beside a server apart of more windows, whomever it exchanges its data with.",
         "Regret is how much slower the planner's choice is; below zero it is better than anything on that grid.",
         "",
         "Not tried by hand: packed trees, which take long to find (the planner tries them only where others stay over",

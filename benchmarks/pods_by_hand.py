@@ -1,4 +1,4 @@
-"""Exchange in two levels, alone, beside a server apart and beside direct exchange, to try by hand in `bench_planner`."""
+"""Exchange in two levels, beside a server apart or direct exchange or nothing, to try by hand in `bench_planner`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from optcc.plans import Plan
 from optcc.schedule.families import FAMILIES
 from optcc.schedule.recipe import exact
 
-FLAGS = {"rails", "gpu_ranks", "hand_on", "straight", "nvlink", "sparse", "stepped"}
+FLAGS = {"rails", "gpu_ranks", "hand_on", "straight", "nvlink", "sparse", "stepped", "inside"}
 """The only fields that are true or false."""
 MOST_BYTES = 2**63 - 1
 MOST_INDEX = 2**31 - 1

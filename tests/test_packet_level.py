@@ -36,6 +36,8 @@ from tests.packet_level import (
 HALF, MOST = Fraction(1, 2), Fraction(3, 4)
 SIZE = 4 * 2**20
 TOLERANCE, TIE = 0.10, 0.01
+AMONG_PODS_OFF = 0.02
+"""By that much times may be away among pods, and two schemes that are no further apart may change places."""
 UDP, WIDE = Network(), Network("tcp", window=2**30)
 
 
@@ -167,8 +169,8 @@ def test_ns3_agrees_among_pods(
     ours = [simulated(schedule, UDP) for schedule in compared.values()]
     theirs = [run_packets(executor, schedule, UDP).time_s for schedule in compared.values()]
     for name, claimed, measured in zip(compared, ours, theirs, strict=True):
-        assert measured == pytest.approx(claimed, rel=0.02), name
-    assert inversions(ours, theirs, TIE) == []
+        assert measured == pytest.approx(claimed, rel=AMONG_PODS_OFF), name
+    assert inversions(ours, theirs, AMONG_PODS_OFF) == []
 
 
 @pytest.mark.ns3
