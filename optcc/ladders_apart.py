@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from math import sqrt
 
 from optcc.bound import Bound
 from optcc.cluster import Cluster
-from optcc.ladder import LARGE, MANY, Ladder
+from optcc.ladder import MANY, Ladder
 from optcc.schedule.apart import ApartExchange
 from optcc.schedule.grouped import grouped
 from optcc.schedule.pods import pod_numbers, uplinks
@@ -42,15 +43,12 @@ def apart_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[L
     best = rates[apart] / nic_rate(cluster) * sqrt(LASTS * bound.seconds / per_chunk) if per_chunk else MOST
     tried = [min(max(part * best, LEAST), MOST) for part in (TRIED if len(groups) <= MANY else TRIED_MANY)]
     windows = [max(1, round(count / largest)) for count in tried]
-    return [
-        Ladder(
-            ApartExchange.family,
-            lambda segments: replace(recipe, segments=segments),
-            by_rate=False,
-            only=windows,
-            both=len(groups) <= LARGE,
-        )
-    ]
+    make = partial(_recipe, recipe)
+    return [Ladder(ApartExchange.family, make, by_rate=False, only=windows, deepest=max(1, MOST // largest))]
+
+
+def _recipe(of: ApartExchange, segments: int) -> ApartExchange:
+    return replace(of, segments=segments)
 
 
 def alone(rates: list[Fraction]) -> bool:

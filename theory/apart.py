@@ -14,7 +14,7 @@ rank apart, (1-a) y and a x. Its uplink carries 1-Y of sums, (G-1) Y of totals, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -49,95 +49,87 @@ def apart_split(
 ) -> ApartSplit:
     """The split with which the busiest of the other ranks and of the uplinks has least to do, by a linear program.
 
+    Of all such splits one that treats equal ranks of equal groups alike: a mean of best ones is one.
+
     rates : bytes per second of each rank, each way; groups : of each rank its group, 0 to G-1 with G at least 2;
     uplinks : of each group bytes per second each way, None: no limit; apart : the rank apart
 
     Raises InfeasibleError where a rank or an uplink has no rate, or a group has no other rank.
     """
-    sizes = [sum(own == g and r != apart for r, own in enumerate(groups)) for g in range(len(uplinks))]
-    if not min(rates) or 0 in uplinks or not min(sizes):
+    members = [[r for r, own in enumerate(groups) if own == g and r != apart] for g in range(len(uplinks))]
+    if not min(rates) or 0 in uplinks or not all(members):
         raise InfeasibleError(
             "no way to some rank, or a group without hubs", where="rates", expected="above 0", got="0"
         )
-    others, within = (_least(rates, groups, uplinks, apart, sizes, inside) for inside in (False, True))
-    inside = bool(within[0] < others[0] * (1 - GAIN))
-    per_byte, hubs, finals = within if inside else others
-    # Of all best splits one in which equal ranks of equal groups have equal parts: a mean of best ones is one.
-    kinds = [(rates[r], *_kind(group, rates, groups, uplinks, apart)) for r, group in enumerate(groups)]
-    alike: dict[object, list[int]] = {}
-    for r, kind in enumerate(kinds):
-        if r != apart:
-            alike.setdefault(kind, []).append(r)
-    exact = [[Fraction(0)] * len(rates) for _ in range(2)]
-    for own in alike.values():
-        for found, parts in zip(exact, (hubs, finals), strict=True):
-            mean = Fraction(round(sum(parts[r] for r in own) / len(own) * PARTS), PARTS)
-            for r in own:
-                found[r] = mean
-    for group in range(len(sizes)):
-        _to_one(exact[0], [r for r, own in enumerate(groups) if own == group])
-    _to_one(exact[1], range(len(rates)))
-    return ApartSplit(per_byte, tuple(exact[0]), tuple(exact[1]), inside)
+    alike: dict[_Kind, list[int]] = {}
+    for group, own in enumerate(members):
+        of_group = tuple(sorted(rates[r] for r in own))
+        for r in own:
+            alike.setdefault(_Kind(rates[r], group == groups[apart], uplinks[group], of_group), []).append(r)
+    others, within = (_least(alike, len(uplinks), inside) for inside in (False, True))
+    inside = within[0] < others[0] * (1 - GAIN)
+    per_byte, parts = within if inside else others
+    hubs, finals = [Fraction(0)] * len(rates), [Fraction(0)] * len(rates)
+    for own, (x, y) in zip(alike.values(), parts, strict=True):
+        for r in own:
+            hubs[r], finals[r] = x, y
+    for own in members:
+        _to_one(hubs, own)
+    _to_one(finals, range(len(rates)))
+    return ApartSplit(per_byte, tuple(hubs), tuple(finals), inside)
 
 
-def _kind(
-    group: int, rates: Sequence[Fraction], groups: Sequence[int], uplinks: Sequence[Fraction | None], apart: int
-) -> tuple[object, ...]:
-    """What groups have in common of which each could have the other's part."""
-    return (
-        group == groups[apart],
-        uplinks[group],
-        tuple(sorted(rate for r, (rate, own) in enumerate(zip(rates, groups, strict=True)) if own == group)),
-    )
+class _Kind(NamedTuple):
+    """What ranks have in common that may have the same parts: their rate, and of their group whether the rank apart is
+    in its pod, the uplink, and all rates."""
 
-
-def _to_one(parts: list[Fraction], own: Sequence[int]) -> None:
-    """Scale those of `own` to sum 1."""
-    total = sum(parts[r] for r in own)
-    for r in own:
-        parts[r] /= total
+    rate: Fraction
+    home: bool
+    uplink: Fraction | None
+    of_group: tuple[Fraction, ...]
 
 
 def _least(
-    rates: Sequence[Fraction],
-    groups: Sequence[int],
-    uplinks: Sequence[Fraction | None],
-    apart: int,
-    sizes: Sequence[int],
-    inside: bool,
-) -> tuple[float, list[float], list[float]]:
-    """(seconds per byte, x, y). Variables are x and y of every rank, and the seconds."""
-    count, home, a = len(rates), groups[apart], 0.5 if inside else 0.0
-    unit = float(max(rates))  # numbers near 1
-    above, least = [], []
-    for r, group in enumerate(groups):
-        if r == apart:
-            continue
-        line = np.zeros(2 * count + 1)
-        line[r] = sizes[group] - 1 + a * (group == home)
-        line[count + r] = len(uplinks) - 1 - a
-        line[-1] = -float(rates[r]) / unit
-        above.append(line)
-        least.append(-1.0)
-        below = np.zeros(2 * count + 1)  # y <= x
-        below[[count + r, r]] = 1, -1
-        above.append(below)
-        least.append(0.0)
-    for group, uplink in enumerate(uplinks):
-        if uplink is not None:
-            line, own = np.zeros(2 * count + 1), group == home
-            line[[count + r for r, g in enumerate(groups) if g == group]] = (
-                len(uplinks) - 2 + (1 - a) * (-1 if own else 1)
-            )
-            line[-1] = -float(uplink) / unit
-            above.append(line)
-            least.append(-1.0 - (1 - a) * own)
-    sums = np.zeros((len(uplinks) + 1, 2 * count + 1))
-    for r, group in enumerate(groups):
-        sums[group, r] = sums[-1, count + r] = r != apart
+    alike: Mapping[_Kind, Sequence[int]], groups: int, inside: bool
+) -> tuple[float, list[tuple[Fraction, Fraction]]]:
+    """(seconds per byte, x and y of each kind). Variables are these x, these y, and the seconds."""
+    count, a = len(alike), 0.5 if inside else 0.0
+    unit = float(max(kind.rate for kind in alike))  # numbers near 1
+    above, least, sums = [], [], []
+    whole = np.zeros(2 * count + 1)
+    kinds: dict[tuple[object, ...], list[int]] = {}  # of groups: the kinds of their ranks
+    for i, (kind, own) in enumerate(alike.items()):
+        kinds.setdefault(kind[1:], []).append(i)
+        line, below = np.zeros((2, 2 * count + 1))
+        line[i] = len(kind.of_group) - 1 + a * kind.home
+        line[count + i] = groups - 1 - a
+        line[-1] = -float(kind.rate) / unit
+        below[[count + i, i]] = 1, -1  # y <= x
+        above += [line, below]
+        least += [-1.0, 0.0]
+        whole[count + i] = len(own)
+    for own in kinds.values():
+        kind = list(alike)[own[0]]
+        gathered, crossing = np.zeros((2, 2 * count + 1))
+        for i in own:
+            many = kind.of_group.count(list(alike)[i].rate)
+            gathered[i] = many
+            crossing[count + i] = many * (groups - 2 + (1 - a) * (-1 if kind.home else 1))
+        sums.append(gathered)
+        if kind.uplink is not None:
+            crossing[-1] = -float(kind.uplink) / unit
+            above.append(crossing)
+            least.append(-1.0 - (1 - a) * kind.home)
     cost = np.zeros(2 * count + 1)
     cost[-1] = 1
-    limits = [(0, 0 if i % count == apart else 1) for i in range(2 * count)] + [(0, None)]
-    found = linprog(cost, np.array(above), least, sums, np.ones(len(sums)), limits)
+    found = linprog(cost, np.array(above), least, np.array([*sums, whole]), np.ones(len(sums) + 1))
     assert found.success, found.message  # equal parts always do
-    return found.x[-1] / unit, found.x[:count].tolist(), found.x[count:-1].tolist()
+    parts = [Fraction(round(part * PARTS), PARTS) for part in found.x[:-1].tolist()]
+    return float(found.x[-1]) / unit, list(zip(parts[:count], parts[count:], strict=True))
+
+
+def _to_one(parts: list[Fraction], own: Sequence[int]) -> None:
+    """Scale those of `own` to sum 1: they were rounded."""
+    total = sum(parts[r] for r in own)
+    for r in own:
+        parts[r] /= total
