@@ -10,16 +10,15 @@ from itertools import product
 
 from optcc.bound import Bound
 from optcc.cluster import Cluster
-from optcc.ladder import Ladder
 from optcc.ladders_apart import apart_ladders
 from optcc.ladders_grouped import split
 from optcc.schedule.apart import ApartExchange
 from optcc.schedule.grouped import GroupedExchange, grouped
 from optcc.schedule.mixed import MixedExchange, divided
-from optcc.schedule.pods import pod_numbers
-from optcc.schedule.recipe import Recipe
+from optcc.schedule.pods import pod_numbers, uplinks
 from optcc.schedule.timetable import Timetable
 from optcc.schedule.timetable_nics import applies, bound_of, evened, live_nics, nic_rate
+from optcc.theory.apart import apart_split
 from optcc.theory.hubs import hub_split
 
 ROUNDS = (1, 2, 3, 4, 8)
@@ -41,16 +40,15 @@ def two_levels(cluster: Cluster) -> Iterator[list[Callable[[], GroupedExchange]]
         yield [partial(replace, made, segments=windows, rounds=rounds) for windows in WINDOWS]
 
 
-def beside_one(cluster: Cluster, bound: Bound) -> Iterator[list[Callable[[], Recipe]]]:
+def beside_one(cluster: Cluster, bound: Bound) -> Iterator[list[Callable[[], ApartExchange]]]:
     """With whomever the server apart exchanges its data, what makes one with ever more windows; none without one."""
     for ladder, inside in product(apart_ladders(cluster, bound, Fraction(0)), (False, True)):
-        yield [partial(_beside_one, ladder, inside, windows) for windows in APART_WINDOWS]
-
-
-def _beside_one(ladder: Ladder, inside: bool, windows: int) -> Recipe:
-    made = ladder.make(windows)
-    assert isinstance(made, ApartExchange)
-    return replace(made, inside=inside)
+        made, groups = ladder.make(1), pod_numbers(cluster)
+        assert isinstance(made, ApartExchange)
+        rates = [len(mine) * nic_rate(cluster) for mine in live_nics(cluster)]
+        split = apart_split(rates, groups, uplinks(cluster, groups), made.apart, inside)
+        other = replace(made, inside=inside, hubs=split.hubs, finals=split.finals)
+        yield [partial(replace, other, segments=windows) for windows in APART_WINDOWS]
 
 
 def beside(cluster: Cluster) -> Iterator[list[Callable[[], MixedExchange]]]:

@@ -65,7 +65,8 @@ def ladders(
         offered += steady_ladders(even, bound, alpha, per_chunk)
     if loses > LANES_GAIN and room:
         offered += _in_lanes(cluster, bound, loses, alpha, per_chunk)
-    offered += apart_ladders(cluster, bound, per_chunk) or grouped_ladders(cluster, bound, per_chunk)
+    offered += apart_ladders(cluster, bound, per_chunk)
+    offered += grouped_ladders(cluster, bound, per_chunk)
     offered += [] if room else mixed_ladders(cluster, bound, per_chunk)
     if cluster.fabric.flat:
         offered += _trees(cluster, bound.nbytes, alpha, per_chunk)

@@ -22,11 +22,14 @@ TRIED, TRIED_MANY = (Fraction(3, 4), Fraction(1), Fraction(4, 3)), (Fraction(1),
 """which says how many chunks are best; so many times as many are tried, and of more than `MANY` ranks."""
 LEAST, MOST = 64, 1024
 """Chunks, at any size."""
+FULL = Fraction(101, 100)
+"""Others and uplinks may have as much to do as takes so many times the bound: where an uplink sets it groups take less
+of that."""
 
 
 def apart_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladder]:
     """Where any NIC reaches any, one server alone sets the bound, and its pod has others. On one fabric timetables are
-    nearer the bound."""
+    nearer the bound. Small messages may want groups with that server in one."""
     from optcc.theory.apart import apart_split
 
     groups = pod_numbers(cluster)
@@ -37,8 +40,10 @@ def apart_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[L
     if groups.count(groups[apart]) == 1 or not alone(rates):
         return []
     split = apart_split(rates, groups, uplinks(cluster, groups), apart)
+    if split.per_byte * bound.nbytes > FULL * bound.seconds:
+        return []
     recipe = ApartExchange(1, apart, split.inside, tuple(groups), split.hubs, split.finals)
-    largest = max(map(groups.count, groups))
+    largest = max(groups.count(group) - (group == groups[apart]) for group in groups)
     # N chunks on k NICs cost the starving one N/k times what one does, and LASTS k/N of the bound.
     best = rates[apart] / nic_rate(cluster) * sqrt(LASTS * bound.seconds / per_chunk) if per_chunk else MOST
     tried = [min(max(part * best, LEAST), MOST) for part in (TRIED if len(groups) <= MANY else TRIED_MANY)]

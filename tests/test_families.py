@@ -136,7 +136,7 @@ def starving_in_pods(draw: st.DrawFn) -> Cluster:
     servers, nics = draw(st.integers(2 * count + (count == 2), 9)), draw(st.integers(2, 4))
     made = Cluster.uniform(servers=servers, nics=nics, rate=draw(st.integers(1, 40)) * 1000)
     pods = draw(st.permutations([server % count for server in range(servers)]))
-    factor = Fraction(draw(st.integers(2, 12)), 2)
+    factor = Fraction(draw(st.integers(2, 5)), 2)
     cluster = Cluster(
         tuple(replace(server, pod=f"pod{pod}") for server, pod in zip(made.servers, pods, strict=True)),
         fabric=Fabric(pod_oversubscription=factor),

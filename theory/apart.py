@@ -45,29 +45,35 @@ class ApartSplit(NamedTuple):
 
 
 def apart_split(
-    rates: Sequence[Fraction], groups: Sequence[int], uplinks: Sequence[Fraction | None], apart: int
+    rates: Sequence[Fraction],
+    groups: Sequence[int],
+    uplinks: Sequence[Fraction | None],
+    apart: int,
+    inside: bool | None = None,
 ) -> ApartSplit:
     """The split with which the busiest of the other ranks and of the uplinks has least to do, by a linear program.
 
     Of all such splits one that treats equal ranks of equal groups alike: a mean of best ones is one.
 
     rates : bytes per second of each rank, each way; groups : of each rank its group, 0 to G-1 with G at least 2;
-    uplinks : of each group bytes per second each way, None: no limit; apart : the rank apart
+    uplinks : of each group bytes per second each way, None: no limit; apart : the rank apart; inside : None: whichever
+    takes less
 
     Raises InfeasibleError where a rank or an uplink has no rate, or a group has no other rank.
     """
     members = [[r for r, own in enumerate(groups) if own == g and r != apart] for g in range(len(uplinks))]
-    if not min(rates) or 0 in uplinks or not all(members):
-        raise InfeasibleError(
-            "no way to some rank, or a group without hubs", where="rates", expected="above 0", got="0"
-        )
+    if not min(rates) or 0 in uplinks:
+        raise InfeasibleError("no way to some rank", where="rates", expected="above 0", got="0")
+    if not all(members):
+        raise InfeasibleError("no other rank", where="groups", expected="another one in each", got=str(groups))
     alike: dict[_Kind, list[int]] = {}
     for group, own in enumerate(members):
         of_group = tuple(sorted(rates[r] for r in own))
         for r in own:
             alike.setdefault(_Kind(rates[r], group == groups[apart], uplinks[group], of_group), []).append(r)
-    others, within = (_least(alike, len(uplinks), inside) for inside in (False, True))
-    inside = within[0] < others[0] * (1 - GAIN)
+    others, within = (_least(alike, len(uplinks), each) for each in (False, True))
+    if inside is None:
+        inside = within[0] < others[0] * (1 - GAIN)
     per_byte, parts = within if inside else others
     hubs, finals = [Fraction(0)] * len(rates), [Fraction(0)] * len(rates)
     for own, (x, y) in zip(alike.values(), parts, strict=True):

@@ -31,7 +31,7 @@ from optcc.cluster import Cluster
 from optcc.schedule.apart_steps import Chunk, Move, sums_in_steps
 from optcc.schedule.assemble import cuts_by
 from optcc.schedule.columns import Schedule
-from optcc.schedule.grouped import dependencies, grouped
+from optcc.schedule.grouped import dependencies, grouped, told_groups
 from optcc.schedule.many_objects import no_collection
 from optcc.schedule.pods import uplinks
 from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
@@ -54,7 +54,8 @@ class ApartExchange(Recipe):
 
     Attributes
     ----------
-    segments : windows, of as many chunks as the largest group has hubs
+    segments : windows, of as many chunks as the largest group has ranks; of fewer than 8 or an odd number of them the
+        one apart adds last to less than half
     apart : the rank that is in no group
     inside : whether it exchanges the data that it does not add last to with its own group's hubs
     groups : of each rank its group, 0 to G-1; of the one apart that of its pod
@@ -84,6 +85,7 @@ class ApartExchange(Recipe):
             ]
             columns = Rows(*np.array(rows, np.int64).reshape(-1, len(Rows._fields)).T)
             counts = [len(mine) for mine in live]
+            # Both ends' NICs in one number: the sender's, and the receiver's of as many as any rank has.
             columns = columns._replace(
                 nic=_least_busy(columns, columns.src, counts) * max(counts) + _least_busy(columns, columns.dst, counts)
             )
@@ -167,6 +169,7 @@ class ApartExchange(Recipe):
         fits = grouped(cluster) and not cluster.fabric.rails
         demand(fits, "cluster", "servers as ranks, NICs of one pace that all reach each other", ranks)
         demand_segments(self.segments)
+        demand(isinstance(self.inside, bool), "inside", "true or false", self.inside)
         demand(0 <= self.apart < ranks, "apart", f"0 to {ranks - 1}", self.apart)
         sizes = {len(self.groups), len(self.hubs), len(self.finals)}
         demand(sizes == {ranks}, "groups", f"{ranks} of them, of hubs and of finals", sizes)
@@ -177,6 +180,8 @@ class ApartExchange(Recipe):
         each = {sum(self.hubs[r] for r in own) for own in self._members}
         demand(min(self.hubs) >= 0 and each == {1}, "hubs", "parts of sum 1 in every group", each)
         demand(min(self.finals) >= 0 and sum(self.finals) == 1, "finals", "parts of sum 1", sum(self.finals))
+        idle = [r for r, (x, y) in enumerate(zip(self.hubs, self.finals, strict=True)) if y and not x]
+        demand(not idle, "finals", "0 of ranks that are hubs of nothing", idle)
 
     def content(self) -> dict[str, Any]:
         """Every field as JSON values."""
@@ -203,16 +208,13 @@ class ApartExchange(Recipe):
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """The groups, and with whom the one apart exchanges its data."""
-        sizes = [len(own) for own in self._members]
-        text = f"{len(sizes)} of {min(sizes)}" + (f" to {max(sizes)}" if max(sizes) > min(sizes) else "") + " servers"
-        pods = cluster.fabric.pod_oversubscription is not None
         partners = "hubs that add last, in all groups"
         if self.inside:
             partners += "; of the data that it does not add last to, with the hubs of its own"
         return [
-            ("groups", f"{text}, the pods" if pods else text),
+            ("groups", told_groups(cluster, self.groups)),
             ("apart", f"{cluster.ranks[self.apart].name}, which exchanges its data with the {partners}"),
-            ("windows", f"{self.segments}, of {max(sizes)} chunks; one NIC for each transfer"),
+            ("windows", f"{self.segments}, of {max(map(len, self._members))} chunks; one NIC for each transfer"),
             *told_pace(cluster),
         ]
 

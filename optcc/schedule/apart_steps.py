@@ -1,7 +1,8 @@
 """In which steps sums are made in two levels beside a rank apart: what every NIC does at any time.
 
 Half of a plan makes all sums; the other half, seen from its end, is the same thing. At any time each rank sends and
-receives no more chunks than it has NICs, and no pod more than its uplink takes, so that nobody meets another sender.
+receives no more chunks than it has NICs, and no pod more than its uplink takes, rounded down, or one if that is slower
+than a NIC, so that hardly anybody meets another sender.
 First come those for the rank apart, then sums, then raw data, of earlier chunks first; raw data is there from the
 start, so that NICs that have nothing else to do run ahead with it.
 """
@@ -17,7 +18,7 @@ from optcc.schedule.timetable_rows import Kind
 LANDS = 2
 """Steps from when a port is through with a chunk to when the chunk can be passed on: ports are late (measured)."""
 AHEAD = 64
-"""Chunks, as parts of the data, of which raw data is sent at a time."""
+"""Chunks that are looked through in each step for raw data to send; more change nothing (measured)."""
 
 
 class Chunk(NamedTuple):
@@ -96,7 +97,7 @@ class _Steps:
             for room, place in self.ending.pop(step, ()):
                 room[place] += 1
             self.to_apart = self._take(step, sorted(self.to_apart), Kind.PARTIAL)
-            own = self._take(step, own, Kind.RAW)
+            own[:AHEAD] = self._take(step, own[:AHEAD], Kind.RAW)
             self.sums = self._take(step, sorted(self.sums), Kind.SUM)
             for place in range(first, min(first + AHEAD, len(raw))):
                 raw[place] = self._take(step, raw[place], Kind.RAW)

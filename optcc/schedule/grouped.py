@@ -28,7 +28,7 @@ from optcc.cluster import Cluster
 from optcc.schedule.assemble import cuts_by, even_cuts, granule
 from optcc.schedule.columns import Schedule
 from optcc.schedule.many_objects import no_collection
-from optcc.schedule.pods import uplinks
+from optcc.schedule.pods import pod_numbers, uplinks
 from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
 from optcc.schedule.timetable_nics import live_nics, nic_ports, nic_rate, told_pace
@@ -286,10 +286,7 @@ class GroupedExchange(Recipe):
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """The groups, who gathers what, and the rounds."""
-        sizes = [len(own) for own in self._members]
-        text = f"{len(sizes)} of {min(sizes)}" + (f" to {max(sizes)}" if max(sizes) > min(sizes) else "") + " servers"
-        pods = cluster.fabric.pod_oversubscription is not None
-        lines = [("groups", f"{text}, the pods" if pods else text)]
+        lines = [("groups", told_groups(cluster, self.groups))]
         lines.append(("hubs", "every server of a group exchanges with all of it, and with its like in other groups"))
         slow = [r for r, x in enumerate(self.shares) if x < max(self.shares[k] for k in self._members[self.groups[r]])]
         lines += [(cluster.ranks[r].name, f"hub of {float(self.shares[r]) * 100:.4g} %") for r in slow[:4]]
@@ -315,6 +312,18 @@ def dependencies(rows: Rows) -> list[tuple[Ints, Ints]]:
             waits = sent.get((rank, kind), none)
             found += (overlapping(rows, waits, landed.get((rank, before), none)) for before in earlier)
     return found
+
+
+def told_groups(cluster: Cluster, groups: Sequence[int]) -> str:
+    """How many there are, of how many servers, for people."""
+    sizes = [groups.count(group) for group in {*groups}]
+    text = f"{len(sizes)} of {min(sizes)}" + (f" to {max(sizes)}" if max(sizes) > min(sizes) else "") + " servers"
+    pods = pod_numbers(cluster)
+    return (
+        f"{text}, the pods"
+        if max(pods) and len({*zip(pods, groups, strict=True)}) == len({*pods}) == len({*groups})
+        else text
+    )
 
 
 def _by_kind(rows: Rows, ends: Ints) -> dict[tuple[int, int], Ints]:
