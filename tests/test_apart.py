@@ -157,6 +157,7 @@ def test_who_stays_inside_leaves_its_uplink_room() -> None:
         made = replace(recipe, inside=inside, hubs=split.hubs, finals=split.finals)
         found[inside] = simulate(made.lower(cluster, nbytes), **COSTS, receivers="packets").time_s
     assert found[False] > 1.15 * found[True]
+    assert not offered(starving(64, 8)).inside  # others are as busy either way
 
 
 def test_equal_ranks_have_equal_parts() -> None:
