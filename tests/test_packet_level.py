@@ -154,9 +154,9 @@ def test_every_transfer_lands_when_ns3_says(executor: Path, servers: int) -> Non
     ("servers", "size", "over", "dead", "offered"),
     [
         (4, 2, 2, (1,), {"grouped-exchange", "packed-trees"}),
-        (4, 2, 2, (2,), {"apart-exchange", "timetable", "packed-trees"}),
+        (4, 2, 2, (2,), {"apart-exchange", "grouped-exchange", "timetable", "packed-trees"}),
         (8, 4, 1, (1,), {"grouped-exchange", "timetable", "packed-trees"}),
-        (8, 4, 4, (2,), {"apart-exchange", "packed-trees"}),
+        (8, 4, 4, (2,), {"apart-exchange", "grouped-exchange", "packed-trees"}),
         (8, 4, 2, (1,), {"grouped-exchange", "mixed-exchange", "packed-trees"}),
         (8, 2, 2, (1, 1), {"grouped-exchange", "packed-trees"}),
     ],
@@ -170,7 +170,7 @@ def test_ns3_agrees_among_pods(
     theirs = [run_packets(executor, schedule, UDP).time_s for schedule in compared.values()]
     for name, claimed, measured in zip(compared, ours, theirs, strict=True):
         assert measured == pytest.approx(claimed, rel=AMONG_PODS_OFF), name
-    assert inversions(ours, theirs, AMONG_PODS_OFF) == []
+    assert inversions(ours, theirs, AMONG_PODS_OFF if "apart-exchange" in offered else TIE) == []
 
 
 @pytest.mark.ns3
