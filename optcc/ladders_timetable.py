@@ -60,6 +60,8 @@ FEWEST_STEPS, MORE_STEPS = 0.8, 0.9
 STEPS_TRIED, MOST_TRIES, FEWEST_TRIES = 32_000, 30, (12, 6, 3)
 """so many numbers of each growth, that all their steps times ranks are about that; the most, and the fewest, of more
 than `LARGE` ranks, and of more than `MANY`."""
+BETWEEN = 2
+"""So many more between every two of the growth that is fastest."""
 STEP_LAG, MOST_LAG, STEP_PARTS = Fraction(3, 2), Fraction(1, 10), 2**20
 """Latencies from a slot to when its bytes are counted on, with several slow servers; the most, as part of a half, and
 what it is rounded to."""
@@ -68,7 +70,7 @@ MARGINS = (Fraction(3, 2), Fraction(5, 2))
 """Steps, for each NIC, from the end of a window to the one that sends its sum on, by a Latin square."""
 LATIN_LAG = 5
 """So many chunks a slow server waits, about, for the first sum, and the hubs in the middle of the plan (measured)."""
-MOST_LATIN = 150_000
+MOST_LATIN = 200_000
 """Transfers of a Latin square, or of steady steps, that are tried."""
 
 STEADY_STEPS = (0.6, 0.65, 0.7, 0.75, 0.8, 0.9)
@@ -177,7 +179,12 @@ def _stepped(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fractio
             return stepped(cluster, growth, only[tries // 2], margin=margin, chunk=chunk)
 
         return Ladder(
-            Timetable.family, lambda segments: replace(middle(), segments=segments), by_rate=False, only=only, both=True
+            Timetable.family,
+            lambda segments: replace(middle(), segments=segments),
+            by_rate=False,
+            only=only,
+            between=BETWEEN,
+            both=True,
         )
 
     return [ladder(growth) for growth in growths]
@@ -240,6 +247,7 @@ def steady_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: F
             lambda segments: SteadyExchange(segments, slow, growing, growth, margin, chunk),
             by_rate=False,
             only=sorted({max(2, round(min(part * chunks + more, most))) for part in parts}),
+            between=0 if long else 1,
             both=True,
         )
 

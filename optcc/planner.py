@@ -192,6 +192,8 @@ def candidates(
         found += tried
     if not found:
         raise refused or InputError("no family has a schedule", where="cluster", expected="one that has")
+    finer = min(found, key=lambda candidate: candidate.time_s).ladder.finer()
+    found += climb(finer, cluster, bound.nbytes, alpha=alpha, per_chunk=per_chunk) if finer else []
     found.sort(key=lambda candidate: candidate.time_s)
     while found[0].merged:
         # Unequal numbers of NICs cost more chunks than merged ones: what seems best is run once more as it is.

@@ -14,8 +14,11 @@ from optcc import ladders_timetable as forms
 from optcc import planner
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
+from optcc.ladder import Ladder
 from optcc.ladders import ladders
 from optcc.plans import Plan
+from optcc.schedule.recipe import Recipe
+from optcc.schedule.timetable import Timetable
 from tests.conftest import GBPS
 
 QUICK = [case for case in GRID if case.servers <= 16]
@@ -81,6 +84,40 @@ def test_packed_trees_where_only_latency_makes_the_others_slow() -> None:
         for family in (None, "nested-rings", "packed-trees")
     }
     assert times[None] == times["packed-trees"] < 0.7 * times["nested-rings"]
+
+
+def test_numbers_in_between() -> None:
+    def make(segments: int) -> Recipe:
+        raise NotImplementedError
+
+    few = Ladder("steps", make, only=(30, 10, 20), between=2)
+    finer = few.finer()
+    assert finer is not None
+    assert list(finer.only) == [13, 17, 23, 27]
+    assert replace(few, between=0).finer() is None
+    assert replace(few, only=(3, 4, 5)).finer() is None
+    assert replace(few, only=()).finer() is None
+
+
+def test_of_the_fastest_growth_more_numbers_are_tried() -> None:
+    """What steps lose scatters with their number. Of growths that are slower, what is in between is left out."""
+    cluster, nbytes = cluster_of(Case(8, (4, 1), 2**30, nics=8)), 2**30
+    bound = optcc.lower_bound(cluster, nbytes)
+    offered = ladders(cluster, bound, alpha=ALPHA, per_chunk=PER_CHUNK)
+    tried = [
+        candidate
+        for candidate in planner.candidates(offered, cluster, bound, alpha=ALPHA, per_chunk=PER_CHUNK)
+        if isinstance(candidate.recipe, Timetable) and candidate.recipe.stepped
+    ]
+    numbers: dict[Fraction, set[int]] = {}
+    for candidate in tried:
+        assert isinstance(candidate.recipe, Timetable)
+        numbers.setdefault(candidate.recipe.growth, set()).add(candidate.recipe.segments)
+    fastest = min(tried, key=lambda candidate: candidate.time_s)
+    (ladder,) = {len(ladder.only) for ladder in offered if ladder.only}
+    assert isinstance(fastest.recipe, Timetable)
+    assert len(numbers.pop(fastest.recipe.growth)) > 1.5 * ladder
+    assert {len(others) for others in numbers.values()} == {ladder}
 
 
 def test_latency_asks_for_shallow_pipelines() -> None:

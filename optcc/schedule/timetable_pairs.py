@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from math import fsum
 
@@ -23,13 +23,13 @@ def by_offsets(
     shares : of each rank as a hub; live : the rails of each rank; slots : (rails that join the same ranks, how many
     others a rank meets there) -> of each offset its slots
     """
-    split = _split(shares, live)
+    split, counts = _split(shares, live), dict(enumerate(map(len, live)))
     groups: dict[tuple[int, ...], list[int]] = {}  # the ranks on a rail -> all rails of just these
     for nic in sorted({nic for nics in live for nic in nics}):
         groups.setdefault(tuple(r for r, nics in enumerate(live) if nic in nics), []).append(nic)
     groups = {ranks: nics for ranks, nics in groups.items() if len(ranks) > 1}
     tables = [(nics, len(ranks), slots(nics, len(ranks) - 1)) for ranks, nics in groups.items()]
-    place = [{r: n for n, r in enumerate(ranks)} for ranks in groups]
+    place = [{r: n for n, r in enumerate(spread_out(ranks, counts))} for ranks in groups]
     made: dict[object, list[Slot]] = {}
 
     def times(i: int, k: int) -> list[Slot]:
@@ -41,6 +41,15 @@ def by_offsets(
         return made[key]
 
     return times
+
+
+def spread_out(ranks: Sequence[int], nics: Mapping[int, int]) -> list[int]:
+    """The ranks in another order, in which those with fewer NICs are as far from each other as can be: next to each
+    other they would serve the same ranks one right after the other, on the same NICs. nics : of each"""
+    full = max(nics[rank] for rank in ranks)
+    kinds = ([rank for rank in ranks if nics[rank] < full], [rank for rank in ranks if nics[rank] == full])
+    places = [(Fraction(2 * n + 1, 2 * len(kind)), rank) for kind in kinds for n, rank in enumerate(kind)]
+    return [rank for _, rank in sorted(places, key=lambda place: place[0])]
 
 
 def by_matchings(
