@@ -3,7 +3,8 @@
 A model per family would have to be right about fill, latency and chunk costs of every family on every cluster; the
 simulator already is. A *ladder* is one family with its number of segments left open. Its times fall and then rise with
 the segments, so from a first guess a ladder is climbed by doubling, up and down, until it gets slower, and then tried
-between the best three, and right beside the best where there are few.
+between the best three, and right beside the best where there are few. Some ladders name the numbers that are worth a
+try; if such a one is the fastest of all, more of them follow, in between.
 """
 
 from __future__ import annotations
