@@ -44,10 +44,12 @@ def by_offsets(
 
 
 def spread_out(ranks: Sequence[int], nics: Mapping[int, int]) -> list[int]:
-    """The ranks in another order, in which those with fewer NICs are as far from each other as can be: next to each
-    other they would serve the same ranks one right after the other, on the same NICs. nics : of each"""
+    """The ranks, several with fewer NICs than others in such an order that these are as far from each other as can be:
+    next to each other they would serve the same ranks one right after the other, on the same NICs. nics : of each"""
     full = max(nics[rank] for rank in ranks)
     kinds = ([rank for rank in ranks if nics[rank] < full], [rank for rank in ranks if nics[rank] == full])
+    if len(kinds[0]) < 2:
+        return list(ranks)
     places = [(Fraction(2 * n + 1, 2 * len(kind)), rank) for kind in kinds for n, rank in enumerate(kind)]
     return [rank for _, rank in sorted(places, key=lambda place: place[0])]
 
