@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,6 +16,7 @@ from optcc.runtime.clocks import Clock, by_the_hub, measured
 from optcc.runtime.launch import Collective
 from optcc.runtime.messages import Note, Ran, Strike
 from tests.control_star import star, together
+from tests.free_port import free_port
 
 
 class Network:
@@ -148,9 +148,8 @@ RUN = ["run", "uniform:servers=3,nics=2,rate=160Mb/s", "--size", "1MiB", "--repe
 
 def drilled(correction: str, *how: str) -> str:
     """What rank 0 prints of a drill with ranks 1 and 2 on such machines."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    told = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "t"}
+    told = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "t"}
+    told["MASTER_PORT"] = str(free_port())
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", MEMBER, str(offset), correction, *RUN, *how],

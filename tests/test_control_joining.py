@@ -23,6 +23,7 @@ from optcc.runtime.greeting import PROTOCOL, Challenge, Hello, Proof, RefusedErr
 from optcc.runtime.hub import Hub
 from optcc.runtime.messages import Go
 from tests.control_star import SECRET, eventually, member, star, works
+from tests.free_port import free_port
 
 REFUSED = {
     "wrong secret": ({"secret": b"another secret, long enough"}, "wrong secret"),
@@ -160,15 +161,13 @@ def test_one_that_ends_before_it_has_come_is_named_at_once() -> None:
 
 
 def test_a_hub_that_is_not_there_is_not_waited_for_for_ever() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        address = closed.getsockname()
+    address = ("127.0.0.1", free_port())
     with pytest.raises(HubLostError, match=r"no hub answers at 127.0.0.1:\d+ within 0.3 s: .*refused"):
         Control.join(address, job="it", secret=SECRET, rank=0, world=1, within_s=0.3)
 
 
 def test_ranks_may_come_before_the_hub() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as early:
-        port = early.getsockname()[1]
+    port = free_port()
     address = ("127.0.0.1", port)
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(Control.join, address, job="it", secret=SECRET, rank=0, world=1, within_s=10)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -23,6 +22,7 @@ from optcc.plans import Plan
 from optcc.report_drill import drill_json
 from optcc.runtime import RankFailedError
 from optcc.runtime.messages import Strike
+from tests.free_port import free_port
 
 RATE = 20_000_000
 NIC = "server1/nic1"
@@ -285,9 +285,8 @@ def test_what_programs_get_is_json() -> None:
 
 def processes(world: int, *more: str) -> list[subprocess.Popen[str]]:
     """What torchrun would start: the same command three times, with who is who in the environment."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    told = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "t"}
+    told = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "t"}
+    told["MASTER_PORT"] = str(free_port())
     return [
         subprocess.Popen(
             [sys.executable, "-m", "optcc", *CLI, *more],

@@ -21,6 +21,7 @@ from optcc.runtime.messages import Check, Enlist, Go, Prepare, Quit, Ran
 from optcc.runtime.parcel import job_to_bytes
 from optcc.runtime.rendezvous import PORT, Membership, find, first_host
 from tests.broken_schedules import nested
+from tests.free_port import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 SECRET = "0123456789abcdef"
@@ -208,8 +209,7 @@ def test_a_name_that_means_loopback_only_here_is_refused(monkeypatch: pytest.Mon
 
 
 def test_a_hub_of_a_membership() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = free.getsockname()
+    address = ("127.0.0.1", free_port())
     with Hub.of(Membership(0, 2, address, "it", SECRET)) as hub:
         assert hub.address == address
 
