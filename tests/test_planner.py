@@ -17,7 +17,6 @@ from optcc.errors import InputError
 from optcc.ladder import Ladder
 from optcc.ladders import ladders
 from optcc.plans import Plan
-from optcc.schedule.recipe import Recipe
 from optcc.schedule.timetable import Timetable
 from tests.conftest import GBPS
 
@@ -87,10 +86,7 @@ def test_packed_trees_where_only_latency_makes_the_others_slow() -> None:
 
 
 def test_numbers_in_between() -> None:
-    def make(segments: int) -> Recipe:
-        raise NotImplementedError
-
-    few = Ladder("steps", make, only=(30, 10, 20), between=2)
+    few = Ladder("steps", lambda segments: Timetable(segments, (Fraction(1),)), only=(30, 10, 20), between=2)
     finer = few.finer()
     assert finer is not None
     assert list(finer.only) == [13, 17, 23, 27]
