@@ -23,7 +23,8 @@ from rich.progress import track
 
 import optcc
 from benchmarks import packet_orders
-from benchmarks.packet_orders import JITTER, NONE_ALONE, TIE, Cause, Swap, apart, cause, lowered, swaps, tied
+from benchmarks.packet_orders import JITTER, NONE_ALONE, TIE, Cause, Swap, apart, cause, slower, swaps, tied
+from benchmarks.packet_windows import PUSH_BACK, WHY_PUSH_BACK, compare_windows, over_tcp
 from optcc.schedule import Schedule
 from tests.fabrics import pods_of
 from tests.packet_level import Network, compile_executor, degraded, run_packets, schemes, simulated, without
@@ -54,9 +55,7 @@ PODS = [
         (8, 2, 2, (1, 1)),
     )
 ]
-WINDOWS = (256 * 2**10, 2**20, 2**30)
 TOLERANCE, SMALL = 0.10, 0.01
-ACKNOWLEDGED = 0.0066  # 54 bytes for every two packets of 4096
 FINE = 256  # bytes of data in a fine packet
 
 WHAT = """\
@@ -126,27 +125,6 @@ way, but the others are done later, and what waits for them starts later. With o
 the message and the longest chain of transfers leads through such a port; with more segments the difference shrinks.
 Among pods they are mostly too slow, whatever the segments: many senders share an uplink, and as stripes they take
 turns, each for a moment with all of it, while packets of all of them pass."""
-
-PUSH_BACK = """\
-ns-3 over optcc when a pair of ports has at most so many bytes under way; a round trip of 400 Gb/s has 110 kB under way.
-No slow start, no losses; every connection has carried a packet before, but for those of the last column. *Slower* is
-optcc over optcc when every port's rates are lower by up to 0.66 %, at random (seed 0, 20 draws, the least and the
-most)."""
-
-WHY_PUSH_BACK = """\
-Acknowledgements take up to 0.66 % of a link. That alone can move a time by more than it takes, as *slower* shows:
-schedules have ties, and which of two rows is ready first decides what a port does for the next while. Most of what TCP
-takes longer than UDP where windows do not limit is that. What smaller windows add is push-back: a sender whose window
-to a busy receiver is full turns to another ready row or waits, where the simulator's fabric takes the bytes and keeps
-them for the receiver. The simulator does not model it: its times hold for fabrics that let about a stripe per pair be
-under way; with tighter windows they are too low by what the table says.
-
-*Fresh* connections have not carried anything. TCP does not scale the window in a SYN (RFC 7323, 2.2), so that a sender
-has at most 64 KiB under way until the first acknowledgement has told it more, and that has to pass what waits for the
-sender's own port. In direct exchange every port sends to every other from the start, and all of those wait; in rings
-each port has one or two connections. Collective libraries open connections once and use them again, so that the other
-columns are what to go by. An earlier version of this page had fresh connections only, and could not say why exchange
-was up to 18 % slower over TCP: one packet on each connection beforehand, with nothing else changed, takes that away."""
 
 
 @dataclass(frozen=True)
@@ -232,64 +210,6 @@ def in_other_order(lines: list[Line], where: str) -> list[Swap]:
     return swaps(lines[0].job, where, [line.scheme for line in lines], *times)
 
 
-@dataclass(frozen=True)
-class Windows:
-    """One scheme on one cluster: seconds by our simulator, by ns-3 over UDP and over TCP for each of `WINDOWS`.
-
-    fresh : over TCP with the widest window, on connections that have not carried anything
-    slower : least and most of our simulator's time, over `ours`, when rates are lowered at random
-    """
-
-    servers: int
-    left: str
-    scheme: str
-    ours: float
-    udp: float
-    tcp: tuple[float, ...]
-    fresh: float
-    slower: tuple[float, float]
-
-    @property
-    def job(self) -> str:
-        return f"P = {self.servers}, {self.left}"
-
-    def __str__(self) -> str:
-        ratios = " | ".join(f"{time / self.ours:.4f}" for time in (self.udp, *reversed(self.tcp), self.fresh))
-        slower = f"{self.slower[0]:.4f} to {self.slower[1]:.4f}"
-        return f"| {self.servers} | {self.left} | {self.scheme} | {self.ours * 1e6:.1f} | {slower} | {ratios} |"
-
-
-def slower(schedule: Schedule, network: Network, by: float) -> tuple[float, float]:
-    """Least and most of our simulator's time, over its time, when every port's rates are lower by up to this part."""
-    times, as_it_is = lowered(schedule, network, by), simulated(schedule, network)
-    return min(times) / as_it_is, max(times) / as_it_is
-
-
-def compare_windows(executor: Path, nbytes: int, depth: int) -> list[Windows]:
-    """Every case with one switch, ring, nested rings of one depth and direct exchange, over UDP and over TCP."""
-    found, udp, tcp = [], Network(), Network("tcp")
-    for servers, left, cluster in track(CASES, description="windows"):
-        for name, schedule in schemes(cluster, nbytes, depth).items():
-            nets = [udp, replace(tcp, fresh=True, window=WINDOWS[-1])]
-            nets += [replace(tcp, window=window) for window in WINDOWS]
-            at_udp, fresh, *times = (run_packets(executor, schedule, net).time_s for net in nets)
-            ours, range_s = simulated(schedule, udp), slower(schedule, udp, ACKNOWLEDGED)
-            found.append(Windows(servers, left, name, ours, at_udp, tuple(times), fresh, range_s))
-    return found
-
-
-def over_tcp(rows: list[Windows]) -> list[Swap]:
-    """Pairs in another order with each of `WINDOWS`."""
-    found = []
-    for w, window in enumerate(WINDOWS):
-        where = f"windows of {window // 1024} KiB" if window < 2**30 else "no limit to windows"
-        for job in dict.fromkeys(row.job for row in rows):
-            mine = [row for row in rows if row.job == job]
-            times = [row.ours for row in mine], [row.tcp[w] for row in mine]
-            found += swaps(job, where, [row.scheme for row in mine], *times)
-    return found
-
-
 def bullets(items: Iterable[object]) -> list[str]:
     return [f"* {item}" for item in items] or ["* none"]
 
@@ -308,7 +228,7 @@ def main() -> int:
             small: (Network(delay_s=2.5e-6), 256 * 2**10, (1, 4)),
         }
         compared = {where: compare(executor, *job, where) for where, job in jobs.items()}
-        tcp = compare_windows(executor, args.mib * 2**19, 16)
+        tcp = compare_windows(CASES, executor, args.mib * 2**19, 16)
 
     tables = {where: lines for where, (lines, _) in compared.items()}
     causes = [found for _, others in compared.values() for found in others]

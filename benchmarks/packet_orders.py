@@ -124,6 +124,12 @@ def lowered(schedule: Schedule, network: Network, by: float) -> list[float]:
     return times
 
 
+def slower(schedule: Schedule, network: Network, by: float) -> tuple[float, float]:
+    """Least and most of our simulator's time, over its time, when every port's rates are lower by up to this part."""
+    times, as_it_is = lowered(schedule, network, by), simulated(schedule, network)
+    return min(times) / as_it_is, max(times) / as_it_is
+
+
 def apart(found: Iterable[Swap]) -> list[Swap]:
     """Those that are disagreements."""
     return [swap for swap in found if not swap.tied]

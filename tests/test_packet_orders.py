@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import bench_packet_level
-from benchmarks.bench_packet_level import Line, Windows, in_other_order
+from benchmarks.bench_packet_level import Line, in_other_order
 from benchmarks.packet_orders import HEAD, TIE, Cause, apart, swaps, tied
+from benchmarks.packet_windows import Windows
 
 NAMES = ["ring", "nested"]
 
