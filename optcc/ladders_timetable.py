@@ -50,8 +50,10 @@ SPARE = Fraction(9, 10)
 """Of their time, in which hubs must have gathered what the slow rank is to receive."""
 
 STEP_GROWTHS = (Fraction(21, 20), Fraction(11, 10), Fraction(23, 20))
-"""Of a step over the one before, where a slow server starves, the first where another one is hardly faster; of more
-than `LARGE` ranks one of them, the first of more than twice as many."""
+"""Of a step over the one before, where a slow server starves, the first where another one is hardly faster; only that
+one of more than twice `LARGE` ranks."""
+STEP_GROWS = 0.6
+"""Of more than `LARGE` ranks, up to twice as many: so much over the root of the number of steps, and 1 (measured)."""
 STEPS, STEPS_GROW = 1.75, 0.42
 """Steps that are about right: so many, and how they grow with how many chunks the bound lasts (measured); of more than
 `MANY` ranks no fewer than these."""
@@ -159,11 +161,13 @@ def _stepped(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fractio
     tried, and from one kind of receivers to the other."""
 
     ranks, several = len(cluster.ranks), len(reduced(cluster)) > 1
-    slower = ranks > 2 * LARGE or hardly_faster([sum(nic.alive for nic in rank.nics) for rank in cluster.ranks])
-    growths = STEP_GROWTHS[0 if slower else 1 :][: 1 if ranks > LARGE else None]
+    hardly = hardly_faster([sum(nic.alive for nic in rank.nics) for rank in cluster.ranks])
     many = ranks > MANY
     least = ranks if many else STEPS
     steps = max(least, STEPS * float(bound.seconds / per_chunk) ** STEPS_GROW) if per_chunk else MAX_ROUNDS
+    growths = STEP_GROWTHS[0 if hardly else 1 :]
+    if ranks > LARGE:
+        growths = STEP_GROWTHS[:1] if ranks > 2 * LARGE else (1 + Fraction(round(100 * STEP_GROWS / sqrt(steps)), 100),)
     tries = max(
         FEWEST_TRIES[(ranks > LARGE) + many], min(round(STEPS_TRIED / (ranks * steps * len(growths))), MOST_TRIES)
     )

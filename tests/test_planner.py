@@ -95,6 +95,17 @@ def test_numbers_in_between() -> None:
     assert replace(few, only=()).finer() is None
 
 
+@pytest.mark.parametrize(
+    ("servers", "growths"), [(16, [["11/10", "23/20"]] * 3), (32, [["11/10"], ["107/100"], ["53/50"]])]
+)
+def test_many_servers_steps_grow_less_the_more_they_are(servers: int, growths: list[list[str]]) -> None:
+    cluster = cluster_of(Case(servers, (4, 1), 2**30, nics=8))
+    for nbytes, expected in zip((2**28, 2**30, 2**32), growths, strict=True):
+        offered = ladders(cluster, optcc.lower_bound(cluster, nbytes), alpha=ALPHA, per_chunk=PER_CHUNK)
+        recipes = [ladder.make(ladder.only[0]) for ladder in offered if ladder.only]
+        assert [str(recipe.growth) for recipe in recipes if isinstance(recipe, Timetable)] == expected
+
+
 def test_of_the_fastest_growth_more_numbers_are_tried() -> None:
     """What steps lose scatters with their number. Of growths that are slower, what is in between is left out."""
     cluster, nbytes = cluster_of(Case(8, (4, 1), 2**30, nics=8)), 2**30
