@@ -23,13 +23,14 @@ from rich.progress import track
 
 import optcc
 from benchmarks.pods_by_hand import beside, beside_one, two_levels
-from benchmarks.timetables_by_hand import form, latin_squares, most_rounds, steady_steps, timetables
+from benchmarks.timetables_by_hand import form, latin_squares, lockstep, most_rounds, steady_steps, timetables
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
 from optcc.ladder import Ladder
 from optcc.ladders import ladders
 from optcc.schedule import Schedule
 from optcc.schedule.latin import LatinExchange
+from optcc.schedule.lockstep import LockstepExchange
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.steady import SteadyExchange
 from optcc.schedule.timetable import Timetable
@@ -85,6 +86,7 @@ MORE += [Case(servers, (1,) * 4, 2**30, nics=8) for servers in (8, 16, 32)]
 MORE += [Case(16, (1,) * 8, nbytes, nics=8) for nbytes in (2**28, 2**30, 2**32)]
 MORE += [Case(32, (1,) * 8, 2**30, nics=8)]
 MORE += [Case(servers, (4, 4), nbytes, nics=8) for servers in (8, 9, 16) for nbytes in (2**24, 2**30)]
+MORE += [Case(8, dead, nbytes, nics=8) for dead in ((3, 3), (4, 4, 4)) for nbytes in (2**24, 2**28, 2**30)]
 MORE += [
     Case(servers, dead, nbytes, nics=8, pods=pods)
     for servers, pods in ((8, 4), (16, 8), (16, 4))
@@ -127,11 +129,12 @@ def tried(case: Case) -> list[tuple[float, Recipe]]:
     exchanges in two levels."""
     cluster = cluster_of(case)
     bound = optcc.lower_bound(cluster, case.nbytes)
-    own = (Timetable.family, LatinExchange.family, SteadyExchange.family)
+    own = (Timetable.family, LockstepExchange.family, LatinExchange.family, SteadyExchange.family)
     others = (at_depths(ladder, case) for ladder in offered(case) if ladder.name not in own)
     steps = steady_steps(cluster, bound, ALPHA, PER_CHUNK)
     levels = chain(two_levels(cluster), beside_one(cluster, bound), beside(cluster))
-    rows = chain(others, latin_squares(cluster), steps, levels, timetables(cluster, bound, PER_CHUNK))
+    locked = lockstep(cluster, bound, PER_CHUNK)
+    rows = chain(others, locked, latin_squares(cluster), steps, levels, timetables(cluster, bound, PER_CHUNK))
     return sorted((one for row in rows for one in times(case, row)), key=lambda one: one[0])
 
 
@@ -165,6 +168,8 @@ def named(recipe: Recipe) -> str:
     said = f"{recipe.family}, {recipe.segments}"
     if isinstance(recipe, LatinExchange):
         said += f", margin {recipe.margin}"
+    if isinstance(recipe, LockstepExchange):
+        said += f", variant {recipe.variant}"
     if isinstance(recipe, SteadyExchange):
         said += f", {recipe.growing} growing by {float(recipe.growth):.4g}"
     return said + (form(recipe) if isinstance(recipe, Timetable) else "")

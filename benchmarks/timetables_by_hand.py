@@ -1,4 +1,4 @@
-"""Timetables, Latin squares and steady steps to try by hand in `bench_planner`: far more forms than the planner's."""
+"""Timetables, Latin squares, lockstep and steady steps to try by hand in `bench_planner`: far more forms than the planner's."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
 from itertools import product
+from math import sqrt
 from typing import Any
 
 from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.ladders_timetable import even_halves
 from optcc.schedule.latin import LatinExchange, latin_pair
+from optcc.schedule.lockstep import MAX_STEPS, LockstepExchange, applies_lockstep
 from optcc.schedule.steady import MAX_CHUNK, SteadyExchange, steady_ranks
 from optcc.schedule.timetable import MAX_ROUNDS, Timetable, deepest, growing
 from optcc.schedule.timetable_greedy import UP
@@ -39,6 +41,9 @@ WINDOWS = (2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160
 MARGINS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
 """Of Latin squares: windows, and the steps to when their sums are sent on."""
 
+VARIANTS, MOST_STEPS = 8, 4
+"""Of lockstep: so many for each number of steps, up to so many times the root of the bound in chunks' costs."""
+
 STEPS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 40, 48, 64, 80)
 GROWING, LONGER, LAGS = (1, 4, 12), (Fraction(1), Fraction(9, 8), Fraction(5, 4)), (Fraction(0), Fraction(1, 2))
 """Of steady steps: how many, how many of these grow and by what, latencies from a step to when its bytes count."""
@@ -49,6 +54,14 @@ def latin_squares(cluster: Cluster) -> Iterator[list[Callable[[], LatinExchange]
     pair = latin_pair(cluster)
     for margin in MARGINS if pair else ():
         yield [partial(LatinExchange, windows, pair, margin) for windows in WINDOWS]  # type: ignore[arg-type]
+
+
+def lockstep(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> Iterator[list[Callable[[], LockstepExchange]]]:
+    """Of each variant, what makes it with ever more steps."""
+    cluster = evened(cluster)
+    most = int(MOST_STEPS * sqrt(bound.seconds / per_chunk))
+    for variant in range(VARIANTS) if applies_lockstep(cluster) else ():
+        yield [partial(LockstepExchange, count, variant) for count in range(1, min(most, MAX_STEPS) + 1)]
 
 
 def steady_steps(

@@ -14,6 +14,7 @@ from optcc.errors import InfeasibleError
 from optcc.ladder import LARGE, MANY, Ladder, starves
 from optcc.ladders_apart import apart_ladders
 from optcc.ladders_grouped import grouped_ladders
+from optcc.ladders_lockstep import lockstep_ladders
 from optcc.ladders_mixed import mixed_ladders
 from optcc.ladders_timetable import latin_ladders, steady_ladders, timetable_ladders
 from optcc.plans import nested_rings
@@ -61,6 +62,7 @@ def ladders(
     if loses <= LEFT_ALONE and room:
         if applies(even):
             offered += timetable_ladders(even, bound, alpha, per_chunk)
+        offered += lockstep_ladders(even, bound, per_chunk)
         offered += latin_ladders(even, bound, per_chunk)
         offered += steady_ladders(even, bound, alpha, per_chunk)
     if loses > LANES_GAIN and room:

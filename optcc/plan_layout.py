@@ -23,6 +23,7 @@ from optcc.schedule.exchange import Exchange
 from optcc.schedule.grouped import GroupedExchange
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.latin import LatinExchange
+from optcc.schedule.lockstep import LockstepExchange
 from optcc.schedule.mixed import MixedExchange
 from optcc.schedule.nested import NestedRings, Ordering
 from optcc.schedule.nested_pace import sections_of
@@ -120,6 +121,7 @@ def _packed(recipe: PackedTrees, schedule: Schedule) -> Iterator[dict[str, Any]]
 def _fused(
     recipe: Exchange
     | Timetable
+    | LockstepExchange
     | LatinExchange
     | SteadyExchange
     | GroupedExchange
@@ -171,6 +173,7 @@ _MAKERS: dict[str, Callable[[Any, Schedule], Iterator[dict[str, Any]]]] = {
     PackedTrees.family: _packed,
     Exchange.family: _fused,
     Timetable.family: _fused,
+    LockstepExchange.family: _fused,
     LatinExchange.family: _fused,
     SteadyExchange.family: _fused,
     GroupedExchange.family: _fused,

@@ -41,6 +41,8 @@ def cases() -> dict[str, Plan]:
     found["grouped-exchange"] = Plan(pods, bound, grouped_ladders(pods, bound, Fraction(0))[0].make(2))
     crowded = pods_of(Cluster.uniform(servers=6, nics=6, rate=3000).degrade("server1/nic0"), 3)
     found["mixed-exchange"] = next(p for p in offered(crowded, 2000, 2) if p.recipe.family == "mixed-exchange")
+    hurt = Cluster.uniform(servers=4, nics=3, rate=3000).degrade("server1/nic0").degrade("server2/nic2")
+    found["lockstep-exchange"] = next(p for p in offered(hurt, 2000, 4) if p.recipe.family == "lockstep-exchange")
     two = flat.degrade("server2/nic0", Fraction(1, 4))
     found["nested-rings-pace"] = next(p for p in offered(two, 2000, 2) if p.recipe.family == "nested-rings")
     found["packed-trees-rails"] = next(p for p in offered(rails, 2000, 2) if p.recipe.family == "packed-trees")

@@ -150,10 +150,23 @@ def starving_in_pods(draw: st.DrawFn) -> Cluster:
     return replace(cluster, pristine=None)  # else its bound solves two programs
 
 
+@st.composite
+def all_hubs(draw: st.DrawFn) -> Cluster:
+    """3 to 9 servers of 2 to 8 NICs, two or more of which lack some, none so many that it starves; some on rails."""
+    servers, nics = draw(st.integers(3, 9)), draw(st.integers(2, 8))
+    cluster = Cluster.uniform(servers=servers, nics=nics, rate=draw(st.integers(1, 40)) * 1000)
+    cluster = replace(cluster, fabric=Fabric(rails=draw(st.booleans())))
+    for server in draw(st.sets(st.integers(0, servers - 1), min_size=2, max_size=servers - 1)):
+        for nic in draw(st.sets(st.integers(0, nics - 1), min_size=1, max_size=max(1, nics // 2))):
+            cluster = cluster.degrade(f"server{server}/nic{nic}")
+    return replace(cluster, pristine=None)  # else its bound solves two programs
+
+
 FITTING: dict[tuple[str, ...], st.SearchStrategy[Cluster]] = {
     ("nested-rings", "packed-trees", "ring"): ANY,
     ("exchange", "trees"): st.one_of(FLAT, with_dead_nics()),
     ("timetable",): with_dead_nics(),
+    ("lockstep-exchange",): all_hubs(),
     ("latin-exchange", "steady-exchange"): st.one_of(
         two_starving(), two_starving(), two_starving(), several_starving()
     ),
@@ -273,6 +286,8 @@ def test_all_families_are_seen() -> None:
     seen |= {plan.recipe.family for plan in offered(pods_of(Cluster.uniform(servers=6, nics=2, rate=1000), 3), 4096, 2)}
     crowded = pods_of(Cluster.uniform(servers=6, nics=6, rate=1000).degrade("server0/nic1"), 3)
     seen |= {plan.recipe.family for plan in offered(crowded, 4096, 2)}
+    lacking = Cluster.uniform(servers=4, nics=3, rate=1000).degrade("server0/nic1").degrade("server2/nic0")
+    seen |= {plan.recipe.family for plan in offered(lacking, 4096, 2)}
     assert seen == set(FAMILIES)
 
 

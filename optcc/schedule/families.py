@@ -7,6 +7,7 @@ from optcc.schedule.exchange import Exchange
 from optcc.schedule.grouped import GroupedExchange
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.latin import LatinExchange
+from optcc.schedule.lockstep import LockstepExchange
 from optcc.schedule.mixed import MixedExchange
 from optcc.schedule.nested import NestedRings
 from optcc.schedule.optcc_paper import OptccPaper
@@ -24,6 +25,7 @@ FAMILIES: dict[str, type[Recipe]] = {
         NestedRings,
         Exchange,
         Timetable,
+        LockstepExchange,
         LatinExchange,
         SteadyExchange,
         GroupedExchange,

@@ -26,6 +26,7 @@ from optcc.planner import NEAR, SAME, default_segments
 from optcc.plans import Plan, rings_in_order
 from optcc.schedule.grouped import GroupedExchange, grouped
 from optcc.schedule.latin import LatinExchange, latin_pair
+from optcc.schedule.lockstep import LockstepExchange, applies_lockstep
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.steady import SteadyExchange, steady_ranks
 from optcc.schedule.timetable import Timetable
@@ -390,6 +391,8 @@ def _fits(recipe: Recipe, cluster: Cluster) -> bool:
         return latin_pair(cluster) == recipe.slow
     if isinstance(recipe, SteadyExchange):
         return steady_ranks(cluster) == recipe.slow
+    if isinstance(recipe, LockstepExchange):
+        return applies_lockstep(cluster)
     return not isinstance(recipe, Timetable) or applies(cluster)
 
 

@@ -17,6 +17,7 @@ from optcc.plans import rings_in_order
 from optcc.schedule.exchange import Exchange
 from optcc.schedule.grouped import GroupedExchange
 from optcc.schedule.latin import LatinExchange
+from optcc.schedule.lockstep import LockstepExchange
 from optcc.schedule.nested import NestedRings
 from optcc.schedule.packed import Arc, PackedTrees, TreePair
 from optcc.schedule.recipe import Recipe
@@ -63,8 +64,8 @@ def relabelled(recipe: Recipe, to: Mapping[int, int], tally: Tally) -> Recipe | 
     """Every rank r as `to[r]`, on the cluster that `tally` counts. None for a family that is not known here."""
     if isinstance(recipe, NestedRings):
         return replace(recipe, order=tally.order)
-    if isinstance(recipe, ComplementaryTrees):
-        return recipe  # trees are made of the rates anew whenever they are lowered
+    if isinstance(recipe, ComplementaryTrees | LockstepExchange):
+        return recipe  # trees and steps are made of the rates anew whenever they are lowered
     if isinstance(recipe, Exchange | Timetable):
         shares = [Fraction(0)] * len(recipe.shares)
         for rank, share in enumerate(recipe.shares):

@@ -1,0 +1,47 @@
+"""Direct exchange in lockstep that the planner tries: the numbers of steps that suit a cluster's numbers of NICs."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import inf, sqrt
+
+from optcc.bound import Bound
+from optcc.cluster import Cluster
+from optcc.ladder import LARGE, MANY, Ladder
+from optcc.schedule.lockstep import MAX_STEPS, LockstepExchange, applies_lockstep, lockstep_nics
+from optcc.schedule.lockstep_steps import chunks_of, fewest_steps
+
+TRIED, VARIANTS = (6, 4, 2), (4, 2, 1)
+"""So many numbers of steps, and variants of each; of more than `LARGE` ranks; and of more than twice as many."""
+DEEPEST = 3
+"""Steps up to so many times the root of the bound in chunks' costs: with more, chunks cost more than steps last."""
+MOST_LOST = 1.1
+"""No number of steps with which chunks fit so badly into them is tried."""
+
+
+def lockstep_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladder]:
+    """The numbers of steps that lose least, to chunks that are shorter than their steps and to what chunks cost. When
+    data is due it must have landed, which a formula does not know; so some are tried, each in a few variants."""
+    ranks = len(cluster.ranks)
+    if ranks > MANY or not applies_lockstep(cluster):
+        return []
+    nics = tuple(sorted(map(len, lockstep_nics(cluster))))
+    fewest = fewest_steps(nics)
+    chunks = sqrt(bound.seconds / per_chunk) if per_chunk else inf
+    most = int(min(max(fewest, DEEPEST * chunks), MAX_STEPS))
+    cost = float(per_chunk / bound.seconds)
+    lost = {steps: float(chunks_of(nics, steps)[1]) for steps in range(fewest, most + 1)}
+    best = sorted(lost, key=lambda steps: (lost[steps] + steps * cost, steps))
+    size = (ranks > LARGE) + (ranks > 2 * LARGE)
+    only = [steps for steps in best[: TRIED[size]] if lost[steps] <= MOST_LOST]
+
+    def ladder(variant: int) -> Ladder:
+        return Ladder(
+            LockstepExchange.family,
+            lambda segments: LockstepExchange(min(segments, MAX_STEPS), variant),
+            by_rate=False,
+            only=only,
+            both=True,
+        )
+
+    return [ladder(variant) for variant in range(VARIANTS[size])] if only else []
