@@ -1,4 +1,4 @@
-"""Timetables, Latin squares, lockstep and steady steps to try by hand in `bench_planner`: far more forms than the planner's."""
+"""Timetables, Latin squares, lockstep and steady steps by hand: far more forms than the planner has."""
 
 from __future__ import annotations
 
