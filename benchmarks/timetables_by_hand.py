@@ -41,8 +41,9 @@ WINDOWS = (2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160
 MARGINS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
 """Of Latin squares: windows, and the steps to when their sums are sent on."""
 
-VARIANTS, MOST_STEPS = 8, 4
-"""Of lockstep: so many for each number of steps, up to so many times the root of the bound in chunks' costs."""
+VARIANTS, MOST_STEPS, ALL_STEPS = 8, 4, 8
+"""Of lockstep: so many for each number of steps, up to so many times the root of the bound in chunks' costs; of twice
+as many ranks as that every second number, of four times as many every eighth."""
 
 STEPS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 40, 48, 64, 80)
 GROWING, LONGER, LAGS = (1, 4, 12), (Fraction(1), Fraction(9, 8), Fraction(5, 4)), (Fraction(0), Fraction(1, 2))
@@ -60,8 +61,9 @@ def lockstep(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> Iterator[li
     """Of each variant, what makes it with ever more steps."""
     cluster = evened(cluster)
     most = int(MOST_STEPS * sqrt(bound.seconds / per_chunk))
+    apart = 2 ** max(0, 2 * (len(cluster.ranks) // ALL_STEPS).bit_length() - 3)
     for variant in range(VARIANTS) if applies_lockstep(cluster) else ():
-        yield [partial(LockstepExchange, count, variant) for count in range(1, min(most, MAX_STEPS) + 1)]
+        yield [partial(LockstepExchange, count, variant) for count in range(1, min(most, MAX_STEPS) + 1, apart)]
 
 
 def steady_steps(

@@ -27,6 +27,7 @@ import optcc
 from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.schedule import Schedule
+from optcc.schedule.lockstep import applies_lockstep
 from optcc.schedule.steady import steady_ranks
 from optcc.schedule.timetable_nics import applies, evened, reduced
 from optcc.simulator import Receivers, stripes_of
@@ -194,7 +195,7 @@ def without(servers: int, *dead: int) -> Cluster:
 
 def schemes(cluster: Cluster, nbytes: int, *depths: int) -> dict[str, Schedule]:
     """What is compared: one ring over all servers, nested rings of these numbers of segments, direct exchange, without
-    and, where they apply, by timetable, by a Latin square and in steady steps; among pods `AMONG_PODS`."""
+    and, where they apply, by timetable, in lockstep, by a Latin square and in steady steps; among pods `AMONG_PODS`."""
     plans = {k: optcc.plan(cluster, nbytes, family="nested-rings", segments=k) for k in depths}
     rings = {
         "ring": plans[max(depths)].baseline("ring").schedule(),
@@ -206,6 +207,7 @@ def schemes(cluster: Cluster, nbytes: int, *depths: int) -> dict[str, Schedule]:
         **rings,
         "exchange, k = 8": optcc.plan(cluster, nbytes, family="exchange", segments=8).schedule(),
         **(_timetable(cluster, nbytes) if applies(cluster) and evened(cluster) is cluster else {}),
+        **(_lockstep(cluster, nbytes) if applies_lockstep(cluster) else {}),
         **{
             f"{name}, k = {k}": optcc.plan(cluster, nbytes, family=family, segments=k, alpha=HOP).schedule()
             for name, family, k in (("Latin square", "latin-exchange", 12), ("steady steps", "steady-exchange", 24))
@@ -234,6 +236,12 @@ def _timetable(cluster: Cluster, nbytes: int) -> dict[str, Schedule]:
     made = plan.recipe.content()
     rounds = (", matchings" if made["matched"] else "") + (", sparse" if made["sparse"] else "")
     return {f"timetable, k = {plan.recipe.segments}{rounds}": plan.schedule()}
+
+
+def _lockstep(cluster: Cluster, nbytes: int) -> dict[str, Schedule]:
+    """The planner's."""
+    plan = optcc.plan(cluster, nbytes, family="lockstep-exchange", alpha=HOP)
+    return {f"lockstep, k = {plan.recipe.segments}": plan.schedule()}
 
 
 def latency_s(schedule: Schedule, network: Network) -> float:

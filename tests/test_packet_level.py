@@ -16,6 +16,7 @@ import pytest
 import optcc
 from optcc.schedule import Schedule
 from optcc.schedule.latin import LatinExchange, latin_pair
+from optcc.schedule.lockstep import LockstepExchange
 from optcc.schedule.steady import SteadyExchange, steady_ranks
 from tests.fabrics import pods_of
 from tests.packet_level import (
@@ -108,6 +109,19 @@ def test_steady_steps_hold_packet_by_packet(executor: Path, servers: int, networ
     schedule, coarser = (SteadyExchange(steps, *given).lower(cluster, SIZE) for steps in (24, 12))
     assert _off(executor, schedule, network) < 0.015
     assert _off(executor, schedule, network, simulated(coarser, network)) > 0.015
+
+
+@pytest.mark.ns3
+@pytest.mark.parametrize(("servers", "dead", "steps"), [(4, (1, 1), 14), (7, (1, 1), 26), (8, (1, 1, 1), 20)], ids=str)
+@pytest.mark.parametrize("network", [UDP, WIDE], ids=["UDP", "TCP"])
+def test_lockstep_holds_packet_by_packet(
+    executor: Path, servers: int, dead: tuple[int, ...], steps: int, network: Network
+) -> None:
+    """To 1 %, which three quarters of the steps, in which chunks do not fit, miss."""
+    cluster = without(servers, *dead)
+    schedule, other = (LockstepExchange(each, 1).lower(cluster, SIZE) for each in (steps, 3 * steps // 4))
+    assert _off(executor, schedule, network) < 0.01
+    assert _off(executor, schedule, network, simulated(other, network)) > 0.01
 
 
 @pytest.mark.ns3
