@@ -8,13 +8,14 @@ from math import inf, sqrt
 from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.ladder import LARGE, MANY, Ladder
+from optcc.plans import MIN_CHUNK
 from optcc.schedule.lockstep import MAX_STEPS, LockstepExchange, applies_lockstep, lockstep_nics
 from optcc.schedule.lockstep_steps import chunks_of, fewest_steps
 
 TRIED, VARIANTS = (6, 4, 2), (4, 2, 1)
 """So many numbers of steps, and variants of each; of more than `LARGE` ranks; and of more than twice as many."""
 DEEPEST = 3
-"""Steps up to so many times the root of the bound in chunks' costs: with more, chunks cost more than steps last."""
+"""Steps up to so many times the root of the bound in chunks' costs, and as deep as the planner goes."""
 MOST_LOST = 1.1
 """No number of steps with which chunks fit so badly into them is tried."""
 
@@ -28,7 +29,7 @@ def lockstep_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> lis
     nics = tuple(sorted(map(len, lockstep_nics(cluster))))
     fewest = fewest_steps(nics)
     chunks = sqrt(bound.seconds / per_chunk) if per_chunk else inf
-    most = int(min(max(fewest, DEEPEST * chunks), MAX_STEPS))
+    most = int(min(max(fewest, DEEPEST * chunks), MAX_STEPS, bound.nbytes // (MIN_CHUNK * ranks)))
     cost = float(per_chunk / bound.seconds)
     lost = {steps: float(chunks_of(nics, steps)[1]) for steps in range(fewest, most + 1)}
     best = sorted(lost, key=lambda steps: (lost[steps] + steps * cost, steps))
