@@ -117,8 +117,8 @@ def test_steady_steps_hold_packet_by_packet(executor: Path, servers: int, networ
 def test_lockstep_holds_packet_by_packet(
     executor: Path, servers: int, dead: tuple[int, ...], steps: int, network: Network
 ) -> None:
-    """To 1 %, which three quarters of the steps, in which chunks do not fit, miss. Two packets meet at most, unless chunks
-    of more than four servers do not fit."""
+    """To 1 %, which three quarters of the steps, in which chunks do not fit, miss. Two packets meet at most, with more
+    than four servers more do where chunks do not fit."""
     cluster = without(servers, *dead)
     schedule, other = (LockstepExchange(each, 1).lower(cluster, SIZE) for each in (steps, 3 * steps // 4))
     run, queued = run_packets(executor, schedule, network), run_packets(executor, other, network).most_queued
