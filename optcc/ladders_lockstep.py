@@ -16,8 +16,6 @@ TRIED, VARIANTS = (6, 4, 2), (4, 2, 1)
 """So many numbers of steps, and variants of each; of more than `LARGE` ranks; and of more than twice as many."""
 DEEPEST = 3
 """Steps up to so many times the root of the bound in chunks' costs, and as deep as the planner goes."""
-MOST_LOST = 1.1
-"""No number of steps with which chunks fit so badly into them is tried."""
 
 
 def lockstep_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladder]:
@@ -29,12 +27,12 @@ def lockstep_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> lis
     nics = tuple(sorted(map(len, lockstep_nics(cluster))))
     fewest = fewest_steps(nics)
     chunks = sqrt(bound.seconds / per_chunk) if per_chunk else inf
-    most = int(min(max(fewest, DEEPEST * chunks), MAX_STEPS, bound.nbytes // (MIN_CHUNK * ranks)))
+    most = max(fewest, int(min(DEEPEST * chunks, MAX_STEPS, bound.nbytes // (MIN_CHUNK * ranks))))
     cost = float(per_chunk / bound.seconds)
     lost = {steps: float(chunks_of(nics, steps)[1]) for steps in range(fewest, most + 1)}
     best = sorted(lost, key=lambda steps: (lost[steps] + steps * cost, steps))
     size = (ranks > LARGE) + (ranks > 2 * LARGE)
-    only = [steps for steps in best[: TRIED[size]] if lost[steps] <= MOST_LOST]
+    only = best[: TRIED[size]]
 
     def ladder(variant: int) -> Ladder:
         return Ladder(
@@ -45,4 +43,4 @@ def lockstep_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> lis
             both=True,
         )
 
-    return [ladder(variant) for variant in range(VARIANTS[size])] if only else []
+    return [ladder(variant) for variant in range(VARIANTS[size])]
