@@ -41,7 +41,7 @@ WINDOWS = (2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160
 MARGINS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
 """Of Latin squares: windows, and the steps to when their sums are sent on."""
 
-VARIANTS, MOST_STEPS, ALL_STEPS = 8, 4, 8
+VARIANTS, MOST_STEPS, ALL_STEPS = 6, 3, 8
 """Of lockstep: so many for each number of steps, up to so many times the root of the bound in chunks' costs; of twice
 as many ranks as that every second number, of four times as many every eighth."""
 

@@ -90,7 +90,9 @@ and hubs have no rails for themselves, by the second one,"""
 LONG_STEPS, LONG_PARTS = (0.8, 0.85, 0.9, 0.95, 1.0, 1.05), 256
 """and there are more of them, and finer growth (measured)."""
 FEW_STEPS, ALIKE_STEPS = 16, (0.6, 0.75, 0.9, 1.1, 1.4, 1.8)
-"""Up to that root also so many steps that are all alike."""
+"""Up to that root also so many steps that are all alike,"""
+FEW_FIRST = ((0, Fraction(1)), (1, Fraction(5, 4)))
+"""or of which the first one is that much shorter, with margins and without."""
 
 
 def timetable_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction) -> list[Ladder]:
@@ -244,7 +246,7 @@ def steady_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: F
     margin = _part(bound, alpha * STEADY_MARGIN, Fraction(1, 2)) if waits else Fraction(0)
     chunk = _part(bound, per_chunk, MAX_CHUNK)
 
-    def ladder(parts: Sequence[float], growing: int, growth: Fraction, more: float) -> Ladder:
+    def ladder(parts: Sequence[float], growing: int, growth: Fraction, more: float, margin: Fraction) -> Ladder:
         """more : steps than if all were alike"""
         return Ladder(
             SteadyExchange.family,
@@ -255,8 +257,10 @@ def steady_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: F
             both=True,
         )
 
-    grown = ladder(QUIET_STEPS if quiet else numbers, growing, growth, growing - (1 - first) / log(growth))
-    return [grown, *([ladder(ALIKE_STEPS, 0, Fraction(1), 0)] if chunks <= FEW_STEPS else [])]
+    grown = ladder(QUIET_STEPS if quiet else numbers, growing, growth, growing - (1 - first) / log(growth), margin)
+    forms = [(*first, 0, lag) for first in FEW_FIRST for lag in dict.fromkeys((margin, Fraction(0)))]
+    few = [ladder(ALIKE_STEPS, *form) for form in forms] if chunks <= FEW_STEPS else []
+    return [grown, *few]
 
 
 def _part(bound: Bound, seconds: Fraction, most: Fraction) -> Fraction:
