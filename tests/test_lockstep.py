@@ -67,8 +67,11 @@ def test_where_steps_suit_the_bound_is_reached(name: str, segments: int) -> None
     cluster = FITTING[name]
     best = min((LockstepExchange(segments, variant) for variant in range(4)), key=lambda each: loss(cluster, each))
     assert abs(loss(cluster, best)) < EXACTLY
-    bound_s = optcc.lower_bound(cluster, GIB).seconds
-    by_packets = simulate(best.lower(cluster, GIB), receivers="packets").time_s
+    bound_s, schedule = optcc.lower_bound(cluster, GIB).seconds, best.lower(cluster, GIB)
+    nics = tuple(sorted(len(mine) for mine in lockstep_nics(cluster)))
+    counts, _ = chunks_of(nics, segments)
+    assert len(schedule) == sum(counts[a + b] for a, b in permutations(nics, 2))  # no rest is a transfer of its own
+    by_packets = simulate(schedule, receivers="packets").time_s
     assert by_packets == pytest.approx(float(bound_s), rel=EXACTLY)
     assert best.fluid_s(cluster, GIB) == bound_s
     assert loss(cluster, replace(best, segments=segments - 1)) > 1 / 200
