@@ -28,7 +28,7 @@ def lockstep_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> lis
     fewest = fewest_steps(nics)
     chunks = sqrt(bound.seconds / per_chunk) if per_chunk else inf
     most = max(fewest, int(min(DEEPEST * chunks, MAX_STEPS, bound.nbytes // (MIN_CHUNK * ranks))))
-    cost = float(per_chunk / bound.seconds)
+    cost = float(per_chunk / bound.seconds) if bound.seconds else 0.0
     lost = {steps: float(chunks_of(nics, steps)[1]) for steps in range(fewest, most + 1)}
     best = sorted(lost, key=lambda steps: (lost[steps] + steps * cost, steps))
     size = (ranks > LARGE) + (ranks > 2 * LARGE)

@@ -185,6 +185,11 @@ def test_numbers_of_steps_that_suit_come_first() -> None:
     assert lockstep_ladders(starving(66, 2, *["0"] * 3), optcc.lower_bound(FITTING["small"], GIB), PER_CHUNK) == []
 
 
+@pytest.mark.parametrize("costs", [{}, {"alpha": ALPHA, "per_chunk": PER_CHUNK}])
+def test_nothing_to_reduce_has_a_plan(costs: dict[str, Fraction]) -> None:
+    assert len(optcc.plan(FITTING["three dead each"], 0, **costs).schedule()) == 0
+
+
 @pytest.mark.parametrize("name", UNFIT)
 def test_other_clusters_are_refused(name: str) -> None:
     assert not applies_lockstep(UNFIT[name])
