@@ -14,6 +14,9 @@ from optcc.schedule.lockstep_steps import chunks_of, fewest_steps
 
 TRIED, VARIANTS = (6, 4, 2), (4, 2, 1)
 """So many numbers of steps, and variants of each; of more than `LARGE` ranks; and of more than twice as many."""
+FEW = 16
+"""Twice as many variants where no more steps than these are tried: a plan so short takes little to find, and by luck one
+is some per cent faster than the others (measured)."""
 DEEPEST = 3
 """Steps up to so many times the root of the bound in chunks' costs, and as deep as the planner goes."""
 
@@ -43,4 +46,4 @@ def lockstep_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> lis
             both=True,
         )
 
-    return [ladder(variant) for variant in range(VARIANTS[size])]
+    return [ladder(variant) for variant in range(VARIANTS[size] * (2 if max(only) <= FEW else 1))]
