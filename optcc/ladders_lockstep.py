@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from math import inf, sqrt
+from math import sqrt
 
 from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.ladder import LARGE, MANY, Ladder
 from optcc.plans import MIN_CHUNK
-from optcc.schedule.lockstep import MAX_STEPS, LockstepExchange, applies_lockstep, lockstep_nics
+from optcc.schedule.lockstep import MAX_CHUNKS, MAX_STEPS, LockstepExchange, applies_lockstep, lockstep_nics
 from optcc.schedule.lockstep_steps import chunks_of, fewest_steps
 
 TRIED, VARIANTS = (6, 4, 2), (4, 2, 1)
@@ -17,8 +17,8 @@ TRIED, VARIANTS = (6, 4, 2), (4, 2, 1)
 FEW = 16
 """Twice as many variants where no more steps than these are tried: a plan so short takes little to find, and by luck one
 is some per cent faster than the others (measured)."""
-DEEPEST = 3
-"""Steps up to so many times the root of the bound in chunks' costs, and as deep as the planner goes."""
+DEEPEST, FREE = 3, 64
+"""Steps up to so many times the root of the bound in chunks' costs, or of that where chunks cost nothing."""
 
 
 def lockstep_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladder]:
@@ -29,8 +29,11 @@ def lockstep_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> lis
         return []
     nics = tuple(sorted(map(len, lockstep_nics(cluster))))
     fewest = fewest_steps(nics)
-    chunks = sqrt(bound.seconds / per_chunk) if per_chunk else inf
-    most = max(fewest, int(min(DEEPEST * chunks, MAX_STEPS, bound.nbytes // (MIN_CHUNK * ranks))))
+    chunks = sqrt(bound.seconds / per_chunk) if per_chunk else FREE
+    deepest = min(MAX_STEPS, MAX_CHUNKS // sum(nics))
+    if fewest > deepest:
+        return []
+    most = max(fewest, int(min(DEEPEST * chunks, deepest, bound.nbytes // (MIN_CHUNK * ranks))))
     cost = float(per_chunk / bound.seconds) if bound.seconds else 0.0
     lost = {steps: float(chunks_of(nics, steps)[1]) for steps in range(fewest, most + 1)}
     best = sorted(lost, key=lambda steps: (lost[steps] + steps * cost, steps))
@@ -40,7 +43,7 @@ def lockstep_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> lis
     def ladder(variant: int) -> Ladder:
         return Ladder(
             LockstepExchange.family,
-            lambda segments: LockstepExchange(min(segments, MAX_STEPS), variant),
+            lambda segments: LockstepExchange(segments, variant),
             by_rate=False,
             only=only,
             both=True,

@@ -13,7 +13,7 @@ from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.ladder import LARGE, MANY, Ladder, starves
 from optcc.schedule.latin import LatinExchange, latin_pair
-from optcc.schedule.steady import SteadyExchange, steady_ranks, used_nics
+from optcc.schedule.steady import SteadyExchange, most_steps, steady_ranks, used_nics
 from optcc.schedule.steady_steps import quiet_rails
 from optcc.schedule.timetable import MAX_CHUNK, MAX_ROUNDS, Timetable, deepest, growing
 from optcc.schedule.timetable_greedy import UP
@@ -241,7 +241,7 @@ def steady_ladders(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: F
     growing = round(log(1 / first) / log(growth))
     chunks = sqrt(bound.seconds / per_chunk) if per_chunk else float("inf")
     busy = 2 * fewer * len(used) if quiet else nics  # NICs that send in a step, on average
-    most = min(MOST_LATIN // (2 * busy), MAX_ROUNDS)
+    most = min(MOST_LATIN // (2 * busy), MAX_ROUNDS, most_steps(cluster))
     waits = quiet or 2 * fewer == max(map(len, used))
     margin = _part(bound, alpha * STEADY_MARGIN, Fraction(1, 2)) if waits else Fraction(0)
     chunk = _part(bound, per_chunk, MAX_CHUNK)

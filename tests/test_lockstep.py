@@ -16,12 +16,14 @@ import optcc
 from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.ladders_lockstep import lockstep_ladders
+from optcc.schedule import lockstep as schedule_of
 from optcc.schedule import lockstep_steps as steps_of
 from optcc.schedule.lockstep import LockstepExchange, applies_lockstep, lockstep_nics
 from optcc.schedule.lockstep_steps import chunks_of, fewest_steps, hub_shares, lockstep_steps
 from optcc.schedule.routes import fluid_seconds
 from optcc.simulator import simulate
 from optcc.theory.hubs import hub_split
+from tests.fabrics import pods_of
 from tests.test_latin import starving
 from tests.timetables import ALPHA, EXACTLY, PER_CHUNK, check_allreduce, lacking, loss
 
@@ -38,6 +40,7 @@ FITTING = {
     "rails": starving(8, 8, "01", "01", rails=True),
     "rails, other ones": starving(8, 8, "01", "67", "3", rails=True),
     "more peers than steps have NICs": starving(16, 2, *["0"] * 9),
+    "nearly starving": starving(14, 8, *["01234"] * 7),
 }
 EXACT = [("three dead each", 14), ("three dead each, other ones", 14), ("half of three", 42), ("half of three", 63)]
 UNFIT = {
@@ -146,6 +149,46 @@ def test_hubs_are_those_of_the_bound(name: str) -> None:
     assert fluid_seconds(recipe.lower(cluster, nbytes), cluster) == pytest.approx(float(told_s), rel=1e-2)
 
 
+def test_a_result_however_small_is_sent() -> None:
+    """The planner's own choice was a plan without some results here: hubs of 0.05 % each, less than a chunk's 64th."""
+    cluster, nbytes = starving(64, 8, *["01234"] * 27), 2**28
+    plan = optcc.plan(cluster, nbytes, alpha=ALPHA, per_chunk=PER_CHUNK)
+    optcc.verify(plan.schedule())
+    recipe = LockstepExchange(7)
+    sent = recipe.lower(FITTING["nearly starving"], 2**20).length.sum()
+    assert sent == 2 * 13 * 2**20
+
+
+def test_a_pairs_only_chunk_is_cut_where_the_result_can_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few steps many pairs have one, and otherwise the data would wait for the result."""
+    cluster, nbytes = starving(64, 8, "0", "0"), 2**24
+
+    def time_s() -> float:
+        return simulate(LockstepExchange(10).lower(cluster, nbytes), alpha=ALPHA, per_chunk=PER_CHUNK).time_s
+
+    cut_s = time_s()
+    monkeypatch.setattr(schedule_of, "lockstep_steps", lambda *args: lockstep_steps(*args)._replace(results={}))
+    assert cut_s < 0.95 * time_s()
+
+
+def test_steps_are_the_same_whichever_servers_lack_nics() -> None:
+    for recipe in (LockstepExchange(14, 1), LockstepExchange(9)):
+        one, other = (
+            simulate(recipe.lower(cluster, GIB), alpha=ALPHA, per_chunk=PER_CHUNK).time_s
+            for cluster in (lacking("012", "012"), lacking("", "012", "", "", "", "", "012"))
+        )
+        assert one == pytest.approx(other, rel=EXACTLY)  # but for where cuts are rounded
+
+
+def test_uplinks_take_their_time() -> None:
+    """A fifth of what the pod's NICs have: every server sends half of the others its data by them."""
+    cluster, recipe = lacking("012", "012"), LockstepExchange(14, 1)
+    pods = pods_of(cluster, 4, 5)
+    told_s = recipe.fluid_s(pods, GIB)
+    assert told_s > 2 * recipe.fluid_s(cluster, GIB)
+    assert fluid_seconds(recipe.lower(pods, GIB), pods) == pytest.approx(float(told_s), rel=1e-2)
+
+
 def test_what_landed_only_just_before_is_better_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a latency late, and makes others late."""
     cluster = FITTING["half of three"]
@@ -229,7 +272,17 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], message: str) -> N
         replace(LockstepExchange(8), **change).check(FITTING["small"])
 
 
+def test_what_takes_too_much_memory_is_refused() -> None:
+    """A plan file may ask for more than the planner does."""
+    many = starving(64, 8, "0", "0")
+    LockstepExchange(500).check(many)
+    with pytest.raises(InputError, match=r"1 to 514"):
+        LockstepExchange(515).check(many)
+
+
 def test_what_it_says() -> None:
-    told = dict(LockstepExchange(14).describe(FITTING["three dead each"]))
+    told = dict(LockstepExchange(14, 1).describe(FITTING["three dead each"]))
     assert told["hubs"] == "2 of 3.448 %, 6 of 15.52 %, each exchanges directly with all"
     assert told["steps"].startswith("14, ")
+    for recipe, name, steps in ((LockstepExchange(14), "three dead each", 15), (LockstepExchange(1), "many", 3)):
+        assert dict(recipe.describe(FITTING[name]))["steps"].startswith(f"{steps}, ")  # so many are taken

@@ -291,6 +291,14 @@ def test_parameters_that_do_not_fit(change: dict[str, object], message: str) -> 
         replace(steady(cluster, 4), **change).check(cluster)  # type: ignore[arg-type]
 
 
+def test_what_takes_too_much_memory_is_refused() -> None:
+    """A plan file may ask for more than the planner does."""
+    cluster = starving(64, 8, "0123", "0123")
+    steady(cluster, 520).check(cluster)
+    with pytest.raises(InputError, match="1 to 520"):
+        steady(cluster, 521).check(cluster)
+
+
 @pytest.mark.parametrize("name", UNFIT)
 def test_clusters_that_do_not_fit(name: str) -> None:
     assert steady_ranks(UNFIT[name]) is None

@@ -2,7 +2,8 @@
 
 Where pairs have chunks of unequal length, as in `timetable`, a sender that is early meets another one at a receiver.
 Here every chunk fills its step, so that nobody does: without costs such a plan takes the bound's time exactly wherever
-the number of steps suits the numbers of NICs (`lockstep_steps`).
+the number of steps suits the numbers of NICs, and no rail has so few ranks that these have too little for each other
+(`lockstep_steps`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from optcc.schedule.timetable_slots import TICKS, Slot
 from optcc.schedule.timetable_split import common_rails
 
 MAX_STEPS, MAX_VARIANTS, MOST_RANKS = 1024, 256, 128
+MAX_CHUNKS = 2**18
+"""Steps times NICs: so many take some GB and some ten seconds."""
 LATER = 8 * GRANULE
 """Cuts between data are so much later than those between results, or rounding would make a result wait for data that
 comes a chunk later."""
@@ -78,7 +81,10 @@ class LockstepExchange(Recipe):
         """Raise InputError unless the parameters fit each other and `cluster`."""
         demand(applies_lockstep(cluster), "cluster", "servers that lack NICs, all of them hubs", "another one")
         demand_segments(self.segments)
-        demand(self.segments <= MAX_STEPS, "segments", f"1 to {MAX_STEPS}", self.segments)
+        nics = list(map(len, lockstep_nics(cluster)))
+        most = min(MAX_STEPS, MAX_CHUNKS // sum(nics))
+        demand(self.segments <= most, "segments", f"1 to {most}", self.segments)
+        demand(fewest_steps(nics) <= most, "cluster", f"ranks that serve all others in {most} steps", fewest_steps(nics))
         demand(0 <= self.variant < MAX_VARIANTS, "variant", f"0 to {MAX_VARIANTS - 1}", self.variant)
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
@@ -111,12 +117,13 @@ class LockstepExchange(Recipe):
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """Who gathers what, and the steps."""
-        shares = _shares(lockstep_nics(cluster))
+        used = lockstep_nics(cluster)
+        shares, (_, steps) = _shares(used), self._steps(used)
         kinds = sorted(Counter(shares).items())
         parts = ", ".join(f"{count} of {100 * float(share):.4g} %" for share, count in kinds)
         return [
             ("hubs", f"{parts}, each exchanges directly with all"),
-            ("steps", f"{self.segments}, chunks of one length; one NIC for each transfer"),
+            ("steps", f"{steps.length}, chunks of one length; one NIC for each transfer"),
             *told_pace(cluster),
         ]
 
@@ -155,7 +162,8 @@ def cut(raw: Piece, result: Piece, slots: Sequence[Slot]) -> list[tuple[int, ...
     for place, (begin, _, nic, weight) in enumerate(slots if total else ()):
         done += weight
         until = units if done == total else units * done // total // GRANULE * GRANULE
-        if abs(until - data) <= units * weight // total // NEAR:
+        # The last one ends with the result, however small that is.
+        if done < total and abs(until - data) <= units * weight // total // NEAR:
             until = data
         elif until < data:
             until = min(data, until + LATER)

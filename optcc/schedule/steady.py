@@ -34,6 +34,8 @@ MOST_NICS = Fraction(3, 4)
 """Servers with so many of their NICs, or more, are hubs."""
 MAX_CHUNK = Fraction(1, 16)
 MAX_STEPS, MAX_GROWTH, MAX_LONGER = 1024, 4, 2**20
+MAX_CHUNKS = 2**19
+"""Steps of both halves times NICs: so many take some GB and some ten seconds."""
 """Steps; one over the one before; the longest over the first."""
 
 
@@ -91,7 +93,8 @@ class SteadyExchange(Recipe):
         demand(slow is not None, "cluster", "slow servers, one with half of its NICs or fewer", "another one")
         demand(tuple(self.slow) == slow, "slow", f"the ranks with fewer NICs, {slow}", self.slow)
         demand_segments(self.segments)
-        demand(self.segments <= MAX_STEPS, "segments", f"1 to {MAX_STEPS}", self.segments)
+        most = most_steps(cluster)
+        demand(self.segments <= most, "segments", f"1 to {most}", self.segments)
         demand(1 <= self.growth <= MAX_GROWTH, "growth", f"1 to {MAX_GROWTH}", self.growth)
         demand(self.growing >= 0, "growing", "0 or more", self.growing)
         longer = self.growth ** min(self.growing, self.segments) if self.growth > 1 else 1
@@ -175,6 +178,11 @@ def hub_shares(cluster: Cluster, slow: tuple[int, ...]) -> list[Fraction]:
     hubs = [rank for rank in range(len(counts)) if rank not in slow]
     per_nic = Fraction(len(hubs) + len(counts) - 2, sum(counts[rank] for rank in hubs))
     return [(n * per_nic - 1) / (len(counts) - 2) if r in hubs else Fraction(0) for r, n in enumerate(counts)]
+
+
+def most_steps(cluster: Cluster) -> int:
+    """In each half, by `MAX_STEPS` and `MAX_CHUNKS`."""
+    return min(MAX_STEPS, MAX_CHUNKS // (2 * sum(map(len, live_nics(cluster)))))
 
 
 def used_nics(cluster: Cluster, slow: tuple[int, ...]) -> list[dict[int, tuple[int, ...]]]:

@@ -14,7 +14,8 @@ from functools import lru_cache
 import numpy as np
 
 TIES = 2**13
-"""Of equal needs which is taken is settled by numbers below this, so that any solver finds the same."""
+"""Which of equal needs are taken is settled by numbers below this, and where their sums are equal, too, by the solver,
+which is scipy's on every rank."""
 
 Matching = tuple[int, ...]
 """By sender, the receiver; itself: it sends nothing."""
