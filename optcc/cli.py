@@ -17,6 +17,7 @@ from optcc.cli_export import export
 from optcc.cli_options import (
     algorithm_option,
     alpha_option,
+    check_apart,
     cluster_options,
     emit,
     family_option,
@@ -170,6 +171,7 @@ def plan(
 
     if lowered is not None and output is None:
         raise InputError("nowhere to write it", where="--lowered", expected="-o FILE", got="none")
+    check_apart(output, topology)
     cluster, nbytes = read_cluster(topology, servers, fail, nic_rate, ranks), read_size(size)
     costs = read_costs(alpha, per_chunk)
     made = api.plan(cluster, nbytes, family=family, segments=segments, **costs)
@@ -257,13 +259,15 @@ def simulate(
     given = click.get_current_context().get_parameter_source("detect") is not click.core.ParameterSource.DEFAULT
     if given and not fault:
         raise InputError("nothing to detect", where="--detect", expected="a --fault beside it", got="none")
-    faults = [parse_fault(text, parse_seconds(detect, where="--detect")) for text in fault]
+    noticed = parse_seconds(detect, where="--detect")
+    faults = [parse_fault(text, noticed) for text in fault]
     check_timeline(timeline)
+    check_apart(timeline, plan_file, "--timeline")
     made = load_plan(plan_file)
     check_alive(faults, made.cluster)
     chosen = baseline(made, algorithm, alpha=latency, per_chunk=cost)
     simulation = run_virtually(chosen.schedule(), alpha=latency, per_chunk=cost, faults=faults, receivers=receivers)
-    value = report.simulation_json(made, algorithm, simulation, latency, cost, faults)
+    value = report.simulation_json(made, algorithm, simulation, latency, cost, faults, noticed)
     emit(as_json, value, lambda: report.print_simulation(value))
     if timeline is not None:
         write_timeline(simulation, timeline, title=report.title(chosen), bound_s=float(made.bound.seconds))

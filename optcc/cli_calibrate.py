@@ -48,7 +48,10 @@ class _Outcome:
     "--slow", multiple=True, metavar="SERVER/NIC=LEFT",
     help="Local transport: this NIC really runs at that part of its rate. To see it found. Repeatable.",
 )  # fmt: skip
-@click.option("--picture", type=click.Path(path_type=Path, dir_okay=False), help="Draw nameplate and rates: FILE.svg.")
+@click.option(
+    "--picture", type=click.Path(path_type=Path, dir_okay=False),
+    help="Draw nameplate and rates: FILE.svg, .png or .pdf.",
+)  # fmt: skip
 @membership_options
 @json_option
 def calibrate(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from optcc.cli_options import algorithm_option, emit, json_option
+from optcc.cli_options import algorithm_option, check_apart, emit, json_option
 
 if TYPE_CHECKING:
     from optcc.export.formats import Exported
@@ -46,6 +46,7 @@ def export(
     from optcc.export.formats import write
     from optcc.plan_files import load_plan
 
+    check_apart(output, plan_file)
     done = write(load_plan(plan_file).baseline(algorithm), format_name, output, segments=segments, chunks=chunks)
     emit(as_json, done.as_json(), lambda: _show(done))
 

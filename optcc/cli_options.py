@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from optcc.discover import Measured, Topology
 
 F = TypeVar("F", bound=Callable[..., Any])
+CLOSED_PIPE = 141
+"""The exit status of programs that write to a pipe that is closed, as shells tell it."""
 
 
 def stack(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -153,6 +155,12 @@ def read_size(text: str) -> int:
     return size
 
 
+def check_apart(output: Path | None, source: str | Path, option: str = "-o") -> None:
+    """Raise InputError where `output` is the file that is read, which would be lost."""
+    if output is not None and output.exists() and Path(source).exists() and output.samefile(source):
+        raise InputError("would overwrite what is read", where=option, expected="another file", got=str(output))
+
+
 def check_place(path: Path, make_folder: bool = False) -> None:
     """Raise InputError unless `path` can be written, before long work, so that a bad place costs nothing.
 
@@ -179,7 +187,7 @@ def emit(as_json: bool, value: dict[str, Any], show: Callable[[], None]) -> None
             show()
         sys.stdout.flush()
     except OSError as error:
-        if error.errno == errno.EPIPE:
-            raise  # whoever reads has read enough, which is no error: click ends quietly
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  else the interpreter complains once more on its way out
+        if error.errno == errno.EPIPE:
+            raise SystemExit(CLOSED_PIPE) from None  # whoever reads has read enough, which is no error
         raise OptccError(f"the result could not be written to standard output: {error.strerror}") from error

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from optcc.runtime.rendezvous import Membership
 
 _STRIKES = {
-    "cut": ("NIC@PART", "The NIC's link goes down."),
+    "cut": ("NIC@PART", "The NIC's link goes down (PART of the transfers, such as 0.4)."),
     "hole": ("NIC@PART", "The NIC swallows everything and says nothing."),
     "slow": ("NIC@PART=LEFT", "The NIC keeps a fraction of its rate."),
     "flap": ("NIC@PART=TIME", "The NIC swallows everything for a while, then comes back."),
@@ -50,7 +50,9 @@ strike_options = stack(
 @click.option("--dtype", default="float32", show_default=True, help="Element type.")
 @click.option("--op", default="sum", show_default=True, help="sum, prod, min, max or avg.")
 @local_rate_option
-@click.option("--timeline", type=click.Path(path_type=Path, dir_okay=False), help="Draw the simulated run: FILE.svg.")
+@click.option(
+    "--timeline", type=click.Path(path_type=Path, dir_okay=False), help="Draw the simulated run: FILE.svg or FILE.json."
+)
 @membership_options
 @strike_options
 @json_option

@@ -15,8 +15,8 @@ from optcc.schedule.lockstep_steps import chunks_of, fewest_steps
 TRIED, VARIANTS = (6, 4, 2), (4, 2, 1)
 """So many numbers of steps, and variants of each; of more than `LARGE` ranks; and of more than twice as many."""
 FEW = 16
-"""Twice as many variants where no more steps than these are tried: a plan so short takes little to find, and by luck one
-is some per cent faster than the others (measured)."""
+"""Twice as many variants where no more steps than these are tried: a plan so short takes little to find, and by luck
+one is some per cent faster than the others (measured)."""
 DEEPEST, FREE = 3, 64
 """Steps up to so many times the root of the bound in chunks' costs, or of that where chunks cost nothing."""
 

@@ -71,7 +71,8 @@ def read_plan(text: str, where: str) -> Plan:
     try:
         raw = parse(text)
     except (ValueError, RecursionError) as error:
-        raise InputError("not JSON", where=where, expected="a plan written by optcc plan", got=str(error)) from None
+        hint = "Was it copied whole? `optcc plan TOPOLOGY --size SIZE -o FILE` writes one."
+        raise InputError("not JSON", where=where, expected="a plan file", got=str(error), hint=hint) from None
     minor = _minor(raw, where)
     try:
         plan = plan_in(raw)
@@ -86,9 +87,13 @@ def read_plan(text: str, where: str) -> Plan:
         raise InputError(error.what, where=place, expected=error.expected, got=error.got, hint=error.hint) from None
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, IndexError) as error:
         newer = f"It is of version {raw['version']}: a newer optcc may read it." if minor > MINOR else None
-        expected = "the fields of optcc plan"
+        missing = isinstance(error, KeyError)
         raise InputError(
-            "not an intact plan", where=where, expected=expected, got=repr(error)[:200], hint=newer
+            "not an intact plan",
+            where=where,
+            expected=f"a field {str(error)[:200]}" if missing else "the fields of optcc plan",
+            got="none" if missing else str(error)[:200],
+            hint=newer,
         ) from None
     own = content_id(raw)
     said = {name: value for name, value in raw.items() if name not in ("plan_id", "format", "version")}
@@ -120,8 +125,9 @@ def _minor(raw: Any, where: str) -> int:
     return int(found[2])
 
 
-def load_plan(path: Path) -> Plan:
+def load_plan(path: Path | str) -> Plan:
     """Read a plan file."""
+    path = Path(path)
     hint = "`optcc plan TOPOLOGY --size SIZE -o FILE` writes one."
     try:
         text = path.read_text(encoding="utf-8")

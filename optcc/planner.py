@@ -23,6 +23,7 @@ from optcc.plans import DEFAULT_SEGMENTS, MIN_CHUNK, Plan
 from optcc.schedule.baselines import BASELINES
 from optcc.schedule.columns import Schedule
 from optcc.schedule.exchange import Exchange
+from optcc.schedule.families import FAMILIES
 from optcc.schedule.grouped import GroupedExchange
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe
 from optcc.schedule.timetable import Timetable
@@ -246,7 +247,8 @@ def choose(
         names = ", ".join(dict.fromkeys(ladder.name for ladder in offered))
         offered = [ladder for ladder in offered if ladder.name == family]
         if not offered:
-            raise InputError("no such family here", where="--family", expected=f"one of {names}", got=family)
+            what = "a family for other clusters" if family in FAMILIES else "no such family"
+            raise InputError(what, where="--family", expected=f"one of {names}", got=family)
     if segments is None and (alpha or per_chunk) and len(cluster.ranks) > 1 and bound.nbytes:
         return candidates(offered, cluster, bound, alpha=alpha, per_chunk=per_chunk)[0].recipe
     default = default_segments(bound.nbytes, len(cluster.ranks), gpus=cluster.gpu_ranks)

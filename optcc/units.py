@@ -78,6 +78,8 @@ def parse_size(text: str, where: str | None = None) -> int:
     """Whole bytes of e.g. ``1GiB``, ``64MB`` or ``4096`` (plain numbers are bytes)."""
     plain = re.fullmatch(f"[0-9]{{1,{_LONGEST}}}", text)
     size = Fraction(text) if plain else _parse(text, "byte", "size", "1GiB", where)
+    if not plain and not text.rstrip().endswith("B"):
+        raise InputError("a size in bits", where=where, expected="bytes, such as 1GiB with a large B", got=text)
     if size.denominator != 1:
         raise InputError("not a whole number of bytes", where=where, expected="whole bytes", got=text)
     if not 0 <= size <= MAX_BYTES:

@@ -18,6 +18,7 @@ from tests.bad_inputs import BAD_INPUTS
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "h100-8x400g.nccl-topo.xml"
 PRESET = "uniform:servers=4,nics=8,rate=400Gb/s"
+TOPOLOGY = (EXAMPLE.parent / "two-degraded.yaml").read_text(encoding="utf-8")
 
 
 def call(*args: object) -> Result:
@@ -264,6 +265,42 @@ def test_a_simulation_says_which_costs_it_assumed(tmp_path: Path) -> None:
     free, costly = value("simulate", path), value("simulate", path, *costs)
     assert (free["alpha_s"], free["per_chunk_s"]) == (0, 0)
     assert (costly["alpha_s"], costly["per_chunk_s"]) == (5e-6, 1.5e-6)
+
+
+def test_a_simulation_says_when_a_death_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    call("plan", PRESET, "--size", "1MiB", "-o", path)
+    dying = ("--fault", "server1/nic0@1us", "--detect", "30us")
+    assert "a death is noticed after 30 us (--detect)" in call("simulate", path, *dying).stdout
+    assert value("simulate", path, *dying)["detect_s"] == 3e-5
+    assert "detect_s" not in value("simulate", path)
+
+
+def test_what_is_read_is_not_overwritten(tmp_path: Path) -> None:
+    topology, plan = tmp_path / "t.yaml", tmp_path / "plan.json"
+    topology.write_text(TOPOLOGY, encoding="utf-8")
+    assert call("plan", topology, "--size", "1MiB", "-o", plan).exit_code == 0
+    link = tmp_path / "link.json"
+    link.symlink_to(plan)
+    before = plan.read_text(encoding="utf-8")
+    for args, option in (
+        (("plan", topology, "--size", "1MiB", "-o", topology), "-o"),
+        (("export", plan, "--format", "msccl", "-o", link), "-o"),
+        (("simulate", plan, "--timeline", plan), "--timeline"),
+    ):
+        refused = call(*args)
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert f"{option}: would overwrite what is read, expected another file" in refused.stderr
+    assert (topology.read_text(encoding="utf-8"), plan.read_text(encoding="utf-8")) == (TOPOLOGY, before)
+
+
+def test_nobody_reads_the_output() -> None:
+    command = [sys.executable, "-m", "optcc", "bound", PRESET]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.close()
+        assert (running.stderr.read(), running.wait(60)) == ("", 141)
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])

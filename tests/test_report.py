@@ -42,3 +42,23 @@ def test_the_transport_and_the_machines(
     shown = CliRunner().invoke(main, [*RUN, "--transport", transport])
     assert title in " ".join(shown.stdout.split())
     assert ("the clocks of several machines" in shown.stdout) == (clock_error_s > 0)
+
+
+@pytest.mark.parametrize(
+    ("transport", "times", "busy"), [("local", 1.1, False), ("local", 2, True), ("verbs", 2, False)]
+)
+def test_what_the_processor_was_too_slow_for(
+    transport: str, times: float, busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then emulated NICs say nothing of schedules; real ones do."""
+
+    def measured(schedules: Mapping[str, Schedule], **_: Any) -> dict[str, RunResult]:
+        return {name: RunResult(name, (times * bound_s,), (True, True), {}, (0.1,), 0.0) for name in schedules}
+
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(runtime, "run_schedules", measured)
+    bound_s = 1.0
+    bound_s = json.loads(CliRunner().invoke(main, [*RUN, "--transport", transport, "--json"]).stdout)["bound_s"]
+    shown = " ".join(CliRunner().invoke(main, [*RUN, "--transport", transport]).stdout.split())
+    assert ("the processor was the limit" in shown) == busy
+    assert ("times as fast as the ring" in shown) != busy

@@ -5,6 +5,7 @@ Every reader says what it has read, what it has assumed, and what to pass to cor
 
 from __future__ import annotations
 
+import os
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ MAX_FILE_BYTES = 2 * 2**20
 
 
 def load_topology(
-    source: str,
+    source: str | Path,
     *,
     servers: int | None = None,
     nic_rate: str | None = None,
@@ -52,6 +53,7 @@ def load_topology(
 
     Raises InputError, which names the line or field, for anything else.
     """
+    source = os.fspath(source)
     given = Given.parse(nic_rate, nics)
     topology = _read_any(source, given, documents_only)
     given.check_used(nic.name for server in topology.cluster.servers for nic in server.nics)

@@ -82,9 +82,9 @@ class LockstepExchange(Recipe):
         demand(applies_lockstep(cluster), "cluster", "servers that lack NICs, all of them hubs", "another one")
         demand_segments(self.segments)
         nics = list(map(len, lockstep_nics(cluster)))
-        most = min(MAX_STEPS, MAX_CHUNKS // sum(nics))
+        most, fewest = min(MAX_STEPS, MAX_CHUNKS // sum(nics)), fewest_steps(nics)
         demand(self.segments <= most, "segments", f"1 to {most}", self.segments)
-        demand(fewest_steps(nics) <= most, "cluster", f"ranks that serve all others in {most} steps", fewest_steps(nics))
+        demand(fewest <= most, "cluster", f"ranks that serve all others in {most} steps", f"{fewest} steps")
         demand(0 <= self.variant < MAX_VARIANTS, "variant", f"0 to {MAX_VARIANTS - 1}", self.variant)
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:

@@ -1,10 +1,11 @@
 """Steps in which all NICs send chunks of one length, where several servers lack NICs and none starves.
 
 With n NICs of P ranks, N in all, a rank is the hub of x = (n t - 1)/(P-2) of the data, t = 2 (P-1)/N being the bound in
-units of n/rate (as in `optcc.theory.hubs`, proof id attained). Two ranks then have (n_i + n_k - N/(P-1))/(P-2) chunks for each other, each way, in every step of the
-plan, so that all NICs are busy all the time. Where these are whole numbers over all steps every chunk is as long as a
-step and nobody ever meets another sender; elsewhere chunks are a little shorter than steps, as few as fit. That counts
-all NICs of a rank as one: a rail that few ranks have may have too little to carry, and the others too much.
+units of n/rate (as in `optcc.theory.hubs`, proof id attained). Two ranks then have (n_i + n_k - N/(P-1))/(P-2) chunks
+for each other, each way, in every step of the plan, so that all NICs are busy all the time. Where these are whole
+numbers over all steps every chunk is as long as a step and nobody ever meets another sender; elsewhere chunks are a
+little shorter than steps, as few as fit. That counts all NICs of a rank as one: a rail that few ranks have may have too
+little to carry, and the others too much.
 
 Steps are found one after the other: on each rail a matching, in which pairs come first that are behind an even course.
 A rank sends results as far as all raw data for them has landed, in the step before at the latest, better sooner.
@@ -68,7 +69,7 @@ def chunks_of(nics: tuple[int, ...], steps: int) -> tuple[dict[int, int], Fracti
         full = all(sum((of[b] - (a == b)) * counts.get(a + b, 0) for b in of) <= a * steps for a in of)
         return counts if full else None
 
-    # Rounded up each of a rank's chunks is at most one more: that is enough for these, if they are fewer than its slots.
+    # Rounding up makes at most one more for each peer: slots that are so much longer have room for all.
     spare = 1 - Fraction(ranks - 1, min(of) * steps)
     fewest = {much: max(1, int(much * spare)) if spare > 0 else 1 for much in need.values()}
     tried = sorted({much / c for much, least in fewest.items() for c in range(least, int(much) + 2)})

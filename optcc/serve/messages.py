@@ -136,7 +136,8 @@ def decode(body: bytes, kind: type[msgspec.Struct]) -> Any:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at `")
-        raise InputError(what[:300], where=place.rstrip("`")[:200] or "$", expected=f"a {kind.__name__}") from None
+        where, expected = place.rstrip("`")[:200] or "$", f"a {kind.__name__} as in /v1/openapi.json"
+        raise InputError(what[:300], where=where, expected=expected) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedError("not JSON", where="body", expected="a JSON object", got=str(error)[:200]) from None
 
