@@ -11,12 +11,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+import optcc
 from optcc.cluster import Cluster, Server
 from optcc.discover import Topology, apply_failures, load_topology, parse_fail
 from optcc.discover.given import Given
 from optcc.discover.nccl_xml import read_nccl_xml
 from optcc.discover.yaml_file import read_yaml
 from optcc.errors import InputError
+from optcc.plan_files import load_plan, save_plan
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 XML = EXAMPLES / "h100-8x400g.nccl-topo.xml"
@@ -369,3 +371,10 @@ def test_any_yaml_tree_loads_or_is_refused(tree: object) -> None:
     servers = [{"nics": [tree]}, tree]
     for content in (tree, {"optcc": 1, "servers": tree}, {"optcc": 1, "servers": servers}):
         loads_or_is_refused(read_yaml, yaml.safe_dump(content).encode())
+
+
+def test_paths_and_strings_are_one(tmp_path: Path) -> None:
+    assert load_topology(XML, servers=4).cluster == load_topology(str(XML), servers=4).cluster
+    plan, place = optcc.plan(load_topology(XML, servers=4).cluster, 2**20), tmp_path / "plan.json"
+    save_plan(plan, place)
+    assert load_plan(str(place)) == load_plan(place) == plan
