@@ -157,7 +157,8 @@ def read_size(text: str) -> int:
 
 def check_apart(output: Path | None, source: str | Path, option: str = "-o") -> None:
     """Raise InputError where `output` is the file that is read, which would be lost."""
-    if output is not None and output.exists() and Path(source).exists() and output.samefile(source):
+    # os.path also takes what is no path at all, as a preset may be.
+    if output is not None and os.path.exists(output) and os.path.exists(source) and os.path.samefile(output, source):
         raise InputError("would overwrite what is read", where=option, expected="another file", got=str(output))
 
 

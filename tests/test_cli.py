@@ -292,6 +292,8 @@ def test_what_is_read_is_not_overwritten(tmp_path: Path) -> None:
         assert (refused.exit_code, refused.stdout) == (2, "")
         assert f"{option}: would overwrite what is read, expected another file" in refused.stderr
     assert (topology.read_text(encoding="utf-8"), plan.read_text(encoding="utf-8")) == (TOPOLOGY, before)
+    long = "uniform:servers=" + "0" * 300 + "2,nics=1,rate=1Gb/s"  # no path at all
+    assert call("plan", long, "--size", "1MiB", "-o", plan).exit_code in {0, 2}
 
 
 def test_nobody_reads_the_output() -> None:
