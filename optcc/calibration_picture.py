@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from optcc.calibration import NicRate
-from optcc.errors import InputError
+from optcc.outputs import written
 
 MOST = 128
 """NICs that are shown; of more, the slowest against their nameplate."""
@@ -30,7 +30,5 @@ def draw(nics: Sequence[NicRate], path: Path, kind: str) -> None:
     axes.set_xlabel(f"Gb/s, measured, {kind}")
     axes.set_xlim(left=0)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.08 + 0.5 / len(chosen)), ncols=3, frameon=False)
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise InputError("cannot be written", where=str(path), got=error.strerror) from None
+    with written(path) as file:
+        figure.savefig(file, format=path.suffix[1:])

@@ -1,13 +1,18 @@
 """The command line. Results go to stdout (one JSON object with --json), everything else to stderr.
 
-Exit status: 0 done; 1 a result is wrong or a rank failed; 2 the input cannot be used; 3 inconclusive; 130 interrupted.
+Exit status: 0 done; 1 a result is wrong or a rank failed; 2 the input cannot be used, or the output cannot be written;
+3 inconclusive; 130 interrupted; 141 nobody reads the output any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import click
 
@@ -15,9 +20,11 @@ from optcc import __version__
 from optcc.cli_calibrate import calibrate
 from optcc.cli_export import export
 from optcc.cli_options import (
+    OUTPUT,
     algorithm_option,
     alpha_option,
     check_apart,
+    check_output,
     cluster_options,
     emit,
     family_option,
@@ -26,6 +33,7 @@ from optcc.cli_options import (
     read_cluster,
     read_costs,
     read_size,
+    say_written,
     segments_option,
     size_option,
 )
@@ -36,6 +44,7 @@ from optcc.cli_serve import serve
 from optcc.cli_sweep import sweep
 from optcc.cli_topo import topo
 from optcc.errors import InconclusiveError, InputError, OptccError
+from optcc.outputs import CLOSED_PIPE
 
 if TYPE_CHECKING:
     pass
@@ -44,17 +53,56 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Commands(click.Group):
-    """Turns optcc's errors, and Ctrl-C, into a message on stderr and the promised exit status."""
+    """Turns optcc's errors, the system's, and Ctrl-C, into a message on stderr and the promised exit status."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _told():  # what --help and --version print
+            _hold_descriptors()
+            return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with _told():
+            if sys.stdout is None:
+                hint = "`> /dev/null` does without."
+                raise InputError("closed", where="standard output", expected="a place for the result", hint=hint)
             return super().invoke(ctx)
-        except (KeyboardInterrupt, click.Abort):
-            click.echo("optcc: interrupted", err=True)
-            ctx.exit(130)
-        except OptccError as error:
-            click.echo(f"optcc: {error}", err=True)
-            ctx.exit(2 if isinstance(error, InputError) else 3 if isinstance(error, InconclusiveError) else 1)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Every error that is not a fault of ours ends the process with one line and its status."""
+    try:
+        yield
+    except (KeyboardInterrupt, click.Abort):
+        _end("interrupted", 130)
+    except OptccError as error:
+        _end(str(error), 2 if isinstance(error, InputError) else 3 if isinstance(error, InconclusiveError) else 1)
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  else the interpreter complains once more on its way out
+        raise SystemExit(CLOSED_PIPE) from None
+    except OSError as error:  # of the system: too few descriptors or processes, a full disk under a temporary file
+        file = f"{error.filename}: " if error.filename else ""
+        short = " (ulimit -n)" if error.errno == errno.EMFILE else ""
+        _end(f"{file}{error.strerror or error}{short}", 2)
+    except MemoryError:
+        _end("not enough memory (ulimit -v, or the machine's)", 2)
+
+
+def _end(message: str, status: int) -> NoReturn:
+    with suppress(OSError):  # there may be no stderr to tell it
+        click.echo(f"optcc: {message}", err=True)
+    raise SystemExit(status)
+
+
+def _hold_descriptors() -> None:
+    """Standard streams that were closed lead to /dev/null, lest a file that is opened later takes their place."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, this one
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  as long as the process
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -141,7 +189,7 @@ def bound(
 @family_option
 @alpha_option
 @per_chunk_option
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the plan.")
+@click.option("-o", "--output", type=OUTPUT, help="Where to write the plan; - is standard output.")
 @click.option(
     "--lowered", type=click.Choice(["layout", "transfers"]),
     help="With -o, also write what the plan lowers to: rings, trees, NIC shares, offsets; or every transfer besides.",
@@ -172,13 +220,14 @@ def plan(
     if lowered is not None and output is None:
         raise InputError("nowhere to write it", where="--lowered", expected="-o FILE", got="none")
     check_apart(output, topology)
+    check_output(output, as_json)
     cluster, nbytes = read_cluster(topology, servers, fail, nic_rate, ranks), read_size(size)
     costs = read_costs(alpha, per_chunk)
     made = api.plan(cluster, nbytes, family=family, segments=segments, **costs)
     if output is not None:
         save_plan(made, output, lowered)
-        click.echo(f"wrote {output}", err=True)
-    emit(as_json, report.plan_json(made), lambda: report.print_plan(made))
+        say_written(output)
+    emit(as_json, report.plan_json(made), lambda: report.print_plan(made), beside=output)
 
 
 @main.command()
@@ -268,10 +317,10 @@ def simulate(
     chosen = baseline(made, algorithm, alpha=latency, per_chunk=cost)
     simulation = run_virtually(chosen.schedule(), alpha=latency, per_chunk=cost, faults=faults, receivers=receivers)
     value = report.simulation_json(made, algorithm, simulation, latency, cost, faults, noticed)
-    emit(as_json, value, lambda: report.print_simulation(value))
     if timeline is not None:
         write_timeline(simulation, timeline, title=report.title(chosen), bound_s=float(made.bound.seconds))
-        click.echo(f"wrote {timeline}", err=True)
+        say_written(timeline)
+    emit(as_json, value, lambda: report.print_simulation(value))
 
 
 @main.command()

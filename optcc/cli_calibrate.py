@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from optcc.cli_options import check_place, emit, json_option, load_source, source_options
+from optcc.cli_options import OUTPUT, check_output, emit, json_option, load_source, say_written, source_options
 from optcc.cli_ranks import local_rate_option, membership_of, membership_options, transport_option
 from optcc.errors import InputError
 
@@ -39,7 +39,7 @@ class _Outcome:
 @click.option("--servers", type=int, metavar="N", help="Replicate a one-server topology N times.")
 @click.option("--nic-rate", metavar="RATE", help="For NICs without one; NAME=RATE for NICs of that name.")
 @source_options
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the topology.")
+@click.option("-o", "--output", type=OUTPUT, help="Where to write the topology; - is standard output.")
 @transport_option
 @click.option("--repeat", type=click.IntRange(1, 100), default=5, show_default=True, help="Measurements of each NIC.")
 @click.option("--probe", default="100ms", show_default=True, metavar="TIME", help="What one takes at the file's rate.")
@@ -88,9 +88,8 @@ def calibrate(
     if slow and transport != "local":
         raise InputError("for emulated NICs only", where="--slow", expected="--transport local", got=transport)
     _check_picture(picture)
-    for path in (output, picture):
-        if path is not None:
-            check_place(path)
+    check_output(output, as_json)
+    check_output(picture, as_json, "--picture")
     found = load_source(topology, servers, nic_rate)
     for note in found.notes:
         click.echo(f"note: {note}", err=True)
@@ -111,13 +110,13 @@ def calibrate(
             comments.append("The NICs were emulated over loopback: these are no rates of hardware.")
         spreads = {nic.name: nic.spread for nic in outcome.nics}
         save_yaml(write_yaml(outcome.after, comments=comments, measured=measured, spreads=spreads), output)
-        click.echo(f"wrote {output}", err=True)
+        say_written(output)
     if picture is not None:
         from optcc.calibration_picture import draw
 
         draw(outcome.nics, picture, "emulated NICs" if transport == "local" else "RDMA NICs")
         click.echo(f"wrote {picture}", err=True)
-    emit(as_json, _as_json(outcome, transport), lambda: _print(outcome, transport))
+    emit(as_json, _as_json(outcome, transport), lambda: _print(outcome, transport), beside=output)
 
 
 def _measure(

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from optcc.cli_options import algorithm_option, check_apart, emit, json_option
+from optcc.cli_options import OUTPUT, algorithm_option, check_apart, check_output, emit, json_option
+from optcc.outputs import is_stdout
 
 if TYPE_CHECKING:
     from optcc.export.formats import Exported
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     help="An MSCCL++ execution plan (JSON), an MSCCL algorithm (XML), Chakra traces for ASTRA-sim, a Chrome trace.",
 )  # fmt: skip
 @click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False),
-    help="Where to write; Chakra appends .RANK.et.",
+    "-o", "--output", required=True, type=OUTPUT,
+    help="Where to write; - is standard output; Chakra appends .RANK.et.",
 )  # fmt: skip
 @click.option("--segments", type=int, metavar="K", help="Pipeline depth (default: the plan's).")
 @click.option(
@@ -47,12 +48,19 @@ def export(
     from optcc.plan_files import load_plan
 
     check_apart(output, plan_file)
+    check_output(output, as_json)
     done = write(load_plan(plan_file).baseline(algorithm), format_name, output, segments=segments, chunks=chunks)
-    emit(as_json, done.as_json(), lambda: _show(done))
+    emit(as_json, done.as_json(), lambda: _show(done), beside=output)
 
 
 def _show(done: Exported) -> None:
-    files = str(done.files[0]) if len(done.files) == 1 else f"{done.files[0]} to {done.files[-1].name}"
+    files = (
+        "standard output"
+        if is_stdout(done.files[0])
+        else str(done.files[0])
+        if len(done.files) == 1
+        else f"{done.files[0]} to {done.files[-1].name}"
+    )
     click.echo(f"wrote     {files}")
     click.echo(f"proved    {done.operations} operations, read back and run by the rules of {done.format}")
     if done.rounded is not None:

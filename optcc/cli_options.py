@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from optcc.errors import InputError, OptccError
+from optcc.errors import InputError
+from optcc.outputs import check_place, is_plain, is_stdout, to_stdout
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from optcc.discover import Measured, Topology
 
 F = TypeVar("F", bound=Callable[..., Any])
-CLOSED_PIPE = 141
-"""The exit status of programs that write to a pipe that is closed, as shells tell it."""
+OUTPUT = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
+"""A file to write, or - for standard output."""
 
 
 def stack(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -158,37 +158,39 @@ def read_size(text: str) -> int:
 def check_apart(output: Path | None, source: str | Path, option: str = "-o") -> None:
     """Raise InputError where `output` is the file that is read, which would be lost."""
     # os.path also takes what is no path at all, as a preset may be.
-    if output is not None and os.path.exists(output) and os.path.exists(source) and os.path.samefile(output, source):
+    if output is None or is_plain(output):
+        return
+    if os.path.exists(output) and os.path.exists(source) and os.path.samefile(output, source):
         raise InputError("would overwrite what is read", where=option, expected="another file", got=str(output))
 
 
-def check_place(path: Path, make_folder: bool = False) -> None:
-    """Raise InputError unless `path` can be written, before long work, so that a bad place costs nothing.
+def check_output(output: Path | None, as_json: bool, option: str = "-o") -> None:
+    """Raise InputError, before long work, where `output` cannot be written, or would mix with the object of --json."""
+    if output is None:
+        return
+    if as_json and is_stdout(output):
+        expected = "one of them, or a file"
+        raise InputError("two results on standard output", where=f"{option} {output}, --json", expected=expected)
+    check_place(output)
 
-    Leaves no file there, for the work may be interrupted.
+
+def say_written(output: Path) -> None:
+    """On stderr, that there is a file now."""
+    if not is_stdout(output):
+        click.echo(f"wrote {output}", err=True)
+
+
+def emit(as_json: bool, value: dict[str, Any], show: Callable[[], None], *, beside: Path | None = None) -> None:
+    """One JSON object on stdout, or what `show` prints: that goes to stderr where `beside`, a file, is on stdout.
+
+    Raises InputError when stdout cannot take it.
     """
-    try:
-        if make_folder:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=path.parent):
-            pass
-        if path.exists() and not os.access(path, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except OSError as error:
-        expected = "a place that may be written to"
-        raise InputError("cannot be written", where=str(path), expected=expected, got=error.strerror) from None
-
-
-def emit(as_json: bool, value: dict[str, Any], show: Callable[[], None]) -> None:
-    """One JSON object on stdout, or what `show` prints. Raises OptccError when stdout cannot take it."""
-    try:
+    if is_stdout(beside):
+        with redirect_stdout(sys.stderr):
+            show()
+        return
+    with to_stdout():
         if as_json:
             click.echo(json.dumps(value))
         else:
             show()
-        sys.stdout.flush()
-    except OSError as error:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  else the interpreter complains once more on its way out
-        if error.errno == errno.EPIPE:
-            raise SystemExit(CLOSED_PIPE) from None  # whoever reads has read enough, which is no error
-        raise OptccError(f"the result could not be written to standard output: {error.strerror}") from error

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import click
 
-from optcc.cli_options import check_place
+from optcc.cli_options import emit
+from optcc.outputs import check_place, is_plain
 
 
 @click.command()
@@ -85,6 +85,8 @@ def reproduce(
         step_s=seconds["--step"],
         failover_s=float(parse_seconds(failover, where="--failover")),
     )
+    if is_plain(output):
+        raise InputError("several files", where="-o", expected="FILE: its figures go beside it", got=str(output))
     check_place(output, make_folder=True)
     grid = QUICK if quick else FULL
     columns = TextColumn("[progress.description]{task.description}"), BarColumn(), MofNCompleteColumn()
@@ -111,10 +113,12 @@ def reproduce(
                 err=True,
             )
             click.get_current_context().exit(130)
-    if as_json:
-        counts = {"cells": made.cells, "misses": made.misses}
-        click.echo(json.dumps({"written": [str(path) for path in written], **counts, "simulated": True}))
-    else:
-        click.echo(f"{made.cells - made.misses} of {made.cells} cells meet the target (simulated)")
+    if not as_json:
         for path in written:
             click.echo(f"wrote {path}", err=True)
+    value = {"written": [str(path) for path in written], "cells": made.cells, "misses": made.misses, "simulated": True}
+    emit(
+        as_json,
+        value,
+        lambda: click.echo(f"{made.cells - made.misses} of {made.cells} cells meet the target (simulated)"),
+    )

@@ -7,9 +7,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from optcc.cli_options import cluster_options, emit, json_option, kept, read_cluster, read_size, segments_option, stack
+from optcc.cli_options import (
+    check_apart,
+    cluster_options,
+    emit,
+    json_option,
+    kept,
+    read_cluster,
+    read_size,
+    segments_option,
+    stack,
+)
 from optcc.cli_ranks import local_rate_option, membership_of, membership_options, transport_option
 from optcc.errors import InconclusiveError, InputError, OptccError
+from optcc.files import beginning
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -92,12 +103,14 @@ def run(
     """
     from optcc import api, report
     from optcc.simulator import simulate as run_virtually
-    from optcc.timeline import write_timeline
+    from optcc.timeline import check_timeline, write_timeline
     from optcc.units import parse_rate
 
     membership = membership_of(rendezvous, rank, world)
     place = (transport, device, membership, interface)
     rate = parse_rate(local_rate, where="--local-rate")
+    check_timeline(timeline)
+    check_apart(timeline, source, "--timeline")
     made = _plan(source, servers, fail, nic_rate, ranks, size, segments)
     strikes = [parse_strike(kind, text, made) for kind, texts in faults.items() for text in texts]
     if strikes:
@@ -156,11 +169,7 @@ def is_plan(source: str) -> bool:
     """A plan file, by its name or by what it begins with."""
     if source.endswith(".json"):
         return True
-    try:
-        with open(source, encoding="utf-8") as file:
-            return file.read(64).lstrip().startswith("{")
-    except (OSError, UnicodeDecodeError, ValueError):
-        return False
+    return beginning(source, 64).lstrip().startswith(b"{")
 
 
 def parse_strike(kind: str, text: str, plan: Plan) -> Strike:

@@ -6,15 +6,16 @@ from importlib.resources import files
 
 import click
 
+from optcc.outputs import to_stdout
+
 
 @click.command()
 @click.option("--include", is_flag=True, help="Print the folder of optcc_plan.h instead, for cc -I.")
 def schema(include: bool) -> None:
     """The JSON Schema (draft 2020-12) of the plans that optcc writes."""
-    if include:
-        click.echo(str(files("optcc") / "include"))
-    else:
-        click.echo(plan_schema(), nl=False)
+    text = f"{files('optcc') / 'include'}\n" if include else plan_schema()
+    with to_stdout():
+        click.echo(text, nl=False)
 
 
 def plan_schema() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from optcc.cli_options import emit
 from optcc.errors import InputError
 
 if TYPE_CHECKING:
@@ -138,14 +138,11 @@ def sweep(
     click.echo(f"wrote {output}", err=True)
     if histogram is not None:
         click.echo(f"wrote {histogram}", err=True)
-    if as_json:
-        value = {
-            "output": str(output), "rows": len(cells), "reused": reused, "errors": sum(errors.values()),
-            "seed": grid.seed, "monte_carlo": [one.as_json() for one in found],
-        }  # fmt: skip
-        click.echo(json.dumps(value))
-    else:
-        _show(len(cells), errors, grid, found)
+    value = {
+        "output": str(output), "rows": len(cells), "reused": reused, "errors": sum(errors.values()),
+        "seed": grid.seed, "monte_carlo": [one.as_json() for one in found],
+    }  # fmt: skip
+    emit(as_json, value, lambda: _show(len(cells), errors, grid, found))
 
 
 def _grid(source: str, axes: Mapping[str, Any]) -> Grid:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from optcc.cli_options import emit, json_option, load_source, source_options
+from optcc.cli_options import OUTPUT, check_output, emit, json_option, load_source, say_written, source_options
 
 if TYPE_CHECKING:
     from optcc.discover import Topology
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.option("--servers", type=int, metavar="N", help="Replicate a one-server topology N times.")
 @click.option("--nic-rate", metavar="RATE", help="For NICs without one; NAME=RATE for NICs of that name.")
 @source_options
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write it as YAML, to be edited.")
+@click.option("-o", "--output", type=OUTPUT, help="Write it as YAML, to be edited; - is standard output.")
 @json_option
 def topo(topology: str, servers: int | None, nic_rate: str | None, output: Path | None, as_json: bool) -> None:
     """What TOPOLOGY says, what was assumed, and what to pass to correct that.
@@ -28,12 +28,13 @@ def topo(topology: str, servers: int | None, nic_rate: str | None, output: Path 
     """
     from optcc.discover.yaml_writer import save_yaml, write_yaml
 
+    check_output(output, as_json)
     found = load_source(topology, servers, nic_rate)
     if output is not None:
         comments = (f"Written by optcc topo {topology}", *(f"assumed: {note}" for note in found.notes))
         save_yaml(write_yaml(found.cluster, comments=comments, measured=found.measured), output)
-        click.echo(f"wrote {output}", err=True)
-    emit(as_json, found.as_json(), lambda: click.echo("\n".join(report_lines(found))))
+        say_written(output)
+    emit(as_json, found.as_json(), lambda: click.echo("\n".join(report_lines(found))), beside=output)
 
 
 def report_lines(found: Topology) -> list[str]:

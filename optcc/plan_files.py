@@ -14,8 +14,10 @@ from typing import Any
 
 from optcc.cluster import Cluster
 from optcc.errors import InputError
+from optcc.files import read_file, shown
+from optcc.outputs import write_file
 from optcc.plan_fields import demand_flags, plan_in
-from optcc.plan_json import agree, canonical, lines, parse
+from optcc.plan_json import MAX_BYTES, agree, canonical, lines, parse
 from optcc.plans import Plan
 
 FORMAT = "optcc-plan"
@@ -70,7 +72,7 @@ def read_plan(text: str, where: str) -> Plan:
     """
     try:
         raw = parse(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         hint = "Was it copied whole? `optcc plan TOPOLOGY --size SIZE -o FILE` writes one."
         raise InputError("not JSON", where=where, expected="a plan file", got=str(error), hint=hint) from None
     minor = _minor(raw, where)
@@ -103,7 +105,7 @@ def read_plan(text: str, where: str) -> Plan:
             "the plan was changed after it was made",
             where=where,
             expected=f"plan_id {own}" if raw.get("plan_id") != own else "what optcc writes for this plan",
-            got=str(raw.get("plan_id")) if raw.get("plan_id") != own else "other fields, or another lowered part",
+            got=str(raw.get("plan_id"))[:60] if raw.get("plan_id") != own else "other fields, or another lowered part",
             hint="Make it anew with optcc plan.",
         )
     return plan
@@ -119,35 +121,40 @@ def _minor(raw: Any, where: str) -> int:
             "not a plan of this version",
             where=where,
             expected=f'"format": "{FORMAT}", "version": "{MAJOR}.x"',
-            got=str(said),
+            got=str(said)[:60],
             hint="A newer optcc reads it." if newer else "Make it anew with optcc plan.",
         )
     return int(found[2])
 
 
 def load_plan(path: Path | str) -> Plan:
-    """Read a plan file."""
-    path = Path(path)
+    """Read a plan file; ``-`` is standard input. Raises InputError for anything that is not an intact plan."""
     hint = "`optcc plan TOPOLOGY --size SIZE -o FILE` writes one."
+    data = read_file(path, MAX_BYTES, what="plan", expected="a plan file", hint=hint)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        got = getattr(error, "strerror", None) or "not text"
-        raise InputError("cannot be read", where=str(path), expected="a plan file", got=got, hint=hint) from None
-    return Plan.from_json(text, where=str(path))
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InputError(
+            "cannot be read", where=shown(path), expected="a plan file", got="not text", hint=hint
+        ) from None
+    return Plan.from_json(text, where=shown(path))
 
 
 def save_plan(plan: Plan, path: Path, lowered: str | None = None) -> None:
-    """Write a plan file, whole or not at all; `lowered` as in `Plan.to_json`."""
-    text = write_plan(plan, lowered)
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_text(text + "\n", encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        expected = "a folder that exists and may be written to"
-        raise InputError("cannot be written", where=str(path), expected=expected, got=error.strerror) from None
+    """Write a plan file, whole or not at all; ``-`` is standard output; `lowered` as in `Plan.to_json`.
+
+    Raises InputError where it cannot be written, and for one that `load_plan` would not read again, of its size.
+    """
+    data = write_plan(plan, lowered).encode() + b"\n"
+    if len(data) > MAX_BYTES:
+        raise InputError(
+            "too large for a plan",
+            where="--lowered" if lowered else str(path),
+            expected=f"at most {MAX_BYTES} bytes",
+            got=len(data),
+            hint="Fewer --segments, or less of --lowered." if lowered else None,
+        )
+    write_file(path, data)
 
 
 def _servers_out(cluster: Cluster) -> list[dict[str, Any]]:

@@ -8,14 +8,47 @@ from typing import Any
 
 MOST_MEMBERS = 128
 """Of one JSON object, as in the reader in C, which looks for a name twice among them."""
+MAX_DEPTH = 32
+"""Of arrays and objects in each other; what is written stays below 12."""
+MAX_BYTES = 64 * 2**20
+"""Of a plan file. With `MAX_PARTS` it bounds the memory that reading one takes: a number takes 36 bytes for 4 or more
+in the file, with its comma; an array or object takes up to 240, however short it is in the file."""
+MAX_PARTS = 2_000_000
+"""Arrays and objects in one plan file: a layout of 128 servers with 8 NICs, all to all, has half a million."""
 WIDE = 110
 
 
 def parse(text: str) -> Any:
-    """The JSON value in `text`. ValueError or RecursionError for what two readers might take differently."""
-    raw = json.loads(text, object_pairs_hook=_members, parse_float=_no_float, parse_constant=_no_float)
+    """The JSON value in `text`. ValueError for what readers might take differently, or what takes too much memory."""
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"more than {MAX_BYTES} bytes")
+    if text.count("[") + text.count("{") > MAX_PARTS:
+        raise ValueError(f"more than {MAX_PARTS} arrays and objects")
+    try:
+        raw = json.loads(text, object_pairs_hook=_members, parse_float=_no_float, parse_constant=_no_float)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    except ValueError as error:
+        if "set_int_max_str_digits" in str(error):
+            raise ValueError("a number of more than 4300 digits") from None
+        raise
+    _check_depth(raw)
     canonical(raw, ascii_only=False).encode()  # half a surrogate pair is no text
     return raw
+
+
+_TOO_DEEP = f"nested deeper than {MAX_DEPTH}"
+
+
+def _check_depth(raw: Any) -> None:
+    """Raise ValueError for what is nested deeper than `MAX_DEPTH`; looks at one depth after the other."""
+    level: list[Any] = [raw] if isinstance(raw, (dict, list)) else []
+    for _ in range(MAX_DEPTH + 1):
+        inside = (value.values() if isinstance(value, dict) else value for value in level)
+        level = [part for parts in inside for part in parts if isinstance(part, (dict, list))]
+        if not level:
+            return
+    raise ValueError(_TOO_DEEP)
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -16,8 +16,9 @@ from optcc.plans import Plan
 from optcc.schedule.columns import GRANULE, Schedule
 
 DEPTHS = ("layout", "transfers")
-MAX_TRANSFERS = 2_000_000
-"""Over 100 MB of JSON. Whoever needs more lowers the recipe, or takes the layout, which does not grow with the hops."""
+MAX_TRANSFERS = 1_000_000
+"""55 MB of JSON or more, of the 64 MiB that a plan file may have. Whoever needs more lowers
+the recipe, or takes the layout, which does not grow with the hops."""
 
 
 def lowered_content(plan: Plan, depth: str) -> dict[str, Any]:

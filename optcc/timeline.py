@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.errors import InputError
+from optcc.outputs import check_place, written
 from optcc.schedule import Stage
 from optcc.simulator import Services, Simulation
 from optcc.units import format_seconds, format_size
@@ -40,24 +41,21 @@ MAX_LINKS = 8
 def write_timeline(simulation: Simulation, path: Path, *, title: str, bound_s: float) -> None:
     """Write `path` as .svg (a picture) or .json (a Chrome trace). Raises InputError for any other ending."""
     check_timeline(path)
-    try:
+    with written(path) as file:
         if path.suffix == ".json":
-            path.write_text(json.dumps(chrome_trace(simulation)), encoding="utf-8")
+            file.write(json.dumps(chrome_trace(simulation)).encode())
         else:
-            draw_timeline(simulation, title=title, bound_s=bound_s).savefig(path, metadata={"Date": None})
-    except OSError as error:
-        expected = "a folder that exists and may be written to"
-        raise InputError("cannot be written", where=str(path), expected=expected, got=error.strerror) from None
+            figure = draw_timeline(simulation, title=title, bound_s=bound_s)
+            figure.savefig(file, format="svg", metadata={"Date": None})
 
 
 def check_timeline(path: Path | None) -> None:
-    """Raise InputError unless `path` is None or a name that `write_timeline` can make, in a folder that exists."""
+    """Raise InputError unless `path` is None or a name that `write_timeline` can make, in a place it can write to."""
     if path is None:
         return
     if path.suffix not in (".svg", ".json"):
         raise InputError("unknown kind of timeline", where=str(path), expected="a name ending in .svg or .json")
-    if not path.parent.is_dir():
-        raise InputError("cannot be written", where=str(path), expected="a folder that exists", got=str(path.parent))
+    check_place(path)
 
 
 def chrome_trace(simulation: Simulation) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from optcc.discover.sysfs_tree import is_sysfs, read_sysfs
 from optcc.discover.topology import Assumption, Measured, Topology, describe, measured_line
 from optcc.discover.yaml_file import read_yaml
 from optcc.errors import InputError
+from optcc.files import is_stdin, read_file, shown
 
 __all__ = ["Assumption", "Measured", "Topology", "apply_failures", "load_topology", "parse_fail"]
 
@@ -43,7 +44,8 @@ def load_topology(
     Parameters
     ----------
     source : path of an NCCL or RCCL topology XML, of nvidia-smi's matrix, of a YAML file, of a copy of sysfs (a
-        directory or a tarball; ``/sys`` is this machine's), or a preset ``uniform:servers=8,nics=8,rate=400Gb/s``
+        directory or a tarball; ``/sys`` is this machine's), or a preset ``uniform:servers=8,nics=8,rate=400Gb/s``;
+        ``-`` is standard input, for all but a copy of sysfs
     servers : make a cluster of this many copies of a one-server topology, named server0, server1, ...
     nic_rate : such as ``400Gb/s``, for NICs whose rate `source` does not give; ``mlx5_8=25Gb/s`` for NICs of that
         name, whatever it gives; several with commas between them
@@ -65,7 +67,9 @@ def load_topology(
         cluster = _on_hosts(topology.cluster, expand_hosts(hosts))
         return replace(topology, cluster=cluster, read=(*topology.read, f"--hosts: {len(cluster.servers)} servers"))
     if len(topology.cluster.servers) == 1:
-        alone = Assumption(source, "one server", "--servers N makes N copies of it, --hosts 'node[1-4]' named ones")
+        alone = Assumption(
+            shown(source), "one server", "--servers N makes N copies of it, --hosts 'node[1-4]' named ones"
+        )
         return replace(topology, assumed=(*topology.assumed, alone))
     return topology
 
@@ -73,10 +77,11 @@ def load_topology(
 def _read_any(source: str, given: Given, documents_only: bool) -> Topology:
     if source.startswith(PREFIX):
         topology = read_preset(source, given.nic_rate)
-    elif not documents_only and is_sysfs(source):
+    elif not documents_only and not is_stdin(source) and is_sysfs(source):
         return read_sysfs(source, given)
     else:
         data = as_utf8(_read(source))
+        source = shown(source)
         if Path(source).suffix.lower() == ".xml" or data.lstrip()[:1] == b"<":
             return read_nccl_xml(data, source, given)
         text = data.decode("utf-8", "replace")
@@ -107,22 +112,20 @@ def _on_hosts(cluster: Cluster, names: list[str]) -> Cluster:
 
 
 def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            "cannot be read",
-            where=path,
-            expected="an NCCL topology XML, a YAML file or a preset",
-            got=getattr(error, "strerror", None) or str(error),
-            hint=f"A preset looks like {PREFIX}servers=8,nics=8,rate=400Gb/s.",
-        ) from None
+    data = read_file(
+        path,
+        MAX_FILE_BYTES,
+        what="topology",
+        expected="an NCCL topology XML, a YAML file or a preset",
+        hint=f"A preset looks like {PREFIX}servers=8,nics=8,rate=400Gb/s.",
+    )
     if data.startswith(b"\x1f\x8b"):
         try:
             data = zlib.decompressobj(wbits=31).decompress(data, MAX_FILE_BYTES + 1)  # no more, whatever it unfolds to
         except zlib.error as error:
-            raise InputError("gzip that cannot be read", where=path, got=str(error)) from None
+            raise InputError("gzip that cannot be read", where=shown(path), got=str(error)) from None
     if len(data) > MAX_FILE_BYTES:
-        raise InputError("too large for a topology", where=path, expected=f"at most {MAX_FILE_BYTES} bytes", got="more")
+        raise InputError(
+            "too large for a topology", where=shown(path), expected=f"at most {MAX_FILE_BYTES} bytes", got="more"
+        )
     return data

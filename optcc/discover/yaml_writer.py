@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
 from optcc.cluster import Cluster, Nic, Server
 from optcc.discover.topology import Measured
-from optcc.errors import InputError
+from optcc.outputs import write_file
 
 _UNITS = ((10**9, "Gb/s"), (10**6, "Mb/s"), (10**3, "kb/s"), (1, "b/s"))
 
@@ -43,12 +42,7 @@ def write_yaml(
 
 def save_yaml(text: str, path: Path) -> None:
     """Write the whole file or none of it. Raises InputError where it cannot be written."""
-    try:
-        part = path.with_name(f".{path.name}.part")
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    except OSError as error:
-        raise InputError("cannot be written", where=str(path), got=error.strerror) from None
+    write_file(path, text.encode())
 
 
 def _fabric(cluster: Cluster) -> list[str]:

@@ -9,6 +9,7 @@ from optcc.evaluation.cells import FAULT_FREE, NICS, OPTCC, Cell
 from optcc.evaluation.grid import RIVALS, SCHEMES, TARGET, Grid
 from optcc.evaluation.tables import slowdown
 from optcc.evaluation.target import Outcomes, above, overhead, unavoidable
+from optcc.outputs import written
 from optcc.units import format_size
 
 if TYPE_CHECKING:
@@ -143,5 +144,5 @@ def save(figure: Figure, path: Path) -> None:
     """Write an SVG that is the same for the same data."""
     import matplotlib as mpl
 
-    with mpl.rc_context({"svg.hashsalt": "optcc", "svg.fonttype": "none"}):
-        figure.savefig(path, metadata={"Date": None})
+    with mpl.rc_context({"svg.hashsalt": "optcc", "svg.fonttype": "none"}), written(path) as file:
+        figure.savefig(file, format="svg", metadata={"Date": None})

@@ -21,6 +21,7 @@ from optcc.evaluation.grid import TARGET_BYTES, Grid
 from optcc.evaluation.target import counts, held, target_lines
 from optcc.evaluation.tasks import PACKAGES, Kept, Task, run_all
 from optcc.evaluation.training import FAILOVER_S, Job
+from optcc.outputs import write_file
 from optcc.units import format_rate, format_seconds, format_size
 
 if TYPE_CHECKING:
@@ -117,5 +118,5 @@ def write(evaluation: Evaluation, path: Path) -> list[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     for name, figure in evaluation.figures.items():
         figures.save(figure, path.parent / name)
-    path.write_text(linked(evaluation.text, path.parent), encoding="utf-8")
+    write_file(path, linked(evaluation.text, path.parent).encode())
     return [path, *(path.parent / name for name in evaluation.figures)]

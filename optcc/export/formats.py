@@ -9,6 +9,7 @@ from typing import Any
 
 from optcc.errors import InputError
 from optcc.export.chunks import Chunked, deeper
+from optcc.outputs import check_place, is_plain, is_stdout, staged, write_file
 from optcc.plans import Plan
 
 
@@ -54,8 +55,10 @@ def write(
     """
     if format_name not in _WRITERS:
         raise InputError("unknown format", where="--format", expected=", ".join(FORMATS), got=format_name)
-    if not path.parent.is_dir():
-        raise InputError("cannot be written", where=str(path), expected="a folder that exists", got=str(path.parent))
+    if format_name == "chakra" and is_stdout(path):
+        expected = "FILE: a trace for each rank, FILE.RANK.et"
+        raise InputError("several files", where="-o", expected=expected, got=str(path))
+    check_place(path)
     if chunks is not None and format_name in ("chakra", "perfetto"):
         raise InputError("not for this format", where="--chunks", expected="no such option: the format knows bytes")
     return _WRITERS[format_name](plan, path, segments, chunks)
@@ -130,21 +133,13 @@ FORMATS = tuple(_WRITERS)
 
 def _publish(files: dict[Path, bytes], prove: Callable[[list[bytes]], int]) -> int:
     """Write files under other names, prove what can be read back from there, and only then give them their names."""
-    partial = {path: path.with_name(path.name + ".partial") for path in files}
-    try:
+    if any(map(is_plain, files)):  # a pipe cannot be read back
+        operations = prove([*files.values()])
         for path, content in files.items():
-            partial[path].write_bytes(content)
-        operations = prove([partial[path].read_bytes() for path in files])
-        for path in files:
-            partial[path].replace(path)
-    except OSError as error:
-        expected = "a folder that exists and may be written to"
-        where = str(next(iter(files)))
-        raise InputError("cannot be written", where=where, expected=expected, got=error.strerror) from None
-    finally:
-        for name in partial.values():
-            name.unlink(missing_ok=True)
-    return operations
+            write_file(path, content)
+        return operations
+    with staged(files) as parts:
+        return prove([part.read_bytes() for part in parts])
 
 
 def _nics(plan: Plan) -> tuple[str, ...]:

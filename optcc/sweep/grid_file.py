@@ -19,6 +19,7 @@ from optcc.discover.preset import PREFIX
 from optcc.discover.topology import Topology, located, measured_line
 from optcc.discover.yaml_document import YamlDocument
 from optcc.errors import InputError
+from optcc.files import beginning, read_file, shown
 from optcc.schedule.baselines import BASELINES
 from optcc.schedule.recipe import MAX_SEGMENTS
 from optcc.simulator import Receivers
@@ -60,25 +61,15 @@ class GridFile(msgspec.Struct, forbid_unknown_fields=True):
 
 def read_grid(path: Path) -> Grid:
     """The grid of a file. Raises InputError naming the file, line and field."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise InputError("cannot be read", where=str(path), expected="a grid file", got=error.strerror) from None
-    if len(data) > MAX_FILE_BYTES:
-        raise InputError("too large for a grid", where=str(path), expected=f"at most {MAX_FILE_BYTES} bytes")
-    document = YamlDocument(data, str(path), "grid")
+    data = read_file(path, MAX_FILE_BYTES, what="grid", expected="a grid file")
+    document = YamlDocument(data, shown(path), "grid")
     typed = document.decode(GridFile, marker=MARKER, version=VERSION, fields_at=_struct_at)
     return grid_of(typed, Where(document.where), path.parent)
 
 
 def is_grid(source: str) -> bool:
     """Whether `source` is a file that begins like a grid, not a topology."""
-    try:
-        with open(source, "rb") as file:
-            return re.search(rb"^(optcc-sweep|topologies)\s*:", file.read(4096), re.MULTILINE) is not None
-    except (OSError, ValueError):
-        return False
+    return re.search(rb"^(optcc-sweep|topologies)\s*:", beginning(source, 4096), re.MULTILINE) is not None
 
 
 def grid_of(typed: GridFile, where: Where, folder: Path = Path()) -> Grid:

@@ -10,6 +10,7 @@ import numpy as np
 
 from optcc import __version__
 from optcc.errors import InputError
+from optcc.outputs import check_place, written
 from optcc.sweep.distribution import Distribution, Spread
 from optcc.units import format_seconds, format_size
 
@@ -25,21 +26,18 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F
 
 
 def check_histogram(path: Path) -> None:
-    """Raise InputError unless `write_histogram` can make `path`, as far as its name and folder go."""
+    """Raise InputError unless `write_histogram` can make `path`, as far as its name and place go."""
     if path.suffix not in (".svg", ".png", ".pdf"):
         raise InputError("unknown kind of picture", where=str(path), expected="a name ending in .svg, .png or .pdf")
-    if not path.parent.is_dir():
-        raise InputError("cannot be written", where=str(path), expected="a folder that exists", got=str(path.parent))
+    check_place(path)
 
 
 def write_histogram(found: tuple[Distribution, ...], path: Path) -> None:
     """Write `path`. Raises InputError when it cannot be."""
     check_histogram(path)
-    try:
-        draw_histogram(found).savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    except OSError as error:
-        expected = "a folder that may be written to"
-        raise InputError("cannot be written", where=str(path), expected=expected, got=error.strerror) from None
+    with written(path) as file:
+        metadata = {"Date": None} if path.suffix == ".svg" else None
+        draw_histogram(found).savefig(file, format=path.suffix[1:], metadata=metadata)
 
 
 def draw_histogram(found: tuple[Distribution, ...]) -> Figure:

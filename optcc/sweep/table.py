@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-import os
+import io
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
 from optcc.errors import InputError
+from optcc.outputs import check_place, written
 from optcc.sweep.cells import COLUMNS, Row
 
 BATCH = 50_000
@@ -17,13 +19,10 @@ BATCH = 50_000
 
 
 def check_output(path: Path) -> None:
-    """Raise InputError unless `write_table` can make `path`, as far as its name, folder and packages go."""
+    """Raise InputError unless `write_table` can make `path`, as far as its name, place and packages go."""
     if path.suffix not in (".csv", ".parquet"):
         raise InputError("unknown kind of table", where=str(path), expected="a name ending in .csv or .parquet")
-    if not path.parent.is_dir():
-        raise InputError("cannot be written", where=str(path), expected="a folder that exists", got=str(path.parent))
-    if path.is_dir():
-        raise InputError("cannot be written", where=str(path), expected="the name of a file", got="a folder")
+    check_place(path)
     if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise InputError(
             "pyarrow is not installed",
@@ -39,33 +38,25 @@ def write_table(path: Path, rows: Iterable[Row]) -> None:
     CSV has a header, empty fields for None, and numbers that read back the same. Parquet has typed columns.
     """
     check_output(path)
-    partial = path.with_name(path.name + ".partial")
-    try:
-        (_write_csv if path.suffix == ".csv" else _write_parquet)(partial, rows)
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        expected = "a folder that may be written to, with room"
-        raise InputError("cannot be written", where=str(path), expected=expected, got=error.strerror) from None
-    finally:
-        partial.unlink(missing_ok=True)
+    with written(path) as file:
+        (_write_csv if path.suffix == ".csv" else _write_parquet)(file, rows)
 
 
-def _write_csv(path: Path, rows: Iterable[Row]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(COLUMNS), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+def _write_csv(file: BinaryIO, rows: Iterable[Row]) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    writer = csv.DictWriter(text, list(COLUMNS), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    text.detach()  # which flushes, and leaves the file open
 
 
-def _write_parquet(path: Path, rows: Iterable[Row]) -> None:
+def _write_parquet(file: BinaryIO, rows: Iterable[Row]) -> None:
     import pyarrow
     import pyarrow.parquet
 
     types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64()}
     schema = pyarrow.schema([(name, types[kind]) for name, kind in COLUMNS.items()])
-    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
+    with pyarrow.parquet.ParquetWriter(file, schema) as writer:
         for batch in _batches(rows):
             writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
 
