@@ -55,6 +55,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 class _Commands(click.Group):
     """Turns optcc's errors, the system's, and Ctrl-C, into a message on stderr and the promised exit status."""
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        with _told():  # what the parser prints of a command line that is none
+            return super().main(*args, **kwargs)
+
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         with _told():  # what --help and --version print
             _hold_descriptors()
@@ -82,8 +86,8 @@ def _told() -> Iterator[None]:
         raise SystemExit(CLOSED_PIPE) from None
     except OSError as error:  # of the system: too few descriptors or processes, a full disk under a temporary file
         file = f"{error.filename}: " if error.filename else ""
-        short = " (ulimit -n)" if error.errno == errno.EMFILE else ""
-        _end(f"{file}{error.strerror or error}{short}", 2)
+        short = "too few file descriptors (ulimit -n): " if error.errno == errno.EMFILE else ""
+        _end(f"{file}{short}{error.strerror or error}", 2)
     except MemoryError:
         _end("not enough memory (ulimit -v, or the machine's)", 2)
 

@@ -54,14 +54,8 @@ def export(
 
 
 def _show(done: Exported) -> None:
-    files = (
-        "standard output"
-        if is_stdout(done.files[0])
-        else str(done.files[0])
-        if len(done.files) == 1
-        else f"{done.files[0]} to {done.files[-1].name}"
-    )
-    click.echo(f"wrote     {files}")
+    files = str(done.files[0]) if len(done.files) == 1 else f"{done.files[0]} to {done.files[-1].name}"
+    click.echo(f"wrote     {'standard output' if is_stdout(done.files[0]) else files}")
     click.echo(f"proved    {done.operations} operations, read back and run by the rules of {done.format}")
     if done.rounded is not None:
         depth = done.rounded.plan.recipe.segments

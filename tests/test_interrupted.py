@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 import optcc.api
 import optcc.evaluation.page
 from optcc.cli import main
-from optcc.cli_options import check_place
+from optcc.outputs import check_place
 from optcc.errors import InputError
 
 
@@ -88,7 +88,7 @@ def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     check_place(tmp_path / "file")
     for place in (tmp_path / "none" / "new", tmp_path / "file" / "new", Path("/proc/new")):
-        with pytest.raises(InputError, match="cannot be written, expected a place that may be written to"):
+        with pytest.raises(InputError, match="cannot be written, expected a folder that exists, got"):
             check_place(place)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
