@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 import optcc.api
 import optcc.evaluation.page
 from optcc.cli import main
-from optcc.outputs import check_place
 from optcc.errors import InputError
+from optcc.outputs import check_place
 
 
 def interrupted(*_: Any, **__: Any) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.cluster import Cluster
+from optcc.errors import InputError
 from optcc.schedule.columns import GRANULE, Schedule, Stage
 from optcc.schedule.routes import Routes
 
@@ -47,6 +48,22 @@ Block = tuple[list[Row], NDArray[np.int64], NDArray[np.int64]]
 """A template, the segments it is tiled over, and each segment's section bounds (segments, sections + 1)."""
 
 
+MAX_TRANSFERS = 2**25
+"""Of one schedule: 512 ranks in a ring, 64 segments deep. So many take 8 GB while they are put in order."""
+
+
+def demand_memory(transfers: int) -> None:
+    """Raise InputError, before any is spent, for more transfers than memory should hold."""
+    if transfers > MAX_TRANSFERS:
+        raise InputError(
+            "a schedule of too many transfers",
+            where="segments",
+            expected=f"at most {MAX_TRANSFERS} transfers",
+            got=transfers,
+            hint="Fewer segments, or fewer servers.",
+        )
+
+
 def granule(position: Fraction, nbytes: int) -> int:
     """The multiple of GRANULE nearest to `position`, within the buffer."""
     return min(nbytes, round(position / GRANULE) * GRANULE)
@@ -63,11 +80,12 @@ def assemble(
     """Tile templates over their segments, drop empty transfers, sort by (segment, hop): that is the priority.
 
     `window` is how many copies back a row's `credits` lie. With `period` the priority is segment * period + hop, so
-    that segments overlap; a row's hop must then be above those it waits for.
+    that segments overlap; a row's hop must then be above those it waits for. Raises InputError over `MAX_TRANSFERS`.
     """
     columns: dict[str, list[NDArray[np.int64]]] = {
         name: [] for name in ("route", "offset", "length", "reduce", "stage", "segment", "hop", "dep", "waits")
     }
+    demand_memory(sum(len(template) * len(mine) for template, mine, _ in blocks))
     base = 0
     for template, mine, bounds in blocks:
         rows, copies = len(template), len(mine)

@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from optcc.cluster import Cluster
+from optcc.schedule.assemble import demand_memory
 from optcc.schedule.columns import Schedule
 from optcc.schedule.exchange_clock import TICKS
 from optcc.schedule.exchange_load import busiest_nic_s
@@ -61,7 +62,9 @@ class Exchange(Recipe):
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
-        made, ranks, routes = self._rounds(nbytes), len(cluster.ranks), Routes(cluster)
+        ranks, routes = len(cluster.ranks), Routes(cluster)
+        demand_memory(2 * ranks * (ranks - 1) * -(-self.segments // self.thin))
+        made = self._rounds(nbytes)
         moves, turn, place = in_order(made, ranks, nbytes, self._head)
         dep, waits = (place[rows] for rows in edges(made, ranks))
         dep = dep[np.argsort(waits * len(moves) + dep, kind="stable")]

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from optcc.cluster import Cluster
-from optcc.schedule.assemble import Block, Row, assemble, cuts_by, even_cuts, granule
+from optcc.schedule.assemble import Block, Row, assemble, cuts_by, demand_memory, even_cuts, granule
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.nested_pace import MAX_PACE, PERIOD, in_time, paced, sections_of
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments, exact
@@ -109,6 +109,7 @@ def lower(
     done = Fraction(0)
     for which, (m, share) in enumerate(sorted(shares.items())):
         parts = sections_of(m, len(order), sections, pace)
+        demand_memory(2 * (len(order) - 1) * parts * len(sizes))
         start, done = granule(done * nbytes, nbytes), done + share
         cuts = cuts_by(start, nbytes if done == 1 else granule(done * nbytes, nbytes), sizes)
         for turn, ordering in enumerate(orderings):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from optcc.cluster import Cluster
 from optcc.errors import InputError
-from optcc.schedule.assemble import Block, Row, assemble, even_cuts
+from optcc.schedule.assemble import Block, Row, assemble, demand_memory, even_cuts
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import Recipe, demand_segments
 from optcc.schedule.routes import Routes
@@ -164,6 +164,7 @@ class Ring(Recipe):
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
         routes, ranks = Routes(cluster), len(cluster.ranks)
+        demand_memory(2 * ranks * (ranks - 1) * self.segments)
         template = ring_template(range(ranks), spread_ways(cluster, routes, self.spread))
         numbers = np.arange(self.segments, dtype=np.int64)
         blocks: list[Block] = [(template, numbers, segment_bounds(0, nbytes, self.segments, ranks))]
