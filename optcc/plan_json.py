@@ -9,7 +9,7 @@ from typing import Any
 MOST_MEMBERS = 128
 """Of one JSON object, as in the reader in C, which looks for a name twice among them."""
 MAX_DEPTH = 32
-"""Of arrays and objects in each other; what is written stays below 12."""
+"""Of arrays and objects in each other, as in the reader in C."""
 MAX_BYTES = 64 * 2**20
 """Of a plan file. With `MAX_PARTS` it bounds the memory that reading one takes: a number takes 36 bytes for 4 or more
 in the file, with its comma; an array or object takes up to 240, however short it is in the file."""
@@ -43,7 +43,7 @@ _TOO_DEEP = f"nested deeper than {MAX_DEPTH}"
 def _check_depth(raw: Any) -> None:
     """Raise ValueError for what is nested deeper than `MAX_DEPTH`; looks at one depth after the other."""
     level: list[Any] = [raw] if isinstance(raw, (dict, list)) else []
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH):
         inside = (value.values() if isinstance(value, dict) else value for value in level)
         level = [part for parts in inside for part in parts if isinstance(part, (dict, list))]
         if not level:

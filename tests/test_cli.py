@@ -310,5 +310,6 @@ def test_a_result_that_cannot_be_written(form: list[str]) -> None:
     command = [sys.executable, "-m", "optcc", "bound", PRESET, "--size", "1MiB", *form]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
-    assert done.returncode == 1
-    assert done.stderr == "optcc: the result could not be written to standard output: No space left on device\n"
+    assert done.returncode == 2
+    expected = "cannot be written, expected room on the disk, got 'No space left on device'"
+    assert done.stderr == f"optcc: standard output: {expected}\n"
