@@ -116,9 +116,14 @@ def reproduce(
     if not as_json:
         for path in written:
             click.echo(f"wrote {path}", err=True)
-    value = {"written": [str(path) for path in written], "cells": made.cells, "misses": made.misses, "simulated": True}
+    summary = {
+        "written": [str(path) for path in written],
+        "cells": made.cells,
+        "misses": made.misses,
+        "simulated": True,
+    }
     emit(
         as_json,
-        value,
+        summary,
         lambda: click.echo(f"{made.cells - made.misses} of {made.cells} cells meet the target (simulated)"),
     )

@@ -27,7 +27,7 @@ def call(*args: object, input: str | None = None) -> Result:
     return CliRunner().invoke(main, [str(arg) for arg in args], input=input)
 
 
-def fails(code: int, *, times: int = 1) -> Any:
+def fails(code: int) -> Any:
     """A system call that fails with `code`."""
 
     def call(*_: Any, **__: Any) -> Any:
@@ -126,7 +126,7 @@ def test_help_that_nobody_reads() -> None:
 # ---- whole or not at all --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call_that_fails", ["fsync", "replace", "open"])
+@pytest.mark.parametrize("system_call", ["fsync", "replace", "open"])
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
@@ -138,7 +138,7 @@ def test_help_that_nobody_reads() -> None:
 )
 @pytest.mark.parametrize("before", [None, b"before"])
 def test_a_failure_leaves_the_place_as_it_was(
-    call_that_fails: str,
+    system_call: str,
     code: int,
     expected: str,
     before: bytes | None,
@@ -149,7 +149,7 @@ def test_a_failure_leaves_the_place_as_it_was(
     if before is not None:
         path.write_bytes(before)
     with monkeypatch.context() as patched:
-        patched.setattr(optcc.outputs.os, call_that_fails, fails(code))
+        patched.setattr(optcc.outputs.os, system_call, fails(code))
         with pytest.raises(InputError) as refused:
             write_file(path, b"after")
     assert str(refused.value) == f"{path}: cannot be written, expected {expected}, got {os.strerror(code)!r}"
@@ -160,9 +160,13 @@ def test_a_failure_leaves_the_place_as_it_was(
 
 
 def test_an_error_of_who_writes_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), written(tmp_path / "file") as file:
-        file.write(b"half")
-        raise KeyboardInterrupt
+    def write_half() -> None:
+        with written(tmp_path / "file") as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_half()
     assert list(tmp_path.iterdir()) == []
 
 
