@@ -6,9 +6,7 @@ Everything else must be a regular file.
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 import sys
 from functools import cache
 from pathlib import Path
@@ -16,17 +14,11 @@ from typing import BinaryIO
 from weakref import WeakKeyDictionary
 
 from optcc.errors import InputError
+from optcc.regular_files import read_regular
 
 STDIN = "-"
 _STDIN_NAMES = (STDIN, "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 _DESCRIPTOR = re.compile(r"(?:/dev|/proc/self)/fd/([0-9]{1,9})")
-_KINDS = {
-    stat.S_IFDIR: "a directory",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
 _read: WeakKeyDictionary[BinaryIO, tuple[bytes, bool]] = WeakKeyDictionary()
 """What has been read of each stream, and whether that was all: a command may look at one twice (a plan? a grid?)."""
 
@@ -75,12 +67,7 @@ def _bytes_of(path: str | Path, most: int) -> bytes:
         return _of_stream(sys.stdin.buffer, most)
     if descriptor := _DESCRIPTOR.fullmatch(str(path)):
         return _of_stream(_descriptor(int(descriptor[1])), most)
-    # Without O_NONBLOCK the opening of a FIFO waits for somebody who writes to it.
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        kind = stat.S_IFMT(os.fstat(file.fileno()).st_mode)
-        if kind != stat.S_IFREG:
-            raise OSError(None, f"{_KINDS.get(kind, 'no file')}, not a regular file")
-        return file.read(most)
+    return read_regular(path, most)
 
 
 def _of_stream(stream: BinaryIO, most: int) -> bytes:

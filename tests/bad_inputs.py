@@ -339,6 +339,16 @@ BAD_INPUTS = [
         ["shares", "a sum of 1"],
         _recipe(shares=[{"ring": 4, "share": "1/2"}]),
     ),
+    bad("plan-nested", VERIFY, ["plan.json", "nested deeper than 32"], {"plan.json": "[" * 33 + "]" * 33}),
+    bad("plan-digits", VERIFY, ["plan.json", "more than 4300 digits"], {"plan.json": "9" * 4301}),
+    bad("plan-device", ["verify", "/dev/zero"], ["/dev/zero", "cannot be read", "a character device"]),
+    bad(
+        "plan-to-nowhere",
+        ["plan", UNIFORM, "-o", "{dir}/none/p"],
+        ["none/p", "cannot be written", "folder that exists"],
+    ),
+    bad("plan-and-json", ["plan", UNIFORM, "-o", "-", "--json"], ["-o -, --json", "two results on standard output"]),
+    bad("topology-device", _bound("/dev/zero"), ["/dev/zero", "cannot be read", "a character device"]),
     bad("plan-order", VERIFY, ["order", "each of 0..3 once"], _recipe(order=[0, 0, 1, 2])),
     bad(
         "plan-algorithm",

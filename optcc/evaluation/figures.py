@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from optcc.evaluation.cells import FAULT_FREE, NICS, OPTCC, Cell
 from optcc.evaluation.grid import RIVALS, SCHEMES, TARGET, Grid
 from optcc.evaluation.tables import slowdown
 from optcc.evaluation.target import Outcomes, above, overhead, unavoidable
-from optcc.outputs import written
+from optcc.outputs import write_file
 from optcc.units import format_size
 
 if TYPE_CHECKING:
@@ -140,9 +141,16 @@ def message_figure(grid: Grid, outcomes: Outcomes) -> Figure:
     return figure
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write an SVG that is the same for the same data."""
+def drawn(figure: Figure) -> bytes:
+    """The text of an SVG that is the same for the same data."""
     import matplotlib as mpl
 
-    with mpl.rc_context({"svg.hashsalt": "optcc", "svg.fonttype": "none"}), written(path) as file:
+    file = io.BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "optcc", "svg.fonttype": "none"}):
         figure.savefig(file, format="svg", metadata={"Date": None})
+    return file.getvalue()
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write it to `path`, as `drawn`."""
+    write_file(path, drawn(figure))

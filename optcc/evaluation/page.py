@@ -21,7 +21,7 @@ from optcc.evaluation.grid import TARGET_BYTES, Grid
 from optcc.evaluation.target import counts, held, target_lines
 from optcc.evaluation.tasks import PACKAGES, Kept, Task, run_all
 from optcc.evaluation.training import FAILOVER_S, Job
-from optcc.outputs import write_file
+from optcc.outputs import staged
 from optcc.units import format_rate, format_seconds, format_size
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def linked(text: str, folder: Path) -> str:
 def write(evaluation: Evaluation, path: Path) -> list[Path]:
     """Write the page and, beside it, its figures; the paths written."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for name, figure in evaluation.figures.items():
-        figures.save(figure, path.parent / name)
-    write_file(path, linked(evaluation.text, path.parent).encode())
-    return [path, *(path.parent / name for name in evaluation.figures)]
+    written = {path: linked(evaluation.text, path.parent).encode()}
+    written |= {path.parent / name: figures.drawn(figure) for name, figure in evaluation.figures.items()}
+    with staged(written):
+        return [*written]
