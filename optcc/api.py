@@ -13,6 +13,7 @@ from optcc.errors import InputError
 from optcc.plans import Plan
 from optcc.schedule.columns import Schedule
 from optcc.schedule.recipe import MAX_SEGMENTS, SEGMENTS
+from optcc.units import Quantity, as_rate, as_seconds, as_size
 
 if TYPE_CHECKING:
     from optcc.runtime import RunResult
@@ -24,14 +25,16 @@ LOCAL_RATE = Fraction(125_000_000)
 """Bytes per second (1 Gb/s) of the fastest rank on the local transport: two cores keep emulated NICs on time at it."""
 
 
-def lower_bound(cluster: Cluster, nbytes: int, collective: str = "allreduce", root: str | None = None) -> Bound:
-    """The least time of an AllReduce of `nbytes` bytes per rank, and its certificate. See `optcc.theory.bounds`.
+def lower_bound(cluster: Cluster, nbytes: Quantity, collective: str = "allreduce", root: str | None = None) -> Bound:
+    """The least time of an AllReduce of `nbytes` per rank, and its certificate. See `optcc.theory.bounds`.
 
+    nbytes : bytes, as a number or as text such as "1GiB"
     Other collectives (allgather, reduce-scatter, broadcast, reduce) by the program; `nbytes` is their whole buffer, and
     `root` names the rank of the last two.
     """
     from optcc.theory import lower_bound, program_bound
 
+    nbytes = as_size(nbytes, "nbytes")
     if collective == "allreduce" and root is None:
         return lower_bound(cluster, nbytes)
     return program_bound(cluster, nbytes, collective, root)
@@ -54,25 +57,27 @@ def symbolic_bound(cluster: Cluster) -> Result:
     return symbolic_bound(cluster)
 
 
-def repair_first(cluster: Cluster, nbytes: int) -> tuple[Repair, ...]:
+def repair_first(cluster: Cluster, nbytes: Quantity) -> tuple[Repair, ...]:
     """The degraded NICs, the one whose repair lowers the bound most first. See `optcc.theory.sensitivity`."""
     from optcc.theory.sensitivity import repair_first
 
-    return repair_first(cluster, nbytes)
+    return repair_first(cluster, as_size(nbytes, "nbytes"))
 
 
 def plan(
     cluster: Cluster,
-    nbytes: int,
+    nbytes: Quantity,
     *,
     family: str | None = None,
     segments: int | None = None,
-    alpha: Fraction = Fraction(0),
-    per_chunk: Fraction = Fraction(0),
+    alpha: Quantity = 0,
+    per_chunk: Quantity = 0,
 ) -> Plan:
-    """The plan for an AllReduce of `nbytes` bytes per rank that comes closest to the bound. See `optcc.planner`.
+    """The plan for an AllReduce of `nbytes` per rank that comes closest to the bound. See `optcc.planner`.
 
-    alpha : seconds of latency from NIC to NIC; per_chunk : seconds a port spends on each chunk. With either, families
+    nbytes : bytes, as a number or as text such as "1GiB"
+    alpha : latency from NIC to NIC; per_chunk : what a port spends on each chunk; seconds, as a number or as text such
+        as "5us". With either, families
     and numbers of segments are tried in virtual time and the fastest is taken; without, the latency-free optimum is,
     64 segments deep where the size allows. `family` and `segments` fix what is given.
 
@@ -82,9 +87,7 @@ def plan(
 
     if segments is not None and not 1 <= segments <= MAX_SEGMENTS:
         raise InputError("segments out of range", where="--segments", expected=SEGMENTS, got=segments)
-    for name, seconds in (("--alpha", alpha), ("--per-chunk", per_chunk)):
-        if seconds < 0:
-            raise InputError("time out of range", where=name, expected="0 or more", got=str(seconds))
+    alpha, per_chunk = as_seconds(alpha, "--alpha"), as_seconds(per_chunk, "--per-chunk")
     bound = lower_bound(cluster, nbytes)
     recipe = planner.choose(cluster, bound, family=family, segments=segments, alpha=alpha, per_chunk=per_chunk)
     recipe.check(cluster)
@@ -125,7 +128,7 @@ def run(
     dtype: str = "float32",
     op: str = "sum",
     algorithms: tuple[str, ...] = ("optcc", "ring"),
-    local_rate: Fraction = LOCAL_RATE,
+    local_rate: Quantity = LOCAL_RATE,
     transport: str = "local",
     device: str = "cpu",
     membership: Membership | None = None,
@@ -135,7 +138,8 @@ def run(
     """Run `plan` and its baselines on this machine: one process per rank, real bytes.
 
     transport : "local", emulated NICs over loopback, whose rates are divided by one factor so that the fastest rank
-        sends `local_rate` bytes per second; "verbs", RDMA devices that are called as the cluster's NICs
+        sends at `local_rate` (bytes per second, or text such as "1Gb/s"); "verbs", RDMA devices that are called as
+        the cluster's NICs
     device : "cpu", or "cuda" for buffers in GPU memory, rank r's on GPU ``r % number of GPUs``; local transport only
     membership, interface : rank 0's, where others start the other ranks; see `optcc.runtime.launch.Session`
 
@@ -144,7 +148,7 @@ def run(
     from optcc.runtime import run_schedules
 
     paced = transport == "local"
-    scaled, slowdown = scaled_to(plan, local_rate) if paced else (plan, Fraction(1))
+    scaled, slowdown = scaled_to(plan, as_rate(local_rate, "local_rate")) if paced else (plan, Fraction(1))
     schedules: dict[str, Schedule] = {}
     left_out: dict[str, str] = {}
     for name in algorithms:

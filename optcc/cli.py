@@ -227,11 +227,14 @@ def plan(
     check_output(output, as_json)
     cluster, nbytes = read_cluster(topology, servers, fail, nic_rate, ranks), read_size(size)
     costs = read_costs(alpha, per_chunk)
-    made = api.plan(cluster, nbytes, family=family, segments=segments, **costs)
+    with report.working("planning"):
+        made = api.plan(cluster, nbytes, family=family, segments=segments, **costs)
+        found = report.expected(made, **costs)
     if output is not None:
         save_plan(made, output, lowered)
         say_written(output)
-    emit(as_json, report.plan_json(made), lambda: report.print_plan(made), beside=output)
+    value = {**report.plan_json(made), **report.expected_json(made, found)}
+    emit(as_json, value, lambda: report.print_plan(made, found), beside=output)
 
 
 @main.command()

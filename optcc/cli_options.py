@@ -68,7 +68,8 @@ cluster_options = stack(
         "--fail",
         multiple=True,
         metavar="SERVER/NIC[=LEFT]",
-        help="A failed NIC and the fraction of its rate that is left (default 0). Repeatable.",
+        help="Failed NICs and what is left of their rate: 0.37, 37%, 150Gb/s (default 0). server1/nic[0-3,5], "
+        "server*/nic0, or server1=50% for all of its NICs. Repeatable.",
     ),
     click.option(
         "--nic-rate", metavar="RATE", help="For NICs whose speed the file does not give; NAME=RATE: for that NIC."
@@ -80,7 +81,13 @@ cluster_options = stack(
         help="A rank is a server with all its NICs (default), or a GPU with its NVLink port and the NICs beside it.",
     ),
 )
-size_option = click.option("--size", default="1GiB", show_default=True, metavar="SIZE", help="Bytes per rank.")
+size_option = click.option(
+    "--size",
+    default="1GiB",
+    show_default=True,
+    metavar="SIZE",
+    help="Bytes per rank: 1GiB, 64MB, 256M (256MiB, as in nccl-tests).",
+)
 alpha_option = click.option(
     "--alpha", default="0us", show_default=True, metavar="TIME", help="Latency from NIC to NIC."
 )

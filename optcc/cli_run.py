@@ -175,7 +175,7 @@ def is_plan(source: str) -> bool:
 def parse_strike(kind: str, text: str, plan: Plan) -> Strike:
     """``server1/nic3@0.4``, ``server1/nic3@0.4=0.25``, ``server0/nic3,server1/nic3@0.4``, ``server2@0.5``."""
     from optcc.runtime.messages import Strike
-    from optcc.units import parse_seconds
+    from optcc.units import parse_fraction, parse_seconds
 
     option = f"--{kind}"
     form = _STRIKES[kind][0]
@@ -185,13 +185,10 @@ def parse_strike(kind: str, text: str, plan: Plan) -> Strike:
     name, _, far = name.partition(",") if kind == "path" else (name, "", "")
     if not at_sign or not name or bool(equals) != needs or bool(far) != (kind == "path"):
         raise InputError("not a fault", where=option, expected=form, got=text)
-    try:
-        at = float(part)
-        left = float(amount) if kind == "slow" else float(parse_seconds(amount, where=option)) if needs else 0.0
-    except ValueError:
-        raise InputError("not a number", where=option, expected=form, got=text) from None
-    if not 0 <= at <= 1:
-        raise InputError("not a part of a collective", where=option, expected="0 to 1", got=part)
+    at = float(parse_fraction(part, f"{option}: PART"))
+    left = 0.0
+    if needs:
+        left = float(parse_fraction(amount, f"{option}: LEFT") if kind == "slow" else parse_seconds(amount, option))
     if kind == "slow" and not 0 < left < 1:
         raise InputError("not a fraction left", where=option, expected="above 0 and below 1", got=amount)
     if far and name.partition("/")[0] == far.partition("/")[0]:

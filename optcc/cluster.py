@@ -11,6 +11,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from optcc.errors import InputError
+from optcc.units import Quantity, as_rate, format_rate, parse_fraction, parse_rate
 
 Number = int | Fraction
 
@@ -171,16 +172,19 @@ class Cluster:
 
     @classmethod
     def uniform(
-        cls, *, servers: int, nics: int = 1, rate: Number, gpus: int | None = None, nvlink_rate: Number = 0
+        cls, *, servers: int, nics: int = 1, rate: Quantity, gpus: int | None = None, nvlink_rate: Quantity = 0
     ) -> Cluster:
-        """`servers` equal servers server0.. with NICs nic0.. of `rate` bytes per second each way, one NIC a rail."""
+        """`servers` equal servers server0.. with NICs nic0.. of `rate` each way, one NIC a rail.
+
+        Rates are text such as "400Gb/s", or numbers in bytes per second.
+        """
         _at_least_one(servers, "servers")
         _at_least_one(nics, "nics")
         gpus = nics if gpus is None else gpus
         _at_least_one(gpus, "gpus")
-        rate = Fraction(rate)
+        rate = as_rate(rate, "rate")
         ports = tuple(Nic(f"nic{i}", rate, rate, rail=i, gpu=i * gpus // nics) for i in range(nics))
-        one = Server("server0", ports, gpus, Fraction(nvlink_rate))
+        one = Server("server0", ports, gpus, as_rate(nvlink_rate, "nvlink_rate"))
         return cls((one,)).replicate(servers)
 
     def replicate(self, count: int) -> Cluster:
@@ -201,24 +205,21 @@ class Cluster:
         copies = tuple(replace(self.servers[0], name=f"server{i}") for i in range(count))
         return replace(self, servers=copies, pristine=self.pristine and self.pristine.replicate(count))
 
-    def degrade(self, nic: str, left: Number | float = 0) -> Cluster:
-        """A cluster in which NIC ``"server1/mlx5_0"`` keeps the fraction `left` of its present rates.
+    def degrade(self, nic: str, left: Quantity = 0) -> Cluster:
+        """A cluster in which NIC ``"server1/mlx5_0"`` keeps `left` of its present rates.
 
-        Raises InputError for an unknown server or NIC, or `left` outside [0, 1].
+        left : a fraction 0 to 1, as a number or written "37%", "3/8"; or the rate that is left, "150Gb/s"
+        Raises InputError for an unknown server or NIC, a fraction outside [0, 1], and more than the NIC's rate.
         """
         server_name, slash, nic_name = nic.partition("/")
         if not slash or not server_name or not nic_name:
             raise InputError("not a NIC", where=nic, expected="SERVER/NIC, such as server1/mlx5_0", got=nic)
-        if not 0 <= left <= 1:
-            raise InputError("fraction left out of range", where=nic, expected="0 to 1", got=str(left))
-        fraction = Fraction(str(left)) if isinstance(left, float) else Fraction(left)
         s = _index(server_name, [x.name for x in self.servers], "server", "the cluster")
         server = self.servers[s]
         i = _index(nic_name, [x.name for x in server.nics], "NIC", server_name)
-        hurt = replace(
-            server.nics[i], out_rate=server.nics[i].out_rate * fraction, in_rate=server.nics[i].in_rate * fraction
-        )
-        return replace(self.with_nic(s, i, hurt), pristine=self.fault_free)
+        old = server.nics[i]
+        out_rate, in_rate = _rates_left(nic, old, left)
+        return replace(self.with_nic(s, i, replace(old, out_rate=out_rate, in_rate=in_rate)), pristine=self.fault_free)
 
     def with_nic(self, server: int, index: int, nic: Nic) -> Cluster:
         """The cluster with NIC number `index` of server number `server` exchanged."""
@@ -301,6 +302,27 @@ def _check_name(name: str, what: str) -> None:
 def _at_least_one(count: int, where: str) -> None:
     if not 1 <= count <= MAX_COUNT:
         raise InputError("count out of range", where=where, expected=f"1 to {MAX_COUNT}", got=count)
+
+
+def _rates_left(where: str, nic: Nic, left: Quantity) -> tuple[Fraction, Fraction]:
+    """What is left of a NIC's rates (out, in), in bytes per second; a rate that is left holds for both ways."""
+    if isinstance(left, str):
+        try:
+            left = parse_fraction(left, where)
+        except InputError as error:
+            try:
+                rate = parse_rate(left)
+            except InputError:
+                expected = f"{error.expected}, or a rate such as 150Gb/s"
+                raise InputError("not what is left", where=where, expected=expected, got=error.got) from None
+            if rate > max(nic.out_rate, nic.in_rate):
+                expected = f"at most {format_rate(max(nic.out_rate, nic.in_rate))}"
+                raise InputError("more than the NIC's rate", where=where, expected=expected, got=left) from None
+            return min(rate, nic.out_rate), min(rate, nic.in_rate)
+    if not isinstance(left, int | float | Fraction) or not 0 <= left <= 1:
+        raise InputError("fraction left out of range", where=where, expected="0 to 1", got=str(left))
+    fraction = Fraction(str(left)) if isinstance(left, float) else Fraction(left)
+    return nic.out_rate * fraction, nic.in_rate * fraction
 
 
 def _index(name: str, names: list[str], what: str, where: str) -> int:

@@ -1,5 +1,8 @@
 """What people type (400Gb/s, 1GiB, 5us) to bytes per second, bytes and seconds, and back.
 
+With a B sizes are what they say: 1KB is 1000 bytes, 1KiB 1024. A letter alone counts in powers of 1024, as nccl-tests
+reads its -b and -e: 256M is 256MiB. Of a rate a letter alone is how NICs are called: 400G is 400Gb/s, as is 400Gbps.
+
 Units are pint's, over a registry of our own with nothing but bits, bytes, seconds and prefixes, because pint's
 stock registry reads `b` as barn. Numbers stay exact: 0.37 becomes Fraction(37, 100).
 """
@@ -7,6 +10,7 @@ stock registry reads `b` as barn. Numbers stay exact: 0.37 becomes Fraction(37, 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from fractions import Fraction
 from functools import cache, lru_cache
 from typing import Any
@@ -16,7 +20,7 @@ import pint
 from optcc.errors import InputError
 
 _DEFINITIONS = """
-kilo- = 1000 = k-
+kilo- = 1000 = k- = K-
 mega- = 1000000 = M-
 giga- = 1000000000 = G-
 tera- = 1000000000000 = T-
@@ -43,6 +47,26 @@ _LONGEST = 40  # characters; nobody types a longer quantity
 MAX_BYTES = 2**60  # beyond an exbibyte per rank a size is a typing mistake, and 64-bit offsets get close
 
 
+_SIZE_LETTER = re.compile(r"([kKmMgGtT])(i?)")
+_RATE_LETTER = re.compile(r"([kKMGT])(b|bit|B)?")
+_RATE_PS = re.compile(r"([kKMGT]?(?:b|bit|B))ps")
+
+
+def _size_unit(unit: str) -> str:
+    """256M and 256Mi as 256MiB."""
+    match = _SIZE_LETTER.fullmatch(unit)
+    return f"{match[1].upper()}iB" if match else unit
+
+
+def _rate_unit(unit: str) -> str:
+    """400G, 400Gbps and 400Gbit as 400Gb/s; 50GBps as 50GB/s."""
+    if match := _RATE_PS.fullmatch(unit):
+        return f"{match[1]}/s"
+    if (match := _RATE_LETTER.fullmatch(unit)) and match[2] in (None, "bit"):
+        return f"{match[1]}b/s"
+    return unit
+
+
 @cache
 def _registry() -> pint.UnitRegistry[Any]:
     registry: pint.UnitRegistry[Any] = pint.UnitRegistry(None, non_int_type=Fraction)
@@ -56,29 +80,38 @@ def _factor(unit: str, base: str) -> Fraction:
     return Fraction(_registry().Quantity(1, unit).to(base).magnitude)
 
 
-def _parse(text: str, base: str, kind: str, example: str, where: str | None) -> Fraction:
+def _as_written(unit: str) -> str:
+    return unit
+
+
+def _parse(
+    text: str, base: str, kind: str, example: str, where: str | None, spelled: Callable[[str], str] = _as_written
+) -> Fraction:
     match = _QUANTITY.fullmatch(text.strip()) if len(text) <= _LONGEST else None
     try:
         if match:
-            return Fraction(match["number"]) * _factor(match["unit"], base)
+            return Fraction(match["number"]) * _factor(spelled(match["unit"]), base)
     except (pint.PintError, ValueError, TypeError):
         pass  # not a unit, or a unit of something else
     raise InputError(f"not a {kind}", where=where, expected=f"a {kind} such as {example}", got=text[:_LONGEST])
 
 
 def parse_rate(text: str, where: str | None = None) -> Fraction:
-    """Bytes per second of e.g. ``400Gb/s`` or ``50GB/s``. Raises InputError when it is not a rate >= 0."""
-    rate = _parse(text, "byte/second", "rate", "400Gb/s or 50GB/s", where)
+    """Bytes per second of e.g. ``400Gb/s``, ``400G``, ``400Gbps`` (bits) or ``50GB/s`` (bytes).
+
+    Raises InputError when it is not a rate >= 0.
+    """
+    rate = _parse(text, "byte/second", "rate", "400Gb/s, 400G or 50GB/s", where, _rate_unit)
     if rate < 0:
         raise InputError("negative rate", where=where, expected="a rate of 0 or more", got=text)
     return rate
 
 
 def parse_size(text: str, where: str | None = None) -> int:
-    """Whole bytes of e.g. ``1GiB``, ``64MB`` or ``4096`` (plain numbers are bytes)."""
+    """Whole bytes of e.g. ``1GiB``, ``64MB``, ``256M`` (256MiB, as in nccl-tests) or ``4096`` (bytes)."""
     plain = re.fullmatch(f"[0-9]{{1,{_LONGEST}}}", text)
-    size = Fraction(text) if plain else _parse(text, "byte", "size", "1GiB", where)
-    if not plain and not text.rstrip().endswith("B"):
+    size = Fraction(text) if plain else _parse(text, "byte", "size", "1GiB or 256M", where, _size_unit)
+    if not plain and text.rstrip().endswith(("b", "bit")):
         raise InputError("a size in bits", where=where, expected="bytes, such as 1GiB with a large B", got=text)
     if size.denominator != 1:
         raise InputError("not a whole number of bytes", where=where, expected="whole bytes", got=text)
@@ -99,9 +132,66 @@ def parse_factor(text: str, where: str | None = None) -> Fraction:
     return factor
 
 
+# Plain decimals only: an exponent such as 1e999999999 would be expanded to its digits.
+_DECIMAL = re.compile(r"([0-9]{1,9}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})\s?(%?)")
+_RATIO = re.compile(r"([0-9]{1,18})/([0-9]{1,18})")
+
+
+def parse_fraction(text: str, where: str | None = None) -> Fraction:
+    """A part of a whole, 0 to 1, written ``0.37``, ``37%`` or ``3/8``. Raises InputError for anything else."""
+    fraction = None
+    if match := _DECIMAL.fullmatch(text.strip()):
+        fraction = Fraction(match[1]) / (100 if match[2] else 1)
+    elif (match := _RATIO.fullmatch(text.strip())) and int(match[2]):
+        fraction = Fraction(int(match[1]), int(match[2]))
+    if fraction is None or fraction > 1:
+        raise InputError(
+            "not a fraction", where=where, expected="0 to 1, written 0.37, 37% or 3/8", got=text[:_LONGEST]
+        )
+    return fraction
+
+
+Quantity = int | float | Fraction | str
+"""What the public functions take for a number with a unit: text with its unit, or a number in the base unit."""
+
+
+def _number(value: Quantity, parse: Callable[[str, str | None], Fraction | int], what: str, where: str) -> Fraction:
+    if isinstance(value, str):
+        return Fraction(parse(value, where))
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = Fraction(str(value)) if isinstance(value, float) else Fraction(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(
+            f"not a {what}", where=where, expected="a number, or text with a unit", got=repr(value)[:_LONGEST]
+        ) from None
+    if number < 0:
+        raise InputError(f"negative {what}", where=where, expected="0 or more", got=str(value))
+    return number
+
+
+def as_rate(value: Quantity, where: str) -> Fraction:
+    """Bytes per second of a number, or of text such as ``400Gb/s``."""
+    return _number(value, parse_rate, "rate", where)
+
+
+def as_seconds(value: Quantity, where: str) -> Fraction:
+    """Seconds of a number, or of text such as ``5us``."""
+    return _number(value, parse_seconds, "time", where)
+
+
+def as_size(value: Quantity, where: str) -> int:
+    """Whole bytes of a number, or of text such as ``1GiB``."""
+    size = _number(value, parse_size, "size", where)
+    if size.denominator != 1 or size > MAX_BYTES:
+        raise InputError("not a size", where=where, expected="whole bytes, 2**60 at most", got=str(value))
+    return int(size)
+
+
 def parse_seconds(text: str, where: str | None = None) -> Fraction:
-    """Seconds of e.g. ``5us`` or ``3.2ms``. Raises InputError when it is not a time >= 0."""
-    seconds = _parse(text, "second", "time", "5us", where)
+    """Seconds of e.g. ``5us``, ``3.2ms`` or ``0``. Raises InputError when it is not a time >= 0."""
+    seconds = Fraction(0) if text.strip() == "0" else _parse(text, "second", "time", "5us", where)
     if seconds < 0:
         raise InputError("negative time", where=where, expected="a time of 0 or more", got=text)
     return seconds

@@ -62,12 +62,11 @@ def program_bound(cluster: Cluster, nbytes: int, collective: str = "allreduce", 
     whole = cluster.fault_free
     fault_free_s = certificate.seconds if whole == cluster else certify(whole, nbytes, kind, root).seconds
     dearest = certificate.prices[0]
-    many = f" (each of {dearest.count})" if dearest.count > 1 else ""
     return Bound(
         nbytes=nbytes,
         seconds=certificate.seconds,
         fault_free_s=fault_free_s,
-        bottleneck=f"{dearest.what}{many}, with {100 * float(dearest.share):.3g} % of the price",
+        bottleneck=f"{dearest.what}: {100 * float(dearest.share):.3g} % of the limit",
         certificate=certificate,
     )
 

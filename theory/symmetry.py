@@ -107,8 +107,16 @@ def _merge_rails(by_server: list[dict[int, Group]], merge: bool, cluster: Cluste
         yield tuple(merged)
 
 
+SHOWN = 4
+"""Servers that are named one by one, so that a line can be read."""
+
+
 def type_name(members: list[str], server: Server, gpu_ranks: bool, slots: list[int]) -> str:
-    name = members[0] if len(members) == 1 else f"each of {members[0]}..{members[-1]} ({len(members)} servers)"
+    name = members[0]
+    if len(members) > SHOWN:
+        name = f"each of {len(members)} servers ({', '.join(members[: SHOWN - 1])}, ..., {members[-1]})"
+    elif len(members) > 1:
+        name = f"each of {', '.join(members[:-1])} and {members[-1]}"
     if not gpu_ranks:
         return name
     return f"GPU {slots[0]} of {name}" if len(slots) == 1 else f"GPUs {', '.join(map(str, slots))} of {name}"

@@ -114,8 +114,8 @@ class _Ways:
             if not (g.out_rate and h.in_rate) or (not together and self.fabric.spine is None):
                 continue
             way = self._way(index, orbit, i, j)
-            self._load(way, ("out", orbit.x, i), to, f"{_nics(a, g)}, out", g.out_rate, orbit.x, g)
-            self._load(way, ("in", orbit.y, j), back, f"{_nics(b, h)}, in", h.in_rate, orbit.y, h)
+            self._load(way, ("out", orbit.x, i), to, f"{_nics(a, g)}, sending", g.out_rate, orbit.x, g)
+            self._load(way, ("in", orbit.y, j), back, f"{_nics(b, h)}, receiving", h.in_rate, orbit.y, h)
             if not together:
                 self._spine(way, "out", a, g, int(self.servers_of[a.server]) * to)
                 self._spine(way, "in", b, h, int(self.servers_of[b.server]) * back)
@@ -185,5 +185,5 @@ class _Ways:
 
 
 def _nics(t: RankType, group: Group) -> str:
-    rails = f"rail{'s' if len(group.rails) > 1 else ''} {', '.join(map(str, group.rails))} of " if group.rails else ""
-    return f"{rails}{t.name} ({', '.join(group.nics)})"
+    rails = f" (rail{'s' if len(group.rails) > 1 else ''} {', '.join(map(str, group.rails))})" if group.rails else ""
+    return f"{', '.join(group.nics)} of {t.name}{rails}"

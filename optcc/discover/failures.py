@@ -1,4 +1,6 @@
-"""Failures as typed: ``--fail server1/mlx5_0`` is a dead NIC, ``--fail server1/mlx5_0=3/8`` one with 3/8 left."""
+"""Failures as typed: ``--fail server1/mlx5_0`` is a dead NIC, ``server1/mlx5_0=3/8`` one with 3/8 of its rate left,
+``server[0-2]/nic*=150Gb/s`` several that are left with 150 Gb/s each, ``server3=50%`` a server's NICs at half.
+"""
 
 from __future__ import annotations
 
@@ -7,55 +9,120 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from optcc.cluster import Cluster
+from optcc.cluster import MAX_COUNT, Cluster
 from optcc.errors import InputError
-from optcc.units import parse_seconds
+from optcc.units import parse_fraction, parse_rate, parse_seconds
 
 if TYPE_CHECKING:
     from optcc.faults import Fault
 
-# Plain decimals only: an exponent such as 1e999999999 would be expanded to its digits.
-_DECIMAL = re.compile(r"([0-9]{1,9}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(%?)")
-_RATIO = re.compile(r"([0-9]{1,18})/([0-9]{1,18})")
+NAMED = "SERVER/NIC[=LEFT], such as server1/nic0, server1/nic[0-3]=50% or server1=150Gb/s"
+_RANGES = re.compile(r"\[([0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*)\]")
 
 
 def parse_fail(text: str, option: str = "--fail") -> tuple[str, Fraction]:
-    """``SERVER/NIC[=FRACTION_LEFT]`` to ("SERVER/NIC", fraction of its rate left); 0 when not given.
+    """``SERVER/NIC[=LEFT]`` to ("SERVER/NIC", fraction of its rate left); 0 when not given.
 
-    The fraction is written 0.37, 37% or 3/8. Raises InputError for anything else, or outside 0 to 1.
+    For one NIC by its name, where no cluster is known yet. Raises InputError for anything else, or outside 0 to 1.
     """
     nic, given, left = text.partition("=")
     if nic.count("/") != 1 or nic.startswith("/") or nic.endswith("/"):
         raise InputError("not a NIC", where=option, expected="SERVER/NIC or SERVER/NIC=FRACTION_LEFT", got=text[:300])
-    fraction = _fraction(left) if given else Fraction(0)
-    if fraction is None or fraction > 1:
-        expected = "0 to 1 of the rate, written 0.37, 37% or 3/8"
-        raise InputError("not a fraction left", where=f"{option} {nic[:300]}", expected=expected, got=left[:40])
-    return nic, fraction
-
-
-def _fraction(text: str) -> Fraction | None:
-    if match := _DECIMAL.fullmatch(text):
-        return Fraction(match[1]) / (100 if match[2] else 1)
-    if (match := _RATIO.fullmatch(text)) and int(match[2]):
-        return Fraction(int(match[1]), int(match[2]))
-    return None
+    return nic, parse_fraction(left, f"{option} {nic[:300]}") if given else Fraction(0)
 
 
 def apply_failures(cluster: Cluster, texts: Iterable[str]) -> Cluster:
-    """`cluster` with every ``--fail`` of `texts` applied. Raises InputError for an unknown NIC, or one given twice."""
+    """`cluster` with every ``--fail`` of `texts` applied.
+
+    Names may hold ``*``, ``?`` and ranges as Slurm writes them, ``[0-3,5]``; without a NIC all of the server are meant.
+    Raises InputError for what no NIC of the cluster fits, a NIC given twice, more than its rate, and a server that
+    would have no NIC left because it was named whole.
+    """
     seen: set[str] = set()
     for text in texts:
-        nic, left = parse_fail(text)
-        if nic in seen:
-            raise InputError("the same NIC twice", where="--fail", expected="each NIC once", got=nic)
-        seen.add(nic)
-        try:
-            cluster = cluster.degrade(nic, left)
-        except InputError as error:
-            where = f"--fail {nic}"
-            raise InputError(error.what, where=where, expected=error.expected, got=error.got, hint=error.hint) from None
+        pattern, given, left = text.partition("=")
+        where = f"--fail {pattern[:300]}"
+        names = _named(cluster, pattern, text)
+        if "/" not in pattern and (not given or _is_none(left)):
+            raise InputError(
+                "a server without a NIC takes no part in an AllReduce",
+                where=where,
+                expected="SERVER=LEFT with more than 0 left",
+                got=text[:300],
+                hint="Leave the server out of the topology, or name the NICs that failed.",
+            )
+        for nic in names:
+            if nic in seen:
+                raise InputError("the same NIC twice", where="--fail", expected="each NIC once", got=nic)
+            seen.add(nic)
+            try:
+                cluster = cluster.degrade(nic, left if given else 0)
+            except InputError as error:
+                raise InputError(
+                    error.what, where=where, expected=error.expected, got=error.got, hint=error.hint
+                ) from None
     return cluster
+
+
+def _is_none(left: str) -> bool:
+    for parse in (parse_fraction, parse_rate):
+        try:
+            return parse(left) == 0
+        except InputError:
+            continue
+    return False
+
+
+def _named(cluster: Cluster, pattern: str, text: str) -> list[str]:
+    """SERVER/NIC names of the NICs that SERVER or SERVER/NIC fits, in the cluster's order."""
+    server_pattern, slash, nic_pattern = pattern.partition("/")
+    if not server_pattern or (slash and not nic_pattern) or "/" in nic_pattern:
+        raise InputError("not a NIC", where="--fail", expected=NAMED, got=text[:300])
+    names = [server.name for server in cluster.servers]
+    wanted = set(_fitting(names, server_pattern, "server in the cluster", pattern))
+    servers = [server for server in cluster.servers if server.name in wanted]
+    found = []
+    for server in servers:
+        nics = [nic.name for nic in server.nics]
+        fitting = _fitting(nics, nic_pattern, f"NIC in {server.name}", pattern) if slash else nics
+        found += [f"{server.name}/{nic}" for nic in fitting]
+    return found
+
+
+def _fitting(names: list[str], pattern: str, what: str, whole: str) -> list[str]:
+    """The names that are meant, in their order. InputError where a part of the pattern fits none."""
+    found: set[str] = set()
+    for each in _expanded(pattern, f"--fail {whole[:300]}"):
+        # NCCL_IB_HCA's NAME:1 is NAME, whose port 1 it is.
+        fits = {name for name in names if name in (each, each.removesuffix(":1")) or _glob(each).fullmatch(name)}
+        if not fits:
+            shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+            where = f"--fail {whole[:300]}"
+            raise InputError(f"no such {what}", where=where, expected=f"one of {shown}", got=each[:300])
+        found |= fits
+    return [name for name in names if name in found]
+
+
+def _expanded(pattern: str, where: str) -> list[str]:
+    """A pattern with each [0-3,5] as the numbers that it lists, of as many digits as are written."""
+    match = _RANGES.search(pattern)
+    if match is None:
+        return [pattern]
+    numbers: list[str] = []
+    for part in match[1].split(","):
+        first, _, last = part.partition("-")
+        start, end = int(first), int(last or first)
+        if not start <= end < start + MAX_COUNT:
+            raise InputError("not a range", where=where, expected="first-last, the lower one first", got=part)
+        numbers += [str(number).zfill(len(first)) for number in range(start, end + 1)]
+    rest = _expanded(pattern[match.end() :], where)
+    if len(numbers) * len(rest) > MAX_COUNT:
+        raise InputError("too many names", where=where, expected=f"at most {MAX_COUNT}", got=pattern[:300])
+    return [f"{pattern[: match.start()]}{number}{tail}" for number in numbers for tail in rest]
+
+
+def _glob(pattern: str) -> re.Pattern[str]:
+    return re.compile("".join(".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern))
 
 
 def parse_fault(text: str, detect_s: Fraction) -> Fault:
