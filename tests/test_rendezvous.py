@@ -20,6 +20,7 @@ from optcc.runtime.job import Job, digest_of
 from optcc.runtime.messages import Check, Enlist, Go, Prepare, Quit, Ran
 from optcc.runtime.parcel import job_to_bytes
 from optcc.runtime.rendezvous import PORT, Membership, find, first_host
+from optcc.runtime.switchboard import Door
 from tests.broken_schedules import nested
 from tests.free_port import free_port
 
@@ -226,7 +227,7 @@ sys.exit(serve_rank(find(os.environ)))
 
 def test_a_rank_that_another_starts_runs_the_job() -> None:
     job = Job({"it": nested(ranks=1, weak=0)}, "float32", "sum", paced=False)
-    with Hub(1, job="torch-abc", secret=SECRET.encode()) as hub:
+    with Hub(1, Door("torch-abc", SECRET.encode(), "127.0.0.1", 0)) as hub:
         environ = {
             **os.environ,
             **TORCH,
