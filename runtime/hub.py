@@ -45,6 +45,7 @@ class Hub:
         self._obituary = obituary
         self._present: set[int] = set()
         self._journals: dict[int, Journal] = {}
+        self._saw: dict[int, str] = {}
 
     @classmethod
     def of(cls, membership: Membership, interface: str | None = None, **settings: Any) -> Hub:
@@ -136,13 +137,11 @@ class Hub:
         """Tell every rank the verdict and collect their last words."""
         said = time.monotonic()
         self.send(self._ranks, Failed(failed, cause))
-        seen_by: dict[int, str] = {}
         end = said + FAREWELL_S
-        while self._present - seen_by.keys() and (left := end - time.monotonic()) > 0:
-            for rank, message in self._hear(left):
-                if isinstance(message, Saw):
-                    seen_by[rank] = message.text
-        return RankFailedError(failed, cause, dict(sorted(seen_by.items())), self._journals, said)
+        while self._present - self._saw.keys() and (left := end - time.monotonic()) > 0:
+            for _ in self._hear(left):
+                pass
+        return RankFailedError(failed, cause, dict(sorted(self._saw.items())), self._journals, said)
 
     def _hear(self, timeout_s: float) -> Iterator[tuple[int, FromRank | Joined | Gone]]:
         """What ranks have said within the timeout, or had said before; who is present is kept up to date."""
@@ -161,4 +160,6 @@ class Hub:
                 self._present.add(rank)
             if isinstance(message, Journal):
                 self._journals[rank] = message
+            if isinstance(message, Saw):  # before the verdict, of a rank that has come to it by itself
+                self._saw[rank] = message.text
             yield rank, message
