@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from optcc.cli_ranks import membership_of
 from optcc.errors import InputError
 from optcc.runtime.codec import typed
 from optcc.runtime.hub import Hub
@@ -186,6 +187,14 @@ def test_a_file_with_the_secret_must_be_its_owners_alone(tmp_path: Path) -> None
     path.write_text("short")
     with pytest.raises(InputError, match="OPTCC_SECRET_FILE: too short"):
         find(environ, **TOLD)
+
+
+def test_the_command_line_keeps_the_secret_from_what_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPTCC_SECRET", SECRET)
+    found = membership_of("10.0.0.1:999", 0, 2)
+    assert found is not None
+    assert found.secret == SECRET
+    assert "OPTCC_SECRET" not in os.environ
 
 
 # --- where rank 0 listens -------------------------------------------------------------------------------------------
