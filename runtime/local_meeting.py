@@ -14,7 +14,7 @@ import secrets
 import select
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 from typing import Any
 
@@ -64,7 +64,7 @@ def connect_ends(
         listener.setblocking(False)
         listeners = exchange([listener.getsockname().hex(), token.hex()])
         strangers: dict[int, socket.socket] = {}  # by descriptor, in the order in which they came
-        closing.callback(lambda: [sock.close() for sock in strangers.values()])
+        closing.callback(_close, strangers)
         ready = select.epoll()
         closing.callback(ready.close)
         ready.register(listener, select.EPOLLIN)
@@ -101,6 +101,11 @@ def connect_ends(
                         leaving.remove(w)
                         adopt(Out(w, sock, borrow(wires[w].dst, slots)))
         exchange(None)  # nobody writes before all are connected, nor closes its listener before
+
+
+def _close(strangers: Mapping[int, socket.socket]) -> None:
+    for sock in strangers.values():
+        sock.close()
 
 
 def _connected(name: bytes, hello: bytes, lent: int) -> socket.socket | None:
