@@ -1,6 +1,6 @@
 """What a stranger can do to a job on this machine, as figures: `.venv/bin/python -m benchmarks.attacks [ATTACK ...]`.
 
-hub : silent connections to the hub of a job whose 4 ranks are started one by one (`optcc run --rendezvous`)
+hub : silent connections, opened anew when dropped, to the hub of a job whose 4 ranks come one by one
 flood : the same without an end, by a process that opens connections as fast as it can
 sockets : silent connections to every Unix socket at which a rank listens, by another process all the time
 orphans : how long ranks live when the process that has started them is killed at once
@@ -45,8 +45,10 @@ def hub(strangers: int) -> str:
     port = free_port()
     with contextlib.ExitStack() as stack:
         ranks = [stack.enter_context(_rank(0, port))]
-        for _ in range(strangers):
-            stack.enter_context(_connection(port))
+        stack.enter_context(_connection(port)).close()
+        if strangers:
+            stack.enter_context(_attacker(_silent, port, strangers))
+            time.sleep(1.0)  # for the attacker to be there
         ranks += [stack.enter_context(_rank(rank, port)) for rank in range(1, RANKS)]
         return _seconds(ranks)
 
@@ -116,8 +118,8 @@ def _process(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextlib.contextmanager
-def _attacker(what: Callable[[int], None], argument: int) -> Iterator[None]:
-    process = get_context("spawn").Process(target=what, args=(argument,))
+def _attacker(what: Callable[..., None], *arguments: int) -> Iterator[None]:
+    process = get_context("spawn").Process(target=what, args=arguments)
     process.start()
     try:
         yield
@@ -141,6 +143,30 @@ def _connection(port: int) -> socket.socket:
         with contextlib.suppress(ConnectionRefusedError):
             return socket.create_connection(("127.0.0.1", port), 10)
         time.sleep(0.01)
+
+
+def _silent(port: int, strangers: int) -> None:
+    """So many connections, each opened anew as soon as the hub has closed it."""
+    held: list[socket.socket] = []
+    while True:
+        while len(held) < strangers:
+            with contextlib.suppress(OSError):
+                held.append(socket.create_connection(("127.0.0.1", port), 10))
+        still = []
+        for sock in held:
+            sock.setblocking(False)
+            try:
+                ended = not sock.recv(4096)
+            except BlockingIOError:
+                ended = False
+            except OSError:
+                ended = True
+            if ended:
+                sock.close()
+            else:
+                still.append(sock)
+        held = still
+        time.sleep(0.001)
 
 
 def _flood(port: int) -> None:
