@@ -195,11 +195,9 @@ def deep(cluster: Any, nbytes: int, *_: Any) -> Any:
 def _hooked(model: Any, *, rates: list[float] | None = None, **options: Any) -> Any:
     """Give a model the hook; returns its state. Messages cost nothing."""
     from optcc.pytorch import Costs, HookState, Policy, allreduce_hook
-    from optcc.runtime.torch.hook import cluster_of
 
-    cluster = None if rates is None else cluster_of(tuple(round(rate / 1e5) for rate in rates), 1e6, 10)
     free = Costs(Fraction(0), Fraction(0))
-    state = HookState(deep, cluster=cluster, costs=free, **{"policy": Policy(gain=1.0)} | options)
+    state = HookState(model, deep, rates=rates, costs=free, **{"policy": Policy(gain=1.0)} | options)
     model.register_comm_hook(state, allreduce_hook)
     return state
 
@@ -255,7 +253,7 @@ def no_plan(rank: int) -> None:
 
     import torch
 
-    state = HookState(refuse, cluster=_half())
+    state = HookState(_ddp(), refuse, rates=_half())
     Book(state._group, _half(), refuse, None, 1.0).walk(torch.zeros(10))  # type: ignore[arg-type]
 
 
@@ -270,7 +268,7 @@ def apart(rank: int) -> float:
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     time.sleep(1.5 * (rank // 2))
     model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False), process_group=pairs[rank // 2])
-    state = _hooked(model, rates=[1e6, 5e5], group=pairs[rank // 2], timeout_s=8.0)
+    state = _hooked(model, rates=[1e6, 5e5], timeout_s=60.0)
     model(torch.full((1, 1), float(rank))).sum().backward()
     state.close()
     return float(model.module.weight.grad) * 2
@@ -300,8 +298,15 @@ def bug_in_planner(rank: int) -> None:
     def broken(*_: Any) -> Any:
         raise KeyError("rates")
 
-    state = HookState(broken, cluster=_half())
+    state = HookState(_ddp(), broken, rates=_half())
     Book(state._group, _half(), broken, None, 1.0).walk(torch.zeros(10))  # type: ignore[arg-type]
+
+
+def _ddp() -> Any:
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    return DistributedDataParallel(torch.nn.Linear(4, 4))
 
 
 def _half() -> Any:
