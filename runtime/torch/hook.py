@@ -18,7 +18,7 @@ import torch.distributed as dist
 from optcc.cluster import Cluster
 from optcc.errors import InputError, OptccError
 from optcc.runtime.errors import PeerLostError, RankFailedError, TransportError
-from optcc.runtime.torch.book import GLOO, NCCL, Book, Costs, Planner
+from optcc.runtime.torch.book import GLOO, NCCL, Book, Costs, Planner, load
 from optcc.runtime.torch.meeting import Meeting, group_like, groups_here
 from optcc.runtime.torch.policy import Levels, Policy, Switch, full_rate
 from optcc.runtime.torch.probe import probe
@@ -46,8 +46,8 @@ class HookState:
         None: `rate` tells them
     group : the model's process group, or None for the same; another one is refused
     rate : this rank's rate, asked every `policy.every` steps; by default it is measured (`probe`)
-    timeout_s : seconds, bounds every wait for a peer, here and on a plan's way (the native way keeps the model's
-        group's own bound)
+    timeout_s : seconds, bounds every wait for a peer, for its call and on a plan's way (the native way keeps the
+        model's group's own bound)
     costs : of messages; by default those of Gloo for buckets in host memory, of NCCL for those on a GPU
 
     Raises InputError before anything is made: where the model is not served, the ranks were given different things,
@@ -79,6 +79,11 @@ class HookState:
         except InputError as error:
             meeting.refuse(error)
         most = meeting.agree(repr(settings), groups_here(), timeout_s)
+        if dist.get_rank(self.native) == 0:
+            load(planner)
+        # Here the others wait for that as long as the model's group allows: `timeout_s` may be shorter than it takes.
+        dist.all_reduce(ready := torch.zeros(1, device=model.device), group=self.native)
+        ready.item()
         # Our messages never meet those of others, and our bound is our own.
         self._group = group_like(self.native, most, timeout=timedelta(seconds=timeout_s))
         store = dist.distributed_c10d._get_default_store()

@@ -61,9 +61,7 @@ class Meeting:
 
     def _missing(self, timeout_s: float) -> dict[str, Any]:
         late = [rank for rank in range(self._world) if not self._has(str(rank))]
-        text = (
-            f"no call from rank {_some(late)} within {timeout_s:g} s, expected all ranks of the model's group to call"
-        )
+        text = f"no call from rank {_some(late)} within {timeout_s:g} s, expected one from each rank of the group"
         return {"error": text, "where": "register"}
 
     def _conclude(self, conclusion: dict[str, Any]) -> None:

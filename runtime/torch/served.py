@@ -19,7 +19,7 @@ def unwrapped(model: Any) -> Any:
 
 
 def check_served(model: Any, group: dist.ProcessGroup | None = None) -> None:
-    """Raise InputError unless the hook can reduce all that DDP reduces for `model`, over `group` (None: the model's)."""
+    """Raise InputError unless the hook can reduce what DDP reduces for `model`, over `group` (None: the model's)."""
     if not isinstance(model, DistributedDataParallel):
         raise InputError(
             "only DistributedDataParallel is served",
