@@ -25,8 +25,9 @@ class Meeting:
         self._store: Any = dist.distributed_c10d._get_default_store()
         self._rank, self._world = dist.get_rank(group), dist.get_world_size(group)
         first = dist.get_process_group_ranks(group)[0]  # groups that share no rank may share a name
-        place = f"optcc/meeting/{group.group_name}/{first}"
-        self._place = f"{place}/{self._store.add(f'{place}/{self._rank}/met', 1)}"
+        self._all = f"optcc/meeting/{group.group_name}/{first}"
+        self._turn: int = self._store.add(self._met(self._rank), 1)
+        self._place = f"{self._all}/{self._turn}"
 
     def refuse(self, error: InputError) -> NoReturn:
         """Raise this rank's `error`, on the other ranks too as soon as they come."""
@@ -46,6 +47,9 @@ class Meeting:
             else:
                 time.sleep(LOOK_S)
         concluded = json.loads(self._store.get(f"{self._place}/conclusion"))
+        for rank in concluded.get("late", ()):  # it has missed this one, and next time is with the others again
+            before = str(self._turn - 1) if self._turn > 1 else ""
+            self._store.compare_set(self._met(rank), before, str(self._turn))
         if "error" in concluded:
             raise InputError(concluded["error"], where=concluded["where"])
         most: int = concluded["groups"]
@@ -62,11 +66,14 @@ class Meeting:
     def _missing(self, timeout_s: float) -> dict[str, Any]:
         late = [rank for rank in range(self._world) if not self._has(str(rank))]
         text = f"no call from rank {_some(late)} within {timeout_s:g} s, expected one from each rank of the group"
-        return {"error": text, "where": "register"}
+        return {"error": text, "where": "register", "late": late}
 
     def _conclude(self, conclusion: dict[str, Any]) -> None:
         """The first one stands."""
         self._store.compare_set(f"{self._place}/conclusion", "", json.dumps(conclusion))
+
+    def _met(self, rank: int) -> str:
+        return f"{self._all}/{rank}/met"
 
     def _has(self, what: str) -> bool:
         return bool(self._store.check([f"{self._place}/{what}"]))
