@@ -44,7 +44,9 @@ def register(model: Any, rates: Cluster | Sequence[float] | None = None, **optio
 def all_reduce_state(model: Any, rates: Cluster | Sequence[float] | None = None, **options: Any) -> HookState:
     """What `register` does but for the last step: ``model.register_comm_hook(state, allreduce_hook)``.
 
-    It is for hooks around ours: torch's ``fp16_compress_wrapper(allreduce_hook)``. All as in `register`.
+    It is for hooks around ours: torch's ``fp16_compress_wrapper(allreduce_hook)``.
+
+    rates : bytes per second by rank, a cluster, or None; options and errors too are those of `register`
     """
     return HookState(model, _plan, rates=rates, **options)
 

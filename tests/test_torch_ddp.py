@@ -64,4 +64,4 @@ def test_one_rank_that_calls_otherwise_is_the_same_error_everywhere(four: Ranks)
 def test_a_state_from_its_making_to_its_end(four: Ranks) -> None:
     for rank, so in enumerate(good(four.each(lives))):
         assert all(so.values()), so
-        assert len(so) == (8 if rank < 2 else 7)
+        assert len(so) == (9 if rank < 2 else 8)

@@ -242,9 +242,10 @@ def lives(rank: int) -> dict[str, bool]:
     """What holds over a state's life: which of these is so on this rank."""
     import torch
     import torch.distributed as dist
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_wrapper
     from torch.nn.parallel import DistributedDataParallel
 
-    from optcc.pytorch import allreduce_hook, register
+    from optcc.pytorch import all_reduce_state, allreduce_hook, register
     from tests.torch_ranks import hooked
 
     def gradient(model: Any, inner: Any) -> float:
@@ -279,6 +280,10 @@ def lives(rank: int) -> dict[str, bool]:
     except Exception as error:
         so["not another's state"] = "not the model" in str(error)
     states[1].close()
+    halved = DistributedDataParallel(one())
+    with all_reduce_state(halved, RATES) as state:
+        halved.register_comm_hook(state, fp16_compress_wrapper(allreduce_hook))
+        so["halves around it"] = gradient(halved, halved.module) == 1.5
     single = DistributedDataParallel(one(), process_group=lone)
     with register(single, [1e6]) as state:
         so["one rank"] = gradient(single, single.module) == float(rank) and state.describe() == "native"
