@@ -24,6 +24,7 @@ from optcc.runtime.torch.policy import Levels, Policy, Switch, full_rate
 from optcc.runtime.torch.probe import probe
 from optcc.runtime.torch.served import check_served, divides_by_active, unwrapped
 from optcc.runtime.torch.settings import cluster_of, settings_of
+from optcc.runtime.torch.streams import by_stream, stream_of
 from optcc.runtime.torch.verdict import GRACE_S, Court
 from optcc.runtime.torch.walk import Walk, first_line
 from optcc.units import format_size
@@ -220,7 +221,7 @@ class HookState:
             future = self._by_cpu(walk, buffer)
         else:
             self._on = buffer.device
-            future = _by_stream(walk, buffer)
+            future = by_stream(walk, buffer)
         self._pending.append((future, False))
         return future
 
@@ -275,7 +276,7 @@ class HookState:
                     self._fail(error, self.native)
         if self._on is not None and self._failure is None:
             # NCCL's watchdog, which bounds a wait, does not see what a recording exchanges. It sees this, behind it.
-            with torch.cuda.stream(_stream_of(self._on)):
+            with torch.cuda.stream(stream_of(self._on)):
                 dist.all_reduce(torch.zeros(1, device=self._on), group=self._group, async_op=True)
         if self._failure is not None:
             raise self._failure
@@ -311,24 +312,3 @@ def _after(done: torch.futures.Future[Any], result: torch.Tensor) -> torch.Tenso
     """`result`, or the error of `done`."""
     done.value()
     return result
-
-
-def _by_stream(walk: Walk, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-    """On a stream beside the backward's, which goes on; whoever waits for the future makes its stream wait."""
-    stream = _stream_of(buffer.device)
-    stream.wait_stream(torch.cuda.current_stream(buffer.device))
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[buffer.device])
-    with torch.cuda.stream(stream):
-        buffer.record_stream(stream)
-        walk.run(buffer)
-        future.set_result(buffer)
-    return future
-
-
-_streams: dict[torch.device, Any] = {}
-
-
-def _stream_of(device: torch.device) -> Any:
-    if device not in _streams:
-        _streams[device] = torch.cuda.Stream(device)
-    return _streams[device]
