@@ -15,12 +15,12 @@ import pytest
 
 import optcc
 from tests.torch_ranks import (
-    Raised,
     Ranks,
     apart,
     bug_in_planner,
     fails,
     given,
+    good,
     measure,
     no_plan,
     one_raises,
@@ -40,13 +40,6 @@ ROOT = Path(__file__).resolve().parent.parent
 def four() -> Iterator[Ranks]:
     with Ranks(4) as ranks:
         yield ranks
-
-
-def good(answers: Sequence[Any]) -> Sequence[Any]:
-    """The answers of ranks none of which raised."""
-    for answer in answers:
-        assert not isinstance(answer, Raised), answer.trace
-    return answers
 
 
 # Four processes.
