@@ -9,6 +9,7 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -25,11 +26,21 @@ def kind_of(mode: int) -> str:
     return "" if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "a special file")
 
 
-def read_regular(path: str | Path, most: int) -> bytes:
-    """Up to `most` bytes of a regular file. Raises OSError, whose strerror says what is there instead of one."""
+def open_regular(path: str | Path) -> BinaryIO:
+    """A regular file, to read. Raises OSError, whose strerror says what is there instead of one."""
     _check(os.stat(path), path)  # before it is opened, and again after: it may be another one by then
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:
+    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")  # noqa: SIM115
+    try:
         _check(os.fstat(file.fileno()), path)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def read_regular(path: str | Path, most: int) -> bytes:
+    """Up to `most` bytes of it. Raises OSError as `open_regular` does."""
+    with open_regular(path) as file:
         return file.read(most)
 
 

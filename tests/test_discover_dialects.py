@@ -290,7 +290,9 @@ def test_fractions_stay_small() -> None:
     """A slot's rate is rounded, so that plans have no denominators of 13 (128b/130b)."""
     from lxml import etree
 
-    from optcc.discover.pci import slot_rate
+    from optcc.discover.pci import slot_of
 
     element = etree.fromstring('<pci link_speed="8 GT/s" link_width="16"/>')
-    assert slot_rate(element) == Fraction(126) * GBPS
+    slot = slot_of(element)
+    assert slot is not None
+    assert slot.rate == Fraction(126) * GBPS

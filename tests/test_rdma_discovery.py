@@ -12,6 +12,7 @@ from optcc.discover import load_topology
 from optcc.doctor import examine
 from optcc.errors import InputError
 from optcc.rdma import Gid, NicAddress, rdma_ports
+from optcc.sysfs import Folder
 
 NOTHING = "0000:0000:0000:0000:0000:0000:0000:0000"
 LOCAL = "fe80:0000:0000:0000:0ac0:ebff:fe12:3456"
@@ -48,7 +49,7 @@ def make(
 
 
 def ports(root: Path) -> list:  # type: ignore[type-arg]
-    return rdma_ports(root / "sys/class/infiniband")
+    return rdma_ports(Folder(root / "sys"))
 
 
 def test_a_roce_port(tmp_path: Path) -> None:

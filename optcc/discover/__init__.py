@@ -22,6 +22,7 @@ from optcc.discover.sysfs_tree import is_sysfs, read_sysfs
 from optcc.discover.topology import Assumption, Measured, Topology, describe, measured_line
 from optcc.discover.yaml_file import read_yaml
 from optcc.errors import InputError
+from optcc.regular_files import read_regular
 
 __all__ = ["Assumption", "Measured", "Topology", "apply_failures", "load_topology", "parse_fail"]
 
@@ -108,8 +109,7 @@ def _on_hosts(cluster: Cluster, names: list[str]) -> Cluster:
 
 def _read(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+        data = read_regular(path, MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         raise InputError(
             "cannot be read",

@@ -1,4 +1,4 @@
-"""The NICs of NCCL's and RCCL's XML: which of them train, and at what rate."""
+"""The NICs of NCCL's and RCCL's XML: which of them NCCL would use, and at what rate."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from fractions import Fraction
 
 from lxml import etree
 
+from optcc.discover.card_ports import is_virtual
 from optcc.discover.given import Given
+from optcc.discover.interface_names import Standing, standing
 from optcc.discover.nccl_document import DUMP, at, number
 from optcc.discover.nccl_gpus import check_device_count
-from optcc.discover.pci import card_of, slot_rate
-from optcc.discover.topology import UNUSED_NIC_RATE, Assumed
+from optcc.discover.nic_choice import ETHERNET, INFINIBAND, LISTED, Candidate
+from optcc.discover.pci import card_of, pci_of, slot_of
+from optcc.discover.topology import UNUSED_NIC_RATE, Assumed, listed
 from optcc.errors import InputError
 from optcc.units import format_rate
-
-MANAGEMENT_RATIO = 8
-"""A NIC slower than the fastest by more than this is for management, not training: port rates within one training
-fabric differ by at most 4 (100 beside 400 Gb/s), management ports are 1 to 25 Gb/s beside 200 and more."""
 
 MAX_SPEED = 10_000_000
 """Mb/s: ports are at 0.8 Tb/s, so that more than 10 Tb/s is an error in the file."""
@@ -35,11 +34,7 @@ _PORT_SPEEDS = (10, 25, 40, 50, 100, 200, 400, 800, 1600)  # Gb/s
 _NEVER_MBPS = (25, 40, 50, 200, 400, 800)
 """Of these, the ones that no port has in Mb/s, as it may have 10 and 100."""
 
-_BELIEVED = 4
-"""A PCI slot said to carry less than this part of its ports' rate is taken for what a virtual machine makes up."""
-
-_INFINIBAND, _ETHERNET = "0x0207", "0x0200"
-LISTED = "list it in --nics"
+_INFINIBAND, _ETHERNET, _OTHER_NETWORK = "0x0207", "0x0200", "0x0280"  # the last is Wi-Fi's
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,11 +67,47 @@ def ports_in_use(scope: Sequence[etree._Element], path: str, given: Given, assum
             assumed.add(at(element, path), f"skipped, {reason}")
         else:
             ports.append(Port(element, name, number(element, "dev", path), wanted is True))
+    ports = _without_virtual(ports, path, assumed)
     if not ports:
         given.check_seen()
         expected = "a <net> with dev" + (", among those that --nics leaves" if given.nics else "")
         raise InputError("no NIC in use", where=path, expected=expected, got=f"{len(elements)} without")
     return _named_apart(sorted(ports, key=lambda port: port.dev), path, assumed)
+
+
+def _without_virtual(ports: list[Port], path: str, assumed: Assumed) -> list[Port]:
+    """Without interfaces that are no hardware, or stand for hardware that is here, too; and without virtual functions
+    of cards that are here."""
+    names = {port.name for port in ports}
+    real = {port: standing(port.name, names, _on_card(port)) for port in ports}
+    best = min(real.values(), default=Standing.CARD)
+    apart = [port for port in ports if real[port] > min(best, Standing.STAND_IN) and not port.asked]
+    if apart:
+        kind = "virtual interfaces, or on no PCI card of a wired network where other NICs are"
+        assumed.add(path, f"{kind}: skipped {listed([port.name for port in apart], 16)}", LISTED)
+    if apart and len(apart) == len(ports):
+        got = listed([port.name for port in ports])
+        hint = "If one of them is the NIC to use, name it in --nics."
+        raise InputError("no NIC but virtual interfaces", where=path, expected="a card's", got=got, hint=hint)
+    ports = [port for port in ports if port not in apart]
+    buses = {_bus(port) for port in ports if not is_virtual(_model(port))}
+    functions = [p for p in ports if is_virtual(_model(p)) and _bus(p) and _bus(p) in buses and not p.asked]
+    if functions:
+        others = listed([port.name for port in functions], 16)
+        assumed.add(path, f"virtual functions of cards that count themselves: skipped {others}", LISTED)
+    return [port for port in ports if port not in functions]
+
+
+def _on_card(port: Port) -> bool:
+    card = pci_of(port.element)
+    if card is None:
+        return port.element.get("gdr", "0") != "0"  # what a GPU reads and writes is on PCI
+    return not card.get("class", "").startswith(_OTHER_NETWORK)
+
+
+def _bus(port: Port) -> str:
+    """``0000:13`` of a card at 0000:13:00.0: its virtual functions are on the same bus."""
+    return (card_of(port.element) or "").rpartition(":")[0]
 
 
 def _named_apart(ports: list[Port], path: str, assumed: Assumed) -> list[Port]:
@@ -186,9 +217,29 @@ def _guessed(port: Port, speeds: dict[Port, Fraction | None], path: str, assumed
 
 
 def _model(port: Port) -> tuple[str, str] | None:
-    card = next(port.element.iterancestors("pci"), None)
+    card = pci_of(port.element)
     vendor, device = (None, None) if card is None else (card.get("vendor"), card.get("device"))
     return (vendor, device) if vendor and device else None
+
+
+def candidate(port: Port, rate: Fraction, beside: bool, given: Given, path: str) -> Candidate:
+    """The port with all that decides whether it counts."""
+    card = pci_of(port.element)
+    kind = "" if card is None else card.get("class", "")
+    fabrics = {_INFINIBAND: INFINIBAND, _ETHERNET: ETHERNET}
+    return Candidate(
+        name=port.name,
+        where=at(port.element, path),
+        rate=rate,
+        beside=beside,
+        fabric=fabrics.get(kind[:6], ""),
+        card=card_of(port.element) or "",
+        # NCCL takes a virtual machine's functions together under an address that may be another device's.
+        model=(_model(port) or ("", "")) if kind.startswith("0x02") else None,
+        slot=slot_of(port.element),
+        asked=port.asked,
+        fixed=given.rate_of(port.name) is not None,
+    )
 
 
 def _speed(element: etree._Element) -> Fraction | None:
@@ -196,55 +247,3 @@ def _speed(element: etree._Element) -> Fraction | None:
     if not re.fullmatch("[0-9]{1,9}", text) or not MIN_SPEED <= int(text) <= MAX_SPEED:
         return None
     return Fraction(int(text) * 10**6, 8)
-
-
-def for_training(
-    rates: dict[Port, Fraction], beside: dict[Port, bool], path: str, assumed: Assumed
-) -> dict[Port, Fraction]:
-    """Without management ports: far slower than the fastest; or slower, and far from GPUs that the fastest are near."""
-    fastest = max(rates.values())
-    at_most = [beside[port] for port, rate in rates.items() if rate == fastest]
-    near = 2 * sum(at_most) > len(at_most)
-    kept = {}
-    for port, rate in rates.items():
-        slow = f"{format_rate(rate)} is under 1/{MANAGEMENT_RATIO} of the fastest NIC's {format_rate(fastest)}"
-        apart = f"{format_rate(rate)} and no GPU beside it, where {format_rate(fastest)} NICs have one"
-        if not port.asked and rate * MANAGEMENT_RATIO < fastest:
-            assumed.add(at(port.element, path), f"skipped as a management port, {slow}", LISTED)
-        elif not port.asked and near and rate < fastest and not beside[port]:
-            assumed.add(at(port.element, path), f"skipped as a management or storage port, {apart}", LISTED)
-        else:
-            kept[port] = rate
-    lonely = [port for port in kept if near and not beside[port] and not port.asked]
-    if lonely and len(lonely) < len(kept):
-        names = ",".join(port.name for port in lonely[:8]) + (",..." if len(lonely) > 8 else "")
-        for port in lonely:
-            where = at(port.element, path)
-            assumed.add(where, "counts for training, although no GPU is beside it", f"--nics ^{names}")
-    return kept
-
-
-def within_slots(rates: dict[Port, Fraction], given: Given, path: str, assumed: Assumed) -> dict[Port, Fraction]:
-    """Ports of one card share its PCI slot: where that carries less than they do together, each gets its part."""
-    cards: dict[object, list[Port]] = {}
-    for port in rates:
-        cards.setdefault(card_of(port.element), []).append(port)
-    limited = dict(rates)
-    for card, ports in cards.items():
-        slot, total = slot_rate(ports[0].element), sum((rates[port] for port in ports), Fraction(0))
-        if card is None or slot is None or slot >= total or any(given.rate_of(port.name) for port in ports):
-            continue
-        if slot * _BELIEVED < total:
-            unbelieved = f"a PCI slot of {format_rate(slot, 3)} for {format_rate(total)} of ports is not believed"
-            assumed.add(at(ports[0].element, path), unbelieved, "--nic-rate NAME=RATE")
-            continue
-        for port in ports:
-            limited[port] = rates[port] * slot / total
-        kind = (
-            "port"
-            if len(ports) == 1
-            else f"{len(ports)} ports, each of which gets its part, also while others are down"
-        )
-        shared = f"the PCI slot carries {format_rate(slot, 4)} of the {format_rate(total)} of its {kind}"
-        assumed.add(at(ports[0].element, path), shared, "--nic-rate NAME=RATE")
-    return limited

@@ -14,11 +14,14 @@ from fractions import Fraction
 from lxml import etree
 
 from optcc.cluster import Cluster, Nic, Server
+from optcc.discover.card_ports import within_slots, without_surplus
 from optcc.discover.given import Given
 from optcc.discover.nccl_document import at, parse
 from optcc.discover.nccl_gpus import bare_gpus, gpus_of, link_rate
-from optcc.discover.nccl_ports import Port, for_training, ports_in_use, rates_of, with_gpu_direct, within_slots
+from optcc.discover.nccl_ports import Port, candidate, ports_in_use, rates_of, with_gpu_direct
 from optcc.discover.nearness import deal
+from optcc.discover.nic_choice import for_training
+from optcc.discover.pci import slot_of
 from optcc.discover.topology import Assumed, Topology, describe, located
 
 MAX_HOSTS = 256
@@ -66,9 +69,11 @@ def _server(scope: Sequence[etree._Element], name: str, path: str, given: Given,
         assumed.add(path, "no <gpu>; one GPU per NIC is assumed", "optcc topo ... -o FILE.yaml, and gpus: in that file")
     near = _near(ports, gpus)
     rates = rates_of(ports, given, path, assumed)
-    rates = for_training(rates, {port: bool(near[port]) for port in ports}, path, assumed)
-    rates = within_slots(rates, given, path, assumed)
-    kept = list(rates)
+    found = [candidate(port, rates[port], bool(near[port]), given, path) for port in ports]
+    chosen = for_training(without_surplus(found, path, assumed), assumed)
+    slots = [slot for part in scope for pci in part.iter("pci") if (slot := slot_of(pci))]
+    limited = {nic.name: nic.rate for nic in within_slots(chosen, slots, assumed)}
+    kept = [port for port in ports if port.name in limited]
     if gpus and not any(near[port] for port in kept):
         near = _near(kept, gpus, "cpu")
         flat = "no GPU shares a PCI switch with a NIC, as on virtual machines"
@@ -81,7 +86,7 @@ def _server(scope: Sequence[etree._Element], name: str, path: str, given: Given,
     nics = []
     for rail, (port, gpu) in enumerate(zip(kept, beside, strict=True)):
         with located(at(port.element, path)):
-            nics.append(Nic(port.name, rates[port], rates[port], rail=rail, gpu=gpu))
+            nics.append(Nic(port.name, limited[port.name], limited[port.name], rail=rail, gpu=gpu))
     links: Fraction = link_rate([gpu for gpu in gpus if gpu.tag == "gpu"], path, assumed)
     with located(path):
         return Server(name, tuple(nics), len(gpus) or len(nics), links)

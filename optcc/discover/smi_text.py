@@ -14,8 +14,8 @@ from fractions import Fraction
 from optcc.cluster import Cluster, Nic, Server
 from optcc.discover.given import Given
 from optcc.discover.nccl_gpus import IN_YAML, MAX_DEVICES
-from optcc.discover.nccl_ports import LISTED
 from optcc.discover.nearness import deal
+from optcc.discover.nic_choice import LISTED
 from optcc.discover.topology import Assumed, Topology, counted, describe, listed, located
 from optcc.errors import InputError
 

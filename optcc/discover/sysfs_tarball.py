@@ -6,24 +6,21 @@ follows within the tarball.
 
 from __future__ import annotations
 
-import io
 import tarfile
 from contextlib import suppress
 
 from optcc.errors import InputError
-from optcc.regular_files import read_regular
+from optcc.regular_files import open_regular
 from optcc.sysfs import PAGE, Entry, Sysfs, link_as_text
 
 MAX_MEMBERS = 200_000
-MAX_FILE = 2**28
-"""Bytes of the tarball itself: a server's sysfs is 1 MB packed, and 100 MB plain, with 512 for each name."""
 MAX_TOTAL = 2**30
 """Bytes that it may unfold to."""
 MAX_KEPT = 2**26
 """Bytes of attributes that are kept, of at most a page each: those of a server are some 5 MB."""
 MAX_NAME = 512
 MAX_HEADER = 65536
-_MAGIC = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00")
+_TOO_LONG = bytes([1]) * (PAGE + 1)
 _UNREADABLE = (tarfile.TarError, OSError, EOFError, ValueError, RecursionError)
 
 
@@ -78,28 +75,15 @@ class _Member(tarfile.TarInfo):
 
 def is_tarball(path: str) -> bool:
     """Whether a regular file begins as a tarball, packed or not. Raises OSError where it is none that can be read."""
-    start = read_regular(path, 1024)
-    if not start.startswith(_MAGIC) and start[257:262] != b"ustar" and not _old_header(start):
-        return False
-    with suppress(*_UNREADABLE), open(path, "rb") as file, tarfile.open(fileobj=file, mode="r:*", tarinfo=_Member):
+    with open_regular(path) as file, suppress(*_UNREADABLE), tarfile.open(fileobj=file, mode="r:*", tarinfo=_Member):
         return True
-    return False
-
-
-def _old_header(start: bytes) -> bool:
-    """Formats before 1988 have no name; the sum of their header is right."""
-    with suppress(tarfile.TarError, ValueError):
-        return bool(tarfile.TarInfo.frombuf(start[:512], "utf-8", "surrogateescape"))
     return False
 
 
 def read_tarball(path: str, copy_hint: str) -> Packed:
     """Attributes and links. Raises InputError for what is no tarball, or too large; `copy_hint` is the way out."""
     try:
-        data = read_regular(path, MAX_FILE + 1)
-        if len(data) > MAX_FILE:
-            raise InputError("too large", where=path, expected=f"at most {MAX_FILE} bytes", got="more", hint=copy_hint)
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:*", tarinfo=_Member) as archive:
+        with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:*", tarinfo=_Member) as archive:
             return _read(archive, path, copy_hint)
     except _UNREADABLE as error:
         raise InputError("not a tarball that can be read", where=path, got=str(error)[:120], hint=copy_hint) from None
@@ -111,15 +95,15 @@ def _read(archive: tarfile.TarFile, path: str, copy_hint: str) -> Packed:
     kept = 0
     for count, member in enumerate(archive):
         end = member.offset_data + member.size  # which has to be unfolded to come to the next
-        if count >= MAX_MEMBERS or end > MAX_TOTAL or kept > MAX_KEPT:
-            expected = f"{MAX_MEMBERS} files, {MAX_TOTAL >> 30} GiB, {MAX_KEPT >> 20} MiB of attributes at most"
-            raise InputError("too large", where=path, expected=expected, hint=copy_hint)
+        if max(count, len(entries)) >= MAX_MEMBERS or end > MAX_TOTAL or kept > MAX_KEPT:
+            limits = f"{MAX_MEMBERS} files and folders, {MAX_TOTAL >> 30} GiB, {MAX_KEPT >> 20} MiB of attributes"
+            raise InputError("too large", where=path, expected=f"at most {limits}", hint=copy_hint)
         if member.size < 0:
             raise tarfile.ReadError("a size below 0")
         archive.pax_headers = {}
         archive.members.clear()  # type: ignore[attr-defined]  # all that were read, with their attributes
         parts = [part for part in member.name.split("/") if part not in ("", ".")]
-        if not parts or ".." in parts or len(member.name) > MAX_NAME or len(member.linkname) > MAX_NAME:
+        if not parts or ".." in parts or max(len(member.name), len(member.linkname)) > MAX_NAME:
             continue
         place = "/".join(parts)
         entry = _entry(member)
@@ -129,7 +113,7 @@ def _read(archive: tarfile.TarFile, path: str, copy_hint: str) -> Packed:
             kept += len(contents[place])
             entry = link_as_text(contents[place])
         elif entry.kind == "file":
-            contents[place] = b"-" * (PAGE + 1)  # no attribute: refused where one is looked for
+            contents[place] = _TOO_LONG  # no attribute: refused where one is looked for
         entries[place] = entry
         while len(parts) > 1:  # folders that have no member of their own
             parts.pop()
@@ -140,5 +124,10 @@ def _read(archive: tarfile.TarFile, path: str, copy_hint: str) -> Packed:
 def _entry(member: tarfile.TarInfo) -> Entry:
     if member.issym():
         return Entry("link", member.linkname)
-    kinds = ((member.isdir(), "folder"), (member.isfile(), "file"), (member.isfifo(), "a FIFO"), (member.isdev(), "a device"))
+    kinds = [
+        (member.isdir(), "folder"),
+        (member.isfile(), "file"),
+        (member.isfifo(), "a FIFO"),
+        (member.isdev(), "a device"),
+    ]
     return Entry(next((kind for fits, kind in kinds if fits), "a hard link"))

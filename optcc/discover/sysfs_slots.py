@@ -1,0 +1,59 @@
+"""What the PCI slots of a sysfs carry now, and what they could: links that have trained down are degraded NICs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from optcc.discover.pci import Slot, link
+from optcc.sysfs import Sysfs, pci_bridges
+
+
+def nic_slot(tree: Sysfs, place: str, near: Sequence[str]) -> Slot | None:
+    """The narrowest link of the NIC at `place` on its way to the GPUs at `near`, or out of PCI where there is none.
+
+    None where the card does not tell its own: then what the bridges say is a virtual machine's. The way ends below the
+    bridge that it shares with a GPU, for what is above carries nothing between the two.
+    """
+    own = _link(tree, place, "current")
+    if own is None:
+        return None
+    above = pci_bridges(place)
+    shared = {bridge for gpu in near for bridge in pci_bridges(gpu)}
+    best = _best(tree, place, above[-1:])
+    slots = [own if best is None else replace(own, best=best.rate, best_said=best.said)]
+    for bridge in above:
+        if bridge in shared and bridge != above[-1]:
+            continue
+        now, most = _link(tree, bridge, "current"), _link(tree, bridge, "max")
+        if now is not None and now.rate < own.rate:
+            said = f"{now.said} at the bridge {bridge.rpartition('/')[2]}"
+            slots.append(Slot(now.rate, said, most.rate if most else None, most.said if most else ""))
+    return min(slots, key=lambda slot: slot.rate)
+
+
+def gpu_slot(tree: Sysfs, place: str) -> Slot | None:
+    """What the slot of a GPU can carry: those that are idle train down, to save power."""
+    return _best(tree, place, pci_bridges(place)[-1:])
+
+
+def _best(tree: Sysfs, place: str, bridges: Sequence[str]) -> Slot | None:
+    """The most that a card can do in its slot, whose other end are `bridges`: of both the lesser speed and width."""
+    own = _link(tree, place, "max")
+    for bridge in bridges:
+        other = _link(tree, bridge, "max")
+        if own is None or other is None:
+            continue
+        speed, width = zip(_parts(own), _parts(other), strict=True)
+        own = link(f"{float(min(speed))} GT/s", str(min(width)))
+    return own
+
+
+def _parts(slot: Slot) -> tuple[Fraction, int]:
+    speed, _, width = slot.said.partition(" GT/s x")
+    return Fraction(speed), int(width)
+
+
+def _link(tree: Sysfs, place: str, which: str) -> Slot | None:
+    return link(tree.text(f"{place}/{which}_link_speed"), tree.text(f"{place}/{which}_link_width"))
