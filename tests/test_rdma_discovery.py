@@ -133,7 +133,7 @@ def test_the_doctor_tells_the_topology(tmp_path: Path) -> None:
     assert "cp -r" in none.get
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"x" * 5000, b"0x", b"-", b"4: ", b"1e9 Gb/sec", b"\0" * 9])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"x" * 4000, b"0x", b"-", b"4: ", b"1e9 Gb/sec", b"\0" * 9])
 @pytest.mark.parametrize("file", ["state", "rate", "lid", "link_layer", "gids/0", "../../device/numa_node"])
 def test_what_a_driver_should_not_write_is_no_traceback(tmp_path: Path, file: str, content: bytes) -> None:
     make(tmp_path, "mlx5_0", gids={0: (IPV4, V2)})

@@ -10,14 +10,12 @@ from fractions import Fraction
 
 from lxml import etree
 
-from optcc.discover.card_ports import is_virtual
 from optcc.discover.given import Given
-from optcc.discover.interface_names import Standing, standing
 from optcc.discover.nccl_document import DUMP, at, number
 from optcc.discover.nccl_gpus import check_device_count
 from optcc.discover.nic_choice import ETHERNET, INFINIBAND, LISTED, Candidate
 from optcc.discover.pci import card_of, pci_of, slot_of
-from optcc.discover.topology import UNUSED_NIC_RATE, Assumed, listed
+from optcc.discover.topology import UNUSED_NIC_RATE, Assumed
 from optcc.errors import InputError
 from optcc.units import format_rate
 
@@ -34,7 +32,7 @@ _PORT_SPEEDS = (10, 25, 40, 50, 100, 200, 400, 800, 1600)  # Gb/s
 _NEVER_MBPS = (25, 40, 50, 200, 400, 800)
 """Of these, the ones that no port has in Mb/s, as it may have 10 and 100."""
 
-_INFINIBAND, _ETHERNET, _OTHER_NETWORK = "0x0207", "0x0200", "0x0280"  # the last is Wi-Fi's
+_INFINIBAND, _ETHERNET = "0x0207", "0x0200"
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,47 +65,11 @@ def ports_in_use(scope: Sequence[etree._Element], path: str, given: Given, assum
             assumed.add(at(element, path), f"skipped, {reason}")
         else:
             ports.append(Port(element, name, number(element, "dev", path), wanted is True))
-    ports = _without_virtual(ports, path, assumed)
     if not ports:
         given.check_seen()
         expected = "a <net> with dev" + (", among those that --nics leaves" if given.nics else "")
         raise InputError("no NIC in use", where=path, expected=expected, got=f"{len(elements)} without")
     return _named_apart(sorted(ports, key=lambda port: port.dev), path, assumed)
-
-
-def _without_virtual(ports: list[Port], path: str, assumed: Assumed) -> list[Port]:
-    """Without interfaces that are no hardware, or stand for hardware that is here, too; and without virtual functions
-    of cards that are here."""
-    names = {port.name for port in ports}
-    real = {port: standing(port.name, names, _on_card(port)) for port in ports}
-    best = min(real.values(), default=Standing.CARD)
-    apart = [port for port in ports if real[port] > min(best, Standing.STAND_IN) and not port.asked]
-    if apart:
-        kind = "virtual interfaces, or on no PCI card of a wired network where other NICs are"
-        assumed.add(path, f"{kind}: skipped {listed([port.name for port in apart], 16)}", LISTED)
-    if apart and len(apart) == len(ports):
-        got = listed([port.name for port in ports])
-        hint = "If one of them is the NIC to use, name it in --nics."
-        raise InputError("no NIC but virtual interfaces", where=path, expected="a card's", got=got, hint=hint)
-    ports = [port for port in ports if port not in apart]
-    buses = {_bus(port) for port in ports if not is_virtual(_model(port))}
-    functions = [p for p in ports if is_virtual(_model(p)) and _bus(p) and _bus(p) in buses and not p.asked]
-    if functions:
-        others = listed([port.name for port in functions], 16)
-        assumed.add(path, f"virtual functions of cards that count themselves: skipped {others}", LISTED)
-    return [port for port in ports if port not in functions]
-
-
-def _on_card(port: Port) -> bool:
-    card = pci_of(port.element)
-    if card is None:
-        return port.element.get("gdr", "0") != "0"  # what a GPU reads and writes is on PCI
-    return not card.get("class", "").startswith(_OTHER_NETWORK)
-
-
-def _bus(port: Port) -> str:
-    """``0000:13`` of a card at 0000:13:00.0: its virtual functions are on the same bus."""
-    return (card_of(port.element) or "").rpartition(":")[0]
 
 
 def _named_apart(ports: list[Port], path: str, assumed: Assumed) -> list[Port]:
@@ -200,8 +162,8 @@ def _guessed(port: Port, speeds: dict[Port, Fraction | None], path: str, assumed
             gbps = int(text) // factor
             assumed.add(at(port.element, path), f"speed {text} is no rate in Mb/s; as {unit} it is {gbps}Gb/s", fix)
             return Fraction(gbps * 10**9, 8)
-    kind = _model(port)
-    alike = {speed for other, speed in speeds.items() if speed and kind and _model(other) == kind}
+    kind = model_of(port)
+    alike = {speed for other, speed in speeds.items() if speed and kind and model_of(other) == kind}
     if len(alike) == 1:
         rate = alike.pop()
         same = f"no usable speed; {format_rate(rate)} is taken, as of the other cards of the same model"
@@ -216,7 +178,8 @@ def _guessed(port: Port, speeds: dict[Port, Fraction | None], path: str, assumed
     )
 
 
-def _model(port: Port) -> tuple[str, str] | None:
+def model_of(port: Port) -> tuple[str, str] | None:
+    """PCI vendor and device of its card, where the file has both."""
     card = pci_of(port.element)
     vendor, device = (None, None) if card is None else (card.get("vendor"), card.get("device"))
     return (vendor, device) if vendor and device else None
@@ -235,7 +198,7 @@ def candidate(port: Port, rate: Fraction, beside: bool, given: Given, path: str)
         fabric=fabrics.get(kind[:6], ""),
         card=card_of(port.element) or "",
         # NCCL takes a virtual machine's functions together under an address that may be another device's.
-        model=(_model(port) or ("", "")) if kind.startswith("0x02") else None,
+        model=(model_of(port) or ("", "")) if kind.startswith("0x02") else None,
         slot=slot_of(port.element),
         asked=port.asked,
         fixed=given.rate_of(port.name) is not None,

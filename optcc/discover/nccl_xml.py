@@ -18,6 +18,7 @@ from optcc.discover.card_ports import within_slots, without_surplus
 from optcc.discover.given import Given
 from optcc.discover.nccl_document import at, parse
 from optcc.discover.nccl_gpus import bare_gpus, gpus_of, link_rate
+from optcc.discover.nccl_interfaces import without_virtual
 from optcc.discover.nccl_ports import Port, candidate, ports_in_use, rates_of, with_gpu_direct
 from optcc.discover.nearness import deal
 from optcc.discover.nic_choice import for_training
@@ -61,7 +62,8 @@ def _seen(root: etree._Element, path: str) -> str:
 
 
 def _server(scope: Sequence[etree._Element], name: str, path: str, given: Given, assumed: Assumed) -> Server:
-    ports = with_gpu_direct(ports_in_use(scope, path, given, assumed), path, assumed)
+    ports = without_virtual(ports_in_use(scope, path, given, assumed), path, assumed)
+    ports = with_gpu_direct(ports, path, assumed)
     gpus = gpus_of(scope, path)
     if not gpus and all(port.element.tag == "pci" for port in ports):
         gpus = bare_gpus(scope)
