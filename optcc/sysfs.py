@@ -12,6 +12,7 @@ import os
 import re
 import stat
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -148,15 +149,16 @@ class Folder(Sysfs):
             found = path.lstat()
             if stat.S_ISLNK(found.st_mode):
                 return Entry("link", os.readlink(path))
-            if stat.S_ISREG(found.st_mode):
-                return link_as_text(read_regular(path, PAGE)) if found.st_size <= _LONGEST_LINK else Entry("file")
+            if stat.S_ISREG(found.st_mode) and found.st_size <= _LONGEST_LINK:
+                with suppress(OSError):  # which `text` tells, where somebody wants it
+                    return link_as_text(read_regular(path, PAGE))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise self._error(place[:200], "cannot be read", "a copy of sysfs", error.strerror) from None
         except ValueError:  # a zero byte in a name
             return None
-        return Entry("folder" if stat.S_ISDIR(found.st_mode) else kind_of(found.st_mode))
+        return Entry("folder" if stat.S_ISDIR(found.st_mode) else kind_of(found.st_mode) or "file")
 
     def content(self, place: str) -> bytes:
         """See `Sysfs`."""
