@@ -332,6 +332,16 @@ def test_virtual_interfaces_are_no_nics(tmp_path: Path) -> None:
         assert name in notes, name
 
 
+def test_an_interface_that_is_asked_for_counts(tmp_path: Path) -> None:
+    made = Machine(tmp_path / "sys")
+    made.net("ens1", str(made.pci(0x10, "00.0").relative_to(made.root / "devices")))
+    made.net("bond0", "virtual", "200000")
+    (made.root / "class/net/bonding_masters").write_text("bond0\n")
+    assert made.rates() == {"ens1": 100}
+    assert "bonding_masters" not in made.notes()
+    assert made.rates("bond0") == {"bond0": 200}
+
+
 def test_a_partition_of_an_infiniband_port_is_no_nic(tmp_path: Path) -> None:
     made = Machine(tmp_path / "sys")
     card = str(made.pci(0x10, "00.0").relative_to(made.root / "devices"))
@@ -364,6 +374,7 @@ def test_soft_rdma_beside_cards_is_left_out(machine: Machine) -> None:
     below = write(machine.root / "devices/virtual/rxe").relative_to(machine.root)
     machine.rdma(0, "rxe0", 100, below=str(below))
     assert set(machine.rates()) == {"mlx5_0", "mlx5_1"}
+    assert set(machine.rates("rxe0")) == {"rxe0"}
     for name in ("mlx5_0", "mlx5_1"):
         (machine.root / "class/infiniband" / name).unlink()
     assert machine.rates() == {"rxe0": 100}

@@ -116,7 +116,7 @@ def _read(path: str) -> bytes:
             where=path,
             expected="an NCCL topology XML, a YAML file or a preset",
             got=getattr(error, "strerror", None) or str(error),
-            hint=f"A preset looks like {PREFIX}servers=8,nics=8,rate=400Gb/s.",
+            hint=f"A preset looks like {PREFIX}servers=8,nics=8,rate=400Gb/s. Write what a pipe gives to a file.",
         ) from None
     if data.startswith(b"\x1f\x8b"):
         try:

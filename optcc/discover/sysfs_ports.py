@@ -38,14 +38,19 @@ class SysfsPort:
     fabric: str = ""
 
 
-def sysfs_ports(tree: Sysfs, path: str, assumed: Assumed, copy_hint: str) -> tuple[list[SysfsPort], str]:
-    """All ports, with what they are: ``RDMA`` or ``network``. Raises InputError where there is none."""
+def sysfs_ports(
+    tree: Sysfs, path: str, asked: Callable[[str], bool], assumed: Assumed, copy_hint: str
+) -> tuple[list[SysfsPort], str]:
+    """All ports of hardware, and what --nics has `asked` for; and what they are, ``RDMA`` or ``network``.
+
+    Raises InputError where there is none.
+    """
     found = _rdma(tree)
-    names = tree.names("class/net")[:_MOST_INTERFACES]
+    names = [name for name in tree.names("class/net")[:_MOST_INTERFACES] if not _is_file(tree, f"class/net/{name}")]
     if found:
-        on_cards = [port for port in found if port.place]
+        on_cards = [port for port in found if port.place or asked(port.name)]
         if on_cards and len(on_cards) < len(found):
-            soft = [port.name for port in found if not port.place]
+            soft = [port.name for port in found if port not in on_cards]
             assumed.add(path, f"RDMA devices on no PCI card are left out: {listed(soft)}", LISTED)
         cards = {port.place for port in found}
         interfaces = [_interface(tree, name) for name in names if not _what_else(tree, name, names)]
@@ -55,22 +60,23 @@ def sysfs_ports(tree: Sysfs, path: str, assumed: Assumed, copy_hint: str) -> tup
     left_out: dict[str, list[str]] = {}
     ports = []
     for name in sorted(names, key=natural):
-        if reason := _what_else(tree, name, names):
+        reason = _what_else(tree, name, names)
+        if reason and not asked(name):
             left_out.setdefault(reason, []).append(name)
         else:
             ports.append(_interface(tree, name))
-    on_cards = [port for port in ports if port.place]
+    on_cards = [port for port in ports if port.place or asked(port.name)]
     if on_cards and len(on_cards) < len(ports):
-        left_out["on no PCI card, where others are"] = [port.name for port in ports if not port.place]
+        left_out["on no PCI card, where others are"] = [port.name for port in ports if port not in on_cards]
     for reason, each in left_out.items():
         if each != ["lo"]:
-            assumed.add(path, f"network interfaces are left out, {reason}: {listed(each, 16)}")
+            assumed.add(path, f"network interfaces are left out, {reason}: {listed(each, 16)}", LISTED)
     if not ports:
         raise InputError(
             "no NIC: neither an RDMA device nor a network interface of hardware",
             where=path,
             expected="class/infiniband/DEVICE/ports, or class/net/NAME/device",
-            got=listed(names) or "nothing",
+            got=listed([*tree.names("class/infiniband"), *names]) or "nothing",
             hint="Containers hide them; on the host, or: " + copy_hint,
         )
     assumed.add(path, "no RDMA device; network interfaces on PCI cards are taken")
@@ -87,6 +93,13 @@ def _rdma(tree: Sysfs) -> list[SysfsPort]:
         fabric = port.link if port.link in (INFINIBAND, ETHERNET) else ""
         found.append(SysfsPort(name, port.rate, port.active, pci_place(place), _owner(tree, place), fabric))
     return found
+
+
+def _is_file(tree: Sysfs, path: str) -> bool:
+    """As class/net/bonding_masters is one."""
+    place = tree.real(path)
+    entry = tree.look(place) if place else None
+    return entry is not None and entry.kind == "file"
 
 
 def _owner(tree: Sysfs, place: str | None) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 
 from optcc.discover.pci import Slot, link
 from optcc.sysfs import Sysfs, pci_bridges
@@ -40,19 +39,10 @@ def gpu_slot(tree: Sysfs, place: str) -> Slot | None:
 
 def _best(tree: Sysfs, place: str, bridges: Sequence[str]) -> Slot | None:
     """The most that a card can do in its slot, whose other end are `bridges`: of both the lesser speed and width."""
-    own = _link(tree, place, "max")
-    for bridge in bridges:
-        other = _link(tree, bridge, "max")
-        if own is None or other is None:
-            continue
-        speed, width = zip(_parts(own), _parts(other), strict=True)
-        own = link(f"{float(min(speed))} GT/s", str(min(width)))
-    return own
-
-
-def _parts(slot: Slot) -> tuple[Fraction, int]:
-    speed, _, width = slot.said.partition(" GT/s x")
-    return Fraction(speed), int(width)
+    ends = [end for end in (place, *bridges) if _link(tree, end, "max")]
+    texts = [(tree.text(f"{end}/max_link_speed"), tree.text(f"{end}/max_link_width")) for end in ends]
+    both = [slot for speed, _ in texts for _, width in texts if (slot := link(speed, width))]
+    return min(both, key=lambda slot: slot.rate, default=None)
 
 
 def _link(tree: Sysfs, place: str, which: str) -> Slot | None:

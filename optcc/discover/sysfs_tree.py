@@ -58,7 +58,7 @@ def _is_root(tree: Sysfs, folder: str) -> bool:
 
 def _read_tree(tree: Sysfs, path: str, given: Given) -> Topology:
     assumed = Assumed()
-    ports, kind = sysfs_ports(tree, path, assumed, COPY)
+    ports, kind = sysfs_ports(tree, path, lambda name: given.wanted(name) is True, assumed, COPY)
     gpus = _gpus(tree)
     chosen = _for_training(tree, ports[:MAX_DEVICES], gpus, kind, path, given, assumed)
     if not gpus:
