@@ -183,11 +183,24 @@ def test_the_same_nonsense_everywhere_is_not_believed(tmp_path: Path) -> None:
     assert made.rates() == {"mlx5_0": 2, "mlx5_1": 2, "mlx5_2": 400}, "the control: one says something else"
 
 
-def test_all_nics_trained_down_are_believed_beside_sane_gpus(tmp_path: Path) -> None:
+@pytest.mark.parametrize("most", [GEN5, GEN1])
+def test_the_same_nonsense_now_is_not_believed_whatever_is_said_to_be_possible(tmp_path: Path, most: str) -> None:
     made = Machine(tmp_path / "sys")
-    made.gpu(0x10)
-    made.rdma(0x10, "mlx5_0", now=(GEN1, "16"))
+    for i, bus in enumerate((0x10, 0x20)):
+        made.gpu(bus, current_link_speed=GEN1, current_link_width="1", max_link_speed=most)
+        made.rdma(bus, f"mlx5_{i}", now=(GEN1, "1"), max_link_speed=most)
+    assert made.rates() == {"mlx5_0": 400, "mlx5_1": 400}
+
+
+@pytest.mark.parametrize("idle", [GEN1, GEN5])
+def test_all_nics_trained_down_are_believed_beside_gpus_sane_or_idle(tmp_path: Path, idle: str) -> None:
+    made = Machine(tmp_path / "sys")
+    gpu = made.gpu(0x10, current_link_speed=idle)
+    nic = made.rdma(0x10, "mlx5_0", now=(GEN1, "16"))
     assert made.rates() == {"mlx5_0": 32}
+    for path in (gpu, nic):
+        (path / "max_link_speed").unlink()
+    assert made.rates() == {"mlx5_0": 32 if idle == GEN5 else 400}, "alike, and nothing says that more is possible"
 
 
 @pytest.mark.parametrize(("speed", "width"), [("Unknown", "0"), ("", ""), (GEN5, "255"), ("many GT/s", "16")])
@@ -236,6 +249,14 @@ def test_functions_whose_card_is_down_or_hidden_count_once(tmp_path: Path) -> No
     assert made.rates() == {"mlx5_1": 100}
     (made.root / "class/infiniband/mlx5_0").unlink()
     assert made.rates() == {"mlx5_1": 100}
+
+
+def test_functions_of_both_ports_of_a_bond_are_no_more_nics(tmp_path: Path) -> None:
+    made = Machine(tmp_path / "sys")
+    made.rdma(0x12, "mlx5_bond_0", 200, slot="00.0", fabric="Ethernet", device="0x101d")
+    second = made.pci(0x12, "00.1")  # whose RDMA device is in the bond
+    link(made.rdma(0x12, "mlx5_1", 100, slot="01.2", fabric="Ethernet", device="0x101e") / "physfn", second)
+    assert made.rates() == {"mlx5_bond_0": 200}
 
 
 def test_a_virtual_machine_has_the_functions_that_it_sees(tmp_path: Path) -> None:

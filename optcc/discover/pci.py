@@ -16,12 +16,13 @@ _LANES = (1, 2, 4, 8, 12, 16, 32)
 class Slot:
     """What a PCI slot carries.
 
-    rate : bytes per second each way; said : the same as ``32.0 GT/s x16``
+    rate : bytes per second each way; said : the same as ``32.0 GT/s x16``; lanes : 16 of these
     best : what it could carry; None where the source does not tell; best_said : likewise
     """
 
     rate: Fraction
     said: str
+    lanes: int
     best: Fraction | None = None
     best_said: str = ""
 
@@ -40,7 +41,7 @@ def link(speed: str, width: str) -> Slot | None:
         return None
     coding = Fraction(8, 10) if transfers <= 5 else Fraction(128, 130) if transfers <= 32 else Fraction(242, 256)
     rate = _STEP * (transfers * 10**9 * coding * int(width) / 8 // _STEP)
-    return Slot(rate, f"{found[1]} GT/s x{int(width)}")
+    return Slot(rate, f"{found[1]} GT/s x{int(width)}", int(width))
 
 
 def card_of(element: etree._Element) -> str | None:

@@ -10,6 +10,7 @@ from fractions import Fraction
 from optcc.discover.interface_names import Standing, standing
 from optcc.discover.nccl_ports import MIN_SPEED
 from optcc.discover.nic_choice import ETHERNET, INFINIBAND, LISTED
+from optcc.discover.pci import without_function
 from optcc.discover.topology import Assumed, listed
 from optcc.errors import InputError
 from optcc.rdma import natural, rdma_ports
@@ -147,11 +148,13 @@ def without_functions(
     Where the card's own port is not among `ports`, as in a container that has been given some of its functions, the
     first of them counts in its place. Those that --nics names all count.
     """
-    owners = {port.place for port in ports if not port.owner}
+    cards = {without_function(port.place) for port in ports if not port.owner}  # a bond of both ports is on the first
+    owners: set[str] = set()
     kept = []
     left_out: list[str] = []
     for port in ports:
-        if port.owner and port.owner in owners and not asked(port.name):
+        shared = port.owner in owners or without_function(port.owner) in cards
+        if port.owner and shared and not asked(port.name):
             left_out.append(port.name)
             continue
         owners.add(port.owner)

@@ -28,13 +28,16 @@ def nic_slot(tree: Sysfs, place: str, near: Sequence[str]) -> Slot | None:
         now, most = _link(tree, bridge, "current"), _link(tree, bridge, "max")
         if now is not None and now.rate < own.rate:
             said = f"{now.said} at the bridge {bridge.rpartition('/')[2]}"
-            slots.append(Slot(now.rate, said, most.rate if most else None, most.said if most else ""))
+            slots.append(replace(now, said=said, best=most.rate if most else None, best_said=most.said if most else ""))
     return min(slots, key=lambda slot: slot.rate)
 
 
 def gpu_slot(tree: Sysfs, place: str) -> Slot | None:
-    """What the slot of a GPU can carry: those that are idle train down, to save power."""
-    return _best(tree, place, pci_bridges(place)[-1:])
+    """What the slot of a GPU can carry: those that are idle run slower, to save power, but on all of their lanes."""
+    now, best = _link(tree, place, "current"), _best(tree, place, pci_bridges(place)[-1:])
+    if now is None or best is None:
+        return now or best
+    return now if now.lanes < best.lanes else best
 
 
 def _best(tree: Sysfs, place: str, bridges: Sequence[str]) -> Slot | None:
