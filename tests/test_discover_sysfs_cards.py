@@ -269,12 +269,12 @@ def test_a_virtual_machine_has_the_functions_that_it_sees(tmp_path: Path) -> Non
 
 
 def test_subfunctions_and_representors_are_no_more_nics(machine: Machine) -> None:
-    card = machine.root / "devices" / ROOT.format(0x20) / "0000:21:01.0"
+    card = machine.rdma(0x20, "mlx5_2", 100, slot="02.0", device="0xffff")
     below = write(card / "mlx5_core.sf.4").relative_to(machine.root)
-    machine.rdma(0x20, "mlx5_2", below=str(below))
-    assert machine.rates() == {"mlx5_0": 400, "mlx5_1": 400}
+    machine.rdma(0x20, "mlx5_4", 100, below=str(below))
+    assert machine.rates() == {"mlx5_0": 400, "mlx5_1": 400, "mlx5_2": 100}
     machine.rdma(0x30, "mlx5_3", ports=5)  # a port for each representor
-    assert machine.rates() == {"mlx5_0": 400, "mlx5_1": 400, "mlx5_3": 400}
+    assert machine.rates() == {"mlx5_0": 400, "mlx5_1": 400, "mlx5_2": 100, "mlx5_3": 400}
 
 
 def test_both_ports_of_a_card_count(machine: Machine) -> None:
@@ -346,7 +346,7 @@ def test_virtual_interfaces_are_no_nics(tmp_path: Path) -> None:
         made.net(name, "virtual", "400000")
     made.net("wlan0", str(made.pci(0x20, "00.0").relative_to(made.root / "devices")), uevent="DEVTYPE=wlan")
     made.net("ens1f0r1", str(card), phys_port_name="pf0vf1")
-    made.net("enxaabb", "pci0000:00/0000:00:14.0/usb1/1-1/1-1:2.0", "1000")
+    made.net("enxaabb", "pci0000:00/0000:00:14.0/usb1/1-1/1-1:2.0")
     assert set(made.rates()) == {"ens1f0"}
     notes = made.notes()
     for name in ({*virtual} - {"lo"}) | {"wlan0", "ens1f0r1", "enxaabb"}:
