@@ -101,9 +101,9 @@ def test_functions_alone_are_the_nics_of_a_virtual_machine() -> None:
     one_bus = [card(f"0000:00:0{i}.0", [(f"mlx5_{i}", 400)], device=VF, link=("", "0")) for i in range(8)]
     emulated = card("0000:00:09.0", [("eth0", 1)], device="0x10d3", vendor="0x8086", kind="0x020000")
     assert set(rates(read(*one_bus, emulated))) == {f"mlx5_{i}" for i in range(8)}
-    merged = card(
-        "0000:00:00.0", [(f"mlx5_{i}", 400) for i in range(8)], kind="0x060000", device="0x29c0", link=("", "")
-    )
+    nets = [(f"mlx5_{i}", 400) for i in range(8)]
+    assert len(rates(read(card("0000:01:00.0", nets, device=VF, link=("", ""))))) == 8
+    merged = card("0000:00:00.0", nets, kind="0x060000", device="0x29c0", link=("", ""))
     assert len(rates(read(merged))) == 8, "NCCL takes functions together under an address that is another device's"
 
 
