@@ -84,7 +84,7 @@ def _read_any(source: str, given: Given, documents_only: bool) -> Topology:
             return read_smi(text, source, given)
         topology = read_yaml(data, source, given)
     cluster = apply_given(topology.cluster, given)
-    lines = (f"{source}: optcc's own", *describe(cluster))
+    lines = (f"{source}: optcc's own", *describe(cluster), *topology.read)
     if topology.measured is not None:
         lines = (*lines, measured_line(cluster, topology.measured))
     return replace(topology, cluster=cluster, read=lines)

@@ -12,6 +12,7 @@ from optcc.errors import InputError
 from optcc.units import parse_rate
 
 LONGEST = 4096  # characters of one option
+ANY_RATE = Fraction(50 * 10**9)
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,10 @@ class Given:
         if any(not p or p.startswith("^") for p in patterns):
             raise InputError("not a list of NICs", where="--nics", expected="NAME,NAME or ^NAME,NAME", got=nics)
         return cls(default, tuple(rates), tuple(patterns), all_but)
+
+    def of_all_nics(self) -> Given:
+        """The same without --nics. The rate of what it leaves out is not told, maybe, and does not matter."""
+        return Given(self.nic_rate or ANY_RATE, self.rates)
 
     def wanted(self, name: str) -> bool | None:
         """Whether the NIC counts; None where nothing was said, so that the reader's rule holds."""

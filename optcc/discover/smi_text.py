@@ -16,6 +16,7 @@ from optcc.discover.given import Given
 from optcc.discover.nccl_gpus import IN_YAML, MAX_DEVICES
 from optcc.discover.nccl_ports import LISTED
 from optcc.discover.nearness import deal
+from optcc.discover.rails import Clue, Clues, on_rails
 from optcc.discover.topology import Assumed, Topology, counted, describe, listed, located
 from optcc.errors import InputError
 
@@ -39,6 +40,11 @@ def looks_like_smi(text: str) -> bool:
 
 def read_smi(text: str, path: str, given: Given) -> Topology:
     """The one server of the matrix, server0. Raises InputError naming `path` and line, or asking for --nic-rate."""
+    return on_rails(lambda given: _server(text, path, given), given)
+
+
+def _server(text: str, path: str, given: Given) -> tuple[Topology, Clues]:
+    """The one server, and the GPUs nearest to its NICs, which tell their rails."""
     lines = [_ESCAPES.sub("", line) for line in text.splitlines()]
     head, columns = _header(lines, path)
     gpus = [name for name in columns if _GPU.fullmatch(name)]
@@ -73,18 +79,19 @@ def read_smi(text: str, path: str, given: Given) -> Topology:
     if min(level[card] for card in chosen) >= _SWITCHED:
         how = "no NIC shares a PCIe switch with a GPU, as on virtual machines; the nearest GPUs are taken in order"
         assumed.add(path, how, "optcc topo ... -o FILE.yaml, and gpu: of each NIC in that file")
-    assumed.add(path, "NICs are numbered as in the matrix, each a rail of its own", IN_YAML.replace("nvlink:", "rail:"))
     beside = deal([near[card] for card in chosen])
     with located(path):
         nics = tuple(
-            Nic(names[card], rates[card] or Fraction(0), rates[card] or Fraction(0), rail=i, gpu=beside[i])
+            Nic(names[card], rates[card] or Fraction(0), rates[card] or Fraction(0), gpu=beside[i])
             for i, card in enumerate(chosen)
         )
         server = Server("server0", nics, len(gpus), _nvlink_rate(gpus, rows, path, assumed))
     found = f"{counted(len(gpus), 'GPU')}, {counted(len(cards), 'NIC')} ({listed(list(names.values()))})"
     read = f"{path}: nvidia-smi topo -m: {found}"
     cluster = Cluster((server,))
-    return Topology(cluster, assumed.all(), (read, *describe(cluster)))
+    numbers = [int(gpu[3:]) for gpu in gpus]
+    clues = {("server0", names[card]): Clue(tuple(numbers[g] for g in near[card])) for card in chosen}
+    return Topology(cluster, assumed.all(), (read, *describe(cluster))), clues
 
 
 def _header(lines: Sequence[str], path: str) -> tuple[int, list[str]]:

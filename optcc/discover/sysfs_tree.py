@@ -21,6 +21,7 @@ from optcc.discover.given import Given
 from optcc.discover.nccl_gpus import MAX_DEVICES
 from optcc.discover.nccl_ports import LISTED, MANAGEMENT_RATIO, MIN_SPEED
 from optcc.discover.nearness import deal
+from optcc.discover.rails import Clue, Clues, on_rails
 from optcc.discover.topology import Assumed, Topology, counted, describe, listed, located
 from optcc.errors import InputError
 from optcc.rdma import natural, rdma_ports, read_text
@@ -76,10 +77,10 @@ def is_sysfs(path: str) -> bool:
 def read_sysfs(path: str, given: Given) -> Topology:
     """The one server of a tree or tarball, server0. Raises InputError naming what is missing, and how to copy it."""
     if Path(path).is_dir():
-        return _read_tree(Path(path), path, given)
+        return on_rails(lambda given: _read_tree(Path(path), path, given), given)
     with tempfile.TemporaryDirectory(prefix="optcc-sysfs-") as folder:
         _unpack(path, Path(folder))
-        return _read_tree(Path(folder), path, given)
+        return on_rails(lambda given: _read_tree(Path(folder), path, given), given)
 
 
 def _unpack(path: str, folder: Path) -> None:
@@ -109,7 +110,7 @@ def _unpack(path: str, folder: Path) -> None:
         raise InputError("not a tarball that can be read", where=path, got=str(error)[:120], hint=COPY) from None
 
 
-def _read_tree(folder: Path, path: str, given: Given) -> Topology:
+def _read_tree(folder: Path, path: str, given: Given) -> tuple[Topology, Clues]:
     root = next((r for r in (folder, folder / "sys", *folder.glob("*/sys")) if (r / "class").is_dir()), None)
     if root is None:
         kind = "directory" if Path(path).is_dir() else "tarball"
@@ -135,14 +136,15 @@ def _read_tree(folder: Path, path: str, given: Given) -> Topology:
         assumed.add(path, "what joins the GPUs is not in sysfs; NVLink counts as unknown", "nvlink: in that YAML")
     with located(path):
         nics = tuple(
-            Nic(port.name, rate, rate, rail=i, gpu=gpu)
-            for i, (port, gpu) in enumerate(zip(chosen, deal(near), strict=True))
+            Nic(port.name, rate, rate, gpu=gpu)
+            for port, gpu in zip(chosen, deal(near), strict=True)
             for rate in [port.rate or Fraction(0)]
         )
         cluster = Cluster((Server("server0", nics, len(gpus) or len(nics)),))
     found = f"{counted(len(ports), f'{kind} port')} ({listed([p.name for p in ports])}), {counted(len(gpus), 'GPU')}"
     read = f"{path}: sysfs: {found}"
-    return Topology(cluster, assumed.all(), (read, *describe(cluster)))
+    clues = {("server0", port.name): Clue(tuple(gpus_near)) for port, gpus_near in zip(chosen, near, strict=True)}
+    return Topology(cluster, assumed.all(), (read, *describe(cluster))), clues
 
 
 def _ports(root: Path, path: str, assumed: Assumed) -> tuple[list[_Port], str]:
