@@ -276,7 +276,8 @@ def test_a_name_that_no_nic_has_is_refused(nics: str, source: str, tmp_path: Pat
     texts = {
         "xml": (EXAMPLES / "h100-8x400g.nccl-topo.xml").read_text(),
         "yaml": "optcc: 1\nservers: [{nics: [{name: nic0, rate: 1Gb/s}, {name: mlx5_8, rate: 1Gb/s}]}]",
-        "smi": "\tGPU0\tmlx5_0\tmlx5_8\tCPU Affinity\nGPU0\t X \tPIX\tPIX\n",
+        "smi": "\tGPU0\tmlx5_0\tmlx5_8\tCPU Affinity\nGPU0\t X \tPIX\tPIX\n"
+        "mlx5_0\tPIX\t X \tPIX\nmlx5_8\tPIX\tPIX\t X \n",
         "bare": f"<system>{BARE}</system>",
     }
     path = tmp_path / ("t.yaml" if source == "yaml" else "t.xml" if source in ("xml", "bare") else "t.txt")

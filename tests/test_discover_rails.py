@@ -1,4 +1,4 @@
-"""Which rail a NIC is on: what the file says, the GPU beside it, its name on other hosts, its position, in this order."""
+"""Which rail a NIC is on: what the file says, the GPU beside it, its name on other hosts, its position, in order."""
 
 from __future__ import annotations
 

@@ -98,8 +98,7 @@ def numbered(topology: Topology, clues: Clues) -> Topology:
 
 
 def _as_in(whole: Topology, part: Topology, clues: Clues) -> Topology:
-    """`part` with the rails that its NICs have in `whole`; one that is not in there, as --nics alone makes it count, has
-    what its clues tell."""
+    """`part` with the rails that its NICs have in `whole`; those that count for --nics alone, on what their clues tell."""
     rails = {(server.name, nic.name): nic.rail for server in whole.cluster.servers for nic in server.nics}
     found = replace(part, cluster=_on_rails(part.cluster, rails))
     if lone := {place: clue for place, clue in clues.items() if place not in rails}:
