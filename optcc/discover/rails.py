@@ -77,28 +77,27 @@ def numbered(topology: Topology, clues: Clues) -> Topology:
         near = tuple(clues.get((server.name, nic.name), Clue()).near for nic in server.nics)
         key = (id(server.nics), near, server.gpus)
         if key not in hosts:
-            said = [nic.rail for nic in server.nics]
-            sources = [SAID] * len(said)
-            hosts[key] = _Host(server.name, tuple(nic.name for nic in server.nics), near, server.gpus, said, sources)
+            names, said = tuple(nic.name for nic in server.nics), [nic.rail for nic in server.nics]
+            hosts[key] = _Host(server.name, names, near, server.gpus, said, [SAID] * len(said))
         of[server.name] = hosts[key]
     distinct = list(hosts.values())
     if not clues and not any(host.open() for host in distinct):
         return topology  # by hand, or a preset: all is said
     assumed = Assumed()
     _find(distinct, assumed)
+    _in_planes(distinct, clues, assumed)
     rails = {(s.name, n): r for s in servers for n, r in zip(of[s.name].nics, of[s.name].rails, strict=True)}
-    rails = _in_planes(rails, clues, assumed)
     if max(rail or 0 for rail in rails.values()) > MAX_RAIL:
         raise InputError("no such rail", where="rails", expected=f"0 to {MAX_RAIL}", got="more", hint=FIX)
     notes = _notes(distinct, assumed)
     cluster = _on_rails(topology.cluster, rails)
-    sources = Counter(source for host in distinct for source in host.taken_from)
-    read = f"rails: {', else '.join(source for source in SOURCES if sources[source])}"
+    used = {source for host in distinct for source in host.taken_from}
+    read = f"rails: {', else '.join(source for source in SOURCES if source in used)}"
     return Topology(cluster, (*topology.assumed, *notes), (*topology.read, read), topology.measured)
 
 
 def _as_in(whole: Topology, part: Topology, clues: Clues) -> Topology:
-    """`part` with the rails that its NICs have in `whole`; those that count for --nics alone, on what their clues tell."""
+    """`part` on the rails of `whole`; NICs that count for --nics alone are on what their clues tell."""
     rails = {(server.name, nic.name): nic.rail for server in whole.cluster.servers for nic in server.nics}
     found = replace(part, cluster=_on_rails(part.cluster, rails))
     if lone := {place: clue for place, clue in clues.items() if place not in rails}:
@@ -134,13 +133,13 @@ def _find(hosts: Sequence[_Host], assumed: Assumed) -> None:
     seen = _Known(whole)
     for host in hosts:
         if host.gpus < most:
-            _by_name(host, seen)
+            _by_name(host, seen, number)
             _by_gpu(host, number)
     known = _Known(host for host in hosts if not host.open())
     frequency = Counter(name for host in hosts for name in host.nics)
     # The host with the most NICs first: there positions are right.
     for host in sorted((host for host in hosts if host.open()), key=lambda host: -len(host.nics)):
-        _by_name(host, known)
+        _by_name(host, known, number)
         _dealt(host, number)
         _by_position(host, known, frequency)
         known.add(host)
@@ -168,11 +167,11 @@ def _by_gpu(host: _Host, number: Callable[[int], int | None]) -> None:
             host.settle(nic, rail, BESIDE)
 
 
-def _by_name(host: _Host, known: _Known) -> None:
+def _by_name(host: _Host, known: _Known, number: Callable[[int], int | None]) -> None:
     for nic in host.open():
-        rail = known.names.get(host.nics[nic])
+        rail, near = known.names.get(host.nics[nic]), host.near[nic]
         # Of several GPUs that are as near, the name tells which; it does not move a NIC away from all of them.
-        if rail is not None and (len(host.near[nic]) < 2 or rail in host.near[nic]):
+        if rail is not None and (len(near) < 2 or rail in map(number, near)):
             host.settle(nic, rail, NAMED)
 
 
@@ -203,22 +202,17 @@ def _by_position(host: _Host, known: _Known, frequency: Mapping[str, int]) -> No
         host.settle(nic, rail, PLACED)
 
 
-def _in_planes(
-    rails: Mapping[tuple[str, str], int | None], clues: Clues, assumed: Assumed
-) -> dict[tuple[str, str], int | None]:
-    """A number for each rail of each plane, where the file has planes."""
+def _in_planes(hosts: Sequence[_Host], clues: Clues, assumed: Assumed) -> None:
+    """A number for each rail of each plane, where the file has planes: NICs of different ones do not meet."""
     planes = sorted({clue.plane for clue in clues.values() if clue.plane is not None})
     if len(planes) < 2:
-        return dict(rails)
-    index = {plane: i for i, plane in enumerate(planes)}
-
-    assumed.add("", f"rails of {len(planes)} planes, which do not meet, are numbered rail times {len(planes)}", FIX)
-
-    def number(place: tuple[str, str], rail: int | None) -> int | None:
-        plane = clues.get(place, Clue()).plane
-        return None if rail is None else rail * len(planes) + (0 if plane is None else index[plane])
-
-    return {place: number(place, rail) for place, rail in rails.items()}
+        return
+    assumed.add("", f"{len(planes)} planes, which do not meet: rails are numbered {len(planes)} rail + plane", FIX)
+    for host in hosts:
+        for nic, (name, rail) in enumerate(zip(host.nics, host.rails, strict=True)):
+            plane = clues.get((host.name, name), Clue()).plane
+            if rail is not None:
+                host.rails[nic] = rail * len(planes) + (0 if plane is None else planes.index(plane))
 
 
 def _notes(hosts: Sequence[_Host], assumed: Assumed) -> tuple[Assumption, ...]:

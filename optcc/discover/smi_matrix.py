@@ -120,7 +120,7 @@ def _is_matrix(words: Sequence[str], columns: Sequence[str]) -> bool:
     if not words:
         return False
     device = words[0] in columns or bool(GPU.fullmatch(words[0])) or bool(_NIC.fullmatch(words[0]))
-    return device or len(words) > 1 and all(_LINK.fullmatch(word) or _NIC.fullmatch(word) for word in words[:2])
+    return device or (len(words) > 1 and all(_LINK.fullmatch(word) or _NIC.fullmatch(word) for word in words[:2]))
 
 
 def _check_symmetry(cells: dict[str, dict[str, str]], path: str) -> None:
