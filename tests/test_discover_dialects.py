@@ -89,6 +89,12 @@ def test_a_nic_on_no_card_is_dealt_out() -> None:
     assert any("dealt out" in note for note in found.notes)
 
 
+def test_a_gpu_that_lost_xgmi_is_named() -> None:
+    found = dump(f"<cpu>{amd_gpu(0, '942', 6)}{amd_gpu(1, '942', 0)}{amd_gpu(2, '942', 6)}{net('a', 0)}</cpu>")
+    assert one(found).nvlink_rate == 6 * 48 * 10**9
+    assert any("GPU1: has no NVLink or xGMI link" in note for note in found.notes)
+
+
 @pytest.mark.parametrize(("speed", "unit"), [("200000000", "kb/s"), ("200000000000", "b/s"), ("200", "Gb/s")])
 def test_a_speed_in_another_unit_is_told_by_its_value(speed: str, unit: str) -> None:
     one_net = f'<net name="cxi0" dev="0" speed="{speed}" gdr="1"/>'
