@@ -52,7 +52,7 @@ def test_what_is_on_every_line_is_taken_away_and_told(text: str, wrap: str, tmp_
     rate = "400Gb/s" if text is HOPPER else None
     found = load_topology(pasted, nic_rate=rate)
     assert found.cluster == load_topology(plain, nic_rate=rate).cluster
-    assert any(f"read without {WRAPS[wrap][1]}," in note for note in found.notes)
+    assert any(f"before it was read: {WRAPS[wrap][1]}." in note for note in found.notes)
 
 
 @pytest.mark.parametrize("text", [XML, YAML, HOPPER.replace("\x1b[4m", "").replace("\x1b[0m", "")])

@@ -81,7 +81,7 @@ def _read_any(source: str, given: Given, documents_only: bool) -> Topology:
         text, taken = unwrapped(data.decode("utf-8", "replace"), source)
         topology = _read_text(text.encode() if taken else data, text, source, given, documents_only)
         if taken:
-            note = Assumption(source, f"read without {', '.join(taken)}, which all of its lines have")
+            note = Assumption(source, f"taken away before it was read: {', '.join(taken)}")
             topology = replace(topology, assumed=(*topology.assumed, note))
         return topology
     return _corrected(topology, source, given)
