@@ -18,6 +18,7 @@ from optcc.discover.nccl_gpus import MAX_DEVICES
 from optcc.discover.nearness import deal
 from optcc.discover.nic_choice import Candidate, for_training
 from optcc.discover.pci import Slot, without_function
+from optcc.discover.rails import Clue, Clues, on_rails
 from optcc.discover.sysfs_ports import SysfsPort, sysfs_ports, without_functions
 from optcc.discover.sysfs_slots import gpu_slot, nic_slot
 from optcc.discover.sysfs_tarball import is_tarball, read_tarball
@@ -49,14 +50,15 @@ def read_sysfs(path: str, given: Given) -> Topology:
         raise InputError(
             f"a {kind} that cannot be read as sysfs", where=path, expected=expected, got="neither", hint=COPY
         )
-    return _read_tree(whole.below(below) if below else whole, path, given)
+    tree = whole.below(below) if below else whole
+    return on_rails(lambda given: _read_tree(tree, path, given), given)
 
 
 def _is_root(tree: Sysfs, folder: str) -> bool:
     return tree.real(f"{folder}/class") is not None
 
 
-def _read_tree(tree: Sysfs, path: str, given: Given) -> Topology:
+def _read_tree(tree: Sysfs, path: str, given: Given) -> tuple[Topology, Clues]:
     assumed = Assumed()
     ports, kind = sysfs_ports(tree, path, lambda name: given.wanted(name) is True, assumed, COPY)
     gpus = _gpus(tree)
@@ -71,14 +73,12 @@ def _read_tree(tree: Sysfs, path: str, given: Given) -> Topology:
     if gpus:
         assumed.add(path, "what joins the GPUs is not in sysfs; NVLink counts as unknown", "nvlink: in that YAML")
     with located(path):
-        nics = tuple(
-            Nic(nic.name, nic.rate, nic.rate, rail=i, gpu=gpu)
-            for i, (nic, gpu) in enumerate(zip(chosen, deal(near), strict=True))
-        )
+        nics = tuple(Nic(nic.name, nic.rate, nic.rate, gpu=gpu) for nic, gpu in zip(chosen, deal(near), strict=True))
         cluster = Cluster((Server("server0", nics, len(gpus) or len(nics)),))
     found = f"{counted(len(ports), f'{kind} port')} ({listed([p.name for p in ports])}), {counted(len(gpus), 'GPU')}"
     read = f"{path}: sysfs: {found}"
-    return Topology(cluster, assumed.all(), (read, *describe(cluster)))
+    clues = {("server0", port.name): Clue(tuple(gpus_near)) for port, gpus_near in zip(chosen, near, strict=True)}
+    return Topology(cluster, assumed.all(), (read, *describe(cluster))), clues
 
 
 def _for_training(
