@@ -214,7 +214,7 @@ class Cluster:
         fraction = Fraction(str(left)) if isinstance(left, float) else Fraction(left)
         s = _index(server_name, [x.name for x in self.servers], "server", "the cluster")
         server = self.servers[s]
-        i = _index(nic_name, [x.name for x in server.nics], "NIC", server_name)
+        i = _index(as_named(nic_name, server), [x.name for x in server.nics], "NIC", server_name)
         hurt = replace(
             server.nics[i], out_rate=server.nics[i].out_rate * fraction, in_rate=server.nics[i].in_rate * fraction
         )
@@ -301,6 +301,12 @@ def _check_name(name: str, what: str) -> None:
 def _at_least_one(count: int, where: str) -> None:
     if not 1 <= count <= MAX_COUNT:
         raise InputError("count out of range", where=where, expected=f"1 to {MAX_COUNT}", got=count)
+
+
+def as_named(nic: str, server: Server) -> str:
+    """The name of a NIC as `server` has it: port 1 is NAME here, where NCCL_IB_HCA may write NAME:1."""
+    names = {x.name for x in server.nics}
+    return nic.removesuffix(":1") if nic not in names and nic.removesuffix(":1") in names else nic
 
 
 def _index(name: str, names: list[str], what: str, where: str) -> int:
