@@ -226,8 +226,9 @@ def _notes(hosts: Sequence[_Host], assumed: Assumed) -> tuple[Assumption, ...]:
         if shared := sorted(rail for rail, count in together.items() if rail is not None and count > 1):
             several = listed([f"{together[rail]} on rail {rail}" for rail in shared])
             assumed.add(host.name, f"NICs beside one GPU, or of one rail in the file, reach each other: {several}", FIX)
-    guessed = [host.name for host in hosts if PLACED in host.taken_from]
-    if guessed and len({len(host.nics) for host in hosts}) > 1:
+    if (guessed := [host.name for host in hosts if PLACED in host.taken_from]) and len(
+        {len(host.nics) for host in hosts}
+    ) > 1:
         assumed.add(listed(guessed), "servers differ in NICs, and nothing but position tells the rails of some", FIX)
     if differ := [name for name, rail in _Known(hosts).names.items() if rail is None]:
         assumed.add("", f"NICs of one name are on different rails of different servers: {listed(differ)}", FIX)
