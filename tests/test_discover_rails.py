@@ -94,6 +94,8 @@ def test_rails_that_the_file_says_for_some_nics_number_the_others_too() -> None:
     found = read(hosts(first, beside("mlx5_1", "mlx5_2")))
     assert rails(found)[1] == {"mlx5_1": 2, "mlx5_2": 3}
     assert "rails: as the file says, else by the GPU beside the NIC" in found.read
+    short = read(hosts(first.partition(f"<pci>{gpu(2)}")[0], beside("mlx5_1", "mlx5_3")))
+    assert rails(short)[1] == {"mlx5_1": 2, "mlx5_3": 4}, "3 would be a rail of the file's, and another one maybe"
 
 
 @pytest.mark.parametrize("value", ["x", "-2", "99999", ""])

@@ -126,19 +126,13 @@ def _find(hosts: Sequence[_Host], assumed: Assumed) -> None:
     """A rail for every NIC."""
     number = _rails_of_gpus(hosts, assumed)
     most = max(host.gpus for host in hosts)
-    whole = [host for host in hosts if host.gpus == most]
-    for host in whole:
-        _by_gpu(host, number)
-    # A host that has lost a GPU numbers those behind it anew, maybe: names on the other hosts are surer.
-    seen = _Known(whole)
     for host in hosts:
-        if host.gpus < most:
-            _by_name(host, seen, number)
+        if host.gpus == most:  # what has lost a GPU numbers those behind it anew, maybe: names are surer there
             _by_gpu(host, number)
     known = _Known(host for host in hosts if not host.open())
     frequency = Counter(name for host in hosts for name in host.nics)
-    # The host with the most NICs first: there positions are right.
-    for host in sorted((host for host in hosts if host.open()), key=lambda host: -len(host.nics)):
+    # The host with the most first: there numbers and positions are right.
+    for host in sorted((host for host in hosts if host.open()), key=lambda host: (-host.gpus, -len(host.nics))):
         _by_name(host, known, number)
         _dealt(host, number)
         _by_position(host, known, frequency)
@@ -187,13 +181,17 @@ def _dealt(host: _Host, number: Callable[[int], int | None]) -> None:
 
 
 def _by_position(host: _Host, known: _Known, frequency: Mapping[str, int]) -> None:
-    """What is left: its position, where names tell nothing; else, where the NICs have names of no other host and are as
-    many as the rails that this host lacks, those, in order; else a new one."""
+    """What is left: its position, where names tell nothing; else, where the NICs have names of no other host, no GPU,
+    and are as many as the rails that this host lacks, those, in order; else a new one."""
     left, taken = host.open(), {rail for rail in host.rails if rail is not None}
     shares = any(name in known.names for name in host.nics)
     few = len(known.rails) <= len(taken) + len(left)
     spare = sorted(known.rails - taken) if few else []
-    renamed = shares and len(spare) == len(left) and all(frequency[host.nics[nic]] == 1 for nic in left)
+    renamed = (
+        shares
+        and len(spare) == len(left)
+        and all(frequency[host.nics[nic]] == 1 and not host.near[nic] for nic in left)
+    )
     fill = dict(zip(left, spare, strict=True)) if renamed else {}
     for nic in left:
         new = max(host.gpus, *(rail + 1 for rail in taken), 0, max(known.rails, default=-1) + 1)
@@ -228,8 +226,9 @@ def _notes(hosts: Sequence[_Host], assumed: Assumed) -> tuple[Assumption, ...]:
         if shared := sorted(rail for rail, count in together.items() if rail is not None and count > 1):
             several = listed([f"{together[rail]} on rail {rail}" for rail in shared])
             assumed.add(host.name, f"NICs beside one GPU, or of one rail in the file, reach each other: {several}", FIX)
-    guessed = [host.name for host in hosts if PLACED in host.taken_from]
-    if guessed and len({len(host.nics) for host in hosts}) > 1:
+    if (guessed := [host.name for host in hosts if PLACED in host.taken_from]) and len(
+        {len(host.nics) for host in hosts}
+    ) > 1:
         assumed.add(listed(guessed), "servers differ in NICs, and nothing but position tells the rails of some", FIX)
     if differ := [name for name, rail in _Known(hosts).names.items() if rail is None]:
         assumed.add("", f"NICs of one name are on different rails of different servers: {listed(differ)}", FIX)
