@@ -1,8 +1,8 @@
 """Element types, and array operations on a rank's buffers in host memory. `device_cuda.Gpu` has the same on a GPU.
 
 What both keep: one operation per element, rounded once to the element's type, and the rules of `float_bits` for zeros
-and NaN. So a result depends on the order of the folds alone, which the schedule fixes, and is the same, bit for bit, run
-to run, however pieces are cut, in host memory and in a GPU's.
+and NaN. So a result depends on the order of the folds alone, which the schedule fixes, and has the same bits run to run,
+however pieces are cut, in host memory and in a GPU's.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ _LEAST = 2.0**-133
 
 
 def _fold_bfloat16(op: Op, own: Array, landed: Array) -> Array:
-    """A sum or product by way of float32, in which sums are right but for one rounding that cannot change the second."""
+    """A sum or product, by way of float32: a sum's two roundings give what one would."""
     if op is Op.SUM:
         return narrow(widen(own) + widen(landed))
     exact = widen(own).astype(np.float64) * widen(landed)  # 16 bits: only what is subnormal in float32 needs care
