@@ -171,9 +171,10 @@ def draw_timeline(simulation: Simulation, *, title: str, bound_s: float, faults:
         axes.vlines(at, min(rows) - 0.5, max(rows) + 0.5, color=FAULT, linewidth=2)
         what = f"slows to {float(fault.left):.0%}" if fault.left else "dies"
         where = (at, min(rows) - 0.5)
-        box = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # readable over bars, too
-        place = {"xytext": (4, -2), "textcoords": "offset points", "va": "top"}
-        axes.annotate(what, where, **place, fontsize=8, color=FAULT, bbox=box)
+        axes.annotate(
+            what, where, xytext=(4, -2), textcoords="offset points", va="top", fontsize=8, color=FAULT,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},  # readable over bars, too
+        )  # fmt: skip
     axes.axvline(bound_s * scale, color="black", linestyle="--", linewidth=1)
     axes.annotate(
         f"bound {format_seconds(bound_s)}",
