@@ -328,7 +328,7 @@ def compared_with_ring(plan: Plan, own: Sequence[float], ring: Sequence[float]) 
 
 def _is_ring(plan: Plan) -> bool:
     """Whether every byte goes around a ring of all ranks, in even parts by each rank's NICs, which are alike."""
-    shares = plan.recipe.content().get("shares")
+    shares = plan.recipe.content().get("shares") or []
     rates = [{(nic.out_rate, nic.in_rate) for nic in rank.nics if nic.alive} for rank in plan.cluster.ranks]
     alike = all(len(of_rank) == 1 for of_rank in rates)
     ring = len(plan.cluster.ranks)
