@@ -201,6 +201,7 @@ def _named(culprit: int, told: Sequence[Any], waited: Sequence[Any]) -> None:
     assert max(seconds for *_, seconds in waited) < 4.0 + 3.0 + 20.0  # a wait, the grace, a machine that is busy
 
 
+@pytest.mark.long
 def test_the_example_trains_under_torchrun() -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["examples/train_ddp.py", "--steps", "5", "--rates", "1e6", "2e5"]
