@@ -4,11 +4,13 @@ BIN := $(VENV)/bin
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-verbs lint proofs notebooks ns3 torch reproduce failover failover-verbs docs docs-serve docs-commands docs-pictures lock clean
+.PHONY: help setup programs demo test test-long test-bare test-verbs lint proofs notebooks ns3 torch reproduce failover failover-verbs docs docs-serve docs-commands docs-pictures lock clean
 
 help:
 	@echo "make demo            the main job on a bundled example, about a minute"
-	@echo "make test            lint, types and the whole test suite"
+	@echo "make test            lint, types and the test suite; PROGRAMS= names what is installed for it: g++ coq ns3 torch"
+	@echo "make test-long       the tests that take long, and those on random cases with all their cases"
+	@echo "make test-bare       demo and test on a bare Debian 12, in a root of its own; needs root and debootstrap"
 	@echo "make test-verbs      the tests on RDMA NICs: this machine's, or soft ones in a virtual machine that it builds;"
 	@echo "                     WHOLE=1 make test-verbs: with 200 random cuts and 1000 failovers"
 	@echo "make proofs          installs Coq if it is missing and checks every machine proof"
@@ -59,9 +61,21 @@ lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# What tests need beside Python packages; what cannot be installed is named, and its tests are skipped.
+PROGRAMS ?= g++ coq ns3 torch
+programs: $(VENV)/ready
+	tools/programs.sh --or-say $(VENV) $(PROGRAMS)
+
 # On all cores, a file at a time, since what a file sets up is dear. REQUIRE="coq torch": fail where these are missing.
-test: lint
-	$(BIN)/pytest -n auto --dist loadfile $(addprefix --require=,$(REQUIRE))
+PYTEST = $(BIN)/pytest -n auto --dist loadfile $(addprefix --require=,$(REQUIRE))
+test: programs lint
+	$(PYTEST)
+
+test-long: programs
+	$(PYTEST) --long
+
+test-bare:
+	tools/bare_root.sh
 
 # Needs no environment of Python packages: the lab brings its own.
 test-verbs:
@@ -74,10 +88,10 @@ notebooks: $(VENV)/ready
 	$(BIN)/python tools/notebooks.py
 
 ns3: $(VENV)/ready
-	tools/ns3.sh $(VENV)
+	tools/programs.sh $(VENV) g++ ns3
 
 torch: $(VENV)/ready
-	tools/torch.sh $(VENV)
+	tools/programs.sh $(VENV) torch
 
 reproduce: $(VENV)/ready
 	$(BIN)/optcc reproduce -o docs/evaluation.md

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import json
 import os
+import socket
 import sys
 import time
 import traceback
@@ -23,21 +24,20 @@ from optcc.plan_files import load_plan
 from optcc.runtime import crew
 from optcc.runtime.job import Job
 from optcc.runtime.launch import Session, result_of
-from optcc.runtime.rendezvous import Membership
-from optcc.runtime.worker import serve_rank
+from optcc.runtime.worker import serve_child
 
 
 class Forked:
     """A rank's process, with what `Crew` uses of `subprocess.Popen`."""
 
-    def __init__(self, membership: Membership) -> None:
+    def __init__(self, end: socket.socket, rank: int, world: int) -> None:
         self._status: int | None = None
         gc.collect()
         gc.freeze()  # what former cases have left must not be looked at, and so copied, in the middle of a run
         self.pid = os.fork()
         if self.pid == 0:
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-            os._exit(serve_rank(membership))
+            os._exit(serve_child(os.dup(end.fileno()), rank, world))
 
     def poll(self) -> int | None:
         """Exit status, if it has ended."""

@@ -325,7 +325,8 @@ def simulate(
     simulation = run_virtually(chosen.schedule(), alpha=latency, per_chunk=cost, faults=faults, receivers=receivers)
     value = report.simulation_json(made, algorithm, simulation, latency, cost, faults, noticed)
     if timeline is not None:
-        write_timeline(simulation, timeline, title=report.title(chosen), bound_s=float(made.bound.seconds))
+        bound_s = float(made.bound.seconds)
+        write_timeline(simulation, timeline, title=report.title(chosen), bound_s=bound_s, faults=faults)
         say_written(timeline)
     emit(as_json, value, lambda: report.print_simulation(value))
 

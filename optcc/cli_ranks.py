@@ -35,8 +35,11 @@ def membership_of(rendezvous: str | None, rank: int | None, world: int | None) -
     did, and exits.
     """
     from optcc.runtime.rendezvous import find
+    from optcc.runtime.secret import SECRETS
 
     found = find(os.environ, rendezvous=rendezvous, rank=rank, world=world)
+    for name in SECRETS:  # no process that this one starts has to know
+        os.environ.pop(name, None)
     if not found or found.world == 1:
         return None
     if found.rank:

@@ -102,6 +102,7 @@ def run(
     not proven of every fault that it struck and met something: no verdict.
     """
     from optcc import api, report
+    from optcc.drill import check_together
     from optcc.simulator import simulate as run_virtually
     from optcc.timeline import check_timeline, write_timeline
     from optcc.units import parse_rate
@@ -114,6 +115,7 @@ def run(
     made = _plan(source, servers, fail, nic_rate, ranks, size, segments)
     strikes = [parse_strike(kind, text, made) for kind, texts in faults.items() for text in texts]
     if strikes:
+        check_together(strikes)
         if timeline is not None:
             raise InputError("not drawn with a fault", where="--timeline", expected="one or the other")
         _drill(made, strikes, repeat, dtype, op, rate, place, as_json)

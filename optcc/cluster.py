@@ -216,7 +216,7 @@ class Cluster:
             raise InputError("not a NIC", where=nic, expected="SERVER/NIC, such as server1/mlx5_0", got=nic)
         s = _index(server_name, [x.name for x in self.servers], "server", "the cluster")
         server = self.servers[s]
-        i = _index(nic_name, [x.name for x in server.nics], "NIC", server_name)
+        i = _index(as_named(nic_name, server), [x.name for x in server.nics], "NIC", server_name)
         old = server.nics[i]
         out_rate, in_rate = _rates_left(nic, old, left)
         return replace(self.with_nic(s, i, replace(old, out_rate=out_rate, in_rate=in_rate)), pristine=self.fault_free)
@@ -323,6 +323,12 @@ def _rates_left(where: str, nic: Nic, left: Quantity) -> tuple[Fraction, Fractio
         raise InputError("fraction left out of range", where=where, expected="0 to 1", got=str(left))
     fraction = Fraction(str(left)) if isinstance(left, float) else Fraction(left)
     return nic.out_rate * fraction, nic.in_rate * fraction
+
+
+def as_named(nic: str, server: Server) -> str:
+    """The name of a NIC as `server` has it: port 1 is NAME here, where NCCL_IB_HCA may write NAME:1."""
+    names = {x.name for x in server.nics}
+    return nic.removesuffix(":1") if nic not in names and nic.removesuffix(":1") in names else nic
 
 
 def _index(name: str, names: list[str], what: str, where: str) -> int:

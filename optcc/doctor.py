@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from optcc.rdma import RdmaPort, rdma_ports, read_text
+from optcc.rdma import RdmaPort, rdma_ports
+from optcc.sysfs import Folder
 from optcc.units import format_rate
 
 
@@ -84,11 +85,11 @@ def _distributions() -> Mapping[str, list[str]]:
 def _gpus(root: Path) -> Finding:
     gives = "buffers in device memory"
     names = []
-    for information in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
-        model = [
-            line.partition(":")[2].strip() for line in read_text(information).splitlines() if line.startswith("Model:")
-        ]
-        names.append(model[0] if model else information.parent.name)
+    proc = Folder(root / "proc/driver/nvidia/gpus")
+    for gpu in proc.names(""):
+        lines = proc.text(f"{gpu}/information").splitlines()
+        model = [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+        names.append(model[0] if model else gpu)
     if names:
         return Finding("GPUs", True, f"{len(names)}: {', '.join(sorted(set(names)))}", gives)
     return Finding("GPUs", False, "no NVIDIA driver's GPU found", gives, "a machine with an NVIDIA GPU and driver")
@@ -97,7 +98,7 @@ def _gpus(root: Path) -> Finding:
 def _rdma(root: Path) -> list[Finding]:
     gives = "real NICs to run schedules on"
     found = []
-    for port in rdma_ports(root / "sys/class/infiniband"):
+    for port in rdma_ports(Folder(root / "sys")):
         usable = port.active and port.address() is not None
         get = "" if usable else "a link" if not port.active else "an address on its interface, for a RoCE v2 GID"
         found.append(Finding(f"RDMA {port.device} port {port.port}", usable, _seen(port), gives, get))

@@ -83,13 +83,12 @@ def _failover(strike: Strike, row: int | None, notes: Sequence[Note], start_s: f
     own = [note for note in window if note.at >= at - slack_s and _about(strike, note)]
     seen = [note for note in own if note.kind in ("lost", "nic down")]
     moved = [note for note in own if note.kind == "moved"]
-    # These come when a fault ends, however many others have struck by then.
-    again = min((i for i in later if notes[i].cause == strike.kind), default=len(notes))
+    # This comes when a fault ends, however many others have struck by then; flaps that overlap end together.
     ended = [
         note
-        for note in notes[row:again]
+        for note in notes[row:]
         if note.kind in ("healed", "held", "slowed") and (note.nic, note.cause) == (strike.nic, strike.kind)
-    ]
+    ][:1]
     return Failover(
         nic=strike.nic,
         kind=strike.kind,

@@ -12,45 +12,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from fractions import Fraction
 from typing import Any
 
-from optcc.cluster import Cluster, Nic, Server
+from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.plans import Plan
 from optcc.runtime.torch import Costs, HookState, Policy, allreduce_hook
+from optcc.runtime.torch.served import unwrapped
 from optcc.schedule.nested import NestedRings
 
 __all__ = ["Costs", "HookState", "Policy", "all_reduce_state", "allreduce_hook", "register"]
 
 
-def all_reduce_state(rates: Cluster | Sequence[float] | None = None, **options: Any) -> HookState:
-    """The hook's state, for ``model.register_comm_hook(state, allreduce_hook)``. Made by all ranks together.
-
-    rates : a cluster whose ranks are the group's (`optcc.load_topology` reads the file of `optcc calibrate`); or
-        bytes per second by rank; None: measured, every `policy.every` steps
-    options : group, policy, timeout_s, costs, rate: see `optcc.runtime.torch.HookState`
-    """
-    cluster = rates if isinstance(rates, Cluster) or rates is None else _cluster(rates)
-    return HookState(_plan, cluster=cluster, **options)
-
-
 def register(model: Any, rates: Cluster | Sequence[float] | None = None, **options: Any) -> HookState:
-    """Register the hook with `model`, a DistributedDataParallel; returns its state.
+    """Give `model` the hook; returns its state. Called by all ranks of the model's process group.
 
-    rates : bytes per second by rank, a cluster, or None; options : both as in `all_reduce_state`
+    model : a DistributedDataParallel, or what ``torch.compile`` made of one
+    rates : bytes per second by rank of the model's group; or a cluster whose ranks are the group's
+        (`optcc.load_topology` reads the file of `optcc calibrate`); or None: measured, every `policy.every` steps
+    options : group, policy, timeout_s, costs, rate: see `HookState`
+
+    Raises InputError, before anything is made, for any other model (FSDP, DataParallel, a plain module), for one that
+    takes no hook (it has one, or `mixed_precision`), for another group than the model's, and on all ranks where one
+    was given other things or does not call within `timeout_s`.
     """
-    state = all_reduce_state(rates, **options)
-    model.register_comm_hook(state, allreduce_hook)
+    state = all_reduce_state(model, rates, **options)
+    unwrapped(model).register_comm_hook(state, allreduce_hook)
     return state
 
 
-def _cluster(rates: Sequence[float]) -> Cluster:
-    for rank, rate in enumerate(rates):
-        if not 0 < rate < float("inf"):
-            raise InputError("not a rate", where=f"rank {rank}", expected="bytes per second above 0", got=str(rate))
-    nics = [Nic("link", Fraction(rate), Fraction(rate), rail=0) for rate in map(Fraction, rates)]
-    return Cluster(tuple(Server(f"rank{r}", (nic,)) for r, nic in enumerate(nics)))
+def all_reduce_state(model: Any, rates: Cluster | Sequence[float] | None = None, **options: Any) -> HookState:
+    """What `register` does but for the last step: ``model.register_comm_hook(state, allreduce_hook)``.
+
+    It is for hooks around ours: torch's ``fp16_compress_wrapper(allreduce_hook)``.
+
+    rates : bytes per second by rank, a cluster, or None; options and errors too are those of `register`
+    """
+    return HookState(model, _plan, rates=rates, **options)
 
 
 def _plan(cluster: Cluster, nbytes: int, costs: Costs, segments: int | None) -> Plan:

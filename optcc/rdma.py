@@ -9,11 +9,11 @@ import ipaddress
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 
-SYSFS = Path("/sys/class/infiniband")
+from optcc.sysfs import Folder, Sysfs, pci_place
+
+_DEVICES = "class/infiniband"
 _MOST_GIDS = 4096
-_LONGEST = 4096  # a page, which no attribute exceeds
 _HOLE = 16
 """So many empty places in a row are taken to be the end of a table of GIDs."""
 
@@ -53,6 +53,7 @@ class RdmaPort:
     rate : bytes per second, None where sysfs does not tell
     state : ACTIVE, DOWN, INIT, ...; link : `Ethernet` or `InfiniBand`
     interface : the network device of its first GID, empty on InfiniBand; numa : node, -1 where unknown
+    pci : the card's address, empty where it is on none
     """
 
     device: str
@@ -89,9 +90,16 @@ class RdmaPort:
         return None if self.gid is None else NicAddress(self.device, self.port, self.gid.index)
 
 
-def rdma_ports(sysfs: Path = SYSFS) -> list[RdmaPort]:
-    """All ports of all devices, by device name (numbers in it by value) and port. Empty where there are none."""
-    found = [_port(path) for path in sysfs.glob("*/ports/*") if re.fullmatch("[0-9]{1,4}", path.name)]
+def rdma_ports(sysfs: Sysfs | None = None) -> list[RdmaPort]:
+    """All ports of all devices of this machine, or of another `sysfs`, by device name (numbers in it by value) and
+    port. Empty where there are none. Raises InputError where a copy has something else in place of an attribute."""
+    tree = sysfs or Folder("/sys")
+    found = [
+        _port(tree, device, int(port))
+        for device in tree.names(_DEVICES)
+        for port in tree.names(f"{_DEVICES}/{device}/ports")
+        if re.fullmatch("[0-9]{1,4}", port)
+    ]
     return sorted(found, key=lambda p: (natural(p.device), p.port))
 
 
@@ -100,31 +108,31 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(digits or 0), text) for digits, text in re.findall(r"([0-9]{1,18})|(\D+|\d+)", name)]
 
 
-def _port(path: Path) -> RdmaPort:
-    device = path.parent.parent
-    gids = tuple(_gids(path))
-    lid, numa = read_text(path / "lid"), read_text(device / "device/numa_node")
+def _port(tree: Sysfs, device: str, number: int) -> RdmaPort:
+    path = f"{_DEVICES}/{device}/ports/{number}"
+    gids = tuple(_gids(tree, path))
+    lid, numa = tree.text(f"{path}/lid"), tree.text(f"{_DEVICES}/{device}/device/numa_node")
     return RdmaPort(
-        device=device.name,
-        port=int(path.name),
-        state=read_text(path / "state").partition(":")[2].strip(),  # "4: ACTIVE"
-        link=read_text(path / "link_layer"),
-        rate=_rate(read_text(path / "rate")),
+        device=device,
+        port=number,
+        state=tree.text(f"{path}/state").partition(":")[2].strip(),  # "4: ACTIVE"
+        link=tree.text(f"{path}/link_layer"),
+        rate=_rate(tree.text(f"{path}/rate")),
         lid=int(lid, 16) if re.fullmatch("(0x)?[0-9a-fA-F]{1,8}", lid) else 0,
         interface=gids[0].interface if gids else "",
-        pci=(device / "device").resolve().name if (device / "device").exists() else "",
+        pci=pci_place(tree.real(f"{_DEVICES}/{device}/device")).rpartition("/")[2],
         numa=int(numa) if re.fullmatch("-?[0-9]{1,6}", numa) else -1,
         gids=gids,
     )
 
 
-def _gids(port: Path) -> list[Gid]:
+def _gids(tree: Sysfs, port: str) -> list[Gid]:
     """The table's entries. The kernel takes the first free place, and tables of hundreds are nearly empty."""
     found: list[Gid] = []
     for index in range(_MOST_GIDS):
-        address = read_text(port / f"gids/{index}")
+        address = tree.text(f"{port}/gids/{index}")
         if _is_gid(address):
-            kind, interface = (read_text(port / f"gid_attrs/{what}/{index}") for what in ("types", "ndevs"))
+            kind, interface = (tree.text(f"{port}/gid_attrs/{what}/{index}") for what in ("types", "ndevs"))
             found.append(Gid(index, address, kind, interface))
         elif index > _HOLE + max((g.index for g in found), default=0):
             break
@@ -147,15 +155,3 @@ def _rate(text: str) -> Fraction | None:
     """sysfs writes `400 Gb/sec (4X NDR)`, `2.5 Gb/sec (1X SDR)`."""
     match = re.match(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) Gb/sec", text)
     return Fraction(match[1]) * 10**9 / 8 or None if match else None
-
-
-def read_text(path: Path) -> str:
-    """The file's text; nothing where it cannot be read, as unused entries of GID tables cannot.
-
-    Copies of sysfs may be padded with zeros, as the kernel tells a page for the length of every file.
-    """
-    try:
-        with path.open("rb") as file:
-            return file.read(_LONGEST).rstrip(b"\0").decode("utf-8", "replace").strip()
-    except (OSError, ValueError):
-        return ""

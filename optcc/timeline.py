@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Sequence
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ from optcc.usage import forced_idle, services
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from optcc.faults import Fault
+
 # Okabe and Ito's palette: told apart with any colour vision.
 STAGE_COLOURS = {
     Stage.REDUCE_SCATTER: "#0072B2",
@@ -28,24 +31,33 @@ STAGE_COLOURS = {
     Stage.ALLGATHER: "#009E73",
 }
 STAGE_NAMES = {
-    Stage.REDUCE_SCATTER: "reduce-scatter along a ring",
+    Stage.REDUCE_SCATTER: "summing (reduce-scatter)",
     Stage.TO_LEAF: "to a degraded server",
     Stage.FROM_LEAF: "from a degraded server",
-    Stage.ALLGATHER: "allgather along a ring",
+    Stage.ALLGATHER: "handing out sums (allgather)",
 }
 FORCED_IDLE, LOST = "#D9D9D9", "#CC79A7"
+FAULT = "#CC0000"
 MAX_TRACKS = 32
+"""More tracks than these, and only some NICs of each rank are drawn."""
+MAX_RANKS = 64
+"""Of so many ranks a NIC is drawn: what a page of 60 inches holds."""
 MAX_LINKS = 8
 
 
-def write_timeline(simulation: Simulation, path: Path, *, title: str, bound_s: float) -> None:
-    """Write `path` as .svg (a picture) or .json (a Chrome trace). Raises InputError for any other ending."""
+def write_timeline(
+    simulation: Simulation, path: Path, *, title: str, bound_s: float, faults: Sequence[Fault] = ()
+) -> None:
+    """Write `path` as .svg (a picture) or .json (a Chrome trace). Raises InputError for any other ending.
+
+    faults : those that were simulated; the picture shows their ports and marks their moments
+    """
     check_timeline(path)
     with written(path) as file:
         if path.suffix == ".json":
             file.write(json.dumps(chrome_trace(simulation)).encode())
         else:
-            figure = draw_timeline(simulation, title=title, bound_s=bound_s)
+            figure = draw_timeline(simulation, title=title, bound_s=bound_s, faults=faults)
             figure.savefig(file, format="svg", metadata={"Date": None})
 
 
@@ -122,12 +134,12 @@ def _crossed(simulation: Simulation) -> list[int]:
     return [resource - 2 * len(simulation.schedule.ports) for resource in crossed]
 
 
-def draw_timeline(simulation: Simulation, *, title: str, bound_s: float) -> Figure:
-    """A matplotlib Figure of what every port sends and receives when, against the bound."""
+def draw_timeline(simulation: Simulation, *, title: str, bound_s: float, faults: Sequence[Fault] = ()) -> Figure:
+    """A matplotlib Figure of what every port sends and receives when, against the bound; faults at their moments."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    tracks = _tracks(simulation)
+    tracks, left_out = _tracks(simulation, {fault.port for fault in faults})
     figure = Figure(figsize=(11, 1.6 + 0.3 * len(tracks)), layout="constrained")
     axes = figure.add_subplot()
     seconds, unit = max(simulation.time_s, bound_s), "s"
@@ -150,6 +162,19 @@ def draw_timeline(simulation: Simulation, *, title: str, bound_s: float) -> Figu
         for stage in Stage:
             of_stage = (stages[stripe] == stage) & ~in_vain
             draw(y, begin[of_stage], end[of_stage], 0.8, STAGE_COLOURS[stage])
+    names = [port.name for port in simulation.schedule.ports]
+    for fault in faults:
+        if fault.at_s >= simulation.time_s:
+            continue  # it came too late to meet anything
+        at, port = float(fault.at_s) * scale, names.index(fault.port)
+        rows = [y for y, track in enumerate(tracks) if track[1] % len(names) == port and track[1] < 2 * len(names)]
+        axes.vlines(at, min(rows) - 0.5, max(rows) + 0.5, color=FAULT, linewidth=2)
+        what = f"slows to {float(fault.left):.0%}" if fault.left else "dies"
+        where = (at, min(rows) - 0.5)
+        axes.annotate(
+            what, where, xytext=(4, -2), textcoords="offset points", va="top", fontsize=8, color=FAULT,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},  # readable over bars, too
+        )  # fmt: skip
     axes.axvline(bound_s * scale, color="black", linestyle="--", linewidth=1)
     axes.annotate(
         f"bound {format_seconds(bound_s)}",
@@ -164,7 +189,7 @@ def draw_timeline(simulation: Simulation, *, title: str, bound_s: float) -> Figu
     axes.set_ylim(len(tracks) - 0.4, -1.4)
     axes.set_xlim(0, seconds * 1.005 or 1)
     axes.set_xlabel(f"simulated time ({unit})")
-    axes.set_title(title, fontsize=10, loc="left")
+    axes.set_title(title + left_out, fontsize=10, loc="left")
     used = [stage for stage in Stage if (stages == stage).any()]
     figure.legend(
         handles=[
@@ -182,15 +207,20 @@ def draw_timeline(simulation: Simulation, *, title: str, bound_s: float) -> Figu
 _Track = tuple[str, int, NDArray[np.int32], NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]
 
 
-def _tracks(simulation: Simulation) -> list[_Track]:
-    """(label, resource, stripes, start, end, in vain?) per port and direction, only each rank's busiest port when there
-    are many; then per link, when there are few.
+def _tracks(simulation: Simulation, hit: Collection[str]) -> tuple[list[_Track], str]:
+    """(label, resource, stripes, start, end, in vain?) per port and direction, of many only each rank's busiest port
+    and those named in `hit`; then per link, when there are few. And what to say of ranks that are left out.
     """
     s, stripes, every = simulation.schedule, simulation.stripes, services(simulation)
-    shown = list(range(len(s.ports)))
+    shown, left_out = list(range(len(s.ports))), ""
     if 2 * len(shown) > MAX_TRACKS:
+        struck = [p for p in shown if s.ports[p].name in hit]
         sent = np.bincount(stripes.out, simulation.stripe_end - simulation.stripe_start, len(s.ports))
-        shown = [max((p for p in shown if s.ports[p].rank == r), key=lambda p: (sent[p], -p)) for r in range(s.ranks)]
+        first = list(dict.fromkeys([*(s.ports[p].rank for p in struck), *range(s.ranks)]))[:MAX_RANKS]
+        busiest = [max((p for p in shown if s.ports[p].rank == r), key=lambda p: (sent[p], -p)) for r in first]
+        shown = sorted({*struck, *busiest})
+        if len(first) < s.ranks:
+            left_out = f"; {len(first)} of {s.ranks} ranks drawn: the first, and those with a fault"
     tracks: list[_Track] = []
 
     def add(label: str, resource: int) -> None:
@@ -199,7 +229,7 @@ def _tracks(simulation: Simulation) -> list[_Track]:
         in_vain = mine >= len(every.stripe) - len(simulation.lost.stripe)
         tracks.append((f"{label} {moved}", resource, every.stripe[mine], every.begin[mine], every.end[mine], in_vain))
 
-    for p in shown[: MAX_TRACKS // 2]:
+    for p in shown:
         live = sum(port.rank == s.ports[p].rank for port in s.ports)
         add(s.ports[p].name + (f" (1 of {live})" if len(shown) < len(s.ports) else "") + " out", p)
         add("in", len(s.ports) + p)
@@ -207,7 +237,7 @@ def _tracks(simulation: Simulation) -> list[_Track]:
     if len(links) <= MAX_LINKS:
         for link in links:
             add(s.links[link].name, 2 * len(s.ports) + link)
-    return tracks
+    return tracks, left_out
 
 
 def _merged(begin: NDArray[np.float64], end: NDArray[np.float64], gap: float) -> list[tuple[float, float]]:

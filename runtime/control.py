@@ -1,9 +1,9 @@
-"""A rank's end of the control channel: one TCP connection to the hub, with timeouts that the kernel keeps."""
+"""A rank's end of the control channel: one connection to the hub, with timeouts that the kernel keeps."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import logging
 import os
 import select
 import socket
@@ -23,12 +23,14 @@ from optcc.runtime.greeting import (
     PROTOCOL,
     Challenge,
     Hello,
-    Proof,
+    Introduction,
     Refused,
     RefusedError,
+    Welcome,
     nonce,
     proof,
     proves,
+    seals,
 )
 from optcc.runtime.messages import (
     FRAME_LIMIT,
@@ -51,6 +53,9 @@ from optcc.runtime.messages import (
     Shared,
     Time,
 )
+from optcc.runtime.seals import TAG_BYTES, TAMPERED, Seal, TamperedError
+
+log = logging.getLogger(__name__)
 
 Address = tuple[str, int]
 
@@ -78,11 +83,17 @@ class Control:
     """A rank's end of the conversation. A context manager.
 
     Every method raises RankFailedError on the verdict, with the same text on all ranks, and HubLostError when the hub
-    is gone. Commands that come while something else is waited for are kept for `poll_command`.
+    is gone. Commands that come while something else is waited for are kept for `poll_command`. What has been tampered
+    with on the way is believed no more, and this rank has failed.
+
+    ours, theirs : what seals this rank's messages, and the hub's
     """
 
-    def __init__(self, connection: Connection, rank: int, world: int) -> None:
+    def __init__(
+        self, connection: Connection, rank: int, world: int, ours: Seal | None = None, theirs: Seal | None = None
+    ) -> None:
         self.rank, self.world = rank, world
+        self._ours, self._theirs = ours or Seal(), theirs or Seal()
         self.state: Callable[[], Pong] = lambda: Pong(0, "starting")
         """What to answer to a ping."""
         self.on_letter: Callable[[int, Json], None] = lambda origin, value: None
@@ -110,8 +121,9 @@ class Control:
             try:
                 connection = _connect(address, min(GREETING_S, max(RETRY_S, end - time.monotonic())))
                 try:
-                    _introduce(connection, secret, Hello(PROTOCOL, job, rank, world, nonce()))
-                    return cls(connection, rank, world)
+                    return cls(
+                        connection, rank, world, *_introduce(connection, secret, Hello(job, rank, world, nonce()))
+                    )
                 except BaseException:
                     connection.close()
                     raise
@@ -120,6 +132,15 @@ class Control:
                     where = f"{address[0]}:{address[1]}"
                     raise HubLostError(f"no hub answers at {where} within {within_s:.3g} s: {error}") from error
             time.sleep(RETRY_S)
+
+    @classmethod
+    def inherited(cls, fd: int, rank: int, world: int) -> Control:
+        """Over a socket of which the process that started this one has the other end (`Hub.attach`); says: here."""
+        with socket.socket(fileno=fd) as sock:
+            _be_patient(sock)
+            control = cls(Connection(sock.detach()), rank, world)
+        control._send(control.state())
+        return control
 
     def __enter__(self) -> Control:
         return self
@@ -212,10 +233,22 @@ class Control:
         return bool(select.select([self._connection], [], [], timeout_s)[0])
 
     def _send(self, message: FromRank) -> None:
-        _write(self._connection, message, "lost the hub")
+        data = encode(message)
+        if len(data) > FRAME_LIMIT:
+            raise TransportError(f"{len(data)} bytes in one message, at most {FRAME_LIMIT} can be sent")
+        try:
+            self._connection.send_bytes(self._ours.seal(data))
+        except OSError as error:
+            raise HubLostError(f"lost the hub: {error}") from error
 
     def _take(self) -> None:
-        data = _read(self._connection, FRAME_LIMIT, "lost the hub")
+        try:
+            data = self._theirs.unseal(_read(self._connection, FRAME_LIMIT + TAG_BYTES))
+        except TamperedError as error:
+            log.warning("rank %d: %s: %s", self.rank, TAMPERED, error)
+            with contextlib.suppress(HubLostError):
+                self._send(Broken(TAMPERED))
+            raise RankFailedError(self.rank, TAMPERED) from error
         if data.startswith(PIECE):
             self._piece(data)
             return
@@ -247,7 +280,7 @@ class Control:
         announced = self._announced
         if announced and len(self._pieces) >= announced.nbytes:
             data, self._pieces, self._announced = bytes(self._pieces), bytearray(), None
-            if len(data) != announced.nbytes or hashlib.sha256(data).hexdigest() != announced.sha256:
+            if len(data) != announced.nbytes:
                 raise HubLostError("a parcel of the hub is not what it has announced")
             self._parcels.append(data)
 
@@ -266,14 +299,22 @@ def _connect(address: Address, within_s: float) -> Connection:
     with socket.create_connection(address, within_s) as sock:
         sock.setblocking(True)
         prepare(sock)
-        patience = struct.pack("ll", int(FRAME_S), int(FRAME_S % 1 * 1e6))
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
+        _be_patient(sock)
         return Connection(sock.detach())
 
 
-def _introduce(connection: Connection, secret: bytes, hello: Hello) -> None:
-    """Both sides' proofs; EOFError or OSError when the hub ends it without a reason: it may not be ready."""
+def _be_patient(sock: socket.socket) -> None:
+    """For as long as FRAME_S."""
+    patience = struct.pack("ll", int(FRAME_S), int(FRAME_S % 1 * 1e6))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
+
+
+def _introduce(connection: Connection, secret: bytes, hello: Hello) -> tuple[Seal, Seal]:
+    """Both sides' proofs, then the seals of the rank's and of the hub's messages.
+
+    EOFError or OSError when the hub ends it without a reason: it may not be ready, or a crowd is at its door.
+    """
 
     def hear(kind: type) -> Any:
         answer = _decode(connection.recv_bytes(GREETING_LIMIT), (kind, Refused))
@@ -281,11 +322,16 @@ def _introduce(connection: Connection, secret: bytes, hello: Hello) -> None:
             raise RefusedError(f"the hub refuses rank {hello.rank}: {answer.why}")
         return answer
 
-    connection.send_bytes(encode(hello))
     challenge: Challenge = hear(Challenge)
-    connection.send_bytes(encode(proof(secret, "rank", hello, challenge)))
-    if not proves(hear(Proof), secret, "hub", hello, challenge):
+    if challenge.protocol != PROTOCOL:
+        raise RefusedError(
+            f"the hub speaks protocol {challenge.protocol}, rank {hello.rank} protocol {PROTOCOL}: "
+            "run the same version of optcc everywhere"
+        )
+    connection.send_bytes(encode(Introduction(hello, proof(secret, "rank", hello, challenge))))
+    if not proves(hear(Welcome).mac, secret, "hub", hello, challenge):
         raise RefusedError("what answers as the hub does not know the secret of this job")
+    return seals(secret, hello, challenge)
 
 
 def _decode(data: bytes, allowed: tuple[type, ...]) -> Any:
@@ -295,20 +341,10 @@ def _decode(data: bytes, allowed: tuple[type, ...]) -> Any:
         raise HubLostError(f"the hub has sent nonsense: {error}") from error
 
 
-def _read(connection: Connection, limit: int, what: str) -> bytes:
+def _read(connection: Connection, limit: int) -> bytes:
     try:
         return connection.recv_bytes(limit)
     except EOFError:
-        raise HubLostError(f"{what}: it closed the connection") from None
+        raise HubLostError("lost the hub: it closed the connection") from None
     except OSError as error:  # also when the rest of a message does not come: BlockingIOError
-        raise HubLostError(f"{what}: {error}") from error
-
-
-def _write(connection: Connection, message: FromRank, what: str) -> None:
-    data = encode(message)
-    if len(data) > FRAME_LIMIT:
-        raise TransportError(f"{len(data)} bytes in one message, at most {FRAME_LIMIT} can be sent")
-    try:
-        connection.send_bytes(data)
-    except OSError as error:
-        raise HubLostError(f"{what}: {error}") from error
+        raise HubLostError(f"lost the hub: {error}") from error

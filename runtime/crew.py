@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import secrets
 import signal
+import socket
 import subprocess
 import sys
-from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 from optcc.errors import InputError
-from optcc.runtime.codec import plain
 from optcc.runtime.errors import TransportError
 from optcc.runtime.hub import FAREWELL_S, Hub
 from optcc.runtime.job import Job, digest_of
 from optcc.runtime.messages import Command, Enlist, Quit
 from optcc.runtime.parcel import job_to_bytes
 from optcc.runtime.rendezvous import Membership
+from optcc.runtime.secret import SECRETS
 
 GATHER_S = 120.0
 """For ranks that are started elsewhere to come."""
@@ -35,8 +34,9 @@ class Crew:
     `worker.serve_rank`. `interface` : where the hub listens then, if not at the agreed address.
 
     They are plain child processes and not multiprocessing's, which would import the parent's main module into every
-    rank (and run it again, in a script without a guard) and leave a resource tracker behind. Each learns where the hub
-    is, and the secret, through its standard input, which nobody else on the machine can read.
+    rank (and run it again, in a script without a guard) and leave a resource tracker behind. Each inherits its end of a
+    pair of sockets: there is no address at which anybody else could come, no secret to pass on, and a rank ends with
+    its parent, however that ends.
     """
 
     def __init__(self, job: Job, membership: Membership | None = None, interface: str | None = None) -> None:
@@ -79,13 +79,10 @@ class Crew:
         if self._membership:
             self._start_own(self._membership)
             return
-        job, secret = secrets.token_hex(8), secrets.token_hex(32)
-        self._hub = self._cleanup.enter_context(
-            Hub(self._job.ranks, job=job, secret=secret.encode(), obituary=self._obituary)
-        )
+        self._hub = self._cleanup.enter_context(Hub(self._job.ranks, obituary=self._obituary))
         for rank in range(self._job.ranks):
-            self._processes.append(start_rank(Membership(rank, self._job.ranks, self._hub.address, job, secret)))
-        self._hub.gather(START_S, lambda rank: self._processes[rank].poll() is not None)
+            self._start_rank(rank)
+        self._hub.gather(START_S)
         self.adopt(self._job)
 
     def _start_own(self, membership: Membership) -> None:
@@ -97,10 +94,14 @@ class Crew:
                 expected=f"{self._job.ranks}, a process per rank of the plan",
                 got=membership.world,
             )
-        self._hub = self._cleanup.enter_context(Hub.of(membership, self._interface))
-        self._processes.append(start_rank(replace(membership, address=self._hub.address)))
+        self._hub = self._cleanup.enter_context(Hub.of(membership, self._interface, obituary=self._obituary))
+        self._start_rank(0)
         self._hub.gather(GATHER_S)
         self.adopt(self._job)
+
+    def _start_rank(self, rank: int) -> None:
+        with self._hub.attach(rank) as end:
+            self._processes.append(start_rank(end, rank, self._job.ranks))
 
     def adopt(self, job: Job) -> None:
         """Have all ranks take `job`, for as many ranks as the one before; they reply when they are connected."""
@@ -128,20 +129,19 @@ class Crew:
         self._cleanup.close()
 
 
-def start_rank(membership: Membership) -> subprocess.Popen[bytes]:
-    """A rank's process on this machine, which has been told its membership."""
+def start_rank(end: socket.socket, rank: int, world: int) -> subprocess.Popen[bytes]:
+    """A rank's process on this machine, which serves over `end`, its end of a pair of sockets."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         "OPENBLAS_NUM_THREADS": "1",  # ranks do no linear algebra; its threads only make the start slower
     }
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "optcc.runtime.worker"],
-        stdin=subprocess.PIPE,
+    for name in SECRETS:
+        environment.pop(name, None)
+    return subprocess.Popen(
+        [sys.executable, "-P", str(Path(__file__).with_name("child.py")), str(end.fileno()), str(rank), str(world)],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[end.fileno()],
         env=environment,
         start_new_session=True,  # Ctrl-C is for the parent alone, which then ends the ranks
     )
-    assert process.stdin
-    with contextlib.suppress(BrokenPipeError), process.stdin:  # one that has ended already is noticed by the hub
-        process.stdin.write(json.dumps(plain(membership)).encode())
-    return process

@@ -1,7 +1,8 @@
 """Element types, and array operations on a rank's buffers in host memory. `device_cuda.Gpu` has the same on a GPU.
 
-What both keep: one operation per element, rounded once to the element's type. So a result depends on the order of the
-folds alone, which the schedule fixes, and is the same run to run, in host memory and in a GPU's.
+What both keep: one operation per element, rounded once to the element's type, and the rules of `float_bits` for zeros
+and NaN. So a result depends on the order of the folds alone, which the schedule fixes, and has the same bits run to
+run, however pieces are cut, in host memory and in a GPU's.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.errors import InputError
+from optcc.runtime import float_bits
 
 Array = NDArray[Any]
 
@@ -50,8 +52,17 @@ class Reduction:
     mean: bool = False
 
 
-# fmin and fmax leave a NaN aside where there is a number, as NCCL and CUDA's fminf do.
-_UFUNC = {Op.SUM: np.add, Op.PROD: np.multiply, Op.MIN: np.fmin, Op.MAX: np.fmax}
+_UFUNC = {Op.SUM: np.add, Op.PROD: np.multiply, Op.MIN: np.minimum, Op.MAX: np.maximum}
+_BY_BITS = {Op.MIN: float_bits.minimum, Op.MAX: float_bits.maximum}
+_INFINITY: dict[np.dtype[Any], int] = {
+    np.dtype("float16"): 0x7C00,
+    BFLOAT16: 0x7F80,
+    np.dtype("float32"): 0x7F80_0000,
+    np.dtype("float64"): 0x7FF0_0000_0000_0000,
+}
+"""The bits of +infinity, by float type."""
+CHUNK_BYTES = 1 << 17
+"""Floats are folded so much at a time: what several passes read again is still in the cache then."""
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -109,12 +120,43 @@ def fold(op: Op, own: Array, landed: Array, out: Array | None = None, also: Arra
     `also` gets the same: the next hop's buffer. Both may be `own` or `landed` itself and overlap neither otherwise.
     """
     out = own if out is None else out
+    if own.dtype not in _INFINITY:
+        _UFUNC[op](own, landed, out=out)
+    else:
+        step = CHUNK_BYTES // own.itemsize
+        with np.errstate(over="ignore", invalid="ignore"):  # infinities and NaN are results as good as others
+            for at in range(0, len(own), step):
+                part = slice(at, at + step)
+                _fold_floats(op, own[part], landed[part], out[part])
+    if also is not None:
+        also[:] = out
+
+
+def _fold_floats(op: Op, own: Array, landed: Array, out: Array) -> None:
+    infinity = _INFINITY[own.dtype]
+    if op in _BY_BITS:
+        if own.itemsize > 2:  # numpy has instructions for these
+            made = _UFUNC[op](own, landed)
+            if np.abs(made).min() > 0:  # neither zero nor NaN, which alone have several ways to come out
+                out[:] = made
+                return
+        _BY_BITS[op](bits_of(own), bits_of(landed), bits_of(out), infinity)
+        return
     if own.dtype == BFLOAT16:
         out[:] = _fold_bfloat16(op, own, landed)
     else:
         _UFUNC[op](own, landed, out=out)
-    if also is not None:
-        also[:] = out
+    float_bits.settle(bits_of(out), infinity)
+
+
+def bits_of(array: Array) -> NDArray[Any]:
+    """An array's elements as unsigned integers of their width, without a copy."""
+    return array.view(f"u{array.itemsize}")
+
+
+def infinity_of(dtype: np.dtype[Any]) -> int:
+    """The bits of a float dtype's +infinity."""
+    return _INFINITY[dtype]
 
 
 def copy(out: Array, source: Array) -> None:
@@ -122,10 +164,11 @@ def copy(out: Array, source: Array) -> None:
     out[:] = source
 
 
+@np.errstate(invalid="ignore")
 def divide(array: Array, by: int) -> None:
     """Divide every element by `by` in place: floats rounded once, integers cut towards zero.
 
-    The last step of an average, when the totals are complete.
+    The last step of an average, when the totals are complete. NaN are as after a fold.
     """
     kind = array.dtype.kind
     if array.dtype == BFLOAT16:
@@ -138,6 +181,8 @@ def divide(array: Array, by: int) -> None:
     else:
         np.subtract(array, np.fmod(array, np.int64(by), dtype=np.int64), out=array, casting="unsafe")
         np.floor_divide(array, np.int64(by), out=array, dtype=np.int64, casting="unsafe")
+    if array.dtype in _INFINITY:
+        float_bits.settle(bits_of(array), _INFINITY[array.dtype])
 
 
 def float_limits(dtype: np.dtype[Any]) -> tuple[int, int]:
@@ -171,11 +216,9 @@ _LEAST = 2.0**-133
 
 
 def _fold_bfloat16(op: Op, own: Array, landed: Array) -> Array:
-    """By way of float32, in which sums are right but for one rounding that cannot change the second."""
-    if op is not Op.PROD:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return narrow(_UFUNC[op](widen(own), widen(landed)))
+    """A sum or product, by way of float32: a sum's two roundings give what one would."""
+    if op is Op.SUM:
+        return narrow(widen(own) + widen(landed))
     exact = widen(own).astype(np.float64) * widen(landed)  # 16 bits: only what is subnormal in float32 needs care
     exact = np.where(np.abs(exact) < _TINY, np.rint(exact / _LEAST) * _LEAST, exact)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return narrow(exact.astype(np.float32))
+    return narrow(exact.astype(np.float32))

@@ -1,9 +1,9 @@
 """How a rank and the hub make sure of each other before anything else is said: a shared secret that neither sends.
 
-The rank says who it is and adds a nonce; the hub answers with a nonce of its own; each then proves the secret by an
-HMAC-SHA256 (RFC 2104) over its own role, both nonces and all that the rank has said of itself. The rank proves first,
-so that a stranger gets no proof to use elsewhere. The role is part of the proof, so that none can be sent back.
-What follows is authentic as far as the network does not let others write into a TCP connection; it is not encrypted.
+The hub begins with a nonce. The rank says who it is, adds a nonce and proves the secret by an HMAC-SHA256 (RFC 2104)
+over its role, both nonces and all that it has said of itself; the hub proves it likewise. The rank proves first, so
+that a stranger gets no proof to use elsewhere. The role is part of the proof, so that none can be sent back. From the
+same values come the keys with which all messages after the greeting are sealed (`seals`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from optcc.runtime.errors import TransportError
+from optcc.runtime.seals import Seal
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Changes with every change of what is said, here and in `messages`."""
 
 GREETING_LIMIT = 4096
@@ -32,10 +33,17 @@ class RefusedError(TransportError):
 
 
 @dataclass(frozen=True)
+class Challenge:
+    """The hub to whoever connects: prove who you are, with this nonce."""
+
+    protocol: int
+    nonce: str
+
+
+@dataclass(frozen=True)
 class Hello:
     """A rank to the hub: who it is."""
 
-    protocol: int
     job: str
     rank: int
     world: int
@@ -43,15 +51,16 @@ class Hello:
 
 
 @dataclass(frozen=True)
-class Challenge:
-    """The hub to a rank: prove it, with this nonce."""
+class Introduction:
+    """A rank to the hub: who it is, and the proof."""
 
-    nonce: str
+    hello: Hello
+    mac: str
 
 
 @dataclass(frozen=True)
-class Proof:
-    """Either to the other: it knows the secret."""
+class Welcome:
+    """The hub to a rank that it lets in: the hub's proof."""
 
     mac: str
 
@@ -68,17 +77,26 @@ def nonce() -> str:
     return secrets.token_hex(16)
 
 
-def proof(secret: bytes, role: str, hello: Hello, challenge: Challenge) -> Proof:
-    """What only `role` ("rank" or "hub") with the secret can say in this conversation."""
-    said = [role, challenge.nonce, hello.protocol, hello.job, hello.rank, hello.world, hello.nonce]
-    return Proof(hmac.new(secret, json.dumps(said).encode(), hashlib.sha256).hexdigest())
+def proof(secret: bytes, role: str, hello: Hello, challenge: Challenge) -> str:
+    """What only `role` ("rank" or "hub") with the secret can say in this conversation, in hex."""
+    return _derived(secret, f"proof of the {role}", hello, challenge).hex()
 
 
-def proves(given: Proof, secret: bytes, role: str, hello: Hello, challenge: Challenge) -> bool:
-    """Whether `given` is the proof of `role`, compared in a time that does not depend on it."""
-    return hmac.compare_digest(
-        given.mac.encode(errors="backslashreplace"), proof(secret, role, hello, challenge).mac.encode()
-    )
+def proves(mac: str, secret: bytes, role: str, hello: Hello, challenge: Challenge) -> bool:
+    """Whether `mac` is the proof of `role`, compared in a time that does not depend on it."""
+    return hmac.compare_digest(mac.encode(errors="backslashreplace"), proof(secret, role, hello, challenge).encode())
+
+
+def seals(secret: bytes, hello: Hello, challenge: Challenge) -> tuple[Seal, Seal]:
+    """Of this conversation, what seals the rank's messages and what seals the hub's."""
+    of_rank, of_hub = (Seal(_derived(secret, f"messages of the {role}", hello, challenge)) for role in ("rank", "hub"))
+    return of_rank, of_hub
+
+
+def _derived(secret: bytes, purpose: str, hello: Hello, challenge: Challenge) -> bytes:
+    """32 bytes for one purpose in this conversation; those for another purpose do not tell them."""
+    said = [purpose, challenge.protocol, challenge.nonce, hello.job, hello.rank, hello.world, hello.nonce]
+    return hmac.digest(secret, json.dumps(said).encode(), hashlib.sha256)
 
 
 def objection(hello: Hello, job: str, world: int, present: Container[int]) -> str | None:

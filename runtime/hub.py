@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from queue import Empty
@@ -12,7 +13,7 @@ from optcc.runtime.errors import RankFailedError, TransportError
 from optcc.runtime.interface import listening_address
 from optcc.runtime.messages import Broken, Command, Failed, FromRank, Journal, Ping, Pong, Reply, Saw, ToRank
 from optcc.runtime.rendezvous import Membership
-from optcc.runtime.switchboard import Gone, Heard, Joined, Switchboard
+from optcc.runtime.switchboard import Door, Gone, Heard, Joined, Switchboard
 from optcc.runtime.vigil import PING_S, Vigil
 
 FAREWELL_S = 3.0
@@ -20,45 +21,38 @@ FAREWELL_S = 3.0
 
 
 class Hub:
-    """The commanding end of the control channel of job `job` with `ranks` ranks. A context manager.
+    """The commanding end of the control channel with `ranks` ranks. A context manager.
 
     Parameters
     ----------
-    secret : what every rank must know
-    host, port : where to listen; port 0: any that is free, see `address`
+    door : where it listens for ranks that others start; None: nowhere, all come by `attach`
     obituary : called with a rank that has hung up, says how it ended; for who has started it
     """
 
     def __init__(
         self,
         ranks: int,
+        door: Door | None = None,
         *,
-        job: str,
-        secret: bytes,
-        host: str = "127.0.0.1",
-        port: int = 0,
         obituary: Callable[[int], str] = lambda rank: "closed its control connection",
     ) -> None:
         try:
-            self._board = Switchboard(ranks, job=job, secret=secret, host=host, port=port)
+            self._board = Switchboard(ranks, door)
         except OSError as error:
-            raise TransportError(f"cannot listen for ranks at {host}:{port}: {error}") from error
+            where = f"{door.host}:{door.port}" if door else "a pair of sockets"
+            raise TransportError(f"cannot listen for ranks at {where}: {error}") from error
         self._ranks = range(ranks)
         self._obituary = obituary
         self._present: set[int] = set()
         self._journals: dict[int, Journal] = {}
+        self._saw: dict[int, str] = {}
 
     @classmethod
-    def of(cls, membership: Membership, interface: str | None = None) -> Hub:
+    def of(cls, membership: Membership, interface: str | None = None, **settings: Any) -> Hub:
         """The hub that rank 0 of a job on several machines runs, at `interface` or else at the agreed address."""
         host = listening_address(membership.address[0], interface)
-        return cls(
-            membership.world,
-            job=membership.job,
-            secret=membership.secret.encode(),
-            host=host,
-            port=membership.address[1],
-        )
+        door = Door(membership.job, membership.secret.encode(), host, membership.address[1])
+        return cls(membership.world, door, **settings)
 
     def __enter__(self) -> Self:
         self._board.__enter__()
@@ -69,11 +63,19 @@ class Hub:
 
     @property
     def address(self) -> Address:
-        """Where it listens."""
+        """Where it listens. Only of a hub with a door."""
+        assert self._board.address
         return self._board.address
 
-    def gather(self, within_s: float, ended: Callable[[int], bool] = lambda rank: False) -> None:
-        """Wait until all ranks are there; `ended` tells of one whose process is known to have ended.
+    def attach(self, rank: int) -> socket.socket:
+        """A rank's end of a connection of its own, for its process to inherit; nobody else can get at it.
+
+        For `Control`. Close it once the process has started, so that its end is noticed.
+        """
+        return self._board.attach(rank)
+
+    def gather(self, within_s: float) -> None:
+        """Wait until all ranks are there.
 
         Raises RankFailedError for one that has left again, TransportError naming those that have not come in time.
         """
@@ -82,13 +84,12 @@ class Hub:
             left = end - time.monotonic()
             if left <= 0:
                 names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+                where = "{}:{} ".format(*self._board.address) if self._board.address else ""
                 raise TransportError(
-                    f"{len(missing)} of {len(self._ranks)} ranks have not come to "
-                    f"{self.address[0]}:{self.address[1]} within {within_s:.3g} s: {names}"
+                    f"{len(missing)} of {len(self._ranks)} ranks have not come {'to ' if where else ''}{where}"
+                    f"within {within_s:.3g} s: {names}"
                 )
-            for rank in filter(ended, missing):
-                raise self.failure(rank, self._obituary(rank))
-            for rank, message in self._hear(min(left, PING_S)):
+            for rank, message in self._hear(left):
                 if isinstance(message, Gone | Broken):
                     raise self.failure(rank, message.cause if isinstance(message, Broken) else self._obituary(rank))
 
@@ -136,13 +137,11 @@ class Hub:
         """Tell every rank the verdict and collect their last words."""
         said = time.monotonic()
         self.send(self._ranks, Failed(failed, cause))
-        seen_by: dict[int, str] = {}
         end = said + FAREWELL_S
-        while self._present - seen_by.keys() and (left := end - time.monotonic()) > 0:
-            for rank, message in self._hear(left):
-                if isinstance(message, Saw):
-                    seen_by[rank] = message.text
-        return RankFailedError(failed, cause, dict(sorted(seen_by.items())), self._journals, said)
+        while self._present - self._saw.keys() and (left := end - time.monotonic()) > 0:
+            for _ in self._hear(left):
+                pass
+        return RankFailedError(failed, cause, dict(sorted(self._saw.items())), self._journals, said)
 
     def _hear(self, timeout_s: float) -> Iterator[tuple[int, FromRank | Joined | Gone]]:
         """What ranks have said within the timeout, or had said before; who is present is kept up to date."""
@@ -155,10 +154,12 @@ class Hub:
         except Empty:
             pass
         for rank, message in heard:
-            if isinstance(message, Joined):
-                self._present.add(rank)
-            elif isinstance(message, Gone):
+            if isinstance(message, Gone):
                 self._present.discard(rank)
-            elif isinstance(message, Journal):
+            else:
+                self._present.add(rank)
+            if isinstance(message, Journal):
                 self._journals[rank] = message
+            if isinstance(message, Saw):  # before the verdict, of a rank that has come to it by itself
+                self._saw[rank] = message.text
             yield rank, message

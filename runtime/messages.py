@@ -113,10 +113,9 @@ class Time:
 
 @dataclass(frozen=True)
 class Parcel:
-    """So many bytes follow in pieces, with this SHA-256."""
+    """So many bytes follow in pieces."""
 
     nbytes: int
-    sha256: str
 
 
 ToRank = Command | Ping | Failed | Letter | Shared | Time | Parcel

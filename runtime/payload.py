@@ -8,8 +8,9 @@ whatever order the contributions are folded, so that results are compared for eq
   odd numbers never collapses to zero (the neutral 1 occurs, in about one of 128 elements of one byte);
 * float sums use non-zero integers so small that even the total of all ranks is represented exactly;
 * float products use signed powers of two, without +1, so small that no product of some ranks overflows or underflows;
-* minima and maxima use all 256 byte values or more, so every rank is the only winner in about 1 of `ranks` elements.
-  They are idempotent: that a contribution was folded twice cannot show.
+* minima and maxima use all 256 byte values or more, so every rank is the only winner in about 1 of `ranks` elements;
+  floats have zeros of both signs, infinities, subnormals, quiet and signalling NaN among them (`peculiar`). They are
+  idempotent: that a contribution was folded twice cannot show.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from optcc.errors import InputError
-from optcc.runtime.device import Array, Op, empty, float_limits, floats, fold
+from optcc.runtime.device import Array, Op, bits_of, empty, float_limits, floats, fold, infinity_of
+from optcc.runtime.float_bits import least_normal, quiet_nan
 
 CHUNK = 1 << 16
 """Elements looked up at a time: they and their indices stay in the cache, which is twice as fast."""
@@ -57,8 +59,22 @@ def _float_values(dtype: np.dtype[Any], ranks: int, op: Op) -> Array:
         if largest:
             values.remove(1.0)
     else:
-        values = [float(v) for v in range(-128, 128)]
+        odd = peculiar(dtype)
+        often = [*range(len(odd) - 2), *range(4)] * 4  # infinities last and seldom: they win over every other value
+        chosen = odd[[*often, len(odd) - 2, len(odd) - 1]]
+        rest = 256 - len(chosen)
+        return np.concatenate([chosen, floats([float(v) for v in range(-(rest // 2), rest - rest // 2)], dtype)])
     return np.resize(floats(values, dtype), 256)
+
+
+def peculiar(dtype: np.dtype[Any]) -> Array:
+    """What a float type has besides normal numbers, each with both signs, shape (14,): zeros, the least and the largest
+    subnormal, quiet NaN without and with a payload, signalling NaN, and last infinities."""
+    infinity, bits = infinity_of(dtype), 8 * dtype.itemsize
+    nan = quiet_nan(infinity)
+    found = (0, 1, least_normal(infinity) - 1, nan, nan | 5, infinity | 3, infinity)
+    signs = (0, 1 << bits - 1)
+    return np.array([magnitude | sign for magnitude in found for sign in signs], f"u{dtype.itemsize}").view(dtype)
 
 
 def reference(count: int, dtype: np.dtype[Any], *, ranks: int, op: Op) -> Array:
@@ -72,5 +88,5 @@ def reference(count: int, dtype: np.dtype[Any], *, ranks: int, op: Op) -> Array:
 
 
 def is_exact(result: Array, expected: Array) -> bool:
-    """Whether every element of a rank's result equals the reference."""
-    return result.dtype == expected.dtype and np.array_equal(result, expected)
+    """Whether every element of a rank's result has the reference's bits."""
+    return result.dtype == expected.dtype and np.array_equal(bits_of(result), bits_of(expected))

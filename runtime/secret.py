@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from optcc.errors import InputError
 from optcc.runtime.interface import is_loopback
 
+SECRETS = ("OPTCC_SECRET", "OPTCC_SECRET_FILE")
+"""The variables of the environment that tell the secret, or where it is."""
+
 SECRET_CHARACTERS = 16
 """The fewest of a secret: who has listened to a greeting can try out a shorter one."""
 

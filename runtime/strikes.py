@@ -36,11 +36,15 @@ KINDS: Mapping[str, str] = {
 }
 """Kinds of strikes, and what they mean."""
 
+LASTING = ("cut", "hole", "no data", "no acks", "fatal", "post", "retries", "receiver")
+"""Kinds after which the NIC does not work again in this operation."""
+
 
 class Saboteur:
     """Strikes one rank's wires at its moments; every strike is noted in `journal` just before, as kind "struck".
 
-    healing : when which flapping NIC (its index) heals; kept up to date, for the next saboteur of the same wires
+    healing : when which flapping NIC (its index) heals; kept up to date, for the next saboteur of the same wires.
+        Flaps of a NIC that overlap or touch are one: it heals at the last one's end. A lasting fault ends a flap.
     sent : bytes that have left by each NIC of this rank so far, by index
     farewell : called before the process is killed
 
@@ -79,6 +83,7 @@ class Saboteur:
         # Wires that know what they hold back say how much by wire; those of real NICs cannot know.
         self._held: Callable[[int], Mapping[int, int]] = getattr(wires, "held", lambda nic: {})
         self._before: dict[int, Mapping[int, int]] = {}  # flapping NIC -> what was waiting when it was struck
+        self._lasting: set[int] = set()  # NICs that no end of a flap brings back
         self._slowed: dict[int, int] = {}  # NIC -> bytes that had left when it was slowed down
 
     def wake(self) -> float:
@@ -118,8 +123,28 @@ class Saboteur:
         text = f"{held} messages held back" if held else "nothing held back"
         self._journal.append(Note(self._clock(), kind, self._names[nic], "", "flap", text, held=held))
 
+    def _flap(self, nic: int, seconds: float) -> None:
+        """Dark for `seconds`, or for as long as it is already; what was struck for good stays so."""
+        dark = max((at for at, other in self._healing if other == nic), default=None)
+        if dark is None:
+            self._wires.darken(nic)
+            self._before[nic] = dict(self._held(nic))
+        end = self._clock() + seconds
+        if nic not in self._lasting:
+            self._healing[:] = [entry for entry in self._healing if entry[1] != nic]
+            self._healing.append((end if dark is None else max(dark, end), nic))
+
+    def _last(self, nic: int) -> None:
+        """From now on the NIC does not come back."""
+        self._lasting.add(nic)
+        if any(other == nic for _, other in self._healing):
+            self._tell_held("held", nic)
+            self._healing[:] = [entry for entry in self._healing if entry[1] != nic]
+
     def _strike(self, strike: Strike) -> None:
         nic, wires = self._nics[strike.nic], self._wires
+        if strike.kind in LASTING:
+            self._last(nic)
         if strike.kind == "slow" and nic in self._slowed:
             self._tell_slowed(nic)
         note = Note(self._clock(), "struck", strike.nic, strike.far, strike.kind, KINDS[strike.kind])
@@ -136,9 +161,7 @@ class Saboteur:
             case "no acks":
                 wires.darken(nic, data=False)
             case "flap":
-                wires.darken(nic)
-                self._before[nic] = dict(self._held(nic))
-                self._healing.append((self._clock() + strike.amount, nic))
+                self._flap(nic, strike.amount)
             case "fatal":
                 wires.cut(nic, Cause.DEVICE, "device fatal")
             case "post":

@@ -1,13 +1,11 @@
-"""The process of one rank: ``python -m optcc.runtime.worker``, which reads its `Membership` from standard input."""
+"""What a rank does: it takes jobs and commands from the hub, until the hub or a failure ends it."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import logging
 import math
-import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -18,7 +16,6 @@ from optcc.errors import InputError, OptccError
 from optcc.runtime.arrivals import nothing_runs
 from optcc.runtime.carriers import open_wires
 from optcc.runtime.clocks import by_the_hub
-from optcc.runtime.codec import typed
 from optcc.runtime.control import Control, HubLostError
 from optcc.runtime.device import divide, dtype_of, reduction_of
 from optcc.runtime.engine import Engine
@@ -59,9 +56,6 @@ PR_SET_TIMERSLACK = 29
 
 JOIN_S = 60.0
 """To find a hub that may start later than this rank, and be let in."""
-
-PARENT_S = 10.0
-"""To find the hub of a parent that listened before it started this rank: if it is not there, the parent is gone."""
 
 PARCEL_S = 300.0
 """For the job to arrive. It ends earlier when the hub does."""
@@ -287,15 +281,29 @@ def serve_rank(
 
     Raises RefusedError and HubLostError when the rank is not let in.
     """
-    _be_punctual()
-    with Control.join(
+    control = Control.join(
         membership.address,
         job=membership.job,
         secret=membership.secret.encode(),
         rank=membership.rank,
         world=membership.world,
         within_s=within_s,
-    ) as control:
+    )
+    return _serve_until_the_end(control, say)
+
+
+def serve_child(fd: int, rank: int, world: int) -> int:
+    """Serve over an inherited socket, whose other end the parent's hub has. Exit status as `serve_rank`'s."""
+    try:
+        control = Control.inherited(fd, rank, world)
+    except HubLostError:  # the parent is gone: nobody is left to tell
+        return 1
+    return _serve_until_the_end(control, lambda text: None)
+
+
+def _serve_until_the_end(control: Control, say: Callable[[str], object]) -> int:
+    _be_punctual()
+    with control:
         worker = Worker(control)
         try:
             try:
@@ -317,21 +325,8 @@ def serve_rank(
                 control.tell(worker.journal())
                 control.tell(Saw(str(verdict)))
                 control.hang_up()
-        except HubLostError as error:  # the parent is gone: nobody else is left to tell
+        except HubLostError as error:
             say(str(error))
         finally:
             worker.close()
     return 1
-
-
-def main() -> int:
-    """A rank whose parent has told it where to go."""
-    try:
-        return serve_rank(typed(Membership, json.load(sys.stdin)), PARENT_S)
-    except (OptccError, ValueError) as error:  # ValueError: the parent has gone before it has said all
-        print(f"a rank cannot join: {error}", file=sys.stderr)
-        return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

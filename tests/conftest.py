@@ -14,14 +14,19 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from optcc.cluster import Cluster, Nic, Server
+from tests import effort
 
-settings.register_profile(
-    "optcc",
-    deadline=None,  # shared machines are noisy: time is measured by benchmarks, not by tests
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],
-)
-settings.load_profile("optcc")
+CASES = 100
+"""Random cases of a test that does not say how many."""
+
+for profile, cases in (("short", CASES // effort.SHARE), ("whole", CASES)):
+    settings.register_profile(
+        profile,
+        max_examples=cases,
+        deadline=None,  # shared machines are noisy: time is measured by benchmarks, not by tests
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],
+    )
 
 GBPS = 125_000_000
 
@@ -55,8 +60,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--require",
         action="append",
         default=[],
-        choices=["gpu", "rdma", "coq", "ns3", "torch"],
+        choices=list(_MISSING),
         help="fail, instead of skipping, the tests that need this when it is missing",
+    )
+    parser.addoption(
+        "--long",
+        action="store_true",
+        help="the tests that take long, and those on random cases with all their cases; without it neither",
     )
 
 
@@ -67,10 +77,17 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--hypothesis-seed") is None:
         given = getattr(config, "workerinput", {}).get("hypothesis_seed")
         config.option.hypothesis_seed = given or str(secrets.randbelow(2**32))
+    effort.whole = config.getoption("--long")
+    settings.load_profile("whole" if effort.whole else "short")
+    config.addinivalue_line("markers", "long: takes long; only `pytest --long`, which `make test-long` calls, runs it")
+    config.addinivalue_line(
+        "markers", "cases: on random cases, but not a test of Hypothesis'; --long runs it with all of them"
+    )
     config.addinivalue_line("markers", "gpu: needs a CUDA device and cupy")
     config.addinivalue_line("markers", "rdma: needs an RDMA device and pyverbs")
     config.addinivalue_line("markers", "whole: takes long; `make test-verbs` leaves it out without WHOLE=1")
-    config.addinivalue_line("markers", "ns3: needs the ns3 wheel and g++, which `make ns3` and the system install")
+    config.addinivalue_line("markers", "ns3: needs the ns3 wheel and g++, which `make ns3` installs")
+    config.addinivalue_line("markers", "cc: needs a C and C++ compiler, which `make test` installs")
     config.addinivalue_line("markers", "torch: needs torch, which `make torch` installs")
     config.addinivalue_line("markers", "coq: needs coqc, which `make proofs` installs")
 
@@ -79,6 +96,19 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_configure_node(node: Any) -> None:
     """All processes of a run draw from the seed that its header tells."""
     node.workerinput["hypothesis_seed"] = node.config.getoption("--hypothesis-seed")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    def chosen(item: pytest.Item) -> bool:
+        marked = item.get_closest_marker("long") is not None
+        if not config.getoption("--long"):
+            return not marked
+        random = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+        return marked or random or item.get_closest_marker("cases") is not None
+
+    left_out = [item for item in items if not chosen(item)]
+    items[:] = [item for item in items if chosen(item)]
+    config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -92,14 +122,17 @@ _MISSING = {
     "gpu": "no cupy with a CUDA device (pip install '.[gpu]' where there is one)",
     "rdma": "no pyverbs with an RDMA device (LAB=1 make test-verbs runs these on emulated ones)",
     "coq": "no coqc (make proofs installs it)",
+    "cc": "no cc or no g++ (apt-get install g++)",
     "torch": "no torch (make torch installs it)",
-    "ns3": "no ns-3 wheel or no g++ (make ns3 installs the wheel)",
+    "ns3": "no ns-3 wheel or no g++ (make ns3 installs them)",
 }
 
 
 def _present(hardware: str) -> bool:
     if hardware == "coq":
         return shutil.which("coqc") is not None
+    if hardware == "cc":
+        return all(map(shutil.which, ("cc", "g++")))
     if hardware == "torch":
         return importlib.util.find_spec("torch") is not None
     if hardware == "ns3":

@@ -11,8 +11,10 @@ from typing import Any
 from optcc.runtime.control import Control
 from optcc.runtime.hub import Hub
 from optcc.runtime.messages import Check, Reply
+from optcc.runtime.switchboard import Door
 
 SECRET = b"a secret of a test, long enough"
+DOOR = Door("it", SECRET, "127.0.0.1", 0)
 
 
 def member(hub: Hub, rank: int = 0, world: int = 1, **but: Any) -> Control:
@@ -25,7 +27,7 @@ def member(hub: Hub, rank: int = 0, world: int = 1, **but: Any) -> Control:
 def star(ranks: int, **settings: Any) -> Iterator[tuple[Hub, list[Control]]]:
     """A hub and its ranks, all in this process."""
     with contextlib.ExitStack() as stack:
-        hub = stack.enter_context(Hub(ranks, job="it", secret=SECRET, **settings))
+        hub = stack.enter_context(Hub(ranks, DOOR, **settings))
         members = [stack.enter_context(member(hub, rank, ranks)) for rank in range(ranks)]
         hub.gather(10)
         yield hub, members

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from optcc.runtime.device import Op
 from optcc.runtime.patience import Patience
 from optcc.runtime.wires import Cause
 from optcc.schedule import Schedule
@@ -77,8 +78,9 @@ def cut(connect: Open, seed: int) -> Hit:
     schedule = rng.choice(jobs())
     kinds = [rng.choice((*KINDS, *OFTEN)) for _ in range(rng.choice((1, 1, 1, 2)))]
     post = rng.choice((None, None, Post(0.3, 0.2, 0.2, seed)))
-    slot_bytes, window = rng.choice((500, 2048, 10_000)), rng.choice((1, 2, 4, 16))
-    with Rig({"it": schedule}, connect, slot_bytes=slot_bytes, window=window, patience=PATIENCE, post=post) as rig:
+    how: dict[str, Any] = {"slot_bytes": rng.choice((500, 2048, 10_000)), "window": rng.choice((1, 2, 4, 16))}
+    how["op"] = rng.choice((Op.SUM, Op.MIN, Op.MAX))
+    with Rig({"it": schedule}, connect, patience=PATIENCE, post=post, **how) as rig:
         flow = rng.randrange(len(rig.layout.flows))
         spec = rig.layout.flows[flow]
         wire = rig.layout.wires[spec.wires[0]]

@@ -9,6 +9,7 @@ import numpy as np
 
 from optcc.runtime import device
 from optcc.runtime.device import BFLOAT16, Array, Op, dtype_of, widen
+from optcc.runtime.float_bits import quiet_nan
 
 
 class Memory(Protocol):
@@ -49,8 +50,22 @@ def as_numbers(array: Array) -> Array:
 
 
 def same(a: Array, b: Array) -> bool:
-    """Equal bit for bit, but for what a NaN carries and the sign of a zero."""
-    return a.dtype == b.dtype and np.array_equal(as_numbers(a), as_numbers(b), equal_nan=a.dtype.kind not in "iu")
+    """Equal bit for bit."""
+    return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def least(a: int, b: int, infinity: int, sign: int) -> int:
+    """minimumNumber (IEEE 754-2019, 9.6) of two floats given by their bits, one at a time; `sign` is the sign's bit."""
+    numbers = [x for x in (a, b) if x & ~sign <= infinity]
+    if not numbers:
+        return quiet_nan(infinity)
+    return min(numbers, key=lambda x: -(x & ~sign) - 1 if x & sign else x)
+
+
+def greatest(a: int, b: int, infinity: int, sign: int) -> int:
+    """maximumNumber, likewise: the least with all signs turned."""
+    found = least(a ^ sign, b ^ sign, infinity, sign)
+    return found if found & ~sign > infinity else found ^ sign
 
 
 def rounded(exact: Fraction, dtype: np.dtype[Any]) -> float:

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
@@ -27,6 +27,7 @@ from optcc.schedule.timetable_nics import live_nics, nic_rate
 from optcc.schedule.timetable_rows import Kind
 from optcc.simulator import simulate
 from optcc.theory.apart import apart_split
+from tests.effort import examples
 from tests.fabrics import pods_of
 from tests.test_families import starving_in_pods
 
@@ -58,7 +59,7 @@ def of(cluster: Cluster, segments: int, inside: bool) -> ApartExchange:
     return ApartExchange(segments, apart, inside, tuple(groups), split.hubs, split.finals)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(starving_in_pods(), st.integers(1, 2**20), st.integers(1, 20), st.booleans())
 def test_the_sum_is_everywhere(cluster: Cluster, nbytes: int, segments: int, inside: bool) -> None:
     """With as few bytes as possible: everybody's data is moved once, and the result once to everybody."""
@@ -302,6 +303,7 @@ def test_the_one_apart_is_busy_all_the_time() -> None:
 # ---- how near -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("servers", "size", "over", "least", "before"),
     [(16, 4, 4, 1.14, 1.27), (24, 8, 4, 1.13, 1.24), (8, 4, 4, 1.14, 1.2)],
@@ -321,6 +323,7 @@ def test_it_is_near_the_bound_between_pods(servers: int, size: int, over: int, l
     assert min(in_groups) > before * float(bound.seconds)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("servers", "size", "over", "dead", "nbytes"), [(16, 4, 16, 4, 2**24), (16, 4, 8, 7, 2**22)])
 def test_groups_remain_where_they_are_faster(servers: int, size: int, over: int, dead: int, nbytes: int) -> None:
     """Where an uplink sets the bound, and for small messages."""

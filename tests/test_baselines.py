@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
@@ -24,6 +24,7 @@ from optcc.theory import nested_shares
 from optcc.theory.derive_rivals import compare
 from tests.broken_schedules import with_rows
 from tests.conftest import GBPS, clusters
+from tests.effort import examples
 
 SIZES = st.one_of(st.integers(1, 200), st.integers(1, 2**20), st.just(2**30))
 RATE = 50 * 10**9
@@ -73,7 +74,7 @@ def test_every_baseline_has_its_clusters() -> None:
 
 
 @pytest.mark.parametrize("name", BASELINES)
-@settings(max_examples=60)  # 300 in all
+@examples(60)  # 300 in all
 @given(data=st.data(), nbytes=SIZES, segments=st.integers(1, 9))
 def test_every_baseline_is_an_allreduce(name: str, data: st.DataObject, nbytes: int, segments: int) -> None:
     cluster = data.draw(SUITED[name])

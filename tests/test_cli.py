@@ -111,7 +111,7 @@ def test_timeline(tmp_path: Path, ending: str) -> None:
     else:
         ET.parse(out)
         drawn = out.read_text()  # text is drawn as outlines, and named in comments
-        for words in ("reduce-scatter along a ring", "to a degraded server", "simulated time", "bound ", "server1/nic"):
+        for words in ("summing (reduce-scatter)", "to a degraded server", "simulated time", "bound ", "server1/nic"):
             assert words in drawn
 
 

@@ -181,6 +181,7 @@ def test_a_drill_over_several_machines_is_told_by_one_clock() -> None:
     assert "the clocks of several machines: every time is within" in drilled("corrected")
 
 
+@pytest.mark.long
 def test_a_drill_by_several_clocks_would_be_noticed() -> None:
     """The control of the test above: rank 1 acts as if its clock were the hub's."""
     value = json.loads(drilled("uncorrected", "--json"))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from optcc.bound import ProgramCertificate
@@ -14,10 +14,11 @@ from optcc.cluster import Cluster, Nic, Server
 from optcc.errors import CertificateError, InfeasibleError, InputError
 from optcc.theory import check_bound, program_bound
 from tests.conftest import clusters
+from tests.effort import examples
 from tests.rail_clusters import N, on_rails
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(cluster=clusters(min_ranks=2, max_ranks=6, symmetric=False), data=st.data())
 def test_other_collectives_meet_their_bounds_on_one_fabric(cluster: Cluster, data: st.DataObject) -> None:
     """Against the cut and traffic bounds written out here; reduce and reduce-scatter mirror broadcast and allgather."""

@@ -22,8 +22,8 @@ from optcc.runtime.codec import encode
 from optcc.runtime.control import Control, HubLostError
 from optcc.runtime.errors import RankFailedError, TransportError
 from optcc.runtime.hub import Hub
-from optcc.runtime.messages import Broken, Check, Go, Parcel, Ping, Pong, Post, Prepare, Saw, Share
-from tests.control_star import SECRET, eventually, member, star, together, works
+from optcc.runtime.messages import PIECE, Broken, Check, Go, Parcel, Ping, Pong, Post, Prepare, Saw, Share
+from tests.control_star import DOOR, eventually, member, star, together, works
 
 
 def test_a_large_parcel_arrives_whole() -> None:
@@ -38,7 +38,8 @@ def test_a_large_parcel_arrives_whole() -> None:
 
 def test_a_parcel_that_is_not_what_was_announced_is_refused() -> None:
     with star(1) as (hub, (control,)):
-        hub.send([0], Parcel(0, "0" * 64))
+        hub.send([0], Parcel(2))
+        hub._board._call(lambda: hub._board._write(0, PIECE + b"abc"))
         with pytest.raises(HubLostError, match="is not what it has announced"):
             control.parcel(10)
 
@@ -155,7 +156,7 @@ def test_the_verdict_reaches_all_wherever_they_wait(wait: Callable[[Control], An
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
 def test_a_hub_that_is_gone_is_noticed_wherever_one_waits(wait: Callable[[Control], Any]) -> None:
     with contextlib.ExitStack() as stack:
-        with Hub(2, job="it", secret=SECRET) as hub:
+        with Hub(2, DOOR) as hub:
             control = stack.enter_context(member(hub, 0, 2))
         with pytest.raises(HubLostError, match="lost the hub"):
             wait(control)
@@ -164,7 +165,7 @@ def test_a_hub_that_is_gone_is_noticed_wherever_one_waits(wait: Callable[[Contro
 def test_a_rank_that_hangs_up_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "FAREWELL_S", 0.2)  # nobody here listens to the verdict
     with contextlib.ExitStack() as stack:
-        hub = stack.enter_context(Hub(2, job="it", secret=SECRET))
+        hub = stack.enter_context(Hub(2, DOOR))
         leaving = member(hub, 0, 2)
         stack.enter_context(member(hub, 1, 2))
         hub.gather(10)
@@ -188,7 +189,7 @@ def test_a_rank_that_talks_nonsense_has_failed(
     monkeypatch.setattr(hub_module, "FAREWELL_S", 0.2)  # nobody here listens to the verdict
     with star(2) as (hub, members):
         members[0]._send(Share(1, None))
-        members[0]._connection.send_bytes(nonsense)
+        members[0]._connection.send_bytes(members[0]._ours.seal(nonsense))
         with pytest.raises(RankFailedError, match=f"rank 0 failed: has sent nonsense: {complaint}"):
             hub.replies(10)
     assert any(f"rank 0 has sent nonsense: {complaint}" in line for line in caplog.messages)
@@ -207,7 +208,7 @@ def test_a_message_beyond_the_limit_is_refused_at_both_ends(monkeypatch: pytest.
     monkeypatch.setattr(hub_module, "FAREWELL_S", 0.2)
     with star(1) as (hub, (control,)):
         control.send(0, "x" * 1000)
-        with pytest.raises(RankFailedError, match="at most 1000 are taken"):
+        with pytest.raises(RankFailedError, match="bytes, at most 1016 are taken"):
             hub.replies(10)
 
 
@@ -215,7 +216,7 @@ def test_half_a_message_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(control_module, "FRAME_S", 0.3)
     with star(1) as (hub, (control,)):
         board = hub._board
-        board._call(lambda: board._write(0, struct.pack("!i", 100) + b"{"))
+        board._call(lambda: board._lines[0].writer.write(struct.pack("!i", 100) + b"{"))
         assert eventually(lambda: control._wait(0))
         with pytest.raises(HubLostError, match="lost the hub"):
             control.check()
@@ -223,7 +224,7 @@ def test_half_a_message_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPat
 
 def test_small_messages_are_not_delayed() -> None:
     with star(1) as (hub, (control,)):
-        theirs = hub._board._writers[0].get_extra_info("socket")
+        theirs = hub._board._lines[0].writer.get_extra_info("socket")
         with socket.socket(fileno=os.dup(control.fileno())) as ours:
             for sock in (theirs, ours):
                 assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -7,22 +7,25 @@ import pickle
 import re
 import socket
 import struct
+import threading
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from optcc.runtime import admission
 from optcc.runtime import control as control_module
-from optcc.runtime import switchboard
 from optcc.runtime.codec import encode
-from optcc.runtime.control import Control, HubLostError
+from optcc.runtime.control import Address, Control, HubLostError
 from optcc.runtime.errors import RankFailedError, TransportError
-from optcc.runtime.greeting import PROTOCOL, Challenge, Hello, Proof, RefusedError, proof, proves
+from optcc.runtime.framing import framed
+from optcc.runtime.greeting import PROTOCOL, Challenge, Hello, Introduction, RefusedError, proof, proves
 from optcc.runtime.hub import Hub
 from optcc.runtime.messages import Go
-from tests.control_star import SECRET, eventually, member, star, works
+from tests.control_star import DOOR, SECRET, eventually, member, star, works
 from tests.free_port import free_port
 
 REFUSED = {
@@ -54,28 +57,29 @@ def test_who_belongs_is_not_refused(caplog: pytest.LogCaptureFixture) -> None:
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     with star(1) as (hub, members):
         monkeypatch.setattr(control_module, "PROTOCOL", PROTOCOL + 1)
-        with pytest.raises(RefusedError, match=f"protocol {PROTOCOL} is spoken here, not {PROTOCOL + 1}"):
+        spoken = f"the hub speaks protocol {PROTOCOL}, rank 0 protocol {PROTOCOL + 1}: run the same version"
+        with pytest.raises(RefusedError, match=spoken):
             member(hub)
         assert works(hub, members)
     assert len(caplog.messages) == 1
 
 
 def test_a_hub_that_does_not_know_the_secret_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(switchboard, "proves", lambda *_: True)  # it takes everybody, to learn what they say
-    with Hub(1, job="it", secret=b"a guess") as hub, pytest.raises(RefusedError, match="does not know the secret"):
+    monkeypatch.setattr(admission, "proves", lambda *_: True)  # it takes everybody, to learn what they say
+    with Hub(1, replace(DOOR, secret=b"a guess")) as hub, pytest.raises(RefusedError, match="does not know the secret"):
         member(hub)
 
 
 def test_a_proof_serves_once_and_for_one_role() -> None:
-    hello, challenge = Hello(PROTOCOL, "it", 0, 2, "ab"), Challenge("cd")
+    hello, challenge = Hello("it", 0, 2, "ab"), Challenge(PROTOCOL, "cd")
     right = proof(SECRET, "rank", hello, challenge)
     assert proves(right, SECRET, "rank", hello, challenge)
     assert not proves(right, SECRET, "hub", hello, challenge), "sent back"
-    assert not proves(right, SECRET, "rank", hello, Challenge("ce")), "used again"
+    assert not proves(right, SECRET, "rank", hello, replace(challenge, nonce="ce")), "used again"
     assert not proves(right, SECRET, "rank", replace(hello, rank=1), challenge), "for another rank"
     assert not proves(right, SECRET, "rank", replace(hello, job="that"), challenge), "for another job"
     assert not proves(right, b"", "rank", hello, challenge)
-    assert not proves(Proof("\udcff"), SECRET, "rank", hello, challenge)
+    assert not proves("\udcff", SECRET, "rank", hello, challenge)
 
 
 GARBAGE = {
@@ -85,10 +89,7 @@ GARBAGE = {
     "negative length": struct.pack("!i", -7),
     "a command": struct.pack("!i", len(encode(Go(0.0)))) + encode(Go(0.0)),
     "cut short": struct.pack("!i", 100) + b"{",
-    "an odd proof": b"".join(
-        struct.pack("!i", len(data)) + data
-        for data in (encode(Hello(PROTOCOL, "it", 0, 1, "\udcff")), encode(Proof("\udcff")))
-    ),
+    "an odd proof": framed(encode(Introduction(Hello("it", 0, 1, "\udcff"), "\udcff"))),
 }
 
 
@@ -109,25 +110,61 @@ def test_garbage_harms_nobody(garbage: bytes, caplog: pytest.LogCaptureFixture) 
     assert "\n" not in line
 
 
-def test_silent_strangers_hold_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    with Hub(1, job="it", secret=SECRET) as hub, contextlib.ExitStack() as stack:
-        for _ in range(5):
+def test_silent_strangers_hold_up_nobody(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(admission, "GREETING_S", 3600.0)
+    with Hub(1, DOOR) as hub, contextlib.ExitStack() as stack:
+        for _ in range(admission.STRANGERS):
             stack.enter_context(socket.create_connection(hub.address))
         control = stack.enter_context(member(hub))
         hub.gather(10)
         assert works(hub, [control])
-        assert caplog.messages == [], "the strangers are still silent"
+        assert len(caplog.messages) == 1, "one of the strangers was dropped for the member"
+
+
+def test_a_steady_flood_of_strangers_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(admission, "GREETING_S", 3600.0)
+    over, began = threading.Event(), time.monotonic()
+
+    came = threading.Semaphore(0)
+
+    def flood(address: Address) -> None:
+        """Silent connections, one after the other, of which more than there is room for stay open."""
+        opened: deque[socket.socket] = deque()
+        while not over.is_set():
+            opened.append(socket.create_connection(address, 60))
+            came.release()
+            if len(opened) > 4 * admission.STRANGERS:
+                opened.popleft().close()
+        for sock in opened:
+            sock.close()
+
+    with Hub(4, DOOR) as hub, ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as stack:
+        flooding = pool.submit(flood, hub.address)
+        stack.callback(over.set)
+        for _ in range(2 * admission.STRANGERS):
+            came.acquire()
+        members = [stack.enter_context(member(hub, rank, 4, within_s=60.0)) for rank in range(4)]
+        hub.gather(60)
+        assert works(hub, members)
+        assert not flooding.done()
+        over.set()
+        flooding.result()
+    assert len(caplog.messages) <= admission.LOG_LINES * (2 + (time.monotonic() - began) // admission.LOG_S)
+    assert all("\n" not in line for line in caplog.messages)
 
 
 def test_the_silent_and_the_slow_are_sent_away(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(switchboard, "GREETING_S", 0.3)
-    with Hub(1, job="it", secret=SECRET) as hub, contextlib.ExitStack() as stack:
+    monkeypatch.setattr(admission, "GREETING_S", 0.3)
+    with Hub(1, DOOR) as hub, contextlib.ExitStack() as stack:
         silent = stack.enter_context(socket.create_connection(hub.address, 10))
         slow = stack.enter_context(socket.create_connection(hub.address))
         slow.sendall(struct.pack("!i", 100))
-        assert silent.recv(1) == b""
+        while silent.recv(4096):
+            pass  # the challenge
         with contextlib.suppress(OSError):
             while True:  # a byte now and then does not help
                 slow.sendall(b" ")
@@ -136,28 +173,65 @@ def test_the_silent_and_the_slow_are_sent_away(
     assert all("not introduced within 0.3 s" in line for line in caplog.messages)
 
 
-def test_a_crowd_of_strangers_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(switchboard, "STRANGERS", 3)
-    monkeypatch.setattr(switchboard, "GREETING_S", 1.0)
-    with Hub(1, job="it", secret=SECRET) as hub, contextlib.ExitStack() as stack:
-        for _ in range(5):
-            stack.enter_context(socket.create_connection(hub.address))
-        assert eventually(lambda: sum("3 others are introducing" in line for line in caplog.messages) == 2)
-        control = stack.enter_context(member(hub))  # which comes back until there is room
-        hub.gather(10)
-        assert works(hub, [control])
+def test_who_came_first_is_dropped_for_the_next(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(admission, "STRANGERS", 3)
+    monkeypatch.setattr(admission, "GREETING_S", 3600.0)
+    with Hub(1, DOOR) as hub, contextlib.ExitStack() as stack:
+        crowd = [stack.enter_context(socket.create_connection(hub.address, 10)) for _ in range(5)]
+        assert eventually(lambda: sum("3 others that have come since" in line for line in caplog.messages) == 2)
+        for sock, dropped in zip(crowd, (True, True, False, False, False), strict=True):
+            sock.settimeout(10 if dropped else 0.01)
+            ended = True
+            try:
+                while sock.recv(4096):  # the challenge
+                    pass
+            except TimeoutError:
+                ended = False
+            assert ended == dropped
+
+
+def test_the_log_of_strangers_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(admission, "LOG_S", 3600.0)
+    monkeypatch.setattr(admission, "LOG_LINES", 3)
+    with Hub(1, DOOR) as hub:
+        for _ in range(8):
+            with socket.create_connection(hub.address, 10) as sock:
+                sock.sendall(GARBAGE["negative length"])
+                with contextlib.suppress(ConnectionResetError):
+                    while sock.recv(4096):
+                        pass
+        assert len(caplog.messages) == 3
+        monkeypatch.setattr(admission, "LOG_S", 0.0)
+        with socket.create_connection(hub.address) as sock:
+            sock.shutdown(socket.SHUT_WR)
+            assert eventually(lambda: len(caplog.messages) == 4)
+    assert caplog.messages[-1].endswith("(and 5 more that were not logged)")
 
 
 def test_those_who_have_not_come_are_named() -> None:
     missing = r"3 of 4 ranks have not come to 127.0.0.1:\d+ within 0.3 s: 0, 1, 3$"
-    with Hub(4, job="it", secret=SECRET) as hub, member(hub, 2, 4), pytest.raises(TransportError, match=missing):
+    with Hub(4, DOOR) as hub, member(hub, 2, 4), pytest.raises(TransportError, match=missing):
         hub.gather(0.3)
 
 
 def test_one_that_ends_before_it_has_come_is_named_at_once() -> None:
-    hub = Hub(2, job="it", secret=SECRET, obituary=lambda rank: f"exited as {rank}")
-    with hub, pytest.raises(RankFailedError, match="rank 1 failed: exited as 1"):
-        hub.gather(60, ended=lambda rank: rank == 1)
+    with Hub(2, obituary=lambda rank: f"exited as {rank}") as hub, hub.attach(0):
+        hub.attach(1).close()
+        with pytest.raises(RankFailedError, match="rank 1 failed: exited as 1"):
+            hub.gather(3600)
+
+
+def test_a_hub_without_a_door_has_those_it_is_attached_to() -> None:
+    with Hub(2) as hub, contextlib.ExitStack() as stack:
+        ends = [stack.enter_context(hub.attach(rank)) for rank in range(2)]
+        missing = r"2 of 2 ranks have not come within 0.1 s: 0, 1$"
+        with pytest.raises(TransportError, match=missing):
+            hub.gather(0.1)
+        members = [stack.enter_context(Control.inherited(end.detach(), rank, 2)) for rank, end in enumerate(ends)]
+        hub.gather(10)
+        assert works(hub, members)
 
 
 def test_a_hub_that_is_not_there_is_not_waited_for_for_ever() -> None:
@@ -172,12 +246,12 @@ def test_ranks_may_come_before_the_hub() -> None:
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(Control.join, address, job="it", secret=SECRET, rank=0, world=1, within_s=10)
         time.sleep(0.2)
-        with Hub(1, job="it", secret=SECRET, port=port) as hub, coming.result() as control:
+        with Hub(1, replace(DOOR, port=port)) as hub, coming.result() as control:
             hub.gather(10)
             assert works(hub, [control])
 
 
 def test_a_port_in_use_is_a_clear_error() -> None:
     in_use = r"cannot listen for ranks at 127\.0\.0\.1:\d+: .*in use"
-    with Hub(1, job="it", secret=SECRET) as hub, pytest.raises(TransportError, match=in_use):
-        Hub(1, job="it", secret=SECRET, port=hub.address[1])
+    with Hub(1, DOOR) as hub, pytest.raises(TransportError, match=in_use):
+        Hub(1, replace(DOOR, port=hub.address[1]))

@@ -189,6 +189,18 @@ def test_nvlink_rate_is_the_least_of_the_gpus() -> None:
     assert any("differ in NVLink rate" in note for note in found.notes)
 
 
+def test_a_gpu_without_nvlink_does_not_take_it_from_the_others() -> None:
+    links = ['<nvlink count="18"/>', "", '<nvlink count="18"/>']
+    gpus = "".join(f'<gpu dev="{i}" sm="90" rank="{i}">{link}</gpu>' for i, link in enumerate(links))
+    found = read(f"{net('a', 0)}<pci>{gpus}</pci>")
+    assert found.cluster.servers[0].nvlink_rate == 18 * Fraction("20.6") * 10**9
+    assert any("GPU1: has no NVLink" in note and "fault" in note for note in found.notes)
+    assert not any("differ" in note for note in found.notes)
+    none = read(f"{net('a', 0)}<pci>{gpus.replace('nvlink', 'other')}</pci>")
+    assert none.cluster.servers[0].nvlink_rate == 0
+    assert not any("NVLink" in note for note in none.notes)
+
+
 # YAML and presets
 
 

@@ -15,11 +15,17 @@ from tests.test_discover_dialects import BARE, amd_gpu, net, switch
 from tests.topology_texts import RATE, survives
 
 AMD = amd_gpu(0, "gfx942", 2) + amd_gpu(1, "gfx90a", 2)
+PLANE = 'gdr="1" rail="3" plane="1"'
 VM = f'<system version="2"><cpu numaid="3">{AMD}{net("cxi0", 0)}</cpu></system>'
 XMLS = [
     VM,
     f"<system>{BARE}</system>",
     f'<system><cpu host_hash="0x1">{switch(0, "a")}</cpu><cpu>{net("b", 1)}</cpu></system>',
+    "<system>"
+    + "".join(
+        f'<cpu host_hash="0x{h}">{switch(0, "a")}{net("b", 1, rest=PLANE)}{net("c", 2)}</cpu>' for h in ("1", "2")
+    )
+    + "</system>",
 ]
 NASTY = [
     "",

@@ -89,6 +89,12 @@ def test_a_nic_on_no_card_is_dealt_out() -> None:
     assert any("dealt out" in note for note in found.notes)
 
 
+def test_a_gpu_that_lost_xgmi_is_named() -> None:
+    found = dump(f"<cpu>{amd_gpu(0, '942', 6)}{amd_gpu(1, '942', 0)}{amd_gpu(2, '942', 6)}{net('a', 0)}</cpu>")
+    assert one(found).nvlink_rate == 6 * 48 * 10**9
+    assert any("GPU1: has no NVLink or xGMI link" in note for note in found.notes)
+
+
 @pytest.mark.parametrize(("speed", "unit"), [("200000000", "kb/s"), ("200000000000", "b/s"), ("200", "Gb/s")])
 def test_a_speed_in_another_unit_is_told_by_its_value(speed: str, unit: str) -> None:
     one_net = f'<net name="cxi0" dev="0" speed="{speed}" gdr="1"/>'
@@ -276,7 +282,8 @@ def test_a_name_that_no_nic_has_is_refused(nics: str, source: str, tmp_path: Pat
     texts = {
         "xml": (EXAMPLES / "h100-8x400g.nccl-topo.xml").read_text(),
         "yaml": "optcc: 1\nservers: [{nics: [{name: nic0, rate: 1Gb/s}, {name: mlx5_8, rate: 1Gb/s}]}]",
-        "smi": "\tGPU0\tmlx5_0\tmlx5_8\tCPU Affinity\nGPU0\t X \tPIX\tPIX\n",
+        "smi": "\tGPU0\tmlx5_0\tmlx5_8\tCPU Affinity\nGPU0\t X \tPIX\tPIX\n"
+        "mlx5_0\tPIX\t X \tPIX\nmlx5_8\tPIX\tPIX\t X \n",
         "bare": f"<system>{BARE}</system>",
     }
     path = tmp_path / ("t.yaml" if source == "yaml" else "t.xml" if source in ("xml", "bare") else "t.txt")
@@ -290,7 +297,9 @@ def test_fractions_stay_small() -> None:
     """A slot's rate is rounded, so that plans have no denominators of 13 (128b/130b)."""
     from lxml import etree
 
-    from optcc.discover.pci import slot_rate
+    from optcc.discover.pci import slot_of
 
     element = etree.fromstring('<pci link_speed="8 GT/s" link_width="16"/>')
-    assert slot_rate(element) == Fraction(126) * GBPS
+    slot = slot_of(element)
+    assert slot is not None
+    assert slot.rate == Fraction(126) * GBPS

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from optcc.discover import Topology, load_topology
 from optcc.discover.given import Given
+from optcc.discover.pasted import without_colours
 from optcc.discover.smi_text import looks_like_smi, read_smi
 from optcc.errors import InputError
 from tests.test_discover import GBPS, Edit, edits
-from tests.topology_texts import HOPPER, RATE, legend, matrix, survives
+from tests.topology_texts import HOPPER, RATE, hopper, legend, matrix, survives
 
 
 def smi(text: str, given: Given = RATE) -> Topology:
@@ -120,3 +121,75 @@ def test_a_broken_matrix_loads_or_is_refused(changes: list[Edit]) -> None:
     for change in changes:
         data = change(data)
     survives(lambda: read_smi(data.decode("utf-8", "replace"), "topo.txt", RATE))
+
+
+# What a terminal, a copy or cat makes of it
+
+
+def wrapped(text: str, width: int) -> str:
+    lines = [line.expandtabs(8) for line in without_colours(text).splitlines()]
+    return "\n".join(line[i : i + width] for line in lines for i in range(0, max(len(line), 1), width)) + "\n"
+
+
+@pytest.mark.parametrize("width", range(16, 170, 7))
+def test_no_width_of_a_terminal_makes_nics_disappear(width: int) -> None:
+    with pytest.raises(InputError, match=r"narrow terminal|no line with the columns"):
+        smi(wrapped(HOPPER, width))
+
+
+def test_a_terminal_that_is_wide_enough_changes_nothing() -> None:
+    assert smi(wrapped(HOPPER, 200)).cluster == smi(HOPPER).cluster
+
+
+OTHER = matrix(2, ["mlx5_0", "mlx5_1"], lambda row, column: "PIX" if row[-1] == column[-1] else "SYS")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (HOPPER + HOPPER, "two outputs"),
+        (HOPPER.rstrip() + "\n" + HOPPER, "two outputs"),
+        (OTHER + OTHER, "two outputs"),
+        (OTHER.split("\n\n")[0] + "\n" + OTHER, "two outputs"),
+        (OTHER.split("\n\n")[0].split("\n", 1)[1] + "\n\n" + OTHER, "two outputs"),
+        (HOPPER.replace("\nNIC3\t", "\nX3\t"), "not a row of the matrix"),
+        ("\n".join(x for x in HOPPER.splitlines() if not x.startswith("NIC8")), r"none of NIC8"),
+        ("\n".join(x for x in HOPPER.splitlines() if not x.startswith("GPU5")), r"none of GPU5"),
+        ("\n".join(x for x in HOPPER.splitlines() if "NIC8:" not in x), r"only one of the two has NIC8"),
+        (HOPPER + "  NIC9: mlx5_9\n", r"only one of the two has NIC9"),
+        (HOPPER + "  NIC8: mlx5_9\n", "twice in the legend"),
+        (HOPPER.replace("\tNIC8\t", "\t", 1), "does not fill its columns|not a row"),
+        (HOPPER.replace("\t SYS \t\t\nNIC1", "\nNIC1"), "does not fill its columns"),
+        (HOPPER.replace(" NV18 ", " NV6 ", 1), "do not fit each other"),
+        (HOPPER.replace(" X ", " PIX ", 1), "do not fit each other"),
+    ],
+)
+def test_header_rows_and_legend_that_disagree_are_refused(text: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        smi(text)
+
+
+def test_a_gpu_without_nvlink_does_not_take_it_from_the_others() -> None:
+    def lost(row: str, column: str) -> str:
+        return "NODE" if "GPU2" in (row, column) and row[:3] == column[:3] else hopper(row, column)
+
+    found = smi(matrix(8, [f"NIC{i}" for i in range(8)], lost) + legend([f"mlx5_{i}" for i in range(8)]))
+    assert found.cluster.servers[0].nvlink_rate == 370_800_000_000  # 18 at 20.6, not 6 * 18
+    assert any("GPU2: has no NVLink" in note and "fault" in note for note in found.notes)
+    assert not any("in pairs" in note for note in found.notes)
+
+
+def test_a_pair_that_lost_its_way_does_not_multiply_links() -> None:
+    """GPU2 and GPU3 do not see each other over NVLink, but the six others: through the switch, with 18 links."""
+
+    def lost(row: str, column: str) -> str:
+        return "SYS" if {row, column} == {"GPU2", "GPU3"} else hopper(row, column)
+
+    found = smi(matrix(8, ["NIC0"], lost) + legend(["mlx5_0"]))
+    assert found.cluster.servers[0].nvlink_rate == 370_800_000_000
+    assert not any("no NVLink" in note for note in found.notes)
+
+
+def test_four_gpus_that_share_12_links_in_pairs() -> None:
+    found = smi(matrix(4, ["NIC0"], lambda r, c: "NV4" if r[:3] == c[:3] else "PIX") + legend(["mlx5_0"]))
+    assert found.cluster.servers[0].nvlink_rate == 12 * 20 * 10**9

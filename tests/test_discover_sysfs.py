@@ -111,7 +111,7 @@ def packed(path: Path, *members: tuple[tarfile.TarInfo, io.BytesIO], tree: Path 
 
 @pytest.fixture
 def unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where tarballs are unpacked, in folders that are gone afterwards; what else is here then has escaped."""
+    """Where files would be, if a tarball were unpacked."""
     made = tmp_path / "unpacked"
     made.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(made))

@@ -61,10 +61,12 @@ def site(built: tuple[Path, subprocess.CompletedProcess[str]]) -> Path:
     return built[0]
 
 
+@pytest.mark.long
 def test_the_site_builds_without_a_warning(built: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     assert (built[1].returncode, built[1].stderr) == (0, "")
 
 
+@pytest.mark.long
 def test_every_page_is_there(site: Path) -> None:
     written = {path.relative_to(ROOT).with_suffix(".html") for path in DOCS.rglob("*.md")}
     assert [str(page) for page in written if not (site / page).is_file()] == []
@@ -156,6 +158,7 @@ def fetched(folder: Path) -> list[str]:
     ]
 
 
+@pytest.mark.long
 def test_nothing_is_fetched_to_show_a_page(site: Path) -> None:
     assert fetched(site) == []
 
@@ -226,6 +229,7 @@ def test_every_page_gets_one_place() -> None:
     assert grouped(groups, ["b-10", "b-9", "b-2", "x", "y"]) == {"a": ["x", "b-9", "b-10"], "c": ["y", "b-2"]}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # half a minute on an idle machine
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_print_what_the_page_says(page: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
@@ -26,6 +26,7 @@ from optcc.runtime.virtual import run_virtual
 from optcc.schedule import Lane, Port, Route, Schedule
 from tests.broken_schedules import in_a_circle, nested, waiting_also, with_rows
 from tests.conftest import clusters
+from tests.effort import examples
 
 
 def run(schedule: Schedule, dtype: str = "float32", op: Op = Op.SUM) -> tuple[float, list[bool]]:
@@ -54,7 +55,7 @@ def test_exact_and_on_the_simulators_time(weak: int, algorithm: str) -> None:
     assert seconds >= float(plan.bound.seconds) * (1 - 1e-9)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(cluster=clusters(min_ranks=1, max_ranks=6, symmetric=False), elements=st.integers(1, 4000), data=st.data())
 def test_every_plan_runs_exactly(cluster: Cluster, elements: int, data: st.DataObject) -> None:
     dtype, op = data.draw(st.sampled_from(DTYPES)), data.draw(st.sampled_from(Op))

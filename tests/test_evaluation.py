@@ -30,6 +30,7 @@ def made() -> page.Evaluation:
     return evaluation
 
 
+@pytest.mark.long
 def test_the_page_is_whole(made: page.Evaluation, tmp_path: Path) -> None:
     assert "$" not in made.text
     assert "nan" not in made.text

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
@@ -19,6 +19,7 @@ from optcc.schedule.exchange_clock import swell
 from optcc.schedule.routes import fluid_seconds
 from optcc.theory.hubs import hub_split
 from tests.conftest import degraded
+from tests.effort import examples
 
 RATE = 50 * 10**9
 ALPHA, PER_CHUNK = Fraction(5, 10**6), Fraction(1, 10**6)
@@ -52,7 +53,7 @@ counted = {name: st.integers(1, 4) for name in ("segments", "ways", "most", "own
 parameters = st.fixed_dictionaries({**counted, "narrow": st.integers(0, 4)})
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     cluster=degraded(min_ranks=3, max_ranks=8),
     given_=parameters,
@@ -68,14 +69,14 @@ def test_every_recipe_is_an_allreduce(cluster: Cluster, given_: dict[str, int], 
     assert Exchange.read(recipe.content()) == recipe
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(cluster=degraded(min_ranks=3, max_ranks=12))
 def test_loads_reach_the_bound(cluster: Cluster) -> None:
     """What `fluid_s` states is the bound where rates are equal both ways, and what the lowered bytes need on NICs."""
     assert exchange(cluster).fluid_s(cluster, 2**20) == optcc.lower_bound(cluster, 2**20).seconds
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(cluster=unequal(), given_=parameters)
 def test_fluid_time_is_that_of_the_busiest_nic(cluster: Cluster, given_: dict[str, int]) -> None:
     """Also where servers lack different NICs, and two meet on those that both have."""
@@ -171,6 +172,7 @@ def test_planned_exchange_is_near_the_bound(servers: int, dead: int, nbytes: int
     assert float(made.bound.seconds) <= time_s <= (1 + most) * float(made.bound.seconds)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dead", [(2, 1), (5, 1, 3), (4, 2)])
 def test_servers_that_lost_different_numbers_of_nics(dead: tuple[int, ...]) -> None:
     """Where the weakest alone sets the bound the others of them are hubs like full servers, on fewer NICs."""

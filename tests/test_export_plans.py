@@ -169,6 +169,7 @@ def refused(call: Callable[[], object]) -> InputError:
     return caught.value
 
 
+@pytest.mark.long
 def test_over_a_limit_is_refused_by_name() -> None:
     error = refused(lambda: mscclpp.export(plan(16, 3, 24), chunks=4096))
     assert "threadblocks of a rank" in str(error)

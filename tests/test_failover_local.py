@@ -128,6 +128,7 @@ LEAKS: Mapping[str, tuple[Callable[[], Any], str, int]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", LEAKS)
 def test_a_leak_is_noticed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """I17. Every generation leaves one; some 18 flows move in each."""

@@ -46,6 +46,7 @@ def test_every_single_failure_has_the_plan_of_the_whole_planner() -> None:
             assert planner.restore(nic).cluster == cluster
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("servers", "nics", "size"), [(4, 2, 64 * MIB), (5, 2, 16 * MIB), (8, 2, MIB), (8, 8, 8 * MIB), (12, 2, 4 * MIB)]
 )
@@ -120,6 +121,7 @@ def test_a_first_failure_of_many_servers_keeps_their_groups(monkeypatch: pytest.
         assert starving.plan.recipe.family != "grouped-exchange"
 
 
+@pytest.mark.long
 def test_where_two_servers_lost_a_nic_matters() -> None:
     """Timetables are about places: a plan for the same NIC lost twice is over 2 % slower where two others are."""
     cluster, size = uniform(servers=8, nics=8), 2**30
@@ -151,6 +153,7 @@ def test_uneven_ways_are_solved_or_prepared_never_guessed() -> None:
 # Between the shapes of the table
 
 
+@pytest.mark.long
 def test_an_unknown_shape_takes_after_its_neighbour_until_it_is_decided() -> None:
     cluster = uniform(servers=6)
     with Planner(cluster, 64 * MIB, lookahead=1, background="off", **COSTS) as planner:
@@ -166,6 +169,7 @@ def test_an_unknown_shape_takes_after_its_neighbour_until_it_is_decided() -> Non
         assert planner.current is planner.current
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("size", "dead", "within"), [(MIB, 1, 1.02), (MIB, 3, 1.2), (16 * MIB, 2, 1.1), (2**28, 1, 1.02), (2**28, 3, 1.05)]
 )

@@ -1,4 +1,4 @@
-"""Every family computes AllReduce on 300 clusters that it takes, never below the bound, and travels as a file."""
+"""Every family computes AllReduce on random clusters that it takes, never below the bound, and travels as a file."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ from optcc.schedule.families import FAMILIES
 from optcc.schedule.recipe import Recipe
 from tests.broken_schedules import with_rows
 from tests.conftest import clusters, degraded
+from tests.effort import cases
 from tests.fabrics import fabrics, pods_of
 
-CLUSTERS = 300
+CLUSTERS = cases(300)
+"""On so many clusters every family is tried."""
 EXAMPLES = 3 * CLUSTERS
 """At most so many are drawn for that: some clusters have no schedule at all, many come twice."""
 FLAT = st.one_of(degraded(max_ranks=8), clusters(max_ranks=6, symmetric=False))
@@ -253,8 +255,9 @@ def test_every_family_has_its_clusters() -> None:
     assert {family for families in FITTING for family in families} == set(FAMILIES)
 
 
+@pytest.mark.cases
 @pytest.mark.parametrize("families", FITTING)
-def test_every_family_on_300_clusters(families: tuple[str, ...]) -> None:
+def test_every_family_on_random_clusters(families: tuple[str, ...]) -> None:
     assert held(families, FITTING[families]) == dict.fromkeys(families, CLUSTERS)
 
 

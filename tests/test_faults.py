@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
@@ -20,6 +20,7 @@ from optcc.simulator import Receivers, Simulation, _fabric
 from optcc.stripes import stripes_of
 from optcc.usage import services
 from tests.conservation import check_conservation
+from tests.effort import examples
 from tests.fabrics import gpu_cluster, ring
 
 HALF = Fraction(1, 2)
@@ -246,7 +247,7 @@ def test_slow_from_the_start_is_the_degraded_port_to_the_tick() -> None:
     assert np.array_equal(degraded.land_start, faulty.land_start)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(data=st.data(), rails=st.booleans(), spine=st.sampled_from([None, Fraction(2)]), alpha=st.sampled_from([0, 1]))
 def test_conservation_under_faults(data: st.DataObject, rails: bool, spine: Fraction | None, alpha: int) -> None:
     """Random faults on random ports, over rails, spine and pods: whatever happens, nothing is lost for good."""

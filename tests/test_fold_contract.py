@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optcc.runtime.device import DTYPES, Array, Op, dtype_of
-from tests.fold_contract import HostMemory, Memory, as_numbers, by_hand, random_bits, rounded, same
+from optcc.runtime.device import DTYPES, Array, Op, bits_of, dtype_of, floats, infinity_of
+from optcc.runtime.float_bits import quiet_nan
+from optcc.runtime.payload import peculiar
+from tests.fold_contract import HostMemory, Memory, as_numbers, by_hand, greatest, least, random_bits, rounded, same
 
 ALL = [(dtype, op) for dtype in DTYPES for op in Op]
 COUNTS = (0, 1, 7, 33, 4099)
@@ -122,13 +124,62 @@ def test_dividing_part_of_an_array_leaves_the_rest(memory: Memory) -> None:
     assert got[3:50].tolist() == [int(Fraction(x, 3)) for x in before[3:50].tolist()]
 
 
-def test_minima_and_maxima_leave_nan_aside(memory: Memory) -> None:
-    for dtype in ("float16", "float32", "float64"):
-        nan, one = np.array([np.nan, 1, np.nan], dtype), np.array([1, np.nan, np.nan], dtype)
-        for op in (Op.MIN, Op.MAX):
-            own = memory.put(nan)
-            memory.fold(op, own, memory.put(one))
-            assert np.array_equal(memory.get(own), np.array([1, 1, np.nan], dtype), equal_nan=True)
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def every_pair(dtype: str) -> tuple[Array, Array]:
+    """Each peculiar value and some numbers, against each."""
+    kind = dtype_of(dtype)
+    values = np.concatenate([peculiar(kind), floats([-3.0, -1.0, 1.0, 3.0], kind)])
+    return np.repeat(values, len(values)), np.tile(values, len(values))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("op", "by_rule"), [(Op.MIN, least), (Op.MAX, greatest)])
+def test_minima_and_maxima_of_peculiar_values(memory: Memory, dtype: str, op: Op, by_rule: Any) -> None:
+    a, b = every_pair(dtype)
+    own = memory.put(a)
+    memory.fold(op, own, memory.put(b))
+    infinity, sign = infinity_of(a.dtype), 1 << 8 * a.itemsize - 1
+    expected = [by_rule(x, y, infinity, sign) for x, y in zip(bits_of(a).tolist(), bits_of(b).tolist(), strict=True)]
+    assert bits_of(memory.get(own)).tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", list(Op))
+def test_the_bits_do_not_depend_on_how_pieces_are_cut(memory: Memory, dtype: str, op: Op) -> None:
+    """One element at a time, whole, and from every offset: other instructions, the same bits."""
+    a, b = every_pair(dtype)
+    alone = []
+    for x, y in zip(a.reshape(-1, 1), b.reshape(-1, 1), strict=True):
+        own = memory.put(x)
+        memory.fold(op, own, memory.put(y))
+        alone.append(memory.get(own).tobytes())
+    for start in range(20):
+        own, landed = memory.put(a), memory.put(b)
+        memory.fold(op, own[start:], landed[start:])
+        assert memory.get(own)[start:].tobytes() == b"".join(alone[start:])
+        memory.fold(op, memory.put(a)[start:], landed[start:], out=landed[start:])  # in place of the other operand
+        assert memory.get(landed)[start:].tobytes() == b"".join(alone[start:])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", list(Op))
+def test_every_nan_that_comes_out_is_the_same(memory: Memory, dtype: str, op: Op) -> None:
+    a, b = every_pair(dtype)
+    own = memory.put(a)
+    memory.fold(op, own, memory.put(b))
+    got, infinity = bits_of(memory.get(own)), infinity_of(a.dtype)
+    nan = (got << 1) > infinity << 1
+    assert nan.any()
+    assert set(got[nan].tolist()) == {quiet_nan(infinity)}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_quotients_of_nan_are_the_same_nan(memory: Memory, dtype: str) -> None:
+    array = memory.put(peculiar(dtype_of(dtype)))
+    memory.divide(array, 3)
+    assert bits_of(memory.get(array))[6:12].tolist() == [quiet_nan(infinity_of(dtype_of(dtype)))] * 6
 
 
 def test_copies(memory: Memory) -> None:

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
@@ -25,6 +25,7 @@ from optcc.schedule.routes import fluid_seconds
 from optcc.schedule.timetable_rows import Kind
 from optcc.simulator import simulate
 from optcc.theory.groups import group_split
+from tests.effort import examples
 from tests.fabrics import pods_of
 from tests.test_families import in_pods
 
@@ -48,7 +49,7 @@ def offered(cluster: Cluster, segments: int = 8) -> GroupedExchange:
     return recipe
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(in_pods(), st.integers(1, 2**20), st.integers(1, 9), st.integers(1, 3))
 def test_the_sum_is_everywhere(cluster: Cluster, nbytes: int, segments: int, rounds: int) -> None:
     for ladder in of(cluster)[:1]:
@@ -116,7 +117,7 @@ def divided(draw: st.DrawFn) -> tuple[list[int], list[int], list[int | None]]:
     return rates, groups, uplinks
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(divided())
 def test_the_split_is_the_best_one(given_: tuple[list[int], list[int], list[int | None]]) -> None:
     rates, groups, uplinks = given_
@@ -241,6 +242,7 @@ def test_its_fluid_time_is_that_of_its_schedule(
         assert bound.seconds <= told <= fluid_seconds(recipe.lower(cluster, nbytes), cluster) <= told * Fraction(21, 20)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("servers", "size", "dead", "most"), [
     (16, 8, 0, 1.05), (16, 8, 1, 1.07), (32, 8, 1, 1.08), (12, 6, 1, 1.12),
 ])  # fmt: skip
@@ -254,6 +256,7 @@ def test_pods_are_near_the_bound(servers: int, size: int, dead: int, most: float
     assert time_s < most * plan.bound.seconds
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("servers", "nbytes", "dead", "most"),
     [(128, 2**24, 0, 1.7), (128, 2**26, 0, 1.2), (128, 2**28, 1, 1.12), (127, 2**28, 1, 1.12)],

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import optcc
@@ -26,6 +26,7 @@ from optcc.schedule.recipe import Recipe
 from optcc.schedule.routes import Routes
 from optcc.theory.inside import inside_split
 from tests.broken_schedules import with_rows
+from tests.effort import examples
 from tests.inside_cases import SIZES, WHOLE, gpu_clusters, gpus, port_bytes, recipe, some_shares
 
 
@@ -51,7 +52,7 @@ def some_recipe(draw: st.DrawFn) -> tuple[Cluster, InsideServers]:
     return cluster, InsideServers(tuple(bundles), draw(st.integers(1, 6)))
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(made=some_recipe(), nbytes=SIZES)
 def test_every_recipe_is_an_allreduce(made: tuple[Cluster, InsideServers], nbytes: int) -> None:
     cluster, found = made
@@ -63,7 +64,7 @@ def test_every_recipe_is_an_allreduce(made: tuple[Cluster, InsideServers], nbyte
     assert found.describe(cluster)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(cluster=gpu_clusters(min_servers=2, rails=True), nbytes=SIZES, data=st.data())
 def test_guests_on_rails(cluster: Cluster, nbytes: int, data: st.DataObject) -> None:
     """On one rail some crews, with a NIC on it or without, are guests of the others by all their NICs."""

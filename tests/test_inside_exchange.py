@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import optcc
@@ -26,6 +26,7 @@ from optcc.schedule.inside_parts import inside_exchange
 from optcc.schedule.many_objects import no_collection
 from optcc.schedule.routes import fluid_seconds
 from optcc.theory.hubs import hub_split
+from tests.effort import examples
 from tests.inside_cases import SIZES, WHOLE, gpu_clusters, gpus, port_bytes, some_shares
 from tests.plan_sections import by_rows, by_rules
 
@@ -66,7 +67,7 @@ def some_recipe(draw: st.DrawFn) -> tuple[Cluster, InsideServers]:
     return cluster, InsideServers(tuple(bundles), draw(st.integers(1, 6)))
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(made=some_recipe(), nbytes=SIZES)
 def test_every_recipe_is_an_allreduce(made: tuple[Cluster, InsideServers], nbytes: int) -> None:
     cluster, found = made
@@ -81,7 +82,7 @@ def test_every_recipe_is_an_allreduce(made: tuple[Cluster, InsideServers], nbyte
     assert found.describe(cluster)
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(cluster=gpu_clusters(min_servers=3), segments=st.integers(1, 4), hand_on=st.booleans())
 def test_never_below_the_bound(cluster: Cluster, segments: int, hand_on: bool) -> None:
     try:
@@ -199,6 +200,7 @@ def test_a_changed_order_is_caught() -> None:
         optcc.verify(schedule.replace(dep_ptr=np.zeros_like(schedule.dep_ptr), dep_idx=schedule.dep_idx[:0]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("servers", "most"), [(8, 1.10), (16, 1.10)])
 def test_the_planner_takes_it_where_it_is_faster(servers: int, most: float) -> None:
     cluster, nbytes = gpus(servers, dead=1), 2**30

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from optcc.errors import InfeasibleError, InputError
@@ -19,10 +19,11 @@ from optcc.schedule.inside_crews import crews, shares_of_slot, usable
 from optcc.schedule.inside_parts import Part, deepest, inside_servers
 from optcc.schedule.inside_spans import GROWTH, growth_steps
 from optcc.theory.inside import inside_split
+from tests.effort import examples
 from tests.inside_cases import WHOLE, gpus, recipe, some_shares
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data(), count=st.integers(1, 5), crews=st.integers(1, 3), hand_on=st.booleans())
 def test_channels_deal_out_every_share(data: st.DataObject, count: int, crews: int, hand_on: bool) -> None:
     gather, carry = (tuple(some_shares(data.draw, [True] * count) for _ in range(crews)) for _ in range(2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import optcc
@@ -17,10 +17,11 @@ from optcc.schedule.inside_crews import crews, shares_by_rate, view
 from optcc.schedule.inside_parts import Part, inside_servers
 from optcc.schedule.routes import fluid_seconds
 from optcc.theory.inside import InsideSplit, costs, inside_split, mix
+from tests.effort import examples
 from tests.inside_cases import GB, WHOLE, gpu_clusters, gpus, port_bytes, recipe, some_shares
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(cluster=st.one_of(gpu_clusters(), gpu_clusters(min_servers=2, rails=True)), segments=st.integers(1, 6))
 def test_never_below_the_bound(cluster: Cluster, segments: int) -> None:
     try:
@@ -62,7 +63,7 @@ def test_a_dead_nic_on_rails_that_do_not_meet(dead: int) -> None:
     assert inside_servers(cluster, live_rails, 1).fluid_s(cluster, GB) > bound * Fraction(11, 10)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(cluster=gpu_clusters(min_servers=2), segments=st.integers(1, 3), hand_on=st.booleans())
 def test_fluid_time_in_closed_form_is_that_of_the_bytes(cluster: Cluster, segments: int, hand_on: bool) -> None:
     own = crews(cluster)
@@ -79,7 +80,7 @@ def test_fluid_time_in_closed_form_is_that_of_the_bytes(cluster: Cluster, segmen
     assert closed * (1 - Fraction(1, 10**6)) <= counted <= closed * Fraction(103, 100)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(count=st.integers(2, 5), servers=st.integers(1, 3), data=st.data())
 def test_nvlink_load_does_not_depend_on_who_carries(count: int, servers: int, data: st.DataObject) -> None:
     """Proof id inside-servers: out and in, a port has 1 + (G-2) of the share that its GPU gathers."""
@@ -137,7 +138,7 @@ def test_the_gap_of_a_mix_shows_poor_shares(monkeypatch: pytest.MonkeyPatch) -> 
     assert seconds / (1 + gap) <= 2
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(servers=st.integers(2, 4), dead=st.integers(0, 2), spare=st.integers(0, 3))
 def test_closed_form_is_what_the_program_finds(servers: int, dead: int, spare: int) -> None:
     """Where NICs are the limit no mix of teams and rings beats nested rings between whole servers."""

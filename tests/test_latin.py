@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
@@ -17,6 +17,7 @@ from optcc.schedule import Schedule
 from optcc.schedule.latin import LatinExchange, latin_pair
 from optcc.schedule.timetable_rows import Kind
 from optcc.simulator import simulate
+from tests.effort import examples
 from tests.timetables import ALPHA, PER_CHUNK, RATE, busiest, check_allreduce, loss
 
 
@@ -48,7 +49,7 @@ FITTING = {
 }
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     name=st.sampled_from(sorted(FITTING)),
     windows=st.integers(1, 9),
@@ -174,6 +175,7 @@ def test_planned_squares_lose_less_than_direct_exchange(servers: int, most: floa
     assert simulate(other.schedule(), **costs).time_s >= 1.01 * mine_s
 
 
+@pytest.mark.long
 def test_a_planner_on_standby_moves_squares_to_whom_they_fit() -> None:
     whole = Cluster.uniform(servers=5, nics=2, rate=RATE)
     with optcc.Planner(whole, 2**28, alpha=ALPHA, per_chunk=PER_CHUNK, background="off") as planner:

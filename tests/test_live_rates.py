@@ -118,6 +118,7 @@ def looked_at(schedule: Schedule, slot_bytes: int) -> tuple[int, set[int]]:
     return len(judged), slow
 
 
+@pytest.mark.long
 def test_without_a_fault_no_plan_of_any_family_has_a_slow_lane() -> None:
     found = [looked_at(schedule, 8192 if i % 3 == 0 else 256) for i, schedule in enumerate(schedules())]
     assert [slow for _, slow in found if slow] == []

@@ -84,6 +84,7 @@ FLAP_S = 9.0
 """Longer than the hit collective and the probes after it, which wait 1.5 s each for what does not come."""
 
 
+@pytest.mark.long
 def test_a_nic_that_returns_is_planned_with_again(capsys: pytest.CaptureFixture[str]) -> None:
     """One that does not is not: degraded by two, then by one."""
     stays = "server2/nic0"
@@ -117,6 +118,7 @@ def test_the_healthy_plan_is_back_when_all_have_returned() -> None:
     assert told.exact
 
 
+@pytest.mark.long
 def test_a_nic_that_is_not_back_is_not_planned_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: at the next boundary the probes find it as dark as before."""
     monkeypatch.setattr(drill_module, "RETURN_S", 0.0)

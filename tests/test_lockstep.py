@@ -9,7 +9,7 @@ from itertools import permutations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
@@ -23,6 +23,7 @@ from optcc.schedule.lockstep_steps import chunks_of, fewest_steps, hub_shares, l
 from optcc.schedule.routes import fluid_seconds
 from optcc.simulator import simulate
 from optcc.theory.hubs import hub_split
+from tests.effort import examples
 from tests.fabrics import pods_of
 from tests.test_latin import starving
 from tests.timetables import ALPHA, EXACTLY, PER_CHUNK, check_allreduce, lacking, loss
@@ -53,7 +54,7 @@ UNFIT = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     name=st.sampled_from(sorted(FITTING)),
     segments=st.integers(1, 40),
@@ -149,6 +150,7 @@ def test_hubs_are_those_of_the_bound(name: str) -> None:
     assert fluid_seconds(recipe.lower(cluster, nbytes), cluster) == pytest.approx(float(told_s), rel=1e-2)
 
 
+@pytest.mark.long
 def test_a_result_however_small_is_sent() -> None:
     """The planner's own choice was a plan without some results here: hubs of 0.05 % each, less than a chunk's 64th."""
     cluster, nbytes = starving(64, 8, *["01234"] * 27), 2**28

@@ -57,7 +57,7 @@ EVERY_MESSAGE = [
     Failed(3, "killed"),
     Letter(1, {"ask": [1, None, "x", True, 2.5]}),
     Shared(4, [None, [1], {"a": {}}]),
-    Parcel(5, "ab"),
+    Parcel(5),
     Pong(17, "the others"),
     Saw("rank 3 failed"),
     Journal(None, [Note(2.5, "healed", "server1/nic0", held=3)]),

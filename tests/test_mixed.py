@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
@@ -22,6 +22,7 @@ from optcc.schedule.grouped import GroupedExchange
 from optcc.schedule.mixed import MixedExchange, divided
 from optcc.schedule.routes import fluid_seconds
 from optcc.simulator import simulate
+from tests.effort import examples
 from tests.fabrics import pods_of
 from tests.test_families import in_crowded_pods
 
@@ -48,7 +49,7 @@ def offered(cluster: Cluster, segments: int = 8) -> MixedExchange:
     return recipe
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(in_crowded_pods(), st.integers(1, 2**20), st.integers(1, 9))
 def test_the_sum_is_everywhere(cluster: Cluster, nbytes: int, segments: int) -> None:
     for ladder in of(cluster)[:1]:
@@ -129,6 +130,7 @@ def test_what_does_not_fit_is_refused(broken: dict[str, object]) -> None:
         replace(recipe, grouped=replace(recipe.grouped, groups=(0, 1) * 4)).check(cluster)
 
 
+@pytest.mark.long
 def test_parts_are_made_to_end_together() -> None:
     """What is left as it was made waits for the part that chunks cost more."""
     cluster, nbytes = crowded(16), 2**28
@@ -157,6 +159,7 @@ def test_nothing_is_settled_that_gets_slower() -> None:
         assert time_of(best.lower(cluster, nbytes)) <= time_of(recipe.lower(cluster, nbytes))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("servers", "dead", "most"), [(8, 1, 1.03), (16, 1, 1.04), (16, 2, 1.05), (16, 0, 1.04)])
 def test_near_the_bound_where_two_levels_alone_are_not(servers: int, dead: int, most: float) -> None:
     cluster = crowded(servers, dead)
@@ -178,6 +181,7 @@ def test_a_nic_of_each_kind_more_or_less() -> None:
     assert np.array_equal(recipe.nics, (5, 6))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lefts", [("999/1000",), ("0", "999/1000"), ("1/2", "0"), ("1/2",)])
 def test_slow_nics_are_planned_for_as_they_are_used(lefts: tuple[str, ...]) -> None:
     """At the pace, or not at all: parts as hubs by their rates would not fit the timetable."""
@@ -216,6 +220,7 @@ def by_hand(cluster: Cluster, nbytes: int) -> float:
     return float(min(times))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dead", [0, 1])
 def test_the_planner_is_hardly_slower_than_by_hand(dead: int) -> None:
     """Two levels alone are."""

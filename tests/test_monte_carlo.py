@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
@@ -20,6 +20,7 @@ from optcc.sweep.distribution import Spread
 from optcc.sweep.execute import compute
 from optcc.sweep.failures import MonteCarlo, Renamed, _Alike
 from optcc.sweep.grid import PLACELESS, Grid, GridTopology
+from tests.effort import examples
 
 WEEK = MonteCarlo(draws=2000, mttf_s=Fraction(9720), repair_s=Fraction(86400), nic_share=Fraction(42, 419))
 
@@ -59,7 +60,7 @@ def test_draws_do_not_depend_on_how_many_there_are() -> None:
     assert few != list(MonteCarlo(5, Fraction(1), Fraction(2)).sets(cluster, 4))
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(dead=st.sets(st.tuples(st.integers(0, 4), st.integers(0, 2)), max_size=8))
 def test_renaming_changes_no_bound(dead: set[tuple[int, int]]) -> None:
     cluster = Cluster.uniform(servers=5, nics=3, rate=10**9)
@@ -154,6 +155,7 @@ def simulated(algorithm: str, dead: list[tuple[int, int]], receivers: Receivers 
     return found.simulated_s
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dead", [[(3, 2)], [(1, 1), (1, 3)], [(1, 0), (2, 1)], [(0, 3), (3, 1), (3, 2)]])
 @pytest.mark.parametrize("algorithm", sorted(PLACELESS))
 @pytest.mark.parametrize("receivers", get_args(Receivers))
@@ -165,6 +167,7 @@ def test_renamed_nics_make_no_difference_to_who_has_no_places(
     assert simulated(algorithm, renamed, receivers) == simulated(algorithm, dead, receivers)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("algorithm", "dead", "renamed"),
     [

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
@@ -20,6 +20,7 @@ from optcc.schedule.nested import NestedRings, Ordering, lower
 from optcc.schedule.nested_pace import FEW_LEAVES, MOST_RANKS, PERIOD, in_time, keeping, keeping_two, sections_of
 from optcc.theory.inside import inside_split
 from tests.conftest import clusters, degraded
+from tests.effort import examples
 
 HALF, THREE_EIGHTHS = Fraction(1, 2), Fraction(3, 8)
 
@@ -74,13 +75,14 @@ def holds_its_limit(cluster: Cluster, segments: int) -> None:
     assert -1e-6 <= loss(nested(cluster, segments)) <= limit + 1e-6  # bytes and ticks are whole
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(cluster=degraded(min_ranks=4, max_ranks=11, most=10), segments=st.sampled_from([2, 7, 16, 24]))
 def test_small_clusters_lose_two_segments_at_most(cluster: Cluster, segments: int) -> None:
     holds_its_limit(cluster, segments)
 
 
-@settings(max_examples=12)
+@pytest.mark.long
+@examples(12)
 @given(cluster=crowded(), segments=st.sampled_from([2, 5, 12]))
 def test_with_all_servers_but_one_degraded_too(cluster: Cluster, segments: int) -> None:
     """Few examples, as 64 servers are half a million transfers; `make bench-simulate` draws more and goes deeper."""
@@ -97,6 +99,7 @@ MANY_LEAVES = [(20, 18, Fraction(1, 5), 8), (30, 28, Fraction(1, 8), 8), (12, 10
 MANY_LEAVES += [(64, 60, Fraction(1, 5), 4)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("ranks", "slow", "left", "segments"), MANY_LEAVES)
 def test_what_lost_more_with_two_segments_under_way(ranks: int, slow: int, left: Fraction, segments: int) -> None:
     plan = nested(slowed(ranks, [left] * slow), segments)
@@ -128,6 +131,7 @@ FORMER_FAILURES = [(32, 6, HALF, 64), (16, 4, HALF, 128), (10, 8, THREE_EIGHTHS,
 """Ranks, degraded ones, what they have left, segments."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("ranks", "slow", "left", "segments"), FORMER_FAILURES)
 def test_what_lost_more_without_a_pace(ranks: int, slow: int, left: Fraction, segments: int) -> None:
     plan = nested(slowed(ranks, [left] * slow), segments)
@@ -143,7 +147,7 @@ def test_what_is_lost_does_not_grow_with_the_segments() -> None:
     assert loss(without_pace(many)) > loss(without_pace(few)) + 0.5
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     cluster=clusters(max_ranks=7),
     nbytes=st.integers(1, 2**20),

@@ -89,6 +89,7 @@ def test_no_logic_of_their_own(path: Path) -> None:
     assert logic(read(path)) == []
 
 
+@pytest.mark.long
 @each
 def test_runs_and_shows_what_is_stored(path: Path) -> None:
     """Every claim holds. Where only texts differ, run tools/notebooks.py and read the diff."""

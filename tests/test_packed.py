@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from optcc.cluster import Cluster, Fabric, Nic, Server
@@ -25,6 +25,7 @@ from optcc.theory import lower_bound, program_bound
 from optcc.theory.packing import pack_trees
 from optcc.verifier import verify
 from tests.conftest import clusters
+from tests.effort import examples
 from tests.rail_clusters import networks, on_rails, solved
 
 N = 2**30
@@ -47,19 +48,19 @@ def optimal_and_right(cluster: Cluster, optimum_s: Fraction, data: st.DataObject
     assert fluid_seconds(recipe.lower(cluster, N), cluster) == pytest.approx(float(fluid), rel=1e-4)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(cluster=clusters(min_ranks=2, max_ranks=7, symmetric=False), data=st.data())
 def test_reaches_the_closed_form_on_one_fabric(cluster: Cluster, data: st.DataObject) -> None:
     optimal_and_right(cluster, lower_bound(cluster, N).seconds, data)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(cluster=networks(), data=st.data())
 def test_reaches_the_program_on_rails_pods_and_between_gpus(cluster: Cluster, data: st.DataObject) -> None:
     optimal_and_right(cluster, solved(cluster).seconds, data)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(cluster=networks(), data=st.data())
 def test_a_schedule_that_lacks_a_transfer_is_noticed(cluster: Cluster, data: st.DataObject) -> None:
     solved(cluster)

@@ -54,7 +54,7 @@ def _off(executor: Path, schedule: Schedule, network: Network, claimed_s: float 
 
 
 @pytest.mark.ns3
-@pytest.mark.parametrize("servers", [4, 8])
+@pytest.mark.parametrize("servers", [4, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.parametrize("left", [(HALF,), (MOST,), (HALF, HALF), (HALF, MOST)], ids=str)
 def test_ns3_agrees_with_the_simulator(executor: Path, servers: int, left: tuple[Fraction, ...]) -> None:
     compared = schemes(degraded(servers, left), SIZE, 1, 4, 16)
@@ -65,6 +65,7 @@ def test_ns3_agrees_with_the_simulator(executor: Path, servers: int, left: tuple
     assert inversions(ours, theirs, TIE) == []
 
 
+@pytest.mark.long
 @pytest.mark.ns3
 @pytest.mark.parametrize("servers", [4, 8])
 @pytest.mark.parametrize("dead", [(1,), (1, 1)], ids=["one slow", "two slow"])
@@ -84,6 +85,7 @@ def test_timetables_hold_packet_by_packet(
     assert mine.most_queued < min(run.most_queued for run in runs.values()) / 4
 
 
+@pytest.mark.long
 @pytest.mark.ns3
 @pytest.mark.parametrize("servers", [4, 7, 8])
 @pytest.mark.parametrize("network", [UDP, WIDE], ids=["UDP", "TCP"])
@@ -97,6 +99,7 @@ def test_latin_squares_hold_packet_by_packet(executor: Path, servers: int, netwo
     assert _off(executor, schedule, network, simulated(coarser, network)) > 0.01
 
 
+@pytest.mark.long
 @pytest.mark.ns3
 @pytest.mark.parametrize("servers", [4, 7, 8])
 @pytest.mark.parametrize("network", [UDP, WIDE], ids=["UDP", "TCP"])
@@ -111,6 +114,7 @@ def test_steady_steps_hold_packet_by_packet(executor: Path, servers: int, networ
     assert _off(executor, schedule, network, simulated(coarser, network)) > 0.015
 
 
+@pytest.mark.long
 @pytest.mark.ns3
 @pytest.mark.parametrize(("servers", "dead", "steps"), [(4, (1, 1), 12), (7, (1, 1), 30), (8, (1, 1), 42)], ids=str)
 @pytest.mark.parametrize("network", [UDP, WIDE], ids=["UDP", "TCP"])
@@ -168,6 +172,7 @@ def test_every_transfer_lands_when_ns3_says(executor: Path, servers: int) -> Non
     assert np.abs(packets.finish - shared.finish).mean() < 0.1 * np.abs(packets.finish - apart.finish).mean()
 
 
+@pytest.mark.long
 @pytest.mark.ns3
 @pytest.mark.parametrize(
     ("servers", "size", "over", "dead", "offered"),

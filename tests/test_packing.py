@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
@@ -22,6 +22,7 @@ from optcc.theory.packing import GAP, PackingError, pack_trees
 from optcc.theory.pricing import cheapest_pairs, ways_of
 from optcc.theory.ways import build_network
 from tests.conftest import clusters
+from tests.effort import examples
 from tests.rail_clusters import networks, on_rails, solved
 from tests.test_proofs import out_trees
 
@@ -62,7 +63,7 @@ def leads_to_root(tree: np.ndarray, root: int) -> bool:
     return True
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(cost=graphs())
 def test_one_shrunk_graph_has_the_cheapest_tree_of_every_root(cost: np.ndarray) -> None:
     for root in range(len(cost)):
@@ -71,7 +72,7 @@ def test_one_shrunk_graph_has_the_cheapest_tree_of_every_root(cost: np.ndarray) 
         assert total(cost, tree) == min(sum(cost[v, u] for u, v in arcs) for arcs in out_trees(len(cost), root))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(cost=graphs(3, 8), slack=st.integers(0, 3))
 def test_flat_trees_are_trees_and_cost_no_more_than_allowed(cost: np.ndarray, slack: int) -> None:
     tree, depth = cheapest_tree(cost, 0), np.zeros(len(cost), np.int64)
@@ -89,7 +90,7 @@ def test_a_chain_of_equal_arcs_becomes_a_star_and_dear_ones_stay() -> None:
     assert flatten(chain, cost, 0.0) == 2, "node 5 must stay below node 4"
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(cost=graphs(3, 7), data=st.data())
 def test_a_moved_root_uses_every_arc_as_often(cost: np.ndarray, data: st.DataObject) -> None:
     root = data.draw(st.integers(0, len(cost) - 1), label="root")
@@ -115,7 +116,7 @@ def test_the_root_moves_from_a_leaf_to_its_hub() -> None:
     assert up.tolist() == down.tolist() == [1, -1, 1, 1, 1]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.integers(1, 8), st.integers(1, 20), st.integers(0, 2**31))
 def test_the_interior_point_method_agrees_with_simplex(rows: int, count: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -131,7 +132,7 @@ def test_the_interior_point_method_agrees_with_simplex(rows: int, count: int, se
     assert (columns.T @ prices).min() >= 1 - 1e-7
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(cluster=networks(max_servers=3))
 def test_the_cheapest_pair_is_the_least_over_all_roots_and_trees(cluster: Cluster) -> None:
     solved(cluster)
@@ -167,7 +168,7 @@ def test_a_packing_knows_what_it_reaches() -> None:
         found.check(slower)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(cluster=networks(max_servers=5))
 def test_no_more_trees_than_resources_and_one(cluster: Cluster) -> None:
     solved(cluster)
@@ -196,7 +197,7 @@ def test_what_cannot_be_packed_is_refused() -> None:
         pack_trees(replace(Cluster.uniform(servers=2, nics=2, rate=1000), gpu_ranks=True))
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(cluster=clusters(min_ranks=2, max_ranks=12, symmetric=False))
 def test_hubs_are_exact_and_few_on_one_fabric(cluster: Cluster) -> None:
     trees, ranks = hub_trees(cluster), len(cluster.ranks)

@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from optcc import plan_lowered
@@ -25,6 +25,7 @@ from optcc.export.chunks import deeper
 from optcc.plan_files import MAJOR, MINOR, content_id, load_plan
 from optcc.plans import Plan
 from optcc.schedule.families import FAMILIES
+from tests.effort import examples
 from tests.plan_cases import GOLDEN, again, bent, cases, extended, places
 from tests.plan_sections import by_rows, by_rules
 from tests.test_families import ANY, offered
@@ -61,7 +62,7 @@ def test_every_family_is_among_the_cases() -> None:
     assert {plan.bound.certificate.kind for plan in cases().values()} >= {"traffic", "program"}
 
 
-@settings(max_examples=6)
+@examples(6)
 @given(cluster=ANY, nbytes=st.integers(1, 2**22), segments=st.integers(1, 4))
 def test_plans_of_random_clusters(cluster: Cluster, nbytes: int, segments: int) -> None:
     """They fit the schema, come back, and their channels, by the rules of docs/consume-from-cpp.md, say exactly what
@@ -207,7 +208,7 @@ def test_schema_and_reader_both_refuse(which: tuple[str, str], path: tuple[str |
     assert refused(wrong)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data())
 def test_the_reader_refuses_whatever_the_schema_refuses(data: st.DataObject) -> None:
     """Anything in a plan exchanged for something else, the id made to fit; without that, nothing passes."""

@@ -23,6 +23,7 @@ from tests.conftest import GBPS
 QUICK = [case for case in GRID if case.servers <= 16]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", QUICK, ids=str)
 def test_regret(case) -> None:  # type: ignore[no-untyped-def]
     """At most 2 % slower than the best family and depth of the table."""
@@ -39,6 +40,7 @@ def test_the_regret_test_can_fail() -> None:
     assert optcc.simulate(poor.schedule(), alpha=ALPHA, per_chunk=PER_CHUNK).time_s > 1.02 * best
 
 
+@pytest.mark.long
 def test_rows_of_several_processes_are_in_order() -> None:
     grid = [Case(3, (), 2**20), Case(4, (1,), 2**20, nics=4)]
     assert outcomes(grid, jobs=2) == [outcome(case) for case in grid]
@@ -95,6 +97,7 @@ def test_numbers_in_between() -> None:
     assert replace(few, only=()).finer() is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("servers", "growths"), [(16, [["11/10", "23/20"]] * 3), (32, [["11/10"], ["107/100"], ["53/50"]])]
 )
@@ -106,6 +109,7 @@ def test_many_servers_steps_grow_less_the_more_they_are(servers: int, growths: l
         assert [str(recipe.growth) for recipe in recipes if isinstance(recipe, Timetable)] == expected
 
 
+@pytest.mark.long
 def test_of_the_fastest_growth_more_numbers_are_tried() -> None:
     """What steps lose scatters with their number. Of growths that are slower, what is in between is left out."""
     cluster, nbytes = cluster_of(Case(8, (4, 1), 2**30, nics=8)), 2**30
@@ -127,6 +131,7 @@ def test_of_the_fastest_growth_more_numbers_are_tried() -> None:
     assert {len(others) for others in numbers.values()} == {ladder}
 
 
+@pytest.mark.long
 def test_latency_asks_for_shallow_pipelines() -> None:
     cluster = Cluster.uniform(servers=8, nics=2, rate=400 * GBPS).degrade("server1/nic0")
     deep = optcc.plan(cluster, 2**28, alpha=Fraction(1, 10**9), per_chunk=Fraction(1, 10**9))

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
@@ -20,6 +20,7 @@ from optcc.schedule.timetable_one_starves import stepped
 from optcc.schedule.timetable_slots import HALF
 from optcc.simulator import simulate
 from optcc.theory.hubs import hub_split
+from tests.effort import examples
 from tests.fabrics import pods_of
 
 COSTS = {"alpha": Fraction(5, 10**6), "per_chunk": Fraction(1, 10**6)}
@@ -45,7 +46,7 @@ def crossed(cluster: Cluster, recipe: Timetable | SteadyExchange, nbytes: int) -
     return [float(much / link.rate) for much, link in zip(moved, schedule.links, strict=True)]
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(
     st.integers(3, 8), st.integers(2, 4), st.integers(0, 2), st.integers(2, 5), st.integers(1, 3), st.integers(0, 1024)
 )
@@ -95,6 +96,7 @@ def test_timetables_are_tried_where_uplinks_have_room(factor: Fraction, offered:
     assert (Timetable.family in names) == offered
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dead", [0, 1])
 def test_pods_that_are_not_oversubscribed_cost_nothing(dead: int) -> None:
     """By direct exchange in two levels alone 2 to 3 % more."""
@@ -106,6 +108,7 @@ def test_pods_that_are_not_oversubscribed_cost_nothing(dead: int) -> None:
     assert times[1] <= 1.001 * times[0]
 
 
+@pytest.mark.long
 def test_a_server_starves_in_one_of_two_pods() -> None:
     """Its uplinks have no room to spare. 1.25 times the bound by packed trees."""
     cluster = pods_of(uniform(16, dead=4), 8)

@@ -7,7 +7,7 @@ from fractions import Fraction
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
@@ -22,10 +22,11 @@ from optcc.theory.program import Program
 from optcc.theory.sensitivity import gains_per_rate, repair_first
 from optcc.theory.ways import build_network
 from tests.conftest import clusters
+from tests.effort import examples
 from tests.rail_clusters import N, networks, on_rails, solved
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(cluster=clusters(min_ranks=2, max_ranks=8, symmetric=False))
 def test_equals_the_closed_form_on_one_fabric(cluster: Cluster) -> None:
     closed, program = lower_bound(cluster, N), program_bound(cluster, N)
@@ -40,7 +41,7 @@ def test_rails_need_more_than_the_closed_form() -> None:
     assert lower_bound(flat, 1).seconds == 1
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(cluster=networks())
 def test_merging_equal_servers_and_slots_loses_nothing(cluster: Cluster) -> None:
     merged = solved(cluster)
@@ -49,14 +50,14 @@ def test_merging_equal_servers_and_slots_loses_nothing(cluster: Cluster) -> None
     assert float(N / merged.seconds) == pytest.approx(float(apart), rel=2e-6)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(cluster=networks(max_servers=4, gpus=False))
 def test_partition_bound_stays_below(cluster: Cluster) -> None:
     bound = solved(cluster)
     assert partition_bound(cluster, N).seconds <= float(bound.seconds) * (1 + 1e-6)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data(), ranks=st.integers(2, 5))
 def test_partition_bound_is_the_optimum_on_links_of_equal_capacity_both_ways(data: st.DataObject, ranks: int) -> None:
     """A cable between each two servers: a rail with two NICs. Tutte and Nash-Williams, proof id bidirected."""
@@ -77,7 +78,7 @@ def test_partitions_are_all_there() -> None:
         partition_bound(Cluster.uniform(servers=20, rate=1000), N)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(cluster=networks(max_servers=6, gpus=False))
 def test_optimum_is_below_the_plans_fluid_time(cluster: Cluster) -> None:
     """The gap between them is in the plan (`fluid_s`) and in docs/bounds.md, not hidden."""

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from optcc.bound import LARGEST_GAP, ProgramCertificate
@@ -17,10 +17,11 @@ from optcc.theory import check_bound, lower_bound
 from optcc.theory.certify import check_dual, check_primal, round_dual
 from optcc.theory.program import Program, Solution
 from optcc.theory.ways import build_network
+from tests.effort import examples
 from tests.rail_clusters import networks, on_rails, solved
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(cluster=networks())
 def test_certificates_are_exact_and_the_gap_is_small(cluster: Cluster) -> None:
     bound = solved(cluster)
@@ -30,7 +31,7 @@ def test_certificates_are_exact_and_the_gap_is_small(cluster: Cluster) -> None:
     assert sum(price.share for price in bound.certificate.prices) == pytest.approx(1, abs=1e-3)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(cluster=networks(), data=st.data())
 def test_forged_duals_are_refused(cluster: Cluster, data: st.DataObject) -> None:
     bound = solved(cluster)

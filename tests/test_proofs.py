@@ -18,7 +18,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
@@ -29,6 +29,7 @@ from optcc.theory.partition import partitions
 from optcc.theory.symbolic import results
 from optcc.theory.ways import build_network
 from tests.conftest import clusters
+from tests.effort import examples
 from tests.rail_clusters import networks, on_rails, solved
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -120,6 +121,7 @@ def check_proofs(folder: Path, **environment: str) -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.long
 @pytest.mark.coq
 @pytest.mark.timeout(330)
 def test_coq_accepts_every_headline_without_assumptions() -> None:
@@ -286,7 +288,7 @@ def packing_rate(cluster: Cluster) -> float:
     return float(-(best.fun or 0.0)) * scale
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(cluster=networks(max_servers=4, gpus=False))
 def test_program_is_the_best_packing_of_tree_pairs(cluster: Cluster) -> None:
     certificate = solved(cluster).certificate

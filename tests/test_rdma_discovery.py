@@ -12,6 +12,7 @@ from optcc.discover import load_topology
 from optcc.doctor import examine
 from optcc.errors import InputError
 from optcc.rdma import Gid, NicAddress, rdma_ports
+from optcc.sysfs import Folder
 
 NOTHING = "0000:0000:0000:0000:0000:0000:0000:0000"
 LOCAL = "fe80:0000:0000:0000:0ac0:ebff:fe12:3456"
@@ -48,7 +49,7 @@ def make(
 
 
 def ports(root: Path) -> list:  # type: ignore[type-arg]
-    return rdma_ports(root / "sys/class/infiniband")
+    return rdma_ports(Folder(root / "sys"))
 
 
 def test_a_roce_port(tmp_path: Path) -> None:
@@ -132,7 +133,7 @@ def test_the_doctor_tells_the_topology(tmp_path: Path) -> None:
     assert "cp -r" in none.get
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"x" * 5000, b"0x", b"-", b"4: ", b"1e9 Gb/sec", b"\0" * 9])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"x" * 4000, b"0x", b"-", b"4: ", b"1e9 Gb/sec", b"\0" * 9])
 @pytest.mark.parametrize("file", ["state", "rate", "lid", "link_layer", "gids/0", "../../device/numa_node"])
 def test_what_a_driver_should_not_write_is_no_traceback(tmp_path: Path, file: str, content: bytes) -> None:
     make(tmp_path, "mlx5_0", gids={0: (IPV4, V2)})

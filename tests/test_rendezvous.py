@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from optcc.cli_ranks import membership_of
 from optcc.errors import InputError
 from optcc.runtime.codec import typed
 from optcc.runtime.hub import Hub
@@ -20,6 +21,7 @@ from optcc.runtime.job import Job, digest_of
 from optcc.runtime.messages import Check, Enlist, Go, Prepare, Quit, Ran
 from optcc.runtime.parcel import job_to_bytes
 from optcc.runtime.rendezvous import PORT, Membership, find, first_host
+from optcc.runtime.switchboard import Door
 from tests.broken_schedules import nested
 from tests.free_port import free_port
 
@@ -187,6 +189,14 @@ def test_a_file_with_the_secret_must_be_its_owners_alone(tmp_path: Path) -> None
         find(environ, **TOLD)
 
 
+def test_the_command_line_keeps_the_secret_from_what_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPTCC_SECRET", SECRET)
+    found = membership_of("10.0.0.1:999", 0, 2)
+    assert found is not None
+    assert found.secret == SECRET
+    assert "OPTCC_SECRET" not in os.environ
+
+
 # --- where rank 0 listens -------------------------------------------------------------------------------------------
 
 
@@ -226,7 +236,7 @@ sys.exit(serve_rank(find(os.environ)))
 
 def test_a_rank_that_another_starts_runs_the_job() -> None:
     job = Job({"it": nested(ranks=1, weak=0)}, "float32", "sum", paced=False)
-    with Hub(1, job="torch-abc", secret=SECRET.encode()) as hub:
+    with Hub(1, Door("torch-abc", SECRET.encode(), "127.0.0.1", 0)) as hub:
         environ = {
             **os.environ,
             **TORCH,

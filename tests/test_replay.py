@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
@@ -18,6 +18,7 @@ from optcc.runtime.replay import Place, Step, Steps, run_steps, steps_of
 from optcc.schedule import Schedule
 from tests.broken_schedules import in_a_circle, nested
 from tests.conftest import clusters
+from tests.effort import examples
 
 REDUCTIONS = ["sum", "prod", "min", "max", "avg"]
 
@@ -73,7 +74,7 @@ def races(steps: Sequence[Step]) -> list[tuple[int, int]]:
     return found
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(cluster=clusters(min_ranks=1, max_ranks=6, symmetric=False), elements=st.integers(1, 4000), data=st.data())
 def test_every_plan_is_exact_and_without_races(cluster: Cluster, elements: int, data: st.DataObject) -> None:
     dtype, reduction = (

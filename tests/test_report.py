@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from optcc import runtime
+import optcc
+from optcc import report, runtime
 from optcc.cli import main
 from optcc.runtime.launch import RunResult
 from optcc.schedule import Schedule
@@ -61,4 +62,29 @@ def test_what_the_processor_was_too_slow_for(
     bound_s = json.loads(CliRunner().invoke(main, [*RUN, "--transport", transport, "--json"]).stdout)["bound_s"]
     shown = " ".join(CliRunner().invoke(main, [*RUN, "--transport", transport]).stdout.split())
     assert ("the processor was the limit" in shown) == busy
-    assert ("times as fast as the ring" in shown) != busy
+    assert ("optcc's plan is the ring" in shown or "No difference" in shown) != busy
+
+
+@pytest.mark.parametrize(
+    ("own", "ring", "said"),
+    [
+        ((1.0, 1.1), (1.5, 1.7), "1.52 times as fast as the ring"),
+        ((1.5, 1.7), (1.0, 1.1), "The ring is 1.52 times as fast"),
+        ((1.0, 1.2), (1.19, 1.7), "No difference beyond this run's spread"),
+        ((1.0,), (2.0,), "No difference beyond this run's spread"),
+    ],
+)
+def test_a_difference_is_claimed_beyond_the_spread_only(
+    own: tuple[float, ...], ring: tuple[float, ...], said: str
+) -> None:
+    cluster = optcc.load_topology("uniform:servers=4,nics=4,rate=400Gb/s").cluster
+    hurt = cluster.degrade("server1/nic0").degrade("server1/nic1")
+    assert said in report.compared_with_ring(optcc.plan(hurt, 2**22), own, ring)
+
+
+def test_where_the_plan_is_the_ring_nothing_is_claimed() -> None:
+    cluster = optcc.load_topology("uniform:servers=2,nics=2,rate=400Gb/s").cluster
+    plan = optcc.plan(cluster, 2**22)
+    assert "is the ring" in report.compared_with_ring(plan, (1.0, 1.0), (2.0, 2.0))
+    uneven = optcc.plan(cluster.degrade("server1/nic0", 0.5), 2**22)
+    assert "is the ring" not in report.compared_with_ring(uneven, (1.0, 1.0), (2.0, 2.0))

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import optcc
@@ -15,6 +15,7 @@ from optcc.cluster import Cluster, Fabric, Nic, Server
 from optcc.errors import InfeasibleError, InputError, VerifyError
 from optcc.schedule import Lane, Link
 from optcc.schedule.routes import Routes, fluid_seconds, ports_of
+from tests.effort import examples
 from tests.fabrics import fabrics, gpu_cluster, ring
 
 
@@ -47,7 +48,7 @@ def test_one_fabric_has_no_links() -> None:
     assert not schedule.shared_links
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(cluster=fabrics())
 def test_fluid_time_counts_every_port_and_link(cluster: Cluster) -> None:
     """Against a count of its own, row by row: who moved what, and over which rails and pods."""

@@ -18,6 +18,7 @@ import pytest
 from optcc.runtime import crew as crew_module
 from optcc.runtime import run_schedules
 from optcc.runtime.errors import RankFailedError
+from optcc.runtime.hub import Hub
 from optcc.runtime.job import digest_of
 from optcc.schedule import Schedule
 from tests.broken_schedules import in_a_circle, nested, waiting_also
@@ -135,3 +136,48 @@ run_schedules(
         parent.send_signal(number)
         assert parent.stderr.read().count("Traceback") == (number == signal.SIGINT), "the parent's own, if any"
     assert gone(pids)
+
+
+def test_ranks_end_with_a_parent_that_dies_as_they_start(tmp_path: Path) -> None:
+    """They hang in their first import for ever, so that nothing but the watch over the parent can end them."""
+    (tmp_path / "numpy.py").write_text("import time\ntime.sleep(3600)\n")
+    script = f"""
+import os, sys
+from optcc.runtime import crew, run_schedules
+from tests.broken_schedules import nested
+start, pids = crew.start_rank, []
+def started(end, rank, world):
+    process = start(end, rank, world)
+    pids.append(process.pid)
+    if len(pids) == world:
+        print(*pids, flush=True)
+        os.kill(os.getpid(), 9)
+    return process
+crew.start_rank = started
+schedule = nested(ranks=4)
+sys.path.insert(0, {str(tmp_path)!r})
+run_schedules({{"it": schedule}})
+"""
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    pids = tuple(map(int, done.stdout.split()))
+    assert len(pids) == 4
+    assert gone(pids, within_s=60)
+
+
+def test_a_ranks_process_does_not_show_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "a secret of a test, long enough"
+    monkeypatch.setenv("OPTCC_SECRET", secret)
+    monkeypatch.setenv("OPTCC_SECRET_FILE", secret)
+    monkeypatch.setenv("OPTCC_ELSE", "shown")
+    with Hub(1) as hub:
+        with hub.attach(0) as end:
+            process = crew_module.start_rank(end, 0, 1)
+        try:
+            shown = b"".join(Path(f"/proc/{process.pid}/{what}").read_bytes() for what in ("environ", "cmdline"))
+            hub.gather(60)
+        finally:
+            process.kill()
+            process.wait()
+    assert b"OPTCC_ELSE=shown" in shown, "it can be seen"
+    assert secret.encode() not in shown

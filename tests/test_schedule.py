@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
@@ -17,11 +17,12 @@ from optcc.schedule.assemble import even_cuts
 from optcc.schedule.columns import GRANULE
 from optcc.schedule.nested import Ordering, lower
 from tests.conftest import clusters, degraded
+from tests.effort import examples
 
 SIZES = st.one_of(st.integers(1, 200), st.integers(1, 2**20), st.just(2**30))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     cluster=clusters(min_ranks=1),
     nbytes=SIZES,
@@ -91,7 +92,7 @@ def _hasty(schedule: Schedule, row: int) -> Schedule:
     return schedule.replace(dep_ptr=ptr, dep_idx=np.delete(schedule.dep_idx, at))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(cluster=degraded(), nbytes=st.integers(2000, 2**20), segments=st.integers(1, 5), data=st.data())
 def test_a_mutated_schedule_fails(cluster: Cluster, nbytes: int, segments: int, data: st.DataObject) -> None:
     schedule = optcc.plan(cluster, nbytes, segments=segments).schedule()

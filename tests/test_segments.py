@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from optcc.cluster import Cluster
@@ -30,6 +30,7 @@ from optcc.theory.ramps import (
 from optcc.theory.segments import Pipeline, chunks_per_segment, segment_count
 from optcc.theory.service_order import ServiceOrder, best_sizes, refine
 from optcc.theory.shares import nested_shares, ring_loads
+from tests.effort import examples
 
 NBYTES = 2**26
 TOLERANCE = 1e-5
@@ -73,7 +74,7 @@ PIPELINES = st.builds(
 
 
 @given(PIPELINES, st.integers(1, 300))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_segment_count_is_the_best_of_all_and_its_bound_holds(pipeline: Pipeline, most: int) -> None:
     count = segment_count(pipeline, most=most)
     assert count.seconds == min(pipeline.seconds(k) for k in range(1, most + 1))
@@ -148,7 +149,7 @@ def test_no_growth_below_the_switch_point_and_equal_sizes_then() -> None:
     st.sampled_from([1, 2, 4]),
     st.sampled_from([BODY, SHALLOW_BODY]),
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_ramp_obeys_its_limits_and_its_certificate(segments: int, growth: Fraction, unit: int, body: Fraction) -> None:
     ramp = ramp_program(segments, growth, unit=unit, body=body)
     assert len(ramp.sizes) == segments
@@ -222,6 +223,7 @@ def test_critical_path_knows_latency_and_chunk_costs() -> None:
     assert 0 <= best_sizes(costed, sizes).gap <= TOLERANCE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("slow", "segments", "most"),
     [

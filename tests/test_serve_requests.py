@@ -111,8 +111,10 @@ def test_a_topology_is_never_unpacked(service: Service, tmp_path: Path, monkeypa
     assert tarfile.is_tarfile(tmp_path / "copy.tar")
     told(service.ask("POST", "/v1/plan", {"topology": text}), 422, "InputError")
     unpacked: list[str] = []
-    unpack = optcc.discover.sysfs_tree._unpack
-    monkeypatch.setattr("optcc.discover.sysfs_tree._unpack", lambda p, to: (unpacked.append(p), unpack(p, to)))
+    unpack = optcc.discover.sysfs_tree.read_tarball
+    monkeypatch.setattr(
+        "optcc.discover.sysfs_tree.read_tarball", lambda p, hint: (unpacked.append(p), unpack(p, hint))[1]
+    )
     with pytest.raises(InputError):
         read_cluster(ClusterRequest(topology=text))
     assert not unpacked

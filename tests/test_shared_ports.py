@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import optcc
@@ -27,6 +27,7 @@ from optcc.simulator import TICKS_PER_S, Simulation
 from optcc.timeline import chrome_trace
 from optcc.usage import usage
 from tests.conftest import GBPS, clusters
+from tests.effort import examples
 from tests.fabrics import fabrics, gpu_cluster, ring
 from tests.shared_ports import backlog, check_shared
 from tests.test_simulator import one_transfer, two_racks
@@ -127,7 +128,7 @@ def test_a_link_gets_busy_under_a_stripe() -> None:
     check_shared(schedule, simulation)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     senders=st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 4000)), min_size=1, max_size=8),
     chained=st.lists(st.booleans(), min_size=8, max_size=8),
@@ -154,7 +155,7 @@ def test_a_queue_that_forgets_the_others_is_noticed() -> None:
     assert (alone, both) == ([0, 0], pytest.approx(1))
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     cluster=clusters(symmetric=False),
     nbytes=st.integers(1, 2**32),
@@ -168,7 +169,7 @@ def test_never_below_the_bound(cluster: Cluster, nbytes: int, algorithm: str, al
     check_shared(simulation.schedule, simulation)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     cluster=fabrics(),
     nbytes=st.integers(1, 10**7),
@@ -263,7 +264,7 @@ def test_a_death_loses_all_that_had_not_landed() -> None:
     check_shared(schedule, simulation)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     nics=st.integers(1, 3),
     nbytes=st.integers(1, 20_000),

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import optcc
@@ -19,6 +19,7 @@ from optcc.simulator import TICKS_PER_S
 from optcc.stripes import stripes_of
 from tests.conftest import GBPS, clusters, degraded
 from tests.conservation import check_conservation
+from tests.effort import examples
 from tests.fabrics import fabrics, gpu_cluster, pods_of, ring
 
 
@@ -27,7 +28,7 @@ def allowed(segments: int, several: bool) -> float:
     return 1 + (2 if several else 1) / segments
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(cluster=degraded(most=3), segments=st.sampled_from([16, 64]))
 def test_between_the_bound_and_the_limit(cluster: Cluster, segments: int) -> None:
     plan = optcc.plan(cluster, 2**30, segments=segments)
@@ -137,7 +138,7 @@ def test_a_link_is_shared() -> None:
     assert costly.end - costly.begin == pytest.approx([2 / 3] * 3), "chunks cost ports, not links"
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(cluster=fabrics(), nbytes=st.integers(1, 10**7), alpha=st.sampled_from([0, 1]), data=st.data())
 def test_on_rails_and_pods_never_below_the_bound(
     cluster: Cluster, nbytes: int, alpha: int, data: st.DataObject

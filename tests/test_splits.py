@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from optcc.cluster import Cluster, Nic, Server
@@ -13,6 +13,7 @@ from optcc.errors import CertificateError, InputError
 from optcc.theory.bounds import lower_bound
 from optcc.theory.shares import Shares, check_loads, nested_shares, ring_loads
 from optcc.theory.splits import Split, hops, split_program, split_with_latency
+from tests.effort import examples
 
 TOLERANCE = 1e-7
 # Narrow ranges leave the sum of the rates binding, wide ones the weakest rank.
@@ -43,7 +44,7 @@ def time_with_latency(shares: Shares, rates: list[Fraction], nbytes: int, alpha:
 
 
 @given(RATES, st.integers(0, 12))
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_program_equals_the_closed_form(rates: list[Fraction], decade: int) -> None:
     rates = [rate * 10**decade for rate in rates]
     demand_optimal(split_program(rates), rates)
@@ -75,7 +76,7 @@ def test_two_ranks_have_one_pattern_that_matters() -> None:
 
 
 @given(RATES, st.integers(1, 10**6), st.fractions(0, 10, max_denominator=100))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_latency_program_beats_every_single_pattern_and_the_closed_form(
     rates: list[Fraction], nbytes: int, alpha: Fraction
 ) -> None:

@@ -14,7 +14,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import sympy as sp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
@@ -27,6 +27,7 @@ from optcc.schedule.routes import Routes
 from optcc.simulator import Receivers
 from optcc.theory import lower_bound
 from optcc.theory.starving_pair import chunked, ports_s, starving_pair_s, waiting_s
+from tests.effort import examples
 
 US = Fraction(1, 10**6)
 RATE = 10**9
@@ -160,6 +161,7 @@ def check(schedule: Schedule, least: Fraction, alpha: Fraction, per_chunk: Fract
 COSTS = [(0, 0), (0, 1), (5, 1), (50, 0), (1, 20), (1000, 300)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("segments", [1, 2, 8, 32])
 @pytest.mark.parametrize("lost", [(3, 2, 1, 1), (4, 4, 3, 2), (5, 4, 2, 2), (6, 2, 1, 1)])
 def test_no_family_is_faster(lost: tuple[int, ...], segments: int) -> None:
@@ -173,7 +175,7 @@ def test_no_family_is_faster(lost: tuple[int, ...], segments: int) -> None:
     assert seen >= FAMILIES - ({"timetable"} if lost[0] == 3 else set())
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     servers=st.integers(3, 7),
     dead=st.integers(2, 4).flatmap(lambda nics: st.tuples(st.just(nics), *[st.integers(nics // 2, nics - 1)] * 2)),

@@ -9,7 +9,7 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
@@ -24,6 +24,7 @@ from optcc.simulator import simulate
 from optcc.standby.planner import _fits as fits
 from optcc.standby.table import matching, relabelled
 from optcc.theory.tally import Tally
+from tests.effort import examples
 from tests.test_latin import FITTING as WITH_SQUARES
 from tests.test_latin import starving
 from tests.timetables import ALPHA, PER_CHUNK, RATE, busiest, check_allreduce, loss
@@ -72,7 +73,7 @@ def steady(cluster: Cluster, segments: int, growing: int = 2, **other: Fraction)
     return SteadyExchange(segments, pair, growing, **given)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     name=st.sampled_from(sorted(FITTING)),
     segments=st.integers(1, 24),
@@ -306,6 +307,7 @@ def test_clusters_that_do_not_fit(name: str) -> None:
         replace(steady(FITTING["one fabric"], 4), slow=(1, len(UNFIT[name].ranks) - 1)).check(UNFIT[name])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("servers", "most"), [(8, 0.1), (16, 0.105)])
 def test_planned_steps_lose_less_than_squares(servers: int, most: float) -> None:
     cluster, costs = starving(servers, 8, "0123", "0123"), {"alpha": ALPHA, "per_chunk": PER_CHUNK}
@@ -340,6 +342,7 @@ def test_what_the_planner_tries() -> None:
     assert tried(starving(8, 8, "0123", "45"), 2**28) == []  # with 6 of 8 NICs it hardly waits
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("first", "second"), [("0123", "456"), ("567", "0123")])
 def test_two_unlike_lose_no_more_than_two_like_the_slower_one(first: str, second: str) -> None:
     """In steady steps."""

@@ -192,3 +192,40 @@ def test_a_path_needs_two_ends_and_wires_that_can_break_it() -> None:
         Machine(Strike("path", NIC, 0.5))
     with pytest.raises(InputError, match="real NICs cannot be told to"):
         Saboteur(0, layout(), [Strike("path", NIC, 0.5, far=FAR)], object(), [], lambda: 0.0)
+
+
+@pytest.mark.parametrize(("second_at", "seconds", "ends"), [(5.2, 0.5, 5.7), (5.2, 0.1, 5.5), (5.0, 0.5, 5.5)])
+def test_flaps_that_overlap_heal_once_at_the_last_ones_end(second_at: float, seconds: float, ends: float) -> None:
+    it = Machine(Strike("flap", NIC, 0.5, 0.5), Strike("flap", NIC, 0.6, seconds))
+    it.saboteur.look(0.5)
+    it.now = second_at
+    it.saboteur.look(0.6)
+    assert it.saboteur.wake() == pytest.approx(ends)
+    it.now = ends - 0.01
+    it.saboteur.tend()
+    assert it.wires.done == [("darken", 0)]
+    it.now = ends + 0.01
+    it.saboteur.tend()
+    assert it.wires.done == [("darken", 0), ("heal", 0)]
+    assert [note.kind for note in it.journal] == ["struck", "struck", "healed"]
+
+
+def test_flaps_apart_heal_each_by_itself() -> None:
+    it = Machine(Strike("flap", NIC, 0.5, 0.5), Strike("flap", NIC, 0.6, 0.5))
+    it.saboteur.look(0.5)
+    it.now = 5.6
+    it.saboteur.look(0.5)
+    it.saboteur.look(0.6)
+    it.now = 6.2
+    it.saboteur.tend()
+    assert it.wires.done == [("darken", 0), ("heal", 0)] * 2
+
+
+@pytest.mark.parametrize("kind", ["cut", "hole", "fatal"])
+def test_what_lasts_ends_a_flap_without_healing(kind: str) -> None:
+    it = Machine(Strike("flap", NIC, 0.5, 0.5), Strike(kind, NIC, 0.6))
+    it.saboteur.look(0.6)
+    it.now = 9.0
+    it.saboteur.tend()
+    assert ("heal", 0) not in it.wires.done
+    assert [note.kind for note in it.journal] == ["struck", "held", "struck"]

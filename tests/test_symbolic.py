@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import sympy as sp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from optcc.cluster import Cluster, Nic, Server
@@ -20,6 +20,7 @@ from optcc.theory.derive_rings import check_finite
 from optcc.theory.derive_rivals import compare
 from optcc.theory.symbolic import results, symbolic_bound, unit_rate
 from optcc.theory.symbols import TABLE, B, K, L, P, X, describe, ell, k, m, n
+from tests.effort import examples
 from tests.symbolic_cases import CASES, Case, check, reseed
 
 PROOF_IDS = {
@@ -128,7 +129,7 @@ def test_schemes_at_eight_ranks_and_half_a_rank_lost() -> None:
     st.lists(st.tuples(st.fractions(1, 50), st.fractions(1, 50)), min_size=1, max_size=9),
     st.integers(1, 10**12),
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_formula_of_a_cluster_equals_its_bound(rates: list[tuple[Fraction, Fraction]], nbytes: int) -> None:
     cluster = Cluster(tuple(Server(f"s{i}", (Nic("nic", *pair),)) for i, pair in enumerate(rates)))
     result, bound = symbolic_bound(cluster), lower_bound(cluster, nbytes)

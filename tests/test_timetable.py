@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
@@ -21,6 +21,7 @@ from optcc.schedule.timetable_nics import applies, live_nics, reduced
 from optcc.schedule.timetable_ramp import sums_in_time
 from optcc.simulator import simulate
 from optcc.theory.hubs import hub_split
+from tests.effort import examples
 from tests.fabrics import pods_of
 from tests.timetables import (
     ALPHA,
@@ -36,7 +37,7 @@ from tests.timetables import (
 )
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     cluster=hurt(),
     segments=st.integers(1, 3),
@@ -52,7 +53,8 @@ def test_every_recipe_is_an_allreduce(
     check_allreduce(cluster, timetable(cluster, segments, late=late, **rounds), nbytes)
 
 
-@settings(max_examples=300)
+@pytest.mark.long
+@examples(300)
 @given(
     cluster=starved(),
     segments=st.integers(1, 8),
@@ -63,7 +65,7 @@ def test_growing_ones_too(cluster: Cluster, segments: int, growth: Fraction, nby
     check_allreduce(cluster, growing(cluster, hub_split(cluster)[0], growth, segments), nbytes)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(cluster=hurt(12))
 def test_fluid_time_is_the_bound(cluster: Cluster) -> None:
     """Where every NIC can be equally busy; two servers that meet on few rails may make that impossible."""
@@ -140,7 +142,7 @@ def test_growth_that_leaves_hubs_no_time_loses_more() -> None:
     assert simulate(recipe.lower(cluster, nbytes)).time_s > (1.03 + float(recipe.idle(cluster)) / 2) * bound_s
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(cluster=starved(8), segments=st.integers(1, 9), growth=st.fractions(1, 3, max_denominator=9))
 def test_a_hub_sends_sums_that_it_has(cluster: Cluster, segments: int, growth: Fraction) -> None:
     """In the order of the timetable, as far as a slot is not the hub's last, which takes what is left over."""
@@ -159,7 +161,7 @@ def test_a_hub_sends_sums_that_it_has(cluster: Cluster, segments: int, growth: F
                 assert float(via) * sent / total <= has + 1e-6
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(cluster=hurt(6), seed=st.integers(0, 2**32 - 1))
 def test_a_dependency_less_is_noticed(cluster: Cluster, seed: int) -> None:
     """Negative control of the verifier's approval: somewhere what a result needs is not waited for."""
@@ -232,7 +234,8 @@ def test_where_it_applies() -> None:
         timetable(one).check(others["a server without NICs"])
 
 
-@settings(max_examples=20)
+@pytest.mark.long
+@examples(20)
 @given(cluster=hurt(5))
 def test_the_planner_offers_it(cluster: Cluster) -> None:
     made = optcc.plan(cluster, 2**22, family="timetable", alpha=ALPHA, per_chunk=PER_CHUNK)
@@ -266,6 +269,7 @@ def test_of_nothing_there_is_nothing_to_send(count: int) -> None:
     assert not len(schedule)
 
 
+@pytest.mark.long
 def test_ties_are_settled_by_packets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all that take as long but for half a per cent, the fastest by packets is the plan."""
     cluster, bound = dead(8, 4), optcc.lower_bound(dead(8, 4), 2**28)
@@ -293,6 +297,7 @@ def test_more_rounds_than_may_grow_are_refused() -> None:
         optcc.plan(cluster, 2**24, family="timetable", segments=257)
 
 
+@pytest.mark.long
 def test_a_planner_on_standby_gives_timetables_to_whom_they_fit() -> None:
     """A shape counts NICs and does not know which: what was prepared for one server is relabelled for another."""
     cluster = Cluster.uniform(servers=5, nics=4, rate=RATE)
@@ -311,6 +316,7 @@ def test_a_planner_on_standby_gives_timetables_to_whom_they_fit() -> None:
         optcc.verify(moved.schedule())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("count", "most"), [(1, 0.011), (3, 0.011), (4, 0.019)])
 def test_planned_timetables_are_near_the_bound(count: int, most: float) -> None:
     cluster, nbytes = dead(8, count), 2**30

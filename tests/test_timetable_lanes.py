@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
@@ -22,6 +22,7 @@ from optcc.schedule.timetable_nics import applies, live_nics, nic_rate
 from optcc.schedule.timetable_slots import Slot
 from optcc.simulator import simulate
 from optcc.theory.hubs import hub_split
+from tests.effort import examples
 from tests.timetables import RATE, check_allreduce, timetable
 
 COSTS = {"alpha": Fraction(5, 10**6), "per_chunk": Fraction(1, 10**6)}
@@ -77,7 +78,7 @@ def test_where_a_server_has_only_slow_nics_others_have_more_lanes() -> None:
     assert [len(mine) for mine in live_nics(on)] == [16, 8, 16, 16]
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.integers(3, 8), st.integers(1, 4), st.integers(2, MOST_LANES), st.booleans(), st.integers(1, 3), st.data())
 def test_the_sum_is_everywhere(
     servers: int, nics: int, count: int, rails: bool, segments: int, data: st.DataObject
@@ -133,6 +134,7 @@ def test_a_nic_serves_its_lanes_in_turn(monkeypatch: pytest.MonkeyPatch) -> None
         assert over_bound(four) > 1.015
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hit", [slowed(slowed(uniform(8, rails=False), 1), 1, server=2), slowed(uniform(16), 4)])
 def test_slow_nics_cost_hardly_more_than_they_must(hit: Cluster) -> None:
     """Of the fault-free ring's time: without lanes 1.6 and 5.4 points more."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import optcc
@@ -24,6 +24,7 @@ from optcc.schedule.timetable_one_starves import one_starves, stepped
 from optcc.schedule.timetable_rows import Kind, Rows, in_order, on_leash
 from optcc.schedule.timetable_slots import HALF, Slot
 from optcc.simulator import Receivers, simulate
+from tests.effort import examples
 from tests.timetables import ALPHA, PER_CHUNK, RATE, check_allreduce, lacking, loss, timetable
 
 GROWTH = Fraction(23, 20)
@@ -48,7 +49,7 @@ def one_of_several(draw: st.DrawFn) -> Cluster:
     return cluster
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(one_of_several(), st.integers(1, 30), st.sampled_from(["1", "23/20", "3/2"]), st.integers(0, 3))
 def test_allreduce_holds(cluster: Cluster, segments: int, growth: str, margin: int) -> None:
     recipe = stepped(cluster, Fraction(growth), segments, Fraction(margin, 500), Fraction(margin, 1000))
@@ -248,6 +249,7 @@ def free(rows: Rows, starving: int, length: int) -> tuple[Any, Any]:
     return rows.src[:0], rows.src[:0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dead", [("0123",), ("0123", "4")], ids=str)
 def test_less_is_lost_on_the_leash(dead: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """By receivers that take packets as they come, where those who run ahead are most in the way; on average over some
@@ -363,6 +365,7 @@ def test_bad_parameters() -> None:
         replace(timetable(two, late=True), growth=GROWTH, stepped=True).check(two)
 
 
+@pytest.mark.long
 def test_the_planner_takes_it() -> None:
     """Half of the NICs of a server, and fewer of two others: within 6 % of the bound at 1 GiB, with costs."""
     cluster, alpha, per_chunk = lacking(*MIXES[0]), Fraction(5, 10**6), Fraction(1, 10**6)

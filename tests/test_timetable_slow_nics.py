@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import combinations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import optcc
@@ -22,6 +22,7 @@ from optcc.schedule.latin import latin_pair
 from optcc.schedule.timetable import Timetable
 from optcc.schedule.timetable_nics import MOST_AS_ONE, applies, evened, left_alone, live_nics, nic_rate
 from optcc.simulator import simulate
+from tests.effort import examples
 from tests.timetables import check_allreduce, hurt, timetable
 
 ALPHA, PER_CHUNK = Fraction(5, 10**6), Fraction(1, 10**6)
@@ -43,7 +44,7 @@ def busy(schedule: Schedule) -> set[str]:
     }
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(hurt(), st.data())
 def test_slow_nics_carry_nothing_and_the_sum_is_everywhere(cluster: Cluster, data: st.DataObject) -> None:
     """Whichever way one is slow; its port is there nevertheless, for a failover to go by."""
@@ -186,6 +187,7 @@ def test_both_ends_may_be_several() -> None:
     assert lanes == {1, 2, 3, 6}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("nbytes", [2**28, 2**30])
 def test_four_at_half_of_the_rate_cost_hardly_more_than_two_dead(nbytes: int) -> None:
     """Others pay for two chunks instead of one. The last step would be half a step late if it carried as much."""

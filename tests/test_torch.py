@@ -15,12 +15,12 @@ import pytest
 
 import optcc
 from tests.torch_ranks import (
-    Raised,
     Ranks,
     apart,
     bug_in_planner,
     fails,
     given,
+    good,
     measure,
     no_plan,
     one_raises,
@@ -40,13 +40,6 @@ ROOT = Path(__file__).resolve().parent.parent
 def four() -> Iterator[Ranks]:
     with Ranks(4) as ranks:
         yield ranks
-
-
-def good(answers: Sequence[Any]) -> Sequence[Any]:
-    """The answers of ranks none of which raised."""
-    for answer in answers:
-        assert not isinstance(answer, Raised), answer.trace
-    return answers
 
 
 # Four processes.
@@ -208,6 +201,7 @@ def _named(culprit: int, told: Sequence[Any], waited: Sequence[Any]) -> None:
     assert max(seconds for *_, seconds in waited) < 4.0 + 3.0 + 20.0  # a wait, the grace, a machine that is busy
 
 
+@pytest.mark.long
 def test_the_example_trains_under_torchrun() -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["examples/train_ddp.py", "--steps", "5", "--rates", "1e6", "2e5"]

@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
@@ -24,6 +24,7 @@ from optcc.theory.segments import Pipeline, segment_count
 from optcc.theory.trees import best_segments, busiest, seconds, shapes, tree_time
 from tests.broken_schedules import with_rows
 from tests.conftest import clusters, degraded
+from tests.effort import examples
 
 ALPHA, PER_CHUNK = Fraction(5, 10**6), Fraction(1, 10**6)
 RATE = 400 * 10**9
@@ -47,7 +48,7 @@ recipes = st.builds(
 any_cluster = st.one_of(clusters(min_ranks=1, symmetric=False), degraded(min_ranks=2))
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(cluster=any_cluster, recipe=recipes, nbytes=st.one_of(st.integers(1, 300), st.integers(1, 2**22)))
 def test_every_recipe_is_an_allreduce(cluster: Cluster, recipe: ComplementaryTrees, nbytes: int) -> None:
     recipe.check(cluster)
@@ -57,7 +58,7 @@ def test_every_recipe_is_an_allreduce(cluster: Cluster, recipe: ComplementaryTre
     assert ComplementaryTrees.read(recipe.content()) == recipe
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(cluster=degraded(), recipe=recipes, data=st.data())
 def test_a_transfer_left_out_or_too_early_is_noticed(
     cluster: Cluster, recipe: ComplementaryTrees, data: st.DataObject
@@ -72,7 +73,7 @@ def test_a_transfer_left_out_or_too_early_is_noticed(
         optcc.verify(schedule.replace(dep_ptr=ptr, dep_idx=np.delete(schedule.dep_idx, at)))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(cluster=any_cluster, recipe=recipes, size=st.integers(1, 50))
 def test_fluid_time_is_that_of_the_transfers(cluster: Cluster, recipe: ComplementaryTrees, size: int) -> None:
     nbytes = GRANULE * recipe.trees * recipe.segments * size  # every section of one size
@@ -167,7 +168,7 @@ def timetable(recipe: ComplementaryTrees, cluster: Cluster, nbytes: int) -> Frac
     return (k - 1 + hops * (2 + math.ceil(ALPHA / period))) * period
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(cluster=degraded(), recipe=recipes, scale=st.integers(10, 24))
 def test_simulated_time_is_within_the_timetable(cluster: Cluster, recipe: ComplementaryTrees, scale: int) -> None:
     nbytes = GRANULE * recipe.trees * recipe.segments * 2**scale

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
@@ -20,6 +20,7 @@ from optcc.schedule import Lane, Port, Route, Schedule
 from optcc.simulator import Simulation
 from optcc.timeline import MAX_LINKS, chrome_trace, draw_timeline, write_timeline
 from optcc.usage import forced_idle, services, usage, usage_json
+from tests.effort import examples
 from tests.fabrics import fabrics, ring
 
 
@@ -96,7 +97,7 @@ def check_forced(simulation: Simulation) -> None:
                 assert (ready[stripes.row[left]] >= b).all(), "something was ready"
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(cluster=fabrics(), nbytes=st.integers(1, 10**6), alpha=st.sampled_from([0, Fraction(1, 10)]))
 def test_the_three_sum_to_the_run_and_idle_is_forced(cluster: Cluster, nbytes: int, alpha: Fraction) -> None:
     try:

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from fractions import Fraction
@@ -63,6 +63,13 @@ class Ranks:
             return pipe.recv()
         except EOFError:
             return None
+
+
+def good(answers: Sequence[Any]) -> Sequence[Any]:
+    """The answers of ranks none of which raised."""
+    for answer in answers:
+        assert not isinstance(answer, Raised), answer.trace
+    return answers
 
 
 def _serve(rank: int, world: int, meeting: str, pipe: Any) -> None:
@@ -162,7 +169,7 @@ def train(rank: int, dtype: str, rates: list[float] | None, local: bool = False)
     model: Any = net if local else DistributedDataParallel(net, bucket_cap_mb=0.004, find_unused_parameters=True)
     state = None
     if rates is not None:
-        state = _hooked(model, rates=rates, timeout_s=60)
+        state = hooked(model, rates=rates, timeout_s=60)
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
     data = torch.Generator().manual_seed(rank)
     for step in range(6):
@@ -192,14 +199,12 @@ def deep(cluster: Any, nbytes: int, *_: Any) -> Any:
     return optcc.plan(cluster, nbytes, segments=8)
 
 
-def _hooked(model: Any, *, rates: list[float] | None = None, **options: Any) -> Any:
+def hooked(model: Any, *, rates: list[float] | None = None, **options: Any) -> Any:
     """Give a model the hook; returns its state. Messages cost nothing."""
     from optcc.pytorch import Costs, HookState, Policy, allreduce_hook
-    from optcc.runtime.torch.hook import cluster_of
 
-    cluster = None if rates is None else cluster_of(tuple(round(rate / 1e5) for rate in rates), 1e6, 10)
     free = Costs(Fraction(0), Fraction(0))
-    state = HookState(deep, cluster=cluster, costs=free, **{"policy": Policy(gain=1.0)} | options)
+    state = HookState(model, deep, rates=rates, costs=free, **{"policy": Policy(gain=1.0)} | options)
     model.register_comm_hook(state, allreduce_hook)
     return state
 
@@ -211,7 +216,7 @@ def small(rates: list[float] | None, **options: Any) -> tuple[Any, Any]:
 
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(64, 64))
-    state = _hooked(model, rates=rates, **options)
+    state = hooked(model, rates=rates, **options)
 
     def step() -> None:
         model.zero_grad()
@@ -255,7 +260,7 @@ def no_plan(rank: int) -> None:
 
     import torch
 
-    state = HookState(refuse, cluster=_half())
+    state = HookState(_ddp(), refuse, rates=_half())
     Book(state._group, _half(), refuse, None, 1.0).walk(torch.zeros(10))  # type: ignore[arg-type]
 
 
@@ -270,7 +275,7 @@ def apart(rank: int) -> float:
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     time.sleep(1.5 * (rank // 2))
     model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False), process_group=pairs[rank // 2])
-    state = _hooked(model, rates=[1e6, 5e5], group=pairs[rank // 2], timeout_s=8.0)
+    state = hooked(model, rates=[1e6, 5e5], timeout_s=60.0)
     model(torch.full((1, 1), float(rank))).sum().backward()
     state.close()
     return float(model.module.weight.grad) * 2
@@ -300,8 +305,15 @@ def bug_in_planner(rank: int) -> None:
     def broken(*_: Any) -> Any:
         raise KeyError("rates")
 
-    state = HookState(broken, cluster=_half())
+    state = HookState(_ddp(), broken, rates=_half())
     Book(state._group, _half(), broken, None, 1.0).walk(torch.zeros(10))  # type: ignore[arg-type]
+
+
+def _ddp() -> Any:
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    return DistributedDataParallel(torch.nn.Linear(4, 4))
 
 
 def _half() -> Any:

@@ -16,6 +16,7 @@ from optcc.discover.given import Given, apply_given
 from optcc.discover.hostlist import expand_hosts
 from optcc.discover.nccl_document import as_utf8
 from optcc.discover.nccl_xml import read_nccl_xml
+from optcc.discover.pasted import unwrapped
 from optcc.discover.preset import PREFIX, read_preset
 from optcc.discover.smi_text import looks_like_smi, read_smi
 from optcc.discover.sysfs_tree import is_sysfs, read_sysfs
@@ -82,14 +83,27 @@ def _read_any(source: str, given: Given, documents_only: bool) -> Topology:
     else:
         data = as_utf8(_read(source))
         source = shown(source)
-        if Path(source).suffix.lower() == ".xml" or data.lstrip()[:1] == b"<":
-            return read_nccl_xml(data, source, given)
-        text = data.decode("utf-8", "replace")
-        if not documents_only and looks_like_smi(text):
-            return read_smi(text, source, given)
-        topology = read_yaml(data, source, given)
+        text, taken = unwrapped(data.decode("utf-8", "replace"), source)
+        topology = _read_text(text.encode() if taken else data, text, source, given, documents_only)
+        if taken:
+            note = Assumption(source, f"taken away before it was read: {', '.join(taken)}")
+            topology = replace(topology, assumed=(*topology.assumed, note))
+        return topology
+    return _corrected(topology, source, given)
+
+
+def _read_text(data: bytes, text: str, source: str, given: Given, documents_only: bool) -> Topology:
+    if Path(source).suffix.lower() == ".xml" or data.lstrip()[:1] == b"<":
+        return read_nccl_xml(data, source, given)
+    if not documents_only and looks_like_smi(text):
+        return read_smi(text, source, given)
+    return _corrected(read_yaml(data, source, given), source, given)
+
+
+def _corrected(topology: Topology, source: str, given: Given) -> Topology:
+    """A preset, or YAML, with the options applied, and described."""
     cluster = apply_given(topology.cluster, given)
-    lines = (f"{source}: optcc's own", *describe(cluster))
+    lines = (f"{source}: optcc's own", *describe(cluster), *topology.read)
     if topology.measured is not None:
         lines = (*lines, measured_line(cluster, topology.measured))
     return replace(topology, cluster=cluster, read=lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -11,7 +12,10 @@ from optcc.cluster import Cluster, Nic
 from optcc.errors import InputError
 from optcc.units import parse_rate
 
+HCA = "As in NCCL_IB_HCA: mlx5_0,mlx5_1 or =mlx5_0 or ^mlx5_3, with a port mlx5_0:1; rails are rail: in YAML."
+_WITH_RAIL = re.compile(r"[A-Za-z]\w*(?::[0-9]*){2,3}")  # NCCL_IB_HCA: NAME:PORT:RAIL:PLANE; no PCI address
 LONGEST = 4096  # characters of one option
+ANY_RATE = Fraction(50 * 10**9)
 
 
 @dataclass(frozen=True)
@@ -50,25 +54,33 @@ class Given:
                 default = rate
         patterns = _items(nics, "--nics")
         all_but = bool(patterns) and patterns[0].startswith("^")
-        if all_but:
-            patterns[0] = patterns[0][1:]
-        if any(not p or p.startswith("^") for p in patterns):
-            raise InputError("not a list of NICs", where="--nics", expected="NAME,NAME or ^NAME,NAME", got=nics)
+        if patterns:  # NCCL_IB_HCA's = says that names are whole, as they are here anyway
+            patterns[0] = patterns[0].removeprefix("^").removeprefix("=")
+        if any(not p or p.startswith("^") or "=" in p for p in patterns):
+            expected = "NAME,NAME or ^NAME,NAME"
+            raise InputError("not a list of NICs", where="--nics", expected=expected, got=nics, hint=HCA)
+        if odd := next((p for p in patterns if _WITH_RAIL.fullmatch(p)), None):
+            what = "a rail or plane beside a NIC's name"
+            raise InputError(what, where="--nics", expected="NAME or NAME:PORT", got=odd, hint=HCA)
         return cls(default, tuple(rates), tuple(patterns), all_but)
+
+    def of_all_nics(self) -> Given:
+        """The same without --nics. The rate of what it leaves out is not told, maybe, and does not matter."""
+        return Given(self.nic_rate or ANY_RATE, self.rates)
 
     def wanted(self, name: str) -> bool | None:
         """Whether the NIC counts; None where nothing was said, so that the reader's rule holds."""
         self.seen.add(name)
         if not self.nics:
             return None
-        named = any(fnmatchcase(name, pattern) for pattern in self.nics)
+        named = any(fits(name, pattern) for pattern in self.nics)
         if self.all_but:
             return False if named else None
         return named
 
     def rate_of(self, name: str) -> Fraction | None:
         """The rate said for a NIC of this name, None where none was."""
-        return next((rate for pattern, rate in self.rates if fnmatchcase(name, pattern)), None)
+        return next((rate for pattern, rate in self.rates if fits(name, pattern)), None)
 
     def check_used(self, names: Iterable[str]) -> None:
         """Raise InputError for a pattern that no NIC of `names` fits, those that count; of what does not, that no NIC
@@ -85,12 +97,28 @@ class Given:
         _check_fits("--nics", self.nics, self.seen)
 
 
+def fits(name: str, pattern: str) -> bool:
+    """Whether NIC `name` is meant by a name or glob. Its port 1 goes by the name alone; NCCL_IB_HCA writes NAME:1."""
+    return fnmatchcase(name, pattern) or (pattern.endswith(":1") and fnmatchcase(name, pattern[:-2]))
+
+
+def _hint(pattern: str, names: Iterable[str]) -> str | None:
+    """What NCCL_IB_HCA would have meant, where that is a NIC."""
+    if any(name.startswith(pattern) for name in names):
+        return f"Unlike in NCCL_IB_HCA a name is whole: {pattern}* are all that begin so."
+    if any(name == pattern.partition(":")[0] for name in names):
+        return f"Here the NIC goes by {pattern.partition(':')[0]}, whatever its port."
+    return None
+
+
 def _check_fits(option: str, patterns: Iterable[str], names: set[str]) -> None:
     known = sorted(names)
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in known):
+        if not any(fits(name, pattern) for name in known):
             shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
-            raise InputError("no NIC of this name", where=option, expected=f"among {shown}", got=pattern)
+            raise InputError(
+                "no NIC of this name", where=option, expected=f"among {shown}", got=pattern, hint=_hint(pattern, known)
+            )
 
 
 def apply_given(cluster: Cluster, given: Given) -> Cluster:

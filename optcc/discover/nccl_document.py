@@ -10,6 +10,8 @@ from optcc.errors import InputError
 
 WANTED = "NCCL's topology XML"
 DUMP = "Set NCCL_TOPO_DUMP_FILE in a job's environment to get the topology."
+MAX_ID = 2**15 - 1
+"""Of a rail or plane: NCCL holds them in 16 bits (ncclNetProperties_v12_t)."""
 _BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 
 
@@ -66,4 +68,14 @@ def number(element: etree._Element, key: str, path: str) -> int:
     if text is None or not re.fullmatch("[0-9]{1,9}", text):
         got = "nothing" if text is None else text[:40]
         raise InputError(f"no usable {key}", where=at(element, path), expected=f"{key} a whole number", got=got)
+    return int(text)
+
+
+def optional_number(element: etree._Element, key: str, path: str) -> int | None:
+    """The whole number in attribute `key`; None where there is none, or NCCL's -1 for undefined. Raises InputError."""
+    text = element.get(key)
+    if text is None or text.strip() == "-1":
+        return None
+    if not re.fullmatch("[0-9]{1,5}", text) or int(text) > MAX_ID:
+        raise InputError(f"not a {key}", where=at(element, path), expected=f"{key} 0 to {MAX_ID}", got=text[:40])
     return int(text)

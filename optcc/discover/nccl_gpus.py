@@ -16,6 +16,8 @@ MAX_DEVICES = 1024
 
 IN_YAML = "optcc topo ... -o FILE.yaml, and nvlink: in that file"
 
+LOST_NVLINK = "has no NVLink or xGMI link, where other GPUs have: a fault; the others' rate is taken for all"
+
 # Compute capability from which on a link carries so many GB/s each way: NCCL's figures, src/graph/topo.h
 # (SM60_NVLINK_BW and so on, and the order of the comparisons in ncclTopoNVLinkBw).
 _NVLINK_RATE = ((100, "40.1"), (90, "20.6"), (87, "20"), (86, "12"), (70, "20"), (60, "18"), (0, "20"))
@@ -53,8 +55,12 @@ def check_device_count(elements: Sequence[etree._Element], path: str) -> None:
 
 
 def link_rate(gpus: Sequence[etree._Element], path: str, assumed: Assumed) -> Fraction:
-    """Bytes per second each way over all NVLinks or xGMI links of one GPU, the GPU with the least; 0 without any."""
-    rates = {_nvlink(gpu, path) + _xgmi(gpu, path, assumed) for gpu in gpus}
+    """Bytes per second each way over all NVLinks or xGMI links of one GPU: of those that have any, the GPU with the
+    least. 0 where none has any."""
+    each = [_nvlink(gpu, path) + _xgmi(gpu, path, assumed) for gpu in gpus]
+    rates = set(each) - {0}
+    for gpu in (gpu for gpu, rate in zip(gpus, each, strict=True) if rates and not rate):
+        assumed.add(f"{path}:{gpu.sourceline}: GPU{gpu.get('dev', '')[:9]}", LOST_NVLINK, IN_YAML)
     if len(rates) > 1:
         assumed.add(path, "GPUs differ in NVLink rate; the least is taken for all", IN_YAML)
     if any(gpu.find("xgmi") is not None for gpu in gpus):

@@ -1,4 +1,4 @@
-"""The NICs of NCCL's and RCCL's XML: which of them train, and at what rate."""
+"""The NICs of NCCL's and RCCL's XML: which of them NCCL would use, and at what rate."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ from lxml import etree
 from optcc.discover.given import Given
 from optcc.discover.nccl_document import DUMP, at, number
 from optcc.discover.nccl_gpus import check_device_count
-from optcc.discover.pci import card_of, slot_rate
+from optcc.discover.nic_choice import ETHERNET, INFINIBAND, LISTED, Candidate
+from optcc.discover.pci import card_of, pci_of, slot_of
 from optcc.discover.topology import UNUSED_NIC_RATE, Assumed
 from optcc.errors import InputError
 from optcc.units import format_rate
-
-MANAGEMENT_RATIO = 8
-"""A NIC slower than the fastest by more than this is for management, not training: port rates within one training
-fabric differ by at most 4 (100 beside 400 Gb/s), management ports are 1 to 25 Gb/s beside 200 and more."""
 
 MAX_SPEED = 10_000_000
 """Mb/s: ports are at 0.8 Tb/s, so that more than 10 Tb/s is an error in the file."""
@@ -35,11 +32,7 @@ _PORT_SPEEDS = (10, 25, 40, 50, 100, 200, 400, 800, 1600)  # Gb/s
 _NEVER_MBPS = (25, 40, 50, 200, 400, 800)
 """Of these, the ones that no port has in Mb/s, as it may have 10 and 100."""
 
-_BELIEVED = 4
-"""A PCI slot said to carry less than this part of its ports' rate is taken for what a virtual machine makes up."""
-
 _INFINIBAND, _ETHERNET = "0x0207", "0x0200"
-LISTED = "list it in --nics"
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,8 +162,8 @@ def _guessed(port: Port, speeds: dict[Port, Fraction | None], path: str, assumed
             gbps = int(text) // factor
             assumed.add(at(port.element, path), f"speed {text} is no rate in Mb/s; as {unit} it is {gbps}Gb/s", fix)
             return Fraction(gbps * 10**9, 8)
-    kind = _model(port)
-    alike = {speed for other, speed in speeds.items() if speed and kind and _model(other) == kind}
+    kind = model_of(port)
+    alike = {speed for other, speed in speeds.items() if speed and kind and model_of(other) == kind}
     if len(alike) == 1:
         rate = alike.pop()
         same = f"no usable speed; {format_rate(rate)} is taken, as of the other cards of the same model"
@@ -185,10 +178,31 @@ def _guessed(port: Port, speeds: dict[Port, Fraction | None], path: str, assumed
     )
 
 
-def _model(port: Port) -> tuple[str, str] | None:
-    card = next(port.element.iterancestors("pci"), None)
+def model_of(port: Port) -> tuple[str, str] | None:
+    """PCI vendor and device of its card, where the file has both."""
+    card = pci_of(port.element)
     vendor, device = (None, None) if card is None else (card.get("vendor"), card.get("device"))
     return (vendor, device) if vendor and device else None
+
+
+def candidate(port: Port, rate: Fraction, beside: bool, given: Given, path: str) -> Candidate:
+    """The port with all that decides whether it counts."""
+    card = pci_of(port.element)
+    kind = "" if card is None else card.get("class", "")
+    fabrics = {_INFINIBAND: INFINIBAND, _ETHERNET: ETHERNET}
+    return Candidate(
+        name=port.name,
+        where=at(port.element, path),
+        rate=rate,
+        beside=beside,
+        fabric=fabrics.get(kind[:6], ""),
+        card=card_of(port.element) or "",
+        # NCCL takes a virtual machine's functions together under an address that may be another device's.
+        model=(model_of(port) or ("", "")) if kind.startswith("0x02") else None,
+        slot=slot_of(port.element),
+        asked=port.asked,
+        fixed=given.rate_of(port.name) is not None,
+    )
 
 
 def _speed(element: etree._Element) -> Fraction | None:
@@ -196,55 +210,3 @@ def _speed(element: etree._Element) -> Fraction | None:
     if not re.fullmatch("[0-9]{1,9}", text) or not MIN_SPEED <= int(text) <= MAX_SPEED:
         return None
     return Fraction(int(text) * 10**6, 8)
-
-
-def for_training(
-    rates: dict[Port, Fraction], beside: dict[Port, bool], path: str, assumed: Assumed
-) -> dict[Port, Fraction]:
-    """Without management ports: far slower than the fastest; or slower, and far from GPUs that the fastest are near."""
-    fastest = max(rates.values())
-    at_most = [beside[port] for port, rate in rates.items() if rate == fastest]
-    near = 2 * sum(at_most) > len(at_most)
-    kept = {}
-    for port, rate in rates.items():
-        slow = f"{format_rate(rate)} is under 1/{MANAGEMENT_RATIO} of the fastest NIC's {format_rate(fastest)}"
-        apart = f"{format_rate(rate)} and no GPU beside it, where {format_rate(fastest)} NICs have one"
-        if not port.asked and rate * MANAGEMENT_RATIO < fastest:
-            assumed.add(at(port.element, path), f"skipped as a management port, {slow}", LISTED)
-        elif not port.asked and near and rate < fastest and not beside[port]:
-            assumed.add(at(port.element, path), f"skipped as a management or storage port, {apart}", LISTED)
-        else:
-            kept[port] = rate
-    lonely = [port for port in kept if near and not beside[port] and not port.asked]
-    if lonely and len(lonely) < len(kept):
-        names = ",".join(port.name for port in lonely[:8]) + (",..." if len(lonely) > 8 else "")
-        for port in lonely:
-            where = at(port.element, path)
-            assumed.add(where, "counts for training, although no GPU is beside it", f"--nics ^{names}")
-    return kept
-
-
-def within_slots(rates: dict[Port, Fraction], given: Given, path: str, assumed: Assumed) -> dict[Port, Fraction]:
-    """Ports of one card share its PCI slot: where that carries less than they do together, each gets its part."""
-    cards: dict[object, list[Port]] = {}
-    for port in rates:
-        cards.setdefault(card_of(port.element), []).append(port)
-    limited = dict(rates)
-    for card, ports in cards.items():
-        slot, total = slot_rate(ports[0].element), sum((rates[port] for port in ports), Fraction(0))
-        if card is None or slot is None or slot >= total or any(given.rate_of(port.name) for port in ports):
-            continue
-        if slot * _BELIEVED < total:
-            unbelieved = f"a PCI slot of {format_rate(slot, 3)} for {format_rate(total)} of ports is not believed"
-            assumed.add(at(ports[0].element, path), unbelieved, "--nic-rate NAME=RATE")
-            continue
-        for port in ports:
-            limited[port] = rates[port] * slot / total
-        kind = (
-            "port"
-            if len(ports) == 1
-            else f"{len(ports)} ports, each of which gets its part, also while others are down"
-        )
-        shared = f"the PCI slot carries {format_rate(slot, 4)} of the {format_rate(total)} of its {kind}"
-        assumed.add(at(ports[0].element, path), shared, "--nic-rate NAME=RATE")
-    return limited

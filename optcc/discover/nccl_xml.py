@@ -1,6 +1,6 @@
 """NCCL's and RCCL's topology XML, as ``NCCL_TOPO_DUMP_FILE=topo.xml`` makes a job write it: one server, or several.
 
-What is read: ``<net name dev speed port gdr>`` under ``<cpu>`` and ``<pci>`` (speed in Mb/s), ``<gpu>``,
+What is read: ``<net name dev speed port gdr rail plane>`` under ``<cpu>`` and ``<pci>`` (speed in Mb/s), ``<gpu>``,
 ``<nvlink count tclass>`` and ``<xgmi count>``, ``link_speed`` and ``link_width`` of a NIC's slot, ``host_hash``. NICs
 that training does not use are left out; what the report assumes says which and why. A file that was made for
 ``NCCL_TOPO_FILE``, as clouds ship them, has PCI devices alone: its NICs and GPUs are told by their PCI class.
@@ -8,17 +8,23 @@ that training does not use are left out; what the report assumes says which and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 
 from lxml import etree
 
 from optcc.cluster import Cluster, Nic, Server
+from optcc.discover.card_ports import within_slots, without_surplus
 from optcc.discover.given import Given
-from optcc.discover.nccl_document import at, parse
+from optcc.discover.nccl_document import at, optional_number, parse
 from optcc.discover.nccl_gpus import bare_gpus, gpus_of, link_rate
-from optcc.discover.nccl_ports import Port, for_training, ports_in_use, rates_of, with_gpu_direct, within_slots
+from optcc.discover.nccl_interfaces import without_virtual
+from optcc.discover.nccl_ports import Port, candidate, ports_in_use, rates_of, with_gpu_direct
 from optcc.discover.nearness import deal
+from optcc.discover.nic_choice import for_training
+from optcc.discover.pci import slot_of
+from optcc.discover.rails import Clue, Clues, on_rails
 from optcc.discover.topology import Assumed, Topology, describe, located
 
 MAX_HOSTS = 256
@@ -28,13 +34,20 @@ MAX_HOSTS = 256
 def read_nccl_xml(data: bytes, path: str, given: Given) -> Topology:
     """The servers of a dump, server0 and so on. Raises InputError naming `path`, line and element."""
     root = parse(data, path)
+    return on_rails(lambda given: _servers(root, path, given), given)
+
+
+def _servers(root: etree._Element, path: str, given: Given) -> tuple[Topology, Clues]:
+    """The servers, NICs on the rails that the file says, and what it tells of the others' rails."""
     assumed = Assumed()
     hosts = _hosts(root)
     if len(hosts) > 1:
         text = "several hosts in one file; NVLink between them is not counted"
         assumed.add(path, f"{text}, so that they meet over their NICs alone")
-    cluster = Cluster(tuple(_server(scope, f"server{i}", path, given, assumed) for i, scope in enumerate(hosts)))
-    return Topology(cluster, assumed.all(), (_seen(root, path), *describe(cluster)))
+    clues: dict[tuple[str, str], Clue] = {}
+    servers = [_server(scope, f"server{i}", path, given, assumed, clues) for i, scope in enumerate(hosts)]
+    cluster = Cluster(tuple(servers))
+    return Topology(cluster, assumed.all(), (_seen(root, path), *describe(cluster))), clues
 
 
 def _hosts(root: etree._Element) -> list[list[etree._Element]]:
@@ -57,8 +70,16 @@ def _seen(root: etree._Element, path: str) -> str:
     )
 
 
-def _server(scope: Sequence[etree._Element], name: str, path: str, given: Given, assumed: Assumed) -> Server:
-    ports = with_gpu_direct(ports_in_use(scope, path, given, assumed), path, assumed)
+def _server(
+    scope: Sequence[etree._Element],
+    name: str,
+    path: str,
+    given: Given,
+    assumed: Assumed,
+    clues: dict[tuple[str, str], Clue],
+) -> Server:
+    ports = without_virtual(ports_in_use(scope, path, given, assumed), path, assumed)
+    ports = with_gpu_direct(ports, path, assumed)
     gpus = gpus_of(scope, path)
     if not gpus and all(port.element.tag == "pci" for port in ports):
         gpus = bare_gpus(scope)
@@ -66,9 +87,11 @@ def _server(scope: Sequence[etree._Element], name: str, path: str, given: Given,
         assumed.add(path, "no <gpu>; one GPU per NIC is assumed", "optcc topo ... -o FILE.yaml, and gpus: in that file")
     near = _near(ports, gpus)
     rates = rates_of(ports, given, path, assumed)
-    rates = for_training(rates, {port: bool(near[port]) for port in ports}, path, assumed)
-    rates = within_slots(rates, given, path, assumed)
-    kept = list(rates)
+    found = [candidate(port, rates[port], bool(near[port]), given, path) for port in ports]
+    chosen = for_training(without_surplus(found, path, assumed), assumed)
+    slots = [slot for part in scope for pci in part.iter("pci") if (slot := slot_of(pci))]
+    limited = {nic.name: nic.rate for nic in within_slots(chosen, slots, assumed)}
+    kept = [port for port in ports if port.name in limited]
     if gpus and not any(near[port] for port in kept):
         near = _near(kept, gpus, "cpu")
         flat = "no GPU shares a PCI switch with a NIC, as on virtual machines"
@@ -78,13 +101,24 @@ def _server(scope: Sequence[etree._Element], name: str, path: str, given: Given,
             how = "NICs are dealt out to the GPUs in order"
         assumed.add(path, f"{flat}; {how}", "optcc topo ... -o FILE.yaml, and gpu: of each NIC in that file")
     beside = deal([near[port] for port in kept])
+    numbers = _gpu_numbers(gpus)
     nics = []
-    for rail, (port, gpu) in enumerate(zip(kept, beside, strict=True)):
+    for port, gpu in zip(kept, beside, strict=True):
         with located(at(port.element, path)):
-            nics.append(Nic(port.name, rates[port], rates[port], rail=rail, gpu=gpu))
+            rail = optional_number(port.element, "rail", path)
+            nics.append(Nic(port.name, limited[port.name], limited[port.name], rail=rail, gpu=gpu))
+        plane = optional_number(port.element, "plane", path)
+        clues[name, port.name] = Clue(tuple(numbers[i] for i in near[port]), plane)
     links: Fraction = link_rate([gpu for gpu in gpus if gpu.tag == "gpu"], path, assumed)
     with located(path):
         return Server(name, tuple(nics), len(gpus) or len(nics), links)
+
+
+def _gpu_numbers(gpus: Sequence[etree._Element]) -> list[int]:
+    """By which GPUs are the same on other hosts, where some of them take no part: dev, where each has its own."""
+    devs = [gpu.get("dev", "") for gpu in gpus]
+    plain = all(re.fullmatch("[0-9]{1,4}", dev) for dev in devs) and len(set(devs)) == len(devs)
+    return [int(dev) for dev in devs] if plain else list(range(len(gpus)))
 
 
 def _near(ports: Sequence[Port], gpus: Sequence[etree._Element], below: str = "pci") -> dict[Port, list[int]]:

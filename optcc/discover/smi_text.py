@@ -13,16 +13,14 @@ from fractions import Fraction
 
 from optcc.cluster import Cluster, Nic, Server
 from optcc.discover.given import Given
-from optcc.discover.nccl_gpus import IN_YAML, MAX_DEVICES
-from optcc.discover.nccl_ports import LISTED
+from optcc.discover.nccl_gpus import IN_YAML, LOST_NVLINK
 from optcc.discover.nearness import deal
+from optcc.discover.nic_choice import LISTED
+from optcc.discover.rails import Clue, Clues, on_rails
+from optcc.discover.smi_matrix import GPU, parse_matrix
 from optcc.discover.topology import Assumed, Topology, counted, describe, listed, located
 from optcc.errors import InputError
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # the header is underlined on terminals
-_GPU = re.compile(r"GPU[0-9]{1,4}")
-_CELL = re.compile(r"X|NV[0-9]{1,3}|PIX|PXB|PHB|NODE|SYS|SOC|PSB|N/A|-|C2C|DIS")
-_LEGEND = re.compile(r"\s*(NIC[0-9]{1,4}):\s*(\S+)\s*")
 _NEARNESS = ("PIX", "PSB", "PXB", "PHB", "NODE", "SYS", "SOC")
 _SWITCHED = 3  # so many of them cross PCIe switches alone
 _LINK_GBPS = {18: "20.6"}
@@ -30,23 +28,28 @@ _LINK_OTHER = "20"
 """GB/s each way of an NVLink, NCCL's figures (src/graph/topo.h): 18 are Hopper's, or Blackwell's at twice that."""
 
 
+_MOST_LINKS = 18
+"""NVLinks of one GPU: 6 of V100, 12 of A100, 18 of H100 and B200."""
+
+
 def looks_like_smi(text: str) -> bool:
     """A line that begins with GPU0 or so, and no line that begins a YAML topology."""
-    lines = [_ESCAPES.sub("", line).split() for line in text.splitlines()[:2000]]
-    rows = any(words and _GPU.fullmatch(words[0]) for words in lines)
+    lines = [line.split() for line in text.splitlines()[:2000]]
+    rows = any(words and GPU.fullmatch(words[0]) for words in lines)
     return rows and not any(words and words[0].startswith("optcc:") for words in lines)
 
 
 def read_smi(text: str, path: str, given: Given) -> Topology:
     """The one server of the matrix, server0. Raises InputError naming `path` and line, or asking for --nic-rate."""
-    lines = [_ESCAPES.sub("", line) for line in text.splitlines()]
-    head, columns = _header(lines, path)
-    gpus = [name for name in columns if _GPU.fullmatch(name)]
-    cards = [name for name in columns if name not in gpus]
-    rows = _rows(lines, head, columns, path)
-    legend = {match[1]: match[2] for line in lines if (match := _LEGEND.fullmatch(line))}
+    return on_rails(lambda given: _server(text, path, given), given)
+
+
+def _server(text: str, path: str, given: Given) -> tuple[Topology, Clues]:
+    """The one server, and the GPUs nearest to its NICs, which tell their rails."""
+    matrix = parse_matrix(text, path)
+    gpus, cards, rows = matrix.gpus, matrix.nics, matrix.cells
     assumed = Assumed()
-    names = {card: legend.get(card, card) for card in cards}
+    names = {card: matrix.legend.get(card, card) for card in cards}
     if any(re.fullmatch("NIC[0-9]+", name) for name in names.values()):
         assumed.add(path, "no NIC legend; NICs go by their numbers", "the output with its legend")
     kept = [card for card in cards if given.wanted(names[card]) is not False]
@@ -55,9 +58,9 @@ def read_smi(text: str, path: str, given: Given) -> Topology:
             given.check_seen()
         raise InputError(
             "no NIC in the matrix",
-            where=f"{path}:{head + 1}",
+            where=f"{path}:{matrix.line}",
             expected="columns NIC0, NIC1, ... or mlx5_0, ...",
-            got=listed(columns),
+            got=listed(gpus),
             hint="nvidia-smi shows RDMA devices only where their driver is loaded; or give optcc's YAML.",
         )
     near, level = _near(kept, gpus, rows)
@@ -73,60 +76,23 @@ def read_smi(text: str, path: str, given: Given) -> Topology:
     if min(level[card] for card in chosen) >= _SWITCHED:
         how = "no NIC shares a PCIe switch with a GPU, as on virtual machines; the nearest GPUs are taken in order"
         assumed.add(path, how, "optcc topo ... -o FILE.yaml, and gpu: of each NIC in that file")
-    assumed.add(path, "NICs are numbered as in the matrix, each a rail of its own", IN_YAML.replace("nvlink:", "rail:"))
     beside = deal([near[card] for card in chosen])
     with located(path):
         nics = tuple(
-            Nic(names[card], rates[card] or Fraction(0), rates[card] or Fraction(0), rail=i, gpu=beside[i])
+            Nic(names[card], rates[card] or Fraction(0), rates[card] or Fraction(0), gpu=beside[i])
             for i, card in enumerate(chosen)
         )
         server = Server("server0", nics, len(gpus), _nvlink_rate(gpus, rows, path, assumed))
     found = f"{counted(len(gpus), 'GPU')}, {counted(len(cards), 'NIC')} ({listed(list(names.values()))})"
     read = f"{path}: nvidia-smi topo -m: {found}"
     cluster = Cluster((server,))
-    return Topology(cluster, assumed.all(), (read, *describe(cluster)))
-
-
-def _header(lines: Sequence[str], path: str) -> tuple[int, list[str]]:
-    """Which line has the columns, and their names up to the affinities."""
-    for i, line in enumerate(lines):
-        words = line.split()
-        if words and _GPU.fullmatch(words[0]) and (len(words) == 1 or not _CELL.fullmatch(words[1])):
-            ends = [words.index(end) for end in ("CPU", "NUMA", "GPU") if end in words]
-            columns = words[: min(ends, default=len(words))]
-            if len(columns) > 2 * MAX_DEVICES or len(set(columns)) < len(columns):
-                raise InputError("columns twice, or too many", where=f"{path}:{i + 1}", expected="each device once")
-            return i, columns
-    raise InputError("no line with the columns", where=path, expected="GPU0 GPU1 ..., as nvidia-smi topo -m prints")
-
-
-def _rows(lines: Sequence[str], head: int, columns: list[str], path: str) -> dict[str, dict[str, str]]:
-    """Cells by row and column. Every GPU has a row; those of NICs are not needed."""
-    rows: dict[str, dict[str, str]] = {}
-    for i, line in enumerate(lines[head + 1 :], head + 2):
-        words = line.split()
-        if not words or words[0] not in columns or words[0] in rows or len(words) == 1:
-            continue
-        cells = words[1 : 1 + len(columns)]
-        wrong = next((cell for cell in cells if not _CELL.fullmatch(cell)), None)
-        if wrong is not None or len(cells) < len(columns):
-            raise InputError(
-                f"a row of {words[0]} that does not fill its columns",
-                where=f"{path}:{i}",
-                expected=f"{len(columns)} cells such as X, NV18, PIX, SYS",
-                got=wrong[:40] if wrong else f"{len(cells)} cells",
-                hint="Was the output wrapped by a narrow terminal? Write it to a file: nvidia-smi topo -m > topo.txt.",
-            )
-        rows[words[0]] = dict(zip(columns, cells, strict=True))
-    if missing := [name for name in columns if _GPU.fullmatch(name) and name not in rows]:
-        raise InputError(
-            "rows are missing", where=path, expected="a row for each GPU", got=f"none of {listed(missing)}"
-        )
-    return rows
+    numbers = [int(gpu[3:]) for gpu in gpus]
+    clues = {("server0", names[card]): Clue(tuple(numbers[g] for g in near[card])) for card in chosen}
+    return Topology(cluster, assumed.all(), (read, *describe(cluster))), clues
 
 
 def _near(
-    cards: list[str], gpus: list[str], rows: dict[str, dict[str, str]]
+    cards: Sequence[str], gpus: Sequence[str], rows: dict[str, dict[str, str]]
 ) -> tuple[dict[str, list[int]], dict[str, int]]:
     """For each NIC its nearest GPUs, and how near those are: a position in _NEARNESS, its length for unknown."""
     near, level = {}, {}
@@ -154,22 +120,24 @@ def _for_training(
     return chosen
 
 
-def _nvlink_rate(gpus: list[str], rows: dict[str, dict[str, str]], path: str, assumed: Assumed) -> Fraction:
-    links = set()
-    switched = True
+def _nvlink_rate(gpus: Sequence[str], rows: dict[str, dict[str, str]], path: str, assumed: Assumed) -> Fraction:
+    """Bytes per second each way over all NVLinks of one GPU; of those that have any, the GPU with the least."""
+    links: dict[str, int] = {}
+    paired = False
     for gpu in gpus:
-        cells = [rows[gpu][other] for other in gpus if other != gpu]
-        counts = [int(cell[2:]) for cell in cells if cell.startswith("NV")]
-        # Behind a switch each cell is all of a GPU's links, which it shares; without one, each has links of its own.
-        shared = len(counts) == len(gpus) - 1 and len(set(counts)) == 1 and len(gpus) > 2
-        switched &= shared
-        links.add(counts[0] if shared else sum(counts))
-    least = min(links, default=0)
+        counts = [int(rows[gpu][other][2:]) for other in gpus if rows[gpu][other].startswith("NV")]
+        # More links than a GPU has: each cell is all of them, which lead to a switch. Else each has links of its own.
+        switched = sum(counts) > _MOST_LINKS
+        paired |= not switched and len(counts) > 1
+        links[gpu] = max(counts) if switched else sum(counts)
+    least = min((count for count in links.values() if count), default=0)
     if not least:
         return Fraction(0)
-    each = _LINK_GBPS.get(least, _LINK_OTHER)
+    each = _LINK_GBPS.get(max(links.values()), _LINK_OTHER)
     kind = f"{least} NVLinks per GPU at {each} GB/s each way; the text does not name the generation"
-    pairs = "" if switched else "; they join GPUs in pairs, and a GPU's links together count as its one port"
-    differ = "; GPUs differ, the least is taken for all" if len(links) > 1 else ""
+    pairs = "; they join GPUs in pairs, and a GPU's links together count as its one port" if paired else ""
+    differ = "; GPUs differ, the least is taken for all" if len(set(links.values()) - {0}) > 1 else ""
     assumed.add(path, kind + pairs + differ, IN_YAML)
+    for gpu in (gpu for gpu, count in links.items() if not count):
+        assumed.add(f"{path}: {gpu}", LOST_NVLINK, IN_YAML)
     return least * Fraction(each) * 10**9

@@ -14,7 +14,7 @@
         gpus: 8             # optional; one per NIC otherwise
         nvlink: 450GB/s     # optional; one GPU's NVLink rate each way
         nics:
-          - {name: mlx5_0, rate: 400Gb/s, rail: 0, gpu: 0}      # rail is optional; the position otherwise
+          - {name: mlx5_0, rate: 400Gb/s, rail: 0, gpu: 0}      # rail is optional; see `rails`
           - {name: mlx5_1, out: 400Gb/s, in: 200Gb/s, rail: 1}
           - {name: mlx5_2, rate: 388Gb/s, nameplate: 400Gb/s, spread: 0.8%}     # as `optcc calibrate` writes it
     measured:               # optional; how such rates came about
@@ -36,6 +36,7 @@ import msgspec
 
 from optcc.cluster import Cluster, Fabric, Nic, Server, check_nic_count
 from optcc.discover.given import Given
+from optcc.discover.rails import Clue, numbered
 from optcc.discover.topology import UNUSED_NIC_RATE, Assumed, Measured, Topology, located
 from optcc.discover.yaml_document import YamlDocument
 from optcc.errors import InputError
@@ -103,7 +104,7 @@ def read_yaml(data: bytes, path: str, given: Given) -> Topology:
     servers: list[Server] = []
     for i, entry in enumerate(file.servers):
         at = f"$.servers[{i}]"
-        nics = tuple(_nic(nic, rail, f"{at}.nics[{rail}]", document, given) for rail, nic in enumerate(entry.nics))
+        nics = tuple(_nic(nic, f"{at}.nics[{n}]", document, given) for n, nic in enumerate(entry.nics))
         nvlink = Fraction(0) if entry.nvlink is None else parse_rate(entry.nvlink, document.where(f"{at}.nvlink"))
         if entry.gpus is None:
             assumed.add(document.where(at), "no gpus; one GPU per NIC is assumed", "gpus: in the file")
@@ -119,7 +120,10 @@ def read_yaml(data: bytes, path: str, given: Given) -> Topology:
         cluster = Cluster(tuple(servers), fabric=_fabric(file.fabric, document))
     nameplate = _nameplates(file, cluster, document)
     cluster = replace(cluster, pristine=_healthy(cluster, nameplate))
-    return Topology(cluster, assumed.all(), measured=_measured(file, nameplate, document))
+    topology = Topology(cluster, assumed.all(), measured=_measured(file, nameplate, document))
+    beside = {(s.name, n.name): Clue((n.gpu,)) for s in servers for n in s.nics if n.rail is None and n.gpu is not None}
+    found = numbered(topology, beside)
+    return found if cluster.fabric.rails else replace(found, assumed=topology.assumed)  # else they do not matter
 
 
 def _struct_at(place: str) -> type[msgspec.Struct]:
@@ -194,7 +198,7 @@ def _percent(text: str, where: str) -> Fraction:
     return Fraction(text[:-1]) / 100
 
 
-def _nic(entry: _Nic, position: int, at: str, document: YamlDocument, asked: Given) -> Nic:
+def _nic(entry: _Nic, at: str, document: YamlDocument, asked: Given) -> Nic:
     given = {
         key: text for key, text in (("rate", entry.rate), ("out", entry.out), ("in", entry.into)) if text is not None
     }
@@ -211,4 +215,4 @@ def _nic(entry: _Nic, position: int, at: str, document: YamlDocument, asked: Giv
         )
     out, into = (rates["rate"], rates["rate"]) if "rate" in rates else (rates["out"], rates["in"])
     with located(document.where(at)):
-        return Nic(entry.name, out, into, position if entry.rail is None else entry.rail, entry.gpu)
+        return Nic(entry.name, out, into, entry.rail, entry.gpu)

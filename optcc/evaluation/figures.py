@@ -34,11 +34,15 @@ PAPER_R2CC = 57
 """Percent over the fault-free ring, at most: 8 servers of which one has lost half its rate (arXiv:2512.25059)."""
 
 
+LEGEND_INCHES = 12.4
+"""The legends' longest row of labels is about so wide; a narrower figure would cut it off at both edges."""
+
+
 def panels(grid: Grid, label: str) -> tuple[Figure, list[Axes]]:
     """A figure with one panel for each l, the numbers of servers along it."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(3.1 * len(grid.dead), 3.9), layout="constrained")
+    figure = Figure(figsize=(max(LEGEND_INCHES, 3.1 * len(grid.dead)), 3.9), layout="constrained")
     row = list(figure.subplots(1, len(grid.dead), squeeze=False, sharey=True)[0])
     for axes, dead in zip(row, grid.dead, strict=True):
         axes.set_xscale("log", base=2)

@@ -34,31 +34,48 @@ typedef unsigned long long Element;
 
 typedef unsigned long long u64;
 
-#if defined(TYPE_float16) || defined(TYPE_bfloat16)
-// The _rn forms are never merged into a multiply-add. Minima and maxima leave a NaN aside when there is a number.
-struct Sum { __device__ static Element of(Element a, Element b) { return __hadd_rn(a, b); } };
-struct Prod { __device__ static Element of(Element a, Element b) { return __hmul_rn(a, b); } };
-struct Min { __device__ static Element of(Element a, Element b) { return __hmin(a, b); } };
-struct Max { __device__ static Element of(Element a, Element b) { return __hmax(a, b); } };
+// Every NaN that comes out is quiet with sign and payload 0, and minima and maxima take -0 for less than +0 and leave a
+// NaN aside where there is a number: the same bits as in host memory (float_bits.py).
+#if defined(TYPE_float16)
+__device__ inline Element settled(Element x) { return __hisnan(x) ? __ushort_as_half(0x7e00) : x; }
+#elif defined(TYPE_bfloat16)
+__device__ inline Element settled(Element x) { return __hisnan(x) ? __ushort_as_bfloat16(0x7fc0) : x; }
 #elif defined(TYPE_float32)
-// In PTX, because cupy compiles everything with -ftz=true, which would make zeros of subnormal operands and results.
-#define PTX(name, instruction)                                                 \
-  struct name {                                                                \
-    __device__ static float of(float a, float b) {                             \
-      float made;                                                              \
-      asm(instruction " %0, %1, %2;" : "=f"(made) : "f"(a), "f"(b));           \
-      return made;                                                             \
-    }                                                                          \
-  };
-PTX(Sum, "add.rn.f32")
-PTX(Prod, "mul.rn.f32")
-PTX(Min, "min.f32")
-PTX(Max, "max.f32")
+__device__ inline Element settled(Element x) { return x != x ? __int_as_float(0x7fc00000) : x; }
 #elif defined(TYPE_float64)
-struct Sum { __device__ static Element of(Element a, Element b) { return a + b; } };
-struct Prod { __device__ static Element of(Element a, Element b) { return a * b; } };
-struct Min { __device__ static Element of(Element a, Element b) { return fmin(a, b); } };
-struct Max { __device__ static Element of(Element a, Element b) { return fmax(a, b); } };
+__device__ inline Element settled(Element x) { return x != x ? __longlong_as_double(0x7ff8000000000000ll) : x; }
+#else
+__device__ inline Element settled(Element x) { return x; }
+#endif
+
+#if defined(TYPE_float16) || defined(TYPE_bfloat16)
+// The _rn forms are never merged into a multiply-add.
+struct Sum { __device__ static Element of(Element a, Element b) { return settled(__hadd_rn(a, b)); } };
+struct Prod { __device__ static Element of(Element a, Element b) { return settled(__hmul_rn(a, b)); } };
+struct Min { __device__ static Element of(Element a, Element b) { return settled(__hmin(a, b)); } };
+struct Max { __device__ static Element of(Element a, Element b) { return settled(__hmax(a, b)); } };
+#elif defined(TYPE_float32) || defined(TYPE_float64)
+// In PTX, because cupy compiles everything with -ftz=true, which would make zeros of float32's subnormal operands and
+// results, and because PTX says of min and max what is said above.
+#if defined(TYPE_float32)
+#define WIDTH "f32"
+#define REGISTER "f"
+#else
+#define WIDTH "f64"
+#define REGISTER "d"
+#endif
+#define PTX(name, instruction)                                                               \
+  struct name {                                                                              \
+    __device__ static Element of(Element a, Element b) {                                     \
+      Element made;                                                                          \
+      asm(instruction "." WIDTH " %0, %1, %2;" : "=" REGISTER(made) : REGISTER(a), REGISTER(b)); \
+      return settled(made);                                                                  \
+    }                                                                                        \
+  };
+PTX(Sum, "add.rn")
+PTX(Prod, "mul.rn")
+PTX(Min, "min")
+PTX(Max, "max")
 #else
 // Sums and products wrap around. They are made in unsigned numbers, for which that is defined: in u64, whose low bits
 // are the same whatever the width.
@@ -201,11 +218,11 @@ extern "C" __global__ void divide(Element* array, u64 count, u64 head, u64 by) {
     Word<LANES>* word = reinterpret_cast<Word<LANES>*>(array + head + thread * LANES);
     Word<LANES> w = *word;
 #pragma unroll
-    for (int k = 0; k < LANES; ++k) w.lane[k] = quotient(w.lane[k], by);
+    for (int k = 0; k < LANES; ++k) w.lane[k] = settled(quotient(w.lane[k], by));
     *word = w;
   }
   if (thread < head + (count - tail)) {
     const u64 at = thread < head ? thread : tail + thread - head;
-    array[at] = quotient(array[at], by);
+    array[at] = settled(quotient(array[at], by));
   }
 }

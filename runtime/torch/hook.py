@@ -5,80 +5,104 @@ One `HookState` per model. All ranks make it and use it alike: what it decides i
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
-from fractions import Fraction
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
 
-from optcc.cluster import Cluster, Nic, Server
+from optcc.cluster import Cluster
 from optcc.errors import InputError, OptccError
 from optcc.runtime.errors import PeerLostError, RankFailedError, TransportError
-from optcc.runtime.torch.book import GLOO, NCCL, Book, Costs, Planner
+from optcc.runtime.torch.book import GLOO, NCCL, Book, Costs, Planner, load
+from optcc.runtime.torch.meeting import Meeting, group_like, groups_here
 from optcc.runtime.torch.policy import Levels, Policy, Switch, full_rate
 from optcc.runtime.torch.probe import probe
+from optcc.runtime.torch.served import check_served, divides_by_active, unwrapped
+from optcc.runtime.torch.settings import cluster_of, settings_of
+from optcc.runtime.torch.streams import by_stream, stream_of
 from optcc.runtime.torch.verdict import GRACE_S, Court
 from optcc.runtime.torch.walk import Walk, first_line
 from optcc.units import format_size
+
+OUTSIDE = -1
+"""What torch says for the running backward where there is none."""
 
 Rate = Callable[[dist.ProcessGroup, torch.device], float]
 """This rank's rate in bytes per second. Called by all ranks of the group in the same step; may be collective."""
 
 
 class HookState:
-    """What `allreduce_hook` needs. Made by all ranks of `group` together (it makes a process group of its own).
+    """What `allreduce_hook` needs for one model. Made by all ranks of the model's process group together.
 
     Parameters
     ----------
+    model : a DistributedDataParallel, or what ``torch.compile`` made of one
     planner : makes plans, on rank 0
-    group : DDP's process group; None: the default one
-    cluster : known rates, rank r of the cluster being rank r of the group; None: `rate` tells them
+    rates : known ones: a cluster, rank r of which is rank r of the model's group, or bytes per second by rank;
+        None: `rate` tells them
+    group : the model's process group, or None for the same; another one is refused
     rate : this rank's rate, asked every `policy.every` steps; by default it is measured (`probe`)
-    timeout_s : seconds, bounds every wait for a peer on a plan's way (the native way keeps the group's own bound)
+    timeout_s : seconds, bounds every wait for a peer, for its call and on a plan's way (the native way keeps the
+        model's group's own bound)
     costs : of messages; by default those of Gloo for buckets in host memory, of NCCL for those on a GPU
 
-    Raises InputError, on all ranks, when they were given different things.
+    Raises InputError before anything is made: where the model is not served, the ranks were given different things,
+    or one does not come in time. The other ranks raise it, too.
     """
 
     def __init__(
         self,
+        model: Any,
         planner: Planner,
         *,
+        rates: Cluster | Sequence[float] | None = None,
         group: dist.ProcessGroup | None = None,
-        cluster: Cluster | None = None,
         rate: Rate = probe,
         policy: Policy | None = None,
         timeout_s: float = 600.0,
         costs: Costs | None = None,
     ) -> None:
-        self.native = group if group is not None else dist.group.WORLD
-        if self.native is None:
-            raise InputError("no process group", where="group", expected="init_process_group called before")
+        model = unwrapped(model)
+        if not dist.is_initialized():
+            check_served(model)
+            raise InputError("no process group", where="model", expected="init_process_group called before")
+        self.native: dist.ProcessGroup = getattr(model, "process_group", None) or dist.group.WORLD
+        meeting = Meeting(self.native)
         world = dist.get_world_size(self.native)
-        # Our messages never meet those of others, and our bound is our own. It also bounds how long the group's making
-        # may wait for the last rank, whatever that did before: so all meet first, and say if they cannot go on.
-        _none_refuses(self.native, _wrong(timeout_s, cluster, world))
-        self.policy = policy or Policy()
-        self._planner, self._rate, self._costs = planner, rate, costs
-        self._group = dist.new_group(
-            dist.get_process_group_ranks(self.native),
-            timeout=timedelta(seconds=timeout_s),
-            backend=dist.get_backend(self.native),
-            use_local_synchronization=True,  # ranks outside `group` know nothing of this
-        )
-        _same_on_all(self._group, repr((cluster, self.policy, costs, timeout_s)))
+        try:
+            check_served(model, group)
+            settings = settings_of(world, rates, policy, timeout_s, costs)
+        except InputError as error:
+            meeting.refuse(error)
+        most = meeting.agree(repr(settings), groups_here(), timeout_s)
+        if dist.get_rank(self.native) == 0:
+            load(planner)
+        # Here the others wait for that as long as the model's group allows: `timeout_s` may be shorter than it takes.
+        dist.all_reduce(ready := torch.zeros(1, device=model.device), group=self.native)
+        ready.item()
+        # Our messages never meet those of others, and our bound is our own.
+        self._group = group_like(self.native, most, timeout=timedelta(seconds=timeout_s))
         store = dist.distributed_c10d._get_default_store()
         self._court = Court(store, self._group.group_name, dist.get_rank(self.native), world, min(GRACE_S, timeout_s))
+        self._model = weakref.ref(model)  # the model holds the state
+        self._parameters = frozenset(map(id, model.parameters()))
+        self.policy, self._cluster, self._costs = settings.policy, settings.cluster, settings.costs
+        self._planner, self._rate = planner, rate
         self._switch = Switch(self.policy)
-        self._cluster = cluster
         self._book: Book | None = None
         self._worker = ThreadPoolExecutor(1, "optcc")
+        self._closed = False
         self._pending: list[tuple[torch.futures.Future[Any], bool]] = []
+        self._last: int | None = None
+        """Index of the last bucket that came; None: none has."""
+        self._backward = OUTSIDE
+        """The backward whose end is watched."""
+        self._divisor = world
         self._on: torch.device | None = None
         """The GPU on which buckets of this step went by plan."""
         self._failure: RankFailedError | InputError | None = None
@@ -88,6 +112,16 @@ class HookState:
         """Bytes per second by rank, as last agreed on; empty before, and with a given cluster."""
         self.by_plan = 0
         """Buckets that went by a plan so far; the others went natively."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __deepcopy__(self, _: object) -> Self:
+        """Itself: torch copies a model without its hook, and the copy goes natively."""
+        return self
 
     @property
     def levels(self) -> Levels | None:
@@ -107,49 +141,89 @@ class HookState:
         return f"by plan: buckets of {', '.join(map(format_size, planned))}"
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """The hook: average the bucket over all ranks. Raises RankFailedError, here or at the end of the backward."""
+        """The hook: average the bucket over all ranks. Raises RankFailedError, here or at the end of the backward.
+
+        Under `join`, DDP calls it outside a backward too, with zeros, on ranks whose inputs have ended. What these do
+        is the same as on the others, in the same order.
+        """
         if self._failure is not None:
             raise self._failure
-        buffer = bucket.buffer()
+        buffer, backward = bucket.buffer(), torch._C._current_graph_task_id()
         try:
-            if bucket.index() == 0:
-                self._begin(buffer.device)
-            walk = self._book.walk(buffer) if self._book is not None else None
-            buffer.div_(dist.get_world_size(self.native))  # before the sum, as DDP does: a half overflows late
-            if walk is None:
-                future = dist.all_reduce(buffer, group=self.native, async_op=True).get_future()
-                self._pending.append((future, True))
-                return future.then(lambda done: done.value()[0])
-            self.by_plan += 1
-            if buffer.device.type == "cpu":
-                future = self._by_cpu(walk, buffer)
-            else:
-                self._on = buffer.device
-                future = _by_stream(walk, buffer)
-            self._pending.append((future, False))
-            return future
+            if self._last is None or bucket.index() <= self._last:
+                self._begin(bucket, backward != OUTSIDE)
+            self._last = bucket.index()
+            if backward not in (OUTSIDE, self._backward):
+                # Runs at the end of this backward and before DDP's own, which would make any error a RuntimeError.
+                torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+            self._backward = backward
+            future = self._averaged(buffer)
         except InputError:
             raise  # which all ranks have agreed on
         except Exception as error:  # of this rank alone: the others must not wait for it
             raise self._fail(error) from error
+        if backward == OUTSIDE and bucket.is_last():
+            self._finish()
+        return future
 
     def close(self) -> None:
-        """End the worker thread, and free what holds on to the process group, which goes with torch's own end."""
+        """End the worker thread. From then on the model's gradients go natively. More than once does no harm.
+
+        The process group, which is torch's, goes with torch's own end.
+        """
+        self._closed = True
         self._worker.shutdown(wait=True)
         self._book = None
 
-    def _begin(self, device: torch.device) -> None:
-        """A step: its end is watched, and now and then rates are agreed on."""
-        self._pending.clear()
+    def _begin(self, bucket: dist.GradBucket, active: bool) -> None:
+        """A step, on a rank that has inputs or under `join` on one that has none: now and then rates are agreed on."""
+        model, device = self._model(), bucket.buffer().device
+        if (
+            model is None
+            or model.process_group is not self.native
+            or id(bucket.parameters()[0]) not in self._parameters
+        ):
+            raise InputError(
+                "not the model, or no longer the process group, that the hook's state was made for",
+                where="allreduce_hook",
+                hint="Make a state for each model, after its process group is final",
+            )
         self._on = None
-        # Runs at the end of this backward and before DDP's own, which would make any error a RuntimeError.
-        torch.autograd.Variable._execution_engine.queue_callback(self._finish)
-        if self._cluster is not None:
+        self._divisor = dist.get_world_size(self.native)
+        if divides_by_active(model):
+            count = torch.tensor([int(active)], device=device)
+            dist.all_reduce(count, group=self._group)
+            self._divisor = int(count.item())
+        alone = dist.get_world_size(self._group) == 1
+        if not self._closed and not alone and self._cluster is not None:
             if self._book is None:
                 self._book = self._new_book(self._cluster, device)
-        elif self.steps % self.policy.every == 0 and dist.get_world_size(self._group) > 1:
+        elif not self._closed and not alone and self.steps % self.policy.every == 0:
             self._agree(device)
         self.steps += 1
+
+    def _averaged(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        """Start to average `buffer`, dense or sparse, in place, by plan or natively."""
+        dense = buffer.layout == torch.strided
+        # Before the sum: a half overflows late. And as DDP does, to the last bit: it multiplies what is dense.
+        if dense:
+            buffer.mul_(1.0 / self._divisor)
+        else:
+            buffer.div_(self._divisor)
+        walk = self._book.walk(buffer) if self._book is not None and dense and buffer.numel() else None
+        if walk is None:
+            future = dist.all_reduce(buffer, group=self.native, async_op=True).get_future()
+            self._pending.append((future, True))
+            # Of complex numbers, torch's result is a view in real ones.
+            return future.then(lambda done: done.value()[0] if not dense else _after(done, buffer))
+        self.by_plan += 1
+        if buffer.device.type == "cpu":
+            future = self._by_cpu(walk, buffer)
+        else:
+            self._on = buffer.device
+            future = by_stream(walk, buffer)
+        self._pending.append((future, False))
+        return future
 
     def _agree(self, device: torch.device) -> None:
         """Gather everyone's rate; a change of plan happens here, in the same step on all ranks."""
@@ -176,11 +250,15 @@ class HookState:
 
         def work() -> None:
             try:
-                if self._failure is None:
-                    walk.run(buffer)
+                if self._failure is not None:
+                    raise self._failure
+                walk.run(buffer)
             except Exception as error:  # whatever it is, a bucket without a result would hang the backward
-                self._fail(error)
-            finally:
+                try:
+                    self._fail(error)
+                finally:
+                    future.set_exception(self._failure or error)
+            else:
                 future.set_result(buffer)
 
         self._worker.submit(work)
@@ -188,16 +266,17 @@ class HookState:
 
     def _finish(self) -> None:
         """At the end of the backward: wait for all buckets, and raise what any of them met."""
-        for future, native in self._pending:
+        self._backward = OUTSIDE
+        pending, self._pending = self._pending, []
+        for future, native in pending:
             try:
                 future.wait()
-            except RuntimeError as error:
-                if not native:
-                    raise
-                self._fail(error, self.native)
+            except Exception as error:  # on a plan's way it has been noted
+                if native:
+                    self._fail(error, self.native)
         if self._on is not None and self._failure is None:
             # NCCL's watchdog, which bounds a wait, does not see what a recording exchanges. It sees this, behind it.
-            with torch.cuda.stream(_stream_of(self._on)):
+            with torch.cuda.stream(stream_of(self._on)):
                 dist.all_reduce(torch.zeros(1, device=self._on), group=self._group, async_op=True)
         if self._failure is not None:
             raise self._failure
@@ -221,7 +300,7 @@ def _hang_up(group: dist.ProcessGroup) -> None:
     Gloo has no call for that, but a wait whose time is up closes all connections of its group. With a peer whose
     connection is closed already there is no wait, so all are tried.
     """
-    if dist.get_backend(group) != "gloo":
+    if "gloo" not in dist.get_backend_config(group):
         return
     for peer in dist.get_process_group_ranks(group):
         if peer != dist.get_rank():
@@ -229,63 +308,7 @@ def _hang_up(group: dist.ProcessGroup) -> None:
                 dist.irecv(torch.empty(1), peer, group, 2**30 - 1).wait(timedelta(milliseconds=1))
 
 
-def _wrong(timeout_s: float, cluster: Cluster | None, world: int) -> InputError | None:
-    if not 0 < timeout_s <= 86400:
-        return InputError("time out of range", where="timeout_s", expected="above 0 to a day", got=timeout_s)
-    if cluster is not None and len(cluster.ranks) != world:
-        return InputError("another number of ranks", where="cluster", expected=str(world), got=len(cluster.ranks))
-    return None
-
-
-def _none_refuses(group: dist.ProcessGroup, mine: InputError | None) -> None:
-    """Raise the rank's own error, or the first of the others', on all ranks of `group`."""
-    said: list[str | None] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(said, None if mine is None else str(mine), group)
-    if mine is not None:
-        raise mine
-    for rank, text in enumerate(said):
-        if text is not None:
-            raise InputError(text, where=f"rank {rank}")
-
-
-def _same_on_all(group: dist.ProcessGroup, given: str) -> None:
-    """Ranks that follow different plans wait for each other for ever: they compare what they were given, once."""
-    digests: list[str] = [""] * dist.get_world_size(group)
-    dist.all_gather_object(digests, hashlib.sha256(given.encode()).hexdigest(), group)
-    odd = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
-    if odd:
-        ranks = ", ".join(map(str, odd[:8]))
-        raise InputError(
-            "the ranks were given different things", where="rates and policy", got=f"other ones at {ranks}"
-        )
-
-
-def cluster_of(levels: Levels, full: float, quanta: int) -> Cluster:
-    """Ranks as servers of one NIC; `full` in bytes per second."""
-    whole = Fraction(max(1, round(full)))
-    servers = []
-    for rank, level in enumerate(levels):
-        rate = whole * level / quanta
-        servers.append(Server(f"rank{rank}", (Nic("link", rate, rate, rail=0),)))
-    return Cluster(tuple(servers))
-
-
-def _by_stream(walk: Walk, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-    """On a stream beside the backward's, which goes on; whoever waits for the future makes its stream wait."""
-    stream = _stream_of(buffer.device)
-    stream.wait_stream(torch.cuda.current_stream(buffer.device))
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[buffer.device])
-    with torch.cuda.stream(stream):
-        buffer.record_stream(stream)
-        walk.run(buffer)
-        future.set_result(buffer)
-    return future
-
-
-_streams: dict[torch.device, Any] = {}
-
-
-def _stream_of(device: torch.device) -> Any:
-    if device not in _streams:
-        _streams[device] = torch.cuda.Stream(device)
-    return _streams[device]
+def _after(done: torch.futures.Future[Any], result: torch.Tensor) -> torch.Tensor:
+    """`result`, or the error of `done`."""
+    done.value()
+    return result

@@ -1,0 +1,83 @@
+"""Which NICs train: rules by rate, nearness and fabric, the same for every source that tells rates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from optcc.discover.pci import Slot
+from optcc.discover.topology import Assumed
+from optcc.units import format_rate
+
+MANAGEMENT_RATIO = 8
+"""A NIC slower than the fastest by more than this is for management, not training: port rates within one training
+fabric differ by at most 4 (100 beside 400 Gb/s), management ports are 1 to 25 Gb/s beside 200 and more."""
+
+INFINIBAND, ETHERNET = "InfiniBand", "Ethernet"
+LISTED = "list it in --nics"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A NIC that a source has, with its rate.
+
+    name, where : the NIC's own, and the place that notes name
+    rate : bytes per second each way of the port; fixed : said for it by name, so that no slot limits it
+    beside : whether a GPU is behind the same PCI switch; fabric : INFINIBAND, ETHERNET, or empty for unknown
+    card : the PCI address without the function, empty for none; model : its PCI vendor and device, where known
+    slot : what the card's slot carries, where known
+    asked : whether --nics names it, so that no rule leaves it out
+    """
+
+    name: str
+    where: str
+    rate: Fraction
+    beside: bool = False
+    fabric: str = ""
+    card: str = ""
+    model: tuple[str, str] | None = None
+    slot: Slot | None = None
+    asked: bool = False
+    fixed: bool = False
+
+
+def for_training(nics: Sequence[Candidate], assumed: Assumed) -> list[Candidate]:
+    """Without management and storage ports. A NIC that has a GPU beside it is none, however slow it is."""
+    fastest = max(nic.rate for nic in nics)
+    at_most = [nic.beside for nic in nics if nic.rate == fastest]
+    near = 2 * sum(at_most) > len(at_most)
+    kept = []
+    for nic in nics:
+        reason = "" if nic.asked or nic.beside else _reason(nic, fastest, near, _fabric(nics))
+        if reason:
+            assumed.add(nic.where, f"skipped as a {reason}", LISTED)
+            continue
+        kept.append(nic)
+        if nic.beside and not nic.asked and nic.rate * MANAGEMENT_RATIO < fastest:
+            slow = f"counts, although {format_rate(nic.rate)} is far below {format_rate(fastest)}: a GPU is beside it"
+            assumed.add(nic.where, slow, f"--nics ^{nic.name}")
+    lonely = [nic for nic in kept if near and not nic.beside and not nic.asked]
+    if lonely and len(lonely) < len(kept):
+        names = ",".join(nic.name for nic in lonely[:8]) + (",..." if len(lonely) > 8 else "")
+        for nic in lonely:
+            assumed.add(nic.where, "counts for training, although no GPU is beside it", f"--nics ^{names}")
+    return kept
+
+
+def _reason(nic: Candidate, fastest: Fraction, near: bool, fabric: str) -> str:
+    """What a NIC without a GPU beside it is instead of one for training; empty where it may be one."""
+    rate, most = format_rate(nic.rate), format_rate(fastest)
+    if nic.rate * MANAGEMENT_RATIO < fastest:
+        return f"management port, {rate} is under 1/{MANAGEMENT_RATIO} of the fastest NIC's {most}"
+    if near and nic.rate < fastest:
+        return f"management or storage port, {rate} and no GPU beside it, where {most} NICs have one"
+    if nic.fabric and nic.fabric != fabric:
+        return f"management or storage port, {nic.fabric} and no GPU beside it, where training goes over {fabric}"
+    return ""
+
+
+def _fabric(nics: Sequence[Candidate]) -> str:
+    """That of the fastest NICs; of several kinds, that of those with a GPU beside them; then InfiniBand."""
+    known = [nic for nic in nics if nic.fabric]
+    return max(known, key=lambda nic: (nic.rate, nic.beside, nic.fabric == INFINIBAND)).fabric if known else ""

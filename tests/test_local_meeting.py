@@ -1,0 +1,111 @@
+"""How ranks of one machine connect, and that nobody else can keep them from it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from optcc.runtime import local_meeting
+from optcc.runtime.errors import TransportError
+from optcc.runtime.local_meeting import HELLO, is_own
+from optcc.runtime.local_wires import LocalWires
+from tests.test_wires import layout
+from tests.wires_contract import Pipe, joined
+
+Strike = Callable[[contextlib.ExitStack, bytes], None]
+"""What strangers do at a listener's address before any rank connects."""
+
+
+def silent(stack: contextlib.ExitStack, name: bytes) -> None:
+    for _ in range(3 * local_meeting.STRANGERS):
+        sock = stack.enter_context(socket.socket(socket.AF_UNIX))
+        sock.connect(name)
+
+
+def nonsense(stack: contextlib.ExitStack, name: bytes) -> None:
+    for said in (b"x", bytes(HELLO.size), HELLO.pack(bytes(32), 1), bytes(4096)):
+        for fds in ([], [0], [0, 0, 0]):
+            sock = stack.enter_context(socket.socket(socket.AF_UNIX))
+            sock.connect(name)
+            socket.send_fds(sock, [said], fds)
+
+
+def leaving(stack: contextlib.ExitStack, name: bytes) -> None:
+    for _ in range(20):
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(name)
+
+
+@contextlib.contextmanager
+def meeting(strike: Strike) -> Iterator[list[LocalWires]]:
+    """Two ranks that have connected their wires in this process while strangers did what they do."""
+    it = layout()
+    with contextlib.ExitStack() as stack:
+        watches = [Pipe() for _ in range(it.ranks)]
+        for watch in watches:
+            stack.callback(watch.close)
+
+        def rank(number: int, exchange: Callable[[Any], list[Any]]) -> LocalWires | TransportError:
+            def under_attack(value: Any) -> list[Any]:
+                if value is not None and number == 0:  # before anybody hears of the listener
+                    strike(stack, bytes.fromhex(value[0]))
+                return exchange(value)
+
+            try:
+                return LocalWires(number, it.wires, it.flows, it.rates, exchange=under_attack, watch=watches[number])
+            except TransportError as error:
+                return error
+
+        ranks = joined(it.ranks, rank)
+        for end in ranks:
+            if isinstance(end, LocalWires):
+                stack.callback(end.close)
+        errors = [str(end) for end in ranks if isinstance(end, TransportError)]
+        if errors:  # which of the two is the first to notice depends on the time
+            raise TransportError("; ".join(errors))
+        yield ranks
+
+
+@pytest.mark.parametrize("strike", [silent, nonsense, leaving])
+def test_strangers_at_the_listener_hold_up_nobody(strike: Strike) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with meeting(strike) as ranks:
+        assert all(len(rank._in) + len(rank._out) == len(layout().wires) for rank in ranks), "every wire stands"
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_listener_whose_queue_is_full_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_meeting, "QUEUE", 0)  # which is room for one
+
+    def in_the_way(stack: contextlib.ExitStack, name: bytes) -> None:
+        stack.enter_context(socket.socket(socket.AF_UNIX)).connect(name)
+
+    with meeting(in_the_way) as ranks:
+        assert all(rank._in and rank._out for rank in ranks)
+
+
+def test_another_users_connection_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        assert is_own(near)
+        monkeypatch.setattr(os, "geteuid", lambda: 2**31 - 2)
+        assert not is_own(near)
+
+
+def test_ranks_of_different_users_do_not_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each side looks: here the one that connects does, before it sends anything."""
+    monkeypatch.setattr(local_meeting, "is_own", lambda sock: False)
+    with pytest.raises(TransportError, match="does not listen any more: another user listens there"), meeting(leaving):
+        pass
+
+
+def test_who_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_meeting, "CONNECT_S", 0.2)
+    monkeypatch.setattr(local_meeting, "_heard", lambda sock, token, awaited: sock.close())
+    with pytest.raises(TransportError, match=r"ranks \[[01]\] did not connect within 0.2 s"), meeting(leaving):
+        pass
