@@ -6,7 +6,7 @@ the bound was found.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal
 
@@ -112,7 +112,7 @@ class Bound:
     seconds: Fraction
     fault_free_s: Fraction
     bottleneck: str
-    certificate: Certificate | ProgramCertificate
+    certificate: Certificate | ProgramCertificate = field(repr=False)
 
     @property
     def overhead(self) -> Fraction:

@@ -18,9 +18,10 @@ from optcc.schedule.columns import Schedule
 from optcc.schedule.nested import NestedRings, Ordering
 from optcc.schedule.nested_pace import keeping
 from optcc.schedule.recipe import Recipe
+from optcc.units import format_seconds, format_size
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """What to run on `cluster` for an AllReduce of `bound.nbytes` bytes per rank.
 
@@ -33,6 +34,11 @@ class Plan:
     cluster: Cluster
     bound: Bound
     recipe: Recipe
+
+    def __repr__(self) -> str:
+        size, ranks = format_size(self.bound.nbytes), len(self.cluster.ranks)
+        what = f"{self.recipe.family}, {self.recipe.segments} segments, {size} per rank, {ranks} ranks"
+        return f"<Plan {self.plan_id}: {what}, bound {format_seconds(self.bound.seconds)}>"
 
     @cached_property
     def fluid_s(self) -> Fraction:

@@ -287,7 +287,11 @@ BAD_INPUTS = [
         _bound(UNIFORM, "--fail", "server0/mlx5_0"),
         ["--fail server0/mlx5_0", "no such NIC in server0", "nic0, nic1"],
     ),
-    bad("fail-no-nic", _bound(UNIFORM, "--fail", "server0"), ["--fail", "not a NIC", "SERVER/NIC", "'server0'"]),
+    bad(
+        "fail-no-nic",
+        _bound(UNIFORM, "--fail", "server0"),
+        ["--fail server0", "takes no part", "SERVER=LEFT", "'server0'"],
+    ),
     bad("fail-empty", _bound(UNIFORM, "--fail", ""), ["--fail", "not a NIC", "SERVER/NIC"]),
     *(
         bad(f"fail-fraction-{name}", _bound(UNIFORM, "--fail", f"server0/nic0={text}"), ["--fail server0/nic0", "37%"])

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import optcc
 from optcc.cluster import Cluster, Nic, Server, degrade_all
 from optcc.errors import InputError
 from tests.conftest import clusters
@@ -138,3 +139,34 @@ def test_inconsistent_values_are_refused() -> None:
         Cluster(())
     with pytest.raises(InputError, match="gpus: count out of range"):
         Cluster.uniform(servers=1, rate=RATE, gpus=0)
+
+
+def test_what_people_write_is_taken_in_python_too() -> None:
+    cluster = Cluster.uniform(servers=4, nics=8, rate="400Gb/s", nvlink_rate="450GB/s")
+    assert cluster == Cluster.uniform(servers=4, nics=8, rate=50 * 10**9, nvlink_rate=450 * 10**9)
+    hurt = cluster.degrade("server1/nic0", "37%")
+    assert hurt == cluster.degrade("server1/nic0", 0.37) == cluster.degrade("server1/nic0", "148Gb/s")
+    assert optcc.lower_bound(hurt, "1GiB") == optcc.lower_bound(hurt, 2**30)
+    asked = optcc.plan(hurt, "1MiB", alpha="5us", per_chunk="1us")
+    assert asked == optcc.plan(hurt, 2**20, alpha=Fraction(5, 10**6), per_chunk=Fraction(1, 10**6))
+
+
+def test_what_cannot_be_read_in_python_is_told() -> None:
+    cluster = Cluster.uniform(servers=4, rate="400Gb/s")
+    for wrong in (
+        lambda: Cluster.uniform(servers=4, rate="fast"),
+        lambda: cluster.degrade("server1/nic0", "much"),
+        lambda: cluster.degrade("server1/nic0", "500Gb/s"),
+        lambda: optcc.lower_bound(cluster, "1Gb"),
+        lambda: optcc.plan(cluster, "1MiB", alpha="5"),
+        lambda: optcc.plan(cluster, None),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InputError):
+            wrong()
+
+
+def test_a_plan_is_told_in_a_line() -> None:
+    plan = optcc.plan(Cluster.uniform(servers=8, nics=8, rate="400Gb/s").degrade("server1/nic0"), "64MiB")
+    for value in (plan, plan.schedule(), plan.bound):
+        assert len(repr(value)) < 400
+    assert plan.plan_id in repr(plan)

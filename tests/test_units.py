@@ -28,6 +28,11 @@ from optcc.units import MAX_BYTES, format_rate, format_seconds, format_size, par
         ("0Gb/s", 0),
         ("0.37GB/s", 370_000_000),
         (".5B/s", Fraction(1, 2)),
+        ("400G", 50_000_000_000),
+        ("400Gbps", 50_000_000_000),
+        ("400 Gbit/s", 50_000_000_000),
+        ("400Gbit", 50_000_000_000),
+        ("50GBps", 50_000_000_000),
     ],
 )
 def test_rate(text: str, bytes_per_second: int | Fraction) -> None:
@@ -36,7 +41,20 @@ def test_rate(text: str, bytes_per_second: int | Fraction) -> None:
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),
-    [("1GiB", 2**30), ("64MB", 64_000_000), ("4096", 4096), ("1.5KiB", 1536), ("0", 0), (" 1 KiB ", 1024)],
+    [
+        ("1GiB", 2**30),
+        ("64MB", 64_000_000),
+        ("4096", 4096),
+        ("1.5KiB", 1536),
+        ("0", 0),
+        (" 1 KiB ", 1024),
+        ("256M", 2**28),
+        ("1K", 1024),
+        ("8g", 2**33),
+        ("1KB", 1000),
+        ("1kB", 1000),
+        ("1Gi", 2**30),
+    ],
 )
 def test_size(text: str, nbytes: int) -> None:
     size = parse_size(text)
@@ -46,7 +64,15 @@ def test_size(text: str, nbytes: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("5us", "1/200000"), ("5µs", "1/200000"), ("5μs", "1/200000"), ("3.2ms", "2/625"), ("1min", "60"), ("2h", "7200")],
+    [
+        ("0", "0"),
+        ("5us", "1/200000"),
+        ("5µs", "1/200000"),
+        ("5μs", "1/200000"),
+        ("3.2ms", "2/625"),
+        ("1min", "60"),
+        ("2h", "7200"),
+    ],
 )
 def test_seconds(text: str, seconds: str) -> None:
     assert parse_seconds(text) == Fraction(seconds)

@@ -98,7 +98,7 @@ class Route:
         return tuple((end.numerator, end.denominator) for end in sums)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Schedule:
     """Transfers in columns, all of shape (rows,).
 
@@ -130,6 +130,9 @@ class Schedule:
 
     def __len__(self) -> int:
         return len(self.route)
+
+    def __repr__(self) -> str:
+        return f"<Schedule: {len(self)} transfers, {self.nbytes} bytes per rank, {self.ranks} ranks>"
 
     @property
     def shared_links(self) -> bool:
