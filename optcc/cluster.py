@@ -307,17 +307,18 @@ def _at_least_one(count: int, where: str) -> None:
 def _rates_left(where: str, nic: Nic, left: Quantity) -> tuple[Fraction, Fraction]:
     """What is left of a NIC's rates (out, in), in bytes per second; a rate that is left holds for both ways."""
     if isinstance(left, str):
+        text = left
         try:
-            left = parse_fraction(left, where)
+            left = parse_fraction(text, where)
         except InputError as error:
             try:
-                rate = parse_rate(left)
+                rate = parse_rate(text)
             except InputError:
                 expected = f"{error.expected}, or a rate such as 150Gb/s"
                 raise InputError("not what is left", where=where, expected=expected, got=error.got) from None
             if rate > max(nic.out_rate, nic.in_rate):
                 expected = f"at most {format_rate(max(nic.out_rate, nic.in_rate))}"
-                raise InputError("more than the NIC's rate", where=where, expected=expected, got=left) from None
+                raise InputError("more than the NIC's rate", where=where, expected=expected, got=text) from None
             return min(rate, nic.out_rate), min(rate, nic.in_rate)
     if not isinstance(left, int | float | Fraction) or not 0 <= left <= 1:
         raise InputError("fraction left out of range", where=where, expected="0 to 1", got=str(left))
