@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import secrets
 import shutil
 import signal
@@ -77,6 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--hypothesis-seed") is None:
         given = getattr(config, "workerinput", {}).get("hypothesis_seed")
         config.option.hypothesis_seed = given or str(secrets.randbelow(2**32))
+    os.environ.pop("COLUMNS", None)  # what commands print would be wrapped at the width of who runs the tests
     effort.whole = config.getoption("--long")
     settings.load_profile("whole" if effort.whole else "short")
     config.addinivalue_line("markers", "long: takes long; only `pytest --long`, which `make test-long` calls, runs it")

@@ -88,12 +88,11 @@ def run_examples(step: Step, folder: Path, names: dict[str, object]) -> str:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """`optcc` and `python` of this interpreter and this tree, on a terminal that is always as wide."""
+    """`optcc` and `python` of this interpreter and this tree, and no width to wrap lines at."""
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != "COLUMNS"},
         "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
-        "COLUMNS": "100",
         "NO_COLOR": "1",
     }
 
