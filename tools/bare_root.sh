@@ -24,7 +24,8 @@ if [ -n "${KEEP:-}" ]; then
   [ ! -e "$root" ] || fail "$root exists already; remove it, or name another"
 else
   root=$(mktemp -d /var/tmp/optcc-bare.XXXXXX)
-  trap 'umount -R "$root/proc" "$root/dev" "$root"/wheels/* 2>/dev/null || true; rm -rf --one-file-system "$root"' EXIT
+  trap 'awk -v under="$root/" "index(\$2, under) == 1 { print \$2 }" /proc/mounts | sort -r | xargs -r umount
+    rm -rf --one-file-system "$root"' EXIT
 fi
 trap 'exit 130' INT
 trap 'exit 143' TERM
