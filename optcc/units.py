@@ -13,11 +13,12 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cache, lru_cache
-from typing import Any
-
-import pint
+from typing import TYPE_CHECKING, Any
 
 from optcc.errors import InputError
+
+if TYPE_CHECKING:
+    import pint
 
 _DEFINITIONS = """
 kilo- = 1000 = k- = K-
@@ -69,6 +70,8 @@ def _rate_unit(unit: str) -> str:
 
 @cache
 def _registry() -> pint.UnitRegistry[Any]:
+    import pint  # the runtime, which types no units, does without
+
     registry: pint.UnitRegistry[Any] = pint.UnitRegistry(None, non_int_type=Fraction)
     for line in _DEFINITIONS:
         registry.define(line)
@@ -76,8 +79,15 @@ def _registry() -> pint.UnitRegistry[Any]:
 
 
 @lru_cache(maxsize=256)
-def _factor(unit: str, base: str) -> Fraction:
-    return Fraction(_registry().Quantity(1, unit).to(base).magnitude)
+def _factor(unit: str, base: str) -> Fraction | None:
+    """How many of `base` one `unit` is; None for what is no unit, or one of something else."""
+    registry = _registry()
+    from pint import PintError
+
+    try:
+        return Fraction(registry.Quantity(1, unit).to(base).magnitude)
+    except (PintError, ValueError, TypeError):
+        return None
 
 
 def _as_written(unit: str) -> str:
@@ -88,11 +98,9 @@ def _parse(
     text: str, base: str, kind: str, example: str, where: str | None, spelled: Callable[[str], str] = _as_written
 ) -> Fraction:
     match = _QUANTITY.fullmatch(text.strip()) if len(text) <= _LONGEST else None
-    try:
-        if match:
-            return Fraction(match["number"]) * _factor(spelled(match["unit"]), base)
-    except (pint.PintError, ValueError, TypeError):
-        pass  # not a unit, or a unit of something else
+    factor = _factor(spelled(match["unit"]), base) if match else None
+    if match and factor is not None:
+        return Fraction(match["number"]) * factor
     raise InputError(f"not a {kind}", where=where, expected=f"a {kind} such as {example}", got=text[:_LONGEST])
 
 
@@ -183,10 +191,17 @@ def as_seconds(value: Quantity, where: str) -> Fraction:
 
 def as_size(value: Quantity, where: str) -> int:
     """Whole bytes of a number, or of text such as ``1GiB``."""
-    size = _number(value, parse_size, "size", where)
-    if size.denominator != 1 or size > MAX_BYTES:
-        raise InputError("not a size", where=where, expected="whole bytes, 2**60 at most", got=str(value))
-    return int(size)
+    if isinstance(value, str):
+        return parse_size(value, where)
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float | Fraction)
+        or not 0 <= value <= MAX_BYTES
+        or value % 1
+    ):
+        expected = "whole bytes, 0 to 2**60, or text such as 1GiB"
+        raise InputError("size out of range", where=where, expected=expected, got=str(value)[:_LONGEST])
+    return int(value)
 
 
 def parse_seconds(text: str, where: str | None = None) -> Fraction:

@@ -302,7 +302,7 @@ def test_a_bad_place_costs_no_measurements(option: str, tmp_path: Path, monkeypa
     path = tmp_path / "none" / "c.svg"
     done = CliRunner().invoke(main, ["calibrate", "uniform:servers=2,rate=1Gb/s", option, str(path)])
     assert (done.exit_code, done.stdout) == (2, "")
-    assert f"{path}: cannot be written, expected a place that may be written to, got" in done.stderr
+    assert f"{path}: cannot be written, expected a folder that exists, got" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,7 @@ def test_plan_verify_simulate(tmp_path: Path) -> None:
     assert value("simulate", path, "--alpha", "5us")["time_s"] > ours["time_s"]
 
 
+@pytest.mark.long
 def test_costs_choose_the_segments(tmp_path: Path) -> None:
     args = ("plan", "uniform:servers=8,nics=1,rate=400Gb/s", "--fail", "server0/nic0=0.5", "--size", "64MiB")
     few, many = (value(*args, "--per-chunk", cost)["segments"] for cost in ("1us", "10ns"))

@@ -169,6 +169,7 @@ def drilled(correction: str, *how: str) -> str:
     return ends[0][0]
 
 
+@pytest.mark.long
 def test_a_drill_over_several_machines_is_told_by_one_clock() -> None:
     value = json.loads(drilled("corrected", "--json"))
     took = value["phases"]["during"]["times_s"][0]

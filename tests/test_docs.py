@@ -187,6 +187,7 @@ def undescribed(described: set[str]) -> list[str]:
     return [name for name, any_of in public_names() if not any_of & described]
 
 
+@pytest.mark.long
 def test_the_reference_describes_every_public_name(site: Path) -> None:
     described = set(
         re.findall(

@@ -59,6 +59,7 @@ def lead_somewhere(path: Path) -> bool:
     return all((path.parent / to.partition("#")[0]).is_file() for to in links(path.read_text(encoding="utf-8")))
 
 
+@pytest.mark.long
 def test_links_lead_to_the_docs_from_wherever_the_page_is(made: page.Evaluation, tmp_path: Path) -> None:
     for to in links(made.text):
         (tmp_path / "docs").mkdir(exist_ok=True)

@@ -64,6 +64,7 @@ def test_one_decision_serves_every_single_failure(servers: int, nics: int, size:
             planner.restore(nic)
 
 
+@pytest.mark.long
 def test_the_promise_can_be_broken() -> None:
     """Negative control: a plan of the wrong depth is over 2 %."""
     poor = optcc.plan(uniform(8).degrade("server1/nic0"), 64 * MIB, segments=64)

@@ -75,6 +75,7 @@ def test_the_background_goes_on_after_a_shape_that_cannot_be_decided(monkeypatch
         assert len(tried) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["thread", "process"])
 def test_the_background_prepares_what_the_last_event_made_likely(where: str) -> None:
     with Planner(uniform(3), MIB, lookahead=1, background=where, **COSTS) as planner:  # type: ignore[arg-type]

@@ -235,6 +235,7 @@ def slow_storm(seed: int) -> int:
     return len(slow)
 
 
+@pytest.mark.long
 def test_storms_with_slow_nics() -> None:
     found = 0
     for seed in range(100):

@@ -108,6 +108,7 @@ def test_a_nic_that_returns_is_planned_with_again(capsys: pytest.CaptureFixture[
     assert f"back by the next boundary, by probes: {NIC}." in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_the_healthy_plan_is_back_when_all_have_returned() -> None:
     told = run(3, Strike("flap", NIC, 0.3, FLAP_S))
     assert told.lost == {NIC: 0}

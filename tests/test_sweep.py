@@ -53,6 +53,7 @@ def test_another_seed_makes_another_table(grid: Path, tmp_path: Path, alone: byt
     assert (tmp_path / "t.csv").read_bytes() != alone
 
 
+@pytest.mark.long
 def test_options_make_the_same_grid(tmp_path: Path) -> None:
     (tmp_path / "grid.yaml").write_text(
         f"optcc-sweep: 1\ntopologies: ['{SMALL}']\nfailures:\n  - {{nics: [server0/nic1=1/2, server1/nic0]}}\n"

@@ -41,7 +41,9 @@ __device__ inline Element settled(Element x) { return __hisnan(x) ? __ushort_as_
 #elif defined(TYPE_bfloat16)
 __device__ inline Element settled(Element x) { return __hisnan(x) ? __ushort_as_bfloat16(0x7fc0) : x; }
 #elif defined(TYPE_float32)
-__device__ inline Element settled(Element x) { return x != x ? __int_as_float(0x7fc00000) : x; }
+__device__ inline Element settled(Element x) {  // on the bits: a comparison would be one with -ftz
+  return (__float_as_int(x) & 0x7fffffff) > 0x7f800000 ? __int_as_float(0x7fc00000) : x;
+}
 #elif defined(TYPE_float64)
 __device__ inline Element settled(Element x) { return x != x ? __longlong_as_double(0x7ff8000000000000ll) : x; }
 #else
