@@ -72,8 +72,9 @@ class ProgramCertificate:
     """The linear program's answer: no schedule of tree pairs moves more than `rate` bytes per second per rank, and
     `reached` is possible.
 
-    For symmetric rates, and for what limits ranks one by one, no schedule that forwards and adds does; elsewhere that
-    rests on the proof id ``tree-pairs``, which is checked for up to 6 ranks and conjectured beyond.
+    For symmetric rates, and for what limits ranks one by one, no protocol does, as `Bound` says; elsewhere that no
+    schedule that forwards and adds does rests on the proof id ``tree-pairs``, checked for up to 6 ranks and conjectured
+    beyond, and coded ones are not excluded.
     `cuts` and `resource_prices`, over `denominator`, are the dual that `optcc.theory.check_bound` checks exactly;
     `prices` tells it in words, dearest first. Proof id ``linear-program``.
     """
@@ -104,7 +105,9 @@ class ProgramCertificate:
 class Bound:
     """`seconds` no AllReduce of `nbytes` bytes per rank can beat (fluid limit), against the fault-free cluster's.
 
-    Holds for schedules that forward and add elements, as the certificate's proof says (proofs/README.md).
+    Holds for sums over a finite abelian group (whole numbers of a fixed width, say) by any protocol, coded or not; for
+    other operations if schedules forward and combine elements. Proof ids ``cut``, ``traffic`` and ``coding``; for what
+    a ProgramCertificate proves, see there.
     `fault_free_s` is the same bound before any failure; `bottleneck` names the certificate in words.
     """
 

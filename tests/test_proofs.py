@@ -81,8 +81,12 @@ def test_the_code_names_only_ids_of_the_ledger() -> None:
         ("::test_shares_reach_the_bound", "", "nested-rings: no test tests/test_bounds.py"),
         ("tests/test_splits.py::", "tests/test_split.py::", "nested-rings: no file tests/test_split.py"),
         ("checked for", "verified for", "tree-pairs: unknown status verified for `P <= 6`"),
-        ("| conjectured |", "| sure |", "coding: unknown status sure"),
-        ("`tests/test_proofs.py::test_linear_codes_save_nothing_in_small_cases`", "none", "coding: no numeric test"),
+        ("| conjectured |", "| sure |", "k-segments-optcc: unknown status sure"),
+        (
+            "`tests/test_proofs.py::test_every_schedule_of_four_ranks_contains_a_tree_pair`",
+            "none",
+            "tree-pairs: no numeric test",
+        ),
     ],
 )
 def test_a_wrong_ledger_is_noticed(old: str, new: str, complaint: str) -> None:

@@ -1,10 +1,10 @@
 """Lower bounds on AllReduce time, exact: in closed form where that is the optimum, by the program elsewhere.
 
 On one non-blocking fabric with one rank per server the largest of four terms. Sources: cut (every contribution leaves
-its server, every result enters; entropy argument), traffic (2(P-1) transfers per element: the one-way gossip bound,
-Harary and Schwenk, "The communication problem on graphs and digraphs", 1974). Statements and proofs: proofs/README.md,
-ids cut and traffic. Reached on a non-blocking fabric for any rates (id attained), by nested rings where rates in and
-out agree (id nested-rings).
+its server, every result enters; entropy argument), traffic (2(P-1) n are sent in all: for schedules that forward and
+add the one-way gossip bound, Harary and Schwenk, "The communication problem on graphs and digraphs", 1974; for any
+protocol id coding). Statements and proofs: proofs/README.md, ids cut and traffic. Reached on a non-blocking fabric for
+any rates (id attained), by nested rings where rates in and out agree (id nested-rings).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What no AllReduce can beat, derived: cut, traffic, partition, and the closed form on one non-blocking fabric.
 
-Sources: traffic is the one-way gossip bound of Harary and Schwenk, "The communication problem on graphs and digraphs"
-(1974), taken per element; equality with partitions on symmetric capacities goes back to Tutte and to Nash-Williams
-(1961).
+Sources: for schedules that forward and add, traffic is the one-way gossip bound of Harary and Schwenk, "The
+communication problem on graphs and digraphs" (1974), taken per element; for any protocol it is proof id coding.
+Equality with partitions on symmetric capacities goes back to Tutte and to Nash-Williams (1961).
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from optcc.theory.derivation import Result, Step, prove_nonnegative
 from optcc.theory.symbols import B_i, B_min, B_rest, C, P, T, c12, c13, c23, min_in, min_out, n, q, sum_in, sum_out
 
 FLUID = "fluid limit: no latency, no cost per message"
-FORWARDS = "transfers forward and add elements; for schedules that code across elements this is not proved"
+OPERATION = (
+    "sums in a finite abelian group, by any protocol, coded or not; other operations if transfers forward and combine"
+)
+CONTENTS = "messages inform by their contents, not by their timing; switches neither add nor copy"
+ANY_PROTOCOL = (OPERATION, CONTENTS)
 FULL_DUPLEX = "ports are full duplex and have fixed rates"
 NON_BLOCKING = "the fabric between the ports does not block"
 
@@ -60,8 +64,8 @@ def traffic() -> Result:
     work = transfers_per_element(P)
     return Result(
         id="traffic",
-        statement="Every element needs 2(P-1) transfers.",
-        assumptions=("P >= 2", FORWARDS, FULL_DUPLEX),
+        statement="Every element needs 2(P-1) transfers, and no protocol sends less.",
+        assumptions=("P >= 2", *ANY_PROTOCOL, FULL_DUPLEX),
         proof_id="traffic",
         left=T,
         relation=">=",
@@ -70,7 +74,7 @@ def traffic() -> Result:
             Step("Until the first rank holds the finished element every other rank has sent at least once", P - 1),
             Step("From then on every other rank must still receive at least once", P - 1),
             Step("Transfers per element, each of which uses one out port and one in port", work),
-            Step("Bytes that all out ports together must pass", work * n),
+            Step("Bytes that all out ports together must pass; coding saves nothing (proof id coding)", work * n),
             Step("Solve for the least T; the same holds for the in ports", least_time(work * n, sum_out)),
         ),
     )
@@ -83,8 +87,8 @@ def partition() -> Result:
     hub = prove_nonnegative(n / B_min - bound.subs(C, 2 * B_rest), {B_rest: ((q - 1) * B_min, sp.oo), q: (2, sp.oo)})
     return Result(
         id="partition",
-        statement="Merge the ranks into q blocks: the merged schedule is an AllReduce over q ranks.",
-        assumptions=("2 <= q <= P", FORWARDS, FULL_DUPLEX),
+        statement="Merge the ranks into q blocks: what passes between them is an AllReduce over q ranks.",
+        assumptions=("2 <= q <= P", *ANY_PROTOCOL, FULL_DUPLEX),
         proof_id="partition",
         left=T,
         relation=">=",
@@ -111,7 +115,7 @@ def closed_form() -> Result:
     return Result(
         id="closed-form",
         statement="No AllReduce on one non-blocking fabric is faster, and some schedule is as fast.",
-        assumptions=("P >= 2", NON_BLOCKING, FORWARDS, FULL_DUPLEX, FLUID),
+        assumptions=("P >= 2", NON_BLOCKING, *ANY_PROTOCOL, FULL_DUPLEX, FLUID),
         proof_id="attained",
         left=T,
         relation=">=",
@@ -135,7 +139,7 @@ def three_ranks() -> Result:
     return Result(
         id="bidirected-three",
         statement="Three ranks joined by links of equal capacity both ways: the best partition bound is the optimum.",
-        assumptions=("each link carries its capacity in both directions", FORWARDS, FLUID),
+        assumptions=("each link carries its capacity in both directions", *ANY_PROTOCOL, FLUID),
         proof_id="bidirected",
         left=T,
         relation="=",

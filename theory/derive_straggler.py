@@ -10,10 +10,10 @@ from typing import Any
 import sympy as sp
 
 from optcc.theory.derivation import Result, Step, prove_nonnegative, tidy
-from optcc.theory.derive_bounds import FLUID, FORWARDS, NON_BLOCKING, star_terms
+from optcc.theory.derive_bounds import ANY_PROTOCOL, FLUID, NON_BLOCKING, star_terms
 from optcc.theory.symbols import T0, B, P, T, ell, ell_c, s
 
-ASSUMPTIONS = ("P >= 3", "l >= 1", "rates are equal out and in", NON_BLOCKING, FORWARDS, FLUID)
+ASSUMPTIONS = ("P >= 3", "l >= 1", "rates are equal out and in", NON_BLOCKING, *ANY_PROTOCOL, FLUID)
 
 
 def fault_free() -> Any:

@@ -1,9 +1,9 @@
 """The partition bound, by a route of its own: no cuts, no roots, no symmetry.
 
-Merge the ranks into q blocks: what is left is an AllReduce over q ranks, which moves each element 2(q-1) times between
-blocks. So T >= 2(q-1) n / (what can pass between blocks, both directions summed), for every partition. Proof id
-partition. On links of fixed capacity, equal both ways, the best partition is the optimum (Tutte 1961, Nash-Williams; id
-bidirected); where links share a NIC or a spine it may stay below.
+Merge the ranks into q blocks: what is left is an AllReduce over q ranks, which moves 2(q-1) n between blocks. So T >=
+2(q-1) n / (what can pass between blocks, both directions summed), for every partition. Proof id partition. On links of
+fixed capacity, equal both ways, the best partition is the optimum (Tutte 1961, Nash-Williams; id bidirected); where
+links share a NIC or a spine it may stay below.
 """
 
 from __future__ import annotations

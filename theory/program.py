@@ -6,8 +6,9 @@ such that for every set S of ranks r(S) plus the broadcast capacity into S is at
 capacity out of S is at least R (Edmonds, "Edge-disjoint branchings", 1973; max-flow min-cut makes cuts of flows). What
 the ways between ranks use of NICs, rails, NVLink ports and uplinks is linear, so the largest R is a linear program, and
 T = n / R. Proof id linear-program in proofs/README.md. Where capacities are equal both ways (id bidirected) or only
-ranks have limits (id attained) no schedule that forwards and adds is faster; in general that rests on id tree-pairs,
-checked for P <= 6 and conjectured beyond.
+ranks have limits (id attained) no protocol is faster, coded ones included, for sums over a finite abelian group. In
+general that no schedule that forwards and adds is faster rests on id tree-pairs, checked for P <= 6 and conjectured
+beyond, and nothing is known of coded ones.
 
 Only violated cuts are generated: solve, round to whole numbers, find each rank's flow from the roots, add the least cut
 where a flow falls short, repeat. The solver is HiGHS' interior-point method without crossover: it ends in the middle of

@@ -21,7 +21,7 @@ from optcc.theory import (
     derive_straggler,
 )
 from optcc.theory.derivation import Result, Step, exact
-from optcc.theory.derive_bounds import FLUID, FORWARDS, FULL_DUPLEX, NON_BLOCKING, star_terms
+from optcc.theory.derive_bounds import ANY_PROTOCOL, FLUID, FULL_DUPLEX, NON_BLOCKING, star_terms
 from optcc.theory.derive_straggler import switch_point
 from optcc.theory.symbols import B, P, T, n
 from optcc.units import format_rate
@@ -65,7 +65,7 @@ def symbolic_bound(cluster: Cluster) -> Result:
     return Result(
         id="bound",
         statement=f"AllReduce over {len(ranks)} ranks, B = {format_rate(unit)}.",
-        assumptions=(NON_BLOCKING, FULL_DUPLEX, FLUID, *((FORWARDS,) if proof_id == "traffic" else ())),
+        assumptions=(NON_BLOCKING, FULL_DUPLEX, FLUID, *(ANY_PROTOCOL if proof_id == "traffic" else ())),
         proof_id=proof_id,
         left=T,
         relation=">=",

@@ -27,7 +27,8 @@ Definition initial : knowledge := fun _ r c => r =? c.
 (* A transfer of e from s to d gives d everything that s holds for e, and d
    loses nothing: K(e,d) := K(e,d) u K(e,s).  This is at least as generous as
    any real reduce (which adds) or copy (which overwrites), so every lower bound
-   below holds for both.  It does not cover coding ACROSS elements. *)
+   below holds for both.  It does not cover coding ACROSS elements, as
+   written/coding.md does. *)
 Definition step (K : knowledge) (t : transfer) : knowledge :=
   fun e r c => K e r c || ((e =? elt t) && (r =? dst t) && K e (src t) c).
 

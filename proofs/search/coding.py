@@ -3,8 +3,8 @@
 
 P ranks own N elements each, over GF(2).  A message is one vector: any combination of what
 its sender has.  In the end every rank must have the N sums.  Without mixing elements that
-takes 2(P-1)N messages (../written/traffic.md); ../written/coding.md asks whether linear
-codes do with fewer.
+takes 2(P-1)N messages (../written/traffic.md). ../written/coding.md proves that no code does
+with fewer; this looks at the small linear ones without that proof.
 
 `fewest(P, N, extra)` finds the least number of messages over ALL linear codes, if it is at
 most P N + extra, and None otherwise.  Let S_r be the space that rank r knows, Y the space
