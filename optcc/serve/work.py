@@ -6,6 +6,7 @@ says is ever taken for a path.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ T = TypeVar("T")
 MAX_NICS = 65536
 """Of one cluster: 8192 servers of 8. Larger ones are for the command line, where they are nobody else's time."""
 LONGEST_PRESET = 1024
+NICENESS = 5
+"""Processes that plan leave the processor to the one that answers events, where there are not enough for all."""
 TRANSFER_BYTES = 320
 """Measured: lowering and laying out a ring of 256 ranks, 64 segments deep, takes 240 bytes a transfer; and a margin."""
 MAX_REPLY = 2**25
@@ -106,6 +109,7 @@ def prepare(memory: int) -> None:
     from optcc.schedule.assemble import most_transfers
     from optcc.workers import limit_memory
 
+    os.nice(NICENESS)
     most_transfers.set(memory // TRANSFER_BYTES)
     limit_memory(memory)
 
