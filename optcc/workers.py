@@ -84,8 +84,8 @@ class _Worker:
         self._over = False
 
     def do(self, task: tuple[Any, ...]) -> Any:
+        pipe = self._pipe or self._start()
         try:
-            pipe = self._pipe or self._start()
             pipe.send(task)
             done, value = pipe.recv()
         except (EOFError, OSError):
@@ -102,11 +102,12 @@ class _Worker:
         with self._change:
             if self._over:
                 raise BrokenProcessPool("the pool has ended")
-            self._pipe, theirs = context.Pipe()
-            self._process = context.Process(target=_serve, args=(theirs,))
-            self._process.start()
-            theirs.close()
-            return self._pipe
+            ours, theirs = context.Pipe()
+            with theirs:
+                process = context.Process(target=_serve, args=(theirs,))
+                process.start()  # may lack descriptors: then there is nothing to end
+            self._process, self._pipe = process, ours
+            return ours
 
     def end(self, *, over: bool = False) -> None:
         """Kill the process. `over`: there will be no other."""
