@@ -7,6 +7,7 @@ Exit status 1 when fewer than 200 plans per second come from the cache.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
 import multiprocessing
@@ -21,10 +22,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import optcc
 from optcc.units import format_seconds, format_size
 
+T = TypeVar("T")
 TARGET = 200
 CLIENTS, MOST, LONGEST_S = 8, 4000, 10.0
 """Connections, requests in all, and seconds; whichever ends first."""
@@ -126,8 +129,8 @@ def load(what: str, where: str, path: str, bodies: Sequence[dict[str, object] | 
     return Load(what, seconds, [t for took, _ in results for t in took], results[0][1])
 
 
-def with_service(options: Sequence[str], run: Callable[[str], list[Load]]) -> list[Load]:
-    """Start the service, `run` with where it listens, and stop it."""
+def with_service(options: Sequence[str], run: Callable[[str, int], T]) -> T:
+    """Start the service, `run` with where it listens and its process id, and stop it."""
     process = subprocess.Popen(
         [sys.executable, "-m", "optcc", "serve", "--json", *options],
         stdout=subprocess.PIPE,
@@ -136,7 +139,7 @@ def with_service(options: Sequence[str], run: Callable[[str], list[Load]]) -> li
     )
     try:
         assert process.stdout is not None
-        return run(json.loads(process.stdout.readline())["listening"])
+        return run(json.loads(process.stdout.readline())["listening"], process.pid)
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -169,14 +172,93 @@ def loads(where: str, name: str) -> list[Load]:
     return found
 
 
+@dataclass(frozen=True)
+class Attack:
+    """Seconds that events and health took, how many of them were turned away; peak memory of the service's processes,
+    in bytes."""
+
+    what: str
+    events: list[float]
+    health: list[float]
+    refused: int
+    peak: int
+
+    def __str__(self) -> str:
+        slowest = " | ".join(format_seconds(max(took, default=0.0)) for took in (self.events, self.health))
+        return f"| {self.what} | {len(self.events)} | {slowest} | {self.refused} | {format_size(self.peak)} |"
+
+
+SLOW = {"topology": "uniform:servers=24,nics=8,rate=400Gb/s,fabric=rails,nvlink=450GB/s", "ranks": "gpu"}
+"""A plan that takes minutes."""
+LARGE = {"topology": "uniform:servers=256,nics=8,rate=400Gb/s", "lowered": "layout"}
+"""A plan whose transfers take 2 GB and more."""
+ATTACK_S, REQUESTS = 15.0, 64
+
+
+def attacks(where: str, pid: int) -> list[Attack]:
+    """Events and health while nothing else is asked, while as many plans as may be are in hand, after these were all
+    abandoned, and beside a request for a plan that takes too much memory."""
+    job = json.loads(once(where, "/v1/jobs", {"topology": "uniform:servers=128,nics=8,rate=400Gb/s"}))["job"]
+    quiet = probed("nothing else", where, job, pid)
+    waiting = [begun(where, {**SLOW, "fail": ["server1/nic0"], "size": f"{n + 1}MiB"}) for n in range(REQUESTS)]
+    busy = probed(f"{REQUESTS} plans that take minutes are in hand", where, job, pid)
+    for each in waiting:
+        each.close()
+    left = probed("all of their callers have left", where, job, pid)
+    greedy = begun(where, LARGE)
+    memory = probed("a plan of 256 servers, lowered", where, job, pid)
+    greedy.close()
+    return [quiet, busy, left, memory]
+
+
+def begun(where: str, body: dict[str, object]) -> http.client.HTTPConnection:
+    """A plan that was asked for, its reply not waited for."""
+    connection = connect(where)
+    connection.request("POST", "/v1/plan", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    return connection
+
+
+def probed(what: str, where: str, job: str, pid: int) -> Attack:
+    """Ask again and again for `ATTACK_S` seconds, every question over a connection of its own."""
+    events: list[float] = []
+    health: list[float] = []
+    refused = peak = 0
+    end = time.perf_counter() + ATTACK_S
+    while time.perf_counter() < end:
+        event = {"event": ("fail", "restore")[len(events) % 2], "nic": f"server{len(events) // 2 % 128}/nic1"}
+        for took, path, body in ((events, f"/v1/jobs/{job}/events", event), (health, "/v1/health", None)):
+            start = time.perf_counter()
+            try:
+                once(where, path, body)
+            except (SystemExit, OSError):
+                refused += 1
+            took.append(time.perf_counter() - start)
+        peak = max(peak, memory_of(pid))
+        time.sleep(0.02)
+    return Attack(what, events, health, refused, peak)
+
+
+def memory_of(pid: int) -> int:
+    """Bytes in memory of a process and its children, the largest of them."""
+    found = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+    for task in Path(f"/proc/{pid}/task").iterdir():  # children belong to the thread that started them
+        found += map(int, (task / "children").read_text().split())
+    sizes = [0]
+    for each in found:
+        with contextlib.suppress(OSError):
+            sizes.append(int(Path(f"/proc/{each}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+    return max(sizes)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-serve.md"))
     output = parser.parse_args().output
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "socket")
-        done = with_service(["--unix", path], lambda where: loads(where, "Unix socket"))
-    done += with_service(["--port", "0"], lambda where: loads(where, "TCP"))
+        done = with_service(["--unix", path], lambda where, _: loads(where, "Unix socket"))
+    attacked = with_service(["--port", "0"], attacks)
+    done += with_service(["--port", "0"], lambda where, _: loads(where, "TCP"))
     cached = [each for each in done if each.what.startswith("plan from the cache")]
     slowest = min(each.rate for each in cached)
     text = [
@@ -191,6 +273,16 @@ def main() -> int:
         *map(str, done),
         "",
         f"Plans from the cache: at least {slowest:.0f} per second (target {TARGET}).",
+        "",
+        "## Under attack",
+        "",
+        f"Failure events of a job of 128 servers of 8, and the health of the service, asked for {ATTACK_S:.0f} s one",
+        "after the other, each over a connection of its own, while others ask for something else. Refused: an answer",
+        "that was no success. The memory is the largest process's.",
+        "",
+        "| meanwhile | events | slowest event | slowest health | refused | memory |",
+        "|---|---|---|---|---|---|",
+        *map(str, attacked),
         "",
         f"optcc {optcc.__version__}, Python {platform.python_version()}, {platform.processor() or platform.machine()}.",
         "",

@@ -18,10 +18,11 @@ from optcc.errors import InputError
 @click.option(
     "--workers", type=int, default=1, show_default=True, metavar="N", help="Processes for plans from scratch."
 )
+@click.option("--memory", default="2GiB", show_default=True, metavar="SIZE", help="Most memory of each such process.")
 @click.option("--jobs", type=int, default=16, show_default=True, metavar="N", help="Most clusters kept ready for.")
 @click.option("--cache", default="64MiB", show_default=True, metavar="SIZE", help="Most bytes of replies kept.")
 @click.option("--body", default="1MiB", show_default=True, metavar="SIZE", help="Largest request.")
-@click.option("--concurrent", type=int, default=64, show_default=True, metavar="N", help="Most requests at once.")
+@click.option("--concurrent", type=int, default=64, show_default=True, metavar="N", help="Most plans at once.")
 @click.option("--read-limit", default="10s", show_default=True, metavar="TIME", help="For a request to come in.")
 @click.option("--request-limit", default="60s", show_default=True, metavar="TIME", help="From there to its reply.")
 @click.option("--drain", default="10s", show_default=True, metavar="TIME", help="For requests in hand after SIGTERM.")
@@ -32,6 +33,7 @@ def serve(
     port: int | None,
     allow_remote: bool,
     workers: int,
+    memory: str,
     jobs: int,
     cache: str,
     body: str,
@@ -66,6 +68,7 @@ def serve(
         request_s=float(parse_seconds(request_limit, "--request-limit")),
         concurrent=concurrent,
         workers=workers,
+        memory=parse_size(memory, "--memory"),
         jobs=jobs,
         cache_bytes=parse_size(cache, "--cache"),
         drain_s=float(parse_seconds(drain, "--drain")),

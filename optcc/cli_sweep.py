@@ -88,16 +88,19 @@ def sweep(
     GRID is a grid file (docs/sweeps.md); with a TOPOLOGY the options from --servers on make the grid. A sweep that was
     interrupted goes on where it was when the same command is given again.
     """
+    from optcc.journal import journal_path
     from optcc.sweep.cells import row
     from optcc.sweep.distribution import distributions
     from optcc.sweep.execute import run_sweep
     from optcc.sweep.histogram import check_histogram, write_histogram
     from optcc.sweep.journal import sweep_journal
-    from optcc.sweep.table import check_output, write_table
+    from optcc.sweep.table import check_output, is_table, write_table
 
     check_output(output)
-    if output.exists() and not force:
-        raise InputError("it exists", where=str(output), expected="a name that is free", hint="--force replaces it.")
+    exists = InputError("it exists", where=str(output), expected="a name that is free", hint="--force replaces it.")
+    kept = output.exists() and not force
+    if kept and not journal_path(output).exists():
+        raise exists
     if jobs is not None and dask is not None:
         raise InputError("one or the other", where="--jobs, --dask", expected="not both")
     grid = _grid(source, axes)
@@ -115,6 +118,9 @@ def sweep(
             click.echo(
                 f"note: {journal.path}: {journal.damaged} damaged lines; what they held is done again.", err=True
             )
+        # With a journal beside it, it is this sweep's own where the sweep was killed after it had written it.
+        if kept and not (_done(cells, journal.results) and is_table(output, (row(c, journal.results) for c in cells))):
+            raise exists
         reused = sum(bool(cell.jobs) and cell.done(journal.results) for cell in cells)
         if reused:
             click.echo(f"going on: {reused} of {len(cells)} rows are in {journal.path}", err=True)
@@ -125,7 +131,6 @@ def sweep(
             found = distributions(grid, cells, journal.results)
             if histogram is not None:
                 write_histogram(found, histogram)
-            journal.remove()
         except KeyboardInterrupt:
             ready = sum(cell.done(journal.results) for cell in cells)
             click.echo(
@@ -134,15 +139,16 @@ def sweep(
                 err=True,
             )
             context.exit(130)
-    errors = _errors(cells, journal.results)
-    click.echo(f"wrote {output}", err=True)
-    if histogram is not None:
-        click.echo(f"wrote {histogram}", err=True)
-    value = {
-        "output": str(output), "rows": len(cells), "reused": reused, "errors": sum(errors.values()),
-        "seed": grid.seed, "monte_carlo": [one.as_json() for one in found],
-    }  # fmt: skip
-    emit(as_json, value, lambda: _show(len(cells), errors, grid, found))
+        errors = _errors(cells, journal.results)
+        click.echo(f"wrote {output}", err=True)
+        if histogram is not None:
+            click.echo(f"wrote {histogram}", err=True)
+        value = {
+            "output": str(output), "rows": len(cells), "reused": reused, "errors": sum(errors.values()),
+            "seed": grid.seed, "monte_carlo": [one.as_json() for one in found],
+        }  # fmt: skip
+        emit(as_json, value, lambda: _show(len(cells), errors, grid, found))
+        journal.remove()  # the last thing of all: until here the same command goes on
 
 
 def _grid(source: str, axes: Mapping[str, Any]) -> Grid:
@@ -215,6 +221,10 @@ def _progress() -> Iterator[Progress]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("sweep", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _done(cells: tuple[Cell, ...], results: Mapping[str, Result]) -> bool:
+    return all(cell.done(results) for cell in cells)
 
 
 def _errors(cells: tuple[Cell, ...], results: Mapping[str, Result]) -> dict[str, int]:

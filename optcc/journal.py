@@ -1,7 +1,7 @@
 """What an unfinished computation has done: JSON lines beside its output, one per result, so that it can go on.
 
-A line is written and flushed as soon as its result is there. A line that was cut off by the end of the process or of
-the disk is dropped when the journal is opened again. Results that are no longer needed do no harm.
+A line is with the operating system as soon as its result is there. A line that was cut off by the end of the process
+or of the disk is dropped when the journal is opened again. Results that are no longer needed do no harm.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, Self, TypeVar
 
-from optcc.errors import InputError, OptccError
+from optcc.errors import InputError
+from optcc.outputs import refusing
 
 R = TypeVar("R")
 
@@ -37,16 +38,14 @@ class Journal(Generic[R]):
         self._results: dict[str, R] = {}
         self.damaged = 0
         with ExitStack() as undo:
-            try:
-                self._file = undo.enter_context(self.path.open("a+b"))
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                expected = f"one {what} at a time"
-                raise InputError(f"another {what} writes it", where=str(output), expected=expected) from None
-            except OSError as error:
-                place, expected = str(self.path), "a folder that exists and may be written to"
-                raise InputError("cannot be written", where=place, expected=expected, got=error.strerror) from None
-            self._load()
+            with refusing(self.path):
+                self._file = undo.enter_context(self.path.open("a+b", buffering=0))
+                try:
+                    fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    expected = f"one {what} at a time"
+                    raise InputError(f"another {what} writes it", where=str(output), expected=expected) from None
+                self._load()
             undo.pop_all()
 
     @property
@@ -55,16 +54,14 @@ class Journal(Generic[R]):
         return MappingProxyType(self._results)
 
     def add(self, results: Mapping[str, R]) -> None:
-        """Keep results by their keys, and have them with the operating system before this returns."""
+        """Keep results by their keys, and have them with the operating system before this returns.
+
+        Raises InputError where they cannot be written; the file then holds what it held.
+        """
         self._results |= results
         lines = [_line({"key": key, **self.fields(result)}) for key, result in results.items()]
-        try:
-            self._file.write(b"".join(lines))
-            self._file.flush()
-        except OSError as error:
-            raise OptccError(
-                f"{self.path}: cannot be written: {error.strerror}; what it holds so far is kept"
-            ) from None
+        with refusing(self.path):
+            self._write(b"".join(lines))
 
     def fields(self, result: R) -> dict[str, Any]:
         """What the line of a result, a dataclass, holds besides its key."""
@@ -84,7 +81,7 @@ class Journal(Generic[R]):
 
     def _load(self) -> None:
         self._file.seek(0)
-        lines = self._file.read().split(b"\n")
+        lines = self._file.readall().split(b"\n")
         torn = lines.pop()  # what follows the last newline: nothing, or a line that was cut off
         self._check_header(lines, torn)
         for line in lines[1:]:
@@ -98,8 +95,21 @@ class Journal(Generic[R]):
             self.damaged += 1
             os.ftruncate(self._file.fileno(), self._file.tell() - len(torn))
         if not lines:
-            self._file.write(_line(self._header))
-            self._file.flush()
+            try:
+                self._write(_line(self._header))
+            except OSError:
+                self.remove()  # it holds nothing
+                raise
+
+    def _write(self, data: bytes) -> None:
+        end = self._file.seek(0, os.SEEK_END)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError:
+            os.ftruncate(self._file.fileno(), end)
+            raise
 
     def _check_header(self, lines: list[bytes], torn: bytes) -> None:
         if _value(lines[0]) == self._header if lines else _line(self._header).startswith(torn):

@@ -56,7 +56,7 @@ def written(path: Path) -> Iterator[BinaryIO]:
 
     Raises InputError where it cannot be written; then nothing is left behind, and what was at `path` is unchanged.
     """
-    with _refusing(path):
+    with refusing(path):
         if is_plain(path):
             whole = io.BytesIO()
             yield whole
@@ -87,7 +87,7 @@ def staged(files: dict[Path, bytes]) -> Iterator[list[Path]]:
     parts: list[Part] = []
     try:
         for path, data in files.items():
-            with _refusing(path):
+            with refusing(path):
                 parts.append(part := Part(path))
                 with open(part.open(), "wb") as file:  # closed again: there may be a file for every rank
                     file.write(data)
@@ -95,7 +95,7 @@ def staged(files: dict[Path, bytes]) -> Iterator[list[Path]]:
                     os.fsync(file.fileno())
         yield [part.name for part in parts]
         for part in parts:
-            with _refusing(part.path):
+            with refusing(part.path):
                 part.publish()
     finally:
         for part in parts:
@@ -140,7 +140,7 @@ def check_place(path: Path, make_folder: bool = False) -> None:
     """
     if is_stdout(path):
         return  # that it is open is seen before any command begins
-    with _refusing(path):
+    with refusing(path):
         if is_plain(path):
             if not os.access(path, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -216,7 +216,8 @@ def _stat(path: Path) -> os.stat_result | None:
 
 
 @contextmanager
-def _refusing(path: Path) -> Iterator[None]:
+def refusing(path: Path) -> Iterator[None]:
+    """Raises InputError, with what is short, for an error of writing `path`."""
     try:
         yield
     except OSError as error:

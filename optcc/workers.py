@@ -4,42 +4,168 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
+import queue
 import signal
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+END_S = 10.0
+"""For a process that was killed to be gone."""
 
 
 @contextmanager
-def processes(workers: int, *, fresh: bool = False) -> Iterator[ProcessPoolExecutor]:
+def processes(workers: int, *, fresh: bool = False) -> Iterator[Executor]:
     """A pool of `workers`; whatever they are in the middle of when an error or an interrupt comes is given up.
 
     fresh : a process for every task
+    A task's future raises what the task does, or BrokenProcessPool where its process dies.
     """
-    before = set(multiprocessing.active_children())
-    context = multiprocessing.get_context("spawn")  # a forked child would share numba's and BLAS's threads and locks
-    each = 1 if fresh else None
-    executor = ProcessPoolExecutor(workers, context, initializer=_start_worker, max_tasks_per_child=each)
+    pool = _Pool(workers, fresh)
     try:
-        yield executor
+        yield pool
     except BaseException:
-        executor.shutdown(wait=False, cancel_futures=True)
-        for child in set(multiprocessing.active_children()) - before:
-            child.terminate()
+        pool.end()
         raise
     finally:
-        executor.shutdown()
+        pool.shutdown()
+        pool.end()
 
 
-def _start_worker() -> None:
-    """Ctrl-C reaches the whole group of processes; the parent alone answers it. A worker ends with its parent."""
+class _Pool(Executor):
+    """A thread for each process hands tasks over by a pipe. The standard library's pool has named semaphores, which
+    stay in /dev/shm when all of a job's processes are killed at once; pipes go with the processes that hold them."""
+
+    def __init__(self, workers: int, fresh: bool) -> None:
+        self._fresh = fresh
+        self._threads = ThreadPoolExecutor(workers)
+        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        self._all = [_Worker() for _ in range(workers)]
+        for worker in self._all:
+            self._idle.put(worker)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return self._threads.submit(self._do, (fn, args, kwargs))
+
+    def _do(self, task: tuple[Any, ...]) -> Any:
+        worker = self._idle.get_nowait()  # there are as many threads
+        try:
+            return worker.do(task)
+        finally:
+            if self._fresh:
+                worker.end()
+            self._idle.put(worker)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._threads.shutdown(wait, cancel_futures=cancel_futures)
+
+    def end(self) -> None:
+        """Kill all processes; what has not begun never does."""
+        self.shutdown(wait=False, cancel_futures=True)
+        for worker in self._all:
+            worker.end(over=True)
+
+
+class _Worker:
+    """A process, started at its first task and again after it ended."""
+
+    def __init__(self) -> None:
+        self._change = threading.Lock()
+        self._process: BaseProcess | None = None
+        self._pipe: Connection | None = None
+        self._over = False
+
+    def do(self, task: tuple[Any, ...]) -> Any:
+        pipe = self._pipe or self._start()
+        try:
+            pipe.send(task)
+            done, value = pipe.recv()
+        except (EOFError, OSError):
+            self.end()
+            raise BrokenProcessPool("a process of the pool died") from None
+        if not done:
+            raise value
+        return value
+
+    def _start(self) -> Connection:
+        context = multiprocessing.get_context(
+            "spawn"
+        )  # a forked child would share numba's and BLAS's threads and locks
+        with self._change:
+            if self._over:
+                raise BrokenProcessPool("the pool has ended")
+            ours, theirs = context.Pipe()
+            with theirs:
+                process = context.Process(target=_serve, args=(theirs,))
+                process.start()  # may lack descriptors: then there is nothing to end
+            self._process, self._pipe = process, ours
+            return ours
+
+    def end(self, *, over: bool = False) -> None:
+        """Kill the process. `over`: there will be no other."""
+        with self._change:
+            self._over = self._over or over
+            process, self._process, self._pipe = self._process, None, None
+        if process is not None:
+            process.kill()
+            process.join(END_S)
+
+
+def _serve(pipe: Connection) -> None:
+    """The other process: one task after the other. Ctrl-C reaches the whole group of processes; the parent alone
+    answers it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
+    while True:
+        try:
+            function, args, kwargs = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer = True, function(*args, **kwargs)
+        except Exception as error:
+            error.add_note(traceback.format_exc())
+            answer = False, error
+        try:
+            pipe.send(answer)
+        except (AttributeError, TypeError, pickle.PicklingError) as error:
+            pipe.send((False, TypeError(f"{answer[1]!r:.500} cannot be handed over: {error}")))
+
+
+def end_with_parent() -> None:
+    """From now on this process ends when the one that started it does, even by SIGKILL, whatever it is at."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
-    def end_with_parent() -> None:
+    def wait() -> None:
         parent.join()
         os._exit(1)
 
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def limit_memory(nbytes: int) -> None:
+    """From now on this process may take `nbytes` bytes more than it has; what needs more raises MemoryError.
+
+    What it has is its data as the kernel counts them (Linux; elsewhere they count as 0): stacks of many idle threads
+    are among them, so a fixed total would mean less on a machine of more cores.
+    """
+    import resource
+
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
+    except OSError:
+        pages = 0
+    most = pages * resource.getpagesize() + nbytes
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))

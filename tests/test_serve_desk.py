@@ -16,8 +16,9 @@ import pytest
 import optcc
 from optcc.errors import InfeasibleError, InputError, OptccError
 from optcc.plans import Plan
-from optcc.serve.desk import Desk, Job, Replies
+from optcc.serve.desk import Desk, Job
 from optcc.serve.messages import JobRequest, PlanRequest
+from optcc.serve.replies import Replies
 from optcc.serve.settings import Settings
 from optcc.standby.background import Helper
 from tests.serving import SMALL
@@ -44,8 +45,8 @@ def test_one_computes_for_all_who_ask_at_once() -> None:
             return b"reply"
 
         request = PlanRequest(topology=SMALL)
-        replies = await asyncio.gather(*(desk._once(b"plan", request, make) for _ in range(20)))
-        replies.append(await desk._once(b"plan", request, make))
+        replies = await asyncio.gather(*(desk._shared.get(b"plan", request, make) for _ in range(20)))
+        replies.append(await desk._shared.get(b"plan", request, make))
         desk.close()
         return list(replies), len(calls)
 
@@ -62,10 +63,10 @@ def test_an_error_is_not_kept() -> None:
                 raise InputError("no")
             return b"yes"
 
-        first = await asyncio.gather(desk._once(b"plan", 1, make), return_exceptions=True)
-        second = await desk._once(b"plan", 1, make)
+        first = await asyncio.gather(desk._shared.get(b"plan", 1, make), return_exceptions=True)
+        second = await desk._shared.get(b"plan", 1, make)
         desk.close()
-        return [type(first[0]), second, len(desk._under_way)]
+        return [type(first[0]), second, len(desk._shared._making)]
 
     assert asyncio.run(run()) == [InputError, b"yes", 0]
 
@@ -120,7 +121,7 @@ def desk_of_fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     async def read(*_: object) -> object:
         return optcc.load_topology(SMALL).cluster, ()
 
-    monkeypatch.setattr(desk, "_in_helper", read)
+    monkeypatch.setattr(desk._workers, "call", read)
     monkeypatch.setattr("optcc.serve.desk.Planner", FakePlanner)
     FakePlanner.instances.clear()
     FakePlanner.making.clear()

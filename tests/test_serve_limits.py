@@ -94,9 +94,12 @@ def test_a_plan_that_takes_too_long_and_too_many_at_once(tight: Service) -> None
     threads = [threading.Thread(target=ask, args=(size,)) for size in ("1MiB", "2MiB")]
     for thread in threads:
         thread.start()
+    while tight.ask("GET", "/v1/health").json["in_hand"] < 2 and all(thread.is_alive() for thread in threads):
+        time.sleep(0.01)
     statuses = set()
     while any(thread.is_alive() for thread in threads):
-        busy = tight.ask("GET", "/v1/health")
+        assert tight.ask("GET", "/v1/health").status == 200
+        busy = tight.ask("POST", "/v1/plan", {"topology": ""})
         statuses.add(busy.status)
         if busy.status == 503:
             assert told(busy, 503, "BusyError")

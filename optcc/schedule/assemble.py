@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextvars import ContextVar
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -52,13 +53,18 @@ MAX_TRANSFERS = 2**25
 """Of one schedule: 512 ranks in a ring, 64 segments deep. So many take 8 GB while they are put in order."""
 
 
+most_transfers = ContextVar("most_transfers", default=MAX_TRANSFERS)
+"""A process that may take less memory sets it lower."""
+
+
 def demand_memory(transfers: int) -> None:
     """Raise InputError, before any is spent, for more transfers than memory should hold."""
-    if transfers > MAX_TRANSFERS:
+    most = min(MAX_TRANSFERS, most_transfers.get())
+    if transfers > most:
         raise InputError(
             "a schedule of too many transfers",
             where="segments",
-            expected=f"at most {MAX_TRANSFERS} transfers",
+            expected=f"at most {most} transfers",
             got=transfers,
             hint="Fewer segments, or fewer servers.",
         )
@@ -80,7 +86,7 @@ def assemble(
     """Tile templates over their segments, drop empty transfers, sort by (segment, hop): that is the priority.
 
     `window` is how many copies back a row's `credits` lie. With `period` the priority is segment * period + hop, so
-    that segments overlap; a row's hop must then be above those it waits for. Raises InputError over `MAX_TRANSFERS`.
+    that segments overlap; a row's hop must then be above those it waits for. Raises InputError as `demand_memory`.
     """
     columns: dict[str, list[NDArray[np.int64]]] = {
         name: [] for name in ("route", "offset", "length", "reduce", "stage", "segment", "hop", "dep", "waits")

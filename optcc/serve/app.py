@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
 import msgspec
@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from optcc.errors import InputError, OptccError
-from optcc.serve.desk import Desk, RefusedError
+from optcc.serve.desk import Desk
 from optcc.serve.messages import (
     ErrorBody,
     ErrorReply,
@@ -25,6 +25,7 @@ from optcc.serve.messages import (
     MalformedError,
     PlanReply,
     PlanRequest,
+    RefusedError,
     decode,
 )
 from optcc.serve.settings import Settings
@@ -35,7 +36,11 @@ Handler = Callable[[Desk, Request], Awaitable[bytes]]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One route: what it takes, what it gives, what for. `query` : name -> what it is, of parameters after a "?"."""
+    """One route: what it takes, what it gives, what for.
+
+    query : name -> what it is, of parameters after a "?"
+    quick : answered whatever else is in hand; others are turned away while `--concurrent` of them are
+    """
 
     method: str
     path: str
@@ -45,6 +50,7 @@ class Endpoint:
     reply: type[msgspec.Struct] | None = None
     status: int = 200
     query: tuple[tuple[str, str], ...] = ()
+    quick: bool = False
 
 
 async def _plan(desk: Desk, request: Request) -> bytes:
@@ -96,12 +102,13 @@ ENDPOINTS = (
     Endpoint("POST", "/v1/jobs", "Keep plans ready for a cluster.", _register, JobRequest, JobReply, 201),
     Endpoint("GET", "/v1/jobs/{job}", "A job's plans as they are now.", _job, None, JobReply),
     Endpoint("POST", "/v1/jobs/{job}/events", "A NIC failed, slowed down or came back: the plans for what is left.",
-             _event, EventRequest, JobReply),
+             _event, EventRequest, JobReply, quick=True),
     Endpoint("GET", "/v1/jobs/{job}/plan", "The whole plan file of a job as it is now.", _job_plan, None, PlanReply,
              query=(_SIZE, _LOWERED)),
     Endpoint("DELETE", "/v1/jobs/{job}", "Forget a job.", _forget, status=204),
-    Endpoint("GET", "/v1/health", "Whether the service answers, and what it holds.", _health, None, HealthReply),
-    Endpoint("GET", "/v1/openapi.json", "This document.", _openapi),
+    Endpoint("GET", "/v1/health", "Whether the service answers, and what it holds.", _health, None, HealthReply,
+             quick=True),
+    Endpoint("GET", "/v1/openapi.json", "This document.", _openapi, quick=True),
 )  # fmt: skip
 
 
@@ -127,7 +134,8 @@ def application(settings: Settings) -> Starlette:
 def _route(desk: Desk, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
     async def respond(request: Request) -> Response:
         try:
-            body = await endpoint.handler(desk, request)
+            with nullcontext() if endpoint.quick else desk.place():
+                body = await endpoint.handler(desk, request)
         except RefusedError as error:
             return _error(error.status, error.body)
         except MalformedError as error:
@@ -153,4 +161,5 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _error(status: int, body: ErrorBody) -> Response:
-    return Response(msgspec.json.encode(ErrorReply(body)), status_code=status, media_type="application/json")
+    later = {"retry-after": "1"} if status in (429, 503) else None
+    return Response(msgspec.json.encode(ErrorReply(body)), status, later, media_type="application/json")

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import queue
 import secrets
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import msgspec
 
 from optcc import __version__
 from optcc.cluster import Cluster
 from optcc.plans import Plan
+from optcc.serve.lanes import Lane, Workers, helper
 from optcc.serve.messages import (
     Brief,
     ErrorBody,
@@ -26,59 +23,41 @@ from optcc.serve.messages import (
     JobRequest,
     PlanRequest,
     Readiness,
+    RefusedError,
 )
+from optcc.serve.replies import Replies, Shared
 from optcc.serve.settings import Settings
-from optcc.serve.work import Outcome, described, guarded, lowered_text, plan_text, prepare, read_cluster, size_of
-from optcc.standby.background import Helper, LateError
-from optcc.standby.planner import Planner, Progress, Replanned
+from optcc.serve.work import lowered_text, plan_text, read_cluster, size_of
+from optcc.standby.background import Helper
+from optcc.standby.planner import KEEP, Planner, Progress, Replanned
 from optcc.standby.state import State
 from optcc.units import parse_seconds
 
-T = TypeVar("T")
-
-
-class RefusedError(Exception):
-    """A reply with a status and an error."""
-
-    def __init__(self, status: int, body: ErrorBody) -> None:
-        super().__init__(body.what)
-        self.status, self.body = status, body
-
-
-class Replies:
-    """Encoded replies, the most lately used ones up to `most` bytes."""
-
-    def __init__(self, most: int) -> None:
-        self.most, self.held = most, 0
-        self._kept: OrderedDict[bytes, bytes] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def get(self, key: bytes) -> bytes | None:
-        """The reply, which counts as a use of it."""
-        if key in self._kept:
-            self._kept.move_to_end(key)
-        return self._kept.get(key)
-
-    def put(self, key: bytes, reply: bytes) -> None:
-        """Keep it, unless it alone is too large."""
-        if len(reply) > self.most or key in self._kept:
-            return
-        self._kept[key] = reply
-        self.held += len(reply)
-        while self.held > self.most:
-            _, gone = self._kept.popitem(last=False)
-            self.held -= len(gone)
+REGISTRARS = 4
+"""Clusters that are registered at once; each has a process of its own for what takes long in it."""
+EVENTS_AT_ONCE = 4
+"""Of one job. Nearly all take milliseconds; one whose plans have to be made from scratch waits for that process."""
+MOST_WAITING = 64
+"""Requests in hand for one job, of each kind."""
+KEPT_SERVERS = 2**18
+"""Of all shapes that one job's planner keeps, together: some hundred bytes each."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A registered cluster."""
+    """A registered cluster. Its events wait for nothing but each other; whoever looks at its plans, in another lane."""
 
     name: str
     planner: Planner
     notes: tuple[str, ...]
+    events: Lane = field(default_factory=lambda: Lane("events", EVENTS_AT_ONCE, MOST_WAITING))
+    looks: Lane = field(default_factory=lambda: Lane("job", 1, MOST_WAITING))
+
+    def close(self, limit_s: float = 5) -> None:
+        """End its processes and threads."""
+        self.planner.close(limit_s)
+        self.events.close()
+        self.looks.close()
 
 
 class Desk:
@@ -88,28 +67,37 @@ class Desk:
         self.settings = settings
         self.replies = Replies(settings.cache_bytes)
         self.jobs: dict[str, Job] = {}
+        self.in_hand = 0
         self._registering = 0
         self._making: set[Helper] = set()
-        self._under_way: dict[bytes, asyncio.Task[bytes]] = {}
-        self._helpers = [Helper(prepare) for _ in range(settings.workers)]
-        self._idle: queue.Queue[Helper] = queue.Queue()
-        for helper in self._helpers:
-            self._idle.put(helper)
-        self._threads = ThreadPoolExecutor(settings.workers + settings.concurrent, thread_name_prefix="optcc-serve")
+        self._shared = Shared(self.replies)
+        self._workers = Workers(settings)
+        self._registrars = Lane("jobs", REGISTRARS, settings.jobs + 1)
 
     def start(self) -> None:
         """Start the processes that plan, so that the first requests need not wait for them."""
-        for helper in self._helpers:
-            self._threads.submit(helper, prepare)
+        self._workers.start()
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """For a request that may take long, while it is in hand. Raises RefusedError when as many are as may be."""
+        if self.in_hand >= self.settings.concurrent:
+            busy = f"at most {self.settings.concurrent} at once"
+            raise RefusedError(503, ErrorBody("BusyError", "too many requests", None, busy, hint="Try again."))
+        self.in_hand += 1
+        try:
+            yield
+        finally:
+            self.in_hand -= 1
 
     async def plan(self, request: PlanRequest) -> bytes:
         """A plan from scratch, or the same bytes as the last time that this was asked."""
 
         async def make() -> bytes:
-            text, notes = await self._in_helper(plan_text, request)
+            text, notes = await self._workers.call(plan_text, request)
             return _plan_reply(text, notes)
 
-        return await self._once(b"plan", request, make)
+        return await self._shared.get(b"plan", request, make)
 
     async def register(self, request: JobRequest) -> JobReply:
         """A new job. Raises RefusedError where there are as many as there may be."""
@@ -119,7 +107,7 @@ class Desk:
             raise RefusedError(429, body)
         self._registering += 1
         try:
-            cluster, notes = await self._in_helper(read_cluster, request)
+            cluster, notes = await self._workers.call(read_cluster, request)
             job = Job(secrets.token_hex(8), await self._planner(cluster, request), notes)
             self.jobs[job.name] = job
         finally:
@@ -128,12 +116,12 @@ class Desk:
             return await self.job(job.name)
         except BaseException:  # nobody learns its name
             del self.jobs[job.name]
-            job.planner.close(0)
+            job.close(0)
             raise
 
     async def _planner(self, cluster: Cluster, request: JobRequest) -> Planner:
         """A planner, its first plans made; ended at once where nobody waits for it any more."""
-        helper = Helper()
+        urgent = helper(self.settings)
 
         def make() -> Planner:
             return Planner(
@@ -142,28 +130,25 @@ class Desk:
                 alpha=parse_seconds(request.alpha, "alpha"),
                 per_chunk=parse_seconds(request.per_chunk, "per_chunk"),
                 lookahead=request.lookahead,
+                keep=max(1, min(KEEP, KEPT_SERVERS // len(cluster.servers))),
                 background="process",
                 limit_s=self.settings.request_s,
-                urgent=helper,
+                urgent=urgent,
             )
 
-        self._making.add(helper)
-        future = self._threads.submit(make)
+        self._making.add(urgent)
         try:
-            return await asyncio.wrap_future(future)
-        except BaseException as error:
-            helper.close()
-            future.add_done_callback(_unwanted)
-            if isinstance(error, LateError):
-                raise RefusedError(504, described(error)) from None
+            return await self._registrars.run(make, unwanted=lambda made: made.close(0))
+        except BaseException:
+            urgent.close()
             raise
         finally:
-            self._making.discard(helper)
+            self._making.discard(urgent)
 
     async def job(self, name: str) -> JobReply:
         """The job as it is."""
         job = self._job(name)
-        return await self._in_thread(lambda: _job_reply(job, job.planner.current, job.planner.progress))
+        return await job.looks.run(lambda: _job_reply(job, job.planner.current, job.planner.progress))
 
     async def event(self, name: str, request: EventRequest) -> JobReply:
         """Tell the job's planner what happened."""
@@ -177,7 +162,7 @@ class Desk:
                 return _job_reply(job, planner.rate(request.nic, request.rate or ""))
             return _job_reply(job, (planner.fail if request.event == "fail" else planner.restore)(request.nic))
 
-        return await self._in_thread(tell)
+        return await job.events.run(tell, certain=True)  # it happened, whether its caller is still there or not
 
     async def job_plan(self, name: str, size: str, lowered: str | None) -> bytes:
         """The plan file of a job as it is, for any size."""
@@ -188,93 +173,41 @@ class Desk:
             return plan, sorted((nic, str(out), str(in_)) for nic, out, in_ in State(plan.cluster).deviations)
 
         # Equal plans have equal recipes on equal clusters. The plan's own: there may be another event by now.
-        plan, changed = await self._in_thread(choose)
+        plan, changed = await job.looks.run(choose)
         recipe = plan.recipe.content()
         key = {"job": name, "changed": changed, "size": nbytes, "recipe": recipe, "lowered": lowered}
 
         async def make() -> bytes:
             if lowered is None:
-                return _plan_reply(await self._in_thread(plan.to_json), job.notes)
-            return _plan_reply(await self._in_helper(lowered_text, plan, lowered), job.notes)
+                return _plan_reply(await job.looks.run(lambda: lowered_text(plan, None)), job.notes)
+            return _plan_reply(await self._workers.call(lowered_text, plan, lowered), job.notes)
 
-        return await self._once(b"job", key, make)
+        return await self._shared.get(b"job", key, make)
 
     async def forget(self, name: str) -> None:
         """End a job."""
         job = self._job(name)
         del self.jobs[name]
-        await self._in_thread(job.planner.close)
+        await asyncio.shield(asyncio.to_thread(job.close))
 
     def health(self) -> HealthReply:
         """How much there is of what is bounded."""
-        return HealthReply("ok", __version__, len(self.jobs), len(self.replies), self.replies.held)
+        return HealthReply("ok", __version__, len(self.jobs), self.in_hand, len(self.replies), self.replies.held)
 
     def close(self) -> None:
         """End every process; whoever still waits for one gets an error."""
-        for helper in (*self._helpers, *self._making):
-            helper.close()
+        self._workers.close()
+        for urgent in self._making:
+            urgent.close()
         for job in self.jobs.values():
-            job.planner.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+            job.close()
+        self._registrars.close()
 
     def _job(self, name: str) -> Job:
         if name not in self.jobs:
             expected = "an id from POST /v1/jobs"
             raise RefusedError(404, ErrorBody("UnknownError", "no such job", "job", expected, name[:64]))
         return self.jobs[name]
-
-    async def _once(self, kind: bytes, request: Any, make: Callable[[], Awaitable[bytes]]) -> bytes:
-        """The kept reply, or the one that is being made for somebody else, or a new one."""
-        key = hashlib.sha256(kind + msgspec.json.encode(request)).digest()
-        kept = self.replies.get(key)
-        if kept is not None:
-            return kept
-        task = self._under_way.get(key)
-        if task is None:
-
-            async def fresh() -> bytes:
-                try:
-                    reply = await make()
-                    self.replies.put(key, reply)
-                    return reply
-                finally:
-                    del self._under_way[key]
-
-            task = self._under_way[key] = asyncio.create_task(fresh())
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return await asyncio.shield(task)
-
-    async def _in_helper(self, function: Callable[..., T], *arguments: object) -> T:
-        """In another process, which is ended when it takes too long."""
-        limit_s = self.settings.request_s
-
-        def call() -> Outcome[T]:
-            try:
-                helper = self._idle.get(timeout=limit_s)
-            except queue.Empty:
-                raise LateError(f"no worker was free for {limit_s:.3g} s") from None
-            try:
-                return helper(guarded, function, *arguments, limit_s=limit_s)
-            finally:
-                self._idle.put(helper)
-
-        outcome = await self._in_thread(call)
-        if outcome.error is not None:
-            raise RefusedError(422 if outcome.expected else 500, outcome.error)
-        return cast(T, outcome.value)
-
-    async def _in_thread(self, function: Callable[[], T]) -> T:
-        """Off the event loop. Whoever is no longer waited for still ends: all that is slow has a limit of its own."""
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, function)
-        except LateError as error:
-            raise RefusedError(504, described(error)) from None
-
-
-def _unwanted(made: Future[Planner]) -> None:
-    """End a planner that came to its own although nobody waited any more."""
-    if not made.cancelled() and made.exception() is None:
-        made.result().close(0)
 
 
 def _plan_reply(text: str, notes: tuple[str, ...]) -> bytes:

@@ -17,8 +17,7 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from optcc.serve.desk import RefusedError
-from optcc.serve.messages import ErrorBody, ErrorReply
+from optcc.serve.messages import ErrorBody, ErrorReply, RefusedError
 from optcc.serve.settings import Settings
 
 LONGEST_PATH = 256
@@ -35,7 +34,6 @@ class Guard:
         self, app: ASGIApp, settings: Settings, *, hosts: frozenset[str] | None, log: Callable[[str], None]
     ) -> None:
         self.app, self.settings, self.hosts, self.log = app, settings, hosts, log
-        self.in_hand = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or the start and end of the service."""
@@ -52,11 +50,9 @@ class Guard:
             sent["bytes"] += len(message.get("body", b""))
             await send(message)
 
-        self.in_hand += 1
         try:
             await self._one(scope, receive, counting, sent)
         finally:
-            self.in_hand -= 1
             peer = scope.get("client")
             self.log(
                 json.dumps(
@@ -78,7 +74,7 @@ class Guard:
             if body is None:
                 return
             async with asyncio.timeout(self.settings.request_s):
-                await self.app(scope, _again(body, receive), send)
+                await self._while_wanted(scope, body, receive, send)
         except RefusedError as error:
             await refuse(send, error, close=True)
         except TimeoutError:
@@ -93,12 +89,22 @@ class Guard:
                 )
                 await refuse(send, RefusedError(500, body_))
 
+    async def _while_wanted(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """The application's answer; whatever works on it is cancelled when the caller is gone, or this is cancelled."""
+        answering = asyncio.ensure_future(self.app(scope, _given(body), send))
+        leaving = asyncio.ensure_future(_gone(receive))
+        try:
+            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                answering.result()
+        finally:
+            for each in (answering, leaving):
+                each.cancel()
+            await asyncio.gather(answering, leaving, return_exceptions=True)
+
     async def _admit(self, scope: Scope, receive: Receive) -> bytes | None:
         """The request's body; None when the caller is gone. Raises RefusedError."""
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        if self.in_hand > self.settings.concurrent:
-            busy = f"at most {self.settings.concurrent} at once"
-            raise RefusedError(503, ErrorBody("BusyError", "too many requests", None, busy, hint="Try again."))
         if self.hosts is not None and _host(headers.get("host", "")) not in self.hosts:
             expected = " or ".join(sorted(self.hosts))
             raise RefusedError(
@@ -145,26 +151,30 @@ def _host(header: str) -> str:
     return (name if colon and port.isdigit() else header).strip("[]").lower()
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """The body that was read, then whatever else comes."""
+def _given(body: bytes) -> Receive:
+    """The body that was read; nothing more is to come."""
     given = False
 
     async def replay() -> Message:
         nonlocal given
         if given:
-            return await receive()
+            await asyncio.Event().wait()  # until it is cancelled
         given = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replay
 
 
+async def _gone(receive: Receive) -> None:
+    """Until the caller is gone, or has all of its answer."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 async def refuse(send: Send, error: RefusedError, *, close: bool = False) -> None:
     """Send an error. `close`: the rest of the request is not wanted."""
     body = msgspec.json.encode(ErrorReply(error.body))
     headers: list[Any] = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if error.status in (429, 503):
-        headers.append((b"retry-after", b"1"))
     if close:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": error.status, "headers": headers})

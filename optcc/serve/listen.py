@@ -22,6 +22,9 @@ from optcc.serve.guard import Guard
 from optcc.serve.settings import Settings
 
 BACKLOG = 128
+SWITCH_S = 0.0005
+"""Between turns of this process's threads, Python's own 5 ms otherwise: an event takes some ten turns beside a thread
+that computes, such as one that registers a large cluster."""
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -100,17 +103,27 @@ def _answers(path: Path) -> bool:
 
 class _Impatient(H11Protocol):
     """Closes a connection whose request header does not come, or whose replies are not read: uvicorn has a limit
-    between requests only, and waits for ever until what it has sent is read."""
+    between requests only, and waits for ever until what it has sent is read. Where there are as many as may be, the
+    oldest of those that have asked for nothing makes room."""
 
     settings: Settings
     _header: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
+    _made = 0.0
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self._made = self.loop.time()
         if len(self.connections) > 2 * self.settings.concurrent:
-            transport.close()
+            others = [each for each in self.connections if isinstance(each, _Impatient) and each is not self]
+            asking = (each for each in others if not each.answering)
+            min(asking, key=lambda each: each._made, default=self).transport.abort()
         self._expect_header()
+
+    @property
+    def answering(self) -> bool:
+        """A whole request is there, and its answer not yet."""
+        return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
 
     def connection_lost(self, exc: Exception | None) -> None:
         for timer in (self._header, self._unread):
@@ -191,6 +204,7 @@ def serve(
             ready()
         await serving
 
+    sys.setswitchinterval(SWITCH_S)
     # uvicorn raises the signal once more after it has stopped; having stopped is all that it was for.
     before = {sign: signal.signal(sign, lambda *_: None) for sign in (signal.SIGTERM, signal.SIGINT)}
     try:

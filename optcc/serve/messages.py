@@ -73,6 +73,14 @@ class ErrorBody(msgspec.Struct, frozen=True):
     hint: str | None = None
 
 
+class RefusedError(Exception):
+    """A reply with a status and an error."""
+
+    def __init__(self, status: int, body: ErrorBody) -> None:
+        super().__init__(body.what)
+        self.status, self.body = status, body
+
+
 class ErrorReply(msgspec.Struct, frozen=True):
     """Every reply with a status of 400 and above."""
 
@@ -121,11 +129,13 @@ class JobReply(msgspec.Struct, frozen=True):
 
 
 class HealthReply(msgspec.Struct, frozen=True):
-    """`cached`: replies in the cache, and their bytes."""
+    """`in_hand`: requests that take long, of which there may be `--concurrent`; `cached`: replies in the cache, and
+    their bytes."""
 
     status: Literal["ok"]
     version: str
     jobs: int
+    in_hand: int
     cached: int
     cached_bytes: int
 

@@ -14,7 +14,8 @@ class Settings:
     body : of a request; read_s : from connecting, or from the last reply, to the end of a request's header, and from
     there to the end of its body, and for the last reply to be read; request_s : from there to the reply, and for
     earlier replies to be read
-    concurrent : requests at once, and twice as many connections
+    concurrent : requests at once that may take long, and twice as many connections
+    memory : that a process which plans may take beyond what it has after its start
     workers : processes that plan from scratch; jobs : clusters with plans kept ready
     cache_bytes : of replies kept; drain_s : for requests in hand when the service is told to stop
     """
@@ -24,6 +25,7 @@ class Settings:
     request_s: float = 60.0
     concurrent: int = 64
     workers: int = 1
+    memory: int = 2**31
     jobs: int = 16
     cache_bytes: int = 64 * 2**20
     drain_s: float = 10.0
@@ -31,7 +33,8 @@ class Settings:
     def __post_init__(self) -> None:
         for name, low, high in (
             ("body", 1024, 2**26), ("read_s", 0.05, 3600), ("request_s", 0.05, 86400), ("concurrent", 1, 4096),
-            ("workers", 1, 256), ("jobs", 0, 4096), ("cache_bytes", 0, 2**36), ("drain_s", 0, 3600),
+            ("workers", 1, 256), ("memory", 2**26, 2**50), ("jobs", 0, 4096), ("cache_bytes", 0, 2**36),
+            ("drain_s", 0, 3600),
         ):  # fmt: skip
             value = getattr(self, name)
             if not low <= value <= high:

@@ -6,6 +6,7 @@ says is ever taken for a path.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,12 @@ T = TypeVar("T")
 MAX_NICS = 65536
 """Of one cluster: 8192 servers of 8. Larger ones are for the command line, where they are nobody else's time."""
 LONGEST_PRESET = 1024
+NICENESS = 5
+"""Processes that plan leave the processor to the one that answers events, where there are not enough for all."""
+TRANSFER_BYTES = 320
+"""Measured: lowering and laying out a ring of 256 ranks, 64 segments deep, takes 240 bytes a transfer; and a margin."""
+MAX_REPLY = 2**25
+"""Bytes of a plan file. The largest cluster's takes 7 MB, 8 servers 65536 segments deep take 12 with their layout."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +95,23 @@ def _renamed(path: str) -> Iterator[None]:
         raise type(error)(what, where=where, expected=error.expected, got=error.got, hint=error.hint) from None
 
 
-def prepare() -> None:
-    """Import what plans need, some seconds that are then no request's."""
+def prepare(memory: int) -> None:
+    """In a process that plans: import what plans need, some seconds that are then no request's, and take no more than
+    `memory` bytes from then on.
+
+    Schedules whose transfers take more are refused by their number, before any memory is spent (`demand_memory`). The
+    kernel's limit is for everything else, and for that estimate being wrong.
+    """
     import optcc.api
     import optcc.planner
     import optcc.simulator
     import optcc.theory.program  # noqa: F401
+    from optcc.schedule.assemble import most_transfers
+    from optcc.workers import limit_memory
+
+    os.nice(NICENESS)
+    most_transfers.set(memory // TRANSFER_BYTES)
+    limit_memory(memory)
 
 
 def size_of(text: str) -> int:
@@ -117,9 +135,13 @@ def plan_text(request: PlanRequest) -> tuple[str, tuple[str, ...]]:
         alpha=parse_seconds(request.alpha, "alpha"),
         per_chunk=parse_seconds(request.per_chunk, "per_chunk"),
     )
-    return made.to_json(request.lowered), notes
+    return lowered_text(made, request.lowered), notes
 
 
 def lowered_text(plan: Plan, lowered: str | None) -> str:
-    """A plan file's text."""
-    return plan.to_json(lowered)
+    """A plan file's text. Raises InputError where it is longer than a reply may be."""
+    text = plan.to_json(lowered)
+    if len(text) > MAX_REPLY:
+        hint = "Fewer segments, or without lowered."
+        raise InputError("too large a plan", where="lowered", expected=f"{MAX_REPLY} bytes", got=len(text), hint=hint)
+    return text

@@ -11,6 +11,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Literal, TypeVar
 
 from optcc.errors import InputError, OptccError
+from optcc.workers import end_with_parent
 
 T = TypeVar("T")
 Where = Literal["off", "thread", "process"]
@@ -20,14 +21,16 @@ IDLE_S = 60.0
 """Longest sleep without a look at whether there is work."""
 SOLVE_S = 1800.0
 """A piece of work that takes longer is given up."""
-
-
 START_S = 120.0
 """For another process to start and import what it needs: seconds, on a machine that is busy with something else."""
 
 
 class LateError(OptccError):
     """No answer within the limit; what computed it was ended."""
+
+
+class MemoryLimitError(OptccError):
+    """What was computed needed more memory than its process may take; that process was ended."""
 
 
 class SkippedError(OptccError):
@@ -42,25 +45,43 @@ class Helper:
     """
 
     def __init__(self, prepare: Callable[[], object] = int) -> None:
-        self._turn, self._prepare, self._closed = threading.Lock(), prepare, False
+        self.prepare = prepare
+        self._turn, self._closed = threading.Lock(), False
         self._process: BaseProcess | None = None
         self._ours: Connection | None = None
 
-    def __call__(self, function: Callable[..., T], *arguments: Any, limit_s: float = SOLVE_S) -> T:
-        """`function(*arguments)`, both picklable. Raises LateError when there is no answer in time, counted from this
-        call's turn; OptccError when there is none at all."""
-        with self._turn:
-            return self._call(function, arguments, limit_s)
+    def __call__(
+        self,
+        function: Callable[..., T],
+        *arguments: Any,
+        limit_s: float = SOLVE_S,
+        unwanted: threading.Event | None = None,
+    ) -> T:
+        """`function(*arguments)`, both picklable.
 
-    def _call(self, function: Callable[..., T], arguments: tuple[Any, ...], limit_s: float) -> T:
+        unwanted : set it, then call `interrupt`, and this call ends soon, wherever it is
+        Raises LateError when there is no answer in time, counted from this call's turn; MemoryLimitError where it took
+        too much memory; OptccError when there is none at all.
+        """
+        with self._turn:
+            return self._call(function, arguments, limit_s, unwanted or threading.Event())
+
+    def _call(
+        self, function: Callable[..., T], arguments: tuple[Any, ...], limit_s: float, unwanted: threading.Event
+    ) -> T:
         if self._closed:
             raise OptccError("no more plans: it was closed")
         try:
             process = self._process  # another thread may end it meanwhile
             if process is None or not process.is_alive():
-                self._ask(self._start(), self._prepare, (), START_S)
+                pipe = self._start()
+                self._unless(unwanted)
+                self._ask(pipe, self.prepare, (), START_S)
+            self._unless(unwanted)
             assert self._ours is not None
             value, error = self._ask(self._ours, function, arguments, limit_s)
+            if isinstance(error, MemoryLimitError):  # what it has taken, it may keep
+                raise error
         except (OSError, EOFError):
             self.stop()
             raise OptccError("the process that prepares plans died") from None
@@ -68,8 +89,14 @@ class Helper:
             self.stop()
             raise
         if error is not None:
-            raise OptccError(error)
+            raise error
         return value  # type: ignore[no-any-return]
+
+    @staticmethod
+    def _unless(unwanted: threading.Event) -> None:
+        """An `interrupt` before the process was there had nothing to end."""
+        if unwanted.is_set():
+            raise OptccError("no more plans: nobody waits for it")
 
     def _start(self) -> Connection:
         context = multiprocessing.get_context("spawn")
@@ -89,6 +116,12 @@ class Helper:
             raise LateError(f"no plan after {limit_s:.3g} s")
         return pipe.recv()
 
+    def interrupt(self) -> None:
+        """End the process in the middle of its call, which then raises; the next call starts another. Does not wait."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
     def close(self) -> None:
         """End the process for good; whoever waits for it, or for a turn, gets an error."""
         self._closed = True
@@ -103,8 +136,9 @@ class Helper:
 
 
 def serve(pipe: Connection) -> None:
-    """The other process: one call after the other until the pipe closes."""
+    """The other process: one call after the other until the pipe closes, or the process that started this one ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the process that started this one
+    end_with_parent()
     while True:
         try:
             function, arguments = pipe.recv()
@@ -112,8 +146,10 @@ def serve(pipe: Connection) -> None:
             return
         try:
             pipe.send((function(*arguments), None))
+        except MemoryError:
+            pipe.send((None, MemoryLimitError("it takes more memory than a process may")))
         except Exception as error:
-            pipe.send((None, f"{type(error).__name__}: {error}"[:500]))
+            pipe.send((None, OptccError(f"{type(error).__name__}: {error}"[:500])))
 
 
 class Background:
@@ -122,7 +158,7 @@ class Background:
     step : does one piece of work by `compute`; True, or SkippedError: more may be left
     where : "thread" computes in this process, and so holds up events now and then; "process" in another one; "off": not
     urgent_s : longest time for what an event waits for, where another process computes it
-    urgent : that process, for who wants to end it before there is a planner to close
+    urgent : that process, for who wants to end it before there is a planner to close; the other one is prepared alike
     """
 
     def __init__(
@@ -135,7 +171,8 @@ class Background:
         self._changed = threading.Condition()
         self._woken = self._closing = False
         self._thread: threading.Thread | None = None
-        self._helper, self._urgent, self._urgent_s = Helper(), urgent or Helper(), urgent_s
+        self._urgent, self._urgent_s = urgent or Helper(), urgent_s
+        self._helper = Helper(self._urgent.prepare)
         self.error: str | None = None
 
     def compute(self, function: Callable[..., T], *arguments: Any, urgent: bool = False) -> T:

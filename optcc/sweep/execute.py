@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -116,7 +116,8 @@ def run_sweep(
                     if progress:
                         progress(done, total)
         except BaseException as error:
-            _keep(running, journal)
+            with suppress(InputError):  # where there is no room for more
+                _keep(running, journal)
             if isinstance(error, pool.death):
                 raise OptccError(DIED) from None
             raise

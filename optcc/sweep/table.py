@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from optcc.errors import InputError
-from optcc.outputs import check_place, written
+from optcc.outputs import check_place, refusing, written
 from optcc.sweep.cells import COLUMNS, Row
 
 BATCH = 50_000
@@ -40,6 +40,14 @@ def write_table(path: Path, rows: Iterable[Row]) -> None:
     check_output(path)
     with written(path) as file:
         (_write_csv if path.suffix == ".csv" else _write_parquet)(file, rows)
+
+
+def is_table(path: Path, rows: Iterable[Row]) -> bool:
+    """Whether `path` holds what `write_table` would write there."""
+    whole = io.BytesIO()
+    (_write_csv if path.suffix == ".csv" else _write_parquet)(whole, rows)
+    with refusing(path):
+        return path.stat().st_size == len(whole.getbuffer()) and path.read_bytes() == whole.getvalue()
 
 
 def _write_csv(file: BinaryIO, rows: Iterable[Row]) -> None:
