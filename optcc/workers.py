@@ -145,6 +145,7 @@ def _serve(pipe: Connection) -> None:
             function, args, kwargs = pipe.recv()
         except EOFError:
             return
+        result: tuple[Any, BaseException | None]
         try:
             result = function(*args, **kwargs), None
         except BaseException as error:
