@@ -97,6 +97,7 @@ def run(
 
     With a fault (--cut and the like, repeatable): the plan runs, then once more with the fault in the middle of it,
     then the plan for what is left. PART is the part of its transfers that the struck server has done by then.
+    --timeline draws the run with --cut, --hole and --slow, simulated.
 
     Exit status 1 when any element of any rank comes out wrong or a rank fails, which is told up to there; 3 when it is
     not proven of every fault that it struck and met something: no verdict.
@@ -117,7 +118,7 @@ def run(
     if strikes:
         check_together(strikes)
         if timeline is not None:
-            raise InputError("not drawn with a fault", where="--timeline", expected="one or the other")
+            _draw_drill(made, strikes, rate, transport, timeline)
         _drill(made, strikes, repeat, dtype, op, rate, place, as_json)
         return
     simulation = run_virtually(made.schedule())
@@ -214,6 +215,19 @@ def _nic(option: str, name: str, plan: Plan) -> str:
         shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         raise InputError("the plan does not use it", where=option, expected=f"one of {shown}", got=name)
     return found
+
+
+def _draw_drill(made: Plan, strikes: list[Strike], rate: Fraction, transport: str, timeline: Path) -> None:
+    """Before the run, like the timeline of a run without faults; in the time of what runs, as the events are told."""
+    from optcc import api, report
+    from optcc.drill_timeline import simulated_drill
+    from optcc.timeline import write_timeline
+
+    scaled, slowdown = api.scaled_to(made, rate) if transport == "local" else (made, 1)
+    simulation, faults = simulated_drill(scaled, strikes)
+    title = report.title(made) + (f", rates divided by {float(slowdown):.4g}" if slowdown > 1 else "")
+    write_timeline(simulation, timeline, title=title, bound_s=float(scaled.bound.seconds), faults=faults)
+    click.echo(f"wrote {timeline}", err=True)
 
 
 def _drill(

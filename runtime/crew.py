@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from optcc.errors import InputError
-from optcc.runtime.errors import TransportError
+from optcc.runtime.errors import TransportError, shortage
 from optcc.runtime.hub import FAREWELL_S, Hub
 from optcc.runtime.job import Job, digest_of
 from optcc.runtime.messages import Command, Enlist, Quit
@@ -50,7 +50,8 @@ class Crew:
         except BaseException as error:
             self._end()
             if isinstance(error, OSError):
-                raise TransportError(f"{self._job.ranks} ranks cannot be started here: {error}") from error
+                cause = shortage(error) or error
+                raise TransportError(f"{self._job.ranks} ranks cannot be started here: {cause}") from error
             raise
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,18 @@ from optcc.errors import OptccError
 
 if TYPE_CHECKING:
     from optcc.runtime.messages import Journal
+
+
+def shortage(error: Exception) -> str | None:
+    """In words, what a process has run out of, descriptors or memory; None: of neither."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number == errno.EMFILE:
+        return "too few file descriptors: no more may be opened (ulimit -n)"
+    if number == errno.ENFILE:
+        return "too few file descriptors: the whole machine has no more (sysctl fs.file-max)"
+    if number in (errno.ENOMEM, errno.ENOSPC) or isinstance(error, MemoryError):
+        return f"too little memory: {error or 'no more could be had'}"
+    return None
 
 
 class TransportError(OptccError):

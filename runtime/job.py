@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from optcc.errors import InputError
+from optcc.runtime.available import available_bytes
 from optcc.runtime.carriers import TRANSPORTS
 from optcc.runtime.device import dtype_of, reduction_of
-from optcc.runtime.layout import SLOT_BYTES
+from optcc.runtime.layout import SLOT_BYTES, Layout
 from optcc.runtime.memory import device_of
+from optcc.runtime.slots import slots_bytes
 from optcc.schedule import Schedule
+
+LOCAL = ("local", "cpu")
+"""Transport and device of runs whose chunks land in host memory that the ranks share."""
 
 BUFFERS_PER_RANK = 3
 """The buffer, the reference, and room for what makes them (another rank's input, staging)."""
@@ -94,19 +99,20 @@ def digest_of(schedule: Schedule) -> str:
     return digest.hexdigest()[:16]
 
 
-def check_memory(job: Job) -> None:
-    """Raise InputError when the ranks' buffers do not fit into the memory that is available (Linux; else no check)."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        return
-    needed = BUFFERS_PER_RANK * job.ranks * job.nbytes
-    if needed > available:
+def check_memory(job: Job, layout: Layout, ranks: Collection[int]) -> None:
+    """Raise InputError when what `ranks` allocate on this machine does not fit into the memory that is available.
+
+    Their buffers, and the landing slots of emulated NICs. No check where the system does not say what is available.
+    """
+    available = available_bytes()
+    buffers = BUFFERS_PER_RANK * len(ranks) * job.nbytes
+    slots = sum(slots_bytes(rank, layout.flows) for rank in ranks) if (job.transport, job.device) == LOCAL else 0
+    if available is not None and buffers + slots > available:
         raise InputError(
             "the ranks' buffers do not fit into this machine's memory",
             where="--size",
-            expected=f"{BUFFERS_PER_RANK} buffers of {job.ranks} ranks within {available >> 20} MiB",
-            got=f"{needed >> 20} MiB",
+            expected=f"at most {available >> 20} MiB, which are available here",
+            got=f"{(buffers + slots) / 2**20:.0f} MiB: {BUFFERS_PER_RANK} buffers of {len(ranks)} ranks, and "
+            f"{slots / 2**20:.0f} MiB for chunks under way",
             hint="Choose a smaller size or fewer servers.",
         )

@@ -13,8 +13,9 @@ from optcc.errors import InputError
 from optcc.runtime.carriers import check_devices
 from optcc.runtime.codec import typed
 from optcc.runtime.crew import Crew
+from optcc.runtime.descriptors import check_descriptors
 from optcc.runtime.job import Job, check_memory
-from optcc.runtime.layout import SLOT_BYTES, longest_transfer_s
+from optcc.runtime.layout import SLOT_BYTES, layout_of, longest_transfer_s
 from optcc.runtime.memory import check_device
 from optcc.runtime.messages import Check, Go, Note, Prepare, Ran, Strike
 from optcc.runtime.probing import Round, evidence_of, rounds_of, second_look
@@ -104,7 +105,8 @@ class Session:
         if stall_s < 2 * PING_S:
             raise InputError("too short to tell", where="stall_s", expected=f"{2 * PING_S} s or more", got=stall_s)
         self._job, self._stall_s = job, stall_s
-        check_memory(job)
+        self._here = range(job.ranks) if membership is None else range(1)  # ranks of this machine, as far as is known
+        self._check_room(job)
         check_device(job.device)
         for schedule in job.schedules.values():
             here = [port for port in schedule.ports if membership is None or port.rank == 0]
@@ -133,7 +135,7 @@ class Session:
         """From now on another job of as many ranks, else InputError: its schedules, over wires made anew."""
         if job.ranks != self._job.ranks:
             raise InputError("another number of ranks", where="job", expected=str(self._job.ranks), got=job.ranks)
-        check_memory(job)
+        self._check_room(job)
         self._job = job
         self._crew.adopt(job)
         self._crew.replies(self._setup_s)
@@ -165,6 +167,12 @@ class Session:
         # Wires made anew do not mend a path: it stays under suspicion until it is seen to work.
         self._suspects = {(v.nics[0], v.nics[1]) for v in verdicts_of(ports, found) if v.what == "path"}
         return found
+
+    def _check_room(self, job: Job) -> None:
+        """Whether memory and descriptors are there, before any rank asks for them."""
+        layout = layout_of(job.schedules, job.slot_bytes)
+        check_memory(job, layout, self._here)
+        check_descriptors(layout, self._here if job.transport == "local" else (), job.ranks)
 
     def _shown(self, probes: Round) -> list[Evidence]:
         self.adopt(replace(self._job, schedules={"probe": probes.schedule}, dtype="uint8", op="max"))

@@ -8,6 +8,7 @@ same time, and whoever has not shown the listener's token soon is sent away. Nob
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import os
 import secrets
@@ -111,7 +112,8 @@ def _close(strangers: Mapping[int, socket.socket]) -> None:
 def _connected(name: bytes, hello: bytes, lent: int) -> socket.socket | None:
     """A connection to another rank's listener, over which it has been told which wire and lent the slots.
 
-    None: its queue is full for now. Raises ConnectionError when it is gone, or another user's.
+    None: its queue is full for now, or the kernel's of what is lent. Raises ConnectionError when it is gone, or another
+    user's.
     """
     with contextlib.ExitStack() as failed:
         sock = failed.enter_context(socket.socket(socket.AF_UNIX))
@@ -122,7 +124,12 @@ def _connected(name: bytes, hello: bytes, lent: int) -> socket.socket | None:
             return None
         if not is_own(sock):
             raise ConnectionRefusedError("another user listens there")
-        socket.send_fds(sock, [hello], [lent])
+        try:
+            socket.send_fds(sock, [hello], [lent])
+        except OSError as error:
+            if error.errno == errno.ETOOMANYREFS:  # as many are lent as may be until others take them (unix(7))
+                return None
+            raise
         failed.pop_all()
         return sock
 
@@ -145,11 +152,13 @@ def _heard(sock: socket.socket, token: bytes, awaited: set[int]) -> tuple[int, s
     with contextlib.ExitStack() as refuse:
         refuse.callback(sock.close)
         try:
-            hello, fds, _, _ = socket.recv_fds(sock, HELLO.size, 1)
+            hello, fds, flags, _ = socket.recv_fds(sock, HELLO.size, 1)
         except OSError:
             return None
         for fd in fds:
             refuse.callback(os.close, fd)
+        if flags & socket.MSG_CTRUNC and not fds:  # recvmsg(2) says no more when the process may not open another
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         if len(hello) != HELLO.size or len(fds) != 1:
             return None
         shown, w = HELLO.unpack(hello)

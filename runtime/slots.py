@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from optcc.runtime.errors import TransportError
 from optcc.runtime.wires import HEADER_BYTES, FlowSpec
 
 _WORD = 8
@@ -32,27 +33,46 @@ class _Place(NamedTuple):
     size: int
 
 
+def slots_bytes(rank: int, flows: Sequence[FlowSpec]) -> int:
+    """Bytes of shared memory that the slots of all flows into `rank` take."""
+    return _places(rank, flows)[1]
+
+
+def _places(rank: int, flows: Sequence[FlowSpec]) -> tuple[dict[int, _Place], int]:
+    """Where the slots of each flow into `rank` are, and where they end; before them a cache line for each flow."""
+    places: dict[int, _Place] = {}
+    incoming = [(flow, spec) for flow, spec in enumerate(flows) if spec.dst == rank]
+    end = max(1, len(incoming)) * HEADER_BYTES
+    for flow, spec in incoming:
+        size = HEADER_BYTES + spec.slot_bytes
+        size += -size % HEADER_BYTES  # whole cache lines, so that no two chunks share one
+        places[flow] = _Place(end, spec.window, size)
+        end += spec.window * size
+    return places, end
+
+
 class Slots:
     """The landing slots of all flows into `rank`; its own, or those of another rank, whose descriptor is `fd`.
 
-    Closes `fd` with itself.
+    Closes `fd` with itself. Raises TransportError when there is too little memory.
     """
 
     def __init__(self, rank: int, flows: Sequence[FlowSpec], fd: int | None = None) -> None:
-        self._places: dict[int, _Place] = {}
-        incoming = [(flow, spec) for flow, spec in enumerate(flows) if spec.dst == rank]
         # First a cache line for each flow, with its mark: one word, so that nobody sees half of it.
-        self._marks_at = {flow: i * HEADER_BYTES // _WORD for i, (flow, _) in enumerate(incoming)}
-        end = max(1, len(incoming)) * HEADER_BYTES
-        for flow, spec in incoming:
-            size = HEADER_BYTES + spec.slot_bytes
-            size += -size % HEADER_BYTES  # whole cache lines, so that no two chunks share one
-            self._places[flow] = _Place(end, spec.window, size)
-            end += spec.window * size
+        self._places, end = _places(rank, flows)
+        self._marks_at = {flow: i * HEADER_BYTES // _WORD for i, flow in enumerate(self._places)}
         self.fd = os.memfd_create("optcc-slots") if fd is None else fd
-        if fd is None:
-            os.ftruncate(self.fd, end)
-        self._map = mmap.mmap(self.fd, end)
+        try:
+            if fd is None:
+                # Allocated now, where it is an error that there is too little; at the first write it were a SIGBUS.
+                os.posix_fallocate(self.fd, 0, end)
+            self._map = mmap.mmap(self.fd, end)
+        except OSError as error:
+            os.close(self.fd)
+            raise TransportError(
+                f"too little memory for chunks under way: {end / 2**20:.1f} MiB of memory that ranks share cannot be "
+                f"had: {error.strerror}"
+            ) from error
         self._bytes = memoryview(self._map)
         self._marks = self._bytes.cast("Q")
 

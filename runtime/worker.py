@@ -17,9 +17,10 @@ from optcc.runtime.arrivals import nothing_runs
 from optcc.runtime.carriers import open_wires
 from optcc.runtime.clocks import by_the_hub
 from optcc.runtime.control import Control, HubLostError
+from optcc.runtime.descriptors import provide
 from optcc.runtime.device import divide, dtype_of, reduction_of
 from optcc.runtime.engine import Engine
-from optcc.runtime.errors import PeerLostError, RankFailedError
+from optcc.runtime.errors import PeerLostError, RankFailedError, shortage
 from optcc.runtime.flows import FlowTransport
 from optcc.runtime.job import Job, digest_of
 from optcc.runtime.layout import layout_of
@@ -96,6 +97,8 @@ class Worker:
         if self._reduction.mean:
             divide(self._expected, job.ranks)
         layout = self._layout = layout_of(job.schedules, job.slot_bytes)
+        if job.transport == "local":
+            provide(layout, self._rank)
         rates = [self._hardware.setdefault(nic.name, self._rates(nic)) for nic in layout.nics]
         self._wires = open_wires(job.transport, self._rank, layout, rates, self._control, memory)
         self._healing: list[tuple[float, int]] = []
@@ -312,10 +315,10 @@ def _serve_until_the_end(control: Control, say: Callable[[str], object]) -> int:
             except (RankFailedError, HubLostError):
                 raise
             except Exception as error:
-                known = isinstance(error, OptccError)
-                if not known:
+                cause = str(error) if isinstance(error, OptccError) else shortage(error)
+                if cause is None:
                     traceback.print_exc()
-                cause = str(error) if known else f"{type(error).__name__}: {error}"
+                    cause = f"{type(error).__name__}: {error}"
                 control.tell(worker.journal())
                 control.tell(Broken(cause, blames=error.blames if isinstance(error, PeerLostError) else None))
                 _await_verdict(worker, control, error)

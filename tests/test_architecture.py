@@ -20,6 +20,7 @@ JOINTS = {
     "optcc.ladders_timetable",
     "optcc.planner",
     "optcc.drill",
+    "optcc.drill_timeline",
     "optcc.cli_ranks",
     "optcc.cli_run",
     "optcc.cli_calibrate",

@@ -17,6 +17,7 @@ from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.runtime import RunResult, run_schedules
 from optcc.runtime.job import Job, check_memory, digest_of
+from optcc.runtime.layout import layout_of
 from tests.broken_schedules import nested, with_rows
 from tests.left_behind import descriptors, gone
 
@@ -162,4 +163,5 @@ def test_what_cannot_be_run_is_refused() -> None:
 
 
 def test_what_fits_into_memory_is_not_refused() -> None:
-    check_memory(Job({"a": nested()}, "float32", "sum", True))
+    job = Job({"a": nested()}, "float32", "sum", True)
+    check_memory(job, layout_of(job.schedules), range(job.ranks))
