@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 from optcc.bound import Bound
@@ -77,15 +78,16 @@ def plan(
 
     nbytes : bytes, as a number or as text such as "1GiB"
     alpha : latency from NIC to NIC; per_chunk : what a port spends on each chunk; seconds, as a number or as text such
-        as "5us". With either, families
-    and numbers of segments are tried in virtual time and the fastest is taken; without, the latency-free optimum is,
-    64 segments deep where the size allows. `family` and `segments` fix what is given.
+        as "5us"
+
+    With either, families and numbers of segments are tried in virtual time and the fastest is taken; without, the
+    latency-free optimum is, 64 segments deep where the size allows. `family` and `segments` fix what is given.
 
     Raises InputError for a family, a depth or costs that cannot be, InfeasibleError when a rank is cut off.
     """
     from optcc import planner
 
-    if segments is not None and not 1 <= segments <= MAX_SEGMENTS:
+    if segments is not None and (not isinstance(segments, Integral) or not 1 <= segments <= MAX_SEGMENTS):
         raise InputError("segments out of range", where="--segments", expected=SEGMENTS, got=segments)
     alpha, per_chunk = as_seconds(alpha, "--alpha"), as_seconds(per_chunk, "--per-chunk")
     bound = lower_bound(cluster, nbytes)

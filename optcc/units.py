@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cache, lru_cache
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from optcc.errors import InputError
@@ -195,7 +196,7 @@ def as_size(value: Quantity, where: str) -> int:
         return parse_size(value, where)
     if (
         isinstance(value, bool)
-        or not isinstance(value, int | float | Fraction)
+        or not isinstance(value, Real)  # numpy's integers, too
         or not 0 <= value <= MAX_BYTES
         or value % 1
     ):
