@@ -427,13 +427,16 @@ def print_doctor(findings: list[Finding]) -> None:
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
-    """A spinner on stderr, with the seconds so far, where that is a terminal; nothing otherwise."""
+def working(what: str) -> Iterator[Callable[[str], None]]:
+    """A spinner on stderr, with the seconds so far, where that is a terminal; nothing otherwise.
+
+    Yields what takes the name of the step that is under way.
+    """
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        bar.add_task(what, total=None)
-        yield
+        task = bar.add_task(what, total=None)
+        yield lambda step: bar.update(task, description=f"{what}: {step}")
 
 
 @contextmanager
