@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cache, lru_cache
+from math import inf
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -214,11 +215,9 @@ def parse_seconds(text: str, where: str | None = None) -> Fraction:
 
 
 def _scaled(value: float, steps: tuple[tuple[float, str], ...], digits: int) -> str:
-    for factor, suffix in steps:
-        if abs(value) >= factor:
-            return f"{value / factor:.{digits}g}{suffix}"
-    factor, suffix = steps[-1]
-    return f"{value / factor:.{digits}g}{suffix}"
+    factor, suffix = next((step for step in steps if abs(value) >= step[0]), steps[-1])
+    shown = value / factor
+    return f"{shown:.0f}{suffix}" if 10**digits <= abs(shown) < inf else f"{shown:.{digits}g}{suffix}"
 
 
 def format_rate(bytes_per_second: float | Fraction, digits: int = 6) -> str:

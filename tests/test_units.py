@@ -139,3 +139,10 @@ def test_any_text_is_parsed_or_refused(parse: object, text: str) -> None:
     assert callable(parse)
     with suppress(InputError):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(12345.6, "12346 s"), (9999, "9999 s"), (0.0032, "3.2 ms"), (5e-12, "0.005 ns"), (0, "0 s")]
+)
+def test_long_times_without_exponents(seconds: float, shown: str) -> None:
+    assert format_seconds(seconds) == shown
