@@ -161,6 +161,14 @@ def parse_fraction(text: str, where: str | None = None) -> Fraction:
     return fraction
 
 
+def parse_share(text: str, where: str | None = None) -> Fraction:
+    """A part of a whole that is not nothing: as `parse_fraction`, but above 0."""
+    share = parse_fraction(text, where)
+    if not share:
+        raise InputError("not a share", where=where, expected="above 0, at most 1", got=text[:_LONGEST])
+    return share
+
+
 Quantity = int | float | Fraction | str
 """What the public functions take for a number with a unit: text with its unit, or a number in the base unit."""
 
