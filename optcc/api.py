@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 from optcc.bound import Bound
@@ -72,24 +73,29 @@ def plan(
     segments: int | None = None,
     alpha: Quantity = 0,
     per_chunk: Quantity = 0,
+    progress: Callable[[str], None] | None = None,
 ) -> Plan:
     """The plan for an AllReduce of `nbytes` per rank that comes closest to the bound. See `optcc.planner`.
 
     nbytes : bytes, as a number or as text such as "1GiB"
     alpha : latency from NIC to NIC; per_chunk : what a port spends on each chunk; seconds, as a number or as text such
-        as "5us". With either, families
-    and numbers of segments are tried in virtual time and the fastest is taken; without, the latency-free optimum is,
-    64 segments deep where the size allows. `family` and `segments` fix what is given.
+        as "5us"
+
+    With either, families and numbers of segments are tried in virtual time and the fastest is taken; without, the
+    latency-free optimum is, 64 segments deep where the size allows. `family` and `segments` fix what is given.
+    `progress` is told what is tried, such as "trees, 12 segments".
 
     Raises InputError for a family, a depth or costs that cannot be, InfeasibleError when a rank is cut off.
     """
     from optcc import planner
 
-    if segments is not None and not 1 <= segments <= MAX_SEGMENTS:
+    if segments is not None and (not isinstance(segments, Integral) or not 1 <= segments <= MAX_SEGMENTS):
         raise InputError("segments out of range", where="--segments", expected=SEGMENTS, got=segments)
     alpha, per_chunk = as_seconds(alpha, "--alpha"), as_seconds(per_chunk, "--per-chunk")
     bound = lower_bound(cluster, nbytes)
-    recipe = planner.choose(cluster, bound, family=family, segments=segments, alpha=alpha, per_chunk=per_chunk)
+    recipe = planner.choose(
+        cluster, bound, family=family, segments=segments, alpha=alpha, per_chunk=per_chunk, progress=progress
+    )
     recipe.check(cluster)
     return Plan(cluster, bound, recipe)
 

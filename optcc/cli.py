@@ -171,9 +171,12 @@ def bound(
         text = formula.latex() if symbolic == "latex" else formula.text()
         emit(as_json, {"formula": text, "proof_id": formula.proof_id}, lambda: click.echo(text))
         return
-    found = api.lower_bound(cluster, nbytes, collective, root)
+    with report.working("bound") as tell:
+        found = api.lower_bound(cluster, nbytes, collective, root)
+        if repair_first:
+            tell("of each repair")
+        repairs = api.repair_first(cluster, nbytes) if repair_first else ()
     value = report.bound_json(found, cluster)
-    repairs = api.repair_first(cluster, nbytes) if repair_first else ()
     if repair_first:
         value["repair_first"] = report.repairs_json(repairs)
 
@@ -227,8 +230,9 @@ def plan(
     check_output(output, as_json)
     cluster, nbytes = read_cluster(topology, servers, fail, nic_rate, ranks), read_size(size)
     costs = read_costs(alpha, per_chunk)
-    with report.working("planning"):
-        made = api.plan(cluster, nbytes, family=family, segments=segments, **costs)
+    with report.working("planning") as tell:
+        made = api.plan(cluster, nbytes, family=family, segments=segments, **costs, progress=tell)
+        tell("simulated once more")
         found = report.expected(made, **costs)
     if output is not None:
         save_plan(made, output, lowered)
@@ -243,11 +247,13 @@ def plan(
 @json_option
 def verify(plan_file: Path, algorithm: str, as_json: bool) -> None:
     """Replay a plan's schedule by contributor sets: every byte of every rank summed exactly once."""
+    from optcc import report
     from optcc.plan_files import load_plan
     from optcc.verifier import verify as check
 
     made = load_plan(plan_file)
-    checked = check(made.baseline(algorithm).schedule())
+    with report.working("verifying"):
+        checked = check(made.baseline(algorithm).schedule())
     value = {
         "plan_id": made.plan_id,
         "algorithm": algorithm,
@@ -321,8 +327,9 @@ def simulate(
     check_apart(timeline, plan_file, "--timeline")
     made = load_plan(plan_file)
     check_alive(faults, made.cluster)
-    chosen = baseline(made, algorithm, alpha=latency, per_chunk=cost)
-    simulation = run_virtually(chosen.schedule(), alpha=latency, per_chunk=cost, faults=faults, receivers=receivers)
+    with report.working("simulating"):
+        chosen = baseline(made, algorithm, alpha=latency, per_chunk=cost)
+        simulation = run_virtually(chosen.schedule(), alpha=latency, per_chunk=cost, faults=faults, receivers=receivers)
     value = report.simulation_json(made, algorithm, simulation, latency, cost, faults, noticed)
     if timeline is not None:
         bound_s = float(made.bound.seconds)

@@ -23,7 +23,9 @@ from optcc.outputs import check_place, is_plain
     help="Between two interruptions, by any cause, of a job of --mttf-gpus GPUs.",
 )  # fmt: skip
 @click.option("--mttf-gpus", default=16384, show_default=True, type=click.IntRange(1), help="GPUs of that job.")
-@click.option("--nic-share", default="42/419", show_default=True, help="Share of that which is lost NICs.")
+@click.option(
+    "--nic-share", default="42/419", show_default=True, metavar="PART", help="Share of that which is lost NICs."
+)
 @click.option("--repair-time", default="8h", show_default=True, metavar="TIME", help="From a failure to the new NIC.")
 @click.option("--restart", default="68min", show_default=True, metavar="TIME", help="Lost by a restart.")
 @click.option(
@@ -31,9 +33,7 @@ from optcc.outputs import check_place, is_plain
     help="Lost by going on after a failure instead: the deadline in docs/failover.md.",
 )  # fmt: skip
 @click.option("--step", default="6s", show_default=True, metavar="TIME", help="A step of the fault-free job.")
-@click.option(
-    "--exposed", default=0.2, show_default=True, type=click.FloatRange(0, 1), help="Share of a step that is AllReduce."
-)
+@click.option("--exposed", default="20%", show_default=True, metavar="PART", help="Share of a step that is AllReduce.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def reproduce(
     quick: bool,
@@ -46,7 +46,7 @@ def reproduce(
     restart: str,
     failover: str,
     step: str,
-    exposed: float,
+    exposed: str,
     as_json: bool,
 ) -> None:
     """Every scheme on every failure in one simulator: tables and figures as one page.
@@ -62,7 +62,7 @@ def reproduce(
     from optcc.evaluation.page import evaluate, work, write
     from optcc.evaluation.tasks import Kept
     from optcc.evaluation.training import Job
-    from optcc.units import parse_factor, parse_seconds
+    from optcc.units import parse_fraction, parse_seconds, parse_share
 
     times = {"--mttf": mttf, "--repair-time": repair_time, "--restart": restart, "--step": step}
     seconds = {option: float(parse_seconds(text, where=option)) for option, text in times.items()}
@@ -70,18 +70,14 @@ def reproduce(
         if not value > 0:
             raise InputError("no time", where=option, expected="more than 0", got=times[option])
     output = output or Path("out" if quick else "docs", "evaluation.md")
-    share = parse_factor(nic_share, where="--nic-share")
-    if share > 1:
-        raise InputError("not a share", where="--nic-share", expected="above 0, at most 1", got=nic_share)
-    if not 0 <= exposed <= 1:  # click's range lets NaN through
-        raise InputError("not a share", where="--exposed", expected="0 to 1", got=str(exposed))
+    share = parse_share(nic_share, where="--nic-share")
     job = Job(
         mttf_s=seconds["--mttf"],
         mttf_gpus=mttf_gpus,
         nic_share=float(share),
         repair_s=seconds["--repair-time"],
         restart_s=seconds["--restart"],
-        exposed=exposed,
+        exposed=float(parse_fraction(exposed, where="--exposed")),
         step_s=seconds["--step"],
         failover_s=float(parse_seconds(failover, where="--failover")),
     )

@@ -153,12 +153,13 @@ def _plan(
     size: str | None,
     segments: int | None,
 ) -> Plan:
-    from optcc import api
+    from optcc import api, report
     from optcc.plan_files import load_plan
 
     if not is_plan(source):
         cluster = read_cluster(source, servers, fail, nic_rate, ranks)
-        return api.plan(cluster, read_size(size or "64MiB"), segments=segments)
+        with report.working("planning") as tell:
+            return api.plan(cluster, read_size(size or "64MiB"), segments=segments, progress=tell)
     given = {"--servers": servers, "--fail": fail, "--nic-rate": nic_rate}
     given |= {"--ranks": ranks, "--size": size, "--segments": segments}
     given |= {"--nics": kept("nics"), "--hosts": kept("hosts")}

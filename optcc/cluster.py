@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
+from numbers import Integral
 
 from optcc.errors import InputError
 from optcc.units import Quantity, as_rate, format_rate, parse_fraction, parse_rate
@@ -18,7 +19,10 @@ Number = int | Fraction
 
 @dataclass(frozen=True)
 class Nic:
-    """One network interface: full duplex, `out_rate` and `in_rate` in bytes per second (0 means dead)."""
+    """One network interface: full duplex, `out_rate` and `in_rate` in bytes per second (0 means dead).
+
+    Rates may be given as text, too, such as "400Gb/s".
+    """
 
     name: str
     out_rate: Fraction
@@ -28,11 +32,8 @@ class Nic:
 
     def __post_init__(self) -> None:
         _check_name(self.name, "NIC")
-        for side, rate in (("out_rate", self.out_rate), ("in_rate", self.in_rate)):
-            if rate < 0:
-                raise InputError("negative rate", where=f"{self.name}.{side}", expected="0 or more", got=str(rate))
-        object.__setattr__(self, "out_rate", Fraction(self.out_rate))
-        object.__setattr__(self, "in_rate", Fraction(self.in_rate))
+        object.__setattr__(self, "out_rate", as_rate(self.out_rate, f"{self.name}.out_rate"))
+        object.__setattr__(self, "in_rate", as_rate(self.in_rate, f"{self.name}.in_rate"))
 
     @property
     def alive(self) -> bool:
@@ -44,7 +45,7 @@ class Nic:
 class Server:
     """A server: its NICs, its GPU count, the rate of one GPU's NVLink port each way (0: none described), its pod.
 
-    nvlink_rate : bytes per second
+    nvlink_rate : bytes per second, or text such as "450GB/s"
     """
 
     name: str
@@ -55,6 +56,7 @@ class Server:
 
     def __post_init__(self) -> None:
         _check_name(self.name, "server")
+        object.__setattr__(self, "nvlink_rate", as_rate(self.nvlink_rate, f"{self.name}.nvlink_rate"))
         seen: set[str] = set()
         for nic in self.nics:
             if nic.name in seen:
@@ -134,7 +136,7 @@ class Rank:
         return sum((nic.in_rate for nic in self.nics), Fraction(0))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Cluster:
     """Servers on a fabric. `pristine` is what the cluster was before any failure; `gpu_ranks` makes every GPU a rank.
 
@@ -146,7 +148,7 @@ class Cluster:
     """
 
     servers: tuple[Server, ...]
-    pristine: Cluster | None = field(default=None, repr=False)
+    pristine: Cluster | None = None
     fabric: Fabric = Fabric()
     gpu_ranks: bool = False
 
@@ -169,6 +171,22 @@ class Cluster:
                     expected="pod: on every server, since pods are oversubscribed",
                     got="none",
                 )
+
+    def __repr__(self) -> str:
+        kinds: dict[str, list[str]] = {}
+        for server in self.servers:
+            live, nics = sum(nic.alive for nic in server.nics), len(server.nics)
+            count = f"{nics} NIC{'s' * (nics != 1)}" if live == nics else f"{live} of {nics} NICs"
+            out, into = format_rate(server.out_rate), format_rate(server.in_rate)
+            rates = out if out == into else f"{out} out and {into} in"
+            kinds.setdefault(f"{count}, {rates}", []).append(server.name)
+        shown = [
+            f"{names[0]} with {what}" if len(names) == 1 else f"{len(names)} servers with {what} each"
+            for what, names in sorted(kinds.items(), key=lambda kind: -len(kind[1]))
+        ]
+        left_out = sum(sorted(map(len, kinds.values()), reverse=True)[SHOWN_KINDS:])
+        more = [f"{left_out} more"] if left_out else []
+        return f"<Cluster: {'; '.join([*shown[:SHOWN_KINDS], *more])}>"
 
     @classmethod
     def uniform(
@@ -211,9 +229,9 @@ class Cluster:
         left : a fraction 0 to 1, as a number or written "37%", "3/8"; or the rate that is left, "150Gb/s"
         Raises InputError for an unknown server or NIC, a fraction outside [0, 1], and more than the NIC's rate.
         """
-        server_name, slash, nic_name = nic.partition("/")
+        server_name, slash, nic_name = nic.partition("/") if isinstance(nic, str) else ("", "", "")
         if not slash or not server_name or not nic_name:
-            raise InputError("not a NIC", where=nic, expected="SERVER/NIC, such as server1/mlx5_0", got=nic)
+            raise InputError("not a NIC", where=str(nic), expected="SERVER/NIC, such as server1/mlx5_0", got=nic)
         s = _index(server_name, [x.name for x in self.servers], "server", "the cluster")
         server = self.servers[s]
         i = _index(as_named(nic_name, server), [x.name for x in server.nics], "NIC", server_name)
@@ -282,6 +300,8 @@ class Cluster:
 
 MAX_NICS = 2**20
 """In all servers together, as many GPUs as ranks: beyond any cluster that exists, and few enough to hold in memory."""
+SHOWN_KINDS = 3
+"""Kinds of servers that a cluster's repr tells apart, for a line's length."""
 MAX_COUNT = 2**16
 """Servers of a preset, NICs and GPUs of a server."""
 
@@ -300,7 +320,7 @@ def _check_name(name: str, what: str) -> None:
 
 
 def _at_least_one(count: int, where: str) -> None:
-    if not 1 <= count <= MAX_COUNT:
+    if isinstance(count, bool) or not isinstance(count, Integral) or not 1 <= count <= MAX_COUNT:
         raise InputError("count out of range", where=where, expected=f"1 to {MAX_COUNT}", got=count)
 
 

@@ -37,6 +37,9 @@ _LIBRARIES = (
     ("numba", "the compiled simulator", "pip install numba"),
     ("matplotlib", "timelines and figures", "pip install matplotlib"),
     ("cupy", "schedules on GPU buffers", "install the extra `gpu` (cupy-cuda13x; cupy-cuda12x for CUDA 12)"),
+    ("torch", "optcc.pytorch: plans under DDP", "pip install torch, the extra `torch`"),
+    ("starlette", "optcc serve", "pip install starlette uvicorn, the extra `serve`"),
+    ("uvicorn", "optcc serve", "pip install starlette uvicorn, the extra `serve`"),
     ("ClusterShell", "Slurm's lists of hosts, --hosts node[1-4]", "pip install ClusterShell, the extra `slurm`"),
     ("pyverbs", "schedules over RDMA verbs", "apt install python3-pyverbs, or the extra `rdma`"),
 )

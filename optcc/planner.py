@@ -10,6 +10,7 @@ try; if such a one is the fastest of all, more of them follow, in between.
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
@@ -229,6 +230,16 @@ def _by_packets(candidate: Candidate, cluster: Cluster, nbytes: int, alpha: Frac
     return simulate(schedule, alpha=alpha, per_chunk=per_chunk, receivers="packets").time_s
 
 
+def _telling(ladder: Ladder, progress: Callable[[str], None]) -> Ladder:
+    """The ladder, which says each number of segments before it is tried."""
+
+    def make(segments: int) -> Recipe:
+        progress(f"{ladder.name}, {segments} segment{'s' * (segments != 1)}")
+        return ladder.make(segments)
+
+    return replace(ladder, make=make)
+
+
 def choose(
     cluster: Cluster,
     bound: Bound,
@@ -237,10 +248,12 @@ def choose(
     segments: int | None = None,
     alpha: Fraction = Fraction(0),
     per_chunk: Fraction = Fraction(0),
+    progress: Callable[[str], None] | None = None,
 ) -> Recipe:
     """The recipe for an AllReduce of `bound.nbytes` bytes. Raises InputError where there is none.
 
-    Without latency and chunk costs deeper is never slower, and the family with the least fluid time wins.
+    Without latency and chunk costs deeper is never slower, and the family with the least fluid time wins. `progress` is
+    told what is tried, such as "trees, 12 segments".
     """
     offered = ladders(cluster, bound, alpha=alpha, per_chunk=per_chunk)
     if family is not None:
@@ -249,6 +262,8 @@ def choose(
         if not offered:
             what = "a family for other clusters" if family in FAMILIES else "no such family"
             raise InputError(what, where="--family", expected=f"one of {names}", got=family)
+    if progress is not None:
+        offered = [_telling(ladder, progress) for ladder in offered]
     if segments is None and (alpha or per_chunk) and len(cluster.ranks) > 1 and bound.nbytes:
         return candidates(offered, cluster, bound, alpha=alpha, per_chunk=per_chunk)[0].recipe
     default = default_segments(bound.nbytes, len(cluster.ranks), gpus=cluster.gpu_ranks)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 SHOWN_PRICES = 4
 GBPS = 125_000_000  # bytes per second
+NOISE, LEAST_SHOWN = 1e-7, 0.001
+"""Per cent: simulated times are doubles and add up to some 1e-9 % of rounding; less than the second is no matter."""
 BUSY = 1.5
 """Emulated NICs that take so many times as long as in virtual time wait for the processor."""
 
@@ -64,8 +66,13 @@ def show(*parts: Any) -> None:
 
 
 def percent(value: float | Fraction) -> str:
-    """0.0667 to 6.67 %."""
-    return f"{100 * float(value):.3g} %"
+    """0.0667 to 6.67 %, never with an exponent: what is closer to 0 than `NOISE` is 0."""
+    hundredths = 100 * float(value)
+    if abs(hundredths) < NOISE:
+        return "0 %"
+    if 0 < hundredths < LEAST_SHOWN:
+        return f"under {LEAST_SHOWN} %"
+    return f"{hundredths:.3g} %" if abs(hundredths) < 1000 else f"{hundredths:.0f} %"
 
 
 def over(ratio: float) -> str:
@@ -427,13 +434,16 @@ def print_doctor(findings: list[Finding]) -> None:
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
-    """A spinner on stderr, with the seconds so far, where that is a terminal; nothing otherwise."""
+def working(what: str) -> Iterator[Callable[[str], None]]:
+    """A spinner on stderr, with the seconds so far, where that is a terminal; nothing otherwise.
+
+    Yields what takes the name of the step that is under way.
+    """
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        bar.add_task(what, total=None)
-        yield
+        task = bar.add_task(what, total=None)
+        yield lambda step: bar.update(task, description=f"{what}: {step}")
 
 
 @contextmanager

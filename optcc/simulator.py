@@ -27,6 +27,7 @@ from optcc.errors import InputError, SimulationError
 from optcc.faults import LONGEST_S, Fault, FaultTables, fault_tables
 from optcc.schedule import Lane, Schedule
 from optcc.stripes import Stripes, stripes_of
+from optcc.units import Quantity, as_seconds
 
 assert LAST == LONGEST_S * TICKS_PER_S
 
@@ -97,14 +98,15 @@ def usual_receivers(links: Collection[object]) -> Receivers:
 def simulate(
     schedule: Schedule,
     *,
-    alpha: float | Fraction = 0,
-    per_chunk: float | Fraction = 0,
+    alpha: Quantity = 0,
+    per_chunk: Quantity = 0,
     faults: Sequence[Fault] = (),
     receivers: Receivers | None = None,
 ) -> Simulation:
     """Run `schedule` in virtual time.
 
-    alpha : seconds from a sending port to a receiving port; per_chunk : seconds each port spends per stripe
+    alpha : seconds from a sending port to a receiving port; per_chunk : seconds each port spends per stripe; numbers,
+        or text such as "5us"
     faults : ports that slow down or die during the run
     receivers : "packets": links and receiving ports serve packets in the order in which they come; "stripes": whole
         stripes in the order in which they can; None: as `usual_receivers` says
@@ -117,6 +119,7 @@ def simulate(
     if receivers not in get_args(Receivers):
         expected = " or ".join(get_args(Receivers))
         raise InputError("unknown kind of receivers", where="receivers", expected=expected, got=str(receivers))
+    alpha, per_chunk = as_seconds(alpha, "--alpha"), as_seconds(per_chunk, "--per-chunk")
     for name, seconds in (("--alpha", alpha), ("--per-chunk", per_chunk)):
         if not 0 <= seconds <= LONGEST_S:
             raise InputError("time out of range", where=name, expected=f"0 to {LONGEST_S} s", got=str(seconds))

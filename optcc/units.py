@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cache, lru_cache
+from math import inf
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from optcc.errors import InputError
@@ -159,6 +161,14 @@ def parse_fraction(text: str, where: str | None = None) -> Fraction:
     return fraction
 
 
+def parse_share(text: str, where: str | None = None) -> Fraction:
+    """A part of a whole that is not nothing: as `parse_fraction`, but above 0."""
+    share = parse_fraction(text, where)
+    if not share:
+        raise InputError("not a share", where=where, expected="above 0, at most 1", got=text[:_LONGEST])
+    return share
+
+
 Quantity = int | float | Fraction | str
 """What the public functions take for a number with a unit: text with its unit, or a number in the base unit."""
 
@@ -195,7 +205,7 @@ def as_size(value: Quantity, where: str) -> int:
         return parse_size(value, where)
     if (
         isinstance(value, bool)
-        or not isinstance(value, int | float | Fraction)
+        or not isinstance(value, Real)  # numpy's integers, too
         or not 0 <= value <= MAX_BYTES
         or value % 1
     ):
@@ -213,11 +223,9 @@ def parse_seconds(text: str, where: str | None = None) -> Fraction:
 
 
 def _scaled(value: float, steps: tuple[tuple[float, str], ...], digits: int) -> str:
-    for factor, suffix in steps:
-        if abs(value) >= factor:
-            return f"{value / factor:.{digits}g}{suffix}"
-    factor, suffix = steps[-1]
-    return f"{value / factor:.{digits}g}{suffix}"
+    factor, suffix = next((step for step in steps if abs(value) >= step[0]), steps[-1])
+    shown = value / factor
+    return f"{shown:.0f}{suffix}" if 10**digits <= abs(shown) < inf else f"{shown:.{digits}g}{suffix}"
 
 
 def format_rate(bytes_per_second: float | Fraction, digits: int = 6) -> str:

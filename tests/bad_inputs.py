@@ -382,6 +382,10 @@ BAD_INPUTS = [
         bad(f"exposed-{text}", ["reproduce", "--quick", "--exposed", text, "-o", "/proc/x"], ["--exposed", text])
         for text in ("nan", "inf", "-0.1", "1.1")
     ),
+    *(
+        bad(f"nic-share-{text}", ["reproduce", "--quick", "--nic-share", text, "-o", "/proc/x"], ["--nic-share", text])
+        for text in ("0", "0%", "101%", "3/2", "many")
+    ),
     # What only the command line's parser sees
     bad("command", ["bount", UNIFORM, "--size", "1GiB"], ["bount"]),
     bad("option", _bound(UNIFORM, "--failed", "server0/nic0"), ["--failed"]),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -173,7 +175,7 @@ def test_verify_finds_a_wrong_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_doctor() -> None:
     parts = {part["part"]: part for part in value("doctor")["parts"]}
     assert parts["numpy"]["present"]
-    assert {"cupy", "pyverbs", "GPUs"} <= set(parts)
+    assert {"cupy", "pyverbs", "torch", "starlette", "uvicorn", "GPUs"} <= set(parts)
     assert all(part["gives"] for part in parts.values())
     assert all(part["get"] for part in parts.values() if not part["present"])
 
@@ -417,3 +419,42 @@ def test_piped_output_has_no_trailing_blanks_and_wraps_only_where_columns_says_s
     monkeypatch.setenv("COLUMNS", "60")
     narrow = call("bound", EXAMPLE.parent / "two-degraded.yaml").stdout.splitlines()
     assert max(map(len, narrow)) <= 60
+
+
+def on_a_terminal(*args: object) -> tuple[str, str]:
+    """What a command prints on stdout, a pipe, and on stderr, a terminal."""
+    ours, its = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    command = [sys.executable, "-m", "optcc", *map(str, args)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=its, env=environment) as running:
+        os.close(its)
+        said = b""
+        try:
+            while part := os.read(ours, 65536):
+                said += part
+        except OSError:  # the terminal's other end is closed
+            pass
+        os.close(ours)
+        assert running.stdout is not None
+        printed = running.stdout.read().decode()
+        assert running.wait(60) == 0, said
+    return printed, said.decode()
+
+
+def test_a_terminal_sees_what_is_tried() -> None:
+    args = ("plan", "uniform:servers=4,nics=2,rate=400Gb/s", "--size", "16M", "--alpha", "5us", "--json")
+    printed, said = on_a_terminal(*args)
+    assert json.loads(printed)["family"]
+    assert "planning: simulated once more" in said  # the last step is always shown, those before where there is time
+    assert call(*args).stderr == ""
+
+
+def test_planning_tells_what_it_tries() -> None:
+    from optcc import api, load_topology
+
+    cluster = load_topology("uniform:servers=4,nics=2,rate=400Gb/s").cluster.degrade("server1/nic0")
+    told: list[str] = []
+    made = api.plan(cluster, "16MiB", alpha="5us", progress=told.append)
+    assert f"{made.recipe.family}, {made.recipe.segments} segment{'s' * (made.recipe.segments != 1)}" in told
+    assert len({step.partition(",")[0] for step in told}) > 2  # families
+    assert made == api.plan(cluster, "16MiB", alpha="5us")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -170,3 +171,39 @@ def test_a_plan_is_told_in_a_line() -> None:
     for value in (plan, plan.schedule(), plan.bound):
         assert len(repr(value)) < 400
     assert plan.plan_id in repr(plan)
+
+
+def test_rates_as_text() -> None:
+    assert Cluster.uniform(servers=4, nics=8, rate="400Gb/s") == HEALTHY
+    assert Nic("a", "400G", "50GB/s") == Nic("a", RATE, RATE)  # type: ignore[arg-type]
+    nvlink = Server("s", (), nvlink_rate="450GB/s")  # type: ignore[arg-type]
+    assert nvlink.nvlink_rate == 450 * 10**9
+    assert HEALTHY.degrade("server0/nic0", "37%") == HEALTHY.degrade("server0/nic0", Fraction(37, 100))
+    assert HEALTHY.degrade("server0/nic0", "150Gb/s") == HEALTHY.degrade("server0/nic0", Fraction(3, 8))
+
+
+@pytest.mark.parametrize("rate", ["fast", "400", "400Gib", None, float("nan"), float("inf"), -1, True, [1]])
+def test_what_is_no_rate_is_refused(rate: object) -> None:
+    with pytest.raises(InputError, match="rate"):
+        Cluster.uniform(servers=4, rate=rate)  # type: ignore[arg-type]
+    for one in ((rate, RATE), (RATE, rate)):
+        with pytest.raises(InputError, match=r"a\.(out|in)_rate: "):
+            Nic("a", *one)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", ["4", 2.5, None, True, 0])
+def test_what_is_no_count_is_refused(count: object) -> None:
+    for name in ("servers", "nics", "gpus") if count is not None else ("servers", "nics"):
+        with pytest.raises(InputError, match=f"{name}: count out of range, expected 1 to 65536"):
+            Cluster.uniform(**{"servers": 2, "rate": RATE, name: count})  # type: ignore[arg-type]
+    assert len(Cluster.uniform(servers=np.int64(3), rate=RATE).servers) == 3  # type: ignore[arg-type]
+
+
+def test_a_repr_is_a_line() -> None:
+    assert repr(HEALTHY) == "<Cluster: 4 servers with 8 NICs, 3.2Tb/s each>"
+    hurt = HEALTHY.degrade("server1/nic0").degrade("server2/nic0", "50%")
+    expected = "<Cluster: 2 servers with 8 NICs, 3.2Tb/s each; server1 with 7 of 8 NICs, 2.8Tb/s; "
+    assert repr(hurt) == expected + "server2 with 8 NICs, 3Tb/s>"
+    uneven = degrade_all(HEALTHY, [(f"server{s}/nic0", s / 4) for s in range(4)])
+    assert repr(uneven).endswith("; 1 more>")
+    assert len(repr(degrade_all(HEALTHY, [(f"server{s}/nic{i}", i / 8) for s in range(4) for i in range(s)]))) < 200

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -107,3 +109,48 @@ def test_segments_out_of_range(segments: int) -> None:
 def test_unknown_baseline() -> None:
     with pytest.raises(InputError, match="unknown algorithm"):
         optcc.plan(Cluster.uniform(servers=3, rate=1000), 4096).baseline("magic")
+
+
+def test_sizes_and_times_as_text() -> None:
+    cluster = Cluster.uniform(servers=4, nics=2, rate="400Gb/s").degrade("server1/nic0")
+    assert optcc.lower_bound(cluster, "64MiB") == optcc.lower_bound(cluster, 2**26)
+    plan = optcc.plan(cluster, "1MiB", alpha="5us", per_chunk="1us")
+    assert plan == optcc.plan(cluster, 2**20, alpha=Fraction(5, 10**6), per_chunk=1e-6)
+    schedule = plan.schedule()
+    assert optcc.simulate(schedule, alpha="5us").time_s == optcc.simulate(schedule, alpha=5e-6).time_s
+    with optcc.Planner(cluster, ["1MiB", 2**10], alpha="5us", per_chunk="1us", background="off") as planner:
+        assert planner.sizes == (2**10, 2**20)
+        assert planner.plan("1MiB") == planner.current.plans[2**20]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda cluster: optcc.lower_bound(cluster, "1Gib"),
+        lambda cluster: optcc.plan(cluster, "much"),
+        lambda cluster: optcc.plan(cluster, None),
+        lambda cluster: optcc.plan(cluster, 2.5),
+        lambda cluster: optcc.plan(cluster, "1MiB", alpha="5"),
+        lambda cluster: optcc.plan(cluster, "1MiB", per_chunk="-1us"),
+        lambda cluster: optcc.plan(cluster, "1MiB", segments="4"),
+        lambda cluster: optcc.simulate(optcc.plan(cluster, "1MiB").schedule(), alpha="5"),
+        lambda cluster: optcc.run(optcc.plan(cluster, "1MiB"), local_rate="1Gib"),
+        lambda cluster: optcc.Planner(cluster, "much", background="off"),
+        lambda cluster: optcc.Planner(cluster, "1MiB", alpha="5", background="off"),
+        lambda cluster: cluster.degrade("server0/nic0", "half"),
+        lambda cluster: cluster.degrade(0),
+    ],
+)
+def test_other_text_is_refused(wrong: Callable[[Cluster], object]) -> None:
+    with pytest.raises(InputError):
+        wrong(Cluster.uniform(servers=2, nics=2, rate="400Gb/s"))
+
+
+def test_reprs_are_a_line() -> None:
+    plan = optcc.plan(Cluster.uniform(servers=16, nics=8, rate="400Gb/s").degrade("server1/nic0"), "256MiB")
+    family, depth = plan.recipe.family, plan.recipe.segments
+    assert repr(plan) == f"<Plan {plan.plan_id}: {family}, {depth} segments, 256MiB per rank, 16 ranks, bound 1.268 ms>"
+    assert repr(plan.schedule()).startswith("<Schedule: ")
+    on_rails = optcc.load_topology("uniform:servers=4,nics=4,rate=400Gb/s,fabric=rails").cluster.degrade("server1/nic0")
+    for value in (plan.schedule(), plan.bound, plan.cluster, optcc.lower_bound(on_rails, "1GiB")):
+        assert len(repr(value)) < 300

@@ -88,3 +88,22 @@ def test_where_the_plan_is_the_ring_nothing_is_claimed() -> None:
     assert "is the ring" in report.compared_with_ring(plan, (1.0, 1.0), (2.0, 2.0))
     uneven = optcc.plan(cluster.degrade("server1/nic0", 0.5), 2**22)
     assert "is the ring" not in report.compared_with_ring(uneven, (1.0, 1.0), (2.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0 %"),
+        (5.54e-15, "0 %"),
+        (-2.7e-15, "0 %"),
+        (4e-7, "under 0.001 %"),
+        (1e-5, "0.001 %"),
+        (0.000966, "0.0966 %"),
+        (0.0667, "6.67 %"),
+        (-0.0667, "-6.67 %"),
+        (1, "100 %"),
+        (12.345, "1234 %"),
+    ],
+)
+def test_per_cent_without_exponents(value: float, shown: str) -> None:
+    assert report.percent(value) == shown

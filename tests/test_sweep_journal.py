@@ -19,7 +19,7 @@ from optcc import Cluster, InputError
 from optcc.journal import journal_path
 from optcc.sweep import cells as cells_module
 from optcc.sweep import execute
-from optcc.sweep.cells import Job
+from optcc.sweep.cells import Job, fingerprint
 from optcc.sweep.cells import Result as Done
 from optcc.sweep.journal import sweep_journal
 from tests.dying_worker import die
@@ -186,3 +186,12 @@ def test_a_worker_that_dies_ends_the_sweep(grid: Path, tmp_path: Path, monkeypat
     assert stopped.exit_code == 1
     assert "a worker died" in stopped.stderr
     assert not (tmp_path / "t.csv").exists()
+
+
+def test_a_fingerprint_tells_apart_what_a_repr_does_not() -> None:
+    whole = Cluster.uniform(servers=2, nics=2, rate=1000)
+    hurt = [whole.degrade("server1/nic0"), whole.degrade("server1/nic1")]
+    assert repr(hurt[0]) == repr(hurt[1])
+    built_for_less = replace(hurt[0], pristine=None)
+    found = {fingerprint(cluster) for cluster in (whole, *hurt, built_for_less, replace(whole, gpu_ranks=True))}
+    assert len(found) == 5

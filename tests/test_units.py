@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from optcc.discover import parse_fail
 from optcc.errors import InputError
-from optcc.units import MAX_BYTES, format_rate, format_seconds, format_size, parse_rate, parse_seconds, parse_size
+from optcc.units import (
+    MAX_BYTES,
+    format_rate,
+    format_seconds,
+    format_size,
+    parse_fraction,
+    parse_rate,
+    parse_seconds,
+    parse_share,
+    parse_size,
+)
 
 
 @pytest.mark.parametrize(
@@ -139,3 +149,22 @@ def test_any_text_is_parsed_or_refused(parse: object, text: str) -> None:
     assert callable(parse)
     with suppress(InputError):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(12345.6, "12346 s"), (9999, "9999 s"), (0.0032, "3.2 ms"), (5e-12, "0.005 ns"), (0, "0 s")]
+)
+def test_long_times_without_exponents(seconds: float, shown: str) -> None:
+    assert format_seconds(seconds) == shown
+
+
+@pytest.mark.parametrize("text", ["0.1", "10%", "10 %", "1/10", " .1 "])
+def test_one_way_of_writing_parts(text: str) -> None:
+    assert parse_fraction(text) == parse_share(text) == Fraction(1, 10)
+
+
+@pytest.mark.parametrize("text", ["0", "0%", "0/7"])
+def test_no_part_is_no_share(text: str) -> None:
+    assert parse_fraction(text) == 0
+    with pytest.raises(InputError, match="not a share, expected above 0"):
+        parse_share(text)

@@ -39,7 +39,7 @@ from optcc.standby.state import Places, Rate, rate_of
 from optcc.standby.table import Entry, Table, direct_for, like
 from optcc.theory import lower_bound
 from optcc.theory.tally import Tally
-from optcc.units import MAX_BYTES
+from optcc.units import MAX_BYTES, Quantity, as_seconds, as_size
 
 KEEP = 4096
 MOST_SIZES = 16
@@ -92,9 +92,9 @@ class Progress:
 
 
 class Planner:
-    """Plans for `cluster` as it is and as failures leave it, for AllReduces of `sizes` bytes per rank.
+    """Plans for `cluster` as it is and as failures leave it, for AllReduces of `sizes` bytes per rank, one or several.
 
-    alpha, per_chunk : seconds, as in `optcc.plan`
+    sizes, alpha, per_chunk : numbers in bytes and seconds, or text such as "1GiB" and "5us", as in `optcc.plan`
     lookahead : how many failures in a row are prepared for; outside the closed form one at most
     lefts : what fractions of its rate a failed NIC may have left, in what is prepared
     keep : most shapes in the table; those that were not used for longest go first
@@ -116,10 +116,10 @@ class Planner:
     def __init__(
         self,
         cluster: Cluster,
-        sizes: int | Sequence[int],
+        sizes: Quantity | Sequence[Quantity],
         *,
-        alpha: Fraction = Fraction(0),
-        per_chunk: Fraction = Fraction(0),
+        alpha: Quantity = 0,
+        per_chunk: Quantity = 0,
         lookahead: int = 2,
         lefts: Sequence[Fraction | int] = (0,),
         keep: int = KEEP,
@@ -128,7 +128,7 @@ class Planner:
         urgent: Helper | None = None,
     ) -> None:
         self.sizes = _sizes(sizes)
-        self.alpha, self.per_chunk = Fraction(alpha), Fraction(per_chunk)
+        self.alpha, self.per_chunk = as_seconds(alpha, "alpha"), as_seconds(per_chunk, "per_chunk")
         self._lookahead = _in_range(lookahead, 0, MOST_LOOKAHEAD, "lookahead")
         self._lefts = tuple(Fraction(left) for left in lefts)
         if any(not 0 <= left < 1 for left in self._lefts):
@@ -207,11 +207,11 @@ class Planner:
                 self._answer = answer
         return answer
 
-    def plan(self, nbytes: int) -> Plan:
+    def plan(self, nbytes: Quantity) -> Plan:
         """For any size, at the present state: as the least of `sizes` that holds it, or the largest, has it."""
+        (nbytes,) = _sizes(nbytes)
         if nbytes in self.sizes:
             return self.current.plans[nbytes]
-        (nbytes,) = _sizes(nbytes)
         bucket = next((size for size in self.sizes if size >= nbytes), self.sizes[-1])
         found = self.current.plans[bucket]
         with self._lock:
@@ -406,8 +406,8 @@ def _in_range(value: int, low: int, high: int, where: str) -> int:
     return value
 
 
-def _sizes(sizes: int | Sequence[int]) -> tuple[int, ...]:
-    given = (sizes,) if isinstance(sizes, int) else tuple(sizes)
+def _sizes(sizes: Quantity | Sequence[Quantity]) -> tuple[int, ...]:
+    given = tuple(sizes) if isinstance(sizes, Sequence) and not isinstance(sizes, str) else (sizes,)
     if not 1 <= len(given) <= MOST_SIZES:
         raise InputError("how many sizes", where="sizes", expected=f"1 to {MOST_SIZES}", got=len(given))
-    return tuple(sorted({_in_range(size, 1, MAX_BYTES, "sizes") for size in given}))
+    return tuple(sorted({_in_range(as_size(size, "sizes"), 1, MAX_BYTES, "sizes") for size in given}))

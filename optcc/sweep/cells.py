@@ -100,8 +100,9 @@ class Cell:
 
 
 def fingerprint(cluster: Cluster) -> str:
-    """A name for everything about `cluster` that a result may depend on: its repr shows every field."""
-    return hashlib.sha256(repr(cluster).encode()).hexdigest()[:32]
+    """A name for everything about `cluster` that a result may depend on: their reprs show every field."""
+    everything = (cluster.servers, cluster.fault_free.servers, cluster.fabric, cluster.gpu_ranks)
+    return hashlib.sha256(repr(everything).encode()).hexdigest()[:32]
 
 
 COLUMNS: dict[str, type] = {

@@ -13,7 +13,7 @@ from optcc.errors import InputError
 from optcc.sweep.failures import Counted, FailureEntry, MonteCarlo, Named, Place
 from optcc.sweep.grid import MAX_CELLS
 from optcc.sweep.typed import Texts, Where, read_each, whole_number
-from optcc.units import parse_factor, parse_seconds
+from optcc.units import parse_seconds, parse_share
 
 
 class FailuresEntry(msgspec.Struct, forbid_unknown_fields=True):
@@ -96,10 +96,7 @@ def _monte_carlo(entry: FailuresEntry, at: str, where: Where) -> MonteCarlo:
         times.append(parse_seconds(text, where(f"{at}.{name}")))
     if not times[0]:
         raise InputError("no time between failures", where=where(f"{at}.mttf"), expected="above 0", got=entry.mttf)
-    share = Fraction(1) if entry.nic_share is None else parse_factor(entry.nic_share, where(f"{at}.nic_share"))
-    if share > 1:
-        place = where(f"{at}.nic_share")
-        raise InputError("not a share", where=place, expected="above 0, at most 1", got=entry.nic_share)
+    share = Fraction(1) if entry.nic_share is None else parse_share(entry.nic_share, where(f"{at}.nic_share"))
     nics = entry.mttf_nics
     return MonteCarlo(
         draws=whole_number(entry.monte_carlo, where(f"{at}.monte_carlo"), 1, MAX_CELLS),
