@@ -174,13 +174,16 @@ def bound(
     found = api.lower_bound(cluster, nbytes, collective, root)
     value = report.bound_json(found, cluster)
     repairs = api.repair_first(cluster, nbytes) if repair_first else ()
+    steps = api.repair_together(cluster, nbytes) if repair_first else ()
     if repair_first:
         value["repair_first"] = report.repairs_json(repairs)
+        value["repair_together"] = report.together_json(steps)
 
     def show() -> None:
         report.print_bound(found, cluster)
         if repair_first:
             report.print_repairs(repairs)
+            report.print_together(steps)
 
     emit(as_json, value, show)
 
