@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help setup programs demo test test-long test-bare test-verbs lint proofs notebooks ns3 torch reproduce failover failover-verbs docs docs-serve docs-commands docs-pictures lock clean
+.PHONY: help setup programs demo test test-long test-bare test-verbs lint proofs notebook notebooks ns3 torch reproduce failover failover-verbs docs docs-serve docs-commands docs-pictures lock clean
 
 help:
 	@echo "make demo            the main job on a bundled example, about a minute"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-verbs      the tests on RDMA NICs: this machine's, or soft ones in a virtual machine that it builds;"
 	@echo "                     WHOLE=1 make test-verbs: with 200 random cuts and 1000 failovers"
 	@echo "make proofs          installs Coq if it is missing and checks every machine proof"
+	@echo "make notebook        opens the notebooks in JupyterLab, which it installs; LAB='--no-browser': options for it"
 	@echo "make notebooks       executes the notebooks in place"
 	@echo "make ns3             installs ns-3 and g++ where missing, for the packet-level tests"
 	@echo "make torch           installs torch where it is missing (TORCH_INDEX=URL: from there), for optcc.pytorch and its tests"
@@ -83,6 +84,10 @@ test-verbs:
 
 proofs:
 	$(MAKE) -C proofs
+
+notebook: $(VENV)/ready
+	$(BIN)/pip install --disable-pip-version-check -q --no-build-isolation -e '.[notebooks]'
+	$(BIN)/python -m jupyterlab $(LAB) notebooks
 
 notebooks: $(VENV)/ready
 	$(BIN)/python tools/notebooks.py

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -137,3 +138,15 @@ def test_no_page_installs_the_unrelated_package_of_that_name() -> None:
     wrong = re.compile(r"pip install\s+'?optcc\b")
     assert wrong.search("pip install optcc"), "the pattern finds it"
     assert [page.name for page in pages if wrong.search(page.read_text(encoding="utf-8"))] == []
+
+
+def test_make_notebook_opens_what_its_extra_installs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extra = project["optional-dependencies"]["notebooks"]
+    assert {re.split("[<>=]", need)[0] for need in extra} == {"jupyterlab", "ipykernel", "ipywidgets"}
+    if shutil.which("make") is None:
+        pytest.skip("no make")
+    run = ["make", "--dry-run", "notebook", "LAB=--no-browser", f"VENV={sys.prefix}"]
+    said = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
+    assert f"{sys.prefix}/bin/pip install" in said
+    assert said.index(".[notebooks]") < said.index(f"{sys.prefix}/bin/python -m jupyterlab --no-browser notebooks")
