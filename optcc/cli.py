@@ -343,10 +343,13 @@ def simulate(
 )  # fmt: skip
 @json_option
 def doctor(sysfs: Path | None, as_json: bool) -> None:
-    """What of numpy, cupy, pyverbs, devices and rates is here, and what each missing part would give."""
+    """What of numpy, torch, cupy, pyverbs, devices and rates is here, and what each missing part would give."""
     from optcc import doctor as examination
     from optcc import report
+    from optcc.doctor_torch import examine_torch
     from optcc.runtime.gpu_paths import examine_gpus
 
-    findings = examination.examine(sysfs) if sysfs else [*examination.examine(), *examine_gpus()]
+    with report.working("looking at libraries and devices"):
+        here = [] if sysfs else [*examine_torch(), *examine_gpus()]
+        findings = [*examination.examine(sysfs or Path("/")), *here]
     emit(as_json, {"parts": [finding.as_json() for finding in findings]}, lambda: report.print_doctor(findings))

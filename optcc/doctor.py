@@ -38,6 +38,8 @@ _LIBRARIES = (
     ("matplotlib", "timelines and figures", "pip install matplotlib"),
     ("cupy", "schedules on GPU buffers", "install the extra `gpu` (cupy-cuda13x; cupy-cuda12x for CUDA 12)"),
     ("ClusterShell", "Slurm's lists of hosts, --hosts node[1-4]", "pip install ClusterShell, the extra `slurm`"),
+    ("starlette", "optcc serve", "pip install starlette, of the extra `serve`"),
+    ("uvicorn", "optcc serve", "pip install uvicorn, of the extra `serve`"),
     ("pyverbs", "schedules over RDMA verbs", "apt install python3-pyverbs, or the extra `rdma`"),
 )
 
