@@ -173,10 +173,11 @@ def bound(
         text = formula.latex() if symbolic == "latex" else formula.text()
         emit(as_json, {"formula": text, "proof_id": formula.proof_id}, lambda: click.echo(text))
         return
-    found = api.lower_bound(cluster, nbytes, collective, root)
+    with report.working("finding the bound"):
+        found = api.lower_bound(cluster, nbytes, collective, root)
+        repairs = api.repair_first(cluster, nbytes) if repair_first else ()
+        steps = api.repair_together(cluster, nbytes) if repair_first else ()
     value = report.bound_json(found, cluster)
-    repairs = api.repair_first(cluster, nbytes) if repair_first else ()
-    steps = api.repair_together(cluster, nbytes) if repair_first else ()
     if repair_first:
         value["repair_first"] = report.repairs_json(repairs)
         value["repair_together"] = report.together_json(steps)
@@ -248,11 +249,13 @@ def plan(
 @json_option
 def verify(plan_file: Path, algorithm: str, as_json: bool) -> None:
     """Replay a plan's schedule by contributor sets: every byte of every rank summed exactly once."""
+    from optcc import report
     from optcc.plan_files import load_plan
     from optcc.verifier import verify as check
 
-    made = load_plan(plan_file)
-    checked = check(made.baseline(algorithm).schedule())
+    with report.working("verifying"):
+        made = load_plan(plan_file)
+        checked = check(made.baseline(algorithm).schedule())
     value = {
         "plan_id": made.plan_id,
         "algorithm": algorithm,
@@ -324,10 +327,11 @@ def simulate(
     faults = [parse_fault(text, noticed) for text in fault]
     check_timeline(timeline)
     check_apart(timeline, plan_file, "--timeline")
-    made = load_plan(plan_file)
-    check_alive(faults, made.cluster)
-    chosen = baseline(made, algorithm, alpha=latency, per_chunk=cost)
-    simulation = run_virtually(chosen.schedule(), alpha=latency, per_chunk=cost, faults=faults, receivers=receivers)
+    with report.working("simulating"):
+        made = load_plan(plan_file)
+        check_alive(faults, made.cluster)
+        chosen = baseline(made, algorithm, alpha=latency, per_chunk=cost)
+        simulation = run_virtually(chosen.schedule(), alpha=latency, per_chunk=cost, faults=faults, receivers=receivers)
     value = report.simulation_json(made, algorithm, simulation, latency, cost, faults, noticed)
     if timeline is not None:
         bound_s = float(made.bound.seconds)
