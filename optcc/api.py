@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optcc.runtime import RunResult
     from optcc.runtime.rendezvous import Membership
     from optcc.theory.derivation import Result
-    from optcc.theory.sensitivity import Repair
+    from optcc.theory.sensitivity import JointRepair, Repair
 
 LOCAL_RATE = Fraction(125_000_000)
 """Bytes per second (1 Gb/s) of the fastest rank on the local transport: two cores keep emulated NICs on time at it."""
@@ -63,6 +63,13 @@ def repair_first(cluster: Cluster, nbytes: Quantity) -> tuple[Repair, ...]:
     from optcc.theory.sensitivity import repair_first
 
     return repair_first(cluster, as_size(nbytes, "nbytes"))
+
+
+def repair_together(cluster: Cluster, nbytes: Quantity) -> tuple[JointRepair, ...]:
+    """What to repair together, step by step, where a repair saves nothing alone. See `optcc.theory.sensitivity`."""
+    from optcc.theory.sensitivity import repair_together
+
+    return repair_together(cluster, as_size(nbytes, "nbytes"))
 
 
 def plan(

@@ -18,6 +18,7 @@ import click
 
 from optcc import __version__
 from optcc.cli_calibrate import calibrate
+from optcc.cli_example import example
 from optcc.cli_export import export
 from optcc.cli_options import (
     OUTPUT,
@@ -126,6 +127,7 @@ main.add_command(export)
 main.add_command(schema)
 main.add_command(topo)
 main.add_command(calibrate)
+main.add_command(example)
 
 
 @main.command()
@@ -176,14 +178,17 @@ def bound(
         if repair_first:
             tell("of each repair")
         repairs = api.repair_first(cluster, nbytes) if repair_first else ()
+        steps = api.repair_together(cluster, nbytes) if repair_first else ()
     value = report.bound_json(found, cluster)
     if repair_first:
         value["repair_first"] = report.repairs_json(repairs)
+        value["repair_together"] = report.together_json(steps)
 
     def show() -> None:
         report.print_bound(found, cluster)
         if repair_first:
             report.print_repairs(repairs)
+            report.print_together(steps)
 
     emit(as_json, value, show)
 
@@ -251,8 +256,8 @@ def verify(plan_file: Path, algorithm: str, as_json: bool) -> None:
     from optcc.plan_files import load_plan
     from optcc.verifier import verify as check
 
-    made = load_plan(plan_file)
     with report.working("verifying"):
+        made = load_plan(plan_file)
         checked = check(made.baseline(algorithm).schedule())
     value = {
         "plan_id": made.plan_id,
@@ -325,9 +330,9 @@ def simulate(
     faults = [parse_fault(text, noticed) for text in fault]
     check_timeline(timeline)
     check_apart(timeline, plan_file, "--timeline")
-    made = load_plan(plan_file)
-    check_alive(faults, made.cluster)
     with report.working("simulating"):
+        made = load_plan(plan_file)
+        check_alive(faults, made.cluster)
         chosen = baseline(made, algorithm, alpha=latency, per_chunk=cost)
         simulation = run_virtually(chosen.schedule(), alpha=latency, per_chunk=cost, faults=faults, receivers=receivers)
     value = report.simulation_json(made, algorithm, simulation, latency, cost, faults, noticed)
@@ -345,10 +350,13 @@ def simulate(
 )  # fmt: skip
 @json_option
 def doctor(sysfs: Path | None, as_json: bool) -> None:
-    """What of numpy, cupy, pyverbs, devices and rates is here, and what each missing part would give."""
+    """What of numpy, torch, cupy, pyverbs, devices and rates is here, and what each missing part would give."""
     from optcc import doctor as examination
     from optcc import report
+    from optcc.doctor_torch import examine_torch
     from optcc.runtime.gpu_paths import examine_gpus
 
-    findings = examination.examine(sysfs) if sysfs else [*examination.examine(), *examine_gpus()]
+    with report.working("looking at libraries and devices"):
+        here = [] if sysfs else [*examine_torch(), *examine_gpus()]
+        findings = [*examination.examine(sysfs or Path("/")), *here]
     emit(as_json, {"parts": [finding.as_json() for finding in findings]}, lambda: report.print_doctor(findings))

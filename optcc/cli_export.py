@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,12 +45,15 @@ def export(
     MSCCL++ and MSCCL move equal chunks, so unequal shares are rounded; what that costs over the bound is printed. A
     plan that does not fit a limit of the format is refused: fewer --segments make it smaller.
     """
+    from optcc import report
     from optcc.export.formats import write
     from optcc.plan_files import load_plan
 
     check_apart(output, plan_file)
     check_output(output, as_json)
-    done = write(load_plan(plan_file).baseline(algorithm), format_name, output, segments=segments, chunks=chunks)
+    # On a terminal the spinner would overwrite what goes to standard output.
+    with nullcontext() if is_stdout(output) else report.working("exporting"):
+        done = write(load_plan(plan_file).baseline(algorithm), format_name, output, segments=segments, chunks=chunks)
     emit(as_json, done.as_json(), lambda: _show(done), beside=output)
 
 

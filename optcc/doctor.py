@@ -41,6 +41,8 @@ _LIBRARIES = (
     ("starlette", "optcc serve", "pip install starlette uvicorn, the extra `serve`"),
     ("uvicorn", "optcc serve", "pip install starlette uvicorn, the extra `serve`"),
     ("ClusterShell", "Slurm's lists of hosts, --hosts node[1-4]", "pip install ClusterShell, the extra `slurm`"),
+    ("starlette", "optcc serve", "pip install starlette, of the extra `serve`"),
+    ("uvicorn", "optcc serve", "pip install uvicorn, of the extra `serve`"),
     ("pyverbs", "schedules over RDMA verbs", "apt install python3-pyverbs, or the extra `rdma`"),
 )
 

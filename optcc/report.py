@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from optcc.doctor import Finding
     from optcc.faults import Fault
     from optcc.simulator import Simulation
-    from optcc.theory.sensitivity import Repair
+    from optcc.theory.sensitivity import JointRepair, Repair
 
 
 SHOWN_PRICES = 4
+SHOWN_SERVERS = 4
+"""Servers that are named one by one, so that a line can be read; --json names all."""
 GBPS = 125_000_000  # bytes per second
 NOISE, LEAST_SHOWN = 1e-7, 0.001
 """Per cent: simulated times are doubles and add up to some 1e-9 % of rounding; less than the second is no matter."""
@@ -174,6 +176,49 @@ def print_repairs(repairs: Sequence[Repair]) -> None:
         per_gbps = format_seconds(r.gain_s_per_rate * GBPS)
         table.add_row(r.nic, format_seconds(r.repaired_s), format_seconds(r.saved_s), per_gbps)
     show(table)
+
+
+def together_json(steps: Sequence[JointRepair]) -> list[dict[str, Any]]:
+    """The JSON value of joint repairs, one step after the other; times in seconds."""
+    return [
+        {"nics": list(step.nics), "repaired_s": float(step.repaired_s), "saved_s": float(step.saved_s)}
+        for step in steps
+    ]
+
+
+def print_together(steps: Sequence[JointRepair]) -> None:
+    """A table of repairs one after the other; nothing where every repair helps alone."""
+    if not steps:
+        return
+    title = "repair together, step by step"
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for column in ("", "NICs", "bound once repaired", "saves"):
+        table.add_column(column)
+    for number, step in enumerate(steps, 1):
+        table.add_row(
+            str(number), nics_in_words(step.nics), format_seconds(step.repaired_s), format_seconds(step.saved_s)
+        )
+    show(table)
+
+
+def nics_in_words(names: Sequence[str]) -> str:
+    """SERVER/NIC names as people say them: one as it is, several as "nic0 of server0, server1"."""
+    if len(names) == 1:
+        return names[0]
+    nics_of: dict[str, list[str]] = {}
+    for name in names:
+        server, _, nic = name.partition("/")
+        nics_of.setdefault(server, []).append(nic)
+    servers_with: dict[str, list[str]] = {}
+    for server, nics in nics_of.items():
+        servers_with.setdefault(", ".join(nics), []).append(server)
+    return "; ".join(f"{nics} of {_some(servers)}" for nics, servers in servers_with.items())
+
+
+def _some(servers: Sequence[str]) -> str:
+    if len(servers) <= SHOWN_SERVERS:
+        return ", ".join(servers)
+    return f"{len(servers)} servers ({', '.join(servers[: SHOWN_SERVERS - 1])}, ..., {servers[-1]})"
 
 
 @dataclass(frozen=True)

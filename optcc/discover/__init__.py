@@ -10,6 +10,7 @@ import zlib
 from dataclasses import replace
 from pathlib import Path
 
+from optcc.bundled import located
 from optcc.cluster import Cluster
 from optcc.discover.failures import apply_failures, parse_fail
 from optcc.discover.given import Given, apply_given
@@ -45,8 +46,8 @@ def load_topology(
     Parameters
     ----------
     source : path of an NCCL or RCCL topology XML, of nvidia-smi's matrix, of a YAML file, of a copy of sysfs (a
-        directory or a tarball; ``/sys`` is this machine's), or a preset ``uniform:servers=8,nics=8,rate=400Gb/s``;
-        ``-`` is standard input, for all but a copy of sysfs
+        directory or a tarball; ``/sys`` is this machine's), or a preset ``uniform:servers=8,nics=8,rate=400Gb/s``, or
+        ``example:NAME``, which `optcc example` lists; ``-`` is standard input, for all but a copy of sysfs
     servers : make a cluster of this many copies of a one-server topology, named server0, server1, ...
     nic_rate : such as ``400Gb/s``, for NICs whose rate `source` does not give; ``mlx5_8=25Gb/s`` for NICs of that
         name, whatever it gives; several with commas between them
@@ -81,7 +82,7 @@ def _read_any(source: str, given: Given, documents_only: bool) -> Topology:
     elif not documents_only and not is_stdin(source) and is_sysfs(source):
         return read_sysfs(source, given)
     else:
-        data = as_utf8(_read(source))
+        data = as_utf8(_read(located(source)))
         source = shown(source)
         text, taken = unwrapped(data.decode("utf-8", "replace"), source)
         topology = _read_text(text.encode() if taken else data, text, source, given, documents_only)

@@ -1,0 +1,47 @@
+"""The examples that come with optcc, whether installed or in a checkout: topologies, plans, programs.
+
+``optcc/examples`` is a relative link to ``examples/`` in a checkout, and a folder of the package once installed.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from optcc.errors import InputError
+
+PREFIX = "example:"
+"""Before the name of an example, where a topology is asked for."""
+EXAMPLES = {
+    "h100-8x400g.nccl-topo.xml": "a server in NCCL's topology XML: 8 GPUs, 8 NICs of 400 Gb/s",
+    "two-degraded.yaml": "eight servers in optcc's YAML, two of them degraded; its comments explain every field",
+    "choices.plan.json": "a plan as `optcc plan -o` writes it",
+    "nested-rings.plan.json": "a plan with every transfer inside: nested rings",
+    "gpus.plan.json": "a plan with every transfer inside: GPUs as ranks",
+    "trees.plan.json": "a plan with its layout inside: complementary trees",
+    "packed-trees.plan.json": "a plan with its layout inside: packed trees",
+    "walk_plan.c": "prints a plan by the reader in C",
+    "replan.c": "a client of `optcc serve` in C",
+    "train_ddp.py": "DDP with optcc's hook",
+}
+"""File -> what it is."""
+
+
+def example_name(name: str, where: str) -> str:
+    """The file's name for `name`, which may be what is before its first dot. Raises InputError for any other."""
+    for file in EXAMPLES:
+        if name in (file, file.partition(".")[0]):
+            return file
+    raise InputError("no such example", where=where, expected=f"one of {', '.join(EXAMPLES)}", got=name)
+
+
+def example_path(name: str, where: str) -> Path:
+    """Where the example lies; `name` as for `example_name`."""
+    return Path(str(files("optcc") / "examples" / example_name(name, where)))
+
+
+def located(source: str) -> str:
+    """`source`, or the path of the example that ``example:NAME`` stands for."""
+    if not source.startswith(PREFIX):
+        return source
+    return str(example_path(source.removeprefix(PREFIX), source))

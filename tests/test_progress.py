@@ -1,0 +1,69 @@
+"""Commands that may take seconds say on a terminal what they do, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from optcc import report
+from optcc.bundled import example_path
+from optcc.cli import main
+
+PLAN = str(example_path("nested-rings", "NAME"))
+RAILS = "uniform:servers=4,nics=2,rate=400Gb/s,fabric=rails"
+
+
+@pytest.mark.parametrize(
+    ("args", "what"),
+    [
+        (["bound", RAILS, "--fail", "server1/nic0", "--repair-first"], ["finding the bound"]),
+        (["verify", PLAN], ["verifying"]),
+        (["simulate", PLAN], ["simulating"]),
+        (["export", PLAN, "--format", "perfetto", "-o", "plan.json"], ["exporting"]),
+        (["export", PLAN, "--format", "perfetto", "-o", "-"], []),
+    ],
+)
+def test_what_is_being_done(args: list[str], what: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    said = list[str]()
+
+    @contextmanager
+    def working(doing: str) -> Iterator[None]:
+        said.append(doing)
+        yield
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(report, "working", working)
+    result = CliRunner().invoke(main, args)
+    assert (result.exit_code, said) == (0, what), result.stderr
+
+
+def test_the_spinner_is_on_the_terminal_and_the_result_alone_on_stdout() -> None:
+    terminal, its_end = pty.openpty()
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    command = [sys.executable, "-m", "optcc", "verify", PLAN]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=its_end, env=env, timeout=600, check=True)
+    finally:
+        os.close(its_end)
+    shown = b""
+    try:
+        while part := os.read(terminal, 4096):
+            shown += part
+    except OSError:  # Linux says so when the other end is closed
+        pass
+    finally:
+        os.close(terminal)
+    assert b"verifying" in shown
+    assert done.stdout.startswith(b"correct: ")
+    assert done.stdout.count(b"\n") == 1
+
+    piped = subprocess.run(command, capture_output=True, env=env, timeout=600, check=True)
+    assert (piped.stdout, piped.stderr) == (done.stdout, b"")
