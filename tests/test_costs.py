@@ -92,7 +92,9 @@ def test_no_plan_is_faster_on_many_clusters(cluster: Cluster, nbytes: int, costs
 
 @examples(60)
 @given(
-    lost=st.sampled_from([(3, 4, 3), (3, 4, 2, 0, 1), (4, 4, 3), (4, 2, 1, 1), (5, 4, 3, 1), (6, 3, 2, 0, 2), (2, 3, 2)]),
+    lost=st.sampled_from(
+        [(3, 4, 3), (3, 4, 2, 0, 1), (4, 4, 3), (4, 2, 1, 1), (5, 4, 3, 1), (6, 3, 2, 0, 2), (2, 3, 2)]
+    ),
     nbytes=st.sampled_from(SIZES[:-1]) | st.integers(1, 2**22),
     costs=costs_us,
     segments=st.integers(1, 24),
@@ -136,7 +138,7 @@ def test_no_schedule_is_faster_between_gpus(nbytes: int) -> None:
 
 
 def most_carried(span: float, alpha: float, o: float, ratio: float, q: int, kinds: tuple[bool, ...]) -> float | None:
-    """The most of Z + V/Q by chunks in that order, whose elements are passed on (True) or copied; None: too many chunks.
+    """The most of Z + V/Q by chunks in that order, of elements passed on (True) or copied; None: too many chunks.
 
     A linear program in x and z, the seconds of each chunk and those of it that are passed on. ratio : r/B
     """
@@ -223,28 +225,31 @@ def test_costs_are_those_of_the_simulators_clock() -> None:
     found = bound(lacking(2, 1), 1, Fraction(26, 10**13), Fraction(14, 10**13))
     assert found.extra_s == Fraction(3 + 1, 10**12)
     for alpha, per_chunk in ((-1, 0), (0, -1), (10**7, 0), (0, 10**7)):
-        with pytest.raises(InputError, match="negative time|out of range"):
+        with pytest.raises(InputError, match=r"negative time|out of range"):
             bound(lacking(2, 1), 1, Fraction(alpha), Fraction(per_chunk))
 
 
 def star(nbytes: int, chunks: int) -> tuple[Cluster, Schedule]:
-    """A server that sends slowly, each chunk a fifth of what is left, to the second, which sends both others the sum."""
+    """A server that sends slowly sends all to the second, which sends both others the sum, by a NIC for each. An eighth
+    of what was left is left after each chunk, so that the second is through with a chunk when the next one comes."""
     slow = Nic("nic0", Fraction(1000), Fraction(8000))
-    fast = Nic("nic0", Fraction(8000), Fraction(8000))
-    cluster = Cluster((Server("slow", (slow,)), Server("hub", (fast,)), Server("other", (fast,))))
+    fast = [Nic(f"nic{i}", Fraction(8000), Fraction(8000)) for i in range(2)]
+    cluster = Cluster((Server("slow", (slow,)), Server("hub", tuple(fast)), Server("other", (fast[0],))))
     way = Routes(cluster)
 
-    def lane(src: int, dst: int) -> int:
-        return way.pinned(src, dst, [(src, dst, Fraction(1))])
+    rank = {server.name: s for s, server in enumerate(cluster.servers)}
+
+    def lane(src: str, dst: str) -> int:
+        ends = (way.port_index[src], way.port_index[dst], Fraction(1))
+        return way.pinned(rank[src.split("/")[0]], rank[dst.split("/")[0]], [ends])
 
     rows = [
-        Row(0, lane(2, 1), 0, True, Stage.REDUCE_SCATTER, ()),
-        Row(0, lane(0, 1), 0, True, Stage.REDUCE_SCATTER, ()),
-        Row(0, lane(1, 2), 1, False, Stage.ALLGATHER, (0, 1)),
-        Row(0, lane(1, 0), 1, False, Stage.ALLGATHER, (0, 1)),
+        Row(0, lane("other/nic0", "hub/nic1"), 0, True, Stage.REDUCE_SCATTER, ()),
+        Row(0, lane("slow/nic0", "hub/nic0"), 0, True, Stage.REDUCE_SCATTER, ()),
+        Row(0, lane("hub/nic0", "other/nic0"), 1, False, Stage.ALLGATHER, (0, 1)),
+        Row(0, lane("hub/nic1", "slow/nic0"), 1, False, Stage.ALLGATHER, (0, 1)),
     ]
-    left = [nbytes // 5**i // 8 * 8 for i in range(chunks)] + [0]
-    cuts = np.array([nbytes - part for part in left], np.int64)
+    cuts = np.array([nbytes - nbytes // 8**i // 8 * 8 for i in range(chunks)] + [nbytes], np.int64)
     bounds = np.stack([cuts[:-1], cuts[1:]], axis=1)
     schedule = assemble(cluster, nbytes, way, [(rows, np.arange(chunks, dtype=np.int64), bounds)])
     optcc.verify(schedule)
@@ -253,7 +258,7 @@ def star(nbytes: int, chunks: int) -> tuple[Cluster, Schedule]:
 
 @pytest.mark.parametrize(
     ("chunks", "alpha", "per_chunk", "near"),
-    [(7, 0, 1, Fraction(15, 10)), (5, 0, 100, Fraction(15, 10)), (7, 10, 1, Fraction(15, 10))],
+    [(5, 0, 1, Fraction(130, 100)), (3, 0, 100, Fraction(135, 100)), (5, 100, 1, Fraction(135, 100))],
 )
 def test_a_star_comes_close(chunks: int, alpha: int, per_chunk: int, near: Fraction) -> None:
     """What the star loses is at most `near` times what the bound adds to the one without costs."""
@@ -279,9 +284,9 @@ def forgeries(found: BoundWithCosts) -> list[BoundWithCosts]:
         replace(found, seconds=found.seconds + more),
         replace(found, seconds=found.seconds + more, parts=parts),
         replace(found, parts=parts),
-        replace(found, alpha=found.alpha + more),
+        replace(found, alpha=found.alpha / 2),
         replace(found, alpha=-found.alpha),
-        replace(found, per_chunk=found.per_chunk * 2),
+        replace(found, per_chunk=found.per_chunk / 2),
         replace(found, bound=replace(found.bound, seconds=found.bound.seconds * 2)),
     ]
     cert: Any = found.certificate
@@ -305,7 +310,9 @@ def forgeries(found: BoundWithCosts) -> list[BoundWithCosts]:
     return claims + [replace(found, certificate=one) for one in forged]
 
 
-@pytest.mark.parametrize("cluster", [lacking(4, 2), lacking(4, 4, 3), lacking(5, 4, 2, 2)], ids=["fluid", "cut", "pair"])
+@pytest.mark.parametrize(
+    "cluster", [lacking(4, 2), lacking(4, 4, 3), lacking(5, 4, 2, 2)], ids=["fluid", "cut", "pair"]
+)
 def test_forged_certificates_are_refused(cluster: Cluster) -> None:
     found = bound(cluster, 10**9, 5 * US, US)
     for forged in forgeries(found):

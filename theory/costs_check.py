@@ -82,7 +82,12 @@ def check_loss(loss: Fraction, span: Fraction, per_chunk: Fraction, c: Fraction,
 def _pair_s(cluster: Cluster, found: BoundWithCosts, cert: PairCosts) -> Fraction:
     """The seconds that the certificate about two starving servers proves."""
     a, b = cert.servers
-    if cluster.gpu_ranks or len(cluster.servers) < 3 or a == b or not 0 <= min(a, b) <= max(a, b) < len(cluster.servers):
+    if (
+        cluster.gpu_ranks
+        or len(cluster.servers) < 3
+        or a == b
+        or not 0 <= min(a, b) <= max(a, b) < len(cluster.servers)
+    ):
         raise CertificateError(f"servers {a} and {b} are not two of three or more ranks")
     pair = cluster.servers[a], cluster.servers[b]
     if nic_rate(pair[0]) is None or nic_rate(pair[0]) != nic_rate(pair[1]):

@@ -102,9 +102,7 @@ def pair_s(
     return min(ports_s(rates, nbytes, direct), waiting_s(rates, nbytes, direct, alpha, per_chunk))
 
 
-def direct_fraction(
-    rates: tuple[Fraction, Fraction], nbytes: int, alpha: Fraction, per_chunk: Fraction
-) -> Fraction:
+def direct_fraction(rates: tuple[Fraction, Fraction], nbytes: int, alpha: Fraction, per_chunk: Fraction) -> Fraction:
     """About where both terms meet and the bound is best, from below."""
     if not nbytes:
         return Fraction(0)
