@@ -45,14 +45,13 @@ def bound_with_costs(
 
 
 def _fluid(bound: Bound, alpha: Fraction, per_chunk: Fraction) -> BoundWithCosts:
+    chunks = int(bound.seconds > 0)  # none if there is nothing to send
     parts = (
         Part("for the bytes", bound.seconds),
-        Part("until the last chunk of a port has arrived", alpha),
-        Part("for one chunk at every port", per_chunk),
+        Part("until the last chunk of a port has arrived", chunks * alpha),
+        Part("for one chunk at every port", chunks * per_chunk),
     )
-    if not bound.seconds:  # nothing to send
-        parts = parts[:1]
-    seconds = sum((part.seconds for part in parts), Fraction(0))
+    seconds = bound.seconds + chunks * (alpha + per_chunk)
     return BoundWithCosts(seconds, bound, alpha, per_chunk, FluidCosts(), parts)
 
 
@@ -158,7 +157,7 @@ def _pairs(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction)
         rates = a.out_rate, b.out_rate
         direct = direct_fraction(rates, bound.nbytes, alpha, per_chunk)
         seconds = pair_s(rates, bound.nbytes, direct, alpha, per_chunk)
-        fluid = 2 * bound.nbytes / sum(rates)
+        fluid = 2 * bound.nbytes / sum(rates, Fraction(0))
         parts = (
             Part(f"for the bytes of {a.name} and {b.name}", fluid),
             Part("for waiting until chunks between them are whole, or for sending more directly", seconds - fluid),
