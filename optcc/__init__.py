@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from optcc.api import lower_bound, plan, run
+    from optcc.api import lower_bound, lower_bound_with_costs, plan, run
     from optcc.bound import Bound, Certificate, check_certificate
+    from optcc.bound_with_costs import BoundWithCosts
     from optcc.cluster import Cluster, Fabric, Nic, Rank, Server
     from optcc.discover import load_topology
     from optcc.errors import (
@@ -49,6 +50,7 @@ _HOME = {
     "Fabric": "cluster",
     "CertificateError": "errors",
     "Bound": "bound",
+    "BoundWithCosts": "bound_with_costs",
     "Certificate": "bound",
     "Cluster": "cluster",
     "InfeasibleError": "errors",
@@ -67,6 +69,7 @@ _HOME = {
     "check_certificate": "bound",
     "load_topology": "discover",
     "lower_bound": "api",
+    "lower_bound_with_costs": "api",
     "plan": "api",
     "run": "api",
     "simulate": "simulator",
@@ -75,6 +78,7 @@ _HOME = {
 
 __all__ = [
     "Bound",
+    "BoundWithCosts",
     "Certificate",
     "CertificateError",
     "Cluster",
@@ -99,6 +103,7 @@ __all__ = [
     "check_certificate",
     "load_topology",
     "lower_bound",
+    "lower_bound_with_costs",
     "plan",
     "run",
     "simulate",

@@ -9,6 +9,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING
 
 from optcc.bound import Bound
+from optcc.bound_with_costs import BoundWithCosts
 from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.plans import Plan
@@ -39,6 +40,28 @@ def lower_bound(cluster: Cluster, nbytes: Quantity, collective: str = "allreduce
     if collective == "allreduce" and root is None:
         return lower_bound(cluster, nbytes)
     return program_bound(cluster, nbytes, collective, root)
+
+
+def lower_bound_with_costs(
+    cluster: Cluster,
+    nbytes: Quantity,
+    *,
+    alpha: Quantity,
+    per_chunk: Quantity,
+    collective: str = "allreduce",
+    root: str | None = None,
+) -> BoundWithCosts:
+    """The least time of any schedule of whole chunks in `optcc.simulate`'s model, with its certificate and parts.
+
+    nbytes : as in `lower_bound`; alpha : seconds from port to port; per_chunk : seconds of each chunk at each port; as
+        numbers or as text such as "5us"
+    Never below `lower_bound`, which is its `bound`. See `optcc.theory.costs`; `optcc.theory.check_bound_with_costs`
+    checks it. Raises InputError for values out of range.
+    """
+    from optcc.theory.costs import bound_with_costs
+
+    costs = as_seconds(alpha, "alpha"), as_seconds(per_chunk, "per_chunk")
+    return bound_with_costs(cluster, lower_bound(cluster, nbytes, collective, root), *costs, collective)
 
 
 def symbolic_bound(cluster: Cluster) -> Result:

@@ -146,6 +146,8 @@ main.add_command(example)
 @click.option(
     "--symbolic", type=click.Choice(["text", "latex"]), help="Print the formula, its assumptions and proof id."
 )
+@alpha_option
+@per_chunk_option
 @json_option
 def bound(
     topology: str,
@@ -158,34 +160,45 @@ def bound(
     collective: str,
     root: str | None,
     symbolic: str | None,
+    alpha: str,
+    per_chunk: str,
     as_json: bool,
 ) -> None:
-    """The least time any AllReduce can take, what limits it, and the certificate."""
-    from optcc import api, report
+    """The least time any AllReduce can take, what limits it, and the certificate.
+
+    With --alpha or --per-chunk also the least time of any schedule of whole chunks that pays these costs.
+    """
+    from optcc import api, report, report_costs
 
     if symbolic and repair_first:
         raise InputError("one or the other", where="--symbolic, --repair-first", expected="not both")
     if collective != "allreduce" and (repair_first or symbolic):
         raise InputError("for allreduce only", where="--repair-first, --symbolic", expected="--collective allreduce")
+    if symbolic and (alpha, per_chunk) != ("0us", "0us"):
+        raise InputError("a formula without costs", where="--symbolic, --alpha, --per-chunk", expected="not both")
     cluster, nbytes = read_cluster(topology, servers, fail, nic_rate, ranks), read_size(size)
     if symbolic:
         formula = api.symbolic_bound(cluster)
         text = formula.latex() if symbolic == "latex" else formula.text()
         emit(as_json, {"formula": text, "proof_id": formula.proof_id}, lambda: click.echo(text))
         return
+    costs = read_costs(alpha, per_chunk)
     with report.working("bound") as tell:
-        found = api.lower_bound(cluster, nbytes, collective, root)
+        with_costs = api.lower_bound_with_costs(cluster, nbytes, **costs, collective=collective, root=root)
         if repair_first:
             tell("of each repair")
         repairs = api.repair_first(cluster, nbytes) if repair_first else ()
         steps = api.repair_together(cluster, nbytes) if repair_first else ()
-    value = report.bound_json(found, cluster)
+    found = with_costs.bound
+    value = {**report.bound_json(found, cluster), **report_costs.costs_json(with_costs, cluster)}
     if repair_first:
         value["repair_first"] = report.repairs_json(repairs)
         value["repair_together"] = report.together_json(steps)
 
     def show() -> None:
         report.print_bound(found, cluster)
+        if any(costs.values()):
+            report_costs.print_costs(with_costs)
         if repair_first:
             report.print_repairs(repairs)
             report.print_together(steps)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from optcc.cluster import Cluster
+from optcc.cluster import Cluster, Server
 from optcc.errors import InputError
 
 HALVINGS = 40
@@ -67,23 +67,43 @@ def starving_pair_s(cluster: Cluster, nbytes: int, alpha: Fraction | int, per_ch
             raise InputError("value out of range", where=name, expected="0 or more", got=str(value))
     if cluster.gpu_ranks or len(cluster.servers) < 3:
         return None
-    found = [_pair_s(pair, nbytes, Fraction(alpha), Fraction(per_chunk)) for pair in _slowest_pairs(cluster)]
+    costs = Fraction(alpha), Fraction(per_chunk)
+    found = []
+    for a, b in slowest_pairs(cluster):
+        rates = a.out_rate, b.out_rate
+        found.append(pair_s(rates, nbytes, direct_fraction(rates, nbytes, *costs), *costs))
     return max(found, default=None)
 
 
-def _slowest_pairs(cluster: Cluster) -> list[tuple[Fraction, Fraction]]:
-    """For each NIC rate that two servers have on all their live NICs, both ways: the rates of the slowest two."""
-    of_rate: dict[Fraction, list[Fraction]] = {}
+def nic_rate(server: Server) -> Fraction | None:
+    """The rate of all live NICs of `server`, both ways, bytes per second; None if they have several."""
+    live = [nic for nic in server.nics if nic.alive]
+    each = {rate for nic in live for rate in (nic.out_rate, nic.in_rate)}
+    return each.pop() if len(each) == 1 else None
+
+
+def slowest_pairs(cluster: Cluster) -> list[tuple[Server, Server]]:
+    """For each NIC rate that two servers have on all their live NICs, both ways: the slowest two of them."""
+    of_rate: dict[Fraction, list[Server]] = {}
     for server in cluster.servers:
-        live = [nic for nic in server.nics if nic.alive]
-        each = {rate for nic in live for rate in (nic.out_rate, nic.in_rate)}
-        if len(each) == 1:
-            of_rate.setdefault(each.pop(), []).append(server.out_rate)
-    return [(a, b) for a, b, *_ in map(sorted, (rates for rates in of_rate.values() if len(rates) > 1))]
+        rate = nic_rate(server)
+        if rate is not None:
+            of_rate.setdefault(rate, []).append(server)
+    slowest = (sorted(servers, key=lambda s: s.out_rate) for servers in of_rate.values() if len(servers) > 1)
+    return [(a, b) for a, b, *_ in slowest]
 
 
-def _pair_s(rates: tuple[Fraction, Fraction], nbytes: int, alpha: Fraction, per_chunk: Fraction) -> Fraction:
-    """The smaller of both terms is a bound at any direct fraction, so that the search need not be exact."""
+def pair_s(
+    rates: tuple[Fraction, Fraction], nbytes: int, direct: Fraction, alpha: Fraction, per_chunk: Fraction
+) -> Fraction:
+    """The bound at a direct fraction: the smaller of both terms. A bound whatever the fraction."""
+    if not nbytes:
+        return Fraction(0)
+    return min(ports_s(rates, nbytes, direct), waiting_s(rates, nbytes, direct, alpha, per_chunk))
+
+
+def direct_fraction(rates: tuple[Fraction, Fraction], nbytes: int, alpha: Fraction, per_chunk: Fraction) -> Fraction:
+    """About where both terms meet and the bound is best, from below."""
     if not nbytes:
         return Fraction(0)
     low, high = Fraction(0), Fraction(1)
@@ -93,4 +113,4 @@ def _pair_s(rates: tuple[Fraction, Fraction], nbytes: int, alpha: Fraction, per_
             low = middle
         else:
             high = middle
-    return min(ports_s(rates, nbytes, low), waiting_s(rates, nbytes, low, alpha, per_chunk))
+    return low
