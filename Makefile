@@ -87,7 +87,7 @@ proofs:
 
 # For people only, so not among the locked packages. LAB="--no-browser --port 8888": on a machine without a screen.
 notebook: $(VENV)/ready
-	$(BIN)/python -c 'import jupyterlab' 2>/dev/null || $(BIN)/pip install --disable-pip-version-check -q 'jupyterlab>=4'
+	$(BIN)/pip install --disable-pip-version-check -q --no-build-isolation -e '.[notebooks]'
 	$(BIN)/python -m jupyterlab $(LAB) notebooks
 
 notebooks: $(VENV)/ready

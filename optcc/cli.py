@@ -96,6 +96,13 @@ def _told() -> Iterator[None]:
 def _end(message: str, status: int) -> NoReturn:
     with suppress(OSError):  # there may be no stderr to tell it
         click.echo(f"optcc: {message}", err=True)
+    for name in ("stdout", "stderr"):  # what they could not take is tried once more at the end, with status 120
+        stream = getattr(sys, name)
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  as long as the process
     raise SystemExit(status)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import copy
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -150,14 +149,3 @@ def test_what_a_slider_calls_is_no_logic() -> None:
     cells = [new_code_cell("def draw(p):\n    print(p)"), new_code_cell("interact(draw, p=(1, 3));")]
     assert logic(new_notebook(cells=cells)) == []
     assert logic(new_notebook(cells=cells[:1])) == ["draw"]
-
-
-def test_make_opens_them() -> None:
-    """As make would; that JupyterLab starts is not tried, for it is no part of the tests' environment."""
-    done = subprocess.run(
-        ["make", "-n", "notebook", "LAB=--no-browser"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
-    )
-    *_, installs, opens = done.stdout.splitlines()
-    assert "pip install" in installs
-    assert "jupyterlab>=4" in installs
-    assert opens.endswith(f"-m jupyterlab --no-browser {FOLDER.name}")

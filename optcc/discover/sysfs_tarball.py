@@ -60,13 +60,15 @@ class Packed(Sysfs):
 class _Member(tarfile.TarInfo):
     """Refuses by the header alone what `tarfile` reads whole before there is a member: long names, maps of holes."""
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
-        made = super().frombuf(buf, encoding, errors)
-        if made.type in (b"x", b"g", b"L", b"K", b"X") and not 0 <= made.size <= MAX_HEADER:  # below 0: all
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        # What reads a header's own data, in every version; which method parses the header itself is not the same in all.
+        if self.type in (b"x", b"g", b"L", b"K", b"X") and not 0 <= self.size <= MAX_HEADER:  # below 0: all
             raise tarfile.ReadError("a name too long")
-        if made.type == b"S":
+        if self.type == b"S":
             raise tarfile.ReadError("a file with holes")
+        if self.size < 0:
+            raise tarfile.ReadError("a size below 0")
+        made: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
         return made
 
     def _proc_gnusparse_10(self, *_: object) -> None:
@@ -98,8 +100,6 @@ def _read(archive: tarfile.TarFile, path: str, copy_hint: str) -> Packed:
         if max(count, len(entries)) >= MAX_MEMBERS or end > MAX_TOTAL or kept > MAX_KEPT:
             limits = f"{MAX_MEMBERS} files and folders, {MAX_TOTAL >> 30} GiB, {MAX_KEPT >> 20} MiB of attributes"
             raise InputError("too large", where=path, expected=f"at most {limits}", hint=copy_hint)
-        if member.size < 0:
-            raise tarfile.ReadError("a size below 0")
         archive.pax_headers = {}
         archive.members.clear()  # type: ignore[attr-defined]  # all that were read, with their attributes
         parts = [part for part in member.name.split("/") if part not in ("", ".")]
