@@ -61,7 +61,7 @@ class _Member(tarfile.TarInfo):
     """Refuses by the header alone what `tarfile` reads whole before there is a member: long names, maps of holes."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        # What reads a header's own data, in every version; which method parses the header itself is not the same in all.
+        # In every version this reads what belongs to a header; what parses the header itself differs between them.
         if self.type in (b"x", b"g", b"L", b"K", b"X") and not 0 <= self.size <= MAX_HEADER:  # below 0: all
             raise tarfile.ReadError("a name too long")
         if self.type == b"S":
