@@ -6,7 +6,7 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,7 +24,7 @@ RAILS = "uniform:servers=4,nics=2,rate=400Gb/s,fabric=rails"
 @pytest.mark.parametrize(
     ("args", "what"),
     [
-        (["bound", RAILS, "--fail", "server1/nic0", "--repair-first"], ["finding the bound"]),
+        (["bound", RAILS, "--fail", "server1/nic0", "--repair-first"], ["bound"]),
         (["verify", PLAN], ["verifying"]),
         (["simulate", PLAN], ["simulating"]),
         (["export", PLAN, "--format", "perfetto", "-o", "plan.json"], ["exporting"]),
@@ -35,9 +35,9 @@ def test_what_is_being_done(args: list[str], what: list[str], monkeypatch: pytes
     said = list[str]()
 
     @contextmanager
-    def working(doing: str) -> Iterator[None]:
+    def working(doing: str) -> Iterator[Callable[[str], None]]:
         said.append(doing)
-        yield
+        yield lambda step: None
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(report, "working", working)
