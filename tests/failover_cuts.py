@@ -79,7 +79,7 @@ def cut(connect: Open, seed: int) -> Hit:
     kinds = [rng.choice((*KINDS, *OFTEN)) for _ in range(rng.choice((1, 1, 1, 2)))]
     post = rng.choice((None, None, Post(0.3, 0.2, 0.2, seed)))
     how: dict[str, Any] = {"slot_bytes": rng.choice((500, 2048, 10_000)), "window": rng.choice((1, 2, 4, 16))}
-    how["op"] = rng.choice((Op.SUM, Op.MIN, Op.MAX))
+    how["op"] = (Op.SUM, Op.MIN, Op.MAX)[seed % 3]
     with Rig({"it": schedule}, connect, patience=PATIENCE, post=post, **how) as rig:
         flow = rng.randrange(len(rig.layout.flows))
         spec = rig.layout.flows[flow]

@@ -14,7 +14,7 @@ from optcc.errors import InputError
 from optcc.theory import coding
 from optcc.theory.coding import payments, slacks
 from optcc.theory.protocol_examples import gather_and_spread, random_chatter, random_protocol
-from optcc.theory.protocols import Group, Labels, Message, Run, Sent, entropy, joint, run, start
+from optcc.theory.protocols import Execution, Group, Labels, Message, Sent, entropy, joint, run, start
 from tests.effort import examples
 from tests.test_proofs import script
 
@@ -34,7 +34,7 @@ CASES = [
 seeds = st.integers(0, 2**32 - 1)
 
 
-def drawn(moduli: tuple[int, ...], ranks: int, seed: int) -> Run:
+def drawn(moduli: tuple[int, ...], ranks: int, seed: int) -> Execution:
     rng = np.random.default_rng(seed)
     return random_protocol(Group(moduli), ranks, int(rng.integers(2 * ranks)), rng)
 
@@ -115,11 +115,11 @@ def test_the_part_that_is_lacking_counts() -> None:
     assert tried.bits() == pytest.approx(11.5)  # 12 for the whole sum; the theorem says no less than 12 - 7/4
 
 
-def failing(tried: Run) -> set[str]:
+def failing(tried: Execution) -> set[str]:
     return {step[0] for step, slack in slacks(tried).items() if slack < -0.01}
 
 
-def told(begun: Run, sender: int, receiver: int, content: Labels) -> Run:
+def told(begun: Execution, sender: int, receiver: int, content: Labels) -> Execution:
     """A message whose content is given, whatever the sender knows."""
     return replace(begun, sent=(*begun.sent, Sent(sender, receiver, content)))
 
@@ -156,7 +156,7 @@ def test_a_message_from_nowhere_is_noticed() -> None:
 def test_another_potential_is_noticed(times: int, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With four ranks H(Y | Pi) counts twice in it; if less often, it starts above 2n; if more often, it pays less."""
 
-    def wrong(tried: Run, transcript: Labels) -> float:
+    def wrong(tried: Execution, transcript: Labels) -> float:
         return right(tried, transcript) + (tried.ranks - 2 - times) * coding.given(tried.total, transcript)
 
     right = coding.potential

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optcc.theory.protocols import Labels, Run, entropy, joint
+from optcc.theory.protocols import Execution, Labels, entropy, joint
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Payment:
     fall: float
 
 
-def payments(run: Run) -> list[Payment]:
+def payments(run: Execution) -> list[Payment]:
     """What each message of the run pays for, in order. Source: proof id coding."""
     rests = _rests(run)
     views = [run.inputs[:, rank] for rank in range(run.ranks)]
@@ -68,7 +68,7 @@ def payments(run: Run) -> list[Payment]:
     return found
 
 
-def potential(run: Run, transcript: Labels) -> float:
+def potential(run: Execution, transcript: Labels) -> float:
     """The sum over i of H(S_i | transcript), less (P-2) H(Y | transcript), bits.
 
     It is 2n at first and 0 once the transcript tells everything. Source: step 5 of proof id coding.
@@ -76,7 +76,7 @@ def potential(run: Run, transcript: Labels) -> float:
     return sum(given(rest, transcript) for rest in _rests(run)) - (run.ranks - 2) * given(run.total, transcript)
 
 
-def slacks(run: Run) -> dict[str, float]:
+def slacks(run: Execution) -> dict[str, float]:
     """Of each step of proof id coding by how many bits it holds: none is negative where every rank learns the sum.
 
     Where a step says that two numbers are equal, minus their difference.
@@ -101,12 +101,12 @@ def given(variable: Labels, *known: Labels) -> float:
     return entropy(variable, *known) - entropy(*known)
 
 
-def _rests(run: Run) -> list[Labels]:
+def _rests(run: Execution) -> list[Labels]:
     """For each rank the sum of all inputs but its own."""
     return [run.group.sum(np.delete(run.inputs, rank, axis=1)) for rank in range(run.ranks)]
 
 
-def _dependence(run: Run) -> float:
+def _dependence(run: Execution) -> float:
     """The most, over all moments, by which inputs depend on each other, or a message on another than its sender's.
 
     Both given what was sent before, in bits.

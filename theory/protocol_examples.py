@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from optcc.theory.protocols import Group, Labels, Message, Run, View, run, start
+from optcc.theory.protocols import Execution, Group, Labels, Message, View, run, start
 
 
-def gather_and_spread(group: Group, ranks: int) -> Run:
+def gather_and_spread(group: Group, ranks: int) -> Execution:
     """Every rank sends its input to rank 0, which sends the sum to everybody: 2(P-1) n, the least (proof id coding)."""
 
     def own(view: View) -> int:
@@ -20,7 +20,7 @@ def gather_and_spread(group: Group, ranks: int) -> Run:
     return run(group, ranks, [*(Message(r, 0, own) for r in others), *(Message(0, r, total) for r in others)])
 
 
-def random_chatter(begun: Run, messages: int, rng: np.random.Generator) -> Run:
+def random_chatter(begun: Execution, messages: int, rng: np.random.Generator) -> Execution:
     """`messages` more, each between random ranks and a random function of all that its sender has, of 2 or 3 values."""
     for _ in range(messages):
         sender, receiver = (int(r) for r in rng.choice(begun.ranks, 2, replace=False))
@@ -30,7 +30,7 @@ def random_chatter(begun: Run, messages: int, rng: np.random.Generator) -> Run:
     return begun
 
 
-def random_protocol(group: Group, ranks: int, messages: int, rng: np.random.Generator) -> Run:
+def random_protocol(group: Group, ranks: int, messages: int, rng: np.random.Generator) -> Execution:
     """`random_chatter`, and then for each part of the group, in turns, a random tree that adds up and one that spreads.
 
     On the trees a rank says no more than the next one lacks, in words that depend on all it has: few bits, in no way
@@ -45,7 +45,7 @@ def random_protocol(group: Group, ranks: int, messages: int, rng: np.random.Gene
     return done
 
 
-def _trees(begun: Run, part: int, rng: np.random.Generator) -> list[tuple[int, int, Labels]]:
+def _trees(begun: Execution, part: int, rng: np.random.Generator) -> list[tuple[int, int, Labels]]:
     """(sender, receiver, what the receiver shall know then), in order, up one random tree and down another."""
     ranks, modulus = begun.ranks, begun.group.moduli[part]
     order = [int(r) for r in rng.permutation(ranks)]
@@ -60,7 +60,7 @@ def _trees(begun: Run, part: int, rng: np.random.Generator) -> list[tuple[int, i
     return steps + down
 
 
-def _telling(begun: Run, sender: int, receiver: int, about: Labels, rng: np.random.Generator) -> dict[View, int]:
+def _telling(begun: Execution, sender: int, receiver: int, about: Labels, rng: np.random.Generator) -> dict[View, int]:
     """A message from which the receiver, with what it has, knows `about`, which the sender knows: views to values.
 
     Views of the sender need different values only if the receiver takes both for possible and they differ in `about`:

@@ -1,9 +1,9 @@
 """Protocols as functions, tried on all inputs: what their messages say, in exact counts.
 
-A protocol is a list of messages in a fixed order. What a message says is any function of what its sender has then: its
-own input and what it has received. The inputs are elements of a finite abelian group, independent and uniform, so that
-every row of a `Run`, one for each choice of inputs, is equally likely and entropies come from counting rows. This is
-the model of proof id coding.
+A protocol is a list of messages in a fixed order. What a message says is any function of what its sender has then:
+its own input and what it has received. The inputs are elements of a finite abelian group, independent and uniform, so
+that every row of an `Execution`, one for each choice of inputs, is equally likely and entropies come from counting
+rows. This is the model of proof id coding.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Sent:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class Execution:
     """A protocol on all inputs: `inputs[row, rank]`, and what has been sent, in order."""
 
     group: Group
@@ -109,7 +109,7 @@ class Run:
         """The sum of the entropies of all messages."""
         return sum(entropy(message.content) for message in self.sent)
 
-    def then(self, message: Message) -> Run:
+    def then(self, message: Message) -> Execution:
         """This run with one message more. Raises InputError if it is not between two of the ranks."""
         k, j = message.sender, message.receiver
         if k == j or not {k, j} <= set(range(self.ranks)):
@@ -117,14 +117,14 @@ class Run:
                 "no such way", where="message", expected=f"two of ranks 0 to {self.ranks - 1}", got=f"{k} to {j}"
             )
         content = np.array([message.content(view) for view in self.views(k)], np.int64)
-        return Run(self.group, self.inputs, (*self.sent, Sent(k, j, content)))
+        return Execution(self.group, self.inputs, (*self.sent, Sent(k, j, content)))
 
-    def fixing(self, elements: Mapping[int, int]) -> Run:
+    def fixing(self, elements: Mapping[int, int]) -> Execution:
         """The same protocol where some ranks' inputs are known to be these elements: only those rows."""
         kept = np.all([self.inputs[:, rank] == element for rank, element in elements.items()], axis=0)
-        return Run(self.group, self.inputs[kept], tuple(replace(m, content=m.content[kept]) for m in self.sent))
+        return Execution(self.group, self.inputs[kept], tuple(replace(m, content=m.content[kept]) for m in self.sent))
 
-    def between(self, blocks: Sequence[Sequence[int]]) -> Run:
+    def between(self, blocks: Sequence[Sequence[int]]) -> Execution:
         """What passes between blocks of ranks, a block being one rank; of each only the first rank's input may vary.
 
         Raises InputError if the blocks are no partition of the ranks, or if another input varies.
@@ -136,21 +136,21 @@ class Run:
             raise InputError("more than one input of a block varies", where="blocks", expected="one", got=str(blocks))
         crossing = (Sent(of[m.sender], of[m.receiver], m.content) for m in self.sent)
         free = self.inputs[:, [members[0] for members in blocks]]
-        return Run(self.group, free, tuple(m for m in crossing if m.sender != m.receiver))
+        return Execution(self.group, free, tuple(m for m in crossing if m.sender != m.receiver))
 
 
-def start(group: Group, ranks: int) -> Run:
+def start(group: Group, ranks: int) -> Execution:
     """Nothing sent yet. Raises InputError if there are more than MOST_ROWS choices of inputs."""
     rows = group.order**ranks
     if rows > MOST_ROWS:
         raise InputError(
             "too many inputs to try all", where="group, ranks", expected=f"at most {MOST_ROWS}", got=f"{rows}"
         )
-    return Run(group, np.array(list(product(range(group.order), repeat=ranks)), np.int64))
+    return Execution(group, np.array(list(product(range(group.order), repeat=ranks)), np.int64))
 
 
-def run(group: Group, ranks: int, protocol: Sequence[Message]) -> Run:
-    """The protocol on all inputs; raises InputError as `start` and `Run.then` do."""
+def run(group: Group, ranks: int, protocol: Sequence[Message]) -> Execution:
+    """The protocol on all inputs; raises InputError as `start` and `Execution.then` do."""
     done = start(group, ranks)
     for message in protocol:
         done = done.then(message)

@@ -45,6 +45,7 @@ mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
 mount -t devpts -o newinstance,ptmxmode=666 devpts "$root/dev/pts"
 ln -s pts/ptmx "$root/dev/ptmx"
 ln -s /proc/self/fd "$root/dev/fd"
+printf '127.0.0.1 localhost %s\n' "$(hostname)" >"$root/etc/hosts"   # an installer writes it, debootstrap does not
 
 # What reaches the package servers here must reach them there, under the same names.
 for file in /etc/pip.conf /etc/xdg/pip "${PIP_CONFIG_FILE:-}" "${PIP_CERT:-}" "${SSL_CERT_FILE:-}" "${REQUESTS_CA_BUNDLE:-}"; do
