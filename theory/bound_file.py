@@ -7,11 +7,12 @@ certificate. docs/certificates.md explains the fields.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from optcc.bound import Bound, Certificate, DualCut, Price, PrimalFlow, ProgramCertificate, ProgramPrimal
 from optcc.bound_json import bound_json, certificate_json, repairs_json
-from optcc.cluster import Cluster
+from optcc.cluster import Cluster, Nic
 from optcc.cluster_json import cluster_in, cluster_out
 from optcc.errors import CertificateError, InputError
 from optcc.json_fields import MOST_BYTES, MOST_INDEX, one_of, text, whole
@@ -48,7 +49,12 @@ def bound_file(cluster: Cluster, bound: Bound) -> dict[str, Any]:
 def _proof(cluster: Cluster, cert: Certificate | ProgramCertificate) -> dict[str, Any]:
     known = certificate_json(cert, cluster)
     if not isinstance(cert, ProgramCertificate):
-        return known
+        ports = {
+            "rank": [rank.name for rank in cluster.ranks],
+            "out_exact": [str(rank.out_rate) for rank in cluster.ranks],
+            "in_exact": [str(rank.in_rate) for rank in cluster.ranks],
+        }
+        return {**known, "ports": ports}
     from optcc.theory.certify import rooted_network, views_of
     from optcc.theory.network_json import network_json
 
@@ -118,15 +124,23 @@ def _object(content: str, where: str) -> dict[str, Any]:
 
 
 def _cluster_in(raw: Any) -> Cluster:
-    """The cluster, whose fault-free one has the same servers and NICs."""
+    """The cluster, which is its fault-free one but for NICs whose rates are lower."""
     cluster = cluster_in(raw)
-    named = [
-        [(s.name, s.gpus, s.pod, [(n.name, n.rail, n.gpu) for n in s.nics]) for s in c.servers]
-        for c in (cluster, cluster.fault_free)
-    ]
-    if named[0] != named[1]:
-        raise CertificateError("topology.pristine has other servers or NICs than topology.cluster")
+    before = cluster.fault_free
+    if len(cluster.servers) != len(before.servers):
+        raise CertificateError("topology.pristine has other servers than topology.cluster")
+    for now, then in zip(cluster.servers, before.servers, strict=True):
+        same = replace(now, nics=()) == replace(then, nics=()) and len(now.nics) == len(then.nics)
+        if not same or not all(map(_no_more, now.nics, then.nics)):
+            raise CertificateError(
+                f"{now.name} of topology.cluster is not that of topology.pristine with NICs that fail"
+            )
     return cluster
+
+
+def _no_more(now: Nic, then: Nic) -> bool:
+    alike = replace(now, out_rate=then.out_rate, in_rate=then.in_rate) == then
+    return alike and now.out_rate <= then.out_rate and now.in_rate <= then.in_rate
 
 
 def _bound_in(raw: dict[str, Any], cluster: Cluster) -> Bound:
