@@ -64,7 +64,9 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_float(text: str) -> Any:
-    raise ValueError(f'{text[:60]}: numbers are whole, and exact ones that are not are text such as "3/5"')
+    raise ValueError(
+        f'{text[:60]}: a number that readers take differently: whole numbers, and exact ones as text such as "3/5"'
+    )
 
 
 def canonical(value: Any, *, ascii_only: bool = True) -> str:

@@ -414,3 +414,19 @@ def test_a_field_that_is_missing_or_not_known_ends_with_1(gone: str) -> None:
         files.check_bound_file(json.dumps(content))
     with pytest.raises(CertificateError, match="comment is no field"):
         files.check_bound_file(json.dumps({**json.loads(text_of("gpus")), "comment": "trust me"}))
+
+
+def test_the_example_of_the_page_by_hand() -> None:
+    """docs/certificates.md: prices and weights over 2^38."""
+    given = PRESET + ",fabric=rails", "--fail", "server0/nic0", "--fail", "server1/nic0"
+    cert = json.loads(call("bound", *given, "--json").stdout)["certificate"]
+    called = [resource["what"].split(" (")[0] for resource in cert["network"]["resources"]]
+    prices = dict(zip(called, (Fraction(p, 2**38) for p in cert["resource_prices"]), strict=True))
+    assert set(prices.values()) == {1, 2}
+    assert all(price == (1 if "server2" in what else 2) for what, price in prices.items())
+    assert [(cut["seen_from"], cut["inside"], cut["weight"] / 2**38) for cut in cert["cuts"]] == 2 * [
+        (0, [0], 4),
+        (1, [0], 2),
+    ]
+    assert cert["denominator"] == 8 * 2**38
+    assert cert["rate_exact"] == "37500000000"
