@@ -6,23 +6,29 @@ It takes the program's network as the file describes it; `optcc bound --check` a
 Exits with 1 at the first step that fails.
 """
 
+from __future__ import annotations
+
 import json
 import sys
+from collections.abc import Iterator
 from fractions import Fraction
+from typing import Any
+
+JSON = Any
 
 GAP = Fraction(1, 10**6)  # allowed between the rate that nothing exceeds and the rate that is reached
 
 
-def demand(holds, what):
+def demand(holds: object, what: str) -> None:
     if not holds:
         sys.exit(f"wrong: {what}")
 
 
-def live(servers, way):
-    return [sum(Fraction(nic[way]) for nic in server["nics"]) for server in servers]
+def live(servers: JSON, way: str) -> list[Fraction]:
+    return [sum((Fraction(nic[way]) for nic in server["nics"]), Fraction(0)) for server in servers]
 
 
-def closed_form(cert, servers, n):
+def closed_form(cert: JSON, servers: JSON, n: int) -> Fraction:
     """Seconds that the largest of the four terms needs, which must be those of the certificate."""
     ports, p = {way: live(servers, way) for way in ("out", "in")}, len(servers)
     for way, rates in ports.items():
@@ -34,30 +40,32 @@ def closed_form(cert, servers, n):
         len(set(cert["ranks"])) == {"cut": 1, "traffic": p, "trivial": 1}[cert["kind"]] == len(cert["ranks"]), "ranks"
     )
     demand((cert["bytes"], Fraction(cert["rate_exact"])) == (size, rate), "bytes or rate of the certificate")
-    terms = [n * max(1 / min(rates), 2 * (p - 1) / sum(rates)) for rates in ports.values()] if p > 1 else [0]
+    terms = [Fraction(0)]
+    for rates in ports.values() if p > 1 else ():
+        terms += [n / min(rates), 2 * (p - 1) * n / sum(rates, Fraction(0))]
     demand(max(terms) == (size / rate if size else 0), "another term is larger")
     return max(terms)
 
 
-def crossing(view, inside, side):
+def crossing(view: JSON, inside: set[int], side: str) -> dict[int, int]:
     """Pairs of ranks, by orbit, that enter the set of nodes `inside` (broadcast), or leave it (reduce)."""
-    pairs, found = view["pairs"], {}
+    pairs, found = view["pairs"], dict[int, int]()
     for i, j, orbit, count in zip(pairs["from"], pairs["to"], pairs["orbit"], pairs["count"], strict=True):
         if (i in inside, j in inside) == ((False, True) if side == "broadcast" else (True, False)):
             found[orbit] = found.get(orbit, 0) + count
     return found
 
 
-def uses(network):
+def uses(network: JSON) -> Iterator[tuple[int, int, int]]:
     return zip(*(network["uses"][column] for column in ("resource", "way", "load")), strict=True)
 
 
-def dual(cert):
+def dual(cert: JSON) -> Fraction:
     """The rate that no schedule of tree pairs exceeds."""
     net, prices, unit = cert["network"], cert["resource_prices"], cert["denominator"]
     types, orbit_of = [t["count"] for t in net["rank_types"]], net["ways"]["orbit"]
     demand(unit > 0 and min([*prices, *(cut["weight"] for cut in cert["cuts"])]) >= 0, "a price or weight below 0")
-    left_out, cost = [Fraction(0)] * len(types), {"broadcast": {}, "reduce": {}}
+    left_out, cost = [Fraction(0)] * len(types), {"broadcast": dict[int, int](), "reduce": dict[int, int]()}
     for cut in cert["cuts"]:
         demand(0 <= cut["seen_from"] < len(types), "a cut seen from no rank type")
         view, inside, weight = net["views"][cut["seen_from"]], set(cut["inside"]), cut["weight"]
@@ -79,10 +87,11 @@ def dual(cert):
             all(costs.get(orbit, 0) <= paid[way] for way, orbit in enumerate(orbit_of)),
             f"a way pays too little ({side})",
         )
-    return sum(price * Fraction(r["rate_exact"]) for price, r in zip(prices, net["resources"], strict=True)) / unit
+    costs_in_all = (price * Fraction(r["rate_exact"]) for price, r in zip(prices, net["resources"], strict=True))
+    return sum(costs_in_all, Fraction(0)) / int(unit)
 
 
-def roots_of(cert):
+def roots_of(cert: JSON) -> list[Fraction] | None:
     """The part of the data that starts (or ends) at all ranks of each type; None where that is free."""
     types = cert["network"]["rank_types"]
     if cert["collective"] == "allreduce":
@@ -94,7 +103,7 @@ def roots_of(cert):
     return [Fraction(int(t["what"] == name)) for t in types]
 
 
-def primal(cert):
+def primal(cert: JSON) -> Fraction:
     """The rate that is reached."""
     net, found = cert["network"], cert["primal"]
     types, unit, roots = [t["count"] for t in net["rank_types"]], Fraction(found["unit_exact"]), found["roots"]
@@ -117,7 +126,7 @@ def primal(cert):
         view = net["views"][flow["seen_from"]]
         kinds, counts = view["nodes"]["rank_type"], view["nodes"]["count"]
         capacity, n = {(len(kinds), i): roots[kinds[i]] * counts[i] for i in range(len(kinds))}, len(kinds)
-        by_orbit = {}
+        by_orbit = dict[int, int]()
         for way, orbit in enumerate(net["ways"]["orbit"]):
             by_orbit[orbit] = by_orbit.get(orbit, 0) + found[flow["side"]][way]
         for i, j, orbit, count in zip(*(view["pairs"][name] for name in ("from", "to", "orbit", "count")), strict=True):
@@ -132,10 +141,10 @@ def primal(cert):
             if i < n:
                 net_in[i] -= units
         demand(net_in == [total] + [0] * (n - 1), "a flow does not bring the whole rate to its rank")
-    return total * unit
+    return unit * int(total)
 
 
-def seconds(cert, servers, n):
+def seconds(cert: JSON, servers: JSON, n: int) -> Fraction:
     if cert["kind"] != "program":
         proved = closed_form(cert, servers, n)
     else:
@@ -147,7 +156,7 @@ def seconds(cert, servers, n):
     return proved
 
 
-def check(bound):
+def check(bound: JSON) -> None:
     now, before = bound["topology"]["cluster"], bound["topology"]["pristine"]
     bound_s = seconds(bound["certificate"], now, bound["size"])
     fault_free_s = seconds(bound["fault_free"], before, bound["size"]) if before else bound_s

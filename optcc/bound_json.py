@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from optcc.bound import Bound, Certificate, ProgramCertificate
+from optcc.bound_with_costs import BoundWithCosts, CutCosts, PairCosts
 from optcc.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -63,6 +64,31 @@ def certificate_json(cert: Certificate | ProgramCertificate, cluster: Cluster) -
         "rate": float(cert.rate),
         "rate_exact": str(cert.rate),
         "bound_s_exact": str(cert.seconds),
+    }
+
+
+def costs_json(found: BoundWithCosts, cluster: Cluster) -> dict[str, Any]:
+    """What `optcc bound --alpha --per-chunk` adds to its JSON value. Times in seconds; exact ones are fractions."""
+    cert = found.certificate
+    certificate: dict[str, Any] = {"kind": cert.kind}
+    if isinstance(cert, CutCosts):
+        certificate["server"] = cluster.servers[cert.server].name
+        certificate["direction"] = cert.direction
+        certificate["losses_s_exact"] = [str(loss) for loss in cert.losses]
+    elif isinstance(cert, PairCosts):
+        certificate["servers"] = [cluster.servers[s].name for s in cert.servers]
+        certificate["direct"] = str(cert.direct)
+    return {
+        "bound_with_costs_s": float(found.seconds),
+        "costs": {
+            "alpha_s": float(found.alpha),
+            "alpha_s_exact": str(found.alpha),
+            "per_chunk_s": float(found.per_chunk),
+            "per_chunk_s_exact": str(found.per_chunk),
+            "extra_s": float(found.extra_s),
+            "parts": [{"what": part.what, "seconds": float(part.seconds)} for part in found.parts],
+            "certificate": {**certificate, "bound_with_costs_s_exact": str(found.seconds)},
+        },
     }
 
 

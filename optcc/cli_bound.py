@@ -6,7 +6,18 @@ from pathlib import Path
 
 import click
 
-from optcc.cli_options import cluster_options, emit, json_option, kept, read_cluster, read_size, size_option
+from optcc.cli_options import (
+    alpha_option,
+    cluster_options,
+    emit,
+    json_option,
+    kept,
+    per_chunk_option,
+    read_cluster,
+    read_costs,
+    read_size,
+    size_option,
+)
 from optcc.cluster import Cluster
 from optcc.errors import CertificateError, InputError
 from optcc.files import read_file, shown
@@ -29,6 +40,8 @@ from optcc.plan_json import MAX_BYTES
 @click.option(
     "--symbolic", type=click.Choice(["text", "latex"]), help="Print the formula, its assumptions and proof id."
 )
+@alpha_option
+@per_chunk_option
 @click.option(
     "--check", "file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), metavar="FILE",
     help="Check what --json has printed, without a solver; with TOPOLOGY and its options, also that it is for these.",
@@ -45,12 +58,18 @@ def bound(
     collective: str,
     root: str | None,
     symbolic: str | None,
+    alpha: str,
+    per_chunk: str,
     file: Path | None,
     as_json: bool,
 ) -> None:
-    """The least time any AllReduce can take, what limits it, and the certificate."""
+    """The least time any AllReduce can take, what limits it, and the certificate.
+
+    With --alpha or --per-chunk also the least time of any schedule of whole chunks that pays these costs.
+    """
     from optcc import api, report
-    from optcc.bound_json import repairs_json
+    from optcc.bound_json import repairs_json, together_json
+    from optcc.report_costs import print_costs
     from optcc.theory.bound_file import bound_file
 
     if file is not None:
@@ -62,22 +81,33 @@ def bound(
         raise InputError("one or the other", where="--symbolic, --repair-first", expected="not both")
     if collective != "allreduce" and (repair_first or symbolic):
         raise InputError("for allreduce only", where="--repair-first, --symbolic", expected="--collective allreduce")
+    if symbolic and (alpha, per_chunk) != ("0us", "0us"):
+        raise InputError("a formula without costs", where="--symbolic, --alpha, --per-chunk", expected="not both")
     cluster, nbytes = read_cluster(topology, servers, fail, nic_rate, ranks), read_size(size)
     if symbolic:
         formula = api.symbolic_bound(cluster)
         text = formula.latex() if symbolic == "latex" else formula.text()
         emit(as_json, {"formula": text, "proof_id": formula.proof_id}, lambda: click.echo(text))
         return
-    found = api.lower_bound(cluster, nbytes, collective, root)
+    costs = read_costs(alpha, per_chunk)
+    with report.working("bound") as tell:
+        found = api.lower_bound_with_costs(cluster, nbytes, **costs, collective=collective, root=root)
+        if repair_first:
+            tell("of each repair")
+        repairs = api.repair_first(cluster, nbytes) if repair_first else ()
+        steps = api.repair_together(cluster, nbytes) if repair_first else ()
     value = bound_file(cluster, found)
-    repairs = api.repair_first(cluster, nbytes) if repair_first else ()
     if repair_first:
         value["repair_first"] = repairs_json(repairs)
+        value["repair_together"] = together_json(steps)
 
     def show() -> None:
-        report.print_bound(found, cluster)
+        report.print_bound(found.bound, cluster)
+        if any(costs.values()):
+            print_costs(found)
         if repair_first:
             report.print_repairs(repairs)
+            report.print_together(steps)
 
     emit(as_json, value, show)
 
@@ -87,7 +117,7 @@ def _cluster_to_check(
 ) -> Cluster | None:
     """The cluster that a file must be for; None where none was given. Raises InputError for options out of place."""
     context = click.get_current_context()
-    for name in ("size", "repair_first", "collective", "root", "symbolic"):
+    for name in ("size", "repair_first", "collective", "root", "symbolic", "alpha", "per_chunk"):
         if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
             option = f"--{name.replace('_', '-')}"
             raise InputError("not with --check", where=option, expected=f"no {option}: FILE says it", got=option)
@@ -101,21 +131,24 @@ def _cluster_to_check(
 def _check(file: Path, wanted: Cluster | None, as_json: bool) -> None:
     """Print the bound in `file`, once all of it is checked. CertificateError where it does not hold."""
     from optcc import report
-    from optcc.bound_json import bound_json
+    from optcc.bound_json import bound_json, costs_json
+    from optcc.report_costs import print_costs
     from optcc.theory.bound_file import HINT, check_bound_file
 
     data = read_file(file, MAX_BYTES, what="bound", expected="what optcc bound --json prints", hint=HINT)
-    cluster, found = check_bound_file(data.decode("utf-8", "replace"), shown(file))
+    with report.working("checking"):
+        cluster, found = check_bound_file(data.decode("utf-8", "replace"), shown(file))
     if wanted is not None and cluster != wanted:
         raise CertificateError(f"{shown(file)}: it is for another cluster: {_difference(cluster, wanted)}")
 
     def show() -> None:
-        report.print_bound(found, cluster)
-        click.echo(
-            f"checked: {shown(file)} proves all of this for the topology in it" + (", the one given" if wanted else "")
-        )
+        report.print_bound(found.bound, cluster)
+        if found.alpha or found.per_chunk:
+            print_costs(found)
+        which = "the topology in it" if wanted is None else "the topology in it, the one given"
+        click.echo(f"checked: {shown(file)} proves all of this for {which}")
 
-    emit(as_json, {"checked": True, **bound_json(found, cluster)}, show)
+    emit(as_json, {"checked": True, **bound_json(found.bound, cluster), **costs_json(found, cluster)}, show)
 
 
 def _difference(found: Cluster, wanted: Cluster) -> str:

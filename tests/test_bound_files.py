@@ -23,7 +23,7 @@ from optcc.cluster import Cluster
 from optcc.errors import CertificateError, InputError
 from optcc.plans import Plan
 from optcc.theory import bound_file as files
-from optcc.theory import check_bound, lower_bound, program_bound
+from optcc.theory import bound_with_costs, check_bound, lower_bound, program_bound
 from optcc.theory.program import Program
 from tests.conftest import clusters
 from tests.effort import cases, examples
@@ -32,6 +32,7 @@ from tests.rail_clusters import N, networks, on_rails, solved
 ROOT = Path(__file__).resolve().parent.parent
 PRESET = "uniform:servers=3,nics=2,rate=400Gb/s"
 GPUS = "uniform:servers=3,nics=2,rate=400Gb/s,nvlink=450GB/s"
+PAIR = "uniform:servers=5,nics=2,rate=400Gb/s"
 COMMANDS = {
     "traffic": (PRESET, "--fail", "server1/nic0=0.9"),
     "cut": (PRESET, "--fail", "server1/nic0"),
@@ -39,6 +40,8 @@ COMMANDS = {
     "gpus": (GPUS, "--ranks", "gpu", "--fail", "server1/nic0"),
     "broadcast": (PRESET, "--fail", "server1/nic0", "--collective", "broadcast", "--root", "server2"),
     "repair": (PRESET, "--fail", "server1/nic0", "--repair-first"),
+    "costs": (PRESET, "--fail", "server1/nic0", "--alpha", "5us", "--per-chunk", "1us"),
+    "pair": (PAIR, "--fail", "server[0-1]/nic0", "--alpha", "5us", "--per-chunk", "1us"),
 }
 KINDS = [name for name in COMMANDS if name != "repair"]
 UNSEEN = {"format", "version"}
@@ -155,13 +158,13 @@ def test_a_check_that_passes_a_field_over_is_noticed(field: str, monkeypatch: py
         return None if field in place.split(".") else compare(said, right, place)
 
     monkeypatch.setattr(files, "_difference", careless)
-    if field == "bottleneck":  # which check_bound compares, too
-        monkeypatch.setattr(files, "check_bound", lambda cluster, bound: None)
+    if field == "bottleneck":  # which the proof compares, too
+        monkeypatch.setattr(files, "check_bound_with_costs", lambda cluster, found: None)
     assert any(unnoticed())
 
 
 def test_a_check_without_the_proof_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "check_bound", lambda cluster, bound: None)
+    monkeypatch.setattr(files, "check_bound_with_costs", lambda cluster, found: None)
     assert any(unnoticed())
 
 
@@ -169,19 +172,25 @@ def test_a_check_without_the_proof_is_noticed(monkeypatch: pytest.MonkeyPatch) -
 def test_what_is_changed_in_a_proof_is_refused_or_changes_nothing_that_is_printed(name: str) -> None:
     text, draw = text_of(name), random.Random(2)
     places = [p for p in leaves(json.loads(text)) if PROOF_ONLY & set(p)]
-    right = [files.check_bound_file(text)[1].seconds, files.check_bound_file(text)[1].overhead]
+    right = files.check_bound_file(text)[1].bound
     refused = 0
     for place in draw.sample(places, min(len(places), cases(200))):
         try:
-            _, bound = files.check_bound_file(forged(text, place, draw))
+            _, found = files.check_bound_file(forged(text, place, draw))
         except CertificateError:
             refused += 1
         else:
-            assert [bound.seconds, bound.overhead] == right, place
+            assert (found.bound.seconds, found.bound.overhead) == (right.seconds, right.overhead), place
     assert refused or not places
 
 
 # ---- forged with care: every number follows from the others, but something is not proved ---------------------------
+
+
+def written(cluster: Cluster, bound: Bound) -> str:
+    collective = getattr(bound.certificate, "collective", "allreduce")
+    found = bound_with_costs(cluster, bound, Fraction(5, 10**6), Fraction(1, 10**6), collective)
+    return json.dumps(files.bound_file(cluster, found))
 
 
 def a_bound(collective: str = "allreduce") -> tuple[Cluster, Bound, ProgramCertificate]:
@@ -218,7 +227,7 @@ def test_a_proof_of_less_is_refused(change: Callable[[ProgramCertificate], Progr
     with pytest.raises(CertificateError, match="the gap between"):
         check_bound(cluster, false)
     with pytest.raises(CertificateError, match="the gap between"):
-        files.check_bound_file(json.dumps(files.bound_file(cluster, false)))
+        files.check_bound_file(written(cluster, false))
 
 
 def test_a_smaller_term_of_the_closed_form_is_refused() -> None:
@@ -298,8 +307,9 @@ def test_files_of_other_collectives(collective: str) -> None:
 
 
 def _passes(cluster: Cluster, bound: Bound) -> None:
-    text = json.dumps(files.bound_file(cluster, bound))
-    assert files.check_bound_file(text) == (cluster, bound)
+    text = written(cluster, bound)
+    again, found = files.check_bound_file(text)
+    assert (again, found.bound) == (cluster, bound)
     assert by_stranger(text) is None
 
 

@@ -1,8 +1,8 @@
 """What `optcc bound --json` prints: a bound, the cluster it is for, and all that proves it; and the check of that.
 
-The check reads the cluster and the exact claims, checks them as `optcc.theory.check_bound` does, and writes the file
-anew from them: every field must come out as it was. It needs no solver, but for `repair_first`, which has no
-certificate. docs/certificates.md explains the fields.
+The check reads the cluster and the exact claims, checks them as `optcc.theory.check_bound_with_costs` does, and writes
+the file anew from them: every field must come out as it was. It needs no solver, but for `repair_first` and
+`repair_together`, which have no certificate. docs/certificates.md explains the fields.
 """
 
 from __future__ import annotations
@@ -11,25 +11,28 @@ from dataclasses import replace
 from typing import Any
 
 from optcc.bound import Bound, Certificate, DualCut, Price, PrimalFlow, ProgramCertificate, ProgramPrimal
-from optcc.bound_json import bound_json, certificate_json, repairs_json
+from optcc.bound_json import bound_json, certificate_json, costs_json, repairs_json, together_json
+from optcc.bound_with_costs import BoundWithCosts
 from optcc.cluster import Cluster, Nic
 from optcc.cluster_json import cluster_in, cluster_out
 from optcc.errors import CertificateError, InputError
 from optcc.json_fields import MOST_BYTES, MOST_INDEX, one_of, text, whole
 from optcc.plan_json import parse
 from optcc.schedule.recipe import exact
-from optcc.theory.bounds import check_bound, lower_bound
+from optcc.theory.bounds import lower_bound
 from optcc.theory.collectives import COLLECTIVES
-from optcc.theory.sensitivity import repair_first
+from optcc.theory.costs import bound_with_costs
+from optcc.theory.costs_check import check_bound_with_costs
+from optcc.theory.sensitivity import repair_first, repair_together
 
 FORMAT, VERSION = "optcc-bound", "1"
 """The version goes up when fields or words change: a check demands both as they are written."""
 HINT = "`optcc bound TOPOLOGY --json > FILE` writes one."
 
 
-def bound_file(cluster: Cluster, bound: Bound) -> dict[str, Any]:
-    """The JSON value of a bound of `optcc.api.lower_bound`, and all that proves it."""
-    whole_cluster = cluster.fault_free
+def bound_file(cluster: Cluster, found: BoundWithCosts) -> dict[str, Any]:
+    """The JSON value of a bound of `optcc.lower_bound_with_costs`, and all that proves it."""
+    bound, whole_cluster = found.bound, cluster.fault_free
     if isinstance(bound.certificate, ProgramCertificate):
         fault_free: Certificate | ProgramCertificate | None = bound.fault_free
     else:
@@ -42,6 +45,7 @@ def bound_file(cluster: Cluster, bound: Bound) -> dict[str, Any]:
         **bound_json(bound, cluster),
         "certificate": _proof(cluster, bound.certificate),
         "fault_free": _proof(whole_cluster, fault_free) if cluster.pristine else None,
+        **costs_json(found, cluster),
         "topology": cluster_out(cluster),
     }
 
@@ -83,7 +87,7 @@ def _primal_out(primal: ProgramPrimal) -> dict[str, Any]:
     }
 
 
-def check_bound_file(content: str, where: str = "bound") -> tuple[Cluster, Bound]:
+def check_bound_file(content: str, where: str = "bound") -> tuple[Cluster, BoundWithCosts]:
     """The cluster and the bound of a file of `optcc bound --json`, checked.
 
     where : how messages call the file
@@ -94,20 +98,22 @@ def check_bound_file(content: str, where: str = "bound") -> tuple[Cluster, Bound
     try:
         cluster = _cluster_in(raw["topology"])
         bound = _bound_in(raw, cluster)
-        check_bound(cluster, bound)
-        right = bound_file(cluster, bound)
+        found = _with_costs(raw["costs"], cluster, bound)
+        check_bound_with_costs(cluster, found)
+        right = bound_file(cluster, found)
         if "repair_first" in raw:
             # Of a cluster's other bounds nothing is written that proves them: they are computed anew.
             right["repair_first"] = repairs_json(repair_first(cluster, bound.nbytes))
+            right["repair_together"] = together_json(repair_together(cluster, bound.nbytes))
     except CertificateError as error:
         raise CertificateError(f"{where}: {error}") from None
     except KeyError as error:
         raise CertificateError(f"{where}: no field {str(error)[:200]}") from None
     except (InputError, TypeError, ValueError, ArithmeticError, AttributeError, IndexError) as error:
         raise CertificateError(f"{where}: {str(error)[:400]}") from None
-    if found := _difference(raw, right, ""):
-        raise CertificateError(f"{where}: {found}")
-    return cluster, bound
+    if wrong := _difference(raw, right, ""):
+        raise CertificateError(f"{where}: {wrong}")
+    return cluster, found
 
 
 def _object(content: str, where: str) -> dict[str, Any]:
@@ -141,6 +147,13 @@ def _cluster_in(raw: Any) -> Cluster:
 def _no_more(now: Nic, then: Nic) -> bool:
     alike = replace(now, out_rate=then.out_rate, in_rate=then.in_rate) == then
     return alike and now.out_rate <= then.out_rate and now.in_rate <= then.in_rate
+
+
+def _with_costs(raw: dict[str, Any], cluster: Cluster, bound: Bound) -> BoundWithCosts:
+    """The bound with costs, as it follows from the one without: it has a formula on every cluster."""
+    costs = exact(raw["alpha_s_exact"]), exact(raw["per_chunk_s_exact"])
+    collective = getattr(bound.certificate, "collective", "allreduce")
+    return bound_with_costs(cluster, bound, *costs, collective)
 
 
 def _bound_in(raw: dict[str, Any], cluster: Cluster) -> Bound:
