@@ -1,17 +1,18 @@
-"""A lower bound and its certificate, as values, and the check of the certificate against the cluster itself.
+"""A lower bound and its certificate, as values, and the check of a closed form's certificate against the cluster.
 
 The check knows the two facts (what crosses a cut; how many transfers an element needs) and nothing of how
-the bound was found.
+the bound was found. `optcc.theory.check_bound` checks the whole of a bound.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal
 
-from optcc.cluster import Cluster
+from optcc.cluster import Cluster, Rank
 from optcc.errors import CertificateError
+from optcc.units import format_rate
 
 Kind = Literal["cut", "traffic", "trivial"]
 Direction = Literal["out", "in"]
@@ -41,6 +42,10 @@ class Certificate:
         """The time the certificate proves necessary."""
         return self.nbytes / self.rate if self.nbytes else Fraction(0)
 
+    def scaled(self, factor: Fraction) -> Certificate:
+        """The same on a cluster whose rates are all times `factor`."""
+        return replace(self, rate=self.rate * factor)
+
 
 @dataclass(frozen=True)
 class Price:
@@ -68,6 +73,37 @@ class DualCut:
 
 
 @dataclass(frozen=True)
+class PrimalFlow:
+    """One flow of the primal: `units[i]` go from node `source[i]` to node `target[i]` of the view of rank type
+    `seen_from`.
+
+    side "broadcast": from the roots to that rank, which is node 0; "reduce": the same backwards. As a source the number
+    after the last node stands for the roots.
+    """
+
+    side: Literal["broadcast", "reduce"]
+    seen_from: int
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+    units: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ProgramPrimal:
+    """How a rate is reached: whole numbers of `unit` bytes per second.
+
+    broadcast, reduce : capacity of every pair of ranks by each way; roots : root weight of each rank, by rank type
+    flows : one for each rank type and half of the collective
+    """
+
+    unit: Fraction
+    broadcast: tuple[int, ...]
+    reduce: tuple[int, ...]
+    roots: tuple[int, ...]
+    flows: tuple[PrimalFlow, ...]
+
+
+@dataclass(frozen=True)
 class ProgramCertificate:
     """The linear program's answer: no schedule of tree pairs moves more than `rate` bytes per second per rank, and
     `reached` is possible.
@@ -75,8 +111,9 @@ class ProgramCertificate:
     For symmetric rates, and for what limits ranks one by one, no protocol does, as `Bound` says; elsewhere that no
     schedule that forwards and adds does rests on the proof id ``tree-pairs``, checked for up to 6 ranks and conjectured
     beyond, and coded ones are not excluded.
-    `cuts` and `resource_prices`, over `denominator`, are the dual that `optcc.theory.check_bound` checks exactly;
-    `prices` tells it in words, dearest first. Proof id ``linear-program``.
+    `cuts` and `resource_prices`, over `denominator`, are the dual, which proves `rate`; `prices` tells it in words,
+    dearest first; `primal` proves `reached`, and is None in what a plan file carries. `optcc.theory.check_bound` checks
+    them all. Proof id ``linear-program``.
     """
 
     rate: Fraction
@@ -89,6 +126,7 @@ class ProgramCertificate:
     collective: str = "allreduce"
     root: str | None = None
     kind: Literal["program"] = "program"
+    primal: ProgramPrimal | None = field(default=None, repr=False, compare=False)
 
     @property
     def seconds(self) -> Fraction:
@@ -100,6 +138,11 @@ class ProgramCertificate:
         """rate / reached - 1: what rounding leaves open between the bound and what is proved possible."""
         return self.rate / self.reached - 1
 
+    def scaled(self, factor: Fraction) -> ProgramCertificate:
+        """The same on a cluster whose rates are all times `factor`."""
+        primal = self.primal and replace(self.primal, unit=self.primal.unit * factor)
+        return replace(self, rate=self.rate * factor, reached=self.reached * factor, primal=primal)
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -108,7 +151,9 @@ class Bound:
     Holds for sums over a finite abelian group (whole numbers of a fixed width, say) by any protocol, coded or not; for
     other operations if schedules forward and combine elements. Proof ids ``cut``, ``traffic`` and ``coding``; for what
     a ProgramCertificate proves, see there.
-    `fault_free_s` is the same bound before any failure; `bottleneck` names the certificate in words.
+    `fault_free_s` is the same bound before any failure, which `fault_free` proves where the program gives it (None for
+    a closed form, which is computed again, and in what a plan file carries); `bottleneck` names the certificate in
+    words.
     """
 
     nbytes: int
@@ -116,6 +161,7 @@ class Bound:
     fault_free_s: Fraction
     bottleneck: str
     certificate: Certificate | ProgramCertificate = field(repr=False)
+    fault_free: ProgramCertificate | None = field(default=None, repr=False, compare=False)
 
     @property
     def overhead(self) -> Fraction:
@@ -124,9 +170,9 @@ class Bound:
 
 
 def check_certificate(cluster: Cluster, bound: Bound) -> None:
-    """Raise CertificateError unless `bound.certificate` proves `bound.seconds` on `cluster`, exactly.
+    """Raise CertificateError unless `bound.certificate`, a closed form's, proves `bound.seconds` on `cluster`, exactly.
 
-    A ProgramCertificate needs the network of the program: `optcc.theory.check_bound` checks both kinds.
+    It looks at no other field of the bound: `optcc.theory.check_bound` checks all of it, and both kinds of certificate.
     """
     ranks, cert = cluster.ranks, bound.certificate
     if isinstance(cert, ProgramCertificate):
@@ -151,3 +197,31 @@ def check_certificate(cluster: Cluster, bound: Bound) -> None:
         raise CertificateError("the certificate divides by a rate of zero")
     if bound.seconds != cert.seconds:
         raise CertificateError(f"bound is {bound.seconds} s, the certificate proves {cert.seconds} s")
+
+
+def closed_form_s(ranks: tuple[Rank, ...], nbytes: int) -> Fraction:
+    """The optimum on one non-blocking fabric, in seconds: the largest of the four terms. Proof ids cut, traffic,
+    attained.
+
+    Raises CertificateError where a rank has no rate one way.
+    """
+    if len(ranks) == 1:
+        return Fraction(0)
+    sides = [r.out_rate for r in ranks], [r.in_rate for r in ranks]
+    if not all(map(all, sides)):
+        raise CertificateError("a rank is cut off one way: no AllReduce is possible")
+    return max(
+        nbytes * max(1 / min(rates), Fraction(2 * (len(ranks) - 1)) / sum(rates, Fraction(0))) for rates in sides
+    )
+
+
+def in_words(cluster: Cluster, cert: Certificate) -> str:
+    """What the certificate says limits `cluster`, for people."""
+    if cert.kind == "trivial":
+        return "nothing: a single rank has nothing to send"
+    way = "send" if cert.direction == "out" else "receive"
+    if cert.kind == "traffic":
+        return f"the traffic of all {len(cert.ranks)} servers, whose NICs together {way} {format_rate(cert.rate)}"
+    server = cluster.servers[cluster.ranks[cert.ranks[0]].server]
+    live = sum(nic.alive for nic in server.nics)
+    return f"{server.name}, which can {way} {format_rate(cert.rate)} on {live} of {len(server.nics)} NICs"

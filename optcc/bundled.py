@@ -22,6 +22,7 @@ EXAMPLES = {
     "packed-trees.plan.json": "a plan with its layout inside: packed trees",
     "walk_plan.c": "prints a plan by the reader in C",
     "replan.c": "a client of `optcc serve` in C",
+    "check_bound.py": "checks a file of `optcc bound --json` without optcc",
     "train_ddp.py": "DDP with optcc's hook",
 }
 """File -> what it is."""

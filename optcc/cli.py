@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 import click
 
 from optcc import __version__
+from optcc.cli_bound import bound
 from optcc.cli_calibrate import calibrate
 from optcc.cli_example import example
 from optcc.cli_export import export
@@ -126,6 +127,7 @@ def main() -> None:
     """
 
 
+main.add_command(bound)
 main.add_command(sweep)
 main.add_command(reproduce)
 main.add_command(run)
@@ -135,82 +137,6 @@ main.add_command(schema)
 main.add_command(topo)
 main.add_command(calibrate)
 main.add_command(example)
-
-
-@main.command()
-@click.argument("topology")
-@cluster_options
-@size_option
-@click.option("--repair-first", is_flag=True, help="Also list the degraded NICs, the one most worth repairing first.")
-@click.option(
-    "--collective",
-    type=click.Choice(["allreduce", "allgather", "reduce-scatter", "broadcast", "reduce"]),
-    default="allreduce",
-    show_default=True,
-    help="For the others SIZE is the whole buffer: an allgather's result, a reduce-scatter's input.",
-)
-@click.option("--root", metavar="RANK", help="The root of a broadcast or reduce, such as server0 or server0/gpu3.")
-@click.option(
-    "--symbolic", type=click.Choice(["text", "latex"]), help="Print the formula, its assumptions and proof id."
-)
-@alpha_option
-@per_chunk_option
-@json_option
-def bound(
-    topology: str,
-    servers: int | None,
-    fail: tuple[str, ...],
-    nic_rate: str | None,
-    ranks: str | None,
-    size: str,
-    repair_first: bool,
-    collective: str,
-    root: str | None,
-    symbolic: str | None,
-    alpha: str,
-    per_chunk: str,
-    as_json: bool,
-) -> None:
-    """The least time any AllReduce can take, what limits it, and the certificate.
-
-    With --alpha or --per-chunk also the least time of any schedule of whole chunks that pays these costs.
-    """
-    from optcc import api, report, report_costs
-
-    if symbolic and repair_first:
-        raise InputError("one or the other", where="--symbolic, --repair-first", expected="not both")
-    if collective != "allreduce" and (repair_first or symbolic):
-        raise InputError("for allreduce only", where="--repair-first, --symbolic", expected="--collective allreduce")
-    if symbolic and (alpha, per_chunk) != ("0us", "0us"):
-        raise InputError("a formula without costs", where="--symbolic, --alpha, --per-chunk", expected="not both")
-    cluster, nbytes = read_cluster(topology, servers, fail, nic_rate, ranks), read_size(size)
-    if symbolic:
-        formula = api.symbolic_bound(cluster)
-        text = formula.latex() if symbolic == "latex" else formula.text()
-        emit(as_json, {"formula": text, "proof_id": formula.proof_id}, lambda: click.echo(text))
-        return
-    costs = read_costs(alpha, per_chunk)
-    with report.working("bound") as tell:
-        with_costs = api.lower_bound_with_costs(cluster, nbytes, **costs, collective=collective, root=root)
-        if repair_first:
-            tell("of each repair")
-        repairs = api.repair_first(cluster, nbytes) if repair_first else ()
-        steps = api.repair_together(cluster, nbytes) if repair_first else ()
-    found = with_costs.bound
-    value = {**report.bound_json(found, cluster), **report_costs.costs_json(with_costs, cluster)}
-    if repair_first:
-        value["repair_first"] = report.repairs_json(repairs)
-        value["repair_together"] = report.together_json(steps)
-
-    def show() -> None:
-        report.print_bound(found, cluster)
-        if any(costs.values()):
-            report_costs.print_costs(with_costs)
-        if repair_first:
-            report.print_repairs(repairs)
-            report.print_together(steps)
-
-    emit(as_json, value, show)
 
 
 @main.command()

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import asdict
-from fractions import Fraction
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from optcc.cluster import Cluster
+from optcc.bound import Certificate, ProgramCertificate
+from optcc.cluster_json import cluster_out, plain
 from optcc.errors import InputError
 from optcc.files import read_file, shown
 from optcc.outputs import write_file
@@ -39,12 +39,9 @@ def plan_content(plan: Plan) -> dict[str, Any]:
             "seconds": str(plan.bound.seconds),
             "fault_free_s": str(plan.bound.fault_free_s),
             "bottleneck": plan.bound.bottleneck,
-            "certificate": _plain(asdict(plan.bound.certificate)),
+            "certificate": _certificate_out(plan.bound.certificate),
         },
-        "fabric": _plain(asdict(plan.cluster.fabric)),
-        "gpu_ranks": plan.cluster.gpu_ranks,
-        "cluster": _servers_out(plan.cluster),
-        "pristine": _servers_out(plan.cluster.pristine) if plan.cluster.pristine else None,
+        **cluster_out(plan.cluster),
     }
 
 
@@ -157,26 +154,8 @@ def save_plan(plan: Plan, path: Path, lowered: str | None = None) -> None:
     write_file(path, data)
 
 
-def _servers_out(cluster: Cluster) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": server.name,
-            "gpus": server.gpus,
-            "nvlink_rate": str(server.nvlink_rate),
-            "pod": server.pod,
-            "nics": [
-                {"name": n.name, "out": str(n.out_rate), "in": str(n.in_rate), "rail": n.rail, "gpu": n.gpu}
-                for n in server.nics
-            ],
-        }
-        for server in cluster.servers
-    ]
-
-
-def _plain(value: Any) -> Any:
-    """Dataclass fields as JSON values: exact numbers become strings."""
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    return str(value) if isinstance(value, Fraction) else value
+def _certificate_out(certificate: Certificate | ProgramCertificate) -> dict[str, Any]:
+    """All but a program's primal, which is larger than the plan: an executor needs neither."""
+    if isinstance(certificate, ProgramCertificate):
+        certificate = replace(certificate, primal=None)
+    return {name: value for name, value in plain(asdict(certificate)).items() if name != "primal"}

@@ -18,14 +18,19 @@ MAX_PARTS = 2_000_000
 WIDE = 110
 
 
-def parse(text: str) -> Any:
-    """The JSON value in `text`. ValueError for what readers might take differently, or what takes too much memory."""
+def parse(text: str, *, points: bool = False) -> Any:
+    """The JSON value in `text`; `points`: numbers may have a decimal point.
+
+    ValueError for what readers might take differently, or what takes too much memory.
+    """
     if len(text) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES} bytes")
     if text.count("[") + text.count("{") > MAX_PARTS:
         raise ValueError(f"more than {MAX_PARTS} arrays and objects")
     try:
-        raw = json.loads(text, object_pairs_hook=_members, parse_float=_no_float, parse_constant=_no_float)
+        raw = json.loads(
+            text, object_pairs_hook=_members, parse_float=float if points else _no_float, parse_constant=_no_float
+        )
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     except ValueError as error:
@@ -59,7 +64,9 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_float(text: str) -> Any:
-    raise ValueError(f'{text[:60]}: plans have whole numbers, and exact ones as text such as "3/5"')
+    raise ValueError(
+        f'{text[:60]}: a number that readers take differently: whole numbers, and exact ones as text such as "3/5"'
+    )
 
 
 def canonical(value: Any, *, ascii_only: bool = True) -> str:

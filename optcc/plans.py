@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 
-from optcc.bound import Bound, Certificate, ProgramCertificate
+from optcc.bound import Bound, Certificate, in_words
 from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.schedule.baselines import BASELINES
@@ -65,20 +65,19 @@ class Plan:
 
     def scaled(self, factor: Fraction) -> Plan:
         """The same plan on a cluster whose rates are all times `factor`: shares stay, seconds are divided by it."""
-        bound, cert = self.bound, self.bound.certificate
-        certificate: Certificate | ProgramCertificate
-        if isinstance(cert, ProgramCertificate):
-            certificate = replace(cert, rate=cert.rate * factor, reached=cert.reached * factor)
-        else:
-            certificate = replace(cert, rate=cert.rate * factor)
+        bound, cert, cluster = self.bound, self.bound.certificate, self.cluster.scaled(factor)
+        certificate = cert.scaled(factor)
         return replace(
             self,
-            cluster=self.cluster.scaled(factor),
+            cluster=cluster,
             bound=replace(
                 bound,
                 seconds=bound.seconds / factor,
                 fault_free_s=bound.fault_free_s / factor,
+                # the program's words name shares, a closed form's name rates
+                bottleneck=in_words(cluster, certificate) if isinstance(certificate, Certificate) else bound.bottleneck,
                 certificate=certificate,
+                fault_free=bound.fault_free and bound.fault_free.scaled(factor),
             ),
         )
 

@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from optcc.bound import LARGEST_GAP, Bound, ProgramCertificate
+from optcc.bound_json import GBPS, bound_json
 from optcc.cluster import Cluster
 from optcc.plans import Plan
 from optcc.units import format_rate, format_seconds, format_size
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 SHOWN_PRICES = 4
 SHOWN_SERVERS = 4
 """Servers that are named one by one, so that a line can be read; --json names all."""
-GBPS = 125_000_000  # bytes per second
 NOISE, LEAST_SHOWN = 1e-7, 0.001
 """Per cent: simulated times are doubles and add up to some 1e-9 % of rounding; less than the second is no matter."""
 BUSY = 1.5
@@ -87,42 +87,6 @@ def ratio_of(time_s: float, bound_s: float) -> float:
     return time_s / bound_s if bound_s else 1.0
 
 
-def bound_json(bound: Bound, cluster: Cluster) -> dict[str, Any]:
-    """The JSON value of `optcc bound`."""
-    return {
-        "bound_s": float(bound.seconds),
-        "fault_free_s": float(bound.fault_free_s),
-        "overhead": float(bound.overhead),
-        "bottleneck": bound.bottleneck,
-        "certificate": _certificate_json(bound, cluster),
-        "size": bound.nbytes,
-        "ranks": len(cluster.ranks),
-    }
-
-
-def _certificate_json(bound: Bound, cluster: Cluster) -> dict[str, Any]:
-    cert = bound.certificate
-    if isinstance(cert, ProgramCertificate):
-        return {
-            "kind": "program",
-            "gap": float(cert.gap),
-            "rate": float(cert.rate),
-            "prices": [{"what": p.what, "count": p.count, "share": float(p.share)} for p in cert.prices],
-            "cuts": [{**asdict(cut), "inside": list(cut.inside)} for cut in cert.cuts],
-            "resource_prices": list(cert.resource_prices),
-            "denominator": cert.denominator,
-            "bound_s_exact": str(bound.seconds),
-        }
-    return {
-        "kind": cert.kind,
-        "direction": cert.direction,
-        "ranks": [cluster.ranks[r].name for r in cert.ranks],
-        "bytes": cert.nbytes,
-        "rate": float(cert.rate),
-        "bound_s_exact": str(bound.seconds),
-    }
-
-
 def print_bound(bound: Bound, cluster: Cluster) -> None:
     """A few lines: bound, fault-free, overhead, bottleneck, certificate."""
     cert = bound.certificate
@@ -151,19 +115,6 @@ def print_bound(bound: Bound, cluster: Cluster) -> None:
     show(table)
 
 
-def repairs_json(repairs: Sequence[Repair]) -> list[dict[str, Any]]:
-    """The JSON value of `optcc bound --repair-first`: seconds, and seconds saved per Gb/s restored."""
-    return [
-        {
-            "nic": r.nic,
-            "repaired_s": float(r.repaired_s),
-            "saved_s": float(r.saved_s),
-            "saved_s_per_gbps": float(r.gain_s_per_rate * GBPS),
-        }
-        for r in repairs
-    ]
-
-
 def print_repairs(repairs: Sequence[Repair]) -> None:
     """A table of degraded NICs, the most worthwhile repair first."""
     if not repairs:
@@ -176,14 +127,6 @@ def print_repairs(repairs: Sequence[Repair]) -> None:
         per_gbps = format_seconds(r.gain_s_per_rate * GBPS)
         table.add_row(r.nic, format_seconds(r.repaired_s), format_seconds(r.saved_s), per_gbps)
     show(table)
-
-
-def together_json(steps: Sequence[JointRepair]) -> list[dict[str, Any]]:
-    """The JSON value of joint repairs, one step after the other; times in seconds."""
-    return [
-        {"nics": list(step.nics), "repaired_s": float(step.repaired_s), "saved_s": float(step.saved_s)}
-        for step in steps
-    ]
 
 
 def print_together(steps: Sequence[JointRepair]) -> None:

@@ -21,6 +21,7 @@ JOINTS = {
     "optcc.planner",
     "optcc.drill",
     "optcc.drill_timeline",
+    "optcc.cli_bound",
     "optcc.cli_ranks",
     "optcc.cli_run",
     "optcc.cli_calibrate",

@@ -11,10 +11,20 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from optcc.bound import Bound, Certificate, Direction, ProgramCertificate, check_certificate
+from optcc.bound import (
+    LARGEST_GAP,
+    Bound,
+    Certificate,
+    Direction,
+    Price,
+    ProgramCertificate,
+    check_certificate,
+    closed_form_s,
+    in_words,
+)
 from optcc.cluster import Cluster, Rank
 from optcc.errors import CertificateError, InfeasibleError, InputError
-from optcc.units import MAX_BYTES, format_rate
+from optcc.units import MAX_BYTES
 
 
 def lower_bound(cluster: Cluster, nbytes: int) -> Bound:
@@ -60,27 +70,76 @@ def program_bound(cluster: Cluster, nbytes: int, collective: str = "allreduce", 
         return Bound(nbytes, Fraction(0), Fraction(0), in_words(cluster, alone), alone)
     certificate = certify(cluster, nbytes, kind, root)
     whole = cluster.fault_free
-    fault_free_s = certificate.seconds if whole == cluster else certify(whole, nbytes, kind, root).seconds
-    dearest = certificate.prices[0]
+    fault_free = certificate if whole == cluster else certify(whole, nbytes, kind, root)
     return Bound(
         nbytes=nbytes,
         seconds=certificate.seconds,
-        fault_free_s=fault_free_s,
-        bottleneck=f"{dearest.what}: {100 * float(dearest.share):.3g} % of the limit",
+        fault_free_s=fault_free.seconds,
+        bottleneck=_dearest(certificate.prices),
         certificate=certificate,
+        fault_free=fault_free,
     )
 
 
+def _dearest(prices: tuple[Price, ...]) -> str:
+    return f"{prices[0].what}: {100 * float(prices[0].share):.3g} % of the limit"
+
+
 def check_bound(cluster: Cluster, bound: Bound) -> None:
-    """Raise CertificateError unless the bound's certificate, of either kind, proves it on `cluster`, exactly."""
-    if not isinstance(bound.certificate, ProgramCertificate):
+    """Raise CertificateError unless every field of `bound` is right for `cluster`, exactly, by what proves it.
+
+    A closed form: the certificate proves `seconds`, and no term of the formula is larger; `fault_free_s` is the formula
+    on the fault-free cluster. The program: the dual proves the rate and the primal that it is reached to `LARGEST_GAP`,
+    here and on the fault-free cluster. `bottleneck` and `prices` must be what follows from the certificate. No solver
+    is used, but for a bound of the program without its primals, as plan files carry it: what those would prove is
+    solved anew, and must agree to `LARGEST_GAP`.
+    """
+    cert = bound.certificate
+    if isinstance(cert, ProgramCertificate):
+        _check_program_bound(cluster, bound, cert)
+        words = _dearest(cert.prices)
+    else:
+        if len(cluster.ranks) > 1 and (cluster.gpu_ranks or not cluster.fabric.flat):
+            raise CertificateError("a closed form is for servers as ranks on one non-blocking fabric")
         check_certificate(cluster, bound)
-        return
+        for name, said, ranks in (
+            ("bound", bound.seconds, cluster.ranks),
+            ("fault-free bound", bound.fault_free_s, cluster.fault_free.ranks),
+        ):
+            if said != (right := closed_form_s(ranks, bound.nbytes)):
+                raise CertificateError(f"the {name} is {said} s, the closed form says {right} s")
+        words = in_words(cluster, cert)
+    if bound.bottleneck != words:
+        raise CertificateError(f"the bottleneck is {bound.bottleneck!r}, the certificate says {words!r}")
+
+
+def _check_program_bound(cluster: Cluster, bound: Bound, cert: ProgramCertificate) -> None:
     from optcc.theory.certify import check_program_certificate
 
-    check_program_certificate(cluster, bound.certificate)
-    if (bound.seconds, bound.nbytes) != (bound.certificate.seconds, bound.certificate.nbytes):
-        raise CertificateError(f"bound is {bound.seconds} s, the certificate proves {bound.certificate.seconds} s")
+    if len(cluster.ranks) == 1:
+        raise CertificateError("a single rank has no program")
+    check_program_certificate(cluster, cert)
+    if (bound.seconds, bound.nbytes) != (cert.seconds, cert.nbytes):
+        raise CertificateError(f"the bound is {bound.seconds} s, the certificate proves {cert.seconds} s")
+    whole = bound.fault_free
+    if cert.primal is None or whole is None or whole.primal is None:
+        anew = program_bound(cluster, cert.nbytes, cert.collective, cert.root)
+        assert isinstance(anew.certificate, ProgramCertificate)  # as for any two ranks or more
+        _demand_near("rate that is reached", cert.reached, anew.certificate.reached, "B/s")
+        _demand_near("fault-free bound", bound.fault_free_s, anew.fault_free_s, "s")
+        return
+    check_program_certificate(cluster.fault_free, whole)
+    if (whole.nbytes, whole.collective, whole.root) != (cert.nbytes, cert.collective, cert.root):
+        raise CertificateError("the fault-free certificate is for another size, collective or root")
+    if bound.fault_free_s != whole.seconds:
+        raise CertificateError(
+            f"the fault-free bound is {bound.fault_free_s} s, its certificate proves {whole.seconds} s"
+        )
+
+
+def _demand_near(what: str, said: Fraction, found: Fraction, unit: str) -> None:
+    if abs(said - found) > LARGEST_GAP * found:
+        raise CertificateError(f"the {what} is {float(said)} {unit}, solved anew {float(found)} {unit}")
 
 
 def certificates(ranks: tuple[Rank, ...], nbytes: int) -> list[Certificate]:
@@ -111,15 +170,3 @@ def _tightest(ranks: tuple[Rank, ...], nbytes: int) -> Certificate:
         return Certificate("trivial", "out", (0,), 0, ranks[0].out_rate)
     # At a tie the sum is named first: repairing one server alone would not help.
     return max(certificates(ranks, nbytes), key=lambda c: (c.seconds, c.kind == "traffic"))
-
-
-def in_words(cluster: Cluster, cert: Certificate) -> str:
-    """What the certificate says limits `cluster`, for people."""
-    if cert.kind == "trivial":
-        return "nothing: a single rank has nothing to send"
-    way = "send" if cert.direction == "out" else "receive"
-    if cert.kind == "traffic":
-        return f"the traffic of all {len(cert.ranks)} servers, whose NICs together {way} {format_rate(cert.rate)}"
-    server = cluster.servers[cluster.ranks[cert.ranks[0]].server]
-    live = sum(nic.alive for nic in server.nics)
-    return f"{server.name}, which can {way} {format_rate(cert.rate)} on {live} of {len(server.nics)} NICs"

@@ -16,11 +16,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import zip_longest
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.bound import LARGEST_GAP, DualCut, Price, ProgramCertificate
+from optcc.bound import LARGEST_GAP, DualCut, Price, PrimalFlow, ProgramCertificate, ProgramPrimal
 from optcc.cluster import Cluster
 from optcc.errors import CertificateError, InputError
 from optcc.theory.collectives import ALLREDUCE, Collective, collective_named
@@ -54,6 +56,7 @@ def check_primal(network: Network, primal: Primal, collective: Collective = ALLR
     views = views_of(network)
     if min(primal.broadcast.min(initial=0), primal.reduce.min(initial=0), primal.roots.min(initial=0)) < 0:
         raise CertificateError("a capacity or a root weight is negative")
+    _demand_small(network, views[0], primal)
     load = network.use @ (primal.broadcast + primal.reduce)
     for resource, units in zip(network.resources, load.tolist(), strict=True):
         if units * primal.unit > resource.rate:
@@ -69,6 +72,15 @@ def check_primal(network: Network, primal: Primal, collective: Collective = ALLR
                 raise CertificateError(f"no flow for {network.rank_types[view.rank_type].name}")
             _check_flow(network, view, primal, reduce, flow, total)
     return total * primal.unit
+
+
+def _demand_small(network: Network, view: View, primal: Primal) -> None:
+    """Raise CertificateError for numbers so large that their sums, in 64 bits, might come round to small ones."""
+    units = primal.broadcast.astype(float) + primal.reduce
+    pairs = view.pairs.sum(axis=0)  # of each orbit; the same in every view
+    sums = (*(network.use @ units), units @ pairs[network.way_orbit], primal.roots.astype(float) @ network.multiplicity)
+    if max(sums) >= 2.0**62:
+        raise CertificateError("a capacity or a root weight is too large")
 
 
 def _check_flow(
@@ -182,18 +194,17 @@ def certify(
     `root` names the rank of a broadcast or reduce. Raises InputError for a root that is missing or unknown,
     InfeasibleError, ProgramError, or CertificateError when the gap is over `LARGEST_GAP`.
     """
-    network, at = _rooted_network(cluster, collective, root)
+    network, at = rooted_network(cluster, collective, root)
     solution = Program(network, collective, at).solve()
     dual = round_dual(network, solution, collective, at)
     rate = check_dual(network, dual, collective, at)
     reached = check_primal(network, solution.primal, collective, at)
-    if rate > reached * (1 + LARGEST_GAP):
-        raise CertificateError(f"the gap between {float(rate)} and {float(reached)} B/s is over {float(LARGEST_GAP)}")
+    _demand_gap(rate, reached)
     return ProgramCertificate(
         rate=rate,
         reached=reached,
         nbytes=nbytes,
-        prices=_in_words(network, dual, rate),
+        prices=price_list(network, dual, rate),
         cuts=tuple(
             DualCut("reduce" if c.reduce else "broadcast", c.view, tuple(np.flatnonzero(c.inside).tolist()), w)
             for c, w in zip(dual.cuts, dual.weights, strict=True)
@@ -202,10 +213,52 @@ def certify(
         denominator=dual.denominator,
         collective=collective.name,
         root=root,
+        primal=_plain(solution.primal),
     )
 
 
-def _rooted_network(cluster: Cluster, collective: Collective, root: str | None) -> tuple[Network, int]:
+def _demand_gap(rate: Fraction, reached: Fraction) -> None:
+    if rate > reached * (1 + LARGEST_GAP):
+        raise CertificateError(f"the gap between {float(rate)} and {float(reached)} B/s is over {float(LARGEST_GAP)}")
+
+
+def _plain(primal: Primal) -> ProgramPrimal:
+    flows = []
+    for (view, reduce), flow in sorted(primal.flows.items()):
+        source, target = np.nonzero(flow)
+        units = flow[source, target]
+        side: Literal["broadcast", "reduce"] = "reduce" if reduce else "broadcast"
+        flows.append(PrimalFlow(side, view, tuple(source.tolist()), tuple(target.tolist()), tuple(units.tolist())))
+    broadcast, reduce_, roots = (tuple(column.tolist()) for column in (primal.broadcast, primal.reduce, primal.roots))
+    return ProgramPrimal(primal.unit, broadcast, reduce_, roots, tuple(flows))
+
+
+def _in_arrays(network: Network, views: list[View], plain: ProgramPrimal) -> Primal:
+    """The primal for `check_primal`. Raises CertificateError where it does not fit the network."""
+    ways, types = len(network.way_orbit), len(network.rank_types)
+    if (len(plain.broadcast), len(plain.reduce), len(plain.roots)) != (ways, ways, types):
+        raise CertificateError("the primal does not fit the network")
+    flows = {}
+    for flow in plain.flows:
+        if not 0 <= flow.seen_from < types:
+            raise CertificateError(f"a flow is seen from rank type {flow.seen_from}, there are {types}")
+        nodes, columns = views[flow.seen_from].nodes, (flow.source, flow.target, flow.units)
+        if len({*map(len, columns)}) > 1:
+            raise CertificateError("a flow whose columns differ in length")
+        matrix = np.zeros((nodes + 1, nodes + 1), np.int64)
+        for source, target, units in zip(*columns, strict=True):
+            if not (0 <= source <= nodes and 0 <= target < nodes and 0 <= units < 2**62):
+                raise CertificateError(f"no flow of {units} from node {source} to {target} of {nodes}")
+            matrix[source, target] = units
+        flows[flow.seen_from, flow.side == "reduce"] = matrix
+    columns = (plain.broadcast, plain.reduce, plain.roots)
+    if max(max(column, default=0) for column in columns) >= 2**62:
+        raise CertificateError("a capacity or a root weight is too large")
+    broadcast, reduce, roots = (np.array(column, np.int64) for column in columns)
+    return Primal(plain.unit, broadcast, reduce, roots, flows)
+
+
+def rooted_network(cluster: Cluster, collective: Collective, root: str | None) -> tuple[Network, int]:
     """The network, and the rank type of the root (0 where the collective has none)."""
     if collective.roots != "one":
         if root is not None:
@@ -222,9 +275,11 @@ def _rooted_network(cluster: Cluster, collective: Collective, root: str | None) 
 
 
 def check_program_certificate(cluster: Cluster, certificate: ProgramCertificate) -> None:
-    """Raise CertificateError unless the certificate's dual proves its rate on `cluster`, exactly, without a solver."""
+    """Raise CertificateError unless the certificate's dual proves its rate on `cluster`, exactly, without a solver,
+    `prices` are what follows from it, and the primal, where there is one, proves `reached`, within `LARGEST_GAP`.
+    """
     collective = collective_named(certificate.collective)
-    network, at = _rooted_network(cluster, collective, certificate.root)
+    network, at = rooted_network(cluster, collective, certificate.root)
     views = views_of(network)
     cuts = []
     for cut in certificate.cuts:
@@ -240,9 +295,23 @@ def check_program_certificate(cluster: Cluster, certificate: ProgramCertificate)
     proved = check_dual(network, dual, collective, at)
     if proved != certificate.rate:
         raise CertificateError(f"the dual proves {float(proved)} B/s, the certificate says {float(certificate.rate)}")
+    for said, right in zip_longest(certificate.prices, price_list(network, dual, proved)):
+        if said != right:
+            raise CertificateError(f"the prices list {_shown(said)}, the dual says {_shown(right)}")
+    if certificate.primal is not None:
+        reached = check_primal(network, _in_arrays(network, views, certificate.primal), collective, at)
+        if reached != certificate.reached:
+            raise CertificateError(
+                f"the primal reaches {float(reached)} B/s, the certificate says {float(certificate.reached)}"
+            )
+    _demand_gap(certificate.rate, certificate.reached)
 
 
-def _in_words(network: Network, dual: Dual, rate: Fraction) -> tuple[Price, ...]:
+def _shown(price: Price | None) -> str:
+    return "no more" if price is None else f"{price.what!r} with a share of {float(price.share)}"
+
+
+def price_list(network: Network, dual: Dual, rate: Fraction) -> tuple[Price, ...]:
     """What the bound pays for, dearest first. By complementary slackness these are the bottlenecks."""
     prices = []
     for resource, price in zip(network.resources, dual.prices, strict=True):

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-from optcc.bound import Bound, Certificate, Direction
+from optcc.bound import Bound, Certificate, Direction, in_words
 from optcc.cluster import Cluster, Server
 from optcc.errors import InputError
-from optcc.theory.bounds import in_words, lower_bound
+from optcc.theory.bounds import lower_bound
 from optcc.theory.shares import Shares
 
 Signature = tuple[tuple[Fraction, Fraction], ...]

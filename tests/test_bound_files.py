@@ -1,0 +1,442 @@
+"""`optcc bound --json` proves itself: files that are right pass, forged ones are refused, with and without optcc."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+
+from optcc.bound import Bound, Certificate, ProgramCertificate
+from optcc.cli import main
+from optcc.cluster import Cluster
+from optcc.errors import CertificateError, InputError
+from optcc.plans import Plan
+from optcc.theory import bound_file as files
+from optcc.theory import bound_with_costs, check_bound, lower_bound, program_bound
+from optcc.theory.program import Program
+from tests.conftest import clusters
+from tests.effort import cases, examples
+from tests.rail_clusters import N, networks, on_rails, solved
+
+ROOT = Path(__file__).resolve().parent.parent
+PRESET = "uniform:servers=3,nics=2,rate=400Gb/s"
+GPUS = "uniform:servers=3,nics=2,rate=400Gb/s,nvlink=450GB/s"
+PAIR = "uniform:servers=5,nics=2,rate=400Gb/s"
+COMMANDS = {
+    "traffic": (PRESET, "--fail", "server1/nic0=0.9"),
+    "cut": (PRESET, "--fail", "server1/nic0"),
+    "rails": (PRESET + ",fabric=rails", "--fail", "server1/nic0", "--fail", "server2/nic1=1/2"),
+    "gpus": (GPUS, "--ranks", "gpu", "--fail", "server1/nic0"),
+    "broadcast": (PRESET, "--fail", "server1/nic0", "--collective", "broadcast", "--root", "server2"),
+    "repair": (PRESET, "--fail", "server1/nic0", "--repair-first"),
+    "costs": (PRESET, "--fail", "server1/nic0", "--alpha", "5us", "--per-chunk", "1us"),
+    "pair": (PAIR, "--fail", "server[0-1]/nic0", "--alpha", "5us", "--per-chunk", "1us"),
+}
+KINDS = [name for name in COMMANDS if name != "repair"]
+UNSEEN = {"format", "version"}
+PROOF_ONLY = {"primal", "weight"}
+"""Numbers that stand in the way of a proof or do not, and are printed nowhere."""
+
+Place = tuple[str | int, ...]
+
+
+def call(*args: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in args])
+
+
+@cache
+def text_of(name: str) -> str:
+    result = call("bound", *COMMANDS[name], "--json")
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def leaves(value: Any, place: Place = ()) -> Iterator[Place]:
+    if isinstance(value, dict | list):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(part, (*place, key))
+    else:
+        yield place
+
+
+def forged(text: str, place: Place, draw: random.Random) -> str:
+    """The file with something else at `place`, of the same kind."""
+    content = json.loads(text)
+    inner = content
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = _other(inner[place[-1]], draw)
+    return json.dumps(content)
+
+
+def _other(value: Any, draw: random.Random) -> Any:
+    if value is None:
+        return draw.choice([1, "x"])
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return draw.choice([value + 1, value - 1, 2 * value + 1])
+    if isinstance(value, float):
+        return draw.choice([value / 2, value * 1.0001]) if value else 1e-9
+    try:
+        return str(Fraction(value) * draw.choice([2, Fraction(1, 2), Fraction(10001, 10000)]) or Fraction(1, 3))
+    except ValueError:
+        return value + draw.choice(["x", " 2"])
+
+
+def accepted(text: str) -> bool:
+    try:
+        files.check_bound_file(text)
+    except (CertificateError, InputError):
+        return False
+    return True
+
+
+def unnoticed() -> Iterator[tuple[str, Place]]:
+    """Of 1,000 forged files those that pass, by the file and the place."""
+    draw = random.Random(1)
+    places = {
+        name: [p for p in leaves(json.loads(text_of(name))) if p[0] not in UNSEEN and not PROOF_ONLY & set(p)]
+        for name in COMMANDS
+    }
+    for _ in range(1000):
+        name = draw.choice(list(COMMANDS))
+        # Every field as often as any other, however long the columns beside it.
+        field = draw.choice(sorted({tuple(k for k in p if isinstance(k, str)) for p in places[name]}))
+        place = draw.choice([p for p in places[name] if tuple(k for k in p if isinstance(k, str)) == field])
+        if accepted(forged(text_of(name), place, draw)):
+            yield name, place
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_is_printed_proves_itself(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "bound.json"
+    path.write_text(text_of(name))
+
+    def solve(self: Program) -> None:
+        raise AssertionError("a solver")
+
+    monkeypatch.setattr(Program, "solve", solve)
+    for arguments in (("--check", path), (*COMMANDS[name][:1], *_cluster_options(name), "--check", path)):
+        result = call("bound", *arguments)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert "checked" in result.stdout
+    value = json.loads(call("bound", "--check", path, "--json").stdout)
+    assert value["checked"]
+    assert value["bound_s"] == json.loads(text_of(name))["bound_s"]
+
+
+def _cluster_options(name: str) -> tuple[str, ...]:
+    """Those of `COMMANDS[name]` that say which cluster it is."""
+    given, found = COMMANDS[name][1:], list[str]()
+    for option, value in zip(given, (*given[1:], ""), strict=True):
+        if option in ("--fail", "--ranks"):
+            found += [option, value]
+    return tuple(found)
+
+
+def test_forged_files_are_refused() -> None:
+    assert list(unnoticed()) == []
+
+
+@pytest.mark.parametrize("field", ["overhead", "fault_free_s", "gap", "bottleneck", "share", "rank"])
+def test_a_check_that_passes_a_field_over_is_noticed(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compare: Callable[[Any, Any, str], str | None] = files._difference
+
+    def careless(said: Any, right: Any, place: str) -> str | None:
+        return None if field in place.split(".") else compare(said, right, place)
+
+    monkeypatch.setattr(files, "_difference", careless)
+    if field == "bottleneck":  # which the proof compares, too
+        monkeypatch.setattr(files, "check_bound_with_costs", lambda cluster, found: None)
+    assert any(unnoticed())
+
+
+def test_a_check_without_the_proof_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "check_bound_with_costs", lambda cluster, found: None)
+    assert any(unnoticed())
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_is_changed_in_a_proof_is_refused_or_changes_nothing_that_is_printed(name: str) -> None:
+    text, draw = text_of(name), random.Random(2)
+    places = [p for p in leaves(json.loads(text)) if PROOF_ONLY & set(p)]
+    right = files.check_bound_file(text)[1].bound
+    refused = 0
+    for place in draw.sample(places, min(len(places), cases(200))):
+        try:
+            _, found = files.check_bound_file(forged(text, place, draw))
+        except CertificateError:
+            refused += 1
+        else:
+            assert (found.bound.seconds, found.bound.overhead) == (right.seconds, right.overhead), place
+    assert refused or not places
+
+
+# ---- forged with care: every number follows from the others, but something is not proved ---------------------------
+
+
+def written(cluster: Cluster, bound: Bound) -> str:
+    collective = getattr(bound.certificate, "collective", "allreduce")
+    found = bound_with_costs(cluster, bound, Fraction(5, 10**6), Fraction(1, 10**6), collective)
+    return json.dumps(files.bound_file(cluster, found))
+
+
+def a_bound(collective: str = "allreduce") -> tuple[Cluster, Bound, ProgramCertificate]:
+    cluster = on_rails([[2, 2], [2, 2], [2, 2]], spine=Fraction(2)).degrade("server0/nic0", Fraction(1, 2))
+    bound = program_bound(cluster, N, collective)
+    assert isinstance(bound.certificate, ProgramCertificate)
+    return cluster, bound, bound.certificate
+
+
+def weaker(cert: ProgramCertificate) -> ProgramCertificate:
+    """A dual that holds, at twice the price."""
+    return replace(cert, rate=cert.rate * 2, resource_prices=tuple(2 * p for p in cert.resource_prices),
+                   prices=tuple(replace(p, gain=2 * p.gain) for p in cert.prices))  # fmt: skip
+
+
+def less_reached(cert: ProgramCertificate) -> ProgramCertificate:
+    """A primal that holds, at half the unit."""
+    assert cert.primal is not None
+    return replace(cert, reached=cert.reached / 2, primal=replace(cert.primal, unit=cert.primal.unit / 2))
+
+
+@pytest.mark.parametrize("change", [weaker, less_reached])
+@pytest.mark.parametrize("part", ["certificate", "fault_free"])
+def test_a_proof_of_less_is_refused(change: Callable[[ProgramCertificate], ProgramCertificate], part: str) -> None:
+    """A weak fault-free bound would make the overhead larger, a weak bound the time smaller."""
+    cluster, bound, cert = a_bound()
+    check_bound(cluster, bound)
+    assert bound.fault_free is not None
+    wrong = change(cert if part == "certificate" else bound.fault_free)
+    false = replace(bound, **{part: wrong})
+    false = replace(false, seconds=false.certificate.seconds)
+    if part == "fault_free":
+        false = replace(false, fault_free_s=wrong.seconds)
+    with pytest.raises(CertificateError, match="the gap between"):
+        check_bound(cluster, false)
+    with pytest.raises(CertificateError, match="the gap between"):
+        files.check_bound_file(written(cluster, false))
+
+
+def test_a_smaller_term_of_the_closed_form_is_refused() -> None:
+    cluster = Cluster.uniform(servers=4, nics=2, rate=1000).degrade("server1/nic0")
+    bound = lower_bound(cluster, N)
+    smaller = Certificate("cut", "out", (0,), N, Fraction(2000))
+    false = replace(bound, certificate=smaller, seconds=smaller.seconds)
+    with pytest.raises(CertificateError, match="the closed form says"):
+        check_bound(cluster, false)
+    with pytest.raises(CertificateError, match="the fault-free bound is"):
+        check_bound(cluster, replace(bound, fault_free_s=Fraction(N, 2000)))
+
+
+def test_a_gpu_that_also_sends_over_nvlink_has_no_cut_of_its_nics() -> None:
+    cluster = replace(Cluster.uniform(servers=2, nics=2, rate=1000, nvlink_rate=9000), gpu_ranks=True)
+    cut = Certificate("cut", "out", (0,), N, Fraction(1000))
+    with pytest.raises(CertificateError, match="a closed form is for servers"):
+        check_bound(cluster, Bound(N, cut.seconds, cut.seconds, "server0", cut))
+
+
+@pytest.mark.parametrize("travelled", [False, True])
+def test_every_field_of_a_bound_is_checked(travelled: bool) -> None:
+    """`travelled`: as a plan file carries it, without what proves some of them."""
+    plan = Plan.from_json(a_plan().to_json()) if travelled else a_plan()
+    bound, cert = plan.bound, plan.bound.certificate
+    assert isinstance(cert, ProgramCertificate)
+    check_bound(plan.cluster, bound)
+    first = cert.prices[0]
+    for false, why in (
+        (replace(bound, fault_free_s=bound.fault_free_s * Fraction(9, 10)), "fault-free bound"),
+        (replace(bound, bottleneck="the weather"), "the bottleneck is 'the weather'"),
+        (replace(bound, seconds=bound.seconds * 2), "the bound is"),
+        (replace(bound, nbytes=bound.nbytes * 2), "the bound is"),
+        (replace(bound, certificate=replace(cert, reached=cert.reached * Fraction(9, 10))), "reache|the gap"),
+        (replace(bound, certificate=replace(cert, reached=cert.reached * Fraction(11, 10))), "reache"),
+        (replace(bound, certificate=replace(cert, prices=cert.prices[1:])), "the prices list"),
+        (replace(bound, certificate=replace(cert, prices=(replace(first, share=Fraction(1)),))), "the prices list"),
+        (replace(bound, certificate=replace(cert, prices=(replace(first, what="?"), *cert.prices[1:]))), "the prices"),
+    ):
+        with pytest.raises(CertificateError, match=why):
+            check_bound(plan.cluster, false)
+
+
+def a_plan() -> Plan:
+    import optcc
+
+    return optcc.plan(on_rails([[10, 20], [20, 20], [20, 10]]).degrade("server1/nic1"), 10**6)
+
+
+def test_numbers_that_come_round_in_64_bits_are_refused() -> None:
+    cluster, bound, cert = a_bound()
+    assert cert.primal is not None
+    primal = replace(cert.primal, broadcast=tuple(c + 2**61 for c in cert.primal.broadcast))
+    with pytest.raises(CertificateError, match="too large"):
+        check_bound(cluster, replace(bound, certificate=replace(cert, primal=primal)))
+
+
+# ---- on random clusters ---------------------------------------------------------------------------------------------
+
+
+@examples(40)
+@given(cluster=networks())
+def test_files_of_random_networks(cluster: Cluster) -> None:
+    _passes(cluster, solved(cluster))
+
+
+@examples(40)
+@given(cluster=clusters(symmetric=False))
+def test_files_of_random_clusters_on_one_fabric(cluster: Cluster) -> None:
+    _passes(cluster, lower_bound(cluster, N))
+
+
+@pytest.mark.parametrize("collective", ["allgather", "reduce-scatter"])
+def test_files_of_other_collectives(collective: str) -> None:
+    cluster, bound, _ = a_bound(collective)
+    _passes(cluster, bound)
+
+
+def _passes(cluster: Cluster, bound: Bound) -> None:
+    text = written(cluster, bound)
+    again, found = files.check_bound_file(text)
+    assert (again, found.bound) == (cluster, bound)
+    assert by_stranger(text) is None
+
+
+# ---- without optcc --------------------------------------------------------------------------------------------------
+
+
+@cache
+def stranger() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("check_bound_example", ROOT / "examples" / "check_bound.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def by_stranger(text: str) -> str | None:
+    """What examples/check_bound.py has against the file; None where it is right."""
+    try:
+        stranger().check(json.loads(text))
+    except SystemExit as complaint:
+        return str(complaint.code)
+    return None
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_example_refuses_forged_numbers(name: str) -> None:
+    text, draw = text_of(name), random.Random(3)
+    assert by_stranger(text) is None
+    content = json.loads(text)
+    cert = content["certificate"]
+    places: list[Place] = [("bound_s",), ("fault_free_s",), ("overhead",), ("size",)]
+    for part in ("certificate", "fault_free"):
+        places += [(part, "rate_exact"), (part, "bound_s_exact")]
+        if cert["kind"] == "program":
+            first = next(i for i, price in enumerate(content[part]["resource_prices"]) if price)
+            places += [(part, "resource_prices", first), (part, "denominator"), (part, "reached_exact")]
+            places += [(part, "primal", "unit_exact"), (part, "network", "resources", first, "rate_exact")]
+            places += [(part, "primal", "flows", 0, "units", 0), (part, "cuts", 0, "inside", 0)]
+        else:
+            places += [(part, "bytes"), (part, "ports", "out_exact", 0), ("topology", "cluster", 0, "nics", 0, "in")]
+    for place in places:
+        assert by_stranger(forged(text, place, draw)), place
+
+
+# ---- what else the command is given ---------------------------------------------------------------------------------
+
+
+def test_from_standard_input() -> None:
+    result = CliRunner().invoke(main, ["bound", "--check", "-"], input=text_of("rails"))
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_a_forged_file_ends_with_1_and_says_where(tmp_path: Path) -> None:
+    path = tmp_path / "b.json"
+    path.write_text(json.dumps({**json.loads(text_of("cut")), "overhead": 0.25}))
+    result = call("bound", "--check", path)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "b.json: overhead is 0.25, what proves the bound says 0.5" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ((PRESET,), "server1 is not as server1 in TOPOLOGY"),
+        (("uniform:servers=4,nics=2,rate=400Gb/s", "--fail", "server1/nic0"), "3 servers, not 4"),
+        ((PRESET + ",fabric=rails", "--fail", "server1/nic0"), "its fabric"),
+    ],
+)
+def test_a_file_for_another_cluster_ends_with_1(given: tuple[str, ...], why: str, tmp_path: Path) -> None:
+    path = tmp_path / "b.json"
+    path.write_text(text_of("cut"))
+    result = call("bound", *given, "--check", path)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert why in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "why"),
+    [
+        ("", (), "not JSON"),
+        ("[]", (), "not a bound of this version"),
+        ('{"bound_s": 1}', (), "not a bound of this version"),
+        ('{"format": "optcc-bound", "version": "2"}', (), "not a bound of this version"),
+        ('{"format": "optcc-bound", "format": "optcc-bound"}', (), "a name twice"),
+        ("{}", ("--size", "1GiB"), "--size: not with --check"),
+        ("{}", ("--collective", "allreduce"), "--collective: not with --check"),
+        ("{}", ("--repair-first",), "--repair-first: not with --check"),
+        ("{}", ("--fail", "server1/nic0"), "nothing to apply them to"),
+        ("{}", ("--hosts", "node[1-2]"), "nothing to apply them to"),
+    ],
+)
+def test_what_is_no_such_file_ends_with_2(content: str, options: tuple[str, ...], why: str, tmp_path: Path) -> None:
+    path = tmp_path / "b.json"
+    path.write_text(content)
+    result = call("bound", "--check", path, *options)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert why in result.stderr
+
+
+def test_a_topology_or_a_file_is_needed() -> None:
+    result = call("bound")
+    assert result.exit_code == 2
+    assert "Missing argument 'TOPOLOGY'" in result.stderr
+
+
+@pytest.mark.parametrize("gone", ["topology", "certificate", "fault_free", "size", "overhead", "ranks"])
+def test_a_field_that_is_missing_or_not_known_ends_with_1(gone: str) -> None:
+    content = json.loads(text_of("gpus"))
+    del content[gone]
+    with pytest.raises(CertificateError, match=gone):
+        files.check_bound_file(json.dumps(content))
+    with pytest.raises(CertificateError, match="comment is no field"):
+        files.check_bound_file(json.dumps({**json.loads(text_of("gpus")), "comment": "trust me"}))
+
+
+def test_the_example_of_the_page_by_hand() -> None:
+    """docs/certificates.md: prices and weights over 2^38."""
+    given = PRESET + ",fabric=rails", "--fail", "server0/nic0", "--fail", "server1/nic0"
+    cert = json.loads(call("bound", *given, "--json").stdout)["certificate"]
+    called = [resource["what"].split(" (")[0] for resource in cert["network"]["resources"]]
+    prices = dict(zip(called, (Fraction(p, 2**38) for p in cert["resource_prices"]), strict=True))
+    assert set(prices.values()) == {1, 2}
+    assert all(price == (1 if "server2" in what else 2) for what, price in prices.items())
+    assert [(cut["seen_from"], cut["inside"], cut["weight"] / 2**38) for cut in cert["cuts"]] == 2 * [
+        (0, [0], 4),
+        (1, [0], 2),
+    ]
+    assert cert["denominator"] == 8 * 2**38
+    assert cert["rate_exact"] == "37500000000"
