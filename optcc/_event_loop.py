@@ -215,8 +215,9 @@ def _leave(now: int, s: int, place: int, lane: int, end: int, f: Fabric, queue: 
 
 
 @njit(cache=True)  # type: ignore[misc, unused-ignore]
-def run_events(w: Work, f: Fabric, t: Times, packets: bool) -> tuple[int, int, int, int]:
-    """Fill `t`; links and receiving ports serve `packets`, or else whole stripes.
+def run_events(w: Work, f: Fabric, t: Times, packets: bool, by_row: bool) -> tuple[int, int, int, int]:
+    """Fill `t`; links and receiving ports serve `packets`, or else whole stripes. A sending port serves the lowest row
+    that is ready, `by_row`, or else what has been ready for longest.
 
     Returns (DONE, TOO_LONG or NO_WAY; the stripe it is about; ticks; entries of the log).
     """
@@ -225,7 +226,7 @@ def run_events(w: Work, f: Fabric, t: Times, packets: bool) -> tuple[int, int, i
     free = np.zeros(len(f.rate), np.int64)
     base = np.zeros(ports + 1, np.int64)  # the heap of port p lives in ready[base[p]:base[p + 1]]
     base[1:] = np.cumsum(f.room)
-    ready = np.empty(base[ports], np.int32)  # a stripe's number is its priority: keys and values of a heap at once
+    ready, key = np.empty(base[ports], np.int32), np.empty(base[ports], np.int64)  # stripes, the least key first
     ready_size = np.zeros(ports, np.int64)
 
     # At any time a port has one event, a transfer one, a stripe one; as packets, up to three.
@@ -265,8 +266,8 @@ def run_events(w: Work, f: Fabric, t: Times, packets: bool) -> tuple[int, int, i
             if lane < 0:
                 return NO_WAY, s, now, logged
             p = f.chain[f.chain_ptr[lane]]
-            heap = ready[base[p] : base[p + 1]]
-            _push(heap, heap, ready_size[p], s, s)
+            heap, keys = ready[base[p] : base[p + 1]], key[base[p] : base[p + 1]]
+            _push(keys, heap, ready_size[p], s if by_row else now, s)
             ready_size[p] += 1
             if not is_touched[p]:
                 is_touched[p] = True
@@ -279,8 +280,8 @@ def run_events(w: Work, f: Fabric, t: Times, packets: bool) -> tuple[int, int, i
             is_touched[p] = False
             if free[p] > now or ready_size[p] == 0 or f.dies[p] <= now:
                 continue
-            heap = ready[base[p] : base[p + 1]]
-            s = _pop(heap, heap, ready_size[p])
+            heap, keys = ready[base[p] : base[p + 1]], key[base[p] : base[p + 1]]
+            s = _pop(keys, heap, ready_size[p])
             ready_size[p] -= 1
             lane = f.detour[noticed, w.lane[s]]
             end = _served(now, w.length[s], p, f)

@@ -240,6 +240,11 @@ def verify(plan_file: Path, algorithm: str, as_json: bool) -> None:
     "them (default with pods or a spine).",
 )  # fmt: skip
 @click.option(
+    "--service", type=click.Choice(["plan", "ready"]), default="plan", show_default=True,
+    help="Which transfer a NIC sends first: in the plan's order, or what has been ready for longest, as executors do "
+    "that drop the order.",
+)  # fmt: skip
+@click.option(
     "--timeline", type=click.Path(path_type=Path, dir_okay=False), help="Draw what each NIC did: FILE.svg or FILE.json."
 )
 @json_option
@@ -251,6 +256,7 @@ def simulate(
     fault: tuple[str, ...],
     detect: str,
     receivers: Literal["stripes", "packets"] | None,
+    service: Literal["plan", "ready"],
     timeline: Path | None,
     as_json: bool,
 ) -> None:
@@ -280,8 +286,11 @@ def simulate(
         made = load_plan(plan_file)
         check_alive(faults, made.cluster)
         chosen = baseline(made, algorithm, alpha=latency, per_chunk=cost)
-        simulation = run_virtually(chosen.schedule(), alpha=latency, per_chunk=cost, faults=faults, receivers=receivers)
-    value = report.simulation_json(made, algorithm, simulation, latency, cost, faults, noticed)
+        schedule = chosen.schedule()
+        how: dict[str, Any] = {"alpha": latency, "per_chunk": cost, "faults": faults, "receivers": receivers}
+        simulation = run_virtually(schedule, **how, service=service)
+        in_order_s = None if service == "plan" else run_virtually(schedule, **how).time_s
+    value = report.simulation_json(made, algorithm, simulation, latency, cost, faults, noticed, in_order_s)
     if timeline is not None:
         bound_s = float(made.bound.seconds)
         write_timeline(simulation, timeline, title=report.title(chosen), bound_s=bound_s, faults=faults)

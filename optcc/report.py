@@ -166,9 +166,13 @@ def _some(servers: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a plan takes in virtual time at the costs it was made for; `time_s` is None where that was not simulated."""
+    """What a plan takes in virtual time at the costs it was made for, in seconds; None where that was not simulated.
+
+    ready_s : likewise, where ports serve what has been ready for longest and not the plan's order
+    """
 
     time_s: float | None
+    ready_s: float | None
     alpha_s: float
     per_chunk_s: float
 
@@ -181,10 +185,12 @@ def expected(plan: Plan, alpha: Fraction, per_chunk: Fraction) -> Expected:
     """The plan's simulated time, unless there are more than `MOST_SIMULATED` transfers or so."""
     from optcc.simulator import simulate
 
-    time_s = None
+    time_s = ready_s = None
     if 2 * len(plan.cluster.ranks) ** 2 * plan.recipe.segments <= MOST_SIMULATED:
-        time_s = simulate(plan.schedule(), alpha=alpha, per_chunk=per_chunk).time_s
-    return Expected(time_s, float(alpha), float(per_chunk))
+        schedule = plan.schedule()
+        time_s = simulate(schedule, alpha=alpha, per_chunk=per_chunk).time_s
+        ready_s = simulate(schedule, alpha=alpha, per_chunk=per_chunk, service="ready").time_s
+    return Expected(time_s, ready_s, float(alpha), float(per_chunk))
 
 
 def expected_json(plan: Plan, found: Expected) -> dict[str, Any]:
@@ -193,6 +199,7 @@ def expected_json(plan: Plan, found: Expected) -> dict[str, Any]:
     return {
         "simulated_s": found.time_s,
         "simulated_ratio": ratio,
+        "simulated_ready_s": found.ready_s,
         "alpha_s": found.alpha_s,
         "per_chunk_s": found.per_chunk_s,
     }
@@ -231,7 +238,12 @@ def print_plan(plan: Plan, found: Expected | None = None) -> None:
             table.add_row("  simulated", f"{format_seconds(found.time_s)}, {over(ratio)}")
         costs = f"latency {format_seconds(found.alpha_s)}, {format_seconds(found.per_chunk_s)} for each chunk"
         table.add_row("", f"{costs} (--alpha, --per-chunk)")
+        if found.time_s and found.ready_s:
+            table.add_row("  out of order", f"{found.ready_s / found.time_s:.2f} times that, {OUT_OF_ORDER}")
     show(table)
+
+
+OUT_OF_ORDER = "where NICs serve what is ready first"
 
 
 def simulation_json(
@@ -242,15 +254,21 @@ def simulation_json(
     per_chunk: Fraction,
     faults: Sequence[Fault] = (),
     detect: Fraction = Fraction(0),
+    in_order_s: float | None = None,
 ) -> dict[str, Any]:
     """The JSON value of `optcc simulate`. `ports` says how long each was busy, and idle by force or for good;
-    `faults_too_late` which faults would have come after the end."""
+    `faults_too_late` which faults would have come after the end.
+
+    in_order_s : where ports served what was ready first, seconds that the same takes in the plan's order
+    """
     from optcc.usage import usage_json
 
     bound_s = float(plan.bound.seconds)
     return {
         "algorithm": algorithm,
         "receivers": simulation.receivers,
+        "service": "plan" if in_order_s is None else "ready",
+        **({} if in_order_s is None else {"in_order_s": in_order_s}),
         "alpha_s": float(alpha),
         "per_chunk_s": float(per_chunk),
         **({"detect_s": float(detect)} if faults else {}),
@@ -273,6 +291,10 @@ def print_simulation(value: dict[str, Any]) -> None:
     """One line per figure of a simulation, what it assumed, and the port that is busiest."""
     table = plain_table()
     table.add_row(f"{value['algorithm']} (simulated)", Text(format_seconds(value["time_s"]), "bold"))
+    if "in_order_s" in value:
+        longer = value["time_s"] / value["in_order_s"] if value["in_order_s"] else 1.0
+        order = format_seconds(value["in_order_s"])
+        table.add_row("in the plan's order", f"{order}; {longer:.2f} times that {OUT_OF_ORDER} (--service)")
     table.add_row("bound", format_seconds(value["bound_s"]))
     table.add_row("simulated / bound", f"{value['ratio']:.4f}")
     latency, cost = format_seconds(value["alpha_s"]), format_seconds(value["per_chunk_s"])

@@ -1,6 +1,7 @@
 """Virtual time: how long a schedule takes when ports and links serve in order and nothing else costs.
 
-The model: a port's sender serves one stripe at a time at its out rate, lowest row first, without preemption. The links
+The model: a port's sender serves one stripe at a time at its out rate, lowest row first, without preemption (or, to see
+what a plan loses in an executor that does not keep its order, what has been ready for longest first). The links
 that the stripe crosses and the receiving port each serve at their own rate what has come (cut-through): a stripe's head
 moves on as soon as a resource starts to serve it, and never gets ahead of bytes that have not come. So several senders
 share a receiver or a link without a byte ever landing before it was sent: stripe by stripe, in the order in which each
@@ -33,6 +34,9 @@ assert LAST == LONGEST_S * TICKS_PER_S
 
 Receivers = Literal["stripes", "packets"]
 """What links and receiving ports serve in order: whole stripes, or packets, so that senders share them."""
+
+Service = Literal["plan", "ready"]
+"""Which ready stripe a sending port serves first: the lowest row, as the plan orders it, or what was ready first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +106,7 @@ def simulate(
     per_chunk: Quantity = 0,
     faults: Sequence[Fault] = (),
     receivers: Receivers | None = None,
+    service: Service = "plan",
 ) -> Simulation:
     """Run `schedule` in virtual time.
 
@@ -110,15 +115,17 @@ def simulate(
     faults : ports that slow down or die during the run
     receivers : "packets": links and receiving ports serve packets in the order in which they come; "stripes": whole
         stripes in the order in which they can; None: as `usual_receivers` says
+    service : "plan": a sending port serves the lowest row that is ready; "ready": what has been ready for longest, as
+        queues of NICs and other libraries do (the lowest row of those that became ready in the same instant)
     Raises SimulationError when transfers are left that nothing will ever let start, when a rank that still has work has
     no live NIC left, and when time overflows the clock; InputError for times below 0, faults of unknown ports and
-    unknown `receivers`.
+    unknown `receivers` or `service`.
     """
     if receivers is None:
         receivers = usual_receivers(schedule.links)
-    if receivers not in get_args(Receivers):
-        expected = " or ".join(get_args(Receivers))
-        raise InputError("unknown kind of receivers", where="receivers", expected=expected, got=str(receivers))
+    for name, value, kinds in (("receivers", receivers, get_args(Receivers)), ("service", service, get_args(Service))):
+        if value not in kinds:
+            raise InputError(f"unknown kind of {name}", where=name, expected=" or ".join(kinds), got=str(value))
     alpha, per_chunk = as_seconds(alpha, "--alpha"), as_seconds(per_chunk, "--per-chunk")
     for name, seconds in (("--alpha", alpha), ("--per-chunk", per_chunk)):
         if not 0 <= seconds <= LONGEST_S:
@@ -132,7 +139,7 @@ def simulate(
     if packets:  # work is bytes over rates: a resource without rate takes too long, and divides by something
         fabric = fabric._replace(rate=np.maximum(fabric.rate, 1e-30))
     times = _times(stripes, tables, len(fabric.rate) if packets else 0)
-    outcome, about, ticks, logged = run_events(work, fabric, times, packets)
+    outcome, about, ticks, logged = run_events(work, fabric, times, packets, service == "plan")
     if outcome == TOO_LONG:
         raise SimulationError(f"the transfers take over {LONGEST_S} s: check sizes and rates")
     if outcome == NO_WAY:

@@ -338,12 +338,17 @@ def test_a_plan_takes_what_simulate_says_of_its_file(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     made = value("plan", PRESET, "--fail", "server1/nic0", "--size", "16M", *costs, "-o", path)
     assert value("simulate", path, *costs)["time_s"] == made["simulated_s"]
+    ready = value("simulate", path, *costs, "--service", "ready")
+    assert (ready["time_s"], ready["in_order_s"]) == (made["simulated_ready_s"], made["simulated_s"])
+    assert ready["time_s"] > ready["in_order_s"]
+    longer = f"{ready['time_s'] / ready['in_order_s']:.2f} times that where NICs serve what is ready first"
+    assert longer in call("simulate", path, *costs, "--service", "ready").stdout
 
 
 def test_a_plan_of_too_many_transfers_is_not_simulated_for_the_report() -> None:
     preset = "uniform:servers=300,nics=1,rate=400Gb/s"
     found = value("plan", preset, "--family", "nested-rings", "--segments", "64")
-    assert found["simulated_s"] is found["simulated_ratio"] is None
+    assert found["simulated_s"] is found["simulated_ratio"] is found["simulated_ready_s"] is None
     assert "optcc simulate PLAN does" in call("plan", preset, "--family", "nested-rings", "--segments", "64").stdout
 
 

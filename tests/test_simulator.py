@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import optcc
 from optcc.cluster import Cluster, Fabric, Nic, Server
 from optcc.errors import InputError, SimulationError
 from optcc.schedule import Lane, Link, Port, Route, Schedule
-from optcc.simulator import TICKS_PER_S
+from optcc.simulator import TICKS_PER_S, Receivers
 from optcc.stripes import stripes_of
 from tests.conftest import GBPS, clusters, degraded
 from tests.conservation import check_conservation
@@ -245,3 +246,34 @@ def test_a_run_repeats_to_the_tick() -> None:
 def test_stripes_leave_nothing_out_when_there_is_little() -> None:
     schedule = optcc.plan(Cluster.uniform(servers=3, nics=5, rate=1000), 3, segments=1).schedule()
     assert stripes_of(schedule).length.sum() == schedule.length.sum()
+
+
+def three_transfers() -> Schedule:
+    """Rank 0 sends rows 0 (after row 1), 1 and 2 to rank 1, a second each."""
+    return Schedule(
+        ranks=2,
+        nbytes=1000,
+        ports=(Port("from", 0, 1000.0, 1000.0), Port("to", 1, 1000.0, 1000.0)),
+        routes=(Route(0, 1, (Lane(0, 1, Fraction(1)),)),),
+        route=np.zeros(3, np.int32),
+        offset=np.zeros(3, np.int64),
+        length=np.full(3, 1000, np.int64),
+        reduce=np.ones(3, np.bool_),
+        stage=np.ones(3, np.uint8),
+        segment=np.zeros(3, np.int32),
+        dep_ptr=np.array([0, 1, 1, 1], np.int64),
+        dep_idx=np.array([1], np.int64),
+    )
+
+
+@pytest.mark.parametrize("receivers", get_args(Receivers))
+def test_what_is_ready_first(receivers: Receivers) -> None:
+    """Row 0 becomes ready after a second, when row 2 has been for one."""
+    schedule = three_transfers()
+    assert optcc.simulate(schedule, receivers=receivers).finish == pytest.approx([2, 1, 3])
+    assert optcc.simulate(schedule, receivers=receivers, service="ready").finish == pytest.approx([3, 1, 2])
+
+
+def test_an_unknown_service() -> None:
+    with pytest.raises(InputError, match="unknown kind of service"):
+        optcc.simulate(three_transfers(), service="lifo")  # type: ignore[arg-type]
