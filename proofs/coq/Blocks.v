@@ -14,7 +14,7 @@ Variable block : rank -> nat.
 
 (* The merged schedule: blocks instead of ranks. *)
 Definition merge (t : transfer) : transfer :=
-  Transfer (block (src t)) (block (dst t)) (elt t).
+  Transfer (block (src t)) (block (dst t)) (elt t) (adds t).
 
 (* A block knows at least what any of its ranks knows. *)
 Lemma merge_knows s e r c :

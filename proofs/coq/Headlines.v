@@ -4,11 +4,33 @@
    theorem below: the answer must be "Closed under the global context". *)
 
 From Coq Require Import List Arith Bool QArith Qminmax.
-From optcc Require Import Model Blocks Time Tight Optimal Shares Nested Overhead.
+From optcc Require Import Model Once Blocks Time Tight Optimal Shares Nested Overhead.
 Open Scope nat_scope.
 
 (* ======================================================================== *)
-(* 1. Traffic and partition bounds: numbers of transfers                      *)
+(* 1. What AllReduce means: exactly_once where a bound is reached, the weaker
+   is_allreduce where nothing is faster                                       *)
+
+(* In every abelian group, every rank ends with the sum of all contributions. *)
+Theorem exactly_once_sums P n s A (add : A -> A -> A) zero (x : values A) e r :
+  commutative_monoid add zero -> exactly_once P n s -> e < n -> r < P ->
+  result add s x e r = sum_of add zero P (x e).
+Proof. exact (fun laws => exactly_once_sums add zero laws P n s x e r). Qed.
+
+(* So every lower bound below holds for what is exactly once, too. *)
+Theorem exactly_once_is_allreduce P n s : exactly_once P n s -> is_allreduce P n s.
+Proof. exact (exactly_once_is_allreduce P n s). Qed.
+
+(* Not the other way round: sets of contributors do not see that one is added twice.
+   Counts do, whichever of the transfers add. *)
+Theorem double_count_is_allreduce a b c d e : is_allreduce 3 1 (double_count a b c d e).
+Proof. exact (double_count_is_allreduce a b c d e). Qed.
+
+Theorem double_count_is_refused a b c d e : ~ exactly_once 3 1 (double_count a b c d e).
+Proof. exact (double_count_is_refused a b c d e). Qed.
+
+(* ======================================================================== *)
+(* 2. Traffic and partition bounds: numbers of transfers                      *)
 
 (* Each element is sent at least 2(P-1) times. *)
 Theorem traffic_per_element P n s e :
@@ -18,9 +40,9 @@ Proof. exact (fun good => traffic_per_element P n s good e). Qed.
 Theorem traffic P n s : is_allreduce P n s -> 2 * (P - 1) * n <= length s.
 Proof. exact (traffic_total P n s). Qed.
 
-(* The count is exact, and is_allreduce is not an empty notion. *)
+(* The count is exact. *)
 Theorem traffic_attained P n :
-  1 <= P -> exists s, is_allreduce P n s /\ length s = 2 * (P - 1) * n.
+  1 <= P -> exists s, exactly_once P n s /\ length s = 2 * (P - 1) * n.
 Proof. exact (traffic_attained P n). Qed.
 
 (* However the ranks are divided into q blocks, each element crosses from block to
@@ -36,7 +58,7 @@ Theorem partition P q n block s :
 Proof. exact (partition_total block P q n s). Qed.
 
 (* ======================================================================== *)
-(* 2. Cut bound: numbers of transfers                                         *)
+(* 3. Cut bound: numbers of transfers                                         *)
 
 (* Each element leaves each rank and enters each rank at least once. *)
 Theorem cut_sends P n s e r :
@@ -54,7 +76,7 @@ Proof.
 Qed.
 
 (* ======================================================================== *)
-(* 3. Time bounds, for rational rates (elements per second)                   *)
+(* 4. Time bounds, for rational rates (elements per second)                   *)
 
 Open Scope Q_scope.
 
@@ -97,12 +119,12 @@ Proof. exact (lower_bound P n s T out inn). Qed.
 (* ... which some schedule reaches, whatever the rates. *)
 Theorem lower_bound_attained P out inn :
   (2 <= P)%nat -> positive P out -> positive P inn ->
-  exists n s, (0 < n)%nat /\ is_allreduce P n s /\
+  exists n s, (0 < n)%nat /\ exactly_once P n s /\
     fits P s (best_time P n out inn) out inn.
 Proof. exact (lower_bound_attained P out inn). Qed.
 
 (* ======================================================================== *)
-(* 4. Nested rings                                                            *)
+(* 5. Nested rings                                                            *)
 
 Theorem shares_nonneg P L m :
   (3 <= P)%nat -> admissible_loads P L -> (1 <= m <= P)%nat -> 0 <= share P L m.
@@ -128,13 +150,13 @@ Theorem shares_fit P L i n T (B : nat -> Q) :
 Proof. exact (fun HP adm => share_fit P L HP adm i n T B). Qed.
 
 (* The loads in the formula are those of real schedules: a plan with n x_m elements
-   in pattern m is an AllReduce in which rank r sends and receives n L_(r+1). *)
+   in pattern m sums everything exactly once, and rank r sends and receives n L_(r+1). *)
 Theorem nested_rings_carry P L :
   (3 <= P)%nat -> admissible_loads P L ->
   exists plan : list (nat * nat),
     let n := length plan in
     let s := nested_rings P plan in
-    (0 < n)%nat /\ is_allreduce P n s /\
+    (0 < n)%nat /\ exactly_once P n s /\
     (forall m, (1 <= m <= P)%nat ->
        Qnat (length (filter (fun a => (fst a =? m)%nat) plan))
        == Qnat n * share P L m) /\
@@ -150,11 +172,11 @@ Theorem nested_rings_optimal P B :
   exists plan : list (nat * nat),
     let n := length plan in
     let s := nested_rings P plan in
-    (0 < n)%nat /\ is_allreduce P n s /\ fits P s (best_time P n B B) B B.
+    (0 < n)%nat /\ exactly_once P n s /\ fits P s (best_time P n B B) B B.
 Proof. exact (nested_rings_optimal P B). Qed.
 
 (* ======================================================================== *)
-(* 5. One straggler at 1/l of the rate of the others                          *)
+(* 6. One straggler at 1/l of the rate of the others                          *)
 
 (* T0, the optimum without a failure. *)
 Theorem healthy_time P n B :

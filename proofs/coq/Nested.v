@@ -10,7 +10,7 @@ Theorem nested_rings_carry P (L : nat -> Q) :
   (3 <= P)%nat -> admissible_loads P L ->
   exists pl : list (nat * nat),
     let n := length pl in let s := nested_rings P pl in
-    (0 < n)%nat /\ is_allreduce P n s /\
+    (0 < n)%nat /\ exactly_once P n s /\
     (forall m, (1 <= m <= P)%nat ->
        Qnat (length (filter (fun a => (fst a =? m)%nat) pl)) == Qnat n * share P L m) /\
     (forall r, (r < P)%nat ->
@@ -35,7 +35,7 @@ Proof.
     - rewrite sumQ_scale; fold (sum1 P (share P L)).
       rewrite (share_sum P L HP adm); ring.
     - intros i Hi; rewrite round_leaf, Qnat_mult by easy; now apply Wk. }
-  rewrite EN; split; [easy|]; split; [rewrite <- EN; apply plan_allreduce|]; split.
+  rewrite EN; split; [easy|]; split; [rewrite <- EN; apply plan_once|]; split.
   - intros m Hm; rewrite plan_pattern, Qnat_mult by easy.
     specialize (Wk (m - 1)%nat ltac:(lia)).
     now replace (S (m - 1)) with m in Wk by lia.
@@ -57,7 +57,7 @@ Theorem nested_rings_optimal P (B : rank -> Q) :
   (forall r, (S r < P)%nat -> B r <= B (S r)) ->
   exists pl : list (nat * nat),
     let n := length pl in let s := nested_rings P pl in
-    (0 < n)%nat /\ is_allreduce P n s /\ fits P s (best_time P n B B) B B.
+    (0 < n)%nat /\ exactly_once P n s /\ fits P s (best_time P n B B) B B.
 Proof.
   intros HP HB Hs; set (tau := best_time P 1 B B).
   assert (A : Qnat 1 / minQ P B <= tau /\ Qnat (2 * (P - 1) * 1) / sumQ P B <= tau).

@@ -89,7 +89,7 @@ Qed.
 
 Theorem lower_bound_attained P (out inn : rank -> Q) :
   (2 <= P)%nat -> positive P out -> positive P inn ->
-  exists n s, (0 < n)%nat /\ is_allreduce P n s /\
+  exists n s, (0 < n)%nat /\ exactly_once P n s /\
     fits P s (best_time P n out inn) out inn.
 Proof.
   intros HP Ho Hi; set (tau := best_time P 1 out inn).

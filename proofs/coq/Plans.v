@@ -125,12 +125,12 @@ Qed.
 Section Plan.
 Variables (P : nat) (k : nat -> nat).
 
-Lemma plan_allreduce :
-  is_allreduce P (length (plan P k)) (nested_rings P (plan P k)).
+Lemma plan_once :
+  exactly_once P (length (plan P k)) (nested_rings P (plan P k)).
 Proof.
-  apply routed_allreduce; intros e He.
+  apply routed_once; intros e He.
   assert (V := plan_valid P k _ (nth_In _ (1, 0) He)).
-  destruct (nth e (plan P k) (1, 0)) as [m j]; simpl in V; now apply ring_connects.
+  destruct (nth e (plan P k) (1, 0)) as [m j]; simpl in V; now apply ring_once.
 Qed.
 
 Definition of_route (count : list arrow -> nat) (a : nat * nat) : nat :=
@@ -140,13 +140,13 @@ Lemma plan_count (count : list arrow -> nat) r :
   (forall m, 1 <= m <= P ->
      sumN m (fun j => count (ring_arrows P m j)) = round_load P m r) ->
   sumN (length (plan P k)) (fun e =>
-    count (let (m, j) := nth e (plan P k) (1, 0) in ring_arrows P m j))
+    count (arrows (fun e => let (m, j) := nth e (plan P k) (1, 0) in ring_route P m j) e))
   = sumN P (fun i => k (S i) * round_load P (S i) r).
 Proof.
   intros H.
   transitivity (sumN (length (plan P k))
     (fun e => of_route count (nth e (plan P k) (1, 0)))).
-  - apply sumN_ext; intros e _; now destruct (nth e _ _).
+  - apply sumN_ext; intros e _; unfold arrows; now destruct (nth e _ _).
   - rewrite total_nth, total_plan; apply sumN_ext; intros i Hi.
     f_equal; apply (H (S i)); lia.
 Qed.

@@ -1,12 +1,12 @@
-(* Nested rings as schedules: they are AllReduces, and the loads in the share
-   formula are the real numbers of transfers.
+(* Nested rings as schedules: they sum every contribution exactly once, and the loads
+   in the share formula are the real numbers of transfers.
 
    Element (m, j) has as its owner o the j-th rank of the ring.  Let X be the
    other ring ranks in ring order after o.  Then the reducing chain runs along
    X ++ [o] and the distributing chain along o :: X. *)
 
 From Coq Require Import List Arith Bool Lia FinFun Permutation.
-From optcc Require Import Model Routing.
+From optcc Require Import Model Once Routing.
 Import ListNotations.
 Open Scope nat_scope.
 
@@ -16,31 +16,32 @@ Open Scope nat_scope.
 Lemma hops_cons u v l : hops (u :: v :: l) = (u, v) :: hops (v :: l).
 Proof. reflexivity. Qed.
 
-Lemma spread_chain_end X o H v :
-  In v X -> H v = true -> spread (hops (X ++ [o])) H o = true.
+(* Added up along a chain, everything arrives at its end ... *)
+Lemma chain_adds X o V e : NoDup (X ++ [o]) ->
+  result plus (along (hops (X ++ [o])) e true) V e o = V e o + list_sum (map (V e) X).
 Proof.
-  revert H v; induction X as [|x X IH]; intros H v I Hv; [easy|].
-  destruct X as [|y X].
-  - destruct I as [->|[]]; apply (spread_arrow _ _ v o); simpl; auto.
-  - change ((x :: y :: X) ++ [o]) with (x :: y :: X ++ [o]); rewrite hops_cons.
-    change (spread ((x, y) :: hops (y :: X ++ [o])) H o = true)
-      with (spread (hops ((y :: X) ++ [o])) (pass H (x, y)) o = true).
-    destruct I as [->|I].
-    + apply (IH _ y); [simpl; auto|]; unfold pass; simpl.
-      now rewrite Nat.eqb_refl, Hv, orb_true_r.
-    + apply (IH _ v I); unfold pass; now rewrite Hv.
+  revert V; induction X as [|x X IH]; intros V ND; [simpl; lia|].
+  simpl in ND; apply NoDup_cons_iff in ND; destruct ND as [N ND]; rewrite in_app_iff in N.
+  specialize (IH (deliver plus V (Transfer x (hd o X) e true)) ND).
+  replace (along (hops ((x :: X) ++ [o])) e true)
+    with ([Transfer x (hd o X) e true] ++ along (hops (X ++ [o])) e true) by now destruct X.
+  rewrite result_app; simpl; rewrite IH, deliver_here; destruct X as [|y X]; simpl in *.
+  - rewrite Nat.eqb_refl; lia.
+  - apply NoDup_cons_iff in ND; destruct ND as [Ny _]; rewrite in_app_iff in Ny.
+    rewrite deliver_here, Nat.eqb_refl, (map_ext_in _ (V e)).
+    + destruct (Nat.eqb_spec o y); [subst; simpl in *; tauto | lia].
+    + intros z I; rewrite deliver_here; destruct (Nat.eqb_spec z y); [subst; tauto | easy].
 Qed.
 
-Lemma spread_chain_start X o H v :
-  In v X -> H o = true -> spread (hops (o :: X)) H v = true.
+(* ... and copied along a chain, what its start holds arrives everywhere. *)
+Lemma chain_copies X o V e r :
+  V e o = 1 -> V e r = 1 \/ In r X -> result plus (along (hops (o :: X)) e false) V e r = 1.
 Proof.
-  revert o H; induction X as [|x X IH]; intros o H I Ho; [easy|].
-  rewrite hops_cons.
-  change (spread ((o, x) :: hops (x :: X)) H v = true)
-    with (spread (hops (x :: X)) (pass H (o, x)) v = true).
-  assert (Hx : pass H (o, x) x = true).
-  { unfold pass; simpl; now rewrite Nat.eqb_refl, Ho, orb_true_r. }
-  destruct I as [->|I]; [now apply spread_keeps | now apply IH].
+  revert o V; induction X as [|x X IH]; intros o V Ho H; [now destruct H|].
+  apply (IH x (deliver plus V (Transfer o x e false))); rewrite deliver_here;
+    [now rewrite Nat.eqb_refl|].
+  destruct H as [H|[<-|H]]; [left; now destruct (r =? x) | left | auto].
+  now rewrite Nat.eqb_refl.
 Qed.
 
 Lemma tails_hops r l : tails r (hops l) = occurrences r (removelast l).
@@ -103,47 +104,59 @@ Proof.
   exact (Permutation_NoDup (Permutation_app_comm _ _) N).
 Qed.
 
-Theorem ring_connects : connects P (ring_arrows P m j).
+(* The route in terms of owner and rest. *)
+Lemma route_is : ring_route P m j =
+  (gather (seq 0 (P - m)) owner ++ hops (rest ++ [owner]),
+   hops (owner :: rest) ++ scatter owner (seq 0 (P - m))).
+Proof. now rewrite <- ring_here, <- ring_next. Qed.
+
+Theorem ring_once : carries_once P (ring_route P m j).
 Proof.
-  unfold ring_arrows; fold owner; rewrite ring_here, ring_next.
-  change (map (fun v => (v, owner)) (seq 0 (P - m))) with (gather (seq 0 (P - m)) owner).
-  change (map (fun v => (owner, v)) (seq 0 (P - m))) with (scatter owner (seq 0 (P - m))).
+  rewrite route_is.
   assert (Ho : P - m <= owner < P) by (unfold owner; lia).
   assert (ring : forall v, In v rest \/ v = owner -> v < P).
   { intros v [I | ->]; [apply in_rest in I|]; lia. }
   split.
-  - intros a; rewrite !in_app_iff; intros [I|[I|[I|I]]].
+  - intros a; cbn [fst snd]; rewrite !in_app_iff; intros [[I|I]|[I|I]].
     + apply in_map_iff in I; destruct I as (v & <- & I); apply in_seq in I; simpl; lia.
     + apply hops_in in I; rewrite !in_app_iff in I; simpl in I.
       destruct I; split; apply ring; intuition.
     + apply hops_in in I; simpl in I; destruct I; split; apply ring; intuition.
     + apply in_map_iff in I; destruct I as (v & <- & I); apply in_seq in I; simpl; lia.
-  - intros c r Hc Hr; rewrite !spread_app.
-    set (H1 := spread (gather _ _) _); set (H2 := spread (hops (rest ++ [owner])) H1).
-    set (H3 := spread (hops (owner :: rest)) H2).
-    assert (O2 : H2 owner = true).
-    { destruct (Nat.eq_dec c owner) as [->|Nc].
-      { apply spread_keeps, spread_keeps, Nat.eqb_refl. }
-      destruct (le_lt_dec (P - m) c) as [Rc|Lc].
-      - apply (spread_chain_end _ _ _ c); [apply in_rest; lia|].
-        apply spread_keeps, Nat.eqb_refl.
-      - apply spread_keeps, (spread_arrow _ _ c owner); [|apply Nat.eqb_refl].
-        apply (in_map (fun v => (v, owner))), in_seq; lia. }
-    assert (O3 : H3 owner = true) by now apply spread_keeps.
-    destruct (Nat.eq_dec r owner) as [->|Nr]; [now apply spread_keeps|].
-    destruct (le_lt_dec (P - m) r) as [Rr|Lr].
-    + apply spread_keeps, spread_chain_start; [apply in_rest; lia | easy].
-    + apply (spread_arrow _ _ owner r); [|easy].
-      apply (in_map (fun v => (owner, v))), in_seq; lia.
+  - intros e r c Hr Hc; unfold times_held, travels; cbn [fst snd].
+    rewrite !along_app, !result_app; set (V := result plus _ (one_at c)).
+    (* the leaves, the others of the ring, and the owner itself: each contribution once *)
+    assert (Vr : forall v, V e v
+      = one_at c e v + if v =? owner then occurrences c (seq 0 (P - m)) else 0).
+    { intros v; unfold V; rewrite gather_adds, sum_one_at; [easy|]; rewrite in_seq; lia. }
+    clearbody V; set (W := result plus _ V).
+    assert (Wo : W e owner = 1).
+    { assert (NR : ~ In owner rest) by (rewrite in_rest; lia).
+      assert (ND : NoDup (rest ++ [owner])).
+      { apply (Permutation_NoDup (Permutation_cons_append rest owner)).
+        now constructor; [|apply NoDup_rest]. }
+      unfold W; rewrite chain_adds by exact ND.
+      rewrite (map_ext_in _ (one_at c e)), sum_one_at, Vr, Nat.eqb_refl.
+      - unfold one_at; destruct (Nat.eqb_spec owner c) as [<-|N].
+        + rewrite !occurrences_notin; [easy | easy | rewrite in_seq; lia].
+        + destruct (le_lt_dec (P - m) c).
+          * rewrite occurrences_notin, occurrences_in; [easy | apply NoDup_rest | |];
+              rewrite ?in_rest, ?in_seq; lia.
+          * rewrite occurrences_in, occurrences_notin; [easy | | apply seq_NoDup |];
+              rewrite ?in_rest, ?in_seq; lia.
+      - intros v I; rewrite Vr; destruct (Nat.eqb_spec v owner); [now subst | lia]. }
+    clearbody W; apply scatter_copies; [now apply chain_copies; auto|].
+    destruct (le_lt_dec (P - m) r); [left; apply chain_copies; [easy|] | right; apply in_seq; lia].
+    destruct (Nat.eq_dec r owner) as [->|]; [now left | right; apply in_rest; lia].
 Qed.
+
+Definition ring_arrows : list arrow := fst (ring_route P m j) ++ snd (ring_route P m j).
 
 (* Leaves send and receive once. *)
 Lemma leaf_counts r : r < P - m ->
-  tails r (ring_arrows P m j) = 1 /\ heads r (ring_arrows P m j) = 1.
+  tails r ring_arrows = 1 /\ heads r ring_arrows = 1.
 Proof.
-  intros Hr; unfold ring_arrows; fold owner; rewrite ring_here, ring_next.
-  change (map (fun v => (v, owner)) (seq 0 (P - m))) with (gather (seq 0 (P - m)) owner).
-  change (map (fun v => (owner, v)) (seq 0 (P - m))) with (scatter owner (seq 0 (P - m))).
+  intros Hr; unfold ring_arrows; rewrite route_is; cbn [fst snd].
   rewrite !tails_app, !heads_app, !tails_hops, !heads_hops, tails_gather, heads_gather,
     tails_scatter, heads_scatter, removelast_last.
   assert (No : owner <> r) by (unfold owner; lia).
@@ -174,12 +187,10 @@ Proof. unfold owner; apply eq_true_iff_eq; rewrite !Nat.eqb_eq; lia. Qed.
 
 (* Ring ranks: everything but the end of each chain, and the owner's extra. *)
 Lemma ring_tails i : i < m ->
-  tails (P - m + i) (ring_arrows P m j) + one (j =? i)
+  tails (P - m + i) ring_arrows + one (j =? i)
     + one (j =? if S i =? m then 0 else S i) = 2 + (P - m) * one (j =? i).
 Proof.
-  intros Hi; unfold ring_arrows; fold owner; rewrite ring_here, ring_next.
-  change (map (fun v => (v, owner)) (seq 0 (P - m))) with (gather (seq 0 (P - m)) owner).
-  change (map (fun v => (owner, v)) (seq 0 (P - m))) with (scatter owner (seq 0 (P - m))).
+  intros Hi; unfold ring_arrows; rewrite route_is; cbn [fst snd].
   set (r := P - m + i).
   rewrite !tails_app, !tails_hops, tails_gather, tails_scatter, removelast_last, seq_length.
   rewrite (occurrences_notin r (seq 0 (P - m))) by (rewrite in_seq; unfold r; lia).
@@ -208,12 +219,10 @@ Proof.
 Qed.
 
 Lemma ring_heads i : i < m ->
-  heads (P - m + i) (ring_arrows P m j) + one (j =? i)
+  heads (P - m + i) ring_arrows + one (j =? i)
     + one (j =? if i =? 0 then m - 1 else i - 1) = 2 + (P - m) * one (j =? i).
 Proof.
-  intros Hi; unfold ring_arrows; fold owner; rewrite ring_here, ring_next.
-  change (map (fun v => (v, owner)) (seq 0 (P - m))) with (gather (seq 0 (P - m)) owner).
-  change (map (fun v => (owner, v)) (seq 0 (P - m))) with (scatter owner (seq 0 (P - m))).
+  intros Hi; unfold ring_arrows; rewrite route_is; cbn [fst snd].
   set (r := P - m + i).
   rewrite !heads_app, !heads_hops, heads_gather, heads_scatter, seq_length.
   rewrite (occurrences_notin r (seq 0 (P - m))) by (rewrite in_seq; unfold r; lia).

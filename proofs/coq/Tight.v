@@ -11,39 +11,40 @@
    at least 1 per element and sum to 2(P-1) can be had. *)
 
 From Coq Require Import List Arith Bool QArith Qminmax Lia Lqa.
-From optcc Require Import Model Gossip Rational Routing.
+From optcc Require Import Model Once Gossip Rational Routing.
 Import ListNotations.
 Open Scope nat_scope.
 
-Definition two_hubs (P : nat) (c d : rank) : list arrow :=
-  gather (others P c) c ++
-  (if c =? d then [] else [(c, d)]) ++
-  scatter d (filter (fun v => negb (v =? c)) (others P d)).
+Definition two_hubs (P : nat) (c d : rank) : list arrow * list arrow :=
+  (gather (others P c) c,
+   (if c =? d then [] else [(c, d)]) ++
+   scatter d (filter (fun v => negb (v =? c)) (others P d))).
 
-Lemma two_hubs_connects P c d : c < P -> d < P -> connects P (two_hubs P c d).
+Lemma two_hubs_once P c d : c < P -> d < P -> carries_once P (two_hubs P c d).
 Proof.
   intros Hc Hd; split.
-  - intros a I; unfold two_hubs, gather, scatter in I; rewrite !in_app_iff in I.
+  - intros a I; unfold two_hubs, gather, scatter in I; simpl in I; rewrite !in_app_iff in I.
     destruct I as [I|[I|I]].
     + apply in_map_iff in I; destruct I as (v & <- & I); apply in_others in I; simpl; lia.
     + destruct (c =? d); simpl in I; [easy|]; destruct I as [<-|[]]; simpl; lia.
     + apply in_map_iff in I; destruct I as (v & <- & I).
       apply filter_In in I; destruct I as [I _]; apply in_others in I; simpl; lia.
-  - intros x r Hx Hr; unfold two_hubs; rewrite !spread_app.
-    set (H1 := spread (gather (others P c) c) (fun y => y =? x)).
-    set (H2 := spread (if c =? d then [] else [(c, d)]) H1).
-    assert (Rc : H1 c = true).
-    { destruct (Nat.eq_dec x c) as [->|N].
-      - apply spread_keeps, Nat.eqb_refl.
-      - apply (spread_arrow _ _ x c); [|apply Nat.eqb_refl].
-        apply (in_map (fun v => (v, c))), in_others; lia. }
-    assert (Rd : H2 d = true).
-    { unfold H2; destruct (Nat.eqb_spec c d) as [<-|N]; [easy|].
-      apply (spread_arrow _ _ c d); simpl; auto. }
-    destruct (Nat.eq_dec r d) as [->|Nd]; [now apply spread_keeps|].
-    destruct (Nat.eq_dec r c) as [->|Nc]; [now apply spread_keeps, spread_keeps|].
-    apply (spread_arrow _ _ d r); [|easy].
-    apply (in_map (fun v => (d, v))), filter_In; rewrite in_others.
+  - intros e r x Hr Hx; unfold times_held, travels, two_hubs; simpl.
+    rewrite result_app; set (V := result plus _ (one_at x)).
+    assert (Vc : V e c = 1).
+    { unfold V; rewrite gather_adds, Nat.eqb_refl, sum_one_at by (rewrite in_others; lia).
+      unfold one_at; destruct (Nat.eqb_spec c x) as [->|N].
+      - rewrite occurrences_notin; [easy | rewrite in_others; lia].
+      - rewrite occurrences_in; [easy | apply NoDup_others | apply in_others; lia]. }
+    clearbody V; rewrite along_app, result_app.
+    set (W := result plus _ V).
+    assert (HW : W e d = 1 /\ W e c = 1); [|destruct HW as [Wd Wc]].
+    { unfold W; destruct (Nat.eqb_spec c d) as [<-|N]; simpl; [auto|].
+      rewrite !deliver_here, Nat.eqb_refl; now destruct (c =? d). }
+    apply scatter_copies; [easy|].
+    destruct (Nat.eq_dec r c) as [->|Nc]; [auto|].
+    destruct (Nat.eq_dec r d) as [->|Nd]; [auto|].
+    right; apply filter_In; rewrite in_others.
     now rewrite (proj2 (Nat.eqb_neq _ _) Nc).
 Qed.
 
@@ -81,9 +82,9 @@ Proof.
 Qed.
 
 Lemma two_hubs_tails P c d r : 2 <= P -> c < P -> d < P -> r < P ->
-  tails r (two_hubs P c d) = 1 + (P - 2) * (if d =? r then 1 else 0).
+  tails r (fst (two_hubs P c d) ++ snd (two_hubs P c d)) = 1 + (P - 2) * (if d =? r then 1 else 0).
 Proof.
-  intros HP Hc Hd Hr; unfold two_hubs; rewrite !tails_app, tails_gather, tails_scatter.
+  intros HP Hc Hd Hr; unfold two_hubs; simpl; rewrite !tails_app, tails_gather, tails_scatter.
   assert (E : occurrences r (others P c) = if c =? r then 0 else 1).
   { destruct (Nat.eqb_spec c r) as [->|N].
     - apply occurrences_notin; rewrite in_others; lia.
@@ -96,9 +97,9 @@ Proof.
 Qed.
 
 Lemma two_hubs_heads P c d r : 2 <= P -> c < P -> d < P -> r < P ->
-  heads r (two_hubs P c d) = 1 + (P - 2) * (if c =? r then 1 else 0).
+  heads r (fst (two_hubs P c d) ++ snd (two_hubs P c d)) = 1 + (P - 2) * (if c =? r then 1 else 0).
 Proof.
-  intros HP Hc Hd Hr; unfold two_hubs; rewrite !heads_app, heads_gather, heads_scatter.
+  intros HP Hc Hd Hr; unfold two_hubs; simpl; rewrite !heads_app, heads_gather, heads_scatter.
   rewrite size_others by easy.
   assert (ND : NoDup (filter (fun v => negb (v =? c)) (others P d))).
   { apply NoDup_filter, NoDup_others. }
@@ -166,7 +167,7 @@ Qed.
 (* All loads of the form  n + (P-2) w_r  are possible, out and in independently. *)
 Theorem hubs P n (y z : rank -> nat) :
   2 <= P -> sumN P y = n -> sumN P z = n ->
-  exists s, is_allreduce P n s /\
+  exists s, exactly_once P n s /\
     forall r, r < P -> sent r s = n + (P - 2) * y r /\ received r s = n + (P - 2) * z r.
 Proof.
   intros HP Hy Hz.
@@ -183,7 +184,7 @@ Proof.
   { intros X r LX; rewrite <- occurrences_nth, LX.
     clear; induction n as [|n IH]; [unfold sumN; simpl; lia|]; rewrite !sumN_S, IH; lia. }
   exists (routed n (fun e => two_hubs P (nth e C 0) (nth e D 0))); split.
-  - apply routed_allreduce; intros e He; apply two_hubs_connects; auto.
+  - apply routed_once; intros e He; apply two_hubs_once; auto.
   - intros r Hr; rewrite sent_routed, received_routed.
     rewrite <- (column_count P y r Hr), <- (column_count P z r Hr).
     fold D C; rewrite <- !Lin by easy; split; apply sumN_ext; intros e He.
@@ -193,12 +194,11 @@ Qed.
 
 (* In particular with one hub: 2(P-1) transfers per element are enough. *)
 Theorem traffic_attained P n : 1 <= P ->
-  exists s, is_allreduce P n s /\ length s = 2 * (P - 1) * n.
+  exists s, exactly_once P n s /\ length s = 2 * (P - 1) * n.
 Proof.
   intros HP; exists (routed n (fun _ => two_hubs P 0 0)); split.
-  - apply routed_allreduce; intros; apply two_hubs_connects; lia.
+  - apply routed_once; intros; apply two_hubs_once; lia.
   - induction n as [|n IH]; [unfold routed; simpl; lia|].
-    rewrite routed_S, app_length, IH; unfold hop_transfers, two_hubs.
-    rewrite map_length, filter_others; simpl.
-    unfold gather, scatter; rewrite app_length, !map_length, size_others; lia.
+    rewrite routed_S, app_length, IH; unfold travels, along, two_hubs, gather, scatter.
+    rewrite filter_others, app_length; simpl; rewrite !map_length, size_others; lia.
 Qed.
