@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import permutations, product
@@ -225,14 +225,28 @@ def hub_time(rates: Sequence[Fraction], parts: Sequence[Fraction]) -> Fraction:
     return max((1 + (len(rates) - 2) * part) / rate for rate, part in zip(rates, parts, strict=True))
 
 
+def times_held(ranks: int, transfers: Iterable[tuple[int, int, bool]]) -> list[list[int]]:
+    """[r][c]: how often rank c's contribution is in what rank r holds of one element in the end.
+
+    A transfer (u, v, adds) adds what u holds to what v holds, or copies it over that.
+    """
+    held = [[int(r == c) for c in range(ranks)] for r in range(ranks)]
+    for u, v, adds in transfers:
+        held[v] = [mine * adds + new for mine, new in zip(held[v], held[u], strict=True)]
+    return held
+
+
+def once(ranks: int) -> list[list[int]]:
+    """What an AllReduce leaves: everybody holds every contribution exactly once."""
+    return [[1] * ranks] * ranks
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5])
 def test_two_hub_schedules_are_allreduces_with_these_loads(ranks: int) -> None:
     for gather, spread in product(range(ranks), repeat=2):
-        known = [{r} for r in range(ranks)]
         arrows = hub_arrows(ranks, gather, spread)
-        for u, v in arrows:
-            known[v] |= known[u]
-        assert all(len(contributors) == ranks for contributors in known)
+        assert times_held(ranks, [(u, v, v == gather) for u, v in arrows]) == once(ranks)
+        assert times_held(ranks, [(u, v, True) for u, v in arrows]) != once(ranks)  # the sum must be copied
         for r in range(ranks):
             assert sum(u == r for u, _ in arrows) == 1 + (ranks - 2) * (r == spread)
             assert sum(v == r for _, v in arrows) == 1 + (ranks - 2) * (r == gather)
