@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -53,6 +54,9 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+ADDRESS_SPACE = 768 << 20
+"""Bytes that a process may map at least: numpy, scipy, numba, cvxpy and sympy take 550 MiB once loaded, on one thread."""
+
 
 class _Commands(click.Group):
     """Turns optcc's errors, the system's, and Ctrl-C, into a message on stderr and the promised exit status."""
@@ -71,6 +75,7 @@ class _Commands(click.Group):
             if sys.stdout is None:
                 hint = "`> /dev/null` does without."
                 raise InputError("closed", where="standard output", expected="a place for the result", hint=hint)
+            _check_address_space()
             return super().invoke(ctx)
 
 
@@ -116,6 +121,20 @@ def _hold_descriptors() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, this one
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  as long as the process
+
+
+def _check_address_space() -> None:
+    """Raise InputError below `ADDRESS_SPACE`: OpenBLAS, under numpy and scipy, waits for ever for memory it cannot get.
+
+    It takes memory for each of its threads, one per core unless told; with a limit, one is enough for what we do.
+    """
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if most == resource.RLIM_INFINITY:
+        return
+    if most < ADDRESS_SPACE:
+        expected, got = f"at least {ADDRESS_SPACE >> 10} KiB", f"{most >> 10} KiB"
+        raise InputError("too little memory", where="ulimit -v", expected=expected, got=got)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -14,7 +14,6 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc._event_loop import TICKS_PER_S
 from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.schedule import Lane, Port, Schedule
@@ -113,6 +112,8 @@ def fault_tables(schedule: Schedule, lanes: Sequence[Lane], faults: Sequence[Fau
 
 
 def _to_ticks(seconds: float | Fraction) -> int:
+    from optcc._event_loop import TICKS_PER_S  # with numba, which whoever only states a fault does without
+
     return round(Fraction(seconds) * TICKS_PER_S)
 
 

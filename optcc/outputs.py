@@ -1,7 +1,8 @@
 """Writing files whole or not at all, and standard output; what cannot be written is told before long work begins.
 
-A file is written under another name beside its place, brought to the disk, and only then given its name: what was there
-before stays until then. A symbolic link stays a link, and the file that it leads to is replaced. ``-`` (and
+A file is written beside its place, without a name where the file system can do that (Linux: O_TMPFILE), so that nothing
+stays of it when the process is killed; it is brought to the disk, and only then given its name: what was there before
+stays until then. A symbolic link stays a link, and the file that it leads to is replaced. ``-`` (and
 ``/dev/stdout``) is standard output; that, devices, FIFOs and sockets are written to plainly, once all of it is there.
 """
 
@@ -27,6 +28,8 @@ CLOSED_PIPE = 141
 """The exit status of programs that write to a pipe that is closed, as shells tell it."""
 READER_WAIT_S = 10.0
 """How long a FIFO is waited for that nobody reads: its reader may be starting."""
+_DESCRIPTORS = "/proc/self/fd"
+"""Where Linux shows a process's open files, also those without a name."""
 _PROBE_BYTES = 4096
 """Written and deleted again, to see whether the disk is full."""
 _EXPECTED = {
@@ -64,11 +67,11 @@ def written(path: Path) -> Iterator[BinaryIO]:
             return
         part = Part(path)
         try:
-            with open(part.open(), "w+b") as file:
+            with open(part.open_unnamed(), "w+b") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            part.publish()
+                part.publish(file.fileno())
         finally:
             part.discard()
 
@@ -103,7 +106,10 @@ def staged(files: dict[Path, bytes]) -> Iterator[list[Path]]:
 
 
 class Part:
-    """What becomes the file `path`. `name` : where it is until then, in the same folder, so that a rename suffices."""
+    """What becomes the file `path`. `name` : where it is until then, in the same folder, so that a rename suffices.
+
+    With `open_unnamed` it has that name only for the moment between a link and a rename, since a link replaces nothing.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path, self.target = path, Path(os.path.realpath(path))
@@ -114,17 +120,38 @@ class Part:
         if found is not None and not os.access(self.target, os.W_OK):  # a rename would not ask
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         self._mode = None if found is None else stat.S_IMODE(found.st_mode)
+        self._named = True
 
     def open(self) -> int:
         """Make it; its descriptor, for writing and reading."""
-        number = os.open(self.name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        return self._as_before(os.open(self.name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+
+    def open_unnamed(self) -> int:
+        """Like `open`, but it is gone with its last descriptor unless it is published; named where that cannot be."""
+        if not hasattr(os, "O_TMPFILE") or not os.path.isdir(_DESCRIPTORS):
+            return self.open()
+        try:
+            number = os.open(self.target.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):  # NFS and others, see open(2)
+                return self.open()
+            raise
+        self._named = False
+        return self._as_before(number)
+
+    def _as_before(self, number: int) -> int:
+        """With the permissions of the file that it replaces."""
         if self._mode is not None:
             with suppress(OSError):  # some file systems have no modes
                 os.fchmod(number, self._mode)
         return number
 
-    def publish(self) -> None:
-        """Give it its name."""
+    def publish(self, number: int | None = None) -> None:
+        """Give it its name; `number` : its descriptor, if it is from `open_unnamed`."""
+        if not self._named:
+            # With a folder's descriptor Python calls linkat(2), which can follow the link to the file; the path is
+            # absolute, so that it does not matter which folder.
+            os.link(f"{_DESCRIPTORS}/{number}", self.name, src_dir_fd=number, follow_symlinks=True)
         os.replace(self.name, self.target)
 
     def discard(self) -> None:
@@ -149,7 +176,7 @@ def check_place(path: Path, make_folder: bool = False) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
         part = Part(path)
         try:
-            with open(part.open(), "wb", buffering=0) as file:
+            with open(part.open_unnamed(), "wb", buffering=0) as file:
                 file.write(bytes(_PROBE_BYTES))
         finally:
             part.discard()

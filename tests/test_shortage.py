@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from optcc.api import plan
+from optcc.cli import ADDRESS_SPACE
 from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.runtime import RankFailedError, job, local_meeting
@@ -170,3 +171,17 @@ def test_memory_that_is_available_is_the_least_of_machine_and_cgroups(tmp_path: 
     put("sys/fs/cgroup/memory/batch/memory.usage_in_bytes", "650000\n")
     put("sys/fs/cgroup/memory/batch/memory.stat", "total_inactive_file 60000\n")
     assert available_bytes(tmp_path) == 10_000
+
+
+def test_too_little_memory_is_told_before_libraries_wait_for_it() -> None:
+    def plan(kib: int) -> subprocess.CompletedProcess[str]:
+        command = f"ulimit -v {kib}; {sys.executable} -m optcc plan uniform:servers=2,nics=1,rate=1Gb/s --json"
+        return subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=600)
+
+    refused, enough = plan(400_000), plan(ADDRESS_SPACE >> 10)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == (
+        f"optcc: ulimit -v: too little memory, expected at least {ADDRESS_SPACE >> 10} KiB, got '400000 KiB'\n"
+    )
+    assert enough.returncode == 0, enough.stderr
+    assert '"bound_s"' in enough.stdout

@@ -57,7 +57,10 @@ def load_topology(
 
     Raises InputError, which names the line or field, for anything else.
     """
-    source = os.fspath(source)
+    source = _as_text(source)
+    for name, value in (("nic_rate", nic_rate), ("nics", nics), ("hosts", hosts)):
+        if not (value is None or isinstance(value, str)):
+            raise InputError("not text", where=name, expected="a str, or None", got=type(value).__name__)
     given = Given.parse(nic_rate, nics)
     topology = _read_any(source, given, documents_only)
     given.check_used(nic.name for server in topology.cluster.servers for nic in server.nics)
@@ -74,6 +77,12 @@ def load_topology(
         )
         return replace(topology, assumed=(*topology.assumed, alone))
     return topology
+
+
+def _as_text(source: object) -> str:
+    if isinstance(source, str | os.PathLike) and isinstance(text := os.fspath(source), str):
+        return text
+    raise InputError("no topology", where="source", expected="a path, as str or Path", got=type(source).__name__)
 
 
 def _read_any(source: str, given: Given, documents_only: bool) -> Topology:
