@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -230,11 +231,16 @@ def held(families: tuple[str, ...], fitting: st.SearchStrategy[Cluster], *, most
     """On how many different clusters, of `most` or up to `CLUSTERS`, schedules of each family were found to hold."""
     seen: dict[str, set[Cluster]] = {family: set() for family in families}
 
+    class EnoughError(Exception):
+        """Ends the drawing."""
+
     # A failure is told as it is found: it names its cluster, and to shrink it takes minutes.
     @settings(max_examples=most, phases=[Phase.generate], database=None, report_multiple_bugs=False)
     @given(cluster=fitting, nbytes=st.integers(1, 2**22), segments=st.integers(1, 3))
     def check(cluster: Cluster, nbytes: int, segments: int) -> None:
         wanted = [family for family, on in seen.items() if len(on) < CLUSTERS and cluster not in on]
+        if all(len(on) >= CLUSTERS for on in seen.values()):
+            raise EnoughError
         if not wanted:
             return
         try:
@@ -248,7 +254,8 @@ def held(families: tuple[str, ...], fitting: st.SearchStrategy[Cluster], *, most
                 hold(plan, schedule)
                 seen[family].add(cluster)
 
-    check()
+    with suppress(EnoughError):
+        check()
     return {family: len(on) for family, on in seen.items()}
 
 

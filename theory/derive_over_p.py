@@ -6,6 +6,7 @@ above l_c it is exact and needs no remainder.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import sympy as sp
@@ -17,6 +18,7 @@ from optcc.theory.symbols import T0, P, T, ell
 MILD = ("1 <= l <= l_c = (2P-3)/(P-1)", *ASSUMPTIONS)
 
 
+@cache
 def overhead_below() -> Any:
     """T*/T0 - 1 for l <= l_c: the traffic term's."""
     return tidy(ratio_terms()[1] - 1)
@@ -27,6 +29,7 @@ def overhead_above() -> Any:
     return tidy(ratio_terms()[0] - 1)
 
 
+@cache
 def leading_term() -> Any:
     """The coefficient of 1/P in the overhead below l_c, over P: lim P (T*/T0 - 1), over P."""
     return sp.limit(P * overhead_below(), P, sp.oo) / P

@@ -8,6 +8,7 @@ Library for LLM Training and Serving" (arXiv:2512.25059).
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import sympy as sp
@@ -26,6 +27,7 @@ def ring_time(data: Any, rate: Any, ranks: Any = P) -> Any:
     return least_time(transfers_per_element(ranks) * data / ranks, rate)
 
 
+@cache
 def optimum_terms() -> tuple[Any, Any]:
     """(cut, traffic) over T0 in P and X, with l = 1/(1-X)."""
     cut, traffic = (tidy(term.subs(ell, 1 / (1 - X))) for term in ratio_terms())

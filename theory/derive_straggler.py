@@ -5,6 +5,7 @@ Rates are equal out and in. A straggler has rate B/l, l >= 1, the others B.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import sympy as sp
@@ -16,6 +17,7 @@ from optcc.theory.symbols import T0, B, P, T, ell, ell_c, s
 ASSUMPTIONS = ("P >= 3", "l >= 1", "rates are equal out and in", NON_BLOCKING, *ANY_PROTOCOL, FLUID)
 
 
+@cache  # these terms are what every derivation about stragglers begins with
 def fault_free() -> Any:
     """T0 in seconds: P ranks of rate B. The traffic term, which is at least the cut term for P >= 2."""
     cut, _, traffic, _ = star_terms(B, B, P * B, P * B)
@@ -30,12 +32,14 @@ def straggler_terms(count: Any) -> tuple[Any, Any]:
     return cut, traffic
 
 
+@cache
 def ratio_terms(count: Any = sp.S.One) -> tuple[Any, Any]:
     """(cut, traffic) over T0: pure numbers in P and l; the larger is T*/T0."""
     cut, traffic = straggler_terms(count)
     return tidy(cut / fault_free()), tidy(traffic / fault_free())
 
 
+@cache
 def switch_point(count: Any = sp.S.One) -> Any:
     """The slowdown at which cut and traffic are equal; above it the stragglers' own links decide."""
     cut, traffic = ratio_terms(count)
