@@ -68,6 +68,8 @@ programs: $(VENV)/ready
 	tools/programs.sh --or-say $(VENV) $(PROGRAMS)
 
 # On all cores, a file at a time, since what a file sets up is dear. REQUIRE="coq torch": fail where these are missing.
+# Compiled code is kept, even for who has set otherwise: the suite starts hundreds of processes.
+test test-long: export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/pytest -n auto --dist loadfile $(addprefix --require=,$(REQUIRE))
 test: programs lint
 	$(PYTEST)

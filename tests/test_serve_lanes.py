@@ -20,7 +20,7 @@ from optcc.serve.guard import Guard
 from optcc.serve.lanes import Lane, Workers
 from optcc.serve.messages import EventRequest, JobRequest, PlanRequest, RefusedError
 from optcc.serve.settings import Settings
-from tests.serving import SMALL, Service, running
+from tests.serving import SMALL, Service, running, told
 
 LIMIT_S = 120
 """Longest wait for what must happen; nothing waits so long when it does."""
@@ -265,7 +265,8 @@ def test_the_guard_cancels_what_works_for_a_caller_who_is_gone() -> None:
 
 @pytest.fixture(scope="module")
 def small_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    yield from running(tmp_path_factory.mktemp("lanes"), "--port", "0", "--concurrent", "4", "--request-limit", "1h")
+    limits = ("--concurrent", "4", "--request-limit", "1h", "--jobs", "1")
+    yield from running(tmp_path_factory.mktemp("lanes"), "--port", "0", *limits)
 
 
 def test_callers_who_leave_free_their_places(small_service: Service) -> None:
@@ -283,6 +284,15 @@ def test_callers_who_leave_free_their_places(small_service: Service) -> None:
         sock.close()
     in_hand(small_service, 0)
     assert small_service.ask("POST", "/v1/plan", {"topology": SMALL}).status == 200
+
+
+def test_too_many_jobs(small_service: Service) -> None:
+    made = small_service.ask("POST", "/v1/jobs", {"topology": SMALL})
+    assert made.status == 201, made.body
+    refused = small_service.ask("POST", "/v1/jobs", {"topology": SMALL})
+    assert told(refused, 429, "BusyError")["hint"] == "Delete one."
+    assert small_service.ask("DELETE", f"/v1/jobs/{made.json['job']}").status == 204
+    assert small_service.ask("GET", "/v1/health").json["jobs"] == 0
 
 
 def in_hand(service: Service, expected: int) -> None:

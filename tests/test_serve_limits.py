@@ -15,7 +15,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from optcc.errors import InputError
 from optcc.serve.listen import _Impatient
 from optcc.serve.settings import Settings
-from tests.serving import SLOW, SMALL, Reply, Service, running, told
+from tests.serving import SLOW, Reply, Service, running, told
 
 
 @pytest.fixture(scope="module")
@@ -111,24 +111,6 @@ def test_a_plan_that_takes_too_long_and_too_many_at_once(tight: Service) -> None
     assert [told(reply, 504, "LateError")["what"] for reply in replies]
     assert len(replies) == 2
     assert tight.ask("GET", "/v1/health").status == 200
-
-
-def test_too_many_jobs(tight: Service) -> None:
-    # The test before ended the process that reads topologies: until it is up again, requests are too late.
-    first = _registered(tight)
-    assert told(tight.ask("POST", "/v1/jobs", {"topology": SMALL}), 429, "BusyError")["hint"] == "Delete one."
-    assert tight.ask("DELETE", f"/v1/jobs/{first}").status == 204
-    assert tight.ask("GET", "/v1/health").json["jobs"] == 0
-
-
-def _registered(service: Service) -> str:
-    end = time.monotonic() + 240
-    while True:
-        reply = service.ask("POST", "/v1/jobs", {"topology": SMALL})
-        if reply.status == 201:
-            return reply.json["job"]  # type: ignore[no-any-return]
-        told(reply, 504, "LateError")
-        assert time.monotonic() < end
 
 
 @pytest.mark.parametrize(
