@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -390,3 +391,20 @@ def test_paths_and_strings_are_one(tmp_path: Path) -> None:
     plan, place = optcc.plan(load_topology(XML, servers=4).cluster, 2**20), tmp_path / "plan.json"
     save_plan(plan, place)
     assert load_plan(str(place)) == load_plan(place) == plan
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "where"),
+    [
+        (5, {}, "source"),
+        (b"topology.xml", {}, "source"),
+        (None, {}, "source"),
+        ("uniform:servers=2,nics=1,rate=1Gb/s", {"nic_rate": 5}, "nic_rate"),
+        ("uniform:servers=2,nics=1,rate=1Gb/s", {"nics": ["mlx5_0"]}, "nics"),
+        ("uniform:servers=2,nics=1,rate=1Gb/s", {"hosts": 5}, "hosts"),
+    ],
+)
+def test_what_is_not_text_is_refused(source: Any, options: dict[str, Any], where: str) -> None:
+    with pytest.raises(InputError) as refused:
+        load_topology(source, **options)
+    assert refused.value.where == where
