@@ -29,7 +29,8 @@ NIC = "server1/nic1"
 
 
 def planned() -> Plan:
-    return optcc.plan(Cluster.uniform(servers=3, nics=3, rate=RATE), 3 << 20, segments=8)
+    """A fifth of a second, so that a fault meets it on a busy machine, too."""
+    return optcc.plan(Cluster.uniform(servers=3, nics=3, rate=RATE), 8 << 20, segments=8)
 
 
 def run(strike: Strike, *more: Strike) -> Drill:
