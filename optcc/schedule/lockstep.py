@@ -135,8 +135,7 @@ def applies_lockstep(cluster: Cluster) -> bool:
         return False
     used = lockstep_nics(cluster)
     nics = list(map(len, used))
-    several = sum(count < max(nics) for count in nics) > 1
-    return several and hub_shares(nics) is not None and common_rails([tuple(mine) for mine in used])
+    return hub_shares(nics) is not None and common_rails([tuple(mine) for mine in used])
 
 
 def lockstep_nics(cluster: Cluster) -> list[dict[int, tuple[int, ...]]]:
