@@ -25,8 +25,7 @@ import optcc
 from optcc.bound import Bound
 from optcc.cluster import Cluster, Nic, Server
 from optcc.errors import InputError
-from optcc.ladders import ladders
-from optcc.planner import Candidate, climb
+from optcc.planner import Candidate, climb, ladders
 from optcc.plans import Plan
 from optcc.runtime.verbs import backlog
 from optcc.schedule import Schedule

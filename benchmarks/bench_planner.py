@@ -15,29 +15,24 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 
 from rich.progress import track
 
 import optcc
-from benchmarks.pods_by_hand import beside, beside_one, two_levels
-from benchmarks.timetables_by_hand import form, latin_squares, lockstep, most_rounds, steady_steps, timetables
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
 from optcc.ladder import Ladder
-from optcc.ladders import ladders
+from optcc.planner import ladders
 from optcc.schedule import Schedule
-from optcc.schedule.latin import LatinExchange
-from optcc.schedule.lockstep import LockstepExchange
+from optcc.schedule.direct import DirectExchange
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.steady import SteadyExchange
-from optcc.schedule.timetable import Timetable
 from optcc.units import format_seconds, format_size
 
 ALPHA, PER_CHUNK = Fraction(5, 10**6), Fraction(1, 10**6)
 DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+STEPS = (*range(2, 64), *range(64, 200, 3))
 MOST_STRIPES = 3_000_000
 """Deeper pipelines are not tried by hand: no more than so many are simulated at once."""
 LIMIT = 0.02
@@ -120,33 +115,19 @@ def offered(case: Case) -> list[Ladder]:
 
 def by_hand(case: Case) -> list[tuple[float, str]]:
     """(simulated seconds, family and segments) of the planner's own families at all depths."""
-    rows = (at_depths(ladder, case) for ladder in offered(case))
-    return [(time_s, named(recipe)) for row in rows for time_s, recipe in times(case, row)]
+    return [(time_s, named(recipe)) for time_s, recipe in tried(case)]
 
 
 def tried(case: Case) -> list[tuple[float, Recipe]]:
-    """(simulated seconds, recipe), the quickest first, of these and of many more timetables, squares and steps, and
-    exchanges in two levels."""
-    cluster = cluster_of(case)
-    bound = optcc.lower_bound(cluster, case.nbytes)
-    own = (Timetable.family, LockstepExchange.family, LatinExchange.family, SteadyExchange.family)
-    others = (at_depths(ladder, case) for ladder in offered(case) if ladder.name not in own)
-    steps = steady_steps(cluster, bound, ALPHA, PER_CHUNK)
-    levels = chain(two_levels(cluster), beside_one(cluster, bound), beside(cluster))
-    locked = lockstep(cluster, bound, PER_CHUNK)
-    rows = chain(others, locked, latin_squares(cluster), steps, levels, timetables(cluster, bound, PER_CHUNK))
+    """(simulated seconds, recipe), the quickest first."""
+    rows = (at_depths(ladder) for ladder in offered(case))
     return sorted((one for row in rows for one in times(case, row)), key=lambda one: one[0])
 
 
-def at_depths(ladder: Ladder, case: Case) -> list[Callable[[], Recipe]]:
-    """What makes its recipes."""
-    if ladder.only:  # `timetables_by_hand` and `pods_by_hand` have others
-        return [partial(ladder.make, depth) for depth in ladder.only[::4]]
-    most = ladder.deepest or max(DEPTHS)
-    if ladder.name == Timetable.family:
-        cluster = cluster_of(case)
-        most = min(most, most_rounds(cluster, optcc.lower_bound(cluster, case.nbytes), PER_CHUNK))
-    return [partial(ladder.make, depth) for depth in DEPTHS if depth <= most]
+def at_depths(ladder: Ladder) -> list[Callable[[], Recipe]]:
+    """What makes its recipes, of direct exchange in many numbers of steps."""
+    depths = STEPS if ladder.name == DirectExchange.family else DEPTHS
+    return [partial(ladder.make, depth) for depth in depths if depth <= (ladder.deepest or max(depths))]
 
 
 def times(case: Case, row: Iterable[Callable[[], Recipe]]) -> Iterator[tuple[float, Recipe]]:
@@ -164,15 +145,9 @@ def times(case: Case, row: Iterable[Callable[[], Recipe]]) -> Iterator[tuple[flo
 
 
 def named(recipe: Recipe) -> str:
-    """Family and segments, and what form of a timetable."""
-    said = f"{recipe.family}, {recipe.segments}"
-    if isinstance(recipe, LatinExchange):
-        said += f", margin {recipe.margin}"
-    if isinstance(recipe, LockstepExchange):
-        said += f", variant {recipe.variant}"
-    if isinstance(recipe, SteadyExchange):
-        said += f", {recipe.growing} growing by {float(recipe.growth):.4g}"
-    return said + (form(recipe) if isinstance(recipe, Timetable) else "")
+    """Family and segments, and what kind of steps."""
+    kind = f", {recipe.steps}" if isinstance(recipe, DirectExchange) else ""
+    return f"{recipe.family}, {recipe.segments}{kind}"
 
 
 def stripes(schedule: Schedule) -> int:
@@ -245,18 +220,12 @@ def main() -> int:
         "nothing is said of rails or pods; NVLink of 450 GB/s where GPUs are ranks;",
         f"{format_seconds(ALPHA)} from NIC to NIC, {format_seconds(PER_CHUNK)} per chunk. By hand:",
         f"the planner's families with its own parameters, at {', '.join(map(str, DEPTHS))} segments;",
-        "timetables in many more forms than the planner tries (`benchmarks/timetables_by_hand.py`): rounds that grow,",
-        "steps by offsets, by matchings and one after the other, more and less that slow servers add last to (via);",
-        "Latin squares of more numbers of windows and margins, lockstep of more numbers of steps and variants, and",
-        "steady steps of more numbers and growths;",
-        "among pods two levels of more rounds and windows, alone and beside direct exchange, by any number of NICs;",
-        "and beside a server apart of more windows, whomever it exchanges its data with.",
+        f"direct exchange at every number of steps to 64 and every third one to {max(STEPS)}.",
         "Regret is how much slower the planner's choice is; below zero it is better than anything on that grid.",
         "",
         "Not tried by hand: packed trees, which take long to find (the planner tries them only where others stay over",
-        "2 % above the bound), so that by hand means nested rings and timetables on rails; beside two levels sparse",
-        "rounds of direct exchange, and moving data until both end together, as the planner does; pipelines of more",
-        f"than {MOST_STRIPES:,} chunks; other parameters of other families than those that the planner gives them.",
+        f"2 % above the bound); pipelines of more than {MOST_STRIPES:,} chunks; other parameters of families than",
+        "those that the planner gives them.",
         "",
         "The last column is about receivers that take packets as they come, by which the planner settles ties: its",
         f"choice against the best of the {FINALISTS} quickest by hand, each of at most {PACKET_STRIPES:,} chunks.",

@@ -6,17 +6,26 @@ from typing import Any
 
 from optcc.bound import Bound, Certificate, DualCut, Price, ProgramCertificate
 from optcc.cluster_json import cluster_in
+from optcc.errors import InputError
 from optcc.json_fields import MOST_BYTES, MOST_INDEX, one_of, text, whole
 from optcc.plans import Plan
-from optcc.schedule.families import FAMILIES
+from optcc.schedule.families import FAMILIES, REMOVED
 from optcc.schedule.recipe import exact
 
-FLAGS = {"rails", "gpu_ranks", "hand_on", "straight", "nvlink", "sparse", "stepped", "inside"}
+FLAGS = {"rails", "gpu_ranks", "hand_on", "straight", "nvlink", "each"}
 """The only fields that are true or false."""
 
 
 def plan_in(raw: dict[str, Any]) -> Plan:
     """The plan whose fields are `raw`. InputError, KeyError, TypeError, ValueError and their like for anything else."""
+    if raw["family"] in REMOVED:
+        raise InputError(
+            "a family of an earlier version",
+            where="family",
+            expected="one that this version lowers",
+            got=raw["family"],
+            hint="Make the plan anew with optcc plan: other families serve its cluster as well.",
+        )
     plan = Plan(
         cluster=cluster_in(raw),
         bound=Bound(

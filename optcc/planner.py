@@ -1,10 +1,10 @@
 """Which family and how many segments: candidates are run in virtual time, and the fastest is the plan.
 
 A model per family would have to be right about fill, latency and chunk costs of every family on every cluster; the
-simulator already is. A *ladder* is one family with its number of segments left open. Its times fall and then rise with
-the segments, so from a first guess a ladder is climbed by doubling, up and down, until it gets slower, and then tried
-between the best three, and right beside the best where there are few. Some ladders name the numbers that are worth a
-try; if such a one is the fastest of all, more of them follow, in between.
+simulator already is. A *ladder* is one family with its number of segments left open. It either names the numbers that
+are worth a try, or it is climbed: its times fall and then rise with the segments, so from a first guess the number is
+doubled, up and down, until it gets slower, and then tried between the best three, and right beside the best where there
+are few. Ladders come in the order of what they take at least; one that cannot be faster than what was tried is left.
 """
 
 from __future__ import annotations
@@ -18,35 +18,27 @@ from itertools import pairwise
 from optcc.bound import Bound
 from optcc.cluster import Cluster, Nic
 from optcc.errors import InputError
-from optcc.ladder import LARGE, MANY, Ladder, starves
-from optcc.ladders import ladders
+from optcc.ladder import LARGE, MANY, Costs, Ladder
 from optcc.plans import DEFAULT_SEGMENTS, MIN_CHUNK, Plan
 from optcc.schedule.baselines import BASELINES
 from optcc.schedule.columns import Schedule
-from optcc.schedule.exchange import Exchange
 from optcc.schedule.families import FAMILIES
-from optcc.schedule.grouped import GroupedExchange
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe
-from optcc.schedule.timetable import Timetable
-from optcc.simulator import simulate
+from optcc.simulator import Receivers, simulate
 
 MAX_STRIPES = 1_000_000
 """Longest simulation that is tried, about a second: pipelines that deep pay for chunks."""
 FINALISTS = 5
-CLOSE_SECOND = 1.05
-"""The second best number of segments that was tried is looked around, too, if it is so close to the best."""
+TIE = 1.005
+"""Times that differ by less are taken for equal: the model is not better than that (docs/bench-packet-level.md)."""
 FEW_SEGMENTS = 8
 """Up to so many one more or less makes a difference: the next ones are tried, too."""
-TIE = 1.005
-"""Times that differ by less are taken for equal."""
 MAX_FINAL_STRIPES = 200_000
 """Longest simulation of what ties by packets; and, of more than `MANY` ranks, again without merging."""
 MIN_GPU_CHUNK = 256 * 1024
 """Of 1024 GPUs, 1 GiB is then 4 segments deep and 3 million transfers; every further segment is as many again."""
 NEAR = Fraction(51, 50)
-"""Costly families are not tried where the fluid time of another is within 2 % of the bound."""
-CLOSE, CLOSER = Fraction(23, 20), Fraction(51, 50)
-"""Of many ranks nothing more is tried after what is within 15 % of the bound, 2 % where there are timetables."""
+"""Costly families are not tried where another is so near the bound: they may win no more than the model is wrong by."""
 SAME = Fraction(1, 10**6)
 """The exact program's certificates have this gap: closer to the bound than that is as good as on it."""
 
@@ -60,11 +52,18 @@ def default_segments(nbytes: int, ranks: int, *, gpus: bool = False) -> int:
 class Candidate:
     """A recipe that was tried, its simulated time (of merged NICs?), and its number of transfers."""
 
-    ladder: Ladder
     recipe: Recipe
     time_s: float
     transfers: int
     merged: bool = False
+
+
+def ladders(
+    cluster: Cluster, bound: Bound, *, alpha: Fraction = Fraction(0), per_chunk: Fraction = Fraction(0)
+) -> list[Ladder]:
+    """What the families offer for the cluster, the default one first. Making a recipe may find that there is none."""
+    costs = Costs(alpha, per_chunk)
+    return [ladder for family in FAMILIES.values() for ladder in family.candidates(cluster, bound, costs)]
 
 
 def merged_nics(cluster: Cluster) -> Cluster:
@@ -77,65 +76,48 @@ def merged_nics(cluster: Cluster) -> Cluster:
 
 def climb(ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per_chunk: Fraction) -> list[Candidate]:
     """Try a ladder's numbers of segments. Raises InputError where the family has no recipe for the cluster."""
+    costs = Costs(alpha, per_chunk)
     on = merged_nics(cluster) if ladder.by_rate and _merges(cluster) else cluster
     tried: dict[int, Candidate] = {}
 
-    def attempt(segments: int) -> float:
+    def attempt(segments: int, recipe: Recipe) -> float:
         """Its time; infinite when it is not worth a try."""
-        recipe = ladder.make(segments)
         schedule = recipe.lower(on, nbytes)
         lanes = max((len(route.lanes) for route in schedule.routes), default=1)
         if tried and len(schedule) * lanes > MAX_STRIPES:
             return float("inf")
-        tried[segments] = Candidate(ladder, recipe, time_of(schedule), len(schedule), on is not cluster)
-        return tried[segments].time_s
-
-    def time_of(schedule: Schedule) -> float:
-        time_s = simulate(schedule, alpha=alpha, per_chunk=per_chunk).time_s
-        if ladder.both and not cluster.uplinks:  # where there are some it was packets
-            packets = simulate(schedule, alpha=alpha, per_chunk=per_chunk, receivers="packets")
-            time_s = max(time_s, packets.time_s)
+        time_s = _time_s(schedule, costs)
+        best = min((one.time_s for one in tried.values()), default=time_s)
+        if ladder.both and time_s <= best and not cluster.uplinks:  # where there are some it was packets
+            time_s = max(time_s, _time_s(schedule, costs, "packets"))
+        tried[segments] = Candidate(recipe, time_s, len(schedule), on is not cluster)
         return time_s
 
     most = max(1, min(ladder.deepest or MAX_SEGMENTS, nbytes // (MIN_CHUNK * len(cluster.ranks))))
-    # Without a formula times may rise once before they fall: one segment fills no pipeline.
-    known = ladder.guess() if callable(ladder.guess) else ladder.guess
-    guess, patience = min(known or 1, most), 1 if known else 2
-    for segments in sorted({min(only, most) for only in ladder.only}):
-        attempt(segments)
-    if ladder.only:
-        found = list(tried.values())
-        if ladder.settle:
-            fastest = min(found, key=lambda candidate: candidate.time_s)
-            recipe = ladder.settle(fastest.recipe, time_of)
-            schedule = recipe.lower(on, nbytes)
-            found.append(replace(fastest, recipe=recipe, time_s=time_of(schedule), transfers=len(schedule)))
-        return found
-    if ladder.sure:
-        for segments in range(max(1, guess - 1), min(guess - 2 + ladder.sure, most) + 1):
-            attempt(segments)
+    if ladder.shortlist is not None:
+        for place, recipe in enumerate(ladder.shortlist()):
+            attempt(place, recipe)
         return list(tried.values())
-    start = attempt(guess)
+    # Without a formula times may rise once before they fall: one segment fills no pipeline.
+    guess, patience = min(ladder.guess or 1, most), 1 if ladder.guess else 2
+    start = attempt(guess, ladder.make(guess))
     for up in (True, False):
         segments, best, worse = guess, start, 0
         while worse < patience:
             segments = min(2 * segments, most) if up else segments // 2
             if not segments or segments in tried:
                 break
-            time_s = attempt(segments)
+            time_s = attempt(segments, ladder.make(segments))
             worse = 0 if time_s < (best if per_chunk else best / TIE) else worse + 1  # free chunks never cost again
             best = min(best, time_s)
-    # Times may have a second valley: between the best two, too, if they are close, and what they were doubled from.
-    first, *others = sorted(tried, key=lambda k: tried[k].time_s)
-    close = [k for k in others[:1] if tried[k].time_s <= CLOSE_SECOND * tried[first].time_s]
-    for top in (first, *close):
-        for low, high in pairwise(sorted({max(1, top // 2), top, min(2 * top, most)})):
-            if (low + high) // 2 not in tried:
-                attempt((low + high) // 2)
-    best = min(tried, key=lambda k: tried[k].time_s)
-    for segments in (best - 1, best + 1) if best <= FEW_SEGMENTS else ():
+    best_one = min(tried, key=lambda k: tried[k].time_s)
+    for low, high in pairwise(sorted({max(1, best_one // 2), best_one, min(2 * best_one, most)})):
+        if (low + high) // 2 not in tried:
+            attempt((low + high) // 2, ladder.make((low + high) // 2))
+    best_one = min(tried, key=lambda k: tried[k].time_s)
+    for segments in (best_one - 1, best_one + 1) if best_one <= FEW_SEGMENTS else ():
         if 1 <= segments <= most and segments not in tried:
-            attempt(segments)
+            attempt(segments, ladder.make(segments))
     return list(tried.values())
 
 
@@ -168,42 +150,24 @@ def candidates(
     """
     found: list[Candidate] = []
     refused: InputError | None = None
-    near = False
-    many = len(cluster.ranks) > MANY
-    timed = any(ladder.name == Timetable.family for ladder in offered)
-    enough = CLOSER if timed or starves([min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]) else CLOSE
-    first = (GroupedExchange.family, Exchange.family, Timetable.family)
-    # By direct exchange each NIC pays for as many chunks at least.
-    direct_s = bound.seconds + 2 * (len(cluster.ranks) - 1) * per_chunk
-    for ladder in sorted(offered, key=lambda ladder: many and (ladder.name not in first, ladder.name != first[0])):
-        if ladder.costly and near:
+    costs = Costs(alpha, per_chunk)
+    for ladder in sorted(offered, key=lambda ladder: (ladder.costly, ladder.least_s)):
+        best_s = min((one.time_s for one in found), default=float("inf"))
+        if ladder.least_s >= best_s or (ladder.costly and best_s <= NEAR * bound.seconds):
             continue
-        if many and found:
-            best_s = min(c.time_s for c in found)
-            if ladder.name not in first and best_s <= enough * bound.seconds:
-                break
-            if ladder.name == Exchange.family and best_s <= direct_s:
-                continue
         try:
-            tried = climb(ladder, cluster, bound.nbytes, alpha=alpha, per_chunk=per_chunk)
+            found += climb(ladder, cluster, bound.nbytes, alpha=alpha, per_chunk=per_chunk)
         except InputError as error:
             refused = refused or error
-            continue
-        # Where there is but one family beside it may be near without latency alone.
-        quick = timed or cluster.fabric.flat or min(c.time_s for c in tried) <= NEAR * bound.seconds
-        near = near or (quick and tried[0].recipe.fluid_s(cluster, bound.nbytes) <= NEAR * bound.seconds)
-        found += tried
     if not found:
         raise refused or InputError("no family has a schedule", where="cluster", expected="one that has")
-    finer = min(found, key=lambda candidate: candidate.time_s).ladder.finer()
-    found += climb(finer, cluster, bound.nbytes, alpha=alpha, per_chunk=per_chunk) if finer else []
     found.sort(key=lambda candidate: candidate.time_s)
     while found[0].merged:
         # Unequal numbers of NICs cost more chunks than merged ones: what seems best is run once more as it is.
-        insort(found, _as_is(found.pop(0), cluster, bound.nbytes, alpha, per_chunk), key=lambda each: each.time_s)
+        insort(found, _as_is(found.pop(0), cluster, bound.nbytes, costs), key=lambda each: each.time_s)
     ties = sum(candidate.time_s <= TIE * found[0].time_s for candidate in found[:FINALISTS])
     if ties > 1 and not cluster.gpu_ranks:
-        times = [_by_packets(c, cluster, bound.nbytes, alpha, per_chunk) for c in found[:ties]]
+        times = [_by_packets(c, cluster, bound.nbytes, costs) for c in found[:ties]]
         found.insert(0, found.pop(times.index(min(times))))
     return found
 
@@ -212,32 +176,43 @@ def _merges(cluster: Cluster) -> bool:
     return cluster.fabric.flat and not cluster.gpu_ranks and len(cluster.ranks) > LARGE
 
 
-def _as_is(candidate: Candidate, cluster: Cluster, nbytes: int, alpha: Fraction, per_chunk: Fraction) -> Candidate:
+def _as_is(candidate: Candidate, cluster: Cluster, nbytes: int, costs: Costs) -> Candidate:
     most = MAX_FINAL_STRIPES if len(cluster.ranks) > MANY else MAX_STRIPES
     if candidate.transfers * max(len(rank.nics) for rank in cluster.ranks) > most:
         return replace(candidate, merged=False)
     schedule = candidate.recipe.lower(cluster, nbytes)
-    return replace(candidate, time_s=simulate(schedule, alpha=alpha, per_chunk=per_chunk).time_s, merged=False)
+    return replace(candidate, time_s=_time_s(schedule, costs), merged=False)
 
 
-def _by_packets(candidate: Candidate, cluster: Cluster, nbytes: int, alpha: Fraction, per_chunk: Fraction) -> float:
+def _by_packets(candidate: Candidate, cluster: Cluster, nbytes: int, costs: Costs) -> float:
     """Its time where receivers take packets as they come, infinite where that takes long to simulate."""
     if candidate.transfers > MAX_FINAL_STRIPES:
         return float("inf")
     schedule = candidate.recipe.lower(cluster, nbytes)
-    if len(schedule) * max(len(route.lanes) for route in schedule.routes) > MAX_FINAL_STRIPES:
+    if _stripes(schedule) > MAX_FINAL_STRIPES:
         return float("inf")
-    return simulate(schedule, alpha=alpha, per_chunk=per_chunk, receivers="packets").time_s
+    return _time_s(schedule, costs, "packets")
+
+
+def _time_s(schedule: Schedule, costs: Costs, receivers: Receivers | None = None) -> float:
+    return simulate(schedule, alpha=costs.alpha, per_chunk=costs.per_chunk, receivers=receivers).time_s
+
+
+def _stripes(schedule: Schedule) -> int:
+    """At most so many."""
+    return len(schedule) * max((len(route.lanes) for route in schedule.routes), default=1)
 
 
 def _telling(ladder: Ladder, progress: Callable[[str], None]) -> Ladder:
     """The ladder, which says each number of segments before it is tried."""
 
-    def make(segments: int) -> Recipe:
-        progress(f"{ladder.name}, {segments} segment{'s' * (segments != 1)}")
-        return ladder.make(segments)
+    def told(recipe: Recipe) -> Recipe:
+        progress(f"{ladder.name}, {recipe.segments} segment{'s' * (recipe.segments != 1)}")
+        return recipe
 
-    return replace(ladder, make=make)
+    listed = ladder.shortlist
+    shortlist = None if listed is None else lambda: [told(recipe) for recipe in listed()]
+    return replace(ladder, make=lambda segments: told(ladder.make(segments)), shortlist=shortlist)
 
 
 def choose(

@@ -322,7 +322,7 @@ BAD_INPUTS = [
     bad("segments-none", ["plan", UNIFORM, "--size", "1GiB", "--segments", "0", "-o", "{dir}/p"], ["--segments"]),
     *(
         bad(f"family-{name}", ["plan", UNIFORM, "--size", "1MiB", "--family", name], [f"--family: {what}", f"'{name}'"])
-        for name, what in (("lockstep-exchange", "a family for other clusters"), ("magic", "no such family"))
+        for name, what in (("inside-servers", "a family for other clusters"), ("magic", "no such family"))
     ),
     bad("plan-missing", VERIFY, ["plan.json", "cannot be read", "No such file"]),
     bad("plan-binary", VERIFY, ["plan.json", "not JSON"], _plan("\x00\x01")),

@@ -27,15 +27,14 @@ import optcc
 from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.schedule import Schedule
-from optcc.schedule.lockstep import applies_lockstep
-from optcc.schedule.steady import steady_ranks
-from optcc.schedule.timetable_nics import applies, evened, reduced
+from optcc.schedule.direct import FINDERS, DirectExchange
+from optcc.schedule.nics import evened
 from optcc.simulator import Receivers, stripes_of
 
 RATE = 50_000_000_000  # 400 Gb/s in bytes per second
 HOP = Fraction(1, 10**6)
 """Seconds from port to port that planners are told, about what `latency_s` says."""
-AMONG_PODS = ("grouped-exchange", "apart-exchange", "timetable", "mixed-exchange", "packed-trees")
+AMONG_PODS = ("grouped-exchange", "direct-exchange", "packed-trees")
 """Families that are compared among pods, beside rings."""
 _PS = 10**12
 _SOURCE = Path(__file__).with_name("packet_level.cc")
@@ -194,8 +193,8 @@ def without(servers: int, *dead: int) -> Cluster:
 
 
 def schemes(cluster: Cluster, nbytes: int, *depths: int) -> dict[str, Schedule]:
-    """What is compared: one ring over all servers, nested rings of these numbers of segments, direct exchange, without
-    and, where they apply, by timetable, in lockstep, by a Latin square and in steady steps; among pods `AMONG_PODS`."""
+    """What is compared: one ring over all servers, nested rings of these numbers of segments, complementary trees, and
+    direct exchange in each kind of steps that applies; among pods `AMONG_PODS`."""
     plans = {k: optcc.plan(cluster, nbytes, family="nested-rings", segments=k) for k in depths}
     rings = {
         "ring": plans[max(depths)].baseline("ring").schedule(),
@@ -205,14 +204,8 @@ def schemes(cluster: Cluster, nbytes: int, *depths: int) -> dict[str, Schedule]:
         return rings | _among_pods(cluster, nbytes)
     return {
         **rings,
-        "exchange, k = 8": optcc.plan(cluster, nbytes, family="exchange", segments=8).schedule(),
-        **(_timetable(cluster, nbytes) if applies(cluster) and evened(cluster) is cluster else {}),
-        **(_lockstep(cluster, nbytes) if applies_lockstep(cluster) else {}),
-        **{
-            f"{name}, k = {k}": optcc.plan(cluster, nbytes, family=family, segments=k, alpha=HOP).schedule()
-            for name, family, k in (("Latin square", "latin-exchange", 12), ("steady steps", "steady-exchange", 24))
-            if steady_ranks(cluster) is not None
-        },
+        "trees": optcc.plan(cluster, nbytes, family="trees", segments=4).schedule(),
+        **(_direct(cluster, nbytes) if evened(cluster) is cluster else {}),
     }
 
 
@@ -226,22 +219,12 @@ def _among_pods(cluster: Cluster, nbytes: int) -> dict[str, Schedule]:
     return found
 
 
-def _timetable(cluster: Cluster, nbytes: int) -> dict[str, Schedule]:
-    """With one slow server three full rounds, or twelve that grow; with several the planner's."""
-    if len(reduced(cluster)) > 1:
-        plan = optcc.plan(cluster, nbytes, family="timetable", alpha=HOP)
-    else:
-        full, growing = (optcc.plan(cluster, nbytes, family="timetable", segments=k) for k in (3, 12))
-        plan = growing if growing.recipe.content()["growth"] != "0" else full
-    made = plan.recipe.content()
-    rounds = (", matchings" if made["matched"] else "") + (", sparse" if made["sparse"] else "")
-    return {f"timetable, k = {plan.recipe.segments}{rounds}": plan.schedule()}
-
-
-def _lockstep(cluster: Cluster, nbytes: int) -> dict[str, Schedule]:
+def _direct(cluster: Cluster, nbytes: int) -> dict[str, Schedule]:
     """The planner's."""
-    plan = optcc.plan(cluster, nbytes, family="lockstep-exchange", alpha=HOP)
-    return {f"lockstep, k = {plan.recipe.segments}": plan.schedule()}
+    if not any(finder.applies(cluster) for finder in FINDERS.values()):
+        return {}
+    plan = optcc.plan(cluster, nbytes, family=DirectExchange.family, alpha=HOP)
+    return {f"direct exchange, k = {plan.recipe.segments}": plan.schedule()}
 
 
 def latency_s(schedule: Schedule, network: Network) -> float:

@@ -10,10 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import optcc
 from optcc.cluster import Cluster, Fabric
-from optcc.ladders_grouped import grouped_ladders
+from optcc.ladder import Costs
 from optcc.plan_files import content_id
 from optcc.plans import Plan
+from optcc.schedule.grouped import GroupedExchange
 from tests.fabrics import pods_of
 from tests.test_families import offered
 
@@ -34,15 +36,17 @@ def cases() -> dict[str, Plan]:
     found: dict[str, Plan] = {}
     for cluster in (flat, dead, starving, gpus.degrade("server1/nic0", Fraction(1, 3)), rails):
         for plan in offered(cluster, 2000, 2):
+            if plan.recipe.family == "direct-exchange":
+                continue
             found.setdefault("-".join([plan.recipe.family, *_spread(plan)]), plan)
     pods = pods_of(dead, 2)
-    found["apart-exchange"] = next(p for p in offered(pods, 2000, 2) if p.recipe.family == "apart-exchange")
-    bound = found["apart-exchange"].bound
-    found["grouped-exchange"] = Plan(pods, bound, grouped_ladders(pods, bound, Fraction(0))[0].make(2))
-    crowded = pods_of(Cluster.uniform(servers=6, nics=6, rate=3000).degrade("server1/nic0"), 3)
-    found["mixed-exchange"] = next(p for p in offered(crowded, 2000, 2) if p.recipe.family == "mixed-exchange")
+    bound = optcc.lower_bound(pods, 2000)
+    (grouped, *_) = GroupedExchange.candidates(pods, bound, Costs())
+    found["grouped-exchange"] = Plan(pods, bound, grouped.make(2))
     hurt = Cluster.uniform(servers=4, nics=3, rate=3000).degrade("server1/nic0").degrade("server2/nic2")
-    found["lockstep-exchange"] = next(p for p in offered(hurt, 2000, 4) if p.recipe.family == "lockstep-exchange")
+    for cluster in (hurt, dead, starving):
+        made = next(p for p in offered(cluster, 2000, 4) if p.recipe.family == "direct-exchange")
+        found[f"direct-exchange-{made.recipe.content()['steps']}"] = made
     two = flat.degrade("server2/nic0", Fraction(1, 4))
     found["nested-rings-pace"] = next(p for p in offered(two, 2000, 2) if p.recipe.family == "nested-rings")
     found["packed-trees-rails"] = next(p for p in offered(rails, 2000, 2) if p.recipe.family == "packed-trees")
@@ -50,8 +54,7 @@ def cases() -> dict[str, Plan]:
 
 
 def _spread(plan: Plan) -> list[str]:
-    lanes = ["lanes"] if getattr(plan.recipe, "lanes", 1) > 1 else []
-    return [str(spread)] if (spread := getattr(plan.recipe, "spread", None)) else lanes
+    return [str(spread)] if (spread := getattr(plan.recipe, "spread", None)) else []
 
 
 def again(content: dict[str, Any]) -> str:

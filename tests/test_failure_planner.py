@@ -9,9 +9,8 @@ import pytest
 import optcc
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
-from optcc.schedule.exchange import Exchange
+from optcc.schedule.direct import DirectExchange
 from optcc.schedule.grouped import GroupedExchange
-from optcc.schedule.timetable import Timetable
 from optcc.standby.planner import Basis, Planner, Progress
 from optcc.standby.solve import solve
 from optcc.standby.state import Places
@@ -85,8 +84,8 @@ def test_second_failures_are_prepared_too() -> None:
             assert planner.restore("server2/nic1").plan == optcc.plan(cluster, MIB, **COSTS)
 
 
-def test_a_slow_nic_is_left_alone_where_its_shape_is_known_and_else_nothing_is_guessed() -> None:
-    """A timetable of another shape would get shares by servers' rates, of which the slow NIC is a part."""
+def test_a_slow_nic_is_left_alone_at_once() -> None:
+    """Steps are about NICs of one pace, whatever servers' rates are."""
     cluster = uniform(8, 8)
     with Planner(cluster, 256 * MIB, lookahead=0, background="off", **COSTS) as planner:
         planner.fail("server3/nic2")
@@ -94,12 +93,13 @@ def test_a_slow_nic_is_left_alone_where_its_shape_is_known_and_else_nothing_is_g
         planner.restore("server3/nic2")
         guessed = planner.rate("server5/nic2", "200Gb/s")
         assert guessed.basis is Basis.NEAREST
-        assert isinstance(guessed.plan.recipe, Exchange)
+        assert isinstance(guessed.plan.recipe, DirectExchange)
+        assert time_of(guessed.plan) <= 1.05 * time_of(optcc.plan(guessed.cluster, 256 * MIB, **COSTS))
         planner.prepare()
         planner.restore("server5/nic2")
         known = planner.rate("server1/nic2", "200Gb/s")
         assert known.basis is Basis.PREPARED
-        assert known.plan.recipe.family == "timetable"
+        assert known.plan.recipe.family == "direct-exchange"
         assert keeps_the_promise(known.plan)
 
 
@@ -177,13 +177,13 @@ def test_an_unknown_shape_takes_after_its_neighbour_until_it_is_decided() -> Non
 def test_the_first_failure_does_not_wait_for_the_whole_planner(
     monkeypatch: pytest.MonkeyPatch, size: int, dead: int, within: float
 ) -> None:
-    """Nothing is prepared, and the healthy cluster's timetable goes by way of no slow server, as that of one that
-    starves must: there is a plan all the same, nearly as fast."""
+    """Nothing is prepared, and the healthy cluster's even steps are none for a server that starves: there is a plan all
+    the same, nearly as fast."""
     cluster = uniform(servers=6, nics=4)
     with Planner(cluster, size, background="off", **COSTS) as planner:
         healthy = planner.current.plan.recipe
-        assert isinstance(healthy, Timetable)
-        assert not healthy.via
+        assert isinstance(healthy, DirectExchange)
+        assert healthy.steps == "even"
         asked = counted(monkeypatch)
         for i in range(dead):
             answer = planner.fail(f"server3/nic{i}")

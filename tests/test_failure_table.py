@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
 import optcc
 from optcc.cluster import Cluster
-from optcc.ladders import ladders
+from optcc.planner import ladders
 from optcc.schedule.grouped import GroupedExchange
 from optcc.standby.solve import solve
-from optcc.standby.table import Entry, Table, distance, matching, relabelled
+from optcc.standby.table import Entry, Table, distance, matching
 from optcc.theory import lower_bound
 from optcc.theory.packing import pack_trees
 from optcc.theory.tally import Tally
@@ -30,7 +29,7 @@ def test_a_packing_is_relabelled() -> None:
     packing = pack_trees(slower_out(0))
     recipe = optcc.plan(slower_out(0), MIB, family="packed-trees", segments=2).recipe
     assert packing.trees
-    moved = relabelled(recipe, matching(Tally.of(slower_out(0)), Tally.of(slower_out(2))), Tally.of(slower_out(2)))
+    moved = recipe.relabelled(matching(Tally.of(slower_out(0)), Tally.of(slower_out(2))), Tally.of(slower_out(2)))
     assert moved is not None
     moved.check(slower_out(2))
     assert moved.fluid_s(slower_out(2), MIB) == recipe.fluid_s(slower_out(0), MIB)
@@ -52,12 +51,12 @@ def test_every_family_of_the_planner_is_relabelled(servers: int) -> None:
     assert (GroupedExchange.family in offered) == (servers > 16)
     for ladder in ladders(here, lower_bound(here, MIB), **COSTS):
         recipe = ladder.make(3)
-        moved = relabelled(recipe, to, Tally.of(there))
+        moved = recipe.relabelled(to, Tally.of(there))
         assert moved is not None, ladder.name
         moved.check(there)
         optcc.verify(moved.lower(there, MIB))
         assert float(moved.fluid_s(there, MIB)) == pytest.approx(float(recipe.fluid_s(here, MIB)), rel=1e-3)
-    assert relabelled(optcc.plan(here, MIB).baseline("ring").recipe, to, Tally.of(there)) is None
+    assert optcc.plan(here, MIB).baseline("ring").recipe.relabelled(to, Tally.of(there)) is None
 
 
 def test_steps_with_three_slow_servers_are_relabelled() -> None:
@@ -70,9 +69,9 @@ def test_steps_with_three_slow_servers_are_relabelled() -> None:
     here, there = hurt(1, 2, 3), hurt(0, 4, 7)
     to = matching(Tally.of(here), Tally.of(there))
     offered = ladders(here, lower_bound(here, MIB), **COSTS)
-    recipe = next(ladder.make(4) for ladder in offered if ladder.name == "steady-exchange")
-    moved = relabelled(recipe, to, Tally.of(there))
-    assert moved == replace(recipe, slow=(0, 4, 7))
+    recipe = next(ladder.make(4) for ladder in offered if ladder.name == "direct-exchange")
+    moved = recipe.relabelled(to, Tally.of(there))
+    assert moved == recipe  # it names no rank
     optcc.verify(moved.lower(there, MIB))
 
 

@@ -15,14 +15,14 @@ from scipy.optimize import linprog
 import optcc
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InfeasibleError, InputError
-from optcc.ladder import Ladder
-from optcc.ladders import ladders
-from optcc.ladders_grouped import grouped_ladders
+from optcc.ladder import Costs, Ladder
+from optcc.planner import ladders
 from optcc.schedule import grouped
 from optcc.schedule.columns import Schedule
+from optcc.schedule.direct_rows import Kind
 from optcc.schedule.grouped import GroupedExchange
+from optcc.schedule.grouped_candidates import grouped_ladders
 from optcc.schedule.routes import fluid_seconds
-from optcc.schedule.timetable_rows import Kind
 from optcc.simulator import simulate
 from optcc.theory.groups import group_split
 from tests.effort import examples
@@ -40,7 +40,7 @@ def uniform(servers: int, nics: int = 8) -> Cluster:
 
 def of(cluster: Cluster) -> list[Ladder]:
     """Of many servers the bound counts; here there are few."""
-    return grouped_ladders(cluster, optcc.lower_bound(uniform(3), 2**24), PER_CHUNK)
+    return grouped_ladders(cluster, optcc.lower_bound(uniform(3), 2**24), Costs(ALPHA, PER_CHUNK))
 
 
 def offered(cluster: Cluster, segments: int = 8) -> GroupedExchange:
@@ -201,7 +201,7 @@ def test_a_starving_server_in_pods(nbytes: int, most: float) -> None:
     for nic in range(4):
         cluster = cluster.degrade(f"server1/nic{nic}")
     bound = optcc.lower_bound(cluster, nbytes)
-    ladder = grouped_ladders(cluster, bound, PER_CHUNK)[-1]
+    ladder = grouped_ladders(cluster, bound, Costs(ALPHA, PER_CHUNK))[-1]
     schedule = ladder.make(16).lower(cluster, nbytes)
     assert simulate(schedule, receivers="packets", **COSTS).time_s < most * bound.seconds
 
@@ -235,7 +235,7 @@ def test_its_fluid_time_is_that_of_its_schedule(
     for nic in dead:
         cluster = cluster.degrade(nic)
     bound = optcc.lower_bound(cluster, nbytes)
-    recipes = [ladder.make(12) for ladder in grouped_ladders(cluster, bound, PER_CHUNK)]
+    recipes = [ladder.make(12) for ladder in grouped_ladders(cluster, bound, Costs(ALPHA, PER_CHUNK))]
     assert recipes or rails
     for recipe in recipes:
         told = recipe.fluid_s(cluster, nbytes)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import optcc
 from optcc.cluster import Cluster
 from optcc.errors import InfeasibleError, VerifyError
-from optcc.ladders import ladders
+from optcc.planner import ladders
 from optcc.plans import Plan
 from optcc.schedule.columns import GRANULE
 from optcc.schedule.exchange import Exchange

@@ -15,9 +15,7 @@ import pytest
 
 import optcc
 from optcc.schedule import Schedule
-from optcc.schedule.latin import LatinExchange, latin_pair
-from optcc.schedule.lockstep import LockstepExchange
-from optcc.schedule.steady import SteadyExchange, steady_ranks
+from optcc.schedule.direct import DirectExchange
 from tests.fabrics import pods_of
 from tests.packet_level import (
     HOP,
@@ -70,7 +68,7 @@ def test_ns3_agrees_with_the_simulator(executor: Path, servers: int, left: tuple
 @pytest.mark.parametrize("servers", [4, 8])
 @pytest.mark.parametrize("dead", [(1,), (1, 1)], ids=["one slow", "two slow"])
 @pytest.mark.parametrize("network", [UDP, WIDE], ids=["UDP", "TCP"])
-def test_timetables_hold_packet_by_packet(
+def test_direct_exchange_holds_packet_by_packet(
     executor: Path, servers: int, dead: tuple[int, ...], network: Network
 ) -> None:
     """Senders do not meet, so that nothing waits in a queue, and the time is within 2 % of the bound."""
@@ -79,7 +77,7 @@ def test_timetables_hold_packet_by_packet(
     runs = {name: run_packets(executor, schedule, network) for name, schedule in compared.items()}
     for name, schedule in compared.items():
         assert runs[name].time_s == pytest.approx(simulated(schedule, network), rel=TOLERANCE), name
-    mine, *_ = (runs.pop(name) for name in list(runs) if name.startswith(("timetable", "lockstep")))
+    mine, *_ = (runs.pop(name) for name in list(runs) if name.startswith("direct"))
     assert mine.time_s <= 1.02 * float(optcc.lower_bound(cluster, SIZE).seconds)
     assert mine.time_s < min(run.time_s for run in runs.values())
     assert mine.most_queued < min(run.most_queued for run in runs.values()) / 4
@@ -89,27 +87,11 @@ def test_timetables_hold_packet_by_packet(
 @pytest.mark.ns3
 @pytest.mark.parametrize("servers", [4, 7, 8])
 @pytest.mark.parametrize("network", [UDP, WIDE], ids=["UDP", "TCP"])
-def test_latin_squares_hold_packet_by_packet(executor: Path, servers: int, network: Network) -> None:
-    """To 1 %, which a square of half as many windows misses."""
-    cluster = without(servers, 2, 2)
-    pair = latin_pair(cluster)
-    assert pair is not None
-    schedule, coarser = (LatinExchange(windows, pair, 6).lower(cluster, SIZE) for windows in (16, 8))
-    assert _off(executor, schedule, network) < 0.01
-    assert _off(executor, schedule, network, simulated(coarser, network)) > 0.01
-
-
-@pytest.mark.long
-@pytest.mark.ns3
-@pytest.mark.parametrize("servers", [4, 7, 8])
-@pytest.mark.parametrize("network", [UDP, WIDE], ids=["UDP", "TCP"])
 def test_steady_steps_hold_packet_by_packet(executor: Path, servers: int, network: Network) -> None:
     """To 1.5 %, which half as many steps miss."""
     cluster = without(servers, 2, 2)
-    pair = steady_ranks(cluster)
-    assert pair is not None
-    given = pair, 2, Fraction(5, 4), Fraction(1, 400), Fraction(0)
-    schedule, coarser = (SteadyExchange(steps, *given).lower(cluster, SIZE) for steps in (24, 12))
+    given = {"growing": 2, "growth": Fraction(5, 4), "margin": Fraction(1, 400)}
+    schedule, coarser = (DirectExchange(k, "several-starve", **given).lower(cluster, SIZE) for k in (24, 12))
     assert _off(executor, schedule, network) < 0.015
     assert _off(executor, schedule, network, simulated(coarser, network)) > 0.015
 
@@ -118,13 +100,13 @@ def test_steady_steps_hold_packet_by_packet(executor: Path, servers: int, networ
 @pytest.mark.ns3
 @pytest.mark.parametrize(("servers", "dead", "steps"), [(4, (1, 1), 12), (7, (1, 1), 30), (8, (1, 1), 42)], ids=str)
 @pytest.mark.parametrize("network", [UDP, WIDE], ids=["UDP", "TCP"])
-def test_lockstep_holds_packet_by_packet(
+def test_even_steps_hold_packet_by_packet(
     executor: Path, servers: int, dead: tuple[int, ...], steps: int, network: Network
 ) -> None:
     """To 1 %, which three quarters of the steps, in which chunks do not fit, miss. Two packets meet at most, with more
     than four servers more do where chunks do not fit."""
     cluster = without(servers, *dead)
-    schedule, other = (LockstepExchange(each, 1).lower(cluster, SIZE) for each in (steps, 3 * steps // 4))
+    schedule, other = (DirectExchange(each, variant=1).lower(cluster, SIZE) for each in (steps, 3 * steps // 4))
     run, queued = run_packets(executor, schedule, network), run_packets(executor, other, network).most_queued
     assert run.time_s == pytest.approx(simulated(schedule, network), rel=0.01)
     assert run.time_s != pytest.approx(simulated(other, network), rel=0.01)
@@ -146,7 +128,7 @@ def test_tcp_agrees_when_its_window_is_wide(executor: Path, left: tuple[Fraction
 @pytest.mark.ns3
 def test_why_tcp_slowed_exchange_down(executor: Path) -> None:
     """The first window of a connection, and nothing else: 64 KiB until the first acknowledgement is back."""
-    schedule = schemes(degraded(8, (HALF,)), SIZE, 1)["exchange, k = 8"]
+    schedule = schemes(degraded(8, (HALF,)), SIZE, 1)["trees"]
     used, fresh = (run_packets(executor, schedule, replace(WIDE, fresh=fresh)).time_s for fresh in (False, True))
     assert used < 1.02 * simulated(schedule, UDP) < 1.1 * simulated(schedule, UDP) < fresh
 
@@ -177,12 +159,12 @@ def test_every_transfer_lands_when_ns3_says(executor: Path, servers: int) -> Non
 @pytest.mark.parametrize(
     ("servers", "size", "over", "dead", "offered"),
     [
-        (4, 2, 2, (1,), {"grouped-exchange", "packed-trees"}),
-        (4, 2, 2, (2,), {"apart-exchange", "grouped-exchange", "timetable", "packed-trees"}),
-        (8, 4, 1, (1,), {"grouped-exchange", "timetable", "packed-trees"}),
-        (8, 4, 4, (2,), {"apart-exchange", "grouped-exchange", "packed-trees"}),
-        (8, 4, 2, (1,), {"grouped-exchange", "mixed-exchange", "packed-trees"}),
-        (8, 2, 2, (1, 1), {"grouped-exchange", "packed-trees"}),
+        (4, 2, 2, (1,), {"grouped-exchange", "direct-exchange", "packed-trees"}),
+        (4, 2, 2, (2,), {"grouped-exchange", "direct-exchange", "packed-trees"}),
+        (8, 4, 1, (1,), {"grouped-exchange", "direct-exchange", "packed-trees"}),
+        (8, 4, 4, (2,), {"grouped-exchange", "direct-exchange", "packed-trees"}),
+        (8, 4, 2, (1,), {"grouped-exchange", "direct-exchange", "packed-trees"}),
+        (8, 2, 2, (1, 1), {"grouped-exchange", "direct-exchange", "packed-trees"}),
     ],
 )
 def test_ns3_agrees_among_pods(
@@ -194,7 +176,7 @@ def test_ns3_agrees_among_pods(
     theirs = [run_packets(executor, schedule, UDP).time_s for schedule in compared.values()]
     for name, claimed, measured in zip(compared, ours, theirs, strict=True):
         assert measured == pytest.approx(claimed, rel=AMONG_PODS_OFF), name
-    assert inversions(ours, theirs, AMONG_PODS_OFF if "apart-exchange" in offered else TIE) == []
+    assert inversions(ours, theirs, TIE) == []
 
 
 @pytest.mark.ns3
@@ -208,7 +190,7 @@ def test_a_simulator_without_uplinks_is_noticed(executor: Path) -> None:
 
 @pytest.mark.ns3
 def test_uplinks_that_serve_whole_stripes_are_noticed(executor: Path) -> None:
-    schedule = optcc.plan(pods_of(without(8, 1), 4), SIZE, family="mixed-exchange", alpha=HOP).schedule()
+    schedule = optcc.plan(pods_of(without(8, 1), 4), SIZE, family="grouped-exchange", alpha=HOP).schedule()
     assert _off(executor, schedule, UDP) < 0.01
     assert _off(executor, schedule, UDP, simulated(schedule, UDP, "stripes")) > 0.03
 

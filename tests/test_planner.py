@@ -8,16 +8,12 @@ from fractions import Fraction
 import pytest
 
 import optcc
-from benchmarks import timetables_by_hand
 from benchmarks.bench_planner import ALPHA, GRID, PER_CHUNK, Case, by_hand, cluster_of, outcome, outcomes
-from optcc import ladders_timetable as forms
 from optcc import planner
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
-from optcc.ladder import Ladder
-from optcc.ladders import ladders
+from optcc.planner import ladders
 from optcc.plans import Plan
-from optcc.schedule.timetable import Timetable
 from tests.conftest import GBPS
 
 QUICK = [case for case in GRID if case.servers <= 16]
@@ -46,22 +42,6 @@ def test_rows_of_several_processes_are_in_order() -> None:
     assert outcomes(grid, jobs=2) == [outcome(case) for case in grid]
 
 
-def test_by_hand_timetables_have_every_form_that_the_planner_tries() -> None:
-    by = timetables_by_hand
-    for rounds in (*forms.SINGLE, *forms.SEVERAL, *forms.FEWEST):
-        assert (rounds.matched, rounds.sparse) in by.MATCHED
-    assert {str(growth) for growth in forms.GROWTHS} <= set(by.GROWTHS[0][1])
-    assert {str(growth) for growth in forms.STEP_GROWTHS} <= set(by.STEP_GROWTHS)
-    case = Case(8, (1, 1, 1, 1), 2**28, nics=8)
-    bound = optcc.lower_bound(cluster_of(case), case.nbytes)
-    made = {make() for row in by.timetables(cluster_of(case), bound, PER_CHUNK) for make in row}
-    assert {(recipe.matched, recipe.sparse) for recipe in made} == set(by.MATCHED)
-    assert {bool(recipe.via) for recipe in made} == {False, True}
-    whole = cluster_of(replace(case, dead=()))
-    assert {make().via for row in by.timetables(whole, bound, PER_CHUNK) for make in row} == {()}
-    assert not list(by.timetables(replace(whole, gpu_ranks=True), bound, PER_CHUNK))
-
-
 def test_families_can_be_asked_for() -> None:
     cluster = Cluster.uniform(servers=6, nics=2, rate=400 * GBPS).degrade("server1/nic0")
     for ladder in ladders(cluster, optcc.lower_bound(cluster, 2**20)):
@@ -75,7 +55,8 @@ def test_families_can_be_asked_for() -> None:
 
 
 def test_packed_trees_where_only_latency_makes_the_others_slow() -> None:
-    """Between pods nested rings reach the bound with time; trees are far faster where latency counts."""
+    """Between pods nested rings reach the bound with time; trees are far faster where latency counts, and direct
+    exchange is faster still."""
     cluster = Cluster.uniform(servers=8, nics=2, rate=400 * GBPS)
     pods = tuple(replace(server, pod="ab"[i // 4]) for i, server in enumerate(cluster.servers))
     cluster = replace(cluster, servers=pods, fabric=Fabric(pod_oversubscription=Fraction(4))).degrade("server1/nic0")
@@ -84,54 +65,9 @@ def test_packed_trees_where_only_latency_makes_the_others_slow() -> None:
         family: optcc.simulate(optcc.plan(cluster, 2**20, family=family, **costs).schedule(), **costs).time_s
         for family in (None, "nested-rings", "packed-trees")
     }
-    assert times[None] == times["packed-trees"] < 0.7 * times["nested-rings"]
+    assert times[None] <= times["packed-trees"] < 0.7 * times["nested-rings"]
 
 
-def test_numbers_in_between() -> None:
-    few = Ladder("steps", lambda segments: Timetable(segments, (Fraction(1),)), only=(30, 10, 20), between=2)
-    finer = few.finer()
-    assert finer is not None
-    assert list(finer.only) == [13, 17, 23, 27]
-    assert replace(few, between=0).finer() is None
-    assert replace(few, only=(3, 4, 5)).finer() is None
-    assert replace(few, only=()).finer() is None
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("servers", "growths"), [(16, [["11/10", "23/20"]] * 3), (32, [["11/10"], ["107/100"], ["53/50"]])]
-)
-def test_many_servers_steps_grow_less_the_more_they_are(servers: int, growths: list[list[str]]) -> None:
-    cluster = cluster_of(Case(servers, (4, 1), 2**30, nics=8))
-    for nbytes, expected in zip((2**28, 2**30, 2**32), growths, strict=True):
-        offered = ladders(cluster, optcc.lower_bound(cluster, nbytes), alpha=ALPHA, per_chunk=PER_CHUNK)
-        recipes = [ladder.make(ladder.only[0]) for ladder in offered if ladder.only]
-        assert [str(recipe.growth) for recipe in recipes if isinstance(recipe, Timetable)] == expected
-
-
-@pytest.mark.long
-def test_of_the_fastest_growth_more_numbers_are_tried() -> None:
-    """What steps lose scatters with their number. Of growths that are slower, what is in between is left out."""
-    cluster, nbytes = cluster_of(Case(8, (4, 1), 2**30, nics=8)), 2**30
-    bound = optcc.lower_bound(cluster, nbytes)
-    offered = ladders(cluster, bound, alpha=ALPHA, per_chunk=PER_CHUNK)
-    tried = [
-        candidate
-        for candidate in planner.candidates(offered, cluster, bound, alpha=ALPHA, per_chunk=PER_CHUNK)
-        if isinstance(candidate.recipe, Timetable) and candidate.recipe.stepped
-    ]
-    numbers: dict[Fraction, set[int]] = {}
-    for candidate in tried:
-        assert isinstance(candidate.recipe, Timetable)
-        numbers.setdefault(candidate.recipe.growth, set()).add(candidate.recipe.segments)
-    fastest = min(tried, key=lambda candidate: candidate.time_s)
-    (ladder,) = {len(ladder.only) for ladder in offered if ladder.only}
-    assert isinstance(fastest.recipe, Timetable)
-    assert len(numbers.pop(fastest.recipe.growth)) > 1.5 * ladder
-    assert {len(others) for others in numbers.values()} == {ladder}
-
-
-@pytest.mark.long
 def test_latency_asks_for_shallow_pipelines() -> None:
     cluster = Cluster.uniform(servers=8, nics=2, rate=400 * GBPS).degrade("server1/nic0")
     deep = optcc.plan(cluster, 2**28, alpha=Fraction(1, 10**9), per_chunk=Fraction(1, 10**9))
@@ -158,9 +94,9 @@ def test_negative_costs(option: str) -> None:
 
 @pytest.mark.parametrize("servers", [72, 128])
 @pytest.mark.parametrize("size", [2**20, 2**30])
-def test_many_servers_on_rails_have_a_timetable(servers: int, size: int) -> None:
-    """There is no direct exchange on rails, and nested rings stay 11 % above the bound."""
+def test_many_servers_on_rails_have_direct_exchange(servers: int, size: int) -> None:
+    """Nested rings stay 11 % above the bound there."""
     cluster = replace(Cluster.uniform(servers=servers, nics=8, rate=50 * GBPS), fabric=Fabric(rails=True))
     hurt = cluster.degrade("server1/nic0")
     offered = ladders(hurt, optcc.lower_bound(hurt, size), alpha=ALPHA, per_chunk=PER_CHUNK)
-    assert any(ladder.name == "timetable" for ladder in offered)
+    assert any(ladder.name == "direct-exchange" for ladder in offered)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -11,15 +12,14 @@ from hypothesis import strategies as st
 
 import optcc
 from optcc.cluster import Cluster
-from optcc.ladders import ladders
+from optcc.planner import ladders
+from optcc.schedule.direct import FINDERS, DirectExchange
 from optcc.schedule.pods import direct_uplink_s, in_turns, pod_numbers
-from optcc.schedule.steady import SteadyExchange
-from optcc.schedule.timetable import Timetable
-from optcc.schedule.timetable_greedy import greedy_slots, step_ends
-from optcc.schedule.timetable_one_starves import stepped
-from optcc.schedule.timetable_slots import HALF
+from optcc.schedule.slots import HALF
+from optcc.schedule.steps_one import fitted
+from optcc.schedule.steps_one_slots import greedy_slots, step_ends
 from optcc.simulator import simulate
-from optcc.theory.hubs import hub_split
+from tests.direct_cases import direct
 from tests.effort import examples
 from tests.fabrics import pods_of
 
@@ -34,7 +34,7 @@ def uniform(servers: int, nics: int = 8, dead: int = 0) -> Cluster:
     return cluster
 
 
-def crossed(cluster: Cluster, recipe: Timetable | SteadyExchange, nbytes: int) -> list[float]:
+def crossed(cluster: Cluster, recipe: DirectExchange, nbytes: int) -> list[float]:
     """Seconds that each uplink needs for what the schedule sends over it."""
     schedule = recipe.lower(cluster, nbytes)
     moved = np.zeros(len(schedule.links))
@@ -47,33 +47,20 @@ def crossed(cluster: Cluster, recipe: Timetable | SteadyExchange, nbytes: int) -
 
 
 @examples(30)
-@given(
-    st.integers(3, 8), st.integers(2, 4), st.integers(0, 2), st.integers(2, 5), st.integers(1, 3), st.integers(0, 1024)
-)
-def test_uplinks_carry_what_the_formula_says(
-    servers: int, nics: int, dead: int, size: int, rounds: int, matched: int
-) -> None:
+@given(st.integers(3, 8), st.integers(2, 4), st.integers(0, 2), st.integers(2, 5), st.integers(8, 30))
+def test_uplinks_carry_what_the_formula_says(servers: int, nics: int, dead: int, size: int, steps: int) -> None:
     """Servers that add last to what others gather change nothing of that, nor do unequal pods."""
     cluster = pods_of(uniform(servers, nics, min(dead, nics - 1)), size)
-    shares, via = hub_split(cluster)
-    recipe = Timetable(rounds, shares, via if 0 in shares else (), matched=matched)
+    recipe, nbytes = direct(cluster, steps), 2**26
     recipe.check(cluster)
-    nbytes = 2**26
-    told = direct_uplink_s(cluster, shares, nbytes)
+    told = direct_uplink_s(cluster, FINDERS[recipe.steps].shares(cluster), nbytes)
     assert max(crossed(cluster, recipe, nbytes), default=0) == pytest.approx(float(told), rel=1e-4)
     assert recipe.fluid_s(cluster, nbytes) >= told
 
 
-def test_steps_carry_it_too() -> None:
-    cluster, nbytes = pods_of(uniform(8, 4, 2), 4), 2**26
-    recipe = stepped(cluster, Fraction(11, 10), 20)
-    told = float(direct_uplink_s(cluster, recipe.shares, nbytes))
-    assert max(crossed(cluster, recipe, nbytes)) == pytest.approx(told, rel=1e-4)
-
-
 def test_two_that_starve_as_well() -> None:
     cluster, nbytes = pods_of(uniform(8, 4, 2).degrade("server6/nic0").degrade("server6/nic1"), 4), 2**26
-    recipe = SteadyExchange(16, (1, 6), 4, Fraction(3, 2), Fraction(0), Fraction(0))
+    recipe = direct(cluster, 16, "several-starve")
     recipe.check(cluster)
     shares = [Fraction(rank not in (1, 6), 6) for rank in range(8)]
     told = float(direct_uplink_s(cluster, shares, nbytes))
@@ -88,12 +75,13 @@ def test_without_pods_nothing_crosses() -> None:
     assert in_turns([0, 0, 0, 1, 1]) == [0, 3, 1, 4, 2]
 
 
-@pytest.mark.parametrize(("factor", "offered"), [(1, True), (Fraction(7, 4), True), (2, False)])
-def test_timetables_are_tried_where_uplinks_have_room(factor: Fraction, offered: bool) -> None:
-    """Of two pods of 8 direct exchange sends 8/15 over uplinks of 1/factor."""
-    cluster = pods_of(uniform(16), 8, factor=factor)  # type: ignore[arg-type]
-    names = {ladder.name for ladder in ladders(cluster, optcc.lower_bound(cluster, 2**28), **COSTS)}
-    assert (Timetable.family in names) == offered
+def test_uplinks_without_room_are_known_before_anything_is_tried() -> None:
+    """Of two pods of 8 direct exchange sends 8/15 over uplinks of 1/factor: 2 to 1 takes it longer than the bound."""
+    for factor, room in ((1, True), (2, False)):
+        cluster = pods_of(uniform(16), 8, factor=factor)
+        bound = optcc.lower_bound(cluster, 2**28)
+        (ladder,) = (each for each in ladders(cluster, bound, **COSTS) if each.name == DirectExchange.family)
+        assert (ladder.least_s < 1.05 * float(bound.seconds)) == room
 
 
 @pytest.mark.long
@@ -103,7 +91,7 @@ def test_pods_that_are_not_oversubscribed_cost_nothing(dead: int) -> None:
     times = []
     for cluster in (uniform(16, dead=dead), pods_of(uniform(16, dead=dead), 8, factor=1)):
         plan = optcc.plan(cluster, 2**28, **COSTS)
-        assert plan.recipe.family == Timetable.family
+        assert plan.recipe.family == DirectExchange.family
         times.append(simulate(plan.schedule(), receivers="packets", **COSTS).time_s)
     assert times[1] <= 1.001 * times[0]
 
@@ -119,11 +107,13 @@ def test_a_server_starves_in_one_of_two_pods() -> None:
 def behind(pods: list[int], crossing: list[int]) -> float:
     """By how much of all that crosses pods it is behind or ahead of an even course at most, in the first half."""
     cluster = uniform(16, dead=4)
-    recipe = stepped(cluster, Fraction(11, 10), 60)
+    recipe = direct(cluster, 60, "one-starves", margin=Fraction(0), chunk=Fraction(0))
+    recipe = replace(recipe, last=fitted(recipe, cluster))
+    shares = FINDERS["one-starves"].shares(cluster)
     live = [tuple(range(8))] * 16
     live[1] = (4, 5, 6, 7)
-    adding = [[(1, recipe.via[0][1])] if hub != 1 else [] for hub in range(16)]
-    slots, _ = greedy_slots(live, recipe.shares, adding, step_ends(60, recipe.growth), Fraction(0), Fraction(0), pods)
+    adding = [[(1, recipe.last)] if hub != 1 else [] for hub in range(16)]
+    slots, _ = greedy_slots(live, shares, adding, step_ends(60, recipe.growth), Fraction(0), Fraction(0), pods)
     mine = [(slot.begin, slot.size, slot.weight) for (i, k), own in slots.items() if crossing[i] < crossing[k]
             for slot in own]  # fmt: skip
     begin, size, weight = np.array(mine, float).T

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import optcc
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InfeasibleError, InputError
-from optcc.ladders import ladders
+from optcc.planner import ladders
 from optcc.schedule import Schedule, Stage
 from optcc.schedule.assemble import Row, assemble, even_cuts
 from optcc.schedule.routes import Routes
@@ -31,7 +31,7 @@ from tests.effort import examples
 
 US = Fraction(1, 10**6)
 RATE = 10**9
-FAMILIES = {"nested-rings", "exchange", "timetable", "trees", "packed-trees"}
+FAMILIES = {"nested-rings", "direct-exchange", "trees", "packed-trees"}
 
 
 def lacking(servers: int, nics: int, *dead: int, rails: bool = False) -> Cluster:
@@ -172,7 +172,7 @@ def test_no_family_is_faster(lost: tuple[int, ...], segments: int) -> None:
         for alpha, per_chunk in COSTS:
             costs = alpha * US, per_chunk * US
             check(schedule, bound(cluster, nbytes, *costs), *costs)
-    assert seen >= FAMILIES - ({"timetable"} if lost[0] == 3 else set())
+    assert seen >= FAMILIES - ({"direct-exchange"} if lost[0] == 3 else set())
 
 
 @examples(40)

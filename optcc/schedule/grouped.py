@@ -16,26 +16,30 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise, permutations
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from optcc.cluster import Cluster
 from optcc.schedule.assemble import cuts_by, even_cuts, granule
 from optcc.schedule.columns import Schedule
+from optcc.schedule.direct_rows import Ints, Kind, Piece, Rows, cut, overlapping, scheduled
+from optcc.schedule.grouped_slots import Times, by_offsets
 from optcc.schedule.many_objects import no_collection
+from optcc.schedule.nics import common_rails, live_nics, nic_ports, nic_rate, told_pace
 from optcc.schedule.pods import pod_numbers, uplinks
 from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
-from optcc.schedule.timetable_nics import live_nics, nic_ports, nic_rate, told_pace
-from optcc.schedule.timetable_pairs import Times, by_offsets
-from optcc.schedule.timetable_rows import Ints, Kind, Piece, Rows, cut, overlapping, scheduled
-from optcc.schedule.timetable_slots import HALF, full_rounds, in_time, mirrored, whole
-from optcc.schedule.timetable_split import common_rails
+from optcc.schedule.slots import HALF, in_time, mirrored, whole
+
+if TYPE_CHECKING:
+    from optcc.bound import Bound
+    from optcc.ladder import Costs, Ladder
+    from optcc.theory.tally import Tally
 
 MAX_ROUNDS = 256
 SMALL_PART = Fraction(1, 9)
@@ -136,7 +140,7 @@ class GroupedExchange(Recipe):
         """The slots of the first half for what one rank of a group sends another."""
         place = {rank: i for i, rank in enumerate(ranks)}
         nics = [tuple(live[r]) for r in ranks]
-        pairs = by_offsets([self.shares[r] for r in ranks], nics, partial(full_rounds, count=self.rounds))
+        pairs = by_offsets([self.shares[r] for r in ranks], nics, self.rounds)
         return lambda i, k: pairs(place[i], place[k])
 
     def _windows(self, owned: Sequence[Section]) -> list[Window]:
@@ -294,6 +298,29 @@ class GroupedExchange(Recipe):
             lines.append(("more slow ranks", str(len(slow) - 4)))
         lines.append(("rounds in a group", f"{self.rounds} in each half; one NIC for each transfer"))
         return [*lines, ("windows", f"{self.segments} of a hub's section, between groups"), *told_pace(cluster)]
+
+    @classmethod
+    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
+        """See `grouped_candidates`."""
+        from optcc.schedule.grouped_candidates import grouped_ladders
+
+        return grouped_ladders(cluster, bound, costs)
+
+    def relabelled(self, to: Mapping[int, int], tally: Tally) -> GroupedExchange:
+        """Every rank in the group of the one whose part it takes."""
+        back = {new: old for old, new in to.items()}
+        order = [back[rank] for rank in range(len(back))]
+        groups, shares = (tuple(column[r] for r in order) for column in (self.groups, self.shares))
+        return replace(self, groups=groups, shares=shares)  # type: ignore[arg-type]
+
+    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: Tally) -> Recipe | None:
+        """The same groups with the parts that suit this cluster, unless a server would have none."""
+        from optcc.schedule.grouped_candidates import split
+
+        if not grouped(cluster):
+            return None
+        shares, finals = split(cluster, self.groups)
+        return replace(self, shares=shares, finals=finals) if min(shares) else None
 
 
 def dependencies(rows: Rows) -> list[tuple[Ints, Ints]]:

@@ -16,11 +16,11 @@ between teams of fewer GPUs. `optcc.theory.inside` finds the parts, `optcc.sched
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from optcc.cluster import Cluster
 from optcc.errors import InfeasibleError
@@ -36,6 +36,14 @@ from optcc.schedule.inside_rows import Rows, channel_rows
 from optcc.schedule.inside_spans import Network, network_of
 from optcc.schedule.nested import NestedRings
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, exact
+
+if TYPE_CHECKING:
+    from optcc.bound import Bound
+    from optcc.ladder import Costs, Ladder
+
+
+INNER: dict[str, type[NestedRings] | type[Exchange]] = {inner.family: inner for inner in (NestedRings, Exchange)}
+"""What may run between servers."""
 
 
 @dataclass(frozen=True)
@@ -198,15 +206,13 @@ class InsideServers(Recipe):
     @classmethod
     def read(cls, raw: dict[str, Any]) -> Self:
         """The recipe of `content`."""
-        from optcc.schedule.families import FAMILIES  # which has this family, too
-
         bundles = (
             Bundle(
                 share=exact(item["share"]),
                 teams=item["teams"],
                 gather=_shares_in(item["gather"]),
                 carry=_shares_in(item["carry"]),
-                inner=FAMILIES[item["family"]].read(item["inner"]),
+                inner=INNER[item["family"]].read(item["inner"]),
                 hand_on=item["hand_on"],
                 straight=item["straight"],
             )
@@ -232,6 +238,13 @@ class InsideServers(Recipe):
                 lines.append(("neighbours", f"{crew.name}: {what} by the others' NICs"))
             lines += [("neighbours", f"and {len(helped) - 4} more")] * (len(helped) > 4)
         return [*lines, ("inside servers", f"over NVLink, {self.chunks} chunks a channel or more")]
+
+    @classmethod
+    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
+        """See `inside_candidates`."""
+        from optcc.schedule.inside_candidates import inside_ladders
+
+        return inside_ladders(cluster, costs) if cluster.gpu_ranks else []
 
 
 def nvlink_load(gather: Sequence[Fraction]) -> Fraction:

@@ -16,11 +16,13 @@ Either way every leaf sends each byte once and receives it once. The plain ring 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
-from typing import Any, ClassVar, Self
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -30,6 +32,11 @@ from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.nested_pace import MAX_PACE, PERIOD, in_time, paced, sections_of
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
+
+if TYPE_CHECKING:
+    from optcc.bound import Bound
+    from optcc.ladder import Costs, Ladder
+    from optcc.theory.tally import Tally
 
 MAX_SECTIONS = 4096
 """Bounds what a plan file can ask a rank to make; more chunks than that per segment help nobody."""
@@ -243,3 +250,62 @@ class NestedRings(Recipe):
             outside = f", outside it {leaves}{more}" if ranks > m else ""
             lines.append(("share", f"{float(share) * 100:.4g} % over a ring of {m}{outside}"))
         return [*lines, ("segments", f"{self.segments}, {' and '.join(self.orderings)} in turn")]
+
+    @classmethod
+    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
+        """With many leaves also sections as coarse as with few: chunks cost, so either may be faster."""
+        from optcc.ladder import Ladder
+        from optcc.plans import nested_rings
+        from optcc.schedule.nested_pace import FEW_LEAVES, MOST_RANKS, keeping_two
+        from optcc.theory import nested_shares
+
+        if cluster.gpu_ranks:
+            return []
+        rates = [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
+
+        @cache
+        def shares() -> dict[int, Fraction]:
+            return nested_shares(rates)
+
+        def fine(segments: int) -> NestedRings:
+            return nested_rings(cluster, shares(), segments)
+
+        def coarse(segments: int) -> NestedRings:
+            leaves = len(rates) - min(shares(), default=len(rates))
+            return replace(fine(segments), **keeping_two(leaves, segments)._asdict())
+
+        many = len(rates) <= MOST_RANKS and sum(rate < max(rates) for rate in rates) > FEW_LEAVES
+        # A byte makes P-1 hops to its sum, and as many back, each a chunk of its own at both ends.
+        hops = 2 * (len(rates) - 1)
+        least_s = float(bound.seconds + hops * (costs.alpha + costs.per_chunk))
+        makes = (fine, coarse) if many and costs else (fine,)
+        return [Ladder(cls.family, make, least_s=least_s) for make in makes]
+
+    def channels(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
+        """A ring for each pattern."""
+        from optcc.plan_layout import PLAIN, ring
+
+        count, order, turns = len(self.order), self.order, len(self.orderings)
+        sizes = self.segment_sizes or (Fraction(1, self.segments),) * self.segments
+        window = -(-self.window // turns) * turns
+        done = Fraction(0)
+        for which, (m, share) in enumerate(sorted(self.shares)):
+            sections = sections_of(m, count, self.sections, self.pace)
+            start, done = granule(done * schedule.nbytes, schedule.nbytes), done + share
+            stop = schedule.nbytes if done == 1 else granule(done * schedule.nbytes, schedule.nbytes)
+            cuts = cuts_by(start, stop, sizes).tolist()
+            segments = []
+            for g, (low, high) in enumerate(pairwise(cuts)):
+                ordering = str(self.orderings[(g + which) % turns]) if m < count else PLAIN
+                segments.append((g, ordering, even_cuts(low, high, sections).tolist()))
+            yield ring(order[count - m :], order[: count - m], segments, window)
+
+    def relabelled(self, to: Mapping[int, int], tally: Tally) -> NestedRings:
+        """Ranks in the order of their rates."""
+        return replace(self, order=tally.order)
+
+    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: Tally) -> NestedRings:
+        """As deep, with shares and order of this cluster."""
+        from optcc.plans import rings_in_order
+
+        return rings_in_order(tally.order, tally.shares(), self.segments)

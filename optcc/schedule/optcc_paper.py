@@ -21,6 +21,7 @@ stands in docs/baselines.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar, Self
@@ -129,3 +130,16 @@ class OptccPaper(Recipe):
             ("share", f"{float(self.nested) * 100:.4g} % in patterns A B C D around {name}, the rest in a ring of all"),
             ("segments", f"{self.segments}, equal"),
         ]
+
+    def channels(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
+        """Patterns A and C add the degraded rank last, B and D first; four segments share a number."""
+        from optcc.plan_layout import PLAIN, ring
+        from optcc.schedule.nested import Ordering
+
+        cut = granule(self.nested * schedule.nbytes, schedule.nbytes)
+        healthy = [r for r in range(schedule.ranks) if r != self.weak]
+        inner = segment_bounds(0, cut, self.segments, len(healthy)).tolist()
+        outer = segment_bounds(cut, schedule.nbytes, self.segments, schedule.ranks).tolist()
+        turns = (str(Ordering.VIA_LEAF), str(Ordering.LEAF_FIRST))
+        yield ring(healthy, [self.weak], [(g // 4, turns[g % 2], cuts) for g, cuts in enumerate(inner)])
+        yield ring(range(schedule.ranks), (), [(g // 4, PLAIN, cuts) for g, cuts in enumerate(outer)])

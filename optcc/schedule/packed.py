@@ -14,10 +14,11 @@ pass more queues than others.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, ClassVar, NamedTuple, Self
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -26,6 +27,11 @@ from optcc.schedule.assemble import Block, Row, assemble, cuts_by, even_cuts
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes, busiest_seconds
+
+if TYPE_CHECKING:
+    from optcc.bound import Bound
+    from optcc.ladder import Costs, Ladder
+    from optcc.theory.tally import Tally
 
 
 class Arc(NamedTuple):
@@ -253,3 +259,34 @@ class PackedTrees(Recipe):
             ("roots", ", ".join(names) + more),
             ("segments", f"{self.segments}, {self.under_way} under way at once"),
         ]
+
+    @classmethod
+    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
+        """On any fabric; finding the trees may take long."""
+        from optcc.ladder import Ladder
+        from optcc.theory.packing import Packing, pack_trees
+
+        @cache
+        def packing() -> Packing:
+            return pack_trees(cluster)
+
+        def make(segments: int) -> PackedTrees:
+            return PackedTrees(packing().trees, segments)
+
+        least_s = float(bound.seconds + 2 * costs.alpha)
+        return [Ladder(cls.family, make, by_rate=False, costly=True, least_s=least_s)]
+
+    def channels(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
+        """A tree for each pair."""
+        from optcc.plan_layout import trees
+
+        return trees(schedule, self.under_way)
+
+    def relabelled(self, to: Mapping[int, int], tally: Tally) -> PackedTrees:
+        """Every arc between the ranks that take its ends' parts."""
+
+        def moved(arcs: tuple[Arc, ...]) -> tuple[Arc, ...]:
+            return tuple(arc._replace(src=to[arc.src], dst=to[arc.dst]) for arc in arcs)
+
+        pairs = (TreePair(tree.share, to[tree.root], moved(tree.up), moved(tree.down)) for tree in self.trees)
+        return replace(self, trees=tuple(pairs))

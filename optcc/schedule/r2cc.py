@@ -13,6 +13,7 @@ bytes only after all that read them, and the helper could not tell the degraded 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar, Self
@@ -136,6 +137,17 @@ class R2cc(Recipe):
             ("stage 2", f"{float(self.tail) * 100:.4g} % to {name}, summed and broadcast in {self.chunks} chunks"),
             ("segments", f"{self.segments}"),
         ]
+
+    def channels(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
+        """The ring of all, and the one without its leaf."""
+        from optcc.plan_layout import LEAF_LAST, PLAIN, ring
+
+        start = granule((1 - self.tail) * schedule.nbytes, schedule.nbytes)
+        healthy = [r for r in range(schedule.ranks) if r != self.weak]
+        whole = segment_bounds(0, start, self.segments, schedule.ranks).tolist()
+        tail = segment_bounds(start, schedule.nbytes, self.segments, len(healthy)).tolist()
+        yield ring(range(schedule.ranks), (), [(g, PLAIN, cuts) for g, cuts in enumerate(whole)])
+        yield ring(healthy, [self.weak], [(g, LEAF_LAST, cuts) for g, cuts in enumerate(tail)])
 
 
 def _window(stage2: Schedule, bounds: NDArray[np.int64], ranks: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.schedule.columns import Schedule
 from optcc.schedule.routes import fluid_seconds
+
+if TYPE_CHECKING:
+    from optcc.bound import Bound
+    from optcc.ladder import Costs, Ladder
+    from optcc.theory.tally import Tally
 
 MAX_SEGMENTS = 65536
 SEGMENTS = f"1 to {MAX_SEGMENTS}"
@@ -47,6 +53,45 @@ class Recipe(ABC):
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
         """Seconds with infinitely many segments and no latency: the busiest port's, link's or uplink's work."""
         return fluid_seconds(self.lower(cluster, nbytes), cluster)
+
+    @classmethod
+    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
+        """What the planner tries of the family on this cluster; nothing where it does not apply, or for a baseline."""
+        return ()
+
+    @classmethod
+    def at_once(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Recipe | None:
+        """What formulas alone say is near the best, without lowering or simulating anything; None where none do."""
+        return None
+
+    def fits(self, cluster: Cluster) -> bool:
+        """Whether `check` has nothing against the cluster."""
+        try:
+            self.check(cluster)
+        except InputError:
+            return False
+        return True
+
+    def channels(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
+        """What goes one way through the ranks, for other libraries (`optcc.plan_layout`).
+
+        schedule : what it lowers to
+
+        By default each piece of the buffer that goes by the same arcs is one, which is right for any schedule.
+        """
+        from optcc.plan_layout import trees
+
+        return trees(schedule)
+
+    def relabelled(self, to: Mapping[int, int], tally: Tally) -> Recipe | None:
+        """The same with every rank r as `to[r]`, on a cluster of equal servers in other places, which `tally` counts;
+        None where the family cannot say."""
+        return None
+
+    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: Tally) -> Recipe | None:
+        """About as deep, for a similar cluster, at once: nothing is lowered or simulated. None where that cannot be
+        carried over. `tally` counts the cluster."""
+        return None
 
 
 def demand(holds: bool, where: str, expected: str, got: object) -> None:

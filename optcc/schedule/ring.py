@@ -8,7 +8,7 @@ two servers tells the baselines apart, see `Spread`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -207,3 +207,10 @@ class Ring(Recipe):
             ("ring", f"all {len(cluster.ranks)}, {carries[self.spread]}"),
             ("segments", f"{self.segments}"),
         ]
+
+    def channels(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
+        """The ring."""
+        from optcc.plan_layout import PLAIN, ring
+
+        bounds = segment_bounds(0, schedule.nbytes, self.segments, schedule.ranks).tolist()
+        return [ring(range(schedule.ranks), (), [(g, PLAIN, cuts) for g, cuts in enumerate(bounds)])]

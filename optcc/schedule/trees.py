@@ -12,10 +12,11 @@ What goes first is a matter of time: section j of tree t would, were nothing els
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -27,6 +28,13 @@ from optcc.schedule.recipe import Recipe, demand, demand_segments
 from optcc.schedule.routes import Routes
 from optcc.schedule.tree_shapes import TICKS, Tree, complementary, critical_leaves, spare_degrees
 
+if TYPE_CHECKING:
+    from optcc.bound import Bound
+    from optcc.ladder import Costs, Ladder
+    from optcc.theory.tally import Tally
+
+SHAPES = 4
+"""Shapes of trees that are tried: the closed form has the best among so many (docs/bench-trees.md)."""
 MOST_TREES = 4096
 MOST_REACH = 64 * TICKS
 """Latency beyond so many sections changes no tree."""
@@ -165,3 +173,38 @@ class ComplementaryTrees(Recipe):
             more = f" and {len(leaves) - 4} more" if len(leaves) > 4 else ""
             lines.append(("leaves in all", ", ".join(leaves[:4]) + more))
         return [*lines, ("segments", f"{self.segments}, sums and results overlapped")]
+
+    @classmethod
+    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
+        """The shapes that the closed form puts first; it tells shapes apart better than depths."""
+        from optcc.ladder import Ladder
+        from optcc.theory.trees import best_segments, seconds, shapes
+
+        rates = [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
+        if cluster.gpu_ranks or not cluster.fabric.flat or not min(rates):
+            return []
+        alpha, per_chunk = costs
+        found: list[tuple[Fraction, int, Ladder]] = []
+        for fan, trees in shapes(rates):
+            best = best_segments(cluster, bound.nbytes, fan=fan, trees=trees, alpha=alpha, per_chunk=per_chunk)
+            time_s = seconds(best, cluster, bound.nbytes, alpha=alpha, per_chunk=per_chunk)
+            least_s = float(best.fluid_s(cluster, bound.nbytes) + trees * costs.per_chunk + 2 * costs.alpha)
+            make = partial(_fitted, cls, cluster, bound.nbytes, fan, trees, costs)
+            found.append((time_s, len(found), Ladder(cls.family, make, best.segments, least_s=least_s)))
+        return [ladder for _, _, ladder in sorted(found)[:SHAPES]]
+
+    def relabelled(self, to: Mapping[int, int], tally: Tally) -> ComplementaryTrees:
+        """Itself: trees are made of the rates anew whenever they are lowered."""
+        return self
+
+    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: Tally) -> ComplementaryTrees:
+        """As many trees, fitted to the fastest server, which is all that they are fitted to."""
+        fastest = Cluster((cluster.servers[tally.levels[-1][1][0]],))
+        return _fitted(type(self), fastest, bound.nbytes, self.fan, self.trees, costs, self.segments)
+
+
+def _fitted(
+    kind: type[ComplementaryTrees], cluster: Cluster, nbytes: int, fan: int, trees: int, costs: Costs, segments: int
+) -> ComplementaryTrees:
+    alpha, per_chunk = costs
+    return kind.fitted(cluster, nbytes, fan=fan, trees=trees, segments=segments, alpha=alpha, per_chunk=per_chunk)

@@ -14,29 +14,22 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
-from math import inf
 from types import TracebackType
 from typing import Self
 
 from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.errors import InfeasibleError, InputError
-from optcc.ladders_grouped import split
+from optcc.ladder import Costs
 from optcc.planner import NEAR, SAME, default_segments
 from optcc.plans import Plan, rings_in_order
-from optcc.schedule.grouped import GroupedExchange, grouped
-from optcc.schedule.latin import LatinExchange, latin_pair
-from optcc.schedule.lockstep import LockstepExchange, applies_lockstep
+from optcc.schedule.families import FAMILIES
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.steady import SteadyExchange, steady_ranks
-from optcc.schedule.timetable import Timetable
-from optcc.schedule.timetable_nics import applies, evened
-from optcc.schedule.trees import ComplementaryTrees
 from optcc.standby.background import SOLVE_S, Background, Helper, SkippedError, Where
 from optcc.standby.shapes import Now, upcoming
 from optcc.standby.solve import solve
 from optcc.standby.state import Places, Rate, rate_of
-from optcc.standby.table import Entry, Table, direct_for, like
+from optcc.standby.table import Entry, Table
 from optcc.theory import lower_bound
 from optcc.theory.tally import Tally
 from optcc.units import MAX_BYTES, Quantity, as_seconds, as_size
@@ -248,7 +241,7 @@ class Planner:
             found = rings_in_order(tally.order, tally.shares(), self._depth(cluster, size)), Basis.CLOSED_FORM
         elif near is not None and not self._free:
             found = _with_basis(self._nearest(near, size, cluster, tally, bound), Basis.NEAREST)
-        if found is not None and not _fits(found[0], cluster):
+        if found is not None and not found[0].fits(cluster):
             found = None  # it is about which NICs are dead; a shape only counts them
         if found is None:
             return self._whole(now, size, None)
@@ -276,32 +269,16 @@ class Planner:
         return self._free and tally.rings_s * bound.nbytes <= (1 + gap) * bound.seconds
 
     def _nearest(self, entry: Entry, size: int, cluster: Cluster, tally: Tally, bound: Bound) -> Recipe | None:
-        """What the entry's shape has, carried over, or direct exchange; None where two ranks have neither."""
-        made = like(entry, size, tally, self._refitted(entry, size, cluster, tally))
-        # Shares for another shape are made of servers' rates, not of what timetables use of them.
-        misled = isinstance(made, Timetable) and evened(cluster) is not cluster
-        if made is not None and _fits(made, cluster) and not misled:
-            return made
-        chunks = float(bound.seconds / (self.per_chunk * tally.ranks)) if self.per_chunk else inf
-        return direct_for(cluster, tally, chunks) if tally.ranks > 2 else None
+        """What the entry's shape has, carried over, or what a family has at once; None where there is neither."""
+        costs = Costs(self.alpha, self.per_chunk)
+        tried = (
+            entry.plans[size].recipe.like(cluster, bound, costs, tally),
+            *(family.at_once(cluster, bound, costs) for family in FAMILIES.values()),
+        )
+        return next((made for made in tried if made is not None and made.fits(cluster)), None)
 
     def _depth(self, cluster: Cluster, size: int) -> int:
         return default_segments(size, len(cluster.servers))
-
-    def _refitted(
-        self, entry: Entry, size: int, cluster: Cluster, tally: Tally
-    ) -> ComplementaryTrees | GroupedExchange | None:
-        """The entry's trees for the fastest server of this cluster, which is all that they are fitted to, or its groups
-        with the parts that suit this cluster, unless a server would have none."""
-        made = entry.plans[size].recipe
-        if isinstance(made, GroupedExchange) and grouped(cluster):
-            shares, finals = split(cluster, made.groups)
-            return replace(made, shares=shares, finals=finals) if min(shares) else None
-        if not isinstance(made, ComplementaryTrees):
-            return None
-        fastest = Cluster((cluster.servers[tally.levels[-1][1][0]],))
-        costs = {"alpha": self.alpha, "per_chunk": self.per_chunk}
-        return ComplementaryTrees.fitted(fastest, size, fan=made.fan, trees=made.trees, segments=made.segments, **costs)
 
     # Preparation
 
@@ -384,16 +361,6 @@ class Planner:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _fits(recipe: Recipe, cluster: Cluster) -> bool:
-    if isinstance(recipe, LatinExchange):
-        return latin_pair(cluster) == recipe.slow
-    if isinstance(recipe, SteadyExchange):
-        return steady_ranks(cluster) == recipe.slow
-    if isinstance(recipe, LockstepExchange):
-        return applies_lockstep(cluster)
-    return not isinstance(recipe, Timetable) or applies(cluster)
 
 
 def _with_basis(recipe: Recipe | None, basis: Basis) -> tuple[Recipe, Basis] | None:

@@ -8,34 +8,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
-from math import sqrt
 from typing import TYPE_CHECKING
 
-from optcc.plans import rings_in_order
-from optcc.schedule.exchange import Exchange
-from optcc.schedule.grouped import GroupedExchange
-from optcc.schedule.latin import LatinExchange
-from optcc.schedule.lockstep import LockstepExchange
-from optcc.schedule.nested import NestedRings
-from optcc.schedule.packed import Arc, PackedTrees, TreePair
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.steady import SteadyExchange
-from optcc.schedule.timetable import Timetable
-from optcc.schedule.timetable_nics import applies, evened
-from optcc.schedule.trees import ComplementaryTrees
 
 if TYPE_CHECKING:
-    from optcc.cluster import Cluster
     from optcc.plans import Plan
     from optcc.theory.tally import Tally
-
-
-MOST_STARVING, STARVING_ROUNDS = 8, 0.6
-MOST_EVEN, EVEN_ROUNDS = 2, 0.3
-"""Rounds of direct exchange that was not chosen by trying: the most, and of the root of chunks; where a server starves
-and where none does."""
 
 
 @dataclass(frozen=True)
@@ -52,62 +33,12 @@ class Entry:
         made = self.plans[size].recipe
         if tally is None or self.tally is None or tally.groups == self.tally.groups:
             return made
-        return relabelled(made, matching(self.tally, tally), tally)
+        return made.relabelled(matching(self.tally, tally), tally)
 
 
 def matching(old: Tally, new: Tally) -> dict[int, int]:
     """Rank of `old` -> the rank of `new` that takes its part; equal servers in ascending order."""
     return {a: b for sign, members in old.groups.items() for a, b in zip(members, new.groups[sign], strict=True)}
-
-
-def relabelled(recipe: Recipe, to: Mapping[int, int], tally: Tally) -> Recipe | None:
-    """Every rank r as `to[r]`, on the cluster that `tally` counts. None for a family that is not known here."""
-    if isinstance(recipe, NestedRings):
-        return replace(recipe, order=tally.order)
-    if isinstance(recipe, ComplementaryTrees | LockstepExchange):
-        return recipe  # trees and steps are made of the rates anew whenever they are lowered
-    if isinstance(recipe, Exchange | Timetable):
-        shares = [Fraction(0)] * len(recipe.shares)
-        for rank, share in enumerate(recipe.shares):
-            shares[to[rank]] = share
-        via = sorted((to[rank], part) for rank, part in recipe.via)
-        return replace(recipe, shares=tuple(shares), via=tuple(via))
-    if isinstance(recipe, GroupedExchange):
-        back = {new: old for old, new in to.items()}
-        order = [back[rank] for rank in range(len(back))]
-        groups = tuple(recipe.groups[r] for r in order)
-        return replace(recipe, groups=groups, shares=tuple(recipe.shares[r] for r in order))
-    if isinstance(recipe, LatinExchange):
-        first, second = sorted(to[rank] for rank in recipe.slow)
-        return replace(recipe, slow=(first, second))
-    if isinstance(recipe, SteadyExchange):
-        return replace(recipe, slow=tuple(sorted(to[rank] for rank in recipe.slow)))
-    if isinstance(recipe, PackedTrees):
-        trees = (
-            TreePair(tree.share, to[tree.root], _moved(tree.up, to), _moved(tree.down, to)) for tree in recipe.trees
-        )
-        return replace(recipe, trees=tuple(trees))
-    return None
-
-
-def _moved(arcs: tuple[Arc, ...], to: Mapping[int, int]) -> tuple[Arc, ...]:
-    return tuple(arc._replace(src=to[arc.src], dst=to[arc.dst]) for arc in arcs)
-
-
-def direct_for(cluster: Cluster, tally: Tally, chunks: float) -> Recipe:
-    """Direct exchange of a usual depth, for three ranks and more; by timetable where there is one without trying.
-
-    chunks : so many to each other server the bound would last. Rounds lose as much to chunks as they save in filling
-    at about a root of that (measured).
-    """
-    hubs, last = tally.hub_split()
-    if 0 in hubs:
-        rounds = max(1, round(min(MOST_STARVING, STARVING_ROUNDS * sqrt(chunks))))
-        return Exchange(rounds, hubs, last, ways=rounds, most=min(16, 2 * rounds), thin=min(4, rounds))
-    rounds = max(1, round(min(MOST_EVEN, EVEN_ROUNDS * sqrt(chunks))))
-    if applies(cluster) and evened(cluster) is cluster:
-        return Timetable(rounds, hubs)
-    return Exchange(rounds, hubs, last, own=rounds)
 
 
 class Table:
@@ -159,28 +90,3 @@ def distance(a: Tally, b: Tally) -> float:
                 at[side] += 1
                 ends[side] += steps[side][at[side]][1]
     return total
-
-
-def like(entry: Entry, size: int, tally: Tally, fitted: ComplementaryTrees | GroupedExchange | None) -> Recipe | None:
-    """A recipe for a cluster of another shape than the entry's: its family, as deep, with shares of its own. None where
-    that cannot be carried over: a healthy cluster's exchange has no slow ranks that a failure's could go by.
-
-    fitted : the entry's trees or groups for the cluster, where it has such
-    """
-    made = entry.plans[size].recipe
-    if isinstance(made, NestedRings):
-        return rings_in_order(tally.order, tally.shares(), made.segments)
-    if isinstance(made, Exchange) and tally.ranks > 2:
-        shares, via = tally.hub_split()
-        if bool(via) == bool(made.via):
-            return replace(made, shares=shares, via=via)
-    if isinstance(made, Timetable):
-        hubs, last = tally.hub_split()
-        if made.growth and len(last) == 1 and 0 in hubs and len(set(hubs)) == 2:  # the only degraded one starves
-            return replace(made, shares=hubs, via=((last[0][0], made.via[0][1]),))
-        # What suits equal servers may lose a quarter of the time where one has fewer NICs.
-        if last and 0 not in hubs and not made.growth and len({*made.shares}) > 1:
-            return replace(made, shares=hubs, via=())
-    if isinstance(made, ComplementaryTrees | GroupedExchange):
-        return fitted
-    return None

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from optcc.schedule.columns import GRANULE, Schedule, Stage
 from optcc.schedule.routes import Routes
-from optcc.schedule.timetable_slots import HALF, Slot
+from optcc.schedule.slots import HALF, Slot
 
 Ints = NDArray[np.int64]
 NEAR = 64
@@ -75,9 +75,10 @@ class Rows(NamedTuple):
     segment: Ints
 
 
-def cut(pieces: Sequence[Piece], slots: Sequence[Slot]) -> list[tuple[int, ...]]:
+def cut(pieces: Sequence[Piece], slots: Sequence[Slot], later: int = 0) -> list[tuple[int, ...]]:
     """The bytes of `pieces`, one after the other, in shares by the slots' weights; a slot may end up with two pieces.
 
+    later : bytes by which cuts of the first piece are moved back
     Returns (begin, kind, hub, start, stop, nic, place of the slot) of each part, in order.
     """
     units, total = sum(abs(piece.stop - piece.start) for piece in pieces), sum(slot.weight for slot in slots)
@@ -93,6 +94,7 @@ def cut(pieces: Sequence[Piece], slots: Sequence[Slot]) -> list[tuple[int, ...]]
             near = units * weight // total // NEAR
             border = borders[min(bisect_left(borders, until - near), len(borders) - 1)]
             until = border if at < border <= until + near else until
+            until = min(until + later, borders[0]) if until < borders[0] else until
         while at < until:
             kind, hub, start, stop = pieces[which]
             size, way = abs(stop - start), 1 if stop > start else -1

@@ -20,14 +20,11 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.schedule.timetable_matchings import TIES
-from optcc.schedule.timetable_slots import HALF, Slot
+from optcc.schedule.slots import HALF, ONE, TIES, Slot
 
 Ints = NDArray[np.int64]
 Pairs = tuple[Sequence[int], Sequence[int]]
 """Senders, and of each its receiver."""
-ONE = 2**28
-"""What a NIC moves in a half. All is counted in whole numbers, as every rank finds the steps on its own."""
 UP, DOWN, SHRINK = Fraction(2, 5), Fraction(11, 50), Fraction(9, 10)
 """The first steps grow, the last ones shrink, each to that of the one before (measured)."""
 LONGEST, LONGEST_ALONE, LONGEST_MANY = (ONE // 8, ONE // 8), (ONE // 4, ONE // 6), (ONE // 10, ONE // 10)

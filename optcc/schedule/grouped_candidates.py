@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -10,10 +10,11 @@ from math import isqrt
 
 from optcc.bound import Bound
 from optcc.cluster import Cluster
-from optcc.ladder import LARGE, MANY, Ladder
+from optcc.ladder import LARGE, MANY, Costs, Ladder
 from optcc.schedule.grouped import GroupedExchange, grouped
+from optcc.schedule.nics import live_nics, nic_rate
 from optcc.schedule.pods import pod_numbers, uplinks
-from optcc.schedule.timetable_nics import live_nics, nic_rate
+from optcc.schedule.recipe import Recipe
 
 ROUNDS = (1, 2)
 """Of a group's timetable; on one fabric, where groups are larger, or of many ranks, the first."""
@@ -25,7 +26,7 @@ STARVING = (2, 8)
 """Rounds where a server is the hub of nothing: it has nothing to receive until some sums are there."""
 
 
-def grouped_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list[Ladder]:
+def grouped_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> list[Ladder]:
     """Pods, or groups of one fabric if there are many servers."""
     if not grouped(cluster):
         return []
@@ -34,7 +35,8 @@ def grouped_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list
     groups = pod_numbers(cluster) if pods else _even(ranks) if ranks > LARGE else [0] * ranks
     if not max(groups):
         return []
-    smallest = min(map(groups.count, range(max(groups) + 1)))
+    sizes = [groups.count(group) for group in range(max(groups) + 1)]
+    smallest, largest = min(sizes), max(sizes)
     shares, finals = split(cluster, groups)
     if min(shares):
         few = ROUNDS if pods and ranks <= MANY else ROUNDS[:1]
@@ -43,14 +45,30 @@ def grouped_ladders(cluster: Cluster, bound: Bound, per_chunk: Fraction) -> list
         tried = list(STARVING) if pods else []
     # With as many windows as NICs hubs of different groups use each about once.
     windows = [max(1, most // 2), *(most * 2**k for k in range(5))]
+    chunks = Fraction(largest + max(groups) - 1, most)  # for each NIC, at least, each way
+    floor = GroupedExchange(1, 1, tuple(groups), shares, finals).even_s(cluster, bound.nbytes)
+    least_s = float(floor + chunks * costs.per_chunk + 4 * costs.alpha)
     found = []
     for rounds in tried:
         make = partial(_recipe, GroupedExchange(1, rounds, tuple(groups), shares, finals))
         only = windows if ranks <= LARGE else windows[: 4 if rounds > 1 else 3]
         if ranks > MANY:  # each try is a second
-            only = [windows[sum(2 * (ranks - 1) * per_chunk < part * bound.seconds for part in CHUNKS_COST)]]
-        found.append(Ladder(GroupedExchange.family, make, by_rate=False, only=only, both=ranks <= LARGE))
+            only = [windows[sum(2 * (ranks - 1) * costs.per_chunk < part * bound.seconds for part in CHUNKS_COST)]]
+        found.append(
+            Ladder(
+                GroupedExchange.family,
+                make,
+                by_rate=False,
+                shortlist=partial(_recipes, make, only),
+                both=ranks <= LARGE,
+                least_s=least_s,
+            )
+        )
     return found
+
+
+def _recipes(make: Callable[[int], GroupedExchange], numbers: Sequence[int]) -> list[Recipe]:
+    return [make(number) for number in numbers]
 
 
 def _recipe(of: GroupedExchange, segments: int) -> GroupedExchange:

@@ -1,5 +1,5 @@
-"""NICs of several rates: timetables keep one pace. Slower ones of a server act as one together where any NIC reaches
-any; what is left over is left alone, where that loses little."""
+"""NICs of several rates: direct exchange keeps one pace. Slower ones of a server act as one together where any NIC
+reaches any; what is left over is left alone, where that loses little."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from hypothesis import strategies as st
 
 import optcc
 from optcc.cluster import Cluster, Fabric, Nic, Server
-from optcc.ladders import ladders
 from optcc.planner import baseline
 from optcc.schedule.columns import Schedule
-from optcc.schedule.latin import latin_pair
-from optcc.schedule.timetable import Timetable
-from optcc.schedule.timetable_nics import MOST_AS_ONE, applies, evened, left_alone, live_nics, nic_rate
+from optcc.schedule.direct import DirectExchange
+from optcc.schedule.nics import MOST_AS_ONE, applies, evened, left_alone, live_nics, nic_rate
 from optcc.simulator import simulate
+from tests.direct_cases import check_allreduce, direct, hurt, kinds
 from tests.effort import examples
-from tests.timetables import check_allreduce, hurt, timetable
 
 ALPHA, PER_CHUNK = Fraction(5, 10**6), Fraction(1, 10**6)
 RATE = 50 * 10**9
@@ -56,8 +54,8 @@ def test_slow_nics_carry_nothing_and_the_sum_is_everywhere(cluster: Cluster, dat
     nic = cluster.servers[s].nics[i]
     hit = cluster.with_nic(s, i, replace(nic, out_rate=nic.out_rate * out, in_rate=nic.in_rate * into))
     assert left_alone(hit) in ([slow], [])  # its pace, where some server has nothing faster
-    assume(applies(hit) and left_alone(hit))
-    recipe = timetable(hit)
+    assume(applies(hit) and kinds(hit) and left_alone(hit))
+    recipe = direct(hit)
     check_allreduce(hit, recipe, 2**16)
     schedule = recipe.lower(hit, 2**16)
     assert slow in {port.name for port in schedule.ports} - busy(schedule)
@@ -67,16 +65,15 @@ def test_slow_nics_carry_nothing_and_the_sum_is_everywhere(cluster: Cluster, dat
     assert recipe.fluid_s(dead, 2**16) == recipe.fluid_s(hit, 2**16)
 
 
-@pytest.mark.parametrize(("family", "slow"), [("steady-exchange", "server3/nic7"), ("latin-exchange", "server4/nic7")])
-def test_where_two_servers_starve_a_slow_nic_is_left_alone_too(family: str, slow: str) -> None:
+@pytest.mark.parametrize("slow", ["server3/nic7", "server4/nic7"])
+def test_where_two_servers_starve_a_slow_nic_is_left_alone_too(slow: str) -> None:
     """A hub's, or a slow server's that is left with as many as the other one."""
     hit = uniform(8, rails=True)
     for nic in range(4):
         hit = hit.degrade(f"server1/nic{nic}").degrade(f"server4/nic{nic}")
     hit = hit.degrade(slow, HALF)
     hit = hit.degrade("server1/nic7") if slow.startswith("server4") else hit
-    offered = ladders(hit, optcc.lower_bound(hit, 2**26), alpha=ALPHA, per_chunk=PER_CHUNK)
-    recipe = next(ladder.make(4) for ladder in offered if ladder.name == family)
+    recipe = direct(hit, 4, "several-starve")
     check_allreduce(hit, recipe, 2**16)
     ports = busy(recipe.lower(hit, 2**16))
     assert slow not in ports
@@ -93,7 +90,7 @@ def test_a_slow_nic_costs_hardly_more_than_it_must(rails: bool, left: Fraction) 
     plan = optcc.plan(hit, nbytes, **costs)
     fault_free_s, time_s = (simulate(p.schedule(), receivers="packets", **costs).time_s for p in (ring, plan))
     assert time_s / fault_free_s - float(plan.bound.seconds / ring.bound.seconds) < 0.01
-    assert plan.recipe.family == "timetable"
+    assert plan.recipe.family == DirectExchange.family
     told = dict(plan.recipe.describe(hit))
     assert told["slower NICs, not used"] == "server1/nic0"
 
@@ -102,30 +99,14 @@ def test_many_are_counted() -> None:
     hit = uniform(8)
     for server in range(1, 7):
         hit = hit.degrade(f"server{server}/nic0", HALF)
-    told = dict(timetable(hit).describe(hit))["slower NICs, not used"]
+    told = dict(direct(hit).describe(hit))["slower NICs, not used"]
     assert told == "server1/nic0, server2/nic0, server3/nic0, server4/nic0 and 2 more"
-
-
-@pytest.mark.parametrize(("slow", "tried"), [(3, True), (6, False)])
-def test_they_are_left_alone_only_where_little_is_lost(slow: int, tried: bool) -> None:
-    """With six of eight slow that server would be a quarter, not five eighths of the others, on rails."""
-    hit = uniform(8, rails=True)
-    for nic in range(slow):
-        hit = hit.degrade(f"server1/nic{nic}", HALF)
-    bound = optcc.lower_bound(hit, 2**28)
-    offered = ladders(hit, bound, alpha=ALPHA, per_chunk=PER_CHUNK)
-    made = (ladder.make(2) for ladder in offered if ladder.name == Timetable.family)
-    timetables = [recipe for recipe in made if isinstance(recipe, Timetable)]
-    assert (1 in {recipe.lanes for recipe in timetables}) == tried
-    assert {recipe.lanes for recipe in timetables} - {1} == {2}
 
 
 def test_with_a_server_of_one_slow_nic_only_all_would_be_as_slow() -> None:
     hit = uniform(8, nics=1).degrade("server1/nic0", Fraction(3, 4))
     assert nic_rate(hit) == RATE * Fraction(3, 4)
     assert left_alone(hit) == []
-    made = [ladder.make(1) for ladder in ladders(hit, optcc.lower_bound(hit, 2**28)) if ladder.name == Timetable.family]
-    assert {recipe.lanes for recipe in made if isinstance(recipe, Timetable)} == {4}  # of which it has three
 
 
 def slow_lanes(cluster: Cluster) -> dict[str, tuple[str, ...]]:
@@ -143,7 +124,7 @@ def test_two_at_half_of_the_rate_act_as_one() -> None:
     hit = uniform(6).degrade("server1/nic2", HALF).degrade("server1/nic5", HALF).degrade("server3/nic0", HALF)
     assert slow_lanes(hit) == {"server1/nic2": ("nic2", "nic5")}
     assert left_alone(hit) == ["server3/nic0"]
-    recipe = timetable(hit)
+    recipe = direct(hit)
     told = dict(recipe.describe(hit))
     assert (told["slower NICs, as one"], told["slower NICs, not used"]) == ("server1/nic2+nic5", "server3/nic0")
     check_allreduce(hit, recipe, 2**16)
@@ -168,23 +149,23 @@ def test_so_many_act_as_one_that_each_can_carry_as_much(lefts: tuple[str, ...], 
     for i, left in enumerate(lefts):
         hit = hit.degrade(f"server1/nic{i}", Fraction(left))
     assert slow_lanes(hit) == lanes
-    check_allreduce(hit, timetable(hit), 2**16)
+    check_allreduce(hit, direct(hit), 2**16)
     railed = replace(hit, fabric=Fabric(rails=True))  # one would have to send to two, which wait for each other
     assert slow_lanes(railed) == {}
 
 
 def test_both_ends_may_be_several() -> None:
-    """Two of the one and three of the other: six lanes, each end's NICs in turn."""
+    """Two of the one and three of the other, beside whole ones."""
     hit = uniform(6)
     for i in range(2):
         hit = hit.degrade(f"server1/nic{i}", HALF)
     for i in range(3):
         hit = hit.degrade(f"server2/nic{i}", Fraction(1, 3))
     assert slow_lanes(hit) == {"server1/nic0": ("nic0", "nic1"), "server2/nic0": ("nic0", "nic1", "nic2")}
-    recipe = timetable(hit)
+    recipe = direct(hit)
     check_allreduce(hit, recipe, 2**16)
     lanes = {len(route.lanes) for route in recipe.lower(hit, 2**20).routes}
-    assert lanes == {1, 2, 3, 6}
+    assert lanes == {1, 2, 3}
 
 
 @pytest.mark.long
@@ -209,7 +190,7 @@ def test_a_server_with_half_as_many_nics_of_twice_the_rate_keeps_the_pace_of_the
     assert nic_rate(cluster) == 2 * RATE
     assert [len(lanes) for lanes in live_nics(cluster)] == [4] * 6
     assert applies(cluster)
-    check_allreduce(cluster, timetable(cluster), 2**16)
+    check_allreduce(cluster, direct(cluster), 2**16)
 
 
 @st.composite
@@ -263,11 +244,11 @@ def measured(servers: int) -> Cluster:
     return cluster.degrade("server1/nic0")
 
 
-def test_measured_rates_are_no_reason_not_to_have_a_timetable() -> None:
+def test_measured_rates_are_no_reason_not_to_exchange_directly() -> None:
     """All NICs keep one pace, which loses less than what every other family does."""
     cluster, costs = measured(6), {"alpha": ALPHA, "per_chunk": PER_CHUNK}
     plan = optcc.plan(cluster, 2**28, **costs)
-    assert plan.recipe.family == "timetable"
+    assert plan.recipe.family == DirectExchange.family
     assert dict(plan.recipe.describe(cluster))["pace of every NIC"].startswith("39")
     optcc.verify(plan.schedule())
     even = optcc.plan(uniform(6).degrade("server1/nic0"), 2**28, **costs)
@@ -278,8 +259,8 @@ def test_measured_rates_are_no_reason_not_to_have_a_timetable() -> None:
 
 
 def test_gpus_as_ranks_have_nics_of_their_own() -> None:
-    """No timetable is for them, and asking is no error."""
+    """Direct exchange among NICs is not for them, and asking is no error."""
     gpus = replace(Cluster.uniform(servers=3, nics=2, gpus=2, rate=RATE, nvlink_rate=9 * RATE), gpu_ranks=True)
     assert [len(lanes) for lanes in live_nics(gpus)] == [1] * 6
     assert not applies(gpus)
-    assert latin_pair(gpus) is None
+    assert not kinds(gpus)

@@ -19,9 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.schedule.timetable_greedy import ONE
-from optcc.schedule.timetable_matchings import TIES
-from optcc.schedule.timetable_slots import HALF, Slot
+from optcc.schedule.slots import HALF, ONE, TIES, Slot
 
 Ints = NDArray[np.int64]
 PASSES = 2

@@ -1,6 +1,6 @@
-"""Where timetables apply, and which NICs of servers they use.
+"""Who has which NICs: what direct exchange uses of each server, of which it takes one for each transfer.
 
-Timetables are about NICs of one rate, their pace. Where any NIC reaches any, slower ones of a server act as one
+Direct exchange is about NICs of one rate, their pace. Where any NIC reaches any, slower ones of a server act as one
 together: two at half of the pace take one half each of every transfer. What is left over is left alone like dead NICs,
 which on many servers is hardly a loss: of P servers with n NICs each, one at half of its rate is 1/(2 n P) of all that
 they have. The pace is the one by which the bound would be least.
@@ -18,7 +18,6 @@ from typing import TypeVar
 
 from optcc.cluster import Cluster, Nic, Rank, Server
 from optcc.schedule.routes import Routes
-from optcc.schedule.timetable_split import common_rails
 
 HARDLY = Fraction(2, 3)
 """A rank that has at most such a part of the full ones' NICs is hardly faster than the one that has fewest."""
@@ -49,8 +48,8 @@ def of_one_pace(cluster: Cluster) -> bool:
 
 
 def nic_rate(cluster: Cluster) -> Fraction:
-    """Bytes per second, each way, at which timetables use NICs: of those that are as fast, or are so together. 0: some
-    rank has none.
+    """Bytes per second, each way, at which direct exchange uses NICs: of those that are as fast, or are so together. 0:
+    some rank has none.
 
     Ranks with n NICs of rate t or more need as long as the bound of servers that have n t, which is least.
     """
@@ -104,7 +103,7 @@ def _most_as_one(cluster: Cluster) -> int:
 
 
 def _in_use(cluster: Cluster, owners: Sequence[Server] | Sequence[Rank]) -> dict[int, list[tuple[int, ...]]]:
-    """id of an owner's NICs -> the places of those that timetables use; those together that act as one."""
+    """id of an owner's NICs -> the places of those that direct exchange uses; those together that act as one."""
     rate, most = nic_rate(cluster), _most_as_one(cluster)
     found: dict[int, list[tuple[int, ...]]] = {}
     for nics in {id(owner.nics): owner.nics for owner in owners}.values():
@@ -115,7 +114,7 @@ def _in_use(cluster: Cluster, owners: Sequence[Server] | Sequence[Rank]) -> dict
 
 
 def left_alone(cluster: Cluster) -> list[str]:
-    """The live NICs that timetables do not use, SERVER/NIC."""
+    """The live NICs that direct exchange does not use, SERVER/NIC."""
     used = {kind: {i for lane in lanes for i in lane} for kind, lanes in _in_use(cluster, cluster.servers).items()}
     return [
         f"{server.name}/{nic.name}"
@@ -146,8 +145,8 @@ def told_pace(cluster: Cluster) -> list[tuple[str, str]]:
 
 
 def evened(cluster: Cluster) -> Cluster:
-    """The cluster as timetables use it: every NIC at their pace or dead, all but the first of those that act as one.
-    Itself, if it is that already."""
+    """The cluster as direct exchange uses it: every NIC at their pace or dead, all but the first of those that act as
+    one. Itself, if it is that already."""
     rate = nic_rate(cluster)
     kinds = {id(server.nics): server.nics for server in cluster.servers}
     if all(nic.out_rate == nic.in_rate in (rate, 0) for nics in kinds.values() for nic in nics):
@@ -184,16 +183,6 @@ def have_spare_time(counts: Sequence[int]) -> bool:
     return spare >= SPARE and not hardly_faster(counts)
 
 
-def starving_pair(cluster: Cluster) -> tuple[int, int] | None:
-    """The two ranks with fewer NICs than the others, one of them with half of theirs at most; None where there are no
-    such two."""
-    slow = reduced(cluster) if of_one_pace(cluster) else []
-    counts = list(map(len, live_nics(cluster)))
-    if len(slow) != 2 or 2 * min(counts) > max(counts):
-        return None
-    return slow[0], slow[1]
-
-
 def live_nics(cluster: Cluster) -> list[dict[int, tuple[int, ...]]]:
     """Of each rank, what a NIC in use can meet -> its place in its server, or the places of those that act as one: the
     NICs of its rail, without rails those of its (first) place, or, if two ranks have no place in common or none has
@@ -221,3 +210,9 @@ def nic_ports(
         {rail: tuple(routes.port_index[f"{name}/{rank.nics[i].name}"] for i in lane) for rail, lane in mine.items()}
         for name, rank, mine in zip(names, cluster.ranks, live or live_nics(cluster), strict=True)
     ]
+
+
+def common_rails(ranks: Sequence[Sequence[int]]) -> bool:
+    """Every two ranks have a rail in common."""
+    kinds = sorted({tuple(rails) for rails in ranks})
+    return all({*a} & {*b} for a in kinds for b in kinds)

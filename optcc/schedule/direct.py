@@ -1,0 +1,171 @@
+"""Direct exchange in steps: every part of the data has a hub, which gathers it from all and sends the sum to all.
+
+Two hops, and who is the hub of how much loads servers by their NICs (proof id attained). Each transfer takes one NIC at
+each end, which is a chunk there and not one on every NIC. When it is sent is found in steps, one after the other: in
+each, on each rail, a matching of those who have something for each other, in which those who are furthest behind come
+first; so nobody meets another sender. What is passed on is sent when it has landed.
+
+There are three ways to find such steps, for three kinds of clusters: no server starves (`steps_even`), one does
+(`steps_one`), or several do (`steps_several`). A server starves if it only just carries its own data in the time of the
+bound: then it is the hub of nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from optcc.cluster import Cluster
+from optcc.schedule.columns import Schedule
+from optcc.schedule.direct_rows import dependencies, scheduled
+from optcc.schedule.many_objects import no_collection
+from optcc.schedule.nics import nic_ports, nic_rate, told_pace
+from optcc.schedule.pods import direct_uplink_s
+from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
+from optcc.schedule.routes import Routes
+from optcc.schedule.steps import Finder
+from optcc.schedule.steps_even import Even
+from optcc.schedule.steps_one import LEAST, OneStarves
+from optcc.schedule.steps_several import SeveralStarve
+
+if TYPE_CHECKING:
+    from optcc.bound import Bound
+    from optcc.ladder import Costs, Ladder
+    from optcc.theory.tally import Tally
+
+FINDERS: dict[str, Finder] = {finder.name: finder for finder in (Even(), OneStarves(), SeveralStarve())}
+MAX_STEPS, MAX_VARIANTS = 1024, 256
+MAX_GROWTH, MAX_LONGER, MAX_CHUNK = 4, 2**24, Fraction(1, 16)
+"""One step over the one before; the longest step over the first; a chunk's cost, as part of a half."""
+
+
+@dataclass(frozen=True)
+class DirectExchange(Recipe):
+    """Direct exchange in steps. Who does what follows from the cluster: ranks are not named.
+
+    Attributes
+    ----------
+    segments : steps, of the plan where they are even, else of each half
+    steps : how they are found: "even", "one-starves" or "several-starve"
+    each : of even steps, whether every pair has as many chunks on each of its rails
+    variant : of even steps, what settles ties
+    growth : of other ones, how many times as long one is as the step before, at first
+    growing : with several that starve, how many grow
+    margin, chunk : the parts of a half from the end of a step to when its bytes are counted on, and that a chunk costs
+    last : the part of the data to which the one that starves adds last
+    """
+
+    family: ClassVar[str] = "direct-exchange"
+    segments: int
+    steps: str = Even.name
+    each: bool = False
+    variant: int = 0
+    growth: Fraction = Fraction(1)
+    growing: int = 0
+    margin: Fraction = Fraction(0)
+    chunk: Fraction = Fraction(0)
+    last: Fraction = Fraction(0)
+
+    def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
+        """See the module."""
+        finder = FINDERS[self.steps]
+        with no_collection():
+            routes, (rows, after, held) = Routes(cluster), finder.timed(self, cluster, nbytes)
+            ports = nic_ports(cluster, routes, finder.used(cluster))
+            return scheduled(rows, dependencies(rows, after), ports, routes, nbytes, ordered=True, held=held)
+
+    def check(self, cluster: Cluster) -> None:
+        """Raise InputError unless the parameters fit each other and `cluster`."""
+        demand(self.steps in FINDERS, "steps", " or ".join(FINDERS), self.steps)
+        finder = FINDERS[self.steps]
+        kind = {Even.name: "where no server starves", OneStarves.name: "where one does"}
+        fits = f"servers of NICs of one pace, {kind.get(self.steps, 'where several do')}"
+        demand(finder.applies(cluster), "cluster", fits, f"{len(cluster.ranks)} ranks, other ones")
+        demand_segments(self.segments)
+        most = min(MAX_STEPS, finder.most_steps(cluster))
+        demand(self.segments <= most, "segments", f"1 to {most}", self.segments)
+        demand(self.steps == Even.name or not self.each, "each", "false but for even steps", self.each)
+        demand(0 <= self.variant < MAX_VARIANTS, "variant", f"0 to {MAX_VARIANTS - 1}", self.variant)
+        demand(1 <= self.growth <= MAX_GROWTH, "growth", f"1 to {MAX_GROWTH}", self.growth)
+        demand(self.growing >= 0, "growing", "0 or more", self.growing)
+        longer = self.growth ** finder.growing(self)
+        demand(longer <= MAX_LONGER, "growth", f"steps at most {MAX_LONGER} times as long as the first", self.growth)
+        demand(0 <= self.margin < 1, "margin", "at least 0, less than 1", self.margin)
+        demand(0 <= self.chunk <= MAX_CHUNK, "chunk", f"0 to {MAX_CHUNK}", self.chunk)
+        lone = self.steps == OneStarves.name
+        demand(
+            LEAST <= self.last <= Fraction(1, 2) if lone else not self.last,
+            "last",
+            f"{LEAST} to 1/2 where one starves, else 0",
+            self.last,
+        )
+
+    def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
+        """What the busiest server needs if all its NICs are equally busy, or the busiest uplink of pods: a hub of x
+        sends 1 - x to the others and x to each of these."""
+        finder, rate = FINDERS[self.steps], nic_rate(cluster)
+        shares = finder.shares(cluster)
+        works = [
+            (1 + (len(shares) - 2) * x) / (len(mine) * rate)
+            for x, mine in zip(shares, finder.used(cluster), strict=True)
+        ]
+        return max(max(works) * nbytes, direct_uplink_s(cluster, shares, nbytes))
+
+    def content(self) -> dict[str, Any]:
+        """Every field as JSON values."""
+        return {
+            "segments": self.segments,
+            "steps": self.steps,
+            "each": self.each,
+            "variant": self.variant,
+            "growth": str(self.growth),
+            "growing": self.growing,
+            "margin": str(self.margin),
+            "chunk": str(self.chunk),
+            "last": str(self.last),
+        }
+
+    @classmethod
+    def read(cls, raw: dict[str, Any]) -> Self:
+        """The recipe of `content`."""
+        return cls(
+            segments=raw["segments"],
+            steps=raw["steps"],
+            each=raw["each"],
+            variant=raw["variant"],
+            growing=raw["growing"],
+            **{name: exact(raw[name]) for name in ("growth", "margin", "chunk", "last")},
+        )
+
+    def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
+        """Who gathers how much, and the steps."""
+        finder = FINDERS[self.steps]
+        kinds = sorted(Counter(finder.shares(cluster)).items(), reverse=True)
+        parts = ", ".join(f"{count} of {100 * float(share):.4g} %" for share, count in kinds if share)
+        hubs = ("hubs", f"{parts}, each exchanges directly with all")
+        return [hubs, *finder.told(self, cluster), *told_pace(cluster)]
+
+    @classmethod
+    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
+        """See `direct_candidates`."""
+        from optcc.schedule.direct_candidates import direct_ladders
+
+        return direct_ladders(cluster, bound, costs)
+
+    def relabelled(self, to: Mapping[int, int], tally: Tally) -> DirectExchange:
+        """Itself: it names no rank."""
+        return self
+
+    @classmethod
+    def at_once(cls, cluster: Cluster, bound: Bound, costs: Costs) -> DirectExchange | None:
+        """The number of steps that the formula puts first."""
+        from optcc.schedule.direct_candidates import by_formula
+
+        return by_formula(cluster, bound, costs)
+
+    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: Tally) -> DirectExchange | None:
+        """See `at_once`: it asks for no neighbour."""
+        return self.at_once(cluster, bound, costs)

@@ -1,0 +1,177 @@
+"""Direct exchange as the planner tries it: numbers of steps about where chunks cost as much as waiting does.
+
+With o what a chunk costs a NIC and X the time of the bound, s steps cost s o, and lose about one step's length, X/s, to
+what is under way: least near s = sqrt(X/o). Of even steps it is known beforehand what they take: as many as are found,
+of the length at which chunks fit into them (`chunks_of`). So these are reckoned, and only the first few simulated.
+What other steps lose scatters with their number, so that several are tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from math import log, sqrt
+
+from optcc.bound import Bound
+from optcc.cluster import Cluster
+from optcc.ladder import Costs, Ladder
+from optcc.schedule.direct import FINDERS, MAX_CHUNK, MAX_STEPS, DirectExchange
+from optcc.schedule.slots import ONE
+from optcc.schedule.steps_even import Even, chunks_of, fewest_steps, longer_by, unfilled
+from optcc.schedule.steps_one import LEAST, OneStarves, fitted
+from optcc.schedule.steps_one_slots import step_ends
+from optcc.schedule.steps_several import SeveralStarve
+from optcc.schedule.steps_several_slots import quiet_rails
+
+PARTS = 2**20
+"""What parts of a half, and growths, are rounded to, so that plan files hold short numbers."""
+FREE = 64
+"""Steps where chunks cost nothing: about one in so many is lost, and with more hardly less."""
+FINALISTS = 3
+"""Of what is reckoned so many are simulated: reckoned times are a latency or two off (docs/schedules.md)."""
+VARIANTS = 4
+"""Ways to settle ties that are looked at where steps do not work out: about every other one does."""
+TRIES = 8
+"""Numbers of steps that are simulated where some server starves."""
+GOLDEN = (1 + sqrt(5)) / 2
+
+
+@dataclass(frozen=True)
+class Form:
+    """recipe : of one kind of steps, their number open; numbers : that are worth a try, the most promising first"""
+
+    recipe: DirectExchange
+    numbers: Sequence[int]
+    shortlist: Callable[[], Sequence[DirectExchange]]
+
+
+def direct_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> Iterator[Ladder]:
+    """One for each way to find steps that the cluster is of the kind for."""
+    for name, finder in FINDERS.items():
+        if finder.applies(cluster):
+            form = FORMS[name](cluster, bound, costs)
+            least_s = _least_s(form.recipe, cluster, bound, costs)
+            make = partial(_with_steps, form, cluster)
+            yield Ladder(
+                DirectExchange.family, make, shortlist=form.shortlist, both=True, by_rate=False, least_s=least_s
+            )
+
+
+def by_formula(cluster: Cluster, bound: Bound, costs: Costs) -> DirectExchange | None:
+    """What the formulas put first, at once, without a try; None where direct exchange does not apply.
+
+    Who starves has nothing to receive until hubs have heard from each other, a turn of the first steps.
+    """
+    for name, finder in FINDERS.items():
+        if not finder.applies(cluster):
+            continue
+        form = FORMS[name](cluster, bound, costs)
+        recipe = replace(form.recipe, segments=form.numbers[0])
+        if name != OneStarves.name:
+            return recipe
+        turn = -(-(len(cluster.ranks) - 1) // max(map(len, finder.used(cluster))))
+        idle = Fraction(step_ends(recipe.segments, recipe.growth)[min(turn, recipe.segments) - 1], ONE) + recipe.margin
+        last = max(LEAST, (1 - idle) / (2 - idle))
+        return replace(recipe, last=last.limit_denominator(PARTS))
+    return None
+
+
+def _with_steps(form: Form, cluster: Cluster, segments: int) -> DirectExchange:
+    made = replace(form.recipe, segments=segments)
+    return replace(made, last=fitted(made, cluster)) if made.steps == OneStarves.name else made
+
+
+def _root(bound: Bound, costs: Costs) -> float:
+    """Steps that cost as much as one of them lasts."""
+    return max(1.0, sqrt(bound.seconds / costs.per_chunk)) if costs.per_chunk else FREE
+
+
+def _least_s(recipe: DirectExchange, cluster: Cluster, bound: Bound, costs: Costs) -> float:
+    """Every NIC's bytes, a chunk for each peer, and the two hops of the first and of the last one."""
+    used = FINDERS[recipe.steps].used(cluster)
+    chunks = Fraction(len(used) - 1, max(map(len, used)))
+    return float(recipe.fluid_s(cluster, bound.nbytes) + chunks * costs.per_chunk + 2 * costs.alpha)
+
+
+def _part(bound: Bound, seconds: Fraction, most: Fraction) -> Fraction:
+    """Of half of the bound, at most `most`, rounded."""
+    halves = min(2 * seconds / bound.seconds, most) if bound.seconds else most
+    return Fraction(round(halves * PARTS), PARTS)
+
+
+def _even(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
+    finder = FINDERS[Even.name]
+    used = finder.used(cluster)
+    nics, peers = tuple(sorted(map(len, used))), len(used) - 1
+    fewest = fewest_steps(nics)
+    # More steps cost more than the root of them could ever save.
+    most = max(fewest, int(min(3 * _root(bound, costs), MAX_STEPS, finder.most_steps(cluster))))
+    cost = float(costs.per_chunk / bound.seconds) if bound.seconds else 0.0
+    alike = unfilled(used)
+    pooled = [(float(chunks_of(nics, steps)[1]) + steps * cost, steps, False) for steps in range(fewest, most + 1)]
+    rounds = [(alike + steps * cost, steps, True) for steps in range(peers, max(most, peers) + 1, peers)]
+    reckoned = sorted(pooled + rounds)
+
+    def shortlist() -> list[DirectExchange]:
+        """By how long the steps take that are found: those that nobody has to wait in are as many as planned."""
+        found: list[tuple[float, int, DirectExchange]] = []
+        for least, steps, each in reckoned:
+            if len(found) >= FINALISTS and least >= sorted(found)[FINALISTS - 1][0]:
+                break
+            for variant in range(VARIANTS):
+                longer = float(longer_by(used, steps, each, variant))
+                recipe = DirectExchange(steps, each=each, variant=variant)
+                found.append((least * longer, len(found), recipe))
+                if longer <= 1:
+                    break
+        return [recipe for _, _, recipe in sorted(found)[:FINALISTS]]
+
+    return Form(DirectExchange(1), [steps for _, steps, each in reckoned if not each], shortlist)
+
+
+def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
+    finder, root = FINDERS[OneStarves.name], _root(bound, costs)
+    growth = 1 + Fraction(max(1, round(100 * min(0.15, 0.6 / sqrt(root)))), 100)
+    most = min(MAX_STEPS, finder.most_steps(cluster))
+    numbers = {max(2, min(most, round(root * (0.8 + 0.8 * turn / (TRIES - 1))))) for turn in range(TRIES)}
+    margin, chunk = _part(bound, costs.alpha, Fraction(1, 10)), _part(bound, costs.per_chunk, MAX_CHUNK)
+    recipe = DirectExchange(1, OneStarves.name, growth=growth, margin=margin, chunk=chunk, last=LEAST)
+
+    def shortlist() -> list[DirectExchange]:
+        # Who adds last to how much depends little on the number of steps.
+        last = fitted(replace(recipe, segments=sorted(numbers)[len(numbers) // 2]), cluster)
+        return [replace(recipe, segments=steps, last=last) for steps in sorted(numbers)]
+
+    return Form(recipe, sorted(numbers), shortlist)
+
+
+def _several(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
+    """Hubs have heard from each other after a turn, for which a slow server waits at first. As hubs are twice as quick,
+    what they have gathered after one more turn is what they had after the last two: steps may grow by the golden ratio
+    in a turn."""
+    finder = FINDERS[SeveralStarve.name]
+    used, shares = [list(mine) for mine in finder.used(cluster)], finder.shares(cluster)
+    slow = [rank for rank, share in enumerate(shares) if not share]
+    hubs, fewer, full = len(used) - len(slow), len(used[slow[0]]), max(map(len, used))
+    quiet, turn = bool(quiet_rails(used, slow)), (hubs - 1) / full
+    growth = Fraction(round(PARTS * min(2.0, GOLDEN ** (0.5 / turn))), PARTS)
+    first = 1 / (turn * (2.5 if quiet else 1) + 2)
+    growing = round(log(1 / first) / log(growth))
+    more = growing - (1 - first) / log(growth)  # steps than if all were alike
+    most = min(finder.most_steps(cluster), MAX_STEPS)
+    parts = (0.5, 0.6, 0.7) if quiet else (0.6, 0.65, 0.7, 0.75, 0.8, 0.9)
+    numbers = sorted({max(2, round(min(part * _root(bound, costs) + more, most))) for part in parts})
+    waits = quiet or 2 * fewer == full
+    margin = _part(bound, costs.alpha / 2, Fraction(1, 2)) if waits else Fraction(0)
+    chunk = _part(bound, costs.per_chunk, MAX_CHUNK)
+    recipe = DirectExchange(1, SeveralStarve.name, growth=growth, growing=growing, margin=margin, chunk=chunk)
+    return Form(recipe, numbers, lambda: [replace(recipe, segments=steps) for steps in numbers])
+
+
+FORMS: dict[str, Callable[[Cluster, Bound, Costs], Form]] = {
+    Even.name: _even,
+    OneStarves.name: _one,
+    SeveralStarve.name: _several,
+}

@@ -1,0 +1,49 @@
+"""Schedules inside servers as the planner tries them: nested rings between servers, and direct exchange."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cache
+
+from optcc.cluster import Cluster
+from optcc.ladder import LARGE, MANY, Costs, Ladder
+from optcc.schedule.inside import InsideServers
+from optcc.schedule.inside_crews import crews, shares_by_rate, usable, view
+from optcc.schedule.inside_parts import inside_exchange, inside_servers
+from optcc.schedule.recipe import Recipe
+
+
+def inside_ladders(cluster: Cluster, costs: Costs) -> list[Ladder]:
+    """Rings; where there are costs direct exchange, too, and among many servers alone: rings as long as that are
+    millions of transfers."""
+    direct = _direct(cluster) if costs else []
+    return direct if direct and len(cluster.servers) > MANY else [_rings(cluster), *direct]
+
+
+def _rings(cluster: Cluster) -> Ladder:
+    from optcc.theory.inside import InsideSplit, inside_split
+
+    @cache
+    def split() -> InsideSplit:
+        return inside_split(cluster)
+
+    return Ladder(InsideServers.family, lambda segments: inside_servers(cluster, split().parts, segments))
+
+
+def _direct(cluster: Cluster) -> list[Ladder]:
+    """Direct exchange between servers, where all their GPUs can meet."""
+    from optcc.theory.hubs import hub_split
+
+    own = crews(cluster)
+    if not cluster.fabric.flat or len(own) < 3 or not all(any(map(usable, crew.gpus)) for crew in own):
+        return []
+
+    @cache
+    def split() -> tuple[tuple[Fraction, ...], tuple[tuple[int, Fraction], ...]]:
+        return hub_split(view(cluster, own, shares_by_rate(own)))
+
+    def make(segments: int) -> Recipe:
+        return inside_exchange(cluster, *split(), segments)
+
+    many, large = len(own) > MANY, len(own) > LARGE
+    return [Ladder(InsideServers.family, make, 1 if many else 2 if large else None, deepest=1 if many else None)]

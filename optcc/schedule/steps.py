@@ -1,0 +1,71 @@
+"""What direct exchange in steps asks of a way to find the steps: there is one for each kind of clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from optcc.cluster import Cluster
+from optcc.schedule.direct_rows import Ints, Rows
+
+if TYPE_CHECKING:
+    from optcc.schedule.direct import DirectExchange
+
+Used = list[dict[int, tuple[int, ...]]]
+"""Of each rank the rails that it serves -> its NIC there, or those that act as one."""
+
+
+class Timed(NamedTuple):
+    """All transfers with the time at which each is due.
+
+    after : hub -> where the bytes of its section end to which others add last
+    held : more pairs (row that waits, row that it waits for), where somebody would run ahead otherwise
+    """
+
+    rows: Rows
+    after: dict[int, int]
+    held: tuple[Ints, Ints] | None
+
+
+class Finder(Protocol):
+    """A way to find steps. Pure: every rank finds the same by itself."""
+
+    name: str
+
+    def applies(self, cluster: Cluster) -> bool:
+        """Whether the cluster is of its kind."""
+
+    def used(self, cluster: Cluster) -> Used:
+        """The NICs that take part."""
+
+    def shares(self, cluster: Cluster) -> Sequence[Fraction]:
+        """Each rank's part of the data as a hub, sum 1."""
+
+    def timed(self, recipe: DirectExchange, cluster: Cluster, nbytes: int) -> Timed:
+        """The transfers of an AllReduce of `nbytes` bytes."""
+
+    def most_steps(self, cluster: Cluster) -> int:
+        """More take some GB of memory."""
+
+    def growing(self, recipe: DirectExchange) -> int:
+        """How many steps each grow over the one before."""
+
+    def told(self, recipe: DirectExchange, cluster: Cluster) -> list[tuple[str, str]]:
+        """(label, text) lines for people."""
+
+
+MOST_CHUNKS = 2**19
+"""Steps times NICs of all servers: so many transfers take some GB and some ten seconds."""
+
+
+def most_steps(used: Used) -> int:
+    """Of a plan, by `MOST_CHUNKS`."""
+    return max(1, MOST_CHUNKS // (2 * sum(map(len, used))))
+
+
+def rows_of(found: Sequence[tuple[int, ...]]) -> Rows:
+    """Transfers as columns."""
+    return Rows(*np.array(found, np.int64).reshape(-1, len(Rows._fields)).T)

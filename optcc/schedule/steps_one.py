@@ -1,0 +1,208 @@
+"""Steps of many lengths, where one server starves: it alone sets the bound, and is the hub of nothing.
+
+It would have results to receive from the very beginning, before any can exist. So it adds last to half of the data, or
+a little less: first it receives sums of what the others have, and each of its halves is cut by itself. Other servers
+that lack NICs are hubs of less, and add last to a little as well, since results of what goes by way of who starves come
+late. Between all others what is too much for one half goes on into the other. The second half is the first one's mirror
+image in time. Who sends to whom when: `steps_one_slots`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import accumulate, pairwise, permutations
+from typing import TYPE_CHECKING, NamedTuple
+
+from optcc.cluster import Cluster
+from optcc.schedule.assemble import granule
+from optcc.schedule.direct_rows import Kind, Piece, cut, joined, on_leash
+from optcc.schedule.nics import applies, hardly_faster, have_spare_time, live_nics, reduced
+from optcc.schedule.pods import in_turns, pod_numbers
+from optcc.schedule.slots import HALF, Slot, in_time, mirrored, whole
+from optcc.schedule.steps import Timed, Used, most_steps, rows_of
+from optcc.schedule.steps_one_slots import UP, greedy_slots, longest_step, step_ends
+
+if TYPE_CHECKING:
+    from optcc.schedule.direct import DirectExchange
+
+LEAST = Fraction(1, 4)
+SOON = Fraction(3, 8)
+"""A rank that is hardly faster adds last to such a part if it can, and that leaves it no more than equal halves
+(measured),"""
+TURNS, LONG = 5, 80
+"""and begins early: the parts of a section that it and who starves add last to alternate in so many turns, or fewer
+that last as long as so many chunks cost (measured)."""
+UNIT = 2**22
+"""What the part that who starves adds last to is rounded to."""
+
+Adding = list[tuple[int, Fraction]]
+"""Who adds last to which part of a hub's section, in order."""
+
+
+class Parts(NamedTuple):
+    """starving : the rank; shares : of each rank as a hub; adding : of each hub"""
+
+    starving: int
+    shares: tuple[Fraction, ...]
+    adding: tuple[Adding, ...]
+
+
+def parts(cluster: Cluster, last: Fraction, chunk: Fraction) -> Parts:
+    """Who is the hub of what, and who adds last to how much.
+
+    All but who starves are equally busy: with n NICs they are hubs of x = (n t - 1)/(P-2), t = (2P-3)/(NICs of them
+    all), of nothing if that is negative. Adding last to y, slow ones have equal halves at y = (1 - (P-1) x)/2. One that
+    is hardly faster than who starves adds last to less, but must not have more to send in the first half than it can:
+    1 - x/2 - y. last : the part of all data that who starves adds last to; chunk : as in `DirectExchange`
+    """
+    counts, slow = list(map(len, live_nics(cluster))), reduced(cluster)
+    ranks, lone = len(counts), counts.index(min(counts))
+    per_nic = Fraction(2 * ranks - 3, sum(counts) - counts[lone])
+    hubs = {r: max(Fraction(0), (counts[r] * per_nic - 1) / (ranks - 2)) if r != lone else Fraction(0) for r in slow}
+    full = 1 - sum(hubs.values(), Fraction(0))
+    shares = tuple(hubs.get(r, full / (ranks - len(slow))) for r in range(ranks))
+    hardly = hardly_faster(counts)
+
+    def adds_last(rank: int) -> Fraction:
+        """To such a part of the full ranks' data."""
+        equal = max(Fraction(0), (1 - (ranks - 1) * shares[rank]) / 2)
+        least = max(Fraction(0), 1 - shares[rank] / 2 - Fraction(counts[rank], 2 * counts[lone]))
+        return (min(max(SOON, least), equal) if rank in hardly else equal) / full
+
+    via = {r: adds_last(r) for r in slow if r != lone}
+    over = max(Fraction(1), 2 * sum(via.values(), Fraction(0)))  # of a section, beside the half of who starves
+    late = {r: last if r == lone else via[r] / over for r in slow}
+    longest = counts[lone] / ((ranks - 2) * LONG * chunk) if chunk else TURNS
+    turns = max(1, min(TURNS, round(longest))) if hardly else 1
+
+    def adding(hub: int) -> Adding:
+        """Who starves among several first, and to everybody's; and who else is the hub of nothing."""
+        first = {r: part for r, part in late.items() if not shares[r] and r != hub}
+        own = first if hub in late else first | late
+        return [(r, part / turns) for r, part in own.items()] * turns
+
+    return Parts(lone, shares, tuple(adding(hub) for hub in range(ranks)))
+
+
+class OneStarves:
+    """Steps of many lengths. `segments` are those of each half, of which the first ones are each `growth` times as long
+    as the one before; who starves adds last to the part `last` of the data."""
+
+    name = "one-starves"
+
+    def applies(self, cluster: Cluster) -> bool:
+        """One rank has fewest NICs and alone sets the bound."""
+        if not applies(cluster):
+            return False
+        fewest, *others = sorted(map(len, live_nics(cluster)))
+        return fewest * Fraction(2 * len(others) - 1, sum(others)) <= 1 and fewest < others[0]
+
+    def used(self, cluster: Cluster) -> Used:
+        """All in use."""
+        return live_nics(cluster)
+
+    def shares(self, cluster: Cluster) -> Sequence[Fraction]:
+        """See `parts`."""
+        return parts(cluster, LEAST, Fraction(0)).shares
+
+    def most_steps(self, cluster: Cluster) -> int:
+        """By memory."""
+        return most_steps(self.used(cluster)) // 2
+
+    def timed(self, recipe: DirectExchange, cluster: Cluster, nbytes: int) -> Timed:
+        """All transfers; where others have time to spare, held back in the second half."""
+        live, of = live_nics(cluster), parts(cluster, recipe.last, recipe.chunk)
+        times, _ = _slots(cluster, of, recipe)
+        borders = [granule(end * nbytes, nbytes) for end in accumulate(of.shares[:-1], initial=Fraction(0))]
+        section = list(pairwise([*borders, nbytes]))
+        via: dict[int, list[tuple[int, tuple[int, int]]]] = {}  # hub -> (slow rank, bytes that it adds last to)
+        plain: dict[int, tuple[int, int]] = {}
+        for r, (low, high) in enumerate(section):
+            ends = accumulate((part for _, part in of.adding[r]), initial=Fraction(0))
+            cuts = [granule(low + part * (high - low), nbytes) for part in ends]
+            via[r] = list(zip((rank for rank, _ in of.adding[r]), pairwise(cuts), strict=True))
+            plain[r] = cuts[-1], high
+        # In the second half each slow rank's parts are handed out in the same order, what came first first, and they
+        # are among each other as in the first one's mirror image.
+        late = {r: _turned(mine) for r, mine in via.items()}
+
+        def gathered(i: int, k: int) -> list[Piece]:
+            """What i sends to k in the first half."""
+            own = [Piece(Kind.RAW, k, *part) for part in (*(part for s, part in via[k] if s != i), plain[k])]
+            return own + [Piece(Kind.PARTIAL, i, *part) for s, part in via[i] if s == k]
+
+        def spread(i: int, k: int) -> list[Piece]:
+            """What i sends to k in the second half."""
+            own = [Piece(Kind.RESULT, i, *part) for part in (plain[i], *(part for s, part in late[i] if s != k))]
+            return [Piece(Kind.FINAL, k, *part) for s, part in late[k] if s == i] + own
+
+        found: list[tuple[int, ...]] = []
+        adding = {*reduced(cluster)}
+        for i, k in permutations(range(len(live)), 2):
+            # The second half is the first one's mirror image, in which k sends to i.
+            usual = [Slot(0, 1, min({*live[i]} & {*live[k]}), 1)]
+            slots, back = (times.get(pair) or usual for pair in ((i, k), (k, i)))
+            back = in_time(mirrored(back), live[k])
+            first, second = joined(gathered(i, k)), joined(spread(i, k))
+            if i in adding or k in adding:
+                found += ((i, k, *part) for part in cut(first, slots))
+                found += ((i, k, begin + HALF, *rest) for begin, *rest in cut(second, back))
+            else:  # what is too much for one half goes on into the other
+                found += ((i, k, *part) for part in cut(first + second, whole(slots, back)))
+        rows, held = rows_of(found), None
+        if have_spare_time([*map(len, live)]):
+            length = longest_step(recipe.segments, recipe.growth)
+            if length > (recipe.margin + recipe.chunk) * HALF:  # there is time to hear of the step before
+                held = on_leash(rows, of.starving, length)
+        return Timed(rows, {r: low for r, (low, _) in plain.items() if via[r]}, held)
+
+    def growing(self, recipe: DirectExchange) -> int:
+        """See `step_ends`."""
+        return round(UP * recipe.segments)
+
+    def told(self, recipe: DirectExchange, cluster: Cluster) -> list[tuple[str, str]]:
+        """Who starves, and the steps."""
+        name = cluster.ranks[parts(cluster, recipe.last, recipe.chunk).starving].name
+        grown = f"the first each {float(recipe.growth):.4g} times the one before"
+        return [
+            ("adds last", f"{name}, to {float(recipe.last) * 100:.4g} % of the data"),
+            ("steps", f"{recipe.segments} in each half, {grown}; one NIC for each transfer"),
+        ]
+
+
+def fitted(recipe: DirectExchange, cluster: Cluster) -> Fraction:
+    """`last` with which who starves is busy for as long both ways.
+
+    While first sums are gathered it can send but not receive. If it has nothing to receive in u of a half, then it
+    should receive sums in 1 - u of a half and send totals in all of it: last = (1 - u)/(2 - u). u depends a little on
+    that in turn.
+    """
+    last = Fraction(1, 2)
+    for _ in range(2):
+        _, idle = _slots(cluster, parts(cluster, last, recipe.chunk), recipe)
+        last = max(LEAST, ((1 - idle) / (2 - idle)).limit_denominator(UNIT))
+    return last
+
+
+def _slots(cluster: Cluster, of: Parts, recipe: DirectExchange) -> tuple[dict[tuple[int, int], list[Slot]], Fraction]:
+    """`greedy_slots`, of ranks in an order in which pods take turns."""
+    pods, live = pod_numbers(cluster), [tuple(mine) for mine in live_nics(cluster)]
+    order = in_turns(pods)
+    place = {rank: i for i, rank in enumerate(order)}
+    slots, idle = greedy_slots(
+        [live[rank] for rank in order],
+        [of.shares[rank] for rank in order],
+        [[(place[rank], part) for rank, part in of.adding[hub]] for hub in order],
+        step_ends(recipe.segments, recipe.growth),
+        recipe.margin,
+        recipe.chunk,
+        [pods[rank] for rank in order],
+    )
+    return {(order[i], order[k]): own for (i, k), own in slots.items()}, idle
+
+
+def _turned(of: Sequence[tuple[int, tuple[int, int]]]) -> list[tuple[int, tuple[int, int]]]:
+    """(rank, bytes) with the ranks in reverse order, but each rank's bytes in the same."""
+    own = {rank: iter([part for r, part in of if r == rank]) for rank in {rank for rank, _ in of}}
+    return [(rank, next(own[rank])) for rank, _ in reversed(of)]

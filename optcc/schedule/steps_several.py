@@ -1,0 +1,153 @@
+"""Steady steps, where two servers or more starve: all of them send and are sent results all the time.
+
+One has half of its NICs or fewer, the others hardly more; they use as many. The rest are hubs, one that lacks few NICs
+of less. What hubs gather from each other goes in the first half, what they spread in the second one, about twice as
+fast as the slow servers send: so hubs have the sums of all others by the time the slow servers have sent theirs for the
+same bytes, except at the very beginning, and results go back to these at once, through both halves. What is lost are a
+step and a half, from when a slow server sends a chunk to when its result comes back, and the cost of chunks. Who sends
+to whom when: `steps_several_slots`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise, permutations
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optcc.cluster import Cluster
+from optcc.schedule.assemble import cuts_by
+from optcc.schedule.direct_rows import Kind, Piece, cut
+from optcc.schedule.nics import live_nics, of_one_pace
+from optcc.schedule.slots import HALF, Slot, mirrored
+from optcc.schedule.steps import Timed, Used, most_steps, rows_of
+from optcc.schedule.steps_several_slots import growing_ends, steady_steps
+
+if TYPE_CHECKING:
+    from optcc.schedule.direct import DirectExchange
+
+MOST_NICS = Fraction(3, 4)
+"""Servers with so many of their NICs, or more, are hubs."""
+
+
+class SeveralStarve:
+    """Steady steps. `segments` are those of each half, of which the first `growing` are each followed by one that is
+    `growth` times as long."""
+
+    name = "several-starve"
+
+    def applies(self, cluster: Cluster) -> bool:
+        """See `slow_ranks`."""
+        return slow_ranks(cluster) is not None
+
+    def used(self, cluster: Cluster) -> Used:
+        """See `used_nics`."""
+        return used_nics(cluster, _slow(cluster))
+
+    def shares(self, cluster: Cluster) -> Sequence[Fraction]:
+        """See `hub_shares`."""
+        return hub_shares(cluster, _slow(cluster))
+
+    def most_steps(self, cluster: Cluster) -> int:
+        """By memory."""
+        return most_steps(self.used(cluster)) // 2
+
+    def timed(self, recipe: DirectExchange, cluster: Cluster, nbytes: int) -> Timed:
+        """A pair's bytes, data first, follow its slots of the whole plan, of which the second half is the first one's
+        mirror image: no pair has to be through with anything at the end of a half."""
+        slow, used, shares = _slow(cluster), self.used(cluster), self.shares(cluster)
+        live = [list(mine) for mine in used]
+        hubs = [rank for rank in range(len(live)) if rank not in slow]
+        ends = growing_ends(recipe.segments, recipe.growing, recipe.growth)
+        slots, held = steady_steps(live, shares, ends, recipe.margin, recipe.chunk)
+        cuts = cuts_by(0, nbytes, [shares[rank] for rank in hubs]).tolist()
+        section = dict(zip(hubs, pairwise(cuts), strict=True))
+        found: list[tuple[int, ...]] = []
+        for i, k in permutations(range(len(live)), 2):
+            pieces = [Piece(Kind.RAW, k, *section[k])] if k in section else []
+            pieces += [Piece(Kind.RESULT, i, *section[i])] if i in section else []
+            if not pieces:  # slow servers, which need not have a rail in common
+                continue
+            back = (slot._replace(begin=slot.begin + HALF) for slot in mirrored(slots.get((k, i), [])))
+            # With few steps and many ranks some pairs have had no turn.
+            mine = [*slots.get((i, k), []), *back] or [Slot(HALF, 1, min({*live[i]} & {*live[k]}), 1)]
+            found += ((i, k, *part) for part in cut(pieces, mine))
+        rows = rows_of(found)
+        ends_of = zip(rows.src.tolist(), rows.dst.tolist(), rows.segment.tolist(), strict=True)
+        place = {each: row for row, each in enumerate(ends_of)}
+        pairs = [(place[a], place[z]) for a, z in held if a in place and z in place]
+        waits, on = np.array(pairs, np.int64).reshape(-1, 2).T
+        return Timed(rows, {}, (waits, on))
+
+    def growing(self, recipe: DirectExchange) -> int:
+        """Those first ones."""
+        return min(recipe.growing, recipe.segments)
+
+    def told(self, recipe: DirectExchange, cluster: Cluster) -> list[tuple[str, str]]:
+        """Who starves, and the steps."""
+        names = " and ".join(cluster.ranks[rank].name for rank in _slow(cluster))
+        grown = ""
+        if recipe.growing:
+            grown = f", the first {recipe.growing} each {float(recipe.growth):.4g} times the one before"
+        return [
+            ("send and are sent results all the time", names),
+            ("steps", f"{recipe.segments} in each half{grown}; one NIC for each transfer"),
+        ]
+
+
+def _slow(cluster: Cluster) -> tuple[int, ...]:
+    slow = slow_ranks(cluster)
+    assert slow is not None, "another cluster"
+    return slow
+
+
+def slow_ranks(cluster: Cluster) -> tuple[int, ...] | None:
+    """The ranks with fewer NICs than `MOST_NICS` of the others' that are no hubs; None where they are not two or more,
+    one of them with half at most, or hubs are too few: on rails that slow ones serve, two more of them than of these
+    keep each other busy, or none more if there are two; and every hub has some of these rails.
+    """
+    if not of_one_pace(cluster):
+        return None
+    counts = list(map(len, live_nics(cluster)))
+    slow = tuple(rank for rank, count in enumerate(counts) if count < MOST_NICS * max(counts))
+    if len(slow) < 2 or 2 * min(counts) > max(counts):
+        return None
+    used = used_nics(cluster, slow)
+    hubs = [mine.keys() for rank, mine in enumerate(used) if rank not in slow]
+    if not all(used[rank].keys() & hub for rank in slow for hub in hubs):
+        return None
+    on = Counter((rail, rank in slow) for rank, mine in enumerate(used) for rail in mine)
+    more = {on[rail, False] - count for (rail, no_hub), count in on.items() if no_hub}
+    return slow if min(more) >= 2 or (more == {0} and len(slow) == 2) else None
+
+
+def hub_shares(cluster: Cluster, slow: tuple[int, ...]) -> list[Fraction]:
+    """Each rank's part of the data as a hub, sum 1, so that all hubs are equally busy.
+
+    A hub of x sends 1 - x to other hubs and x to each of the P-1 others: with n NICs it is busy for 1 + (P-2) x = n t.
+    """
+    counts = list(map(len, live_nics(cluster)))
+    hubs = [rank for rank in range(len(counts)) if rank not in slow]
+    per_nic = Fraction(len(hubs) + len(counts) - 2, sum(counts[rank] for rank in hubs))
+    return [(n * per_nic - 1) / (len(counts) - 2) if r in hubs else Fraction(0) for r, n in enumerate(counts)]
+
+
+def used_nics(cluster: Cluster, slow: tuple[int, ...]) -> Used:
+    """Of each rank the rails that it serves -> its NICs, as of `live_nics`: of the slow ones that have more NICs as
+    many as the one that has fewest. They could send more, but what they are to receive waits for that one. On one
+    fabric, where any NIC reaches any, the slow ones are taken to serve the first rails, and hubs not to lack these; two
+    with one NIC each the first two, as on one they could not send to the same hub at the same time (with two hubs,
+    which then could not exchange on it, one nevertheless)."""
+    live = live_nics(cluster)
+    if not cluster.fabric.rails:
+        live = [dict(enumerate(mine.values())) for mine in live]
+    fewest = min((live[rank] for rank in slow), key=len)
+    for rank in slow:
+        rails = sorted(live[rank], key=lambda rail: (rail not in fewest, rail))[: len(fewest)]
+        live[rank] = {rail: live[rank][rail] for rail in sorted(rails)}
+    if len(fewest) == 1 and len(slow) == 2 and len(live) > 4 and not cluster.fabric.rails:
+        live[slow[1]] = {1: next(iter(live[slow[1]].values()))}
+    return live

@@ -1,0 +1,301 @@
+"""Direct exchange in steps: AllReduce on every cluster that it fits, exactly the bound where steps suit, or near it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import optcc
+from optcc.cluster import Cluster, Fabric
+from optcc.errors import InputError
+from optcc.schedule.direct import DirectExchange
+from optcc.schedule.nics import applies
+from optcc.schedule.routes import fluid_seconds
+from optcc.schedule.steps_one import fitted
+from optcc.simulator import simulate
+from tests.direct_cases import (
+    COSTS,
+    EXACTLY,
+    check_allreduce,
+    direct,
+    hurt,
+    kinds,
+    lacking,
+    loss,
+    off_rails,
+    starving,
+)
+from tests.effort import examples
+from tests.fabrics import pods_of
+
+GIB = 2**30
+EVEN = {
+    "nothing dead": lacking(),
+    "one slow server": lacking("", "0"),
+    "three dead each": lacking("012", "012"),
+    "three dead each, other ones": lacking("012", "567"),
+    "half of three": lacking("0123", "0123", "0123"),
+    "unlike": lacking("0", "12", "345"),
+    "one each of all but two": lacking(*"012345"),
+    "small": starving(4, 3, "0", "2"),
+    "rails, other ones": starving(8, 8, "01", "67", "3", rails=True),
+    "more peers than steps have NICs": starving(16, 2, *["0"] * 9),
+    "nearly starving": starving(14, 8, *["01234"] * 7),
+}
+ONE = {
+    "one of eight": lacking("0123"),
+    "one of three": starving(3, 4, "012", ""),
+    "on rails": starving(6, 4, "02", "", rails=True),
+    "beside a slow one": lacking("0123", "0"),
+    "beside two": lacking("01234", "0", "67"),
+    "beside one that is hardly faster": lacking("0123", "012"),
+    "beside another hub of nothing": lacking("01234", "0123"),
+}
+SEVERAL = {
+    "one fabric": starving(8, 8, "0123", "2467"),
+    "an odd number of hubs": starving(7, 8, "0123", "0123"),
+    "rails": starving(6, 4, "02", "02", rails=True),
+    "no NIC in common": starving(4, 2, "0", "1"),
+    "more hubs than NICs": starving(12, 2, "0", "0"),
+    "a quarter, one other NIC, rails": starving(8, 8, "012345", "123456", rails=True),
+    "one NIC of eight": starving(7, 8, "0123456", "1234567"),
+    "not alike": starving(8, 8, "0123", "567"),
+    "rails, other NICs, half a step behind": starving(6, 8, "0123", "4567", rails=True),
+    "three, rails": starving(9, 8, "0123", "2345", "0167", rails=True),
+    "four of ten": starving(10, 4, *["01"] * 4),
+    "beside some with most, rails": starving(9, 8, "0123", "1234", "5", "6", "67", rails=True),
+}
+FITTING = {f"{kind}: {name}": (kind, cluster) for kind, clusters in (
+    ("even", EVEN), ("one-starves", ONE), ("several-starve", SEVERAL)
+) for name, cluster in clusters.items()}  # fmt: skip
+UNFIT = {
+    "two ranks": Cluster.uniform(servers=2, nics=4, rate=1000),
+    "no rail in common": starving(4, 4, "01", "23", rails=True),
+    "a hub that slow ones cannot reach": starving(8, 4, "123", "123", "0", rails=True),
+}
+
+
+# What it computes
+
+
+@examples(80)
+@given(
+    name=st.sampled_from(sorted(FITTING)),
+    segments=st.integers(1, 30),
+    variant=st.integers(0, 9),
+    each=st.booleans(),
+    growth=st.sampled_from([Fraction(1), Fraction(21, 20), Fraction(5, 4)]),
+    margin=st.sampled_from([Fraction(0), Fraction(1, 100), Fraction(1, 5)]),
+    nbytes=st.integers(0, 2**20),
+)
+def test_all_steps_compute_allreduce(
+    name: str, segments: int, variant: int, each: bool, growth: Fraction, margin: Fraction, nbytes: int
+) -> None:
+    kind, cluster = FITTING[name]
+    other: dict[str, Any] = {"growth": growth, "margin": margin}
+    if kind == "even":
+        other = {"variant": variant, "each": each}
+    check_allreduce(cluster, direct(cluster, segments, kind, **other), nbytes)
+
+
+@examples(60)
+@given(cluster=hurt(), segments=st.integers(1, 20), data=st.data())
+def test_random_clusters_have_it_on_the_rails_that_nics_name(
+    cluster: Cluster, segments: int, data: st.DataObject
+) -> None:
+    """And with a spine, by which a transfer could leave them."""
+    servers = []
+    for server in cluster.servers:
+        nics = [replace(nic, rail=rail) for rail, nic in enumerate(server.nics)]
+        servers.append(replace(server, nics=tuple(data.draw(st.permutations(nics)))))
+    fabric = Fabric(rails=True, spine=data.draw(st.sampled_from([None, Fraction(2)])))
+    railed = replace(cluster, servers=tuple(servers), fabric=fabric, pristine=None)
+    for on in (cluster, railed):
+        for kind in kinds(on):
+            check_allreduce(on, direct(on, segments, kind), 2**16)
+    assume(applies(railed))
+
+
+def test_a_transfer_that_leaves_its_rail_is_noticed() -> None:
+    cluster = EVEN["rails, other ones"]
+    schedule = direct(cluster).lower(cluster, 2**16)
+    assert not off_rails(schedule)
+    (lane,) = schedule.routes[-1].lanes
+    out = schedule.ports[lane.out]
+    wrong = next(i for i, port in enumerate(schedule.ports) if port.rank == out.rank and port.rail != out.rail)
+    astray = replace(schedule.routes[-1], lanes=(replace(lane, out=wrong),))
+    broken = schedule.replace(routes=(*schedule.routes[:-1], astray))
+    assert off_rails(broken) == [(schedule.ports[wrong].name, schedule.ports[lane.into].name)]
+
+
+@examples(60)
+@given(name=st.sampled_from(sorted(FITTING)), seed=st.integers(0, 2**32 - 1))
+def test_without_its_dependencies_a_transfer_is_noticed(name: str, seed: int) -> None:
+    """Negative control of the verifier's approval: somewhere what a result needs is not waited for."""
+    kind, cluster = FITTING[name]
+    schedule = direct(cluster, 8, kind).lower(cluster, 2**16)
+    counts = np.diff(schedule.dep_ptr)
+    counts[np.random.default_rng(seed).choice(np.flatnonzero(~schedule.reduce & (counts > 0)))] = -1
+    kept = schedule.dep_idx[np.repeat(counts >= 0, np.diff(schedule.dep_ptr))]
+    counts = np.maximum(counts, 0)
+    with pytest.raises(optcc.VerifyError):
+        optcc.verify(schedule.replace(dep_idx=kept, dep_ptr=np.concatenate(([0], np.cumsum(counts)))))
+
+
+# How near the bound
+
+
+@pytest.mark.parametrize(("name", "segments", "each"), [
+    ("nothing dead", 7, False), ("nothing dead", 7, True), ("one slow server", 6, False), ("one slow server", 7, True),
+    ("three dead each", 14, False), ("three dead each, other ones", 14, False), ("half of three", 42, False),
+])  # fmt: skip
+def test_where_even_steps_suit_the_bound_is_reached(name: str, segments: int, each: bool) -> None:
+    """Without costs, by packets as by stripes; nobody meets, nobody is late. With one step less they do not suit."""
+    cluster = EVEN[name]
+    made = [DirectExchange(segments, variant=variant, each=each) for variant in range(4)]
+    best = min(made, key=lambda recipe: loss(cluster, recipe))
+    assert abs(loss(cluster, best)) < EXACTLY
+    bound_s = optcc.lower_bound(cluster, GIB).seconds
+    by_packets = simulate(best.lower(cluster, GIB), receivers="packets").time_s
+    assert by_packets == pytest.approx(float(bound_s), rel=EXACTLY)
+    assert best.fluid_s(cluster, GIB) == bound_s
+    if not each:
+        assert loss(cluster, replace(best, segments=segments - 1)) > 1 / 200
+
+
+def test_one_chunk_earlier_or_later_is_noticed() -> None:
+    """Negative control of the one above: one sender takes some of its peers in another order."""
+    cluster, nbytes = EVEN["one slow server"], 2**28
+    schedule = DirectExchange(6).lower(cluster, nbytes)
+    bound_s = float(optcc.lower_bound(cluster, nbytes).seconds)
+    assert simulate(schedule).time_s < bound_s * (1 + EXACTLY)
+    mine = np.flatnonzero((np.diff(schedule.dep_ptr) == 0) & (schedule.src == 3))[:16]
+    order = np.arange(len(schedule))
+    order[mine] = mine[::-1]
+    columns = {name: getattr(schedule, name)[order] for name in ("route", "offset", "length", "reduce", "stage")}
+    place = np.argsort(order)
+    broken = schedule.replace(**columns, segment=schedule.segment[order], dep_idx=place[schedule.dep_idx])
+    assert simulate(broken).time_s > bound_s * (1 + 10 * EXACTLY)
+
+
+@pytest.mark.parametrize(("cluster", "nbytes", "most"), [
+    (lacking("0"), 2**24, 1.17), (lacking("0"), 2**28, 1.011), (lacking("0"), 2**30, 1.003),
+    (lacking("012"), 2**28, 1.024), (lacking("0123"), 2**28, 1.045), (lacking("0123"), 2**30, 1.018),
+    (lacking("012", "012"), 2**28, 1.02), (lacking("0123", "0123", "0123"), 2**28, 1.045),
+    (lacking("0123", "0"), 2**28, 1.05), (lacking("0123", "0123"), 2**28, 1.09),
+])  # fmt: skip
+def test_planned_ones_are_near_the_bound(cluster: Cluster, nbytes: int, most: float) -> None:
+    """5 us and 1 us per chunk, whichever kind of receivers."""
+    plan = optcc.plan(cluster, nbytes, **COSTS)
+    assert plan.recipe.family == DirectExchange.family
+    optcc.verify(plan.schedule())
+    slower = max(simulate(plan.schedule(), receivers=each, **COSTS).time_s for each in ("stripes", "packets"))
+    assert slower <= most * float(plan.bound.seconds)
+    again = optcc.plan(cluster, nbytes, **COSTS)
+    assert again == plan
+
+
+@pytest.mark.parametrize("kind", ["one-starves", "several-starve"])
+def test_where_servers_starve_twice_the_steps_lose_less(kind: str) -> None:
+    """Without costs: what is lost is what is under way."""
+    cluster = {"one-starves": ONE["one of eight"], "several-starve": SEVERAL["one fabric"]}[kind]
+    free = {"margin": Fraction(0), "chunk": Fraction(0), "growth": Fraction(21, 20)}
+    made = [direct(cluster, steps, kind, **free) for steps in (24, 96)]
+    if kind == "one-starves":
+        made = [replace(recipe, last=fitted(recipe, cluster)) for recipe in made]
+    few, many = (loss(cluster, recipe) for recipe in made)
+    assert 0 < many < 0.7 * few < 0.1
+
+
+@examples(20)
+@given(name=st.sampled_from(sorted(FITTING)))
+def test_the_fluid_time_is_that_of_the_busiest_nic(name: str) -> None:
+    kind, cluster = FITTING[name]
+    recipe, nbytes = direct(cluster, 60, kind), 2**34
+    told_s = recipe.fluid_s(cluster, nbytes)
+    assert told_s >= optcc.lower_bound(cluster, nbytes).seconds
+    assert float(fluid_seconds(recipe.lower(cluster, nbytes), cluster)) == pytest.approx(float(told_s), rel=0.07)
+
+
+def test_steps_are_the_same_whichever_servers_lack_nics() -> None:
+    for recipe in (DirectExchange(14, variant=1), DirectExchange(9)):
+        one, other = (
+            simulate(recipe.lower(cluster, GIB), **COSTS).time_s
+            for cluster in (lacking("012", "012"), lacking("", "012", "", "", "", "", "012"))
+        )
+        assert one == pytest.approx(other, rel=EXACTLY)  # but for where cuts are rounded
+
+
+def test_uplinks_take_their_time() -> None:
+    """A fifth of what the pod's NICs have: every server sends half of the others its data by them."""
+    cluster, recipe = lacking("012", "012"), DirectExchange(14, variant=1)
+    pods = pods_of(cluster, 4, 5)
+    told_s = recipe.fluid_s(pods, GIB)
+    assert told_s > 2 * recipe.fluid_s(cluster, GIB)
+    assert fluid_seconds(recipe.lower(pods, GIB), pods) == pytest.approx(float(told_s), rel=1e-2)
+
+
+# What it refuses and says
+
+
+def test_nothing_to_reduce_has_a_plan() -> None:
+    for _, cluster in FITTING.values():
+        assert len(optcc.plan(cluster, 0, **COSTS).schedule()) == 0
+
+
+@pytest.mark.parametrize("name", UNFIT)
+@pytest.mark.parametrize("kind", ["even", "one-starves", "several-starve"])
+def test_other_clusters_are_refused(name: str, kind: str) -> None:
+    recipe = direct(EVEN["small"], 4, kind)
+    with pytest.raises(InputError, match="cluster"):
+        recipe.check(UNFIT[name])
+    assert not recipe.fits(UNFIT[name])
+
+
+@pytest.mark.parametrize(("kind", "change", "message"), [
+    ("even", {"segments": 0}, "segments"),
+    ("even", {"segments": 1025}, "segments"),
+    ("even", {"steps": "odd"}, "steps"),
+    ("even", {"variant": 256}, "variant"),
+    ("even", {"last": Fraction(1, 3)}, "last"),
+    ("one-starves", {"each": True}, "each"),
+    ("one-starves", {"last": Fraction(0)}, "last"),
+    ("one-starves", {"last": Fraction(2, 3)}, "last"),
+    ("one-starves", {"growth": Fraction(1, 2)}, "growth"),
+    ("one-starves", {"growth": Fraction(4), "segments": 200}, "growth"),
+    ("several-starve", {"growing": -1}, "growing"),
+    ("several-starve", {"margin": Fraction(1)}, "margin"),
+    ("several-starve", {"chunk": Fraction(1, 2)}, "chunk"),
+])  # fmt: skip
+def test_what_does_not_fit_is_refused(kind: str, change: dict[str, Any], message: str) -> None:
+    cluster = {"even": EVEN["small"], "one-starves": ONE["one of eight"], "several-starve": SEVERAL["rails"]}[kind]
+    recipe = direct(cluster, 8, kind)
+    recipe.check(cluster)
+    with pytest.raises(InputError, match=message):
+        replace(recipe, **change).check(cluster)
+
+
+def test_what_takes_too_much_memory_is_refused() -> None:
+    """A plan file may ask for more than the planner does."""
+    many = starving(64, 8, "0", "0")
+    DirectExchange(500).check(many)
+    with pytest.raises(InputError, match=r"1 to 514"):
+        DirectExchange(515).check(many)
+
+
+def test_what_it_says() -> None:
+    told = dict(DirectExchange(14, variant=1).describe(EVEN["three dead each"]))
+    assert told["hubs"] == "6 of 15.52 %, 2 of 3.448 %, each exchanges directly with all"
+    assert told["steps"].startswith("14, ")
+    assert dict(DirectExchange(7, each=True).describe(EVEN["one slow server"]))["steps"].startswith("6 or 7, ")
+    told = dict(direct(ONE["one of eight"]).describe(ONE["one of eight"]))
+    assert told["adds last"] == "server0, to 45 % of the data"
+    told = dict(direct(SEVERAL["rails"]).describe(SEVERAL["rails"]))
+    assert told["send and are sent results all the time"] == "server1 and server5"
+    assert "the first 2 each 1.1 times" in told["steps"]
