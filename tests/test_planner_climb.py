@@ -45,8 +45,8 @@ def climbed(
 ) -> dict[int, float]:
     """What is tried of a ladder that takes `times`, where receivers take packets `packets`, and the time of each."""
 
-    def simulate(made: Depth, *, receivers: str = "stripes", **costs: Fraction) -> SimpleNamespace:
-        by_kind = {"stripes": times, "packets": packets or {}}
+    def simulate(made: Depth, *, receivers: str | None = None, **costs: Fraction) -> SimpleNamespace:
+        by_kind = {None: times, "packets": packets or {}}
         return SimpleNamespace(time_s=by_kind[receivers][made.segments])
 
     monkeypatch.setattr(planner, "simulate", simulate)
