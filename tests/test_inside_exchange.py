@@ -17,11 +17,11 @@ from optcc.errors import InfeasibleError, VerifyError
 from optcc.planner import ladders
 from optcc.plans import Plan
 from optcc.schedule.columns import GRANULE
-from optcc.schedule.exchange import Exchange
 from optcc.schedule.inside import Bundle, InsideServers
 from optcc.schedule.inside_channels import Duty, Site
 from optcc.schedule.inside_crews import crews, shares_by_rate, usable, view
 from optcc.schedule.inside_exchange_layout import layout_of
+from optcc.schedule.inside_hubs import Exchange
 from optcc.schedule.inside_parts import inside_exchange
 from optcc.schedule.many_objects import no_collection
 from optcc.schedule.routes import fluid_seconds
@@ -31,8 +31,6 @@ from tests.inside_cases import SIZES, WHOLE, gpu_clusters, gpus, port_bytes, som
 from tests.plan_sections import by_rows, by_rules
 
 ALPHA, PER_CHUNK = Fraction(5, 10**6), Fraction(1, 10**6)
-counted = {name: st.integers(1, 4) for name in ("segments", "ways", "most", "own", "thin")}
-parameters = st.fixed_dictionaries({**counted, "narrow": st.integers(0, 2)})
 
 
 def split(cluster: Cluster) -> tuple[tuple[Fraction, ...], tuple[tuple[int, Fraction], ...]]:
@@ -60,8 +58,7 @@ def some_recipe(draw: st.DrawFn) -> tuple[Cluster, InsideServers]:
         gather = tuple(some_shares(draw, [True] * len(row)) for row in live)
         if draw(st.booleans()):
             carry = shares_by_rate(own)
-        rest = draw(parameters)
-        inner = Exchange(rest.pop("segments"), *hub_split(view(cluster, own, carry)), **rest)
+        inner = Exchange(draw(st.integers(1, 4)), *hub_split(view(cluster, own, carry)))
         share = Fraction(1, 3) if part == 0 and parts == 2 else Fraction(2, 3) if parts == 2 else WHOLE
         bundles.append(Bundle(share, teams, gather, carry, inner, draw(st.booleans())))
     return cluster, InsideServers(tuple(bundles), draw(st.integers(1, 6)))

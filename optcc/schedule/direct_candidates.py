@@ -33,8 +33,9 @@ FINALISTS = 3
 """Of what is reckoned so many are simulated: reckoned times are a latency or two off (docs/schedules.md)."""
 VARIANTS = 4
 """Ways to settle ties that are looked at where steps do not work out: about every other one does."""
-TRIES = 8
-"""Numbers of steps that are simulated where some server starves."""
+TRIES, TRIED_CHUNKS = 8, 100_000
+"""Numbers of steps that are simulated where some server starves: so many, or as many as have so many chunks in all,
+about two seconds; two at least. What steps lose scatters by a point or two, so that half as many lose half a point."""
 GOLDEN = (1 + sqrt(5)) / 2
 
 
@@ -88,6 +89,11 @@ def _root(bound: Bound, costs: Costs) -> float:
     return max(1.0, sqrt(bound.seconds / costs.per_chunk)) if costs.per_chunk else FREE
 
 
+def _tried(parts: Sequence[float], chunks: float) -> Sequence[float]:
+    """The first ones. chunks : of one schedule, about"""
+    return parts[: max(2, min(TRIES, int(TRIED_CHUNKS / chunks)))]
+
+
 def _least_s(recipe: DirectExchange, cluster: Cluster, bound: Bound, costs: Costs) -> float:
     """Every NIC's bytes, a chunk for each peer, and the two hops of the first and of the last one."""
     used = FINDERS[recipe.steps].used(cluster)
@@ -135,16 +141,17 @@ def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     finder, root = FINDERS[OneStarves.name], _root(bound, costs)
     growth = 1 + Fraction(max(1, round(100 * min(0.15, 0.6 / sqrt(root)))), 100)
     most = min(MAX_STEPS, finder.most_steps(cluster))
-    numbers = {max(2, min(most, round(root * (0.8 + 0.8 * turn / (TRIES - 1))))) for turn in range(TRIES)}
+    parts = _tried((1.2, 1.4, 1.0, 1.3, 1.1, 1.5, 0.9, 1.6), 2 * root * sum(map(len, finder.used(cluster))))
+    numbers = list(dict.fromkeys(max(2, min(most, round(root * part))) for part in parts))
     margin, chunk = _part(bound, costs.alpha, Fraction(1, 10)), _part(bound, costs.per_chunk, MAX_CHUNK)
     recipe = DirectExchange(1, OneStarves.name, growth=growth, margin=margin, chunk=chunk, last=LEAST)
 
     def shortlist() -> list[DirectExchange]:
         # Who adds last to how much depends little on the number of steps.
-        last = fitted(replace(recipe, segments=sorted(numbers)[len(numbers) // 2]), cluster)
-        return [replace(recipe, segments=steps, last=last) for steps in sorted(numbers)]
+        last = fitted(replace(recipe, segments=numbers[0]), cluster)
+        return [replace(recipe, segments=steps, last=last) for steps in numbers]
 
-    return Form(recipe, sorted(numbers), shortlist)
+    return Form(recipe, numbers, shortlist)
 
 
 def _several(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
@@ -161,8 +168,9 @@ def _several(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     growing = round(log(1 / first) / log(growth))
     more = growing - (1 - first) / log(growth)  # steps than if all were alike
     most = min(finder.most_steps(cluster), MAX_STEPS)
-    parts = (0.5, 0.6, 0.7) if quiet else (0.6, 0.65, 0.7, 0.75, 0.8, 0.9)
-    numbers = sorted({max(2, round(min(part * _root(bound, costs) + more, most))) for part in parts})
+    order = (0.6, 0.5, 0.7) if quiet else (0.75, 0.65, 0.9, 0.7, 0.8, 0.6)
+    parts = _tried(order, 2 * _root(bound, costs) * sum(map(len, used)))
+    numbers = list(dict.fromkeys(max(2, round(min(part * _root(bound, costs) + more, most))) for part in parts))
     waits = quiet or 2 * fewer == full
     margin = _part(bound, costs.alpha / 2, Fraction(1, 2)) if waits else Fraction(0)
     chunk = _part(bound, costs.per_chunk, MAX_CHUNK)

@@ -173,11 +173,13 @@ def in_order(rows: Rows, pairs: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints
     one would hold up all others."""
     count, kinds = len(rows.src), rows.kind.tolist()
     waits, on = (np.concatenate([pair[end] for pair in pairs] or [rows.src[:0]]) for end in (0, 1))
-    by_row = np.argsort(waits, kind="stable")
-    first = np.searchsorted(waits[by_row], np.arange(count + 1)).tolist()
-    keys, landings = rows.key.tolist(), on[by_row].tolist()
+    keys = rows.key.tolist()
     at = np.full(count, -1)  # the latest key of what a row waits for
     np.maximum.at(at, waits, rows.key[on])
+    last = np.flatnonzero(rows.key[on] == at[waits])
+    last = last[np.argsort(waits[last], kind="stable")]
+    first = np.searchsorted(waits[last], np.arange(count + 1)).tolist()
+    landings = on[last].tolist()
     ends, latest = (rows.src * (1 + rows.nic.max(initial=0)) + rows.nic).tolist(), at.tolist()
     before: dict[int, list[int]] = {}  # all of one key
     found: list[tuple[int, list[int]]] = []
@@ -186,7 +188,7 @@ def in_order(rows: Rows, pairs: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints
         if kinds[row] != Kind.FINAL:
             found.append((row, earlier))
         if own >= 0 and (not earlier or own >= keys[earlier[0]]):
-            kept = [landing for landing in landings[first[row] : first[row + 1]] if keys[landing] == own]
+            kept = landings[first[row] : first[row + 1]]
             kept += [landing for landing in earlier if keys[landing] == own]
             before[ends[row]] = list(dict.fromkeys(kept))[:MOST_KEPT]
     more = np.array([row for row, earlier in found for _ in earlier], np.int64)

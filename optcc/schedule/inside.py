@@ -26,11 +26,11 @@ from optcc.cluster import Cluster
 from optcc.errors import InfeasibleError
 from optcc.schedule.assemble import granule
 from optcc.schedule.columns import GRANULE, Schedule
-from optcc.schedule.exchange import Exchange
-from optcc.schedule.exchange_rows import Moves
 from optcc.schedule.inside_channels import Site, channels
 from optcc.schedule.inside_crews import Shares, crews, usable, view
 from optcc.schedule.inside_exchange import exchange_rows
+from optcc.schedule.inside_hub_rows import Moves
+from optcc.schedule.inside_hubs import Exchange
 from optcc.schedule.inside_join import Placed, join
 from optcc.schedule.inside_rows import Rows, channel_rows
 from optcc.schedule.inside_spans import Network, network_of

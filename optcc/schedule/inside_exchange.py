@@ -20,10 +20,10 @@ from typing import NamedTuple
 import numpy as np
 
 from optcc.schedule.columns import Stage
-from optcc.schedule.exchange_rows import Moves
 from optcc.schedule.inside_channels import Site
 from optcc.schedule.inside_exchange_layout import Layout, layout_of
 from optcc.schedule.inside_exchange_runs import Runs, runs_by_time
+from optcc.schedule.inside_hub_rows import Moves
 from optcc.schedule.inside_rows import HEAD_START, Block, Rows, rows_of
 from optcc.schedule.inside_spans import Bools, Edges, Ints, ranges
 

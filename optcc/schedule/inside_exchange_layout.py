@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from optcc.schedule.columns import GRANULE, Stage
-from optcc.schedule.exchange_rows import Moves
 from optcc.schedule.inside_channels import Duty, Site
+from optcc.schedule.inside_hub_rows import Moves
 from optcc.schedule.inside_spans import Ints, ranges
 
 FINE = 2**21

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from optcc.cluster import Cluster
-from optcc.schedule.exchange import Exchange
 from optcc.schedule.inside import Bundle, InsideServers
 from optcc.schedule.inside_crews import (
     Crew,
@@ -19,6 +18,7 @@ from optcc.schedule.inside_crews import (
     usable,
     view,
 )
+from optcc.schedule.inside_hubs import Exchange
 from optcc.schedule.nested import NestedRings, Ordering
 from optcc.schedule.nested_pace import keeping_two
 from optcc.schedule.recipe import MAX_SEGMENTS

@@ -27,12 +27,10 @@ if TYPE_CHECKING:
     from optcc.schedule.direct import DirectExchange
 
 LEAST = Fraction(1, 4)
-SOON = Fraction(3, 8)
-"""A rank that is hardly faster adds last to such a part if it can, and that leaves it no more than equal halves
-(measured),"""
-TURNS, LONG = 5, 80
-"""and begins early: the parts of a section that it and who starves add last to alternate in so many turns, or fewer
-that last as long as so many chunks cost (measured)."""
+TURNS = 5
+"""Beside a rank that is hardly faster than who starves, the parts of a section to which the two add last alternate in
+so many turns: else it had nothing to receive for long, and then more than its NICs take. With 2 turns 0.8 points are
+lost, with 10 nothing is won."""
 UNIT = 2**22
 """What the part that who starves adds last to is rounded to."""
 
@@ -48,13 +46,13 @@ class Parts(NamedTuple):
     adding: tuple[Adding, ...]
 
 
-def parts(cluster: Cluster, last: Fraction, chunk: Fraction) -> Parts:
+def parts(cluster: Cluster, last: Fraction) -> Parts:
     """Who is the hub of what, and who adds last to how much.
 
     All but who starves are equally busy: with n NICs they are hubs of x = (n t - 1)/(P-2), t = (2P-3)/(NICs of them
-    all), of nothing if that is negative. Adding last to y, slow ones have equal halves at y = (1 - (P-1) x)/2. One that
-    is hardly faster than who starves adds last to less, but must not have more to send in the first half than it can:
-    1 - x/2 - y. last : the part of all data that who starves adds last to; chunk : as in `DirectExchange`
+    all), of nothing if that is negative. Adding last to y, slow ones have equal halves at y = (1 - (P-1) x)/2.
+
+    last : the part of all data that who starves adds last to
     """
     counts, slow = list(map(len, live_nics(cluster))), reduced(cluster)
     ranks, lone = len(counts), counts.index(min(counts))
@@ -62,19 +60,10 @@ def parts(cluster: Cluster, last: Fraction, chunk: Fraction) -> Parts:
     hubs = {r: max(Fraction(0), (counts[r] * per_nic - 1) / (ranks - 2)) if r != lone else Fraction(0) for r in slow}
     full = 1 - sum(hubs.values(), Fraction(0))
     shares = tuple(hubs.get(r, full / (ranks - len(slow))) for r in range(ranks))
-    hardly = hardly_faster(counts)
-
-    def adds_last(rank: int) -> Fraction:
-        """To such a part of the full ranks' data."""
-        equal = max(Fraction(0), (1 - (ranks - 1) * shares[rank]) / 2)
-        least = max(Fraction(0), 1 - shares[rank] / 2 - Fraction(counts[rank], 2 * counts[lone]))
-        return (min(max(SOON, least), equal) if rank in hardly else equal) / full
-
-    via = {r: adds_last(r) for r in slow if r != lone}
+    via = {r: max(Fraction(0), (1 - (ranks - 1) * shares[r]) / 2) / full for r in slow if r != lone}
     over = max(Fraction(1), 2 * sum(via.values(), Fraction(0)))  # of a section, beside the half of who starves
     late = {r: last if r == lone else via[r] / over for r in slow}
-    longest = counts[lone] / ((ranks - 2) * LONG * chunk) if chunk else TURNS
-    turns = max(1, min(TURNS, round(longest))) if hardly else 1
+    turns = TURNS if hardly_faster(counts) else 1
 
     def adding(hub: int) -> Adding:
         """Who starves among several first, and to everybody's; and who else is the hub of nothing."""
@@ -104,7 +93,7 @@ class OneStarves:
 
     def shares(self, cluster: Cluster) -> Sequence[Fraction]:
         """See `parts`."""
-        return parts(cluster, LEAST, Fraction(0)).shares
+        return parts(cluster, LEAST).shares
 
     def most_steps(self, cluster: Cluster) -> int:
         """By memory."""
@@ -112,7 +101,7 @@ class OneStarves:
 
     def timed(self, recipe: DirectExchange, cluster: Cluster, nbytes: int) -> Timed:
         """All transfers; where others have time to spare, held back in the second half."""
-        live, of = live_nics(cluster), parts(cluster, recipe.last, recipe.chunk)
+        live, of = live_nics(cluster), parts(cluster, recipe.last)
         times, _ = _slots(cluster, of, recipe)
         borders = [granule(end * nbytes, nbytes) for end in accumulate(of.shares[:-1], initial=Fraction(0))]
         section = list(pairwise([*borders, nbytes]))
@@ -163,7 +152,7 @@ class OneStarves:
 
     def told(self, recipe: DirectExchange, cluster: Cluster) -> list[tuple[str, str]]:
         """Who starves, and the steps."""
-        name = cluster.ranks[parts(cluster, recipe.last, recipe.chunk).starving].name
+        name = cluster.ranks[parts(cluster, recipe.last).starving].name
         grown = f"the first each {float(recipe.growth):.4g} times the one before"
         return [
             ("adds last", f"{name}, to {float(recipe.last) * 100:.4g} % of the data"),
@@ -180,7 +169,7 @@ def fitted(recipe: DirectExchange, cluster: Cluster) -> Fraction:
     """
     last = Fraction(1, 2)
     for _ in range(2):
-        _, idle = _slots(cluster, parts(cluster, last, recipe.chunk), recipe)
+        _, idle = _slots(cluster, parts(cluster, last), recipe)
         last = max(LEAST, ((1 - idle) / (2 - idle)).limit_denominator(UNIT))
     return last
 

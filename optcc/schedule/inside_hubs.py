@@ -1,4 +1,4 @@
-"""Direct exchange lowered to transfers: every part of the data has a hub that gathers it from all and sends it to all.
+"""Direct exchange between servers of any rates, for GPUs as ranks: a hub for every part of the data (`inside`).
 
 Two hops instead of a ring's 2(P-1). Which rank is the hub of how much is what loads ranks by their rates (proof id
 attained); a rank that is too slow is a hub of nothing, and sends and receives every byte once. Nobody starves if the
@@ -8,7 +8,7 @@ the sum of the others in the first half and gets the finished sum back in the se
 `optcc.theory.hubs.hub_split` both directions of every port have as much to do in the first half as in the second.
 
 The data of all hubs is cut into rounds. In a round offset d follows offset d - 1: rank i sends to i + d, so that
-nobody sends to whom another one sends. Rounds by way of a slow rank come first with their raw data and last with their
+nobody sends to whom another one sends. The round by way of slow ranks comes first with its raw data and last with its
 results, the others between them. What goes first is a matter of time: each transfer is as urgent as its place in the
 plan above, in which the second half mirrors the first.
 """
@@ -24,56 +24,40 @@ import numpy as np
 from optcc.cluster import Cluster
 from optcc.schedule.assemble import demand_memory
 from optcc.schedule.columns import Schedule
-from optcc.schedule.exchange_clock import TICKS
-from optcc.schedule.exchange_load import busiest_nic_s
-from optcc.schedule.exchange_rounds import Round, rounds
-from optcc.schedule.exchange_rows import Moves, edges, in_order
+from optcc.schedule.inside_hub_rounds import TICKS, Round, rounds
+from optcc.schedule.inside_hub_rows import Moves, edges, in_order
 from optcc.schedule.many_objects import no_collection
-from optcc.schedule.rails import Way, balanced_lanes
-from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments, exact
+from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
 
 
 @dataclass(frozen=True)
 class Exchange(Recipe):
-    """Direct exchange.
+    """Direct exchange between servers.
 
     Attributes
     ----------
-    segments : pipeline depth
+    segments : rounds of the data that does not go by way of slow ranks
     shares : each rank's part of the data as a hub, sum 1
     via : (slow rank, the part of the full ranks' data that it adds last to); in all at most 1
-    ways : rounds of the data by way of slow ranks
-    thin : the other data has one round for so many segments
-    narrow : in so many first and last rounds by way of slow ranks each transfer takes one NIC: fewer chunks per NIC
-    most : rounds grow from 1 to this and shrink again
-    own : rounds of what slow ranks are hubs of
     """
 
     family: ClassVar[str] = "exchange"
     segments: int
     shares: tuple[Fraction, ...]
     via: tuple[tuple[int, Fraction], ...] = ()
-    ways: int = 1
-    most: int = 1
-    own: int = 1
-    thin: int = 1
-    narrow: int = 0
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
         ranks, routes = len(cluster.ranks), Routes(cluster)
-        demand_memory(2 * ranks * (ranks - 1) * -(-self.segments // self.thin))
+        demand_memory(2 * ranks * (ranks - 1) * self.segments)
         made = self._rounds(nbytes)
-        moves, turn, place = in_order(made, ranks, nbytes, self._head)
+        moves, place = in_order(made, ranks, nbytes, self._head)
         dep, waits = (place[rows] for rows in edges(made, ranks))
         dep = dep[np.argsort(waits * len(moves) + dep, kind="stable")]
-        way = self._way(cluster, routes)
-        turns = int(turn.max(initial=-1)) + 2
-        pair, kinds = np.unique((moves.src * ranks + moves.dst) * turns + turn + 1, return_inverse=True)
-        ends = [(*divmod(p // turns, ranks), p % turns - 1) for p in pair.tolist()]
+        pair, kinds = np.unique(moves.src * ranks + moves.dst, return_inverse=True)
         with no_collection():
-            route = np.array([way(src, dst, turn) for src, dst, turn in ends], np.int32)
+            route = np.array([routes(*divmod(ends, ranks)) for ends in pair.tolist()], np.int32)
         return Schedule(
             ranks=ranks,
             nbytes=nbytes,
@@ -91,7 +75,7 @@ class Exchange(Recipe):
         )
 
     def moves(self, nbytes: int) -> Moves:
-        """The transfers of `lower`, in its order, without their NICs and dependencies, whatever the cluster."""
+        """The transfers of `lower`, in its order, without dependencies, whatever the cluster."""
         return in_order(self._rounds(nbytes), len(self.shares), nbytes, self._head)[0]
 
     @property
@@ -99,31 +83,14 @@ class Exchange(Recipe):
         return int(sum(part for _, part in self.via) * TICKS) // 2
 
     def _rounds(self, nbytes: int) -> list[Round]:
-        return rounds(
-            nbytes,
-            self.shares,
-            dict(self.via),
-            ways=self.ways,
-            segments=-(-self.segments // self.thin),
-            most=self.most,
-            own=self.own,
-            narrow=self.narrow,
-        )
-
-    def _way(self, cluster: Cluster, routes: Routes) -> Way:
-        slow = dict(self.via)
-        full = next(r for r in range(len(self.shares)) if r not in slow)
-        carried = {r: share + self.shares[full] for r, share in enumerate(self.shares)}
-        whole = 1 + (len(self.shares) - 2) * self.shares[full]
-        return balanced_lanes(cluster, routes, carried, whole)
+        return rounds(nbytes, self.shares, dict(self.via), self.segments)
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
-        """On one non-blocking fabric from the shares, exactly; elsewhere, and with narrow rounds, from the bytes of the
-        lowered schedule."""
-        if not cluster.fabric.flat or cluster.gpu_ranks or self.narrow:
+        """On one non-blocking fabric from the shares, exactly; elsewhere from the bytes of the lowered schedule."""
+        if not cluster.fabric.flat or cluster.gpu_ranks:
             return super().fluid_s(cluster, nbytes)
-        routes = Routes(cluster)
-        return busiest_nic_s(cluster, routes, self._way(cluster, routes), self.shares) * nbytes
+        loads = zip(self.shares, cluster.ranks, strict=True)
+        return max((1 + (len(self.shares) - 2) * x) / min(rank.out_rate, rank.in_rate) for x, rank in loads) * nbytes
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""
@@ -139,10 +106,6 @@ class Exchange(Recipe):
         full = [x for r, x in enumerate(self.shares) if r not in slow]
         demand(bool(full) and full[0] > 0 and len(set(full)) == 1, "shares", "equal ones of full ranks", full)
         demand_segments(self.segments)
-        for name, value in (("ways", self.ways), ("most", self.most), ("own", self.own), ("thin", self.thin)):
-            demand(type(value) is int and 1 <= value <= MAX_SEGMENTS, name, f"1 to {MAX_SEGMENTS}", value)
-        narrow = self.narrow
-        demand(type(narrow) is int and 0 <= narrow <= MAX_SEGMENTS, "narrow", f"0 to {MAX_SEGMENTS}", narrow)
 
     def content(self) -> dict[str, Any]:
         """Every field as JSON values."""
@@ -150,11 +113,6 @@ class Exchange(Recipe):
             "segments": self.segments,
             "shares": [str(x) for x in self.shares],
             "via": [[r, str(part)] for r, part in self.via],
-            "ways": self.ways,
-            "most": self.most,
-            "own": self.own,
-            "thin": self.thin,
-            "narrow": self.narrow,
         }
 
     @classmethod
@@ -164,11 +122,6 @@ class Exchange(Recipe):
             segments=raw["segments"],
             shares=tuple(exact(x) for x in raw["shares"]),
             via=tuple((r, exact(part)) for r, part in raw["via"]),
-            ways=raw["ways"],
-            most=raw["most"],
-            own=raw["own"],
-            thin=raw["thin"],
-            narrow=raw["narrow"],
         )
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
@@ -179,9 +132,5 @@ class Exchange(Recipe):
             lines.append((cluster.ranks[r].name, own))
         if len(self.via) > 4:
             lines.append(("more slow ranks", str(len(self.via) - 4)))
-        rounds = (
-            f"{-(-self.segments // self.thin)}, {self.ways} by way of slow ranks, {self.own} of their own"
-            if self.via
-            else str(-(-self.segments // self.thin))
-        )
-        return [*lines, ("rounds", rounds)]
+        by_way = ", one by way of slow ranks, one for each slow hub" if self.via else ""
+        return [*lines, ("rounds", f"{self.segments}{by_way}")]

@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.schedule.columns import Stage
-from optcc.schedule.exchange_clock import TICKS, Ints
-from optcc.schedule.exchange_rounds import Round
+from optcc.schedule.inside_hub_rounds import TICKS, Ints, Round
 
 
 @dataclass(frozen=True, eq=False)
 class Moves:
-    """All transfers in order of priority, without the NICs they take and what they wait for; columns (rows,).
+    """All transfers in order of priority, without what they wait for; columns (rows,).
 
     ranks, nbytes, reduce, stage, segment, offset, length : as in `Schedule`; src, dst : int64
     """
@@ -37,7 +36,7 @@ class Moves:
 
 
 class Columns(NamedTuple):
-    """Transfers of some rounds one after the other, int64 (rows,) each. turn : which NIC in turn, -1 for all"""
+    """Transfers of some rounds one after the other, int64 (rows,) each."""
 
     src: Ints
     dst: Ints
@@ -46,7 +45,6 @@ class Columns(NamedTuple):
     reduce: Ints
     stage: Ints
     key: Ints
-    turn: Ints
 
 
 class _Places(NamedTuple):
@@ -73,7 +71,7 @@ def _places(r: Round, ranks: int) -> _Places:
 
 def columns_of(r: Round, ranks: int) -> Columns:
     """Rows of hub k: P-1 towards it, by offset, then P-1 from it."""
-    at, offsets = _places(r, ranks), np.arange(1, ranks)
+    at = _places(r, ranks)
     raw = np.where(at.partial, 0, r.raw)
     due = np.maximum(r.partial, raw.max(axis=1) + 1)
     late = np.maximum(r.final, due + 1)
@@ -83,8 +81,6 @@ def columns_of(r: Round, ranks: int) -> Columns:
     def both(towards: NDArray[Any], away: NDArray[Any]) -> Ints:
         return np.concatenate((towards, away), axis=1).ravel().astype(np.int64)
 
-    # Offset d goes by the d-th NIC, so that no two senders meet at one; the next round begins one further.
-    turn, whole = r.number, np.full(at.hub.size * 2, -1, np.int64)
     sections = np.repeat(np.stack((r.start, r.stop)), 2 * (ranks - 1), axis=1)
     sums = np.where(at.partial, Stage.TO_LEAF, Stage.REDUCE_SCATTER)
     results = np.where(at.final, Stage.FROM_LEAF, Stage.ALLGATHER)
@@ -96,9 +92,6 @@ def columns_of(r: Round, ranks: int) -> Columns:
         both(np.ones_like(at.hub), np.zeros_like(at.hub)),
         both(sums, results),
         both(np.where(at.partial, due[:, None], raw), np.where(at.final, late[:, None], result)),
-        both(np.where(at.partial, at.hub, offsets) + turn, np.where(at.final, at.hub, offsets) + turn)
-        if r.narrow
-        else whole,
     )
 
 
@@ -124,8 +117,8 @@ def edges(made: Sequence[Round], ranks: int) -> tuple[Ints, Ints]:
     return dep, waits
 
 
-def in_order(made: Sequence[Round], ranks: int, nbytes: int, head: int) -> tuple[Moves, Ints, Ints]:
-    """All rounds' transfers by urgency, which NIC in turn takes each, and where each row of the rounds one after the
+def in_order(made: Sequence[Round], ranks: int, nbytes: int, head: int) -> tuple[Moves, Ints]:
+    """All rounds' transfers by urgency, and where each row of the rounds one after the
     other is among them. head : ticks that a single round by way of slow ranks takes
     """
     nothing = Columns(*[np.zeros(0, np.int64)] * len(Columns._fields))
@@ -147,7 +140,7 @@ def in_order(made: Sequence[Round], ranks: int, nbytes: int, head: int) -> tuple
         stage=c.stage[order].astype(np.uint8),
         segment=number[order],
     )
-    return moves, c.turn[order], place[into]
+    return moves, place[into]
 
 
 def fused(c: Columns, made: Sequence[Round], ranks: int, head: int) -> tuple[Columns, Ints]:

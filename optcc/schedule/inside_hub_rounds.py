@@ -1,0 +1,133 @@
+"""The rounds of a direct exchange between servers: who is the hub of which bytes in each, who adds last, and when all
+that is due, in whole ticks of the plan's two halves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optcc.schedule.assemble import granule
+
+TICKS = 2**40
+"""Of a plan's whole time; keys are whole numbers, so that every rank has the same order."""
+Ints = NDArray[np.int64]
+
+
+class Clock:
+    """When transfers towards hubs are due, in ticks; `TICKS` less that is when, from the end, those from hubs are.
+
+    shares : each rank's part as a hub; via : slow rank -> the part that it adds last to
+    """
+
+    def __init__(self, shares: Sequence[Fraction], via: dict[int, Fraction]) -> None:
+        self.ranks = len(shares)
+        self.slow = np.isin(np.arange(self.ranks), list(via))
+        self.head = sum(via.values(), Fraction(0)) / 2
+        # The part of its time in which a slow rank receives what it is the hub of.
+        self.own = {r: Fraction(self.ranks - 1) * shares[r] / (1 + (self.ranks - 2) * shares[r]) for r in via}
+
+    def _turn(self, begin: Fraction, end: Fraction, peer: Ints, hub: Ints) -> Ints:
+        """begin..end in P-1 steps, in each of which everybody sends to the next but one, two, and so on."""
+        low, high = int(begin * TICKS), int(end * TICKS)
+        return low + (high - low) * ((hub - peer) % self.ranks - 1) // (self.ranks - 1)
+
+    def by_way(self, begin: Fraction, end: Fraction, peer: Ints, hub: Ints) -> Ints:
+        """Raw data, from peers, of the round that covers begin..end of what goes by way of slow ranks."""
+        return self._turn(self.head * begin, self.head * end, peer, hub)
+
+    def plain(self, begin: Fraction, end: Fraction, peer: Ints, hub: Ints) -> Ints:
+        """Raw data for full ranks as hubs. A slow sender has nothing else to send in the first half."""
+        rest = Fraction(1, 2) - self.head
+        full = self._turn(self.head + rest * begin, self.head + rest * end, peer, hub)
+        return np.where(self.slow[peer], self._turn(begin / 2, end / 2, peer, hub), full)
+
+    def owned(self, begin: Fraction, end: Fraction, peer: Ints, hub: Ints) -> Ints:
+        """Raw data for a slow rank as a hub."""
+        own = self.own[int(hub.flat[0])]
+        return self._turn(own * begin, own * end, peer, hub)
+
+    def partial(self, begin: Fraction, end: Fraction, hub: Ints, slow: Ints) -> Ints:
+        """Sums from hubs for slow ranks."""
+        due = np.zeros(len(hub), np.int64)
+        for r, own in self.own.items():
+            rest = max(Fraction(0), Fraction(1, 2) - own)
+            due = np.where(slow == r, self._turn(own + rest * begin, own + rest * end, hub, slow), due)
+        return due
+
+
+class Round(NamedTuple):
+    """One section for each of some hubs, int64 (hubs,).
+
+    hub, via : ranks; via is -1 where no slow rank adds last; start, stop : the section's bytes
+    raw, partial : ticks at which raw data, and sums for the slow rank, are due: (hubs, P-1) by offset, and (hubs,)
+    result, final : the same for results, and for the finished sums that the slow rank sends
+    """
+
+    number: int
+    hub: Ints
+    via: Ints
+    start: Ints
+    stop: Ints
+    raw: Ints
+    partial: Ints
+    result: Ints
+    final: Ints
+
+
+def _turns(parts: dict[int, Fraction], count: int) -> list[int]:
+    """Slow ranks in turn, each as often as its part says."""
+    given, turns = dict.fromkeys(parts, 0), []
+    for _ in range(count):
+        turn = max(parts, key=lambda r: (parts[r] / (given[r] + 1), -r))
+        given[turn] += 1
+        turns.append(turn)
+    return turns
+
+
+def _laid_out(nbytes: int, sizes: Sequence[Fraction]) -> list[int]:
+    """Positions that cut the buffer in parts of these sizes, of sum 1."""
+    ends = list(accumulate(sizes, initial=Fraction(0)))
+    return [nbytes if end == 1 else granule(end * nbytes, nbytes) for end in ends]
+
+
+def rounds(nbytes: int, shares: Sequence[Fraction], via: dict[int, Fraction], segments: int) -> list[Round]:
+    """All rounds of `Exchange`, those without bytes left out: one by way of slow ranks, `segments` of the other data of
+    full ranks, and one of what each slow rank is the hub of.
+
+    A hub's bytes lie together, and the round by way of slow ranks lies between the first and the last of the others.
+    """
+    ranks, clock, by_way = len(shares), Clock(shares, via), sum(via.values(), Fraction(0))
+    full = [r for r in range(ranks) if shares[r] and r not in via]
+    none, whole = Fraction(0), Fraction(1)
+    plans: list[tuple[list[int], Fraction, Fraction, Fraction, Callable[..., Ints]]] = []
+    plans += [(full, by_way, none, whole, clock.by_way)] if by_way else []
+    first = len(plans)
+    steps = pairwise(Fraction(step, segments) for step in range(segments + 1))
+    plans += [(full, 1 - by_way, begin, end, clock.plain) for begin, end in steps]
+    after = [0, len(plans) - 1] if first and segments > 1 else [0]
+    order = [first, *after, *(j for j in range(len(plans)) if j not in (first, *after))] if first else range(len(plans))
+    plans += [([r], whole, none, whole, clock.owned) for r in via if shares[r]]
+    pieces = [(j, h) for h in full for j in order]
+    pieces += [(j, plan[0][0]) for j, plan in enumerate(plans) if j >= first + segments]
+    cuts = _laid_out(nbytes, [(plans[j][3] - plans[j][2]) * plans[j][1] * shares[h] for j, h in pieces])
+    where = dict(zip(pieces, pairwise(cuts), strict=True))
+
+    turns = iter(_turns(via, len(full)) if first else [])
+    found, offsets = list[Round](), np.arange(1, ranks)
+    for j, (hubs, _, begin, end, due) in enumerate(plans):
+        hub, slow = np.array(hubs), np.array([next(turns) if j < first else -1 for _ in hubs])
+        start, stop = (np.array(ends) for ends in zip(*(where[j, h] for h in hubs), strict=True))
+        h, mirrored = hub[:, None], (1 - end, 1 - begin)
+        # Seen from the end, results come from peers as raw data goes to hubs.
+        raw, result = due(begin, end, (h - offsets) % ranks, h), TICKS - due(*mirrored, (h + offsets) % ranks, h)
+        partial, final = clock.partial(begin, end, hub, slow), TICKS - clock.partial(*mirrored, hub, slow)
+        kept = stop > start
+        if kept.any():
+            columns = (hub, slow, start, stop, raw, partial, result, final)
+            found.append(Round(len(found), *(column[kept] for column in columns)))
+    return found
