@@ -38,7 +38,7 @@ MAX_FINAL_STRIPES = 200_000
 MIN_GPU_CHUNK = 256 * 1024
 """Of 1024 GPUs, 1 GiB is then 4 segments deep and 3 million transfers; every further segment is as many again."""
 NEAR = Fraction(51, 50)
-"""Costly families are not tried where another is so near the bound: they may win no more than the model is wrong by."""
+"""Costly families are not tried where the fluid time of what is fastest is so near the bound."""
 SAME = Fraction(1, 10**6)
 """The exact program's certificates have this gap: closer to the bound than that is as good as on it."""
 
@@ -50,12 +50,14 @@ def default_segments(nbytes: int, ranks: int, *, gpus: bool = False) -> int:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A recipe that was tried, its simulated time (of merged NICs?), and its number of transfers."""
+    """A recipe that was tried, its simulated time (of merged NICs? the slower of both kinds of receivers?), and its
+    number of transfers."""
 
     recipe: Recipe
     time_s: float
     transfers: int
     merged: bool = False
+    both: bool = False
 
 
 def ladders(
@@ -88,9 +90,10 @@ def climb(ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per
             return float("inf")
         time_s = _time_s(schedule, costs)
         best = min((one.time_s for one in tried.values()), default=time_s)
-        if ladder.both and time_s <= best and not cluster.uplinks:  # where there are some it was packets
+        both = ladder.both and not cluster.uplinks  # where there are some it was packets
+        if both and time_s <= best:
             time_s = max(time_s, _time_s(schedule, costs, "packets"))
-        tried[segments] = Candidate(recipe, time_s, len(schedule), on is not cluster)
+        tried[segments] = Candidate(recipe, time_s, len(schedule), on is not cluster, both)
         return time_s
 
     most = max(1, min(ladder.deepest or MAX_SEGMENTS, nbytes // (MIN_CHUNK * len(cluster.ranks))))
@@ -152,8 +155,10 @@ def candidates(
     refused: InputError | None = None
     costs = Costs(alpha, per_chunk)
     for ladder in sorted(offered, key=lambda ladder: (ladder.costly, ladder.least_s)):
-        best_s = min((one.time_s for one in found), default=float("inf"))
-        if ladder.least_s >= best_s or (ladder.costly and best_s <= NEAR * bound.seconds):
+        best = min(found, key=lambda one: one.time_s, default=None)
+        if best is not None and ladder.least_s >= best.time_s:
+            continue
+        if best is not None and ladder.costly and best.recipe.fluid_s(cluster, bound.nbytes) <= NEAR * bound.seconds:
             continue
         try:
             found += climb(ladder, cluster, bound.nbytes, alpha=alpha, per_chunk=per_chunk)
@@ -166,7 +171,7 @@ def candidates(
         # Unequal numbers of NICs cost more chunks than merged ones: what seems best is run once more as it is.
         insort(found, _as_is(found.pop(0), cluster, bound.nbytes, costs), key=lambda each: each.time_s)
     ties = sum(candidate.time_s <= TIE * found[0].time_s for candidate in found[:FINALISTS])
-    if ties > 1 and not cluster.gpu_ranks:
+    if ties > 1 and not cluster.gpu_ranks and not found[0].both:
         times = [_by_packets(c, cluster, bound.nbytes, costs) for c in found[:ties]]
         found.insert(0, found.pop(times.index(min(times))))
     return found

@@ -16,7 +16,7 @@ from math import log, sqrt
 
 from optcc.bound import Bound
 from optcc.cluster import Cluster
-from optcc.ladder import Costs, Ladder
+from optcc.ladder import LARGE, MANY, Costs, Ladder
 from optcc.schedule.direct import FINDERS, MAX_CHUNK, MAX_STEPS, DirectExchange
 from optcc.schedule.slots import ONE
 from optcc.schedule.steps_even import Even, chunks_of, fewest_steps, longer_by, unfilled
@@ -29,13 +29,14 @@ PARTS = 2**20
 """What parts of a half, and growths, are rounded to, so that plan files hold short numbers."""
 FREE = 64
 """Steps where chunks cost nothing: about one in so many is lost, and with more hardly less."""
-FINALISTS = 3
-"""Of what is reckoned so many are simulated: reckoned times are a latency or two off (docs/schedules.md)."""
+FINALISTS, WAITED_FOR = 3, 4_000_000
+"""Of what is reckoned so many are simulated, as reckoned times are a latency or two off; or as many as wait for so many
+transfers in all, which takes about two seconds; one at least."""
 VARIANTS = 4
 """Ways to settle ties that are looked at where steps do not work out: about every other one does."""
 TRIES, TRIED_CHUNKS = 8, 100_000
 """Numbers of steps that are simulated where some server starves: so many, or as many as have so many chunks in all,
-about two seconds; two at least. What steps lose scatters by a point or two, so that half as many lose half a point."""
+about two seconds; one at least. What steps lose scatters by a point or two, so that half as many lose half a point."""
 GOLDEN = (1 + sqrt(5)) / 2
 
 
@@ -50,8 +51,10 @@ class Form:
 
 def direct_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> Iterator[Ladder]:
     """One for each way to find steps that the cluster is of the kind for."""
+    many = len(cluster.ranks) > MANY
     for name, finder in FINDERS.items():
-        if finder.applies(cluster):
+        # Of many servers two levels are as near, and have far less to wait for.
+        if finder.applies(cluster) and not (many and name == Even.name):
             form = FORMS[name](cluster, bound, costs)
             least_s = _least_s(form.recipe, cluster, bound, costs)
             make = partial(_with_steps, form, cluster)
@@ -91,7 +94,7 @@ def _root(bound: Bound, costs: Costs) -> float:
 
 def _tried(parts: Sequence[float], chunks: float) -> Sequence[float]:
     """The first ones. chunks : of one schedule, about"""
-    return parts[: max(2, min(TRIES, int(TRIED_CHUNKS / chunks)))]
+    return parts[: max(1, min(TRIES, int(TRIED_CHUNKS / chunks)))]
 
 
 def _least_s(recipe: DirectExchange, cluster: Cluster, bound: Bound, costs: Costs) -> float:
@@ -120,11 +123,15 @@ def _even(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     rounds = [(alike + steps * cost, steps, True) for steps in range(peers, max(most, peers) + 1, peers)]
     reckoned = sorted(pooled + rounds)
 
+    waits = reckoned[0][1] * sum(nics) * len(nics)
+    finalists = max(1, min(FINALISTS, WAITED_FOR // waits))
+    looked_at = reckoned[: None if finalists == FINALISTS else 8]
+
     def shortlist() -> list[DirectExchange]:
         """By how long the steps take that are found: those that nobody has to wait in are as many as planned."""
         found: list[tuple[float, int, DirectExchange]] = []
-        for least, steps, each in reckoned:
-            if len(found) >= FINALISTS and least >= sorted(found)[FINALISTS - 1][0]:
+        for least, steps, each in looked_at:
+            if len(found) >= finalists and least >= sorted(found)[finalists - 1][0]:
                 break
             for variant in range(VARIANTS):
                 longer = float(longer_by(used, steps, each, variant))
@@ -132,7 +139,7 @@ def _even(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
                 found.append((least * longer, len(found), recipe))
                 if longer <= 1:
                     break
-        return [recipe for _, _, recipe in sorted(found)[:FINALISTS]]
+        return [recipe for _, _, recipe in sorted(found)[:finalists]]
 
     return Form(DirectExchange(1), [steps for _, steps, each in reckoned if not each], shortlist)
 
@@ -141,7 +148,10 @@ def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     finder, root = FINDERS[OneStarves.name], _root(bound, costs)
     growth = 1 + Fraction(max(1, round(100 * min(0.15, 0.6 / sqrt(root)))), 100)
     most = min(MAX_STEPS, finder.most_steps(cluster))
-    parts = _tried((1.2, 1.4, 1.0, 1.3, 1.1, 1.5, 0.9, 1.6), 2 * root * sum(map(len, finder.used(cluster))))
+    order: tuple[float, ...] = (1.2, 1.6, 1.4, 1.0, 1.3, 1.5, 1.1, 0.9)
+    if len(cluster.ranks) > LARGE:  # hubs need longer to hear from each other
+        order = (1.5, 1.25, 1.6, 1.4)
+    parts = _tried(order, 2 * root * sum(map(len, finder.used(cluster))))
     numbers = list(dict.fromkeys(max(2, min(most, round(root * part))) for part in parts))
     margin, chunk = _part(bound, costs.alpha, Fraction(1, 10)), _part(bound, costs.per_chunk, MAX_CHUNK)
     recipe = DirectExchange(1, OneStarves.name, growth=growth, margin=margin, chunk=chunk, last=LEAST)

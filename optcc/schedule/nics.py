@@ -25,8 +25,6 @@ MOST_AS_ONE = 4
 """So many slow NICs act as one at most: each takes a chunk of every transfer."""
 MOST_NAMED = 4
 Rate = TypeVar("Rate", int, Fraction)
-SPARE = Fraction(1, 40)
-"""Others have time to spare if they have so much less to do than the one with fewest NICs, as part of its time."""
 
 
 def applies(cluster: Cluster) -> bool:
@@ -180,7 +178,7 @@ def have_spare_time(counts: Sequence[int]) -> bool:
     needs 1/its NICs for the data, they (2P-3)/theirs for what it and they exchange."""
     fewest = min(counts)
     spare = 1 - Fraction(fewest * (2 * len(counts) - 3), sum(counts) - fewest)
-    return spare >= SPARE and not hardly_faster(counts)
+    return spare > 0 and not hardly_faster(counts)
 
 
 def live_nics(cluster: Cluster) -> list[dict[int, tuple[int, ...]]]:

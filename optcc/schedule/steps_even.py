@@ -41,11 +41,8 @@ LATER = 8 * GRANULE
 comes a chunk later."""
 UNIT = 2**20
 """What it weighs to be a chunk behind."""
-FRESH = 2 * UNIT
-"""So much less weighs what has landed only just before: it is a latency late, and makes others late (measured)."""
-SLOW, LEAST = 3 * UNIT // 10, Fraction(1, 2)
-"""So much more weigh pairs with a slow rank, which have fewer NICs in common (measured). It is slow as the hub of less
-than such a part of what the largest ones are."""
+FRESH = UNIT
+"""What has landed only just before is a latency late, and makes others late: it counts as a chunk less behind."""
 MOST_LATE = 2
 """So many times as many steps as planned are taken at the most until all is sent; what is left then goes before."""
 ROUNDING = 1e-9
@@ -238,8 +235,6 @@ def even_steps(live: tuple[tuple[int, ...], ...], steps: int, each: bool, varian
     sizes = [(share[:, None] + share) * last / whole for last in lasts]  # of a chunk, as part of the data
     single = np.sum([part.chunks for part in parts], axis=0) == 1
     ties = (ids[:, None] * 7919 + ids * 104729 + variant * 31337 * ids) % TIES
-    slow = share < float(LEAST * max(shares))
-    urgent = SLOW * (slow[:, None] | slow)
     on = {rail: [r for r, mine in enumerate(live) if rail in mine] for rail in {rail for mine in live for rail in mine}}
     # A pair's data comes first; a chunk that is both waits for the result. A single one does not: see `Found`.
     sent = [np.zeros_like(part.chunks) for part in parts]
@@ -265,7 +260,7 @@ def even_steps(live: tuple[tuple[int, ...], ...], steps: int, each: bool, varian
         fresh = [each for each in fresh if each[0] > now - min(lasts)]
         gathered, sure = (np.minimum(known.min(0), share) for known in (landed, before))
         complete = np.where(gathered >= share - ROUNDING, np.minimum(complete, now), complete)
-        due = part.chunks * (UNIT * min(step + 1, part.steps) // part.steps) + urgent
+        due = part.chunks * (UNIT * min(step + 1, part.steps) // part.steps)
         for rail in sorted(part.rails, key=lambda rail: (-len(on[rail]), rail)):
             rows, need = on[rail], done + size * (1 - ROUNDING)
             may = (own < part.chunks) & (single | (need <= share + gathered[:, None] + ROUNDING * size))
