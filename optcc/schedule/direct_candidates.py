@@ -148,7 +148,7 @@ def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     finder, root = FINDERS[OneStarves.name], _root(bound, costs)
     growth = 1 + Fraction(max(1, round(100 * min(0.15, 0.6 / sqrt(root)))), 100)
     most = min(MAX_STEPS, finder.most_steps(cluster))
-    order: tuple[float, ...] = (1.2, 1.6, 1.4, 1.0, 1.3, 1.5, 1.1, 0.9)
+    order = tuple(0.8 + 0.8 * turn / (TRIES - 1) for turn in (4, 7, 5, 2, 3, 6, 1, 0))
     if len(cluster.ranks) > LARGE:  # hubs need longer to hear from each other
         order = (1.5, 1.25, 1.6, 1.4)
     parts = _tried(order, 2 * root * sum(map(len, finder.used(cluster))))

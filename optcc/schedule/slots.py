@@ -35,15 +35,15 @@ def mirrored(given: Sequence[Slot]) -> list[Slot]:
     return sorted(Slot(HALF - begin - size, size, nic, weight) for begin, size, nic, weight in given)
 
 
-def in_time(given: Sequence[Slot], live: Mapping[int, Sequence[int]]) -> list[Slot]:
-    """The slots of the second half, towards a rank with these NICs. Of m that act as one each takes m times as long for
-    its part of a chunk as the sender, who sends one part after the other; so that the last part of a plan is not late,
-    the last slot carries that much less."""
+def in_time(given: Sequence[Slot], live: Mapping[int, Sequence[int]], end: int = HALF) -> list[Slot]:
+    """The slots up to the plan's `end`, towards a rank with these NICs. Of m that act as one each takes m times as long
+    for its part of a chunk as the sender, who sends one part after the other; so that the last part of a plan is not
+    late, the last slot carries that much less."""
     parts = {nic: len(lane) for nic, lane in live.items() if len(lane) > 1}
     if not parts:
         return list(given)
     every = lcm(*parts.values())
-    ends = [slot.nic in parts and slot.begin + slot.size >= HALF for slot in given]
+    ends = [slot.nic in parts and slot.begin + slot.size * 3 // 2 >= end for slot in given]
     return [
         slot._replace(weight=slot.weight * (every // parts[slot.nic] if last else every))
         for slot, last in zip(given, ends, strict=True)

@@ -30,7 +30,7 @@ from optcc.schedule.assemble import cuts_by
 from optcc.schedule.columns import GRANULE
 from optcc.schedule.direct_rows import Ints, Kind, Piece, cut
 from optcc.schedule.nics import common_rails, live_nics, of_one_pace
-from optcc.schedule.slots import TICKS, TIES, Slot
+from optcc.schedule.slots import TICKS, TIES, Slot, in_time
 from optcc.schedule.steps import Timed, Used, most_steps, rows_of
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Even:
                 Slot(TICKS * at // steps.end, size, rail, weight)
                 for (at, size, rail), weight in zip(places, weights, strict=True)
             ]
-            found += ((i, k, *part) for part in cut(own, slots, LATER) if sum(weights))
+            found += ((i, k, *part) for part in cut(own, in_time(slots, used[k], TICKS), LATER) if sum(weights))
         return Timed(rows_of(found), {}, None)
 
     def growing(self, recipe: DirectExchange) -> int:

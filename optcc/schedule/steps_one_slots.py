@@ -27,18 +27,27 @@ Pairs = tuple[Sequence[int], Sequence[int]]
 """Senders, and of each its receiver."""
 UP, DOWN, SHRINK = Fraction(2, 5), Fraction(11, 50), Fraction(9, 10)
 """The first steps grow, the last ones shrink, each to that of the one before (measured)."""
+LONGEST, LONGEST_ALONE, LONGEST_MANY = (ONE // 8, ONE // 8), (ONE // 4, ONE // 6), (ONE // 10, ONE // 10)
+"""Of slots in which the starving server sends, and receives; those where no other one is slow, and those where others
+are and there are more than `FEW` ranks (measured)."""
+FEW = 16
 PORTS = 3
 """How far behind a rank is in all weighs so many times as much as how far behind a pair is (measured)."""
-CHUNKS, ALONE = 8, (4, 6)
-"""So many the starving server sends on each NIC in the first half, about: its slots last up to one in so many of the
-half; up to one in 4, and where it receives in 6, where no other server is slow."""
+CHUNKS = 8
+"""So many the starving server sends on each NIC in the first half, about."""
 DUE = 9 * ONE // 10
-"""By then the starving server has sent hubs what others add last to, if need be before the rest: it might send some
-hubs nothing before its last slots, and what comes of that would be half a half late."""
+"""By then the starving server has sent hubs what others add last to, if need be before the rest (measured): it might
+send some hubs nothing before its last slots, and what comes of that would be half a half late."""
+FIRST = 3 * ONE // 5
+"""Up to here the starving server waits for first sums; later it has nothing to receive because all is done."""
 LATE = 9 * HALF // 10
-"""Slots that begin later take what is left over at the end."""
+"""Slots that begin later take what is left over at the end,"""
+PARTS, LEAST_PART = 8, ONE // 2**9
+"""in so many parts, or fewer of at least that."""
 SLACK = 2**12
 """One part in so many of what has been gathered is left out, as cuts are rounded."""
+LEAD = 2
+"""So many steps ahead of an even course a pair waits: the second half is the mirror image, and has time at its end."""
 
 
 @lru_cache(maxsize=64)
@@ -102,7 +111,7 @@ class _Half:
         self.flying = [each for each in self.flying if each[0] > now - self.gap]
 
     def hand_out(self, cost: int) -> None:
-        """What is left over at the end goes to those of the last slots whose NICs have least to do."""
+        """What is left over at the end goes to the last slots, part by part to those whose NICs have least to do."""
         out, into = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
         for (i, k), mine in self.found.items():
             mine.sort()
@@ -113,10 +122,13 @@ class _Half:
         for (i, k), much in sorted(left.items(), key=lambda each: (-each[1], each[0])):
             mine = self.found[i, k]
             late = {slot.nic: n for n, slot in enumerate(mine) if slot.begin >= LATE or n + 1 == len(mine)}
-            nic = min(late, key=lambda nic: (max(out[i, nic], into[k, nic]), nic))
-            mine[late[nic]] = mine[late[nic]]._replace(weight=mine[late[nic]].weight + much)
-            out[i, nic] += much
-            into[k, nic] += much
+            part = max(much // PARTS, LEAST_PART)
+            for had in range(0, much, part):
+                nic = min(late, key=lambda nic: (max(out[i, nic], into[k, nic]), nic))
+                more = min(part, much - had)
+                mine[late[nic]] = mine[late[nic]]._replace(weight=mine[late[nic]].weight + more)
+                out[i, nic] += more
+                into[k, nic] += more
 
     def ready(self, slow: int) -> Ints:
         """What each rank can send a slow one: what is its own, then sums as far as all others have sent theirs."""
@@ -167,8 +179,8 @@ def greedy_slots(
     of, several = np.array(pods), sorted({*pods})
     leaving = [(of[:, None] == pod) & (of != pod) for pod in several[: 1 if len(several) == 2 else None]]
     across = [way for out in leaving for way in (out, out.T) if half.needs[out].any()]
-    longest = (CHUNKS, CHUNKS) if late else ALONE
     brief = max(b - a for a, b in pairwise(starts)) // 2
+    longest = LONGEST_ALONE if not late else LONGEST_MANY if ranks > FEW else LONGEST
 
     def longer(held: dict[int, tuple[int, set[int]]], turn: int, get: bool) -> int:
         """New slots of the starving rank where the last ones are over, for who has most; what remains of them."""
@@ -184,7 +196,7 @@ def greedy_slots(
                 k = max(some, key=lambda k: (k not in busy, bool(first[k]), int(much[k]), k))
                 most = int(first[k] or much[k])
                 if not own:
-                    end = max(end, starts[bisect_right(starts, begin + min(ONE // longest[get], most)) - 1])
+                    end = max(end, starts[bisect_right(starts, begin + min(longest[get], most)) - 1])
                     room = end - begin
                 part = min(most, room - cost)
                 half.put(([k], [lone]) if get else ([lone], [k]), rail, begin, end, np.array([part]))
@@ -201,7 +213,7 @@ def greedy_slots(
         half.land(begin)
         longer(sending, turn, False)
         remains = longer(getting, turn, True)
-        idle += remains
+        idle += remains if begin < FIRST else 0
         late_out, late_in = (
             end - half.served.sum(axis) * ONE // np.maximum(half.needs.sum(axis), 1) for axis in (1, 0)
         )
@@ -214,7 +226,7 @@ def greedy_slots(
             cols = [k for k in on[rail] if k != lone and k not in sending.get(rail, (0, ()))[1]]
             # How far behind, of what a pair has in all, as much as its part of the step that it can fill.
             behind = (end * half.needs - half.served * ONE) // needs
-            fills = np.minimum(limit, room)
+            fills = np.where(behind < -LEAD * size, 0, np.minimum(limit, room))
             behind += ahead
             for crossing in across:
                 behind[crossing] += PORTS * (
