@@ -220,7 +220,8 @@ def test_the_fluid_time_is_that_of_the_busiest_nic(name: str) -> None:
     recipe, nbytes = direct(cluster, 60, kind), 2**34
     told_s = recipe.fluid_s(cluster, nbytes)
     assert told_s >= optcc.lower_bound(cluster, nbytes).seconds
-    assert float(fluid_seconds(recipe.lower(cluster, nbytes), cluster)) == pytest.approx(float(told_s), rel=0.07)
+    # Rails that few servers have carry less than their part where pairs have whole chunks.
+    assert 0.999 < float(fluid_seconds(recipe.lower(cluster, nbytes), cluster) / told_s) < 1.15
 
 
 def test_steps_are_the_same_whichever_servers_lack_nics() -> None:
