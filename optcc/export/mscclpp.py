@@ -46,7 +46,7 @@ def export(plan: Plan, *, segments: int | None = None, chunks: int | None = None
         MAX_OPS,
         busiest,
         "operations in a threadblock for one group of chunks",
-        hint="Plan another --family, such as exchange or nested-rings, or with fewer --segments.",
+        hint="Plan another --family, such as nested-rings, or with fewer --segments.",
     )
     most = max(sum(len(b.ops) for b in gpu.threadblocks) for gpu in alone.gpus)
     refuse_above(

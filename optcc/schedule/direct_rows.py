@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from optcc.schedule.columns import GRANULE, Schedule, Stage
 from optcc.schedule.routes import Routes
 from optcc.schedule.slots import HALF, Slot
+from optcc.schedule.tuned import MOST_KEPT, NEAR
 
 Ints = NDArray[np.int64]
-NEAR = 64
-"""A slot takes one part in so many more, or less, if it ends with a piece then (measured)."""
 
 
 class Kind(IntEnum):
@@ -161,10 +160,6 @@ def dependencies(rows: Rows, via_end: dict[int, int]) -> list[tuple[Ints, Ints]]
             floor = via_end.get(hub, 0) if (waiting, on) == (Kind.RESULT, Kind.RAW) else 0
             found.append(overlapping(rows, waits, of.get(hub * len(Kind) + on, none), floor))
     return found
-
-
-MOST_KEPT = 4
-"""Of what a NIC's earlier transfers wait for, at most so many of the latest are waited for by later ones, too."""
 
 
 def in_order(rows: Rows, pairs: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:

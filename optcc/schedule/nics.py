@@ -18,9 +18,8 @@ from typing import TypeVar
 
 from optcc.cluster import Cluster, Nic, Rank, Server
 from optcc.schedule.routes import Routes
+from optcc.schedule.tuned import HARDLY
 
-HARDLY = Fraction(2, 3)
-"""A rank that has at most such a part of the full ones' NICs is hardly faster than the one that has fewest."""
 MOST_AS_ONE = 4
 """So many slow NICs act as one at most: each takes a chunk of every transfer."""
 MOST_NAMED = 4

@@ -21,16 +21,14 @@ from optcc.schedule.nics import applies, hardly_faster, have_spare_time, live_ni
 from optcc.schedule.pods import in_turns, pod_numbers
 from optcc.schedule.slots import HALF, Slot, in_time, mirrored, whole
 from optcc.schedule.steps import Timed, Used, most_steps, rows_of
-from optcc.schedule.steps_one_slots import UP, greedy_slots, longest_step, step_ends
+from optcc.schedule.steps_one_slots import greedy_slots, longest_step, step_ends
+from optcc.schedule.tuned import TURNS, UP
 
 if TYPE_CHECKING:
     from optcc.schedule.direct import DirectExchange
 
 LEAST = Fraction(1, 4)
-TURNS = 5
-"""Beside a rank that is hardly faster than who starves, the parts of a section to which the two add last alternate in
-so many turns: else it had nothing to receive for long, and then more than its NICs take. With 2 turns 0.8 points are
-lost, with 10 nothing is won."""
+"""Of the data who starves adds last to so much at least; a half if it waited for nothing, less by what it waits."""
 UNIT = 2**22
 """What the part that who starves adds last to is rounded to."""
 

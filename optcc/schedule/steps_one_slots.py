@@ -21,33 +21,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.schedule.slots import HALF, ONE, TIES, Slot
+from optcc.schedule.tuned import (
+    CHUNKS,
+    DOWN,
+    DUE,
+    FIRST,
+    LATE,
+    LEAD,
+    LONGEST,
+    LONGEST_ALONE,
+    PARTS,
+    PORTS,
+    SHRINK,
+    UP,
+)
 
 Ints = NDArray[np.int64]
 Pairs = tuple[Sequence[int], Sequence[int]]
 """Senders, and of each its receiver."""
-UP, DOWN, SHRINK = Fraction(2, 5), Fraction(11, 50), Fraction(9, 10)
-"""The first steps grow, the last ones shrink, each to that of the one before (measured)."""
-LONGEST, LONGEST_ALONE, LONGEST_MANY = (ONE // 8, ONE // 8), (ONE // 4, ONE // 6), (ONE // 10, ONE // 10)
-"""Of slots in which the starving server sends, and receives; those where no other one is slow, and those where others
-are and there are more than `FEW` ranks (measured)."""
-FEW = 16
-PORTS = 3
-"""How far behind a rank is in all weighs so many times as much as how far behind a pair is (measured)."""
-CHUNKS = 8
-"""So many the starving server sends on each NIC in the first half, about."""
-DUE = 9 * ONE // 10
-"""By then the starving server has sent hubs what others add last to, if need be before the rest (measured): it might
-send some hubs nothing before its last slots, and what comes of that would be half a half late."""
-FIRST = 3 * ONE // 5
-"""Up to here the starving server waits for first sums; later it has nothing to receive because all is done."""
-LATE = 9 * HALF // 10
-"""Slots that begin later take what is left over at the end,"""
-PARTS, LEAST_PART = 8, ONE // 2**9
-"""in so many parts, or fewer of at least that."""
+LEAST_PART = ONE // 2**9
+"""Of what is left over at the end: less is not worth another slot."""
 SLACK = 2**12
 """One part in so many of what has been gathered is left out, as cuts are rounded."""
-LEAD = 2
-"""So many steps ahead of an even course a pair waits: the second half is the mirror image, and has time at its end."""
 
 
 @lru_cache(maxsize=64)
@@ -180,7 +175,7 @@ def greedy_slots(
     leaving = [(of[:, None] == pod) & (of != pod) for pod in several[: 1 if len(several) == 2 else None]]
     across = [way for out in leaving for way in (out, out.T) if half.needs[out].any()]
     brief = max(b - a for a, b in pairwise(starts)) // 2
-    longest = LONGEST_ALONE if not late else LONGEST_MANY if ranks > FEW else LONGEST
+    longest = LONGEST if late else LONGEST_ALONE
 
     def longer(held: dict[int, tuple[int, set[int]]], turn: int, get: bool) -> int:
         """New slots of the starving rank where the last ones are over, for who has most; what remains of them."""

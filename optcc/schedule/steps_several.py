@@ -25,12 +25,10 @@ from optcc.schedule.nics import live_nics, of_one_pace
 from optcc.schedule.slots import HALF, Slot, mirrored
 from optcc.schedule.steps import Timed, Used, most_steps, rows_of
 from optcc.schedule.steps_several_slots import growing_ends, steady_steps
+from optcc.schedule.tuned import MOST_NICS
 
 if TYPE_CHECKING:
     from optcc.schedule.direct import DirectExchange
-
-MOST_NICS = Fraction(3, 4)
-"""Servers with so many of their NICs, or more, are hubs."""
 
 
 class SeveralStarve:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.schedule.slots import HALF, ONE, TIES, Slot
+from optcc.schedule.tuned import FULL, LEAST, OWN, TWO_KINDS
 
 Ints = NDArray[np.int64]
 PASSES = 2
@@ -28,18 +29,10 @@ UNIT = 2**20
 """What places in a hub's section are counted in,"""
 SLACK = 2**12
 """and one part in so many of what has landed is left out, as cuts are rounded and pairs have a little more or less."""
-FULL, LEAST = 9, 4
-"""Results fill so many tenths of a step or more; less only where no hub has as much, but more than one in `LEAST`."""
-OWN = 4
-"""What one rank has sent another one weighs so many times as much as what it was sent by it (measured)."""
 WHOLE = 2**9
 """What parts of the data are counted in: that of a full hub."""
 COARSE = 24
 """Bits less for weights, whose squares an assignment must tell apart."""
-TWO_KINDS = 4
-"""With so many NICs of each of two slow servers half of the rails are half a step behind. More servers could not all
-send to the same hubs on half of their NICs; what hubs have from them would get apart."""
-
 Place = tuple[int, int, int]
 """(Sender, receiver, place of the slot among theirs)."""
 
