@@ -37,6 +37,8 @@ VARIANTS = 4
 TRIES, TRIED_CHUNKS = 8, 100_000
 """Numbers of steps that are simulated where some server starves: so many, or as many as have so many chunks in all,
 about two seconds; one at least. What steps lose scatters by a point or two, so that half as many lose half a point."""
+FEW_STEPS = 16
+"""Up to so many steps of half a plan that all are alike are tried, too, where several starve."""
 GOLDEN = (1 + sqrt(5)) / 2
 
 
@@ -185,7 +187,14 @@ def _several(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     margin = _part(bound, costs.alpha / 2, Fraction(1, 2)) if waits else Fraction(0)
     chunk = _part(bound, costs.per_chunk, MAX_CHUNK)
     recipe = DirectExchange(1, SeveralStarve.name, growth=growth, growing=growing, margin=margin, chunk=chunk)
-    return Form(recipe, numbers, lambda: [replace(recipe, segments=steps) for steps in numbers])
+    listed = [replace(recipe, segments=steps) for steps in numbers]
+    if _root(bound, costs) <= FEW_STEPS:  # too few to grow
+        alike = replace(recipe, growth=Fraction(1), growing=0)
+        some = {max(2, round(part * _root(bound, costs))) for part in (0.6, 0.75, 0.9, 1.1, 1.4, 1.8)}
+        listed += [
+            replace(each, segments=steps) for each in (alike, replace(alike, margin=Fraction(0))) for steps in some
+        ]
+    return Form(recipe, numbers, lambda: list(dict.fromkeys(listed)))
 
 
 FORMS: dict[str, Callable[[Cluster, Bound, Costs], Form]] = {
