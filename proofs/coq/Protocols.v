@@ -1,0 +1,145 @@
+(* Protocols: the definitions that the headlines on coded protocols use, and nothing
+   else.  Like Model.v, this file says WHAT is claimed.
+
+   A message may be any function of what its sender has.  So it may mix elements,
+   compress, or depend on what was received before. *)
+
+From Coq Require Import List Arith Bool.
+From optcc Require Import Model.
+Import ListNotations.
+Open Scope nat_scope.
+
+(* ------------------------------------------------------------------------ *)
+(* Values that can be told apart, and how many of them there are              *)
+
+Class Eq (A : Type) := eq_dec : forall a b : A, {a = b} + {a <> b}.
+Global Instance Eq_nat : Eq nat := Nat.eq_dec.
+Global Instance Eq_bool : Eq bool := bool_dec.
+Global Instance Eq_list {A} `{Eq A} : Eq (list A) := list_eq_dec eq_dec.
+Global Instance Eq_prod {A B} `{Eq A} `{Eq B} : Eq (A * B).
+Proof. unfold Eq; decide equality; apply eq_dec. Defined.
+Global Instance Eq_option {A} `{Eq A} : Eq (option A).
+Proof. unfold Eq; decide equality; apply eq_dec. Defined.
+
+(* The different values of f on a list. *)
+Definition values {W U} `{Eq U} (f : W -> U) (l : list W) : list U :=
+  nodup eq_dec (map f l).
+
+(* f w1 * f w2 * ... *)
+Definition prod {W} (f : W -> nat) (l : list W) : nat :=
+  fold_right (fun w => Nat.mul (f w)) 1 l.
+
+(* ------------------------------------------------------------------------ *)
+(* What is to be summed: elements of a finite abelian group                   *)
+
+Record group := Group {
+  elt : Type;
+  elt_eq : Eq elt;
+  add : elt -> elt -> elt;
+  zero : elt;
+  neg : elt -> elt;
+  add_assoc : forall a b c, add a (add b c) = add (add a b) c;
+  add_comm : forall a b, add a b = add b a;
+  add_zero : forall a, add a zero = a;
+  add_neg : forall a, add a (neg a) = zero;
+  elements : list elt;
+  each : forall a, In a elements;
+  once : NoDup elements;
+}.
+Global Existing Instance elt_eq.
+
+Definition order (G : group) : nat := length (elements G).
+Definition sum (G : group) (x : list (elt G)) : elt G := fold_right (add G) (zero G) x.
+
+(* All ways to give each of P ranks an input from A, rank 0's first. *)
+Fixpoint choices {X} (A : list X) (P : nat) : list (list X) :=
+  match P with
+  | 0 => [[]]
+  | S P => flat_map (fun a => map (cons a) (choices A P)) A
+  end.
+Definition inputs (G : group) (P : nat) : list (list (elt G)) := choices (elements G) P.
+
+(* ------------------------------------------------------------------------ *)
+(* Protocols in a fixed order                                                 *)
+
+Section Protocols.
+Context {X V : Type}.
+(* X: inputs, V: contents of messages.  [none] is the input of a rank that does not
+   exist; no headline depends on it. *)
+Variable none : X.
+
+Definition own (x : list X) (r : rank) : X := nth r x none.
+
+(* What a message says is a function of its sender's input and of the contents that
+   the sender has received, in order. *)
+Record message := Message { from : rank; to : rank; says : X -> list V -> V }.
+Definition protocol := list message.
+
+(* What every rank has received. *)
+Definition views := rank -> list V.
+Definition nothing : views := fun _ => [].
+Definition content (x : list X) (s : views) (m : message) : V :=
+  says m (own x (from m)) (s (from m)).
+Definition deliver (x : list X) (s : views) (m : message) : views :=
+  fun r => if r =? to m then s r ++ [content x s m] else s r.
+Definition received (x : list X) (p : protocol) : views :=
+  fold_left (deliver x) p nothing.
+
+(* The contents of the messages of p, in order, if s was received before. *)
+Fixpoint contents (x : list X) (s : views) (p : protocol) : list V :=
+  match p with
+  | [] => []
+  | m :: p => content x s m :: contents x (deliver x s m) p
+  end.
+Definition said (x : list X) (p : protocol) : list V := contents x nothing p.
+
+(* All messages are between the P ranks, and in the end every rank can tell the result
+   f from its input and from what it has received, whatever the inputs. *)
+Definition computes {Y} (P : nat) (cases : list (list X)) (f : list X -> Y)
+    (p : protocol) : Prop :=
+  (forall m, In m p -> from m < P /\ to m < P) /\
+  (forall r, r < P -> exists output : X -> list V -> Y,
+     forall x, In x cases -> output (own x r) (received x p r) = f x).
+
+(* Message t of p says so many different things. *)
+Definition kinds `{Eq V} (cases : list (list X)) (p : protocol) (t : nat) : nat :=
+  length (values (fun x => nth_error (said x p) t) cases).
+End Protocols.
+
+(* ------------------------------------------------------------------------ *)
+(* Protocols that decide on the way who speaks next                           *)
+
+(* A tree: what was sent so far is the way to a node, and there a message goes from k
+   to j.  It may depend on its sender's input and on all that was sent so far, also
+   between others; so may the choice of k and j.  No real protocol has more. *)
+Inductive tree {X V : Type} :=
+  | Stop
+  | Say (k j : rank) (says : X -> V) (next : V -> tree).
+Arguments tree : clear implicits.
+
+Section Trees.
+Context {X V : Type}.
+Variable none : X.
+
+(* What rank r receives, in order.  It does not learn when, nor what others say. *)
+Fixpoint heard (r : rank) (p : tree X V) (x : list X) : list V :=
+  match p with
+  | Stop => []
+  | Say k j says next =>
+      let m := says (own none x k) in
+      if r =? j then m :: heard r (next m) x else heard r (next m) x
+  end.
+
+(* All messages are between two different ones of the P ranks. *)
+Fixpoint between (P : nat) (p : tree X V) : Prop :=
+  match p with
+  | Stop => True
+  | Say k j _ next => k < P /\ j < P /\ k <> j /\ forall v, between P (next v)
+  end.
+
+Definition tree_computes {Y} (P : nat) (cases : list (list X)) (f : list X -> Y)
+    (p : tree X V) : Prop :=
+  between P p /\
+  (forall r, r < P -> exists output : X -> list V -> Y,
+     forall x, In x cases -> output (own none x r) (heard r p x) = f x).
+End Trees.
