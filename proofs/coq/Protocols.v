@@ -18,8 +18,6 @@ Global Instance Eq_bool : Eq bool := bool_dec.
 Global Instance Eq_list {A} `{Eq A} : Eq (list A) := list_eq_dec eq_dec.
 Global Instance Eq_prod {A B} `{Eq A} `{Eq B} : Eq (A * B).
 Proof. unfold Eq; decide equality; apply eq_dec. Defined.
-Global Instance Eq_option {A} `{Eq A} : Eq (option A).
-Proof. unfold Eq; decide equality; apply eq_dec. Defined.
 
 (* The different values of f on a list. *)
 Definition values {W U} `{Eq U} (f : W -> U) (l : list W) : list U :=
@@ -101,9 +99,14 @@ Definition computes {Y} (P : nat) (cases : list (list X)) (f : list X -> Y)
   (forall r, r < P -> exists output : X -> list V -> Y,
      forall x, In x cases -> output (own x r) (received x p r) = f x).
 
-(* Message t of p says so many different things. *)
-Definition kinds `{Eq V} (cases : list (list X)) (p : protocol) (t : nat) : nat :=
-  length (values (fun x => nth_error (said x p) t) cases).
+(* The contents of each message of p are taken from its alphabet. *)
+Definition in_alphabets (cases : list (list X)) (p : protocol)
+    (alphabets : list (list V)) : Prop :=
+  forall x, In x cases -> Forall2 (@In V) (said x p) alphabets.
+
+(* A message between ranks of different blocks. *)
+Definition passes (block : rank -> nat) (m : message) : bool :=
+  negb (block (from m) =? block (to m)).
 End Protocols.
 
 (* ------------------------------------------------------------------------ *)
