@@ -213,6 +213,10 @@ Proof.
   rewrite total_cons, IH; simpl length; rewrite Qnat_S; ring.
 Qed.
 
+Lemma total_map {W U} (g : W -> U) (f : U -> Q) l :
+  total f (map g l) = total (fun w => f (g w)) l.
+Proof. induction l as [|w l IH]; [easy|]; simpl map; now rewrite !total_cons, IH. Qed.
+
 Lemma total_incl {U} (f : U -> Q) (l l' : list U) :
   NoDup l -> incl l l' -> (forall u, In u l' -> 0 <= f u) -> total f l <= total f l'.
 Proof.

@@ -146,3 +146,35 @@ Definition tree_computes {Y} (P : nat) (cases : list (list X)) (f : list X -> Y)
   (forall r, r < P -> exists output : X -> list V -> Y,
      forall x, In x cases -> output (own none x r) (heard r p x) = f x).
 End Trees.
+
+(* ------------------------------------------------------------------------ *)
+(* Messages of varying length: strings of bits                                *)
+
+Definition bits := list bool.
+Definition prefix (a b : bits) : Prop := exists c, b = a ++ c.
+
+(* As far as its receiver can tell, no content a message may have is the beginning of
+   another: where the receiver has the same input and has received the same. *)
+Definition prefix_free {X} (none : X) (cases : list (list X)) (p : @protocol X bits) : Prop :=
+  forall x y before m after, In x cases -> In y cases -> p = before ++ m :: after ->
+    let s := received none x before in
+    let t := received none y before in
+    own none x (to m) = own none y (to m) -> s (to m) = t (to m) ->
+    prefix (content none x s m) (content none y t m) ->
+    content none x s m = content none y t m.
+
+(* Bits sent. *)
+Definition bits_sent {X} (none : X) (p : @protocol X bits) (x : list X) : nat :=
+  length (concat (said none x p)).
+
+(* In a tree: a rank can tell from its input and from the bits that it receives, one
+   after the other, where each message ends, and when it has received all. *)
+Definition tree_prefix_free {X} (none : X) (P : nat) (cases : list (list X))
+    (p : tree X bits) : Prop :=
+  forall r x y, r < P -> In x cases -> In y cases -> own none x r = own none y r ->
+    prefix (concat (heard none r p x)) (concat (heard none r p y)) ->
+    heard none r p x = heard none r p y.
+
+(* Bits received, by all ranks. *)
+Definition tree_bits {X} (none : X) (P : nat) (p : tree X bits) (x : list X) : nat :=
+  list_sum (map (fun r => length (concat (heard none r p x))) (seq 0 P)).
