@@ -58,6 +58,17 @@ Proof.
     destruct (block (to m) =? b); simpl; [rewrite prod_cons|]; lia.
 Qed.
 
+Lemma prod_passing {X V C} (g : C -> nat) block (p : list (@message X V)) cs :
+  (forall c, In c cs -> 0 < g c) ->
+  prod (fun mc => g (snd mc)) (filter (fun mc => passes block (fst mc)) (combine p cs)) <= prod g cs.
+Proof.
+  revert cs; induction p as [|m p IH]; intros cs pos; [now apply prod_pos|].
+  destruct cs as [|c cs]; [easy|]; simpl; rewrite prod_cons.
+  assert (R := IH cs (fun c' I => pos c' (or_intror I))).
+  destruct (passes block m); simpl; [rewrite prod_cons; simpl; now apply Nat.mul_le_mono_l|].
+  assert (0 < g c) by (apply pos; now left); nia.
+Qed.
+
 Section Alphabets.
 Context {X V Y : Type} `{Eq X} `{Eq V} `{Eq Y}.
 Variables (none : X) (P q : nat) (block : rank -> nat) (f : list X -> Y) (A : list X).

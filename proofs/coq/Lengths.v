@@ -1,7 +1,8 @@
 (* Messages of varying length: Kraft's inequality, and the bound on their average. *)
 
 From Coq Require Import List Arith Bool QArith Lia Lqa.
-From optcc Require Import Model Protocols Rational Products Entropy Coding Received Merging.
+From optcc Require Import Model Blocks Protocols Rational Products Entropy Coding Received
+  Merging Alphabets.
 Import ListNotations.
 Open Scope Q_scope.
 
@@ -80,6 +81,13 @@ Qed.
 (* ------------------------------------------------------------------------ *)
 (* Trees                                                                      *)
 
+Lemma computes_know {X V Y} (none : X) P (f : list X -> Y) (p : tree X V) cases :
+  tree_computes none P cases f p -> all_know none P f p cases.
+Proof.
+  intros [_ good] r Hr x y Ix Iy; unfold view, pair; intros [= Eo Eh].
+  destruct (good r Hr) as (out & O); now rewrite <- !O, Eo, Eh.
+Qed.
+
 Section Trees.
 Context {X Y : Type} `{Eq X} `{Eq Y}.
 Variables (none : X) (P : nat) (f : list X -> Y) (A : list X).
@@ -89,14 +97,9 @@ Hypothesis solvable : forall x k a, length x = P -> (k < P)%nat ->
 Hypothesis A_once : NoDup A.
 Hypothesis A_some : (0 < length A)%nat.
 Variable p : tree X bits.
-Hypothesis good : tree_computes none P (choices A P) f p.
+Hypothesis inside : between P p.
+Hypothesis know : all_know none P f p (choices A P).
 Hypothesis free : tree_prefix_free none P (choices A P) p.
-
-Lemma good_know : all_know none P f p (choices A P).
-Proof.
-  intros r Hr x y Ix Iy; unfold view, pair; intros [= Eo Eh].
-  destruct (proj2 good r Hr) as (out & O); now rewrite <- !O, Eo, Eh.
-Qed.
 
 Lemma kraft_tree r : (r < P)%nat ->
   total (fun u => 1 / Qnat (2 ^ length (concat (snd u)))) (values (view none r p) (choices A P))
@@ -131,14 +134,122 @@ Proof.
   now rewrite Nat.pow_add_r.
 Qed.
 
+Lemma two_concat (l : list bits) : prod (fun c => 2 ^ length c)%nat l = (2 ^ length (concat l))%nat.
+Proof.
+  induction l as [|c l IH]; [easy|]; rewrite prod_cons, IH; simpl concat.
+  now rewrite app_length, Nat.pow_add_r.
+Qed.
+
 Theorem tree_average :
   (length A ^ (2 * (P - 1) * length A ^ P)
    <= 2 ^ list_sum (map (tree_bits none P p) (choices A P)))%nat.
 Proof.
   assert (B := received_bound (V := bits) none P f A HP solvable A_once A_some p
-    (proj1 good) good_know (fun _ u => 2 ^ length (concat (snd u)))%nat (fun _ _ => two_pos _)
+    inside know (fun _ u => 2 ^ length (concat (snd u)))%nat (fun _ _ => two_pos _)
     kraft_tree).
   rewrite prod_swap in B; rewrite <- prod_two; eapply Nat.le_trans; [exact B|].
   apply prod_le; intros x _; unfold tree_bits; now rewrite <- prod_two.
 Qed.
 End Trees.
+
+(* ------------------------------------------------------------------------ *)
+(* Protocols in a fixed order: every rank a block                             *)
+
+Lemma one_begins (a b c d : bits) : prefix (a ++ c) (b ++ d) -> prefix a b \/ prefix b a.
+Proof.
+  revert b; induction a as [|i a IH]; intros b [e E]; [left; now exists b|].
+  destruct b as [|j b]; [right; now exists (i :: a)|].
+  injection E as -> E; destruct (IH b) as [[k ->]|[k ->]]; [now exists e | left | right]; now exists k.
+Qed.
+
+Section Ranks.
+Context {X Y : Type} `{Eq X} `{Eq Y}.
+Variables (none : X) (P : nat) (f : list X -> Y) (A : list X).
+Hypothesis HP : (2 <= P)%nat.
+Hypothesis solvable : forall x k a, length x = P -> (k < P)%nat ->
+  f (put k a x) = f x -> a = own none x k.
+Hypothesis A_once : NoDup A.
+Hypothesis A_some : (0 < length A)%nat.
+Variable p : @protocol X bits.
+Hypothesis good : computes none P (choices A P) f p.
+Hypothesis free : prefix_free none (choices A P) p.
+
+Notation self := (fun r : rank => r).
+Notation cases := (choices A P).
+
+Lemma streams_end r x y : In x cases -> In y cases -> own none x r = own none y r ->
+  forall later before, p = before ++ later ->
+  let s := received none x before in let t := received none y before in
+  s r = t r ->
+  prefix (concat (entered self r later (contents none x s later)))
+         (concat (entered self r later (contents none y t later))) ->
+  entered self r later (contents none x s later) = entered self r later (contents none y t later).
+Proof.
+  intros Ix Iy O; induction later as [|m later IH]; intros before E s t S pre; [easy|].
+  assert (E' : p = (before ++ [m]) ++ later) by now rewrite <- app_assoc.
+  assert (IH' := IH _ E'); unfold received in IH'; rewrite !fold_left_app in IH'.
+  fold (received none x before) (received none y before) in IH'; simpl in IH'; fold s t in IH'.
+  clear IH; unfold entered, entering in *; simpl in *.
+  assert (next : (to m = r -> content none x s m = content none y t m) ->
+                 deliver none x s m r = deliver none y t m r).
+  { intros C; unfold deliver; destruct (Nat.eqb_spec r (to m)); [rewrite S, C; congruence | easy]. }
+  destruct (Nat.eqb_spec (to m) r) as [Et|Nt]; simpl in *.
+  - destruct (Nat.eqb_spec (from m) (to m)) as [Ef|Nf]; simpl in *.
+    + apply IH'; [|exact pre]; apply next; intros _; unfold content; now rewrite Ef, Et, O, S.
+    + assert (C : content none x s m = content none y t m).
+      { assert (F := fun x y Ix Iy => free x y before m later Ix Iy E); simpl in F.
+        rewrite Et in F; destruct (one_begins _ _ _ _ pre) as [D|D].
+        - now apply F.
+        - symmetry; now apply F. }
+      f_equal; [exact C|]; apply IH'; [now apply next|].
+      rewrite C in pre; destruct pre as [e pre]; exists e; rewrite <- app_assoc in pre.
+      now apply app_inv_head in pre.
+  - apply IH'; [apply next; easy | exact pre].
+Qed.
+
+Lemma expand_self x : length x = P -> expand none none P self x = x.
+Proof.
+  intros L; apply (own_ext none); [now rewrite expand_length|].
+  intros r Hr; rewrite expand_length in Hr; rewrite own_expand by easy; unfold input, Merging.free.
+  destruct (find _ _) as [i|] eqn:F.
+  - apply find_some in F; destruct F as [_ F]; apply Nat.eqb_eq in F; now rewrite F, Nat.eqb_refl.
+  - apply find_none with (x := r) in F; [|apply in_seq; lia]; now rewrite Nat.eqb_refl in F.
+Qed.
+
+Lemma heard_self z x r : In x cases ->
+  heard none r (merged z P self p) x = entered self r p (said none x p).
+Proof.
+  intros Ix; apply in_choices in Ix.
+  assert (E := merged_view none z P self f A p good r x).
+  unfold view, pair in E; injection E as E; rewrite E; do 2 f_equal.
+  unfold expand; apply (own_ext none); [now rewrite map_length, seq_length|].
+  fold (expand none z P self x); intros r' Hr; rewrite expand_length in Hr.
+  rewrite own_expand by easy; unfold input, Merging.free.
+  destruct (find _ _) as [i|] eqn:F.
+  - apply find_some in F; destruct F as [_ F]; apply Nat.eqb_eq in F; now rewrite F, Nat.eqb_refl.
+  - apply find_none with (x := r') in F; [|apply in_seq; lia]; now rewrite Nat.eqb_refl in F.
+Qed.
+
+Theorem average :
+  (length A ^ (2 * (P - 1) * length A ^ P) <= 2 ^ list_sum (map (bits_sent none p) cases))%nat.
+Proof.
+  assert (Z : exists z, In z A).
+  { destruct A as [|z A']; simpl in *; [lia | exists z; now left]. }
+  destruct Z as [z Iz].
+  assert (B := tree_average none P (fun y => f (expand none z P self y)) A HP
+    (fun y b a L Hb E => merged_solvable none z P P self (singletons P) f solvable y b a L Hb E)
+    A_once A_some (merged z P self p)
+    (merged_between none z P P self (singletons P) f A p good)
+    (merged_know none z P P self (singletons P) f A p Iz good)).
+  eapply Nat.le_trans; [apply B; clear B|].
+  - intros r x y Hr Ix Iy O; rewrite !heard_self by easy; unfold said.
+    now apply (streams_end r x y Ix Iy O p []).
+  - rewrite <- !prod_two; apply prod_le; intros x Ix; unfold tree_bits, bits_sent.
+    rewrite <- prod_two.
+    rewrite (prod_ext _ (fun r => prod (fun c : bits => 2 ^ length c) (entered self r p (said none x p))))%nat.
+    + rewrite (prod_entered _ P self p); [|apply (proj1 good)].
+      rewrite <- two_concat.
+      apply (prod_passing (fun c : bits => 2 ^ length c)%nat); intros; apply two_pos.
+    + intros r _; rewrite heard_self by easy; symmetry; apply two_concat.
+Qed.
+End Ranks.
