@@ -207,29 +207,6 @@ Proof.
   - apply IH'; [apply next; easy | exact pre].
 Qed.
 
-Lemma expand_self x : length x = P -> expand none none P self x = x.
-Proof.
-  intros L; apply (own_ext none); [now rewrite expand_length|].
-  intros r Hr; rewrite expand_length in Hr; rewrite own_expand by easy; unfold input, Merging.free.
-  destruct (find _ _) as [i|] eqn:F.
-  - apply find_some in F; destruct F as [_ F]; apply Nat.eqb_eq in F; now rewrite F, Nat.eqb_refl.
-  - apply find_none with (x := r) in F; [|apply in_seq; lia]; now rewrite Nat.eqb_refl in F.
-Qed.
-
-Lemma heard_self z x r : In x cases ->
-  heard none r (merged z P self p) x = entered self r p (said none x p).
-Proof.
-  intros Ix; apply in_choices in Ix.
-  assert (E := merged_view none z P self f A p good r x).
-  unfold view, pair in E; injection E as E; rewrite E; do 2 f_equal.
-  unfold expand; apply (own_ext none); [now rewrite map_length, seq_length|].
-  fold (expand none z P self x); intros r' Hr; rewrite expand_length in Hr.
-  rewrite own_expand by easy; unfold input, Merging.free.
-  destruct (find _ _) as [i|] eqn:F.
-  - apply find_some in F; destruct F as [_ F]; apply Nat.eqb_eq in F; now rewrite F, Nat.eqb_refl.
-  - apply find_none with (x := r') in F; [|apply in_seq; lia]; now rewrite Nat.eqb_refl in F.
-Qed.
-
 Theorem average :
   (length A ^ (2 * (P - 1) * length A ^ P) <= 2 ^ list_sum (map (bits_sent none p) cases))%nat.
 Proof.
@@ -242,7 +219,8 @@ Proof.
     (merged_between none z P P self (singletons P) f A p good)
     (merged_know none z P P self (singletons P) f A p Iz good)).
   eapply Nat.le_trans; [apply B; clear B|].
-  - intros r x y Hr Ix Iy O; rewrite !heard_self by easy; unfold said.
+  - intros r x y Hr Ix Iy O; rewrite !heard_self by (try apply (proj1 good); now apply (choices_ranks A)).
+    unfold said.
     now apply (streams_end r x y Ix Iy O p []).
   - rewrite <- !prod_two; apply prod_le; intros x Ix; unfold tree_bits, bits_sent.
     rewrite <- prod_two.
@@ -250,6 +228,7 @@ Proof.
     + rewrite (prod_entered _ P self p); [|apply (proj1 good)].
       rewrite <- two_concat.
       apply (prod_passing (fun c : bits => 2 ^ length c)%nat); intros; apply two_pos.
-    + intros r _; rewrite heard_self by easy; symmetry; apply two_concat.
+    + intros r _; symmetry; rewrite heard_self by (try apply (proj1 good); now apply (choices_ranks A)).
+      apply two_concat.
 Qed.
 End Ranks.

@@ -158,6 +158,16 @@ Qed.
 Lemma prod_cons {W} (f : W -> nat) w l : prod f (w :: l) = f w * prod f l.
 Proof. easy. Qed.
 
+Lemma prod_map {W U} (g : W -> U) (f : U -> nat) l :
+  prod f (map g l) = prod (fun w => f (g w)) l.
+Proof. induction l as [|w l IH]; [easy|]; simpl map; now rewrite !prod_cons, IH. Qed.
+
+Lemma prod_filter {W} (p : W -> bool) (f : W -> nat) l :
+  prod f (filter p l) * prod f (filter (fun w => negb (p w)) l) = prod f l.
+Proof.
+  induction l as [|w l IH]; [easy|]; simpl; destruct (p w); simpl; rewrite !prod_cons; lia.
+Qed.
+
 (* ------------------------------------------------------------------------ *)
 (* Sums of rationals                                                          *)
 

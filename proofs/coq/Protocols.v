@@ -19,6 +19,9 @@ Global Instance Eq_list {A} `{Eq A} : Eq (list A) := list_eq_dec eq_dec.
 Global Instance Eq_prod {A B} `{Eq A} `{Eq B} : Eq (A * B).
 Proof. unfold Eq; decide equality; apply eq_dec. Defined.
 
+Global Instance Eq_option {A} `{Eq A} : Eq (option A).
+Proof. unfold Eq; decide equality; apply eq_dec. Defined.
+
 (* The different values of f on a list. *)
 Definition values {W U} `{Eq U} (f : W -> U) (l : list W) : list U :=
   nodup eq_dec (map f l).
@@ -98,6 +101,10 @@ Definition computes {Y} (P : nat) (cases : list (list X)) (f : list X -> Y)
   (forall m, In m p -> from m < P /\ to m < P) /\
   (forall r, r < P -> exists output : X -> list V -> Y,
      forall x, In x cases -> output (own x r) (received x p r) = f x).
+
+(* What message t of p says. *)
+Definition message_at (p : protocol) (t : nat) (x : list X) : option V :=
+  nth_error (said x p) t.
 
 (* The contents of each message of p are taken from its alphabet. *)
 Definition in_alphabets (cases : list (list X)) (p : protocol)

@@ -24,6 +24,9 @@ Proof.
       apply in_map, IH; split; [simpl in L; lia | intros; apply I; now right].
 Qed.
 
+Lemma choices_ranks P x : In x (choices A P) -> length x = P.
+Proof. intros I; now apply in_choices in I. Qed.
+
 Lemma choices_length P : length (choices A P) = length A ^ P.
 Proof.
   induction P as [|P IH]; simpl; [easy|]; rewrite <- IH.
