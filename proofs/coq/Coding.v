@@ -157,7 +157,7 @@ Proof.
     apply Nat.le_trans with (prod (fun _ => 1) (seq 0 P)).
     + apply prod_le; intros r _.
       apply Nat.le_trans with (prod (fun _ => 1) l); [|now rewrite prod_const, Nat.pow_1_l].
-      apply prod_le; intros x Ix; unfold alike.
+      apply prod_le; intros x Ix; rewrite !alike_def.
       assert (N := proj1 S).
       apply (Nat.le_trans _ (length l)); [apply having_length|].
       destruct l as [|a [|b l]]; simpl; try lia; exfalso.

@@ -14,7 +14,7 @@ Context {W : Type}.
 Lemma ignorance_all_same (l : list W) : ignorance all_same l = length l ^ length l.
 Proof.
   unfold ignorance; rewrite <- prod_const; apply prod_ext; intros w _.
-  unfold alike, having; f_equal; clear; induction l as [|v l IH]; [easy|].
+  rewrite !alike_def; unfold having; f_equal; clear; induction l as [|v l IH]; [easy|].
   simpl; now rewrite IH.
 Qed.
 

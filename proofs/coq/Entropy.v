@@ -1,12 +1,11 @@
 (* Conditional entropies of a finite uniform distribution, by counting.
 
-   W is a list of equally likely cases; a variable is a function of the case.
+   l is a list of equally likely cases; a variable is a function of the case.
    Instead of the entropy H(case | f) stands the natural number
 
-       ignorance f W  =  2 ^ (|W| H(case | f)),
+       ignorance f l  =  2 ^ (|l| H(case | f)).
 
-   the product over all cases of the number of cases that f does not tell apart from
-   it.  So no logarithm, and no real number, is needed: sums of entropies become
+   So no logarithm, and no real number, is needed: sums of entropies become
    products, and what is proved by ln x <= x - 1 elsewhere follows from the
    inequality between the means. *)
 
@@ -18,13 +17,10 @@ Open Scope nat_scope.
 Section Entropy.
 Context {W : Type}.
 
-(* The number of cases with the value that f has in case w. *)
-Definition alike {U} `{Eq U} (f : W -> U) (l : list W) (w : W) : nat :=
-  length (having f (f w) l).
-
-Definition ignorance {U} `{Eq U} (f : W -> U) (l : list W) : nat := prod (alike f l) l.
-
 Definition pair {U V} (f : W -> U) (g : W -> V) (w : W) : U * V := (f w, g w).
+
+Lemma alike_def {U} `{Eq U} (f : W -> U) l w : alike f l w = length (having f (f w) l).
+Proof. easy. Qed.
 
 (* f tells g. *)
 Definition tells {U V} (l : list W) (f : W -> U) (g : W -> V) : Prop :=
@@ -32,7 +28,7 @@ Definition tells {U V} (l : list W) (f : W -> U) (g : W -> V) : Prop :=
 
 Lemma alike_pos {U} `{Eq U} (f : W -> U) l w : In w l -> 0 < alike f l w.
 Proof.
-  intros I; unfold alike; assert (J : In w (having f (f w) l)) by now apply in_having.
+  intros I; rewrite !alike_def; assert (J : In w (having f (f w) l)) by now apply in_having.
   destruct (having f (f w) l); simpl in *; [easy | lia].
 Qed.
 
@@ -65,7 +61,7 @@ Qed.
 Lemma alike_pair {U V} `{Eq U} `{Eq V} (f : W -> U) (g : W -> V) l w :
   alike (pair f g) l w = alike f (having g (g w) l) w.
 Proof.
-  unfold alike, having; rewrite filter_filter; f_equal; apply filter_ext; intros w'.
+  rewrite !alike_def; unfold having; rewrite filter_filter; f_equal; apply filter_ext; intros w'.
   apply eq_iff_eq_true; rewrite andb_true_iff, !same_true; unfold pair.
   split; [intros [=] | intros []; f_equal]; auto.
 Qed.
@@ -84,7 +80,7 @@ Qed.
 Lemma tells_le {U V} `{Eq U} `{Eq V} (f : W -> U) (g : W -> V) l :
   tells l f g -> ignorance f l <= ignorance g l.
 Proof.
-  intros T; apply prod_le; intros w I; unfold alike, having.
+  intros T; apply prod_le; intros w I; rewrite !alike_def; unfold having.
   apply filter_length_le; intros w' I' E; apply (proj1 (same_true _ _)) in E.
   rewrite same_true; now apply T.
 Qed.
@@ -105,7 +101,7 @@ Proof.
   { apply Qnat_pos; rewrite <- E; now apply alike_pos. }
   transitivity (total (fun _ : W => (c u / Qnat (length (having f u l)))%Q) (having f u l)).
   - apply total_ext; intros w' I'; apply in_having in I'; destruct I' as [_ E'].
-    unfold alike; rewrite E'; reflexivity.
+    rewrite !alike_def; rewrite E'; reflexivity.
   - rewrite total_const; field; lra.
 Qed.
 
@@ -135,7 +131,7 @@ Proof.
                == total (fun w' => total r (having f (f w') l)) l)%Q).
   { transitivity (total (fun w => total (fun w' => if same (f w') (f w) then r w else 0%Q) l) l).
     - apply total_ext; intros w I.
-      rewrite <- total_filter, total_const; fold (having f (f w) l); fold (alike f l w).
+      rewrite <- total_filter, total_const; fold (having f (f w) l); rewrite <- alike_def.
       unfold r; rewrite !Qnat_mult; field; split; apply Qnot_eq_sym, Qlt_not_eq, Qnat_pos;
         now apply alike_pos.
     - rewrite total_swap; apply total_ext; intros w' _; unfold having.
@@ -152,12 +148,12 @@ Proof.
   { apply total_le; intros w I; apply in_having in I; destruct I as [I E].
     assert (G : g w = g w') by now apply T.
     apply Qle_lteq; right; unfold r.
-    assert (E1 : alike g l w = k) by (unfold alike, k; now rewrite G).
+    assert (E1 : alike g l w = k) by (rewrite alike_def; unfold k; now rewrite G).
     assert (E2 : alike (pair g m) l w = length (having m (m w) (having g (g w') l))).
-    { rewrite alike_pair; unfold alike, having; rewrite !filter_filter; rewrite G.
+    { rewrite alike_pair; rewrite !alike_def; unfold having; rewrite !filter_filter; rewrite G.
       f_equal; apply filter_ext; intros; apply andb_comm. }
     assert (E3 : alike (pair f m) l w = alike m l' w).
-    { rewrite alike_pair; unfold l', alike, having; rewrite !filter_filter; rewrite E.
+    { rewrite alike_pair; rewrite !alike_def; unfold l', having; rewrite !filter_filter; rewrite E.
       f_equal; apply filter_ext; intros; apply andb_comm. }
     now rewrite E1, E2, E3. }
   rewrite (total_by_value m (fun v => Qnat (length (having m v (having g (g w') l))) / Qnat k)%Q l').
@@ -178,7 +174,7 @@ Qed.
 
 (* ------------------------------------------------------------------------ *)
 (* Source coding: with costs c, whose inverses sum to k at most (Kraft), the mean *)
-(* of log c is at least H(f) - log k, where H(f) is log |W| - H(case | f)      *)
+(* of log c is at least H(f) - log k, where H(f) is log |l| - H(case | f)      *)
 
 Theorem source_coding {U} `{Eq U} (f : W -> U) (c : U -> nat) k l :
   (forall u, 0 < c u) ->

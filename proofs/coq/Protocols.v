@@ -30,6 +30,14 @@ Definition values {W U} `{Eq U} (f : W -> U) (l : list W) : list U :=
 Definition prod {W} (f : W -> nat) (l : list W) : nat :=
   fold_right (fun w => Nat.mul (f w)) 1 l.
 
+(* l: equally likely cases.  The number of cases that f does not tell apart from w, and
+   the product of these numbers over all cases: 2 ^ (|l| H(case | f)), so that
+   |l| ^ |l| / ignorance f l = 2 ^ (|l| H(f)).  H(f) is the entropy of f in bits. *)
+Definition alike {W U} `{Eq U} (f : W -> U) (l : list W) (w : W) : nat :=
+  length (filter (fun v => if eq_dec (f v) (f w) then true else false) l).
+Definition ignorance {W U} `{Eq U} (f : W -> U) (l : list W) : nat :=
+  prod (alike f l) l.
+
 (* ------------------------------------------------------------------------ *)
 (* What is to be summed: elements of a finite abelian group                   *)
 
@@ -116,6 +124,10 @@ Definition passes (block : rank -> nat) (m : message) : bool :=
   negb (block (from m) =? block (to m)).
 End Protocols.
 
+(* An AllReduce of the sum. *)
+Definition sums {V} (G : group) (P : nat) (p : @protocol (elt G) V) : Prop :=
+  computes (zero G) P (inputs G P) (sum G) p.
+
 (* ------------------------------------------------------------------------ *)
 (* Protocols that decide on the way who speaks next                           *)
 
@@ -153,6 +165,9 @@ Definition tree_computes {Y} (P : nat) (cases : list (list X)) (f : list X -> Y)
   (forall r, r < P -> exists output : X -> list V -> Y,
      forall x, In x cases -> output (own none x r) (heard r p x) = f x).
 End Trees.
+
+Definition tree_sums {V} (G : group) (P : nat) (p : tree (elt G) V) : Prop :=
+  tree_computes (zero G) P (inputs G P) (sum G) p.
 
 (* ------------------------------------------------------------------------ *)
 (* Messages of varying length: strings of bits                                *)

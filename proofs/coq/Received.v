@@ -96,7 +96,7 @@ Qed.
 Lemma result_lacks : ignorance f cases <= g ^ ((P - 1) * N).
 Proof.
   rewrite Nat.pow_mul_r, <- (choices_length A P), <- prod_const.
-  apply prod_le; intros x Ix; unfold alike.
+  apply prod_le; intros x Ix; rewrite !alike_def.
   rewrite <- (map_length (@tl X)), <- (choices_length A (P - 1)).
   apply NoDup_incl_length.
   - apply NoDup_map; [|now apply NoDup_filter, choices_once].
