@@ -4,7 +4,7 @@
    A message may be any function of what its sender has.  So it may mix elements,
    compress, or depend on what was received before. *)
 
-From Coq Require Import List Arith Bool.
+From Coq Require Import List Arith Bool QArith.
 From optcc Require Import Model.
 Import ListNotations.
 Open Scope nat_scope.
@@ -200,3 +200,34 @@ Definition tree_prefix_free {X} (none : X) (P : nat) (cases : list (list X))
 (* Bits received, by all ranks. *)
 Definition tree_bits {X} (none : X) (P : nat) (p : tree X bits) (x : list X) : nat :=
   list_sum (map (fun r => length (concat (heard none r p x))) (seq 0 P)).
+
+(* ------------------------------------------------------------------------ *)
+(* Time                                                                       *)
+
+(* Each message of p takes the bits that [lengths] says: what it says is one of
+   2 ^ length things. *)
+Definition takes {X V} (none : X) (cases : list (list X)) (p : @protocol X V)
+    (lengths : list nat) : Prop :=
+  exists alphabets, in_alphabets none cases p alphabets /\
+    Forall2 (fun alphabet bits => length alphabet <= 2 ^ bits) alphabets lengths.
+
+(* The bits of those messages that are [which]. *)
+Definition carried {X V} (which : @message X V -> bool) (p : @protocol X V)
+    (lengths : list nat) : nat :=
+  list_sum (map snd (filter (fun ml => which (fst ml)) (combine p lengths))).
+
+Open Scope Q_scope.
+
+(* Within T seconds rank r sends at most T * out r bits and receives T * inn r; and the
+   same for what crosses the borders of blocks. *)
+Definition coded_fits {X V} (P : nat) (p : @protocol X V) (lengths : list nat) (T : Q)
+    (out inn : rank -> Q) : Prop :=
+  forall r, (r < P)%nat ->
+    Qnat (carried (fun m => from m =? r) p lengths) <= T * out r /\
+    Qnat (carried (fun m => to m =? r) p lengths) <= T * inn r.
+
+Definition coded_blocks_fit {X V} (q : nat) (block : rank -> nat) (p : @protocol X V)
+    (lengths : list nat) (T : Q) (out inn : nat -> Q) : Prop :=
+  forall b, (b < q)%nat ->
+    Qnat (carried (fun m => (block (from m) =? b) && passes block m) p lengths) <= T * out b /\
+    Qnat (carried (fun m => (block (to m) =? b) && passes block m) p lengths) <= T * inn b.
