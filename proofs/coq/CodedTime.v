@@ -56,7 +56,7 @@ End Carried.
 
 Section Time.
 Context {V : Type} `{Eq V}.
-Variables (G : group) (P n : nat) (p : @protocol (elt G) V) (lengths : list nat).
+Variables (G : group) (P n : nat) (p : @protocol (carrier G) V) (lengths : list nat).
 Hypothesis HP : 2 <= P.
 Hypothesis good : sums G P p.
 Hypothesis bits_enough : takes (zero G) (inputs G P) p lengths.

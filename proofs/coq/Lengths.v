@@ -179,7 +179,7 @@ Notation cases := (choices A P).
 
 Lemma streams_end r x y : In x cases -> In y cases -> own none x r = own none y r ->
   forall later before, p = before ++ later ->
-  let s := received none x before in let t := received none y before in
+  let s := inbox none x before in let t := inbox none y before in
   s r = t r ->
   prefix (concat (entered self r later (contents none x s later)))
          (concat (entered self r later (contents none y t later))) ->
@@ -187,8 +187,8 @@ Lemma streams_end r x y : In x cases -> In y cases -> own none x r = own none y 
 Proof.
   intros Ix Iy O; induction later as [|m later IH]; intros before E s t S pre; [easy|].
   assert (E' : p = (before ++ [m]) ++ later) by now rewrite <- app_assoc.
-  assert (IH' := IH _ E'); unfold received in IH'; rewrite !fold_left_app in IH'.
-  fold (received none x before) (received none y before) in IH'; simpl in IH'; fold s t in IH'.
+  assert (IH' := IH _ E'); unfold inbox in IH'; rewrite !fold_left_app in IH'.
+  fold (inbox none x before) (inbox none y before) in IH'; simpl in IH'; fold s t in IH'.
   clear IH; unfold entered, entering in *; simpl in *.
   assert (next : (to m = r -> content none x s m = content none y t m) ->
                  deliver none x s m r = deliver none y t m r).

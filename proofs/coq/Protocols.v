@@ -42,23 +42,23 @@ Definition ignorance {W U} `{Eq U} (f : W -> U) (l : list W) : nat :=
 (* What is to be summed: elements of a finite abelian group                   *)
 
 Record group := Group {
-  elt : Type;
-  elt_eq : Eq elt;
-  add : elt -> elt -> elt;
-  zero : elt;
-  neg : elt -> elt;
+  carrier : Type;
+  told_apart : Eq carrier;
+  add : carrier -> carrier -> carrier;
+  zero : carrier;
+  neg : carrier -> carrier;
   add_assoc : forall a b c, add a (add b c) = add (add a b) c;
   add_comm : forall a b, add a b = add b a;
   add_zero : forall a, add a zero = a;
   add_neg : forall a, add a (neg a) = zero;
-  elements : list elt;
+  elements : list carrier;
   each : forall a, In a elements;
   once : NoDup elements;
 }.
-Global Existing Instance elt_eq.
+Global Existing Instance told_apart.
 
 Definition order (G : group) : nat := length (elements G).
-Definition sum (G : group) (x : list (elt G)) : elt G := fold_right (add G) (zero G) x.
+Definition sum (G : group) (x : list (carrier G)) : carrier G := fold_right (add G) (zero G) x.
 
 (* All ways to give each of P ranks an input from A, rank 0's first. *)
 Fixpoint choices {X} (A : list X) (P : nat) : list (list X) :=
@@ -66,7 +66,7 @@ Fixpoint choices {X} (A : list X) (P : nat) : list (list X) :=
   | 0 => [[]]
   | S P => flat_map (fun a => map (cons a) (choices A P)) A
   end.
-Definition inputs (G : group) (P : nat) : list (list (elt G)) := choices (elements G) P.
+Definition inputs (G : group) (P : nat) : list (list (carrier G)) := choices (elements G) P.
 
 (* ------------------------------------------------------------------------ *)
 (* Protocols in a fixed order                                                 *)
@@ -91,7 +91,7 @@ Definition content (x : list X) (s : views) (m : message) : V :=
   says m (own x (from m)) (s (from m)).
 Definition deliver (x : list X) (s : views) (m : message) : views :=
   fun r => if r =? to m then s r ++ [content x s m] else s r.
-Definition received (x : list X) (p : protocol) : views :=
+Definition inbox (x : list X) (p : protocol) : views :=
   fold_left (deliver x) p nothing.
 
 (* The contents of the messages of p, in order, if s was received before. *)
@@ -108,7 +108,7 @@ Definition computes {Y} (P : nat) (cases : list (list X)) (f : list X -> Y)
     (p : protocol) : Prop :=
   (forall m, In m p -> from m < P /\ to m < P) /\
   (forall r, r < P -> exists output : X -> list V -> Y,
-     forall x, In x cases -> output (own x r) (received x p r) = f x).
+     forall x, In x cases -> output (own x r) (inbox x p r) = f x).
 
 (* What message t of p says. *)
 Definition message_at (p : protocol) (t : nat) (x : list X) : option V :=
@@ -125,7 +125,7 @@ Definition passes (block : rank -> nat) (m : message) : bool :=
 End Protocols.
 
 (* An AllReduce of the sum. *)
-Definition sums {V} (G : group) (P : nat) (p : @protocol (elt G) V) : Prop :=
+Definition sums {V} (G : group) (P : nat) (p : @protocol (carrier G) V) : Prop :=
   computes (zero G) P (inputs G P) (sum G) p.
 
 (* ------------------------------------------------------------------------ *)
@@ -166,7 +166,7 @@ Definition tree_computes {Y} (P : nat) (cases : list (list X)) (f : list X -> Y)
      forall x, In x cases -> output (own none x r) (heard r p x) = f x).
 End Trees.
 
-Definition tree_sums {V} (G : group) (P : nat) (p : tree (elt G) V) : Prop :=
+Definition tree_sums {V} (G : group) (P : nat) (p : tree (carrier G) V) : Prop :=
   tree_computes (zero G) P (inputs G P) (sum G) p.
 
 (* ------------------------------------------------------------------------ *)
@@ -179,8 +179,8 @@ Definition prefix (a b : bits) : Prop := exists c, b = a ++ c.
    another: where the receiver has the same input and has received the same. *)
 Definition prefix_free {X} (none : X) (cases : list (list X)) (p : @protocol X bits) : Prop :=
   forall x y before m after, In x cases -> In y cases -> p = before ++ m :: after ->
-    let s := received none x before in
-    let t := received none y before in
+    let s := inbox none x before in
+    let t := inbox none y before in
     own none x (to m) = own none y (to m) -> s (to m) = t (to m) ->
     prefix (content none x s m) (content none y t m) ->
     content none x s m = content none y t m.

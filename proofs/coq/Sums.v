@@ -38,6 +38,12 @@ Proof.
   unfold order; generalize (each G (zero G)); destruct (elements G); simpl; [easy | lia].
 Qed.
 
+Lemma two_ranks P q block : partitions P q block -> 2 <= q -> 2 <= P.
+Proof.
+  intros [_ onto] Hq; destruct (onto 0) as (r & ? & ?), (onto 1) as (r' & ? & ?); try lia.
+  destruct P as [|[|P]]; try lia; assert (r = r') by lia; congruence.
+Qed.
+
 Section Sums.
 Variables (G : group) (P : nat).
 Hypothesis HP : 2 <= P.
@@ -48,7 +54,7 @@ Proof. intros x k a L Hk; apply sum_solvable; lia. Qed.
 
 Section Fixed.
 Context {V : Type} `{Eq V}.
-Variable p : @protocol (elt G) V.
+Variable p : @protocol (carrier G) V.
 Hypothesis good : sums G P p.
 
 Theorem entropies_sum :
@@ -90,14 +96,14 @@ Proof.
 Qed.
 End Fixed.
 
-Theorem average_sum (p : @protocol (elt G) bits) :
+Theorem average_sum (p : @protocol (carrier G) bits) :
   sums G P p -> prefix_free (zero G) (inputs G P) p ->
   order G ^ (2 * (P - 1) * order G ^ P) <= 2 ^ list_sum (map (bits_sent (zero G) p) (inputs G P)).
 Proof.
   exact (average (zero G) P (sum G) _ HP solvable (once G) (order_pos G) p).
 Qed.
 
-Theorem tree_average_sum (p : tree (elt G) bits) :
+Theorem tree_average_sum (p : tree (carrier G) bits) :
   tree_sums G P p -> tree_prefix_free (zero G) P (inputs G P) p ->
   order G ^ (2 * (P - 1) * order G ^ P) <= 2 ^ list_sum (map (tree_bits (zero G) P p) (inputs G P)).
 Proof.
@@ -105,8 +111,32 @@ Proof.
     (proj1 good) (computes_know _ P _ p _ good)).
 Qed.
 
+Theorem lacking_sum {V} `{Eq V} (p : tree (carrier G) V) : tree_sums G P p ->
+  prod (fun r => ignorance (fun x => (own (zero G) x r, heard (zero G) r p x)) (inputs G P)) (seq 0 P)
+  <= ignorance (sum G) (inputs G P) ^ (P - 2).
+Proof.
+  intros good; exact (lacking (zero G) P (sum G) HP solvable p (inputs G P) (proj1 good)
+    (all_product_set (zero G) P _ HP (once G) (order_pos G)) (computes_know _ P _ p _ good)).
+Qed.
+
 (* With coins: one protocol for each way in which all of them may fall. *)
-Lemma coins {O} (h : O -> nat) (k : nat) l :
-  (forall o, In o l -> k <= 2 ^ h o) -> k ^ length l <= 2 ^ list_sum (map h l).
-Proof. intros H; rewrite <- prod_two, <- prod_const; now apply prod_le. Qed.
+Lemma with_coins {C} (coins : list C) (h : C -> nat) k m :
+  (forall c, In c coins -> order G ^ (k * m) <= 2 ^ h c) ->
+  order G ^ (k * (m * length coins)) <= 2 ^ list_sum (map h coins).
+Proof.
+  intros B; rewrite Nat.mul_assoc, Nat.pow_mul_r, <- prod_two, <- prod_const; now apply prod_le.
+Qed.
+
+Theorem average_with_coins {C} (coins : list C) (p : C -> @protocol (carrier G) bits) :
+  (forall c, In c coins -> sums G P (p c) /\ prefix_free (zero G) (inputs G P) (p c)) ->
+  order G ^ (2 * (P - 1) * (order G ^ P * length coins))
+  <= 2 ^ list_sum (map (fun c => list_sum (map (bits_sent (zero G) (p c)) (inputs G P))) coins).
+Proof. intros I; apply with_coins; intros c Ic; now apply average_sum; apply I. Qed.
+
+Theorem tree_average_with_coins {C} (coins : list C) (p : C -> tree (carrier G) bits) :
+  (forall c, In c coins ->
+     tree_sums G P (p c) /\ tree_prefix_free (zero G) P (inputs G P) (p c)) ->
+  order G ^ (2 * (P - 1) * (order G ^ P * length coins))
+  <= 2 ^ list_sum (map (fun c => list_sum (map (tree_bits (zero G) P (p c)) (inputs G P))) coins).
+Proof. intros I; apply with_coins; intros c Ic; now apply tree_average_sum; apply I. Qed.
 End Sums.
