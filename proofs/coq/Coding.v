@@ -1,8 +1,8 @@
 (* No protocol sends less than 2(P-1) n: the proof, for trees.
 
    The heart is [lacking]: added up over the ranks, what they still lack of all inputs
-   in the end is at most P-2 times what the result lacks.  The steps are those of
-   written/coding.md. *)
+   in the end is at most P-2 times what the result lacks.  Steps are numbered as in
+   ../written/coding.md, which goes the same way in words. *)
 
 From Coq Require Import List Arith Bool QArith Lia Lqa.
 From optcc Require Import Model Protocols Rational Products Entropy.
@@ -87,8 +87,8 @@ Proof.
     + now rewrite own_put_other.
 Qed.
 
-(* Step 2: if every rank can tell the result from its own input, there is only one
-   case left. *)
+(* Step 2: if nothing more is said and every rank can tell the result, which then is from
+   its own input, there is only one case left. *)
 Lemma one_case l x y : product_set l -> all_know Stop l -> In x l -> In y l -> x = y.
 Proof.
   intros (N & L & R) K Ix Iy; apply (own_ext none); [now rewrite !L|].
@@ -99,8 +99,8 @@ Proof.
   now apply own_put_other.
 Qed.
 
-(* Steps 3 and 4: what message m of k to j tells rank r in the end.  Nothing, if r is
-   k or j; and what it does to anybody else, it does to one who has the result only. *)
+(* Step 3: message m of k to j tells nothing to k and j, given what they have in the end
+   and what was sent before; and anybody else no more than one who has the result. *)
 Definition seen_with (r k j : rank) (F : nat) : nat :=
   if (r =? k) || (r =? j) then 1 else F.
 
@@ -126,7 +126,7 @@ Proof.
       unfold view, rest, pair; simpl; fold (m x) (m y); rewrite E; congruence.
 Qed.
 
-(* P-2 ranks are neither sender nor receiver. *)
+(* Step 4: P-2 ranks are neither sender nor receiver, *)
 Lemma others k j F : 0 < F -> k < P -> j < P -> k <> j ->
   prod (fun r => seen_with r k j F) (seq 0 P) = F ^ (P - 2).
 Proof.
@@ -148,7 +148,8 @@ Proof.
   destruct (Nat.eqb_spec r k), (Nat.eqb_spec r j); simpl; lia.
 Qed.
 
-(* Steps 2 to 5 together. *)
+(* and all ranks together, message by message, lack no more than P-2 times what the
+   result lacks. *)
 Theorem lacking p : forall l, between P p -> product_set l -> all_know p l ->
   prod (fun r => ignorance (view r p) l) (seq 0 P) <= ignorance f l ^ (P - 2).
 Proof.

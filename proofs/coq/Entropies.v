@@ -1,4 +1,4 @@
-(* The entropies of the messages sum to at least 2(P-1) n. *)
+(* The entropies of the messages sum to at least 2(P-1) n: step 5 of ../written/coding.md. *)
 
 From Coq Require Import List Arith Bool QArith Lia.
 From optcc Require Import Model Blocks Protocols Rational Products Entropy Coding Received

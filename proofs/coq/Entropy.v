@@ -1,4 +1,5 @@
-(* Conditional entropies of a finite uniform distribution, by counting.
+(* Conditional entropies of a finite uniform distribution, by counting, for steps 3 to 5 of
+   ../written/coding.md.
 
    l is a list of equally likely cases; a variable is a function of the case.
    Instead of the entropy H(case | f) stands the natural number

@@ -1,4 +1,5 @@
-(* Between the blocks of a partition, a protocol is a tree.
+(* Between the blocks of a partition, a protocol is a tree (../written/coding.md, "Between
+   blocks").
 
    All inputs of a block but one are fixed; the block is one rank with that input.
    What passes inside a block is a function of its input and of what it has received,

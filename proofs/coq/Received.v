@@ -1,4 +1,5 @@
-(* What all ranks receive: from what they lack to numbers of values, and of bits. *)
+(* What all ranks receive, given what they lack: step 5 of ../written/coding.md, for
+   messages with costs that obey Kraft's inequality, as alphabets and prefix codes do. *)
 
 From Coq Require Import List Arith Bool QArith Lia Lqa.
 From optcc Require Import Model Protocols Rational Products Entropy Coding.
@@ -92,7 +93,7 @@ Proof.
     apply Iy, nth_In; lia.
 Qed.
 
-(* The result lacks one input: H(inputs | result) <= (P-1) n. *)
+(* The result tells one input if the others are known: H(inputs | result) <= (P-1) n. *)
 Lemma result_lacks : ignorance f cases <= g ^ ((P - 1) * N).
 Proof.
   rewrite Nat.pow_mul_r, <- (choices_length A P), <- prod_const.
