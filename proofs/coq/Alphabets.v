@@ -104,15 +104,15 @@ Proof.
 Qed.
 
 Lemma alphabets_kraft z b : In z A -> b < q ->
-  (total (fun _ => 1 / Qnat (size b)) (values (view none b (merged z P block p)) (choices A q))
+  (total (fun _ => 1 / Qnat (size b)) (different (view none b (merged z P block p)) (choices A q))
    <= Qnat (length A))%Q.
 Proof.
   intros Iz Hb; assert (S : (0 < Qnat (size b))%Q) by apply Qnat_pos, size_pos.
-  set (vs := values _ _); rewrite total_const.
+  set (vs := different _ _); rewrite total_const.
   assert (L : length vs <= length A * size b).
   { unfold size; rewrite <- picks_length, <- prod_length; apply NoDup_incl_length.
     - apply NoDup_nodup.
-    - intros u I; apply in_values in I; destruct I as (y & I & <-).
+    - intros u I; apply in_different in I; destruct I as (y & I & <-).
       rewrite merged_view with (Y := Y) (f := f) (A := A) by easy.
       apply in_prod; [|now apply in_size].
       apply in_choices in I; apply I, nth_In; lia. }

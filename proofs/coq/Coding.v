@@ -176,7 +176,7 @@ Proof.
     assert (later : prod (fun r => ignorance (pair (rest r) m) l) (seq 0 P) <= Fm ^ (P - 2)).
     { unfold Fm; rewrite chain_rule, <- prod_pow.
       rewrite (prod_ext _ (fun r => prod (fun v => ignorance (view r (next v)) (having m v l))
-                                         (values m l))).
+                                         (different m l))).
       - rewrite prod_swap; apply prod_le; intros v _; apply IH; auto.
         + now apply product_sets.
         + intros r Hr x y Ix Iy E; apply in_having in Ix; apply in_having in Iy.

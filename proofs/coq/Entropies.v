@@ -97,7 +97,7 @@ Proof.
   rewrite Nat.pow_add_r in S.
   apply (Nat.mul_le_mono_pos_r _ _ (length A ^ N)); [apply Nat.neq_0_lt_0, Nat.pow_nonzero; lia|].
   apply S; [lia|]; rewrite total_const, Qmult_1_r; apply Qnat_le, NoDup_incl_length; [apply NoDup_nodup|].
-  intros a I; apply in_values in I; destruct I as (x & I & <-).
+  intros a I; apply in_different in I; destruct I as (x & I & <-).
   apply in_choices in I; apply I, nth_In; lia.
 Qed.
 

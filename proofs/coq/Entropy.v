@@ -71,9 +71,9 @@ Qed.
 (* The chain rule: given f and g is given f, value by value of g              *)
 
 Lemma chain_rule {U V} `{Eq U} `{Eq V} (f : W -> U) (g : W -> V) l :
-  ignorance (pair f g) l = prod (fun v => ignorance f (having g v l)) (values g l).
+  ignorance (pair f g) l = prod (fun v => ignorance f (having g v l)) (different g l).
 Proof.
-  unfold ignorance; rewrite (prod_values g); apply prod_ext; intros v _.
+  unfold ignorance; rewrite (prod_different g); apply prod_ext; intros v _.
   apply prod_ext; intros w I; apply in_having in I; destruct I as [_ <-].
   apply alike_pair.
 Qed.
@@ -94,10 +94,10 @@ Proof. intros; apply Nat.le_antisymm; now apply tells_le. Qed.
 (* Sums over the values of a variable                                         *)
 
 Lemma total_by_value {U} `{Eq U} (f : W -> U) (c : U -> Q) l :
-  (total (fun w => c (f w) / Qnat (alike f l w)) l == total c (values f l))%Q.
+  (total (fun w => c (f w) / Qnat (alike f l w)) l == total c (different f l))%Q.
 Proof.
-  rewrite (total_values f); apply total_ext; intros u I.
-  apply in_values in I; destruct I as (w & I & E).
+  rewrite (total_different f); apply total_ext; intros u I.
+  apply in_different in I; destruct I as (w & I & E).
   assert (pos : (0 < Qnat (length (having f u l)))%Q).
   { apply Qnat_pos; rewrite <- E; now apply alike_pos. }
   transitivity (total (fun _ : W => (c u / Qnat (length (having f u l)))%Q) (having f u l)).
@@ -107,10 +107,10 @@ Proof.
 Qed.
 
 Lemma total_sizes {U} `{Eq U} (f : W -> U) l :
-  (total (fun u => Qnat (length (having f u l))) (values f l) == Qnat (length l))%Q.
+  (total (fun u => Qnat (length (having f u l))) (different f l) == Qnat (length l))%Q.
 Proof.
   transitivity (total (fun _ : W => 1%Q) l); [|rewrite total_const; ring].
-  rewrite (total_values f); apply total_ext; intros u _; rewrite total_const; ring.
+  rewrite (total_different f); apply total_ext; intros u _; rewrite total_const; ring.
 Qed.
 
 (* ------------------------------------------------------------------------ *)
@@ -159,17 +159,17 @@ Proof.
     now rewrite E1, E2, E3. }
   rewrite (total_by_value m (fun v => Qnat (length (having m v (having g (g w') l))) / Qnat k)%Q l').
   transitivity (total (fun v => / Qnat k * Qnat (length (having m v (having g (g w') l))))
-                      (values m (having g (g w') l)))%Q.
+                      (different m (having g (g w') l)))%Q.
   2:{ rewrite total_scale, total_sizes; fold k.
       rewrite Qmult_comm, Qmult_inv_r; [lra | intros Z; rewrite Z in k_pos; lra]. }
   transitivity (total (fun v => / Qnat k * Qnat (length (having m v (having g (g w') l))))
-                      (values m l'))%Q.
+                      (different m l'))%Q.
   { apply total_le; intros v _; unfold Qdiv; rewrite Qmult_comm; lra. }
   (* the values that m takes in the class of f it takes in that of g *)
   apply total_incl; [apply NoDup_nodup | |].
-  - intros v I; apply in_values in I; destruct I as (w & I & <-).
+  - intros v I; apply in_different in I; destruct I as (w & I & <-).
     apply in_having in I; destruct I as [I E].
-    apply in_values; exists w; split; [apply in_having; split; [easy | now apply T] | easy].
+    apply in_different; exists w; split; [apply in_having; split; [easy | now apply T] | easy].
   - intros v _; apply Qmult_le_0_compat; [apply Qinv_le_0_compat; lra | apply Qnat_nonneg].
 Qed.
 
@@ -179,7 +179,7 @@ Qed.
 
 Theorem source_coding {U} `{Eq U} (f : W -> U) (c : U -> nat) k l :
   (forall u, 0 < c u) ->
-  (total (fun u => 1 / Qnat (c u)) (values f l) <= Qnat k)%Q ->
+  (total (fun u => 1 / Qnat (c u)) (different f l) <= Qnat k)%Q ->
   length l ^ length l
   <= ignorance f l * k ^ length l * prod (fun w => c (f w)) l.
 Proof.
@@ -189,9 +189,9 @@ Proof.
   assert (n_pos : 0 < n) by apply Nat.lt_0_succ.
   assert (k_pos : 0 < k).
   { destruct k as [|k]; [exfalso; change (Qnat 0) with 0%Q in kraft | lia].
-    assert (V : exists u us, values f l = u :: us).
-    { assert (I : In (f w0) (values f l)) by (apply in_values; exists w0; simpl; auto).
-      destruct (values f l) as [|u us]; [easy | now exists u, us]. }
+    assert (V : exists u us, different f l = u :: us).
+    { assert (I : In (f w0) (different f l)) by (apply in_different; exists w0; simpl; auto).
+      destruct (different f l) as [|u us]; [easy | now exists u, us]. }
     destruct V as (u & us & E); rewrite E, total_cons in kraft; cbv beta in kraft.
     assert (0 < 1 / Qnat (c u))%Q by (apply Qlt_shift_div_l; [now apply Qnat_pos | lra]).
     assert (0 <= total (fun u => 1 / Qnat (c u)) us)%Q; [|lra].

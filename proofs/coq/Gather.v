@@ -11,26 +11,26 @@ Hypothesis HP : 1 <= P.
 
 Notation message := (@message (carrier G) (carrier G)).
 Notation own := (own (zero G)).
-Notation deliver := (deliver (zero G)).
+Notation post := (post (zero G)).
 
 Definition up (r : rank) : message := Message r 0 (fun a _ => a).
 Definition down (r : rank) : message := Message 0 r (fun a got => sum G (a :: got)).
 Definition gather : list message := map up (seq 1 (P - 1)) ++ map down (seq 1 (P - 1)).
 
-Lemma after_up x n : forall k s r, fold_left (deliver x) (map up (seq k n)) s r
+Lemma after_up x n : forall k s r, fold_left (post x) (map up (seq k n)) s r
   = if r =? 0 then s r ++ map (own x) (seq k n) else s r.
 Proof.
   induction n as [|n IH]; intros k s r; simpl; [now rewrite app_nil_r; destruct (r =? 0)|].
-  rewrite IH; unfold Protocols.deliver, content; simpl.
+  rewrite IH; unfold Protocols.post, content; simpl.
   destruct (r =? 0); [now rewrite <- app_assoc | easy].
 Qed.
 
-Lemma after_down x n : forall k s r, 1 <= k -> fold_left (deliver x) (map down (seq k n)) s r
+Lemma after_down x n : forall k s r, 1 <= k -> fold_left (post x) (map down (seq k n)) s r
   = if (k <=? r) && (r <? k + n) then s r ++ [sum G (own x 0 :: s 0)] else s r.
 Proof.
   induction n as [|n IH]; intros k s r Hk; simpl fold_left.
   - destruct (Nat.leb_spec k r), (Nat.ltb_spec r (k + 0)); simpl; try easy; lia.
-  - rewrite IH by lia; unfold Protocols.deliver, content; simpl to; simpl from; simpl says.
+  - rewrite IH by lia; unfold Protocols.post, content; simpl to; simpl from; simpl says.
     destruct (Nat.leb_spec (S k) r), (Nat.ltb_spec r (S k + n)), (Nat.leb_spec k r),
       (Nat.ltb_spec r (k + S n)), (Nat.eqb_spec r k), (Nat.eqb_spec 0 k); simpl; try easy; lia.
 Qed.

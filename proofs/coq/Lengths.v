@@ -102,19 +102,19 @@ Hypothesis know : all_know none P f p (choices A P).
 Hypothesis free : tree_prefix_free none P (choices A P) p.
 
 Lemma kraft_tree r : (r < P)%nat ->
-  total (fun u => 1 / Qnat (2 ^ length (concat (snd u)))) (values (view none r p) (choices A P))
+  total (fun u => 1 / Qnat (2 ^ length (concat (snd u)))) (different (view none r p) (choices A P))
   <= Qnat (length A).
 Proof.
-  intros Hr; set (vs := values _ _).
-  rewrite (total_values fst).
-  transitivity (total (fun _ : X => 1) (values fst vs)).
+  intros Hr; set (vs := different _ _).
+  rewrite (total_different fst).
+  transitivity (total (fun _ : X => 1) (different fst vs)).
   - apply total_le; intros a _.
     transitivity (total weight (map (fun u : X * list bits => concat (snd u)) (having fst a vs))).
     { rewrite total_map; apply Qle_refl. }
     assert (inj : forall u v, In u (having fst a vs) -> In v (having fst a vs) ->
               prefix (concat (snd u)) (concat (snd v)) -> u = v).
     { intros u v Iu Iv pre; apply in_having in Iu; apply in_having in Iv.
-      destruct Iu as [Iu Eu], Iv as [Iv Ev]; apply in_values in Iu; apply in_values in Iv.
+      destruct Iu as [Iu Eu], Iv as [Iv Ev]; apply in_different in Iu; apply in_different in Iv.
       destruct Iu as (x & Ix & <-), Iv as (y & Iy & <-); unfold view, pair in *; simpl in *.
       f_equal; [congruence|]; apply free; auto; congruence. }
     apply kraft_bits.
@@ -123,8 +123,8 @@ Proof.
     + intros b c Ib Ic pre; apply in_map_iff in Ib; apply in_map_iff in Ic.
       destruct Ib as (u & <- & Iu), Ic as (v & <- & Iv); now rewrite (inj u v).
   - rewrite total_const, Qmult_1_r; apply Qnat_le, NoDup_incl_length; [apply NoDup_nodup|].
-    intros a I; apply in_values in I; destruct I as (u & I & <-).
-    apply in_values in I; destruct I as (x & I & <-); simpl.
+    intros a I; apply in_different in I; destruct I as (u & I & <-).
+    apply in_different in I; destruct I as (x & I & <-); simpl.
     apply in_choices in I; apply I, nth_In; lia.
 Qed.
 
@@ -191,8 +191,8 @@ Proof.
   fold (inbox none x before) (inbox none y before) in IH'; simpl in IH'; fold s t in IH'.
   clear IH; unfold entered, entering in *; simpl in *.
   assert (next : (to m = r -> content none x s m = content none y t m) ->
-                 deliver none x s m r = deliver none y t m r).
-  { intros C; unfold deliver; destruct (Nat.eqb_spec r (to m)); [rewrite S, C; congruence | easy]. }
+                 post none x s m r = post none y t m r).
+  { intros C; unfold post; destruct (Nat.eqb_spec r (to m)); [rewrite S, C; congruence | easy]. }
   destruct (Nat.eqb_spec (to m) r) as [Et|Nt]; simpl in *.
   - destruct (Nat.eqb_spec (from m) (to m)) as [Ef|Nf]; simpl in *.
     + apply IH'; [|exact pre]; apply next; intros _; unfold content; now rewrite Ef, Et, O, S.

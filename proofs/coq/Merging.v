@@ -16,7 +16,7 @@ Variables (none z : X) (P q : nat) (block : rank -> nat).
 Hypothesis part : partitions P q block.
 
 Notation own := (own none).
-Notation deliver := (deliver none).
+Notation post := (post none).
 Notation contents := (contents none).
 Notation message := (@message X V).
 
@@ -113,8 +113,8 @@ Proof.
   { unfold v, content; now rewrite own_expand, M. }
   assert (M' : forall (w : X -> V), w (own y (block (to m))) = v -> forall r, r < P ->
     (if r =? to m then s r (own y (block r)) ++ [w (own y (block r))] else s r (own y (block r)))
-    = deliver (expand y) t m r).
-  { intros w Ew r Hr; unfold Protocols.deliver; fold v; rewrite M by easy.
+    = post (expand y) t m r).
+  { intros w Ew r Hr; unfold Protocols.post; fold v; rewrite M by easy.
     destruct (Nat.eqb_spec r (to m)) as [->|]; [now rewrite Ew | easy]. }
   unfold entered, entering; simpl.
   destruct (Nat.eqb_spec (block (from m)) (block (to m))) as [E|N]; simpl.
@@ -122,7 +122,7 @@ Proof.
     intros r Hr; apply (M' (fun a => says m (input (from m) a) (s (from m) a))); [|easy].
     now rewrite <- E.
   - rewrite andb_true_r, Ev, (Nat.eqb_sym b).
-    assert (R := IH I' (fun r a => if r =? to m then s r a ++ [v] else s r a) (deliver (expand y) t m)
+    assert (R := IH I' (fun r a => if r =? to m then s r a ++ [v] else s r a) (post (expand y) t m)
       (M' (fun _ => v) eq_refl)).
     destruct (block (to m) =? b); simpl; [f_equal|]; exact R.
 Qed.
@@ -133,20 +133,20 @@ Lemma entered_tells b x y p : (forall r, r < P -> block r = b -> own x r = own y
   forall s t, (forall r, r < P -> block r = b -> s r = t r) ->
   entered b p (contents x s p) = entered b p (contents y t p) ->
   forall r, r < P -> block r = b ->
-    fold_left (deliver x) p s r = fold_left (deliver y) p t r.
+    fold_left (post x) p s r = fold_left (post y) p t r.
 Proof.
   intros O; induction p as [|m p IH]; intros I s t S E r Hr Er; simpl; [now apply S|].
   assert (I' : forall m, In m p -> from m < P /\ to m < P) by (intros; apply I; now right).
   destruct (I m (or_introl eq_refl)) as [Hf Ht].
   unfold entered, entering in E; simpl in E.
   assert (same : block (to m) = b -> content none x s m = content none y t m /\
-    entered b p (contents x (deliver x s m) p) = entered b p (contents y (deliver y t m) p)).
+    entered b p (contents x (post x s m) p) = entered b p (contents y (post y t m) p)).
   { intros Et; rewrite Et, Nat.eqb_refl in E; simpl in E.
     destruct (Nat.eqb_spec (block (from m)) b) as [Ef|]; simpl in E.
     - split; [|exact E]; unfold content; now rewrite O, S.
     - injection E as Ev E; now split. }
   apply IH; auto.
-  - intros i Hi Ei; unfold Protocols.deliver.
+  - intros i Hi Ei; unfold Protocols.post.
     destruct (Nat.eqb_spec i (to m)) as [->|]; [|now apply S].
     destruct (same Ei) as [-> _]; now rewrite S.
   - destruct (Nat.eqb_spec (block (to m)) b) as [Et|]; [now apply same | exact E].

@@ -21,10 +21,10 @@ Proof. now apply same_true. Qed.
 Definition having {W U} `{Eq U} (f : W -> U) (u : U) (l : list W) : list W :=
   filter (fun w => same (f w) u) l.
 
-Lemma in_values {W U} `{Eq U} (f : W -> U) l u :
-  In u (values f l) <-> exists w, In w l /\ f w = u.
+Lemma in_different {W U} `{Eq U} (f : W -> U) l u :
+  In u (different f l) <-> exists w, In w l /\ f w = u.
 Proof.
-  unfold values; rewrite nodup_In, in_map_iff; split; intros (w & A & B); now exists w.
+  unfold different; rewrite nodup_In, in_map_iff; split; intros (w & A & B); now exists w.
 Qed.
 
 Lemma in_having {W U} `{Eq U} (f : W -> U) u l w :
@@ -77,8 +77,8 @@ Proof.
 Qed.
 
 (* Value by value. *)
-Lemma fold_values {W U} `{Eq U} (h : W -> U) (f : W -> M) l :
-  R (fold f l) (fold (fun u => fold f (having h u l)) (values h l)).
+Lemma fold_different {W U} `{Eq U} (h : W -> U) (f : W -> M) l :
+  R (fold f l) (fold (fun u => fold f (having h u l)) (different h l)).
 Proof.
   assert (one : forall (us : list U) u a, NoDup us -> In u us ->
     R (fold (fun u' => if same u u' then a else e) us) a).
@@ -96,7 +96,7 @@ Proof.
     - apply fold_ext; intros w J; symmetry; apply one; auto.
     - rewrite fold_swap; apply fold_ext; intros u _; unfold having.
       symmetry; apply fold_filter. }
-  apply gen; [apply NoDup_nodup|]; intros w I; apply in_values; now exists w.
+  apply gen; [apply NoDup_nodup|]; intros w I; apply in_different; now exists w.
 Qed.
 End Folds.
 
@@ -116,10 +116,10 @@ Lemma prod_swap {W W'} (f : W -> W' -> nat) l l' :
   prod (fun w => prod (f w) l') l = prod (fun w' => prod (fun w => f w w') l) l'.
 Proof. exact (fold_swap eq Nat.mul 1 Nat.mul_1_l Nat.mul_comm Nat.mul_assoc f l l'). Qed.
 
-Lemma prod_values {W U} `{Eq U} (h : W -> U) (f : W -> nat) l :
-  prod f l = prod (fun u => prod f (having h u l)) (values h l).
+Lemma prod_different {W U} `{Eq U} (h : W -> U) (f : W -> nat) l :
+  prod f l = prod (fun u => prod f (having h u l)) (different h l).
 Proof.
-  exact (fold_values eq Nat.mul 1 Nat.mul_1_l Nat.mul_comm Nat.mul_assoc h f l).
+  exact (fold_different eq Nat.mul 1 Nat.mul_1_l Nat.mul_comm Nat.mul_assoc h f l).
 Qed.
 
 Lemma prod_const {W} c (l : list W) : prod (fun _ => c) l = c ^ length l.
@@ -184,10 +184,10 @@ Lemma total_swap {W W'} (f : W -> W' -> Q) l l' :
   total (fun w => total (f w) l') l == total (fun w' => total (fun w => f w w') l) l'.
 Proof. exact (fold_swap Qeq Qplus 0 Qplus_0_l Qplus_comm Qplus_assoc f l l'). Qed.
 
-Lemma total_values {W U} `{Eq U} (h : W -> U) (f : W -> Q) l :
-  total f l == total (fun u => total f (having h u l)) (values h l).
+Lemma total_different {W U} `{Eq U} (h : W -> U) (f : W -> Q) l :
+  total f l == total (fun u => total f (having h u l)) (different h l).
 Proof.
-  exact (fold_values Qeq Qplus 0 Qplus_0_l Qplus_comm Qplus_assoc h f l).
+  exact (fold_different Qeq Qplus 0 Qplus_0_l Qplus_comm Qplus_assoc h f l).
 Qed.
 
 Lemma total_filter {W} (f : W -> Q) p l :

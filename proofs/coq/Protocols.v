@@ -23,7 +23,7 @@ Global Instance Eq_option {A} `{Eq A} : Eq (option A).
 Proof. unfold Eq; decide equality; apply eq_dec. Defined.
 
 (* The different values of f on a list. *)
-Definition values {W U} `{Eq U} (f : W -> U) (l : list W) : list U :=
+Definition different {W U} `{Eq U} (f : W -> U) (l : list W) : list U :=
   nodup eq_dec (map f l).
 
 (* f w1 * f w2 * ... *)
@@ -89,16 +89,16 @@ Definition views := rank -> list V.
 Definition nothing : views := fun _ => [].
 Definition content (x : list X) (s : views) (m : message) : V :=
   says m (own x (from m)) (s (from m)).
-Definition deliver (x : list X) (s : views) (m : message) : views :=
+Definition post (x : list X) (s : views) (m : message) : views :=
   fun r => if r =? to m then s r ++ [content x s m] else s r.
 Definition inbox (x : list X) (p : protocol) : views :=
-  fold_left (deliver x) p nothing.
+  fold_left (post x) p nothing.
 
 (* The contents of the messages of p, in order, if s was received before. *)
 Fixpoint contents (x : list X) (s : views) (p : protocol) : list V :=
   match p with
   | [] => []
-  | m :: p => content x s m :: contents x (deliver x s m) p
+  | m :: p => content x s m :: contents x (post x s m) p
   end.
 Definition said (x : list X) (p : protocol) : list V := contents x nothing p.
 

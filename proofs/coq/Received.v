@@ -120,7 +120,7 @@ Hypothesis know : all_know none P f p cases.
 Variable c : rank -> X * list V -> nat.
 Hypothesis c_pos : forall r u, 0 < c r u.
 Hypothesis kraft : forall r, r < P ->
-  (total (fun u => 1 / Qnat (c r u)) (values (view none r p) cases) <= Qnat g)%Q.
+  (total (fun u => 1 / Qnat (c r u)) (different (view none r p) cases) <= Qnat g)%Q.
 
 Lemma costs r : r < P ->
   N ^ N <= ignorance (view none r p) cases * (g ^ N * prod (fun x => c r (view none r p x)) cases).
