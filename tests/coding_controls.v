@@ -2,16 +2,8 @@
    the eight inputs; and no statement stronger than that of the theorem holds. *)
 
 From Coq Require Import List Arith Bool Lia.
-From optcc Require Import Model Protocols Headlines.
+From optcc Require Import Model Protocols Powers Headlines.
 Import ListNotations.
-
-Definition bit : group.
-Proof.
-  refine (Group bool Eq_bool xorb false (fun a => a) _ _ _ _ [false; true] _ _).
-  1-4: repeat intros []; reflexivity.
-  - intros []; simpl; auto.
-  - repeat constructor; simpl; intuition discriminate.
-Defined.
 
 Definition total (a : bool) (got : list bool) := fold_right xorb a got.
 (* Wrong on one of eight inputs. *)

@@ -5,7 +5,7 @@
 
 From Coq Require Import List Arith Bool QArith Qminmax.
 From optcc Require Import Model Once Blocks Time Tight Optimal Shares Nested Overhead.
-From optcc Require Import Protocols Sums CodedTime Gather.
+From optcc Require Import Protocols Sums CodedTime Gather Scheduled.
 Open Scope nat_scope.
 
 (* ======================================================================== *)
@@ -309,3 +309,13 @@ Theorem coding_lower_bound {V} `{Eq V} G P n (p : @protocol (carrier G) V) lengt
 Proof.
   exact (fun HP good bits size => coded_lower_bound G P n p lengths HP good bits size T out inn).
 Qed.
+
+(* ... which some protocol reaches, for vectors of bits under exclusive or: a schedule
+   that forwards and adds.  So [best_time] is the optimum over all protocols. *)
+Theorem coding_lower_bound_attained P out inn :
+  (2 <= P)%nat -> positive P out -> positive P inn ->
+  exists n G (p : @protocol (carrier G) bool) lengths,
+    (0 < n)%nat /\ order G = (2 ^ n)%nat /\ sums G P p /\
+    takes (zero G) (inputs G P) p lengths /\
+    coded_fits P p lengths (best_time P n out inn) out inn.
+Proof. exact (coded_bound_reached P out inn). Qed.

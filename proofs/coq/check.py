@@ -68,6 +68,7 @@ HEADLINES = (
     "coding_time",
     "coding_partition_time",
     "coding_lower_bound",
+    "coding_lower_bound_attained",
 )
 
 
