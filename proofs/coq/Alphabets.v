@@ -2,7 +2,7 @@
    |A| ^ (2(q-1)) between q blocks; and of what enters one of two blocks, at least |A|. *)
 
 From Coq Require Import List Arith Bool QArith Lia Lqa.
-From optcc Require Import Model Protocols Rational Products Entropy Coding Received Merging.
+From optcc Require Import Model Protocols Rational Products Means Entropy Coding Received Merging.
 Import ListNotations.
 Open Scope nat_scope.
 
@@ -60,7 +60,8 @@ Qed.
 
 Lemma prod_passing {X V C} (g : C -> nat) block (p : list (@message X V)) cs :
   (forall c, In c cs -> 0 < g c) ->
-  prod (fun mc => g (snd mc)) (filter (fun mc => passes block (fst mc)) (combine p cs)) <= prod g cs.
+  prod (fun mc => g (snd mc)) (filter (fun mc => passes block (fst mc)) (combine p cs))
+  <= prod g cs.
 Proof.
   revert cs; induction p as [|m p IH]; intros cs pos; [now apply prod_pos|].
   destruct cs as [|c cs]; [easy|]; simpl; rewrite prod_cons.
@@ -89,7 +90,8 @@ Proof. destruct A as [|z A']; simpl in *; [lia | exists z; now left]. Qed.
 
 (* What enters a block is one of so many. *)
 Lemma in_size z b y : In z A -> In y (choices A q) ->
-  In (entered block b p (said none (expand none z P block y) p)) (picks (entered block b p alphabets)).
+  In (entered block b p (said none (expand none z P block y) p))
+     (picks (entered block b p alphabets)).
 Proof.
   intros Iz Iy; apply in_picks, Forall2_entered, speaks.
   now apply (expand_choice none z P q block part).
@@ -117,22 +119,24 @@ Proof.
       apply in_prod; [|now apply in_size].
       apply in_choices in I; apply I, nth_In; lia. }
   apply Qnat_le in L; rewrite Qnat_mult in L.
-  setoid_replace (Qnat (length vs) * (1 / Qnat (size b)))%Q with (Qnat (length vs) / Qnat (size b))%Q
-    by (field; lra).
+  setoid_replace (Qnat (length vs) * (1 / Qnat (size b)))%Q
+    with (Qnat (length vs) / Qnat (size b))%Q by (field; lra).
   now apply Qdiv_le.
 Qed.
 
 Theorem alphabets_between_blocks :
   length A ^ (2 * (q - 1))
-  <= prod (fun ma => length (snd ma)) (filter (fun ma => passes block (fst ma)) (combine p alphabets)).
+  <= prod (fun ma => length (snd ma))
+          (filter (fun ma => passes block (fst ma)) (combine p alphabets)).
 Proof.
   destruct some_input as [z Iz].
   assert (B := received_bound (V := V) none q (fun y => f (expand none z P block y)) A Hq).
-  specialize (B (fun y b a L Hb E => merged_solvable none z P q block part f solvable y b a L Hb E)).
+  specialize (B (merged_solvable none z P q block part f solvable)).
   specialize (B A_once A_some (merged z P block p)).
   specialize (B (merged_between none z P q block part f A p good)).
   specialize (B (merged_know none z P q block part f A p Iz good)).
-  specialize (B (fun b _ => size b) (fun b _ => size_pos b) (fun b Hb => alphabets_kraft z b Iz Hb)).
+  specialize (B (fun b _ => size b) (fun b _ => size_pos b)
+    (fun b Hb => alphabets_kraft z b Iz Hb)).
   rewrite (prod_ext _ (fun b => size b ^ (length A ^ q))) in B
     by (intros; now rewrite prod_const, choices_length).
   rewrite prod_pow, Nat.pow_mul_r in B; apply Nat.pow_le_mono_l_iff in B.
@@ -147,11 +151,12 @@ Theorem alphabets_into_block b : q = 2 -> b < q ->
 Proof.
   intros E Hb; destruct some_input as [z Iz].
   assert (B := received_by_each (V := V) none q (fun y => f (expand none z P block y)) A Hq).
-  specialize (B (fun y b a L Hb E => merged_solvable none z P q block part f solvable y b a L Hb E)).
+  specialize (B (merged_solvable none z P q block part f solvable)).
   specialize (B A_once A_some (merged z P block p)).
   specialize (B (merged_between none z P q block part f A p good)).
   specialize (B (merged_know none z P q block part f A p Iz good)).
-  specialize (B (fun b _ => size b) (fun b _ => size_pos b) (fun b Hb => alphabets_kraft z b Iz Hb)).
+  specialize (B (fun b _ => size b) (fun b _ => size_pos b)
+    (fun b Hb => alphabets_kraft z b Iz Hb)).
   specialize (B b E Hb); cbv beta in B; rewrite prod_const, choices_length in B.
   apply Nat.pow_le_mono_l_iff in B; [exact B | apply Nat.pow_nonzero; lia].
 Qed.

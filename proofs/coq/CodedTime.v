@@ -113,12 +113,14 @@ Theorem coded_partition_time q block : (2 <= q)%nat -> partitions P q block ->
 Proof.
   intros Hq part po pi fit; assert (B := bits_between q block Hq part).
   destruct part as [range _], good as [inside _]; split.
-  - apply (rates_add q (fun b => carried (fun m => (block (from m) =? b)%nat && passes block m) p lengths));
-      auto; [lia | | intros b Hb; now apply fit].
+  - apply (rates_add q (fun b =>
+      carried (fun m => (block (from m) =? b)%nat && passes block m) p lengths)); auto;
+      [lia | | intros b Hb; now apply fit].
     rewrite (carried_by_label (fun m => block (from m)) _ q) in B; [easy|].
     intros m I; apply range, (inside m I).
-  - apply (rates_add q (fun b => carried (fun m => (block (to m) =? b)%nat && passes block m) p lengths));
-      auto; [lia | | intros b Hb; now apply fit].
+  - apply (rates_add q (fun b =>
+      carried (fun m => (block (to m) =? b)%nat && passes block m) p lengths)); auto;
+      [lia | | intros b Hb; now apply fit].
     rewrite (carried_by_label (fun m => block (to m)) _ q) in B; [easy|].
     intros m I; apply range, (inside m I).
 Qed.

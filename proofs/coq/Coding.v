@@ -5,7 +5,7 @@
    ../written/coding.md, which goes the same way in words. *)
 
 From Coq Require Import List Arith Bool QArith Lia Lqa.
-From optcc Require Import Model Protocols Rational Products Entropy.
+From optcc Require Import Model Protocols Rational Products Means Entropy.
 Import ListNotations.
 Open Scope nat_scope.
 

@@ -1,14 +1,14 @@
 (* The entropies of the messages sum to at least 2(P-1) n: step 5 of ../written/coding.md. *)
 
 From Coq Require Import List Arith Bool QArith Lia.
-From optcc Require Import Model Blocks Protocols Rational Products Entropy Coding Received
+From optcc Require Import Model Blocks Protocols Rational Products Means Entropy Coding Received
   Merging Alphabets Lengths.
 Import ListNotations.
 Open Scope nat_scope.
 
 Definition all_same {W} (_ : W) : nat := 0.
 
-Section Variables_.
+Section Subadditive.
 Context {W : Type}.
 
 Lemma ignorance_all_same (l : list W) : ignorance all_same l = length l ^ length l.
@@ -44,7 +44,7 @@ Proof.
     + intros w w' _ _; unfold pair; simpl; congruence.
     + intros w w' _ _; unfold pair; simpl; congruence.
 Qed.
-End Variables_.
+End Subadditive.
 
 (* What enters a rank, by the numbers of the messages. *)
 Lemma entered_numbers {X V} block b (p : list (@message X V)) (l : list V) :
@@ -96,7 +96,8 @@ Proof.
   replace (P * N) with ((P - 1) * N + N) in S by (destruct P; lia).
   rewrite Nat.pow_add_r in S.
   apply (Nat.mul_le_mono_pos_r _ _ (length A ^ N)); [apply Nat.neq_0_lt_0, Nat.pow_nonzero; lia|].
-  apply S; [lia|]; rewrite total_const, Qmult_1_r; apply Qnat_le, NoDup_incl_length; [apply NoDup_nodup|].
+  apply S; [lia|]; rewrite total_const, Qmult_1_r.
+  apply Qnat_le, NoDup_incl_length; [apply NoDup_nodup|].
   intros a I; apply in_different in I; destruct I as (x & I & <-).
   apply in_choices in I; apply I, nth_In; lia.
 Qed.
@@ -154,7 +155,7 @@ Proof.
   assert (T : length A ^ (2 * (P - 1) * N)
               * prod (fun mt => ignorance (spoken (snd mt)) cases) passing
               <= prod (fun _ => N ^ N) passing).
-  { replace ((P - 1) * N * P) with ((P - 1) * N * (P - 2) + 2 * (P - 1) * N) in S by (apply split_square, HP).
+  { rewrite <- (split_square P N HP) in S.
     rewrite Nat.pow_add_r, <- Nat.mul_assoc in S.
     apply (Nat.mul_le_mono_pos_l _ _ (length A ^ ((P - 1) * N * (P - 2))));
       [apply Nat.neq_0_lt_0, Nat.pow_nonzero; lia|].
@@ -162,7 +163,8 @@ Proof.
     exact (Nat.le_trans _ _ _ B R). }
   (* what a rank tells itself counts, too *)
   assert (all : forall g : nat -> nat, prod g numbers = prod (fun mt => g (snd mt)) passing
-    * prod (fun mt => g (snd mt)) (filter (fun mt => negb (passes self (fst mt))) (combine p numbers))).
+    * prod (fun mt => g (snd mt))
+           (filter (fun mt => negb (passes self (fst mt))) (combine p numbers))).
   { intros g; rewrite <- (combine_numbers p) at 1; rewrite prod_map; symmetry; apply prod_filter. }
   replace ((N ^ N) ^ length p) with (prod (fun _ => N ^ N) numbers)
     by now rewrite prod_const, seq_length.

@@ -11,7 +11,7 @@
    inequality between the means. *)
 
 From Coq Require Import List Arith Bool QArith Lia Lqa.
-From optcc Require Import Model Protocols Rational Products.
+From optcc Require Import Model Protocols Rational Products Means.
 Import ListNotations.
 Open Scope nat_scope.
 
@@ -157,7 +157,8 @@ Proof.
     { rewrite alike_pair; rewrite !alike_def; unfold l', having; rewrite !filter_filter; rewrite E.
       f_equal; apply filter_ext; intros; apply andb_comm. }
     now rewrite E1, E2, E3. }
-  rewrite (total_by_value m (fun v => Qnat (length (having m v (having g (g w') l))) / Qnat k)%Q l').
+  rewrite (total_by_value m
+    (fun v => Qnat (length (having m v (having g (g w') l))) / Qnat k)%Q l').
   transitivity (total (fun v => / Qnat k * Qnat (length (having m v (having g (g w') l))))
                       (different m (having g (g w') l)))%Q.
   2:{ rewrite total_scale, total_sizes; fold k.

@@ -1,5 +1,5 @@
-(* The headline statements.  Together with the definitions in Model.v this file
-   says everything that is claimed; every proof is one reference to the file that
+(* The headline statements.  Together with the definitions in Model.v and Protocols.v
+   this file says everything that is claimed; every proof is one reference to the file that
    holds it.  check.py builds all files and asks Coq for the assumptions of every
    theorem below: the answer must be "Closed under the global context". *)
 
@@ -228,8 +228,8 @@ Theorem coding_attained G P :
     prod (@length (carrier G)) alphabets = (order G ^ (2 * (P - 1)))%nat.
 Proof. exact (attained G P). Qed.
 
-(* Not only the alphabets but the entropies: with M = |G|^P cases,
-   sum of H(message) >= 2(P-1) n   is, to the power of M,   *)
+(* Not only the alphabets, the entropies sum to 2(P-1) n or more.  With M = |G|^P equally
+   likely inputs, M ^ M / ignorance is 2 ^ (M H(message)); all is to the power of M. *)
 Theorem coding_entropies {V} `{Eq V} G P (p : @protocol (carrier G) V) :
   (2 <= P)%nat -> sums G P p ->
   let M := (order G ^ P)%nat in
@@ -286,7 +286,9 @@ Theorem coding_time {V} `{Eq V} G P n (p : @protocol (carrier G) V) lengths T ou
   coded_fits P p lengths T out inn ->
   Qnat (2 * (P - 1) * n) / sumQ P out <= T /\
   Qnat (2 * (P - 1) * n) / sumQ P inn <= T.
-Proof. exact (fun HP good bits size => coded_time G P n p lengths HP good bits size T out inn). Qed.
+Proof.
+  exact (fun HP good bits size => coded_time G P n p lengths HP good bits size T out inn).
+Qed.
 
 Theorem coding_partition_time {V} `{Eq V} G P q block n (p : @protocol (carrier G) V) lengths
     T out inn :

@@ -1,7 +1,7 @@
 (* Messages of varying length: Kraft's inequality, and the bound on their average. *)
 
 From Coq Require Import List Arith Bool QArith Lia Lqa.
-From optcc Require Import Model Blocks Protocols Rational Products Entropy Coding Received
+From optcc Require Import Model Blocks Protocols Rational Products Means Entropy Coding Received
   Merging Alphabets.
 Import ListNotations.
 Open Scope Q_scope.
@@ -48,7 +48,8 @@ Lemma weight_after l : ~ In [] l ->
 Proof.
   induction l as [|b l IH]; intros I; [unfold total; simpl; ring|].
   rewrite total_cons, IH by (intros J; apply I; now right).
-  destruct b as [|[] b]; [exfalso; apply I; now left | |]; simpl; rewrite weight_cons, total_cons; ring.
+  destruct b as [|[] b]; [exfalso; apply I; now left | |];
+    simpl; rewrite weight_cons, total_cons; ring.
 Qed.
 
 Theorem kraft_bits l : NoDup l ->
@@ -159,7 +160,8 @@ Lemma one_begins (a b c d : bits) : prefix (a ++ c) (b ++ d) -> prefix a b \/ pr
 Proof.
   revert b; induction a as [|i a IH]; intros b [e E]; [left; now exists b|].
   destruct b as [|j b]; [right; now exists (i :: a)|].
-  injection E as -> E; destruct (IH b) as [[k ->]|[k ->]]; [now exists e | left | right]; now exists k.
+  injection E as -> E.
+  destruct (IH b) as [[k ->]|[k ->]]; [now exists e | left | right]; now exists k.
 Qed.
 
 Section Ranks.
@@ -213,22 +215,23 @@ Proof.
   assert (Z : exists z, In z A).
   { destruct A as [|z A']; simpl in *; [lia | exists z; now left]. }
   destruct Z as [z Iz].
+  assert (heard : forall x r, In x cases ->
+    Protocols.heard none r (merged z P self p) x = entered self r p (said none x p)).
+  { intros x r Ix; apply heard_self; [apply good | now apply (choices_ranks A)]. }
   assert (B := tree_average none P (fun y => f (expand none z P self y)) A HP
-    (fun y b a L Hb E => merged_solvable none z P P self (singletons P) f solvable y b a L Hb E)
-    A_once A_some (merged z P self p)
+    (merged_solvable none z P P self (singletons P) f solvable) A_once A_some (merged z P self p)
     (merged_between none z P P self (singletons P) f A p good)
     (merged_know none z P P self (singletons P) f A p Iz good)).
   eapply Nat.le_trans; [apply B; clear B|].
-  - intros r x y Hr Ix Iy O; rewrite !heard_self by (try apply (proj1 good); now apply (choices_ranks A)).
-    unfold said.
+  - intros r x y Hr Ix Iy O; rewrite !heard; auto; unfold said.
     now apply (streams_end r x y Ix Iy O p []).
   - rewrite <- !prod_two; apply prod_le; intros x Ix; unfold tree_bits, bits_sent.
     rewrite <- prod_two.
-    rewrite (prod_ext _ (fun r => prod (fun c : bits => 2 ^ length c) (entered self r p (said none x p))))%nat.
+    rewrite (prod_ext _ (fun r =>
+      prod (fun c : bits => 2 ^ length c) (entered self r p (said none x p))))%nat.
     + rewrite (prod_entered _ P self p); [|apply (proj1 good)].
       rewrite <- two_concat.
       apply (prod_passing (fun c : bits => 2 ^ length c)%nat); intros; apply two_pos.
-    + intros r _; symmetry; rewrite heard_self by (try apply (proj1 good); now apply (choices_ranks A)).
-      apply two_concat.
+    + intros r _; rewrite heard by easy; symmetry; apply two_concat.
 Qed.
 End Ranks.

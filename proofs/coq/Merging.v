@@ -109,7 +109,8 @@ Proof.
   assert (I' : forall m, In m p -> from m < P /\ to m < P) by (intros; apply I; now right).
   destruct (I m (or_introl eq_refl)) as [Hf Ht].
   set (v := content none (expand y) t m).
-  assert (Ev : says m (input (from m) (own y (block (from m)))) (s (from m) (own y (block (from m)))) = v).
+  assert (Ev : says m (input (from m) (own y (block (from m))))
+                      (s (from m) (own y (block (from m)))) = v).
   { unfold v, content; now rewrite own_expand, M. }
   assert (M' : forall (w : X -> V), w (own y (block (to m))) = v -> forall r, r < P ->
     (if r =? to m then s r (own y (block r)) ++ [w (own y (block r))] else s r (own y (block r)))
@@ -122,8 +123,8 @@ Proof.
     intros r Hr; apply (M' (fun a => says m (input (from m) a) (s (from m) a))); [|easy].
     now rewrite <- E.
   - rewrite andb_true_r, Ev, (Nat.eqb_sym b).
-    assert (R := IH I' (fun r a => if r =? to m then s r a ++ [v] else s r a) (post (expand y) t m)
-      (M' (fun _ => v) eq_refl)).
+    assert (R := IH I' (fun r a => if r =? to m then s r a ++ [v] else s r a)
+      (post (expand y) t m) (M' (fun _ => v) eq_refl)).
     destruct (block (to m) =? b); simpl; [f_equal|]; exact R.
 Qed.
 

@@ -133,7 +133,8 @@ Definition sums {V} (G : group) (P : nat) (p : @protocol (carrier G) V) : Prop :
 
 (* A tree: what was sent so far is the way to a node, and there a message goes from k
    to j.  It may depend on its sender's input and on all that was sent so far, also
-   between others; so may the choice of k and j.  No real protocol has more. *)
+   between others; so may the choice of k and j.  No real protocol has more.  A rank that
+   may stay silent has a node where one of the things it may say is nothing, [] below. *)
 Inductive tree {X V : Type} :=
   | Stop
   | Say (k j : rank) (says : X -> V) (next : V -> tree).

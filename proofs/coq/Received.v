@@ -2,7 +2,7 @@
    messages with costs that obey Kraft's inequality, as alphabets and prefix codes do. *)
 
 From Coq Require Import List Arith Bool QArith Lia Lqa.
-From optcc Require Import Model Protocols Rational Products Entropy Coding.
+From optcc Require Import Model Protocols Rational Products Means Entropy Coding.
 Import ListNotations.
 Open Scope nat_scope.
 
@@ -123,7 +123,8 @@ Hypothesis kraft : forall r, r < P ->
   (total (fun u => 1 / Qnat (c r u)) (different (view none r p) cases) <= Qnat g)%Q.
 
 Lemma costs r : r < P ->
-  N ^ N <= ignorance (view none r p) cases * (g ^ N * prod (fun x => c r (view none r p x)) cases).
+  N ^ N
+  <= ignorance (view none r p) cases * (g ^ N * prod (fun x => c r (view none r p x)) cases).
 Proof.
   intros Hr; rewrite Nat.mul_assoc, <- (choices_length A P); apply source_coding; auto.
 Qed.
@@ -135,7 +136,8 @@ Proof.
   assert (L := lacking none P f HP solvable p cases inside all_product_set know).
   assert (F := Nat.pow_le_mono_l _ _ (P - 2) result_lacks).
   rewrite <- Nat.pow_mul_r in F.
-  assert (S : (N ^ N) ^ P <= prod (fun r => ignorance (view none r p) cases) (seq 0 P) * ((g ^ N) ^ P * C)).
+  assert (S : (N ^ N) ^ P <= prod (fun r => ignorance (view none r p) cases) (seq 0 P)
+                             * ((g ^ N) ^ P * C)).
   { assert (len : P = length (seq 0 P)) by now rewrite seq_length.
     rewrite len at 3; rewrite len at 6; unfold C; rewrite <- !prod_const, <- !prod_mul.
     apply prod_le; intros r I; apply in_seq in I; apply costs; lia. }

@@ -2,7 +2,8 @@
    elements.  So protocols that may code reach [best_time], which none of them beats. *)
 
 From Coq Require Import List Arith Bool QArith Lia.
-From optcc Require Import Model Once Counting Optimal Protocols Received CodedTime Gather Powers.
+From optcc Require Import Model Once Counting Optimal Protocols Received CodedTime
+  Gather Powers.
 Import ListNotations.
 Open Scope nat_scope.
 
@@ -26,7 +27,8 @@ Fixpoint replay (r : rank) (s : schedule) (h : element -> carrier A) (got : list
       then match got with
            | [] => h
            | v :: got =>
-               replay r s (fun e => if e =? elt t then if adds t then add A (h e) v else v else h e) got
+               replay r s (fun e => if e =? elt t then if adds t then add A (h e) v else v
+                                    else h e) got
            end
       else replay r s h got
   end.
@@ -76,7 +78,8 @@ Proof.
   - intros r; unfold Protocols.post, arrivals; rewrite count_app; simpl to.
     assert (one : count (fun u => dst u =? r) [t] = if r =? dst t then 1 else 0).
     { unfold count; simpl; rewrite Nat.eqb_sym; now destruct (r =? dst t). }
-    rewrite one; destruct (r =? dst t); [rewrite app_length|]; rewrite L; unfold arrivals; simpl; lia.
+    rewrite one.
+    destruct (r =? dst t); [rewrite app_length|]; rewrite L; unfold arrivals; simpl; lia.
   - intros r e; rewrite result_app; simpl; unfold deliver.
     unfold Protocols.post; rewrite C; simpl to.
     destruct (Nat.eqb_spec r (dst t)) as [->|N].
@@ -116,7 +119,8 @@ Lemma schedule_takes w cases s : length (elements A) <= 2 ^ w ->
   takes (zero (power A n)) cases (messages [] s) (repeat w (length s)).
 Proof.
   intros W; exists (repeat (elements A) (length s)); split.
-  - intros x _; unfold said; generalize (@nothing (carrier A)) as views; generalize (@nil transfer) as before.
+  - intros x _; unfold said.
+    generalize (@nothing (carrier A)) as views; generalize (@nil transfer) as before.
     induction s as [|t s IH]; intros before views; simpl; constructor; [apply each | apply IH].
   - induction s as [|t s IH]; simpl; constructor; auto.
 Qed.

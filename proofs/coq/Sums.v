@@ -68,7 +68,8 @@ Hypothesis speaks : in_alphabets (zero G) (inputs G P) p alphabets.
 
 Theorem partition_sum q block : 2 <= q -> partitions P q block ->
   order G ^ (2 * (q - 1))
-  <= prod (fun ma => length (snd ma)) (filter (fun ma => passes block (fst ma)) (combine p alphabets)).
+  <= prod (fun ma => length (snd ma))
+          (filter (fun ma => passes block (fst ma)) (combine p alphabets)).
 Proof.
   intros Hq part.
   exact (alphabets_between_blocks (zero G) P q block (sum G) _ Hq part solvable (once G)
@@ -112,7 +113,8 @@ Proof.
 Qed.
 
 Theorem lacking_sum {V} `{Eq V} (p : tree (carrier G) V) : tree_sums G P p ->
-  prod (fun r => ignorance (fun x => (own (zero G) x r, heard (zero G) r p x)) (inputs G P)) (seq 0 P)
+  prod (fun r => ignorance (fun x => (own (zero G) x r, heard (zero G) r p x)) (inputs G P))
+       (seq 0 P)
   <= ignorance (sum G) (inputs G P) ^ (P - 2).
 Proof.
   intros good; exact (lacking (zero G) P (sum G) HP solvable p (inputs G P) (proj1 good)
