@@ -5,7 +5,7 @@
 
 From Coq Require Import List Arith Bool QArith Qminmax.
 From optcc Require Import Model Once Blocks Time Tight Optimal Shares Nested Overhead.
-From optcc Require Import Protocols Sums CodedTime Gather Scheduled.
+From optcc Require Import Protocols Sums Coins CodedTime Gather Scheduled.
 Open Scope nat_scope.
 
 (* ======================================================================== *)
@@ -238,6 +238,19 @@ Theorem coding_entropies {V} `{Eq V} G P (p : @protocol (carrier G) V) :
    <= (M ^ M) ^ length p)%nat.
 Proof. exact (fun HP => entropies_sum G P HP p). Qed.
 
+(* The same with coins, a protocol for each way in which those of all ranks may fall: the
+   cases are pairs of coins and inputs. *)
+Theorem coding_entropies_with_coins {C V} `{Eq C} `{Eq V} (coins : list C) G P
+    (p : C -> @protocol (carrier G) V) T :
+  NoDup coins -> (2 <= P)%nat ->
+  (forall c, In c coins -> sums G P (p c) /\ length (p c) = T) ->
+  let M := (order G ^ P * length coins)%nat in
+  (order G ^ (2 * (P - 1) * M)
+   * prod (fun t => ignorance (fun cx => message_at (zero G) (p (fst cx)) t (snd cx))
+                              (list_prod coins (inputs G P))) (seq 0 T)
+   <= (M ^ M) ^ T)%nat.
+Proof. exact (entropies_with_coins coins G P p T). Qed.
+
 (* However the ranks are divided into q blocks: what passes between them. *)
 Theorem coding_partition {V} `{Eq V} G P q block (p : protocol) (alphabets : list (list V)) :
   (2 <= q)%nat -> partitions P q block ->
@@ -250,8 +263,8 @@ Proof.
     partition_sum G P (two_ranks P q block part Hq) p good alphabets speaks q block Hq part).
 Qed.
 
-(* Messages of varying length: on average over all inputs and all ways in which the
-   coins of all ranks may fall, no fewer than 2(P-1) log2 |G| bits are sent. *)
+(* Messages of varying length: on average over inputs and coins no fewer than
+   2(P-1) log2 |G| bits are sent. *)
 Theorem coding_average {C} (coins : list C) G P (p : C -> protocol) :
   (2 <= P)%nat ->
   (forall c, In c coins -> sums G P (p c) /\ prefix_free (zero G) (inputs G P) (p c)) ->

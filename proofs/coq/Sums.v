@@ -1,4 +1,4 @@
-(* Sums over a finite abelian group, and coins (step 0 of ../written/coding.md). *)
+(* Sums over a finite abelian group, and coins where messages vary in length. *)
 
 From Coq Require Import List Arith Bool QArith Lia.
 From optcc Require Import Model Blocks Protocols Rational Products Coding Received Merging
@@ -121,7 +121,7 @@ Proof.
     (all_product_set (zero G) P _ HP (once G) (order_pos G)) (computes_know _ P _ p _ good)).
 Qed.
 
-(* Step 0: one protocol for each way in which all coins may fall. *)
+(* Coins: one protocol for each way in which all of them may fall. *)
 Lemma with_coins {C} (coins : list C) (h : C -> nat) k m :
   (forall c, In c coins -> order G ^ (k * m) <= 2 ^ h c) ->
   order G ^ (k * (m * length coins)) <= 2 ^ list_sum (map h coins).

@@ -61,6 +61,7 @@ HEADLINES = (
     "coding",
     "coding_attained",
     "coding_entropies",
+    "coding_entropies_with_coins",
     "coding_partition",
     "coding_average",
     "coding_lacking",
