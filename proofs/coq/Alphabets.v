@@ -85,11 +85,8 @@ Hypothesis speaks : in_alphabets none (choices A P) p alphabets.
 
 Let size (b : nat) : nat := prod (@length V) (entered block b p alphabets).
 
-Lemma some_input : exists z, In z A.
-Proof. destruct A as [|z A']; simpl in *; [lia | exists z; now left]. Qed.
-
 (* What enters a block is one of so many. *)
-Lemma in_size z b y : In z A -> In y (choices A q) ->
+Lemma in_size z b y : In z (choices A P) -> In y (choices A q) ->
   In (entered block b p (said none (expand none z P block y) p))
      (picks (entered block b p alphabets)).
 Proof.
@@ -99,14 +96,13 @@ Qed.
 
 Lemma size_pos b : 0 < size b.
 Proof.
-  destruct some_input as [z Iz]; unfold size; rewrite <- picks_length.
-  assert (I := in_size z b (repeat z q) Iz).
-  destruct (picks _); simpl; [|lia]; exfalso; apply I, in_choices.
-  split; [apply repeat_length|]; intros a J; apply repeat_spec in J; now subst.
+  destruct (some_choice A P A_some) as [z Iz]; unfold size; rewrite <- picks_length.
+  destruct (some_choice A q A_some) as [y Iy].
+  assert (I := in_size z b y Iz Iy); destruct (picks _); simpl; [easy | lia].
 Qed.
 
-Lemma alphabets_kraft z b : In z A -> b < q ->
-  (total (fun _ => 1 / Qnat (size b)) (different (view none b (merged z P block p)) (choices A q))
+Lemma alphabets_kraft z b : In z (choices A P) -> b < q ->
+  (total (fun _ => 1 / Qnat (size b)) (different (view none b (merged none z P block p)) (choices A q))
    <= Qnat (length A))%Q.
 Proof.
   intros Iz Hb; assert (S : (0 < Qnat (size b))%Q) by apply Qnat_pos, size_pos.
@@ -129,10 +125,10 @@ Theorem alphabets_between_blocks :
   <= prod (fun ma => length (snd ma))
           (filter (fun ma => passes block (fst ma)) (combine p alphabets)).
 Proof.
-  destruct some_input as [z Iz].
+  destruct (some_choice A P A_some) as [z Iz].
   assert (B := received_bound (V := V) none q (fun y => f (expand none z P block y)) A Hq).
   specialize (B (merged_solvable none z P q block part f solvable)).
-  specialize (B A_once A_some (merged z P block p)).
+  specialize (B A_once A_some (merged none z P block p)).
   specialize (B (merged_between none z P q block part f A p good)).
   specialize (B (merged_know none z P q block part f A p Iz good)).
   specialize (B (fun b _ => size b) (fun b _ => size_pos b)
@@ -149,10 +145,10 @@ Qed.
 Theorem alphabets_into_block b : q = 2 -> b < q ->
   length A <= prod (@length V) (entered block b p alphabets).
 Proof.
-  intros E Hb; destruct some_input as [z Iz].
+  intros E Hb; destruct (some_choice A P A_some) as [z Iz].
   assert (B := received_by_each (V := V) none q (fun y => f (expand none z P block y)) A Hq).
   specialize (B (merged_solvable none z P q block part f solvable)).
-  specialize (B A_once A_some (merged z P block p)).
+  specialize (B A_once A_some (merged none z P block p)).
   specialize (B (merged_between none z P q block part f A p good)).
   specialize (B (merged_know none z P q block part f A p Iz good)).
   specialize (B (fun b _ => size b) (fun b _ => size_pos b)

@@ -50,12 +50,6 @@ Proof.
     exists (c, w); split; [apply in_prod; [easy | now left] | easy].
 Qed.
 
-Lemma prod_permutation {A} (f : A -> nat) k k' :
-  Permutation.Permutation k k' -> prod f k = prod f k'.
-Proof.
-  induction 1 as [|a k k' _ IH|a b k|k1 k2 k3 _ IH _ IH']; rewrite ?prod_cons; try lia; easy.
-Qed.
-
 Notation M := (length l).
 Notation K := (length coins).
 

@@ -108,7 +108,7 @@ Notation spoken := (message_at none p).
 (* H(what r has) <= H(input) + the sum of H(m) over what r receives. *)
 Lemma view_subadditive z r : r < P ->
   length A ^ ((P - 1) * N) * prod (fun t => ignorance (spoken t) cases) (entered self r p numbers)
-  <= ignorance (view none r (merged z P self p)) cases
+  <= ignorance (view none r (merged none z P self p)) cases
      * prod (fun _ => N ^ N) (entered self r p numbers).
 Proof.
   intros Hr; set (ts := entered self r p numbers).
@@ -132,13 +132,11 @@ Theorem entropies :
   length A ^ (2 * (P - 1) * N) * prod (fun t => ignorance (spoken t) cases) numbers
   <= (N ^ N) ^ length p.
 Proof.
-  assert (Z : exists z, In z A).
-  { destruct A as [|z A']; simpl in *; [lia | exists z; now left]. }
-  destruct Z as [z Iz].
+  destruct (some_choice A P A_some) as [z Iz].
   set (L := fun x => f (expand none z P self x)).
   assert (sol : forall x k a, length x = P -> k < P -> L (put k a x) = L x -> a = own none x k)
     by (intros; now apply (merged_solvable none z P P self (singletons P) f solvable x k a)).
-  assert (B := lacking none P L HP sol (merged z P self p) cases
+  assert (B := lacking none P L HP sol (merged none z P self p) cases
     (merged_between none z P P self (singletons P) f A p good)
     (all_product_set none P A HP A_once A_some)
     (merged_know none z P P self (singletons P) f A p Iz good)).
@@ -146,7 +144,7 @@ Proof.
   rewrite <- Nat.pow_mul_r in R.
   assert (S : prod (fun r => length A ^ ((P - 1) * N)
                  * prod (fun t => ignorance (spoken t) cases) (entered self r p numbers)) (seq 0 P)
-              <= prod (fun r => ignorance (view none r (merged z P self p)) cases
+              <= prod (fun r => ignorance (view none r (merged none z P self p)) cases
                  * prod (fun _ => N ^ N) (entered self r p numbers)) (seq 0 P)).
   { apply prod_le; intros r I; apply in_seq in I; apply view_subadditive; lia. }
   rewrite !prod_mul, !(prod_entered _ P self p), prod_const, seq_length, <- Nat.pow_mul_r in S

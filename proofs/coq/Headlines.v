@@ -273,6 +273,18 @@ Theorem coding_average {C} (coins : list C) G P (p : C -> protocol) :
             list_sum (map (bits_sent (zero G) (p c)) (inputs G P))) coins))%nat.
 Proof. exact (fun HP => average_with_coins G P HP coins p). Qed.
 
+Theorem coding_partition_average {C} (coins : list C) G P q block
+    (p : C -> @protocol (carrier G) bits) :
+  (2 <= q)%nat -> partitions P q block ->
+  (forall c, In c coins -> sums G P (p c) /\ prefix_free (zero G) (inputs G P) (p c)) ->
+  (order G ^ (2 * (q - 1) * (order G ^ P * length coins))
+   <= 2 ^ list_sum (map (fun c =>
+            list_sum (map (bits_passing (zero G) block (p c)) (inputs G P))) coins))%nat.
+Proof.
+  exact (fun Hq part =>
+    partition_average_with_coins G P (two_ranks P q block part Hq) coins p q block Hq part).
+Qed.
+
 (* Who speaks next may be decided on the way.  What ranks lack of all inputs, added up:
    sum over r of H(inputs | input of r, heard by r) <= (P-2) H(inputs | sum). *)
 Theorem coding_lacking {V} `{Eq V} G P (p : tree (carrier G) V) :

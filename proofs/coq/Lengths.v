@@ -179,52 +179,52 @@ Hypothesis free : prefix_free none (choices A P) p.
 Notation self := (fun r : rank => r).
 Notation cases := (choices A P).
 
-Lemma streams_end r x y : In x cases -> In y cases -> own none x r = own none y r ->
+Lemma streams_end block b x y : In x cases -> In y cases ->
+  (forall r, r < P -> block r = b -> own none x r = own none y r)%nat ->
   forall later before, p = before ++ later ->
   let s := inbox none x before in let t := inbox none y before in
-  s r = t r ->
-  prefix (concat (entered self r later (contents none x s later)))
-         (concat (entered self r later (contents none y t later))) ->
-  entered self r later (contents none x s later) = entered self r later (contents none y t later).
+  (forall r, r < P -> block r = b -> s r = t r)%nat ->
+  prefix (concat (entered block b later (contents none x s later)))
+         (concat (entered block b later (contents none y t later))) ->
+  entered block b later (contents none x s later) = entered block b later (contents none y t later).
 Proof.
   intros Ix Iy O; induction later as [|m later IH]; intros before E s t S pre; [easy|].
   assert (E' : p = (before ++ [m]) ++ later) by now rewrite <- app_assoc.
   assert (IH' := IH _ E'); unfold inbox in IH'; rewrite !fold_left_app in IH'.
   fold (inbox none x before) (inbox none y before) in IH'; simpl in IH'; fold s t in IH'.
   clear IH; unfold entered, entering in *; simpl in *.
-  assert (next : (to m = r -> content none x s m = content none y t m) ->
-                 post none x s m r = post none y t m r).
-  { intros C; unfold post; destruct (Nat.eqb_spec r (to m)); [rewrite S, C; congruence | easy]. }
-  destruct (Nat.eqb_spec (to m) r) as [Et|Nt]; simpl in *.
-  - destruct (Nat.eqb_spec (from m) (to m)) as [Ef|Nf]; simpl in *.
-    + apply IH'; [|exact pre]; apply next; intros _; unfold content; now rewrite Ef, Et, O, S.
+  destruct (proj1 good m) as [Hf Ht]; [rewrite E; apply in_or_app; right; now left|].
+  assert (next : (block (to m) = b -> content none x s m = content none y t m) ->
+                 forall r, (r < P)%nat -> block r = b -> post none x s m r = post none y t m r).
+  { intros C r Hr Er; unfold post; destruct (Nat.eqb_spec r (to m)) as [->|]; [|now apply S].
+    now rewrite S, C. }
+  destruct (Nat.eqb_spec (block (to m)) b) as [Et|Nt]; simpl in *.
+  - destruct (Nat.eqb_spec (block (from m)) (block (to m))) as [Ef|Nf]; simpl in *.
+    + apply IH'; [|exact pre]; apply next; intros _; unfold content.
+      now rewrite O, S by (try easy; congruence).
     + assert (C : content none x s m = content none y t m).
       { assert (F := fun x y Ix Iy => free x y before m later Ix Iy E); simpl in F.
-        rewrite Et in F; destruct (one_begins _ _ _ _ pre) as [D|D].
-        - now apply F.
-        - symmetry; now apply F. }
+        destruct (one_begins _ _ _ _ pre) as [D|D]; [|symmetry]; apply F; auto; symmetry; auto. }
       f_equal; [exact C|]; apply IH'; [now apply next|].
       rewrite C in pre; destruct pre as [e pre]; exists e; rewrite <- app_assoc in pre.
       now apply app_inv_head in pre.
-  - apply IH'; [apply next; easy | exact pre].
+  - apply IH'; [now apply next | exact pre].
 Qed.
 
 Theorem average :
   (length A ^ (2 * (P - 1) * length A ^ P) <= 2 ^ list_sum (map (bits_sent none p) cases))%nat.
 Proof.
-  assert (Z : exists z, In z A).
-  { destruct A as [|z A']; simpl in *; [lia | exists z; now left]. }
-  destruct Z as [z Iz].
+  destruct (some_choice A P A_some) as [z Iz].
   assert (heard : forall x r, In x cases ->
-    Protocols.heard none r (merged z P self p) x = entered self r p (said none x p)).
+    Protocols.heard none r (merged none z P self p) x = entered self r p (said none x p)).
   { intros x r Ix; apply heard_self; [apply good | now apply (choices_ranks A)]. }
   assert (B := tree_average none P (fun y => f (expand none z P self y)) A HP
-    (merged_solvable none z P P self (singletons P) f solvable) A_once A_some (merged z P self p)
+    (merged_solvable none z P P self (singletons P) f solvable) A_once A_some (merged none z P self p)
     (merged_between none z P P self (singletons P) f A p good)
     (merged_know none z P P self (singletons P) f A p Iz good)).
   eapply Nat.le_trans; [apply B; clear B|].
   - intros r x y Hr Ix Iy O; rewrite !heard; auto; unfold said.
-    now apply (streams_end r x y Ix Iy O p []).
+    apply (streams_end self r x y Ix Iy) with (before := []); auto; now intros i _ ->.
   - rewrite <- !prod_two; apply prod_le; intros x Ix; unfold tree_bits, bits_sent.
     rewrite <- prod_two.
     rewrite (prod_ext _ (fun r =>

@@ -12,7 +12,7 @@ Open Scope nat_scope.
 
 Section Merging.
 Context {X V : Type}.
-Variables (none z : X) (P q : nat) (block : rank -> nat).
+Variables (none : X) (z : list X) (P q : nat) (block : rank -> nat).
 Hypothesis part : partitions P q block.
 
 Notation own := (own none).
@@ -20,11 +20,11 @@ Notation post := (post none).
 Notation contents := (contents none).
 Notation message := (@message X V).
 
-(* The rank of block b whose input is free, and the inputs of all ranks given those
-   of the blocks. *)
+(* The rank of block b whose input is free; and the inputs of all ranks, given those of
+   the blocks, if all others are as in z. *)
 Definition free (b : nat) : rank :=
   match find (fun r => block r =? b) (seq 0 P) with Some r => r | None => 0 end.
-Definition input (r : rank) (a : X) : X := if r =? free (block r) then a else z.
+Definition input (r : rank) (a : X) : X := if r =? free (block r) then a else own z r.
 Definition expand (y : list X) : list X :=
   map (fun r => input r (own y (block r))) (seq 0 P).
 
@@ -47,12 +47,13 @@ Qed.
 Lemma expand_length y : length (expand y) = P.
 Proof. unfold expand; now rewrite map_length, seq_length. Qed.
 
-Lemma expand_choice A y : In z A -> In y (choices A q) -> In (expand y) (choices A P).
+Lemma expand_choice A y : In z (choices A P) -> In y (choices A q) -> In (expand y) (choices A P).
 Proof.
   intros Iz Iy; apply in_choices in Iy; apply in_choices; split; [apply expand_length|].
   intros a I; apply in_map_iff in I; destruct I as (r & <- & I); apply in_seq in I.
-  unfold input; destruct (r =? free (block r)); [|easy].
-  apply Iy, nth_In; rewrite (proj1 Iy); apply part; lia.
+  apply in_choices in Iz; unfold input; destruct (r =? free (block r)).
+  - apply Iy, nth_In; rewrite (proj1 Iy); apply part; lia.
+  - apply Iz, nth_In; lia.
 Qed.
 
 (* Another input of a block is another input of its free rank. *)
@@ -160,7 +161,7 @@ Context {Y : Type}.
 Variables (f : list X -> Y) (A : list X) (p : list message).
 Hypothesis solvable : forall x k a, length x = P -> k < P ->
   f (put k a x) = f x -> a = own x k.
-Hypothesis z_in : In z A.
+Hypothesis z_in : In z (choices A P).
 Hypothesis good : computes none P (choices A P) f p.
 
 Lemma merged_solvable y b a : length y = q -> b < q ->
@@ -196,7 +197,7 @@ End Merging.
 
 Section Ranks.
 Context {X V : Type}.
-Variables (none z : X) (P : nat) (p : list (@message X V)).
+Variables (none : X) (z : list X) (P : nat) (p : list (@message X V)).
 Hypothesis inside : forall m, In m p -> from m < P /\ to m < P.
 
 Notation self := (fun r : rank => r).
@@ -211,7 +212,7 @@ Proof.
 Qed.
 
 Lemma heard_self x r : length x = P ->
-  heard none r (merged z P self p) x = entered self r p (said none x p).
+  heard none r (merged none z P self p) x = entered self r p (said none x p).
 Proof.
   intros L; unfold merged; rewrite (heard_entered none z P self r x p inside _ nothing) by easy.
   now rewrite expand_self.

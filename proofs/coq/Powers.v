@@ -25,15 +25,6 @@ Proof.
   - repeat constructor; simpl; easy.
 Defined.
 
-Lemma list_prod_once {A B} (l : list A) (l' : list B) :
-  NoDup l -> NoDup l' -> NoDup (list_prod l l').
-Proof.
-  intros N N'; induction N as [|a l Na N IH]; simpl; [constructor|].
-  apply NoDup_app; [apply NoDup_map; [congruence | easy] | easy |].
-  intros [a' b] I J; apply in_map_iff in I; destruct I as (b' & [= -> ->] & _).
-  now apply in_prod_iff in J.
-Qed.
-
 Definition product (A B : group) : group.
 Proof.
   refine (Group (carrier A * carrier B) Eq_prod

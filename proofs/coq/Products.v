@@ -1,6 +1,6 @@
 (* Products over lists, and splitting a list by the values of a function. *)
 
-From Coq Require Import List Arith Bool Lia Setoid Morphisms.
+From Coq Require Import List Arith Bool Lia Permutation Setoid Morphisms.
 From optcc Require Import Protocols.
 Import ListNotations.
 Open Scope nat_scope.
@@ -165,4 +165,9 @@ Lemma prod_filter {W} (p : W -> bool) (f : W -> nat) l :
   prod f (filter p l) * prod f (filter (fun w => negb (p w)) l) = prod f l.
 Proof.
   induction l as [|w l IH]; [easy|]; simpl; destruct (p w); simpl; rewrite !prod_cons; lia.
+Qed.
+
+Lemma prod_permutation {W} (g : W -> nat) k k' : Permutation k k' -> prod g k = prod g k'.
+Proof.
+  induction 1 as [|a k k' _ IH|a b k|k1 k2 k3 _ IH _ IH']; rewrite ?prod_cons; try lia; easy.
 Qed.

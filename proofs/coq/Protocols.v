@@ -190,6 +190,11 @@ Definition prefix_free {X} (none : X) (cases : list (list X)) (p : @protocol X b
 Definition bits_sent {X} (none : X) (p : @protocol X bits) (x : list X) : nat :=
   length (concat (said none x p)).
 
+(* Those sent from one block to another. *)
+Definition bits_passing {X} (none : X) (block : rank -> nat) (p : @protocol X bits)
+    (x : list X) : nat :=
+  length (concat (map snd (filter (fun mc => passes block (fst mc)) (combine p (said none x p))))).
+
 (* In a tree: a rank can tell from its input and from the bits that it receives, one
    after the other, where each message ends, and when it has received all. *)
 Definition tree_prefix_free {X} (none : X) (P : nat) (cases : list (list X))

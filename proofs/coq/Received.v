@@ -28,6 +28,13 @@ Qed.
 Lemma choices_ranks P x : In x (choices A P) -> length x = P.
 Proof. intros I; now apply in_choices in I. Qed.
 
+Lemma some_choice P : 0 < length A -> exists z, In z (choices A P).
+Proof.
+  intros L; destruct A as [|a A'] eqn:E; [simpl in L; lia|]; exists (repeat a P).
+  rewrite <- E; apply in_choices; split; [apply repeat_length|].
+  intros b I; apply repeat_spec in I; subst; now left.
+Qed.
+
 Lemma choices_length P : length (choices A P) = length A ^ P.
 Proof.
   induction P as [|P IH]; simpl; [easy|]; rewrite <- IH.
@@ -63,6 +70,15 @@ Proof.
     destruct J as (z & [= -> _] & _); easy.
 Qed.
 End Choices.
+
+Lemma list_prod_once {A B} (l : list A) (l' : list B) :
+  NoDup l -> NoDup l' -> NoDup (list_prod l l').
+Proof.
+  intros N N'; induction N as [|a l Na N IH]; simpl; [constructor|].
+  apply NoDup_app; [apply NoDup_map; [congruence | easy] | easy |].
+  intros [a' b] I J; apply in_map_iff in I; destruct I as (b' & [= -> ->] & _).
+  now apply in_prod_iff in J.
+Qed.
 
 (* ------------------------------------------------------------------------ *)
 (* What is received                                                           *)

@@ -2,7 +2,7 @@
 
 From Coq Require Import List Arith Bool QArith Lia.
 From optcc Require Import Model Blocks Protocols Rational Products Coding Received Merging
-  Alphabets Lengths Entropies.
+  Alphabets Lengths BlockLengths Entropies.
 Import ListNotations.
 Open Scope nat_scope.
 
@@ -134,6 +134,17 @@ Theorem average_with_coins {C} (coins : list C) (p : C -> @protocol (carrier G) 
   order G ^ (2 * (P - 1) * (order G ^ P * length coins))
   <= 2 ^ list_sum (map (fun c => list_sum (map (bits_sent (zero G) (p c)) (inputs G P))) coins).
 Proof. intros I; apply with_coins; intros c Ic; now apply average_sum; apply I. Qed.
+
+Theorem partition_average_with_coins {C} (coins : list C) (p : C -> @protocol (carrier G) bits)
+    q block : 2 <= q -> partitions P q block ->
+  (forall c, In c coins -> sums G P (p c) /\ prefix_free (zero G) (inputs G P) (p c)) ->
+  order G ^ (2 * (q - 1) * (order G ^ P * length coins))
+  <= 2 ^ list_sum (map (fun c =>
+            list_sum (map (bits_passing (zero G) block (p c)) (inputs G P))) coins).
+Proof.
+  intros Hq part I; apply with_coins; intros c Ic; destruct (I c Ic).
+  now apply (block_average (zero G) P q block (sum G) _ Hq part solvable (once G) (order_pos G)).
+Qed.
 
 Theorem tree_average_with_coins {C} (coins : list C) (p : C -> tree (carrier G) bits) :
   (forall c, In c coins ->

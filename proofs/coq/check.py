@@ -64,6 +64,7 @@ HEADLINES = (
     "coding_entropies_with_coins",
     "coding_partition",
     "coding_average",
+    "coding_partition_average",
     "coding_lacking",
     "coding_adaptive",
     "coding_time",
