@@ -102,7 +102,8 @@ Proof.
 Qed.
 
 Lemma alphabets_kraft z b : In z (choices A P) -> b < q ->
-  (total (fun _ => 1 / Qnat (size b)) (different (view none b (merged none z P block p)) (choices A q))
+  (total (fun _ => 1 / Qnat (size b))
+         (different (view none b (merged none z P block p)) (choices A q))
    <= Qnat (length A))%Q.
 Proof.
   intros Iz Hb; assert (S : (0 < Qnat (size b))%Q) by apply Qnat_pos, size_pos.

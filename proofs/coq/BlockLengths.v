@@ -4,7 +4,7 @@
    tree (Merging.v).  All ways to fix them together are all inputs, each as often. *)
 
 From Coq Require Import List Arith Bool Lia Permutation.
-From optcc Require Import Model Protocols Products Coding Received Merging Alphabets Lengths.
+From optcc Require Import Model Blocks Protocols Products Coding Received Merging Alphabets Lengths.
 Import ListNotations.
 Open Scope nat_scope.
 
@@ -22,11 +22,11 @@ Hypothesis good : computes none P (choices A P) f p.
 Hypothesis free_of_prefixes : prefix_free none (choices A P) p.
 
 Notation expand z y := (expand none z P block y).
-Notation passing := (bits_passing none block p).
+Notation sent := (bits_passing none block p).
 
 Lemma fixed_average z : In z (choices A P) ->
   length A ^ (2 * (q - 1) * length A ^ q)
-  <= 2 ^ list_sum (map (fun y => passing (expand z y)) (choices A q)).
+  <= 2 ^ list_sum (map (fun y => sent (expand z y)) (choices A q)).
 Proof.
   intros Iz.
   assert (heard : forall b y, Protocols.heard none b (merged none z P block p) y
@@ -85,7 +85,8 @@ Proof.
   apply NoDup_Permutation_bis.
   - apply NoDup_map; [|easy]; intros [z y] [z' y'] I I' E.
     apply in_prod_iff in I; apply in_prod_iff in I'.
-    rewrite <- (exchange_twice z y), <- (exchange_twice z' y') by (eapply choices_ranks; apply I || apply I').
+    rewrite <- (exchange_twice z y), <- (exchange_twice z' y')
+      by (eapply choices_ranks; apply I || apply I').
     now rewrite E.
   - now rewrite map_length.
   - intros u I; apply in_map_iff in I; destruct I as ([z y] & <- & I); apply in_prod_iff in I.
@@ -103,10 +104,10 @@ Proof.
 Qed.
 
 Theorem block_average :
-  length A ^ (2 * (q - 1) * length A ^ P) <= 2 ^ list_sum (map passing (choices A P)).
+  length A ^ (2 * (q - 1) * length A ^ P) <= 2 ^ list_sum (map sent (choices A P)).
 Proof.
   apply (Nat.pow_le_mono_l_iff _ _ (length A ^ q)); [apply Nat.pow_nonzero; lia|].
-  set (h := fun x => 2 ^ passing x).
+  set (h := fun x => 2 ^ sent x).
   assert (all : prod (fun z => prod (fun y => h (expand z y)) (choices A q)) (choices A P)
                 = prod h (choices A P) ^ (length A ^ q)).
   { rewrite prod_pairs.
@@ -120,3 +121,20 @@ Proof.
   apply prod_le; intros z Iz; unfold h; rewrite prod_two; now apply fixed_average.
 Qed.
 End BlockLengths.
+
+(* Every rank a block. *)
+Theorem average {X Y} `{Eq X} `{Eq Y} (none : X) P (f : list X -> Y) A (p : @protocol X bits) :
+  2 <= P ->
+  (forall x k a, length x = P -> k < P -> f (put k a x) = f x -> a = own none x k) ->
+  NoDup A -> 0 < length A -> computes none P (choices A P) f p ->
+  prefix_free none (choices A P) p ->
+  length A ^ (2 * (P - 1) * length A ^ P) <= 2 ^ list_sum (map (bits_sent none p) (choices A P)).
+Proof.
+  intros HP solvable A_once A_some good free.
+  assert (B := block_average none P P (fun r => r) f A HP (singletons P) solvable A_once A_some
+    p good free).
+  eapply Nat.le_trans; [exact B|].
+  rewrite <- !prod_two; apply prod_le; intros x _; unfold bits_passing, bits_sent.
+  rewrite <- !two_concat, prod_map.
+  apply (prod_passing (fun c : bits => 2 ^ length c)); intros; apply two_pos.
+Qed.

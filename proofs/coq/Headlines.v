@@ -251,7 +251,19 @@ Theorem coding_entropies_with_coins {C V} `{Eq C} `{Eq V} (coins : list C) G P
    <= (M ^ M) ^ T)%nat.
 Proof. exact (entropies_with_coins coins G P p T). Qed.
 
-(* However the ranks are divided into q blocks: what passes between them. *)
+(* However the ranks are divided into q blocks: what passes between them, in messages
+   whose numbers are ts. *)
+Theorem coding_partition_entropies {C V} `{Eq C} `{Eq V} (coins : list C) G P q block
+    (p : C -> @protocol (carrier G) V) ts :
+  NoDup coins -> (2 <= q)%nat -> partitions P q block ->
+  (forall c, In c coins -> sums G P (p c) /\ passing block (p c) = ts) ->
+  let M := (order G ^ P * length coins)%nat in
+  (order G ^ (2 * (q - 1) * M)
+   * prod (fun t => ignorance (fun cx => message_at (zero G) (p (fst cx)) t (snd cx))
+                              (list_prod coins (inputs G P))) ts
+   <= (M ^ M) ^ length ts)%nat.
+Proof. exact (partition_entropies_with_coins coins G P q block p ts). Qed.
+
 Theorem coding_partition {V} `{Eq V} G P q block (p : protocol) (alphabets : list (list V)) :
   (2 <= q)%nat -> partitions P q block ->
   sums G P p -> in_alphabets (zero G) (inputs G P) p alphabets ->

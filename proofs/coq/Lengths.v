@@ -1,7 +1,7 @@
 (* Messages of varying length: Kraft's inequality, and the bound on their average. *)
 
 From Coq Require Import List Arith Bool QArith Lia Lqa.
-From optcc Require Import Model Blocks Protocols Rational Products Means Entropy Coding Received
+From optcc Require Import Model Protocols Rational Products Means Entropy Coding Received
   Merging Alphabets.
 Import ListNotations.
 Open Scope Q_scope.
@@ -154,7 +154,7 @@ Qed.
 End Trees.
 
 (* ------------------------------------------------------------------------ *)
-(* Protocols in a fixed order: every rank a block                             *)
+(* Protocols in a fixed order                                                 *)
 
 Lemma one_begins (a b c d : bits) : prefix (a ++ c) (b ++ d) -> prefix a b \/ prefix b a.
 Proof.
@@ -165,20 +165,16 @@ Proof.
 Qed.
 
 Section Ranks.
-Context {X Y : Type} `{Eq X} `{Eq Y}.
+Context {X Y : Type}.
 Variables (none : X) (P : nat) (f : list X -> Y) (A : list X).
-Hypothesis HP : (2 <= P)%nat.
-Hypothesis solvable : forall x k a, length x = P -> (k < P)%nat ->
-  f (put k a x) = f x -> a = own none x k.
-Hypothesis A_once : NoDup A.
-Hypothesis A_some : (0 < length A)%nat.
 Variable p : @protocol X bits.
 Hypothesis good : computes none P (choices A P) f p.
 Hypothesis free : prefix_free none (choices A P) p.
 
-Notation self := (fun r : rank => r).
 Notation cases := (choices A P).
 
+(* For the same inputs in block b, the bits that enter it are never the beginning of other
+   bits that enter it: what prefix_free says of each message holds for all of them. *)
 Lemma streams_end block b x y : In x cases -> In y cases ->
   (forall r, r < P -> block r = b -> own none x r = own none y r)%nat ->
   forall later before, p = before ++ later ->
@@ -209,29 +205,5 @@ Proof.
       rewrite C in pre; destruct pre as [e pre]; exists e; rewrite <- app_assoc in pre.
       now apply app_inv_head in pre.
   - apply IH'; [now apply next | exact pre].
-Qed.
-
-Theorem average :
-  (length A ^ (2 * (P - 1) * length A ^ P) <= 2 ^ list_sum (map (bits_sent none p) cases))%nat.
-Proof.
-  destruct (some_choice A P A_some) as [z Iz].
-  assert (heard : forall x r, In x cases ->
-    Protocols.heard none r (merged none z P self p) x = entered self r p (said none x p)).
-  { intros x r Ix; apply heard_self; [apply good | now apply (choices_ranks A)]. }
-  assert (B := tree_average none P (fun y => f (expand none z P self y)) A HP
-    (merged_solvable none z P P self (singletons P) f solvable) A_once A_some (merged none z P self p)
-    (merged_between none z P P self (singletons P) f A p good)
-    (merged_know none z P P self (singletons P) f A p Iz good)).
-  eapply Nat.le_trans; [apply B; clear B|].
-  - intros r x y Hr Ix Iy O; rewrite !heard; auto; unfold said.
-    apply (streams_end self r x y Ix Iy) with (before := []); auto; now intros i _ ->.
-  - rewrite <- !prod_two; apply prod_le; intros x Ix; unfold tree_bits, bits_sent.
-    rewrite <- prod_two.
-    rewrite (prod_ext _ (fun r =>
-      prod (fun c : bits => 2 ^ length c) (entered self r p (said none x p))))%nat.
-    + rewrite (prod_entered _ P self p); [|apply (proj1 good)].
-      rewrite <- two_concat.
-      apply (prod_passing (fun c : bits => 2 ^ length c)%nat); intros; apply two_pos.
-    + intros r _; rewrite heard by easy; symmetry; apply two_concat.
 Qed.
 End Ranks.

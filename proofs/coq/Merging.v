@@ -191,30 +191,3 @@ Proof.
   intros r Hr Er; now rewrite !own_expand, Er, Eo.
 Qed.
 End Merging.
-
-(* ------------------------------------------------------------------------ *)
-(* Every rank its own block                                                   *)
-
-Section Ranks.
-Context {X V : Type}.
-Variables (none : X) (z : list X) (P : nat) (p : list (@message X V)).
-Hypothesis inside : forall m, In m p -> from m < P /\ to m < P.
-
-Notation self := (fun r : rank => r).
-
-Lemma expand_self x : length x = P -> expand none z P self x = x.
-Proof.
-  intros L; apply (own_ext none); [now rewrite expand_length|].
-  intros r Hr; rewrite expand_length in Hr; rewrite own_expand by easy; unfold input, free.
-  destruct (find _ _) as [i|] eqn:F.
-  - apply find_some in F; destruct F as [_ F]; apply Nat.eqb_eq in F; now rewrite F, Nat.eqb_refl.
-  - apply find_none with (x := r) in F; [|apply in_seq; lia]; now rewrite Nat.eqb_refl in F.
-Qed.
-
-Lemma heard_self x r : length x = P ->
-  heard none r (merged none z P self p) x = entered self r p (said none x p).
-Proof.
-  intros L; unfold merged; rewrite (heard_entered none z P self r x p inside _ nothing) by easy.
-  now rewrite expand_self.
-Qed.
-End Ranks.

@@ -122,6 +122,10 @@ Definition in_alphabets (cases : list (list X)) (p : protocol)
 (* A message between ranks of different blocks. *)
 Definition passes (block : rank -> nat) (m : message) : bool :=
   negb (block (from m) =? block (to m)).
+
+(* The numbers of those messages. *)
+Definition passing (block : rank -> nat) (p : protocol) : list nat :=
+  map snd (filter (fun mt => passes block (fst mt)) (combine p (seq 0 (length p)))).
 End Protocols.
 
 (* An AllReduce of the sum. *)

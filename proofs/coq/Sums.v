@@ -61,7 +61,16 @@ Theorem entropies_sum :
   order G ^ (2 * (P - 1) * order G ^ P)
   * prod (fun t => ignorance (message_at (zero G) p t) (inputs G P)) (seq 0 (length p))
   <= ((order G ^ P) ^ (order G ^ P)) ^ length p.
-Proof. exact (entropies (zero G) P (sum G) _ HP solvable (once G) (order_pos G) p good). Qed.
+Proof. exact (entropies (zero G) P (sum G) _ p HP solvable (once G) (order_pos G) good). Qed.
+
+Theorem partition_entropies_sum q block : 2 <= q -> partitions P q block ->
+  order G ^ (2 * (q - 1) * order G ^ P)
+  * prod (fun t => ignorance (message_at (zero G) p t) (inputs G P)) (passing block p)
+  <= ((order G ^ P) ^ (order G ^ P)) ^ length (passing block p).
+Proof.
+  intros Hq part; exact (block_entropies (zero G) P q block (sum G) _ Hq part solvable (once G)
+    (order_pos G) p good).
+Qed.
 
 Variable alphabets : list (list V).
 Hypothesis speaks : in_alphabets (zero G) (inputs G P) p alphabets.
@@ -101,7 +110,7 @@ Theorem average_sum (p : @protocol (carrier G) bits) :
   sums G P p -> prefix_free (zero G) (inputs G P) p ->
   order G ^ (2 * (P - 1) * order G ^ P) <= 2 ^ list_sum (map (bits_sent (zero G) p) (inputs G P)).
 Proof.
-  exact (average (zero G) P (sum G) _ HP solvable (once G) (order_pos G) p).
+  exact (average (zero G) P (sum G) _ p HP solvable (once G) (order_pos G)).
 Qed.
 
 Theorem tree_average_sum (p : tree (carrier G) bits) :

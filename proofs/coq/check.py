@@ -63,6 +63,7 @@ HEADLINES = (
     "coding_entropies",
     "coding_entropies_with_coins",
     "coding_partition",
+    "coding_partition_entropies",
     "coding_average",
     "coding_partition_average",
     "coding_lacking",
