@@ -101,7 +101,7 @@ class Cell:
             return Outcome(self._time_s(recipe), *bounds, recipe.family, recipe.segments)
         name = "balance" if self.scheme == FAULT_FREE else self.scheme
         try:
-            recipe = best(name, cluster, bound, alpha=self.alpha, per_chunk=self.per_chunk)
+            recipe = best(name, cluster, self.nbytes, alpha=self.alpha, per_chunk=self.per_chunk)
             time_s = self._time_s(recipe)
         except InputError as error:
             return Outcome(float("nan"), *bounds, refused=str(error))

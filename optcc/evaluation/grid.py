@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
 
+from optcc.evaluation import rig
 from optcc.evaluation.cells import FAULT_FREE, OPTCC, PER_CHUNK, PER_CHUNKS, Cell
 from optcc.evaluation.rig import Rig
 from optcc.evaluation.studies import Cost, Rails, Star
 
 MIB, GIB = 2**20, 2**30
-RIVALS = ("optcc-published", "r2cc", "balance", "hot-repair")
+PUBLISHED = "optcc-published"
+RIVALS = (PUBLISHED, "r2cc", "balance", "hot-repair")
 SCHEMES = (OPTCC, *RIVALS)
 TARGET = 0.01
 """Overhead over the fault-free ring above the unavoidable overhead, as a share, that a cell may have."""
@@ -102,6 +104,10 @@ class Grid:
         """Half a server's NICs dead, every message size."""
         schemes = (FAULT_FREE, *SCHEMES)
         return [Cell(self.message_servers, (4,), n, s) for n in self.message_sizes for s in schemes]
+
+    def rigs(self) -> list[Rig]:
+        """The rig's row at every cost."""
+        return [Rig(scheme, per_chunk) for scheme in rig.SCHEMES for per_chunk in self.per_chunks]
 
     def cells(self) -> list[Cell]:
         """All cells, with the fault-free ring that each is held against."""

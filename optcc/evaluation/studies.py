@@ -134,8 +134,8 @@ class Rails:
 
 @dataclass(frozen=True)
 class RailsResult:
-    """See `Rails`. with_costs_s : the bound at the page's costs; unavoidable : bound over the fault-free bound, less 1; time_s, fault_free_s : simulated seconds of
-    our plan and of the fault-free ring.
+    """See `Rails`. with_costs_s : the bound at the page's costs; unavoidable : bound over the fault-free bound, less 1;
+    time_s, fault_free_s : simulated seconds of our plan and of the fault-free ring.
     """
 
     bound_s: float

@@ -16,13 +16,14 @@ from typing import Any, Protocol
 import optcc
 from optcc.errors import OptccError
 from optcc.evaluation.cells import Outcome
+from optcc.evaluation.rig import RigResult
 from optcc.evaluation.studies import RailsResult, StarResult
 from optcc.journal import Journal
 from optcc.workers import processes
 
 PACKAGES = ("numpy", "numba", "scipy", "cvxpy", "highspy")
 """What the figures may depend on."""
-KINDS = {kind.__name__: kind for kind in (Outcome, RailsResult, StarResult)}
+KINDS = {kind.__name__: kind for kind in (Outcome, RailsResult, RigResult, StarResult)}
 """Results that are kept; times and memory of this machine are not."""
 
 

@@ -62,6 +62,8 @@ class Channels:
             server = cluster.servers[cluster.ranks[rank].server].name
             live = _live(cluster, rank)
             self._nics.append([(routes.port_index[f"{server}/{name}"], rate) for name, rate in live])
+        self._between: dict[tuple[int, int], int] = {}
+        self._alike = [len({rate for _, rate in nics}) == 1 for nics in self._nics]
         self._turns: list[list[int]] = [[] for _ in range(self._ranks)]
         self._given = [[0] * len(nics) for nics in self._nics]
 
@@ -74,15 +76,18 @@ class Channels:
         for row in make(lambda src, dst: src * self._ranks + dst):
             src, dst = divmod(row.route, self._ranks)
             mine = turn(row.section)
-            lane = self._nic(src, mine), self._nic(dst, mine), Fraction(1)
-            found.append(row._replace(route=self._routes.pinned(src, dst, [lane])))
+            ports = self._nic(src, mine), self._nic(dst, mine)
+            if ports not in self._between:
+                self._between[ports] = self._routes.pinned(src, dst, [(*ports, Fraction(1))])
+            found.append(row._replace(route=self._between[ports]))
         return found
 
     def _nic(self, rank: int, turn: int) -> int:
         """The port that a rank uses in its `turn`-th turn: the one that would have done its turns first, by rate."""
-        nics, turns, given = self._nics[rank], self._turns[rank], self._given[rank]
-        if len({rate for _, rate in nics}) == 1:
+        nics = self._nics[rank]
+        if self._alike[rank]:
             return nics[turn % len(nics)][0]
+        turns, given = self._turns[rank], self._given[rank]
         while len(turns) <= turn:
             nic = min(range(len(nics)), key=lambda i: ((given[i] + 1) / nics[i][1], i))
             given[nic] += 1
@@ -91,7 +96,7 @@ class Channels:
 
 
 def fastest_nics(cluster: Cluster, routes: Routes) -> tuple[list[Fraction], list[list[int]]]:
-    """As many channels as the server with fewest NICs has: the rate of each, and its port of each rank, the c-th fastest.
+    """As many channels as the server with fewest NICs has: the rate of each, and each rank's port, its c-th fastest.
 
     Raises InputError as `Channels` does.
     """

@@ -2,7 +2,8 @@
 
 A segment is a ring over the healthy ranks in which the degraded rank joins by one transfer each way per section, in
 four stages (see `Stage`). Patterns A and C go 1 2 3 4, patterns B and D go 3 1 4 2. Segments take the patterns in turn,
-and every four of them start as this table says (every four of a channel, where there are channels); a slot is the time in which the degraded rank moves one segment.
+and every four of them (of a channel, where there are channels) start as this table says; a slot is the time in which
+the degraded rank moves one segment.
 
     slot      0        1        2        3        4
     A         1        2        3        4

@@ -125,10 +125,10 @@ class R2cc(Recipe):
             lambda s: (s // m // count * m + s % m) * count + s // m % count,
         )
         stage1 = assemble(cluster, nbytes, routes, rings)
-        blocks = [
-            ([row._replace(section=row.section * parts + part) for row in down], np.arange(groups) * parts + part, bounds)
-            for part in range(parts)
-        ]
+        blocks = list[Block]()
+        for part in range(parts):
+            template = [row._replace(section=row.section * parts + part) for row in down]
+            blocks.append((template, np.arange(groups) * parts + part, bounds))
         stage2 = assemble(cluster, nbytes, routes, blocks)
         stage2 = waiting(stage2, *_window(stage2, bounds, parts, count * m + 1))
         up, done = _stage1_done(stage1, stage2, start, self.weak)

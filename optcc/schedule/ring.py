@@ -27,6 +27,7 @@ from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import Recipe, demand_segments
 from optcc.schedule.routes import Routes
 
+
 class Spread(StrEnum):
     """What part of every transfer each NIC of a server carries.
 
