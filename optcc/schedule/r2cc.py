@@ -32,9 +32,10 @@ from optcc.schedule.ring import add_row, copy_chain, ring_template, segment_boun
 from optcc.schedule.routes import Routes
 
 
-def broadcast_template(healthy: list[int], weak: int, segments: int, way: Way) -> list[Row]:
+def broadcast_template(healthy: list[int], weak: int, segments: int, last: int, way: Way) -> list[Row]:
     """Stage 2 of one chunk of `segments` segments: every section to the degraded rank, which adds, then along the
-    healthy ranks. The degraded rank sends nothing before the chunk's last segment has come from every helper.
+    healthy ranks. The degraded rank sends nothing before the chunk's last segments, `last` of them, one in every
+    channel, have come from every helper.
 
     A section's helper is the rank that its allgather in stage 1 reached last: by then nobody reads the partial sum. The
     broadcast ends at it, so that no healthy rank sends the tail more than once.
@@ -43,7 +44,7 @@ def broadcast_template(healthy: list[int], weak: int, segments: int, way: Way) -
     landed = [
         add_row(rows, s, way(healthy[s % m - 1], weak), s // m, True, Stage.TO_LEAF, ()) for s in range(segments * m)
     ]
-    complete = sum(landed[-m:], ())
+    complete = sum(landed[-m * last :], ())
     for s in range(segments * m):
         hop, chain = segments + s // m, [*healthy[s % m :], *healthy[: s % m]]
         waits = tuple(sorted({*landed[s], *complete}))
@@ -115,20 +116,28 @@ class R2cc(Recipe):
             return single.template(make, turn) if single else make(routes)
 
         rings, every = list[Block](), segment_bounds(0, start, k, ranks)
-        for channel in range(count):
-            mine, turn = np.arange(channel, k, count), turns(channel, count)
-            rings.append((moved(partial(ring_template, range(ranks)), turn), mine, every[mine]))
-            rings.append((moved(partial(ring_template, healthy), turn), mine, sections[mine]))
-        bounds = _parts(sections, groups, parts)
-        down = moved(
-            partial(broadcast_template, healthy, self.weak, each),
-            lambda s: (s // m // count * m + s % m) * count + s // m % count,
-        )
+        # A server with fewer NICs goes on dealing from one segment to the next, until so many have had their turn.
+        laps = min(k // count, count)
+        for place in range(count * laps):
+            lap, channel = divmod(place, count)
+            mine = np.arange(place, k, count * laps)
+            for ring, bounds in ((range(ranks), every), (healthy, sections)):
+                template = moved(partial(ring_template, ring), turns(channel, count, lap, len(ring)))
+                rings.append((template, mine, bounds[mine]))
+        bounds, blocks = _parts(sections, groups, parts), list[Block]()
+        laps = min(groups, count)
+        for lap in range(laps):
+
+            def turn(section: int, before: int = lap * (each // count) * m) -> int:
+                segment, mine = divmod(section, m)
+                return (before + segment // count * m + mine) * count + segment % count
+
+            down = moved(partial(broadcast_template, healthy, self.weak, each, count), turn)
+            mine = np.arange(lap, groups, laps)
+            for part in range(parts):
+                template = [row._replace(section=row.section * parts + part) for row in down]
+                blocks.append((template, mine * parts + part, bounds[mine]))
         stage1 = assemble(cluster, nbytes, routes, rings)
-        blocks = list[Block]()
-        for part in range(parts):
-            template = [row._replace(section=row.section * parts + part) for row in down]
-            blocks.append((template, np.arange(groups) * parts + part, bounds))
         stage2 = assemble(cluster, nbytes, routes, blocks)
         stage2 = waiting(stage2, *_window(stage2, bounds, parts, count * m + 1))
         up, done = _stage1_done(stage1, stage2, start, self.weak)
