@@ -67,10 +67,11 @@ def free_said(grid: Grid, outcomes: Outcomes) -> str:
     beyond = [overhead(c, outcomes) - published_form(c, outcomes) for c in published]
     apart = gap(grid, outcomes, least)
     near = "and is nearly equal to optcc" if apart <= NEAR else "and is not equal to optcc"
-    within = sum(more <= 0 for more in beyond)
-    form = f"is within (k+1)/k of the bound in {within} of {len(beyond)} cells"
-    if within < len(beyond):
-        form += f", and at most {100 * max(beyond):.1f} points above that in the others"
+    within = sum(more <= NEAR for more in beyond)
+    form = (
+        f"is at most {100 * NEAR:.0f} points above (k+1)/k of the bound in {within} of {len(beyond)} cells (at most "
+        f"{100 * max(beyond):+.1f} points)"
+    )
     return (
         f"With one straggler and {cost_of(least)} for a chunk OptCC as published {form}, {near}: its overhead is "
         f"{spread(above(c, outcomes) for c in published)} points above the unavoidable one, optcc's "
@@ -187,7 +188,7 @@ def r2cc_claimed() -> str:
         f"*R2CC-AllReduce: up to {100 * PAPER_R2CC:.0f} % (arXiv:2512.25059).* Its closed form is "
         f"X (1+1/K) P/(2(P-1)(1-X)) over the fault-free ring: {percent(limit)} with P = {servers} servers, "
         f"X = {Fraction(dead, NICS)} of one's rate lost, and infinitely many chunks K. The rest is filling the rings, "
-        "latency, and the cost of chunks, which the form leaves out. With the K that suits it best:"
+        "latency, and the cost of chunks, which the form leaves out. Simulated, with the K that suits it best:"
     )
 
 

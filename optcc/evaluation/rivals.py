@@ -21,7 +21,7 @@ CHANNELS, STRIPES = "channels", "stripes"
 
 
 def in_stripes(name: str, cluster: Cluster, depth: int) -> Recipe:
-    """A rival with every transfer on all NICs, or, for hot repair, on the channels that it has by its nature."""
+    """A rival with every transfer on all NICs."""
     recipe: Any = BASELINES[name](cluster, depth)
     return replace(recipe, chunks=depth * R2CC_CHUNKS) if name == "r2cc" else recipe
 
@@ -42,7 +42,7 @@ def in_channels(name: str, cluster: Cluster, depth: int) -> Recipe:
 def way_of(recipe: Recipe) -> str:
     """Channels or stripes."""
     if isinstance(recipe, Ring):
-        return CHANNELS if recipe.spread in (Spread.CHANNELS, Spread.REPAIRED) else STRIPES
+        return CHANNELS if recipe.spread is Spread.CHANNELS else STRIPES
     return STRIPES if getattr(recipe, "channels", None) is None else CHANNELS
 
 
