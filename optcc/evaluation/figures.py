@@ -11,7 +11,7 @@ from optcc.evaluation.cells import FAULT_FREE, NICS, OPTCC, PER_CHUNK, Cell
 from optcc.evaluation.claims import PAPER_OPTCC, PAPER_R2CC, R2CC_CASE
 from optcc.evaluation.grid import RIVALS, SCHEMES, TARGET, Grid
 from optcc.evaluation.markdown import cost_of
-from optcc.evaluation.tables import slowdown
+from optcc.evaluation.tables import RECONSTRUCTED_MARK, reconstructed, slowdown
 from optcc.evaluation.target import Outcomes, above, overhead, unavoidable
 from optcc.outputs import write_file
 from optcc.units import format_size
@@ -44,7 +44,7 @@ def panels(grid: Grid, label: str, along: str = "servers", rows: int = 1) -> tup
     found = [list(row) for row in figure.subplots(rows, len(grid.dead), squeeze=False, sharey=True)]
     for row in found:
         for axes, dead in zip(row, grid.dead, strict=True):
-            axes.set_title(f"l = {slowdown(dead)}", fontsize=10)
+            axes.set_title(title(grid, dead), fontsize=10)
             axes.grid(alpha=0.3)
         row[0].set_ylabel(label)
     for axes in found[-1]:
@@ -52,10 +52,17 @@ def panels(grid: Grid, label: str, along: str = "servers", rows: int = 1) -> tup
     return figure, found
 
 
+def title(grid: Grid, dead: int) -> str:
+    """l, with a mark where OptCC as published is our reconstruction with any of the grid's servers."""
+    known = not any(reconstructed(p, dead) for p in grid.servers)
+    return f"l = {slowdown(dead)}" + ("" if known else f" {RECONSTRUCTED_MARK}")
+
+
 def servers_along(grid: Grid, axes: Axes) -> None:
     """The numbers of servers, each twice the one before."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(grid.servers, [str(p) for p in grid.servers])
+    axes.set_xlim(min(grid.servers) / 1.15, max(grid.servers) * 1.15)
 
 
 def percent_scale(axes: Axes, linear: float, ticks: tuple[float, ...]) -> None:
@@ -77,7 +84,7 @@ def overhead_figure(grid: Grid, outcomes: Outcomes) -> Figure:
     for per_chunk, row in zip(costs, rows, strict=True):
         for axes, dead in zip(row, grid.dead, strict=True):
             servers_along(grid, axes)
-            axes.set_title(f"l = {slowdown(dead)}, {cost_of(per_chunk)} for a chunk", fontsize=10)
+            axes.set_title(f"{title(grid, dead)}, {cost_of(per_chunk)} for a chunk", fontsize=10)
             of = Cell(0, (dead,), grid.size, OPTCC, per_chunk=per_chunk)
             servers = [p for p in grid.servers if grid.has(replace(of, servers=p))]
             for scheme in SCHEMES:
@@ -85,7 +92,7 @@ def overhead_figure(grid: Grid, outcomes: Outcomes) -> Figure:
                 values = [100 * overhead(replace(of, servers=p, scheme=scheme), outcomes) for p in servers]
                 axes.plot(servers, values, line, color=colour, markersize=4, linewidth=1.2, label=scheme)
             least = [100 * unavoidable(replace(of, servers=p), outcomes) for p in servers]
-            axes.plot(servers, least, color="black", linewidth=1, label="unavoidable")
+            axes.plot(servers, least, ".-", color="black", markersize=3, linewidth=1, label="unavoidable")
             _claims(axes, dead)
     percent_scale(rows[0][0], 10, OVERHEAD_TICKS)
     legend(figure, rows)
