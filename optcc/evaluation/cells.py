@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -84,7 +85,7 @@ class Cell:
     @property
     def weight(self) -> float:
         """About how long it takes beside others: what does not fit the end of a run begins first."""
-        depth = self.nbytes**0.5 / (1 + float(self.per_chunk) / 1e-7)
+        depth = math.sqrt(self.nbytes) / (1 + float(self.per_chunk) / 1e-7)
         return self.servers**2 * depth * (1 if self.scheme in (OPTCC, "optcc-published", "r2cc") else 0.1)
 
     def run(self) -> Outcome:

@@ -50,9 +50,10 @@ def evaluate(
     """Run the grid on `jobs` processes. `done` is called after each task; `command` is quoted on the page; what is
     `kept` is not computed again, and what is computed is kept there.
     """
-    cells: list[Task] = [*grid.cells()]
+    cells = grid.cells()
     # In one pool, so that no process waits for the last cell before it begins with the rails.
-    results = run_all([*cells, *grid.rails, *grid.stars, *grid.rigs()], jobs=jobs, done=done, kept=kept)
+    tasks: list[Task] = [*cells, *grid.rails, *grid.stars, *grid.rigs()]
+    results = run_all(tasks, jobs=jobs, done=done, kept=kept)
     outcomes = {cell: results[cell] for cell in cells}
     # Alone on the machine and each in its own process: these are times and memory, not simulated ones.
     results |= run_all(grid.costs, jobs=1, done=done, fresh=True)

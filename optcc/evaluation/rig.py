@@ -14,6 +14,7 @@ from fractions import Fraction
 from optcc.cluster import Cluster
 from optcc.evaluation.cells import ALPHA, FAULT_FREE, OPTCC
 from optcc.evaluation.rivals import best, in_stripes
+from optcc.schedule.recipe import Recipe
 
 SERVERS = 5
 RATE = Fraction(23_500_000_000, 8)
@@ -51,16 +52,16 @@ class Rig:
         from optcc.api import lower_bound_with_costs, plan
         from optcc.simulator import simulate
 
-        cluster, costs = self.cluster, {"alpha": ALPHA, "per_chunk": self.per_chunk}
-        least = lower_bound_with_costs(cluster, NBYTES, **costs)
+        cluster, o = self.cluster, self.per_chunk
+        least = lower_bound_with_costs(cluster, NBYTES, alpha=ALPHA, per_chunk=o)
         if self.scheme == OPTCC:
-            recipe = plan(cluster, NBYTES, **costs).recipe
+            recipe: Recipe = plan(cluster, NBYTES, alpha=ALPHA, per_chunk=o).recipe
         elif self.scheme == AS_MEASURED:
             recipe = in_stripes("optcc-published", cluster, SEGMENTS)
         else:
             name = "balance" if self.scheme == FAULT_FREE else self.scheme
-            recipe = best(name, cluster, NBYTES, alpha=ALPHA, per_chunk=self.per_chunk)
-        time_s = simulate(recipe.lower(cluster, NBYTES), **costs, receivers="packets").time_s
+            recipe = best(name, cluster, NBYTES, alpha=ALPHA, per_chunk=o)
+        time_s = simulate(recipe.lower(cluster, NBYTES), alpha=ALPHA, per_chunk=o, receivers="packets").time_s
         return RigResult(time_s, float(least.bound.seconds), float(least.bound.fault_free_s), float(least.seconds))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 from optcc.cluster import Cluster
 from optcc.errors import InputError
@@ -22,8 +21,9 @@ CHANNELS, STRIPES = "channels", "stripes"
 
 def in_stripes(name: str, cluster: Cluster, depth: int) -> Recipe:
     """A rival with every transfer on all NICs."""
-    recipe: Any = BASELINES[name](cluster, depth)
-    return replace(recipe, chunks=depth * R2CC_CHUNKS) if name == "r2cc" else recipe
+    if name == "r2cc":
+        return replace(r2cc(cluster, depth), chunks=depth * R2CC_CHUNKS)
+    return BASELINES[name](cluster, depth)
 
 
 def in_channels(name: str, cluster: Cluster, depth: int) -> Recipe:

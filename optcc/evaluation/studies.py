@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import time
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ class Star:
     @property
     def weight(self) -> float:
         """See `Cell.weight`."""
-        return self.servers**2 * self.nbytes**0.5
+        return self.servers**2 * math.sqrt(self.nbytes)
 
     def run(self) -> StarResult:
         """Our plan."""
@@ -100,7 +101,7 @@ class Rails:
     @property
     def weight(self) -> float:
         """See `Cell.weight`."""
-        return self.servers**2 * self.nbytes**0.5
+        return self.servers**2 * math.sqrt(self.nbytes)
 
     def run(self) -> RailsResult:
         """Our plan, and the fault-free ring on the same fabric, at the page's costs."""

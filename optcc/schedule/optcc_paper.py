@@ -30,10 +30,10 @@ import numpy as np
 
 from optcc.cluster import Cluster
 from optcc.schedule.assemble import Block, Row, assemble, demand_memory, granule
-from optcc.schedule.channels import Channels, demand_channels, in_channels, turns
+from optcc.schedule.channels import Channels, Way, demand_channels, in_channels, turns
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
-from optcc.schedule.ring import Way, add_row, copy_chain, reduce_chain, ring_template, segment_bounds
+from optcc.schedule.ring import add_row, copy_chain, reduce_chain, ring_template, segment_bounds
 from optcc.schedule.routes import Routes
 
 _SLOTS = (
@@ -104,6 +104,8 @@ class OptccPaper(Recipe):
         single = None if self.channels is None else Channels(cluster, routes, count)
         every = len(_SLOTS) * count
         demand_memory(2 * (ranks - 1) * (2 * ranks - 1) * k)
+        if single is None:
+            ring_template(range(ranks), routes)  # plan files number the ring's routes first
         for place in range(min(k, every)):
             pattern, channel = divmod(place, count)
 
