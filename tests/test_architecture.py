@@ -29,7 +29,7 @@ JOINTS = {
     "optcc.sweep.execute",
     *(f"optcc.standby.{m}" for m in ("planner", "shapes", "solve")),
     "optcc.serve.work",
-    *(f"optcc.evaluation.{m}" for m in ("cells", "claims", "studies")),
+    *(f"optcc.evaluation.{m}" for m in ("cells", "claims", "rig", "studies")),
 }
 
 
