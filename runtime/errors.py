@@ -49,6 +49,14 @@ class NicsLostError(FlowSeveredError):
         self.blames = None
 
 
+class CallsDifferError(TransportError):
+    """Rank `peer` has called something else than this rank as its operation `number`: another one, or other sizes."""
+
+    def __init__(self, peer: int, number: int) -> None:
+        self.peer, self.number = peer, number
+        super().__init__(f"operation {number} is not the same call here and on rank {peer}: all ranks must call alike")
+
+
 class RankFailedError(OptccError):
     """One rank failed, so the collective did on every rank; all of them raise this, with the same text.
 
