@@ -134,9 +134,7 @@ class Member:
     def connect(self, layout: Layout, schedules: dict[str, Schedule]) -> None:
         """Wires anew, for these schedules. All ranks do so at the same time, of the same layout, within a turn."""
         with self._lock, self._guarded():
-            if self._wires:
-                self.exchange(None)  # nobody needs the old ones any more
-                self._hang_up()
+            self._part()
             self.layout = layout
             if self._transport == "local":
                 provide(layout, self.rank)
@@ -147,6 +145,13 @@ class Member:
                 self.rank, layout, routes, self._wires, self._control.send, time.monotonic
             )
             self._control.on_letter = self._flows.letter
+
+    def _part(self) -> None:
+        """Let go of the wires when nobody needs them any more, and nobody looks at them: an end that closes is a loss."""
+        if self._wires:
+            self.exchange(None)
+            self._control.exchange(None, self.timeout_s)
+            self._hang_up()
 
     def learn(self, name: str, schedule: Schedule, lanes: Sequence[tuple[int, ...]]) -> None:
         """Another schedule over the wires that are there."""
@@ -181,8 +186,8 @@ class Member:
             return
         with self._lock:
             if self.failed is None and cause is None:
-                with contextlib.suppress(RankFailedError):
-                    self.exchange(None)
+                with contextlib.suppress(RankFailedError), self._guarded():
+                    self._part()
             self._stop.set()
             with contextlib.suppress(HubLostError, RankFailedError):
                 if self.failed is None:
