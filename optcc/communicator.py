@@ -16,7 +16,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -44,6 +44,19 @@ EVENTS = 1000
 RATE = "100Gb/s"
 """Of the one NIC that a rank on the local transport has where nothing is said: all ranks are alike, that is what counts."""
 
+ALONE = Membership(0, 1, ("127.0.0.1", 0), "alone", "")
+"""The place of a process of whose job nothing speaks."""
+
+
+@dataclass(frozen=True)
+class _Options:
+    """Of a communicator and those that come of it."""
+
+    transport: str
+    timeout_s: float
+    reproducible: bool
+    on_event: Callable[[Note], None] | None
+
 
 class Handle:
     """An operation under way. `future` is a `concurrent.futures.Future` of its result."""
@@ -69,6 +82,7 @@ class Communicator:
     rendezvous, rank, world, interface : as of `optcc run`: given by torchrun, mpirun, srun, or here. Where nothing
         speaks of other ranks, this is the only one
     timeout_s : for an operation, all ranks' coming included; then a rank has failed
+    reproducible : sums are rounded the same whatever NICs fail: plans are kept then, and are no longer the best ones
     on_event : called with each event (see `events`), in whichever thread finds it; it must not call this object
 
     Raises InputError for what cannot be, on all ranks where they were given different clusters, and RankFailedError
@@ -85,28 +99,27 @@ class Communicator:
         world: int | None = None,
         interface: str | None = None,
         timeout_s: float = TIMEOUT_S,
+        reproducible: bool = False,
         on_event: Callable[[Note], None] | None = None,
     ) -> None:
         if transport not in TRANSPORTS:
             raise InputError("no such transport", where="transport", expected=" or ".join(TRANSPORTS), got=transport)
         found = find(os.environ, rendezvous=rendezvous, rank=rank, world=world)
-        membership = found or Membership(0, 1, ("127.0.0.1", 0), "alone", "")
+        membership = found or ALONE
         overseer = None
         if membership.rank == 0 and membership.world > 1:
             overseer = Overseer.open(membership, interface, JOIN_S)
-        self._join(membership, overseer, cluster, transport, timeout_s, on_event)
+        self._options = _Options(transport, timeout_s, reproducible, on_event)
+        self._join(membership, overseer, cluster)
 
     def _join(
         self,
         membership: Membership,
         overseer: Overseer | None,
         cluster: Cluster | str | os.PathLike[str] | None,
-        transport: str,
-        timeout_s: float,
-        on_event: Callable[[Note], None] | None,
     ) -> None:
+        options = self._options
         self.rank, self.world = membership.rank, membership.world
-        self._transport, self._timeout_s, self._on_event = transport, timeout_s, on_event
         self._events: deque[Note] = deque(maxlen=EVENTS)
         self._worker: ThreadPoolExecutor | None = None
         self._pending: Future[Any] | None = None
@@ -116,15 +129,15 @@ class Communicator:
             return
         self._member = Member(
             membership,
-            transport=transport,
-            timeout_s=timeout_s,
+            transport=options.transport,
+            timeout_s=options.timeout_s,
             overseer=overseer,
             on_renew=self._renew,
             on_notes=self._note,
         )
         try:
             self.cluster = self._agreed(_cluster(cluster, self.world))
-            check_devices(transport, [port for port in ports_of(self.cluster) if port.rank == self.rank])
+            check_devices(options.transport, [port for port in ports_of(self.cluster) if port.rank == self.rank])
             self._prepared = Prepared(self._member, self.cluster)
         except BaseException as error:
             self._member.close(f"{type(error).__name__}: {error}")
@@ -202,7 +215,9 @@ class Communicator:
         if self.world == 1:
             return None if color is None else self._alone()
         said = self._member.exchange([color, key])
-        groups = {c: sorted((k, r) for r, (other, k) in enumerate(said) if other == c) for c, _ in said if c is not None}
+        groups = {
+            c: sorted((k, r) for r, (other, k) in enumerate(said) if other == c) for c, _ in said if c is not None
+        }
         ranks = [r for _, r in groups.get(color, [])]
         first = bool(ranks) and ranks[0] == self.rank and len(ranks) > 1
         overseer = self._member.open_for(len(ranks), f"split {color}") if first else None
@@ -342,7 +357,7 @@ class Communicator:
 
     def _agreed(self, given: Cluster | None) -> Cluster:
         """What all ranks were given; InputError on all of them where that is not the same."""
-        if given is None and self._transport == "verbs":
+        if given is None and self._options.transport == "verbs":
             given = _here(self._member.exchange, self.rank)
         cluster = given or Cluster.uniform(servers=self.world, nics=1, rate=RATE)
         said = self._member.exchange(json.dumps(cluster_out(cluster)))
@@ -356,9 +371,9 @@ class Communicator:
     def _renew(self, nics: list[str]) -> None:
         """The cluster without these NICs; plans and wires follow with the next call."""
         cluster = self.cluster
-        for nic in nics:
+        for nic in nics:  # all that have died so far
             cluster = cluster.degrade(nic)
-        self._prepared.start(cluster)
+        self._prepared.renew(cluster, self._options.reproducible)
         self._note([Note(time.monotonic(), "renewed", "", text=", ".join(nics))])
 
     def _note(self, notes: list[Note]) -> None:
@@ -366,8 +381,8 @@ class Communicator:
         for note in notes:
             level = logging.WARNING if note.kind in ("nic down", "lost", "renewed") else logging.INFO
             log.log(level, "rank %d: %s %s %s %s %s", self.rank, note.kind, note.nic, note.far, note.cause, note.text)
-            if self._on_event:
-                self._on_event(note)
+            if self._options.on_event:
+                self._options.on_event(note)
 
     def _sub(self, membership: Membership, overseer: Overseer | None, ranks: list[int]) -> Communicator:
         """A communicator of some of these ranks."""
@@ -379,19 +394,14 @@ class Communicator:
             cluster.pristine, servers=tuple(cluster.pristine.servers[rank] for rank in ranks)
         )
         comm = object.__new__(Communicator)
-        comm._join(
-            membership,
-            overseer,
-            replace(cluster, servers=servers, pristine=pristine),
-            self._transport,
-            self._timeout_s,
-            self._on_event,
-        )
+        comm._options = self._options
+        comm._join(membership, overseer, replace(cluster, servers=servers, pristine=pristine))
         return comm
 
     def _alone(self) -> Communicator:
         comm = object.__new__(Communicator)
-        comm._join(Membership(0, 1, ("127.0.0.1", 0), "alone", ""), None, None, "local", self._timeout_s, None)
+        comm._options = replace(self._options, transport="local")
+        comm._join(ALONE, None, None)
         return comm
 
 
@@ -453,4 +463,3 @@ def _fill(target: np.ndarray, source: np.ndarray) -> None:
 def _sign(call: str, array: np.ndarray, what: object = None) -> int:
     """Twelve bits that differ, mostly, where ranks call different things."""
     return zlib.crc32(f"{call} {array.dtype.str} {array.size} {what}".encode()) & 0xFFF
-

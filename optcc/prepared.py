@@ -58,13 +58,23 @@ class Prepared:
 
     def __init__(self, member: Member, cluster: Cluster) -> None:
         self._member = member
-        self.start(cluster)
-
-    def start(self, cluster: Cluster) -> None:
-        """From now on for this cluster, over wires made anew with the first call."""
-        self.cluster = cluster
+        self._planned_for = cluster
         self.plans: Kept[Plan] = Kept(CLASSES)
         """By size class, the power of two that bytes per rank are rounded up to."""
+        self._start(cluster)
+
+    def renew(self, cluster: Cluster, reproducible: bool) -> None:
+        """From now on for this cluster, over wires made anew with the first call.
+
+        reproducible : plans stay, so that sums are rounded as ever; only what each NIC carries is dealt anew
+        """
+        if not reproducible:
+            self._planned_for = cluster
+            self.plans.clear()
+        self._start(cluster)
+
+    def _start(self, cluster: Cluster) -> None:
+        self.cluster = cluster
         self._calls: Kept[tuple[str, Program]] = Kept(SIZES)
         self._tables: Kept[tuple[str, Schedule]] = Kept(TABLES)  # by ports and routes
         self._named = 0
@@ -103,7 +113,7 @@ class Prepared:
                 try:
                     from optcc.api import plan
 
-                    said = plan(self.cluster, size, segments=self._segments(size)).to_json()
+                    said = plan(self._planned_for, size, segments=self._segments(size)).to_json()
                 except InputError as error:
                     said = {"infeasible": isinstance(error, InfeasibleError), "what": str(error)}
             said = self._member.exchange(said)[0]
@@ -113,7 +123,7 @@ class Prepared:
         return made.recipe
 
     def _segments(self, nbytes: int) -> int:
-        nics = sum(nic.alive for server in self.cluster.servers for nic in server.nics)
+        nics = sum(nic.alive for server in self._planned_for.servers for nic in server.nics)
         return min(DEFAULT_SEGMENTS, max(1, nbytes // (SECTION * nics)))
 
     def _name(self, schedule: Schedule, widest: Schedule) -> str:

@@ -44,6 +44,7 @@ from optcc.runtime.messages import (
     Halt,
     Halted,
     Journal,
+    Late,
     Letter,
     Lost,
     Parcel,
@@ -191,7 +192,7 @@ class Control:
             if self._wait(left):
                 self.check()
 
-    def tell(self, message: Reply | Broken | Journal | Saw | Lost | Shrink) -> None:
+    def tell(self, message: Reply | Broken | Journal | Saw | Lost | Late | Shrink) -> None:
         """Send to the hub."""
         self._send(message)
 

@@ -37,6 +37,10 @@ class PeerLostError(TransportError):
         super().__init__(f"lost rank {peer}: {why}")
 
 
+class LateError(PeerLostError):
+    """What rank `peer` was waited for has not come in time."""
+
+
 class FlowSeveredError(PeerLostError):
     """No way is left from or to rank `peer`."""
 

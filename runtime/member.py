@@ -23,11 +23,11 @@ from optcc.runtime.control import Address, Control, HubLostError
 from optcc.runtime.descriptors import provide
 from optcc.runtime.device import Op
 from optcc.runtime.engine import Engine
-from optcc.runtime.errors import PeerLostError, RankFailedError, shortage
+from optcc.runtime.errors import LateError, PeerLostError, RankFailedError, shortage
 from optcc.runtime.flows import FlowTransport
 from optcc.runtime.layout import Layout
 from optcc.runtime.memory import HOST
-from optcc.runtime.messages import Broken, Lost, Note, Renew, Reply, Shrink, Strike
+from optcc.runtime.messages import Broken, Late, Lost, Note, Renew, Reply, Shrink, Strike
 from optcc.runtime.overseer import REGROUP_S, Overseer
 from optcc.runtime.pacing import Rates
 from optcc.runtime.program import Program
@@ -141,9 +141,7 @@ class Member:
             rates = [Rates(math.inf, math.inf)] * len(layout.nics)
             self._wires = open_wires(self._transport, self.rank, layout, rates, self._control, HOST)
             routes = {name: schedule.routes for name, schedule in schedules.items()}
-            self._flows = FlowTransport(
-                self.rank, layout, routes, self._wires, self._control.send, time.monotonic
-            )
+            self._flows = FlowTransport(self.rank, layout, routes, self._wires, self._control.send, time.monotonic)
             self._control.on_letter = self._flows.letter
 
     def _part(self) -> None:
@@ -244,7 +242,7 @@ class Member:
         end = time.monotonic() + self.timeout_s
         while not done():
             if time.monotonic() > end:
-                raise PeerLostError(0, f"{what} has not come within {self.timeout_s:.3g} s")
+                raise LateError(0, f"{what} has not come within {self.timeout_s:.3g} s")
             self._look(end)
 
     def _look(self, until: float) -> None:
@@ -303,7 +301,10 @@ class Member:
             if not isinstance(error, HubLostError):
                 cause = str(error) if isinstance(error, OptccError) else shortage(error)
                 blames = error.blames if isinstance(error, PeerLostError) else None
-                self._control.tell(Broken(cause or f"{type(error).__name__}: {error}", blames))
+                if isinstance(error, LateError):
+                    self._control.tell(Late(error.peer, error.why))
+                else:
+                    self._control.tell(Broken(cause or f"{type(error).__name__}: {error}", blames))
                 serve = isinstance(error, PeerLostError)
                 end = time.monotonic() + VERDICT_S
                 while time.monotonic() < end:
@@ -363,7 +364,7 @@ class _Deadline:
         if time.monotonic() > self._at:
             took = self._at - self._start
             why = f"not done within {took:.3g} s: {self._engine.waiting_for()}"
-            raise PeerLostError(self._engine.awaited or 0, why)
+            raise LateError(self._engine.awaited or 0, why)
 
     def wake(self) -> float:
         return min(self._at, self._saboteur.wake()) if self._saboteur else self._at

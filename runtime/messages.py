@@ -223,11 +223,19 @@ class Lost:
 
 
 @dataclass(frozen=True)
+class Late:
+    """What this rank is in has taken too long: `cause`; it waits for rank `peer`, which may wait for another one."""
+
+    peer: int
+    cause: str
+
+
+@dataclass(frozen=True)
 class Shrink:
     """After the verdict: this rank goes on with those that are left."""
 
 
-FromRank = Halted | Lost | Shrink | Pong | Saw | Journal | Reply | Broken | Post | Share | AskTime
+FromRank = Halted | Lost | Late | Shrink | Pong | Saw | Journal | Reply | Broken | Post | Share | AskTime
 
 # --- inside replies -------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from optcc.runtime.messages import (
     FromRank,
     Halt,
     Halted,
+    Late,
     Lost,
     Regroup,
     Renew,
@@ -24,7 +25,7 @@ from optcc.runtime.messages import (
 )
 from optcc.runtime.rendezvous import Membership
 from optcc.runtime.switchboard import Door, Gone, Joined
-from optcc.runtime.vigil import Vigil
+from optcc.runtime.vigil import GRACE_S, Vigil
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,8 @@ class Overseer(Hub):
         self._renewing = False
         self._halted: dict[int, int] = {}
         self._failed: Failed | None = None
+        self._late: Late | None = None
+        self._late_at = 0.0
         self._wanting: dict[int, float] = {}  # ranks that want to go on -> since when
         self._vigil = Vigil(ranks, math.inf, time.monotonic())
         self.heir: Overseer | None = None
@@ -88,7 +91,7 @@ class Overseer(Hub):
             while self._present - self._left and time.monotonic() < end:
                 for rank, message in self._hear(LOOK_S):
                     self._take(rank, message)
-                verdict = None if self._failed else self._vigil.verdict(time.monotonic())
+                verdict = None if self._failed else self._vigil.verdict(time.monotonic()) or self._latest()
                 if verdict:
                     self._failed = Failed(*verdict)
                     log.warning("rank %d failed: %s", *verdict)
@@ -119,11 +122,27 @@ class Overseer(Hub):
                     self.send(self._ranks, Halt())
             case Halted(operation):
                 self._halted[rank] = operation
-                if len(self._halted) == len(self._ranks):
+                if self._renewing and len(self._halted) == len(self._ranks):
                     self._renewing = False
                     self.send(self._ranks, Renew(max(self._halted.values()), list(self._dead_nics)))
+            case Late() if self._late is None:
+                self._late, self._late_at, self._halted = message, now, {}
+                self.send(self._ranks, Halt())
             case Shrink():
                 self._wanting.setdefault(rank, now)
+
+    def _latest(self) -> tuple[int, str] | None:
+        """Of ranks that waited too long, who is to blame: one that says nothing, or is in an earlier operation."""
+        if self._late is None or time.monotonic() < self._late_at + GRACE_S:
+            return None
+        silent = [rank for rank in self._ranks if rank not in self._halted]
+        first = max(self._halted.values(), default=0)
+        behind = [rank for rank, operation in self._halted.items() if operation < first]
+        if silent:
+            return silent[0], f"no sign of life; elsewhere: {self._late.cause}"
+        if behind:
+            return min(behind), f"has not come to operation {first}; elsewhere: {self._late.cause}"
+        return self._late.peer, self._late.cause
 
     def _regroup(self) -> None:
         """Give those that want to go on a hub of their own, once all that are there have said so, or long enough."""
@@ -136,4 +155,3 @@ class Overseer(Hub):
         self.heir = Overseer(len(ranks), door, self._within_s).start()
         self.send(self._wanting, Regroup(ranks, self.heir.address[1]))
         self._wanting.clear()
-

@@ -49,7 +49,6 @@ class Transport(Protocol):
         """
         ...
 
-
     def given(self) -> bool:
         """Whether all that was posted lands without anything more done at this end, unless something is lost."""
         ...

@@ -166,7 +166,9 @@ def test_calls_under_way_keep_their_order(ranks: Ranks) -> None:
         handles = [comm.all_reduce(x, async_op=True) for x in many]
         after = comm.all_reduce(np.array([comm.rank]))  # blocking, and behind the others
         assert all(handle.done() for handle in handles)
-        assert all(handle.wait(60) is x and handle.future.result() is x for handle, x in zip(handles, many, strict=True))
+        assert all(
+            handle.wait(60) is x and handle.future.result() is x for handle, x in zip(handles, many, strict=True)
+        )
         return [*many, after]
 
     for made in ranks.good(call):
@@ -214,7 +216,10 @@ def read_only() -> Array:
         (lambda c: c.all_reduce(read_only()), "x: read-only, .* an input where the result goes elsewhere"),
         (lambda c: c.all_reduce([1.0, 2.0]), "x: not an array"),
         (lambda c: c.all_reduce(np.zeros(3), "xor"), "unknown operation, expected one of sum, prod, min, max, avg"),
-        (lambda c: c.all_reduce(np.zeros(3), out=np.zeros(4)), "out: .* expected 3 elements of float64, got 4 of float64"),
+        (
+            lambda c: c.all_reduce(np.zeros(3), out=np.zeros(4)),
+            "out: .* expected 3 elements of float64, got 4 of float64",
+        ),
         (lambda c: c.all_reduce(np.zeros(3), out=np.zeros(3, "i4")), "out: .* got 3 of int32"),
         (lambda c: c.broadcast(np.zeros(3), 3), "root: not a rank, expected 0 to 2, got 3"),
         (lambda c: c.all_gather(np.zeros(3), np.zeros(8)), "out: .* expected 9 elements"),

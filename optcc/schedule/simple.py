@@ -65,7 +65,9 @@ def broadcast(cluster: Cluster, nbytes: int, root: int) -> Schedule:
 def all_gather(cluster: Cluster, part: int) -> Schedule:
     """Rank r's part, `part` bytes at r times `part`, to all others directly."""
     ranks = range(len(cluster.ranks))
-    pairs = [(r, (r + hop) % len(ranks)) for hop in ranks[1:] for r in ranks]  # so that nobody is sent to by all at once
+    pairs = [
+        (r, (r + hop) % len(ranks)) for hop in ranks[1:] for r in ranks
+    ]  # so that nobody is sent to by all at once
     return _schedule(cluster, part * len(ranks), [_Row(r, to, r * part, part, False) for r, to in pairs])
 
 
