@@ -112,6 +112,34 @@ class Communicator:
         self._options = _Options(transport, timeout_s, reproducible, on_event)
         self._join(membership, overseer, cluster)
 
+    @classmethod
+    def of(
+        cls,
+        membership: Membership,
+        overseer: Overseer | None,
+        cluster: Cluster | str | os.PathLike[str] | None = None,
+        *,
+        transport: str = "local",
+        timeout_s: float = TIMEOUT_S,
+        reproducible: bool = False,
+        on_event: Callable[[Note], None] | None = None,
+    ) -> Communicator:
+        """For whoever has found the ranks in another way; `overseer` : in rank 0's process, their hub."""
+        return cls._with(_Options(transport, timeout_s, reproducible, on_event), membership, overseer, cluster)
+
+    @classmethod
+    def _with(
+        cls,
+        options: _Options,
+        membership: Membership,
+        overseer: Overseer | None,
+        cluster: Cluster | str | os.PathLike[str] | None,
+    ) -> Communicator:
+        comm = object.__new__(cls)
+        comm._options = options
+        comm._join(membership, overseer, cluster)
+        return comm
+
     def _join(
         self,
         membership: Membership,
@@ -125,7 +153,7 @@ class Communicator:
         self._pending: Future[Any] | None = None
         self._closed = False
         if self.world == 1:
-            self.cluster = _cluster(cluster, 1) or Cluster.uniform(servers=1, nics=1, rate=RATE)
+            self.cluster = _alike(1) if cluster is None else read_cluster(cluster, 1)
             return
         self._member = Member(
             membership,
@@ -136,7 +164,7 @@ class Communicator:
             on_notes=self._note,
         )
         try:
-            self.cluster = self._agreed(_cluster(cluster, self.world))
+            self.cluster = self._agreed(None if cluster is None else read_cluster(cluster, self.world))
             check_devices(options.transport, [port for port in ports_of(self.cluster) if port.rank == self.rank])
             self._prepared = Prepared(self._member, self.cluster)
         except BaseException as error:
@@ -242,6 +270,10 @@ class Communicator:
     def close(self) -> None:
         """Wait for operations that are under way and for all ranks to close, then disconnect. Twice does nothing."""
         self._end(None)
+
+    def abort(self, cause: str) -> None:
+        """Leave at once, because of `cause`; calls of the other ranks end with RankFailedError."""
+        self._end(cause)
 
     def __enter__(self) -> Self:
         return self
@@ -359,7 +391,7 @@ class Communicator:
         """What all ranks were given; InputError on all of them where that is not the same."""
         if given is None and self._options.transport == "verbs":
             given = _here(self._member.exchange, self.rank)
-        cluster = given or Cluster.uniform(servers=self.world, nics=1, rate=RATE)
+        cluster = given or _alike(self.world)
         said = self._member.exchange(json.dumps(cluster_out(cluster)))
         other = next((rank for rank, text in enumerate(said) if text != said[0]), None)
         if other is not None:
@@ -379,7 +411,7 @@ class Communicator:
     def _note(self, notes: list[Note]) -> None:
         self._events.extend(notes)
         for note in notes:
-            level = logging.WARNING if note.kind in ("nic down", "lost", "renewed") else logging.INFO
+            level = logging.WARNING if note.kind in ("nic down", "renewed") else logging.INFO
             log.log(level, "rank %d: %s %s %s %s %s", self.rank, note.kind, note.nic, note.far, note.cause, note.text)
             if self._options.on_event:
                 self._options.on_event(note)
@@ -393,22 +425,15 @@ class Communicator:
         pristine = cluster.pristine and replace(
             cluster.pristine, servers=tuple(cluster.pristine.servers[rank] for rank in ranks)
         )
-        comm = object.__new__(Communicator)
-        comm._options = self._options
-        comm._join(membership, overseer, replace(cluster, servers=servers, pristine=pristine))
-        return comm
+        return self._with(self._options, membership, overseer, replace(cluster, servers=servers, pristine=pristine))
 
     def _alone(self) -> Communicator:
-        comm = object.__new__(Communicator)
-        comm._options = replace(self._options, transport="local")
-        comm._join(ALONE, None, None)
-        return comm
+        return self._with(replace(self._options, transport="local"), ALONE, None, None)
 
 
-def _cluster(given: Cluster | str | os.PathLike[str] | None, world: int) -> Cluster | None:
-    """The cluster that was given or is described; a single server is copied for every rank."""
-    if given is None:
-        return None
+def read_cluster(given: Cluster | str | os.PathLike[str], world: int) -> Cluster:
+    """The cluster that was given or is described; a single server is copied for every rank. InputError for one of
+    another number of ranks."""
     if not isinstance(given, Cluster):
         from optcc.discover import load_topology
 
@@ -420,6 +445,10 @@ def _cluster(given: Cluster | str | os.PathLike[str] | None, world: int) -> Clus
             "another number of ranks than processes", where="cluster", expected=f"{world} ranks", got=len(given.ranks)
         )
     return given
+
+
+def _alike(world: int) -> Cluster:
+    return Cluster.uniform(servers=world, nics=1, rate=RATE)
 
 
 def _here(exchange: Callable[[Any], list[Any]], rank: int) -> Cluster:

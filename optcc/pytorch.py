@@ -17,11 +17,23 @@ from typing import Any
 from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.plans import Plan
+from optcc.process_group import Options, communicator_of, register_backend
 from optcc.runtime.torch import Costs, HookState, Policy, allreduce_hook
 from optcc.runtime.torch.served import unwrapped
 from optcc.schedule.nested import NestedRings
 
-__all__ = ["Costs", "HookState", "Policy", "all_reduce_state", "allreduce_hook", "register"]
+__all__ = [
+    "Costs",
+    "HookState",
+    "Options",
+    "Policy",
+    "all_reduce_state",
+    "allreduce_hook",
+    "communicator_of",
+    "register",
+]
+
+register_backend()  # of torch.distributed: init_process_group("optcc")
 
 
 def register(model: Any, rates: Cluster | Sequence[float] | None = None, **options: Any) -> HookState:
