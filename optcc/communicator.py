@@ -42,7 +42,7 @@ EVENTS = 1000
 """So many events are kept for `events`; older ones are forgotten."""
 
 RATE = "100Gb/s"
-"""Of the one NIC that a rank on the local transport has where nothing is said: all ranks are alike, that is what counts."""
+"""Of the one NIC that a rank on the local transport has where nothing is said: what counts is that all are alike."""
 
 ALONE = Membership(0, 1, ("127.0.0.1", 0), "alone", "")
 """The place of a process of whose job nothing speaks."""
@@ -174,7 +174,7 @@ class Communicator:
     # --- collectives -------------------------------------------------------------------------------------------------
 
     def all_reduce(self, x: Any, op: str = "sum", *, out: Any = None, async_op: bool = False) -> Any:
-        """The elementwise sum (prod, min, max, avg) of all ranks' `x`, in place or into `out`; every rank gets the same.
+        """The elementwise sum (prod, min, max, avg) of all ranks' `x`, in place or into `out`; the same on every rank.
 
         x, out : arrays of the same number of elements and type in host memory (numpy, torch, jax, anything with DLPack
             or the array interface), contiguous; of any size, 0 included, and the same on all ranks
@@ -260,7 +260,7 @@ class Communicator:
 
     def strike(self, kind: str, nic: str, part: float = 0.5) -> None:
         """A drill: a fault of `kind` (see `optcc.runtime.strikes`; "cut" is a link that goes down) at `nic`, such as
-        "server1/nic0", in the next operation, when a part `part` of its rank's transfers are done. All ranks may call it.
+        "server1/nic0", in the next operation, when a part `part` of its rank's transfers are done. All ranks may call.
         """
         if self.world > 1 and nic.partition("/")[0] == self.cluster.servers[self.cluster.ranks[self.rank].server].name:
             self._member.strike(Strike(kind, nic, part))

@@ -6,6 +6,8 @@ Needs torch (the extra `torch`). In a script that torchrun starts, after `init_p
     optcc.pytorch.register(model)
 
 docs/pytorch.md says what is measured, when it switches, and what a lost rank looks like.
+
+Importing it also makes the backend "optcc" known, whose collectives survive NICs: docs/communicator.md.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from typing import Any
 from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.plans import Plan
-from optcc.process_group import Options, communicator_of, register_backend
 from optcc.runtime.torch import Costs, HookState, Policy, allreduce_hook
 from optcc.runtime.torch.served import unwrapped
 from optcc.schedule.nested import NestedRings
+from optcc.torch_group import Options, communicator_of, register_backend
 
 __all__ = [
     "Costs",

@@ -1,7 +1,7 @@
 """What comes in: chunks are taken out of their slots, and transfers are complete when all of theirs have been.
 
-A peer may have begun the next operation before this rank has. Its chunks are acknowledged and stay in their slots, whose
-window bounds them, until the operation begins here.
+A peer may have begun the next operation before this rank has. Its chunks are acknowledged and stay in their slots,
+whose window bounds them, until the operation begins here.
 """
 
 from __future__ import annotations

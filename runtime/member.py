@@ -121,15 +121,15 @@ class Member:
     def exchange(self, value: Json) -> list[Json]:
         """The values that all ranks give here, by rank, while wires are served. Within a turn, or to begin or end."""
         with self._lock, self._guarded():
-            turn, got = self._control.offer(value), []
+            turn = self._control.offer(value)
+            values: list[Json] = []
 
             def came() -> bool:
-                values = self._control.offered(turn)
-                got.append(values)
-                return values is not None
+                values[:] = self._control.offered(turn) or ()
+                return bool(values)
 
             self._until(came, f"what all ranks say in exchange {turn}")
-            return list(got[-1])
+            return values
 
     def connect(self, layout: Layout, schedules: dict[str, Schedule]) -> None:
         """Wires anew, for these schedules. All ranks do so at the same time, of the same layout, within a turn."""
@@ -145,7 +145,7 @@ class Member:
             self._control.on_letter = self._flows.letter
 
     def _part(self) -> None:
-        """Let go of the wires when nobody needs them any more, and nobody looks at them: an end that closes is a loss."""
+        """Let go of the wires when nobody needs or looks at them any more: an end that closes is a loss."""
         if self._wires:
             self.exchange(None)
             self._control.exchange(None, self.timeout_s)

@@ -311,7 +311,7 @@ def test_nothing_is_left_behind() -> None:
 def test_all_ranks_have_the_same_bits_of_rounded_sums(ranks: Ranks) -> None:
     for count in (100, 200_000):
         draw = [np.random.default_rng(rank).normal(size=count).astype(np.float32) for rank in range(WORLD)]
-        made = ranks.good(lambda comm: comm.all_reduce(draw[comm.rank].copy()))
+        made = ranks.good(lambda comm, draw=draw: comm.all_reduce(draw[comm.rank].copy()))
         assert len({each.tobytes() for each in made}) == 1
         assert np.allclose(made[0], sum(draw), atol=1e-5)
         assert bits_of(made[0]).any()

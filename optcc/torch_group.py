@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _create_work_from_future
+from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 
 from optcc.cluster import Cluster
 from optcc.communicator import Communicator, read_cluster
@@ -63,7 +63,7 @@ class Options:
     _timeout: timedelta | None = None  # torch looks for it
 
 
-class OptccGroup(dist.ProcessGroup):
+class OptccGroup(dist.ProcessGroup):  # type: ignore[misc]
     """A process group of torch's, with the methods that its collectives call.
 
     communicator : what they go by, for its `events` and `strike`
@@ -103,7 +103,9 @@ class OptccGroup(dist.ProcessGroup):
         """All ranks are here."""
         return self._done([lambda now: self.communicator.barrier(async_op=not now)], [], [], _waits(opts))
 
-    def allgather(self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None) -> Any:
+    def allgather(
+        self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> Any:
         """Every rank's input into each list of outputs, by rank."""
         for into, tensor in zip(outputs, inputs, strict=True):
             if any(out.numel() != tensor.numel() for out in into):
@@ -132,7 +134,9 @@ class OptccGroup(dist.ProcessGroup):
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
-    def reduce_scatter(self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], opts: Any) -> Any:
+    def reduce_scatter(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], opts: Any = None
+    ) -> Any:
         """Of each list of inputs, all ranks' number `rank` reduced into the output."""
         for output, parts in zip(outputs, inputs, strict=True):
             if any(part.numel() != output.numel() for part in parts):
@@ -308,14 +312,16 @@ def create(said: Any, options: Options | None) -> OptccGroup:
         everybody = list(said.global_ranks_in_group) or list(range(world))
         whole = read_cluster(given, max(world, int(os.environ.get("WORLD_SIZE", world))))
         cluster = whole if len(whole.ranks) == world else _part(whole, everybody)
+    # A store may outlive a group of the same name, which has left its address there.
+    key = f"optcc {(said.store.add('optcc ranks', 1) - 1) // world}"
     overseer = None
     if rank == 0 and world > 1:
         host, secret = _address(transport), secrets.token_hex(32)
         overseer = Overseer.open(Membership(0, world, (host, 0), "torch", secret), None, JOIN_S)
-        said.store.set("optcc", f"{host} {overseer.address[1]} {secret}")
+        said.store.set(key, f"{host} {overseer.address[1]} {secret}")
     place = Membership(0, 1, ("127.0.0.1", 0), "torch", "")
     if world > 1:
-        host, port, secret = said.store.get("optcc").decode().split()
+        host, port, secret = said.store.get(key).decode().split()
         place = Membership(rank, world, (host, int(port)), "torch", secret)
     gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", said.store), rank, world, said.timeout)
     communicator = Communicator.of(
