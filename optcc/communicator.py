@@ -81,7 +81,7 @@ class Communicator:
     transport : "local", processes of one machine over shared memory; "verbs", RDMA devices
     rendezvous, rank, world, interface : as of `optcc run`: given by torchrun, mpirun, srun, or here. Where nothing
         speaks of other ranks, this is the only one
-    timeout_s : for an operation, all ranks' coming included; then a rank has failed
+    timeout_s : seconds for an operation, all ranks' coming included; then a rank has failed
     reproducible : sums are rounded the same whatever NICs fail: plans are kept then, and are no longer the best ones
     on_event : called with each event (see `events`), in whichever thread finds it; it must not call this object
 

@@ -224,10 +224,7 @@ class OptccGroup(dist.ProcessGroup):  # type: ignore[misc]
         if op is None:
             return None
         moves = [_Move(tensor) for tensor in tensors]
-        calls = [
-            lambda now, m=move: self.communicator.all_reduce(m.array, op, async_op=not now)  # type: ignore[misc]
-            for move in moves
-        ]
+        calls = [lambda now, m=move: self.communicator.all_reduce(m.array, op, async_op=not now) for move in moves]
         return self._done(calls, moves, list(tensors), _waits(opts))
 
     def _done(self, calls: Sequence[Callable[[bool], Any]], moves: Sequence[_Move], result: Any, waits: bool) -> Any:
@@ -352,7 +349,10 @@ def register_backend() -> None:
 
 
 def communicator_of(group: Any = None) -> Communicator:
-    """The communicator of a process group of this backend; of the default one. For its `events` and `strike`."""
+    """The communicator of a process group of this backend, or of the default one, for its `events` and `strike`.
+
+    Raises InputError for a group of another backend.
+    """
     group = group or dist.group.WORLD
     if not isinstance(group, OptccGroup):
         raise InputError("not a group of the backend optcc", where="group", got=type(group).__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -171,6 +172,31 @@ def test_ranks_that_are_not_started_are_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(communicator_module, "JOIN_S", 0.5)
     with pytest.raises(RankFailedError, match=r"rank 1 failed: not there: 2 of 3 ranks have not come .*: 1, 2"):
         optcc.Communicator(rendezvous=f"127.0.0.1:{free_port()}", rank=0, world=3)
+
+
+def test_the_example_runs() -> None:
+    """Its ranks as torchrun starts them."""
+    port, environ = str(free_port() - 1), dict(os.environ)
+    started = [
+        subprocess.Popen(
+            [sys.executable, "examples/survive.py"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=ROOT,
+            env=environ | {"RANK": str(r), "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+        )
+        for r in range(4)
+    ]
+    try:
+        said = [process.communicate(timeout=240)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0] * 4
+    assert said[1].startswith("rank 1 of 4: exact; ")
+    assert "nic down" in said[1]
+    assert all("renewed" in text for text in said)
 
 
 # --- groups ----------------------------------------------------------------------------------------------------------

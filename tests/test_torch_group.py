@@ -53,5 +53,7 @@ def test_every_call_gives_what_it_gives_over_gloo(said: list[dict[str, Any]]) ->
     for rank in said:
         ours, theirs = rank["optcc calls"], rank["gloo calls"]
         assert ours.keys() == theirs.keys()
+        assert ours.pop("strided") == [3.0] * 4
+        del theirs["strided"]  # Gloo adds what lies in the gaps
         for name in theirs:
             assert ours[name] == theirs[name], name
