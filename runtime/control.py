@@ -108,8 +108,8 @@ class Control:
         """This process's monotonic clock, held against the hub's; see `synchronize`."""
         self.operation: Callable[[], int] = lambda: 0
         """Which operation a rank that commands itself has begun last."""
-        self.halted = False
-        """Such a rank may begin no other one until Renew comes."""
+        self.halts = 0
+        """So many Renew are still to come; such a rank may begin no other operation before."""
         self.regrouped: Regroup | None = None
         self._connection = connection
         self._commands: deque[Command] = deque()
@@ -284,7 +284,7 @@ class Control:
             case Failed(rank, cause):
                 raise RankFailedError(rank, cause)
             case Halt():
-                self.halted = True
+                self.halts += 1
                 self._send(Halted(self.operation()))
             case Regroup() as regrouped:
                 self.regrouped = regrouped

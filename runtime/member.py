@@ -12,6 +12,7 @@ import math
 import select
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -78,7 +79,7 @@ class Member:
         self._lock = threading.RLock()
         self._wires: Any = None
         self._flows: FlowTransport | None = None
-        self._renewal: Renew | None = None
+        self._renewals: deque[Renew] = deque()  # each at its point: another rank may be past that of the first
         self._strikes: list[Strike] = []
         self._reported: set[str] = set()  # dead NICs
         self.operation = 0
@@ -108,11 +109,10 @@ class Member:
         """The next operation, and what prepares it. Plans change here, never inside."""
         with self._lock, self._guarded():
             while True:
-                if self._control.halted:
-                    self._until(lambda: not self._control.halted, "leave to go on")
-                if self._renewal and self._renewal.after <= self.operation:
-                    renewal, self._renewal = self._renewal, None
-                    self._on_renew(renewal.nics)
+                if self._control.halts:
+                    self._until(lambda: not self._control.halts, "leave to go on")
+                if self._renewals and self._renewals[0].after <= self.operation:
+                    self._on_renew(self._renewals.popleft().nics)
                 else:
                     break
             self.operation += 1
@@ -256,7 +256,8 @@ class Member:
     def _obey(self) -> None:
         while (command := self._control.poll_command()) is not None:
             if isinstance(command, Renew):
-                self._renewal, self._control.halted = command, False
+                self._renewals.append(command)
+                self._control.halts -= 1  # the next Halt may have come before this was read
 
     def _tend(self) -> None:
         """Between operations."""

@@ -191,6 +191,43 @@ def test_random_calls(ranks: Ranks) -> None:
     ranks.good(call)
 
 
+class Dlpack:
+    """Another library's array, as it shows itself."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+
+    def __dlpack__(self, **how: Any) -> Any:
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+def test_other_libraries_buffers_are_used_where_they_are(ranks: Ranks) -> None:
+    def call(comm: optcc.Communicator) -> Array:
+        own, out = Dlpack(np.full(70_000, comm.rank + 1)), Dlpack(np.empty(70_000, int))
+        assert comm.all_reduce(own) is own
+        assert comm.all_reduce(own, "max", out=out) is out
+        return out.array
+
+    assert all(np.array_equal(each, np.full(70_000, 6)) for each in ranks.good(call))
+
+
+@pytest.mark.torch
+def test_torchs_tensors(ranks: Ranks) -> None:
+    import torch
+
+    def call(comm: optcc.Communicator) -> tuple[bool, str]:
+        x = torch.full((300, 300), comm.rank + 1.0, dtype=torch.bfloat16)
+        comm.all_reduce(x)
+        with pytest.raises(InputError, match="x: not contiguous"):
+            comm.all_reduce(x.t()[:2])
+        return bool((x == 6).all()), str(x.dtype)
+
+    assert ranks.good(call) == [(True, "torch.bfloat16")] * WORLD
+
+
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
