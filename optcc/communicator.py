@@ -34,6 +34,7 @@ from optcc.runtime.member import JOIN_S, TIMEOUT_S, Member
 from optcc.runtime.messages import Note, Strike
 from optcc.runtime.overseer import Overseer
 from optcc.runtime.rendezvous import Membership, find
+from optcc.runtime.strikes import KINDS
 from optcc.schedule.routes import ports_of
 
 log = logging.getLogger(__name__)
@@ -261,8 +262,13 @@ class Communicator:
     def strike(self, kind: str, nic: str, part: float = 0.5) -> None:
         """A drill: a fault of `kind` (see `optcc.runtime.strikes`; "cut" is a link that goes down) at `nic`, such as
         "server1/nic0", in the next operation, when a part `part` of its rank's transfers are done. All ranks may call.
+        Raises InputError for no such kind or NIC.
         """
-        if self.world > 1 and nic.partition("/")[0] == self.cluster.servers[self.cluster.ranks[self.rank].server].name:
+        nics = {port.name: port.rank for port in ports_of(self.cluster)}
+        if kind not in KINDS or nic not in nics:
+            expected = f"{', '.join(KINDS)} at one of {', '.join([*nics][:8])}"
+            raise InputError("no such fault", where="strike", expected=expected, got=f"{kind} at {nic}")
+        if self.world > 1 and nics[nic] == self.rank:
             self._member.strike(Strike(kind, nic, part))
 
     # --- the end -----------------------------------------------------------------------------------------------------

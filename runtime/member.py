@@ -173,7 +173,7 @@ class Member:
             self._tell_notes()
 
     def strike(self, strike: Strike) -> None:
-        """In the next operation, if it is a NIC of this rank: a fault on purpose."""
+        """In the next operation: a fault on purpose at a NIC of this rank; nothing where that is not used any more."""
         self._strikes.append(strike)
 
     # --- ends --------------------------------------------------------------------------------------------------------
@@ -344,7 +344,8 @@ class Member:
         self._on_notes(notes)
 
     def _saboteur(self) -> Saboteur | None:
-        strikes, self._strikes = self._strikes, []
+        used = {nic.name for nic in self.layout.nics}
+        strikes, self._strikes = [strike for strike in self._strikes if strike.nic in used], []
         if not strikes:
             return None
         assert self._flows

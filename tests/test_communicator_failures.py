@@ -101,8 +101,8 @@ def test_random_calls_while_random_nics_die() -> None:
             struck += sum(event.kind == "struck" for comm in ranks.comms for event in comm.events())
             renewed += sum(event.kind == "renewed" for event in ranks.comms[0].events())
     assert calls == 1000
-    assert struck > 80
-    assert renewed > 50
+    assert struck > 40, "the faults met something"
+    assert renewed > 30
 
 
 def test_the_last_nic_of_a_server_dies() -> None:
@@ -244,6 +244,12 @@ def test_split() -> None:
                 return part.rank, part.world, own, float(part.all_reduce(np.full(100_000, 1.0))[0])
 
         assert ranks.good(call) == [(1, 2, 4.0, 2.0), (0, 1, 2.0, 1.0), (0, 2, 4.0, 2.0), None]
+
+
+@pytest.mark.parametrize(("kind", "nic"), [("hammer", "server0/nic0"), ("cut", "server0/nic7")])
+def test_a_drill_that_cannot_be_is_refused(kind: str, nic: str) -> None:
+    with optcc.Communicator() as comm, pytest.raises(InputError, match="no such fault"):
+        comm.strike(kind, nic)
 
 
 def test_nobody_to_shrink() -> None:
