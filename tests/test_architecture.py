@@ -13,6 +13,9 @@ ROOT = Path(__file__).resolve().parent.parent
 JOINTS = {
     "optcc.cli",
     "optcc.api",
+    "optcc.communicator",
+    "optcc.prepared",
+    "optcc.torch_group",
     "optcc.ladders",
     "optcc.ladders_apart",
     "optcc.ladders_grouped",
