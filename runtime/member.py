@@ -243,7 +243,14 @@ class Member:
         while not done():
             if time.monotonic() > end:
                 raise LateError(0, f"{what} has not come within {self.timeout_s:.3g} s")
-            self._look(end)
+            try:
+                self._look(end)
+            except RankFailedError as error:
+                if not done():
+                    raise
+                self.failed = error  # what was waited for came before that: the next wait is the one that fails
+                self._hang_up()
+                return
 
     def _look(self, until: float) -> None:
         """One wait, no longer than `until`, and what has come by then."""
