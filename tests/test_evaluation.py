@@ -37,7 +37,7 @@ def test_the_page_is_whole(made: page.Evaluation, tmp_path: Path) -> None:
     assert "$" not in made.text
     assert "nan" not in made.text
     sections = re.findall(r"^## (.*)$", made.text, re.MULTILINE)
-    assert len(sections) == 9
+    assert len(sections) == 10
     written = page.write(made, tmp_path / "evaluation.md")
     for name in re.findall(r"\]\(([\w-]+\.svg)\)", made.text):
         assert (tmp_path / name) in written
