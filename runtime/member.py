@@ -1,4 +1,4 @@
-"""A rank that commands itself: its connections to the others, over which it runs schedules on buffers that it is given.
+"""One rank of a communicator: its connections to the other ranks, and schedules run over them on a caller's buffer.
 
 Operations run in the thread that calls them. Between them a thread looks in now and then, for peers may still have to
 ask what has landed, and the overseer whether this rank may change its plan. No two ranks need begin an operation at the
