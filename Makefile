@@ -18,7 +18,7 @@ help:
 	@echo "make notebooks       executes the notebooks in place"
 	@echo "make ns3             installs ns-3 and g++ where missing, for the packet-level tests"
 	@echo "make torch           installs torch where it is missing (TORCH_INDEX=URL: from there), for optcc.pytorch and its tests"
-	@echo "make reproduce       the whole evaluation into docs/, about two hours of processor time"
+	@echo "make reproduce       the whole evaluation into docs/, about four hours of processor time"
 	@echo "make bench-simulate  simulated time over bound, table in docs/"
 	@echo "make bench-segments  unequal segments against equal ones, table in docs/"
 	@echo "make bench-local     achieved time over bound on this machine, table in docs/"

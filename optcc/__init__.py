@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from optcc.bound import Bound, Certificate, check_certificate
     from optcc.bound_with_costs import BoundWithCosts
     from optcc.cluster import Cluster, Fabric, Nic, Rank, Server
+    from optcc.communicator import Communicator
     from optcc.discover import load_topology
     from optcc.errors import (
         CertificateError,
@@ -53,6 +54,7 @@ _HOME = {
     "BoundWithCosts": "bound_with_costs",
     "Certificate": "bound",
     "Cluster": "cluster",
+    "Communicator": "communicator",
     "InfeasibleError": "errors",
     "InputError": "errors",
     "Nic": "cluster",
@@ -82,6 +84,7 @@ __all__ = [
     "Certificate",
     "CertificateError",
     "Cluster",
+    "Communicator",
     "Fabric",
     "InfeasibleError",
     "InputError",

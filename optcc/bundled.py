@@ -23,6 +23,7 @@ EXAMPLES = {
     "walk_plan.c": "prints a plan by the reader in C",
     "replan.c": "a client of `optcc serve` in C",
     "check_bound.py": "checks a file of `optcc bound --json` without optcc",
+    "survive.py": "sums that survive a NIC, with optcc.Communicator",
     "train_ddp.py": "DDP with optcc's hook",
 }
 """File -> what it is."""

@@ -51,7 +51,7 @@ def reproduce(
 ) -> None:
     """Every scheme on every failure in one simulator: tables and figures as one page.
 
-    The full grid takes about two hours of processor time, the quick one minutes. What is done is kept beside the page
+    The full grid takes about four hours of processor time, the quick one minutes. What is done is kept beside the page
     until it is written: after an interrupt the same command goes on.
     """
     from rich.console import Console

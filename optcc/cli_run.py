@@ -102,7 +102,7 @@ def run(
     Exit status 1 when any element of any rank comes out wrong or a rank fails, which is told up to there; 3 when it is
     not proven of every fault that it struck and met something: no verdict.
     """
-    from optcc import api, report
+    from optcc import api, report, report_run
     from optcc.drill import check_together
     from optcc.simulator import simulate as run_virtually
     from optcc.timeline import check_timeline, write_timeline
@@ -125,7 +125,7 @@ def run(
     if timeline is not None:  # before the run, so that a place it cannot go to costs nothing
         write_timeline(simulation, timeline, title=report.title(made), bound_s=float(made.bound.seconds))
         click.echo(f"wrote {timeline}", err=True)
-    with report.run_progress(repeat) as progress:
+    with report_run.run_progress(repeat) as progress:
         outcome = api.run(
             made,
             repeat=repeat,
@@ -138,8 +138,8 @@ def run(
             interface=interface,
             progress=progress,
         )
-    summary = report.run_json(made, outcome, simulation.time_s)
-    emit(as_json, summary, lambda: report.print_run(made, outcome, summary))
+    summary = report_run.run_json(made, outcome, simulation.time_s)
+    emit(as_json, summary, lambda: report_run.print_run(made, outcome, summary))
     if not outcome.exact:
         raise OptccError("a result is wrong: see `exact` per rank")
 
@@ -243,7 +243,7 @@ def _drill(
 ) -> None:
     from optcc import report_drill
     from optcc.drill import BrokenDrill, attempt
-    from optcc.report import run_progress
+    from optcc.report_run import run_progress
 
     with run_progress(repeat) as progress:
         outcome = attempt(

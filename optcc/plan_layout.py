@@ -24,7 +24,7 @@ LEAF_LAST = "leaf-last"
 
 def channels_of(plan: Plan, schedule: Schedule) -> list[dict[str, Any]]:
     """The channels of `plan`, lowered to `schedule`, as JSON values; offsets and cuts are bytes of the buffer."""
-    return list(plan.recipe.channels(schedule)) if len(schedule) else []
+    return list(plan.recipe.layout(schedule)) if len(schedule) else []
 
 
 def ring(

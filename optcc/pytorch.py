@@ -6,6 +6,8 @@ Needs torch (the extra `torch`). In a script that torchrun starts, after `init_p
     optcc.pytorch.register(model)
 
 docs/pytorch.md says what is measured, when it switches, and what a lost rank looks like.
+
+Importing it also makes the backend "optcc" known, whose collectives survive NICs: docs/communicator.md.
 """
 
 from __future__ import annotations
@@ -20,8 +22,20 @@ from optcc.plans import Plan
 from optcc.runtime.torch import Costs, HookState, Policy, allreduce_hook
 from optcc.runtime.torch.served import unwrapped
 from optcc.schedule.nested import NestedRings
+from optcc.torch_group import Options, communicator_of, register_backend
 
-__all__ = ["Costs", "HookState", "Policy", "all_reduce_state", "allreduce_hook", "register"]
+__all__ = [
+    "Costs",
+    "HookState",
+    "Options",
+    "Policy",
+    "all_reduce_state",
+    "allreduce_hook",
+    "communicator_of",
+    "register",
+]
+
+register_backend()  # of torch.distributed: init_process_group("optcc")
 
 
 def register(model: Any, rates: Cluster | Sequence[float] | None = None, **options: Any) -> HookState:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from optcc.drill import BrokenDrill
-from optcc.report import plain_table, show, show_clock_error
+from optcc.report import plain_table, show
+from optcc.report_run import show_clock_error
 from optcc.units import format_rate, format_seconds, format_size
 
 if TYPE_CHECKING:

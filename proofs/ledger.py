@@ -2,7 +2,8 @@
 """Hold the ledger (README.md) to the files and the code that it names.   python3 ledger.py
 
 Ids are unique; each row has its page, statuses are of the defined words, and every theorem, script and test named in a
-row exists; every theorem of Headlines.v and every page is in some row. Every id that a docstring of the theory or of
+row exists; every theorem of Headlines.v and every page is in some row. Where a page links to a lemma in a file of Coq,
+the file states it; where such a file names a page, the page exists. Every id that a docstring of the theory or of
 optcc/bound.py, or a document, gives as a proof id has a row. tests/test_proofs.py runs this, also on faulty ledgers.
 """
 
@@ -80,9 +81,20 @@ def _links(ledger: str, root: Path) -> Iterator[str]:
     for page in sorted((root / "proofs/written").glob("*.md")):
         if f"(written/{page.name})" not in ledger:
             yield f"page {page.name} is in no row"
-        for target in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
-            if not (page.parent / target).is_file():
+        for text, target in re.findall(r"\[([^]]+)\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+            file, lemma = page.parent / target, re.fullmatch(r"`(\w+)`", text)
+            if not file.is_file():
                 yield f"page {page.name} links to {target}, which does not exist"
+            elif (
+                lemma
+                and file.suffix == ".v"
+                and not re.search(rf"^(Theorem|Lemma) {lemma[1]}\b", file.read_text(), re.M)
+            ):
+                yield f"page {page.name}: no {lemma[1]} in {target}"
+    for file in sorted((root / "proofs/coq").glob("*.v")):
+        for name in re.findall(r"\.\./(written/[\w-]+\.md)", file.read_text()):
+            if not (root / "proofs" / name).is_file():
+                yield f"{file.name} names {name}, which does not exist"
 
 
 def _status(row: Row) -> Iterator[str]:

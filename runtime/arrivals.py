@@ -1,13 +1,18 @@
-"""What comes in: chunks are taken out of their slots, and transfers are complete when all of theirs have been."""
+"""What comes in: chunks are taken out of their slots, and transfers are complete when all of theirs have been.
+
+A peer may have begun the next operation before this rank has. Its chunks are acknowledged and stay in their slots,
+whose window bounds them, until the operation begins here.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
 from typing import Any
 
-from optcc.runtime.errors import TransportError
-from optcc.runtime.flow_ends import CHUNK_HEADER, CHUNK_MARK, In
+from optcc.runtime.errors import CallsDifferError, TransportError
+from optcc.runtime.flow_ends import CHUNK_HEADER, CHUNK_MARK, OPERATIONS, In
 from optcc.runtime.program import Move
 from optcc.runtime.protocol import words
 from optcc.runtime.protocol.table import Commands
@@ -36,14 +41,47 @@ class Arrivals:
         # Where payloads land that are not in host memory with their headers.
         self._elsewhere: Callable[[int, int, int], Any] | None = getattr(wires, "payload", None)
         self._operation = 0
+        self._early: deque[tuple[int, int, float]] = deque()  # flow, seq, since when: of later operations
+        self.due = False  # some of them may belong to the operation that has begun
         self._missing: dict[int, int] = {}  # row -> bytes still to come
         self._landings: list[Landing] = []
         self.take: Take = nothing_runs
 
     def begin(self, operation: int, receives: Mapping[int, Move]) -> None:
         """From now on everything belongs to this operation, and these transfers will come, by row."""
-        self._operation = operation
+        self._operation, self.due = operation, bool(self._early)
         self._missing = {row: move.length for row, move in receives.items()}
+
+    def take_early(self) -> None:
+        """What had come of this operation before it began; what is of a later one still stays."""
+        self.due = False
+        for _ in range(len(self._early)):
+            number, seq, at = self._early.popleft()
+            _, _, operation, nbytes, _, row, offset = CHUNK_HEADER.unpack_from(self._wires.slot(number, seq))
+            if operation != self._operation:
+                self._demand_later(operation, number)
+                self._early.append((number, seq, at))
+            else:
+                self._hand_on(number, seq, nbytes, row, offset, at)
+                self._do(self._ins[number], self._ins[number].receiver.handle(words.Folded(seq)))
+
+    def _hand_on(self, number: int, seq: int, nbytes: int, row: int, offset: int, at: float) -> None:
+        """A chunk to the engine."""
+        if self._elsewhere:
+            self.take(row, offset, self._elsewhere(number, seq, nbytes))
+        else:
+            self.take(row, offset, self._wires.slot(number, seq)[HEADER_BYTES : HEADER_BYTES + nbytes])
+        missing = self._missing[row] = self._missing[row] - nbytes
+        if missing == 0:
+            self._landings.append(Landing(row, at))
+
+    def _demand_later(self, operation: int, number: int) -> None:
+        """Raises where a chunk's operation is over here, or is not the one that runs here by the same number."""
+        ahead = (operation - self._operation) % OPERATIONS
+        if ahead == 0:
+            raise CallsDifferError(self._ins[number].peer, operation % OPERATIONS)
+        if ahead > OPERATIONS // 2:
+            raise TransportError(f"flow {number}: a chunk of operation {operation} in operation {self._operation}")
 
     def landed(self) -> list[Landing]:
         """Transfers that have become complete since this was asked, in order of time."""
@@ -71,11 +109,14 @@ class Arrivals:
             if mark != CHUNK_MARK or there != seq:
                 raise TransportError(f"flow {number}: the slot of chunk {seq} holds {there} (canary {mark:#x})")
             receiver = ins[number].receiver
+            if operation != self._operation:
+                if receiver.handle(words.Landed(wire, epoch, seq)):
+                    self._demand_later(operation, number)
+                    self._early.append((number, seq, at))
+                continue
             folded = receiver.passes(wire, epoch, seq)
             if folded < 0 and not receiver.handle(words.Landed(wire, epoch, seq)):
                 continue
-            if operation != self._operation:
-                raise TransportError(f"flow {number}: a chunk of operation {operation} in operation {self._operation}")
             if elsewhere:
                 take(row, offset, elsewhere(number, seq, nbytes))
             else:

@@ -41,16 +41,22 @@ from optcc.runtime.messages import (
     Command,
     Failed,
     FromRank,
+    Halt,
+    Halted,
     Journal,
+    Late,
     Letter,
+    Lost,
     Parcel,
     Ping,
     Pong,
     Post,
+    Regroup,
     Reply,
     Saw,
     Share,
     Shared,
+    Shrink,
     Time,
 )
 from optcc.runtime.seals import TAG_BYTES, TAMPERED, Seal, TamperedError
@@ -100,6 +106,11 @@ class Control:
         """What to do with a letter: called with its sender's rank and the value, from whatever reads the connection."""
         self.clock = Clock()
         """This process's monotonic clock, held against the hub's; see `synchronize`."""
+        self.operation: Callable[[], int] = lambda: 0
+        """Which operation a rank that commands itself has begun last."""
+        self.halts = 0
+        """So many Renew are still to come; such a rank may begin no other operation before."""
+        self.regrouped: Regroup | None = None
         self._connection = connection
         self._commands: deque[Command] = deque()
         self._turn = 0
@@ -152,6 +163,12 @@ class Control:
         """The descriptor to wait for; when it can be read, `check` or `poll_command` is due."""
         return self._connection.fileno()
 
+    @property
+    def host(self) -> str:
+        """This machine's address on the network that the hub is on."""
+        with socket.socket(fileno=os.dup(self.fileno())) as sock:
+            return str(sock.getsockname()[0])
+
     def check(self) -> None:
         """Take in what has come meanwhile, without waiting: pings are answered, letters handed on, commands kept."""
         while select.select([self._connection], [], [], 0)[0]:
@@ -175,7 +192,7 @@ class Control:
             if self._wait(left):
                 self.check()
 
-    def tell(self, message: Reply | Broken | Journal | Saw) -> None:
+    def tell(self, message: Reply | Broken | Journal | Saw | Lost | Late | Shrink) -> None:
         """Send to the hub."""
         self._send(message)
 
@@ -199,10 +216,19 @@ class Control:
 
         Raises HubLostError when they do not come together `within_s`.
         """
-        turn = self._turn = self._turn + 1
-        self._send(Share(turn, value))
+        turn = self.offer(value)
         self._until(lambda: turn in self._shared, within_s, f"the values of all ranks in exchange {turn}")
         return self._shared.pop(turn)
+
+    def offer(self, value: Json) -> int:
+        """The first half of `exchange`: this rank's value. Returns what to ask `offered` for."""
+        turn = self._turn = self._turn + 1
+        self._send(Share(turn, value))
+        return turn
+
+    def offered(self, turn: int) -> list[Json] | None:
+        """The second half: the values of all ranks; None: `check` has not seen them yet."""
+        return self._shared.pop(turn, None)
 
     def synchronize(self, now: Callable[[], float] = time.monotonic, within_s: float = EXCHANGE_S) -> None:
         """Measure `clock` anew, in a few round trips. Raises HubLostError when one takes longer than `within_s`."""
@@ -257,6 +283,11 @@ class Control:
                 self._send(self.state())
             case Failed(rank, cause):
                 raise RankFailedError(rank, cause)
+            case Halt():
+                self.halts += 1
+                self._send(Halted(self.operation()))
+            case Regroup() as regrouped:
+                self.regrouped = regrouped
             case Letter(origin, value):
                 self.on_letter(origin, value)
             case Shared(turn, values):

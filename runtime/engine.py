@@ -15,12 +15,15 @@ from optcc.runtime.errors import TransportError
 from optcc.runtime.memory import HOST, Memory
 from optcc.runtime.priority import ReadyQueue
 from optcc.runtime.program import Program
-from optcc.runtime.strikes import Saboteur
-from optcc.runtime.transport import Transport
+from optcc.runtime.transport import Attendant, Transport
 
 
 class Engine:
-    """One run of `program` on `buffer`, shape (elements,), in `memory`, in place."""
+    """One run of `program` on `buffer`, shape (elements,), in `memory`, in place.
+
+    linger : it is finished only when all that was sent has landed, so that the buffer may be written again; else when
+        it has been given to wires, for buffers that nobody writes again
+    """
 
     def __init__(
         self,
@@ -30,7 +33,9 @@ class Engine:
         transport: Transport,
         clock: Callable[[], float],
         memory: Memory = HOST,
+        linger: bool = True,
     ) -> None:
+        self._done: Callable[[], bool] = transport.drain if linger else transport.given
         self._program, self._buffer, self._op = program, buffer, op
         self._transport, self._clock, self._memory = transport, clock, memory
         self._bytes = memory.bytes_of(buffer)
@@ -46,13 +51,19 @@ class Engine:
     @property
     def finished(self) -> bool:
         """Everything received and folded, everything sent."""
-        return self._unfinished == 0 and self._unsent == 0 and self._transport.drain()
+        return self._unfinished == 0 and self._unsent == 0 and self._done()
 
     @property
     def progress(self) -> int:
         """A number that grows while anything moves."""
         program = self._program
         return len(program.sends) - self._unsent + len(program.receives) - self._unfinished
+
+    @property
+    def awaited(self) -> int | None:
+        """The rank that the first transfer still to come comes from; else one that something goes to."""
+        moves = self._program.receives if self._expected else self._program.sends
+        return moves[min(self._expected or moves)].peer if moves else None
 
     def landings(self) -> dict[int, float]:
         """When each transfer that this rank received has landed and been folded."""
@@ -76,7 +87,7 @@ class Engine:
             if count == 0:
                 self._now_ready(row, now)
 
-    def run(self, saboteur: Saboteur | None = None) -> None:
+    def run(self, saboteur: Attendant | None = None) -> None:
         """Post what may go, wait, take in what has landed, until all is done; raises what the transport raises."""
         self.begin()
         total = len(self._program.sends) + len(self._program.receives)

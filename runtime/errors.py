@@ -37,6 +37,10 @@ class PeerLostError(TransportError):
         super().__init__(f"lost rank {peer}: {why}")
 
 
+class LateError(PeerLostError):
+    """What rank `peer` was waited for has not come in time."""
+
+
 class FlowSeveredError(PeerLostError):
     """No way is left from or to rank `peer`."""
 
@@ -47,6 +51,14 @@ class NicsLostError(FlowSeveredError):
     def __init__(self, peer: int, why: str) -> None:
         super().__init__(peer, why)
         self.blames = None
+
+
+class CallsDifferError(TransportError):
+    """Rank `peer` has called something else than this rank as its operation `number`: another one, or other sizes."""
+
+    def __init__(self, peer: int, number: int) -> None:
+        self.peer, self.number = peer, number
+        super().__init__(f"operation {number} is not the same call here and on rank {peer}: all ranks must call alike")
 
 
 class RankFailedError(OptccError):

@@ -16,7 +16,7 @@ from optcc.runtime import letters
 from optcc.runtime.arrivals import Arrivals
 from optcc.runtime.departures import Departures
 from optcc.runtime.doubts import Doubts
-from optcc.runtime.flow_ends import Ends, In, Out, machine_of
+from optcc.runtime.flow_ends import OPERATIONS, Ends, In, Out, machine_of
 from optcc.runtime.layout import Layout
 from optcc.runtime.losses import Losses
 from optcc.runtime.messages import Note
@@ -105,15 +105,20 @@ class FlowTransport:
 
     # --- the engine's side -------------------------------------------------------------------------------------------
 
-    def begin(self, name: str, receives: Mapping[int, Move]) -> None:
+    def begin(self, name: str, receives: Mapping[int, Move], sign: int = 0) -> None:
         """The next operation runs schedule `name`; this rank will receive these transfers.
 
-        Every rank has finished the one before: what comes in from now on belongs to this one.
+        This rank has finished the one before. Others may not have, and may have begun this one already.
+        sign : of what is called, below 4096; other ranks' chunks must have the same
         """
-        self._operation += 1
+        self._operation = (self._operation + 1) % OPERATIONS
         self._shares.begin(name)
-        self._departures.begin(self._operation)
-        self._arrivals.begin(self._operation, receives)
+        self._departures.begin(sign * OPERATIONS + self._operation)
+        self._arrivals.begin(sign * OPERATIONS + self._operation, receives)
+
+    def learn(self, name: str, routes: Sequence[Route], lanes: Sequence[tuple[int, ...]]) -> None:
+        """Another schedule over the flows of the layout; `lanes` : route -> the flow of each of its lanes."""
+        self._shares.learn(name, routes, lanes)
 
     def free_at(self, route: int, now: float) -> float:
         """See `Departures`."""
@@ -135,6 +140,9 @@ class FlowTransport:
         before = departures.now
         wake = self.next_wake() if self._timers or self._mail else self._look_at
         due = wake <= before
+        if arrivals.due:
+            arrivals.take_early()
+            until = -math.inf
         arrivals.hear(self._wires.poll(-math.inf if due else wake if wake < until else until), self._on)
         while self._mail:
             self._read(*self._mail.popleft())
@@ -153,6 +161,10 @@ class FlowTransport:
         if self._mail:
             return -math.inf
         return min(self._look_at, self._timers.next())
+
+    def given(self) -> bool:
+        """Whether all that was posted has been given to wires, so that it lands without anything done here."""
+        return not self._departures.busy
 
     def drain(self) -> bool:
         """Whether all that was posted has landed at the other ends; if not, `poll` returns when it has."""

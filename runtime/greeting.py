@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from optcc.runtime.errors import TransportError
 from optcc.runtime.seals import Seal
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Changes with every change of what is said, here and in `messages`."""
 
 GREETING_LIMIT = 4096

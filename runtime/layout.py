@@ -6,8 +6,10 @@ of the two ranks that reach each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -43,6 +45,26 @@ class Layout:
     flows: tuple[FlowSpec, ...]
     lanes: Mapping[str, tuple[tuple[int, ...], ...]]
 
+    def lanes_of(self, schedule: Schedule) -> tuple[tuple[int, ...], ...] | None:
+        """Route -> the flow of each of its lanes, of another schedule; None: it needs flows that are not here."""
+        number = {nic: i for i, nic in enumerate(self.nics)}
+        try:
+            return tuple(
+                tuple(
+                    self._homes[route.src, route.dst, number[schedule.ports[e.out]], number[schedule.ports[e.into]]]
+                    for e in route.lanes
+                )
+                for route in schedule.routes
+            )
+        except KeyError:
+            return None
+
+    @cached_property
+    def _homes(self) -> dict[tuple[int, int, int, int], int]:
+        """(Source, destination, NIC out, NIC in) -> the flow that has its home there."""
+        homes = [self.wires[flow.wires[0]] for flow in self.flows]
+        return {(wire.src, wire.dst, wire.out, wire.into): flow for flow, wire in enumerate(homes)}
+
     @property
     def rates(self) -> list[Rates]:
         """The rates of the NICs."""
@@ -56,10 +78,16 @@ class Layout:
         return 2 * max(flow.slot_bytes for flow in self.flows) / slowest if slowest else 0.0
 
 
-def layout_of(schedules: Mapping[str, Schedule], slot_bytes: int = SLOT_BYTES, granule: int = 8) -> Layout:
+def layout_of(
+    schedules: Mapping[str, Schedule],
+    slot_bytes: int = SLOT_BYTES,
+    granule: int = 8,
+    window_bytes: int = WINDOW_BYTES,
+) -> Layout:
     """The layout of a job.
 
-    slot_bytes : the most that a chunk carries; fewer where no transfer of the schedules has as much to carry
+    slot_bytes : the most that a chunk carries; fewer between ranks of which no transfer has as much to carry
+    window_bytes : landing slots of a flow, in all; at least WINDOW[0] of them
 
     Raises InputError when schedules name the same port with different rates.
     """
@@ -92,10 +120,15 @@ def layout_of(schedules: Mapping[str, Schedule], slot_bytes: int = SLOT_BYTES, g
         for name, schedule in schedules.items()
     }
     ports = tuple(nics.values())
-    slot = -(-min(slot_bytes, max(map(_longest_stripe, schedules.values()))) // granule) * granule or granule
-    window = min(max(WINDOW_BYTES // slot, WINDOW[0]), WINDOW[1])
+    longest = _longest_stripes(schedules.values())
+    slots = {
+        (src, dst): -(-min(slot_bytes, longest[src, dst]) // granule) * granule or granule for src, dst, *_ in homes
+    }
     wires = _Wires(ports)
-    flows = tuple(FlowSpec(src, dst, wires.of(src, dst, out, into), window, slot) for src, dst, out, into in homes)
+    flows = tuple(
+        FlowSpec(src, dst, wires.of(src, dst, out, into), _window(slots[src, dst], window_bytes), slots[src, dst])
+        for src, dst, out, into in homes
+    )
     return Layout(ranks, ports, tuple(wires.table), flows, lanes)
 
 
@@ -117,10 +150,20 @@ def _kinds(schedule: Schedule) -> list[tuple[int, int]]:
     return [(route, length) for route, length in kinds]
 
 
-def _longest_stripe(schedule: Schedule) -> int:
-    """The most bytes of one transfer that one lane carries."""
-    cuts = (schedule.routes[route].cuts(length) for route, length in _kinds(schedule))
-    return max((stop - start for ends in cuts for start, stop in pairwise(ends)), default=0)
+def _longest_stripes(schedules: Iterable[Schedule]) -> dict[tuple[int, int], int]:
+    """The most bytes of one transfer that one lane carries, by (source, destination): flows between the same ranks
+    take over from each other."""
+    longest: dict[tuple[int, int], int] = defaultdict(int)
+    for schedule in schedules:
+        for number, length in _kinds(schedule):
+            route = schedule.routes[number]
+            most = max(stop - start for start, stop in pairwise(route.cuts(length)))
+            longest[route.src, route.dst] = max(longest[route.src, route.dst], most)
+    return longest
+
+
+def _window(slot: int, nbytes: int) -> int:
+    return min(max(nbytes // slot, WINDOW[0]), WINDOW[1])
 
 
 class _Wires:

@@ -69,7 +69,15 @@ class Quit:
     """The end."""
 
 
-Command = Enlist | Prepare | Go | Check | Quit
+@dataclass(frozen=True)
+class Renew:
+    """To ranks that command themselves: once operation `after` is over, plan anew, without these NICs."""
+
+    after: int
+    nics: list[str]
+
+
+Command = Enlist | Prepare | Go | Check | Quit | Renew
 
 # --- what else the hub says -----------------------------------------------------------------------------------------
 
@@ -118,7 +126,20 @@ class Parcel:
     nbytes: int
 
 
-ToRank = Command | Ping | Failed | Letter | Shared | Time | Parcel
+@dataclass(frozen=True)
+class Halt:
+    """To ranks that command themselves: begin no operation after the one you are in, and say which; Renew follows."""
+
+
+@dataclass(frozen=True)
+class Regroup:
+    """To ranks that are left after a verdict: those that go on, by their old numbers, and the port of their new hub."""
+
+    ranks: list[int]
+    port: int
+
+
+ToRank = Command | Halt | Regroup | Ping | Failed | Letter | Shared | Time | Parcel
 
 # --- from a rank to the hub -----------------------------------------------------------------------------------------
 
@@ -187,7 +208,34 @@ class AskTime:
     turn: int
 
 
-FromRank = Pong | Saw | Journal | Reply | Broken | Post | Share | AskTime
+@dataclass(frozen=True)
+class Halted:
+    """The last operation that this rank has begun."""
+
+    operation: int
+
+
+@dataclass(frozen=True)
+class Lost:
+    """NICs that this rank takes to be dead: the plan has to do without them."""
+
+    nics: list[str]
+
+
+@dataclass(frozen=True)
+class Late:
+    """What this rank is in has taken too long: `cause`; it waits for rank `peer`, which may wait for another one."""
+
+    peer: int
+    cause: str
+
+
+@dataclass(frozen=True)
+class Shrink:
+    """After the verdict: this rank goes on with those that are left."""
+
+
+FromRank = Halted | Lost | Late | Shrink | Pong | Saw | Journal | Reply | Broken | Post | Share | AskTime
 
 # --- inside replies -------------------------------------------------------------------------------------------------
 

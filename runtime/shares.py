@@ -38,13 +38,22 @@ class Shares:
         lost: Collection[int],
         every: float,
     ) -> None:
-        self._layout, self._routes, self._outs, self._lost = layout, routes, outs, lost
-        self._kinds = {name: likeness(self._spans(name), layout.rates) for name in routes}
+        self._layout, self._outs, self._lost = layout, outs, lost
+        self._routes: dict[str, Sequence[Route]] = {}
+        self._lanes_of: dict[str, Sequence[tuple[int, ...]]] = {}
+        self._kinds: dict[str, list[list[int]]] = {}
+        for name in routes:
+            self.learn(name, routes[name], layout.lanes[name])
         self.tempo = Tempo(every, self._at_home)
+
+    def learn(self, name: str, routes: Sequence[Route], lanes: Sequence[tuple[int, ...]]) -> None:
+        """Another schedule; `lanes` : route -> the flow of each of its lanes."""
+        self._routes[name], self._lanes_of[name] = routes, lanes
+        self._kinds[name] = likeness(self._spans(name), self._layout.rates)
 
     def begin(self, name: str) -> None:
         """The next operation runs schedule `name`."""
-        self._name, self._lanes, self._route = name, self._layout.lanes[name], self._routes[name]
+        self._name, self._lanes, self._route = name, self._lanes_of[name], self._routes[name]
         self.tempo.begin()
 
     def live(self, route: int) -> list[int]:
@@ -112,7 +121,7 @@ class Shares:
         return [
             [
                 Span(lane.share, homes[flow].out, homes[flow].into)
-                for lane, flow in zip(route.lanes, self._layout.lanes[name][number], strict=True)
+                for lane, flow in zip(route.lanes, self._lanes_of[name][number], strict=True)
             ]
             for number, route in enumerate(self._routes[name])
         ]

@@ -49,6 +49,22 @@ class Transport(Protocol):
         """
         ...
 
+    def given(self) -> bool:
+        """Whether all that was posted lands without anything more done at this end, unless something is lost."""
+        ...
+
+
+class Attendant(Protocol):
+    """Who looks on while a schedule runs: strikes on purpose (`strikes.Saboteur`), a deadline."""
+
+    def look(self, done: float) -> None:
+        """A part `done` of the rank's transfers, 0 to 1, are done; raises to stop the run."""
+        ...
+
+    def wake(self) -> float:
+        """When to look again although nothing happens; inf: never."""
+        ...
+
 
 class Watch(Protocol):
     """What can interrupt a wait: a file descriptor, and what to do when it can be read."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
-from optcc.evaluation.cells import FAULT_FREE, OPTCC, Cell, Outcome
+from optcc.evaluation import rig
+from optcc.evaluation.cells import FAULT_FREE, OPTCC, PER_CHUNK, Cell, Outcome
 from optcc.evaluation.grid import MIB, QUICK, Failure, Fleet, Grid
+from optcc.evaluation.rig import RigResult
 from optcc.evaluation.studies import Cost, Rails, RailsResult
 
 TINY = Grid(
@@ -17,12 +20,12 @@ TINY = Grid(
     failures=(Failure(4, (1,)), Failure(4, (1, 1)), Failure(4, (2, 1), staggered=True)),
     message_sizes=(MIB, 256 * MIB),
     message_servers=4,
-    claimed_servers=(4,),
-    claimed_chunks=(2,),
     rails=(Rails(3, 2, ((1, 0),), 2, 256 * MIB),),
     stars=(replace(QUICK.stars[0], nbytes=64 * MIB),),
     costs=(Cost(2, False, MIB),),
     fleets=(Fleet(32, 4),),
+    most_servers=4,
+    per_chunks=(Fraction(0), PER_CHUNK),
 )
 
 
@@ -32,8 +35,11 @@ def outcomes(planted: Cell | Rails | None = None, above: float = 0.011, rails: f
     found: dict[Any, Any] = {}
     for cell in TINY.cells():
         time_s = {FAULT_FREE: 1.0, OPTCC: 1.209}.get(cell.scheme, 3.0)
-        found[cell] = Outcome(1.2 + above if cell == planted else time_s, 1.2, 1.0)
+        found[cell] = Outcome(1.2 + above if cell == planted else time_s, 1.2, 1.0, 1.15, "a family", 8)
     for study in TINY.rails:
         time_s = 1.2 + (above if study == planted else 0.009)
-        found[study] = RailsResult(1.2, 0.2, 1.2, time_s, 1.0, "packed-trees", 4)
+        found[study] = RailsResult(1.2, 1.15, 0.2, 1.2, time_s, 1.0, "packed-trees", 4)
+    for study in TINY.rigs():
+        time_s = {FAULT_FREE: 1.0, rig.AS_MEASURED: 1.28}.get(study.scheme, 2.0)
+        found[study] = RigResult(time_s, 1.25, 1.0, 1.25)
     return found

@@ -13,6 +13,9 @@ ROOT = Path(__file__).resolve().parent.parent
 JOINTS = {
     "optcc.cli",
     "optcc.api",
+    "optcc.communicator",
+    "optcc.prepared",
+    "optcc.torch_group",
     "optcc.planner",
     "optcc.drill",
     "optcc.drill_timeline",
@@ -25,7 +28,7 @@ JOINTS = {
     *(f"optcc.schedule.{m}" for m in ("nested", "trees", "packed", "grouped_candidates", "inside_candidates")),
     *(f"optcc.standby.{m}" for m in ("planner", "shapes", "solve")),
     "optcc.serve.work",
-    *(f"optcc.evaluation.{m}" for m in ("cells", "claims", "studies")),
+    *(f"optcc.evaluation.{m}" for m in ("cells", "claims", "rig", "studies")),
 }
 
 

@@ -15,8 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from optcc.cli import main
-from optcc.evaluation import claims, figures, page, tables
-from optcc.evaluation.grid import FULL, QUICK, Grid
+from optcc.evaluation import claims, figures, page, rig, straggler, tables
+from optcc.evaluation.cells import FAULT_FREE, OPTCC, Cell
+from optcc.evaluation.grid import QUICK, Grid
+from optcc.evaluation.rig import Rig
 from optcc.evaluation.studies import Star, StarResult
 from optcc.evaluation.training import Job
 from tests.evaluations import TINY, outcomes
@@ -35,7 +37,7 @@ def test_the_page_is_whole(made: page.Evaluation, tmp_path: Path) -> None:
     assert "$" not in made.text
     assert "nan" not in made.text
     sections = re.findall(r"^## (.*)$", made.text, re.MULTILINE)
-    assert len(sections) == 9
+    assert len(sections) == 10
     written = page.write(made, tmp_path / "evaluation.md")
     for name in re.findall(r"\]\(([\w-]+\.svg)\)", made.text):
         assert (tmp_path / name) in written
@@ -106,14 +108,112 @@ def test_every_table_says_what_is_simulated(made: page.Evaluation) -> None:
 
 
 def test_a_range_of_one_figure_is_said_once() -> None:
-    assert claims._range([0.0262, 0.0258, 0.026]) == "2.6 %"
-    assert claims._range([0.058, 0.026]) == "2.6 % to 5.8 %"
+    assert claims.spread([0.0262, 0.0258, 0.026]) == "+2.6"
+    assert claims.spread([0.058, -0.026]) == "-2.6 to +5.8"
+    assert claims.spread([]) == "-"
 
 
 def test_r2cc_form_is_its_paper_s_figure() -> None:
-    cell = FULL.claimed()[0]
+    servers, dead = claims.R2CC_CASE
+    cell = Cell(servers, (dead,), 2**30, "r2cc")
     assert claims.closed_form(cell, 10**9) == pytest.approx(4 / 7)
     assert claims.closed_form(cell, 16) == pytest.approx(4 / 7 * 17 / 16)
+    assert "57.1 %" in claims.r2cc_claimed()
+
+
+def said(results: dict[Any, Any]) -> str:
+    return " ".join(" ".join(claims.words(TINY, results, results).values()).split())
+
+
+def changed(scheme: str, time_s: float, per_chunk: Fraction | None = None) -> dict[Any, Any]:
+    """TINY's results with another time for a scheme, at one cost of a chunk or at all."""
+    results = outcomes()
+    for cell, found in results.items():
+        if isinstance(cell, Cell) and cell.scheme == scheme and per_chunk in (None, cell.per_chunk):
+            results[cell] = replace(found, time_s=time_s)
+    return results
+
+
+def test_sentences_follow_the_figures() -> None:
+    """Whatever would not be true of the figures is not said."""
+    free, dear = TINY.per_chunks
+    near = changed("optcc-published", 1.215, free)
+    for results, equal in ((outcomes(), False), (near, True)):
+        assert ("is nearly equal to optcc" in said(results)) == equal
+        assert ("is not equal to optcc" in said(results)) != equal
+    # 8 segments, k = 8: 9/8 of the bound, 1.35 of the fault-free ring.
+    form = "above (k+1)/k of the bound in"
+    assert f"{form} 2 of 2 cells" in said(changed("optcc-published", 1.369, free))
+    assert f"{form} 0 of 2 cells (at most +2.1 points)" in said(changed("optcc-published", 1.371, free))
+    assert "The more a chunk costs, the further they are apart: " in said(near)
+    assert "The more a chunk costs" not in said(changed("optcc-published", 1.215, dear))
+    assert "optcc is within 1 point of the unavoidable overhead in 2, and faster than every" in said(outcomes())
+    slow = said(changed("optcc", 4.0))
+    assert "optcc is within 1 point of the unavoidable overhead in 0, and faster than every" in slow
+    assert "others here in 0;" in slow
+    assert "others here in 2;" in said(outcomes())
+    assert "2 of 4 at 0 us" not in said(outcomes())
+    assert "Within the target of 1 point are 4 of 4 at 0 us, 4 of 4 at 1 us." in said(outcomes())
+    assert "Within the target of 1 point are 0 of 4 at 0 us, 0 of 4 at 1 us." in slow
+    assert "at most 6 % in 0 of 2 at 0 us" in said(outcomes())
+    assert "at most 6 % in 2 of 2 at 0 us" in said(changed("optcc-published", 1.059, free))
+
+
+def test_what_a_half_dead_server_costs_is_computed() -> None:
+    assert "1/(P-1)" not in said(outcomes())  # 20 % are not 1/3
+    results = outcomes()
+    half = Cell(4, (4,), TINY.size, OPTCC)
+    results[half] = replace(results[half], bound_s=4 / 3)
+    assert "1/(P-1) of the fault-free time with P servers: 33.3 % with 4" in said(results)
+
+
+@pytest.mark.parametrize(
+    ("time_s", "words"),
+    [
+        ((1.25, 1.27), "At 1 us for a chunk the simulated time is within"),
+        ((1.26, 1.30), "is between these."),
+        ((1.25, 1.26), "is above all of these."),
+        ((1.30, 1.31), "is below all of these."),
+        ((1.25, 1.26), "At none of these costs of a chunk"),
+    ],
+)
+def test_the_rig_s_sentence_follows_its_figures(time_s: tuple[float, float], words: str) -> None:
+    results = outcomes()
+    for per_chunk, mine in zip(TINY.per_chunks, time_s, strict=True):
+        study = Rig(rig.AS_MEASURED, per_chunk)
+        results[study] = replace(results[study], time_s=mine)
+    assert words in claims.rig_said(TINY, results)
+
+
+def test_the_rig_is_what_its_notes_say() -> None:
+    """The bound is 1.25 of the fault-free ring, whose simulated time is that of 2(P-1)/P of the data at the rate."""
+    ring, weak = (Rig(scheme, Fraction(0)).run() for scheme in (FAULT_FREE, "balance"))
+    assert ring.time_s == pytest.approx(2 * 4 / 5 * 256 * 2**20 * 8 / 23.5e9, rel=2e-3)
+    assert weak.bound_s / weak.fault_free_s == pytest.approx(1.25)
+    assert weak.time_s / ring.time_s == pytest.approx(2, rel=2e-3)
+    dear = Rig(rig.AS_MEASURED, Fraction(1, 10**6)).run()
+    assert 1.25 < dear.time_s / ring.time_s < 1.27
+
+
+def test_reconstructed_rows_say_so() -> None:
+    """How OptCC's paper treats l below 2 - 1/(P-1) is not known; from there on it is."""
+    assert [tables.reconstructed(8, dead) for dead in (1, 2, 3, 4, 6)] == [True] * 3 + [False] * 2
+    assert not tables.reconstructed(3, 3)  # 8/5 against 3/2
+    lines = straggler.overhead_table(TINY, outcomes())
+    named = [line.split(" | ")[1] for line in lines if "our reconstruction" in line]
+    assert named == ["8/7"]
+    assert sum("optcc-published" in line for line in lines) == 2
+    several = tables.several_table(TINY, outcomes())
+    assert [line for line in several if tables.RECONSTRUCTED_MARK in line] == [several[2]]
+
+
+def test_every_table_has_time_over_the_bound_with_costs() -> None:
+    results = outcomes()
+    assert "| 1.051 |" in straggler.overhead_table(TINY, results)[2]  # 1.209 / 1.15
+    assert "(2.61)" in tables.several_table(TINY, results)[2]  # 3 / 1.15
+    assert "(1.05)" in tables.message_table(TINY, results)[2]
+    assert "| 1.051 |" in tables.rails_table(TINY, results)[2]
+    assert "| 1.024 |" in next(line for line in straggler.rig_table(TINY, results) if "as there" in line)
 
 
 def test_cited_figures_stand_on_their_own_rows() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from optcc.evaluation.cells import FAULT_FREE, OPTCC, Cell
-from optcc.evaluation.grid import FULL, MIB, QUICK, SCHEMES
+import optcc
+from optcc.evaluation.cells import FAULT_FREE, OPTCC, PER_CHUNK, PER_CHUNKS, Cell
+from optcc.evaluation.grid import FULL, GIB, MIB, QUICK, SCHEMES
 from optcc.evaluation.markdown import percent
+from optcc.evaluation.straggler import stragglers
 from optcc.evaluation.studies import Star
 from optcc.evaluation.tasks import run_all
 from tests.evaluations import TINY
@@ -33,14 +35,42 @@ def test_dead_nics_of_a_cell() -> None:
     assert dead(replace(cell, staggered=True).of(FAULT_FREE)) == []
 
 
-def test_a_cell_has_its_own_segments_and_costs() -> None:
-    cell = Cell(4, (4,), 64 * MIB, "r2cc", 4)
-    assert cell.run().segments == 4
+def test_a_cell_has_its_own_costs() -> None:
+    cell = Cell(4, (4,), 64 * MIB, "r2cc")
     free = replace(cell, alpha=Fraction(0), per_chunk=Fraction(0))
-    assert free.run().time_s < replace(cell, per_chunk=Fraction(0)).run().time_s < cell.run().time_s
+    found = [each.run() for each in (free, replace(cell, per_chunk=Fraction(0)), cell)]
+    assert found[0].time_s < found[1].time_s < found[2].time_s
+    assert found[0].with_costs_s == found[0].bound_s < found[1].with_costs_s < found[2].with_costs_s
+    assert all(outcome.over_bound > 1 and outcome.way in ("channels", "stripes") for outcome in found)
     assert cell.of(FAULT_FREE) == Cell(4, (), 64 * MIB, FAULT_FREE)
-    ring = free.of(FAULT_FREE).run()
-    assert ring.time_s == ring.fault_free_s < cell.of(FAULT_FREE).run().time_s
+    ring = cell.of(FAULT_FREE).run()
+    assert ring.bound_s == ring.fault_free_s < ring.time_s
+    assert np.isnan(replace(ring, time_s=float("nan")).over_bound)
+
+
+def test_the_bound_with_costs_is_that_of_its_cell() -> None:
+    cell = Cell(4, (4,), 64 * MIB, "balance")
+    least = optcc.lower_bound_with_costs(cell.cluster, cell.nbytes, alpha=cell.alpha, per_chunk=cell.per_chunk)
+    found = cell.run()
+    assert found.with_costs_s == float(least.seconds) > found.bound_s == float(least.bound.seconds)
+    assert replace(cell, per_chunk=2 * cell.per_chunk).run().with_costs_s > found.with_costs_s
+
+
+def test_what_takes_longest_begins_first() -> None:
+    done: list[int] = []
+
+    @dataclass(frozen=True)
+    class Work:
+        weight: float
+
+        def run(self) -> None:
+            done.append(int(self.weight))
+
+    tasks = [Work(2), Work(3), Work(1)]
+    assert list(run_all(tasks, jobs=1, done=lambda: None)) == tasks
+    assert done == [3, 2, 1]
+    small, large = Cell(8, (1,), GIB, OPTCC), Cell(64, (1,), GIB, OPTCC)
+    assert small.weight < replace(small, per_chunk=Fraction(0)).weight < large.weight
 
 
 def test_grids_hold_what_the_tables_need() -> None:
@@ -49,6 +79,12 @@ def test_grids_hold_what_the_tables_need() -> None:
         assert all(cell.of(FAULT_FREE) in cells for cell in cells)
         assert {c.scheme for c in grid.overheads()} == {FAULT_FREE, *SCHEMES}
         assert grid.size in grid.sizes
+        assert PER_CHUNK in grid.per_chunks
+        for cell in grid.overheads():
+            assert cell.per_chunk == PER_CHUNK or cell.servers <= grid.most_servers
+        assert {(p, d, o) for p, d in stragglers(grid) for o in grid.per_chunks} <= {
+            (c.servers, *c.dead, c.per_chunk) for c in grid.overheads() if c.dead
+        }
         for fleet in grid.fleets:
             for scheme in (OPTCC, "balance"):
                 chain = grid.chain(fleet.servers, scheme)
@@ -60,6 +96,8 @@ def test_grids_hold_what_the_tables_need() -> None:
     assert several >= {(16, (1,) * 4, True), (32, (1,) * 8, False)}
     assert {s.servers for s in FULL.stars} == {4, 8, 16, 32, 64}
     assert max(FULL.servers) * 8 == 1024
+    assert FULL.per_chunks == QUICK.per_chunks == PER_CHUNKS
+    assert [float(o) for o in PER_CHUNKS] == [0, 1e-7, 5e-7, 1e-6]
 
 
 def test_star_is_within_its_limit() -> None:

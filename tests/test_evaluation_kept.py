@@ -17,7 +17,7 @@ from optcc.evaluation.tasks import Kept, Task, run_all
 from optcc.journal import journal_path
 from tests.evaluations import TINY
 
-TASKS: list[Task] = [*TINY.cells()[:4], Cell(4, (1, 1), 2**20, "r2cc"), *TINY.rails, *TINY.stars]
+TASKS: list[Task] = [*TINY.cells()[:4], Cell(4, (1, 1), 2**20, "r2cc"), *TINY.rails, *TINY.stars, TINY.rigs()[0]]
 """Of every kind that is kept; one has no time."""
 
 
@@ -46,11 +46,12 @@ def test_every_kind_of_result_is_kept_and_nothing_is_computed_twice(
     done: list[None] = []
     with Kept(tmp_path / "page.md") as kept, pytest.raises(KeyboardInterrupt):
         run_all(TASKS, jobs=1, done=lambda: done.append(None), kept=kept)
-    assert counted == TASKS[:5]
+    order = sorted(TASKS, key=lambda task: -task.weight)
+    assert counted == order[:5]
     counted.clear()
     with Kept(tmp_path / "page.md") as kept:
         again = run_all(TASKS, jobs=1, done=lambda: done.append(None), kept=kept)
-    assert counted == TASKS[5:]
+    assert counted == order[5:]
     assert len(done) == 5 + len(TASKS)
     assert repr(again) == repr(first)  # nan is not equal to itself
     assert list(again) == TASKS
@@ -64,7 +65,7 @@ def test_the_command_says_what_is_kept_and_goes_on(tmp_path: Path, monkeypatch: 
     def evaluate(*_: object, kept: Kept, **__: object) -> page.Evaluation:
         if kept.results:
             return page.Evaluation("all of it", {}, 0, 1)
-        kept.add({"a task": Outcome(1.0, 1.0, 1.0), "another one": Outcome(2.0, 1.0, 1.0)})
+        kept.add({"a task": Outcome(1.0, 1.0, 1.0, 1.0), "another one": Outcome(2.0, 1.0, 1.0, 1.0)})
         raise KeyboardInterrupt
 
     monkeypatch.setattr(page, "evaluate", evaluate)
@@ -84,7 +85,7 @@ def test_the_command_says_what_is_kept_and_goes_on(tmp_path: Path, monkeypatch: 
 def test_results_of_other_code_are_refused_and_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = tmp_path / "page.md"
     with Kept(output) as kept:
-        kept.add({"a task": Outcome(1.0, 1.0, 1.0)})
+        kept.add({"a task": Outcome(1.0, 1.0, 1.0, 1.0)})
     before = journal_path(output).read_bytes()
     monkeypatch.setattr(tasks, "code", lambda: "of another version")
     refused = reproduce(output)

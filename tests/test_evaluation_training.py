@@ -90,7 +90,7 @@ def test_training_rows_are_of_the_whole_week() -> None:
 def test_the_slowest_of_several_allreduces_sets_the_pace() -> None:
     results = outcomes()
     two = TINY.chain(4, OPTCC)[1]
-    results[two] = Outcome(1.0, 1.2, 1.0)  # two dead NICs cost nothing, one of them 20.9 %
+    results[two] = Outcome(1.0, 1.2, 1.0, 1.2)  # two dead NICs cost nothing, one of them 20.9 %
     job = Job(mttf_gpus=32, nic_share=1.0)
     grids = [replace(TINY, fleets=(Fleet(gpus, 4),)) for gpus in (32, 33)]
     tables_of = [tables.training_table(grid, results, job) for grid in grids]

@@ -36,7 +36,7 @@ def everybody_is_reached(ranks: int, transfers: Transfers) -> bool:
 
 
 def one_element(ranks: int, transfers: Transfers) -> Schedule:
-    """A schedule of one element, in which each transfer waits for all earlier ones that land at its source."""
+    """A schedule of one element. Each transfer waits for all earlier transfers into its source rank."""
     rows = len(transfers)
     deps = [[i for i in range(row) if transfers[i][1] == transfers[row][0]] for row in range(rows)]
     return Schedule(

@@ -34,6 +34,8 @@ from tests.rail_clusters import networks, on_rails, solved
 
 ROOT = Path(__file__).resolve().parent.parent
 LEDGER = (ROOT / "proofs/README.md").read_text(encoding="utf-8")
+HEADLINES = ROOT / "proofs/coq/Headlines.v"
+CONTROLS = ROOT / "tests/coding_controls.v"
 
 
 def script(name: str) -> ModuleType:
@@ -100,10 +102,15 @@ def test_a_page_that_is_empty_or_stray_is_noticed(tmp_path: Path) -> None:
     assert ledger.problems(LEDGER, tmp_path) == []
     (tmp_path / "proofs/written/cut.md").write_text("# cut\n\nSee [there](nowhere.md).\n")
     (tmp_path / "proofs/written/more.md").write_text("# more\n")
+    coding, heart = tmp_path / "proofs/written/coding.md", tmp_path / "proofs/coq/Coding.v"
+    coding.write_text(coding.read_text().replace("[`one_case`]", "[`two_cases`]"))
+    heart.write_text(heart.read_text().replace("../written/coding.md", "../written/codes.md"))
     assert ledger.problems(LEDGER, tmp_path) == [
         "cut: nothing on written/cut.md",
+        "page coding.md: no two_cases in ../coq/Coding.v",
         "page cut.md links to nowhere.md, which does not exist",
         "page more.md is in no row",
+        "Coding.v names written/codes.md, which does not exist",
     ]
 
 
@@ -125,19 +132,56 @@ def check_proofs(folder: Path, **environment: str) -> subprocess.CompletedProces
     )
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All proofs, compiled from scratch."""
+    build = tmp_path_factory.mktemp("coq")
+    script("coq/check").compile_all(ROOT / "proofs/coq", build)
+    return build
+
+
 @pytest.mark.long
 @pytest.mark.coq
-@pytest.mark.timeout(330)
-def test_coq_accepts_every_headline_without_assumptions() -> None:
-    result = check_proofs(ROOT / "proofs/coq")
-    assert result.returncode == 0, result.stderr
-    stated = re.findall(r"^Theorem", (ROOT / "proofs/coq/Headlines.v").read_text(), re.M)
-    assert f"{len(stated)} headlines proved without assumptions" in result.stdout
+@pytest.mark.timeout(600)
+def test_coq_accepts_every_headline_without_assumptions(compiled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check = script("coq/check")
+    check.audit(compiled)
+    stated = re.findall(r"^Theorem (\w+)", (ROOT / "proofs/coq/Headlines.v").read_text(), re.M)
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert sorted(printed) == sorted([name, *check.CLOSED.split()] for name in stated)
+
+
+@pytest.mark.long
+@pytest.mark.coq
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("source", "old", "new", "complaint"),
+    [
+        (CONTROLS, "", "", None),
+        # The protocol that is wrong for one input is not accepted, nor is the right one refused.
+        (CONTROLS, "claim : sums bit 3 (gather total)", "claim : sums bit 3 (gather wrong)", "claim"),
+        (CONTROLS, "refused : ~ sums bit 3 (gather wrong)", "refused : ~ sums bit 3 (gather total)", "no subterm"),
+        # One more than 2(P-1): by the proof it does not follow, and the controls show that it is false.
+        (HEADLINES, "(order G ^ (2 * (P - 1)) <= prod", "(order G ^ (2 * (P - 1) + 1) <= prod", "alphabets_sum"),
+        (CONTROLS, "(2 * (3 - 1) + 1) <= prod", "(2 * (3 - 1)) <= prod", "find witness"),
+    ],
+)
+def test_coq_refuses_a_protocol_that_fails_and_a_bound_that_is_too_high(
+    compiled: Path, source: Path, old: str, new: str, complaint: str | None
+) -> None:
+    text = source.read_text()
+    assert old in text
+    (compiled / "Control.v").write_text(text.replace(old, new))
+    result = script("coq/check").run(compiled, "coqc", "-q", "-Q", ".", "optcc", "Control.v")
+    assert (result.returncode == 0) is (complaint is None), result.stderr
+    assert complaint is None or complaint in result.stderr
 
 
 @pytest.mark.coq
 @pytest.mark.parametrize("end", ["Qed", "Admitted"])
-def test_an_admitted_lemma_is_noticed(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_admitted_lemma_is_noticed(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "sources").mkdir()
     for name, text in {
         "_CoqProject": "Below.v Headlines.v",
@@ -153,6 +197,9 @@ def test_an_admitted_lemma_is_noticed(end: str, tmp_path: Path, monkeypatch: pyt
     check.compile_all(tmp_path / "sources", tmp_path)
     if end == "Qed":
         check.audit(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["check.py", str(tmp_path / "sources")])
+        assert check.main() == 0
+        assert "2 headlines proved without assumptions" in capsys.readouterr().out
         return
     with pytest.raises(check.CheckError) as complaint:
         check.audit(tmp_path)

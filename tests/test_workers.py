@@ -97,7 +97,6 @@ def _killed_at_once(code: str, folder: Path) -> tuple[set[str], tuple[int, ...]]
     return set(re.findall(r"/dev/shm/sem\.\S+", maps)), pids
 
 
-@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="only Linux shows semaphores as files")
 def test_nothing_is_left_of_a_pool_that_is_killed(tmp_path: Path) -> None:
     named, _ = _killed_at_once(NAMED, tmp_path)
     assert named  # so they are seen

@@ -91,8 +91,7 @@ def check_bound_file(content: str, where: str = "bound") -> tuple[Cluster, Bound
     """The cluster and the bound of a file of `optcc bound --json`, checked.
 
     where : how messages call the file
-    Raises InputError for what is no such file, CertificateError where it says anything that does not follow from its
-    topology.
+    Raises InputError if the content is no bound file, CertificateError if a field does not follow from the topology.
     """
     raw = _object(content, where)
     try:

@@ -1,7 +1,7 @@
-"""Why every AllReduce of a sum sends 2(P-1) n, coded or not: the count, message by message, on a protocol's run.
+"""Why every AllReduce of a sum sends 2(P-1) n, coded or not: the steps of the proof, in numbers, on a protocol's run.
 
-The steps are those of proof id coding. Message m goes from rank k to rank j; V is what j has before, Pi all messages
-before, Y the sum, and S_i the sum without rank i's input. Everything is in bits.
+The steps are those of proof id coding. m is a message; X is all inputs, V_i what rank i has in the end, Pi all messages
+before m, and Y the sum. Everything is in bits.
 """
 
 from __future__ import annotations
@@ -14,66 +14,45 @@ from optcc.theory.protocols import Execution, Labels, entropy, joint
 
 
 @dataclass(frozen=True)
-class Payment:
-    """What one message pays for.
+class News:
+    """What one message says that was not known before.
 
     entropy : H(m)
-    unknown : H(m | V), what the receiver does not know of it; the sum of the next two
-    result : I(m; Y | V), what it tells the receiver of the sum
-    beyond : H(m | V, Y), what it tells the receiver besides
-    fresh : H(m | Pi), what it tells an observer who reads all messages
-    shared : I(m; S_j | Pi), what of that is about the sum of all but the receiver's input
-    fall : by how much it lowers the potential, the sum over i of H(S_i | Pi), less (P-2) H(Y | Pi)
+    beside_sum : H(m | Y, Pi), the news to one who has the sum and what was sent before
+    to_ranks : H(m | V_i, Pi) for each rank i, the news to a rank that has, besides, all that it has in the end
     """
 
     sender: int
     receiver: int
     entropy: float
-    unknown: float
-    result: float
-    beyond: float
-    fresh: float
-    shared: float
-    fall: float
+    beside_sum: float
+    to_ranks: tuple[float, ...]
 
 
-def payments(run: Execution) -> list[Payment]:
-    """What each message of the run pays for, in order. Source: proof id coding."""
-    rests = _rests(run)
-    views = [run.inputs[:, rank] for rank in range(run.ranks)]
+def news(run: Execution) -> list[News]:
+    """The news in each message of the run, in order. Source: step 3 of proof id coding."""
+    views = [joint(*run.received(rank)) for rank in range(run.ranks)]
     transcript = np.zeros(len(run.inputs), np.int64)
-    before = potential(run, transcript)
     found = []
     for message in run.sent:
-        j, m = message.receiver, message.content
-        after = joint(transcript, m)
-        beyond = given(m, views[j], run.total)
-        unknown = given(m, views[j])
-        fresh = given(m, transcript)
-        now = potential(run, after)
+        m = message.content
         found.append(
-            Payment(
+            News(
                 sender=message.sender,
-                receiver=j,
+                receiver=message.receiver,
                 entropy=entropy(m),
-                unknown=unknown,
-                result=unknown - beyond,
-                beyond=beyond,
-                fresh=fresh,
-                shared=fresh - given(m, transcript, rests[j]),
-                fall=before - now,
+                beside_sum=given(m, run.total, transcript),
+                to_ranks=tuple(given(m, view, transcript) for view in views),
             )
         )
-        views[j], transcript, before = joint(views[j], m), after, now
+        transcript = joint(transcript, m)
     return found
 
 
-def potential(run: Execution, transcript: Labels) -> float:
-    """The sum over i of H(S_i | transcript), less (P-2) H(Y | transcript), bits.
-
-    It is 2n at first and 0 once the transcript tells everything. Source: step 5 of proof id coding.
-    """
-    return sum(given(rest, transcript) for rest in _rests(run)) - (run.ranks - 2) * given(run.total, transcript)
+def lacks(run: Execution) -> list[float]:
+    """H(X | V_i) for each rank i: what it lacks of all inputs in the end."""
+    inputs = joint(*run.inputs.T)
+    return [given(inputs, *run.received(rank)) for rank in range(run.ranks)]
 
 
 def slacks(run: Execution) -> dict[str, float]:
@@ -82,16 +61,19 @@ def slacks(run: Execution) -> dict[str, float]:
     Where a step says that two numbers are equal, minus their difference.
     """
     n, ranks = run.group.bits, run.ranks
-    paid = payments(run)
-    into = [[p.result for p in paid if p.receiver == rank] for rank in range(ranks)]
-    start = potential(run, np.zeros(len(run.inputs), np.int64))
+    inputs, told, lack = joint(*run.inputs.T), news(run), lacks(run)
+    beside_sum = given(inputs, run.total)
+    transcript = joint(np.zeros(len(run.inputs), np.int64), *(message.content for message in run.sent))
+    received = [sum(m.entropy for m in told if m.receiver == rank) for rank in range(ranks)]
     return {
         "1 product sets": -_dependence(run),
-        "2 result": -max(abs(sum(told) - n) for told in into),
-        "3 beyond the result": min((p.beyond - (p.fresh - p.shared) for p in paid), default=0.0),
-        "4 transcript": -abs(sum(p.fresh for p in paid) - ranks * n),
-        "5 potential pays": min((p.fall - p.shared for p in paid), default=0.0),
-        "5 potential ends": -max(abs(start - 2 * n), abs(sum(p.fall for p in paid) - 2 * n)),
+        "2 one case": -given(inputs, transcript),
+        "3 news": min((_spare(m, rank) for m in told for rank in range(ranks)), default=0.0),
+        "4 added up": (ranks - 2) * beside_sum - sum(lack),
+        "5 in bits": min(
+            -abs(beside_sum - (ranks - 1) * n),
+            *(less - ((ranks - 1) * n - bits) for less, bits in zip(lack, received, strict=True)),
+        ),
         "6 total": run.bits() - 2 * (ranks - 1) * n,
     }
 
@@ -101,9 +83,10 @@ def given(variable: Labels, *known: Labels) -> float:
     return entropy(variable, *known) - entropy(*known)
 
 
-def _rests(run: Execution) -> list[Labels]:
-    """For each rank the sum of all inputs but its own."""
-    return [run.group.sum(np.delete(run.inputs, rank, axis=1)) for rank in range(run.ranks)]
+def _spare(message: News, rank: int) -> float:
+    """By how much the news to a rank is less than step 3 allows: none to sender and receiver."""
+    allowed = 0.0 if rank in (message.sender, message.receiver) else message.beside_sum
+    return allowed - message.to_ranks[rank]
 
 
 def _dependence(run: Execution) -> float:

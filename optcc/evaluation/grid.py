@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import product
 
-from optcc.evaluation.cells import ALPHA, FAULT_FREE, NICS, OPTCC, PER_CHUNK, Cell
+from optcc.evaluation import rig
+from optcc.evaluation.cells import FAULT_FREE, OPTCC, PER_CHUNK, PER_CHUNKS, Cell
+from optcc.evaluation.rig import Rig
 from optcc.evaluation.studies import Cost, Rails, Star
 
 MIB, GIB = 2**20, 2**30
-RIVALS = ("optcc-published", "r2cc", "balance", "hot-repair")
+PUBLISHED = "optcc-published"
+RIVALS = (PUBLISHED, "r2cc", "balance", "hot-repair")
 SCHEMES = (OPTCC, *RIVALS)
 TARGET = 0.01
 """Overhead over the fault-free ring above the unavoidable overhead, as a share, that a cell may have."""
 TARGET_BYTES = 256 * MIB
 """Least size for which the target stands."""
-COSTS = ((Fraction(0), Fraction(0)), (ALPHA, Fraction(0)), (ALPHA, PER_CHUNK))
-"""(alpha, per chunk) of the published claims: none, latency alone, both."""
-PUBLISHED_SEGMENTS = 64
-"""k of OptCC as published: 2 % over the fault-free ring needs about that many (docs/baselines.md)."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,9 @@ class Grid:
     """servers, dead, sizes : of the overhead and target tables; size : of those that have one; the rest belongs to
     one table each.
 
-    claimed_servers : in the tables of published claims; fleets : jobs of the training table
+    per_chunks : seconds for a chunk in these two, the page's among them; up to `most_servers` all of them, with more
+        servers the page's alone, since deep pipelines of many servers take long to simulate
+    fleets : jobs of the training table
     """
 
     servers: tuple[int, ...]
@@ -59,20 +61,30 @@ class Grid:
     failures: tuple[Failure, ...]
     message_sizes: tuple[int, ...]
     message_servers: int
-    claimed_servers: tuple[int, ...]
-    claimed_chunks: tuple[int, ...]
     rails: tuple[Rails, ...]
     stars: tuple[Star, ...]
     costs: tuple[Cost, ...]
     fleets: tuple[Fleet, ...]
+    most_servers: int
+    per_chunks: tuple[Fraction, ...] = PER_CHUNKS
+
+    def has(self, cell: Cell) -> bool:
+        """Whether the tables of one straggler have its servers at its cost of a chunk."""
+        return cell.per_chunk == PER_CHUNK or cell.servers <= self.most_servers
+
+    def at_costs(self, servers: int, dead: int, nbytes: int, scheme: str) -> list[Cell]:
+        """A straggler under one scheme at each of `per_chunks`."""
+        return [Cell(servers, (dead,), nbytes, scheme, per_chunk=per_chunk) for per_chunk in self.per_chunks]
 
     def overheads(self) -> list[Cell]:
-        """Every scheme on every straggler, at `size`."""
-        return [Cell(p, (d,), self.size, s) for p in self.servers for d in self.dead for s in (FAULT_FREE, *SCHEMES)]
+        """Every scheme on every straggler, at `size` and each cost."""
+        kinds = product(self.servers, self.dead, (FAULT_FREE, *SCHEMES))
+        return [c for p, d, s in kinds for c in self.at_costs(p, d, self.size, s) if self.has(c)]
 
     def targets(self) -> list[Cell]:
-        """Our plan for every straggler and size."""
-        return [Cell(p, (d,), n, OPTCC) for p in self.servers for d in self.dead for n in self.sizes]
+        """Our plan for every straggler, size and cost."""
+        kinds = product(self.servers, self.dead, self.sizes)
+        return [c for p, d, n in kinds for c in self.at_costs(p, d, n, OPTCC) if self.has(c)]
 
     def several(self) -> list[Cell]:
         """Our plan for every failure at every size, and the others at `size`."""
@@ -93,26 +105,13 @@ class Grid:
         schemes = (FAULT_FREE, *SCHEMES)
         return [Cell(self.message_servers, (4,), n, s) for n in self.message_sizes for s in schemes]
 
-    def published(self) -> list[Cell]:
-        """OptCC as published with a fixed k: without costs, with latency alone, with both."""
-        stragglers = [(p, d) for p in self.claimed_servers for d in self.dead if d <= NICS // 2]
-        return [
-            Cell(p, (d,), self.size, "optcc-published", PUBLISHED_SEGMENTS, alpha=alpha, per_chunk=per_chunk)
-            for p, d in stragglers for alpha, per_chunk in COSTS
-        ]  # fmt: skip
-
-    def claimed(self) -> list[Cell]:
-        """The case that R2CC's paper states a figure for, and the same by numbers of chunks and costs."""
-        best = Cell(8, (4,), self.size, "r2cc")
-        return [best] + [
-            replace(best, segments=k, alpha=alpha, per_chunk=per_chunk)
-            for k in self.claimed_chunks for alpha, per_chunk in COSTS
-        ]  # fmt: skip
+    def rigs(self) -> list[Rig]:
+        """The rig's row at every cost."""
+        return [Rig(scheme, per_chunk) for scheme in rig.SCHEMES for per_chunk in self.per_chunks]
 
     def cells(self) -> list[Cell]:
         """All cells, with the fault-free ring that each is held against."""
         found = [*self.overheads(), *self.targets(), *self.several(), *self.messages()]
-        found += [*self.published(), *self.claimed()]
         return list(dict.fromkeys([*found, *(cell.of(FAULT_FREE) for cell in found)]))
 
 
@@ -176,12 +175,11 @@ FULL = Grid(
     failures=FAILURES,
     message_sizes=tuple(2**i * MIB for i in range(0, 13, 2)),
     message_servers=16,
-    claimed_servers=(8, 16, 32),
-    claimed_chunks=(4, 16, 64),
     rails=RAILS,
     stars=STARS,
     costs=(*(Cost(p, False) for p in (8, 32, 128)), *(Cost(p, True) for p in (8, 32, 128))),
     fleets=(Fleet(128, 16), Fleet(1024, 128), Fleet(16384, 128)),
+    most_servers=32,
 )
 QUICK = Grid(
     servers=(8, 16),
@@ -191,10 +189,9 @@ QUICK = Grid(
     failures=(*(Failure(8, (1,) * k) for k in (1, 2, 3)), Failure(8, (4, 4)), Failure(8, (1,), left=HALF)),
     message_sizes=(MIB, 64 * MIB, GIB),
     message_servers=8,
-    claimed_servers=(8,),
-    claimed_chunks=(4, 16),
     rails=RAILS[:1],
     stars=STARS[:2],
     costs=(Cost(8, False), Cost(8, True)),
     fleets=(Fleet(64, 8), Fleet(16384, 8)),
+    most_servers=8,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
@@ -14,3 +15,18 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 def percent(share: float) -> str:
     """0.123 as "12.3 %"; "-" for nan."""
     return "-" if share != share else f"{100 * share:.1f} %"
+
+
+def ratio(value: float) -> str:
+    """1.0123 as "1.012"; "-" for nan."""
+    return "-" if value != value else f"{value:.3f}"
+
+
+def cost_of(per_chunk: Fraction) -> str:
+    """Seconds for a chunk in microseconds: "0.5 us", "0 us"."""
+    return f"{float(per_chunk) * 1e6:g} us"
+
+
+def both(shown: str, over: float) -> str:
+    """A figure, and in brackets the time over the bound with costs; "-" for nan."""
+    return "-" if over != over else f"{shown} ({over:.2f})"

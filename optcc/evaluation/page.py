@@ -14,10 +14,11 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from optcc import __version__
-from optcc.evaluation import figures, tables
+from optcc.evaluation import claims, figures, rig, straggler, tables
 from optcc.evaluation.cells import ALPHA, NIC_RATE, NICS, PER_CHUNK
-from optcc.evaluation.claims import claims
-from optcc.evaluation.grid import TARGET_BYTES, Grid
+from optcc.evaluation.grid import PUBLISHED, TARGET_BYTES, Grid
+from optcc.evaluation.markdown import cost_of
+from optcc.evaluation.rivals import R2CC_CHUNKS
 from optcc.evaluation.target import counts, held, target_lines
 from optcc.evaluation.tasks import PACKAGES, Kept, Task, run_all
 from optcc.evaluation.training import FAILOVER_S, Job
@@ -40,7 +41,7 @@ class Evaluation:
 
 def work(grid: Grid) -> int:
     """How many tasks `evaluate` does."""
-    return len(grid.cells()) + len(grid.rails) + len(grid.stars) + len(grid.costs)
+    return sum(map(len, (grid.cells(), grid.rails, grid.stars, grid.rigs(), grid.costs)))
 
 
 def evaluate(
@@ -49,20 +50,25 @@ def evaluate(
     """Run the grid on `jobs` processes. `done` is called after each task; `command` is quoted on the page; what is
     `kept` is not computed again, and what is computed is kept there.
     """
-    studies: list[Task] = [*grid.rails, *grid.stars]
-    outcomes = run_all(grid.cells(), jobs=jobs, done=done, kept=kept)
-    results = run_all(studies, jobs=jobs, done=done, kept=kept)
+    cells = grid.cells()
+    # In one pool, so that no process waits for the last cell before it begins with the rails.
+    tasks: list[Task] = [*cells, *grid.rails, *grid.stars, *grid.rigs()]
+    results = run_all(tasks, jobs=jobs, done=done, kept=kept)
+    outcomes = {cell: results[cell] for cell in cells}
     # Alone on the machine and each in its own process: these are times and memory, not simulated ones.
     results |= run_all(grid.costs, jobs=1, done=done, fresh=True)
     blocks = {
-        "misses": target_lines(grid, outcomes | results),
-        "overheads": tables.overhead_table(grid, outcomes),
-        "claims": claims(grid, outcomes),
-        "targets": tables.target_table(grid, outcomes),
+        "misses": target_lines(grid, results),
+        "unavoidable": straggler.unavoidable_table(grid, outcomes),
+        "free": straggler.free_table(grid, outcomes),
+        "overheads": straggler.overhead_table(grid, outcomes),
+        "rig": straggler.rig_table(grid, results),
+        "r2cc": claims.r2cc_table(grid, outcomes),
+        "targets": straggler.target_table(grid, outcomes),
         "several": tables.several_table(grid, outcomes),
         "messages": tables.message_table(grid, outcomes),
         "rails": tables.rails_table(grid, results),
-        "costs": tables.cost_table(grid, results),
+        "planning": tables.cost_table(grid, results),
         "stars": tables.star_table(grid, results),
         "training": tables.training_table(grid, outcomes, job),
     }
@@ -72,6 +78,17 @@ def evaluate(
         "rate": format_rate(NIC_RATE),
         "alpha": format_seconds(ALPHA),
         "per_chunk": format_seconds(PER_CHUNK),
+        "least_cost": cost_of(min(grid.per_chunks)),
+        "costs_of_chunks": ", ".join(map(cost_of, grid.per_chunks)),
+        "most_servers": grid.most_servers,
+        "published": PUBLISHED,
+        "reconstructed": straggler.RECONSTRUCTED,
+        "mark": tables.RECONSTRUCTED_MARK,
+        "r2cc_chunks": R2CC_CHUNKS,
+        "rig_servers": rig.SERVERS,
+        "rig_rate": f"{float(rig.RATE) * 8 / 1e9:g} Gb/s",
+        "rig_size": format_size(rig.NBYTES),
+        "rig_segments": rig.SEGMENTS,
         "size": format_size(grid.size),
         "message_servers": grid.message_servers,
         "cost_size": format_size(grid.costs[0].nbytes),
@@ -90,13 +107,15 @@ def evaluate(
         "packages": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
     }
     text = Template(files("optcc.evaluation").joinpath("page.md").read_text(encoding="utf-8"))
-    page = text.substitute(words, **{name: "\n".join(lines) for name, lines in blocks.items()})
+    said = claims.words(grid, outcomes, results)
+    page = text.substitute(words, **said, **{name: "\n".join(lines) for name, lines in blocks.items()})
     pictures = {
         "evaluation-overhead.svg": figures.overhead_figure(grid, outcomes),
+        "evaluation-costs.svg": figures.cost_figure(grid, outcomes),
         "evaluation-above.svg": figures.above_figure(grid, outcomes),
         "evaluation-messages.svg": figures.message_figure(grid, outcomes),
     }
-    return Evaluation(page, pictures, *counts(held(grid, outcomes | results)))
+    return Evaluation(page, pictures, *counts(held(grid, results)))
 
 
 def linked(text: str, folder: Path) -> str:

@@ -1,5 +1,5 @@
 """Every plan of ours on the page held against the target, whatever its section; those that miss, for the top, with a
-mark where provably no schedule of whole chunks would do (proof id starving-pair)."""
+mark where no schedule of whole chunks would do, by the bound with costs (proof ids chunk-costs and starving-pair)."""
 
 from __future__ import annotations
 
@@ -84,22 +84,21 @@ def held(grid: Grid, results: Mapping[Any, Any]) -> list[Held]:
     for section, cells in sections.items():
         for c in dict.fromkeys(cells):
             if c.scheme == OPTCC and c.nbytes >= TARGET_BYTES and (c.alpha, c.per_chunk) == (ALPHA, PER_CHUNK):
-                known = above(c, results), results[c.of(FAULT_FREE)].time_s, unavoidable(c, results)
-                found.append(_held(section, c, where(c), *known))
+                limit_s = results[c.of(FAULT_FREE)].time_s * (1 + unavoidable(c, results) + TARGET)
+                plan = Held(section, c.servers, where(c), c.nbytes, above(c, results))
+                found.append(_marked(plan, limit_s, results[c].with_costs_s))
     for study in grid.rails:
         if study.nbytes >= TARGET_BYTES:
             reached: RailsResult = results[study]
-            known = reached.overhead - reached.unavoidable, reached.fault_free_s, reached.unavoidable
-            found.append(_held("5", study, rails_where(study), *known))
+            limit_s = reached.fault_free_s * (1 + reached.unavoidable + TARGET)
+            more = reached.overhead - reached.unavoidable
+            plan = Held("5", study.servers, rails_where(study), study.nbytes, more)
+            found.append(_marked(plan, limit_s, reached.with_costs_s))
     return found
 
 
-def _held(
-    section: str, case: Cell | Rails, failure: str, above: float, fault_free_s: float, unavoidable: float
-) -> Held:
-    plan = Held(section, case.servers, failure, case.nbytes, above)
-    beyond = plan.missed and fault_free_s * (1 + unavoidable + TARGET) < case.least_s()
-    return replace(plan, beyond=beyond)
+def _marked(plan: Held, limit_s: float, with_costs_s: float) -> Held:
+    return replace(plan, beyond=plan.missed and limit_s < with_costs_s)
 
 
 def counts(found: list[Held]) -> tuple[int, int]:
@@ -129,7 +128,7 @@ def target_lines(grid: Grid, results: Mapping[Any, Any]) -> list[str]:
     if beyond:
         lines += [
             f"{MARK} marks {beyond} of these {missed} cells: there no schedule of whole chunks can meet the target, as",
-            "[two starving servers](bounds.md#what-chunks-cost-two-starving-servers) need longer.",
+            "the [bound with costs](bounds.md#with-latency-and-chunks) is above it.",
             "",
         ]
     return lines

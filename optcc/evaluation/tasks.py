@@ -16,18 +16,23 @@ from typing import Any, Protocol
 import optcc
 from optcc.errors import OptccError
 from optcc.evaluation.cells import Outcome
+from optcc.evaluation.rig import RigResult
 from optcc.evaluation.studies import RailsResult, StarResult
 from optcc.journal import Journal
 from optcc.workers import processes
 
 PACKAGES = ("numpy", "numba", "scipy", "cvxpy", "highspy")
 """What the figures may depend on."""
-KINDS = {kind.__name__: kind for kind in (Outcome, RailsResult, StarResult)}
+KINDS = {kind.__name__: kind for kind in (Outcome, RailsResult, RigResult, StarResult)}
 """Results that are kept; times and memory of this machine are not."""
 
 
 class Task(Protocol):
     """A hashable value whose `run` computes its result, in any process."""
+
+    @property
+    def weight(self) -> float:
+        """About how long it takes, beside that of others."""
 
     def run(self) -> Any:
         """The result."""
@@ -47,7 +52,7 @@ class Kept(Journal[Any]):
 def run_all(
     tasks: Iterable[Task], *, jobs: int, done: Callable[[], None], kept: Kept | None = None, fresh: bool = False
 ) -> dict[Any, Any]:
-    """Every task once, its result by the task; `done` is called after each.
+    """Every task once, its result by the task; `done` is called after each. Those that take longest begin first.
 
     kept : results that are there already, and where new ones go; fresh : a process for every task, so that its peak
     memory is its own
@@ -56,7 +61,8 @@ def run_all(
     found = {task: kept.results[repr(task)] for task in unique if repr(task) in kept.results} if kept else {}
     for _ in found:
         done()
-    for task, result in _results([task for task in unique if task not in found], jobs, fresh):
+    left = [task for task in unique if task not in found]
+    for task, result in _results(sorted(left, key=lambda task: -task.weight), jobs, fresh):
         found[task] = result
         if kept:
             kept.add({repr(task): result})

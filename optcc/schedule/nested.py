@@ -281,7 +281,7 @@ class NestedRings(Recipe):
         makes = (fine, coarse) if many and costs else (fine,)
         return [Ladder(cls.family, make, least_s=least_s) for make in makes]
 
-    def channels(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
+    def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
         """A ring for each pattern."""
         from optcc.plan_layout import PLAIN, ring
 

@@ -2,7 +2,8 @@
 
 A segment is a ring over the healthy ranks in which the degraded rank joins by one transfer each way per section, in
 four stages (see `Stage`). Patterns A and C go 1 2 3 4, patterns B and D go 3 1 4 2. Segments take the patterns in turn,
-and every four of them start as this table says; a slot is the time in which the degraded rank moves one segment.
+and every four of them (of a channel, where there are channels) start as this table says; a slot is the time in which
+the degraded rank moves one segment.
 
     slot      0        1        2        3        4
     A         1        2        3        4
@@ -29,10 +30,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from optcc.cluster import Cluster
-from optcc.schedule.assemble import Block, Row, assemble, granule
+from optcc.schedule.assemble import Block, Row, assemble, demand_memory, granule
+from optcc.schedule.channels import Channels, Way, demand_channels, in_channels, turns
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
-from optcc.schedule.ring import Way, add_row, copy_chain, reduce_chain, ring_template, segment_bounds
+from optcc.schedule.ring import add_row, copy_chain, reduce_chain, ring_template, segment_bounds
 from optcc.schedule.routes import Routes
 
 _SLOTS = (
@@ -81,13 +83,17 @@ def pattern_template(healthy: list[int], weak: int, slots: dict[Stage, int], way
 class OptccPaper(Recipe):
     """OptCC as published around one degraded rank.
 
-    segments : k, over all four patterns; weak : the degraded rank; nested : the share of the data in the four patterns
+    segments : k, over all four patterns, and over all channels
+    weak : the degraded rank; nested : the share of the data in the four patterns
+    channels : segment i is of channel i modulo so many, on one NIC of each server, and each channel's segments take the
+        patterns in turn; None: every transfer is striped over all NICs
     """
 
     family: ClassVar[str] = "optcc-published"
     segments: int
     weak: int
     nested: Fraction
+    channels: int | None = None
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
@@ -95,15 +101,28 @@ class OptccPaper(Recipe):
         healthy = [r for r in range(ranks) if r != self.weak]
         cut = granule(self.nested * nbytes, nbytes)
         inner, outer = segment_bounds(0, cut, k, ranks - 1), segment_bounds(cut, nbytes, k, ranks)
-        ring, blocks = ring_template(range(ranks), routes), list[Block]()
-        for pattern, slots in enumerate(_SLOTS):
-            mine = np.arange(pattern, k, len(_SLOTS))
-            if not len(mine):
-                continue
-            # All hops of the ring of all ranks fall into one slot: it fills what the patterns leave.
-            filler = [row._replace(hop=pattern * (ranks - 1) + ranks - 2) for row in ring]
-            template = pattern_template(healthy, self.weak, slots, routes)
-            blocks += [(template, mine // len(_SLOTS), inner[mine]), (filler, mine // len(_SLOTS), outer[mine])]
+        count, blocks = self.channels or 1, list[Block]()
+        single = None if self.channels is None else Channels(cluster, routes, count)
+        every = len(_SLOTS) * count
+        demand_memory(2 * (ranks - 1) * (2 * ranks - 1) * k)
+        if single is None:
+            ring_template(range(ranks), routes)  # plan files number the ring's routes first
+        for place in range(min(k, every)):
+            pattern, channel = divmod(place, count)
+
+            def patterns(way: Way, slots: dict[Stage, int] = _SLOTS[pattern]) -> list[Row]:
+                return pattern_template(healthy, self.weak, slots, way)
+
+            def filler(way: Way, hop: int = pattern * (ranks - 1) + ranks - 2) -> list[Row]:
+                """All hops of the ring of all ranks fall into one slot: it fills what the patterns leave."""
+                return [row._replace(hop=hop) for row in ring_template(range(ranks), way)]
+
+            mine = np.arange(place, k, every)
+            for make, bounds, sections in ((patterns, inner, ranks - 1), (filler, outer, ranks)):
+                if make is patterns or cut < nbytes:
+                    turn = turns(channel, count, pattern, sections)
+                    template = single.template(make, turn) if single else make(routes)
+                    blocks.append((template, mine // every, bounds[mine]))
         return assemble(cluster, nbytes, routes, blocks)
 
     def check(self, cluster: Cluster) -> None:
@@ -113,25 +132,27 @@ class OptccPaper(Recipe):
         demand_segments(self.segments)
         demand(type(self.weak) is int and 0 <= self.weak < ranks, "weak", f"a rank, 0 to {ranks - 1}", self.weak)
         demand(0 < self.nested <= 1, "nested", "above 0, at most 1", self.nested)
+        demand_channels(self.channels, cluster)
 
     def content(self) -> dict[str, Any]:
         """Every field as JSON values."""
-        return {"segments": self.segments, "weak": self.weak, "nested": str(self.nested)}
+        found = {"segments": self.segments, "weak": self.weak, "nested": str(self.nested)}
+        return found if self.channels is None else {**found, "channels": self.channels}
 
     @classmethod
     def read(cls, raw: dict[str, Any]) -> Self:
         """The recipe of `content`."""
-        return cls(raw["segments"], raw["weak"], exact(raw["nested"]))
+        return cls(raw["segments"], raw["weak"], exact(raw["nested"]), raw.get("channels"))
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """The two rings and the pipeline."""
         name = cluster.ranks[self.weak].name
         return [
             ("share", f"{float(self.nested) * 100:.4g} % in patterns A B C D around {name}, the rest in a ring of all"),
-            ("segments", f"{self.segments}, equal"),
+            ("segments", f"{self.segments}, equal, {in_channels(self.channels)}"),
         ]
 
-    def channels(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
+    def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
         """Patterns A and C add the degraded rank last, B and D first; four segments share a number."""
         from optcc.plan_layout import PLAIN, ring
         from optcc.schedule.nested import Ordering

@@ -276,7 +276,7 @@ class PackedTrees(Recipe):
         least_s = float(bound.seconds + 2 * costs.alpha)
         return [Ladder(cls.family, make, by_rate=False, costly=True, least_s=least_s)]
 
-    def channels(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
+    def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
         """A tree for each pair."""
         from optcc.plan_layout import trees
 

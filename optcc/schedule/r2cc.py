@@ -13,25 +13,29 @@ bytes only after all that read them, and the helper could not tell the degraded 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
+from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optcc.cluster import Cluster
-from optcc.schedule.assemble import Block, Row, assemble, granule
+from optcc.schedule.assemble import Block, Row, assemble, demand_memory, even_cuts, granule
+from optcc.schedule.channels import Channels, Way, demand_channels, in_channels, turns
 from optcc.schedule.columns import Schedule, Stage
-from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
-from optcc.schedule.ring import Way, add_row, copy_chain, ring_template, segment_bounds
+from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments, exact
+from optcc.schedule.ring import add_row, copy_chain, ring_template, segment_bounds
 from optcc.schedule.routes import Routes
 
 
-def broadcast_template(healthy: list[int], weak: int, segments: int, way: Way) -> list[Row]:
+def broadcast_template(healthy: list[int], weak: int, segments: int, last: int, way: Way) -> list[Row]:
     """Stage 2 of one chunk of `segments` segments: every section to the degraded rank, which adds, then along the
-    healthy ranks. The degraded rank sends nothing before the chunk's last segment has come from every helper.
+    healthy ranks. The degraded rank sends nothing before the chunk's last segments, `last` of them, one in every
+    channel, have come from every helper.
 
     A section's helper is the rank that its allgather in stage 1 reached last: by then nobody reads the partial sum. The
     broadcast ends at it, so that no healthy rank sends the tail more than once.
@@ -40,7 +44,7 @@ def broadcast_template(healthy: list[int], weak: int, segments: int, way: Way) -
     landed = [
         add_row(rows, s, way(healthy[s % m - 1], weak), s // m, True, Stage.TO_LEAF, ()) for s in range(segments * m)
     ]
-    complete = sum(landed[-m:], ())
+    complete = sum(landed[-m * last :], ())
     for s in range(segments * m):
         hop, chain = segments + s // m, [*healthy[s % m :], *healthy[: s % m]]
         waits = tuple(sorted({*landed[s], *complete}))
@@ -81,8 +85,12 @@ class R2cc(Recipe):
 
     Attributes
     ----------
-    segments : pipeline depth of both rings; chunks : K, a divisor of it
+    segments : of both rings, over all channels
+    chunks : K; divides the segments of one channel, or is a multiple of them: the rings may be shallower than stage 2,
+        which alone gets quicker with K
     weak : the degraded rank; tail : Y, the share of the data that only healthy ranks reduce in stage 1
+    channels : segment i is of channel i modulo so many, on one NIC of each server, and a divisor of `segments`; None:
+        every transfer is striped over all NICs
     """
 
     family: ClassVar[str] = "r2cc-allreduce"
@@ -90,23 +98,48 @@ class R2cc(Recipe):
     chunks: int
     weak: int
     tail: Fraction
+    channels: int | None = None
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
-        routes, ranks, k, chunks = Routes(cluster), len(cluster.ranks), self.segments, self.chunks
+        routes, ranks, k, count = Routes(cluster), len(cluster.ranks), self.segments, self.channels or 1
+        m, single = ranks - 1, None if self.channels is None else Channels(cluster, routes, count)
         healthy = [r for r in range(ranks) if r != self.weak]
         start = granule((1 - self.tail) * nbytes, nbytes)
-        sections = segment_bounds(start, nbytes, k, ranks - 1)
-        rings: list[Block] = [
-            (ring_template(range(ranks), routes), np.arange(k), segment_bounds(0, start, k, ranks)),
-            (ring_template(healthy, routes), np.arange(k), sections),
-        ]
-        ends = sections[k // chunks - 1 :: k // chunks, -1:]
-        bounds = np.concatenate((sections[:, :-1].reshape(chunks, -1), ends), 1)
-        template = broadcast_template(healthy, self.weak, k // chunks, routes)
+        sections = segment_bounds(start, nbytes, k, m)
+        parts = max(1, self.chunks * count // k)
+        groups = self.chunks // parts
+        each = k // groups
+        demand_memory((2 * ranks * m + 2 * m * (m - 1) + (m + 1) * m * parts) * k)
+
+        def moved(make: Callable[[Way], list[Row]], turn: Callable[[int], int]) -> list[Row]:
+            return single.template(make, turn) if single else make(routes)
+
+        rings, every = list[Block](), segment_bounds(0, start, k, ranks)
+        # A server with fewer NICs goes on dealing from one segment to the next, until so many have had their turn.
+        laps = min(k // count, count)
+        for place in range(count * laps):
+            lap, channel = divmod(place, count)
+            mine = np.arange(place, k, count * laps)
+            for ring, bounds in ((range(ranks), every), (healthy, sections)):
+                template = moved(partial(ring_template, ring), turns(channel, count, lap, len(ring)))
+                rings.append((template, mine, bounds[mine]))
+        bounds, blocks = _parts(sections, groups, parts), list[Block]()
+        laps = min(groups, count)
+        for lap in range(laps):
+
+            def turn(section: int, before: int = lap * (each // count) * m) -> int:
+                segment, mine = divmod(section, m)
+                return (before + segment // count * m + mine) * count + segment % count
+
+            down = moved(partial(broadcast_template, healthy, self.weak, each, count), turn)
+            mine = np.arange(lap, groups, laps)
+            for part in range(parts):
+                template = [row._replace(section=row.section * parts + part) for row in down]
+                blocks.append((template, mine * parts + part, bounds[mine]))
         stage1 = assemble(cluster, nbytes, routes, rings)
-        stage2 = assemble(cluster, nbytes, routes, [(template, np.arange(chunks), bounds)])
-        stage2 = waiting(stage2, *_window(stage2, bounds, ranks))
+        stage2 = assemble(cluster, nbytes, routes, blocks)
+        stage2 = waiting(stage2, *_window(stage2, bounds, parts, count * m + 1))
         up, done = _stage1_done(stage1, stage2, start, self.weak)
         return waiting(after(stage1, stage2), len(stage1) + up, done)
 
@@ -116,18 +149,23 @@ class R2cc(Recipe):
         demand(ranks >= 3, "ranks", "3 or more", ranks)
         demand_segments(self.segments)
         chunks, weak = self.chunks, self.weak
-        demand(type(chunks) is int and chunks >= 1 and self.segments % chunks == 0, "chunks", "a divisor", chunks)
+        demand_channels(self.channels, cluster)
+        depth, rest = divmod(self.segments, self.channels or 1)
+        demand(rest == 0 and depth > 0, "channels", f"a divisor of {self.segments} segments", self.channels)
+        fits = type(chunks) is int and 1 <= chunks <= MAX_SEGMENTS and 0 in (depth % chunks, chunks % depth)
+        demand(fits, "chunks", f"a divisor or a multiple of {depth}", chunks)
         demand(type(weak) is int and 0 <= weak < ranks, "weak", f"a rank, 0 to {ranks - 1}", weak)
         demand(0 < self.tail < 1, "tail", "above 0, below 1", self.tail)
 
     def content(self) -> dict[str, Any]:
         """Every field as JSON values."""
-        return {"segments": self.segments, "chunks": self.chunks, "weak": self.weak, "tail": str(self.tail)}
+        found = {"segments": self.segments, "chunks": self.chunks, "weak": self.weak, "tail": str(self.tail)}
+        return found if self.channels is None else {**found, "channels": self.channels}
 
     @classmethod
     def read(cls, raw: dict[str, Any]) -> Self:
         """The recipe of `content`."""
-        return cls(raw["segments"], raw["chunks"], raw["weak"], exact(raw["tail"]))
+        return cls(raw["segments"], raw["chunks"], raw["weak"], exact(raw["tail"]), raw.get("channels"))
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """Both stages and the pipeline."""
@@ -135,10 +173,10 @@ class R2cc(Recipe):
         return [
             ("stage 1", f"{float(1 - self.tail) * 100:.4g} % in a ring of all, the rest in a ring without {name}"),
             ("stage 2", f"{float(self.tail) * 100:.4g} % to {name}, summed and broadcast in {self.chunks} chunks"),
-            ("segments", f"{self.segments}"),
+            ("segments", f"{self.segments}, {in_channels(self.channels)}"),
         ]
 
-    def channels(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
+    def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
         """The ring of all, and the one without its leaf."""
         from optcc.plan_layout import LEAF_LAST, PLAIN, ring
 
@@ -150,16 +188,29 @@ class R2cc(Recipe):
         yield ring(healthy, [self.weak], [(g, LEAF_LAST, cuts) for g, cuts in enumerate(tail)])
 
 
-def _window(stage2: Schedule, bounds: NDArray[np.int64], ranks: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _parts(sections: NDArray[np.int64], groups: int, parts: int) -> NDArray[np.int64]:
+    """Bounds of the rings' sections (segments, m + 1) as so many groups of segments, each section in `parts`."""
+    cut = [np.concatenate([even_cuts(a, b, parts)[:-1] for a, b in pairwise(row)]) for row in sections.tolist()]
+    bounds = np.stack(cut).reshape(groups, -1)
+    return np.concatenate((bounds, sections[len(sections) // groups - 1 :: len(sections) // groups, -1:]), 1)
+
+
+def _window(
+    stage2: Schedule, bounds: NDArray[np.int64], parts: int, segment: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(row, row that it waits for): a section goes up once the section one chunk and one segment before it has come
     down to its helper. Without that, fast helpers would run ahead of slow ones and chunks be complete late.
+
+    segment : sections of a segment in every channel, and 1 from helper to helper
     """
-    lengths = np.diff(bounds, axis=1).ravel()
-    up, down = np.full((2, len(lengths)), -1, np.int64)
+    lengths = np.diff(bounds, axis=1)
+    up, down = np.full((2, lengths.size), -1, np.int64)
     for rows, stage in ((up, Stage.TO_LEAF), (down, Stage.FROM_LEAF)):
         mine = np.flatnonzero(stage2.stage == stage)
-        rows[lengths > 0] = mine[np.argsort(stage2.offset[mine])]
-    ahead = bounds.shape[1] - 1 + ranks  # sections: a chunk, a segment of ranks - 1, and 1 from helper to helper
+        rows[lengths.ravel() > 0] = mine[np.argsort(stage2.offset[mine])]
+    # By chunk: the first part of every section of a group of segments, then the second, ...
+    up, down = (rows.reshape(len(bounds), -1, parts).transpose(0, 2, 1).ravel() for rows in (up, down))
+    ahead = lengths.shape[1] // parts + segment
     return up[ahead:], down[: max(0, len(down) - ahead)]
 
 
@@ -180,7 +231,8 @@ def _stage1_done(
 
     keys = key(stage1.dst[finished], stage1.offset[finished])
     by_key = np.argsort(keys)
-    landed = finished[by_key[np.searchsorted(keys, key(helper, stage2.offset[up]), sorter=by_key)]]
+    # What goes up may be a part of a section: the last one that begins at or before it.
+    landed = finished[by_key[np.searchsorted(keys, key(helper, stage2.offset[up]), side="right", sorter=by_key) - 1]]
     dep = np.stack((landed, last[0, helper], last[1, helper]), 1)
     dep[dep[:, 2] == landed, 2] = -1
     return np.repeat(up, 3), dep.ravel()

@@ -72,7 +72,7 @@ class Recipe(ABC):
             return False
         return True
 
-    def channels(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
+    def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
         """What goes one way through the ranks, for other libraries (`optcc.plan_layout`).
 
         schedule : what it lowers to

@@ -21,13 +21,11 @@ from numpy.typing import NDArray
 
 from optcc.cluster import Cluster
 from optcc.errors import InputError
-from optcc.schedule.assemble import Block, Row, assemble, demand_memory, even_cuts
+from optcc.schedule.assemble import Block, Row, assemble, cuts_by, demand_memory, even_cuts
+from optcc.schedule.channels import Way, fastest_nics
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import Recipe, demand_segments
 from optcc.schedule.routes import Routes
-
-Way = Callable[[int, int], int]
-"""(source rank, destination rank) -> index of the route."""
 
 
 class Spread(StrEnum):
@@ -38,11 +36,14 @@ class Spread(StrEnum):
     RATE : each live NIC in proportion to its rate: R2CC-Balance
     REPAIRED : one equal channel per NIC that the server was built with, and the channel of a dead NIC moves to one
         backup NIC: hot repair
+    CHANNELS : whole segments on single NICs, in as many channels as the server with fewest NICs has: channel c joins
+        the c-th fastest NICs of all servers, and has a part of the data by the slowest of them
     """
 
     EQUAL = "equal"
     RATE = "rate"
     REPAIRED = "repaired"
+    CHANNELS = "channels"
 
 
 def add_row(
@@ -166,13 +167,34 @@ class Ring(Recipe):
         routes, ranks = Routes(cluster), len(cluster.ranks)
         demand_memory(2 * ranks * (ranks - 1) * self.segments)
         template = ring_template(range(ranks), spread_ways(cluster, routes, self.spread))
+        if self.spread is Spread.CHANNELS:
+            return assemble(cluster, nbytes, routes, self._channels(cluster, nbytes, routes))
         numbers = np.arange(self.segments, dtype=np.int64)
         blocks: list[Block] = [(template, numbers, segment_bounds(0, nbytes, self.segments, ranks))]
         return assemble(cluster, nbytes, routes, blocks if template else [])
 
+    def _channels(self, cluster: Cluster, nbytes: int, routes: Routes) -> list[Block]:
+        """Segment i on channel i modulo their number; its size is by the channel's rate."""
+        rates, ports = fastest_nics(cluster, routes)
+        count, ranks = len(rates), len(cluster.ranks)
+        sizes = [rates[i % count] for i in range(self.segments)]
+        cuts = cuts_by(0, nbytes, [size / sum(sizes) for size in sizes]).tolist()
+        bounds = np.stack([even_cuts(a, b, ranks) for a, b in pairwise(cuts)])
+        blocks = list[Block]()
+        for channel in range(min(count, self.segments)):
+
+            def way(src: int, dst: int, nics: Sequence[int] = ports[channel]) -> int:
+                return routes.pinned(src, dst, [(nics[src], nics[dst], Fraction(1))])
+
+            mine = np.arange(channel, self.segments, count)
+            blocks.append((ring_template(range(ranks), way), mine // count, bounds[mine]))
+        return blocks if ranks > 1 else []
+
     def check(self, cluster: Cluster) -> None:
-        """Raise InputError unless segments are in range and, for hot repair, every channel has a NIC."""
+        """Raise InputError unless segments are in range and every channel has a NIC."""
         demand_segments(self.segments)
+        if self.spread is Spread.CHANNELS:
+            fastest_nics(cluster, Routes(cluster))
         if self.spread is not Spread.REPAIRED:
             return
         counts = sorted({len(rank.nics) for rank in cluster.ranks})
@@ -202,13 +224,14 @@ class Ring(Recipe):
             Spread.EQUAL: "equal parts on every live NIC",
             Spread.RATE: "parts by rate on every live NIC",
             Spread.REPAIRED: "one part per NIC, a dead one's on its backup",
+            Spread.CHANNELS: "every segment on one NIC of each",
         }
         return [
             ("ring", f"all {len(cluster.ranks)}, {carries[self.spread]}"),
             ("segments", f"{self.segments}"),
         ]
 
-    def channels(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
+    def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
         """The ring."""
         from optcc.plan_layout import PLAIN, ring
 

@@ -1,10 +1,11 @@
-(* The headline statements.  Together with the definitions in Model.v this file
-   says everything that is claimed; every proof is one reference to the file that
+(* The headline statements.  Together with the definitions in Model.v and Protocols.v
+   this file says everything that is claimed; every proof is one reference to the file that
    holds it.  check.py builds all files and asks Coq for the assumptions of every
    theorem below: the answer must be "Closed under the global context". *)
 
 From Coq Require Import List Arith Bool QArith Qminmax.
 From optcc Require Import Model Once Blocks Time Tight Optimal Shares Nested Overhead.
+From optcc Require Import Protocols Sums Coins CodedTime Gather Scheduled.
 Open Scope nat_scope.
 
 (* ======================================================================== *)
@@ -209,3 +210,151 @@ Proof. exact (one_over_p P l). Qed.
 
 Theorem one_over_p_exact P : (2 <= P)%nat -> overhead P 2 == 1 + 1 / Qnat (P - 1).
 Proof. exact (one_over_p_exact P). Qed.
+
+(* ======================================================================== *)
+(* 6. Any protocol that sums over a finite abelian group, coded or not          *)
+
+(* With n = log2 |G| bits per input: the alphabets of the messages, whatever they
+   are, take 2(P-1) n bits,   sum of log2 |alphabet| >= 2(P-1) log2 |G|. *)
+Theorem coding {V} `{Eq V} G P (p : protocol) (alphabets : list (list V)) :
+  (2 <= P)%nat -> sums G P p -> in_alphabets (zero G) (inputs G P) p alphabets ->
+  (order G ^ (2 * (P - 1)) <= prod (@length V) alphabets)%nat.
+Proof. exact (fun HP good => alphabets_sum G P HP p good alphabets). Qed.
+
+(* This is exact, and [sums] is not an empty notion. *)
+Theorem coding_attained G P :
+  (1 <= P)%nat -> exists (p : protocol) (alphabets : list (list (carrier G))),
+    sums G P p /\ in_alphabets (zero G) (inputs G P) p alphabets /\
+    prod (@length (carrier G)) alphabets = (order G ^ (2 * (P - 1)))%nat.
+Proof. exact (attained G P). Qed.
+
+(* Not only the alphabets, the entropies sum to 2(P-1) n or more.  With M = |G|^P equally
+   likely inputs, M ^ M / ignorance is 2 ^ (M H(message)); all is to the power of M. *)
+Theorem coding_entropies {V} `{Eq V} G P (p : @protocol (carrier G) V) :
+  (2 <= P)%nat -> sums G P p ->
+  let M := (order G ^ P)%nat in
+  (order G ^ (2 * (P - 1) * M)
+   * prod (fun t => ignorance (message_at (zero G) p t) (inputs G P)) (seq 0 (length p))
+   <= (M ^ M) ^ length p)%nat.
+Proof. exact (fun HP => entropies_sum G P HP p). Qed.
+
+(* The same with coins, a protocol for each way in which those of all ranks may fall: the
+   cases are pairs of coins and inputs. *)
+Theorem coding_entropies_with_coins {C V} `{Eq C} `{Eq V} (coins : list C) G P
+    (p : C -> @protocol (carrier G) V) T :
+  NoDup coins -> (2 <= P)%nat ->
+  (forall c, In c coins -> sums G P (p c) /\ length (p c) = T) ->
+  let M := (order G ^ P * length coins)%nat in
+  (order G ^ (2 * (P - 1) * M)
+   * prod (fun t => ignorance (fun cx => message_at (zero G) (p (fst cx)) t (snd cx))
+                              (list_prod coins (inputs G P))) (seq 0 T)
+   <= (M ^ M) ^ T)%nat.
+Proof. exact (entropies_with_coins coins G P p T). Qed.
+
+(* However the ranks are divided into q blocks: what passes between them, in messages
+   whose numbers are ts. *)
+Theorem coding_partition_entropies {C V} `{Eq C} `{Eq V} (coins : list C) G P q block
+    (p : C -> @protocol (carrier G) V) ts :
+  NoDup coins -> (2 <= q)%nat -> partitions P q block ->
+  (forall c, In c coins -> sums G P (p c) /\ passing block (p c) = ts) ->
+  let M := (order G ^ P * length coins)%nat in
+  (order G ^ (2 * (q - 1) * M)
+   * prod (fun t => ignorance (fun cx => message_at (zero G) (p (fst cx)) t (snd cx))
+                              (list_prod coins (inputs G P))) ts
+   <= (M ^ M) ^ length ts)%nat.
+Proof. exact (partition_entropies_with_coins coins G P q block p ts). Qed.
+
+Theorem coding_partition {V} `{Eq V} G P q block (p : protocol) (alphabets : list (list V)) :
+  (2 <= q)%nat -> partitions P q block ->
+  sums G P p -> in_alphabets (zero G) (inputs G P) p alphabets ->
+  (order G ^ (2 * (q - 1))
+   <= prod (fun ma => length (snd ma))
+           (filter (fun ma => passes block (fst ma)) (combine p alphabets)))%nat.
+Proof.
+  exact (fun Hq part good speaks =>
+    partition_sum G P (two_ranks P q block part Hq) p good alphabets speaks q block Hq part).
+Qed.
+
+(* Messages of varying length: on average over inputs and coins no fewer than
+   2(P-1) log2 |G| bits are sent. *)
+Theorem coding_average {C} (coins : list C) G P (p : C -> protocol) :
+  (2 <= P)%nat ->
+  (forall c, In c coins -> sums G P (p c) /\ prefix_free (zero G) (inputs G P) (p c)) ->
+  (order G ^ (2 * (P - 1) * (order G ^ P * length coins))
+   <= 2 ^ list_sum (map (fun c =>
+            list_sum (map (bits_sent (zero G) (p c)) (inputs G P))) coins))%nat.
+Proof. exact (fun HP => average_with_coins G P HP coins p). Qed.
+
+Theorem coding_partition_average {C} (coins : list C) G P q block
+    (p : C -> @protocol (carrier G) bits) :
+  (2 <= q)%nat -> partitions P q block ->
+  (forall c, In c coins -> sums G P (p c) /\ prefix_free (zero G) (inputs G P) (p c)) ->
+  (order G ^ (2 * (q - 1) * (order G ^ P * length coins))
+   <= 2 ^ list_sum (map (fun c =>
+            list_sum (map (bits_passing (zero G) block (p c)) (inputs G P))) coins))%nat.
+Proof.
+  exact (fun Hq part =>
+    partition_average_with_coins G P (two_ranks P q block part Hq) coins p q block Hq part).
+Qed.
+
+(* Who speaks next may be decided on the way.  What ranks lack of all inputs, added up:
+   sum over r of H(inputs | input of r, heard by r) <= (P-2) H(inputs | sum). *)
+Theorem coding_lacking {V} `{Eq V} G P (p : tree (carrier G) V) :
+  (2 <= P)%nat -> tree_sums G P p ->
+  (prod (fun r => ignorance (fun x => (own (zero G) x r, heard (zero G) r p x)) (inputs G P))
+        (seq 0 P)
+   <= ignorance (sum G) (inputs G P) ^ (P - 2))%nat.
+Proof. exact (fun HP => lacking_sum G P HP p). Qed.
+
+(* Hence the bits that all ranks receive, on average over inputs and coins. *)
+Theorem coding_adaptive {C} (coins : list C) G P (p : C -> tree (carrier G) bits) :
+  (2 <= P)%nat ->
+  (forall c, In c coins ->
+     tree_sums G P (p c) /\ tree_prefix_free (zero G) P (inputs G P) (p c)) ->
+  (order G ^ (2 * (P - 1) * (order G ^ P * length coins))
+   <= 2 ^ list_sum (map (fun c =>
+            list_sum (map (tree_bits (zero G) P (p c)) (inputs G P))) coins))%nat.
+Proof. exact (fun HP => tree_average_with_coins G P HP coins p). Qed.
+
+(* Time, if an input has n bits or more and message i of p takes lengths_i bits. *)
+Theorem coding_time {V} `{Eq V} G P n (p : @protocol (carrier G) V) lengths T out inn :
+  (2 <= P)%nat -> sums G P p -> takes (zero G) (inputs G P) p lengths ->
+  (2 ^ n <= order G)%nat -> positive P out -> positive P inn ->
+  coded_fits P p lengths T out inn ->
+  Qnat (2 * (P - 1) * n) / sumQ P out <= T /\
+  Qnat (2 * (P - 1) * n) / sumQ P inn <= T.
+Proof.
+  exact (fun HP good bits size => coded_time G P n p lengths HP good bits size T out inn).
+Qed.
+
+Theorem coding_partition_time {V} `{Eq V} G P q block n (p : @protocol (carrier G) V) lengths
+    T out inn :
+  (2 <= q)%nat -> partitions P q block ->
+  sums G P p -> takes (zero G) (inputs G P) p lengths -> (2 ^ n <= order G)%nat ->
+  positive q out -> positive q inn -> coded_blocks_fit q block p lengths T out inn ->
+  Qnat (2 * (q - 1) * n) / sumQ q out <= T /\
+  Qnat (2 * (q - 1) * n) / sumQ q inn <= T.
+Proof.
+  exact (fun Hq part good bits size =>
+    coded_partition_time G P n p lengths (two_ranks P q block part Hq) good bits size T out inn
+      q block Hq part).
+Qed.
+
+(* The cut bound, too, and so all of [lower_bound]. *)
+Theorem coding_lower_bound {V} `{Eq V} G P n (p : @protocol (carrier G) V) lengths T out inn :
+  (2 <= P)%nat -> sums G P p -> takes (zero G) (inputs G P) p lengths ->
+  (2 ^ n <= order G)%nat -> positive P out -> positive P inn ->
+  coded_fits P p lengths T out inn -> best_time P n out inn <= T.
+Proof.
+  exact (fun HP good bits size => coded_lower_bound G P n p lengths HP good bits size T out inn).
+Qed.
+
+(* ... which some protocol reaches, for vectors of bits under exclusive or: a schedule
+   that forwards and adds.  So [best_time] is the optimum over all protocols. *)
+Theorem coding_lower_bound_attained P out inn :
+  (2 <= P)%nat -> positive P out -> positive P inn ->
+  exists n G (p : @protocol (carrier G) bool) lengths,
+    (0 < n)%nat /\ order G = (2 ^ n)%nat /\ sums G P p /\
+    takes (zero G) (inputs G P) p lengths /\
+    coded_fits P p lengths (best_time P n out inn) out inn.
+Proof. exact (coded_bound_reached P out inn). Qed.

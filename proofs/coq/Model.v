@@ -38,7 +38,7 @@ Definition initial : knowledge := fun _ r c => r =? c.
 (* A transfer of e from s to d gives d everything that s holds for e, and d
    loses nothing: K(e,d) := K(e,d) u K(e,s), whether it adds or copies.  This is at
    least as generous as either, so every lower bound below holds for both.  It does
-   not cover coding ACROSS elements, as written/coding.md does. *)
+   not cover coding ACROSS elements, as Protocols.v does. *)
 Definition step (K : knowledge) (t : transfer) : knowledge :=
   fun e r c => K e r c || ((e =? elt t) && (r =? dst t) && K e (src t) c).
 

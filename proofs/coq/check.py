@@ -58,6 +58,20 @@ HEADLINES = (
     "switch_above",
     "one_over_p",
     "one_over_p_exact",
+    "coding",
+    "coding_attained",
+    "coding_entropies",
+    "coding_entropies_with_coins",
+    "coding_partition_entropies",
+    "coding_partition",
+    "coding_average",
+    "coding_partition_average",
+    "coding_lacking",
+    "coding_adaptive",
+    "coding_time",
+    "coding_partition_time",
+    "coding_lower_bound",
+    "coding_lower_bound_attained",
 )
 
 

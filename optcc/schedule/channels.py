@@ -1,0 +1,134 @@
+"""Channels: whole segments on single NICs, as collective libraries run a scheme.
+
+A transfer that is striped over all NICs of two servers costs a chunk on each of them, and more where the servers have
+unequally many. In channels it costs one chunk on one NIC at either end, and the NICs are at work on different segments
+at the same time: k segments on c NICs fill the pipeline as k/c striped ones would.
+
+A segment of channel c leaves and enters a server of as many alike NICs by its c-th NIC. A server with fewer NICs, or
+unequal ones, deals the sections of all segments to its NICs in turn, by their rates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+from optcc.cluster import Cluster
+from optcc.errors import InputError
+from optcc.schedule.assemble import Row
+from optcc.schedule.recipe import MAX_SEGMENTS, demand
+from optcc.schedule.routes import Routes
+
+Way = Callable[[int, int], int]
+"""(source rank, destination rank) -> index of the route."""
+
+
+def channel_count(cluster: Cluster) -> int:
+    """As many as the server with most NICs has that work both ways. Raises InputError as `Channels` does."""
+    _demand_flat(cluster)
+    return max(len(_live(cluster, rank)) for rank in range(len(cluster.ranks)))
+
+
+def demand_channels(channels: object, cluster: Cluster) -> None:
+    """Raise InputError unless `channels` is None, all transfers striped, or a number of channels for the cluster."""
+    if channels is not None:
+        whole = type(channels) is int and 1 <= channels <= MAX_SEGMENTS
+        demand(whole, "channels", f"1 to {MAX_SEGMENTS}, or none", channels)
+        _demand_flat(cluster)
+
+
+def in_channels(channels: int | None) -> str:
+    """Which of both, for people."""
+    return "striped over all NICs" if channels is None else f"on single NICs, {channels} channels"
+
+
+def turns(channel: int, count: int, lap: int = 0, sections: int = 0) -> Callable[[int], int]:
+    """Section -> turn in one of `count` channels; `lap` templates of so many sections have been dealt before it."""
+    return lambda section: (lap * sections + section) * count + channel
+
+
+class Channels:
+    """The routes of `count` channels on `cluster`, added to `routes`.
+
+    Raises InputError for GPUs as ranks, for rails, and for a rank without a NIC that works both ways.
+    """
+
+    def __init__(self, cluster: Cluster, routes: Routes, count: int) -> None:
+        _demand_flat(cluster)
+        self.count = count
+        self._routes, self._ranks = routes, len(cluster.ranks)
+        self._nics: list[list[tuple[int, Fraction]]] = []
+        for rank in range(self._ranks):
+            server = cluster.servers[cluster.ranks[rank].server].name
+            live = _live(cluster, rank)
+            self._nics.append([(routes.port_index[f"{server}/{name}"], rate) for name, rate in live])
+        self._between: dict[tuple[int, int], int] = {}
+        self._alike = [len({rate for _, rate in nics}) == 1 for nics in self._nics]
+        self._turns: list[list[int]] = [[] for _ in range(self._ranks)]
+        self._given = [[0] * len(nics) for nics in self._nics]
+
+    def template(self, make: Callable[[Way], list[Row]], turn: Callable[[int], int]) -> list[Row]:
+        """The rows that `make` gives for its way between ranks, moved to single NICs.
+
+        turn : of a row's section; its channel is the turn modulo `count`, and NICs which are dealt in turn go by it
+        """
+        found = []
+        for row in make(lambda src, dst: src * self._ranks + dst):
+            src, dst = divmod(row.route, self._ranks)
+            mine = turn(row.section)
+            ports = self._nic(src, mine), self._nic(dst, mine)
+            if ports not in self._between:
+                self._between[ports] = self._routes.pinned(src, dst, [(*ports, Fraction(1))])
+            found.append(row._replace(route=self._between[ports]))
+        return found
+
+    def _nic(self, rank: int, turn: int) -> int:
+        """The port that a rank uses in its `turn`-th turn: the one that would have done its turns first, by rate."""
+        nics = self._nics[rank]
+        if self._alike[rank]:
+            return nics[turn % len(nics)][0]
+        turns, given = self._turns[rank], self._given[rank]
+        while len(turns) <= turn:
+            nic = min(range(len(nics)), key=lambda i: ((given[i] + 1) / nics[i][1], i))
+            given[nic] += 1
+            turns.append(nic)
+        return nics[turns[turn]][0]
+
+
+def fastest_nics(cluster: Cluster, routes: Routes) -> tuple[list[Fraction], list[list[int]]]:
+    """As many channels as the server with fewest NICs has: the rate of each, and each rank's port, its c-th fastest.
+
+    Raises InputError as `Channels` does.
+    """
+    _demand_flat(cluster)
+    ranked = []
+    for rank in range(len(cluster.ranks)):
+        live = _live(cluster, rank)
+        ranked.append(sorted(live, key=lambda nic: -nic[1]))  # stable: alike ones in their order
+    count = min(map(len, ranked))
+    rates = [min(nics[c][1] for nics in ranked) for c in range(count)]
+    servers = [cluster.servers[rank.server].name for rank in cluster.ranks]
+    names = [[f"{server}/{nics[c][0]}" for server, nics in zip(servers, ranked, strict=True)] for c in range(count)]
+    return rates, [[routes.port_index[name] for name in channel] for channel in names]
+
+
+def _live(cluster: Cluster, rank: int) -> list[tuple[str, Fraction]]:
+    """Name and rate of a rank's NICs that work both ways; the rate is the slower way's."""
+    nics = cluster.ranks[rank].nics
+    live = [(nic.name, min(nic.out_rate, nic.in_rate)) for nic in nics if nic.out_rate and nic.in_rate]
+    if not live:
+        raise InputError(
+            "no channels here", where=cluster.ranks[rank].name, expected="a NIC that works both ways", got="none"
+        )
+    return live
+
+
+def _demand_flat(cluster: Cluster) -> None:
+    if cluster.gpu_ranks or not cluster.fabric.flat:
+        raise InputError(
+            "no channels here",
+            where="cluster",
+            expected="servers as ranks, and NICs that all reach each other",
+            got="GPUs as ranks" if cluster.gpu_ranks else "rails or pods",
+            hint="Transfers can be striped there.",
+        )

@@ -1,0 +1,259 @@
+"""What a communicator survives, what it does not, and that all ranks are told the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import optcc
+from optcc import communicator as communicator_module
+from optcc.errors import InputError
+from optcc.runtime.errors import RankFailedError
+from optcc.runtime.messages import Note
+from tests.communicators import Ranks
+from tests.free_port import free_port
+from tests.test_architecture import ROOT
+
+TWO_NICS = "uniform:servers=3,nics=2,rate=1Gb/s"
+LONG = 1 << 20
+"""Elements of a call with many chunks."""
+
+
+def numbers(rank: int) -> np.ndarray:
+    """Sums of these are rounded, so that their order shows."""
+    return np.random.default_rng(rank).normal(size=LONG).astype(np.float32)
+
+
+def failed(found: list[Any], but: int | None = None) -> RankFailedError:
+    """The one error that all ranks have raised."""
+    errors = [each for rank, each in enumerate(found) if rank != but]
+    assert all(isinstance(each, RankFailedError) for each in errors), found
+    assert len({str(each) for each in errors}) == 1, "all say the same"
+    return errors[0]
+
+
+# --- NICs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reproducible", [False, True])
+def test_a_nic_dies_and_nobody_loses_anything(reproducible: bool) -> None:
+    told: list[Note] = []
+    with Ranks(3, TWO_NICS, reproducible=reproducible, on_event=told.append) as ranks:
+        healthy = ranks.good(lambda comm: comm.all_reduce(numbers(comm.rank)).tobytes())
+        ranks.good(lambda comm: comm.strike("cut", "server1/nic0", 0.5))
+        hit = ranks.good(lambda comm: comm.all_reduce(numbers(comm.rank)).tobytes())
+        assert hit == healthy, "bit for bit"
+        kinds = [event.kind for event in ranks.comms[1].events()]
+        assert kinds.index("struck") < kinds.index("nic down") < kinds.index("moved"), "the fault met something"
+        ranks.good(lambda comm: [comm.barrier() for _ in range(50)])
+        for comm in ranks.comms:
+            assert [event.text for event in comm.events() if event.kind == "renewed"] == ["server1/nic0"]
+        after = ranks.good(lambda comm: comm.all_reduce(numbers(comm.rank)).tobytes())
+        assert len(set(after)) == 1
+        same_plans = after == healthy
+        assert same_plans == reproducible
+        assert all(comm._prepared.cluster.servers[1].out_rate == 125_000_000 for comm in ranks.comms)
+        count = len(ranks.comms[1].events())
+        ranks.good(lambda comm: comm.all_reduce(numbers(comm.rank)))
+        assert len(ranks.comms[1].events()) == count, "the dead NIC is not used any more"
+    assert {"nic down", "renewed"} <= {note.kind for note in told}
+
+
+def test_nics_die_on_two_servers_one_after_the_other() -> None:
+    with Ranks(3, TWO_NICS, reproducible=True) as ranks:
+        healthy = ranks.good(lambda comm: comm.all_reduce(numbers(comm.rank)).tobytes())
+        for nic in ("server0/nic1", "server2/nic0"):
+            ranks.good(lambda comm, nic=nic: comm.strike("cut", nic, 0.3))
+            for _ in range(4):
+                assert ranks.good(lambda comm: comm.all_reduce(numbers(comm.rank)).tobytes()) == healthy
+            ranks.good(lambda comm: [comm.barrier() for _ in range(50)])
+        last = [[event.text for event in comm.events() if event.kind == "renewed"][-1] for comm in ranks.comms]
+        assert last == ["server0/nic1, server2/nic0"] * 3
+
+
+@pytest.mark.long
+def test_random_calls_while_random_nics_die() -> None:
+    """Rounds of 20 calls, in which up to two of three NICs of every server die; all ranks draw the same."""
+    calls, struck, renewed = 0, 0, 0
+    for seed in range(50):
+        draw = np.random.default_rng(seed)
+        nics = [f"server{s}/nic{n}" for s in range(3) for n in draw.choice(3, int(draw.integers(0, 3)), replace=False)]
+        draw.shuffle(nics)
+        with Ranks(3, "uniform:servers=3,nics=3,rate=1Gb/s", reproducible=bool(seed % 2), timeout_s=60.0) as ranks:
+            for _ in range(20):
+                count, part = int(draw.integers(0, 2 ** int(draw.integers(1, 20)))), float(draw.random())
+                nic = nics.pop() if nics and draw.random() < 0.3 else None
+
+                def call(comm: optcc.Communicator, nic=nic, part=part, count=count) -> bool:  # type: ignore[no-untyped-def]
+                    if nic:
+                        comm.strike("cut", nic, part)
+                    x = np.arange(count) * (comm.rank + 1)
+                    return np.array_equal(comm.all_reduce(x), np.arange(count) * 6)
+
+                assert ranks.good(call) == [True] * 3
+                calls += 1
+            struck += sum(event.kind == "struck" for comm in ranks.comms for event in comm.events())
+            renewed += sum(event.kind == "renewed" for event in ranks.comms[0].events())
+    assert calls == 1000
+    assert struck > 40, "the faults met something"
+    assert renewed > 30
+
+
+def test_the_last_nic_of_a_server_dies() -> None:
+    with Ranks(3, "uniform:servers=3,nics=1,rate=1Gb/s") as ranks:
+        ranks.good(lambda comm: comm.all_reduce(numbers(comm.rank)))
+        ranks.good(lambda comm: comm.strike("cut", "server1/nic0", 0.5))
+
+        def call(comm: optcc.Communicator) -> None:
+            for _ in range(2):  # a rank that was done already is told by its next call
+                comm.all_reduce(numbers(comm.rank))
+
+        assert failed(ranks.each(call)).rank == 1
+
+
+# --- ranks -----------------------------------------------------------------------------------------------------------
+
+
+def processes(dies: int) -> list[list[str]]:
+    """What each of three processes has printed."""
+    port = free_port()
+    command = [sys.executable, "-m", "tests.communicator_process"]
+    started = [
+        subprocess.Popen(
+            [*command, *map(str, (rank, 3, port, dies))], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            cwd=ROOT,
+        )
+        for rank in range(3)
+    ]  # fmt: skip
+    try:
+        return [process.communicate(timeout=240)[0].splitlines() for process in started]
+    finally:
+        for process in started:
+            process.kill()
+
+
+def test_a_killed_rank_is_the_same_error_on_all_others_which_go_on() -> None:
+    first, killed, last = processes(dies=1)
+    assert killed == ["6.0"]
+    assert first[0] == last[0] == "6.0"
+    assert first[1] == first[2] == last[1] == last[2], "again, too"
+    assert first[1].startswith("1 rank 1 failed: ")
+    assert first[3] == "0 2 4.0 2.0"
+    assert last[3] == "1 2 4.0 2.0"
+
+
+def test_without_rank_0_nobody_goes_on() -> None:
+    killed, *others = processes(dies=0)
+    assert killed == ["6.0"]
+    for lines in others:
+        assert lines[1] == lines[2] == "0 rank 0 failed: its process, which held the control channel, is gone"
+        assert lines[3].startswith("shrink: the control channel is gone with rank 0's process")
+
+
+def test_a_rank_that_leaves_by_an_exception_ends_the_others_calls() -> None:
+    ranks = Ranks(3)
+
+    def call(comm: optcc.Communicator) -> None:
+        with comm:
+            comm.barrier()
+            if comm.rank == 1:
+                raise ValueError("boom")
+            comm.all_reduce(np.zeros(LONG))
+
+    found = ranks.each(call)
+    assert isinstance(found[1], ValueError)
+    assert str(failed(found, but=1)) == "rank 1 failed: left: ValueError: boom"
+
+
+def test_calls_that_differ_are_told_on_all_ranks() -> None:
+    with Ranks(3) as ranks:
+        ranks.good(lambda comm: comm.barrier())
+        error = failed(ranks.each(lambda comm: comm.all_reduce(np.zeros(10 + (comm.rank == 2)))))
+        assert "operation 2 is not the same call here and on rank" in str(error)
+
+
+def test_a_rank_that_does_not_come_has_failed() -> None:
+    with Ranks(3, timeout_s=1.0) as ranks:
+        ranks.good(lambda comm: comm.barrier())
+        over = threading.Event()
+
+        def call(comm: optcc.Communicator) -> None:
+            if comm.rank == 1:
+                assert over.wait(60)
+            try:
+                comm.barrier()
+            finally:
+                over.set()
+
+        error = failed(ranks.each(call))
+        assert error.rank == 1
+        assert error.cause.startswith("has not come to operation 2; elsewhere: not done within 1 s: ")
+
+
+def test_ranks_that_are_not_started_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(communicator_module, "JOIN_S", 0.5)
+    with pytest.raises(RankFailedError, match=r"rank 1 failed: not there: 2 of 3 ranks have not come .*: 1, 2"):
+        optcc.Communicator(rendezvous=f"127.0.0.1:{free_port()}", rank=0, world=3)
+
+
+def test_the_example_runs() -> None:
+    """Its ranks as torchrun starts them."""
+    port, environ = str(free_port() - 1), dict(os.environ)
+    started = [
+        subprocess.Popen(
+            [sys.executable, "examples/survive.py"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=ROOT,
+            env=environ | {"RANK": str(r), "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+        )
+        for r in range(4)
+    ]
+    try:
+        said = [process.communicate(timeout=240)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0] * 4
+    assert said[1].startswith("rank 1 of 4: exact; ")
+    assert "nic down" in said[1]
+    assert all("renewed" in text for text in said)
+
+
+# --- groups ----------------------------------------------------------------------------------------------------------
+
+
+def test_split() -> None:
+    with Ranks(4) as ranks:
+
+        def call(comm: optcc.Communicator) -> tuple[int, int, float, float] | None:
+            part = comm.split(None if comm.rank == 3 else comm.rank % 2, key=-comm.rank)
+            if part is None:
+                comm.barrier()
+                return None
+            with part:
+                own = float(part.all_reduce(np.array([comm.rank + 1.0]))[0])
+                comm.barrier()  # both are there at the same time
+                return part.rank, part.world, own, float(part.all_reduce(np.full(100_000, 1.0))[0])
+
+        assert ranks.good(call) == [(1, 2, 4.0, 2.0), (0, 1, 2.0, 1.0), (0, 2, 4.0, 2.0), None]
+
+
+@pytest.mark.parametrize(("kind", "nic"), [("hammer", "server0/nic0"), ("cut", "server0/nic7")])
+def test_a_drill_that_cannot_be_is_refused(kind: str, nic: str) -> None:
+    with optcc.Communicator() as comm, pytest.raises(InputError, match="no such fault"):
+        comm.strike(kind, nic)
+
+
+def test_nobody_to_shrink() -> None:
+    with Ranks(2) as ranks:
+        for error in ranks.each(lambda comm: comm.shrink()):
+            assert isinstance(error, InputError)
+            assert str(error) == "shrink: no rank has failed, expected a call after RankFailedError"

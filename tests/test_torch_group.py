@@ -1,0 +1,59 @@
+"""The torch.distributed backend: calls and trainings give what they give over Gloo, also when a NIC dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.free_port import free_port
+from tests.test_architecture import ROOT
+
+pytestmark = pytest.mark.torch
+
+WORLD = 2
+"""Sums of two are rounded the same in either order, so that Gloo's weights have the same bits."""
+
+
+@pytest.fixture(scope="module")
+def said() -> list[dict[str, Any]]:
+    port = str(free_port())
+    world = {"WORLD_SIZE": str(WORLD), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.torch_group_process"],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **world, "RANK": str(rank)},
+        )
+        for rank in range(WORLD)
+    ]
+    try:
+        return [json.loads(process.communicate(timeout=400)[0]) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+
+
+def test_unmodified_ddp_has_gloos_weights_also_when_a_nic_dies(said: list[dict[str, Any]]) -> None:
+    assert len({rank[name] for rank in said for name in ("gloo", "optcc", "struck")}) == 1, "bit for bit"
+
+
+def test_the_nic_died_in_the_middle(said: list[dict[str, Any]]) -> None:
+    assert {"struck", "nic down", "moved", "renewed"} <= set(said[1]["events"])
+    assert "renewed" in said[0]["events"]
+
+
+def test_every_call_gives_what_it_gives_over_gloo(said: list[dict[str, Any]]) -> None:
+    for rank in said:
+        ours, theirs = rank["optcc calls"], rank["gloo calls"]
+        assert ours.keys() == theirs.keys()
+        assert ours.pop("strided") == [3.0] * 4
+        del theirs["strided"]  # Gloo adds what lies in the gaps
+        for name in theirs:
+            assert ours[name] == theirs[name], name

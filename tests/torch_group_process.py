@@ -1,0 +1,112 @@
+"""A rank that trains the same model three times: over Gloo, over optcc, over optcc with a NIC that dies in the middle.
+
+Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import optcc
+import optcc.pytorch
+
+CLUSTER = "uniform:servers={},nics=2,rate=1Gb/s"
+
+
+def train(strike_at: int | None) -> str:
+    """The weights' hash after a few steps of unmodified DDP."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 400), torch.nn.ReLU(), torch.nn.Linear(400, 400))
+    ddp = DistributedDataParallel(model, bucket_cap_mb=0.5)
+    descent = torch.optim.SGD(ddp.parameters(), lr=0.05)
+    draw = torch.Generator().manual_seed(dist.get_rank())
+    for step in range(6):
+        if step == strike_at:
+            optcc.pytorch.communicator_of().strike("cut", "server1/nic0", 0.3)
+        descent.zero_grad()
+        ddp(torch.randn(8, 16, generator=draw)).square().mean().backward()
+        descent.step()
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+
+
+def calls() -> Any:
+    """What every collective gives, over whichever backend."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    found: dict[str, Any] = {}
+    for op in ("SUM", "PRODUCT", "MIN", "MAX", "BXOR"):
+        x = torch.arange(5) + rank
+        dist.all_reduce(x, getattr(dist.ReduceOp, op))
+        found[f"all_reduce {op}"] = x.tolist()
+    x = torch.full((4, 4), 1.0 + rank)[:, 1]  # with gaps
+    dist.all_reduce(x)
+    found["strided"] = x.tolist()
+    x = torch.full((2,), 1 + 2j * rank)
+    dist.all_reduce(x)
+    found["complex"] = torch.view_as_real(x).tolist()
+    x = torch.tensor([rank == 1, True])
+    dist.broadcast(x, 1)
+    found["broadcast"] = x.tolist()
+    parts = [torch.zeros(3, dtype=torch.int32) for _ in range(world)]
+    dist.all_gather(parts, torch.full((3,), rank, dtype=torch.int32))
+    found["all_gather"] = [part.tolist() for part in parts]
+    objects: list[Any] = [None] * world
+    dist.all_gather_object(objects, {"of": rank})
+    found["objects"] = objects
+    whole = torch.zeros(world * 2)
+    dist.all_gather_into_tensor(whole, torch.full((2,), float(rank)))
+    found["all_gather_into_tensor"] = whole.tolist()
+    own = torch.zeros(2)
+    dist.reduce_scatter_tensor(own, torch.arange(2.0 * world))
+    found["reduce_scatter_tensor"] = own.tolist()
+    dist.reduce_scatter(own, [torch.full((2,), float(to)) for to in range(world)])
+    found["reduce_scatter"] = own.tolist()
+    x = torch.ones(300_000)
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    found["work"] = [work.is_completed(), float(x.sum())]
+    x = torch.full((2,), float(rank))
+    dist.reduce(x, 0)
+    found["reduce"] = x.tolist() if rank == 0 else []
+    if rank == 0:
+        dist.send(torch.arange(3), 1)
+    if rank == 1:
+        x = torch.zeros(3, dtype=torch.int64)
+        dist.recv(x, 0)
+        found["recv"] = x.tolist()
+    group = dist.new_group([0, 1])
+    if rank < 2:
+        x = torch.tensor([rank])
+        dist.all_reduce(x, group=group)
+        found["group"] = x.tolist()
+    dist.barrier()
+    return found
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    said: dict[str, Any] = {}
+    for name, strike_at in (("gloo", None), ("optcc", None), ("struck", 2)):
+        ours = name != "gloo"
+        world = int(os.environ["WORLD_SIZE"])
+        options = optcc.pytorch.Options(cluster=CLUSTER.format(world)) if ours else None
+        dist.init_process_group("optcc" if ours else "gloo", pg_options=options)
+        said[name] = train(strike_at)
+        if name == "struck":
+            said["events"] = sorted({event.kind for event in optcc.pytorch.communicator_of().events()})
+        else:
+            said[f"{name} calls"] = calls()
+        dist.destroy_process_group()
+    print(json.dumps(said), flush=True)
+
+
+if __name__ == "__main__":
+    main()
