@@ -25,7 +25,10 @@ JOINTS = {
     "optcc.cli_calibrate",
     "optcc.pytorch",
     "optcc.sweep.execute",
-    *(f"optcc.schedule.{m}" for m in ("nested", "trees", "packed", "grouped_candidates", "inside_candidates")),
+    *(
+        f"optcc.schedule.{m}"
+        for m in ("nested", "trees", "packed", "striped", "grouped_candidates", "inside_candidates")
+    ),
     *(f"optcc.standby.{m}" for m in ("planner", "shapes", "solve")),
     "optcc.serve.work",
     *(f"optcc.evaluation.{m}" for m in ("cells", "claims", "rig", "studies")),

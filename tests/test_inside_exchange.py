@@ -21,10 +21,10 @@ from optcc.schedule.inside import Bundle, InsideServers
 from optcc.schedule.inside_channels import Duty, Site
 from optcc.schedule.inside_crews import crews, shares_by_rate, usable, view
 from optcc.schedule.inside_exchange_layout import layout_of
-from optcc.schedule.inside_hubs import Exchange
 from optcc.schedule.inside_parts import inside_exchange
 from optcc.schedule.many_objects import no_collection
 from optcc.schedule.routes import fluid_seconds
+from optcc.schedule.striped import StripedExchange
 from optcc.theory.hubs import hub_split
 from tests.effort import examples
 from tests.inside_cases import SIZES, WHOLE, gpu_clusters, gpus, port_bytes, some_shares
@@ -58,7 +58,7 @@ def some_recipe(draw: st.DrawFn) -> tuple[Cluster, InsideServers]:
         gather = tuple(some_shares(draw, [True] * len(row)) for row in live)
         if draw(st.booleans()):
             carry = shares_by_rate(own)
-        inner = Exchange(draw(st.integers(1, 4)), *hub_split(view(cluster, own, carry)))
+        inner = StripedExchange(draw(st.integers(1, 4)), *hub_split(view(cluster, own, carry)))
         share = Fraction(1, 3) if part == 0 and parts == 2 else Fraction(2, 3) if parts == 2 else WHOLE
         bundles.append(Bundle(share, teams, gather, carry, inner, draw(st.booleans())))
     return cluster, InsideServers(tuple(bundles), draw(st.integers(1, 6)))
@@ -145,7 +145,7 @@ def test_bytes_due_together_lie_together() -> None:
     """Hubs' bytes of one round are neighbours, whatever the exchange between servers does."""
     cluster = gpus(8, 4)
     inner = recipe(cluster, 3).bundles[0].inner
-    assert isinstance(inner, Exchange)
+    assert isinstance(inner, StripedExchange)
     between = view(cluster, crews(cluster), shares_by_rate(crews(cluster)))
     lay = layout_of(inner.moves(2**20), [Site(4, (Duty(0, 0, WHOLE),))] * 8)
     assert np.all(np.diff(lay.segment) >= 0)
@@ -203,7 +203,7 @@ def test_the_planner_takes_it_where_it_is_faster(servers: int, most: float) -> N
     cluster, nbytes = gpus(servers, dead=1), 2**30
     made = optcc.plan(cluster, nbytes, alpha=ALPHA, per_chunk=PER_CHUNK)
     assert isinstance(made.recipe, InsideServers)
-    assert isinstance(made.recipe.bundles[0].inner, Exchange)
+    assert isinstance(made.recipe.bundles[0].inner, StripedExchange)
     assert optcc.simulate(made.schedule(), alpha=ALPHA, per_chunk=PER_CHUNK).time_s <= most * float(made.bound.seconds)
     assert Plan.from_json(made.to_json()) == made
 

@@ -11,6 +11,7 @@ from optcc.schedule.packed import PackedTrees
 from optcc.schedule.r2cc import R2cc
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.ring import Ring
+from optcc.schedule.striped import StripedExchange
 from optcc.schedule.trees import ComplementaryTrees
 
 FAMILIES: dict[str, type[Recipe]] = {
@@ -18,6 +19,7 @@ FAMILIES: dict[str, type[Recipe]] = {
     for recipe in (
         NestedRings,
         DirectExchange,
+        StripedExchange,
         GroupedExchange,
         ComplementaryTrees,
         InsideServers,

@@ -29,20 +29,22 @@ from optcc.schedule.columns import GRANULE, Schedule
 from optcc.schedule.inside_channels import Site, channels
 from optcc.schedule.inside_crews import Shares, crews, usable, view
 from optcc.schedule.inside_exchange import exchange_rows
-from optcc.schedule.inside_hub_rows import Moves
-from optcc.schedule.inside_hubs import Exchange
 from optcc.schedule.inside_join import Placed, join
 from optcc.schedule.inside_rows import Rows, channel_rows
 from optcc.schedule.inside_spans import Network, network_of
 from optcc.schedule.nested import NestedRings
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, exact
+from optcc.schedule.striped import StripedExchange
+from optcc.schedule.striped_rows import Moves
 
 if TYPE_CHECKING:
     from optcc.bound import Bound
     from optcc.ladder import Costs, Ladder
 
 
-INNER: dict[str, type[NestedRings] | type[Exchange]] = {inner.family: inner for inner in (NestedRings, Exchange)}
+INNER: dict[str, type[NestedRings] | type[StripedExchange]] = {
+    inner.family: inner for inner in (NestedRings, StripedExchange)
+}
 """What may run between servers."""
 
 
@@ -105,7 +107,7 @@ class InsideServers(Recipe):
             return network_of(inner.lower(between, size), self.chunks, guests)
 
         @cache
-        def moves(inner: Exchange, size: int) -> Moves:
+        def moves(inner: StripedExchange, size: int) -> Moves:
             return inner.moves(size)
 
         @cache
@@ -118,7 +120,7 @@ class InsideServers(Recipe):
             straight: bool,
             hands: tuple[bool, ...],
         ) -> Rows:
-            if isinstance(inner, Exchange):
+            if isinstance(inner, StripedExchange):
                 return exchange_rows(moves(inner, size), sites, hands, self.chunks)
             return channel_rows(network(inner, between, size, guests), sites, straight=straight)
 
@@ -127,7 +129,7 @@ class InsideServers(Recipe):
             whole = (nbytes if done == 1 else granule(done * nbytes, nbytes)) - start
             own = crews(cluster, bundle.teams)
             between = view(cluster, own, bundle.carry)
-            direct = isinstance(bundle.inner, Exchange)
+            direct = isinstance(bundle.inner, StripedExchange)
             hands = tuple(bundle.hand_on and len(set(row)) == 1 for row in bundle.carry) if direct else ()
             for channel in channels(bundle.gather, bundle.carry, hand_on=bundle.hand_on and not direct):
                 low, high = (whole if at == 1 else _down(whole * at) for at in (channel.low, channel.high))
@@ -169,7 +171,7 @@ class InsideServers(Recipe):
             demand(bundle.teams == 1 or len(cluster.servers) > 1, "teams", "1, for a single server", bundle.teams)
             for name in ("hand_on", "straight"):
                 demand(type(getattr(bundle, name)) is bool, name, "true or false", getattr(bundle, name))
-            apart = bundle.straight and isinstance(bundle.inner, Exchange)
+            apart = bundle.straight and isinstance(bundle.inner, StripedExchange)
             demand(not apart, "straight", "false, for direct exchange", bundle.straight)
             own = crews(cluster, bundle.teams)
             sizes = sorted({len(crew.gpus) for crew in own})

@@ -1,4 +1,4 @@
-"""Direct exchange between servers with GPUs as ranks: what `optcc.schedule.inside` does with an `Exchange` inside.
+"""Direct exchange between servers with GPUs as ranks: what `optcc.schedule.inside` does with an `StripedExchange` inside.
 
 Who gathers what and whose NIC carries it is as in any bundle. Three things are different from rings:
 
@@ -23,9 +23,9 @@ from optcc.schedule.columns import Stage
 from optcc.schedule.inside_channels import Site
 from optcc.schedule.inside_exchange_layout import Layout, layout_of
 from optcc.schedule.inside_exchange_runs import Runs, runs_by_time
-from optcc.schedule.inside_hub_rows import Moves
 from optcc.schedule.inside_rows import HEAD_START, Block, Rows, rows_of
 from optcc.schedule.inside_spans import Bools, Edges, Ints, ranges
+from optcc.schedule.striped_rows import Moves
 
 SUBKEYS = 4096
 """Places in time between two rows of the exchange: as many in all channels, whose keys are compared."""

@@ -1,6 +1,6 @@
 """The bytes of a direct exchange between servers as cells, laid out by when they are due, and who takes them where.
 
-A *cell* is a stretch that nothing cuts. `Exchange` puts a hub's bytes side by side; here what hubs exchange in one
+A *cell* is a stretch that nothing cuts. `StripedExchange` puts a hub's bytes side by side; here what hubs exchange in one
 round is, so that what a server needs within a short time are neighbours. Rounds that share transfers stay together, in
 turn forwards and backwards, so that neighbouring hubs still touch with their like.
 """
@@ -15,8 +15,8 @@ import numpy as np
 
 from optcc.schedule.columns import GRANULE, Stage
 from optcc.schedule.inside_channels import Duty, Site
-from optcc.schedule.inside_hub_rows import Moves
 from optcc.schedule.inside_spans import Ints, ranges
+from optcc.schedule.striped_rows import Moves
 
 FINE = 2**21
 """Bytes that are worth a run of their own. With a cost of 1 us a chunk NVLink takes longer for less than a NIC does."""
@@ -51,7 +51,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(moves: Moves, sites: Sequence[Site]) -> Layout:
-    """Lay out the bytes of an `Exchange` between servers of these sites."""
+    """Lay out the bytes of an `StripedExchange` between servers of these sites."""
     old = np.unique(np.concatenate(([0, moves.nbytes], moves.offset, moves.offset + moves.length)))
     first = np.searchsorted(old, moves.offset)
     place, sizes = _order(moves, old, first, np.searchsorted(old, moves.offset + moves.length) - first)

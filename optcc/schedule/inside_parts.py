@@ -18,10 +18,10 @@ from optcc.schedule.inside_crews import (
     usable,
     view,
 )
-from optcc.schedule.inside_hubs import Exchange
 from optcc.schedule.nested import NestedRings, Ordering
 from optcc.schedule.nested_pace import keeping_two
 from optcc.schedule.recipe import MAX_SEGMENTS
+from optcc.schedule.striped import StripedExchange
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,12 @@ def inside_exchange(
 ) -> InsideServers:
     """The recipe with direct exchange between servers.
 
-    shares, via : as in `Exchange`, of the servers
+    shares, via : as in `StripedExchange`, of the servers
     chunks : None: by `EXCHANGE_CHUNKS`; hand_on : None: in large clusters
     Raises InfeasibleError for a server without NICs.
     """
     own = crews(cluster)
-    inner = Exchange(segments, tuple(shares), tuple(via))
+    inner = StripedExchange(segments, tuple(shares), tuple(via))
     fine = chunks or next(count for most, count in EXCHANGE_CHUNKS if len(own) <= most)
     on = len(own) >= EXCHANGE_HAND_ON_FROM if hand_on is None else hand_on
     return InsideServers((Bundle(Fraction(1), 1, even_shares(own), shares_by_rate(own), inner, on),), fine)

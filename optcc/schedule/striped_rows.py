@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.schedule.columns import Stage
-from optcc.schedule.inside_hub_rounds import TICKS, Ints, Round
+from optcc.schedule.striped_rounds import TICKS, Ints, Round
 
 
 @dataclass(frozen=True, eq=False)

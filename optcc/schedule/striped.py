@@ -1,4 +1,7 @@
-"""Direct exchange between servers of any rates, for GPUs as ranks: a hub for every part of the data (`inside`).
+"""Striped exchange: direct exchange among servers of any rates, each transfer over all NICs of both ends by rate.
+
+Every part of the data has a hub that gathers it from all and sends it to all, as in `direct`, without its steps, which
+are for NICs of one rate. It is what runs between servers where GPUs are ranks (`inside`), too.
 
 Two hops instead of a ring's 2(P-1). Which rank is the hub of how much is what loads ranks by their rates (proof id
 attained); a rank that is too slow is a hub of nothing, and sends and receives every byte once. Nobody starves if the
@@ -15,24 +18,30 @@ plan above, in which the second half mirrors the first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from optcc.cluster import Cluster
 from optcc.schedule.assemble import demand_memory
 from optcc.schedule.columns import Schedule
-from optcc.schedule.inside_hub_rounds import TICKS, Round, rounds
-from optcc.schedule.inside_hub_rows import Moves, edges, in_order
 from optcc.schedule.many_objects import no_collection
 from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
+from optcc.schedule.striped_rounds import TICKS, Round, rounds
+from optcc.schedule.striped_rows import Moves, edges, in_order
+
+if TYPE_CHECKING:
+    from optcc.bound import Bound
+    from optcc.ladder import Costs, Ladder
+    from optcc.theory.tally import Tally
 
 
 @dataclass(frozen=True)
-class Exchange(Recipe):
+class StripedExchange(Recipe):
     """Direct exchange between servers.
 
     Attributes
@@ -42,7 +51,7 @@ class Exchange(Recipe):
     via : (slow rank, the part of the full ranks' data that it adds last to); in all at most 1
     """
 
-    family: ClassVar[str] = "exchange"
+    family: ClassVar[str] = "striped-exchange"
     segments: int
     shares: tuple[Fraction, ...]
     via: tuple[tuple[int, Fraction], ...] = ()
@@ -134,3 +143,31 @@ class Exchange(Recipe):
             lines.append(("more slow ranks", str(len(self.via) - 4)))
         by_way = ", one by way of slow ranks, one for each slow hub" if self.via else ""
         return [*lines, ("rounds", f"{self.segments}{by_way}")]
+
+    @classmethod
+    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
+        """Where any NIC reaches any; of many servers transfers would be too many."""
+        from optcc.ladder import MANY, Ladder
+        from optcc.theory.hubs import hub_split
+
+        ranks = cluster.ranks
+        if cluster.gpu_ranks or not cluster.fabric.flat or not 3 <= len(ranks) <= MANY or not costs:
+            return []
+        if not min(min(rank.out_rate, rank.in_rate) for rank in ranks):
+            return []
+        shares, via = hub_split(cluster)
+        chunks = 2 * (len(ranks) - 1)  # on every NIC
+        least_s = float(cls(1, shares, via).fluid_s(cluster, bound.nbytes) + chunks * costs.per_chunk + 2 * costs.alpha)
+        return [Ladder(cls.family, lambda segments: cls(segments, shares, via), least_s=least_s)]
+
+    def relabelled(self, to: Mapping[int, int], tally: Tally) -> StripedExchange:
+        """Every share at the rank that takes its part."""
+        shares = [Fraction(0)] * len(self.shares)
+        for rank, share in enumerate(self.shares):
+            shares[to[rank]] = share
+        via = tuple(sorted((to[rank], part) for rank, part in self.via))
+        return replace(self, shares=tuple(shares), via=via)
+
+    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: Tally) -> StripedExchange | None:
+        """As many rounds, with shares of this cluster."""
+        return replace(self, shares=tally.hub_split()[0], via=tally.hub_split()[1]) if tally.ranks > 2 else None

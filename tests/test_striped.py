@@ -14,8 +14,8 @@ import optcc
 from optcc.cluster import Cluster
 from optcc.errors import InputError, VerifyError
 from optcc.schedule.columns import Stage
-from optcc.schedule.inside_hubs import Exchange
 from optcc.schedule.routes import fluid_seconds
+from optcc.schedule.striped import StripedExchange
 from optcc.theory.hubs import hub_split
 from tests.conftest import degraded
 from tests.effort import examples
@@ -33,8 +33,8 @@ def hurt(servers: int, *dead: int, nics: int = 8) -> Cluster:
     return cluster
 
 
-def exchange(cluster: Cluster, segments: int = 2) -> Exchange:
-    return Exchange(segments, *hub_split(cluster))
+def exchange(cluster: Cluster, segments: int = 2) -> StripedExchange:
+    return StripedExchange(segments, *hub_split(cluster))
 
 
 @examples(200)
@@ -50,7 +50,7 @@ def test_every_recipe_is_an_allreduce(cluster: Cluster, segments: int, nbytes: i
     optcc.verify(schedule)
     moved = schedule.length.sum()
     assert moved == 2 * (len(cluster.ranks) - 1) * nbytes
-    assert Exchange.read(recipe.content()) == recipe
+    assert StripedExchange.read(recipe.content()) == recipe
 
 
 @examples(100)
