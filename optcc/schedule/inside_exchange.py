@@ -1,4 +1,4 @@
-"""Direct exchange between servers with GPUs as ranks: what `optcc.schedule.inside` does with an `StripedExchange` inside.
+"""Direct exchange between servers with GPUs as ranks: what `optcc.schedule.inside` does with `StripedExchange` inside.
 
 Who gathers what and whose NIC carries it is as in any bundle. Three things are different from rings:
 

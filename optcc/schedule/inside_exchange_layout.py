@@ -1,8 +1,8 @@
 """The bytes of a direct exchange between servers as cells, laid out by when they are due, and who takes them where.
 
-A *cell* is a stretch that nothing cuts. `StripedExchange` puts a hub's bytes side by side; here what hubs exchange in one
-round is, so that what a server needs within a short time are neighbours. Rounds that share transfers stay together, in
-turn forwards and backwards, so that neighbouring hubs still touch with their like.
+A *cell* is a stretch that nothing cuts. `StripedExchange` puts a hub's bytes side by side; here what hubs exchange in
+one round is, so that what a server needs within a short time are neighbours. Rounds that share transfers stay together,
+in turn forwards and backwards, so that neighbouring hubs still touch with their like.
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ def _laid_out(nbytes: int, sizes: Sequence[Fraction]) -> list[int]:
 
 
 def rounds(nbytes: int, shares: Sequence[Fraction], via: dict[int, Fraction], segments: int) -> list[Round]:
-    """All rounds of `StripedExchange`, those without bytes left out: one by way of slow ranks, `segments` of the other data of
-    full ranks, and one of what each slow rank is the hub of.
+    """All rounds of `StripedExchange`, those without bytes left out: one by way of slow ranks, `segments` of the other
+    data of full ranks, and one of what each slow rank is the hub of.
 
     A hub's bytes lie together, and the round by way of slow ranks lies between the first and the last of the others.
     """
