@@ -31,6 +31,7 @@ from optcc.schedule.routes import Routes, busiest_seconds
 if TYPE_CHECKING:
     from optcc.bound import Bound
     from optcc.ladder import Costs, Ladder
+    from optcc.theory.packing import Packing
     from optcc.theory.tally import Tally
 
 
@@ -285,10 +286,11 @@ class PackedTrees(Recipe):
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
         """On any fabric; finding the trees may take long."""
         from optcc.ladder import Ladder
-        from optcc.theory.packing import Packing, pack_trees
 
         @cache
         def packing() -> Packing:
+            from optcc.theory.packing import pack_trees  # SciPy takes a while to load, and few plans come to this
+
             return pack_trees(cluster)
 
         def make(segments: int) -> PackedTrees:
