@@ -22,6 +22,7 @@ from optcc.schedule.slots import ONE
 from optcc.schedule.steps_even import Even, chunks_of, fewest_steps, longer_by, unfilled
 from optcc.schedule.steps_one import LEAST, OneStarves, fitted
 from optcc.schedule.steps_one_slots import step_ends
+from optcc.schedule.steps_rounds import Rounds
 from optcc.schedule.steps_several import SeveralStarve
 from optcc.schedule.steps_several_slots import quiet_rails
 
@@ -39,6 +40,8 @@ TRIES, TRIED_CHUNKS = 8, 100_000
 about two seconds; one at least. What steps lose scatters by a point or two, so that half as many lose half a point."""
 FEW_STEPS = 16
 """Up to so many steps of half a plan that all are alike are tried, too, where several starve."""
+NUMBERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Of rounds in each half."""
 GOLDEN = (1 + sqrt(5)) / 2
 
 
@@ -55,7 +58,7 @@ def direct_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> Iterator[Lad
     """One for each way to find steps that the cluster is of the kind for."""
     many = len(cluster.ranks) > MANY
     for name, finder in FINDERS.items():
-        # Of many servers two levels are as near, and have far less to wait for.
+        # Of many servers even steps are too many to find.
         if finder.applies(cluster) and not (many and name == Even.name):
             form = FORMS[name](cluster, bound, costs)
             least_s = _least_s(form.recipe, cluster, bound, costs)
@@ -146,6 +149,19 @@ def _even(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     return Form(DirectExchange(1), [steps for _, steps, each in reckoned if not each], shortlist)
 
 
+def _rounds(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
+    """Who lacks n NICs has more data than results for others, which about n rounds make up for."""
+    used = FINDERS[Rounds.name].used(cluster)
+    nics = list(map(len, used))
+    most = 2 * _root(bound, costs) * max(nics) / (2 * (len(nics) - 1))  # twice as many chunks as the root
+    about = max(nics) - min(nics) + 1
+    numbers = sorted((n for n in NUMBERS if n <= max(most, about)), key=lambda n: abs(log(n / about)))
+    left = TRIED_CHUNKS
+    tried = [n for n in numbers if (left := left - 2 * n * len(nics) * (len(nics) - 1)) > 0 or n == numbers[0]]
+    recipe = DirectExchange(1, Rounds.name)
+    return Form(recipe, numbers, lambda: [replace(recipe, segments=n) for n in tried])
+
+
 def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     finder, root = FINDERS[OneStarves.name], _root(bound, costs)
     growth = 1 + Fraction(max(1, round(100 * min(0.15, 0.6 / sqrt(root)))), 100)
@@ -199,6 +215,7 @@ def _several(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
 
 FORMS: dict[str, Callable[[Cluster, Bound, Costs], Form]] = {
     Even.name: _even,
+    Rounds.name: _rounds,
     OneStarves.name: _one,
     SeveralStarve.name: _several,
 }
