@@ -82,12 +82,8 @@ class DirectExchange(Recipe):
         """Raise InputError unless the parameters fit each other and `cluster`."""
         demand(self.steps in FINDERS, "steps", " or ".join(FINDERS), self.steps)
         finder = FINDERS[self.steps]
-        kind = {
-            Even.name: "where no server starves",
-            Rounds.name: "where no server starves",
-            OneStarves.name: "where one does",
-        }
-        fits = f"servers of NICs of one pace, {kind.get(self.steps, 'where several do')}"
+        kind = {OneStarves.name: "where one starves", SeveralStarve.name: "where several starve"}
+        fits = f"servers of NICs of one pace, {kind.get(self.steps, 'where none starves')}"
         demand(finder.applies(cluster), "cluster", fits, f"{len(cluster.ranks)} ranks, other ones")
         demand_segments(self.segments)
         most = min(MAX_STEPS, finder.most_steps(cluster))
