@@ -44,6 +44,9 @@ VARIANTS = 4
 TRIES, TRIED_CHUNKS = 8, 100_000
 """Numbers of steps that are simulated where some server starves: so many, or as many as have so many chunks in all,
 about two seconds; one at least. What steps lose scatters by a point or two, so that half as many lose half a point."""
+FEWEST_TRIES = 4
+"""So many at least, up to `LARGE` servers; where chunks cost little, of fewer steps than would be best. One in their
+place: half a point to a point, 8 and 16 servers, 4 GiB."""
 FEW_STEPS = 16
 """Up to so many steps of half a plan that all are alike are tried, too, where several starve."""
 NUMBERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -188,13 +191,17 @@ def _rounds(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
 
 
 def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
-    finder, root = FINDERS[OneStarves.name], _root(bound, costs)
+    finder = FINDERS[OneStarves.name]
+    ends = sum(map(len, finder.used(cluster)))
+    root = _root(bound, costs)
+    if len(cluster.ranks) <= LARGE:
+        root = min(root, TRIED_CHUNKS / (FEWEST_TRIES * 2 * ends))
     growth = 1 + Fraction(max(1, round(100 * min(0.15, 0.6 / sqrt(root)))), 100)
     most = min(MAX_STEPS, finder.most_steps(cluster))
     order = tuple(0.8 + 0.8 * turn / (TRIES - 1) for turn in (4, 7, 5, 2, 3, 6, 1, 0))
     if len(cluster.ranks) > LARGE:  # hubs need longer to hear from each other
         order = (1.5, 1.25, 1.6, 1.4)
-    parts = _tried(order, 2 * root * sum(map(len, finder.used(cluster))))
+    parts = _tried(order, 2 * root * ends)
     numbers = list(dict.fromkeys(max(2, min(most, round(root * part))) for part in parts))
     margin, chunk = _part(bound, costs.alpha, Fraction(1, 10)), _part(bound, costs.per_chunk, MAX_CHUNK)
     recipe = DirectExchange(1, OneStarves.name, growth=growth, margin=margin, chunk=chunk, last=LEAST)
