@@ -27,7 +27,7 @@ from optcc.schedule.assemble import cuts_by
 from optcc.schedule.direct_rows import Ints, Kind, Piece, cut
 from optcc.schedule.nics import live_nics
 from optcc.schedule.slots import HALF, Slot, in_time, mirrored, whole
-from optcc.schedule.steps import Timed, Used, rows_of
+from optcc.schedule.steps import MOST_CHUNKS, Timed, Used, rows_of
 from optcc.schedule.steps_even import Even, hub_shares
 
 if TYPE_CHECKING:
@@ -62,6 +62,11 @@ class Rounds(Even):
             lacking += len(lacks)
             found.append(dict(zip((rail for rail in range(rails) if rail not in lacks), mine.values(), strict=True)))
         return found
+
+    def most_steps(self, cluster: Cluster) -> int:
+        """By memory: in a round everybody sends everybody a chunk, or a few."""
+        ranks = len(cluster.ranks)
+        return max(1, MOST_CHUNKS // (4 * ranks * (ranks - 1)))
 
     def timed(self, recipe: DirectExchange, cluster: Cluster, nbytes: int) -> Timed:
         """What two ranks have for each other, data first, follows their slots of the whole plan."""
