@@ -37,8 +37,8 @@ FINALISTS, WAITED_FOR = 3, 4_000_000
 transfers in all, which takes about two seconds; one at least."""
 KINDS = 4
 """Of ways to find steps and numbers of lanes so many are tried where NICs differ."""
-LOOKED_AT = 40_000
-"""Matchings that are found at most, in all, which takes two seconds."""
+LOOKED_AT = 400_000
+"""Matchings, times their ranks, that are found at most, in all, which takes a second or two."""
 VARIANTS = 4
 """Ways to settle ties that are looked at where steps do not work out: about every other one does."""
 TRIES, TRIED_CHUNKS = 8, 100_000
@@ -81,6 +81,7 @@ def direct_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> list[Ladder]
                 shortlist=partial(_listed, form, lanes),
                 both=True,
                 by_rate=False,
+                costly=many and name == Rounds.name,
                 least_s=_least_s(form.recipe, laned, bound, own),
             )
             found.append((about_s, len(found), ladder))
@@ -169,7 +170,7 @@ def _even(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
             for variant in range(VARIANTS):
                 longer = float(longer_by(used, steps, each, variant))
                 found.append((least * longer, len(found), DirectExchange(steps, each=each, variant=variant)))
-                looked, more = looked + steps * nics[-1], min(more or inf, (longer - 1) * steps)
+                looked, more = looked + steps * nics[-1] * len(nics), min(more or inf, (longer - 1) * steps)
                 if longer <= 1:
                     break
         return [recipe for _, _, recipe in sorted(found)[:finalists]]

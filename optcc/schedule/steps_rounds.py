@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from optcc.cluster import Cluster
 from optcc.schedule.assemble import cuts_by
 from optcc.schedule.direct_rows import Ints, Kind, Piece, cut
-from optcc.schedule.nics import live_nics
+from optcc.schedule.nics import common_rails, live_nics, of_one_pace
 from optcc.schedule.slots import HALF, Slot, in_time, mirrored, whole
 from optcc.schedule.steps import MOST_CHUNKS, Timed, Used, rows_of
 from optcc.schedule.steps_even import Even, hub_shares
@@ -49,6 +49,13 @@ class Rounds(Even):
     """`segments` rounds in each half. Rails that join the same ranks share the steps of a round: each is on one."""
 
     name = "rounds"
+
+    def applies(self, cluster: Cluster) -> bool:
+        """NICs of one pace, no server so few that it is the hub of nothing, and any two have a rail in common."""
+        if not of_one_pace(cluster):
+            return False
+        used = self.used(cluster)
+        return hub_shares(list(map(len, used))) is not None and common_rails([tuple(mine) for mine in used])
 
     def used(self, cluster: Cluster) -> Used:
         """Those of `live_nics`. On one fabric, where any NIC reaches any, ranks lack different rails, as far as there
