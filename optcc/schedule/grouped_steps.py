@@ -1,15 +1,15 @@
-"""When each transfer of chunks along trees goes: a list of steps, in each of which every NIC sends and receives one.
+"""When each transfer of chunks along trees goes: steps, in each of which every NIC sends a chunk and receives one.
 
-In each step, on each rail, a matching of the ranks, so that nobody meets another sender: of all that can go, as many as
-possible, and of all such matchings the one in which those go that are furthest behind an even course. Sums of the i-th
-of N chunks are due after i/N of the first half of the time, results in the second; what goes between hubs earlier, as
-others wait for it. What can go is what has landed. Uplinks carry so many chunks in a step.
+In each step, on each rail, a matching of the ranks, so that nobody meets another sender: of all transfers that can go
+as many as possible, and of these the ones that are furthest behind an even course. Sums of the i-th of N chunks are due
+after i/N of the first half of the time, results after i/N of the second; what others wait for to pass it on is due
+before. What can go is what has landed. Uplinks take so many chunks in a step.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -17,17 +17,16 @@ from typing import NamedTuple
 import numpy as np
 
 from optcc.schedule.direct_rows import Ints
+from optcc.schedule.tuned import EARLY, LANDS
 
-HUBS_EARLY,SUMS_EARLY,LANDS=Fraction(10),Fraction(0),2
-
-MOST, NEVER = 2**32, 2**40
-"""When nothing is due."""
 UNIT = 2**16
-"""A step: times are in whole parts of it, so that every rank finds the same."""
+"""Of times in a step: whole numbers, so that every rank finds the same."""
+ONE_MORE, NEVER = 2**32, 2**40
+"""That one more can go weighs more than when all are due; when nothing is due."""
 
 
 class Move(NamedTuple):
-    """Step, sender, receiver, rail, chunk, and whether it is a result, not a sum."""
+    """A transfer of a chunk on a rail in a step; `down`: of its result, not of a sum."""
 
     step: int
     src: int
@@ -40,126 +39,133 @@ class Move(NamedTuple):
 def in_steps(
     trees: Sequence[Sequence[int]],
     groups: Sequence[int],
-    used: Sequence[Mapping[int, object]],
+    used: Sequence[Iterable[int]],
     uplinks: Sequence[Fraction | None],
+    apart: int | None,
 ) -> list[Move]:
-    """All transfers in order of their steps.
+    """All transfers, in order of steps.
 
-    trees : of each chunk, towards whom each rank sends its sum, the last one -1; groups : of each rank, its group; used
-    : of each rank the rails that it serves; uplinks : of each group, how many chunks cross its border at a time, each
-    way, None: any number
+    trees : of each chunk, towards whom each rank sends its sum, the last one -1; groups : of each rank its group, 0 to
+    G-1; used : of each rank the rails that it serves, any two ranks one in common; uplinks : of each group, how many
+    chunks cross its border at a time, each way, None: any number; apart : the rank that adds last of all to the first
+    half of the chunks, None: there is none
     """
-    return _Steps(trees, groups, used, uplinks).found
+    return _Steps(trees, groups, used, uplinks, apart).found
 
 
 class _Steps:
-    """What can go is kept by pairs of ranks, the earliest due first."""
+    """What two ranks have for each other that can go, the first one due first."""
 
     def __init__(
         self,
         trees: Sequence[Sequence[int]],
         groups: Sequence[int],
-        used: Sequence[Mapping[int, object]],
+        used: Sequence[Iterable[int]],
         uplinks: Sequence[Fraction | None],
+        apart: int | None,
     ) -> None:
         from scipy.optimize import linear_sum_assignment  # who only reads or runs plans of other families has no scipy
 
-        self.trees, self.match = trees, linear_sum_assignment
-        ranks, chunks = len(groups), len(trees)
-        nics = [len(mine) for mine in used]
-        self.half = UNIT * max(-(-chunks * (ranks - 1) // sum(nics)), -(-chunks // (2 * min(nics))))
-        self.rails = sorted({rail for mine in used for rail in mine})
-        self.on = {rail: np.array([r for r, mine in enumerate(used) if rail in mine]) for rail in self.rails}
-        self.groups = np.array(groups)
-        self.limited = any(link is not None for link in uplinks)
-        self.room = [sum(nics) if link is None else max(1, int(link)) for link in uplinks]
+        self.trees, self.groups, self.apart, self.match = trees, groups, apart, linear_sum_assignment
+        ranks, served = len(groups), [{*rails} for rails in used]
+        nics = [len(rails) for rails in served]
+        self.half = UNIT * max(-(-len(trees) * (ranks - 1) // sum(nics)), -(-len(trees) // (2 * min(nics))))
+        rails = sorted(set().union(*served))
+        self.on = {rail: np.array([r for r in range(ranks) if rail in served[r]]) for rail in rails}
+        self.uplinks = [None if link is None else max(1, int(link)) for link in uplinks]
+        self.crossing = np.not_equal.outer(np.array(groups), np.array(groups))
+        self.children: list[Mapping[int, list[int]]] = []
+        self.missing: list[dict[int, int]] = []
         self.ready: dict[tuple[int, int], list[tuple[int, int, bool]]] = defaultdict(list)
         self.due = np.full((ranks, ranks), NEVER)
         self.found: list[Move] = []
-        self.children: list[dict[int, list[int]]] = []
-        for parents in trees:
-            children: dict[int, list[int]] = defaultdict(list)
-            for rank, parent in enumerate(parents):
-                children[parent].append(rank)
-            self.children.append(children)
-        self.missing = [{rank: len(own) for rank, own in each.items()} for each in self.children]
         for chunk, parents in enumerate(trees):
+            children: dict[int, list[int]] = {}
             for rank, parent in enumerate(parents):
-                if parent >= 0 and rank not in self.children[chunk]:
+                children.setdefault(parent, []).append(rank)
+            self.children.append(children)
+            self.missing.append({rank: len(own) for rank, own in children.items()})
+            for rank, parent in enumerate(parents):
+                if rank not in children:
                     self._offer(rank, parent, chunk, False)
         landing: dict[int, list[Move]] = defaultdict(list)
-        step, left = 0, 2 * chunks * (ranks - 1)
+        step, left = 0, 2 * len(trees) * (ranks - 1)
         while left:
             for move in landing.pop(step, ()):
                 self._landed(move)
-            moves = self._step(step)
+            moves = self._step(step, rails[step % len(rails) :] + rails[: step % len(rails)])
             landing[step + LANDS] += moves
             self.found += moves
-            left -= len(moves)
-            step += 1
+            step, left = step + 1, left - len(moves)
 
     def _offer(self, src: int, dst: int, chunk: int, down: bool) -> None:
         """It can go from now on."""
-        inner = (dst if down else src) in self.children[chunk]
-        early = HUBS_EARLY if inner else 0 if down else SUMS_EARLY
-        due = self.half * (chunk + down * len(self.trees)) // len(self.trees) - int(early * UNIT)
+        count, passed_on = len(self.trees), (dst if down else src) in self.children[chunk]
+        if self.apart is None:
+            place, of = chunk, count
+        elif self.apart in (src, dst):  # it serves both halves of the chunks all the time
+            of = (count + 1) // 2
+            place, passed_on = chunk % of, True
+        else:  # first sums that it adds last to, and their results last
+            place, of = (chunk + down * (count // 2)) % count, count
+        due = self.half * down + self.half * place // of - EARLY * UNIT * passed_on
         heappush(self.ready[src, dst], (due, chunk, down))
-        self._next(src, dst)
-
-    def _next(self, src: int, dst: int) -> None:
-        """What two ranks have for each other next."""
-        own = self.ready[src, dst]
-        self.due[src, dst] = own[0][0] if own else NEVER
+        self.due[src, dst] = self.ready[src, dst][0][0]
 
     def _landed(self, move: Move) -> None:
-        """The receiver may have all that it waits for now."""
-        parents, children = self.trees[move.chunk], self.children[move.chunk]
+        """The receiver may have all now that it waits for."""
+        rank, chunk, parents = move.dst, move.chunk, self.trees[move.chunk]
         if not move.down:
-            self.missing[move.chunk][move.dst] -= 1
-            if self.missing[move.chunk][move.dst]:
+            self.missing[chunk][rank] -= 1
+            if self.missing[chunk][rank]:
                 return
-            if parents[move.dst] >= 0:
-                self._offer(move.dst, parents[move.dst], move.chunk, False)
+            if parents[rank] >= 0:
+                self._offer(rank, parents[rank], chunk, False)
                 return
-        for child in children.get(move.dst, ()):
-            self._offer(move.dst, child, move.chunk, True)
+        for child in self.children[chunk].get(rank, ()):
+            self._offer(rank, child, chunk, True)
 
-    def _step(self, step: int) -> list[Move]:
+    def _step(self, step: int, rails: Sequence[int]) -> list[Move]:
         """What goes in this step, rail by rail."""
-        found = []
-        crossed: Counter[tuple[int, bool]] = Counter()  # by group and way
-        for turn in range(len(self.rails)):
-            rail = self.rails[(step + turn) % len(self.rails)]
+        found: list[Move] = []
+        crossed: Counter[tuple[int, bool]] = Counter()  # by group, and whether it leaves
+        for turn, rail in enumerate(rails):
             here = self.on[rail]
-            due = self._with_room(here, crossed, Fraction(turn + 1, len(self.rails)))
-            # As many as can go, whenever they are due.
-            worth = np.where(due == NEVER, 0, MOST + step * UNIT - due)
+            due = self.due[np.ix_(here, here)]
+            if any(self.uplinks):
+                self._keep_room(due, here, crossed, Fraction(turn + 1, len(rails)))
+            worth = np.where(due == NEVER, 0, ONE_MORE + step * UNIT - due)
             for a, z in zip(*self.match(worth, maximize=True), strict=True):
                 if worth[a, z]:
                     src, dst = int(here[a]), int(here[z])
-                    _, chunk, down = heappop(self.ready[src, dst])
-                    self._next(src, dst)
+                    own = self.ready[src, dst]
+                    _, chunk, down = heappop(own)
+                    self.due[src, dst] = own[0][0] if own else NEVER
                     if self.groups[src] != self.groups[dst]:
-                        crossed[self.groups[src], True] += 1
-                        crossed[self.groups[dst], False] += 1
+                        crossed.update([(self.groups[src], True), (self.groups[dst], False)])
                     found.append(Move(step, src, dst, rail, chunk, down))
         return found
 
-    def _with_room(self, here: Ints, crossed: Counter[tuple[int, bool]], part: Fraction) -> Ints:
-        """When what can go between the ranks of a rail is due, but for what uplinks have no room for: those due first
-        have it. crossed : what has crossed in this step; part : of the step, up to this rail"""
-        due = self.due[np.ix_(here, here)]
-        if not self.limited:
-            return due
-        src, dst = np.nonzero((due != NEVER) & (self.groups[here][:, None] != self.groups[here][None, :]))
-        full = crossed.copy()
-        taken = set[tuple[int, bool]]()  # ends that will send or receive, whichever of theirs it is
-        for at in np.argsort(due[src, dst], kind="stable").tolist():
-            ends = (int(src[at]), True), (int(dst[at]), False)
-            new = [(end, (int(self.groups[here[end[0]]]), end[1])) for end in ends if end not in taken]
-            if all(full[link] + 1 <= self.room[link[0]] * part for _, link in new):
-                taken.update(end for end, _ in new)
-                full.update(link for _, link in new)
+    def _keep_room(self, due: Ints, here: Ints, crossed: Mapping[tuple[int, bool], int], part: Fraction) -> None:
+        """Leave out of `due` what uplinks have no room for; what is due first has it.
+
+        due : of what can go between the ranks `here` of a rail; crossed : so many did in this step, by group and way;
+        part : of the step, up to this rail
+        """
+        room = {
+            (group, out): 2**62 if link is None else int(link * part) - crossed.get((group, out), 0)
+            for group, link in enumerate(self.uplinks)
+            for out in (True, False)
+        }
+        src, dst = np.nonzero((due != NEVER) & self.crossing[np.ix_(here, here)])
+        first = np.argsort(due[src, dst], kind="stable")
+        sends, receives = set[int](), set[int]()  # each one chunk at most
+        for a, z in zip(src[first].tolist(), dst[first].tolist(), strict=True):
+            out, into = (self.groups[here[a]], True), (self.groups[here[z]], False)
+            if (a in sends or room[out] > 0) and (z in receives or room[into] > 0):
+                room[out] -= a not in sends
+                room[into] -= z not in receives
+                sends.add(a)
+                receives.add(z)
             else:
-                due[src[at], dst[at]] = NEVER
-        return due
+                due[a, z] = NEVER

@@ -60,3 +60,11 @@ pair's next slot. Half and double: 0.0; without, 64 servers, 4, 2 and 1 dead: 3.
 MOST_KEPT = 4
 """Of what a NIC's earlier transfers wait for, at most so many of the latest are waited for by later ones, too. One
 where several starve: 1.7; half: 0.2, double: 0.0."""
+
+# Chunks along trees (`grouped_steps`)
+LANDS = 2
+"""A chunk that goes in a step can be passed on so many steps later: receivers are late, and latency comes on top. Half:
+8.3, double: 7.0 (8, 16 and 64 servers in pods, one NIC dead, 1 GiB, three numbers of chunks each)."""
+EARLY = 4 * LANDS
+"""By so many steps what others wait for to pass it on is due earlier: a chunk takes as long over its four hops. Half:
+"""
