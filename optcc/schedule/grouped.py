@@ -96,6 +96,10 @@ class GroupedExchange(Recipe):
             alone = self.groups.count(self.groups[self.apart]) == 1
             demand(not alone, "apart", "a rank with others in its group", self.apart)
 
+    def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
+        """What the busiest group, uplink or slowest server needs, if work is spread evenly in every group."""
+        return self.trees(cluster)[-1].even * nbytes / (self.segments * nic_rate(cluster))
+
     def content(self) -> dict[str, Any]:
         """Every field as JSON values."""
         return {"segments": self.segments, "groups": list(self.groups), "apart": self.apart}

@@ -7,10 +7,8 @@ than that, since chunks are under way over four hops; beside a rank apart always
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
-from itertools import islice
 from math import ceil, isqrt, sqrt
 
 from optcc.bound import Bound
@@ -44,16 +42,12 @@ def grouped_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> list[Ladder
     found = []
     for apart in dict.fromkeys((lone(cluster, groups), None)):
         recipe = GroupedExchange(1, groups, apart)
-        numbers = _numbers(recipe, cluster, bound, costs)
-        make = partial(_with_chunks, recipe)
-        nics = [len(mine) for mine in nics_of(cluster)]
-        fluid = max(Fraction(2 * (ranks - 1), sum(nics)), Fraction(1, min(nics)))
         found.append(
             Ladder(
                 GroupedExchange.family,
-                make,
+                partial(_with_chunks, recipe),
                 by_rate=False,
-                shortlist=partial(_recipes, recipe, numbers),
+                shortlist=partial(_tried, recipe, cluster, bound, costs),
                 both=True,
                 least_s=float(bound.seconds + 4 * costs.alpha),
                 deepest=MOST_MOVES // ranks,
@@ -62,8 +56,8 @@ def grouped_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> list[Ladder
     return found
 
 
-def _numbers(recipe: GroupedExchange, cluster: Cluster, bound: Bound, costs: Costs) -> list[int]:
-    """Of chunks, the most promising first."""
+def _tried(recipe: GroupedExchange, cluster: Cluster, bound: Bound, costs: Costs) -> list[Recipe]:
+    """With the most promising numbers of chunks."""
     used = nics_of(cluster)
     nics, ranks = [len(mine) for mine in used], len(used)
     per_step = min(Fraction(sum(nics), 2 * (ranks - 1)), Fraction(min(nics)))  # chunks
@@ -83,11 +77,7 @@ def _numbers(recipe: GroupedExchange, cluster: Cluster, bound: Bound, costs: Cos
         moves += number * ranks
         if len(chosen) < TRIES and moves <= TRIED_MOVES:
             chosen.append(number)
-    return chosen
-
-
-def _recipes(of: GroupedExchange, numbers: Sequence[int]) -> list[Recipe]:
-    return [_with_chunks(of, number) for number in numbers]
+    return [_with_chunks(recipe, number) for number in chosen]
 
 
 def _with_chunks(of: GroupedExchange, chunks: int) -> GroupedExchange:

@@ -18,11 +18,14 @@ from typing import NamedTuple
 
 
 class Tree(NamedTuple):
-    """Towards whom each rank sends its sum, the last one -1; the work of the busiest rank or uplink so far, with all
-    chunks up to this one, in steps of one chunk on each NIC."""
+    """parents : towards whom each rank sends its sum, the last one -1
+    steps : the work of the busiest rank or uplink up to this chunk, in chunks on each NIC
+    even : the same if it were spread evenly in every group
+    """
 
     parents: tuple[int, ...]
     steps: Fraction
+    even: Fraction
 
 
 def trees(
@@ -45,8 +48,8 @@ def trees(
 
     def after(work: Sequence[int], across: Sequence[int]) -> float:
         """How busy the busiest group or uplink would be."""
-        links = ((crossed[g] + across[g]) / float(link) for g, link in enumerate(uplinks) if link is not None)
-        return max(*((busy[g] + work[g]) / room[g] for g in range(count)), *links)
+        links = [(crossed[g] + across[g]) / float(link) for g, link in enumerate(uplinks) if link is not None]
+        return max([(busy[g] + work[g]) / room[g] for g in range(count)] + links)
 
     for chunk in range(chunks):
         hubs = [min(own, key=lambda r: (sent[r] / nics[r], r)) for own in members]
@@ -79,6 +82,7 @@ def trees(
             if parent >= 0:  # sums one way, results the other
                 sent[rank] += 1
                 sent[parent] += 1
+        links = [Fraction(work) / link for work, link in zip(crossed, uplinks, strict=True) if link is not None]
         most = max(Fraction(work, own) for work, own in zip(sent, nics, strict=True))
-        links = (Fraction(work) / link for work, link in zip(crossed, uplinks, strict=True) if link is not None)
-        yield Tree(tuple(parents), max(most, *links))
+        even = max(Fraction(work, own) for work, own in zip(busy, room, strict=True))
+        yield Tree(tuple(parents), max([most, *links]), max([even, Fraction(chunk + 1, min(nics)), *links]))
