@@ -7,6 +7,7 @@ than that, since chunks are under way over four hops; beside a rank apart always
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
 from math import ceil, isqrt, sqrt
@@ -36,7 +37,8 @@ def grouped_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> list[Ladder
         return []
     ranks = len(cluster.ranks)
     pods = cluster.fabric.pod_oversubscription is not None
-    groups = tuple(pod_numbers(cluster) if pods else _even(ranks) if ranks > LARGE else [0] * ranks)
+    nics = [len(mine) for mine in nics_of(cluster)]
+    groups = tuple(pod_numbers(cluster) if pods else _dealt(nics) if ranks > LARGE else [0] * ranks)
     if not max(groups):
         return []
     found = []
@@ -84,11 +86,13 @@ def _with_chunks(of: GroupedExchange, chunks: int) -> GroupedExchange:
     return GroupedExchange(chunks, of.groups, of.apart)
 
 
-def _even(ranks: int) -> list[int]:
-    """Groups of equal sizes about the root of `ranks`; nearly equal ones where none divides it."""
-    root = isqrt(ranks)
+def _dealt(nics: Sequence[int]) -> list[int]:
+    """Groups about as large as there are many of them, of equal sizes where that is possible, and equally strong: ranks
+    with fewer of `nics` are dealt out first."""
+    ranks, root = len(nics), isqrt(len(nics))
     sizes = [size for size in range(2, ranks // 2 + 1) if ranks % size == 0 and root <= 2 * size and size <= 2 * root]
-    if not sizes:
-        return [rank * root // ranks for rank in range(ranks)]
-    near = min(sizes, key=lambda size: (max(size, ranks // size), -size))
-    return [rank // near for rank in range(ranks)]
+    count = ranks // min(sizes, key=lambda size: (max(size, ranks // size), -size)) if sizes else root
+    found = [0] * ranks
+    for place, rank in enumerate(sorted(range(ranks), key=lambda rank: (nics[rank], rank))):
+        found[rank] = place % count
+    return found
