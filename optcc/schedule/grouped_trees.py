@@ -46,14 +46,19 @@ def trees(
     room = [sum(nics[r] for r in own) for own in members]
     sent, crossed, busy = [0] * ranks, [0] * count, [0] * count  # of ranks, over uplinks, and of groups
 
+    def linked(across: Sequence[int]) -> float:
+        """How busy the busiest uplink would be."""
+        return max(
+            [(crossed[g] + across[g]) / float(link) for g, link in enumerate(uplinks) if link is not None], default=0.0
+        )
+
     def after(work: Sequence[int], across: Sequence[int]) -> float:
-        """How busy the busiest group or uplink would be."""
-        links = [(crossed[g] + across[g]) / float(link) for g, link in enumerate(uplinks) if link is not None]
-        return max([(busy[g] + work[g]) / room[g] for g in range(count)] + links)
+        """The same of groups and uplinks."""
+        return max(linked(across), *((busy[g] + work[g]) / room[g] for g in range(count)))
 
     for chunk in range(chunks):
         hubs = [min(own, key=lambda r: (sent[r] / nics[r], r)) for own in members]
-        choices = []
+        two, one = [], []  # (work of groups, over uplinks) with each group's hub as the last
         for last in range(count):
             work, across = [2 * len(own) - 1 for own in members], [1] * count
             work[last] += count - 2
@@ -62,15 +67,18 @@ def trees(
                 work[last] += 1
                 for group in {last, groups[apart]} if last != groups[apart] else ():
                     across[group] += 1
-            choices.append((after(work, across), busy[last] / room[last], True, last, work, across))
-            if apart is None:
-                work = [len(own) for own in members]
-                across = list(work)
-                work[last] += ranks - 2
-                across[last] = ranks - len(members[last])
-                choices.append((after(work, across), busy[last] / room[last], False, last, work, across))
-        # Of equal ones in two levels, which has fewer to wait for.
-        *_, grouped, last, work, across = min(choices, key=lambda choice: (choice[0], not choice[2], choice[1]))
+            two.append((work, across))
+            work = [len(own) for own in members]
+            across = list(work)
+            work[last] += ranks - 2
+            across[last] = ranks - len(members[last])
+            one.append((work, across))
+        last = min(range(count), key=lambda g: (max(sent[hubs[g]] / nics[hubs[g]], linked(two[g][1])), g))
+        direct = min(range(count), key=lambda g: after(*one[g]))
+        # Half of what its group would get in one level: less is no matter.
+        grouped = apart is not None or after(*two[last]) <= after(*one[direct]) + (ranks - 2) / (2 * room[direct])
+        last = last if grouped else direct
+        work, across = (two if grouped else one)[last]
         busy = [one + more for one, more in zip(busy, work, strict=True)]
         crossed = [one + more for one, more in zip(crossed, across, strict=True)]
         top = hubs[last]
