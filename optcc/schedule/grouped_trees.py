@@ -44,6 +44,7 @@ def trees(
     whole = [[r for r in range(ranks) if groups[r] == g] for g in range(count)]
     members = [[r for r in own if r != apart] for own in whole]
     room = [sum(nics[r] for r in own) for own in members]
+    kept = [0] * ranks
     sent, crossed, busy = [0] * ranks, [0] * count, [0] * count  # of ranks, over uplinks, and of groups
 
     def linked(across: Sequence[int]) -> float:
@@ -57,7 +58,7 @@ def trees(
         return max(linked(across), *((busy[g] + work[g]) / room[g] for g in range(count)))
 
     for chunk in range(chunks):
-        hubs = [min(own, key=lambda r: (sent[r] / nics[r], r)) for own in members]
+        hubs = [min(own, key=lambda r: (kept[r] / nics[r], r)) for own in members]
         two, one = [], []  # (work of groups, over uplinks) with each group's hub as the last
         for last in range(count):
             work, across = [2 * len(own) - 1 for own in members], [1] * count
@@ -73,7 +74,9 @@ def trees(
             work[last] += ranks - 2
             across[last] = ranks - len(members[last])
             one.append((work, across))
-        last = min(range(count), key=lambda g: (max(sent[hubs[g]] / nics[hubs[g]], linked(two[g][1])), g))
+        last = min(
+            range(count), key=lambda g: (max(sent[hubs[g]] / nics[hubs[g]], linked(two[g][1])), busy[g] / room[g])
+        )
         direct = min(range(count), key=lambda g: after(*one[g]))
         # Half of what its group would get in one level: less is no matter.
         grouped = apart is not None or after(*two[last]) <= after(*one[direct]) + (ranks - 2) / (2 * room[direct])
@@ -90,6 +93,10 @@ def trees(
             if parent >= 0:  # sums one way, results the other
                 sent[rank] += 1
                 sent[parent] += 1
+                kept[rank] += 1
+                kept[parent] += not grouped or parent not in (top, apart) or groups[rank] == groups[parent]
+        if grouped:
+            kept[top] += 1
         links = [Fraction(work) / link for work, link in zip(crossed, uplinks, strict=True) if link is not None]
         most = max(Fraction(work, own) for work, own in zip(sent, nics, strict=True))
         even = max(Fraction(work, own) for work, own in zip(busy, room, strict=True))
