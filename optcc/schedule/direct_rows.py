@@ -23,15 +23,12 @@ Ints = NDArray[np.int64]
 
 
 class Kind(IntEnum):
-    """What a transfer carries: RAW goes to hubs, PARTIAL to who adds last, FINAL back, RESULT to everybody. Between
-    groups hubs send SUM to the one that adds last, TOTAL back."""
+    """What a transfer carries: RAW goes to hubs, PARTIAL to who adds last, FINAL back, RESULT to everybody."""
 
     RAW = 0
     PARTIAL = 1
     FINAL = 2
     RESULT = 3
-    SUM = 4
-    TOTAL = 5
 
 
 STAGES = np.array(
@@ -40,11 +37,9 @@ STAGES = np.array(
         Stage.TO_LEAF,
         Stage.FROM_LEAF,
         Stage.ALLGATHER,
-        Stage.REDUCE_SCATTER,
-        Stage.ALLGATHER,
     ]
 )
-ADDED = np.isin(list(Kind), [Kind.RAW, Kind.PARTIAL, Kind.SUM])
+ADDED = np.isin(list(Kind), [Kind.RAW, Kind.PARTIAL])
 
 
 class Piece(NamedTuple):

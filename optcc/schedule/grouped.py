@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from optcc.cluster import Cluster
+from optcc.errors import InputError
 from optcc.schedule.assemble import even_cuts
 from optcc.schedule.columns import Schedule
 from optcc.schedule.direct_rows import Ints, Kind, scheduled
@@ -66,11 +67,11 @@ class GroupedExchange(Recipe):
             moves = in_steps(parents, self.groups, used, links, self.apart)
             cuts = even_cuts(0, nbytes, self.segments).tolist()
             kept = [move for move in moves if cuts[move.chunk] < cuts[move.chunk + 1]]
+            kinds = Kind.RAW, Kind.RESULT
             rows = rows_of(
                 [
-                    (m.src, m.dst, m.step, kind, 0, cuts[m.chunk], cuts[m.chunk + 1], m.rail, m.chunk)
+                    (m.src, m.dst, m.step, kinds[m.down], 0, cuts[m.chunk], cuts[m.chunk + 1], m.rail, m.chunk)
                     for m in kept
-                    for kind in (Kind.RESULT if m.down else Kind.RAW,)
                 ]
             )
             return scheduled(rows, [dependencies(kept, parents)], nic_ports(cluster, routes, used), routes, nbytes)
@@ -107,6 +108,14 @@ class GroupedExchange(Recipe):
     @classmethod
     def read(cls, raw: dict[str, Any]) -> Self:
         """The recipe of `content`."""
+        if "rounds" in raw:
+            raise InputError(
+                "a family of an earlier version",
+                where="family",
+                expected="a recipe of groups and chunks",
+                got=cls.family,
+                hint="Make the plan anew with optcc plan.",
+            )
         return cls(raw["segments"], tuple(raw["groups"]), raw["apart"])
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:

@@ -24,7 +24,7 @@ from optcc.schedule.tuned import EARLY
 FREE = 64
 """Steps where chunks cost nothing."""
 MOST_STEPS = 256
-TRIES, TRIED_MOVES = 6, 2**16
+TRIES, TRIED_MOVES = 6, 3 * 2**15
 """Numbers of chunks that are simulated: so many, or as many as are so many chunks times ranks, two seconds."""
 WAITS = 5
 """Steps beyond those of the slowest server that it takes beside a rank apart: from the first chunk's data over two hops

@@ -40,64 +40,72 @@ def trees(
     groups : of each rank its group, 0 to G-1; nics : of each rank, how many it has; uplinks : of each group, how many
     chunks cross its border at a time, each way, None: any number; apart : the rank apart, None: there is none
     """
-    ranks, count = len(groups), len(uplinks)
-    whole = [[r for r in range(ranks) if groups[r] == g] for g in range(count)]
-    members = [[r for r in own if r != apart] for own in whole]
-    room = [sum(nics[r] for r in own) for own in members]
-    kept = [0] * ranks
-    sent, crossed, busy = [0] * ranks, [0] * count, [0] * count  # of ranks, over uplinks, and of groups
+    ranks, every = len(groups), range(len(uplinks))
+    members = [[r for r in range(ranks) if groups[r] == group and r != apart] for group in every]
+    sizes, room = [len(own) for own in members], [sum(nics[r] for r in own) for own in members]
+    ways = [_two_levels(sizes, last, None if apart is None else groups[apart]) for last in every]
+    direct = [_one_level(sizes, last) for last in every]
+    gathered, added_last = [0] * ranks, [0] * ranks  # what each has sent, as one of its group, and for all groups
+    busy, crossed = [0] * len(every), [0] * len(every)  # what groups have sent, and over uplinks
 
-    def linked(across: Sequence[int]) -> float:
+    def linked(way: Work) -> float:
         """How busy the busiest uplink would be."""
-        return max(
-            [(crossed[g] + across[g]) / float(link) for g, link in enumerate(uplinks) if link is not None], default=0.0
-        )
+        links = enumerate(uplinks)
+        return max([(crossed[g] + way.across[g]) / float(link) for g, link in links if link is not None], default=0.0)
 
-    def after(work: Sequence[int], across: Sequence[int]) -> float:
-        """The same of groups and uplinks."""
-        return max(linked(across), *((busy[g] + work[g]) / room[g] for g in range(count)))
+    def after(way: Work) -> float:
+        """How busy the busiest group or uplink would be."""
+        return max(linked(way), *((busy[g] + way.sent[g]) / room[g] for g in every))
 
     for chunk in range(chunks):
-        hubs = [min(own, key=lambda r: (kept[r] / nics[r], r)) for own in members]
-        two, one = [], []  # (work of groups, over uplinks) with each group's hub as the last
-        for last in range(count):
-            work, across = [2 * len(own) - 1 for own in members], [1] * count
-            work[last] += count - 2
-            across[last] += count - 2
-            if apart is not None:
-                work[last] += 1
-                for group in {last, groups[apart]} if last != groups[apart] else ():
-                    across[group] += 1
-            two.append((work, across))
-            work = [len(own) for own in members]
-            across = list(work)
-            work[last] += ranks - 2
-            across[last] = ranks - len(members[last])
-            one.append((work, across))
-        last = min(
-            range(count), key=lambda g: (max(sent[hubs[g]] / nics[hubs[g]], linked(two[g][1])), busy[g] / room[g])
-        )
-        direct = min(range(count), key=lambda g: after(*one[g]))
-        # Half of what its group would get in one level: less is no matter.
-        grouped = apart is not None or after(*two[last]) <= after(*one[direct]) + (ranks - 2) / (2 * room[direct])
-        last = last if grouped else direct
-        work, across = (two if grouped else one)[last]
-        busy = [one + more for one, more in zip(busy, work, strict=True)]
-        crossed = [one + more for one, more in zip(crossed, across, strict=True)]
+        hubs = [min(own, key=lambda r: (gathered[r] / nics[r], r)) for own in members]
+        load = [(gathered[r] + added_last[r]) / nics[r] for r in hubs]
+        last = min(every, key=lambda g: (max(load[g], linked(ways[g])), busy[g] / room[g]))
+        way, other = ways[last], min(every, key=lambda g: after(direct[g]))
+        # It is worth half of what it gives the one hub to do.
+        two = apart is not None or after(way) <= after(direct[other]) + Fraction(ranks - 2, 2 * room[other])
+        if not two:
+            last, way = other, direct[other]
+        busy = [one + more for one, more in zip(busy, way.sent, strict=True)]
+        crossed = [one + more for one, more in zip(crossed, way.across, strict=True)]
         top = hubs[last]
-        parents = [top if not grouped or r == hubs[g] or r == apart else hubs[g] for r, g in enumerate(groups)]
+        parents = [
+            hubs[group] if two and rank not in (hubs[group], apart) else top for rank, group in enumerate(groups)
+        ]
         parents[top] = -1
         if apart is not None and chunk < (chunks + 1) // 2:
             parents[top], parents[apart] = apart, -1
-        for rank, parent in enumerate(parents):
-            if parent >= 0:  # sums one way, results the other
-                sent[rank] += 1
-                sent[parent] += 1
-                kept[rank] += 1
-                kept[parent] += not grouped or parent not in (top, apart) or groups[rank] == groups[parent]
-        if grouped:
-            kept[top] += 1
+        gathered = [one + 1 for one in gathered]
+        for rank, size in zip(hubs, sizes, strict=True) if two else [(top, ranks - 1)]:
+            gathered[rank] += size - 1
+        added_last[top] += (len(every) - 2 + (apart is not None)) * two
         links = [Fraction(work) / link for work, link in zip(crossed, uplinks, strict=True) if link is not None]
-        most = max(Fraction(work, own) for work, own in zip(sent, nics, strict=True))
+        sent = max(Fraction(one + more, own) for one, more, own in zip(gathered, added_last, nics, strict=True))
         even = max(Fraction(work, own) for work, own in zip(busy, room, strict=True))
-        yield Tree(tuple(parents), max([most, *links]), max([even, Fraction(chunk + 1, min(nics)), *links]))
+        yield Tree(tuple(parents), max([sent, *links]), max([even, Fraction(chunk + 1, min(nics)), *links]))
+
+
+class Work(NamedTuple):
+    """What a chunk gives groups to send, and their uplinks to carry each way."""
+
+    sent: list[int]
+    across: list[int]
+
+
+def _two_levels(sizes: Sequence[int], last: int, home: int | None) -> Work:
+    """In groups of so many the hub of group `last` adds last; `home` : the group that the rank apart is a pod with."""
+    sent, across = [2 * size - 1 for size in sizes], [1] * len(sizes)
+    sent[last] += len(sizes) - 2 + (home is not None)
+    across[last] += len(sizes) - 2
+    if home not in (None, last):
+        across[last] += 1
+        across[home] += 1
+    return Work(sent, across)
+
+
+def _one_level(sizes: Sequence[int], last: int) -> Work:
+    """A rank of group `last` gathers from all."""
+    sent, across = list(sizes), list(sizes)
+    sent[last] += sum(sizes) - 2
+    across[last] = sum(sizes) - sizes[last]
+    return Work(sent, across)
