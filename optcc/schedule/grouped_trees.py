@@ -46,7 +46,7 @@ def trees(
     ways = [_two_levels(sizes, last, None if apart is None else groups[apart]) for last in every]
     direct = [_one_level(sizes, last) for last in every]
     gathered, added_last = [0] * ranks, [0] * ranks  # what each has sent, as one of its group, and for all groups
-    busy, crossed = [0] * len(every), [0] * len(every)  # what groups have sent, and over uplinks
+    busy, crossed, lasts = ([0] * len(every) for _ in range(3))  # of groups: sent, over uplinks, how often the last
 
     def linked(way: Work) -> float:
         """How busy the busiest uplink would be."""
@@ -60,7 +60,8 @@ def trees(
     for chunk in range(chunks):
         hubs = [min(own, key=lambda r: (gathered[r] / nics[r], r)) for own in members]
         load = [(gathered[r] + added_last[r]) / nics[r] for r in hubs]
-        last = min(every, key=lambda g: (max(load[g], linked(ways[g])), busy[g] / room[g]))
+        # With two groups it has no more to do than the other one.
+        last = min(every, key=lambda g: (max(load[g], linked(ways[g])) * (len(every) > 2), lasts[g] / room[g]))
         way, other = ways[last], min(every, key=lambda g: after(direct[g]))
         # It is worth half of what it gives the one hub to do.
         two = apart is not None or after(way) <= after(direct[other]) + Fraction(ranks - 2, 2 * room[other])
@@ -69,6 +70,7 @@ def trees(
         busy = [one + more for one, more in zip(busy, way.sent, strict=True)]
         crossed = [one + more for one, more in zip(crossed, way.across, strict=True)]
         top = hubs[last]
+        lasts[last] += 1
         parents = [
             hubs[group] if two and rank not in (hubs[group], apart) else top for rank, group in enumerate(groups)
         ]
