@@ -8,6 +8,7 @@ than that, since chunks are under way over four hops; beside a rank apart always
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from math import ceil, isqrt, sqrt
@@ -19,16 +20,18 @@ from optcc.schedule.grouped import MOST_MOVES, GroupedExchange, grouped, links_o
 from optcc.schedule.grouped_trees import trees
 from optcc.schedule.pods import pod_numbers
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.tuned import EARLY
+from optcc.schedule.tuned import FEWEST, WAITS
 
 FREE = 64
 """Steps where chunks cost nothing."""
 MOST_STEPS = 256
 TRIES, TRIED_MOVES = 6, 3 * 2**15
 """Numbers of chunks that are simulated: so many, or as many as are so many chunks times ranks, two seconds."""
-WAITS = 5
-"""Steps beyond those of the slowest server that it takes beside a rank apart: from the first chunk's data over two hops
-to that rank, and as long at the end."""
+
+
+MEASURED, FULL = 128, Fraction(51, 50)
+"""With so many chunks the others' work beside a rank apart, and their uplinks', is measured, which may be so many times
+the bound: else all are in groups."""
 
 
 def grouped_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> list[Ladder]:
@@ -41,21 +44,20 @@ def grouped_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> list[Ladder
     groups = tuple(pod_numbers(cluster) if pods else _dealt(nics) if ranks > LARGE else [0] * ranks)
     if not max(groups):
         return []
-    found = []
-    for apart in dict.fromkeys((lone(cluster, groups), None)):
-        recipe = GroupedExchange(1, groups, apart)
-        found.append(
-            Ladder(
-                GroupedExchange.family,
-                partial(_with_chunks, recipe),
-                by_rate=False,
-                shortlist=partial(_tried, recipe, cluster, bound, costs),
-                both=True,
-                least_s=float(bound.seconds + 4 * costs.alpha),
-                deepest=MOST_MOVES // ranks,
-            )
+    recipe = GroupedExchange(1, groups, lone(cluster, groups))
+    if replace(recipe, segments=MEASURED).fluid_s(cluster, bound.nbytes) > FULL * bound.seconds:
+        recipe = GroupedExchange(1, groups)
+    return [
+        Ladder(
+            GroupedExchange.family,
+            partial(_with_chunks, recipe),
+            by_rate=False,
+            shortlist=partial(_tried, recipe, cluster, bound, costs),
+            both=True,
+            least_s=float(bound.seconds + 4 * costs.alpha),
+            deepest=MOST_MOVES // ranks,
         )
-    return found
+    ]
 
 
 def _tried(recipe: GroupedExchange, cluster: Cluster, bound: Bound, costs: Costs) -> list[Recipe]:
@@ -65,14 +67,14 @@ def _tried(recipe: GroupedExchange, cluster: Cluster, bound: Bound, costs: Costs
     per_step = min(Fraction(sum(nics), 2 * (ranks - 1)), Fraction(min(nics)))  # chunks
     cost = float(costs.per_chunk / bound.seconds) if bound.seconds else 0.0
     best = sqrt((WAITS if recipe.apart is not None else 1) / cost) if cost else FREE
-    most = max(1, min(int(per_step * min(MOST_STEPS, 2 * best + EARLY)), TRIED_MOVES // ranks))
+    most = max(1, min(int(per_step * min(MOST_STEPS, 2 * best + FEWEST)), TRIED_MOVES // ranks))
     if recipe.apart is not None:
-        listed = [int(min(most, per_step * best * part)) for part in (1, 0.8, 1.25)]
+        listed = [int(min(most, per_step * best * part)) for part in (1, 1.25, 0.8, 1.1, 0.9)]
     else:
         links = links_of(cluster, recipe.groups)
         made = trees(recipe.groups, nics, links, None, most)
         steps = [ceil(tree.steps) for tree in made]
-        lasts = [max(k, (k + 2.5 * EARLY) / 2) * (float(per_step) / n + cost) for n, k in enumerate(steps, 1)]
+        lasts = [max(k, (k + FEWEST) / 2) * (float(per_step) / n + cost) for n, k in enumerate(steps, 1)]
         listed = sorted(range(1, most + 1), key=lambda n: (lasts[n - 1], n))
     chosen, moves = [listed[0]], listed[0] * ranks
     for number in listed[1:]:
@@ -83,7 +85,7 @@ def _tried(recipe: GroupedExchange, cluster: Cluster, bound: Bound, costs: Costs
 
 
 def _with_chunks(of: GroupedExchange, chunks: int) -> GroupedExchange:
-    return GroupedExchange(chunks, of.groups, of.apart)
+    return replace(of, segments=chunks)
 
 
 def _dealt(nics: Sequence[int]) -> list[int]:

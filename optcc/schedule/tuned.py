@@ -66,5 +66,9 @@ LANDS = 2
 """A chunk that goes in a step can be passed on so many steps later: receivers are late, and latency comes on top. Half:
 8.3, double: 7.0 (8, 16 and 64 servers in pods, one NIC dead, 1 GiB, three numbers of chunks each)."""
 EARLY = 4 * LANDS
-"""By so many steps what others wait for to pass it on is due earlier: a chunk takes as long over its four hops. Half:
-"""
+"""By so many steps what others wait for to pass it on is due earlier: so long a chunk takes over four hops. Half: H,
+double: D."""
+WAITS = 2 * LANDS + 1
+"""Steps that a plan takes beyond those of a rank apart: first sums come over two hops, and it ends likewise."""
+FEWEST = 14
+"""Of fewer steps k a plan takes (k + FEWEST)/2. Half: H, double: D (which numbers of chunks are tried)."""
