@@ -29,9 +29,9 @@ TRIES, TRIED_MOVES = 6, 3 * 2**15
 """Numbers of chunks that are simulated: so many, or as many as are so many chunks times ranks, two seconds."""
 
 
-MEASURED, FULL = 128, Fraction(51, 50)
-"""With so many chunks the others' work beside a rank apart, and their uplinks', is measured, which may be so many times
-the bound: else all are in groups."""
+MEASURED = 128
+"""Chunks with which the others' work beside a rank apart, and their uplinks', is reckoned: where they would be busier
+than that one all are in groups."""
 
 
 def grouped_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> list[Ladder]:
@@ -45,7 +45,7 @@ def grouped_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> list[Ladder
     if not max(groups):
         return []
     recipe = GroupedExchange(1, groups, lone(cluster, groups))
-    if replace(recipe, segments=MEASURED).fluid_s(cluster, bound.nbytes) > FULL * bound.seconds:
+    if replace(recipe, segments=MEASURED).fluid_s(cluster, bound.nbytes) > bound.seconds:
         recipe = GroupedExchange(1, groups)
     return [
         Ladder(
