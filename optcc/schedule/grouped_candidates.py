@@ -25,7 +25,7 @@ from optcc.schedule.tuned import FEWEST, WAITS
 FREE = 64
 """Steps where chunks cost nothing."""
 MOST_STEPS = 256
-TRIES, TRIED_MOVES = 6, 3 * 2**15
+TRIES, TRIED_MOVES = 5, 2**16
 """Numbers of chunks that are simulated: so many, or as many as are so many chunks times ranks, two seconds."""
 
 
@@ -53,7 +53,7 @@ def grouped_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> list[Ladder
             partial(_with_chunks, recipe),
             by_rate=False,
             shortlist=partial(_tried, recipe, cluster, bound, costs),
-            both=True,
+            both=ranks <= LARGE,
             least_s=float(bound.seconds + 4 * costs.alpha),
             deepest=MOST_MOVES // ranks,
         )

@@ -134,16 +134,16 @@ class _Steps:
             due = self.due[np.ix_(here, here)]
             if any(self.uplinks):
                 self._keep_room(due, here, crossed, Fraction(turn + 1, len(rails)))
-            worth = np.where(due == NEVER, 0, ONE_MORE + step * UNIT - due)
-            for a, z in zip(*self.match(worth, maximize=True), strict=True):
-                if worth[a, z]:
-                    src, dst = int(here[a]), int(here[z])
-                    own = self.ready[src, dst]
-                    _, chunk, down = heappop(own)
-                    self.due[src, dst] = own[0][0] if own else NEVER
-                    if self.groups[src] != self.groups[dst]:
-                        crossed.update([(self.groups[src], True), (self.groups[dst], False)])
-                    found.append(Move(step, src, dst, rail, chunk, down))
+            can = due != NEVER
+            pairs = np.array(self.match(np.where(can, ONE_MORE + step * UNIT - due, 0), maximize=True))
+            for src, dst in here[pairs[:, can[pairs[0], pairs[1]]]].T.tolist():
+                own = self.ready[src, dst]
+                _, chunk, down = heappop(own)
+                self.due[src, dst] = own[0][0] if own else NEVER
+                if self.groups[src] != self.groups[dst]:
+                    crossed[self.groups[src], True] += 1
+                    crossed[self.groups[dst], False] += 1
+                found.append(Move(step, src, dst, rail, chunk, down))
         return found
 
     def _keep_room(self, due: Ints, here: Ints, crossed: Mapping[tuple[int, bool], int], part: Fraction) -> None:

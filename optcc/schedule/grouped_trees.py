@@ -43,6 +43,7 @@ def trees(
     ranks, every = len(groups), range(len(uplinks))
     members = [[r for r in range(ranks) if groups[r] == group and r != apart] for group in every]
     sizes, room = [len(own) for own in members], [sum(nics[r] for r in own) for own in members]
+    alike = {count: [r for r in range(ranks) if nics[r] == count] for count in {*nics}}
     ways = [_two_levels(sizes, last, None if apart is None else groups[apart]) for last in every]
     direct = [_one_level(sizes, last) for last in every]
     gathered, added_last = [0] * ranks, [0] * ranks  # what each has sent, as one of its group, and for all groups
@@ -82,7 +83,7 @@ def trees(
             gathered[rank] += size - 1
         added_last[top] += (len(every) - 2 + (apart is not None)) * two
         links = [Fraction(work) / link for work, link in zip(crossed, uplinks, strict=True) if link is not None]
-        sent = max(Fraction(one + more, own) for one, more, own in zip(gathered, added_last, nics, strict=True))
+        sent = max(Fraction(max(gathered[r] + added_last[r] for r in own), count) for count, own in alike.items())
         even = max(Fraction(work, own) for work, own in zip(busy, room, strict=True))
         yield Tree(tuple(parents), max([sent, *links]), max([even, Fraction(chunk + 1, min(nics)), *links]))
 
