@@ -25,7 +25,7 @@ from optcc.schedule.tuned import FEWEST, WAITS
 FREE = 64
 """Steps where chunks cost nothing."""
 MOST_STEPS = 256
-TRIES, TRIED_MOVES = 5, 2**16
+TRIES, TRIED_MOVES = 5, 5 * 2**14
 """Numbers of chunks that are simulated: so many, or as many as are so many chunks times ranks, two seconds."""
 
 
