@@ -205,6 +205,13 @@ def test_a_server_is_apart_where_it_alone_starves() -> None:
     assert apart(lacking(pods_of(uniform(16, 4), 4, factor=4), 2)) == {None}  # uplinks have no room for it
 
 
+def test_few_bytes_beside_a_server_apart_are_one_chunk() -> None:
+    cluster = lacking(pods_of(uniform(16, 4), 8), 2)
+    (ladder,) = grouped_ladders(cluster, optcc.lower_bound(cluster, 64), Costs(ALPHA, PER_CHUNK))
+    assert ladder.shortlist is not None
+    assert {recipe.segments for recipe in ladder.shortlist()} == {1}
+
+
 @pytest.mark.parametrize("rails", [False, True])
 @pytest.mark.parametrize(("servers", "size", "nics", "dead"), [
     (3, 1, 3, ("server0/nic0",)),

@@ -27,8 +27,6 @@ FREE = 64
 MOST_STEPS = 256
 TRIES, TRIED_MOVES = 5, 5 * 2**14
 """Numbers of chunks that are simulated: so many, or as many as are so many chunks times ranks, two seconds."""
-
-
 MEASURED = 128
 """Chunks with which the others' work beside a rank apart, and their uplinks', is reckoned: where they would be busier
 than that one all are in groups."""
@@ -69,7 +67,7 @@ def _tried(recipe: GroupedExchange, cluster: Cluster, bound: Bound, costs: Costs
     best = sqrt((WAITS if recipe.apart is not None else 1) / cost) if cost else FREE
     most = max(1, min(int(per_step * min(MOST_STEPS, 2 * best + FEWEST)), TRIED_MOVES // ranks))
     if recipe.apart is not None:
-        listed = [int(min(most, per_step * best * part)) for part in (1, 1.25, 0.8, 1.1, 0.9)]
+        listed = [max(1, int(min(most, per_step * best * part))) for part in (1, 1.25, 0.8, 1.1, 0.9)]
     else:
         links = links_of(cluster, recipe.groups)
         made = trees(recipe.groups, nics, links, None, most)
