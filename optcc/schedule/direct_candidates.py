@@ -81,8 +81,7 @@ def direct_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> list[Ladder]
                 shortlist=partial(_listed, form, lanes),
                 both=True,
                 by_rate=False,
-                costly=many and name == Rounds.name,
-                least_s=_least_s(form.recipe, laned, bound, own),
+                least_s=_least_s(form, laned, bound, own),
             )
             found.append((about_s, len(found), ladder))
     return [ladder for _, _, ladder in sorted(found, key=itemgetter(0, 1))[:KINDS]]
@@ -127,11 +126,16 @@ def _tried(parts: Sequence[float], chunks: float) -> Sequence[float]:
     return parts[: max(1, min(TRIES, int(TRIED_CHUNKS / chunks)))]
 
 
-def _least_s(recipe: DirectExchange, cluster: Cluster, bound: Bound, costs: Costs) -> float:
-    """Every NIC's bytes, a chunk for each peer, and the two hops of the first and of the last one."""
-    used = FINDERS[recipe.steps].used(cluster)
+def _least_s(form: Form, cluster: Cluster, bound: Bound, costs: Costs) -> float:
+    """Every NIC's bytes, a chunk for each peer, and the two hops of the first and of the last one. Of rounds of many
+    servers, as one try takes ten seconds, about what they take: so many chunks, of which a NIC waits for two."""
+    used = FINDERS[form.recipe.steps].used(cluster)
     chunks = Fraction(len(used) - 1, max(map(len, used)))
-    return float(recipe.fluid_s(cluster, bound.nbytes) + chunks * costs.per_chunk + 2 * costs.alpha)
+    least = form.recipe.fluid_s(cluster, bound.nbytes) + chunks * costs.per_chunk + 2 * costs.alpha
+    if form.recipe.steps != Rounds.name or len(used) <= MANY:
+        return float(least)
+    chunks *= 2 * form.numbers[0]
+    return float(least + chunks * costs.per_chunk + 2 * bound.seconds / chunks)
 
 
 def _part(bound: Bound, seconds: Fraction, most: Fraction) -> Fraction:
