@@ -51,8 +51,8 @@ DEPTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 chunks, as a/k + b k, take 2 % more than at the best k."""
 SLOWER = 1.1
 """Two numbers in a row that are slower than the best by so much end the search: times have bumps, but small ones."""
-MOST_STRIPES = 1_000_000
-"""Longest simulation, as the planner has it. With 32 servers about 30 segments on each NIC, with 128 one."""
+MOST_STRIPES = 3_000_000
+"""Longest simulation, some ten seconds. With 32 servers that is 64 to 96 segments on each NIC, with 128 from 4 to 6."""
 
 
 def best(name: str, cluster: Cluster, nbytes: int, *, alpha: Fraction, per_chunk: Fraction) -> Recipe:
