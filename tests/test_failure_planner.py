@@ -51,7 +51,8 @@ def test_every_single_failure_has_the_plan_of_the_whole_planner() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("servers", "nics", "size"), [(4, 2, 64 * MIB), (5, 2, 16 * MIB), (8, 2, 4 * MIB), (8, 8, 8 * MIB), (12, 2, 4 * MIB)]
+    ("servers", "nics", "size"),
+    [(4, 2, 64 * MIB), (5, 2, 16 * MIB), (8, 2, 4 * MIB), (8, 8, 8 * MIB), (12, 2, 4 * MIB)],
 )
 def test_one_decision_serves_every_single_failure(servers: int, nics: int, size: int) -> None:
     """With costs one run of the planner prepares them all, and each is within 2 % of a run for that very NIC."""

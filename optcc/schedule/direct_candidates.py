@@ -41,7 +41,7 @@ LOOKED_AT = 400_000
 """Matchings, times their ranks, that are found at most, in all, which takes a second or two."""
 VARIANTS = 4
 """Ways to settle ties that are looked at where steps do not work out: about every other one does."""
-TRIES, TRIED_CHUNKS = 8, 100_000
+TRIES, TRIED_CHUNKS = 10, 100_000
 """Numbers of steps that are simulated where some server starves: so many, or as many as have so many chunks in all,
 about two seconds; one at least. What steps lose scatters by a point or two, so that half as many lose half a point."""
 FEWEST_TRIES = 4
@@ -203,7 +203,7 @@ def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
         root = min(root, TRIED_CHUNKS / (FEWEST_TRIES * 2 * ends))
     growth = 1 + Fraction(max(1, round(100 * min(0.15, 0.6 / sqrt(root)))), 100)
     most = min(MAX_STEPS, finder.most_steps(cluster))
-    order = tuple(0.8 + 0.8 * turn / (TRIES - 1) for turn in (4, 7, 5, 2, 3, 6, 1, 0))
+    order = (*(0.8 + 0.8 * turn / 7 for turn in (4, 7, 5, 2, 3, 6, 1, 0)), 2.2, 2.8)  # more where servers have few NICs
     if len(cluster.ranks) > LARGE:  # hubs need longer to hear from each other
         order = (1.5, 1.25, 1.6, 1.4)
     parts = _tried(order, 2 * root * ends)
@@ -244,6 +244,11 @@ def _several(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     if _root(bound, costs) <= FEW_STEPS:  # too few to grow
         alike = replace(recipe, growth=Fraction(1), growing=0)
         some = {max(2, round(part * _root(bound, costs))) for part in (0.6, 0.75, 0.9, 1.1, 1.4, 1.8)}
+        root = _root(bound, costs)  # where latency is all, any number may be the one
+        listed += [
+            replace(recipe, segments=round(steps + more))
+            for steps in range(round(2 * root), round(7 * root), max(1, round(root / 4)))
+        ]
         listed += [
             replace(each, segments=steps) for each in (alike, replace(alike, margin=Fraction(0))) for steps in some
         ]
