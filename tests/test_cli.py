@@ -87,7 +87,8 @@ def test_costs_choose_the_segments(tmp_path: Path) -> None:
     assert 4 <= few < many
     times = {}
     for k in (few // 4, few, 8 * few):
-        call(*args, "--segments", max(1, k), "-o", tmp_path / "plan.json")
+        asked = ("--per-chunk", "1us") if k == few else ("--segments", max(1, k))
+        call(*args, *asked, "-o", tmp_path / "plan.json")
         times[k] = value("simulate", tmp_path / "plan.json", "--per-chunk", "1us")["time_s"]
     assert min(times, key=lambda k: times[k]) == few
 

@@ -171,8 +171,6 @@ def test_renamed_nics_make_no_difference_to_who_has_no_places(
 @pytest.mark.parametrize(
     ("algorithm", "dead", "renamed"),
     [
-        ("optcc", [(1, 0), (2, 1)], "nics"),  # another rail of the second server
-        ("optcc", [(1, 0), (1, 2)], "nics"),
         ("hot-repair", [(1, 0), (2, 1), (2, 2)], "nics"),  # one NIC is left that lives on both, not two
         ("ring", [(1, 0), (3, 0)], "servers"),  # no longer neighbours on the ring
     ],
