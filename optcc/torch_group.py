@@ -309,7 +309,7 @@ def create(said: Any, options: Options | None) -> OptccGroup:
         everybody = list(said.global_ranks_in_group) or list(range(world))
         whole = read_cluster(given, max(world, int(os.environ.get("WORLD_SIZE", world))))
         cluster = whole if len(whole.ranks) == world else _part(whole, everybody)
-    # A store may outlive a group of the same name, which has left its address there.
+    # A store may outlive a group of the same name, which has left its addresses there, Gloo's too.
     key = f"optcc {(said.store.add('optcc ranks', 1) - 1) // world}"
     overseer = None
     if rank == 0 and world > 1:
@@ -320,7 +320,7 @@ def create(said: Any, options: Options | None) -> OptccGroup:
     if world > 1:
         host, port, secret = said.store.get(key).decode().split()
         place = Membership(rank, world, (host, int(port)), "torch", secret)
-    gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", said.store), rank, world, said.timeout)
+    gloo = dist.ProcessGroupGloo(dist.PrefixStore(f"{key} gloo", said.store), rank, world, said.timeout)
     communicator = Communicator.of(
         place, overseer, cluster, transport=transport, timeout_s=seconds, reproducible=options.reproducible
     )
