@@ -130,7 +130,7 @@ def all_hubs(draw: st.DrawFn) -> Cluster:
 
 FITTING: dict[tuple[str, ...], st.SearchStrategy[Cluster]] = {
     ("nested-rings", "packed-trees", "ring"): ANY,
-    ("trees",): st.one_of(FLAT, with_dead_nics()),
+    ("trees", "striped-exchange"): st.one_of(FLAT, with_dead_nics()),
     ("direct-exchange",): st.one_of(with_dead_nics(), two_starving(), several_starving(), all_hubs()),
     ("grouped-exchange",): in_pods(),
     ("inside-servers",): gpus_as_ranks(),

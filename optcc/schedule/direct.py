@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from optcc.cluster import Cluster
 from optcc.schedule.columns import Schedule
 from optcc.schedule.direct_rows import dependencies, scheduled
+from optcc.schedule.lanes import MOST_LANES, in_lanes, nics_of, told_lanes
 from optcc.schedule.many_objects import no_collection
 from optcc.schedule.nics import nic_ports, nic_rate, told_pace
 from optcc.schedule.pods import direct_uplink_s
@@ -56,6 +57,7 @@ class DirectExchange(Recipe):
     growing : with several that starve, how many grow
     margin, chunk : the parts of a half from the end of a step to when its bytes are counted on, and that a chunk costs
     last : the part of the data to which the one that starves adds last
+    lanes : into which every NIC is divided, slow ones into fewer
     """
 
     family: ClassVar[str] = "direct-exchange"
@@ -68,18 +70,22 @@ class DirectExchange(Recipe):
     margin: Fraction = Fraction(0)
     chunk: Fraction = Fraction(0)
     last: Fraction = Fraction(0)
+    lanes: int = 1
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
-        finder = FINDERS[self.steps]
+        finder, laned = FINDERS[self.steps], in_lanes(cluster, self.lanes)
         with no_collection():
-            routes, (rows, after, held) = Routes(cluster), finder.timed(self, cluster, nbytes)
-            ports = nic_ports(cluster, routes, finder.used(cluster))
+            routes, (rows, after, held) = Routes(cluster), finder.timed(self, laned, nbytes)
+            rows = rows._replace(key=rows.key * self.lanes + rows.nic % self.lanes)  # a NIC's lanes one after the other
+            ports = nic_ports(cluster, routes, nics_of(finder.used(laned), self.lanes))
             return scheduled(rows, dependencies(rows, after), ports, routes, nbytes, ordered=True, held=held)
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""
         demand(self.steps in FINDERS, "steps", " or ".join(FINDERS), self.steps)
+        demand(1 <= self.lanes <= MOST_LANES, "lanes", f"1 to {MOST_LANES}", self.lanes)
+        cluster = in_lanes(cluster, self.lanes)
         finder = FINDERS[self.steps]
         kind = {Even.name: "where no server starves", OneStarves.name: "where one does"}
         fits = f"servers of NICs of one pace, {kind.get(self.steps, 'where several do')}"
@@ -106,6 +112,7 @@ class DirectExchange(Recipe):
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
         """What the busiest server needs if all its NICs are equally busy, or the busiest uplink of pods: a hub of x
         sends 1 - x to the others and x to each of these."""
+        cluster = in_lanes(cluster, self.lanes)
         finder, rate = FINDERS[self.steps], nic_rate(cluster)
         shares = finder.shares(cluster)
         works = [
@@ -126,6 +133,7 @@ class DirectExchange(Recipe):
             "margin": str(self.margin),
             "chunk": str(self.chunk),
             "last": str(self.last),
+            "lanes": self.lanes,
         }
 
     @classmethod
@@ -137,16 +145,18 @@ class DirectExchange(Recipe):
             each=raw["each"],
             variant=raw["variant"],
             growing=raw["growing"],
+            lanes=raw["lanes"],
             **{name: exact(raw[name]) for name in ("growth", "margin", "chunk", "last")},
         )
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """Who gathers how much, and the steps."""
-        finder = FINDERS[self.steps]
-        kinds = sorted(Counter(finder.shares(cluster)).items(), reverse=True)
+        finder, laned = FINDERS[self.steps], in_lanes(cluster, self.lanes)
+        kinds = sorted(Counter(finder.shares(laned)).items(), reverse=True)
         parts = ", ".join(f"{count} of {100 * float(share):.4g} %" for share, count in kinds if share)
         hubs = ("hubs", f"{parts}, each exchanges directly with all")
-        return [hubs, *finder.told(self, cluster), *told_pace(cluster)]
+        told = told_pace(cluster) if self.lanes == 1 else told_lanes(cluster, self.lanes)
+        return [hubs, *finder.told(self, laned), *told]
 
     @classmethod
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:

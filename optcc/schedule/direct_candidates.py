@@ -18,6 +18,7 @@ from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.ladder import LARGE, MANY, Costs, Ladder
 from optcc.schedule.direct import FINDERS, MAX_CHUNK, MAX_STEPS, DirectExchange
+from optcc.schedule.lanes import MOST_LANES, in_lanes
 from optcc.schedule.slots import ONE
 from optcc.schedule.steps_even import Even, chunks_of, fewest_steps, longer_by, unfilled
 from optcc.schedule.steps_one import LEAST, OneStarves, fitted
@@ -52,17 +53,25 @@ class Form:
 
 
 def direct_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> Iterator[Ladder]:
-    """One for each way to find steps that the cluster is of the kind for."""
+    """One for each way to find steps that the cluster is of the kind for, and each number of lanes."""
     many = len(cluster.ranks) > MANY
-    for name, finder in FINDERS.items():
-        # Of many servers two levels are as near, and have far less to wait for.
-        if finder.applies(cluster) and not (many and name == Even.name):
-            form = FORMS[name](cluster, bound, costs)
-            least_s = _least_s(form.recipe, cluster, bound, costs)
-            make = partial(_with_steps, form, cluster)
-            yield Ladder(
-                DirectExchange.family, make, shortlist=form.shortlist, both=True, by_rate=False, least_s=least_s
-            )
+    for lanes in range(1, MOST_LANES + 1):
+        laned = in_lanes(cluster, lanes)
+        if lanes > 1 and not gains(cluster, laned):
+            continue
+        own = Costs(costs.alpha, lanes * costs.per_chunk)
+        for name, finder in FINDERS.items():
+            # Of many servers two levels are as near, and have far less to wait for.
+            if finder.applies(laned) and not (many and name == Even.name):
+                form = FORMS[name](laned, bound, own)
+                least_s = _least_s(form.recipe, laned, bound, own)
+                make = partial(_with_steps, form, laned, lanes)
+                listed = partial(_listed, form, lanes)
+                yield Ladder(DirectExchange.family, make, shortlist=listed, both=True, by_rate=False, least_s=least_s)
+
+
+def gains(cluster: Cluster, laned: Cluster) -> bool:
+    return True
 
 
 def by_formula(cluster: Cluster, bound: Bound, costs: Costs) -> DirectExchange | None:
@@ -84,9 +93,14 @@ def by_formula(cluster: Cluster, bound: Bound, costs: Costs) -> DirectExchange |
     return None
 
 
-def _with_steps(form: Form, cluster: Cluster, segments: int) -> DirectExchange:
+def _with_steps(form: Form, laned: Cluster, lanes: int, segments: int) -> DirectExchange:
     made = replace(form.recipe, segments=segments)
-    return replace(made, last=fitted(made, cluster)) if made.steps == OneStarves.name else made
+    made = replace(made, last=fitted(made, laned)) if made.steps == OneStarves.name else made
+    return replace(made, lanes=lanes)
+
+
+def _listed(form: Form, lanes: int) -> list[DirectExchange]:
+    return [replace(recipe, lanes=lanes) for recipe in form.shortlist()]
 
 
 def _root(bound: Bound, costs: Costs) -> float:

@@ -151,7 +151,7 @@ class StripedExchange(Recipe):
         from optcc.theory.hubs import hub_split
 
         ranks = cluster.ranks
-        if cluster.gpu_ranks or not cluster.fabric.flat or not 3 <= len(ranks) <= MANY or not costs:
+        if cluster.gpu_ranks or not cluster.fabric.flat or not 3 <= len(ranks) <= MANY:
             return []
         if not min(min(rank.out_rate, rank.in_rate) for rank in ranks):
             return []
