@@ -84,7 +84,8 @@ class DirectExchange(Recipe):
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""
         demand(self.steps in FINDERS, "steps", " or ".join(FINDERS), self.steps)
-        demand(1 <= self.lanes <= MOST_LANES, "lanes", f"1 to {MOST_LANES}", self.lanes)
+        whole = type(self.lanes) is int and 1 <= self.lanes <= MOST_LANES
+        demand(whole, "lanes", f"1 to {MOST_LANES}", self.lanes)
         cluster = in_lanes(cluster, self.lanes)
         finder = FINDERS[self.steps]
         kind = {Even.name: "where no server starves", OneStarves.name: "where one does"}
@@ -133,7 +134,7 @@ class DirectExchange(Recipe):
             "margin": str(self.margin),
             "chunk": str(self.chunk),
             "last": str(self.last),
-            "lanes": self.lanes,
+            **({"lanes": self.lanes} if self.lanes > 1 else {}),
         }
 
     @classmethod
@@ -145,7 +146,7 @@ class DirectExchange(Recipe):
             each=raw["each"],
             variant=raw["variant"],
             growing=raw["growing"],
-            lanes=raw["lanes"],
+            lanes=raw.get("lanes", 1),
             **{name: exact(raw[name]) for name in ("growth", "margin", "chunk", "last")},
         )
 

@@ -8,17 +8,18 @@ What other steps lose scatters with their number, so that several are tried.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from math import log, sqrt
+from math import inf, log, sqrt
+from operator import itemgetter
 
 from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.ladder import LARGE, MANY, Costs, Ladder
 from optcc.schedule.direct import FINDERS, MAX_CHUNK, MAX_STEPS, DirectExchange
-from optcc.schedule.lanes import MOST_LANES, in_lanes
+from optcc.schedule.lanes import MOST_LANES, differ, in_lanes
 from optcc.schedule.slots import ONE
 from optcc.schedule.steps_even import Even, chunks_of, fewest_steps, longer_by, unfilled
 from optcc.schedule.steps_one import LEAST, OneStarves, fitted
@@ -33,6 +34,10 @@ FREE = 64
 FINALISTS, WAITED_FOR = 3, 4_000_000
 """Of what is reckoned so many are simulated, as reckoned times are a latency or two off; or as many as wait for so many
 transfers in all, which takes about two seconds; one at least."""
+KINDS = 3
+"""Of ways to find steps and numbers of lanes so many are tried where NICs differ."""
+LOOKED_AT = 40_000
+"""Matchings that are found at most, in all, which takes two seconds."""
 VARIANTS = 4
 """Ways to settle ties that are looked at where steps do not work out: about every other one does."""
 TRIES, TRIED_CHUNKS = 8, 100_000
@@ -52,26 +57,28 @@ class Form:
     shortlist: Callable[[], Sequence[DirectExchange]]
 
 
-def direct_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> Iterator[Ladder]:
-    """One for each way to find steps that the cluster is of the kind for, and each number of lanes."""
-    many = len(cluster.ranks) > MANY
-    for lanes in range(1, MOST_LANES + 1):
-        laned = in_lanes(cluster, lanes)
-        if lanes > 1 and not gains(cluster, laned):
-            continue
-        own = Costs(costs.alpha, lanes * costs.per_chunk)
+def direct_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> list[Ladder]:
+    """One for each way to find steps that the cluster is of the kind for, and each number of lanes, where NICs differ;
+    the first `KINDS` by the formula above."""
+    many, found = len(cluster.ranks) > MANY, list[tuple[float, int, Ladder]]()
+    for lanes in range(1, MOST_LANES + 1 if differ(cluster) else 2):
+        laned, own = in_lanes(cluster, lanes), Costs(costs.alpha, lanes * costs.per_chunk)
         for name, finder in FINDERS.items():
             # Of many servers two levels are as near, and have far less to wait for.
-            if finder.applies(laned) and not (many and name == Even.name):
-                form = FORMS[name](laned, bound, own)
-                least_s = _least_s(form.recipe, laned, bound, own)
-                make = partial(_with_steps, form, laned, lanes)
-                listed = partial(_listed, form, lanes)
-                yield Ladder(DirectExchange.family, make, shortlist=listed, both=True, by_rate=False, least_s=least_s)
-
-
-def gains(cluster: Cluster, laned: Cluster) -> bool:
-    return True
+            if not finder.applies(laned) or (many and name == Even.name):
+                continue
+            form = FORMS[name](laned, bound, own)
+            about_s = float(form.recipe.fluid_s(laned, bound.nbytes)) + 2 * float(bound.seconds) / _root(bound, own)
+            ladder = Ladder(
+                DirectExchange.family,
+                partial(_with_steps, form, laned, lanes),
+                shortlist=partial(_listed, form, lanes),
+                both=True,
+                by_rate=False,
+                least_s=_least_s(form.recipe, laned, bound, own),
+            )
+            found.append((about_s, len(found), ladder))
+    return [ladder for _, _, ladder in sorted(found, key=itemgetter(0, 1))[:KINDS]]
 
 
 def by_formula(cluster: Cluster, bound: Bound, costs: Costs) -> DirectExchange | None:
@@ -141,18 +148,22 @@ def _even(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
 
     waits = reckoned[0][1] * sum(nics) * len(nics)
     finalists = max(1, min(FINALISTS, WAITED_FOR // waits))
-    looked_at = reckoned[: None if finalists == FINALISTS else 8]
 
     def shortlist() -> list[DirectExchange]:
-        """By how long the steps take that are found: those that nobody has to wait in are as many as planned."""
-        found: list[tuple[float, int, DirectExchange]] = []
-        for least, steps, each in looked_at:
-            if len(found) >= finalists and least >= sorted(found)[finalists - 1][0]:
+        """By how long the steps take that are found. Those that nobody has to wait in are as many as planned; where
+        some do they are a few more, about as many whatever the number, so that those found so far say what to look at.
+        """
+        found, waiting, more, looked = list[tuple[float, int, DirectExchange]](), list(reckoned), inf, 0
+        while waiting and looked < LOOKED_AT:
+            more = more if found else 0
+            at = min(range(len(waiting)), key=lambda i: (waiting[i][0] * (1 + more / waiting[i][1]), i))
+            least, steps, each = waiting.pop(at)
+            if len(found) >= finalists and least * (1 + more / steps) >= sorted(found)[finalists - 1][0]:
                 break
             for variant in range(VARIANTS):
                 longer = float(longer_by(used, steps, each, variant))
-                recipe = DirectExchange(steps, each=each, variant=variant)
-                found.append((least * longer, len(found), recipe))
+                found.append((least * longer, len(found), DirectExchange(steps, each=each, variant=variant)))
+                looked, more = looked + steps * nics[-1], min(more or inf, (longer - 1) * steps)
                 if longer <= 1:
                     break
         return [recipe for _, _, recipe in sorted(found)[:finalists]]

@@ -19,6 +19,12 @@ from optcc.schedule.nics import MOST_NAMED, bound_of, speed
 MOST_LANES = 4
 
 
+def differ(cluster: Cluster) -> bool:
+    """Whether live NICs are of different rates, so that lanes may gain something."""
+    kinds = {id(server.nics): server.nics for server in cluster.servers}
+    return len({speed(nic) for nics in kinds.values() for nic in nics if nic.alive}) > 1
+
+
 def in_lanes(cluster: Cluster, count: int) -> Cluster:
     """The cluster with `count` NICs in place of each, of one rate, or dead where the NIC is slower than so many. NIC i
     is at places i `count` and after; each lane of a rail is a rail."""
