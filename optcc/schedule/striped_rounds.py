@@ -96,15 +96,13 @@ def _laid_out(nbytes: int, sizes: Sequence[Fraction]) -> list[int]:
 
 
 def sizes(ways: int, slow: int) -> list[Fraction]:
-    """Of the rounds by way of slow ranks, as parts of 1: 1, 2, 4, ... and down again, so that little waits for the first
-    and after the last. Of several slow ranks each would wait for the largest rounds of the others: they are equal."""
+    """Of the rounds by way of slow ranks, as parts of 1: 1, 2, 4, ... and down again, so that little waits for the
+    first and after the last. Of several slow ranks each would wait for the others' largest rounds: they are equal."""
     found = [2 ** min(i, ways - 1 - i, 62) if slow == 1 else 1 for i in range(ways)]
     return [Fraction(size, sum(found)) for size in found]
 
 
-def rounds(
-    nbytes: int, shares: Sequence[Fraction], via: dict[int, Fraction], segments: int, ways: int
-) -> list[Round]:
+def rounds(nbytes: int, shares: Sequence[Fraction], via: dict[int, Fraction], segments: int, ways: int) -> list[Round]:
     """All rounds of `StripedExchange`, those without bytes left out: `ways` by way of slow ranks, `segments` of the
     other data of full ranks, and one of what each slow rank is the hub of.
 
