@@ -18,8 +18,8 @@ from itertools import pairwise
 from optcc.bound import Bound
 from optcc.cluster import Cluster, Nic
 from optcc.errors import InputError
-from optcc.ladder import LARGE, MANY, Costs, Ladder
-from optcc.plans import DEFAULT_SEGMENTS, MIN_CHUNK, Plan
+from optcc.ladder import LARGE, MANY, MIN_CHUNK, Costs, Ladder, default_segments
+from optcc.plans import Plan
 from optcc.schedule.baselines import BASELINES
 from optcc.schedule.columns import Schedule
 from optcc.schedule.families import FAMILIES
@@ -35,17 +35,10 @@ FEW_SEGMENTS = 8
 """Up to so many one more or less makes a difference: the next ones are tried, too."""
 MAX_FINAL_STRIPES = 200_000
 """Longest simulation of what ties by packets; and, of more than `MANY` ranks, again without merging."""
-MIN_GPU_CHUNK = 256 * 1024
-"""Of 1024 GPUs, 1 GiB is then 4 segments deep and 3 million transfers; every further segment is as many again."""
 NEAR = Fraction(51, 50)
 """Costly families are not tried where the fluid time of what is fastest is so near the bound."""
 SAME = Fraction(1, 10**6)
 """The exact program's certificates have this gap: closer to the bound than that is as good as on it."""
-
-
-def default_segments(nbytes: int, ranks: int, *, gpus: bool = False) -> int:
-    """64 (the pipeline's fill costs about 1/64), fewer when sections would fall under 16 KiB (256 KiB between GPUs)."""
-    return max(1, min(DEFAULT_SEGMENTS, nbytes // ((MIN_GPU_CHUNK if gpus else MIN_CHUNK) * ranks)))
 
 
 @dataclass(frozen=True)

@@ -107,11 +107,6 @@ class Plan:
         return read_plan(text, where)
 
 
-DEFAULT_SEGMENTS = 64
-MIN_CHUNK = 16 * 1024
-"""A section smaller than this spends more on per-message cost than a deeper pipeline saves."""
-
-
 def nested_rings(cluster: Cluster, shares: dict[int, Fraction], segments: int) -> NestedRings:
     """Nested rings over the ranks of `cluster` by strength, with the orderings that suit as many leaves."""
     ranks = cluster.ranks

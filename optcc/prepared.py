@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from optcc.cluster import Cluster
 from optcc.errors import InfeasibleError, InputError
-from optcc.plans import DEFAULT_SEGMENTS, Plan
+from optcc.ladder import DEFAULT_SEGMENTS
+from optcc.plans import Plan
 from optcc.runtime.layout import WINDOW_BYTES, layout_of
 from optcc.runtime.member import Member
 from optcc.runtime.program import Program, program_of

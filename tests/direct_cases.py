@@ -49,7 +49,7 @@ def direct(cluster: Cluster, segments: int = 12, kind: str | None = None, **othe
     """Steps of the (first) kind that suits the cluster, with parameters that do."""
     kind = kind or kinds(cluster)[0]
     given: dict[str, Any] = {}
-    if kind != "even":
+    if kind not in ("even", "rounds"):
         given = {"growth": Fraction(11, 10), "margin": Fraction(1, 100), "chunk": Fraction(1, 600)}
     given |= {"one-starves": {"last": Fraction(9, 20)}, "several-starve": {"growing": 2}}.get(kind, {})
     return DirectExchange(segments, kind, **(given | other))

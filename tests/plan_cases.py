@@ -15,6 +15,7 @@ from optcc.cluster import Cluster, Fabric
 from optcc.ladder import Costs
 from optcc.plan_files import content_id
 from optcc.plans import Plan
+from optcc.schedule.direct import DirectExchange
 from optcc.schedule.grouped import GroupedExchange
 from tests.fabrics import pods_of
 from tests.test_families import offered
@@ -47,6 +48,9 @@ def cases() -> dict[str, Plan]:
     for cluster in (hurt, dead, starving):
         made = next(p for p in offered(cluster, 2000, 4) if p.recipe.family == "direct-exchange")
         found[f"direct-exchange-{made.recipe.content()['steps']}"] = made
+    rounds = DirectExchange(2, "rounds")
+    rounds.check(hurt)
+    found["direct-exchange-rounds"] = Plan(hurt, optcc.lower_bound(hurt, 2000), rounds)
     two = flat.degrade("server2/nic0", Fraction(1, 4))
     found["nested-rings-pace"] = next(p for p in offered(two, 2000, 2) if p.recipe.family == "nested-rings")
     found["packed-trees-rails"] = next(p for p in offered(rails, 2000, 2) if p.recipe.family == "packed-trees")

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 import optcc
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
-from optcc.schedule.direct import DirectExchange
+from optcc.schedule.direct import FINDERS, DirectExchange
 from optcc.schedule.nics import applies
 from optcc.schedule.routes import fluid_seconds
 from optcc.schedule.steps_one import fitted
+from optcc.schedule.steps_rounds import WHOLE, steps_of
 from optcc.simulator import simulate
 from tests.direct_cases import (
     COSTS,
@@ -71,8 +72,9 @@ SEVERAL = {
     "four of ten": starving(10, 4, *["01"] * 4),
     "beside some with most, rails": starving(9, 8, "0123", "1234", "5", "6", "67", rails=True),
 }
+ROUNDS = {name: cluster for name, cluster in EVEN.items() if FINDERS["rounds"].applies(cluster)}
 FITTING = {f"{kind}: {name}": (kind, cluster) for kind, clusters in (
-    ("even", EVEN), ("one-starves", ONE), ("several-starve", SEVERAL)
+    ("even", EVEN), ("rounds", ROUNDS), ("one-starves", ONE), ("several-starve", SEVERAL)
 ) for name, cluster in clusters.items()}  # fmt: skip
 UNFIT = {
     "two ranks": Cluster.uniform(servers=2, nics=4, rate=1000),
@@ -99,8 +101,8 @@ def test_all_steps_compute_allreduce(
 ) -> None:
     kind, cluster = FITTING[name]
     other: dict[str, Any] = {"growth": growth, "margin": margin}
-    if kind == "even":
-        other = {"variant": variant, "each": each}
+    if kind in ("even", "rounds"):
+        other = {"variant": variant, "each": each} if kind == "even" else {}
     check_allreduce(cluster, direct(cluster, segments, kind, **other), nbytes)
 
 
@@ -184,6 +186,29 @@ def test_one_chunk_earlier_or_later_is_noticed() -> None:
     assert simulate(broken).time_s > bound_s * (1 + 10 * EXACTLY)
 
 
+@pytest.mark.parametrize(("name", "most"), [
+    ("nothing dead", 1.0001), ("one slow server", 1.0001), ("unlike", 1.03), ("one each of all but two", 1.005),
+    ("half dead in turn", 1.0001),
+])  # fmt: skip
+def test_rounds_of_matchings_lose_little(name: str, most: float) -> None:
+    """Without costs: what somebody has more data than results is all that is late."""
+    cluster = ROUNDS[name] if name in ROUNDS else lacking("0", "1", "2", "3")
+    assert min(loss(cluster, DirectExchange(rounds, "rounds")) for rounds in (2, 3, 4, 8)) < most - 1
+
+
+def test_steps_of_a_rail_are_all_that_its_ranks_need() -> None:
+    live = tuple(tuple(mine) for mine in FINDERS["rounds"].used(lacking("0", "0", "01")))
+    on = tuple(rank for rank, mine in enumerate(live) if 7 in mine)
+    steps, needs, lasts = steps_of(live, on, 7)
+    assert sum(last for _, last in steps) <= WHOLE
+    assert all(sorted(receivers) == list(range(len(on))) for receivers, _ in steps)
+    assert np.abs(needs - lasts).max() < WHOLE / 100
+    # Negative control: without the first step somebody has less.
+    receivers, last = steps[0]
+    lasts[np.arange(len(on)), receivers] -= last
+    assert np.abs(needs - lasts).max() >= last
+
+
 @pytest.mark.parametrize(("cluster", "nbytes", "most"), [
     (lacking("0"), 2**24, 1.17), (lacking("0"), 2**28, 1.011), (lacking("0"), 2**30, 1.003),
     (lacking("012"), 2**28, 1.024), (lacking("0123"), 2**28, 1.045), (lacking("0123"), 2**30, 1.018),
@@ -251,7 +276,7 @@ def test_nothing_to_reduce_has_a_plan() -> None:
 
 
 @pytest.mark.parametrize("name", UNFIT)
-@pytest.mark.parametrize("kind", ["even", "one-starves", "several-starve"])
+@pytest.mark.parametrize("kind", ["even", "rounds", "one-starves", "several-starve"])
 def test_other_clusters_are_refused(name: str, kind: str) -> None:
     recipe = direct(EVEN["small"], 4, kind)
     with pytest.raises(InputError, match="cluster"):
@@ -265,6 +290,9 @@ def test_other_clusters_are_refused(name: str, kind: str) -> None:
     ("even", {"steps": "odd"}, "steps"),
     ("even", {"variant": 256}, "variant"),
     ("even", {"last": Fraction(1, 3)}, "last"),
+    ("even", {"lanes": 5}, "lanes"),
+    ("rounds", {"each": True}, "each"),
+    ("rounds", {"segments": 1025}, "segments"),
     ("one-starves", {"each": True}, "each"),
     ("one-starves", {"last": Fraction(0)}, "last"),
     ("one-starves", {"last": Fraction(2, 3)}, "last"),
@@ -275,7 +303,10 @@ def test_other_clusters_are_refused(name: str, kind: str) -> None:
     ("several-starve", {"chunk": Fraction(1, 2)}, "chunk"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused(kind: str, change: dict[str, Any], message: str) -> None:
-    cluster = {"even": EVEN["small"], "one-starves": ONE["one of eight"], "several-starve": SEVERAL["rails"]}[kind]
+    small = EVEN["small"]
+    cluster = {"even": small, "rounds": small, "one-starves": ONE["one of eight"], "several-starve": SEVERAL["rails"]}[
+        kind
+    ]
     recipe = direct(cluster, 8, kind)
     recipe.check(cluster)
     with pytest.raises(InputError, match=message):

@@ -1,4 +1,4 @@
-"""Direct exchange in two levels: right, as fast as its split says, and near the bound with pods and many servers."""
+"""Direct exchange in two levels: right, near the bound with pods and many servers, and in no more than its steps."""
 
 from __future__ import annotations
 
@@ -10,21 +10,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import linprog
 
 import optcc
 from optcc.cluster import Cluster, Fabric
-from optcc.errors import InfeasibleError, InputError
+from optcc.errors import InputError
 from optcc.ladder import Costs, Ladder
 from optcc.planner import ladders
-from optcc.schedule import grouped
+from optcc.schedule import grouped, grouped_steps
 from optcc.schedule.columns import Schedule
-from optcc.schedule.direct_rows import Kind
-from optcc.schedule.grouped import GroupedExchange
+from optcc.schedule.grouped import GroupedExchange, links_of, nics_of
 from optcc.schedule.grouped_candidates import grouped_ladders
+from optcc.schedule.grouped_steps import in_steps
 from optcc.schedule.routes import fluid_seconds
 from optcc.simulator import simulate
-from optcc.theory.groups import group_split
 from tests.effort import examples
 from tests.fabrics import pods_of
 from tests.test_families import in_pods
@@ -38,110 +36,59 @@ def uniform(servers: int, nics: int = 8) -> Cluster:
     return Cluster.uniform(servers=servers, nics=nics, rate=RATE)
 
 
+def lacking(cluster: Cluster, dead: int) -> Cluster:
+    """Without so many NICs of server1."""
+    for nic in range(dead):
+        cluster = cluster.degrade(f"server1/nic{nic}")
+    return cluster
+
+
 def of(cluster: Cluster) -> list[Ladder]:
-    """Of many servers the bound counts; here there are few."""
     return grouped_ladders(cluster, optcc.lower_bound(uniform(3), 2**24), Costs(ALPHA, PER_CHUNK))
 
 
 def offered(cluster: Cluster, segments: int = 8) -> GroupedExchange:
-    recipe = of(cluster)[0].make(segments)
+    recipe = of(cluster)[-1].make(segments)
     assert isinstance(recipe, GroupedExchange)
     return recipe
 
 
+def recipes(cluster: Cluster, segments: int) -> list[GroupedExchange]:
+    """With all in groups, and beside a rank apart, whether or not it starves."""
+    if not of(cluster):
+        return []
+    recipe = replace(offered(cluster, segments), apart=None)
+    last = len(recipe.groups) - 1
+    alone = recipe.groups.count(recipe.groups[last]) == 1
+    return [recipe] if alone else [recipe, replace(recipe, apart=last)]
+
+
 @examples(60)
-@given(in_pods(), st.integers(1, 2**20), st.integers(1, 9), st.integers(1, 3))
-def test_the_sum_is_everywhere(cluster: Cluster, nbytes: int, segments: int, rounds: int) -> None:
-    for ladder in of(cluster)[:1]:
-        recipe = replace(ladder.make(segments), rounds=rounds)  # type: ignore[call-arg]
+@given(in_pods(), st.integers(1, 2**20), st.integers(1, 40))
+def test_the_sum_is_everywhere(cluster: Cluster, nbytes: int, segments: int) -> None:
+    for recipe in recipes(cluster, segments):
         recipe.check(cluster)
         schedule = recipe.lower(cluster, nbytes)
         optcc.verify(schedule)
         assert recipe.read(recipe.content()) == recipe
-        # In its group everybody sends its data and each hub results, and hubs sums and totals to each other.
-        groups, ranks = len(recipe.finals), len(cluster.ranks)
-        assert schedule.length.sum() == 2 * (ranks - groups + groups - 1) * nbytes
+        assert schedule.length.sum() == 2 * (len(cluster.ranks) - 1) * nbytes  # the fewest there can be
 
 
-@pytest.mark.parametrize("gone", [Kind.RAW, Kind.SUM, Kind.TOTAL])
-def test_whoever_does_not_wait_is_caught(gone: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For what the hub has gathered, for other groups' sums, or for the total."""
+@pytest.mark.parametrize("gone", ["sums", "results"])
+def test_whoever_does_not_wait_is_caught(gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what is to be added up, or for the result that it passes on."""
     cluster, whole = pods_of(uniform(6, 2), 3), grouped.dependencies
     recipe = offered(cluster)
     optcc.verify(recipe.lower(cluster, 2**16))
-    monkeypatch.setattr(
-        grouped, "dependencies", lambda rows: [pair for pair in whole(rows) if gone not in rows.kind[pair[1]]]
-    )
+
+    def some(moves, parents):  # type: ignore[no-untyped-def]
+        waits, on = whole(moves, parents)
+        kept = np.array([moves[row].down != (gone == "results") for row in on.tolist()])
+        return waits[kept], on[kept]
+
+    monkeypatch.setattr(grouped, "dependencies", some)
     with pytest.raises(optcc.VerifyError):
         optcc.verify(recipe.lower(cluster, 2**16))
-
-
-def least(rates: list[int], groups: list[int], uplinks: list[int | None]) -> float:
-    """Seconds per byte by a linear program over x and y of every rank, which `group_split` does not know."""
-    ranks, count = len(rates), len(uplinks)
-    size = [groups.count(g) for g in range(count)]
-    above, most, equal, sums = [], [], [], []
-    for r, (rate, g) in enumerate(zip(rates, groups, strict=True)):
-        load, late = np.zeros(2 * ranks + 1), np.zeros(2 * ranks + 1)
-        load[r], load[ranks + r], load[-1] = size[g] - 1, count - 2, -rate
-        late[ranks + r], late[r] = 1, -1  # nobody adds last to what it is not the hub of
-        above += [load, late]
-        most += [-1, 0]
-    for g, uplink in enumerate(uplinks):
-        mine = [r for r in range(ranks) if groups[r] == g]
-        whole, up = np.zeros(2 * ranks + 1), np.zeros(2 * ranks + 1)
-        whole[mine] = 1
-        equal.append(whole)
-        sums.append(1)
-        if uplink is not None:
-            up[[ranks + r for r in mine]], up[-1] = count - 2, -uplink
-            above.append(up)
-            most.append(-1)
-    finals = np.zeros(2 * ranks + 1)
-    finals[ranks : 2 * ranks] = 1
-    cost = np.zeros(2 * ranks + 1)
-    cost[-1] = 1
-    found = linprog(cost, A_ub=np.array(above), b_ub=most, A_eq=np.array([*equal, finals]), b_eq=[*sums, 1])
-    assert found.status == 0
-    return float(found.fun)
-
-
-@st.composite
-def divided(draw: st.DrawFn) -> tuple[list[int], list[int], list[int | None]]:
-    """Rates of ranks, their groups, and uplinks or none."""
-    groups = [g for g in range(draw(st.integers(2, 5))) for _ in range(draw(st.integers(1, 5)))]
-    if len(groups) < 3:
-        groups.append(groups[-1])
-    rates = draw(st.lists(st.integers(1, 9), min_size=len(groups), max_size=len(groups)))
-    uplinks = [draw(st.one_of(st.none(), st.integers(1, 40))) for _ in range(max(groups) + 1)]
-    return rates, groups, uplinks
-
-
-@examples(300)
-@given(divided())
-def test_the_split_is_the_best_one(given_: tuple[list[int], list[int], list[int | None]]) -> None:
-    rates, groups, uplinks = given_
-    exact = [Fraction(rate) for rate in rates]
-    per_byte, shares, finals = group_split(exact, groups, [None if u is None else Fraction(u) for u in uplinks])
-    assert float(per_byte) == pytest.approx(least(rates, groups, uplinks), rel=1e-7)
-    assert sum(finals) == 1
-    count = len(uplinks)
-    for g, uplink in enumerate(uplinks):
-        assert sum(x for x, own in zip(shares, groups, strict=True) if own == g) == 1
-        assert uplink is None or 1 + (count - 2) * finals[g] <= per_byte * uplink
-    for rate, x, g in zip(exact, shares, groups, strict=True):
-        assert 1 + (groups.count(g) - 1) * x + (count - 2) * finals[g] * x <= per_byte * rate
-
-
-def test_nothing_is_lost_by_two_levels_where_no_server_nor_uplink_limits() -> None:
-    rates = [Fraction(8)] * 31 + [Fraction(7)]
-    per_byte, _, _ = group_split(rates, [r // 8 for r in range(32)], [Fraction(32)] * 4)
-    assert per_byte == Fraction(2 * 31, sum(rates))
-
-
-def test_a_server_that_is_cut_off_is_said() -> None:
-    with pytest.raises(InfeasibleError, match="rank"):
-        group_split([Fraction(1), Fraction(0), Fraction(1)], [0, 0, 1], [None, None])
 
 
 def crossed(schedule: Schedule) -> Counter[str]:
@@ -155,65 +102,114 @@ def crossed(schedule: Schedule) -> Counter[str]:
 
 
 @pytest.mark.parametrize(("servers", "size"), [(8, 4), (12, 4), (12, 3)])
-def test_uplinks_carry_no_more_than_the_split_says(servers: int, size: int) -> None:
-    cluster, nbytes = pods_of(uniform(servers), size), 2**24
-    recipe = offered(cluster)
-    found = crossed(recipe.lower(cluster, nbytes))
-    pods = servers // size
+def test_uplinks_carry_the_data_once_and_totals(servers: int, size: int) -> None:
+    """Each of G pods sends its sums, and totals of 1/G to G-1 others."""
+    cluster, nbytes, pods = pods_of(uniform(servers), size), 2**24, servers // size
+    found = crossed(offered(cluster, 48).lower(cluster, nbytes))
     assert len(found) == 2 * pods
     for carried in found.values():
-        assert carried / nbytes == pytest.approx(1 + (pods - 2) / pods, rel=0.01)
+        assert carried / nbytes == pytest.approx(1 + (pods - 2) / pods, rel=0.03)
 
 
-@pytest.mark.parametrize("dead", [0, 1, 2])
-def test_all_nics_are_as_busy_as_the_split_says(dead: int) -> None:
-    """Within 2 %: what goes between groups is given to NICs chunk by chunk."""
-    cluster = pods_of(uniform(16), 8)
-    for nic in range(dead):
-        cluster = cluster.degrade(f"server1/nic{nic}")
-    recipe, nbytes = offered(cluster, 32), 2**28
-    split_s = recipe.even_s(cluster, nbytes)
-    assert 1 <= fluid_seconds(recipe.lower(cluster, nbytes), cluster) / split_s < 1.02
+def in_each_step(cluster: Cluster, recipe: GroupedExchange) -> tuple[Counter[tuple[object, ...]], int]:
+    """How often each NIC, and each uplink, is used in a step, each way; steps."""
+    links = links_of(cluster, recipe.groups)
+    parents = [tree.parents for tree in recipe.trees(cluster)]
+    moves = in_steps(parents, recipe.groups, nics_of(cluster), links, recipe.apart)
+    found: Counter[tuple[object, ...]] = Counter()
+    for move in moves:
+        found.update([("nic", move.step, move.src, move.rail, "out"), ("nic", move.step, move.dst, move.rail, "in")])
+        one, other = recipe.groups[move.src], recipe.groups[move.dst]
+        if one != other:
+            found.update([("link", move.step, one, "out"), ("link", move.step, other, "in")])
+    return found, moves[-1].step + 1
 
 
-def of_sizes(sizes: list[int], factor: int = 4) -> Cluster:
-    """Pods of so many servers."""
-    made = uniform(sum(sizes))
-    pods = [str(pod) for pod, size in enumerate(sizes) for _ in range(size)]
-    servers = tuple(replace(server, pod=pod) for server, pod in zip(made.servers, pods, strict=True))
-    return replace(made, servers=servers, fabric=Fabric(pod_oversubscription=Fraction(factor)))
+@pytest.mark.parametrize("rails", [False, True])
+def test_in_a_step_each_nic_has_one_chunk_and_uplinks_have_room(rails: bool) -> None:
+    cluster = pods_of(uniform(16), 4, factor=4)
+    cluster = lacking(replace(cluster, fabric=replace(cluster.fabric, rails=rails)), 3)
+    recipe = offered(cluster, 40)
+    found, _ = in_each_step(cluster, recipe)
+    room = links_of(cluster, recipe.groups)[0]
+    assert room == 8
+    assert {count for what, count in found.items() if what[0] == "nic"} == {1}
+    assert max(count for what, count in found.items() if what[0] == "link") == room
+
+
+@pytest.mark.parametrize(("servers", "size", "chunks"), [(8, 4, 107), (16, 8, 110), (32, 8, 142)])
+def test_it_takes_the_steps_of_the_busiest_server(servers: int, size: int, chunks: int) -> None:
+    """Not one is lost to waiting, and hardly any to chunks that are whole."""
+    cluster = lacking(pods_of(uniform(servers), size, factor=size // 2), 1)
+    recipe = offered(cluster, chunks)
+    busiest = recipe.trees(cluster)[-1].steps
+    _, steps = in_each_step(cluster, recipe)
+    assert steps <= -(-busiest // 1) + 1
+    nics = 8 * servers - 1
+    assert busiest <= Fraction(2 * (servers - 1) * chunks, nics) + 1
+
+
+def test_without_the_even_course_it_takes_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If what is passed on is due no earlier than other chunks."""
+    monkeypatch.setattr(grouped_steps, "EARLY", 0)
+    cluster = lacking(pods_of(uniform(16), 8), 1)
+    recipe = offered(cluster, 110)
+    assert in_each_step(cluster, recipe)[1] > recipe.trees(cluster)[-1].steps + 1
+
+
+def test_unequal_pods_have_one_chunk_in_a_hundred_in_one_level() -> None:
+    """By two levels alone a pod of 4 with a dead NIC would need 15/31 of a chunk's time where the bound is 14/63."""
+    cluster = lacking(pods_of(uniform(8), 4), 1)
+    recipe = offered(cluster, 256)
+    assert recipe.fluid_s(cluster, 2**28) < Fraction(101, 100) * optcc.lower_bound(cluster, 2**28).seconds
+    told = dict(recipe.describe(cluster))
+    assert "exchanged directly with all" in told["chunks"]
 
 
 @pytest.mark.parametrize("sizes", [[7, 8], [7, 8, 8, 8], [6, 8, 8]])
-def test_hubs_of_unequal_groups_gather_the_same_bytes_at_the_same_time(sizes: list[int]) -> None:
-    """In order of bytes they are 22 to 30 % above the fluid time, as sums wait for each other."""
-    cluster, nbytes = of_sizes(sizes), 2**30
-    recipe = offered(cluster, 16)
-    schedule = recipe.lower(cluster, nbytes)
-    time_s = simulate(schedule, receivers="packets", **COSTS).time_s
-    assert time_s < 1.05 * float(recipe.fluid_s(cluster, nbytes))
+def test_groups_may_be_unequal(sizes: list[int]) -> None:
+    made = uniform(sum(sizes))
+    pods = [str(pod) for pod, size in enumerate(sizes) for _ in range(size)]
+    servers = tuple(replace(server, pod=pod) for server, pod in zip(made.servers, pods, strict=True))
+    cluster, nbytes = replace(made, servers=servers, fabric=Fabric(pod_oversubscription=Fraction(4))), 2**30
+    recipe = offered(cluster, 160)
+    time_s = simulate(recipe.lower(cluster, nbytes), receivers="packets", **COSTS).time_s
+    assert time_s < 1.06 * float(recipe.fluid_s(cluster, nbytes))
 
 
-@pytest.mark.parametrize(("nbytes", "most"), [(2**28, 1.3), (2**30, 1.16)])
-def test_a_starving_server_in_pods(nbytes: int, most: float) -> None:
-    """1.40 and 1.30 times the bound where hubs gather in order of bytes."""
-    cluster = pods_of(uniform(64), 8, factor=4)
-    for nic in range(4):
-        cluster = cluster.degrade(f"server1/nic{nic}")
+@pytest.mark.long
+@pytest.mark.parametrize(("nbytes", "chunks", "most"), [(2**28, 327, 1.17), (2**30, 576, 1.09)])
+def test_a_starving_server_in_pods_is_apart(nbytes: int, chunks: int, most: float) -> None:
+    """1.25 and 1.13 times the bound where it is in its group. It is busy for all but the first and last few steps."""
+    cluster = lacking(pods_of(uniform(64), 8, factor=4), 4)
     bound = optcc.lower_bound(cluster, nbytes)
-    ladder = grouped_ladders(cluster, bound, Costs(ALPHA, PER_CHUNK))[-1]
-    schedule = ladder.make(16).lower(cluster, nbytes)
+    recipe = grouped_ladders(cluster, bound, Costs(ALPHA, PER_CHUNK))[0].make(chunks)
+    assert isinstance(recipe, GroupedExchange)
+    assert recipe.apart == 1
+    schedule = recipe.lower(cluster, nbytes)
     assert simulate(schedule, receivers="packets", **COSTS).time_s < most * bound.seconds
 
 
-def test_groups_that_are_no_pods_are_said_to_cross_them() -> None:
-    """The fluid time of groups of servers of both pods is that of their uplinks."""
-    cluster = pods_of(uniform(8, 2), 4, factor=4)
-    recipe = replace(offered(cluster), groups=(0, 0, 1, 1) * 2)
-    recipe.check(cluster)
-    schedule = recipe.lower(cluster, 2**20)
-    optcc.verify(schedule)
-    assert recipe.fluid_s(cluster, 2**20) == fluid_seconds(schedule, cluster) > offered(cluster).fluid_s(cluster, 2**20)
+def test_a_server_is_apart_where_it_alone_starves() -> None:
+    def apart(cluster: Cluster) -> set[int | None]:
+        bound = optcc.lower_bound(cluster, 2**24)
+        return {
+            ladder.make(8).content()["apart"] for ladder in grouped_ladders(cluster, bound, Costs(ALPHA, PER_CHUNK))
+        }
+
+    pods = pods_of(uniform(16, 4), 8)
+    assert apart(lacking(pods, 2)) == {1}
+    assert apart(lacking(pods, 1)) == {None}  # a hub
+    assert apart(lacking(pods, 2).degrade("server2/nic0").degrade("server2/nic1")) == {None}  # two
+    assert apart(lacking(pods_of(uniform(3, 4), 1), 2)) == {None}  # alone in its pod
+    assert apart(lacking(pods_of(uniform(16, 4), 4, factor=4), 2)) == {None}  # uplinks have no room for it
+
+
+def test_few_bytes_beside_a_server_apart_are_one_chunk() -> None:
+    cluster = lacking(pods_of(uniform(16, 4), 8), 2)
+    (ladder,) = grouped_ladders(cluster, optcc.lower_bound(cluster, 64), Costs(ALPHA, PER_CHUNK))
+    assert ladder.shortlist is not None
+    assert {recipe.segments for recipe in ladder.shortlist()} == {1}
 
 
 @pytest.mark.parametrize("rails", [False, True])
@@ -221,54 +217,56 @@ def test_groups_that_are_no_pods_are_said_to_cross_them() -> None:
     (3, 1, 3, ("server0/nic0",)),
     (6, 3, 2, ("server0/nic0", "server1/nic1")),
     (8, 4, 4, ("server0/nic0", "server5/nic1")),
-    (8, 4, 2, ("server4/nic0", "server5/nic0", "server6/nic0")),
     (12, 4, 2, ("server4/nic0", "server8/nic0")),
     (12, 4, 2, ()),
     (12, 6, 8, ()),
 ])  # fmt: skip
-def test_its_fluid_time_is_that_of_its_schedule(
+def test_its_fluid_time_is_below_that_of_its_schedule(
     servers: int, size: int, nics: int, dead: tuple[str, ...], rails: bool
 ) -> None:
-    """Also where NICs cannot be equally busy: as if they were, some of these would be told as 1.8 times faster."""
+    """By whole chunks of single NICs."""
     cluster, nbytes = pods_of(Cluster.uniform(servers=servers, nics=nics, rate=1000), size, 1), 2**26
     cluster = replace(cluster, fabric=replace(cluster.fabric, rails=rails))
     for nic in dead:
         cluster = cluster.degrade(nic)
     bound = optcc.lower_bound(cluster, nbytes)
-    recipes = [ladder.make(12) for ladder in grouped_ladders(cluster, bound, Costs(ALPHA, PER_CHUNK))]
+    recipes = [ladder.make(96) for ladder in grouped_ladders(cluster, bound, Costs(ALPHA, PER_CHUNK))]
     assert recipes or rails
     for recipe in recipes:
         told = recipe.fluid_s(cluster, nbytes)
-        assert bound.seconds <= told <= fluid_seconds(recipe.lower(cluster, nbytes), cluster) <= told * Fraction(21, 20)
+        assert bound.seconds * Fraction(999, 1000) <= told <= fluid_seconds(recipe.lower(cluster, nbytes), cluster)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("servers", "size", "dead", "most"), [
-    (16, 8, 0, 1.05), (16, 8, 1, 1.07), (32, 8, 1, 1.08), (12, 6, 1, 1.12),
+@pytest.mark.parametrize(("servers", "size", "factor", "dead", "most"), [
+    (8, 4, 2, 1, 1.03), (16, 8, 2, 0, 1.04), (16, 8, 2, 1, 1.03), (32, 8, 4, 1, 1.05), (12, 6, 2, 1, 1.05),
 ])  # fmt: skip
-def test_pods_are_near_the_bound(servers: int, size: int, dead: int, most: float) -> None:
-    """Other families are 20 to 45 % above it, as their chunks are many; but for 5 to 10 % where nothing has failed."""
-    cluster = pods_of(uniform(servers), size)
-    for nic in range(dead):
-        cluster = cluster.degrade(f"server1/nic{nic}")
+def test_pods_are_near_the_bound(servers: int, size: int, factor: int, dead: int, most: float) -> None:
+    cluster = lacking(pods_of(uniform(servers), size, factor=factor), dead)
     plan = optcc.plan(cluster, 2**28, family=GroupedExchange.family, **COSTS)
     time_s = simulate(plan.schedule(), receivers="packets", **COSTS).time_s
     assert time_s < most * plan.bound.seconds
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("servers", "nbytes", "dead", "most"),
-    [(128, 2**24, 0, 1.7), (128, 2**26, 0, 1.2), (128, 2**28, 1, 1.12), (127, 2**28, 1, 1.12)],
-)
+@pytest.mark.parametrize(("servers", "nbytes", "dead", "most"), [
+    (128, 2**26, 0, 1.2), (128, 2**28, 1, 1.07), (127, 2**28, 1, 1.08),
+])  # fmt: skip
 def test_many_servers_of_one_fabric_are_divided_too(servers: int, nbytes: int, dead: int, most: float) -> None:
-    """By direct exchange and by trees 128 take 2.45, 1.54 and 1.26 times the bound, 127 as much as 128."""
-    cluster = uniform(servers)
-    cluster = cluster.degrade("server1/nic0") if dead else cluster
+    cluster = lacking(uniform(servers), dead)
     plan = optcc.plan(cluster, nbytes, **COSTS)
     assert plan.recipe.family == GroupedExchange.family
     time_s = simulate(plan.schedule(), receivers="packets", **COSTS).time_s
     assert time_s < most * plan.bound.seconds
+
+
+def test_groups_of_one_fabric_are_equally_strong() -> None:
+    cluster = uniform(32)
+    for server in range(4):
+        cluster = cluster.degrade(f"server{server}/nic0")
+    groups = offered(cluster).groups
+    assert sorted(Counter(groups).values()) == [8] * 4
+    assert len({groups[server] for server in range(4)}) == 4
 
 
 def test_slow_nics_act_as_one_there_too() -> None:
@@ -282,12 +280,11 @@ def test_slow_nics_act_as_one_there_too() -> None:
     ({"groups": (0, 0, 0, 2, 2, 2)}, "groups"),
     ({"groups": (0,) * 6}, "groups"),
     ({"groups": (0, 0, 0, 1, 1)}, "groups"),
-    ({"finals": (Fraction(1, 2), Fraction(1, 3))}, "finals"),
-    ({"finals": (Fraction(3, 2), Fraction(-1, 2))}, "finals"),
-    ({"shares": (Fraction(1, 2), Fraction(1, 4), Fraction(1, 3)) * 2}, "shares"),
-    ({"shares": (Fraction(1, 2), Fraction(1, 4), Fraction(1, 4)) * 2}, "shares"),  # of equal servers
-    ({"rounds": 0}, "rounds"),
+    ({"apart": 6}, "apart"),
+    ({"apart": True}, "apart"),
+    ({"apart": 0, "groups": (0, 1, 1, 1, 1, 1)}, "apart"),
     ({"segments": 0}, "segments"),
+    ({"segments": 2**17}, "segments"),
 ])  # fmt: skip
 def test_parameters_that_do_not_fit_are_named(bent: dict[str, object], where: str) -> None:
     cluster = pods_of(uniform(6, 2), 3)
@@ -315,7 +312,8 @@ def test_where_it_applies() -> None:
 
 
 def test_it_says_what_it_does() -> None:
-    cluster = pods_of(uniform(8), 4).degrade("server1/nic0")
-    told = dict(offered(cluster).describe(cluster))
-    assert told["groups"] == "2 of 4 servers, the pods"
-    assert told["server1"].startswith("hub of ")
+    cluster = lacking(pods_of(uniform(16), 8), 4)
+    told = dict(replace(offered(cluster, 16), apart=1).describe(cluster))
+    assert told["groups"] == "2 of 8 servers, the pods"
+    assert told["apart"].startswith("server1,")
+    assert told["chunks"] == "16"

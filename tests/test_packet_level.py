@@ -191,7 +191,7 @@ def test_a_simulator_without_uplinks_is_noticed(executor: Path) -> None:
 
 @pytest.mark.ns3
 def test_uplinks_that_serve_whole_stripes_are_noticed(executor: Path) -> None:
-    schedule = optcc.plan(pods_of(without(8, 1), 4), SIZE, family="direct-exchange", alpha=HOP).schedule()
+    schedule = DirectExchange(7).lower(pods_of(without(8, 1), 4), SIZE)
     assert _off(executor, schedule, UDP) < 0.01
     assert _off(executor, schedule, UDP, simulated(schedule, UDP, "stripes")) > 0.03
 

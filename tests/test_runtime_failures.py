@@ -174,9 +174,7 @@ def test_a_ranks_process_does_not_show_the_secret(monkeypatch: pytest.MonkeyPatc
         with hub.attach(0) as end:
             process = crew_module.start_rank(end, 0, 1)
         try:
-            hub.gather(
-                60
-            )  # from here on it has its environment: the kernel shows none while a program is being started
+            hub.gather(60)  # it has its environment by now: the kernel shows none while a program starts
             shown = b"".join(Path(f"/proc/{process.pid}/{what}").read_bytes() for what in ("environ", "cmdline"))
         finally:
             process.kill()

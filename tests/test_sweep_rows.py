@@ -52,10 +52,10 @@ def test_a_row_holds_what_the_verbs_give(tmp_path: Path) -> None:
 def test_receivers_serve_stripes_or_packets(tmp_path: Path) -> None:
     """What `simulate` gives with either, on a cluster where they differ."""
     costs = {"alpha": Fraction(5, 10**6), "per_chunk": Fraction(1, 10**6)}
-    options = ["--fail", "server0/nic0", "--size", "1MiB", "--alpha", "5us", "--per-chunk", "1us", "--jobs", "1"]
+    options = ["--fail", "server0/nic0", "--size", "16MiB", "--alpha", "5us", "--per-chunk", "1us", "--jobs", "1"]
     options += ["--algorithm", "optcc"]
     hurt = optcc.load_topology(SMALL).cluster.degrade("server0/nic0")
-    schedule = optcc.plan(hurt, 2**20, **costs).schedule()
+    schedule = optcc.plan(hurt, 2**24, **costs).schedule()
     found = {}
     for receivers in get_args(Receivers):
         swept(SMALL, *options, "-o", tmp_path / f"{receivers}.csv", "--receivers", receivers)

@@ -14,8 +14,9 @@ Everything is integers times one unit; the checks are exact and know nothing of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from itertools import zip_longest
 from typing import Literal
 
@@ -33,6 +34,8 @@ from optcc.theory.ways import build_network
 
 NEGLIGIBLE = Fraction(1, 10**6)
 """A share of the price below this is rounding, not a bottleneck."""
+KEPT = 8
+"""Last certificates that are kept, for other sizes: of a cluster, its fault-free one, and theirs after an event."""
 _WEIGHT_UNIT = 2**40  # dual weights are whole parts of 1 / this
 
 
@@ -194,6 +197,11 @@ def certify(
     `root` names the rank of a broadcast or reduce. Raises InputError for a root that is missing or unknown,
     InfeasibleError, ProgramError, or CertificateError when the gap is over `LARGEST_GAP`.
     """
+    return replace(_of_a_byte(cluster, collective, root), nbytes=nbytes)
+
+
+@lru_cache(maxsize=KEPT)
+def _of_a_byte(cluster: Cluster, collective: Collective, root: str | None) -> ProgramCertificate:
     network, at = rooted_network(cluster, collective, root)
     solution = Program(network, collective, at).solve()
     dual = round_dual(network, solution, collective, at)
@@ -203,7 +211,7 @@ def certify(
     return ProgramCertificate(
         rate=rate,
         reached=reached,
-        nbytes=nbytes,
+        nbytes=1,
         prices=price_list(network, dual, rate),
         cuts=tuple(
             DualCut("reduce" if c.reduce else "broadcast", c.view, tuple(np.flatnonzero(c.inside).tolist()), w)

@@ -15,6 +15,7 @@ The solver's numbers are hints: shares are rounded to rationals, and time and bo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import gcd
@@ -96,6 +97,27 @@ def inside_split(cluster: Cluster) -> InsideSplit:
         kinds = kept
         shares, seconds, _ = mix([column for _, column in kinds])
     return InsideSplit(_merged([kind for kind, _ in kinds], shares), seconds, gap)
+
+
+def parts_at_once(cluster: Cluster) -> tuple[Part, ...]:
+    """Parts without a program: whole servers where all that they carry meets, else every place with the fewest guests,
+    as large as its slowest host is fast. Raises InfeasibleError where none joins all servers."""
+    if not cluster.fabric.rails or _alike(cluster):
+        return (Part(Fraction(1), 1, whole_servers(cluster)[0]),)
+    own, found = crews(cluster), dict[tuple[int, ...], tuple[Part, Fraction]]()
+    for part in _slots(cluster):
+        if part.slots is None or part.slots in found:
+            continue
+        hosts = [crew for i, crew in enumerate(own) if i not in part.guests]
+        slowest = min(usable(crew.gpus[slot]) for crew in hosts for slot in part.slots)
+        rings = {len(hosts): Fraction(1)}
+        with suppress(InfeasibleError):
+            shares_of_slot(own, part.slots[0], part.guests)
+            found[part.slots] = replace(part, rings=rings), slowest * len(part.slots)
+    total = sum((weight for _, weight in found.values()), Fraction(0))
+    if not total:
+        raise InfeasibleError("no place that all servers have", where="cluster", expected="a rail", got="none")
+    return tuple(replace(part, share=weight / total) for part, weight in found.values())
 
 
 def whole_servers(cluster: Cluster) -> tuple[Shares, Fraction]:

@@ -13,10 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array  # takes a while to load, and most bounds need none
 
 OWN_RAIL = -1
 """The rail of a group whose slot is its rail: two such groups meet when their slots are the same."""

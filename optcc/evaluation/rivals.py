@@ -51,8 +51,10 @@ DEPTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 chunks, as a/k + b k, take 2 % more than at the best k."""
 SLOWER = 1.1
 """Two numbers in a row that are slower than the best by so much end the search: times have bumps, but small ones."""
-MOST_STRIPES = 1_000_000
-"""Longest simulation, as the planner has it. With 32 servers about 30 segments on each NIC, with 128 one."""
+FLAT = 1.0001
+"""Three numbers in a row within so much of the best end it, too: deeper pipelines have nothing left to gain."""
+MOST_STRIPES = 3_000_000
+"""Longest simulation, some ten seconds. With 32 servers that is 64 to 96 segments on each NIC, with 128 from 4 to 6."""
 
 
 def best(name: str, cluster: Cluster, nbytes: int, *, alpha: Fraction, per_chunk: Fraction) -> Recipe:
@@ -76,6 +78,6 @@ def best(name: str, cluster: Cluster, nbytes: int, *, alpha: Fraction, per_chunk
                 break
             mine.append(simulate(schedule, alpha=alpha, per_chunk=per_chunk, receivers="packets").time_s)
             tried.append((mine[-1], recipe))
-            if min(mine[-2:]) > SLOWER * min(mine):
+            if min(mine[-2:]) > SLOWER * min(mine) or (len(mine) > 2 and max(mine[-3:]) < FLAT * min(mine)):
                 break
     return min(tried, key=lambda one: one[0])[1]

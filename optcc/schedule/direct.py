@@ -5,9 +5,9 @@ each end, which is a chunk there and not one on every NIC. When it is sent is fo
 each, on each rail, a matching of those who have something for each other, in which those who are furthest behind come
 first; so nobody meets another sender. What is passed on is sent when it has landed.
 
-There are three ways to find such steps, for three kinds of clusters: no server starves (`steps_even`), one does
-(`steps_one`), or several do (`steps_several`). A server starves if it only just carries its own data in the time of the
-bound: then it is the hub of nothing.
+There are four ways to find such steps, for three kinds of clusters: where no server starves steps are short and of one
+length (`steps_even`), or few and long (`steps_rounds`); one does (`steps_one`), or several do (`steps_several`). A
+server starves if it only just carries its own data in the time of the bound: then it is the hub of nothing.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from optcc.schedule.routes import Routes
 from optcc.schedule.steps import Finder
 from optcc.schedule.steps_even import Even
 from optcc.schedule.steps_one import LEAST, OneStarves
+from optcc.schedule.steps_rounds import Rounds
 from optcc.schedule.steps_several import SeveralStarve
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from optcc.ladder import Costs, Ladder
     from optcc.theory.tally import Tally
 
-FINDERS: dict[str, Finder] = {finder.name: finder for finder in (Even(), OneStarves(), SeveralStarve())}
+FINDERS: dict[str, Finder] = {finder.name: finder for finder in (Even(), Rounds(), OneStarves(), SeveralStarve())}
 MAX_STEPS, MAX_VARIANTS = 1024, 256
 MAX_GROWTH, MAX_LONGER, MAX_CHUNK = 4, 2**24, Fraction(1, 16)
 """One step over the one before; the longest step over the first; a chunk's cost, as part of a half."""
@@ -49,8 +50,8 @@ class DirectExchange(Recipe):
 
     Attributes
     ----------
-    segments : steps, of the plan where they are even, else of each half
-    steps : how they are found: "even", "one-starves" or "several-starve"
+    segments : steps, of the plan where they are even, else of each half; or rounds of steps, in each half
+    steps : how they are found: "even", "rounds", "one-starves" or "several-starve"
     each : of even steps, whether every pair has as many chunks on each of its rails
     variant : of even steps, what settles ties
     growth : of other ones, how many times as long one is as the step before, at first
@@ -84,12 +85,11 @@ class DirectExchange(Recipe):
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""
         demand(self.steps in FINDERS, "steps", " or ".join(FINDERS), self.steps)
-        whole = type(self.lanes) is int and 1 <= self.lanes <= MOST_LANES
-        demand(whole, "lanes", f"1 to {MOST_LANES}", self.lanes)
+        demand(1 <= self.lanes <= MOST_LANES, "lanes", f"1 to {MOST_LANES}", self.lanes)
         cluster = in_lanes(cluster, self.lanes)
         finder = FINDERS[self.steps]
-        kind = {Even.name: "where no server starves", OneStarves.name: "where one does"}
-        fits = f"servers of NICs of one pace, {kind.get(self.steps, 'where several do')}"
+        kind = {OneStarves.name: "where one starves", SeveralStarve.name: "where several starve"}
+        fits = f"servers of NICs of one pace, {kind.get(self.steps, 'where none starves')}"
         demand(finder.applies(cluster), "cluster", fits, f"{len(cluster.ranks)} ranks, other ones")
         demand_segments(self.segments)
         most = min(MAX_STEPS, finder.most_steps(cluster))
@@ -134,7 +134,7 @@ class DirectExchange(Recipe):
             "margin": str(self.margin),
             "chunk": str(self.chunk),
             "last": str(self.last),
-            **({"lanes": self.lanes} if self.lanes > 1 else {}),
+            "lanes": self.lanes,
         }
 
     @classmethod
@@ -146,7 +146,7 @@ class DirectExchange(Recipe):
             each=raw["each"],
             variant=raw["variant"],
             growing=raw["growing"],
-            lanes=raw.get("lanes", 1),
+            lanes=raw["lanes"],
             **{name: exact(raw[name]) for name in ("growth", "margin", "chunk", "last")},
         )
 

@@ -24,6 +24,7 @@ from optcc.schedule.slots import ONE
 from optcc.schedule.steps_even import Even, chunks_of, fewest_steps, longer_by, unfilled
 from optcc.schedule.steps_one import LEAST, OneStarves, fitted
 from optcc.schedule.steps_one_slots import step_ends
+from optcc.schedule.steps_rounds import Rounds
 from optcc.schedule.steps_several import SeveralStarve
 from optcc.schedule.steps_several_slots import quiet_rails
 
@@ -34,17 +35,22 @@ FREE = 64
 FINALISTS, WAITED_FOR = 3, 4_000_000
 """Of what is reckoned so many are simulated, as reckoned times are a latency or two off; or as many as wait for so many
 transfers in all, which takes about two seconds; one at least."""
-KINDS = 3
+KINDS = 4
 """Of ways to find steps and numbers of lanes so many are tried where NICs differ."""
-LOOKED_AT = 12_000
-"""Matchings that are found at most, in all, which takes half a second. Fourfold: 0.0 points, where NICs differ."""
+LOOKED_AT = 400_000
+"""Matchings, times their ranks, that are found at most, in all, which takes a second or two."""
 VARIANTS = 4
 """Ways to settle ties that are looked at where steps do not work out: about every other one does."""
 TRIES, TRIED_CHUNKS = 8, 100_000
 """Numbers of steps that are simulated where some server starves: so many, or as many as have so many chunks in all,
 about two seconds; one at least. What steps lose scatters by a point or two, so that half as many lose half a point."""
+FEWEST_TRIES = 4
+"""So many at least, up to `LARGE` servers; where chunks cost little, of fewer steps than would be best. One in their
+place: half a point to a point, 8 and 16 servers, 4 GiB."""
 FEW_STEPS = 16
 """Up to so many steps of half a plan that all are alike are tried, too, where several starve."""
+NUMBERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Of rounds in each half."""
 GOLDEN = (1 + sqrt(5)) / 2
 
 
@@ -64,7 +70,7 @@ def direct_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> list[Ladder]
     for lanes in range(1, MOST_LANES + 1 if differ(cluster) else 2):
         laned, own = in_lanes(cluster, lanes), Costs(costs.alpha, lanes * costs.per_chunk)
         for name, finder in FINDERS.items():
-            # Of many servers two levels are as near, and have far less to wait for.
+            # Of many servers even steps are too many to find.
             if not finder.applies(laned) or (many and name == Even.name):
                 continue
             form = FORMS[name](laned, bound, own)
@@ -75,7 +81,7 @@ def direct_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> list[Ladder]
                 shortlist=partial(_listed, form, lanes),
                 both=True,
                 by_rate=False,
-                least_s=_least_s(form.recipe, laned, bound, own),
+                least_s=_least_s(form, laned, bound, own),
             )
             found.append((about_s, len(found), ladder))
     return [ladder for _, _, ladder in sorted(found, key=itemgetter(0, 1))[:KINDS]]
@@ -120,11 +126,16 @@ def _tried(parts: Sequence[float], chunks: float) -> Sequence[float]:
     return parts[: max(1, min(TRIES, int(TRIED_CHUNKS / chunks)))]
 
 
-def _least_s(recipe: DirectExchange, cluster: Cluster, bound: Bound, costs: Costs) -> float:
-    """Every NIC's bytes, a chunk for each peer, and the two hops of the first and of the last one."""
-    used = FINDERS[recipe.steps].used(cluster)
+def _least_s(form: Form, cluster: Cluster, bound: Bound, costs: Costs) -> float:
+    """Every NIC's bytes, a chunk for each peer, and the two hops of the first and of the last one. Of rounds of many
+    servers, as one try takes ten seconds, about what they take: so many chunks, of which a NIC waits for two."""
+    used = FINDERS[form.recipe.steps].used(cluster)
     chunks = Fraction(len(used) - 1, max(map(len, used)))
-    return float(recipe.fluid_s(cluster, bound.nbytes) + chunks * costs.per_chunk + 2 * costs.alpha)
+    least = form.recipe.fluid_s(cluster, bound.nbytes) + chunks * costs.per_chunk + 2 * costs.alpha
+    if form.recipe.steps != Rounds.name or len(used) <= MANY:
+        return float(least)
+    chunks *= 2 * form.numbers[0]
+    return float(least + chunks * costs.per_chunk + 2 * bound.seconds / chunks)
 
 
 def _part(bound: Bound, seconds: Fraction, most: Fraction) -> Fraction:
@@ -163,7 +174,7 @@ def _even(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
             for variant in range(VARIANTS):
                 longer = float(longer_by(used, steps, each, variant))
                 found.append((least * longer, len(found), DirectExchange(steps, each=each, variant=variant)))
-                looked, more = looked + steps * nics[-1], min(more or inf, (longer - 1) * steps)
+                looked, more = looked + steps * nics[-1] * len(nics), min(more or inf, (longer - 1) * steps)
                 if longer <= 1:
                     break
         first = [recipe for _, _, recipe in sorted(found)[:finalists]]
@@ -173,14 +184,31 @@ def _even(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     return Form(DirectExchange(1), [steps for _, steps, each in reckoned if not each], shortlist)
 
 
+def _rounds(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
+    """Who lacks n NICs has more data than results for others, which about n rounds make up for."""
+    used = FINDERS[Rounds.name].used(cluster)
+    nics = list(map(len, used))
+    most = 2 * _root(bound, costs) * max(nics) / (2 * (len(nics) - 1))  # twice as many chunks as the root
+    about = max(nics) - min(nics) + 1
+    numbers = sorted((n for n in NUMBERS if n <= max(most, about)), key=lambda n: abs(log(n / about)))
+    left = TRIED_CHUNKS
+    tried = [n for n in numbers if (left := left - 2 * n * len(nics) * (len(nics) - 1)) > 0 or n == numbers[0]]
+    recipe = DirectExchange(1, Rounds.name)
+    return Form(recipe, numbers, lambda: [replace(recipe, segments=n) for n in tried])
+
+
 def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
-    finder, root = FINDERS[OneStarves.name], _root(bound, costs)
+    finder = FINDERS[OneStarves.name]
+    ends = sum(map(len, finder.used(cluster)))
+    root = _root(bound, costs)
+    if len(cluster.ranks) <= LARGE:
+        root = min(root, TRIED_CHUNKS / (FEWEST_TRIES * 2 * ends))
     growth = 1 + Fraction(max(1, round(100 * min(0.15, 0.6 / sqrt(root)))), 100)
     most = min(MAX_STEPS, finder.most_steps(cluster))
     order = tuple(0.8 + 0.8 * turn / (TRIES - 1) for turn in (4, 7, 5, 2, 3, 6, 1, 0))
     if len(cluster.ranks) > LARGE:  # hubs need longer to hear from each other
         order = (1.5, 1.25, 1.6, 1.4)
-    parts = _tried(order, 2 * root * sum(map(len, finder.used(cluster))))
+    parts = _tried(order, 2 * root * ends)
     numbers = list(dict.fromkeys(max(2, min(most, round(root * part))) for part in parts))
     margin, chunk = _part(bound, costs.alpha, Fraction(1, 10)), _part(bound, costs.per_chunk, MAX_CHUNK)
     recipe = DirectExchange(1, OneStarves.name, growth=growth, margin=margin, chunk=chunk, last=LEAST)
@@ -226,6 +254,7 @@ def _several(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
 
 FORMS: dict[str, Callable[[Cluster, Bound, Costs], Form]] = {
     Even.name: _even,
+    Rounds.name: _rounds,
     OneStarves.name: _one,
     SeveralStarve.name: _several,
 }

@@ -23,15 +23,12 @@ Ints = NDArray[np.int64]
 
 
 class Kind(IntEnum):
-    """What a transfer carries: RAW goes to hubs, PARTIAL to who adds last, FINAL back, RESULT to everybody. Between
-    groups hubs send SUM to the one that adds last, TOTAL back."""
+    """What a transfer carries: RAW goes to hubs, PARTIAL to who adds last, FINAL back, RESULT to everybody."""
 
     RAW = 0
     PARTIAL = 1
     FINAL = 2
     RESULT = 3
-    SUM = 4
-    TOTAL = 5
 
 
 STAGES = np.array(
@@ -40,11 +37,9 @@ STAGES = np.array(
         Stage.TO_LEAF,
         Stage.FROM_LEAF,
         Stage.ALLGATHER,
-        Stage.REDUCE_SCATTER,
-        Stage.ALLGATHER,
     ]
 )
-ADDED = np.isin(list(Kind), [Kind.RAW, Kind.PARTIAL, Kind.SUM])
+ADDED = np.isin(list(Kind), [Kind.RAW, Kind.PARTIAL])
 
 
 class Piece(NamedTuple):
@@ -229,16 +224,14 @@ def scheduled(
     routes: Routes,
     nbytes: int,
     *,
-    into: Sequence[Mapping[int, tuple[int, ...]]] | None = None,
     ordered: bool = False,
     held: tuple[Ints, Ints] | None = None,
 ) -> Schedule:
     """The schedule of `rows`, in the order of their keys.
 
     pairs : as of `dependencies`; ports : of each rank, `nic` of a row -> the ports that it leaves by or enters by,
-    equally much by each; into : the same for those that it enters by, where they are others; ordered : whether
-    transfers that could go wait for those before them on their NIC, as `in_order` says; held : more pairs (row that
-    waits, row that it waits for), which count where the second comes first
+    equally much by each; ordered : whether transfers that could go wait for those before them on their NIC, as
+    `in_order` says; held : more pairs (row that waits, row that it waits for), which count where the second comes first
     """
     key, pairs = rows.key.copy(), list(pairs)
     for waits, on in pairs:  # after what it waits for, also where the timetable has them too near
@@ -257,7 +250,7 @@ def scheduled(
     route = []
     for end in ends.tolist():
         (src, dst), nic = divmod(end // nics, ranks), end % nics
-        out, at = ports[src][nic], (into or ports)[dst][nic]
+        out, at = ports[src][nic], ports[dst][nic]
         equal = even_shares(lcm(len(out), len(at)))
         lanes = [(out[i % len(out)], at[i % len(at)]) for i in range(len(equal))]
         route.append(routes.alike(src, dst, lanes, equal))

@@ -1,94 +1,98 @@
-"""Direct exchange in two levels, as the planner tries it: by pods, or by groups as large as there are many of them."""
+"""Direct exchange in two levels, as the planner tries it: by pods, or by groups as large as there are many of them.
+
+With o what a chunk costs and X the time of the bound, k steps cost k o. A plan takes the steps that its busiest server
+has chunks for, to a whole number, so that numbers of chunks are good that fill this. With few steps a plan takes longer
+than that, since chunks are under way over four hops; beside a rank apart always, since that waits for first sums.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from math import isqrt
+from math import ceil, isqrt, sqrt
 
 from optcc.bound import Bound
 from optcc.cluster import Cluster
-from optcc.ladder import LARGE, MANY, Costs, Ladder
-from optcc.schedule.grouped import GroupedExchange, grouped
-from optcc.schedule.nics import live_nics, nic_rate
-from optcc.schedule.pods import pod_numbers, uplinks
+from optcc.ladder import LARGE, Costs, Ladder
+from optcc.schedule.grouped import MOST_MOVES, GroupedExchange, grouped, links_of, lone, nics_of
+from optcc.schedule.grouped_trees import trees
+from optcc.schedule.pods import pod_numbers
 from optcc.schedule.recipe import Recipe
+from optcc.schedule.tuned import FEWEST, WAITS
 
-ROUNDS = (1, 2)
-"""Of a group's timetable; on one fabric, where groups are larger, or of many ranks, the first."""
-SMALL = 4
-"""With so many ranks in some group or fewer twice as many rounds: a hub has to wait for a whole one."""
-CHUNKS_COST = (Fraction(1, 2), Fraction(1, 40))
-"""Of more than `MANY` ranks the more windows, the fewer of these parts of the bound chunks would cost in one level."""
-STARVING = (2, 8)
-"""Rounds where a server is the hub of nothing: it has nothing to receive until some sums are there."""
+FREE = 64
+"""Steps where chunks cost nothing."""
+MOST_STEPS = 256
+TRIES, TRIED_MOVES = 5, 5 * 2**14
+"""Numbers of chunks that are simulated: so many, or as many as are so many chunks times ranks, two seconds."""
+MEASURED = 128
+"""Chunks with which the others' work beside a rank apart, and their uplinks', is reckoned: where they would be busier
+than that one all are in groups."""
 
 
 def grouped_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> list[Ladder]:
     """Pods, or groups of one fabric if there are many servers."""
     if not grouped(cluster):
         return []
+    ranks = len(cluster.ranks)
     pods = cluster.fabric.pod_oversubscription is not None
-    ranks, most = len(cluster.ranks), max(map(len, live_nics(cluster)))
-    groups = pod_numbers(cluster) if pods else _even(ranks) if ranks > LARGE else [0] * ranks
+    nics = [len(mine) for mine in nics_of(cluster)]
+    groups = tuple(pod_numbers(cluster) if pods else _dealt(nics) if ranks > LARGE else [0] * ranks)
     if not max(groups):
         return []
-    sizes = [groups.count(group) for group in range(max(groups) + 1)]
-    smallest, largest = min(sizes), max(sizes)
-    shares, finals = split(cluster, groups)
-    if min(shares):
-        few = ROUNDS if pods and ranks <= MANY else ROUNDS[:1]
-        tried = [rounds * (2 if smallest <= SMALL else 1) for rounds in few]
-    else:  # on one fabric timetables and trees are far nearer the bound
-        tried = list(STARVING) if pods else []
-    # With as many windows as NICs hubs of different groups use each about once.
-    windows = [max(1, most // 2), *(most * 2**k for k in range(5))]
-    chunks = Fraction(largest + max(groups) - 1, most)  # for each NIC, at least, each way
-    floor = GroupedExchange(1, 1, tuple(groups), shares, finals).even_s(cluster, bound.nbytes)
-    least_s = float(floor + chunks * costs.per_chunk + 4 * costs.alpha)
-    found = []
-    for rounds in tried:
-        make = partial(_recipe, GroupedExchange(1, rounds, tuple(groups), shares, finals))
-        only = windows if ranks <= LARGE else windows[: 4 if rounds > 1 else 3]
-        if ranks > MANY:  # each try is a second
-            only = [windows[sum(2 * (ranks - 1) * costs.per_chunk < part * bound.seconds for part in CHUNKS_COST)]]
-        found.append(
-            Ladder(
-                GroupedExchange.family,
-                make,
-                by_rate=False,
-                shortlist=partial(_recipes, make, only),
-                both=ranks <= LARGE,
-                least_s=least_s,
-            )
+    recipe = GroupedExchange(1, groups, lone(cluster, groups))
+    if replace(recipe, segments=MEASURED).fluid_s(cluster, bound.nbytes) > bound.seconds:
+        recipe = GroupedExchange(1, groups)
+    return [
+        Ladder(
+            GroupedExchange.family,
+            partial(_with_chunks, recipe),
+            by_rate=False,
+            shortlist=partial(_tried, recipe, cluster, bound, costs),
+            both=ranks <= LARGE,
+            least_s=float(bound.seconds + 4 * costs.alpha),
+            deepest=MOST_MOVES // ranks,
         )
-    return found
+    ]
 
 
-def _recipes(make: Callable[[int], GroupedExchange], numbers: Sequence[int]) -> list[Recipe]:
-    return [make(number) for number in numbers]
+def _tried(recipe: GroupedExchange, cluster: Cluster, bound: Bound, costs: Costs) -> list[Recipe]:
+    """With the most promising numbers of chunks."""
+    used = nics_of(cluster)
+    nics, ranks = [len(mine) for mine in used], len(used)
+    per_step = min(Fraction(sum(nics), 2 * (ranks - 1)), Fraction(min(nics)))  # chunks
+    cost = float(costs.per_chunk / bound.seconds) if bound.seconds else 0.0
+    best = sqrt((WAITS if recipe.apart is not None else 1) / cost) if cost else FREE
+    most = max(1, min(int(per_step * min(MOST_STEPS, 2 * best + FEWEST)), TRIED_MOVES // ranks))
+    if recipe.apart is not None:
+        listed = [max(1, int(min(most, per_step * best * part))) for part in (1, 1.25, 0.8, 1.1, 0.9)]
+    else:
+        links = links_of(cluster, recipe.groups)
+        made = trees(recipe.groups, nics, links, None, most)
+        steps = [ceil(tree.steps) for tree in made]
+        lasts = [max(k, (k + FEWEST) / 2) * (float(per_step) / n + cost) for n, k in enumerate(steps, 1)]
+        listed = sorted(range(1, most + 1), key=lambda n: (lasts[n - 1], n))
+    chosen, moves = [listed[0]], listed[0] * ranks
+    for number in listed[1:]:
+        moves += number * ranks
+        if len(chosen) < TRIES and moves <= TRIED_MOVES:
+            chosen.append(number)
+    return [_with_chunks(recipe, number) for number in chosen]
 
 
-def _recipe(of: GroupedExchange, segments: int) -> GroupedExchange:
-    return replace(of, segments=segments)
+def _with_chunks(of: GroupedExchange, chunks: int) -> GroupedExchange:
+    return replace(of, segments=chunks)
 
 
-def split(cluster: Cluster, groups: Sequence[int]) -> tuple[tuple[Fraction, ...], tuple[Fraction, ...]]:
-    """(shares, finals) of `GroupedExchange` with which that takes least time."""
-    from optcc.theory.groups import group_split
-
-    rate = nic_rate(cluster)
-    rates = [len(mine) * rate for mine in live_nics(cluster)]
-    return group_split(rates, groups, uplinks(cluster, groups))[1:]
-
-
-def _even(ranks: int) -> list[int]:
-    """Groups of equal sizes about the root of `ranks`; nearly equal ones where none divides it."""
-    root = isqrt(ranks)
+def _dealt(nics: Sequence[int]) -> list[int]:
+    """Groups about as large as there are many of them, of equal sizes where that is possible, and equally strong: ranks
+    with fewer of `nics` are dealt out first."""
+    ranks, root = len(nics), isqrt(len(nics))
     sizes = [size for size in range(2, ranks // 2 + 1) if ranks % size == 0 and root <= 2 * size and size <= 2 * root]
-    if not sizes:
-        return [rank * root // ranks for rank in range(ranks)]
-    near = min(sizes, key=lambda size: (max(size, ranks // size), -size))
-    return [rank // near for rank in range(ranks)]
+    count = ranks // min(sizes, key=lambda size: (max(size, ranks // size), -size)) if sizes else root
+    found = [0] * ranks
+    for place, rank in enumerate(sorted(range(ranks), key=lambda rank: (nics[rank], rank))):
+        found[rank] = place % count
+    return found

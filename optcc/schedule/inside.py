@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -247,6 +248,15 @@ class InsideServers(Recipe):
         from optcc.schedule.inside_candidates import inside_ladders
 
         return inside_ladders(cluster, costs) if cluster.gpu_ranks else []
+
+    @classmethod
+    def at_once(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Recipe | None:
+        """See `inside_candidates`; None where servers have no place in common."""
+        from optcc.schedule.inside_candidates import inside_at_once
+
+        with suppress(InfeasibleError):
+            return inside_at_once(cluster, bound, costs) if cluster.gpu_ranks else None
+        return None
 
 
 def nvlink_load(gather: Sequence[Fraction]) -> Fraction:

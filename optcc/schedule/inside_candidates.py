@@ -5,8 +5,9 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import cache
 
+from optcc.bound import Bound
 from optcc.cluster import Cluster
-from optcc.ladder import LARGE, MANY, Costs, Ladder
+from optcc.ladder import LARGE, MANY, Costs, Ladder, default_segments
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.inside_crews import crews, shares_by_rate, usable, view
 from optcc.schedule.inside_parts import inside_exchange, inside_servers
@@ -18,6 +19,17 @@ def inside_ladders(cluster: Cluster, costs: Costs) -> list[Ladder]:
     millions of transfers."""
     direct = _direct(cluster) if costs else []
     return direct if direct and len(cluster.servers) > MANY else [_rings(cluster), *direct]
+
+
+def inside_at_once(cluster: Cluster, bound: Bound, costs: Costs) -> Recipe:
+    """Direct exchange where there are costs and it applies, else rings; two segments where there are costs. Raises
+    InfeasibleError where servers have no place in common."""
+    from optcc.theory.inside import parts_at_once
+
+    if costs and (direct := _direct(cluster)):
+        return direct[0].make(direct[0].guess or 2)
+    segments = 2 if costs else default_segments(bound.nbytes, len(cluster.ranks), gpus=True)
+    return inside_servers(cluster, parts_at_once(cluster), segments)
 
 
 def _rings(cluster: Cluster) -> Ladder:

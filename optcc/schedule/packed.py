@@ -31,6 +31,7 @@ from optcc.schedule.routes import Routes, busiest_seconds
 if TYPE_CHECKING:
     from optcc.bound import Bound
     from optcc.ladder import Costs, Ladder
+    from optcc.theory.packing import Packing
     from optcc.theory.tally import Tally
 
 
@@ -63,6 +64,11 @@ class Arc(NamedTuple):
         return routes.by_rail(self.src, self.dst, self.out, self.into)
 
 
+MOST_ROOTS = 32
+"""Of trees that are made at once: with half as many the ports of each are twice as busy, with twice as many it takes
+four times as long."""
+FEW = 4
+"""Segments of these where chunks cost."""
 _ARC = re.compile(r"([0-9]{1,9})>([0-9]{1,9})(?:@([0-9]{1,9}):([0-9]{1,9}))?")
 
 
@@ -115,6 +121,22 @@ def _steps(tree: TreePair) -> list[_Step]:
             steps.append(_Step(arc, hop_after(landed), False, landed))
             reached.append((arc.dst, (len(steps) - 1,)))
     return steps
+
+
+def _shortest(routes: Routes, ranks: int, root: int, share: Fraction) -> TreePair | None:
+    """Every rank by the fewest hops, up and down the same way; None where some cannot be reached both ways."""
+    above = {root: root}
+    left = set(range(ranks)) - {root}
+    reached = [root]
+    for rank in reached:
+        near = sorted(other for other in left if routes.exist(rank, other) and routes.exist(other, rank))
+        above |= dict.fromkeys(near, rank)
+        reached += near
+        left -= set(near)
+    if left:
+        return None
+    up = tuple(Arc(rank, above[rank]) for rank in reached[1:])
+    return TreePair(share, root, up, tuple(Arc(arc.dst, arc.src) for arc in up))
 
 
 def _by(arcs: Sequence[Arc], end: str) -> dict[int, list[Arc]]:
@@ -264,10 +286,11 @@ class PackedTrees(Recipe):
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
         """On any fabric; finding the trees may take long."""
         from optcc.ladder import Ladder
-        from optcc.theory.packing import Packing, pack_trees
 
         @cache
         def packing() -> Packing:
+            from optcc.theory.packing import pack_trees  # SciPy takes a while to load, and few plans come to this
+
             return pack_trees(cluster)
 
         def make(segments: int) -> PackedTrees:
@@ -275,6 +298,18 @@ class PackedTrees(Recipe):
 
         least_s = float(bound.seconds + 2 * costs.alpha)
         return [Ladder(cls.family, make, by_rate=False, costly=True, least_s=least_s)]
+
+    @classmethod
+    def at_once(cls, cluster: Cluster, bound: Bound, costs: Costs) -> PackedTrees | None:
+        """Equal parts, each by the fewest hops to a root of its own and back; None where ranks cannot reach others."""
+        from optcc.ladder import default_segments
+
+        ranks = len(cluster.ranks)
+        roots = range(0, ranks, -(-ranks // MOST_ROOTS))
+        routes = Routes(cluster)
+        trees = [_shortest(routes, ranks, root, Fraction(1, len(roots))) for root in roots]
+        segments = FEW if costs else default_segments(bound.nbytes, ranks, gpus=cluster.gpu_ranks)
+        return PackedTrees(tuple(filter(None, trees)), segments) if all(trees) else None
 
     def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
         """A tree for each pair."""

@@ -94,6 +94,14 @@ class Routes:
         index = self._index.get((src, dst))
         return self._add((src, dst), src, dst, self._shared_out(src, dst)) if index is None else index
 
+    def exist(self, src: int, dst: int) -> bool:
+        """Whether there is a route from rank `src` to rank `dst`."""
+        try:
+            self(src, dst)
+        except InfeasibleError:
+            return False
+        return True
+
     def pinned(self, src: int, dst: int, lanes: Sequence[tuple[int, int, Fraction]]) -> int:
         """Index of the route whose lanes the caller chose: (port it leaves by, port it enters by, share), sum 1.
 

@@ -60,3 +60,15 @@ pair's next slot. Half and double: 0.0; without, 64 servers, 4, 2 and 1 dead: 3.
 MOST_KEPT = 4
 """Of what a NIC's earlier transfers wait for, at most so many of the latest are waited for by later ones, too. One
 where several starve: 1.7; half: 0.2, double: 0.0."""
+
+# Chunks along trees (`grouped_steps`)
+LANDS = 2
+"""A chunk that goes in a step can be passed on so many steps later: receivers are late, and latency comes on top. Half:
+14.4, double: 12.5 (8, 16 and 32 servers in pods, one NIC dead, 16 MiB to 1 GiB; as the next ones)."""
+EARLY = 3 * LANDS
+"""By so many steps what others wait for to pass it on is due earlier: three hops of a chunk are left then. Half: 0.6,
+double: 0.9."""
+WAITS = 2 * LANDS + 1
+"""Steps that a plan takes beyond those of a rank apart: first sums come over two hops, and it ends likewise."""
+FEWEST = 14
+"""Of fewer steps k a plan takes (k + FEWEST)/2. Half: 5.6, double: 7.8 (by which numbers of chunks are tried)."""

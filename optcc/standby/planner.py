@@ -20,8 +20,8 @@ from typing import Self
 from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.errors import InfeasibleError, InputError
-from optcc.ladder import Costs
-from optcc.planner import NEAR, SAME, default_segments
+from optcc.ladder import Costs, default_segments
+from optcc.planner import NEAR, SAME
 from optcc.plans import Plan, rings_in_order
 from optcc.schedule.families import FAMILIES
 from optcc.schedule.recipe import Recipe
@@ -45,7 +45,7 @@ class Basis(StrEnum):
     PREPARED : the whole planner decided in advance
     CLOSED_FORM : nested rings at (without latency and chunk costs: within 2 % of) the bound; nothing to decide
     SOLVED : the whole planner ran now, however long that took
-    NEAREST : as deep, and of the family, that suits the most similar shape in the table, until this one is decided
+    NEAREST : what a family's formulas give at once, or what suits a similar cluster, until this one is decided
     """
 
     PREPARED = "prepared"
@@ -230,7 +230,8 @@ class Planner:
             entry = self._table.get(now.key)
             near = self._table.nearest(tally) if entry is None and tally is not None else None
         if tally is None:
-            return self._whole(now, size, entry)
+            made = self._at_once(cluster, size) if entry is None else None
+            return (made, Basis.NEAREST) if made else self._whole(now, size, entry)
         bound = tally.bound(cluster, size, fault_free_s)
         found: tuple[Recipe, Basis] | None = None
         if self._at_bound(tally, bound, SAME):
@@ -267,6 +268,13 @@ class Planner:
     def _at_bound(self, tally: Tally, bound: Bound, gap: Fraction) -> bool:
         """Whether nested rings are what the planner takes without trying anything (`optcc.planner.choose`)."""
         return self._free and tally.rings_s * bound.nbytes <= (1 + gap) * bound.seconds
+
+    def _at_once(self, cluster: Cluster, size: int) -> Plan | None:
+        """Outside the closed form: what the first family that has something at once has; None where none has."""
+        bound, costs = lower_bound(cluster, size), Costs(self.alpha, self.per_chunk)
+        made = (family.at_once(cluster, bound, costs) for family in FAMILIES.values())
+        found = next((recipe for recipe in made if recipe is not None and recipe.fits(cluster)), None)
+        return None if found is None else Plan(cluster, bound, found)
 
     def _nearest(self, entry: Entry, size: int, cluster: Cluster, tally: Tally, bound: Bound) -> Recipe | None:
         """What the entry's shape has, carried over, or what a family has at once; None where there is neither."""

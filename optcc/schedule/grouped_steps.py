@@ -1,0 +1,171 @@
+"""When each transfer of chunks along trees goes: steps, in each of which every NIC sends a chunk and receives one.
+
+In each step, on each rail, a matching of the ranks, so that nobody meets another sender: of all transfers that can go
+as many as possible, and of these the ones that are furthest behind an even course. Sums of the i-th of N chunks are due
+after i/N of the first half of the time, results after i/N of the second; what others wait for to pass it on is due
+before. What can go is what has landed. Uplinks take so many chunks in a step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import numpy as np
+
+from optcc.schedule.direct_rows import Ints
+from optcc.schedule.tuned import EARLY, LANDS
+
+UNIT = 2**16
+"""Of times in a step: whole numbers, so that every rank finds the same."""
+ONE_MORE, NEVER = 2**32, 2**40
+"""That one more can go weighs more than when all are due; when nothing is due."""
+
+
+class Move(NamedTuple):
+    """A transfer of a chunk on a rail in a step; `down`: of its result, not of a sum."""
+
+    step: int
+    src: int
+    dst: int
+    rail: int
+    chunk: int
+    down: bool
+
+
+def in_steps(
+    trees: Sequence[Sequence[int]],
+    groups: Sequence[int],
+    used: Sequence[Iterable[int]],
+    uplinks: Sequence[Fraction | None],
+    apart: int | None,
+) -> list[Move]:
+    """All transfers, in order of steps.
+
+    trees : of each chunk, towards whom each rank sends its sum, the last one -1; groups : of each rank its group, 0 to
+    G-1; used : of each rank the rails that it serves, any two ranks one in common; uplinks : of each group, how many
+    chunks cross its border at a time, each way, None: any number; apart : the rank that adds last of all to the first
+    half of the chunks, None: there is none
+    """
+    return _Steps(trees, groups, used, uplinks, apart).found
+
+
+class _Steps:
+    """What two ranks have for each other that can go, the first one due first."""
+
+    def __init__(
+        self,
+        trees: Sequence[Sequence[int]],
+        groups: Sequence[int],
+        used: Sequence[Iterable[int]],
+        uplinks: Sequence[Fraction | None],
+        apart: int | None,
+    ) -> None:
+        from scipy.optimize import linear_sum_assignment  # who only reads or runs plans of other families has no scipy
+
+        self.trees, self.groups, self.apart, self.match = trees, groups, apart, linear_sum_assignment
+        ranks, served = len(groups), [{*rails} for rails in used]
+        nics = [len(rails) for rails in served]
+        self.half = UNIT * max(-(-len(trees) * (ranks - 1) // sum(nics)), -(-len(trees) // (2 * min(nics))))
+        rails = sorted(set().union(*served))
+        self.on = {rail: np.array([r for r in range(ranks) if rail in served[r]]) for rail in rails}
+        self.uplinks = [None if link is None else max(1, int(link)) for link in uplinks]
+        self.crossing = np.not_equal.outer(np.array(groups), np.array(groups))
+        self.children: list[Mapping[int, list[int]]] = []
+        self.missing: list[dict[int, int]] = []
+        self.ready: dict[tuple[int, int], list[tuple[int, int, bool]]] = defaultdict(list)
+        self.due = np.full((ranks, ranks), NEVER)
+        self.found: list[Move] = []
+        for chunk, parents in enumerate(trees):
+            children: dict[int, list[int]] = {}
+            for rank, parent in enumerate(parents):
+                children.setdefault(parent, []).append(rank)
+            self.children.append(children)
+            self.missing.append({rank: len(own) for rank, own in children.items()})
+            for rank, parent in enumerate(parents):
+                if rank not in children:
+                    self._offer(rank, parent, chunk, False)
+        landing: dict[int, list[Move]] = defaultdict(list)
+        step, left = 0, 2 * len(trees) * (ranks - 1)
+        while left:
+            for move in landing.pop(step, ()):
+                self._landed(move)
+            moves = self._step(step, rails[step % len(rails) :] + rails[: step % len(rails)])
+            landing[step + LANDS] += moves
+            self.found += moves
+            step, left = step + 1, left - len(moves)
+
+    def _offer(self, src: int, dst: int, chunk: int, down: bool) -> None:
+        """It can go from now on."""
+        count, passed_on = len(self.trees), (dst if down else src) in self.children[chunk]
+        if self.apart is None:
+            place, of = chunk, count
+        elif self.apart in (src, dst):  # it serves both halves of the chunks all the time
+            of = (count + 1) // 2
+            place, passed_on = chunk % of, True
+        else:  # first sums that it adds last to, and their results last
+            place, of = (chunk + down * (count // 2)) % count, count
+        due = self.half * down + self.half * place // of - EARLY * UNIT * passed_on
+        heappush(self.ready[src, dst], (due, chunk, down))
+        self.due[src, dst] = self.ready[src, dst][0][0]
+
+    def _landed(self, move: Move) -> None:
+        """The receiver may have all now that it waits for."""
+        rank, chunk, parents = move.dst, move.chunk, self.trees[move.chunk]
+        if not move.down:
+            self.missing[chunk][rank] -= 1
+            if self.missing[chunk][rank]:
+                return
+            if parents[rank] >= 0:
+                self._offer(rank, parents[rank], chunk, False)
+                return
+        for child in self.children[chunk].get(rank, ()):
+            self._offer(rank, child, chunk, True)
+
+    def _step(self, step: int, rails: Sequence[int]) -> list[Move]:
+        """What goes in this step, rail by rail."""
+        found: list[Move] = []
+        crossed: Counter[tuple[int, bool]] = Counter()  # by group, and whether it leaves
+        for turn, rail in enumerate(rails):
+            here = self.on[rail]
+            due = self.due[np.ix_(here, here)]
+            if any(self.uplinks):
+                self._keep_room(due, here, crossed, Fraction(turn + 1, len(rails)))
+            can = due != NEVER
+            pairs = np.array(self.match(np.where(can, ONE_MORE + step * UNIT - due, 0), maximize=True))
+            for src, dst in here[pairs[:, can[pairs[0], pairs[1]]]].T.tolist():
+                own = self.ready[src, dst]
+                _, chunk, down = heappop(own)
+                self.due[src, dst] = own[0][0] if own else NEVER
+                if self.groups[src] != self.groups[dst]:
+                    crossed[self.groups[src], True] += 1
+                    crossed[self.groups[dst], False] += 1
+                found.append(Move(step, src, dst, rail, chunk, down))
+        return found
+
+    def _keep_room(self, due: Ints, here: Ints, crossed: Mapping[tuple[int, bool], int], part: Fraction) -> None:
+        """Leave out of `due` what uplinks have no room for; what is due first has it.
+
+        due : of what can go between the ranks `here` of a rail; crossed : so many did in this step, by group and way;
+        part : of the step, up to this rail
+        """
+        room = {
+            (group, out): 2**62 if link is None else int(link * part) - crossed.get((group, out), 0)
+            for group, link in enumerate(self.uplinks)
+            for out in (True, False)
+        }
+        src, dst = np.nonzero((due != NEVER) & self.crossing[np.ix_(here, here)])
+        first = np.argsort(due[src, dst], kind="stable")
+        sends, receives = set[int](), set[int]()  # each one chunk at most
+        for a, z in zip(src[first].tolist(), dst[first].tolist(), strict=True):
+            out, into = (self.groups[here[a]], True), (self.groups[here[z]], False)
+            if (a in sends or room[out] > 0) and (z in receives or room[into] > 0):
+                room[out] -= a not in sends
+                room[into] -= z not in receives
+                sends.add(a)
+                receives.add(z)
+            else:
+                due[a, z] = NEVER
