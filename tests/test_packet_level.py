@@ -18,7 +18,6 @@ from optcc.schedule import Schedule
 from optcc.schedule.direct import DirectExchange
 from tests.fabrics import pods_of
 from tests.packet_level import (
-    HOP,
     RATE,
     Network,
     compile_executor,
