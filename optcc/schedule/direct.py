@@ -85,7 +85,8 @@ class DirectExchange(Recipe):
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""
         demand(self.steps in FINDERS, "steps", " or ".join(FINDERS), self.steps)
-        demand(1 <= self.lanes <= MOST_LANES, "lanes", f"1 to {MOST_LANES}", self.lanes)
+        whole = type(self.lanes) is int and 1 <= self.lanes <= MOST_LANES
+        demand(whole, "lanes", f"1 to {MOST_LANES}", self.lanes)
         cluster = in_lanes(cluster, self.lanes)
         finder = FINDERS[self.steps]
         kind = {OneStarves.name: "where one starves", SeveralStarve.name: "where several starve"}

@@ -177,7 +177,9 @@ def _even(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
                 looked, more = looked + steps * nics[-1] * len(nics), min(more or inf, (longer - 1) * steps)
                 if longer <= 1:
                     break
-        return [recipe for _, _, recipe in sorted(found)[:finalists]]
+        first = [recipe for _, _, recipe in sorted(found)[:finalists]]
+        # Fewest chunks of all; with so few steps rounding up is most of what is reckoned.
+        return list(dict.fromkeys((*first, DirectExchange(fewest))))
 
     return Form(DirectExchange(1), [steps for _, steps, each in reckoned if not each], shortlist)
 

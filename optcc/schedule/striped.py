@@ -11,7 +11,7 @@ the sum of the others in the first half and gets the finished sum back in the se
 `optcc.theory.hubs.hub_split` both directions of every port have as much to do in the first half as in the second.
 
 The data of all hubs is cut into rounds. In a round offset d follows offset d - 1: rank i sends to i + d, so that
-nobody sends to whom another one sends. The round by way of slow ranks comes first with its raw data and last with its
+nobody sends to whom another one sends. Rounds by way of slow ranks come first with their raw data and last with their
 results, the others between them. What goes first is a matter of time: each transfer is as urgent as its place in the
 plan above, in which the second half mirrors the first.
 """
@@ -29,7 +29,7 @@ from optcc.cluster import Cluster
 from optcc.schedule.assemble import demand_memory
 from optcc.schedule.columns import Schedule
 from optcc.schedule.many_objects import no_collection
-from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
+from optcc.schedule.recipe import MAX_SEGMENTS, SEGMENTS, Recipe, demand, demand_segments, exact
 from optcc.schedule.routes import Routes
 from optcc.schedule.striped_rounds import TICKS, Round, rounds
 from optcc.schedule.striped_rows import Moves, edges, in_order
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from optcc.bound import Bound
     from optcc.ladder import Costs, Ladder
     from optcc.theory.tally import Tally
+
+WAYS = 4
+"""Where slow ranks add last in many rounds, so many of these go with one of the others, for which nobody waits. Half:
+0.4 points of the bound, double: 0.3 (random clusters with slow NICs, five costs)."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +53,19 @@ class StripedExchange(Recipe):
     segments : rounds of the data that does not go by way of slow ranks
     shares : each rank's part of the data as a hub, sum 1
     via : (slow rank, the part of the full ranks' data that it adds last to); in all at most 1
+    ways : rounds of what goes by way of slow ranks
     """
 
     family: ClassVar[str] = "striped-exchange"
     segments: int
     shares: tuple[Fraction, ...]
     via: tuple[tuple[int, Fraction], ...] = ()
+    ways: int = 1
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
         ranks, routes = len(cluster.ranks), Routes(cluster)
-        demand_memory(2 * ranks * (ranks - 1) * self.segments)
+        demand_memory(2 * ranks * (ranks - 1) * (self.segments + self.ways))
         made = self._rounds(nbytes)
         moves, place = in_order(made, ranks, nbytes, self._head)
         dep, waits = (place[rows] for rows in edges(made, ranks))
@@ -92,7 +98,7 @@ class StripedExchange(Recipe):
         return int(sum(part for _, part in self.via) * TICKS) // 2
 
     def _rounds(self, nbytes: int) -> list[Round]:
-        return rounds(nbytes, self.shares, dict(self.via), self.segments)
+        return rounds(nbytes, self.shares, dict(self.via), self.segments, self.ways)
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
         """On one non-blocking fabric from the shares, exactly; elsewhere from the bytes of the lowered schedule."""
@@ -115,6 +121,7 @@ class StripedExchange(Recipe):
         full = [x for r, x in enumerate(self.shares) if r not in slow]
         demand(bool(full) and full[0] > 0 and len(set(full)) == 1, "shares", "equal ones of full ranks", full)
         demand_segments(self.segments)
+        demand(type(self.ways) is int and 1 <= self.ways <= MAX_SEGMENTS, "ways", SEGMENTS, self.ways)
 
     def content(self) -> dict[str, Any]:
         """Every field as JSON values."""
@@ -122,6 +129,7 @@ class StripedExchange(Recipe):
             "segments": self.segments,
             "shares": [str(x) for x in self.shares],
             "via": [[r, str(part)] for r, part in self.via],
+            "ways": self.ways,
         }
 
     @classmethod
@@ -131,6 +139,7 @@ class StripedExchange(Recipe):
             segments=raw["segments"],
             shares=tuple(exact(x) for x in raw["shares"]),
             via=tuple((r, exact(part)) for r, part in raw["via"]),
+            ways=raw["ways"],
         )
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
@@ -141,12 +150,13 @@ class StripedExchange(Recipe):
             lines.append((cluster.ranks[r].name, own))
         if len(self.via) > 4:
             lines.append(("more slow ranks", str(len(self.via) - 4)))
-        by_way = ", one by way of slow ranks, one for each slow hub" if self.via else ""
+        by_way = f", {self.ways} by way of slow ranks, one for each slow hub" if self.via else ""
         return [*lines, ("rounds", f"{self.segments}{by_way}")]
 
     @classmethod
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
-        """Where any NIC reaches any; of many servers transfers would be too many."""
+        """Where any NIC reaches any; of many servers transfers would be too many. What goes by way of slow ranks in one
+        round is the fewest chunks, but leaves one that is the hub of nothing with nothing to do at first."""
         from optcc.ladder import MANY, Ladder
         from optcc.theory.hubs import hub_split
 
@@ -158,7 +168,12 @@ class StripedExchange(Recipe):
         shares, via = hub_split(cluster)
         chunks = 2 * (len(ranks) - 1)  # on every NIC
         least_s = float(cls(1, shares, via).fluid_s(cluster, bound.nbytes) + chunks * costs.per_chunk + 2 * costs.alpha)
-        return [Ladder(cls.family, lambda segments: cls(segments, shares, via), least_s=least_s)]
+
+        def growing(ways: int) -> StripedExchange:
+            return cls(-(-ways // WAYS), shares, via, ways)
+
+        plain = Ladder(cls.family, lambda segments: cls(segments, shares, via), least_s=least_s)
+        return [plain, Ladder(cls.family, growing, least_s=least_s)] if via else [plain]
 
     def relabelled(self, to: Mapping[int, int], tally: Tally) -> StripedExchange:
         """Every share at the rank that takes its part."""

@@ -95,21 +95,29 @@ def _laid_out(nbytes: int, sizes: Sequence[Fraction]) -> list[int]:
     return [nbytes if end == 1 else granule(end * nbytes, nbytes) for end in ends]
 
 
-def rounds(nbytes: int, shares: Sequence[Fraction], via: dict[int, Fraction], segments: int) -> list[Round]:
-    """All rounds of `StripedExchange`, those without bytes left out: one by way of slow ranks, `segments` of the other
-    data of full ranks, and one of what each slow rank is the hub of.
+def sizes(ways: int, slow: int) -> list[Fraction]:
+    """Of the rounds by way of slow ranks, as parts of 1: 1, 2, 4, ... and down again, so that little waits for the
+    first and after the last. Of several slow ranks each would wait for the others' largest rounds: they are equal."""
+    found = [2 ** min(i, ways - 1 - i, 62) if slow == 1 else 1 for i in range(ways)]
+    return [Fraction(size, sum(found)) for size in found]
 
-    A hub's bytes lie together, and the round by way of slow ranks lies between the first and the last of the others.
+
+def rounds(nbytes: int, shares: Sequence[Fraction], via: dict[int, Fraction], segments: int, ways: int) -> list[Round]:
+    """All rounds of `StripedExchange`, those without bytes left out: `ways` by way of slow ranks, `segments` of the
+    other data of full ranks, and one of what each slow rank is the hub of.
+
+    A hub's bytes lie together, and one round by way of slow ranks lies between the first and the last of the others.
     """
     ranks, clock, by_way = len(shares), Clock(shares, via), sum(via.values(), Fraction(0))
     full = [r for r in range(ranks) if shares[r] and r not in via]
     none, whole = Fraction(0), Fraction(1)
     plans: list[tuple[list[int], Fraction, Fraction, Fraction, Callable[..., Ints]]] = []
-    plans += [(full, by_way, none, whole, clock.by_way)] if by_way else []
+    steps = list(pairwise(accumulate(sizes(ways, len(via)), initial=none))) if by_way else []
+    plans += [(full, by_way, begin, end, clock.by_way) for begin, end in steps]
     first = len(plans)
-    steps = pairwise(Fraction(step, segments) for step in range(segments + 1))
+    steps = list(pairwise(Fraction(step, segments) for step in range(segments + 1)))
     plans += [(full, 1 - by_way, begin, end, clock.plain) for begin, end in steps]
-    after = [0, len(plans) - 1] if first and segments > 1 else [0]
+    after = [0, len(plans) - 1] if first == 1 and segments > 1 else [0]
     order = [first, *after, *(j for j in range(len(plans)) if j not in (first, *after))] if first else range(len(plans))
     plans += [([r], whole, none, whole, clock.owned) for r in via if shares[r]]
     pieces = [(j, h) for h in full for j in order]
@@ -117,7 +125,7 @@ def rounds(nbytes: int, shares: Sequence[Fraction], via: dict[int, Fraction], se
     cuts = _laid_out(nbytes, [(plans[j][3] - plans[j][2]) * plans[j][1] * shares[h] for j, h in pieces])
     where = dict(zip(pieces, pairwise(cuts), strict=True))
 
-    turns = iter(_turns(via, len(full)) if first else [])
+    turns = iter(_turns(via, len(full) * first) if first else [])
     found, offsets = list[Round](), np.arange(1, ranks)
     for j, (hubs, _, begin, end, due) in enumerate(plans):
         hub, slow = np.array(hubs), np.array([next(turns) if j < first else -1 for _ in hubs])
