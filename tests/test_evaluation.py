@@ -142,7 +142,7 @@ def test_sentences_follow_the_figures() -> None:
         assert ("is nearly equal to optcc" in said(results)) == equal
         assert ("is not equal to optcc" in said(results)) != equal
     # 8 segments, k = 8: 9/8 of the bound, 1.35 of the fault-free ring.
-    form = "above (k+1)/k of the bound in"
+    form = "(k+1)/k of the bound and the latency of a ring, in"
     assert f"{form} 2 of 2 cells" in said(changed("optcc-published", 1.369, free))
     assert f"{form} 0 of 2 cells (at most +2.1 points)" in said(changed("optcc-published", 1.371, free))
     assert "The more a chunk costs, the further they are apart: " in said(near)

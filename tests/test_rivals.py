@@ -17,7 +17,9 @@ import optcc
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError, VerifyError
 from optcc.evaluation import rivals
-from optcc.evaluation.cells import Cell
+from optcc.evaluation.cells import Cell, Outcome
+from optcc.evaluation.straggler import hops_of
+from optcc.evaluation.straggler import published_form as form_on_the_page
 from optcc.schedule.baselines import BASELINES, optcc_published, r2cc
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.optcc_paper import OptccPaper
@@ -180,6 +182,22 @@ def test_optcc_as_published_is_near_its_closed_form_where_nothing_costs(dead: in
     # The comparison can fail: for a chunk that costs something, and for another k.
     assert overhead(Fraction(1, 10**6)) != pytest.approx(published_form(cell, recipe), abs=0.02)
     assert overhead(Fraction(0)) != pytest.approx(published_form(cell, recipe, 0.02), abs=0.02)
+
+
+@pytest.mark.parametrize("dead", [1, 4])
+def test_optcc_as_published_with_latency_is_near_its_closed_form_and_a_rings_latency(dead: int) -> None:
+    cell = Cell(16, (dead,), 2**30, "optcc-published", per_chunk=Fraction(0))
+    recipe = rivals.in_stripes(cell.scheme, cell.cluster, 192)
+    bound = optcc.lower_bound(cell.cluster, cell.nbytes)
+    outcome = Outcome(
+        optcc.simulate(recipe.lower(cell.cluster, cell.nbytes), alpha=cell.alpha, receivers="packets").time_s,
+        float(bound.seconds), float(bound.fault_free_s), float("nan"), recipe.family, recipe.segments, "stripes",
+    )  # fmt: skip
+    simulated = outcome.time_s / outcome.fault_free_s - 1
+    assert hops_of(16) == 30
+    assert abs(simulated - form_on_the_page(cell, {cell: outcome}, hops_of(16))) <= 0.02
+    # It is the latency that makes the difference.
+    assert simulated - form_on_the_page(cell, {cell: outcome}) > 0.015
 
 
 def test_the_best_is_no_slower_than_what_was_tried() -> None:
