@@ -7,8 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from optcc.cluster import Cluster, Fabric, Nic, Server
-from optcc.json_fields import flag, index_or_none, whole
-from optcc.schedule.recipe import exact
+from optcc.json_fields import exact, flag, index_or_none, whole
 
 
 def cluster_out(cluster: Cluster) -> dict[str, Any]:

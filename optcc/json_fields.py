@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, TypeVar
 
 MOST_BYTES = 2**63 - 1
 MOST_INDEX = 2**31 - 1
+_EXACT = re.compile(r"[0-9]{1,60}(/[0-9]{1,60})?")
 
 T = TypeVar("T")
 
@@ -42,3 +45,10 @@ def one_of(value: T, known: Sequence[T]) -> T:
     if value not in known:
         raise ValueError(f"{str(value)[:60]} is none of {', '.join(map(str, known))}")
     return value
+
+
+def exact(text: object) -> Fraction:
+    """An exact number as plans write it, "3/5". Exponents are not taken: one could be made to fill the memory."""
+    if not isinstance(text, str) or not _EXACT.fullmatch(text):
+        raise ValueError(f"not an exact number: {str(text)[:60]}")
+    return Fraction(text)

@@ -7,10 +7,9 @@ from typing import Any
 from optcc.bound import Bound, Certificate, DualCut, Price, ProgramCertificate
 from optcc.cluster_json import cluster_in
 from optcc.errors import InputError
-from optcc.json_fields import MOST_BYTES, MOST_INDEX, one_of, text, whole
+from optcc.json_fields import MOST_BYTES, MOST_INDEX, exact, one_of, text, whole
 from optcc.plans import Plan
 from optcc.schedule.families import FAMILIES, REMOVED
-from optcc.schedule.recipe import exact
 
 FLAGS = {"rails", "gpu_ranks", "hand_on", "straight", "nvlink", "each"}
 """The only fields that are true or false."""

@@ -1,4 +1,4 @@
-"""A plan's rings and trees with their bytes: what a collective library's own kernels need, without single transfers.
+"""Rings and trees of a schedule with their bytes: what a collective library's own kernels need, without transfers.
 
 A *channel* is a stretch of the buffer that goes one way: round a ring of some ranks, which others join as leaves, or up
 and down one tree. It is cut into segments along time, and these into sections, each with an owner that sums it.
@@ -13,18 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from optcc.plans import Plan
 from optcc.schedule.columns import Schedule
 
 PLAIN = "plain"
 """The ordering of a ring without leaves."""
 LEAF_LAST = "leaf-last"
 """R2CC: the ring sums and shares out without its leaf, which then adds and sends the result along the ring."""
-
-
-def channels_of(plan: Plan, schedule: Schedule) -> list[dict[str, Any]]:
-    """The channels of `plan`, lowered to `schedule`, as JSON values; offsets and cuts are bytes of the buffer."""
-    return list(plan.recipe.layout(schedule)) if len(schedule) else []
 
 
 def ring(

@@ -11,7 +11,6 @@ from typing import Any
 
 from optcc.cluster import Cluster
 from optcc.errors import InputError
-from optcc.plan_layout import channels_of
 from optcc.plans import Plan
 from optcc.schedule.columns import GRANULE, Schedule
 
@@ -37,7 +36,7 @@ def lowered_content(plan: Plan, depth: str) -> dict[str, Any]:
             got=len(schedule),
             hint="Fewer --segments, or --lowered layout.",
         )
-    channels = channels_of(plan, schedule)
+    channels = list(plan.recipe.layout(schedule)) if len(schedule) else []
     content = {
         "depth": depth,
         "granule": GRANULE,

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 import optcc
 from optcc.cluster import Cluster
 from optcc.errors import InfeasibleError, VerifyError
-from optcc.plans import nested_rings
 from optcc.schedule import Port, Schedule
 from optcc.schedule.assemble import Row, assemble
 from optcc.schedule.columns import Stage
 from optcc.schedule.inside import Bundle, InsideServers
 from optcc.schedule.inside_crews import crews, even_shares, shares_by_rate, usable, view
 from optcc.schedule.inside_parts import Part, inside_servers
+from optcc.schedule.nested_order import nested_rings
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.routes import Routes
 from optcc.theory.inside import inside_split

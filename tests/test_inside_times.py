@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 import optcc
 from optcc.cluster import Cluster
 from optcc.errors import InfeasibleError
-from optcc.plans import nested_rings
 from optcc.schedule.inside import Bundle, InsideServers, nvlink_load
 from optcc.schedule.inside_crews import crews, shares_by_rate, view
 from optcc.schedule.inside_parts import Part, inside_servers
+from optcc.schedule.nested_order import nested_rings
 from optcc.schedule.routes import fluid_seconds
 from optcc.theory.inside import InsideSplit, costs, inside_split, mix
 from tests.effort import examples

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from optcc.cluster import Cluster, Fabric
 from optcc.errors import InfeasibleError, InputError
-from optcc.plans import nested_rings, rings_in_order
+from optcc.schedule.nested_order import nested_rings, rings_in_order
 from optcc.standby.state import limited
 from optcc.theory import lower_bound, nested_shares
 from optcc.theory.hubs import hub_split

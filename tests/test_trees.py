@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import optcc
 from optcc.cluster import Cluster, Nic, Server
 from optcc.errors import InfeasibleError, InputError, VerifyError
-from optcc.plans import nested_rings
 from optcc.schedule.columns import GRANULE
+from optcc.schedule.nested_order import nested_rings
 from optcc.schedule.routes import fluid_seconds
 from optcc.schedule.tree_shapes import TICKS, complementary, critical_leaves, deal, spare_degrees
 from optcc.schedule.trees import MOST_REACH, ComplementaryTrees, tree_rates

@@ -16,9 +16,8 @@ from optcc.bound_with_costs import BoundWithCosts
 from optcc.cluster import Cluster, Nic
 from optcc.cluster_json import cluster_in, cluster_out
 from optcc.errors import CertificateError, InputError
-from optcc.json_fields import MOST_BYTES, MOST_INDEX, one_of, text, whole
+from optcc.json_fields import MOST_BYTES, MOST_INDEX, exact, one_of, text, whole
 from optcc.plan_json import parse
-from optcc.schedule.recipe import exact
 from optcc.theory.bounds import lower_bound
 from optcc.theory.collectives import COLLECTIVES
 from optcc.theory.costs import bound_with_costs

@@ -19,13 +19,14 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from optcc.cluster import Cluster
+from optcc.json_fields import exact
 from optcc.schedule.columns import Schedule
 from optcc.schedule.direct_rows import dependencies, scheduled
 from optcc.schedule.lanes import MOST_LANES, in_lanes, nics_of, told_lanes
 from optcc.schedule.many_objects import no_collection
 from optcc.schedule.nics import nic_ports, nic_rate, told_pace
 from optcc.schedule.pods import direct_uplink_s
-from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
+from optcc.schedule.recipe import Recipe, demand, demand_segments
 from optcc.schedule.routes import Routes
 from optcc.schedule.steps import Finder
 from optcc.schedule.steps_even import Even

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from optcc.cluster import Cluster
 from optcc.errors import InfeasibleError
+from optcc.json_fields import exact
 from optcc.schedule.assemble import granule
 from optcc.schedule.columns import GRANULE, Schedule
 from optcc.schedule.inside_channels import Site, channels
@@ -34,7 +35,7 @@ from optcc.schedule.inside_join import Placed, join
 from optcc.schedule.inside_rows import Rows, channel_rows
 from optcc.schedule.inside_spans import Network, network_of
 from optcc.schedule.nested import NestedRings
-from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, exact
+from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand
 from optcc.schedule.striped import StripedExchange
 from optcc.schedule.striped_rows import Moves
 

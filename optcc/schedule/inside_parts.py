@@ -154,7 +154,7 @@ def part_rings(cluster: Cluster, part: Part, carry: Shares, segments: int) -> Ne
     what they send can be passed on only by who has not sent yet. Sections are no finer for many leaves: each is many
     transfers inside servers.
     """
-    from optcc.plans import nested_rings
+    from optcc.schedule.nested_order import nested_rings
 
     own = crews(cluster, part.teams)
     inner = nested_rings(view(cluster, own, carry), dict(part.rings), segments)

@@ -27,10 +27,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from optcc.cluster import Cluster
+from optcc.json_fields import exact
 from optcc.schedule.assemble import Block, Row, assemble, cuts_by, demand_memory, even_cuts, granule
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.nested_pace import MAX_PACE, PERIOD, in_time, paced, sections_of
-from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments, exact
+from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments
 from optcc.schedule.routes import Routes
 
 if TYPE_CHECKING:
@@ -255,7 +256,7 @@ class NestedRings(Recipe):
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
         """With many leaves also sections as coarse as with few: chunks cost, so either may be faster."""
         from optcc.ladder import Ladder
-        from optcc.plans import nested_rings
+        from optcc.schedule.nested_order import nested_rings
         from optcc.schedule.nested_pace import FEW_LEAVES, MOST_RANKS, keeping_two
         from optcc.theory import nested_shares
 
@@ -306,6 +307,6 @@ class NestedRings(Recipe):
 
     def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: Tally) -> NestedRings:
         """As deep, with shares and order of this cluster."""
-        from optcc.plans import rings_in_order
+        from optcc.schedule.nested_order import rings_in_order
 
         return rings_in_order(tally.order, tally.shares(), self.segments)

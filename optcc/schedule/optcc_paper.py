@@ -30,10 +30,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from optcc.cluster import Cluster
+from optcc.json_fields import exact
 from optcc.schedule.assemble import Block, Row, assemble, demand_memory, granule
 from optcc.schedule.channels import Channels, Way, demand_channels, in_channels, turns
 from optcc.schedule.columns import Schedule, Stage
-from optcc.schedule.recipe import Recipe, demand, demand_segments, exact
+from optcc.schedule.recipe import Recipe, demand, demand_segments
 from optcc.schedule.ring import add_row, copy_chain, reduce_chain, ring_template, segment_bounds
 from optcc.schedule.routes import Routes
 

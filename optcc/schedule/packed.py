@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from optcc.cluster import Cluster
+from optcc.json_fields import exact
 from optcc.schedule.assemble import Block, Row, assemble, cuts_by, even_cuts
 from optcc.schedule.columns import Schedule, Stage
-from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments, exact
+from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments
 from optcc.schedule.routes import Routes, busiest_seconds
 
 if TYPE_CHECKING:

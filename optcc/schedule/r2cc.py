@@ -24,10 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.cluster import Cluster
+from optcc.json_fields import exact
 from optcc.schedule.assemble import Block, Row, assemble, demand_memory, even_cuts, granule
 from optcc.schedule.channels import Channels, Way, demand_channels, in_channels, turns
 from optcc.schedule.columns import Schedule, Stage
-from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments, exact
+from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments
 from optcc.schedule.ring import add_row, copy_chain, ring_template, segment_bounds
 from optcc.schedule.routes import Routes
 

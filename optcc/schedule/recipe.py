@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
@@ -104,13 +103,3 @@ def demand_segments(segments: object) -> None:
     """Raise InputError unless `segments` is a pipeline depth in range."""
     whole = isinstance(segments, int) and not isinstance(segments, bool)
     demand(whole and 1 <= segments <= MAX_SEGMENTS, "segments", SEGMENTS, segments)  # type: ignore[operator]
-
-
-_EXACT = re.compile(r"[0-9]{1,60}(/[0-9]{1,60})?")
-
-
-def exact(text: object) -> Fraction:
-    """An exact number as plans write it, "3/5". Exponents are not taken: one could be made to fill the memory."""
-    if not isinstance(text, str) or not _EXACT.fullmatch(text):
-        raise ValueError(f"not an exact number: {str(text)[:60]}")
-    return Fraction(text)

@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from optcc.cluster import Cluster
+from optcc.json_fields import exact
 from optcc.schedule.assemble import demand_memory
 from optcc.schedule.columns import Schedule
 from optcc.schedule.many_objects import no_collection
-from optcc.schedule.recipe import MAX_SEGMENTS, SEGMENTS, Recipe, demand, demand_segments, exact
+from optcc.schedule.recipe import MAX_SEGMENTS, SEGMENTS, Recipe, demand, demand_segments
 from optcc.schedule.routes import Routes
 from optcc.schedule.striped_rounds import TICKS, Round, rounds
 from optcc.schedule.striped_rows import Moves, edges, in_order

@@ -22,8 +22,9 @@ from optcc.cluster import Cluster
 from optcc.errors import InfeasibleError, InputError
 from optcc.ladder import Costs, default_segments
 from optcc.planner import NEAR, SAME
-from optcc.plans import Plan, rings_in_order
+from optcc.plans import Plan
 from optcc.schedule.families import FAMILIES
+from optcc.schedule.nested_order import rings_in_order
 from optcc.schedule.recipe import Recipe
 from optcc.standby.background import SOLVE_S, Background, Helper, SkippedError, Where
 from optcc.standby.shapes import Now, upcoming

@@ -16,7 +16,6 @@ import pytest
 
 from optcc.cluster import Cluster, Nic, Server
 from optcc.errors import InputError
-from optcc.plans import nested_rings
 from optcc.runtime import RankFailedError, crew
 from optcc.runtime.job import Job
 from optcc.runtime.launch import Collective, Session
@@ -26,6 +25,7 @@ from optcc.runtime.verbs.settings import VerbsSettings
 from optcc.runtime.verdicts import left_of
 from optcc.runtime.wires import Cause, Drained, PortDown
 from optcc.schedule import Schedule
+from optcc.schedule.nested_order import nested_rings
 from tests import failover_cuts, failover_runs
 from tests.fabrics import ring
 from tests.failover_cuts import cut
