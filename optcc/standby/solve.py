@@ -11,10 +11,17 @@ from optcc.plans import Plan
 
 
 def solve(cluster: Cluster, sizes: Sequence[int], alpha: Fraction, per_chunk: Fraction) -> dict[int, Plan]:
-    """`optcc.plan` for each size in bytes; nothing where no AllReduce is possible."""
-    from optcc.api import plan
+    """The best plan for each size in bytes; nothing where no AllReduce is possible."""
+    from optcc.planner import choose
+    from optcc.theory import lower_bound
 
-    try:
-        return {size: plan(cluster, size, alpha=alpha, per_chunk=per_chunk) for size in sizes}
-    except InfeasibleError:
-        return {}
+    found = dict[int, Plan]()
+    for size in sizes:
+        try:
+            bound = lower_bound(cluster, size)
+        except InfeasibleError:
+            return {}
+        recipe = choose(cluster, bound, alpha=alpha, per_chunk=per_chunk)
+        recipe.check(cluster)
+        found[size] = Plan(cluster, bound, recipe)
+    return found
