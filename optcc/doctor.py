@@ -5,29 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
+from optcc.finding import Finding
 from optcc.rdma import RdmaPort, rdma_ports
 from optcc.sysfs import Folder
 from optcc.units import format_rate
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One part: is it here, what was seen, what it gives, and how to get it when it is not here."""
-
-    part: str
-    present: bool
-    seen: str
-    gives: str
-    get: str = ""
-
-    def as_json(self) -> dict[str, object]:
-        """The finding as JSON values."""
-        return asdict(self)
-
 
 _LIBRARIES = (
     ("numpy", "schedules and host buffers; the runtime's only need", "pip install numpy"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 
-from optcc.doctor import Finding
+from optcc.finding import Finding
 
 _GIVES = "optcc.pytorch: plans over torch.distributed, a hook for DDP"
 _BACKENDS = (

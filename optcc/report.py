@@ -22,8 +22,8 @@ from optcc.plans import Plan
 from optcc.units import format_rate, format_seconds, format_size
 
 if TYPE_CHECKING:
-    from optcc.doctor import Finding
     from optcc.faults import Fault
+    from optcc.finding import Finding
     from optcc.simulator import Simulation
     from optcc.theory.sensitivity import JointRepair, Repair
 

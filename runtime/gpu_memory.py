@@ -17,15 +17,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from optcc.finding import Finding
 from optcc.runtime.device import Array
 from optcc.runtime.device_array import DeviceArray
-
-if TYPE_CHECKING:
-    from optcc.doctor import Finding  # which needs more than numpy: imported where the doctor asks
 
 _RDMA_SUPPORTED, _WRITES_ORDERING, _DMA_BUF_SUPPORTED = 116, 118, 124  # CUdevice_attribute
 _DMA_BUF_FD, _SYNC_MEMOPS, _ORDERED_FOR_OWNER = 1, 6, 100
@@ -105,8 +103,6 @@ class Choice:
 
     def finding(self) -> Finding:
         """For the doctor."""
-        from optcc.doctor import Finding
-
         why = "".join(f"; {path}: {text}" for path, text in self.refused.items())
         gives = "NICs read and write GPU buffers, with no copy through host memory"
         direct = self.path is not Path.STAGED
@@ -173,8 +169,6 @@ def flush() -> None:
 
 def examine_gpu_memory(root: FilePath = FilePath("/")) -> list[Finding]:
     """What the driver and the kernel offer, without a NIC. Whether it works, `choose` says."""
-    from optcc.doctor import Finding
-
     gives = "GPU buffers that a NIC may reach by itself"
     try:
         gpus = gpu_count()

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from optcc.finding import Finding
 from optcc.rdma import NicAddress, rdma_ports
 from optcc.runtime.gpu_memory import Choice, RefusedError, choose, examine_gpu_memory, gpu_count
-
-if TYPE_CHECKING:
-    from optcc.doctor import Finding
 
 
 def examine_gpus() -> list[Finding]:
@@ -24,8 +21,6 @@ def examine_gpus() -> list[Finding]:
 
 def examine_pairs(gpus: int, nics: list[NicAddress], attempt: Callable[[int, NicAddress], Choice]) -> list[Finding]:
     """Try every GPU with every NIC. What goes wrong is found, too: a doctor does not fall ill."""
-    from optcc.doctor import Finding
-
     found = []
     for gpu in range(gpus):
         for nic in nics:

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from optcc import doctor
 from optcc.cli import main
-from optcc.doctor import Finding
 from optcc.doctor_torch import examine_torch
+from optcc.finding import Finding
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:

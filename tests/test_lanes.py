@@ -61,7 +61,7 @@ def test_in_lanes_it_is_an_allreduce(cluster: Cluster, nbytes: int) -> None:
             assert DirectExchange.read(recipe.content()) == recipe
 
 
-@pytest.mark.parametrize("left", ["1/2", "2/3"])
+@pytest.mark.parametrize("left", ["1/2", pytest.param("2/3", marks=pytest.mark.long)])
 def test_a_slow_nic_is_used_and_that_is_nearer_to_the_bound(left: str) -> None:
     cluster, dead, nbytes = slow(Fraction(left)), slow(Fraction(0)), 2**28
     for nic in ("server1/nic1", "server2/nic0", "server3/nic2", "server3/nic3"):

@@ -279,6 +279,7 @@ def test_more_links_than_up_and_down_are_refused() -> None:
         run_packets(Path("unused"), schedule.replace(links=spines), UDP)
 
 
+@pytest.mark.long
 def test_switches_are_pods() -> None:
     """Also of ranks in the middle of a pod, which a ring has send to their own pod only."""
     schedule = schemes(pods_of(without(6, 1), 3), 2**16, 1)["ring"]

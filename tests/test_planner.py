@@ -28,6 +28,7 @@ def test_regret(case) -> None:  # type: ignore[no-untyped-def]
     assert optcc.simulate(made.schedule(), alpha=ALPHA, per_chunk=PER_CHUNK).time_s <= 1.02 * best
 
 
+@pytest.mark.long
 def test_the_regret_test_can_fail() -> None:
     """A plan of the wrong depth is over the limit."""
     case = next(case for case in QUICK if case.nbytes == 2**26 and case.dead == (1, 1))
@@ -68,6 +69,7 @@ def test_packed_trees_where_only_latency_makes_the_others_slow() -> None:
     assert times[None] <= times["packed-trees"] < 0.7 * times["nested-rings"]
 
 
+@pytest.mark.long
 def test_latency_asks_for_shallow_pipelines() -> None:
     cluster = Cluster.uniform(servers=8, nics=2, rate=400 * GBPS).degrade("server1/nic0")
     deep = optcc.plan(cluster, 2**28, alpha=Fraction(1, 10**9), per_chunk=Fraction(1, 10**9))
