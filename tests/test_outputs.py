@@ -202,7 +202,13 @@ def test_commands_leave_nothing_on_a_disk_that_fills_up(tmp_path: Path, plan_fil
         place = tmp_path / args[0]
         place.mkdir()
         (place / "out.json").write_bytes(before)
-        command = [sys.executable, "-c", limited, *(arg.format(place) for arg in args)]
+        command = [
+            sys.executable,
+            "-B",
+            "-c",
+            limited,  # a module's bytecode would be cut short, too
+            *(arg.format(place) for arg in args),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.splitlines()[-1].startswith(

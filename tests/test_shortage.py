@@ -65,7 +65,10 @@ def test_of_a_cluster_too_large_the_hub_is_what_is_short() -> None:
         (resource.RLIMIT_FSIZE, 4096, "too little memory for chunks under way: [0-9.]+ MiB"),
     ],
 )
-def test_what_one_rank_lacks_is_the_same_error_on_all(limit: int, most: int, words: str) -> None:
+def test_what_one_rank_lacks_is_the_same_error_on_all(
+    limit: int, most: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # of modules, which would be cut short
     few, more = small(1), small(4)
     assert needed_by_rank(layout_of(more.schedules), 1) > 24
     with Session(few) as session:

@@ -161,8 +161,9 @@ def test_a_journal_on_a_full_disk_keeps_what_it_holds(tmp_path: Path) -> None:
         assert (journal.results, journal.damaged) == ({"first": Result(1.0)}, 0)
 
 
-def test_the_command_says_what_is_short_and_goes_on(tmp_path: Path) -> None:
+def test_the_command_says_what_is_short_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Standing in for a disk: the process's own limit of a file's size (``ulimit -f``)."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # of modules, which would be cut short
     out = tmp_path / "t.csv"
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (int({}), -1)); "
     limit += "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)"
