@@ -1,0 +1,5 @@
+"""Which NIC is slow: from measurements, logs and counters to the least set of degraded NICs that explains them.
+
+Readers (`optcc.diagnose.readers`) make `Observation`s and `Sign`s of files, `optcc.diagnose.fit` finds the NICs and
+their rates, `optcc.diagnose.doubt` what else would fit as well, and `optcc.diagnose.verdict` says it.
+"""

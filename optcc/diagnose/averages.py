@@ -1,0 +1,118 @@
+"""Repeated measurements as one, held against what the healthy cluster gives, with the noise of each."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, stdev
+
+from optcc.diagnose.evidence import NOTHING, Observation
+
+NOISE = 0.03
+"""The spread of a measurement where nothing was measured twice: run to run, nccl-tests' large sizes differ by 1 to 3 %."""
+LEAST_NOISE = 0.005
+"""Below this repeats of one run say how steady the run was, not how well it repeats."""
+REACHED, REACHED_SPREAD = 0.9, 0.1
+"""The part of nameplate that a healthy collective reaches, where nothing tells: headers and protocol take 3 to 8 %,
+latency some more. 0.8 is twice the spread below 1."""
+ENOUGH = 5
+"""Measurements of a kind whose median is taken for the healthy one. Fewer would make a fault the standard."""
+EXACT = ("link",)
+"""Kinds that are no measurements, but what a driver says: without noise, and of nameplate."""
+
+
+@dataclass(frozen=True)
+class Average:
+    """Measurements that are alike as one.
+
+    logs : port -> the logarithm of the part of its healthy rate at which it ran, healthy being 0
+    spread : of these, one standard deviation
+    """
+
+    kind: str
+    logs: Mapping[int, float]
+    spread: float
+    repeats: int
+    where: str
+    least: bool
+
+    @property
+    def pace(self) -> float:
+        """The logarithm of what was reached, over what the healthy cluster gives: 0, or below where it was slow."""
+        return max(self.logs.values())
+
+    @property
+    def failed(self) -> bool:
+        """Nothing came through."""
+        return self.pace <= math.log(2 * NOTHING)
+
+
+@dataclass(frozen=True)
+class Standard:
+    """What a kind of measurement reaches on healthy ports: the part of nameplate; measured here, or assumed."""
+
+    kind: str
+    part: float
+    measured: bool
+
+
+def averages(observations: Sequence[Observation], noise: float | None) -> tuple[list[Average], list[Standard], float]:
+    """The averages, what was taken for healthy, and the spread of one measurement as a fraction.
+
+    noise : that spread, where the caller knows it
+    """
+    groups: dict[tuple[object, ...], list[Observation]] = defaultdict(list)
+    for seen in observations:
+        groups[_alike(seen)].append(seen)
+    spread = _noise(groups.values()) if noise is None else noise
+    raw = [_mean(group, spread) for group in groups.values()]
+    standards = {kind: _standard(kind, raw) for kind in dict.fromkeys(average.kind for average in raw)}
+    return [_against(average, standards[average.kind]) for average in raw], list(standards.values()), spread
+
+
+def _alike(seen: Observation) -> tuple[object, ...]:
+    """The same kind, the same ports in the same proportion; failed ones apart, for a run that works says it can."""
+    top = max(seen.used.values())
+    loads = tuple(sorted((port, round(part / top, 3)) for port, part in seen.used.items()))
+    return (seen.kind, seen.least, seen.failed, seen.spread > 0, loads)
+
+
+def _noise(groups: object) -> float:
+    """From repeats, pooled over all that were measured more than once."""
+    squares, count = 0.0, 0
+    for group in groups:  # type: ignore[attr-defined]
+        logs = [math.log(max(seen.used.values())) for seen in group if not seen.least]
+        if len(logs) > 1 and not group[0].failed:
+            squares += (len(logs) - 1) * stdev(logs) ** 2
+            count += len(logs) - 1
+    return max(LEAST_NOISE, math.sqrt(squares / count)) if count >= ENOUGH else NOISE
+
+
+def _mean(group: Sequence[Observation], noise: float) -> Average:
+    first = group[0]
+    logs = {port: fmean(math.log(max(seen.used[port], NOTHING)) for seen in group) for port in first.used}
+    own = first.spread or (0.0 if first.kind in EXACT else noise)
+    spread = own / math.sqrt(len(group))
+    return Average(first.kind, logs, spread, len(group), first.where, first.least)
+
+
+def _standard(kind: str, raw: Sequence[Average]) -> Standard:
+    if kind in EXACT:
+        return Standard(kind, 1.0, False)
+    paces = [average.pace for average in raw if average.kind == kind and not average.least and not average.failed]
+    if len(paces) < ENOUGH:
+        return Standard(kind, REACHED, False)
+    return Standard(kind, min(1.0, math.exp(median(paces))), True)
+
+
+def _against(average: Average, standard: Standard) -> Average:
+    if average.failed:
+        return average
+    shift = math.log(standard.part)
+    doubt = 0.0 if standard.measured or average.kind in EXACT else REACHED_SPREAD
+    logs = {port: log - shift for port, log in average.logs.items()}
+    return Average(
+        average.kind, logs, math.hypot(average.spread, doubt), average.repeats, average.where, average.least
+    )

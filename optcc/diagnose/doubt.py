@@ -1,0 +1,75 @@
+"""How sure a verdict on a NIC is: what else would explain the measurements, and at which price in faults more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from optcc.diagnose.fit import Fit, Problem, fit
+
+CERTAIN_BY = 2.0
+"""Faults more that every explanation without this NIC needs. A healthy NIC is called certain only where the truth has
+two faults more than the simplest explanation."""
+ALIKE = 0.5
+"""Explanations within half a NIC of each other are as good."""
+MOST_ASKED = 64
+"""NICs for which another explanation is looked for; of more the first, the others stay undecided."""
+MOST_TWINS = 16
+"""Other NICs that are named for one; where more would fit as well, nothing is told apart."""
+
+
+class Sure(StrEnum):
+    """How sure: `CERTAIN` no other explanation without two faults more, `LIKELY` others need more faults, `POSSIBLE`
+    others are as good."""
+
+    CERTAIN = "certain"
+    LIKELY = "likely"
+    POSSIBLE = "possible"
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Of one NIC: how sure, and which explanation is the best one without it.
+
+    more : faults that it needs beyond the chosen one; instead : the NICs that it blames and the chosen one does not
+    twins : NICs each of which could take this one's place, as many as are looked for
+    """
+
+    sure: Sure
+    more: float
+    instead: tuple[int, ...]
+    twins: tuple[int, ...]
+
+
+def doubts(given: Problem, found: Fit) -> dict[int, Doubt]:
+    """For each NIC of `found`."""
+    return {nic: _doubt(given, found, nic) for nic in found.nics[:MOST_ASKED]} | {
+        nic: Doubt(Sure.POSSIBLE, 0.0, (), ()) for nic in found.nics[MOST_ASKED:]
+    }
+
+
+def _doubt(given: Problem, found: Fit, nic: int) -> Doubt:
+    other = fit(given, without=[nic])
+    more = other.price - found.price
+    instead = tuple(n for n in other.nics if n not in found.nics)
+    sure = Sure.CERTAIN if more >= CERTAIN_BY else Sure.POSSIBLE if more <= ALIKE else Sure.LIKELY
+    twins = _twins(given, found, nic) if sure is Sure.POSSIBLE else ()
+    return Doubt(sure, more, instead, twins)
+
+
+def _twins(given: Problem, found: Fit, nic: int) -> tuple[int, ...]:
+    """NICs each of which alone explains all that is explained by `nic` alone."""
+    own = {i for port in (2 * nic, 2 * nic + 1) for i in given.explains.get(port, ())}
+    others = {i for port in found.rates if port // 2 != nic for i in given.explains[port]}
+    needed = own - others
+    covers: dict[int, set[int]] = {}
+    for port, which in given.explains.items():
+        covers.setdefault(port // 2, set()).update(which)
+    twins = [n for n, which in covers.items() if n != nic and n not in found.nics and needed <= which]
+    return tuple(sorted(twins)[:MOST_TWINS])
+
+
+def ambiguous(found: dict[int, Doubt]) -> Sequence[int]:
+    """NICs that cannot be told from others."""
+    return [nic for nic, doubt in found.items() if doubt.sure is Sure.POSSIBLE]

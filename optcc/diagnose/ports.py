@@ -1,0 +1,105 @@
+"""The NICs of a cluster as numbered ports, one for each way, and how logs and tools call servers and NICs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from optcc.cluster import Cluster
+from optcc.errors import InputError
+
+OUT, IN = 0, 1
+WAYS = ("out", "in")
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Port 2 n + way is the way OUT or IN of NIC n; NICs are counted through all servers in order.
+
+    cluster : at its healthy rates
+    """
+
+    cluster: Cluster
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """NIC -> ``SERVER/NIC``."""
+        return tuple(f"{s.name}/{nic.name}" for s in self.cluster.servers for nic in s.nics)
+
+    @cached_property
+    def rates(self) -> tuple[float, ...]:
+        """Port -> bytes per second when healthy."""
+        nics = [nic for server in self.cluster.servers for nic in server.nics]
+        return tuple(float(rate) for nic in nics for rate in (nic.out_rate, nic.in_rate))
+
+    @cached_property
+    def first(self) -> dict[str, int]:
+        """Server -> its first NIC."""
+        found, number = {}, 0
+        for server in self.cluster.servers:
+            found[server.name] = number
+            number += len(server.nics)
+        return found
+
+    @cached_property
+    def _by_name(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.names)}
+
+    @cached_property
+    def _servers(self) -> dict[str, str]:
+        """A host's name as tools write it -> the server: whole, or before the first dot where only one is meant."""
+        short: dict[str, list[str]] = {}
+        for server in self.cluster.servers:
+            short.setdefault(server.name.partition(".")[0], []).append(server.name)
+        unique = {name: servers[0] for name, servers in short.items() if len(servers) == 1}
+        return unique | {server.name: server.name for server in self.cluster.servers}
+
+    def server(self, host: str) -> str | None:
+        """The server that a log calls `host`; None where the topology has none of this name."""
+        return self._servers.get(host) or self._servers.get(host.partition(".")[0])
+
+    def need_server(self, host: str, where: str) -> str:
+        """Likewise; raises InputError where there is none."""
+        if (found := self.server(host)) is None:
+            names = [server.name for server in self.cluster.servers]
+            shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+            raise InputError(
+                "a host that the topology does not have",
+                where=where,
+                expected=f"one of {shown}",
+                got=host[:80],
+                hint="Name the topology's servers with --hosts, in the order of the topology.",
+            )
+        return found
+
+    def nics_of(self, server: str) -> range:
+        """The numbers of a server's NICs."""
+        index = [s.name for s in self.cluster.servers].index(server)
+        first = self.first[server]
+        return range(first, first + len(self.cluster.servers[index].nics))
+
+    def nic(self, server: str, name: str) -> int | None:
+        """The NIC of `server` that goes by `name`, ``mlx5_0`` or ``mlx5_0:1``; None where it has none of this name."""
+        number = self._by_name.get(f"{server}/{name}")
+        return self._by_name.get(f"{server}/{name.removesuffix(':1')}") if number is None else number
+
+    def beside(self, server: str, gpus: Iterable[int]) -> list[int]:
+        """The NICs of `server` beside these GPUs; all of them where none is."""
+        found = self._cluster_server(server)
+        wanted = set(gpus)
+        near = [n for i, n in enumerate(self.nics_of(server)) if found.gpu_of(i) in wanted]
+        return near or list(self.nics_of(server))
+
+    def _cluster_server(self, name: str):  # type: ignore[no-untyped-def]
+        return next(server for server in self.cluster.servers if server.name == name)
+
+
+def port(nic: int, way: int) -> int:
+    """The number of a port."""
+    return 2 * nic + way
+
+
+def port_name(ports: Ports, number: int) -> str:
+    """``server1/nic0 out``."""
+    return f"{ports.names[number // 2]} {WAYS[number % 2]}"
