@@ -20,6 +20,7 @@ import click
 from optcc import __version__
 from optcc.cli_bound import bound
 from optcc.cli_calibrate import calibrate
+from optcc.cli_diagnose import diagnose
 from optcc.cli_example import example
 from optcc.cli_export import export
 from optcc.cli_options import (
@@ -155,6 +156,7 @@ main.add_command(export)
 main.add_command(schema)
 main.add_command(topo)
 main.add_command(calibrate)
+main.add_command(diagnose)
 main.add_command(example)
 
 

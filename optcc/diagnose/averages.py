@@ -113,6 +113,4 @@ def _against(average: Average, standard: Standard) -> Average:
     shift = math.log(standard.part)
     doubt = 0.0 if standard.measured or average.kind in EXACT else REACHED_SPREAD
     logs = {port: log - shift for port, log in average.logs.items()}
-    return Average(
-        average.kind, logs, math.hypot(average.spread, doubt), average.repeats, average.where, average.least
-    )
+    return Average(average.kind, logs, math.hypot(average.spread, doubt), average.repeats, average.where, average.least)

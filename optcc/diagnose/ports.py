@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from optcc.cluster import Cluster
+from optcc.cluster import Cluster, Server
 from optcc.errors import InputError
 
 OUT, IN = 0, 1
@@ -43,7 +43,12 @@ class Ports:
         return found
 
     @cached_property
-    def _by_name(self) -> dict[str, int]:
+    def by_name(self) -> dict[str, Server]:
+        """The servers by name."""
+        return {server.name: server for server in self.cluster.servers}
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
         return {name: number for number, name in enumerate(self.names)}
 
     @cached_property
@@ -75,24 +80,27 @@ class Ports:
 
     def nics_of(self, server: str) -> range:
         """The numbers of a server's NICs."""
-        index = [s.name for s in self.cluster.servers].index(server)
         first = self.first[server]
-        return range(first, first + len(self.cluster.servers[index].nics))
+        return range(first, first + len(self.by_name[server].nics))
 
     def nic(self, server: str, name: str) -> int | None:
         """The NIC of `server` that goes by `name`, ``mlx5_0`` or ``mlx5_0:1``; None where it has none of this name."""
-        number = self._by_name.get(f"{server}/{name}")
-        return self._by_name.get(f"{server}/{name.removesuffix(':1')}") if number is None else number
+        number = self._numbers.get(f"{server}/{name}")
+        return self._numbers.get(f"{server}/{name.removesuffix(':1')}") if number is None else number
+
+    def rail(self, nic: int) -> int:
+        """The rail of a NIC: as the topology has it, else its place on its server."""
+        server, _, _ = self.names[nic].partition("/")
+        index = nic - self.first[server]
+        rail = self.by_name[server].nics[index].rail
+        return index if rail is None else rail
 
     def beside(self, server: str, gpus: Iterable[int]) -> list[int]:
         """The NICs of `server` beside these GPUs; all of them where none is."""
-        found = self._cluster_server(server)
+        found = self.by_name[server]
         wanted = set(gpus)
         near = [n for i, n in enumerate(self.nics_of(server)) if found.gpu_of(i) in wanted]
         return near or list(self.nics_of(server))
-
-    def _cluster_server(self, name: str):  # type: ignore[no-untyped-def]
-        return next(server for server in self.cluster.servers if server.name == name)
 
 
 def port(nic: int, way: int) -> int:

@@ -42,6 +42,12 @@ def is_sysfs(path: str) -> bool:
 
 def read_sysfs(path: str, given: Given) -> Topology:
     """The one server of a tree or tarball, server0. Raises InputError naming what is missing, and how to copy it."""
+    tree = open_sysfs(path)
+    return on_rails(lambda given: _read_tree(tree, path, given), given)
+
+
+def open_sysfs(path: str) -> Sysfs:
+    """The tree at `path`, or at its ``sys``: a directory, or a tarball. Raises InputError where there is none."""
     whole = Folder(path) if os.path.isdir(path) else read_tarball(path, COPY)
     below = next((r for r in ("", "sys", *(f"{n}/sys" for n in whole.names(""))) if _is_root(whole, r)), None)
     if below is None:
@@ -50,8 +56,7 @@ def read_sysfs(path: str, given: Given) -> Topology:
         raise InputError(
             f"a {kind} that cannot be read as sysfs", where=path, expected=expected, got="neither", hint=COPY
         )
-    tree = whole.below(below) if below else whole
-    return on_rails(lambda given: _read_tree(tree, path, given), given)
+    return whole.below(below) if below else whole
 
 
 def _is_root(tree: Sysfs, folder: str) -> bool:

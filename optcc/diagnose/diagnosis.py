@@ -1,0 +1,169 @@
+"""A whole diagnosis: evidence, verdict, what was achieved, what repairs gain, keep or drain; and its JSON value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from optcc.bound_json import repairs_json, together_json
+from optcc.cluster import Cluster
+from optcc.diagnose.evidence import Evidence, Sign
+from optcc.diagnose.keep import Costs, KeepOrDrain, keep_or_drain, overheads_of
+from optcc.diagnose.ports import Ports
+from optcc.diagnose.possible import Achieved, achieved, overhead, plan_overhead, repairs
+from optcc.diagnose.verdict import Finding, Verdict, judge
+
+if TYPE_CHECKING:
+    from optcc.theory.sensitivity import JointRepair, Repair
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked beside the evidence. nbytes : of the AllReduce that repairs and schemes are valued by; noise : the
+    spread of one measurement, None: from repeats; alpha, per_chunk : seconds, for bounds with costs."""
+
+    nbytes: int = 2**30
+    noise: float | None = None
+    alpha: Fraction = Fraction(0)
+    per_chunk: Fraction = Fraction(0)
+    costs: Costs = field(default_factory=Costs)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """See the module. `suspected` : the cluster at the rates found."""
+
+    cluster: Cluster
+    suspected: Cluster
+    evidence: Evidence
+    verdict: Verdict
+    achieved: tuple[Achieved, ...]
+    repair_first: tuple[Repair, ...]
+    repair_together: tuple[JointRepair, ...]
+    overhead: float | None
+    keep: KeepOrDrain | None
+    question: Question
+
+
+def diagnose(cluster: Cluster, evidence: Evidence, question: Question | None = None) -> Diagnosis:
+    """The diagnosis of `cluster`, which is at its healthy rates."""
+    asked = question or Question()
+    ports = Ports(cluster)
+    verdict = judge(evidence, ports, asked.noise)
+    suspected = verdict.suspected(cluster)
+    found = achieved(evidence.observations, ports, suspected, asked.alpha, asked.per_chunk)
+    if not verdict.findings or len(cluster.servers) < 2:
+        return Diagnosis(cluster, suspected, evidence, verdict, found, (), (), 0.0, None, asked)
+    first, together = repairs(suspected, asked.nbytes)
+    overheads = overheads_of(suspected, plan_overhead(suspected, asked.nbytes))
+    keep = keep_or_drain(suspected, overheads, asked.costs)
+    least = overhead(suspected, asked.nbytes)
+    return Diagnosis(cluster, suspected, evidence, verdict, found, first, together, least, keep, asked)
+
+
+def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
+    """The value of ``optcc diagnose --json``, as optcc/schema/diagnosis-1.schema.json documents it."""
+    verdict = found.verdict
+    return {
+        "version": VERSION,
+        "outcome": str(verdict.outcome),
+        "nics": [_finding(one) for one in verdict.findings],
+        "paths": [{"where": p.where, "kind": p.kind, "left": p.left, "nics": list(p.nics)} for p in verdict.paths],
+        "together": list(verdict.together),
+        "signs": [_sign(sign, found.cluster) for sign in verdict.signs],
+        "measure": [{"why": m.why, "command": m.command} for m in verdict.measure],
+        "fit": {
+            "measurements": verdict.measured,
+            "averages": verdict.averaged,
+            "noise": verdict.noise,
+            "misfit": verdict.misfit,
+            "healthy": [{"kind": s.kind, "of_nameplate": s.part, "measured": s.measured} for s in verdict.standards],
+            "unmeasured": list(verdict.unmeasured),
+        },
+        "achieved": [_achieved(one) for one in found.achieved],
+        "size_bytes": found.question.nbytes,
+        "unavoidable_overhead": found.overhead,
+        "repair_first": repairs_json(found.repair_first),
+        "repair_together": together_json(found.repair_together),
+        "keep_or_drain": None if found.keep is None else _keep(found.keep, found.question.costs),
+        "read": list(found.evidence.read),
+        "unused": list(found.evidence.unused),
+    }
+
+
+def _finding(one: Finding) -> dict[str, Any]:
+    return {
+        "nic": one.nic,
+        "out_left": one.out,
+        "in_left": one.into,
+        "spread": one.spread,
+        "sure": str(one.sure),
+        "more_faults_without": one.more,
+        "instead": list(one.instead),
+        "twins": list(one.twins),
+        "explains": one.explains,
+        "where": list(one.where),
+        "signs": [sign.what for sign in one.signs],
+    }
+
+
+def _sign(sign: Sign, cluster: Cluster) -> dict[str, Any]:
+    nic = None if sign.nic is None else Ports(cluster).names[sign.nic]
+    return {"server": sign.server, "nic": nic, "what": sign.what, "where": sign.where, "grave": sign.grave}
+
+
+def _achieved(one: Achieved) -> dict[str, Any]:
+    return {
+        "collective": one.kind,
+        "size_bytes": one.nbytes,
+        "servers": one.servers,
+        "measurements": one.repeats,
+        "time_s": one.time_s,
+        "healthy_bound_s": one.healthy_s,
+        "healthy_bound_with_costs_s": one.healthy_costs_s,
+        "suspected_bound_s": one.suspected_s,
+        "suspected_bound_with_costs_s": one.suspected_costs_s,
+        "of_healthy": one.over_healthy,
+        "of_suspected": one.over_suspected,
+    }
+
+
+def _keep(keep: KeepOrDrain, costs: Costs) -> dict[str, Any]:
+    return {
+        "advice": keep.advice,
+        "drained": list(keep.drained),
+        "drain_at_once_s": keep.drain_at_once_s,
+        "drain_lost_per_day_s": keep.drain_per_day_s,
+        "drain_until_repair_s": keep.drain_until_repair_s,
+        "step_s": costs.step_s,
+        "exposed": costs.exposed,
+        "restart_s": costs.restart_s,
+        "repair_s": costs.repair_s,
+        "schemes": [
+            {
+                "scheme": c.name,
+                "allreduce_overhead": _finite(c.overhead),
+                "step_s": _finite(c.step_s),
+                "lost_per_day_s": c.lost_per_day_s,
+                "lost_until_repair_s": c.lost_until_repair_s,
+                "break_even_s": _finite(c.break_even_s),
+            }
+            for c in keep.choices
+        ],
+    }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity: null is never, or without end."""
+    return None if value == inf else value
+
+
+def servers_to_drain(found: Diagnosis) -> Sequence[str]:
+    """Those that the advice drains; none where it keeps them."""
+    keep = found.keep
+    return keep.drained if keep is not None and keep.advice.startswith("drain") else ()

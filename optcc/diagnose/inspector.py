@@ -1,0 +1,171 @@
+"""NCCL Inspector's JSON lines: each collective of a running job, one file for each process.
+
+Fields are those of NCCL's plugins/profiler/inspector, output format v4.0. A collective's time is the least that any of
+its ranks saw: the others were waiting for the last one to come.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from optcc.diagnose.evidence import Evidence, Observation
+from optcc.diagnose.loads import KINDS, Member, loads, parts
+from optcc.diagnose.nccl_log import Log
+from optcc.diagnose.nccl_tests import LARGE
+from optcc.diagnose.nccl_use import use_of
+from optcc.diagnose.ports import Ports
+from optcc.errors import InputError
+
+NAMES = {"AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter",
+         "Broadcast": "broadcast", "Reduce": "reduce", "AllToAll": "alltoall"}  # fmt: skip
+MOST_OF_ONE = 200
+"""Collectives of one communicator, kind and size that count: the last ones."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One rank's view of one collective."""
+
+    where: str
+    comm: str
+    rank: int
+    ranks: int
+    nodes: int
+    host: str
+    kind: str
+    number: int
+    nbytes: int
+    seconds: float
+
+
+def looks_like_inspector(text: str) -> bool:
+    """Its first record, on one line or on several."""
+    return '"coll_perf"' in text or '"p2p_perf"' in text
+
+
+def read_inspector(files: Sequence[tuple[str, str]], ports: Ports) -> Evidence:
+    """Of all files together, (source, text) each: ranks are spread over them."""
+    records = [record for source, text in files for record in _records(source, text)]
+    comms: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        comms[record.comm].append(record)
+    seen, unused = list[Observation](), list[str]()
+    for comm, of in comms.items():
+        found, why = _of_comm(of, ports)
+        seen += found
+        if why:
+            unused.append(f"{of[0].where}: communicator {comm[:20]}: {why}")
+    read = (
+        f"NCCL Inspector: {len(records)} records of {len(comms)} communicators in {len(files)} files, {len(seen)} count"
+    )
+    return Evidence(tuple(seen), (), (read,), tuple(unused[:8]))
+
+
+def _of_comm(of: Sequence[Record], ports: Ports) -> tuple[list[Observation], str]:
+    hosts = {record.rank: record.host for record in of}
+    ranks, nodes = of[0].ranks, of[0].nodes
+    if nodes < 2:
+        return [], "one server: it uses no NIC"
+    if len(set(hosts.values())) < nodes:
+        return [], f"records of {len(set(hosts.values()))} of its {nodes} servers: give those of all"
+    members = _members(hosts, ranks, nodes, of[0].where, ports)
+    if members is None:
+        return [], f"{ranks} ranks on {nodes} servers: which GPU is whose is not in the records"
+    times: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
+    for record in of:
+        if record.nbytes >= LARGE and record.kind in KINDS:
+            key = (record.kind, record.nbytes)
+            times[key][record.number] = min(record.seconds, times[key].get(record.number, record.seconds))
+    if not times:
+        return [], f"no collective of {LARGE >> 20} MiB or more"
+    servers = tuple(dict.fromkeys(member.server for member in members))
+    use = use_of(members, Log(), ports)
+    seen = []
+    for (kind, nbytes), each in times.items():
+        carried = loads(kind, nbytes, members, use, ports)
+        for number in sorted(each)[-MOST_OF_ONE:]:
+            used = parts(carried, each[number], ports)
+            where = f"{of[0].where}: {kind} number {number}"
+            seen.append(Observation(kind, where, used, nbytes=nbytes, time_s=each[number], servers=servers,
+                                    root=servers[0]))  # fmt: skip
+    return seen, ""
+
+
+def _members(hosts: dict[int, str], ranks: int, nodes: int, where: str, ports: Ports) -> list[Member] | None:
+    """Ranks by server, where every GPU of every server is one; ranks of a server follow each other, as launchers do."""
+    each = ranks // nodes
+    known = {rank // each: host for rank, host in sorted(hosts.items())} if each else {}
+    if each * nodes != ranks or len(known) < nodes:
+        return None
+    members = []
+    gpus = {server.name: server.gpus for server in ports.cluster.servers}
+    for node in range(nodes):
+        server = ports.need_server(known[node], where)
+        if gpus[server] != each:
+            return None
+        members += [Member(server, gpu) for gpu in range(each)]
+    return members
+
+
+def _records(source: str, text: str) -> Iterator[Record]:
+    for where, value in _objects(source, text):
+        head, meta, perf = value.get("header"), value.get("metadata"), value.get("coll_perf")
+        if not (isinstance(head, dict) and isinstance(meta, dict) and isinstance(perf, dict)):
+            continue
+        try:
+            record = Record(
+                where,
+                str(head["id"])[:80],
+                _whole(head["rank"]),
+                _whole(head["n_ranks"]),
+                _whole(head["nnodes"]),
+                str(meta["hostname"])[:255],
+                NAMES.get(str(perf["coll"]), ""),
+                _whole(perf["coll_sn"]),
+                _whole(perf["coll_msg_size_bytes"]),
+                _whole(perf["coll_exec_time_us"]) * 1e-6,
+            )
+        except (KeyError, ValueError) as error:
+            raise InputError(
+                "not a record of NCCL Inspector's", where=where, expected="its format v4.0", got=str(error)[:80]
+            ) from None
+        if record.seconds > 0 and record.rank < record.ranks <= 10**6:
+            yield record
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise ValueError(f"{str(value)[:40]} for a whole number")
+    return value
+
+
+def _objects(source: str, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """JSON objects one after the other, a line each or spread over lines."""
+    decoder = json.JSONDecoder()
+    place, line = 0, 1
+    while True:
+        start = len(text) - len(text[place:].lstrip()) if place == 0 else _next(text, place)
+        if start >= len(text):
+            return
+        line += text.count("\n", place, start)
+        try:
+            value, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError) as error:
+            cut = text.find("\n", start) in (-1, len(text) - 1)
+            if cut and start > 0:
+                return  # the last record is being written, maybe
+            raise InputError("not JSON", where=f"{source}:{line}", expected="a record", got=str(error)[:80]) from None
+        if isinstance(value, dict):
+            yield f"{source}:{line}", value
+        line += text.count("\n", start, end)
+        place = end
+
+
+def _next(text: str, place: int) -> int:
+    while place < len(text) and text[place] in " \t\r\n,[]":
+        place += 1
+    return place

@@ -1,0 +1,64 @@
+"""NCCL's log as evidence: NICs on which transfers failed, ports that reported errors or another speed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from optcc.diagnose.evidence import NOTHING, Evidence, Observation, Sign
+from optcc.diagnose.nccl_log import FLUSHED, STATUS, Failure, Log, parse_log
+from optcc.diagnose.ports import IN, OUT, Ports, port
+
+GRAVE = ("port error", "port_err", "device fatal", "fatal", "lid change")
+MOST_SIGNS = 64
+
+
+def read_log(text: str, source: str, ports: Ports) -> Evidence:
+    """Failures as observations of the two NICs' ports, of the peer's whole rail where the peer's NIC is not named."""
+    log = parse_log(text)
+    seen: dict[tuple[int, ...], Observation] = {}
+    signs: list[Sign] = []
+    unplaced: Counter[str] = Counter()
+    for failure in log.failures:
+        if failure.status == FLUSHED:
+            continue
+        used = _between(failure, log, ports)
+        if used is None:
+            unplaced[failure.host or "a line without a host"] += 1
+            continue
+        what = STATUS.get(failure.status, f"status {failure.status}")
+        seen.setdefault(used, Observation("failure", f"{source}:{failure.line}", dict.fromkeys(used, NOTHING)))
+        server = ports.names[used[0] // 2].partition("/")[0]
+        signs.append(Sign(f"{source}:{failure.line}", what, server, used[0] // 2))
+    for event in log.events:
+        server_or_none = ports.server(event.host)
+        nic = None if server_or_none is None else ports.nic(server_or_none, event.nic)
+        if server_or_none is None or nic is None:
+            unplaced[f"{event.host} {event.nic}".strip()] += 1
+            continue
+        grave = any(word in event.what.lower() for word in GRAVE)
+        signs.append(Sign(f"{source}:{event.line}", f"event: {event.what}", server_or_none, nic, grave))
+        if event.speed is not None:
+            for way in (OUT, IN):
+                used_part = event.speed * 1e6 / 8 / ports.rates[port(nic, way)]
+                if used_part < 1:
+                    here = Observation("link", f"{source}:{event.line}", {port(nic, way): max(used_part, NOTHING)})
+                    seen[(-1, nic, way)] = here
+    read = f"{source}: NCCL's log, {log.lines} lines, {len(log.failures)} failed transfers, {len(log.events)} events"
+    unused = tuple(f"{source}: {count} failures or events of {who}, which the topology does not have"
+                   for who, count in unplaced.items())[:8]  # fmt: skip
+    return Evidence(tuple(seen.values()), tuple(signs[:MOST_SIGNS]), (read,), unused)
+
+
+def _between(failure: Failure, log: Log, ports: Ports) -> tuple[int, ...] | None:
+    """The ports that a failed transfer may have used; None where the log does not say enough."""
+    server = ports.server(failure.host)
+    nic = None if server is None or failure.nic is None else ports.nic(server, failure.nic)
+    if server is None or nic is None:
+        return None
+    peer = ports.server(log.addresses.get(failure.address, ""))
+    peers = [peer] if peer else [s.name for s in ports.cluster.servers if s.name != server]
+    same = [other for each in peers for other in ports.nics_of(each) if ports.rail(other) == ports.rail(nic)]
+    if not same and peer:
+        same = list(ports.nics_of(peer))
+    nics = [nic, *(other for other in same if other != nic)]
+    return tuple(port(n, way) for n in nics for way in (OUT, IN))

@@ -1,0 +1,92 @@
+"""What to measure where the evidence does not tell, as commands of nccl-tests."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from optcc.cluster import Server
+from optcc.diagnose.ports import Ports
+
+SIZES = "-b 256M -e 4G -f 2 -g 1"
+MOST_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Measure:
+    """`why` : what it tells; `command` : to be run on the cluster, its output being evidence."""
+
+    why: str
+    command: str
+
+
+def pair(one: str, other: str, nic: str, gpu: int, why: str) -> Measure:
+    """Between two servers over the NICs of one name."""
+    run = (
+        f"mpirun -np 2 -H {shlex.quote(one)},{shlex.quote(other)} -x NCCL_IB_HCA=={shlex.quote(nic)} "
+        f"-x CUDA_VISIBLE_DEVICES={gpu} -x NCCL_DEBUG=INFO sendrecv_perf {SIZES} > {one}-{other}-{nic}.txt"
+    )
+    return Measure(why, run)
+
+
+def apart(name: str, rivals: Sequence[str], suspects: Sequence[str], ports: Ports) -> list[Measure]:
+    """Tells `name` from `rivals`: it alone of them, with a server that is under no suspicion."""
+    server, _, nic = name.partition("/")
+    index = [n.name for n in ports.by_name[server].nics].index(nic)
+    under = {other.partition("/")[0] for other in (*rivals, *suspects)} | {server}
+    free = next((s.name for s in ports.cluster.servers if s.name not in under and _has(s, nic)), None)
+    if free is None:
+        free = next((s.name for s in ports.cluster.servers if s.name != server and _has(s, nic)), None)
+    if free is None:
+        return []
+    told = f"tells {name} from {', '.join(rivals[:MOST_NAMED])}" if rivals else f"measures {name} alone"
+    return [pair(server, free, nic, ports.by_name[server].gpu_of(index), told)]
+
+
+def path_again(where: str, nics: Sequence[str], ports: Ports) -> list[Measure]:
+    """A slow measurement of two servers once more, the other way round."""
+    servers = list(dict.fromkeys(name.partition("/")[0] for name in nics))
+    names = list(dict.fromkeys(name.partition("/")[2] for name in nics))
+    if len(servers) != 2 or len(names) != 1:
+        return []
+    index = [n.name for n in ports.by_name[servers[1]].nics].index(names[0])
+    gpu = ports.by_name[servers[1]].gpu_of(index)
+    return [pair(servers[1], servers[0], names[0], gpu, f"{where} again: is it the path, or was it once?")]
+
+
+def each_rail(ports: Ports, why: str) -> tuple[Measure, ...]:
+    """One AllReduce for each NIC of a server, over all servers: tells which rail; pairs then tell which server."""
+    servers = ports.cluster.servers
+    first = servers[0]
+    hosts = ",".join(server.name for server in servers) if len(servers) <= MOST_NAMED else "$HOSTS"
+    nics = " ".join(shlex.quote(nic.name) for nic in first.nics)
+    command = (
+        f"for nic in {nics}; do mpirun -np {len(servers)} -H {hosts} -x NCCL_IB_HCA==$nic "
+        f"-x NCCL_DEBUG=INFO all_reduce_perf {SIZES} > all_reduce-$nic.txt; done"
+    )
+    return (Measure(f"{why}: one AllReduce for each NIC tells the rail", command), *_shifts(ports))
+
+
+def all_nics(ports: Ports, missing: Sequence[str]) -> tuple[Measure, ...]:
+    """Pairs of neighbours over each NIC, for NICs that nothing measured."""
+    return _shifts(ports, f"nothing measured {', '.join(missing[:3])}{' and others' if len(missing) > 3 else ''}: ")
+
+
+def _shifts(ports: Ports, why: str = "") -> tuple[Measure, ...]:
+    servers = ports.cluster.servers
+    if len(servers) < 2:
+        return ()
+    nics = " ".join(shlex.quote(nic.name) for nic in servers[0].nics)
+    names = " ".join(server.name for server in servers) if len(servers) <= MOST_NAMED else "${HOSTS//,/ }"
+    command = (
+        f"set -- {names}; for nic in {nics}; do for far in 1 2; do for i in $(seq $#); do "
+        f"a=${{!i}}; j=$(( (i - 1 + far) % $# + 1 )); b=${{!j}}; "
+        f"mpirun -np 2 -H $a,$b -x NCCL_IB_HCA==$nic -x NCCL_DEBUG=INFO sendrecv_perf {SIZES} "
+        f"> $a-$b-$nic.txt; done; done; done"
+    )
+    return (Measure(f"{why}each NIC with two others tells which it is", command),)
+
+
+def _has(server: Server, nic: str) -> bool:
+    return any(one.name == nic for one in server.nics)

@@ -1,0 +1,210 @@
+"""What nccl-tests print (all_reduce_perf and the others), as text or with ``-J`` as JSON: collectives and their times.
+
+A file may hold several tests one after the other, and NCCL's log between their lines, which then tells the NICs in use.
+Only large sizes count, where rates and not latencies make the time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+from optcc.diagnose.evidence import NOTHING, Evidence, Observation, Sign
+from optcc.diagnose.loads import KINDS, Member, loads, parts
+from optcc.diagnose.nccl_log import FLUSHED, Log, parse_log
+from optcc.diagnose.nccl_use import use_of
+from optcc.diagnose.ports import Ports
+from optcc.errors import InputError
+
+LARGE = 32 << 20
+"""Bytes from which a row counts: at 400 Gb/s 32 MiB take 0.7 ms, a hundred times a hop's latency."""
+NEAR_LARGEST = 16
+"""Rows count down to this part of the largest size of their table."""
+MEASURE = "-b 256M -e 4G -f 2"
+_RANK = re.compile(r"#\s+Rank\s+(\d{1,6})\s.{0,60}?\bon\s+(\S{1,255})\s+device\s+(\d{1,4})\s+\[")
+_STARTS = re.compile(r"# Collective test starting: (\S{1,80})|# nThread \d")
+_NAME = re.compile(
+    r"\b(" + "|".join(sorted(KINDS | {"hypercube", "alltoallv"}, key=len, reverse=True)) + r")(?:_perf)?\b"
+)
+_NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,9})?(?:e[+-]?\d{1,3})?", re.I)
+
+
+@dataclass
+class Test:
+    """One table: `kind` empty where nothing tells it; rows are (line, bytes, seconds, root, wrong results)."""
+
+    kind: str
+    line: int
+    hosts: dict[int, tuple[str, int]] = field(default_factory=dict)
+    rows: list[tuple[int, int, float, int, int]] = field(default_factory=list)
+    before: int | None = None
+    per_iteration: bool = False
+    ratio: float | None = None
+
+
+def looks_like_tests(text: str) -> bool:
+    """A list of ranks and devices as nccl-tests print it, or their JSON."""
+    if text.lstrip()[:1] == "{":
+        return '"out_of_place"' in text or '"average_bus_bandwidth"' in text or '"devices"' in text
+    return _RANK.search(text) is not None
+
+
+def read_tests(text: str, source: str, ports: Ports) -> Evidence:
+    """Every large row as an observation. Raises InputError where the hosts are not the topology's."""
+    log = parse_log(text)
+    tests = list(_from_json(text, source, log) if text.lstrip()[:1] == "{" else _from_text(text, source))
+    found = [_evidence(test, log, source, ports) for test in tests if test.hosts]
+    return Evidence.together(found)
+
+
+def _from_text(text: str, source: str) -> Iterator[Test]:
+    hint = _kind_in(PurePath(source).name) or ""
+    test = Test(hint, 1)
+    for number, line in enumerate(text.splitlines(), 1):
+        if starts := _STARTS.search(line):
+            if test.rows or (test.hosts and starts[1]):
+                yield test
+                test = Test("", number)
+            test.kind = _kind_in(starts[1] or "") or test.kind or hint
+        elif "_perf" in line and not line.startswith("#") and (named := _kind_in(line)):
+            if test.rows:
+                yield test
+                test = Test("", number)
+            test.kind = named
+        elif rank := _RANK.search(line):
+            if test.rows:
+                yield test
+                test = Test(hint, number)
+            test.hosts[int(rank[1])] = (rank[2], int(rank[3]))
+        elif line.startswith("#") and " size " in line and "time" in line:
+            names = line[1:].split()
+            test.before, test.per_iteration = names.index("time"), "i_min" in names
+        else:
+            _row(test, number, line)
+    yield test
+
+
+def _row(test: Test, number: int, line: str) -> None:
+    words = line.split()
+    if len(words) < 6 or not words[0].isdigit() or not words[1].isdigit() or len(words[0]) > 15:
+        return
+    before = test.before or 5
+    step = 8 if test.per_iteration else 4
+    for start in (before, before + step):
+        cells = words[start : start + 4]
+        if len(cells) < 3 or not all(_NUMBER.fullmatch(cell) for cell in cells[:3]):
+            continue
+        seconds, algbw, busbw = (float(cell) for cell in cells[:3])
+        wrong = int(float(cells[3])) if len(cells) > 3 and _NUMBER.fullmatch(cells[3]) else 0
+        root = words[before - 1] if before > 4 else "-1"
+        if seconds > 0:
+            test.rows.append((number, int(words[0]), seconds * 1e-6, int(root) if root.isdigit() else 0, wrong))
+        if algbw > 1:
+            test.ratio = busbw / algbw
+
+
+def _from_json(text: str, source: str, log: Log) -> Iterator[Test]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError("not JSON", where=source, expected="what nccl-tests -J writes", got=str(error)[:80]) from None
+    if not isinstance(value, dict):
+        raise InputError("not nccl-tests' JSON", where=source, expected="an object")
+    command = value.get("args")
+    words = " ".join(str(word) for word in command[:200]) if isinstance(command, list) else str(command or "")
+    test = Test(_kind_in(words) or _kind_in(PurePath(source).name) or "", 1)
+    env = value.get("env")
+    if isinstance(env, dict) and isinstance(env.get("NCCL_IB_HCA"), str):
+        log.hca = env["NCCL_IB_HCA"][:400]
+    elif isinstance(env, list):
+        given = next((e for e in env if isinstance(e, str) and e.startswith("NCCL_IB_HCA=")), None)
+        log.hca = given.partition("=")[2][:400] if given else log.hca
+    for device in _dicts(_find(value, "devices")):
+        rank, host, number = device.get("rank"), device.get("hostname"), device.get("device")
+        if isinstance(rank, int) and isinstance(host, str) and isinstance(number, int):
+            test.hosts[rank] = (host[:255], number)
+    for row in _dicts(value.get("results")):
+        size = row.get("size")
+        root = str(row.get("root", "")).strip()
+        for place in ("out_of_place", "in_place"):
+            cell = row.get(place)
+            seconds = cell.get("time") if isinstance(cell, dict) else None
+            if isinstance(size, int) and isinstance(seconds, int | float) and 0 < seconds < 1e15 and size < 10**15:
+                wrong = cell.get("nwrong")
+                bad = int(wrong) if isinstance(wrong, int | float) and 0 < wrong < 1e15 else 0
+                test.rows.append((1, size, seconds * 1e-6, int(root) if root.isdigit() else 0, bad))
+    yield test
+
+
+def _find(value: dict[str, Any], key: str) -> Any:
+    config = value.get("config")
+    return value.get(key) or (config.get(key) if isinstance(config, dict) else None)
+
+
+def _dicts(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, list):
+        yield from (item for item in value if isinstance(item, dict))
+
+
+def _kind_in(text: str) -> str | None:
+    found = _NAME.search(text.replace("-", "_").lower().replace("all_to_all", "alltoall"))
+    return found[1] if found else None
+
+
+def _evidence(test: Test, log: Log, source: str, ports: Ports) -> Evidence:
+    where = f"{source}:{test.line}"
+    members = [Member(ports.need_server(host, where), gpu) for _, (host, gpu) in sorted(test.hosts.items())]
+    servers = tuple(dict.fromkeys(member.server for member in members))
+    kind = test.kind or _by_ratio(test, len(members))
+    who = f"{len(members)} ranks on {len(servers)} servers"
+    if len(servers) < 2:
+        return Evidence(unused=(f"{source}: {kind or 'a test'} of one server: it uses no NIC",))
+    if kind not in KINDS:
+        what = f"{kind}, which is not modelled" if kind else "a table that does not say its collective"
+        return Evidence(unused=(f"{where}: {what}; nccl-tests 2.17 names it, or give the file its name",))
+    use = use_of(members, log, ports)
+    nics = len({nic for ways in use.nics.values() for way in ways for nic in way})
+    signs = tuple(
+        Sign(f"{source}:{line}", f"{kind} gave {wrong} wrong results", servers[0], None, True)
+        for line, _, _, _, wrong in test.rows if wrong
+    )[:8]  # fmt: skip
+    if not test.rows:
+        return _without_rows(test, kind, log, source, ports, members)
+    largest = max(nbytes for _, nbytes, _, _, _ in test.rows)
+    kept = [row for row in test.rows if row[1] >= max(LARGE, largest / NEAR_LARGEST)]
+    if not kept:
+        what = f"{source}: {kind} of {largest} bytes at most, where latency counts: measure with {MEASURE}"
+        return Evidence(signs=signs, unused=(what,))
+    seen = []
+    for line, nbytes, seconds, root, _ in kept:
+        used = parts(loads(kind, nbytes, members, use, ports, root), seconds, ports)
+        if used:
+            seen.append(
+                Observation(kind, f"{source}:{line}", used, nbytes=nbytes, time_s=seconds, servers=servers,
+                            root=members[root % len(members)].server)
+            )  # fmt: skip
+    read = f"{source}: {kind}, {who} over {nics} NICs, {len(seen)} measurements"
+    return Evidence(tuple(seen), signs, (read,))
+
+
+def _by_ratio(test: Test, ranks: int) -> str:
+    """AllReduce is the one whose bus bandwidth is nearly twice the other."""
+    doubled = 2 * (ranks - 1) / ranks
+    return "all_reduce" if ranks > 2 and test.ratio and abs(test.ratio / doubled - 1) < 0.02 else ""
+
+
+def _without_rows(test: Test, kind: str, log: Log, source: str, ports: Ports, members: Sequence[Member]) -> Evidence:
+    """A test that did not finish: it failed on one of its ports, where the log names no NIC."""
+    named = [f for f in log.failures if f.status != FLUSHED and f.nic]
+    if named:
+        return Evidence(read=(f"{source}: {kind} failed; the log's errors tell where",))
+    if not (log.failures or log.timeouts):
+        return Evidence(unused=(f"{source}: {kind} without a row of results, and without an error",))
+    use = use_of(members, log, ports)
+    used = dict.fromkeys(loads(kind, 1, members, use, ports), NOTHING)
+    seen = Observation(kind, f"{source}:{test.line}", used, servers=tuple(dict.fromkeys(m.server for m in members)))
+    return Evidence((seen,), (), (f"{source}: {kind} failed on one of {len(used)} ports",))

@@ -1,0 +1,48 @@
+"""The NICs that a job uses: as its log says by channel, else by what it may use, else those beside its GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from optcc.diagnose.loads import Member, Use
+from optcc.diagnose.nccl_log import Log, wanted_by
+from optcc.diagnose.ports import IN, OUT, Ports
+
+
+def use_of(members: Sequence[Member], log: Log, ports: Ports) -> Use:
+    """NICs of each server, with their channels as weights where the log has them for every server."""
+    return _by_channels(members, log, ports) or Use.equally(
+        {server: _allowed(server, members, log, ports) for server in dict.fromkeys(m.server for m in members)}
+    )
+
+
+def _by_channels(members: Sequence[Member], log: Log, ports: Ports) -> Use | None:
+    found: dict[str, list[dict[int, float]]] = {member.server: [{}, {}] for member in members}
+    cards = {ports.server(host): names for host, names in log.cards.items()}
+    for (rank, way), numbers in log.channels.items():
+        if rank >= len(members):
+            return None
+        server = members[rank].server
+        for number, count in numbers.items():
+            name = cards.get(server, {}).get(number)
+            nic = None if name is None else ports.nic(server, name)
+            if nic is None:
+                return None  # a virtual or unknown NIC: which ports it stands for is not known
+            weights = found[server][OUT if way == "send" else IN]
+            weights[nic] = weights.get(nic, 0.0) + count
+    return Use(found) if all(way for ways in found.values() for way in ways) else None
+
+
+def _allowed(server: str, members: Sequence[Member], log: Log, ports: Ports) -> list[int]:
+    gpus = {member.gpu for member in members if member.server == server}
+    nics = {nic: ports.names[nic].partition("/")[2] for nic in ports.nics_of(server)}
+    listed = next((names for host, names in log.cards.items() if ports.server(host) == server), None)
+    if listed is not None:
+        given = [nic for name in listed.values() if (nic := ports.nic(server, name)) is not None]
+    elif log.hca:
+        given = list(wanted_by(log.hca, nics))
+    else:
+        given = []
+    allowed = given or list(nics)
+    beside = [nic for nic in ports.beside(server, gpus) if nic in allowed]
+    return beside or allowed

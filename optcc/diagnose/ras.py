@@ -1,0 +1,83 @@
+"""What NCCL's RAS client says (``ncclras``, text or ``-f json``): processes that are dead or do not answer.
+
+It tells of servers and GPUs, never of NICs; those beside the GPUs are named, for a server whose process answers over the
+other network and not over this one is a clue, no measurement.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from optcc.diagnose.evidence import Evidence, Sign
+from optcc.diagnose.ports import Ports
+from optcc.errors import InputError
+
+_PROCESS = re.compile(
+    r"(?:Process|managed by process) (\d{1,9}) on node (\S{1,255})(?: managing GPUs? ([\d,-]{1,80}))?"
+)
+_HEADING = re.compile(r"\s*(?:#\d+-\d+ \(\w+\) )?(DEAD|INCOMPLETE|MISMATCH|TIMEOUT|ERROR)\s*$")
+_EVENT = re.compile(r"\bPEER_(DEAD|UNRESPONSIVE)\b")
+MOST = 64
+WORDS = {"DEAD": "a process is dead for RAS", "INCOMPLETE": "a process does not answer RAS",
+         "MISMATCH": "a rank is behind the others in collectives", "ERROR": "a process reports an error"}  # fmt: skip
+
+
+def looks_like_ras(text: str) -> bool:
+    """The heads of its reports."""
+    return "Job summary" in text or '"missing_ranks"' in text or '"communicators"' in text or "PEER_" in text
+
+
+def read_ras(text: str, source: str, ports: Ports) -> Evidence:
+    """A sign for each process that is dead, missing or behind. Nodes are often addresses, which topologies have not."""
+    found = list(_from_json(text, source)) if text.lstrip()[:1] == "{" else list(_from_text(text))
+    signs, unknown = list[Sign](), list[str]()
+    for line, host, what in found[:MOST]:
+        server = ports.server(host)
+        where = f"{source}:{line}" if line else source
+        if server is None:
+            unknown.append(f"{where}: {what} on {host}, which the topology does not have by this name")
+        else:
+            signs.append(Sign(where, what, server, None, "behind" not in what))
+    return Evidence((), tuple(signs), (f"{source}: RAS, {len(found)} processes with trouble",), tuple(unknown[:8]))
+
+
+def _from_text(text: str) -> list[tuple[int, str, str]]:
+    found, heading = [], ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if head := _HEADING.match(line):
+            heading = head[1]
+        elif line and not line[0].isspace() and heading and set(line.strip()) <= set("="):
+            continue
+        event = _EVENT.search(line)
+        process = _PROCESS.search(line)
+        what = "DEAD" if event and event[1] == "DEAD" else "INCOMPLETE" if event else heading
+        if process and what in WORDS:
+            found.append((number, process[2], WORDS[what]))
+    return found
+
+
+def _from_json(text: str, source: str) -> list[tuple[int, str, str]]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            "not JSON", where=source, expected="what ncclras -f json prints", got=str(error)[:80]
+        ) from None
+    found = []
+    for comm in _dicts(value.get("communicators") if isinstance(value, dict) else None):
+        for rank in _dicts(comm.get("missing_ranks")):
+            status = rank.get("status")
+            dead = isinstance(status, dict) and status.get("considered_dead") is True
+            found.append((0, str(rank.get("host", ""))[:255], WORDS["DEAD" if dead else "INCOMPLETE"]))
+        for rank in _dicts(comm.get("ranks")):
+            status = rank.get("status")
+            error = status.get("async_error") if isinstance(status, dict) else 0
+            if isinstance(error, int) and error not in (0, 7):
+                found.append((0, str(rank.get("host", ""))[:255], WORDS["ERROR"]))
+    return found
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

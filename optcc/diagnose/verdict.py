@@ -1,0 +1,222 @@
+"""The verdict: which NICs explain what was measured, how sure that is, and what to measure where it cannot be told."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+
+from optcc.cluster import Cluster
+from optcc.diagnose.averages import EXACT, Average, Standard, averages
+from optcc.diagnose.doubt import Doubt, Sure, doubts
+from optcc.diagnose.evidence import NOTHING, Evidence, Sign
+from optcc.diagnose.fit import Fit, Problem, fit, problem
+from optcc.diagnose.measure import Measure, all_nics, apart, each_rail, path_again
+from optcc.diagnose.ports import IN, OUT, Ports, port
+
+DIGITS = 1000
+"""Rates of the suspected cluster are fractions of this: a tenth of a per cent is below any noise."""
+
+
+class Outcome(StrEnum):
+    """`DEGRADED` NICs are named; `HEALTHY` nothing measured is slow; `CANNOT_TELL` the evidence is too thin, or fits
+    several explanations alike."""
+
+    DEGRADED = "degraded"
+    HEALTHY = "healthy"
+    CANNOT_TELL = "cannot tell"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A NIC that explains slow measurements.
+
+    out, into : what is left of its healthy rate, None where no slow measurement needs that way
+    spread : one standard deviation of these, as a fraction of them; sure : how sure; more : faults that the best other
+    explanation needs beyond this one; instead : NICs that it blames; twins : NICs that fit as well, each in its place
+    where : the measurements that it explains, some of them; signs : what else was said of it
+    """
+
+    nic: str
+    out: float | None
+    into: float | None
+    spread: float
+    sure: Sure
+    more: float
+    instead: tuple[str, ...]
+    twins: tuple[str, ...]
+    where: tuple[str, ...]
+    explains: int
+    signs: tuple[Sign, ...]
+
+    @property
+    def left(self) -> float:
+        """What is left in the worse way."""
+        return min(rate for rate in (self.out, self.into) if rate is not None)
+
+
+@dataclass(frozen=True)
+class SlowPath:
+    """A measurement that is slow while everything on its way is fast elsewhere: cable, switch port, or routing between.
+
+    left : what was reached over what a healthy cluster reaches; nics : that it used, some of them
+    """
+
+    where: str
+    kind: str
+    left: float
+    nics: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """See the module. `misfit` : root mean square of what is left over, in units of the noise: 1 where nothing is."""
+
+    outcome: Outcome
+    findings: tuple[Finding, ...]
+    paths: tuple[SlowPath, ...]
+    together: tuple[str, ...]
+    signs: tuple[Sign, ...]
+    measured: int
+    averaged: int
+    noise: float
+    misfit: float
+    standards: tuple[Standard, ...]
+    unmeasured: tuple[str, ...]
+    measure: tuple[Measure, ...]
+
+    def suspected(self, cluster: Cluster) -> Cluster:
+        """`cluster` with the rates that were found."""
+        for found in self.findings:
+            server, _, name = found.nic.partition("/")
+            s = next(i for i, one in enumerate(cluster.servers) if one.name == server)
+            i = next(i for i, nic in enumerate(cluster.servers[s].nics) if nic.name == name)
+            old = cluster.servers[s].nics[i]
+            ways = [found.left if rate is None else rate for rate in (found.out, found.into)]
+            out, into = (_fraction(rate) for rate in ways)
+            new = type(old)(old.name, old.out_rate * out, old.in_rate * into, old.rail, old.gpu)
+            before = cluster.fault_free
+            cluster = cluster.with_nic(s, i, new)
+            cluster = Cluster(cluster.servers, before, cluster.fabric, cluster.gpu_ranks)
+        return cluster
+
+
+def _fraction(left: float) -> Fraction:
+    return Fraction(0) if left <= 2 * NOTHING else Fraction(max(1, round(left * DIGITS)), DIGITS)
+
+
+def judge(evidence: Evidence, ports: Ports, noise: float | None = None) -> Verdict:
+    """What `evidence` says of the NICs. `noise` : spread of one measurement, as a fraction; None: from repeats."""
+    averaged, standards, spread = averages(evidence.observations, noise)
+    given = problem(averaged)
+    found = fit(given)
+    sure = doubts(given, found)
+    findings = tuple(_finding(nic, given, found, sure[nic], evidence.signs, ports) for nic in found.nics)
+    paths = tuple(_path(averaged[i], ports) for i in found.paths)
+    used = {number for average in averaged for number in average.logs}
+    unmeasured = tuple(
+        name for nic, name in enumerate(ports.names) if port(nic, OUT) not in used and port(nic, IN) not in used
+    )
+    named = {finding.nic for finding in findings}
+    others = tuple(s for s in evidence.signs if s.nic is None or ports.names[s.nic] not in named)
+    paced = [average for average in averaged if not average.least and average.kind not in EXACT]
+    measure = _measure(findings, paths, given, found, ports, paced, unmeasured, others)
+    return Verdict(
+        outcome=_outcome(findings, paths, paced, averaged),
+        findings=tuple(sorted(findings, key=lambda f: (f.left, f.nic))),
+        paths=paths,
+        together=tuple(_together(findings, ports)),
+        signs=others,
+        measured=len(evidence.observations),
+        averaged=len(averaged),
+        noise=spread,
+        misfit=found.misfit,
+        standards=tuple(standards),
+        unmeasured=unmeasured,
+        measure=measure,
+    )
+
+
+def _outcome(
+    findings: Sequence[Finding], paths: Sequence[SlowPath], paced: Sequence[Average], averaged: Sequence[Average]
+) -> Outcome:
+    if findings:
+        told = any(finding.sure is not Sure.POSSIBLE for finding in findings)
+        return Outcome.DEGRADED if told else Outcome.CANNOT_TELL
+    return Outcome.HEALTHY if (paced or averaged) and not paths else Outcome.CANNOT_TELL
+
+
+def _finding(nic: int, given: Problem, found: Fit, doubt: Doubt, signs: Sequence[Sign], ports: Ports) -> Finding:
+    rates = [found.rates.get(port(nic, way)) for way in (OUT, IN)]
+    which = sorted({i for rate in rates if rate for i in rate.explains}, key=lambda i: given.averages[i].pace)
+    left = [None if rate is None else (0.0 if rate.left <= 2 * NOTHING else rate.left) for rate in rates]
+    return Finding(
+        nic=ports.names[nic],
+        out=left[OUT],
+        into=left[IN],
+        spread=max((rate.spread for rate in rates if rate), default=0.0),
+        sure=doubt.sure,
+        more=doubt.more,
+        instead=tuple(ports.names[n] for n in doubt.instead),
+        twins=tuple(ports.names[n] for n in doubt.twins),
+        where=tuple(given.averages[i].where for i in which[:4]),
+        explains=len(which),
+        signs=tuple(sign for sign in signs if sign.nic == nic)[:8],
+    )
+
+
+def _path(average: Average, ports: Ports) -> SlowPath:
+    nics = tuple(dict.fromkeys(ports.names[number // 2] for number in average.logs))
+    return SlowPath(average.where, average.kind, math.exp(average.pace), nics[:8])
+
+
+def _together(findings: Sequence[Finding], ports: Ports) -> list[str]:
+    """What several findings have in common, which points at what they share rather than at each of them."""
+    said = []
+    servers = Counter(finding.nic.partition("/")[0] for finding in findings)
+    for server, count in servers.items():
+        if count > 1 and count == len(ports.nics_of(server)):
+            said.append(
+                f"all {count} NICs of {server}: look for what they share, such as its PCIe tree, firmware or power"
+            )
+    rails: dict[int, set[str]] = {}
+    for nic in range(len(ports.names)):
+        rails.setdefault(ports.rail(nic), set()).add(ports.names[nic])
+    named = {finding.nic for finding in findings}
+    for rail, names in sorted(rails.items()):
+        if len(names) > 1 and names <= named:
+            said.append(f"all {len(names)} NICs of rail {rail}: look for what they share, such as its switch")
+    return said
+
+
+def _measure(
+    findings: Sequence[Finding],
+    paths: Sequence[SlowPath],
+    given: Problem,
+    found: Fit,
+    ports: Ports,
+    paced: Sequence[Average],
+    unmeasured: Sequence[str],
+    signs: Sequence[Sign],
+) -> tuple[Measure, ...]:
+    """What would settle what is open."""
+    open_ = [finding for finding in findings if finding.sure is Sure.POSSIBLE]
+    if not paced and not findings:
+        return each_rail(ports, "nothing was measured")
+    wide = [finding for finding in open_ if len(finding.twins) >= len(ports.cluster.servers)]
+    if wide:
+        return each_rail(ports, f"{wide[0].nic} is one of {len(wide[0].twins) + 1} or more NICs that fit alike")
+    wanted: list[Measure] = []
+    for finding in open_:
+        wanted += apart(finding.nic, finding.twins or finding.instead, [f.nic for f in findings], ports)
+    for path in paths:
+        wanted += path_again(path.where, path.nics, ports)
+    grave = [sign for sign in signs if sign.grave and sign.nic is not None]
+    for sign in grave[:4]:
+        wanted += apart(ports.names[sign.nic or 0], (), [f.nic for f in findings], ports)
+    if not findings and unmeasured:
+        wanted += all_nics(ports, unmeasured)
+    return tuple(dict.fromkeys(wanted))[:8]
