@@ -49,7 +49,7 @@ LONGEST_WATCH_S = 3600.0
 @click.option("--step", metavar="TIME", help="Of a fault-free step of the job (default 6s).")
 @click.option("--exposed", metavar="PART", help="The part of it that is AllReduce and not hidden (default 20%).")
 @click.option(
-    "--restart", metavar="TIME", help="Lost by a restart, with the work since the checkpoint (default 68min)."
+    "--restart", metavar="TIME", help="Lost by a restart, work since the checkpoint included (68min)."
 )
 @click.option("--repair", metavar="TIME", help="Until the server is whole again (default 8h).")
 @click.option(
@@ -148,6 +148,8 @@ def _nameplate(found: Topology) -> Cluster:
 
 
 def _costs(step: str | None, exposed: str | None, restart: str | None, repair: str | None) -> Costs:
+    from dataclasses import replace
+
     from optcc.diagnose.keep import Costs
     from optcc.units import parse_seconds, parse_share
 
@@ -160,7 +162,7 @@ def _costs(step: str | None, exposed: str | None, restart: str | None, repair: s
         given["exposed"] = float(parse_share(exposed, "--exposed"))
     if given.get("step_s") == 0:
         raise InputError("a step of no time", where="--step", expected="more than 0", got=step)
-    return Costs(**given)
+    return replace(Costs(), **given)
 
 
 def _gather(evidence: tuple[str, ...], ports: Ports, watch: str | None, interval: str | None) -> Evidence:

@@ -20,7 +20,7 @@ PROBE = 1 << 22
 FACTOR = {"sendrecv": lambda n: 1.0, "all_reduce": lambda n: 2 * (n - 1) / n, "alltoall": lambda n: (n - 1) / n}
 HEAD = """# nccl-tests version 2.17.1 nccl-headers=22807 nccl-library=22807
 # Collective test starting: {kind}_perf
-# nThread 1 nGpus 1 minBytes {low} maxBytes {high} step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0
+# nThread 1 nGpus 1 minBytes {low} maxBytes {high} step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1
 #
 # Using devices
 """
@@ -66,6 +66,9 @@ class Lab:
             if min(rates) == 0:
                 return math.inf
             longest = max(longest, _probe(kind, rates))
+        if kind == "all_reduce" and len(nics) > 1:  # every GPU is a rank then: one ring of all passes each server
+            ranks, alone = len(servers) * self.nics, len(servers)
+            longest *= (ranks - 1) / ranks / ((alone - 1) / alone)
         return longest * nbytes / len(nics) / PROBE / self.reached
 
     def table(self, kind: str, servers: Sequence[int], nics: Sequence[int], sizes: Sequence[int] = SIZES) -> str:
@@ -75,7 +78,10 @@ class Lab:
         lines = [HEAD.format(kind=kind, low=sizes[0], high=sizes[-1])]
         for rank, (server, gpu) in enumerate(ranks):
             pid = 4000 + rank
-            lines.append(f"#  Rank {rank:2d} Group  0 Pid {pid:6d} on {f'server{server}':>10s} device {gpu:2d} [0000:{gpu:02x}:00] H\n")
+            lines.append(
+                f"#  Rank {rank:2d} Group  0 Pid {pid:6d} on {f'server{server}':>10s} device {gpu:2d} "
+                f"[0000:{gpu:02x}:00] NVIDIA H100 80GB HBM3\n"
+            )
         if len(nics) < self.nics:
             for server in servers:
                 lines.append(f"server{server}:4000:4010 [0] NCCL INFO NCCL_IB_HCA set to =nic{nics[0]}\n")
@@ -98,7 +104,7 @@ class Lab:
         return "".join(lines)
 
     def survey(self, far: Sequence[int] = (1, 2)) -> Iterator[tuple[str, str]]:
-        """Each NIC with its neighbours, one AllReduce for each NIC, all-to-all over half of the servers: (name, text)."""
+        """Each NIC with its neighbours, one AllReduce for each NIC, all-to-all over half of the servers: name, text."""
         everyone = list(range(self.servers))
         for nic in range(self.nics):
             for hop in far:

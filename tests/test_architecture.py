@@ -23,6 +23,7 @@ JOINTS = {
     "optcc.cli_ranks",
     "optcc.cli_run",
     "optcc.cli_calibrate",
+    "optcc.diagnose.possible",
     "optcc.pytorch",
     "optcc.sweep.execute",
     *(

@@ -14,7 +14,7 @@ from optcc.diagnose.evidence import Evidence, Sign
 from optcc.diagnose.keep import Costs, KeepOrDrain, keep_or_drain, overheads_of
 from optcc.diagnose.ports import Ports
 from optcc.diagnose.possible import Achieved, achieved, overhead, plan_overhead, repairs
-from optcc.diagnose.verdict import Finding, Verdict, judge
+from optcc.diagnose.verdict import Finding, Outcome, Verdict, judge
 
 if TYPE_CHECKING:
     from optcc.theory.sensitivity import JointRepair, Repair
@@ -57,8 +57,8 @@ def diagnose(cluster: Cluster, evidence: Evidence, question: Question | None = N
     verdict = judge(evidence, ports, asked.noise)
     suspected = verdict.suspected(cluster)
     found = achieved(evidence.observations, ports, suspected, asked.alpha, asked.per_chunk)
-    if not verdict.findings or len(cluster.servers) < 2:
-        return Diagnosis(cluster, suspected, evidence, verdict, found, (), (), 0.0, None, asked)
+    if verdict.outcome is not Outcome.DEGRADED or len(cluster.servers) < 2:
+        return Diagnosis(cluster, suspected, evidence, verdict, found, (), (), None, None, asked)
     first, together = repairs(suspected, asked.nbytes)
     overheads = overheads_of(suspected, plan_overhead(suspected, asked.nbytes))
     keep = keep_or_drain(suspected, overheads, asked.costs)

@@ -60,13 +60,10 @@ def _doubt(given: Problem, found: Fit, nic: int) -> Doubt:
 
 def _twins(given: Problem, found: Fit, nic: int) -> tuple[int, ...]:
     """NICs each of which alone explains all that is explained by `nic` alone."""
-    own = {i for port in (2 * nic, 2 * nic + 1) for i in given.explains.get(port, ())}
-    others = {i for port in found.rates if port // 2 != nic for i in given.explains[port]}
-    needed = own - others
-    covers: dict[int, set[int]] = {}
-    for port, which in given.explains.items():
-        covers.setdefault(port // 2, set()).update(which)
-    twins = [n for n, which in covers.items() if n != nic and n not in found.nics and needed <= which]
+    others = {i for other in found.nics if other != nic for i in given.of_nic(other)}
+    needed = given.of_nic(nic) - others
+    candidates = {port // 2 for port in given.explains} - set(found.nics)
+    twins = [other for other in candidates if needed <= given.of_nic(other)]
     return tuple(sorted(twins)[:MOST_TWINS])
 
 

@@ -18,6 +18,7 @@ from statistics import NormalDist
 import numpy as np
 
 from optcc.diagnose.averages import Average
+from optcc.errors import InputError
 
 FALSE_ALARM = 0.05
 """The chance that any of the measurements of a healthy cluster counts as slow."""
@@ -26,8 +27,6 @@ LEAST_DEVIATIONS = 3.0
 MOST_FOR_A_PATH = 2.5
 """NICs that are blamed before a measurement is left unexplained: two ends that are both slow are likelier than a path
 that is slow while both its ends are not, three are not."""
-WAY = 0.1
-"""The price of the second way of a NIC beside the NIC's 1: a fault mostly hits both, and fewer ways are simpler."""
 SOLVER_S = 20.0
 """Seconds for the integer program. On 128 servers of 8 NICs it takes less than one."""
 
@@ -80,6 +79,10 @@ class Problem:
     explains: Mapping[int, tuple[int, ...]]
     limit: float
 
+    def of_nic(self, nic: int) -> set[int]:
+        """What a NIC could explain, either way."""
+        return {i for port in (2 * nic, 2 * nic + 1) for i in self.explains.get(port, ())}
+
 
 def problem(averages: Sequence[Average]) -> Problem:
     """What is slow, and who could be the reason."""
@@ -124,55 +127,56 @@ def _agree(log: float, spread: float, level: tuple[float, float], limit: float) 
 
 def fit(given: Problem, without: Collection[int] = ()) -> Fit:
     """The cheapest explanation that blames none of the NICs `without`."""
-    ports = [port for port in given.explains if port // 2 not in set(without)]
-    chosen, paths, price = _cover(given, ports)
-    rates = _rates(given, chosen)
+    nics = sorted({port // 2 for port in given.explains} - set(without))
+    chosen, paths, price = _cover(given, nics)
+    # A way that nothing shows to be well counts as slow where it would explain something, too: faults mostly hit both.
+    rates = _rates(given, [port for port in given.explains if port // 2 in chosen])
     return Fit(rates, paths, price, _misfit(given, rates), given.limit)
 
 
-def _cover(given: Problem, ports: Sequence[int]) -> tuple[list[int], tuple[int, ...], float]:
-    """The ports, the averages left out, and the price."""
+def _cover(given: Problem, nics: Sequence[int]) -> tuple[set[int], tuple[int, ...], float]:
+    """The NICs, the averages left out, and the price."""
     if not given.slow:
-        return [], (), 0.0
+        return set(), (), 0.0
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import coo_array
 
-    nics = sorted({port // 2 for port in ports})
-    column = {nic: i for i, nic in enumerate(nics)}
     row = {average: i for i, average in enumerate(given.slow)}
-    n, p, m = len(nics), len(ports), len(given.slow)
-    # Columns: NICs, ports, averages left out. Rows: every slow average has a port or is left out; a port has its NIC.
-    entries = [(row[i], n + k, 1.0) for k, port in enumerate(ports) for i in given.explains[port]]
-    entries += [(i, n + p + i, 1.0) for i in range(m)]
-    entries += [(m + k, column[port // 2], 1.0) for k, port in enumerate(ports)]
-    entries += [(m + k, n + k, -1.0) for k in range(p)]
-    rows, columns, values = (np.array(each) for each in zip(*entries, strict=True))
-    matrix = coo_array((values, (rows, columns)), shape=(m + p, n + p + m)).tocsr()
-    # Of equally many ports the ones that agree better: what remains of a tie is broken by the residuals.
-    costs = np.concatenate(
-        [np.ones(n), [WAY + 1e-3 * _strain(given, port) for port in ports], np.full(m, MOST_FOR_A_PATH)]
-    )
-    least = np.concatenate([np.ones(m), np.zeros(p)])
+    n, m = len(nics), len(given.slow)
+    # Columns: NICs, averages left out. Rows: every slow average has a NIC, or is left out.
+    entries = {(row[i], k) for k, nic in enumerate(nics) for i in given.of_nic(nic)}
+    entries |= {(i, n + i) for i in range(m)}
+    rows, columns = np.array(sorted(entries)).T
+    matrix = coo_array((np.ones(len(rows)), (rows, columns)), shape=(m, n + m)).tocsr()
+    costs = np.concatenate([[1 + 1e-3 * _strain(given, nic) for nic in nics], np.full(m, MOST_FOR_A_PATH)])
     found = milp(
         costs,
-        constraints=LinearConstraint(matrix, least, np.inf),
-        integrality=np.ones(n + p + m),
+        constraints=LinearConstraint(matrix, 1, np.inf),
+        integrality=np.ones(n + m),
         bounds=Bounds(0, 1),
         options={"time_limit": SOLVER_S},
     )
+    if found.x is None:
+        raise InputError(
+            "no explanation was found in time",
+            where="diagnose",
+            expected=f"one within {SOLVER_S:g} s",
+            got=f"{m} slow measurements, {n} NICs",
+            hint="Give fewer measurements: those of one part of the cluster.",
+        )
     taken = np.round(found.x).astype(bool)
-    chosen = [port for k, port in enumerate(ports) if taken[n + k]]
-    paths = tuple(given.slow[i] for i in range(m) if taken[n + p + i])
-    price = float(len({port // 2 for port in chosen}) + WAY * len(chosen) + MOST_FOR_A_PATH * len(paths))
-    return chosen, paths, price
+    chosen = {nic for k, nic in enumerate(nics) if taken[k]}
+    paths = tuple(given.slow[i] for i in range(m) if taken[n + i])
+    return chosen, paths, len(chosen) + MOST_FOR_A_PATH * len(paths)
 
 
-def _strain(given: Problem, port: int) -> float:
-    """The mean square residual of what a port explains, at most 9: a thousandth of it stays below any other price."""
-    level, _ = given.levels[port]
+def _strain(given: Problem, nic: int) -> float:
+    """How badly a NIC explains what it does: the mean square residual, at most 9. It breaks ties and no more: a
+    thousandth of it stays below the price of a NIC."""
     squares = [
-        ((given.averages[i].logs[port] - level) / max(given.averages[i].spread, 1e-3)) ** 2
-        for i in given.explains[port]
+        ((given.averages[i].logs[port] - given.levels[port][0]) / max(given.averages[i].spread, 1e-3)) ** 2
+        for port in (2 * nic, 2 * nic + 1)
+        for i in given.explains.get(port, ())
     ]
     return min(9.0, sum(squares) / len(squares))
 

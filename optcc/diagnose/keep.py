@@ -45,8 +45,10 @@ class Costs:
 
 @dataclass(frozen=True)
 class Choice:
-    """One way to go on: `overhead` of its AllReduce over the fault-free one, `lost_per_day_s` while it lasts, and what it
-    loses until the repair; `break_even_s` : when draining would have been better, infinite where never."""
+    """One way to go on: `overhead` of its AllReduce over the fault-free one, seconds lost per day and until the repair.
+
+    break_even_s : when draining would have been better, infinite where never
+    """
 
     name: str
     overhead: float
@@ -100,9 +102,10 @@ def _advice(best: Choice, drained: tuple[str, ...], until: float, costs: Costs) 
     who = ", ".join(drained[:4]) + (" and others" if len(drained) > 4 else "")
     hours = costs.repair_s / 3600
     if best.lost_until_repair_s <= until:
-        even = "at no time" if best.break_even_s == inf else f"after {best.break_even_s / 3600:.1f} h"
-        return f"keep {who} with {best.name}: draining pays {even}, the repair is expected after {hours:g} h"
-    return f"drain {who}: going on loses more than that after {best.break_even_s / 3600:.1f} h, the repair takes {hours:g} h"
+        even = "never pays" if best.break_even_s == inf else f"pays after {best.break_even_s / 3600:.1f} h"
+        return f"keep {who} with {best.name}: draining {even}, the repair is expected after {hours:g} h"
+    after = best.break_even_s / 3600
+    return f"drain {who}: going on loses more after {after:.1f} h, the repair is expected after {hours:g} h"
 
 
 def overheads_of(suspected: Cluster, ours: float | None) -> dict[str, float]:

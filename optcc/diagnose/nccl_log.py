@@ -1,7 +1,7 @@
 """NCCL's log (``NCCL_DEBUG=INFO``): which NICs a job uses on which host, and what failed on them.
 
-Lines are ``HOST:PID:TID [GPU] NCCL INFO ...``, with a place in NCCL's source before a WARN. What is read is learned from
-NCCL's ``src/transport/net_ib`` and ``net.cc``, versions 2.18 to 2.32:
+Lines are ``HOST:PID:TID [GPU] NCCL INFO ...``, with a place in NCCL's source before a WARN. What is read was learned
+from NCCL's ``src/transport/net_ib`` and ``net.cc``, versions 2.18 to 2.32:
 
     NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:192.0.2.1<0>
     NCCL_IB_HCA set to mlx5_0
@@ -25,27 +25,28 @@ _LINE = re.compile(
 _NO_PREFIX = re.compile(r"(NET/IB[P ]?:? ?.{1,2000})")
 _USING = re.compile(r"NET/IB[P ]? ?: Using((?: ?\[\d{1,4}\]\S{1,120})+)")
 _CARD = re.compile(r"\[(\d{1,4})\]([\w.+-]{1,80}):(\d{1,3})/")
-_OOB = re.compile(
-    r"OOB \S{1,40}:([0-9a-fA-F.:]{2,60})<\d{1,6}>|Bootstrap ?: Using \S{1,40}:([0-9a-fA-F.:]{2,60})<\d{1,6}>"
-)
+_OOB = re.compile(r"(?:OOB|Bootstrap ?: Using) \S{1,40}?:([0-9a-fA-F.:]{2,60})<\d{1,6}>")
 _HCA = re.compile(r"NCCL_IB_HCA (?:set to|set by environment to) ?(\S{1,400})")
 _CHANNEL = re.compile(
-    r"Channel \d{1,4}/\d{1,4} : (\d{1,6})\[\w{1,12}\] -> (\d{1,6})\[\w{1,12}\] \[(send|receive)\] via NET/\w{1,20}/(\d{1,4})"
+    r"Channel \d{1,4}/\d{1,4} : (\d{1,6})\[\w{1,12}\] -> (\d{1,6})\[\w{1,12}\] "
+    r"\[(send|receive)\] via NET/\w{1,20}/(\d{1,4})"
 )
+RANK = re.compile(r"#\s+Rank\s+(\d{1,6})\s.{0,60}?\bon\s+(\S{1,255})\s+device\s+(\d{1,4})\s+\[")
+"""A line of nccl-tests' list: rank, host, GPU."""
 _RANK = re.compile(r"rank (\d{1,6}) nranks (\d{1,6}) cudaDev (\d{1,4})")
 _FAILED = re.compile(
-    r"Got completion from peer \[?([0-9a-fA-F.:]{2,60}?)\]?<\d{1,6}> with status=(?:[A-Z_]{1,40}\()?(\d{1,3})\)?(.{0,400})"
+    r"Got completion from peer \[?([0-9a-fA-F.:]{2,60}?)\]?<\d{1,6}> "
+    r"with status=(?:[A-Z_]{1,40}\()?(\d{1,3})\)?(.{0,400})"
 )
 _LOCAL_HCA = re.compile(r"\bhca ([\w.+-]{1,80})")
 _EVENT = re.compile(
-    r"NET/IB ?: ([\w.+-]{1,80}):(\d{1,3}) (Got (?:non-fatal )?async event ?: ?(.{1,80})|async fatal event: (.{1,80}))"
+    r"NET/IB ?: ([\w.+-]{1,80}):(\d{1,3}) (?:Got (?:non-fatal )?async event ?: ?(.{1,80})|async fatal event: (.{1,80}))"
 )
 _SPEED = re.compile(r"NET/IB ?: ([\w.+-]{1,80}):(\d{1,3}) speed change detected: (\d{1,9}) -> (\d{1,9}) Mbps")
 _TIMEOUT = re.compile(r"Test timeout|[Ww]atchdog caught collective operation timeout")
 
 STATUS = {"12": "transport retries exceeded (12): no answer from the other side", "13": "receiver not ready (13)",
-          "5": "work request flushed (5): the connection was lost before", "11": "remote operation error (11)",
-          "10": "remote access error (10)", "4": "local protection error (4)"}  # fmt: skip
+                "10": "remote access error (10)", "4": "local protection error (4)"}  # fmt: skip
 """ibv_wc_status that NCCL logs, in words."""
 FLUSHED = "5"
 """What follows an error on all that was under way: it names no culprit."""
@@ -82,7 +83,7 @@ class Log:
     cards : host -> {NCCL's number of a NIC: its name}
     channels : (rank, way "send" or "receive") -> NCCL's numbers of NICs, once for each channel
     hosts : rank -> host, as far as lines tell; addresses : IP address -> host
-    hca : NCCL_IB_HCA, where it is said
+    hca : NCCL_IB_HCA, where it is said; job : hosts of the ranks that nccl-tests list
     """
 
     cards: dict[str, dict[int, str]] = field(default_factory=dict)
@@ -93,6 +94,7 @@ class Log:
     failures: list[Failure] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     timeouts: list[int] = field(default_factory=list)
+    job: set[str] = field(default_factory=set)
     lines: int = 0
 
 
@@ -109,6 +111,8 @@ def parse_log(text: str) -> Log:
             log.hca = given[1]
         if _TIMEOUT.search(line) and len(log.timeouts) < MOST_KEPT:
             log.timeouts.append(number)
+        if line.startswith("#") and (rank := RANK.search(line)):
+            log.job.add(rank[2])
         if "NCCL" not in line and "NET/IB" not in line:
             continue
         found = _LINE.search(line)
@@ -144,7 +148,7 @@ def _one(log: Log, number: int, host: str, said: str) -> None:
     if len(log.events) >= MOST_KEPT:
         return
     if event := _EVENT.search(said):
-        what = (event[4] or event[5] or event[3]).strip()
+        what = (event[3] or event[4]).strip()
         log.events.append(Event(number, host, _named(event[1], event[2]), what))
     if speed := _SPEED.search(said):
         what = f"speed changed from {int(speed[3]) // 1000} to {int(speed[4]) // 1000} Gb/s"

@@ -15,7 +15,7 @@ from typing import Any
 
 from optcc.diagnose.evidence import NOTHING, Evidence, Observation, Sign
 from optcc.diagnose.loads import KINDS, Member, loads, parts
-from optcc.diagnose.nccl_log import FLUSHED, Log, parse_log
+from optcc.diagnose.nccl_log import FLUSHED, RANK, Log, parse_log
 from optcc.diagnose.nccl_use import use_of
 from optcc.diagnose.ports import Ports
 from optcc.errors import InputError
@@ -25,7 +25,6 @@ LARGE = 32 << 20
 NEAR_LARGEST = 16
 """Rows count down to this part of the largest size of their table."""
 MEASURE = "-b 256M -e 4G -f 2"
-_RANK = re.compile(r"#\s+Rank\s+(\d{1,6})\s.{0,60}?\bon\s+(\S{1,255})\s+device\s+(\d{1,4})\s+\[")
 _STARTS = re.compile(r"# Collective test starting: (\S{1,80})|# nThread \d")
 _NAME = re.compile(
     r"\b(" + "|".join(sorted(KINDS | {"hypercube", "alltoallv"}, key=len, reverse=True)) + r")(?:_perf)?\b"
@@ -50,42 +49,54 @@ def looks_like_tests(text: str) -> bool:
     """A list of ranks and devices as nccl-tests print it, or their JSON."""
     if text.lstrip()[:1] == "{":
         return '"out_of_place"' in text or '"average_bus_bandwidth"' in text or '"devices"' in text
-    return _RANK.search(text) is not None
+    return RANK.search(text) is not None
 
 
 def read_tests(text: str, source: str, ports: Ports) -> Evidence:
     """Every large row as an observation. Raises InputError where the hosts are not the topology's."""
-    log = parse_log(text)
-    tests = list(_from_json(text, source, log) if text.lstrip()[:1] == "{" else _from_text(text, source))
-    found = [_evidence(test, log, source, ports) for test in tests if test.hosts]
-    return Evidence.together(found)
+    if text.lstrip()[:1] == "{":
+        log = Log()
+        return _evidence(_from_json(text, source, log), log, source, ports)
+    return Evidence.together(
+        _evidence(_from_text(lines, start, source), parse_log("\n".join(lines)), source, ports)
+        for start, lines in _parts(text)
+    )
 
 
-def _from_text(text: str, source: str) -> Iterator[Test]:
-    hint = _kind_in(PurePath(source).name) or ""
-    test = Test(hint, 1)
+def _parts(text: str) -> Iterator[tuple[int, list[str]]]:
+    """(number of its first line, lines) of each test: from its command or heading on, where there are several."""
+    start, lines, ranks = 1, list[str](), False
     for number, line in enumerate(text.splitlines(), 1):
+        heads = _STARTS.search(line) or line.startswith("# nccl-tests version") or _is_command(line)
+        if ranks and heads:
+            yield start, lines
+            start, lines, ranks = number, [], False
+        lines.append(line)
+        ranks = ranks or RANK.search(line) is not None
+    if ranks:
+        yield start, lines
+
+
+def _is_command(line: str) -> bool:
+    """A shell's line that starts one of the programs, as batch jobs echo it."""
+    return "_perf" in line and not line.startswith("#") and " NCCL " not in line and _kind_in(line) is not None
+
+
+def _from_text(lines: Sequence[str], start: int, source: str) -> Test:
+    test = Test(_kind_in(PurePath(source).name) or "", start)
+    for number, line in enumerate(lines, start):
         if starts := _STARTS.search(line):
-            if test.rows or (test.hosts and starts[1]):
-                yield test
-                test = Test("", number)
-            test.kind = _kind_in(starts[1] or "") or test.kind or hint
-        elif "_perf" in line and not line.startswith("#") and (named := _kind_in(line)):
-            if test.rows:
-                yield test
-                test = Test("", number)
-            test.kind = named
-        elif rank := _RANK.search(line):
-            if test.rows:
-                yield test
-                test = Test(hint, number)
+            test.kind = _kind_in(starts[1] or "") or test.kind
+        elif _is_command(line):
+            test.kind = _kind_in(line) or test.kind
+        elif rank := RANK.search(line):
             test.hosts[int(rank[1])] = (rank[2], int(rank[3]))
-        elif line.startswith("#") and " size " in line and "time" in line:
+        elif line.startswith("#") and " size " in line and " time " in line:
             names = line[1:].split()
             test.before, test.per_iteration = names.index("time"), "i_min" in names
         else:
             _row(test, number, line)
-    yield test
+    return test
 
 
 def _row(test: Test, number: int, line: str) -> None:
@@ -107,7 +118,7 @@ def _row(test: Test, number: int, line: str) -> None:
             test.ratio = busbw / algbw
 
 
-def _from_json(text: str, source: str, log: Log) -> Iterator[Test]:
+def _from_json(text: str, source: str, log: Log) -> Test:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -132,12 +143,14 @@ def _from_json(text: str, source: str, log: Log) -> Iterator[Test]:
         root = str(row.get("root", "")).strip()
         for place in ("out_of_place", "in_place"):
             cell = row.get(place)
-            seconds = cell.get("time") if isinstance(cell, dict) else None
+            if not isinstance(cell, dict):
+                continue
+            seconds = cell.get("time")
             if isinstance(size, int) and isinstance(seconds, int | float) and 0 < seconds < 1e15 and size < 10**15:
                 wrong = cell.get("nwrong")
                 bad = int(wrong) if isinstance(wrong, int | float) and 0 < wrong < 1e15 else 0
                 test.rows.append((1, size, seconds * 1e-6, int(root) if root.isdigit() else 0, bad))
-    yield test
+    return test
 
 
 def _find(value: dict[str, Any], key: str) -> Any:
@@ -157,6 +170,8 @@ def _kind_in(text: str) -> str | None:
 
 def _evidence(test: Test, log: Log, source: str, ports: Ports) -> Evidence:
     where = f"{source}:{test.line}"
+    if not test.hosts:
+        return Evidence(unused=(f"{where}: a test without its list of ranks",))
     members = [Member(ports.need_server(host, where), gpu) for _, (host, gpu) in sorted(test.hosts.items())]
     servers = tuple(dict.fromkeys(member.server for member in members))
     kind = test.kind or _by_ratio(test, len(members))

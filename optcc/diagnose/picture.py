@@ -28,7 +28,7 @@ def draw(found: Diagnosis, path: Path) -> None:
     widest = max(len(server.nics) for server in servers)
     figure = Figure(figsize=(2.6 + 0.62 * widest, 1.3 + 0.34 * len(servers)), layout="constrained")
     axes = figure.subplots()
-    colours = colormaps["RdYlGn"]
+    colours = colormaps["RdYlBu"]
     for row, server in enumerate(servers):
         for column, nic in enumerate(server.nics):
             name = f"{server.name}/{nic.name}"
@@ -50,6 +50,7 @@ def draw(found: Diagnosis, path: Path) -> None:
     for side in axes.spines.values():
         side.set_visible(False)
     scale = ScalarMappable(Normalize(0, 100), colours)
-    figure.colorbar(scale, ax=axes, shrink=0.8, label="% of the rate left; framed: certain, ?: one of several")
+    figure.colorbar(scale, ax=axes, shrink=0.8, label="% of the rate left")
+    axes.set_title("framed: certain; ?: one of several; -: not measured", fontsize=8, loc="left")
     with written(path) as file:
         figure.savefig(file, format=path.suffix[1:])

@@ -11,6 +11,7 @@ from optcc.diagnose.diagnosis import Diagnosis
 from optcc.diagnose.doubt import Sure
 from optcc.diagnose.keep import SOURCES, KeepOrDrain
 from optcc.diagnose.verdict import Finding, Outcome, Verdict
+from optcc.discover.topology import counted
 from optcc.report import percent, plain_table, print_repairs, print_together, show
 from optcc.units import format_seconds, format_size
 
@@ -56,9 +57,13 @@ def _headline(verdict: Verdict) -> str:
         missing = f"; nothing measured {len(verdict.unmeasured)} NICs" if verdict.unmeasured else ""
         return f"nothing that was measured is slow{missing}"
     if verdict.outcome is Outcome.CANNOT_TELL:
-        return "cannot tell: the evidence is too thin, or fits several explanations"
+        if not verdict.findings:
+            return "cannot tell: nothing measured what it takes"
+        one = next(finding for finding in verdict.findings if finding.sure is Sure.POSSIBLE)
+        others = counted(len(one.twins), "other NIC") if one.twins else "others"
+        return f"cannot tell which NIC is slow: {one.nic} explains it, and as well would {others}"
     count = len(verdict.findings)
-    return f"{count} degraded NIC{'s' * (count != 1)} explain{'s' * (count == 1)} what is slow"
+    return f"{counted(count, 'degraded NIC')} explain{'s' * (count == 1)} what is slow"
 
 
 def _print_findings(findings: tuple[Finding, ...]) -> None:
@@ -67,7 +72,9 @@ def _print_findings(findings: tuple[Finding, ...]) -> None:
         table.add_column(column)
     for one in findings[:MOST]:
         rates = [_left(rate) for rate in (one.out, one.into)]
-        table.add_row(one.nic, *rates, percent(2 * one.spread), str(one.sure), f"{one.explains} slow measurements")
+        table.add_row(
+            one.nic, *rates, percent(2 * one.spread), str(one.sure), counted(one.explains, "slow measurement")
+        )
     show(table)
     if len(findings) > MOST:
         show(f"and {len(findings) - MOST} more")

@@ -1,7 +1,6 @@
 """What NCCL's RAS client says (``ncclras``, text or ``-f json``): processes that are dead or do not answer.
 
-It tells of servers and GPUs, never of NICs; those beside the GPUs are named, for a server whose process answers over the
-other network and not over this one is a clue, no measurement.
+It tells of servers and GPUs, never of NICs: clues to hold beside measurements, none by themselves.
 """
 
 from __future__ import annotations
@@ -73,8 +72,8 @@ def _from_json(text: str, source: str) -> list[tuple[int, str, str]]:
             found.append((0, str(rank.get("host", ""))[:255], WORDS["DEAD" if dead else "INCOMPLETE"]))
         for rank in _dicts(comm.get("ranks")):
             status = rank.get("status")
-            error = status.get("async_error") if isinstance(status, dict) else 0
-            if isinstance(error, int) and error not in (0, 7):
+            code = status.get("async_error") if isinstance(status, dict) else 0
+            if isinstance(code, int) and code not in (0, 7):
                 found.append((0, str(rank.get("host", ""))[:255], WORDS["ERROR"]))
     return found
 
