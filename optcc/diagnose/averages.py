@@ -52,11 +52,15 @@ class Average:
 
 @dataclass(frozen=True)
 class Standard:
-    """What a kind of measurement reaches on healthy ports: the part of nameplate; measured here, or assumed."""
+    """What a kind of measurement reaches on healthy ports: the part of nameplate; measured here, or assumed.
+
+    doubt : one standard deviation of its logarithm
+    """
 
     kind: str
     part: float
     measured: bool
+    doubt: float = 0.0
 
 
 def averages(observations: Sequence[Observation], noise: float | None) -> tuple[list[Average], list[Standard], float]:
@@ -107,13 +111,14 @@ def _standard(kind: str, raw: Sequence[Average]) -> Standard:
         return Standard(kind, min(1.0, math.exp(median(paces))), True)
     # What was reached once can be reached; what lies between that and nameplate is little then.
     best = math.exp(max(paces, default=-math.inf))
-    return Standard(kind, min(1.0, best), True) if best > REACHED else Standard(kind, REACHED, False)
+        if best > REACHED:
+        return Standard(kind, min(1.0, best), True, NOISE)
+    return Standard(kind, REACHED, False, REACHED_SPREAD)
 
 
 def _against(average: Average, standard: Standard) -> Average:
     if average.failed:
         return average
     shift = math.log(standard.part)
-    doubt = 0.0 if standard.measured or average.kind in EXACT else REACHED_SPREAD
     logs = {port: log - shift for port, log in average.logs.items()}
-    return Average(average.kind, logs, math.hypot(average.spread, doubt), average.repeats, average.where, average.least)
+    return Average(average.kind, logs, math.hypot(average.spread, standard.doubt), average.repeats, average.where, average.least)

@@ -20,6 +20,8 @@ import numpy as np
 from optcc.diagnose.averages import Average
 from optcc.errors import InputError
 
+MOST_FOR_A_NIC = 5.0
+"""Likewise of a measurement of one NIC alone: there is no path to blame, so that the measurement would have to be wrong."""
 FALSE_ALARM = 0.05
 """The chance that any of the measurements of a healthy cluster counts as slow."""
 LEAST_DEVIATIONS = 3.0
@@ -148,7 +150,9 @@ def _cover(given: Problem, nics: Sequence[int]) -> tuple[set[int], tuple[int, ..
     entries |= {(i, n + i) for i in range(m)}
     rows, columns = np.array(sorted(entries)).T
     matrix = coo_array((np.ones(len(rows)), (rows, columns)), shape=(m, n + m)).tocsr()
-    costs = np.concatenate([[1 + 1e-3 * _strain(given, nic) for nic in nics], np.full(m, MOST_FOR_A_PATH)])
+    costs = np.concatenate(
+        [[1 + 1e-3 * _strain(given, nic) for nic in nics], [_unexplained(given.averages[i]) for i in given.slow]]
+    )
     found = milp(
         costs,
         constraints=LinearConstraint(matrix, 1, np.inf),
@@ -167,7 +171,12 @@ def _cover(given: Problem, nics: Sequence[int]) -> tuple[set[int], tuple[int, ..
     taken = np.round(found.x).astype(bool)
     chosen = {nic for k, nic in enumerate(nics) if taken[k]}
     paths = tuple(given.slow[i] for i in range(m) if taken[n + i])
-    return chosen, paths, len(chosen) + MOST_FOR_A_PATH * len(paths)
+    return chosen, paths, len(chosen) + sum(_unexplained(given.averages[i]) for i in paths)
+
+
+def _unexplained(average: Average) -> float:
+    """The price of leaving a slow measurement out."""
+    return MOST_FOR_A_NIC if len({port // 2 for port in average.logs}) == 1 else MOST_FOR_A_PATH
 
 
 def _strain(given: Problem, nic: int) -> float:

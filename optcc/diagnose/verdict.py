@@ -95,7 +95,7 @@ class Verdict:
             s = next(i for i, one in enumerate(cluster.servers) if one.name == server)
             i = next(i for i, nic in enumerate(cluster.servers[s].nics) if nic.name == name)
             old = cluster.servers[s].nics[i]
-            ways = [found.left if rate is None else rate for rate in (found.out, found.into)]
+            ways = [1.0 if rate is None else rate for rate in (found.out, found.into)]
             out, into = (_fraction(rate) for rate in ways)
             new = type(old)(old.name, old.out_rate * out, old.in_rate * into, old.rail, old.gpu)
             before = cluster.fault_free
