@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
 
 from optcc.diagnose.evidence import NOTHING, Observation
@@ -111,7 +111,7 @@ def _standard(kind: str, raw: Sequence[Average]) -> Standard:
         return Standard(kind, min(1.0, math.exp(median(paces))), True)
     # What was reached once can be reached; what lies between that and nameplate is little then.
     best = math.exp(max(paces, default=-math.inf))
-        if best > REACHED:
+    if best > REACHED:
         return Standard(kind, min(1.0, best), True, NOISE)
     return Standard(kind, REACHED, False, REACHED_SPREAD)
 
@@ -121,4 +121,4 @@ def _against(average: Average, standard: Standard) -> Average:
         return average
     shift = math.log(standard.part)
     logs = {port: log - shift for port, log in average.logs.items()}
-    return Average(average.kind, logs, math.hypot(average.spread, standard.doubt), average.repeats, average.where, average.least)
+    return replace(average, logs=logs, spread=math.hypot(average.spread, standard.doubt))

@@ -21,7 +21,7 @@ from optcc.diagnose.averages import Average
 from optcc.errors import InputError
 
 MOST_FOR_A_NIC = 5.0
-"""Likewise of a measurement of one NIC alone: there is no path to blame, so that the measurement would have to be wrong."""
+"""Likewise of a measurement of one NIC alone: no path is to blame, so that the measurement would have to be wrong."""
 FALSE_ALARM = 0.05
 """The chance that any of the measurements of a healthy cluster counts as slow."""
 LEAST_DEVIATIONS = 3.0

@@ -8,9 +8,17 @@ from optcc.diagnose.diagnosis import Diagnosis
 from optcc.errors import InputError
 from optcc.outputs import write_file
 
-NAMES = ("optcc_nic_suspected_fraction", "optcc_nic_certain", "optcc_achieved_ratio",
-         "optcc_unavoidable_overhead_ratio", "optcc_lost_seconds_per_day", "optcc_diagnosis_outcome", "optcc_diagnosis_timestamp_seconds",
-         "optcc_diagnosis_misfit_ratio", "optcc_slow_paths")  # fmt: skip
+NAMES = (
+    "optcc_nic_suspected_fraction",
+    "optcc_nic_certain",
+    "optcc_achieved_ratio",
+    "optcc_unavoidable_overhead_ratio",
+    "optcc_lost_seconds_per_day",
+    "optcc_diagnosis_outcome",
+    "optcc_diagnosis_timestamp_seconds",
+    "optcc_diagnosis_misfit_ratio",
+    "optcc_slow_paths",
+)
 """All of them; the dashboard and the alert rules use no other."""
 
 
