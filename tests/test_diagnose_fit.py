@@ -71,9 +71,8 @@ def test_a_healthy_cluster_below_nameplate_is_healthy() -> None:
     one = lab({}, reached=0.93)
     verdict = judged(one, list(one.survey()))
     assert verdict.outcome is Outcome.HEALTHY
-    assert {s.kind: round(s.part, 1) for s in verdict.standards} == dict.fromkeys(
-        ("sendrecv", "all_reduce", "alltoall"), 0.9
-    )
+    part = next(s.part for s in verdict.standards if s.kind == "sendrecv")
+    assert part == pytest.approx(0.93, rel=0.02)
     assert 0.02 < verdict.noise < 0.04
     assert 0.5 < verdict.misfit < 1.5
 

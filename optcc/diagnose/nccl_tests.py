@@ -26,10 +26,9 @@ NEAR_LARGEST = 16
 """Rows count down to this part of the largest size of their table."""
 MEASURE = "-b 256M -e 4G -f 2"
 _STARTS = re.compile(r"# Collective test starting: (\S{1,80})|# nThread \d")
-_NAME = re.compile(
-    r"\b(" + "|".join(sorted(KINDS | {"hypercube", "alltoallv"}, key=len, reverse=True)) + r")(?:_perf)?\b"
-)
-_NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,9})?(?:e[+-]?\d{1,3})?", re.I)
+_NAMES = sorted(KINDS | {"hypercube", "alltoallv"}, key=len, reverse=True)
+_NAME = re.compile(rf"(?<![a-z])({'|'.join(_NAMES)})(?![a-z])")
+_NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,9})?(?:e[+-]?\d{1,2})?", re.I)
 
 
 @dataclass
