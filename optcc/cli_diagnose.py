@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -153,7 +153,7 @@ def _costs(step: str | None, exposed: str | None, restart: str | None, repair: s
     from optcc.diagnose.keep import Costs
     from optcc.units import parse_seconds, parse_share
 
-    given: dict[str, float] = {}
+    given: dict[str, Any] = {}
     for option, name, text in (("--step", "step_s", step), ("--restart", "restart_s", restart),
                                ("--repair", "repair_s", repair)):  # fmt: skip
         if text is not None:

@@ -41,6 +41,7 @@ def check(truth: Mapping[str, float], verdict: Verdict) -> tuple[bool, list[str]
     return of(verdict).keys() == truth.keys(), wrong
 
 
+@pytest.mark.cases
 def test_random_degraded_clusters() -> None:
     exact, tried = 0, cases(100)
     for seed in range(tried):
@@ -165,6 +166,7 @@ def test_certainty_needs_other_explanations_to_be_two_faults_worse(monkeypatch: 
     assert found.sure is Sure.CERTAIN  # wrongly: what the bound of two faults is for
 
 
+@pytest.mark.cases
 def test_noise_alone_is_not_slow() -> None:
     for seed in range(cases(50)):
         one = Lab(4, 4, {}, rng=random.Random(seed))

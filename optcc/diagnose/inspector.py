@@ -87,6 +87,8 @@ def _of_comm(of: Sequence[Record], ports: Ports) -> tuple[list[Observation], str
     seen = []
     for (kind, nbytes), each in times.items():
         carried = loads(kind, nbytes, members, use, ports)
+        if not carried:
+            return [], "all of its servers are one by the topology's names"
         for number in sorted(each)[-MOST_OF_ONE:]:
             used = parts(carried, each[number], ports)
             where = f"{of[0].where}: {kind} number {number}"

@@ -162,7 +162,7 @@ def _finding(nic: int, given: Problem, found: Fit, doubt: Doubt, signs: Sequence
         more=doubt.more,
         instead=tuple(ports.names[n] for n in doubt.instead),
         twins=tuple(ports.names[n] for n in doubt.twins),
-        where=tuple(given.averages[i].where for i in which[:4]),
+        where=tuple(dict.fromkeys(given.averages[i].where for i in which))[:4],
         explains=len(which),
         signs=tuple(sign for sign in signs if sign.nic == nic)[:8],
     )
