@@ -2,7 +2,7 @@
 
     python benchmarks/bench_diagnosis_wires.py [RUNS]
 
-Each run: 3 servers of 3 NICs over loopback, one or two of them at 20 to 90 % of their rate.
+Each run: 4 servers of 2 NICs over loopback, one or two of them at 20 to 90 % of their rate.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-TOPOLOGY = "uniform:servers=3,nics=3,rate=400Gb/s"
+TOPOLOGY = "uniform:servers=4,nics=2,rate=400Gb/s"
 LIMIT_S = 300
 
 
 def one(seed: int, folder: Path) -> tuple[dict[str, float], dict[str, float], list[str]]:
     """(what was planted, what was named, what was called certain though it is healthy): NIC -> what is left."""
     rng = random.Random(seed)
-    places = rng.sample([f"server{s}/nic{n}" for s in range(3) for n in range(3)], rng.randint(1, 2))
+    places = rng.sample([f"server{s}/nic{n}" for s in range(4) for n in range(2)], rng.randint(1, 2))
     planted = {place: round(rng.uniform(0.2, 0.9), 2) for place in places}
     slow = [word for place, left in planted.items() for word in ("--slow", f"{place}={left}")]
-    measured = folder / f"{seed}.yaml"
-    _optcc("calibrate", TOPOLOGY, "--repeat", "3", "--probe", "50ms", *slow, "-o", str(measured))
+    measured = folder / f"{seed}.json"
+    measured.write_text(_optcc("calibrate", TOPOLOGY, "--repeat", "3", "--probe", "50ms", *slow, "--json"))
     found = json.loads(_optcc("diagnose", TOPOLOGY, str(measured), "--json"))
     named = {nic["nic"]: min(x for x in (nic["out_left"], nic["in_left"]) if x is not None) for nic in found["nics"]}
     wrong = [nic["nic"] for nic in found["nics"] if nic["sure"] == "certain" and nic["nic"] not in planted]

@@ -16,7 +16,7 @@ from optcc.cli_ranks import local_rate_option, membership_of, membership_options
 from optcc.errors import InputError
 
 if TYPE_CHECKING:
-    from optcc.calibration import NicRate
+    from optcc.calibration import NicRate, Pair
     from optcc.cluster import Cluster
 
 
@@ -26,6 +26,7 @@ class _Outcome:
 
     before: Cluster
     after: Cluster
+    pairs: list[Pair]
     nics: list[NicRate]
     tolerance: float
     alpha_s: float
@@ -159,7 +160,7 @@ def _measure(
     alphas = [float(median(times)) * scale for times in seen.hop_s.values()]
     chunk = float(median(seen.chunk_s)) * scale
     after = calibrated(cluster, nics, tolerance)
-    return _Outcome(cluster, after, nics, tolerance, float(median(alphas)), alphas, chunk, 1 / scale)
+    return _Outcome(cluster, after, pairs, nics, tolerance, float(median(alphas)), alphas, chunk, 1 / scale)
 
 
 def _check_picture(path: Path | None) -> None:
@@ -181,6 +182,10 @@ def _as_json(outcome: _Outcome, transport: str) -> dict[str, Any]:
         "alpha_s": outcome.alpha_s,
         "alpha_s_by_pair": outcome.alphas_s,
         "per_chunk_s": outcome.chunk_s,
+        "pairs": [
+            {"out": pair.out, "in": pair.into, "all_busy": pair.together, "bytes_per_s": list(pair.rates)}
+            for pair in outcome.pairs
+        ],
         "nics": [
             {
                 "nic": nic.name,

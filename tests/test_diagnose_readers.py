@@ -11,7 +11,7 @@ import pytest
 from optcc.cluster import Cluster
 from optcc.diagnose.evidence import Evidence
 from optcc.diagnose.loads import KINDS, Member, Use, loads
-from optcc.diagnose.nccl_log import parse_log, wanted_by
+from optcc.nccl_log import parse_log, wanted_by
 from optcc.diagnose.ports import IN, OUT, Ports, port
 from optcc.diagnose.readers import READERS, gather, read_text, watched
 from optcc.diagnose.verdict import judge

@@ -1,7 +1,16 @@
-"""A topology that `optcc calibrate` wrote, as evidence: the rate of each NIC each way, with all NICs busy."""
+"""What `optcc calibrate` measured, as evidence: pairs of NICs from ``--json``, rates of NICs from the file of ``-o``.
+
+The file keeps of each NIC the best rate that a peer has seen and not which peer that was: where NICs of other servers
+are as slow the other way, any of them may have held it back. The pairs tell more.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from optcc.calibration import MOST_TOLERANCE
 from optcc.diagnose.averages import LEAST_NOISE
 from optcc.diagnose.evidence import NOTHING, Evidence, Observation
 from optcc.diagnose.ports import IN, OUT, Ports, port
@@ -11,31 +20,92 @@ from optcc.errors import InputError
 
 
 def looks_like_calibration(text: str) -> bool:
-    """optcc's YAML with measured rates."""
-    return "\nmeasured:" in text or text.startswith("measured:")
+    """optcc's YAML with measured rates, or the object of --json."""
+    return "\nmeasured:" in text or text.startswith("measured:") or _is_json(text)
+
+
+def _is_json(text: str) -> bool:
+    return text.lstrip()[:1] == "{" and '"alone_over_together"' in text
 
 
 def read_calibration(text: str, source: str, ports: Ports) -> Evidence:
-    """One observation for each port that was measured. Raises InputError where the file cannot be read."""
+    """Observations of pairs, or of NICs. Raises InputError where the file cannot be read."""
+    return _of_pairs(text, source, ports) if _is_json(text) else _of_nics(text, source, ports)
+
+
+def _of_nics(text: str, source: str, ports: Ports) -> Evidence:
     found = read_yaml(text.encode(), source, Given())
     if found.measured is None:
         raise InputError("nothing measured", where=source, expected="what optcc calibrate -o writes")
     spread = max(LEAST_NOISE, float(found.measured.spread))
-    seen, unknown = list[Observation](), 0
+    parts: dict[int, float] = {}
+    unknown = 0
     for server in found.cluster.servers:
         name = ports.server(server.name)
         for nic in server.nics:
             number = None if name is None else ports.nic(name, nic.name)
             if number is None:
                 unknown += 1
-                continue
-            if f"{server.name}/{nic.name}" not in found.measured.nameplate:
-                continue
-            for way, rate in ((OUT, nic.out_rate), (IN, nic.in_rate)):
-                healthy = ports.rates[port(number, way)]
-                part = float(rate) / healthy if healthy else 0.0
-                where = f"{source}: {server.name}/{nic.name}"
-                seen.append(Observation("calibrate", where, {port(number, way): max(part, NOTHING)}, spread=spread))
+            elif f"{server.name}/{nic.name}" in found.measured.nameplate:
+                for way, rate in ((OUT, nic.out_rate), (IN, nic.in_rate)):
+                    healthy = ports.rates[port(number, way)]
+                    parts[port(number, way)] = max(float(rate) / healthy, NOTHING) if healthy else NOTHING
+    seen = [
+        Observation(
+            "calibrate", f"{source}: {ports.names[number // 2]}", _held_back(number, parts, ports), spread=spread
+        )
+        for number in parts
+    ]
     unused = (f"{source}: {unknown} NICs that the topology does not have",) if unknown else ()
     read = f"{source}: optcc calibrate of {found.measured.date}, {len(seen)} ports"
     return Evidence(tuple(seen), (), (read,), unused)
+
+
+def _held_back(number: int, parts: Mapping[int, float], ports: Ports) -> dict[int, float]:
+    """The port, and those of other servers that were as slow the other way: any of them may have set its pace."""
+    part = parts[number]
+    server = ports.names[number // 2].partition("/")[0]
+    others = {
+        other: part
+        for other, its in parts.items()
+        if other % 2 != number % 2
+        and its <= part * (1 + MOST_TOLERANCE)
+        and part < 1 - MOST_TOLERANCE
+        and ports.names[other // 2].partition("/")[0] != server
+    }
+    return {number: part, **others}
+
+
+def _of_pairs(text: str, source: str, ports: Ports) -> Evidence:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        expected = "what optcc calibrate --json prints"
+        raise InputError("not JSON", where=source, expected=expected, got=str(error)[:80]) from None
+    seen, unknown = list[Observation](), 0
+    for pair in _dicts(value.get("pairs") if isinstance(value, dict) else None):
+        ends = [_nic(pair.get(way), ports) for way in ("out", "in")]
+        rates = pair.get("bytes_per_s")
+        if ends[0] is None or ends[1] is None or not isinstance(rates, list):
+            unknown += 1
+            continue
+        out, into = port(ends[0], OUT), port(ends[1], IN)
+        kind = "calibrate" if pair.get("all_busy") is True else "calibrate, alone"
+        where = f"{source}: {ports.names[out // 2]} to {ports.names[into // 2]}"
+        for rate in rates:
+            plain = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < 1e15
+            used = {end: max(rate / ports.rates[end], NOTHING) if plain else NOTHING for end in (out, into)}
+            seen.append(Observation(kind, where, used))
+    unused = (f"{source}: {unknown} pairs of NICs that the topology does not have",) if unknown else ()
+    return Evidence(tuple(seen), (), (f"{source}: optcc calibrate, {len(seen)} measurements of pairs",), unused)
+
+
+def _nic(name: Any, ports: Ports) -> int | None:
+    host, _, nic = name.partition("/") if isinstance(name, str) else ("", "", "")
+    server = ports.server(host)
+    return None if server is None else ports.nic(server, nic)
+
+
+def _dicts(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, list):
+        yield from (item for item in value if isinstance(item, dict))

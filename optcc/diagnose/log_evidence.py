@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from optcc.diagnose.evidence import NOTHING, Evidence, Observation, Sign
-from optcc.diagnose.nccl_log import FLUSHED, STATUS, Failure, Log, parse_log
 from optcc.diagnose.ports import IN, OUT, Ports, port
+from optcc.nccl_log import FLUSHED, STATUS, Failure, Log, parse_log
 
 GRAVE = ("port error", "port_err", "device fatal", "fatal", "lid change")
 MOST_SIGNS = 64

@@ -15,10 +15,10 @@ from typing import Any
 
 from optcc.diagnose.evidence import NOTHING, Evidence, Observation, Sign
 from optcc.diagnose.loads import KINDS, Member, loads, parts
-from optcc.diagnose.nccl_log import FLUSHED, RANK, Log, parse_log
 from optcc.diagnose.nccl_use import use_of
 from optcc.diagnose.ports import Ports
 from optcc.errors import InputError
+from optcc.nccl_log import FLUSHED, RANK, Log, parse_log
 
 LARGE = 32 << 20
 """Bytes from which a row counts: at 400 Gb/s 32 MiB take 0.7 ms, a hundred times a hop's latency."""

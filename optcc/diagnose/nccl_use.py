@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from optcc.diagnose.loads import Member, Use
-from optcc.diagnose.nccl_log import Log, wanted_by
 from optcc.diagnose.ports import IN, OUT, Ports
+from optcc.nccl_log import Log, wanted_by
 
 
 def use_of(members: Sequence[Member], log: Log, ports: Ports) -> Use:

@@ -13,7 +13,6 @@ from optcc.diagnose.evidence import Evidence
 from optcc.diagnose.inspector import looks_like_inspector, read_inspector
 from optcc.diagnose.link_state import read_links
 from optcc.diagnose.log_evidence import read_log
-from optcc.diagnose.nccl_log import looks_like_log
 from optcc.diagnose.nccl_tests import looks_like_tests, read_tests
 from optcc.diagnose.ports import Ports
 from optcc.diagnose.ras import looks_like_ras, read_ras
@@ -21,6 +20,7 @@ from optcc.discover.pasted import without_colours
 from optcc.discover.sysfs_tree import is_sysfs, open_sysfs
 from optcc.errors import InputError
 from optcc.files import is_stdin, read_file, shown
+from optcc.nccl_log import looks_like_log
 from optcc.sysfs import Sysfs
 
 MOST_BYTES = 2**28

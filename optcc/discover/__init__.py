@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from optcc.bundled import located
 from optcc.cluster import Cluster
 from optcc.discover.failures import apply_failures, parse_fail
-from optcc.discover.given import Given, apply_given
+from optcc.discover.given import Given
 from optcc.discover.hostlist import expand_hosts
 from optcc.discover.nccl_document import as_utf8
-from optcc.discover.nccl_xml import read_nccl_xml
-from optcc.discover.pasted import unwrapped
 from optcc.discover.preset import PREFIX, read_preset
-from optcc.discover.smi_text import looks_like_smi, read_smi
-from optcc.discover.sysfs_tree import is_sysfs, read_sysfs
-from optcc.discover.topology import Assumption, Measured, Topology, describe, measured_line
-from optcc.discover.yaml_file import read_yaml
+from optcc.discover.rails import on_rails
+from optcc.discover.readers import corrected
+from optcc.discover.several import Source, Sources, expanded
+from optcc.discover.sysfs_tree import is_sysfs
+from optcc.discover.topology import Assumption, Measured, Topology
 from optcc.errors import InputError
 from optcc.files import is_stdin, read_file, shown
 
@@ -33,7 +33,7 @@ MAX_FILE_BYTES = 2 * 2**20
 
 
 def load_topology(
-    source: str | Path,
+    source: str | Path | Sequence[str | Path],
     *,
     servers: int | None = None,
     nic_rate: str | None = None,
@@ -45,24 +45,30 @@ def load_topology(
 
     Parameters
     ----------
-    source : path of an NCCL or RCCL topology XML, of nvidia-smi's matrix, of a YAML file, of a copy of sysfs (a
-        directory or a tarball; ``/sys`` is this machine's), or a preset ``uniform:servers=8,nics=8,rate=400Gb/s``, or
-        ``example:NAME``, which `optcc example` lists; ``-`` is standard input, for all but a copy of sysfs
+    source : path of an NCCL or RCCL topology XML, of nvidia-smi's matrix, of a YAML file, of what ibstat, ibdev2netdev,
+        ``rdma link -j``, rocm-smi or amd-smi print, of NCCL's log, of a copy of sysfs (a directory or a tarball;
+        ``/sys`` is this machine's), or a preset ``uniform:servers=8,nics=8,rate=400Gb/s``, or ``example:NAME``, which
+        `optcc example` lists; ``-`` is standard input, for all but a copy of sysfs. A folder of such files, a pattern
+        such as ``dumps/*.xml``, or several sources are one cluster, a server of each; ``node1=FILE`` names its server,
+        and two files of one name are parts of it, as NICs of ibstat and GPUs of rocm-smi are
     servers : make a cluster of this many copies of a one-server topology, named server0, server1, ...
     nic_rate : such as ``400Gb/s``, for NICs whose rate `source` does not give; ``mlx5_8=25Gb/s`` for NICs of that
         name, whatever it gives; several with commas between them
     nics : the NICs that count, ``mlx5_[0-7]``, or ``^mlx5_8,mlx5_9`` for all but these; the reader's rule otherwise
     hosts : the servers' names, as Slurm lists them: ``node[001-004,007]``; a one-server topology is copied for each
-    documents_only : presets, XML and YAML alone, where what is read comes from somebody else; nothing is unpacked
+    documents_only : presets, XML and YAML alone, one file, where what is read comes from somebody else; nothing is
+        unpacked
 
     Raises InputError, which names the line or field, for anything else.
     """
-    source = _as_text(source)
+    sources = [_as_text(one) for one in (source if isinstance(source, list | tuple) else [source])]
+    if not sources:
+        raise InputError("no topology", where="source", expected="a path, as str or Path", got="none")
     for name, value in (("nic_rate", nic_rate), ("nics", nics), ("hosts", hosts)):
         if not (value is None or isinstance(value, str)):
             raise InputError("not text", where=name, expected="a str, or None", got=type(value).__name__)
     given = Given.parse(nic_rate, nics)
-    topology = _read_any(source, given, documents_only)
+    topology = _read_any(sources, given, documents_only)
     given.check_used(nic.name for server in topology.cluster.servers for nic in server.nics)
     if servers is not None and hosts is not None:
         raise InputError("one or the other", where="--servers, --hosts", expected="not both")
@@ -73,7 +79,7 @@ def load_topology(
         return replace(topology, cluster=cluster, read=(*topology.read, f"--hosts: {len(cluster.servers)} servers"))
     if len(topology.cluster.servers) == 1:
         alone = Assumption(
-            shown(source), "one server", "--servers N makes N copies of it, --hosts 'node[1-4]' named ones"
+            shown(sources[0]), "one server", "--servers N makes N copies of it, --hosts 'node[1-4]' named ones"
         )
         return replace(topology, assumed=(*topology.assumed, alone))
     return topology
@@ -85,38 +91,26 @@ def _as_text(source: object) -> str:
     raise InputError("no topology", where="source", expected="a path, as str or Path", got=type(source).__name__)
 
 
-def _read_any(source: str, given: Given, documents_only: bool) -> Topology:
-    if source.startswith(PREFIX):
-        topology = read_preset(source, given.nic_rate)
-    elif not documents_only and not is_stdin(source) and is_sysfs(source):
-        return read_sysfs(source, given)
-    else:
-        data = as_utf8(_read(located(source)))
-        source = shown(source)
-        text, taken = unwrapped(data.decode("utf-8", "replace"), source)
-        topology = _read_text(text.encode() if taken else data, text, source, given, documents_only)
-        if taken:
-            note = Assumption(source, f"taken away before it was read: {', '.join(taken)}")
-            topology = replace(topology, assumed=(*topology.assumed, note))
-        return topology
-    return _corrected(topology, source, given)
+def _read_any(sources: Sequence[str], given: Given, documents_only: bool) -> Topology:
+    if len(sources) == 1 and sources[0].startswith(PREFIX):
+        return corrected(read_preset(sources[0], given.nic_rate), sources[0], given)
+    found = [Source(sources[0])] if documents_only else [one for source in sources for one in expanded(source)]
+    several = len(found) > 1
+    all_of_them = Sources()
+    for one in found:
+        if one.path.startswith(PREFIX):
+            raise InputError("a preset among several sources", where=one.path, expected="files of servers")
+        if not documents_only and not is_stdin(one.path) and is_sysfs(one.path):
+            all_of_them.add(_with_name(one, several), None)
+        else:
+            data = as_utf8(_read(located(one.path)))
+            all_of_them.add(_with_name(replace(one, path=shown(one.path)), several), data, documents_only)
+    return on_rails(all_of_them.raw, given)
 
 
-def _read_text(data: bytes, text: str, source: str, given: Given, documents_only: bool) -> Topology:
-    if Path(source).suffix.lower() == ".xml" or data.lstrip()[:1] == b"<":
-        return read_nccl_xml(data, source, given)
-    if not documents_only and looks_like_smi(text):
-        return read_smi(text, source, given)
-    return _corrected(read_yaml(data, source, given), source, given)
-
-
-def _corrected(topology: Topology, source: str, given: Given) -> Topology:
-    """A preset, or YAML, with the options applied, and described."""
-    cluster = apply_given(topology.cluster, given)
-    lines = (f"{source}: optcc's own", *describe(cluster), *topology.read)
-    if topology.measured is not None:
-        lines = (*lines, measured_line(cluster, topology.measured))
-    return replace(topology, cluster=cluster, read=lines)
+def _with_name(source: Source, several: bool) -> Source:
+    """One of several sources goes by its file's name where nothing else names it."""
+    return replace(source, name=Path(source.path).name.partition(".")[0]) if several and not source.name else source
 
 
 def _on_hosts(cluster: Cluster, names: list[str]) -> Cluster:

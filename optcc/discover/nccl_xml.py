@@ -37,6 +37,11 @@ def read_nccl_xml(data: bytes, path: str, given: Given) -> Topology:
     return on_rails(lambda given: _servers(root, path, given), given)
 
 
+def nccl_servers(data: bytes, path: str, given: Given) -> tuple[Topology, Clues]:
+    """The same before NICs that the file gives no rail get one."""
+    return _servers(parse(data, path), path, given)
+
+
 def _servers(root: etree._Element, path: str, given: Given) -> tuple[Topology, Clues]:
     """The servers, NICs on the rails that the file says, and what it tells of the others' rails."""
     assumed = Assumed()

@@ -55,6 +55,23 @@ def unwrapped(text: str, path: str) -> tuple[str, list[str]]:
     return ("\n".join(lines) + "\n" if taken else text), taken
 
 
+def by_host(text: str) -> dict[str, str] | None:
+    """Host -> its lines, where each line begins with its host, as pdsh, clush and srun --label print those of several.
+
+    None where that is not so: of one host's lines `unwrapped` takes the name away.
+    """
+    lines = [line for line in without_colours(text).splitlines() if line.strip()]
+    found = [_HOST.match(line) for line in lines]
+    if len(lines) < 2 or not all(found) or _starts(lines):
+        return None
+    hosts: dict[str, list[str]] = {}
+    for line, match in zip(lines, found, strict=True):
+        if match:
+            hosts.setdefault(match[1], []).append(line[match.end() :])
+    several = len(hosts) > 1 and 2 * len(hosts) <= len(lines)
+    return {host: "\n".join(own) + "\n" for host, own in hosts.items()} if several else None
+
+
 def without_colours(text: str) -> str:
     """Without a terminal's codes: nvidia-smi underlines the header of its matrix."""
     return _COLOURS.sub("", text) if "\x1b" in text else text

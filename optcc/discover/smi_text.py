@@ -41,10 +41,10 @@ def looks_like_smi(text: str) -> bool:
 
 def read_smi(text: str, path: str, given: Given) -> Topology:
     """The one server of the matrix, server0. Raises InputError naming `path` and line, or asking for --nic-rate."""
-    return on_rails(lambda given: _server(text, path, given), given)
+    return on_rails(lambda given: smi_server(text, path, given), given)
 
 
-def _server(text: str, path: str, given: Given) -> tuple[Topology, Clues]:
+def smi_server(text: str, path: str, given: Given) -> tuple[Topology, Clues]:
     """The one server, and the GPUs nearest to its NICs, which tell their rails."""
     matrix = parse_matrix(text, path)
     gpus, cards, rows = matrix.gpus, matrix.nics, matrix.cells

@@ -24,6 +24,7 @@ _LINE = re.compile(
 )
 _NO_PREFIX = re.compile(r"(NET/IB[P ]?:? ?.{1,2000})")
 _USING = re.compile(r"NET/IB[P ]? ?: Using((?: ?\[\d{1,4}\]\S{1,120})+)")
+_SPEED_OF = re.compile(r"NET/IB ?: \[\d{1,4}\] ?([\w.+-]{1,80}):\S{1,80}:(\d{1,3})/(IB|RoCE) .{0,80}?speed=(\d{1,9})")
 _CARD = re.compile(r"\[(\d{1,4})\]([\w.+-]{1,80}):(\d{1,3})/")
 _OOB = re.compile(r"(?:OOB|Bootstrap ?: Using) \S{1,40}?:([0-9a-fA-F.:]{2,60})<\d{1,6}>")
 _HCA = re.compile(r"NCCL_IB_HCA (?:set to|set by environment to) ?(\S{1,400})")
@@ -82,13 +83,17 @@ class Log:
 
     cards : host -> {NCCL's number of a NIC: its name}
     channels : (rank, way "send" or "receive") -> NCCL's numbers of NICs, once for each channel
-    hosts : rank -> host, as far as lines tell; addresses : IP address -> host
+    hosts, gpus : rank -> host, and GPU there, as far as lines tell
+    speeds, links : (host, NIC) -> Mb/s, and InfiniBand or Ethernet; addresses : IP address -> host
     hca : NCCL_IB_HCA, where it is said; job : hosts of the ranks that nccl-tests list
     """
 
     cards: dict[str, dict[int, str]] = field(default_factory=dict)
     channels: dict[tuple[int, str], Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
     hosts: dict[int, str] = field(default_factory=dict)
+    gpus: dict[int, int] = field(default_factory=dict)
+    speeds: dict[tuple[str, str], int] = field(default_factory=dict)
+    links: dict[tuple[str, str], str] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
     hca: str | None = None
     failures: list[Failure] = field(default_factory=list)
@@ -134,6 +139,10 @@ def _one(log: Log, number: int, host: str, said: str) -> None:
         log.addresses[oob[1] or oob[2]] = host
     if hca := _HCA.search(said):
         log.hca = hca[1].rstrip(".")
+    if (speed_of := _SPEED_OF.search(said)) and host:
+        place = (host, _named(speed_of[1], speed_of[2]))
+        log.speeds[place] = int(speed_of[4])
+        log.links[place] = "InfiniBand" if speed_of[3] == "IB" else "Ethernet"
     if channel := _CHANNEL.search(said):
         sends = channel[3] == "send"
         rank = int(channel[1] if sends else channel[2])
@@ -142,6 +151,7 @@ def _one(log: Log, number: int, host: str, said: str) -> None:
             log.hosts[rank] = host
     elif host and (ranked := _RANK.search(said)):
         log.hosts.setdefault(int(ranked[1]), host)
+        log.gpus[int(ranked[1])] = int(ranked[3])
     if (failed := _FAILED.search(said)) and len(log.failures) < MOST_KEPT:
         nic = _LOCAL_HCA.search(failed[3])
         log.failures.append(Failure(number, host, nic and nic[1], failed[1], failed[2]))
