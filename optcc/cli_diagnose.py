@@ -48,9 +48,7 @@ LONGEST_WATCH_S = 3600.0
 @per_chunk_option
 @click.option("--step", metavar="TIME", help="Of a fault-free step of the job (default 6s).")
 @click.option("--exposed", metavar="PART", help="The part of it that is AllReduce and not hidden (default 20%).")
-@click.option(
-    "--restart", metavar="TIME", help="Lost by a restart, work since the checkpoint included (68min)."
-)
+@click.option("--restart", metavar="TIME", help="Lost by a restart, work since the checkpoint included (68min).")
 @click.option("--repair", metavar="TIME", help="Until the server is whole again (default 8h).")
 @click.option(
     "--picture", type=click.Path(path_type=Path, dir_okay=False), help="Draw the NICs: FILE.svg, .png or .pdf."

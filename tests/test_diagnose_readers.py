@@ -11,11 +11,11 @@ import pytest
 from optcc.cluster import Cluster
 from optcc.diagnose.evidence import Evidence
 from optcc.diagnose.loads import KINDS, Member, Use, loads
-from optcc.nccl_log import parse_log, wanted_by
 from optcc.diagnose.ports import IN, OUT, Ports, port
 from optcc.diagnose.readers import READERS, gather, read_text, watched
 from optcc.diagnose.verdict import judge
 from optcc.errors import InputError
+from optcc.nccl_log import parse_log, wanted_by
 from tests import diagnosis_texts as texts
 from tests.effort import cases
 

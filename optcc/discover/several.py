@@ -20,7 +20,7 @@ from optcc.discover.parts import Part
 from optcc.discover.pasted import by_host, unwrapped
 from optcc.discover.rails import Clues
 from optcc.discover.readers import Raw, of_parts, part_reader, text_reader
-from optcc.discover.sysfs_tree import sysfs_server
+from optcc.discover.sysfs_tree import COPY, sysfs_server
 from optcc.discover.topology import Assumption, Topology
 from optcc.errors import InputError
 
