@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -126,7 +126,7 @@ def read_cluster(
     return apply_failures(replace(found.cluster, gpu_ranks=ranks == "gpu"), fail)
 
 
-def load_source(topology: str, servers: int | None, nic_rate: str | None) -> Topology:
+def load_source(topology: str | Sequence[str], servers: int | None, nic_rate: str | None) -> Topology:
     """TOPOLOGY with --nics and --hosts, where this command has them."""
     from optcc.discover import load_topology
 

@@ -14,24 +14,29 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("topology")
+@click.argument("topology", nargs=-1, required=True)
 @click.option("--servers", type=int, metavar="N", help="Replicate a one-server topology N times.")
 @click.option("--nic-rate", metavar="RATE", help="For NICs without one; NAME=RATE for NICs of that name.")
 @source_options
 @click.option("-o", "--output", type=OUTPUT, help="Write it as YAML, to be edited; - is standard output.")
 @json_option
-def topo(topology: str, servers: int | None, nic_rate: str | None, output: Path | None, as_json: bool) -> None:
+def topo(
+    topology: tuple[str, ...], servers: int | None, nic_rate: str | None, output: Path | None, as_json: bool
+) -> None:
     """What TOPOLOGY says, what was assumed, and what to pass to correct that.
 
-    TOPOLOGY is an NCCL or RCCL topology XML, what `nvidia-smi topo -m` prints, /sys or a copy of it (a directory or a
-    tarball), optcc's YAML, or a preset.
+    TOPOLOGY is an NCCL or RCCL topology XML, NCCL's log, what `nvidia-smi topo -m`, ibstat, ibdev2netdev,
+    `rdma link -j`, rocm-smi or amd-smi print, /sys or a copy of it (a directory or a tarball), optcc's YAML, or a
+    preset. Several files, a folder of them, or a pattern are one cluster, a server of each; NAME=FILE names its server,
+    and several files of one NAME are of one server.
     """
+    from optcc.discover.topology import listed
     from optcc.discover.yaml_writer import save_yaml, write_yaml
 
     check_output(output, as_json)
     found = load_source(topology, servers, nic_rate)
     if output is not None:
-        comments = (f"Written by optcc topo {topology}", *(f"assumed: {note}" for note in found.notes))
+        comments = (f"Written by optcc topo {listed(topology)}", *(f"assumed: {note}" for note in found.notes))
         save_yaml(write_yaml(found.cluster, comments=comments, measured=found.measured), output)
         say_written(output)
     emit(as_json, found.as_json(), lambda: click.echo("\n".join(report_lines(found))), beside=output)

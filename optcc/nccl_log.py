@@ -4,6 +4,7 @@ Lines are ``HOST:PID:TID [GPU] NCCL INFO ...``, with a place in NCCL's source be
 from NCCL's ``src/transport/net_ib`` and ``net.cc``, versions 2.18 to 2.32:
 
     NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:192.0.2.1<0>
+    NET/IB : Made virtual device [2] name=mlx5_0+mlx5_1 speed=800000 ndevs=2
     NCCL_IB_HCA set to mlx5_0
     Channel 00/0 : 7[7] -> 8[0] [send] via NET/IB/0/GDRDMA
     NET/IB: Got completion from peer 192.0.2.2<5000> with status=IBV_WC_RETRY_EXC_ERR(12) ... hca mlx5_0
@@ -25,6 +26,7 @@ _LINE = re.compile(
 _NO_PREFIX = re.compile(r"(NET/IB[P ]?:? ?.{1,2000})")
 _USING = re.compile(r"NET/IB[P ]? ?: Using((?: ?\[\d{1,4}\]\S{1,120})+)")
 _SPEED_OF = re.compile(r"NET/IB ?: \[\d{1,4}\] ?([\w.+-]{1,80}):\S{1,80}:(\d{1,3})/(IB|RoCE) .{0,80}?speed=(\d{1,9})")
+_MADE = re.compile(r"NET/IB ?: Made virtual device \[(\d{1,4})\] name=(\S{1,400}) speed=(\d{1,9}) ndevs=(\d{1,3})")
 _CARD = re.compile(r"\[(\d{1,4})\]([\w.+-]{1,80}):(\d{1,3})/")
 _OOB = re.compile(r"(?:OOB|Bootstrap ?: Using) \S{1,40}?:([0-9a-fA-F.:]{2,60})<\d{1,6}>")
 _HCA = re.compile(r"NCCL_IB_HCA (?:set to|set by environment to) ?(\S{1,400})")
@@ -134,7 +136,13 @@ def parse_log(text: str) -> Log:
 def _one(log: Log, number: int, host: str, said: str) -> None:
     if (using := _USING.search(said)) and host:
         names = {int(i): name if port == "1" else f"{name}:{port}" for i, name, port in _CARD.findall(using[1])}
-        log.cards[host] = names
+        log.cards.setdefault(host, {}).update(names)
+    if (made := _MADE.search(said)) and host:
+        # Each NIC is one, too, and goes by its card's name there, whatever its port.
+        name = log.cards.setdefault(host, {}).setdefault(int(made[1]), made[2])
+        if made[4] != "1":
+            log.cards[host][int(made[1])] = name = made[2]
+        log.speeds.setdefault((host, name), int(made[3]))
     if (oob := _OOB.search(said)) and host:
         log.addresses[oob[1] or oob[2]] = host
     if hca := _HCA.search(said):

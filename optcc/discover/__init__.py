@@ -20,7 +20,8 @@ from optcc.discover.nccl_document import as_utf8
 from optcc.discover.preset import PREFIX, read_preset
 from optcc.discover.rails import on_rails
 from optcc.discover.readers import corrected
-from optcc.discover.several import Source, Sources, expanded
+from optcc.discover.several import Sources
+from optcc.discover.sources import Source, sources_of
 from optcc.discover.sysfs_tree import is_sysfs
 from optcc.discover.topology import Assumption, Measured, Topology
 from optcc.errors import InputError
@@ -30,6 +31,10 @@ __all__ = ["Assumption", "Measured", "Topology", "apply_failures", "load_topolog
 
 MAX_FILE_BYTES = 2 * 2**20
 """Real dumps are 10 to 100 kB, a YAML of two thousand different servers is 1 MB."""
+MAX_LOG_BYTES = 2**26
+"""Of an NCCL log, whose first lines tell the NICs: INFO of a thousand ranks' start has some 50 MB."""
+MAX_BYTES = 2**28
+"""Of all sources together: a thousand dumps of the largest size."""
 
 
 def load_topology(
@@ -91,26 +96,23 @@ def _as_text(source: object) -> str:
     raise InputError("no topology", where="source", expected="a path, as str or Path", got=type(source).__name__)
 
 
-def _read_any(sources: Sequence[str], given: Given, documents_only: bool) -> Topology:
-    if len(sources) == 1 and sources[0].startswith(PREFIX):
-        return corrected(read_preset(sources[0], given.nic_rate), sources[0], given)
-    found = [Source(sources[0])] if documents_only else [one for source in sources for one in expanded(source)]
-    several = len(found) > 1
-    all_of_them = Sources()
-    for one in found:
+def _read_any(texts: list[str], given: Given, documents_only: bool) -> Topology:
+    if len(texts) == 1 and texts[0].startswith(PREFIX):
+        return corrected(read_preset(texts[0], given.nic_rate), texts[0], given)
+    sources, nbytes = Sources(), 0
+    for one in [Source(text) for text in texts] if documents_only else sources_of(texts):
         if one.path.startswith(PREFIX):
             raise InputError("a preset among several sources", where=one.path, expected="files of servers")
         if not documents_only and not is_stdin(one.path) and is_sysfs(one.path):
-            all_of_them.add(_with_name(one, several), None)
-        else:
-            data = as_utf8(_read(located(one.path)))
-            all_of_them.add(_with_name(replace(one, path=shown(one.path)), several), data, documents_only)
-    return on_rails(all_of_them.raw, given)
-
-
-def _with_name(source: Source, several: bool) -> Source:
-    """One of several sources goes by its file's name where nothing else names it."""
-    return replace(source, name=Path(source.path).name.partition(".")[0]) if several and not source.name else source
+            sources.add_tree(one)
+            continue
+        data = _read(located(one.path), documents_only)
+        nbytes += len(data)
+        if nbytes > MAX_BYTES:
+            raise InputError("too much for a topology", where=shown(one.path), expected=f"{MAX_BYTES} bytes in all")
+        add = sources.add_document if documents_only else sources.add_text
+        add(replace(one, path=shown(one.path)), as_utf8(data))
+    return on_rails(sources.raw, given)
 
 
 def _on_hosts(cluster: Cluster, names: list[str]) -> Cluster:
@@ -129,21 +131,20 @@ def _on_hosts(cluster: Cluster, names: list[str]) -> Cluster:
     return replace(cluster, servers=servers, pristine=pristine)
 
 
-def _read(path: str) -> bytes:
+def _read(path: str, documents_only: bool) -> bytes:
     data = read_file(
         path,
-        MAX_FILE_BYTES,
+        MAX_FILE_BYTES if documents_only else MAX_LOG_BYTES,
         what="topology",
         expected="an NCCL topology XML, a YAML file or a preset",
         hint=f"A preset looks like {PREFIX}servers=8,nics=8,rate=400Gb/s.",
     )
     if data.startswith(b"\x1f\x8b"):
         try:
-            data = zlib.decompressobj(wbits=31).decompress(data, MAX_FILE_BYTES + 1)  # no more, whatever it unfolds to
+            data = zlib.decompressobj(wbits=31).decompress(data, MAX_LOG_BYTES + 1)  # no more, whatever it unfolds to
         except zlib.error as error:
             raise InputError("gzip that cannot be read", where=shown(path), got=str(error)) from None
-    if len(data) > MAX_FILE_BYTES:
-        raise InputError(
-            "too large for a topology", where=shown(path), expected=f"at most {MAX_FILE_BYTES} bytes", got="more"
-        )
+    most = MAX_LOG_BYTES if not documents_only and b" NCCL INFO " in data[:MAX_FILE_BYTES] else MAX_FILE_BYTES
+    if len(data) > most:
+        raise InputError("too large for a topology", where=shown(path), expected=f"at most {most} bytes", got="more")
     return data

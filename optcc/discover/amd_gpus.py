@@ -6,6 +6,7 @@ Neither has NICs: they are given beside a text that has. Rates of xGMI are not i
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from optcc.discover.nccl_gpus import MAX_DEVICES
 from optcc.discover.parts import Part, told
@@ -47,4 +48,5 @@ def read_amd(text: str, path: str) -> Part:
     kinds = {cell for cells in rows.values() for cell in cells} & {"XGMI", "PCIE"}
     kind = "rocm-smi --showtopo" if start and "between" in start[0] else "amd-smi topology"
     joined = "xGMI" if "XGMI" in kinds else "PCIe" if kinds else "nothing that it tells"
-    return Part(path, f"{told(kind, (), count)}, joined by {joined}", (), count)
+    part = told(path, kind, (), range(count))
+    return replace(part, read=f"{part.read}, joined by {joined}")

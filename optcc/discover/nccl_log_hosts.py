@@ -1,7 +1,7 @@
 """NCCL's log (``NCCL_DEBUG=INFO``) as a topology: each host with the NICs that it uses and the GPUs of its ranks.
 
-NICs are those of ``NET/IB : Using``; versions from 2.26 on print their speed. Which GPU uses which NIC is told by the
-channels between servers.
+NICs are those of ``NET/IB : Using``, and those that NCCL has fused of them (``Made virtual device``, since 2.24), whose
+speed it prints. Which GPU uses which NIC is told by the channels between servers.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ def read_nccl_log(text: str, path: str) -> dict[str, Part]:
     beside = _beside(log)
     found = {}
     for host, cards in log.cards.items():
+        ports = {port for name in cards.values() if "+" in name for port in name.split("+")}
         nics = tuple(
             PartNic(name, _rate(log.speeds.get((host, name))), True, log.links.get((host, name), ""),
                     beside.get((host, number)))
             for number, name in cards.items()
+            if name not in ports
         )  # fmt: skip
-        count = len(gpus.get(host, ()))
-        found[host] = Part(f"{path}: {host}", told("NCCL's log", nics, count), nics, count)
+        found[host] = told(f"{path}: {host}", "NCCL's log", nics, gpus.get(host, ()), adds=True)
     return found
 
 

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 from lxml import etree
 
+from optcc.discover.bonds import note_by_name
 from optcc.discover.given import Given
 from optcc.discover.nccl_document import DUMP, at, number
 from optcc.discover.nccl_gpus import check_device_count
@@ -144,6 +145,8 @@ def rates_of(ports: list[Port], given: Given, path: str, assumed: Assumed) -> di
             rate = _guessed(port, speeds, path, assumed)
         elif given.rate_of(port.name) is None and speed is None and port.element.tag == "net":
             assumed.add(at(port.element, path), "no usable speed, the rate given with --nic-rate is taken")
+        if given.rate_of(port.name) is None:
+            note_by_name(port.name, path, assumed)
         rates[port] = rate
     if given.nic_rate and all(speeds.values()):
         assumed.add("", UNUSED_NIC_RATE)

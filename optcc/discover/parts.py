@@ -7,10 +7,11 @@ given for one server, by ``name=FILE`` with the same name; what none of them tel
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from optcc.cluster import Nic, Server
+from optcc.discover.bonds import note_by_name
 from optcc.discover.given import Given
 from optcc.discover.nic_choice import Candidate, for_training
 from optcc.discover.rails import Clue, Clues
@@ -34,41 +35,84 @@ class PartNic:
 
 @dataclass(frozen=True)
 class Part:
-    """What one text tells: NICs, the number of GPUs (0: nothing), a line on what was read."""
+    """What one text tells.
+
+    kind : of the text, such as ibstat; read : a line on what was read
+    gpus : their numbers, none where it tells of none
+    adds : several of its kind may be given for a server, each telling a part of it
+    """
 
     where: str
+    kind: str
     read: str
     nics: tuple[PartNic, ...] = ()
-    gpus: int = 0
+    gpus: frozenset[int] = frozenset()
+    adds: bool = False
 
 
 def server_of(parts: Sequence[Part], name: str, given: Given, assumed: Assumed) -> tuple[Server, Clues]:
     """One server of all that is known of it. Raises InputError where nothing tells NICs, or their rates."""
     where = parts[0].where
-    nics = _merged(parts)
-    if not nics:
+    told_of = _merged(parts)
+    if not told_of:
         raise InputError(
             "GPUs without NICs",
             where=where,
             expected="a text that has NICs beside it",
-            got=f"{listed([part.read for part in parts])}",
+            got=listed([part.read for part in parts]),
             hint=f"Give both by one name: {name}={where} {name}=ibstat.txt.",
         )
+    nics = _with_link(told_of, name, where, given, assumed)
+    rates = _rates(nics, where, given, assumed)
+    found = [
+        Candidate(nic.name, f"{where}: {nic.name}", rates[nic.name], fabric=nic.fabric,
+                  asked=given.wanted(nic.name) is True)
+        for nic in nics
+    ]  # fmt: skip
+    chosen = {nic.name for nic in for_training(found, assumed)}
+    numbers = sorted(frozenset[int]().union(*(part.gpus for part in parts)))
+    if numbers:
+        unknown = "what joins the GPUs is not told at its rate; NVLink or xGMI counts as unknown"
+        assumed.add(where, unknown, IN_YAML.format("nvlink:"))
+    else:
+        assumed.add(where, "no GPU is told of; one per NIC is assumed", IN_YAML.format("gpus:"))
+    beside = {nic.name: nic.gpu for nic in nics if nic.gpu is not None and nic.gpu in numbers}
+    if not beside:
+        in_order = "which GPU is beside which NIC is not told; NICs are dealt out in order"
+        assumed.add(where, in_order, IN_YAML.format("gpu:"))
+    made = []
+    for nic in (nic for nic in nics if nic.name in chosen):
+        gpu = numbers.index(beside[nic.name]) if nic.name in beside else None
+        made.append(Nic(nic.name, rates[nic.name], rates[nic.name], gpu=gpu))
+    with located(where):
+        server = Server(name, tuple(made), len(numbers) or len(made))
+    return server, {(name, nic): Clue((gpu,)) for nic, gpu in beside.items() if nic in chosen}
+
+
+def _with_link(nics: Sequence[PartNic], server: str, where: str, given: Given, assumed: Assumed) -> list[PartNic]:
+    """Those that --nics leaves, and that are up or that it names."""
     kept = []
     for nic in nics:
         wanted = given.wanted(nic.name)
-        if wanted is False:
-            continue
         if not nic.up and wanted is None:
-            fix = f"--nics with it, and --fail {name}/{nic.name} if it has failed"
-            assumed.add(f"{where}: {nic.name}", "skipped, its link is down", fix)
-            continue
-        kept.append(nic)
+            note_down(nic.name, server, where, assumed)
+        elif wanted is not False:
+            kept.append(nic)
     if not kept:
         given.check_seen()
         names = listed([nic.name for nic in nics])
         raise InputError("no NIC with a link", where=where, expected="one that is up", got=names)
-    rates = {nic.name: given.rate_of(nic.name) or nic.rate or given.nic_rate for nic in kept}
+    return kept
+
+
+def note_down(nic: str, server: str, where: str, assumed: Assumed) -> None:
+    """That a NIC is left out."""
+    fix = f"--nics with it, and --fail {server}/{nic} if it has failed"
+    assumed.add(f"{where}: {nic}", "skipped, its link is down", fix)
+
+
+def _rates(nics: Sequence[PartNic], where: str, given: Given, assumed: Assumed) -> dict[str, Fraction]:
+    rates = {nic.name: given.rate_of(nic.name) or nic.rate or given.nic_rate or Fraction(0) for nic in nics}
     if missing := [nic for nic, rate in rates.items() if not rate]:
         raise InputError(
             "the rates of NICs are not told",
@@ -76,27 +120,10 @@ def server_of(parts: Sequence[Part], name: str, given: Given, assumed: Assumed) 
             expected="--nic-rate, such as --nic-rate 400Gb/s",
             got=f"none for {listed(missing)}",
         )
-    found = [
-        Candidate(nic.name, f"{where}: {nic.name}", rates[nic.name] or Fraction(0), fabric=nic.fabric,
-                  asked=given.wanted(nic.name) is True)
-        for nic in kept
-    ]  # fmt: skip
-    chosen = {nic.name for nic in for_training(found, assumed)}
-    gpus = max((part.gpus for part in parts), default=0)
-    if not gpus:
-        gpus = len(chosen)
-        assumed.add(where, "no GPU is told of; one per NIC is assumed", IN_YAML.format("gpus:"))
-    else:
-        unknown = "what joins the GPUs is not told at its rate; NVLink or xGMI counts as unknown"
-        assumed.add(where, unknown, IN_YAML.format("nvlink:"))
-    beside = {nic.name: nic.gpu for nic in kept if nic.gpu is not None and nic.gpu < gpus}
-    with located(where):
-        made = tuple(Nic(n, rates[n] or 0, rates[n] or 0, gpu=beside.get(n)) for n in rates if n in chosen)  # type: ignore[arg-type]
-        server = Server(name, made, gpus)
-    if not beside:
-        in_order = "which GPU is beside which NIC is not told; NICs are dealt out in order"
-        assumed.add(where, in_order, IN_YAML.format("gpu:"))
-    return server, {(name, nic): Clue((gpu,)) for nic, gpu in beside.items() if nic in chosen}
+    for nic in nics:
+        if nic.rate == rates[nic.name] and given.rate_of(nic.name) is None:
+            note_by_name(nic.name, where, assumed)
+    return rates
 
 
 def _merged(parts: Iterable[Part]) -> list[PartNic]:
@@ -112,11 +139,25 @@ def _merged(parts: Iterable[Part]) -> list[PartNic]:
     return list(found.values())
 
 
-def told(kind: str, part_nics: Sequence[PartNic], gpus: int) -> str:
-    """``ibstat: 8 NICs (mlx5_0, ...)``."""
-    said = []
-    if part_nics:
-        said.append(f"{counted(len(part_nics), 'NIC')} ({listed([nic.name for nic in part_nics])})")
-    if gpus:
-        said.append(counted(gpus, "GPU"))
-    return f"{kind}: {', '.join(said)}"
+def rates_told(parts: Sequence[Part], server: str, given: Given, assumed: Assumed) -> Given:
+    """`given` with the rates of NICs that `parts` tell, and without NICs that they tell to be down."""
+    nics = _merged(parts)
+    rates = tuple((nic.name, nic.rate) for nic in nics if nic.rate)
+    found = replace(given, rates=(*given.rates, *rates))
+    down = [nic.name for nic in nics if not nic.up and given.wanted(nic.name) is None]
+    for name in down:
+        note_down(name, server, parts[0].where, assumed)
+    # Where --nics lists what counts, nothing else does.
+    return (
+        replace(found, nics=(*given.nics, *down), all_but=True) if down and (given.all_but or not given.nics) else found
+    )
+
+
+def told(where: str, kind: str, nics: Sequence[PartNic], gpus: Iterable[int] = (), adds: bool = False) -> Part:
+    """A part, and its line: ``ibstat: 8 NICs (mlx5_0, ...)``."""
+    numbers, said = frozenset(gpus), []
+    if nics:
+        said.append(f"{counted(len(nics), 'NIC')} ({listed([nic.name for nic in nics])})")
+    if numbers:
+        said.append(counted(len(numbers), "GPU"))
+    return Part(where, kind, f"{kind}: {', '.join(said)}", tuple(nics), numbers, adds)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from optcc.discover.hostlist import expand_hosts
 from optcc.errors import InputError
 
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -19,6 +20,8 @@ _SYSLOG = re.compile(r"[A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8} [\w.-]{1,64} [\w./-]{
 _NCCL = re.compile(r"[\w.-]{1,64}:[0-9]{1,9}(?::[0-9]{1,9})? \[[0-9]{1,4}\] NCCL [A-Z]{4,8}(?: |$)")
 _MPI = re.compile(r"\[[0-9]{1,9},[0-9]{1,9}\]<std(?:out|err)>: ?")
 _HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,63}):(?: |$)")  # pdsh, clush, srun --label
+_RULE = re.compile(r"-{8,32}")  # above and below the hosts' names: dshbak, clush -b
+_ANSIBLE = re.compile(r"([A-Za-z0-9][\w.-]{0,254}) \| (?:SUCCESS|CHANGED) \| rc=0 >>")
 _COMPOSE = re.compile(r"([A-Za-z0-9][\w.-]{0,63}) {1,40}\| ?")
 
 _PREFIXES = (
@@ -56,20 +59,46 @@ def unwrapped(text: str, path: str) -> tuple[str, list[str]]:
 
 
 def by_host(text: str) -> dict[str, str] | None:
-    """Host -> its lines, where each line begins with its host, as pdsh, clush and srun --label print those of several.
+    """Host -> its lines, of a text in which several hosts speak; None where that is not so.
 
-    None where that is not so: of one host's lines `unwrapped` takes the name away.
+    As pdsh, clush and srun --label print it, each line begins with its host; dshbak and ``clush -b`` put hosts with the
+    same output above it, and Ansible each host. Of one host's lines `unwrapped` takes the name away. Raises InputError
+    for a list of hosts that cannot be read.
     """
-    lines = [line for line in without_colours(text).splitlines() if line.strip()]
-    found = [_HOST.match(line) for line in lines]
-    if len(lines) < 2 or not all(found) or _starts(lines):
+    lines = without_colours(text).splitlines()
+    hosts = _by_heading(lines) or _by_prefix([line for line in lines if line.strip()])
+    return None if hosts is None else {host: "\n".join(own) + "\n" for host, own in hosts.items()}
+
+
+def _by_prefix(lines: list[str]) -> dict[str, list[str]] | None:
+    if len(lines) < 2 or _starts(lines) or not all(_HOST.match(line) for line in lines):
         return None
     hosts: dict[str, list[str]] = {}
-    for line, match in zip(lines, found, strict=True):
-        if match:
+    for line in lines:
+        if match := _HOST.match(line):
             hosts.setdefault(match[1], []).append(line[match.end() :])
-    several = len(hosts) > 1 and 2 * len(hosts) <= len(lines)
-    return {host: "\n".join(own) + "\n" for host, own in hosts.items()} if several else None
+    return hosts if len(hosts) > 1 and 2 * len(hosts) <= len(lines) else None
+
+
+def _by_heading(lines: list[str]) -> dict[str, list[str]] | None:
+    """The first line that is not empty is a heading, or the text has none."""
+    hosts: dict[str, list[str]] = {}
+    current: list[str] = []
+    i = next((i for i, line in enumerate(lines) if line.strip()), len(lines))
+    while i < len(lines):
+        ansible = _ANSIBLE.fullmatch(lines[i])
+        ruled = i + 2 < len(lines) and _RULE.fullmatch(lines[i]) and _RULE.fullmatch(lines[i + 2])
+        if ansible or ruled:
+            current = []
+            for host in [ansible[1]] if ansible else expand_hosts(lines[i + 1].strip()):
+                hosts.setdefault(host, current)
+            i += 1 if ansible else 3
+            continue
+        if not hosts:
+            return None
+        current.append(lines[i])
+        i += 1
+    return hosts or None
 
 
 def without_colours(text: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from fractions import Fraction
 
 from optcc.discover.nic_choice import ETHERNET, INFINIBAND
@@ -28,23 +29,24 @@ def looks_like_ibstat(text: str) -> bool:
 def read_ibstat(text: str, path: str) -> Part:
     """Ports with rate and state. Raises InputError where none is complete."""
     nics = []
-    cards = list(_CARD.finditer(text))
-    for card, after in zip(cards, [*cards[1:], None], strict=True):
-        body = text[card.end() : after.start() if after else len(text)]
-        ports = list(_PORT.finditer(body))
-        for port, following in zip(ports, [*ports[1:], None], strict=True):
-            fields = dict(_FIELD.findall(body[port.end() : following.start() if following else len(body)]))
+    for card, body in _sections(_CARD, text):
+        for port, lines in _sections(_PORT, body):
+            fields = dict(_FIELD.findall(lines))
             rate = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)(?: ?Gb(?:/s|ps))?", fields.get("Rate", ""))
             if "State" not in fields:
-                raise InputError(
-                    "a port without a state", where=f"{path}: {card[1]}", expected="State:, as ibstat prints it"
-                )
-            up = fields["State"] == "Active"
+                raise InputError("a port without a state", where=f"{path}: {card}", expected="State:, as ibstat prints")
             speed = Fraction(rate[1]) * 10**9 / 8 if rate and Fraction(rate[1]) else None
             fabric = fields.get("Link layer", "")
             kind = fabric if fabric in (ETHERNET, INFINIBAND) else ""
-            nics.append(PartNic(_named(card[1], port[1]), speed, up, kind))
+            nics.append(PartNic(_named(card, port), speed, fields["State"] == "Active", kind))
     return _part("ibstat", nics, path)
+
+
+def _sections(heading: re.Pattern[str], text: str) -> Iterator[tuple[str, str]]:
+    """The name in each heading, and the text up to the next one."""
+    found = list(heading.finditer(text))
+    for match, end in zip(found, [*(after.start() for after in found[1:]), len(text)], strict=False):
+        yield match[1], text[match.end() : end]
 
 
 def looks_like_ibdev2netdev(text: str) -> bool:
@@ -95,4 +97,4 @@ def _part(kind: str, nics: list[PartNic], path: str) -> Part:
             got=twice,
             hint="Give one file for each server.",
         )
-    return Part(path, told(kind, nics, 0), tuple(nics))
+    return told(path, kind, nics)

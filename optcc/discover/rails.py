@@ -116,10 +116,11 @@ class _Known:
             self.add(host)
 
     def add(self, host: _Host) -> None:
-        for name, rail in zip(host.nics, host.rails, strict=True):
+        for nic, rail in zip(host.nics, host.rails, strict=True):
             if rail is not None:
-                self.names[name] = rail if self.names.get(name, rail) == rail else None
                 self.rails.add(rail)
+                for name in {nic, *nic.split("+")}:  # a fused NIC's ports, of which another host has one alone
+                    self.names[name] = rail if self.names.get(name, rail) == rail else None
 
 
 def _find(hosts: Sequence[_Host], assumed: Assumed) -> None:

@@ -35,11 +35,13 @@ Raw = Callable[[Given], tuple[Topology, Clues]]
 
 @dataclass(frozen=True)
 class TextReader:
-    """`fits` : whether a text, of a file of this name, is of this kind; `read` : (text, its bytes, path, given)."""
+    """`fits` : whether a text, of a file of this name, is of this kind; `read` : (text, its bytes, path, given);
+    `rates` : whether it tells the rates of NICs."""
 
     name: str
     fits: Callable[[str, str], bool]
     read: Callable[[str, bytes, str, Given], tuple[Topology, Clues]]
+    rates: bool = True
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ TEXTS = (
         "nvidia-smi topo -m",
         lambda text, path: looks_like_smi(text),
         lambda text, data, path, given: smi_server(text, path, given),
+        rates=False,
     ),
 )
 """What fits none of either is YAML, whose reader has the message for anything else."""
@@ -92,15 +95,12 @@ def text_reader(text: str, path: str, documents_only: bool) -> TextReader:
     return next((reader for reader in known if reader.fits(text, path)), TextReader("YAML", lambda *_: True, _yaml))
 
 
-def of_parts(parts: Mapping[str, Sequence[Part]], given: Given) -> tuple[Topology, Clues]:
-    """A server of each name with its parts."""
-    assumed, servers, clues = Assumed(), [], {}
-    for name, each in parts.items():
-        server, told = server_of(each, name, given, assumed)
-        servers.append(server)
-        clues.update(told)
-    cluster = Cluster(tuple(servers))
-    read = [f"{part.where}: {part.read}" for each in parts.values() for part in each]
+def of_parts(name: str, parts: Sequence[Part], given: Given) -> tuple[Topology, Clues]:
+    """The one server of this name with its parts."""
+    assumed = Assumed()
+    server, clues = server_of(parts, name, given, assumed)
+    cluster = Cluster((server,))
+    read = [f"{part.where}: {part.read}" for part in parts]
     return Topology(cluster, assumed.all(), (*read, *describe(cluster))), clues
 
 

@@ -1,167 +1,176 @@
-"""One cluster of many sources: a file for each host, a folder, a pattern, ``name=FILE``; and texts of many hosts.
+"""One cluster of many sources, and of texts in which several hosts speak.
 
-Servers go by ``name=``, else by the host that a text names, else by the file's name up to its first dot. NICs get rails
-once all servers are there, so that a host which lacks one is seen beside the others.
+A server goes by ``name=``, else by the host that its text names, else by its file's name. NICs get rails once all
+servers are there, so that a host which lacks one is seen beside the others.
 """
 
 from __future__ import annotations
 
-import glob
-import os
-import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from optcc.cluster import Cluster, Server
 from optcc.discover.given import Given
-from optcc.discover.parts import Part
+from optcc.discover.parts import Part, rates_told
 from optcc.discover.pasted import by_host, unwrapped
-from optcc.discover.rails import Clues
+from optcc.discover.rails import Clue, Clues
 from optcc.discover.readers import Raw, of_parts, part_reader, text_reader
-from optcc.discover.sysfs_tree import COPY, sysfs_server
-from optcc.discover.topology import Assumption, Topology
+from optcc.discover.sources import NAME, Source
+from optcc.discover.sysfs_tree import sysfs_server
+from optcc.discover.topology import Assumed, Assumption, Topology, describe, listed
 from optcc.errors import InputError
 
-MOST_SOURCES = 65536
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,254}")
+MOST_LINES = 8
+"""Sources that the report lists, and NICs that a server lacks."""
 
 
 @dataclass(frozen=True)
-class Source:
-    """A file, or a folder with a sysfs. `name` : the server's, where it was given or comes from a folder or pattern."""
+class _Whole:
+    """A source that has a server, or several. `partial` : it tells no rates, so that parts may."""
 
-    path: str
-    name: str = ""
-    given: bool = False
-
-
-def expanded(source: str) -> list[Source]:
-    """The files that `source` stands for: itself, those of a folder without a sysfs in it, those of a pattern.
-
-    Raises InputError for a folder or a pattern without any.
-    """
-    name, equals, path = source.partition("=")
-    if equals and _NAME.fullmatch(name) and not os.path.exists(source):
-        return [Source(path, name, True)]
-    if os.path.isdir(source) and not is_tree(source):
-        found = sorted(str(path) for path in Path(source).iterdir() if not path.name.startswith("."))
-        files = [path for path in found if os.path.isfile(path) or is_tree(path)]
-    elif glob.has_magic(source) and not os.path.exists(source):
-        files = sorted(glob.glob(source))
-    else:
-        return [Source(source)]
-    if not files or len(files) > MOST_SOURCES:
-        raise InputError(
-            "no files, or too many",
-            where=source,
-            expected=f"1 to {MOST_SOURCES} files, one for each host",
-            got=len(files),
-            hint=f"Or a copy of one server's sysfs. {COPY}",
-        )
-    return [Source(path, _stem(path)) for path in files]
-
-
-def is_tree(path: str) -> bool:
-    """Whether a folder has a sysfs: class/net or class/infiniband, at its top or in sys/."""
-    return any(os.path.isdir(os.path.join(path, sub, "class")) for sub in ("", "sys", *_subfolders(path)))
-
-
-def _subfolders(path: str) -> list[str]:
-    try:
-        return [f"{entry.name}/sys" for entry in os.scandir(path) if entry.is_dir()]
-    except OSError:
-        return []
-
-
-def _stem(path: str) -> str:
-    return os.path.basename(path.rstrip("/")).partition(".")[0]
+    name: str
+    given: bool
+    raw: Raw
+    partial: bool = False
 
 
 class Sources:
     """Texts and trees of a cluster's hosts, as they are added; `raw` joins them."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, list[Part]] = {}
-        self._raws: list[tuple[str, bool, Raw]] = []
+        self._parts: dict[str, list[Part]] = defaultdict(list)
+        self._wholes: list[_Whole] = []
         self._taken: list[Assumption] = []
-        self._several = False
 
-    def add(self, source: Source, data: bytes | None, documents_only: bool = False) -> None:
-        """One more. data : the file's, None for a tree."""
-        name = source.name
-        self._several |= bool(name)
-        if data is None:
-            path = source.path
-            self._raws.append((name, source.given, lambda given: sysfs_server(path, given)))
-            return
+    def add_tree(self, source: Source) -> None:
+        """A server's sysfs."""
+        self._wholes.append(_Whole(source.name, source.given, lambda given: sysfs_server(source.path, given)))
+
+    def add_text(self, source: Source, data: bytes) -> None:
+        """A text of one host, or of several whose lines each begin with theirs."""
         text = data.decode("utf-8", "replace")
-        hosts = None if documents_only else by_host(text)
-        if hosts is not None:
-            self._several = True
-            for host, lines in hosts.items():
-                self._text(lines, lines.encode(), f"{source.path}: {host}", host, False)
+        hosts = by_host(text)
+        if hosts is None:
+            self._add(source, text, data)
             return
-        self._text(text, data, source.path, name, documents_only, source.given)
+        for host, lines in hosts.items():
+            self._add(Source(f"{source.path}: {host}", host, True), lines, lines.encode())
 
-    def _text(self, text: str, data: bytes, path: str, name: str, documents_only: bool, given: bool = False) -> None:
-        reader = None if documents_only else part_reader(text)
-        taken: list[str] = []
+    def add_document(self, source: Source, data: bytes) -> None:
+        """XML or YAML from somebody else: nothing else is tried."""
+        text, data = self._unwrapped(source.path, data.decode("utf-8", "replace"), data)
+        self._add_whole(source, text, data, documents_only=True)
+
+    def _add(self, source: Source, text: str, data: bytes) -> None:
+        reader = part_reader(text)
         if reader is None:
-            text, taken = unwrapped(text, path)
-            data = text.encode() if taken else data
-            reader = None if documents_only else part_reader(text)
-        if taken:
-            self._taken.append(Assumption(path, f"taken away before it was read: {', '.join(taken)}"))
-        if reader is not None:
-            for host, part in reader.read(text, path).items():
-                self._parts.setdefault(name if given and name else host or name or "server0", []).append(part)
+            text, data = self._unwrapped(source.path, text, data)
+            reader = part_reader(text)
+        if reader is None:
+            self._add_whole(source, text, data)
             return
-        kind = text_reader(text, path, documents_only)
-        self._raws.append((name, given, lambda options: kind.read(text, data, path, options)))
+        for host, part in reader.read(text, source.path).items():
+            name = source.name if source.given or not host else host
+            _check_once(self._parts[name], part)
+            self._parts[name].append(part)
+
+    def _unwrapped(self, path: str, text: str, data: bytes) -> tuple[str, bytes]:
+        text, taken = unwrapped(text, path)
+        if not taken:
+            return text, data
+        self._taken.append(Assumption(path, f"taken away before it was read: {', '.join(taken)}"))
+        return text, text.encode()
+
+    def _add_whole(self, source: Source, text: str, data: bytes, documents_only: bool = False) -> None:
+        kind = text_reader(text, source.path, documents_only)
+        raw: Raw = lambda given: kind.read(text, data, source.path, given)  # noqa: E731
+        self._wholes.append(_Whole(source.name, source.given, raw, not kind.rates))
 
     def raw(self, given: Given) -> tuple[Topology, Clues]:
         """All of them as one cluster. Raises InputError for two servers of one name."""
-        read = [(name, said, raw(given)) for name, said, raw in self._raws]
-        if self._parts:
-            read.append(("", False, of_parts(self._parts, given)))
-        if len(read) == 1 and not read[0][0]:
-            topology, clues = read[0][2]
-            return replace(topology, assumed=(*topology.assumed, *self._taken)), clues
-        named = [_named(topology, clues, name) for name, _, (topology, clues) in read]
-        servers = [server for topology, _ in named for server in topology.cluster.servers]
-        name, count = Counter(server.name for server in servers).most_common(1)[0]
-        if count > 1:
-            raise InputError(
-                "two servers of one name",
-                where="the sources",
-                expected="each server once",
-                got=name,
-                hint="Give names: node1=FILE node2=FILE.",
-            )
-        clusters = [topology.cluster for topology, _ in named]
-        if any(cluster.pristine is not None or not cluster.fabric.flat for cluster in clusters):
-            expected = "servers on one fabric, without failures"
-            raise InputError("a whole cluster among several sources", where="the sources", expected=expected)
-        assumed = (a for topology, _ in named for a in topology.assumed)
-        lines = (line for topology, _ in named for line in topology.read)
-        all_clues = {place: clue for _, clues in named for place, clue in clues.items()}
-        whole = Topology(Cluster(tuple(servers)), (*assumed, *self._taken), tuple(lines))
-        return whole, all_clues
+        parts = dict(self._parts)
+        read = []
+        for whole in self._wholes:
+            told = parts.pop(whole.name, []) if whole.partial else []
+            assumed = Assumed()
+            topology, clues = whole.raw(rates_told(told, whole.name, given, assumed))
+            lines = tuple(f"{part.where}: {part.read}, for their rates" for part in told)
+            topology = replace(topology, read=(*lines, *topology.read), assumed=(*topology.assumed, *assumed.all()))
+            read.append(_named(topology, clues, whole) if whole.name else (topology, clues))
+        read += [of_parts(name or "server0", each, given) for name, each in parts.items()]
+        topology, clues = read[0] if len(read) == 1 else _joined(read)
+        return replace(topology, assumed=(*topology.assumed, *self._taken)), clues
 
 
-def _named(topology: Topology, clues: Clues, name: str) -> tuple[Topology, Clues]:
-    """The servers by `name`, numbered where there are several; as they are where it is empty."""
-    servers = topology.cluster.servers
-    if not name:
-        return topology, clues
-    if not _NAME.fullmatch(name):
+def _check_once(parts: Sequence[Part], new: Part) -> None:
+    """Logs of a job's processes add to each other; of everything else one text says all."""
+    if not new.adds and (old := next((part for part in parts if part.kind == new.kind), None)):
+        raise InputError(
+            "two texts of one kind for one server",
+            where=new.where,
+            expected=f"{new.kind} once for each server",
+            got=f"{old.where} as well",
+            hint="Give names: node1=FILE node2=FILE.",
+        )
+
+
+def _joined(read: Sequence[tuple[Topology, Clues]]) -> tuple[Topology, Clues]:
+    clusters = [topology.cluster for topology, _ in read]
+    servers = tuple(server for cluster in clusters for server in cluster.servers)
+    name, count = Counter(server.name for server in servers).most_common(1)[0]
+    if count > 1:
+        raise InputError(
+            "two servers of one name",
+            where="the sources",
+            expected="each server once",
+            got=name,
+            hint="Give names: node1=FILE node2=FILE.",
+        )
+    if any(cluster.pristine is not None or not cluster.fabric.flat for cluster in clusters):
+        expected = "servers on one fabric, without failures"
+        raise InputError("a whole cluster among several sources", where="the sources", expected=expected)
+    assumed = Assumed()
+    for one in (a for topology, _ in read for a in topology.assumed):
+        assumed.add(one.where, one.what, one.fix)
+    _note_missing(servers, assumed)
+    cluster = Cluster(servers)
+    lines = [line for topology, _ in read for line in topology.read if line not in describe(topology.cluster)]
+    more = (f"and {len(lines) - MOST_LINES} more",) if len(lines) > MOST_LINES else ()
+    clues = {place: clue for _, each in read for place, clue in each.items()}
+    return Topology(cluster, assumed.all(), (*lines[:MOST_LINES], *more, *describe(cluster))), clues
+
+
+def _note_missing(servers: Sequence[Server], assumed: Assumed) -> None:
+    """NICs that most servers have and one has not, or has but a port of: a fault, maybe, that its own file hides."""
+    counts = Counter(nic.name for server in servers for nic in server.nics)
+    usual = [name for name, count in counts.items() if 2 * count > len(servers)]
+    for server in servers:
+        has = {nic.name for nic in server.nics}
+        for fused in (name for name in usual if name not in has):
+            if port := next((port for port in fused.split("+") if port in has), None):
+                what = f"{port} alone, where most servers have {fused}; it counts at its own rate"
+                assumed.add(server.name, what, f"--fail {server.name}/{fused} where a file has all of its ports")
+                has.add(fused)
+        if missing := [name for name in usual if name not in has]:
+            what = f"lacks {listed(missing, MOST_LINES)}, which most servers have; it counts as a server without"
+            assumed.add(server.name, what, "--fail, with a file of this server from when it was whole")
+
+
+def _named(topology: Topology, clues: Clues, whole: _Whole) -> tuple[Topology, Clues]:
+    """The servers by its name, numbered where there are several; by their own where its text names them."""
+    name, servers = whole.name, topology.cluster.servers
+    if not NAME.fullmatch(name):
         raise InputError("not a server's name", where=name[:80], expected="letters, digits, - and .", got=name[:80])
+    if not whole.given and any(server.name != f"server{i}" for i, server in enumerate(servers)):
+        return topology, clues
     new = {server.name: name if len(servers) == 1 else f"{name}-{i}" for i, server in enumerate(servers)}
-    renamed: Sequence[Server] = [replace(server, name=new[server.name]) for server in servers]
-    moved: Mapping[tuple[str, str], object] = {(new[s], nic): clue for (s, nic), clue in clues.items()}
-    cluster = replace(topology.cluster, servers=tuple(renamed))
-    own = "server0:"
-    lines = tuple(f"{name}:{line[len(own) :]}" if line.startswith(own) else line for line in topology.read)
-    return replace(topology, cluster=cluster, read=lines), moved  # type: ignore[return-value]
+    moved: dict[tuple[str, str], Clue] = {(new[server], nic): clue for (server, nic), clue in clues.items()}
+    cluster = replace(topology.cluster, servers=tuple(replace(server, name=new[server.name]) for server in servers))
+    if len(servers) == 1:
+        old = f"{servers[0].name}/"  # in what to pass: --fail server0/mlx5_0
+        assumed = tuple(replace(a, fix=a.fix.replace(old, f"{name}/")) for a in topology.assumed)
+        topology = replace(topology, assumed=assumed)
+    told = describe(topology.cluster)
+    lines = tuple(line for line in topology.read if line not in told)
+    return replace(topology, cluster=cluster, read=(*lines, *describe(cluster))), moved

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from optcc.discover.bonds import Bond, bond_of
 from optcc.discover.interface_names import Standing, standing
 from optcc.discover.nccl_ports import MIN_SPEED
 from optcc.discover.nic_choice import ETHERNET, INFINIBAND, LISTED
@@ -15,6 +16,7 @@ from optcc.discover.topology import Assumed, listed
 from optcc.errors import InputError
 from optcc.rdma import natural, rdma_ports
 from optcc.sysfs import Sysfs, pci_place
+from optcc.units import format_rate
 
 _LINK_TYPES = {"1": ETHERNET, "32": INFINIBAND}
 """ARPHRD_ETHER and ARPHRD_INFINIBAND; tunnels and others have no other use here."""
@@ -46,7 +48,7 @@ def sysfs_ports(
 
     Raises InputError where there is none.
     """
-    found = _rdma(tree)
+    found = _rdma(tree, path, assumed)
     names = [name for name in tree.names("class/net")[:_MOST_INTERFACES] if not _is_file(tree, f"class/net/{name}")]
     if found:
         on_cards = [port for port in found if port.place or asked(port.name)]
@@ -84,7 +86,7 @@ def sysfs_ports(
     return on_cards or ports, "network"
 
 
-def _rdma(tree: Sysfs) -> list[SysfsPort]:
+def _rdma(tree: Sysfs, path: str, assumed: Assumed) -> list[SysfsPort]:
     rdma = rdma_ports(tree)
     several = {p.device for p in rdma if p.port > 1}
     found = []
@@ -92,8 +94,24 @@ def _rdma(tree: Sysfs) -> list[SysfsPort]:
         name = f"{port.device}:{port.port}" if port.device in several and port.port > 1 else port.device
         place = tree.real(f"class/infiniband/{port.device}/device")
         fabric = port.link if port.link in (INFINIBAND, ETHERNET) else ""
-        found.append(SysfsPort(name, port.rate, port.active, pci_place(place), _owner(tree, place), fabric))
+        bond = bond_of(tree, port.interface)
+        if bond is not None:
+            _note_bond(name, bond, path, assumed)
+        rate = port.rate if bond is None else bond.rate
+        found.append(SysfsPort(name, rate, port.active, pci_place(place), _owner(tree, place), fabric))
     return found
+
+
+def _note_bond(name: str, bond: Bond, path: str, assumed: Assumed) -> None:
+    whole = format_rate(bond.whole)
+    fix = f"--nic-rate {name}=RATE"
+    if not bond.down:
+        assumed.add(f"{path}: {name}", f"a bond of {len(bond.ports)} ports, {whole} together", fix)
+        return
+    down = f"{listed(bond.down)} of its {len(bond.ports)} ports without a link"
+    left = float(bond.rate / bond.whole)
+    fix = f"--nic-rate {name}={whole}, and --fail SERVER/{name}={left:.3g}"
+    assumed.add(f"{path}: {name}", f"degraded, a bond with {down}: {format_rate(bond.rate)} of {whole}", fix)
 
 
 def _is_file(tree: Sysfs, path: str) -> bool:
