@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
-from optcc.cluster import Cluster
+from optcc.cluster import Cluster, Nic, Server
 from optcc.diagnose.evidence import Evidence
 from optcc.diagnose.loads import KINDS, Member, Use, loads
 from optcc.diagnose.ports import IN, OUT, Ports, port
@@ -19,6 +20,7 @@ from optcc.nccl_log import parse_log, wanted_by
 from tests import diagnosis_texts as texts
 from tests.effort import cases
 from tests.mutations import mutated
+from tests.test_discover_several import bonded
 
 PORTS = Ports(Cluster.uniform(servers=2, nics=2, rate="400Gb/s"))
 GIB = 1 << 30
@@ -223,6 +225,7 @@ def test_calibration() -> None:
     assert (slow.nic, slow.out, slow.into) == ("server1/nic1", pytest.approx(0.5, rel=0.01), None)
 
 
+RATE = Fraction(50 * 10**9)
 RATES = dict.fromkeys(("nic0", "nic1"), "400 Gb/sec (4X NDR)")
 
 
@@ -238,6 +241,65 @@ def test_links(tmp_path: Path) -> None:
     assert (found.nic, found.left, found.sure) == ("server1/nic0", 0.25, "certain")
     well = texts.sysfs(tmp_path / "s3", RATES)
     assert not judge(gather([f"server0={well}"], PORTS), PORTS).findings
+
+
+FUSED = Ports(
+    Cluster((*(Server(f"server{s}", (Nic("nic0+nic1", RATE, RATE), Nic("nic2", RATE, RATE))) for s in range(2)),))
+)
+
+
+def test_a_port_of_a_fused_nic_is_a_part_of_it(tmp_path: Path) -> None:
+    """Down, slower, or not there at all; counted bytes add up."""
+    half = "200 Gb/sec (4X HDR)"
+    for name, ports, states in (
+        ("down", {"nic0": half, "nic1": half, "nic2": "400 Gb/sec"}, {"nic1": "1: DOWN"}),
+        ("gone", {"nic0": half, "nic2": "400 Gb/sec"}, {}),
+    ):
+        tree = texts.sysfs(tmp_path / name, ports, states)
+        (found,) = judge(gather([f"server0={tree}"], FUSED), FUSED).findings
+        assert (found.nic, found.left, found.sure) == ("server0/nic0+nic1", 0.5, "certain"), name
+    slower = texts.sysfs(tmp_path / "slow", {"nic0": half, "nic1": "100 Gb/sec", "nic2": "400 Gb/sec"})
+    assert [f.left for f in judge(gather([f"server0={slower}"], FUSED), FUSED).findings] == [0.75]
+    log = texts.SLOWER.replace("400000 -> 100000", "200000 -> 100000")  # nic1 of server1
+    (found,) = judge(read_text(log, "x", FUSED), FUSED).findings
+    assert (found.nic, found.left) == ("server1/nic0+nic1", 0.75)
+    words = 25 * 10**9 // 8  # a quarter of 400 Gb/s
+    counters = {name: {"port_xmit_data": words} for name in ("nic0", "nic1")}
+    after = texts.sysfs(tmp_path / "b", {"nic0": half, "nic1": half, "nic2": "400 Gb/sec"}, counters=counters)
+    zero = {name: {"port_xmit_data": 0} for name in counters}
+    before = texts.sysfs(tmp_path / "z", {"nic0": half, "nic1": half}, counters=zero)
+    seen = gather([f"server0={before}", f"server0={after}"], FUSED, 1.0).observations
+    assert [dict(o.used) for o in seen] == [{port(0, OUT): pytest.approx(0.5)}]
+
+
+def test_a_speed_that_came_back_is_no_fault() -> None:
+    back = texts.SLOWER.replace("400000 -> 100000", "100000 -> 400000")
+    assert judge(read_text(texts.log(texts.SLOWER), "x", PORTS), PORTS).findings
+    assert not judge(read_text(texts.log(texts.SLOWER, back), "x", PORTS), PORTS).findings
+
+
+def test_channels_over_a_fused_nic_load_its_ports() -> None:
+    """Where the topology has the ports apart, and where it has them as one."""
+    made = "server{}:100:200 [0] NCCL INFO NET/IB : Made virtual device [{}] name=nic0+nic1 speed=800000 ndevs=2"
+    fused = [made.format(server, number) for server in range(2) for number in range(2)]
+    text = texts.table("all_reduce", 40000, log=texts.log(*fused))
+    apart = read_text(text, "x", PORTS).observations[0]
+    assert len(set(map(round, (1e6 * part for part in apart.used.values())))) == 1
+    assert len(apart.used) == 8
+    assert read_text(text, "x", FUSED).observations[0].used.keys() == {
+        port(0, OUT),
+        port(0, IN),
+        port(2, OUT),
+        port(2, IN),
+    }
+
+
+def test_a_bond_without_one_of_its_ports(tmp_path: Path) -> None:
+    tree = bonded(tmp_path / "s", {"e0": "200000", "e1": "-1"})
+    ports = Ports(Cluster((Server("a", (Nic("mlx5_bond_0", RATE, RATE),)), Server("b", (Nic("n", RATE, RATE),)))))
+    (found,) = judge(gather([f"a={tree}"], ports), ports).findings
+    assert (found.nic, found.left) == ("a/mlx5_bond_0", 0.5)
+    assert found.signs[0].what == "2 ports of bond0 run at 200Gb/s together, e1 without a link"
 
 
 def test_counters_between_two_readings(tmp_path: Path) -> None:

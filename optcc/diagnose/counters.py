@@ -7,6 +7,7 @@ count words of four bytes. A single reading has errors since the driver was load
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -29,6 +30,8 @@ ERRORS = {
     "roce_adp_retrans_to": ("retransmissions after a time-out", False),
 }
 """Counter -> what it counts, and whether it stays 0 on a port that is well. counters/ and hw_counters/ both."""
+MOST_PART = 1.1
+"""Of a port's rate: a tenth more is headers and the clock, what is beyond is a counter that was set back."""
 _VALUE = re.compile(r"[0-9]{1,20}")
 
 
@@ -61,26 +64,29 @@ def counted_between(
     before: Reading | None, after: Reading, seconds: float | None, server: str, where: str, ports: Ports
 ) -> Evidence:
     """What was counted between two readings `seconds` apart, or, of one, what it has. Rates show what ports can do."""
-    seen, signs, known = list[Observation](), list[Sign](), 0
+    signs, known, carried = list[Sign](), set[int](), Counter[int]()
     for name, values in after.values.items():
         nic = ports.nic(server, name)
         if nic is None:
             continue
-        known += 1
+        known.add(nic)
         was = {} if before is None else before.values.get(name, {})
         for counter, value in values.items():
             more = value - was.get(counter, 0)
-            if counter in ERRORS and more > 0:
+            if counter in DATA:
+                carried[port(nic, DATA[counter])] += max(0, more)
+            elif more > 0:
                 what, grave = ERRORS[counter]
                 when = "since the driver was loaded" if before is None else "in between"
                 signs.append(Sign(f"{where}: {name}", f"{counter} {more} {when} ({what})", server, nic,
                                   grave and before is not None))  # fmt: skip
-            elif counter in DATA and before is not None and seconds and more > 0:
-                number = port(nic, DATA[counter])
-                part = more * WORD / seconds / ports.rates[number] if ports.rates[number] else 0.0
-                if 0 < part <= 1.1:
-                    seen.append(Observation("counters", f"{where}: {name}", {number: min(part, 1.0)}, least=True))
+    seen = []
+    for number, words in carried.items():
+        part = words * WORD / seconds / ports.rates[number] if before and seconds and ports.rates[number] else 0.0
+        if 0 < part <= MOST_PART:
+            place = f"{where}: {ports.names[number // 2].partition('/')[2]}"
+            seen.append(Observation("counters", place, {number: min(part, 1.0)}, least=True))
     if not known:
         return Evidence()
     how = "once" if before is None else f"twice, {seconds:g} s apart" if seconds else "twice"
-    return Evidence(tuple(seen), tuple(signs), (f"{where}: counters of {known} NICs of {server}, read {how}",))
+    return Evidence(tuple(seen), tuple(signs), (f"{where}: counters of {len(known)} NICs of {server}, read {how}",))

@@ -6,7 +6,9 @@ from fractions import Fraction
 
 from optcc.diagnose.evidence import NOTHING, Evidence, Observation, Sign
 from optcc.diagnose.ports import IN, OUT, Ports, port
+from optcc.discover.bonds import bond_of
 from optcc.discover.sysfs_slots import nic_slot
+from optcc.discover.topology import listed
 from optcc.rdma import RdmaPort, rdma_ports
 from optcc.sysfs import Sysfs, pci_place
 from optcc.units import format_rate
@@ -16,37 +18,48 @@ SAME = Fraction(98, 100)
 
 
 def read_links(tree: Sysfs, server: str, where: str, ports: Ports) -> Evidence:
-    """What each port's driver and slot say, for the NICs that the topology has."""
-    seen, signs, known = list[Observation](), list[Sign](), 0
+    """What each port's driver and slot say, for the NICs that the topology has. The ports of a fused NIC add up."""
+    seen, signs, known = list[Observation](), list[Sign](), dict[int, list[RdmaPort]]()
     for found in rdma_ports(tree):
-        name = found.device if found.port == 1 else f"{found.device}:{found.port}"
-        nic = ports.nic(server, name)
-        if nic is None:
-            continue
-        known += 1
-        place = f"{where}: {name}"
+        if (nic := ports.nic(server, found.device if found.port == 1 else f"{found.device}:{found.port}")) is not None:
+            known.setdefault(nic, []).append(found)
+    for nic, each in known.items():
+        place = f"{where}: {', '.join(found.device for found in each)}"
         healthy = Fraction(ports.rates[port(nic, OUT)])
-        for rate, what in _limits(tree, found):
-            if rate < healthy * SAME:
-                left = max(float(rate / healthy), NOTHING) if healthy else NOTHING
-                seen += [Observation("link", place, {port(nic, way): left}) for way in (OUT, IN)]
-                signs.append(Sign(place, what, server, nic, True))
+        missing = ports.parts(nic) - len(each)
+        total = Fraction(0)
+        for found in each:
+            rate, what = _limit(tree, found)
+            share = healthy / ports.parts(nic)
+            if rate is not None and rate < share * SAME:
+                signs.append(Sign(place, f"{found.device}: {what}" if len(each) > 1 else what, server, nic, True))
+            total += share if rate is None else min(rate, share)
+        if missing > 0:
+            signs.append(Sign(place, f"{missing} of its {ports.parts(nic)} ports are not there", server, nic, True))
+        if total < healthy * SAME:
+            left = max(float(total / healthy), NOTHING)
+            seen += [Observation("link", place, {port(nic, way): left}) for way in (OUT, IN)]
     if not known:
         unused = f"{where}: no RDMA port by a name that {server} has in the topology"
         return Evidence(unused=(unused,))
-    return Evidence(
-        tuple(seen), tuple(signs), (f"{where}: links of {known} NICs of {server}, {len(signs)} of them slow",)
-    )
+    read = f"{where}: links of {len(known)} NICs of {server}, {len(seen) // 2} of them slow"
+    return Evidence(tuple(seen), tuple(signs), (read,))
 
 
-def _limits(tree: Sysfs, found: RdmaPort) -> list[tuple[Fraction, str]]:
+def _limit(tree: Sysfs, found: RdmaPort) -> tuple[Fraction | None, str]:
+    """The least of what port, bond and slot carry, None where none of them tells; and which it is, in words."""
     if not found.active:
-        return [(Fraction(0), f"the port is {found.state or 'in no state'}")]
-    limits = []
-    if found.rate is not None:
+        return Fraction(0), f"the port is {found.state or 'in no state'}"
+    limits: list[tuple[Fraction, str]] = []
+    bond = bond_of(tree, found.interface)
+    if bond is not None:
+        down = f", {listed(bond.down)} without a link" if bond.down else ""
+        what = f"{len(bond.ports)} ports of {found.interface} run at {format_rate(bond.rate)} together{down}"
+        limits.append((bond.rate, what))
+    elif found.rate is not None:
         limits.append((found.rate, f"the port runs at {format_rate(found.rate)}"))
     place = pci_place(tree.real(f"class/infiniband/{found.device}/device"))
     slot = nic_slot(tree, place, []) if place else None
     if slot is not None and slot.best is not None and slot.rate < slot.best:
         limits.append((slot.rate, f"its PCI slot runs at {slot.said}, where {slot.best_said} is possible"))
-    return limits
+    return min(limits, default=(None, ""))

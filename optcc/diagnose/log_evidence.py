@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from optcc.diagnose.evidence import NOTHING, Evidence, Observation, Sign
 from optcc.diagnose.ports import IN, OUT, Ports, port
@@ -17,6 +18,7 @@ def read_log(text: str, source: str, ports: Ports) -> Evidence:
     log = parse_log(text)
     seen: dict[tuple[int, ...], Observation] = {}
     signs: list[Sign] = []
+    speeds: dict[int, dict[str, tuple[float, str]]] = {}
     unplaced: Counter[str] = Counter()
     for failure in log.failures:
         if failure.status == FLUSHED:
@@ -38,15 +40,23 @@ def read_log(text: str, source: str, ports: Ports) -> Evidence:
         grave = any(word in event.what.lower() for word in GRAVE)
         signs.append(Sign(f"{source}:{event.line}", f"event: {event.what}", server_or_none, nic, grave))
         if event.speed is not None:
-            for way in (OUT, IN):
-                used_part = event.speed * 1e6 / 8 / ports.rates[port(nic, way)]
-                if used_part < 1:
-                    here = Observation("link", f"{source}:{event.line}", {port(nic, way): max(used_part, NOTHING)})
-                    seen[(-1, nic, way)] = here
+            speeds.setdefault(nic, {})[event.nic] = (event.speed * 1e6 / 8, f"{source}:{event.line}")
+    links = [link for nic, each in speeds.items() for link in _links(nic, list(each.values()), ports)]
     read = f"{source}: NCCL's log, {log.lines} lines, {len(log.failures)} failed transfers, {len(log.events)} events"
     unused = tuple(f"{source}: {count} failures or events of {who}, which the topology does not have"
                    for who, count in unplaced.items())[:8]  # fmt: skip
-    return Evidence(tuple(seen.values()), tuple(signs[:MOST_SIGNS]), (read,), unused)
+    return Evidence((*seen.values(), *links), tuple(signs[:MOST_SIGNS]), (read,), unused)
+
+
+def _links(nic: int, speeds: Sequence[tuple[float, str]], ports: Ports) -> list[Observation]:
+    """The NIC at the speeds that its ports came to, (bytes per second, where) each; nothing where it is well."""
+    found = []
+    for way in (OUT, IN):
+        healthy = ports.rates[port(nic, way)] / ports.parts(nic)
+        lost = sum(max(0.0, 1 - speed / healthy) for speed, _ in speeds if healthy) / ports.parts(nic)
+        if lost > 0:
+            found.append(Observation("link", speeds[-1][1], {port(nic, way): max(1 - lost, NOTHING)}))
+    return found
 
 
 def _between(failure: Failure, log: Log, ports: Ports) -> tuple[int, ...] | None:

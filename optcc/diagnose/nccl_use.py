@@ -24,13 +24,23 @@ def _by_channels(members: Sequence[Member], log: Log, ports: Ports) -> Use | Non
             return None
         server = members[rank].server
         for number, count in numbers.items():
-            name = cards.get(server, {}).get(number)
-            nic = None if name is None else ports.nic(server, name)
-            if nic is None:
-                return None  # a virtual or unknown NIC: which ports it stands for is not known
-            weights = found[server][OUT if way == "send" else IN]
-            weights[nic] = weights.get(nic, 0.0) + count
+            nics = _named(cards.get(server, {}).get(number), server, ports)
+            if not nics:
+                return None
+            for nic in nics:
+                weights = found[server][OUT if way == "send" else IN]
+                weights[nic] = weights.get(nic, 0.0) + count / len(nics)
     return Use(found) if all(way for ways in found.values() for way in ways) else None
+
+
+def _named(name: str | None, server: str, ports: Ports) -> list[int]:
+    """The NIC of this name, or those that NCCL has fused under it; none where the topology lacks one of them."""
+    if name is None:
+        return []
+    whole = ports.nic(server, name)
+    parts = [whole] if whole is not None else [ports.nic(server, part) for part in name.split("+")]
+    known = [nic for nic in parts if nic is not None]
+    return known if len(known) == len(parts) == len(set(known)) else []
 
 
 def _allowed(server: str, members: Sequence[Member], log: Log, ports: Ports) -> list[int]:

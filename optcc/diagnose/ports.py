@@ -49,7 +49,12 @@ class Ports:
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
-        return {name: number for number, name in enumerate(self.names)}
+        parts = {
+            f"{name.partition('/')[0]}/{part}": number
+            for number, name in enumerate(self.names)
+            for part in name.partition("/")[2].split("+")
+        }
+        return parts | {name: number for number, name in enumerate(self.names)}
 
     @cached_property
     def _servers(self) -> dict[str, str]:
@@ -84,9 +89,14 @@ class Ports:
         return range(first, first + len(self.by_name[server].nics))
 
     def nic(self, server: str, name: str) -> int | None:
-        """The NIC of `server` that goes by `name`, ``mlx5_0`` or ``mlx5_0:1``; None where it has none of this name."""
+        """The NIC of `server` that goes by `name`, ``mlx5_0`` or ``mlx5_0:1``, or that is fused of it and others, as
+        NCCL's ``mlx5_0+mlx5_1``; None where it has none of this name."""
         number = self._numbers.get(f"{server}/{name}")
         return self._numbers.get(f"{server}/{name.removesuffix(':1')}") if number is None else number
+
+    def parts(self, nic: int) -> int:
+        """Of how many ports a NIC is fused, 1 for most."""
+        return self.names[nic].partition("/")[2].count("+") + 1
 
     def rail(self, nic: int) -> int:
         """The rail of a NIC: as the topology has it, else its place on its server."""
