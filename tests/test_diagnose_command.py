@@ -96,6 +96,16 @@ def test_people_read_the_verdict_first(files: list[str]) -> None:
     assert any(line.startswith(("keep ", "drain ")) for line in lines)
 
 
+def test_a_nic_that_could_be_another_is_said_beside_those_that_are_sure(tmp_path: Path) -> None:
+    lab = Lab(4, 2, {(1, 0): 0.25, (2, 1): 0.5}, rng=random.Random(1))
+    for name, text in lab.survey():
+        if "nic0" in name or name == "sendrecv-2-3-nic1.txt":
+            (tmp_path / name).write_text(text)
+    printed = run("uniform:servers=4,nics=2,rate=400Gb/s", *map(str, sorted(tmp_path.iterdir())))
+    assert printed.startswith("2 degraded NICs explain what is slow; 1 of them could be another\n")
+    assert "nothing shows these at full rate (not measured, or with slower NICs alone): server0/nic1" in printed
+
+
 def test_thin_evidence_says_what_to_measure(files: list[str]) -> None:
     one = [name for name in files if name.endswith("sendrecv-1-2-nic1.txt")]
     printed = run(TOPOLOGY, *one)

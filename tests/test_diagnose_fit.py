@@ -78,6 +78,22 @@ def test_a_healthy_cluster_below_nameplate_is_healthy() -> None:
     assert 0.5 < verdict.misfit < 1.5
 
 
+def test_slow_collectives_do_not_become_the_standard() -> None:
+    """Three of five AllReduces are slow, each over all servers: their median would make the healthy ones too fast."""
+    one = lab({(0, 0): 0.3, (1, 1): 0.4, (2, 2): 0.5}, servers=4, nics=5)
+    verdict = judged(one, [(f"{nic}.txt", one.table("all_reduce", range(4), [nic])) for nic in range(5)])
+    assert next(s.part for s in verdict.standards if s.kind == "all_reduce") == pytest.approx(1, rel=0.02)
+    assert {round(finding.left, 1) for finding in verdict.findings} == {0.3, 0.4, 0.5}
+
+
+def test_a_nic_that_only_slower_ones_were_measured_with_is_not_called_well() -> None:
+    one = lab({(1, 0): 0.2, (2, 0): 0.6}, servers=5, nics=1)
+    pairs = [(0, 1), (1, 3), (1, 2), (0, 3), (0, 4), (3, 4)]
+    verdict = judged(one, [(f"{a}-{b}.txt", one.table("sendrecv", [a, b], [0])) for a, b in pairs])
+    assert of(verdict) == {"server1/nic0": pytest.approx(0.2, rel=0.05)}
+    assert verdict.unmeasured == ("server2/nic0",)
+
+
 def test_two_ends_of_one_slow_pair_are_not_told_apart_until_one_is_measured_alone() -> None:
     one = lab({(1, 0): 0.3})
     pair = ("a.txt", one.table("sendrecv", [0, 1], [0]))

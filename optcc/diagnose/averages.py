@@ -19,7 +19,11 @@ REACHED, REACHED_SPREAD = 0.9, 0.1
 """The part of nameplate that a healthy collective reaches, where nothing tells: headers and protocol take 3 to 8 %,
 latency some more. 0.8 is twice the spread below 1."""
 ENOUGH = 5
-"""Measurements of a kind whose median is taken for the healthy one. Fewer would make a fault the standard."""
+"""Measurements of a kind that tell what a healthy one reaches: the median of those that are like the upper quartile.
+So three of four may be slow, as AllReduces over all servers are where few NICs are, and one of four too fast. Fewer
+would make a fault the standard."""
+ALIKE = 4.0
+"""Standard deviations within which measurements are alike here: three for their own noise, one for the quartile's."""
 EXACT = ("link",)
 """Kinds that are no measurements, but what a driver says: without noise, and of nameplate."""
 
@@ -106,9 +110,12 @@ def _mean(group: Sequence[Observation], noise: float) -> Average:
 def _standard(kind: str, raw: Sequence[Average]) -> Standard:
     if kind in EXACT:
         return Standard(kind, 1.0, False)
-    paces = [average.pace for average in raw if average.kind == kind and not average.least and not average.failed]
+    of = [average for average in raw if average.kind == kind and not average.least and not average.failed]
+    paces = sorted((average.pace for average in of), reverse=True)
     if len(paces) >= ENOUGH:
-        return Standard(kind, min(1.0, math.exp(median(paces))), True)
+        reached = paces[len(paces) // 4]
+        alike = [one.pace for one in of if abs(one.pace - reached) <= ALIKE * max(one.spread, LEAST_NOISE)]
+        return Standard(kind, min(1.0, math.exp(median(alike))), True)
     # What was reached once can be reached; what lies between that and nameplate is little then.
     best = math.exp(max(paces, default=-math.inf))
     if best > REACHED:

@@ -11,7 +11,7 @@ from optcc.diagnose.diagnosis import Diagnosis
 from optcc.diagnose.doubt import Sure
 from optcc.diagnose.keep import SOURCES, KeepOrDrain
 from optcc.diagnose.verdict import Finding, Outcome, Verdict
-from optcc.discover.topology import counted
+from optcc.discover.topology import counted, listed
 from optcc.report import percent, plain_table, print_repairs, print_together, show
 from optcc.units import format_seconds, format_size
 
@@ -32,6 +32,9 @@ def print_diagnosis(found: Diagnosis) -> None:
     for path in verdict.paths[:MOST]:
         show(f"{path.where}: {path.kind} at {percent(path.left)}, though {', '.join(path.nics)} are fast elsewhere: "
              "look at the path between, or measure again")  # fmt: skip
+    if verdict.findings and verdict.unmeasured:
+        names = listed(verdict.unmeasured, MOST)
+        show(f"nothing shows these at full rate (not measured, or with slower NICs alone): {names}")
     for sign in verdict.signs[:MOST]:
         show(f"also said, of {sign.server}: {sign.what} ({sign.where})")
     _print_fit(verdict)
@@ -54,7 +57,8 @@ def print_diagnosis(found: Diagnosis) -> None:
 
 def _headline(verdict: Verdict) -> str:
     if verdict.outcome is Outcome.HEALTHY:
-        missing = f"; nothing measured {len(verdict.unmeasured)} NICs" if verdict.unmeasured else ""
+        count = counted(len(verdict.unmeasured), "NIC")
+        missing = f"; {count} not seen at full rate" if verdict.unmeasured else ""
         return f"nothing that was measured is slow{missing}"
     if verdict.outcome is Outcome.CANNOT_TELL:
         if not verdict.findings:
@@ -63,7 +67,9 @@ def _headline(verdict: Verdict) -> str:
         others = counted(len(one.twins), "other NIC") if one.twins else "others"
         return f"cannot tell which NIC is slow: {one.nic} explains it, and as well would {others}"
     count = len(verdict.findings)
-    return f"{counted(count, 'degraded NIC')} explain{'s' * (count == 1)} what is slow"
+    open_ = sum(finding.sure is Sure.POSSIBLE for finding in verdict.findings)
+    doubt = f"; {open_} of them could be another" if open_ else ""
+    return f"{counted(count, 'degraded NIC')} explain{'s' * (count == 1)} what is slow{doubt}"
 
 
 def _print_findings(findings: tuple[Finding, ...]) -> None:

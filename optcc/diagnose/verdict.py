@@ -10,7 +10,7 @@ from enum import StrEnum
 from fractions import Fraction
 
 from optcc.cluster import Cluster
-from optcc.diagnose.averages import EXACT, Average, Standard, averages
+from optcc.diagnose.averages import EXACT, LEAST_NOISE, Average, Standard, averages
 from optcc.diagnose.doubt import Doubt, Sure, doubts
 from optcc.diagnose.evidence import NOTHING, Evidence, Sign
 from optcc.diagnose.fit import Fit, Problem, fit, problem
@@ -73,7 +73,12 @@ class SlowPath:
 
 @dataclass(frozen=True)
 class Verdict:
-    """See the module. `misfit` : root mean square of what is left over, in units of the noise: 1 where nothing is."""
+    """See the module.
+
+    measured, averaged : measurements, and how many of them differ in kind or NICs; noise : the spread of one
+    misfit : root mean square of what is left over, in units of the noise: 1 where nothing is
+    unmeasured : NICs that are neither named nor seen at their healthy rate: measured nowhere, or with slower ones alone
+    """
 
     outcome: Outcome
     findings: tuple[Finding, ...]
@@ -116,11 +121,8 @@ def judge(evidence: Evidence, ports: Ports, noise: float | None = None) -> Verdi
     sure = doubts(given, found)
     findings = tuple(_finding(nic, given, found, sure[nic], evidence.signs, ports) for nic in found.nics)
     paths = tuple(_path(averaged[i], ports) for i in found.paths)
-    used = {number for average in averaged for number in average.logs}
-    unmeasured = tuple(
-        name for nic, name in enumerate(ports.names) if port(nic, OUT) not in used and port(nic, IN) not in used
-    )
     named = {finding.nic for finding in findings}
+    unmeasured = tuple(name for name in _not_shown_well(averaged, found, ports) if name not in named)
     others = tuple(s for s in evidence.signs if s.nic is None or ports.names[s.nic] not in named)
     paced = [average for average in averaged if not average.least and average.kind not in EXACT]
     measure = _measure(findings, paths, given, found, ports, paced, unmeasured, others)
@@ -138,6 +140,17 @@ def judge(evidence: Evidence, ports: Ports, noise: float | None = None) -> Verdi
         unmeasured=unmeasured,
         measure=measure,
     )
+
+
+def _not_shown_well(averaged: Sequence[Average], found: Fit, ports: Ports) -> list[str]:
+    """NICs that no measurement shows at their healthy rate, both ways."""
+    well = {
+        number
+        for average in averaged
+        for number, log in average.logs.items()
+        if log >= -found.limit * max(average.spread, LEAST_NOISE)
+    }
+    return [name for nic, name in enumerate(ports.names) if not {port(nic, OUT), port(nic, IN)} <= well]
 
 
 def _outcome(
