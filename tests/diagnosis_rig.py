@@ -83,8 +83,9 @@ class Lab:
                 f"[0000:{gpu:02x}:00] NVIDIA H100 80GB HBM3\n"
             )
         if len(nics) < self.nics:
+            names = ",".join(f"nic{nic}" for nic in nics)
             for server in servers:
-                lines.append(f"server{server}:4000:4010 [0] NCCL INFO NCCL_IB_HCA set to =nic{nics[0]}\n")
+                lines.append(f"server{server}:4000:4010 [0] NCCL INFO NCCL_IB_HCA set to ={names}\n")
         lines.append(COLUMNS)
         for nbytes in sizes:
             seconds = self.seconds(kind, servers, nics, nbytes)

@@ -51,6 +51,6 @@ def draw(found: Diagnosis, path: Path) -> None:
         side.set_visible(False)
     scale = ScalarMappable(Normalize(0, 100), colours)
     figure.colorbar(scale, ax=axes, shrink=0.8, label="% of the rate left")
-    axes.set_title("framed: certain; ?: one of several; -: not measured", fontsize=8, loc="left")
+    axes.set_title("framed: certain; ?: one of several; -: not seen at full rate", fontsize=8, loc="left")
     with written(path) as file:
         figure.savefig(file, format=path.suffix[1:])
