@@ -86,6 +86,27 @@ def test_slow_collectives_do_not_become_the_standard() -> None:
     assert {round(finding.left, 1) for finding in verdict.findings} == {0.3, 0.4, 0.5}
 
 
+def test_where_each_collective_has_a_slow_nic_none_is_the_standard() -> None:
+    """An AllReduce for each rail, each of them slow: pairs tell the NICs, without pairs nothing is told."""
+    one = lab({(0, 0): 0.3, (1, 1): 0.25, (2, 2): 0.4, (3, 3): 0.35, (0, 4): 0.3}, servers=6, nics=5)
+    rails = [(f"{nic}.txt", one.table("all_reduce", range(6), [nic])) for nic in range(5)]
+    verdict = judged(one, rails)
+    assert (verdict.outcome, verdict.findings) == (Outcome.CANNOT_TELL, ())
+    assert verdict.measure[0].why.startswith("of all_reduce none may be healthy: ")
+    verdict = judged(one, [*rails, *one.survey()])
+    assert of(verdict) == {f"server{s}/nic{n}": pytest.approx(left, rel=0.05) for (s, n), left in one.faults.items()}
+    assert {finding.sure for finding in verdict.findings} == {Sure.CERTAIN}
+
+
+def test_many_degraded_nics() -> None:
+    rng = random.Random(2)
+    places = rng.sample([(s, n) for s in range(16) for n in range(4)], 12)
+    one = Lab(16, 4, {place: round(rng.uniform(0.05, 0.85), 2) for place in places}, rng=rng)
+    assert of(judged(one, list(one.survey()))) == {
+        f"server{s}/nic{n}": pytest.approx(left, rel=0.05) for (s, n), left in one.faults.items()
+    }
+
+
 def test_a_nic_that_only_slower_ones_were_measured_with_is_not_called_well() -> None:
     one = lab({(1, 0): 0.2, (2, 0): 0.6}, servers=5, nics=1)
     pairs = [(0, 1), (1, 3), (1, 2), (0, 3), (0, 4), (3, 4)]

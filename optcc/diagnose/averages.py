@@ -24,6 +24,9 @@ So three of four may be slow, as AllReduces over all servers are where few NICs 
 would make a fault the standard."""
 ALIKE = 4.0
 """Standard deviations within which measurements are alike here: three for their own noise, one for the quartile's."""
+LEAST_HEALTHY = 0.5
+"""The part of nameplate below which what is reached by most is not taken for healthy: four times the spread below
+`REACHED`. It only shows what ports can do at least."""
 EXACT = ("link",)
 """Kinds that are no measurements, but what a driver says: without noise, and of nameplate."""
 
@@ -59,12 +62,14 @@ class Standard:
     """What a kind of measurement reaches on healthy ports: the part of nameplate; measured here, or assumed.
 
     doubt : one standard deviation of its logarithm
+    low : what was reached at most is too little for a healthy cluster: which of its measurements are slow is not known
     """
 
     kind: str
     part: float
     measured: bool
     doubt: float = 0.0
+    low: bool = False
 
 
 def averages(observations: Sequence[Observation], noise: float | None) -> tuple[list[Average], list[Standard], float]:
@@ -76,9 +81,27 @@ def averages(observations: Sequence[Observation], noise: float | None) -> tuple[
     for seen in observations:
         groups[_alike(seen)].append(seen)
     spread = _noise(groups.values()) if noise is None else noise
-    raw = [_mean(group, spread) for group in groups.values()]
-    standards = {kind: _standard(kind, raw) for kind in dict.fromkeys(average.kind for average in raw)}
-    return [_against(average, standards[average.kind]) for average in raw], list(standards.values()), spread
+    kinds: dict[str, list[Average]] = defaultdict(list)
+    for group in groups.values():
+        kinds[group[0].kind].append(_mean(group, spread))
+    found, standards, slow = list[Average](), list[Standard](), set[int]()
+    # What uses few ports first: of what uses many, each may have a slow one, and then none tells what is healthy.
+    for kind, raw in sorted(kinds.items(), key=lambda item: median(len(average.logs) for average in item[1])):
+        standard = _standard(kind, [average for average in raw if slow.isdisjoint(average.logs)])
+        standards.append(standard)
+        found += [_against(average, standard) for average in raw]
+        slow = _slow_ports(found)
+    return found, standards, spread
+
+
+def _slow_ports(averages: Iterable[Average]) -> set[int]:
+    """The ports that were seen, and never at their healthy rate."""
+    seen, well = set[int](), set[int]()
+    for average in averages:
+        if not average.least:
+            seen.update(average.logs)
+        well.update(port for port, log in average.logs.items() if log >= -ALIKE * max(average.spread, LEAST_NOISE))
+    return seen - well
 
 
 def _alike(seen: Observation) -> tuple[object, ...]:
@@ -115,7 +138,10 @@ def _standard(kind: str, raw: Sequence[Average]) -> Standard:
     if len(paces) >= ENOUGH:
         reached = paces[len(paces) // 4]
         alike = [one.pace for one in of if abs(one.pace - reached) <= ALIKE * max(one.spread, LEAST_NOISE)]
-        return Standard(kind, min(1.0, math.exp(median(alike))), True)
+        part = min(1.0, math.exp(median(alike)))
+        if part < LEAST_HEALTHY:
+            return Standard(kind, REACHED, False, REACHED_SPREAD, low=True)
+        return Standard(kind, part, True)
     # What was reached once can be reached; what lies between that and nameplate is little then.
     best = math.exp(max(paces, default=-math.inf))
     if best > REACHED:
@@ -128,4 +154,5 @@ def _against(average: Average, standard: Standard) -> Average:
         return average
     shift = math.log(standard.part)
     logs = {port: log - shift for port, log in average.logs.items()}
-    return replace(average, logs=logs, spread=math.hypot(average.spread, standard.doubt))
+    spread, least = math.hypot(average.spread, standard.doubt), average.least or standard.low
+    return replace(average, logs=logs, spread=spread, least=least)

@@ -13,7 +13,7 @@ CERTAIN_BY = 2.0
 two faults more than the simplest explanation."""
 ALIKE = 0.5
 """Explanations within half a NIC of each other are as good."""
-MOST_ASKED = 64
+MOST_ASKED = 128
 """NICs for which another explanation is looked for; of more the first, the others stay undecided."""
 MOST_TWINS = 16
 """Other NICs that are named for one; where more would fit as well, nothing is told apart."""

@@ -65,15 +65,11 @@ def each_rail(ports: Ports, why: str) -> tuple[Measure, ...]:
         f"for nic in {nics}; do mpirun -np {len(servers)} -H {hosts} -x NCCL_IB_HCA==$nic "
         f"-x NCCL_DEBUG=INFO all_reduce_perf {SIZES} > all_reduce-$nic.txt; done"
     )
-    return (Measure(f"{why}: one AllReduce for each NIC tells the rail", command), *_shifts(ports))
+    return (Measure(f"{why}: one AllReduce for each NIC tells the rail", command), *all_pairs(ports))
 
 
-def all_nics(ports: Ports, missing: Sequence[str]) -> tuple[Measure, ...]:
-    """Pairs of neighbours over each NIC, for NICs that nothing measured."""
-    return _shifts(ports, f"nothing measured {', '.join(missing[:3])}{' and others' if len(missing) > 3 else ''}: ")
-
-
-def _shifts(ports: Ports, why: str = "") -> tuple[Measure, ...]:
+def all_pairs(ports: Ports, why: str = "") -> tuple[Measure, ...]:
+    """Over each NIC every server with the next one, and with the one after that."""
     servers = ports.cluster.servers
     if len(servers) < 2:
         return ()

@@ -62,7 +62,7 @@ def _headline(verdict: Verdict) -> str:
         return f"nothing that was measured is slow{missing}"
     if verdict.outcome is Outcome.CANNOT_TELL:
         if not verdict.findings:
-            return "cannot tell: nothing measured what it takes"
+            return f"cannot tell: {_why_not(verdict)}"
         one = next(finding for finding in verdict.findings if finding.sure is Sure.POSSIBLE)
         others = counted(len(one.twins), "other NIC") if one.twins else "others"
         return f"cannot tell which NIC is slow: {one.nic} explains it, and as well would {others}"
@@ -70,6 +70,15 @@ def _headline(verdict: Verdict) -> str:
     open_ = sum(finding.sure is Sure.POSSIBLE for finding in verdict.findings)
     doubt = f"; {open_} of them could be another" if open_ else ""
     return f"{counted(count, 'degraded NIC')} explain{'s' * (count == 1)} what is slow{doubt}"
+
+
+def _why_not(verdict: Verdict) -> str:
+    """Why nothing is concluded where no NIC is named."""
+    if verdict.paths:
+        return f"{counted(len(verdict.paths), 'measurement')} too slow, and no NIC explains it"
+    if low := [standard.kind for standard in verdict.standards if standard.low]:
+        return f"{', '.join(low)} far below nameplate everywhere, so that nothing tells the healthy NICs"
+    return "nothing measured what it takes"
 
 
 def _print_findings(findings: tuple[Finding, ...]) -> None:
@@ -107,7 +116,8 @@ def _print_fit(verdict: Verdict) -> None:
     table.add_row("fit", f"{counts}; noise {percent(verdict.noise)}, left over {verdict.misfit:.2f} times that")
     for standard in verdict.standards:
         if standard.kind not in ("link", "failure", "counters"):
-            how = "measured" if standard.measured else "assumed: fewer than 5 measurements"
+            low, few = "most reach less than half of it", "fewer than 5 measurements of NICs that are well"
+            how = "measured" if standard.measured else f"assumed: {low if standard.low else few}"
             table.add_row("", f"healthy {standard.kind}: {percent(standard.part)} of nameplate, {how}")
     show(table)
 

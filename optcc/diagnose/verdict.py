@@ -14,7 +14,7 @@ from optcc.diagnose.averages import EXACT, LEAST_NOISE, Average, Standard, avera
 from optcc.diagnose.doubt import Doubt, Sure, doubts
 from optcc.diagnose.evidence import NOTHING, Evidence, Sign
 from optcc.diagnose.fit import Fit, Problem, fit, problem
-from optcc.diagnose.measure import Measure, all_nics, apart, each_rail, path_again
+from optcc.diagnose.measure import Measure, all_pairs, apart, each_rail, path_again
 from optcc.diagnose.ports import IN, OUT, Ports, port
 
 DIGITS = 1000
@@ -125,9 +125,10 @@ def judge(evidence: Evidence, ports: Ports, noise: float | None = None) -> Verdi
     unmeasured = tuple(name for name in _not_shown_well(averaged, found, ports) if name not in named)
     others = tuple(s for s in evidence.signs if s.nic is None or ports.names[s.nic] not in named)
     paced = [average for average in averaged if not average.least and average.kind not in EXACT]
-    measure = _measure(findings, paths, given, found, ports, paced, unmeasured, others)
+    low = [standard.kind for standard in standards if standard.low]
+    measure = _measure(findings, paths, low, ports, paced, unmeasured, others)
     return Verdict(
-        outcome=_outcome(findings, paths, paced, averaged),
+        outcome=_outcome(findings, bool(averaged) and not paths and not low),
         findings=tuple(sorted(findings, key=lambda f: (f.left, f.nic))),
         paths=paths,
         together=tuple(_together(findings, ports)),
@@ -153,13 +154,11 @@ def _not_shown_well(averaged: Sequence[Average], found: Fit, ports: Ports) -> li
     return [name for nic, name in enumerate(ports.names) if not {port(nic, OUT), port(nic, IN)} <= well]
 
 
-def _outcome(
-    findings: Sequence[Finding], paths: Sequence[SlowPath], paced: Sequence[Average], averaged: Sequence[Average]
-) -> Outcome:
+def _outcome(findings: Sequence[Finding], well: bool) -> Outcome:
     if findings:
         told = any(finding.sure is not Sure.POSSIBLE for finding in findings)
         return Outcome.DEGRADED if told else Outcome.CANNOT_TELL
-    return Outcome.HEALTHY if (paced or averaged) and not paths else Outcome.CANNOT_TELL
+    return Outcome.HEALTHY if well else Outcome.CANNOT_TELL
 
 
 def _finding(nic: int, given: Problem, found: Fit, doubt: Doubt, signs: Sequence[Sign], ports: Ports) -> Finding:
@@ -208,8 +207,7 @@ def _together(findings: Sequence[Finding], ports: Ports) -> list[str]:
 def _measure(
     findings: Sequence[Finding],
     paths: Sequence[SlowPath],
-    given: Problem,
-    found: Fit,
+    low: Sequence[str],
     ports: Ports,
     paced: Sequence[Average],
     unmeasured: Sequence[str],
@@ -217,6 +215,8 @@ def _measure(
 ) -> tuple[Measure, ...]:
     """What would settle what is open."""
     open_ = [finding for finding in findings if finding.sure is Sure.POSSIBLE]
+    if low and not findings:
+        return all_pairs(ports, f"of {', '.join(low)} none may be healthy: ")
     if not paced and not findings:
         return each_rail(ports, "nothing was measured")
     wide = [finding for finding in open_ if len(finding.twins) >= len(ports.cluster.servers)]
@@ -231,5 +231,6 @@ def _measure(
     for sign in grave[:4]:
         wanted += apart(ports.names[sign.nic or 0], (), [f.nic for f in findings], ports)
     if not findings and unmeasured:
-        wanted += all_nics(ports, unmeasured)
+        more = " and others" if len(unmeasured) > 3 else ""
+        wanted += all_pairs(ports, f"nothing measured {', '.join(unmeasured[:3])}{more}: ")
     return tuple(dict.fromkeys(wanted))[:8]
