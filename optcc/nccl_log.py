@@ -59,13 +59,15 @@ MOST_KEPT = 10_000
 
 @dataclass(frozen=True)
 class Failure:
-    """A completion with an error: on `host`'s NIC `nic` (None: not said), with the peer at `address`."""
+    """A completion with an error: on `host`'s NIC `nic` (None: not said), with the peer at `address`; in the `job` of
+    this number among those that the log lists, -1 where it lists none."""
 
     line: int
     host: str
     nic: str | None
     address: str
     status: str
+    job: int = -1
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Log:
     channels : (rank, way "send" or "receive") -> NCCL's numbers of NICs, once for each channel
     hosts, gpus : rank -> host, and GPU there, as far as lines tell
     speeds, links : (host, NIC) -> Mb/s, and InfiniBand or Ethernet; addresses : IP address -> host
-    hca : NCCL_IB_HCA, where it is said; job : hosts of the ranks that nccl-tests list
+    hca : NCCL_IB_HCA, where it is said; jobs : of each list of ranks that nccl-tests print, the hosts
     """
 
     cards: dict[str, dict[int, str]] = field(default_factory=dict)
@@ -101,7 +103,7 @@ class Log:
     failures: list[Failure] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     timeouts: list[int] = field(default_factory=list)
-    job: set[str] = field(default_factory=set)
+    jobs: list[set[str]] = field(default_factory=list)
     lines: int = 0
 
 
@@ -119,7 +121,9 @@ def parse_log(text: str) -> Log:
         if _TIMEOUT.search(line) and len(log.timeouts) < MOST_KEPT:
             log.timeouts.append(number)
         if line.startswith("#") and (rank := RANK.search(line)):
-            log.job.add(rank[2])
+            if int(rank[1]) == 0 or not log.jobs:
+                log.jobs.append(set())
+            log.jobs[-1].add(rank[2])
         if "NCCL" not in line and "NET/IB" not in line:
             continue
         found = _LINE.search(line)
@@ -162,7 +166,7 @@ def _one(log: Log, number: int, host: str, said: str) -> None:
         log.gpus[int(ranked[1])] = int(ranked[3])
     if (failed := _FAILED.search(said)) and len(log.failures) < MOST_KEPT:
         nic = _LOCAL_HCA.search(failed[3])
-        log.failures.append(Failure(number, host, nic and nic[1], failed[1], failed[2]))
+        log.failures.append(Failure(number, host, nic and nic[1], failed[1], failed[2], len(log.jobs) - 1))
     if len(log.events) >= MOST_KEPT:
         return
     if event := _EVENT.search(said):

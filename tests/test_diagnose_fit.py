@@ -98,6 +98,16 @@ def test_where_each_collective_has_a_slow_nic_none_is_the_standard() -> None:
     assert {finding.sure for finding in verdict.findings} == {Sure.CERTAIN}
 
 
+def test_tests_in_one_file_are_as_tests_in_files_of_their_own() -> None:
+    """Also those that failed: the NIC at fault is one of those of its own test."""
+    one = lab({(4, 0): 0.0}, servers=6, nics=1)
+    pairs = [one.table("sendrecv", [server, (server + hop) % 6], [0]) for hop in (1, 2) for server in range(6)]
+    apart = judged(one, [(f"{i}.txt", text) for i, text in enumerate(pairs)])
+    together = judged(one, [("all.txt", "".join(pairs))])
+    for verdict in (apart, together):
+        assert [(f.nic, f.left, f.sure, f.explains) for f in verdict.findings] == [("server4/nic0", 0, Sure.CERTAIN, 4)]
+
+
 def test_many_degraded_nics() -> None:
     rng = random.Random(2)
     places = rng.sample([(s, n) for s in range(16) for n in range(4)], 12)

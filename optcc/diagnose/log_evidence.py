@@ -66,7 +66,8 @@ def _between(failure: Failure, log: Log, ports: Ports) -> tuple[int, ...] | None
     if server is None or nic is None:
         return None
     peer = ports.server(log.addresses.get(failure.address, ""))
-    job = {name for host in log.job if (name := ports.server(host))} or {s.name for s in ports.cluster.servers}
+    hosts = log.jobs[failure.job] if failure.job >= 0 else ()
+    job = {name for host in hosts if (name := ports.server(host))} or {s.name for s in ports.cluster.servers}
     peers = [peer] if peer else sorted(job - {server})
     same = [other for each in peers for other in ports.nics_of(each) if ports.rail(other) == ports.rail(nic)]
     if not same and peer:
