@@ -6,13 +6,13 @@ are as slow the other way, any of them may have held it back. The pairs tell mor
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from optcc.calibration import MOST_TOLERANCE
 from optcc.diagnose.averages import LEAST_NOISE
 from optcc.diagnose.evidence import NOTHING, Evidence, Observation
+from optcc.diagnose.json_text import dicts, parsed
 from optcc.diagnose.ports import IN, OUT, Ports, port
 from optcc.discover.given import Given
 from optcc.discover.yaml_file import read_yaml
@@ -77,13 +77,9 @@ def _held_back(number: int, parts: Mapping[int, float], ports: Ports) -> dict[in
 
 
 def _of_pairs(text: str, source: str, ports: Ports) -> Evidence:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        expected = "what optcc calibrate --json prints"
-        raise InputError("not JSON", where=source, expected=expected, got=str(error)[:80]) from None
+    value = parsed(text, source, "what optcc calibrate --json prints")
     seen, unknown = list[Observation](), 0
-    for pair in _dicts(value.get("pairs") if isinstance(value, dict) else None):
+    for pair in dicts(value.get("pairs") if isinstance(value, dict) else None):
         ends = [_nic(pair.get(way), ports) for way in ("out", "in")]
         rates = pair.get("bytes_per_s")
         if ends[0] is None or ends[1] is None or not isinstance(rates, list):
@@ -104,8 +100,3 @@ def _nic(name: Any, ports: Ports) -> int | None:
     host, _, nic = name.partition("/") if isinstance(name, str) else ("", "", "")
     server = ports.server(host)
     return None if server is None else ports.nic(server, nic)
-
-
-def _dicts(value: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(value, list):
-        yield from (item for item in value if isinstance(item, dict))

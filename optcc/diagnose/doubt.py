@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -65,8 +64,3 @@ def _twins(given: Problem, found: Fit, nic: int) -> tuple[int, ...]:
     candidates = {port // 2 for port in given.explains} - set(found.nics)
     twins = [other for other in candidates if needed <= given.of_nic(other)]
     return tuple(sorted(twins)[:MOST_TWINS])
-
-
-def ambiguous(found: dict[int, Doubt]) -> Sequence[int]:
-    """NICs that cannot be told from others."""
-    return [nic for nic, doubt in found.items() if doubt.sure is Sure.POSSIBLE]

@@ -20,8 +20,6 @@ import numpy as np
 from optcc.diagnose.averages import Average
 from optcc.errors import InputError
 
-MOST_FOR_A_NIC = 5.0
-"""Likewise of a measurement of one NIC alone: no path is to blame, so that the measurement would have to be wrong."""
 FALSE_ALARM = 0.05
 """The chance that any of the measurements of a healthy cluster counts as slow."""
 LEAST_DEVIATIONS = 3.0
@@ -29,6 +27,8 @@ LEAST_DEVIATIONS = 3.0
 MOST_FOR_A_PATH = 2.5
 """NICs that are blamed before a measurement is left unexplained: two ends that are both slow are likelier than a path
 that is slow while both its ends are not, three are not."""
+MOST_FOR_A_NIC = 5.0
+"""Likewise of a measurement of one NIC alone: no path is to blame, so that the measurement would have to be wrong."""
 SOLVER_S = 20.0
 """Seconds for the integer program. On 128 servers of 8 NICs it takes less than one."""
 
@@ -160,9 +160,9 @@ def _cover(given: Problem, nics: Sequence[int]) -> tuple[set[int], tuple[int, ..
         bounds=Bounds(0, 1),
         options={"time_limit": SOLVER_S},
     )
-    if found.x is None:
+    if found.status != 0:
         raise InputError(
-            "no explanation was found in time",
+            "the least explanation was not found in time",
             where="diagnose",
             expected=f"one within {SOLVER_S:g} s",
             got=f"{m} slow measurements, {n} NICs",

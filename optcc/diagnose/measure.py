@@ -11,6 +11,9 @@ from optcc.diagnose.ports import Ports
 
 SIZES = "-b 256M -e 4G -f 2 -g 1"
 MOST_NAMED = 8
+MOST_SUSPECTS = 4
+MOST_RIVALS = 16
+"""From so many on one measurement of a pair clears too few."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,47 @@ class Measure:
 
     why: str
     command: str
+
+
+@dataclass(frozen=True)
+class Open:
+    """A NIC that is named: its rivals, and whether these are as likely."""
+
+    nic: str
+    rivals: Sequence[str]
+    possible: bool
+
+
+def what_to_measure(
+    named: Sequence[Open],
+    paths: Sequence[tuple[str, Sequence[str]]],
+    low: Sequence[str],
+    paced: bool,
+    unmeasured: Sequence[str],
+    suspects: Sequence[str],
+    ports: Ports,
+) -> tuple[Measure, ...]:
+    """What would settle what is open, at most `MOST_NAMED` commands.
+
+    paths : slow measurements that no NIC explains, (where, NICs) each; low : kinds whose healthy rate is not known
+    paced : whether anything was measured; unmeasured : NICs not seen at their rate; suspects : those with grave signs
+    """
+    if low and not named:
+        return all_pairs(ports, f"of {', '.join(low)} none may be healthy: ")
+    if not paced and not named:
+        return each_rail(ports, "nothing was measured")
+    open_ = [one for one in named if one.possible]
+    many = min(len(ports.cluster.servers), MOST_RIVALS)
+    if wide := [one for one in open_ if len(one.rivals) >= many]:
+        return each_rail(ports, f"{wide[0].nic} is one of {len(wide[0].rivals) + 1} or more NICs that fit alike")
+    names = [one.nic for one in named]
+    wanted = [measure for one in open_ for measure in apart(one.nic, one.rivals, names, ports)]
+    wanted += [measure for where, nics in paths for measure in path_again(where, nics, ports)]
+    wanted += [measure for nic in suspects[:MOST_SUSPECTS] for measure in apart(nic, (), names, ports)]
+    if not named and unmeasured:
+        more = " and others" if len(unmeasured) > 3 else ""
+        wanted += all_pairs(ports, f"nothing measured {', '.join(unmeasured[:3])}{more}: ")
+    return tuple(dict.fromkeys(wanted))[:MOST_NAMED]
 
 
 def pair(one: str, other: str, nic: str, gpu: int, why: str) -> Measure:

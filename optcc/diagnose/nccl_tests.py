@@ -6,7 +6,6 @@ Only large sizes count, where rates and not latencies make the time.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from pathlib import PurePath
 from typing import Any
 
 from optcc.diagnose.evidence import NOTHING, Evidence, Observation, Sign
+from optcc.diagnose.json_text import dicts, parsed
 from optcc.diagnose.loads import KINDS, Member, loads, parts
 from optcc.diagnose.nccl_use import use_of
 from optcc.diagnose.ports import Ports
@@ -118,10 +118,7 @@ def _row(test: Test, number: int, line: str) -> None:
 
 
 def _from_json(text: str, source: str, log: Log) -> Test:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError("not JSON", where=source, expected="what nccl-tests -J writes", got=str(error)[:80]) from None
+    value = parsed(text, source, "what nccl-tests -J writes")
     if not isinstance(value, dict):
         raise InputError("not nccl-tests' JSON", where=source, expected="an object")
     command = value.get("args")
@@ -133,11 +130,11 @@ def _from_json(text: str, source: str, log: Log) -> Test:
     elif isinstance(env, list):
         given = next((e for e in env if isinstance(e, str) and e.startswith("NCCL_IB_HCA=")), None)
         log.hca = given.partition("=")[2][:400] if given else log.hca
-    for device in _dicts(_find(value, "devices")):
+    for device in dicts(_find(value, "devices")):
         rank, host, number = device.get("rank"), device.get("hostname"), device.get("device")
         if isinstance(rank, int) and isinstance(host, str) and isinstance(number, int):
             test.hosts[rank] = (host[:255], number)
-    for row in _dicts(value.get("results")):
+    for row in dicts(value.get("results")):
         size = row.get("size")
         root = str(row.get("root", "")).strip()
         for place in ("out_of_place", "in_place"):
@@ -155,11 +152,6 @@ def _from_json(text: str, source: str, log: Log) -> Test:
 def _find(value: dict[str, Any], key: str) -> Any:
     config = value.get("config")
     return value.get(key) or (config.get(key) if isinstance(config, dict) else None)
-
-
-def _dicts(value: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(value, list):
-        yield from (item for item in value if isinstance(item, dict))
 
 
 def _kind_in(text: str) -> str | None:

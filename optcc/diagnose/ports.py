@@ -10,7 +10,6 @@ from optcc.cluster import Cluster, Server
 from optcc.errors import InputError
 
 OUT, IN = 0, 1
-WAYS = ("out", "in")
 
 
 @dataclass(frozen=True)
@@ -116,8 +115,3 @@ class Ports:
 def port(nic: int, way: int) -> int:
     """The number of a port."""
     return 2 * nic + way
-
-
-def port_name(ports: Ports, number: int) -> str:
-    """``server1/nic0 out``."""
-    return f"{ports.names[number // 2]} {WAYS[number % 2]}"

@@ -5,13 +5,11 @@ It tells of servers and GPUs, never of NICs: clues to hold beside measurements, 
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any
 
 from optcc.diagnose.evidence import Evidence, Sign
+from optcc.diagnose.json_text import dicts, parsed
 from optcc.diagnose.ports import Ports
-from optcc.errors import InputError
 
 _PROCESS = re.compile(
     r"(?:Process|managed by process) (\d{1,9}) on node (\S{1,255})(?: managing GPUs? ([\d,-]{1,80}))?"
@@ -58,25 +56,16 @@ def _from_text(text: str) -> list[tuple[int, str, str]]:
 
 
 def _from_json(text: str, source: str) -> list[tuple[int, str, str]]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            "not JSON", where=source, expected="what ncclras -f json prints", got=str(error)[:80]
-        ) from None
+    value = parsed(text, source, "what ncclras -f json prints")
     found = []
-    for comm in _dicts(value.get("communicators") if isinstance(value, dict) else None):
-        for rank in _dicts(comm.get("missing_ranks")):
+    for comm in dicts(value.get("communicators") if isinstance(value, dict) else None):
+        for rank in dicts(comm.get("missing_ranks")):
             status = rank.get("status")
             dead = isinstance(status, dict) and status.get("considered_dead") is True
             found.append((0, str(rank.get("host", ""))[:255], WORDS["DEAD" if dead else "INCOMPLETE"]))
-        for rank in _dicts(comm.get("ranks")):
+        for rank in dicts(comm.get("ranks")):
             status = rank.get("status")
             code = status.get("async_error") if isinstance(status, dict) else 0
             if isinstance(code, int) and code not in (0, 7):
                 found.append((0, str(rank.get("host", ""))[:255], WORDS["ERROR"]))
     return found
-
-
-def _dicts(value: Any) -> list[dict[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

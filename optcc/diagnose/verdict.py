@@ -14,7 +14,7 @@ from optcc.diagnose.averages import EXACT, LEAST_NOISE, Average, Standard, avera
 from optcc.diagnose.doubt import Doubt, Sure, doubts
 from optcc.diagnose.evidence import NOTHING, Evidence, Sign
 from optcc.diagnose.fit import Fit, Problem, fit, problem
-from optcc.diagnose.measure import Measure, all_pairs, apart, each_rail, path_again
+from optcc.diagnose.measure import Measure, Open, what_to_measure
 from optcc.diagnose.ports import IN, OUT, Ports, port
 
 DIGITS = 1000
@@ -126,7 +126,15 @@ def judge(evidence: Evidence, ports: Ports, noise: float | None = None) -> Verdi
     others = tuple(s for s in evidence.signs if s.nic is None or ports.names[s.nic] not in named)
     paced = [average for average in averaged if not average.least and average.kind not in EXACT]
     low = [standard.kind for standard in standards if standard.low]
-    measure = _measure(findings, paths, low, ports, paced, unmeasured, others)
+    measure = what_to_measure(
+        [Open(f.nic, f.twins or f.instead, f.sure is Sure.POSSIBLE) for f in findings],
+        [(path.where, path.nics) for path in paths],
+        low,
+        bool(paced),
+        unmeasured,
+        [ports.names[s.nic] for s in others if s.grave and s.nic is not None],
+        ports,
+    )
     return Verdict(
         outcome=_outcome(findings, bool(averaged) and not paths and not low),
         findings=tuple(sorted(findings, key=lambda f: (f.left, f.nic))),
@@ -202,35 +210,3 @@ def _together(findings: Sequence[Finding], ports: Ports) -> list[str]:
         if len(names) > 1 and names <= named:
             said.append(f"all {len(names)} NICs of rail {rail}: look for what they share, such as its switch")
     return said
-
-
-def _measure(
-    findings: Sequence[Finding],
-    paths: Sequence[SlowPath],
-    low: Sequence[str],
-    ports: Ports,
-    paced: Sequence[Average],
-    unmeasured: Sequence[str],
-    signs: Sequence[Sign],
-) -> tuple[Measure, ...]:
-    """What would settle what is open."""
-    open_ = [finding for finding in findings if finding.sure is Sure.POSSIBLE]
-    if low and not findings:
-        return all_pairs(ports, f"of {', '.join(low)} none may be healthy: ")
-    if not paced and not findings:
-        return each_rail(ports, "nothing was measured")
-    wide = [finding for finding in open_ if len(finding.twins) >= len(ports.cluster.servers)]
-    if wide:
-        return each_rail(ports, f"{wide[0].nic} is one of {len(wide[0].twins) + 1} or more NICs that fit alike")
-    wanted: list[Measure] = []
-    for finding in open_:
-        wanted += apart(finding.nic, finding.twins or finding.instead, [f.nic for f in findings], ports)
-    for path in paths:
-        wanted += path_again(path.where, path.nics, ports)
-    grave = [sign for sign in signs if sign.grave and sign.nic is not None]
-    for sign in grave[:4]:
-        wanted += apart(ports.names[sign.nic or 0], (), [f.nic for f in findings], ports)
-    if not findings and unmeasured:
-        more = " and others" if len(unmeasured) > 3 else ""
-        wanted += all_pairs(ports, f"nothing measured {', '.join(unmeasured[:3])}{more}: ")
-    return tuple(dict.fromkeys(wanted))[:8]
