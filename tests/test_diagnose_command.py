@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
+from benchmarks import diagnosis_wires
 from optcc.cli import main
 from optcc.cli_schema import diagnosis_schema
 from optcc.diagnose import metrics
@@ -162,6 +164,15 @@ def test_a_topology_that_was_calibrated_is_healthy_at_its_nameplates(tmp_path: P
     (tmp_path / "cal.yaml").write_text(texts.calibration(0.5))
     found = value(str(tmp_path / "cal.yaml"), str(tmp_path / "cal.yaml"))
     assert [(nic["nic"], round(nic["out_left"], 2)) for nic in found["nics"]] == [("server1/nic1", 0.5)]
+
+
+@pytest.mark.long
+def test_slow_nics_planted_on_local_wires_are_named() -> None:
+    """Measured by optcc calibrate over emulated NICs; the benchmark makes 20 of these."""
+    run_of = diagnosis_wires.run(0)
+    assert run_of.exact, run_of
+    assert run_of.error < 0.05
+    assert not replace(run_of, named={**run_of.named, "server9/nic9": 0.5}).exact
 
 
 def test_metrics_are_written_whole(files: list[str], tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What is known before anything is concluded: measurements of ports, and signs that something is wrong with one.
 
 A measurement is held against the healthy cluster: which ports it used, and at which part of its healthy rate it ran
-each of them. None can be faster than it ran, and the slowest one, for what it had to carry, set the pace. That is all
+each of them. No port is slower than it ran, and the slowest one, for what it had to carry, set the pace. That is all
 the model there is; it holds for point-to-point transfers and for every collective whose shares are fixed, as rings and
 all-to-alls of collective libraries are.
 """
@@ -26,6 +26,7 @@ class Observation:
     nbytes, time_s : of a collective: bytes as its command says them, seconds; 0 for others
     servers : names of those that took part
     least : it only shows that these ports reach as much: nothing says that one of them set the pace
+    root : the server of a broadcast's, reduce's, gather's or scatter's root
     """
 
     kind: str

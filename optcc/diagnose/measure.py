@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optcc.cluster import Server
+from optcc.diagnose.doubt import MOST_TWINS
 from optcc.diagnose.ports import Ports
 
 SIZES = "-b 256M -e 4G -f 2 -g 1"
 MOST_NAMED = 8
 MOST_SUSPECTS = 4
-MOST_RIVALS = 16
-"""From so many on one measurement of a pair clears too few."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ def what_to_measure(
     if not paced and not named:
         return each_rail(ports, "nothing was measured")
     open_ = [one for one in named if one.possible]
-    many = min(len(ports.cluster.servers), MOST_RIVALS)
+    many = min(len(ports.cluster.servers), MOST_TWINS)  # one pair would clear too few of them
     if wide := [one for one in open_ if len(one.rivals) >= many]:
         return each_rail(ports, f"{wide[0].nic} is one of {len(wide[0].rivals) + 1} or more NICs that fit alike")
     names = [one.nic for one in named]

@@ -57,8 +57,8 @@ def print_diagnosis(found: Diagnosis) -> None:
 
 def _headline(verdict: Verdict) -> str:
     if verdict.outcome is Outcome.HEALTHY:
-        count = counted(len(verdict.unmeasured), "NIC")
-        missing = f"; {count} not seen at full rate" if verdict.unmeasured else ""
+        unseen = counted(len(verdict.unmeasured), "NIC")
+        missing = f"; {unseen} not seen at full rate" if verdict.unmeasured else ""
         return f"nothing that was measured is slow{missing}"
     if verdict.outcome is Outcome.CANNOT_TELL:
         if not verdict.findings:
