@@ -98,6 +98,17 @@ def test_where_each_collective_has_a_slow_nic_none_is_the_standard() -> None:
     assert {finding.sure for finding in verdict.findings} == {Sure.CERTAIN}
 
 
+@pytest.mark.parametrize(("part", "outcome"), [(0.8, Outcome.HEALTHY), (0.5, Outcome.CANNOT_TELL)])
+def test_collectives_slower_than_pairs_blame_no_nic(part: float, outcome: Outcome) -> None:
+    """Up to a point that is usual; beyond it something is slow that is no NIC, such as the switches."""
+    well, slower = lab({}, nics=5), lab({}, nics=5, reached=part)
+    pairs = [file for file in well.survey() if file[0].startswith("sendrecv")]
+    rails = [(f"{nic}.txt", slower.table("all_reduce", range(4), [nic])) for nic in range(5)]
+    verdict = judged(well, [*pairs, *rails])
+    assert (verdict.outcome, verdict.findings, verdict.unmeasured) == (outcome, (), ())
+    assert len(verdict.paths) == (0 if outcome is Outcome.HEALTHY else 5)
+
+
 def test_tests_in_one_file_are_as_tests_in_files_of_their_own() -> None:
     """Also those that failed: the NIC at fault is one of those of its own test."""
     one = lab({(4, 0): 0.0}, servers=6, nics=1)
@@ -182,6 +193,17 @@ def test_all_nics_of_a_server_point_at_what_they_share() -> None:
     one = lab({(2, 0): 0.5, (2, 1): 0.5}, servers=6)
     said = judged(one, list(one.survey())).together
     assert [line.startswith("all 2 NICs of server2") for line in said] == [True]
+
+
+def test_a_slow_rail_is_told_though_its_last_nics_cannot_be() -> None:
+    """Where all pairs of a rail are slow alike, two of its NICs are not needed to explain that."""
+    one = lab({(server, 1): 0.5 for server in range(6)}, servers=6)
+    verdict = judged(one, list(one.survey()))
+    assert {f.sure for f in verdict.findings} == {Sure.POSSIBLE}
+    (said,) = verdict.together
+    assert said.endswith("maybe all 6 NICs of rail 1: look for what they share, such as its switch")
+    half = lab({(server, 1): 0.5 for server in range(3)}, servers=6)
+    assert judged(half, list(half.survey())).together == ()
 
 
 def test_what_only_shows_a_least_rate_is_no_fault() -> None:

@@ -27,6 +27,9 @@ ALIKE = 4.0
 LEAST_HEALTHY = 0.5
 """The part of nameplate below which what is reached by most is not taken for healthy: four times the spread below
 `REACHED`. It only shows what ports can do at least."""
+OF_PAIRS = 0.9
+"""Of what is reached over few ports, the part that is healthy over many. Where less is, or too few measurements tell,
+the same as over few is assumed, give or take `REACHED_SPREAD`."""
 EXACT = ("link",)
 """Kinds that are no measurements, but what a driver says: without noise, and of nameplate."""
 
@@ -86,12 +89,22 @@ def averages(observations: Sequence[Observation], noise: float | None) -> tuple[
         kinds[group[0].kind].append(_mean(group, spread))
     found, standards, slow = list[Average](), list[Standard](), set[int]()
     # What uses few ports first: of what uses many, each may have a slow one, and then none tells what is healthy.
-    for kind, raw in sorted(kinds.items(), key=lambda item: median(len(average.logs) for average in item[1])):
+    pairs, ports = 0.0, 0.0
+    for kind, raw in sorted(kinds.items(), key=lambda item: _width(item[1])):
         standard = _standard(kind, [average for average in raw if slow.isdisjoint(average.logs)])
+        if _width(raw) > ports and not (standard.measured and standard.part >= OF_PAIRS * pairs) and pairs:
+            standard = Standard(kind, pairs, False, REACHED_SPREAD)
+        elif standard.measured and standard.part > pairs:
+            pairs, ports = standard.part, _width(raw)
         standards.append(standard)
         found += [_against(average, standard) for average in raw]
         slow = _slow_ports(found)
     return found, standards, spread
+
+
+def _width(raw: Sequence[Average]) -> float:
+    """Ports of one measurement."""
+    return median(len(average.logs) for average in raw)
 
 
 def _slow_ports(averages: Iterable[Average]) -> set[int]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 
 from optcc.cluster import Cluster
-from optcc.diagnose.averages import EXACT, LEAST_NOISE, Average, Standard, averages
+from optcc.diagnose.averages import EXACT, LEAST_NOISE, NOISE, Average, Standard, averages
 from optcc.diagnose.doubt import Doubt, Sure, doubts
 from optcc.diagnose.evidence import NOTHING, Evidence, Sign
 from optcc.diagnose.fit import Fit, Problem, fit, problem
@@ -139,7 +139,7 @@ def judge(evidence: Evidence, ports: Ports, noise: float | None = None) -> Verdi
         outcome=_outcome(findings, bool(averaged) and not paths and not low),
         findings=tuple(sorted(findings, key=lambda f: (f.left, f.nic))),
         paths=paths,
-        together=tuple(_together(findings, ports)),
+        together=tuple(_together(named, unmeasured, ports)),
         signs=others,
         measured=len(evidence.observations),
         averaged=len(averaged),
@@ -157,7 +157,7 @@ def _not_shown_well(averaged: Sequence[Average], found: Fit, ports: Ports) -> li
         number
         for average in averaged
         for number, log in average.logs.items()
-        if log >= -found.limit * max(average.spread, LEAST_NOISE)
+        if log >= -found.limit * min(NOISE, max(average.spread, LEAST_NOISE))  # what is but assumed shows little
     }
     return [name for nic, name in enumerate(ports.names) if not {port(nic, OUT), port(nic, IN)} <= well]
 
@@ -193,20 +193,19 @@ def _path(average: Average, ports: Ports) -> SlowPath:
     return SlowPath(average.where, average.kind, math.exp(average.pace), nics[:8])
 
 
-def _together(findings: Sequence[Finding], ports: Ports) -> list[str]:
-    """What several findings have in common, which points at what they share rather than at each of them."""
+def _together(named: Collection[str], unseen: Collection[str], ports: Ports) -> list[str]:
+    """Servers and rails of which most NICs are named and no other was seen at its full rate, which points at what they
+    share rather than at each of them."""
+    groups: dict[str, set[str]] = defaultdict(set)
+    for nic, name in enumerate(ports.names):
+        groups[f"{name.partition('/')[0]}: look for what they share, such as its PCIe tree, firmware or power"].add(
+            name
+        )
+        groups[f"rail {ports.rail(nic)}: look for what they share, such as its switch"].add(name)
     said = []
-    servers = Counter(finding.nic.partition("/")[0] for finding in findings)
-    for server, count in servers.items():
-        if count > 1 and count == len(ports.nics_of(server)):
-            said.append(
-                f"all {count} NICs of {server}: look for what they share, such as its PCIe tree, firmware or power"
-            )
-    rails: dict[int, set[str]] = {}
-    for nic in range(len(ports.names)):
-        rails.setdefault(ports.rail(nic), set()).add(ports.names[nic])
-    named = {finding.nic for finding in findings}
-    for rail, names in sorted(rails.items()):
-        if len(names) > 1 and names <= named:
-            said.append(f"all {len(names)} NICs of rail {rail}: look for what they share, such as its switch")
+    for what, names in groups.items():
+        slow = names & set(named)
+        if len(slow) > 1 and 2 * len(slow) > len(names) and names <= {*named, *unseen}:
+            count = f"all {len(names)}" if slow == names else f"{len(slow)} and maybe all {len(names)}"
+            said.append(f"{count} NICs of {what}")
     return said
