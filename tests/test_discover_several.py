@@ -264,6 +264,17 @@ def test_logs_of_a_jobs_processes_add_to_each_other(tmp_path: Path) -> None:
     ]
 
 
+def test_a_log_may_be_long_and_nothing_else(tmp_path: Path) -> None:
+    log, rest = texts.nccl_log(["n1", "n2"], FOUR, gpus=4), "n1:100:200 [0] NCCL INFO more of the same\n" * 60_000
+    (tmp_path / "job.log").write_text(log + rest)
+    assert names(load_topology(str(tmp_path / "job.log"))) == ["n1", "n2"]
+    with pytest.raises(InputError, match="too large for a topology"):
+        load_topology(str(tmp_path / "job.log"), documents_only=True)
+    (tmp_path / "t.yaml").write_text("# more of the same\n" * 150_000)
+    with pytest.raises(InputError, match="too large for a topology"):
+        load_topology(str(tmp_path / "t.yaml"))
+
+
 # Ports of a NIC: fused ones, and bonds
 
 

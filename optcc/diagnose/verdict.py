@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 
-from optcc.cluster import Cluster
+from optcc.cluster import Cluster, Nic, Server
 from optcc.diagnose.averages import EXACT, LEAST_NOISE, NOISE, Average, Standard, averages
 from optcc.diagnose.doubt import Doubt, Sure, doubts
 from optcc.diagnose.evidence import NOTHING, Evidence, Sign
@@ -95,21 +95,27 @@ class Verdict:
 
     def suspected(self, cluster: Cluster) -> Cluster:
         """`cluster` with the rates that were found."""
-        for found in self.findings:
-            server, _, name = found.nic.partition("/")
-            s = next(i for i, one in enumerate(cluster.servers) if one.name == server)
-            i = next(i for i, nic in enumerate(cluster.servers[s].nics) if nic.name == name)
-            old = cluster.servers[s].nics[i]
-            ways = [1.0 if rate is None else rate for rate in (found.out, found.into)]
-            out, into = (_fraction(rate) for rate in ways)
-            new = type(old)(old.name, old.out_rate * out, old.in_rate * into, old.rail, old.gpu)
-            before = cluster.fault_free
-            cluster = cluster.with_nic(s, i, new)
-            cluster = Cluster(cluster.servers, before, cluster.fabric, cluster.gpu_ranks)
-        return cluster
+        found = {finding.nic: finding for finding in self.findings}
+        hurt = {nic.partition("/")[0] for nic in found}
+
+        def now(server: Server, nic: Nic) -> Nic:
+            finding = found.get(f"{server.name}/{nic.name}")
+            if finding is None:
+                return nic
+            out, into = _fraction(finding.out), _fraction(finding.into)
+            return replace(nic, out_rate=nic.out_rate * out, in_rate=nic.in_rate * into)
+
+        servers = tuple(
+            replace(server, nics=tuple(now(server, nic) for nic in server.nics)) if server.name in hurt else server
+            for server in cluster.servers
+        )
+        return replace(cluster, servers=servers, pristine=cluster.fault_free) if found else cluster
 
 
-def _fraction(left: float) -> Fraction:
+def _fraction(left: float | None) -> Fraction:
+    """None: nothing slow needs this way."""
+    if left is None:
+        return Fraction(1)
     return Fraction(0) if left <= 2 * NOTHING else Fraction(max(1, round(left * DIGITS)), DIGITS)
 
 

@@ -132,19 +132,21 @@ def _on_hosts(cluster: Cluster, names: list[str]) -> Cluster:
 
 
 def _read(path: str, documents_only: bool) -> bytes:
+    most = MAX_FILE_BYTES if documents_only else MAX_LOG_BYTES
     data = read_file(
         path,
-        MAX_FILE_BYTES if documents_only else MAX_LOG_BYTES,
+        most,
         what="topology",
         expected="an NCCL topology XML, a YAML file or a preset",
         hint=f"A preset looks like {PREFIX}servers=8,nics=8,rate=400Gb/s.",
     )
     if data.startswith(b"\x1f\x8b"):
         try:
-            data = zlib.decompressobj(wbits=31).decompress(data, MAX_LOG_BYTES + 1)  # no more, whatever it unfolds to
+            data = zlib.decompressobj(wbits=31).decompress(data, most + 1)  # no more, whatever it unfolds to
         except zlib.error as error:
             raise InputError("gzip that cannot be read", where=shown(path), got=str(error)) from None
-    most = MAX_LOG_BYTES if not documents_only and b" NCCL INFO " in data[:MAX_FILE_BYTES] else MAX_FILE_BYTES
+    if b" NCCL INFO " not in data[:MAX_FILE_BYTES]:
+        most = MAX_FILE_BYTES
     if len(data) > most:
         raise InputError("too large for a topology", where=shown(path), expected=f"at most {most} bytes", got="more")
     return data
