@@ -14,7 +14,7 @@ import random
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -60,6 +60,7 @@ command `optcc diagnose`, with bounds, repairs and keep or drain, takes {{second
 optcc {{optcc}}, Python {{python}}.
 """
 Files = Iterator[tuple[str, str]]
+Faults = Mapping[tuple[int, int], float]
 
 
 def everything(lab: Lab) -> Files:
@@ -140,13 +141,34 @@ def judged(lab: Lab, files: Files) -> Verdict:
     return judge(Evidence.together(read_text(text, name, ports) for name, text in files), ports)
 
 
-def study(evidence: Callable[[Lab], Files], clusters: int, what: str = "", **more: float) -> Study:
+def none(rng: random.Random) -> Faults:
+    """No NIC degraded."""
+    return {}
+
+
+def alike(rng: random.Random) -> Faults:
+    """2 to 5 NICs of one rail at one rate, as behind a bad switch."""
+    nic, left = rng.randrange(NICS), round(rng.uniform(0.1, 0.85), 2)
+    return {(server, nic): left for server in rng.sample(range(SERVERS), rng.randint(2, 5))}
+
+
+def random_ones(rng: random.Random) -> Faults:
+    """1 to 3 NICs, anywhere."""
+    return random_faults(rng, SERVERS, NICS)
+
+
+def study(
+    evidence: Callable[[Lab], Files],
+    clusters: int,
+    what: str = "",
+    faults: Callable[[random.Random], Faults] = random_ones,
+    **more: float,
+) -> Study:
     """`more` : of the lab, such as another noise."""
     found = Study(what or " ".join((evidence.__doc__ or "").split()).rstrip("."))
     for seed in track(range(clusters), description=found.what[:40]):
         rng = random.Random(seed)
-        faults = random_faults(rng, SERVERS, NICS)
-        lab = Lab(SERVERS, NICS, faults, rng=rng, noise=more.get("noise", NOISE), reached=more.get("reached", 1.0))
+        lab = Lab(SERVERS, NICS, faults(rng), rng=rng, noise=more.get("noise", NOISE), reached=more.get("reached", 1.0))
         found.add(seed, lab, judged(lab, evidence(lab)))
     return found
 
@@ -180,6 +202,8 @@ def main() -> int:
         first,
         study(everything, asked.clusters, "the same, the healthy ones at 88 % of nameplate", reached=0.88),
         study(everything, asked.clusters, "the same, 6 % noise", noise=0.06),
+        study(everything, asked.clusters, "the same, no NIC degraded", none),
+        study(everything, asked.clusters, "the same, 2 to 5 NICs of one rail degraded alike", alike),
         *(study(evidence, asked.clusters) for evidence in (neighbours, a_third, one_pair, collectives)),
     ]
     runs = [wires.run(seed) for seed in track(range(asked.runs), description="local wires")]
