@@ -134,6 +134,7 @@ def test_topo_takes_many_and_writes_one(tmp_path: Path) -> None:
         (["{d}/a.xml", "{d}/rails.yaml"], "a whole cluster among several sources"),
         (["a/b={d}/a.xml"], "cannot be read"),
         (["n={d}/ibstat.txt", "n={d}/other.txt"], "two texts of one kind for one server"),
+        (["n={d}/a.xml", "n={d}/ibstat.txt"], "a server told whole, and a part of it"),
         (["n={d}/rocm.txt"], "GPUs without NICs"),
         (["n={d}/links.json"], "the rates of NICs are not told"),
         (["n={d}/down.txt"], "no NIC with a link"),

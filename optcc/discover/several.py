@@ -92,7 +92,14 @@ class Sources:
         parts = dict(self._parts)
         read = []
         for whole in self._wholes:
-            told = parts.pop(whole.name, []) if whole.partial else []
+            told = parts.pop(whole.name, [])
+            if told and not whole.partial:
+                raise InputError(
+                    "a server told whole, and a part of it",
+                    where=told[0].where,
+                    expected=f"{whole.name} by its XML, sysfs or YAML alone",
+                    got=f"{told[0].kind} as well",
+                )
             assumed = Assumed()
             topology, clues = whole.raw(rates_told(told, whole.name, given, assumed))
             lines = tuple(f"{part.where}: {part.read}, for their rates" for part in told)
