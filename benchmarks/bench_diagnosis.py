@@ -41,7 +41,8 @@ their rate (one in five of these nothing). Times are those of optcc's simulator 
 printed as nccl-tests prints them, and read from that text.
 
 * Exact: the degraded NICs and no others are named. Undecided: not so, and the verdict says that others fit as well.
-  Else it lists a degraded NIC among those not seen at their full rate. Missed: it does none of these for one.
+  Else it names one too few, or another one as likely. Missed: a degraded NIC is neither named, nor among those that
+  fit as well, nor among those that the verdict lists as not seen at their full rate.
 * Certain: NICs that are called so, over all clusters; wrongly: healthy ones among them. Off: the largest error of a
   rate, of those that are certain.
 
