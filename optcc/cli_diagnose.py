@@ -49,6 +49,8 @@ LONGEST_WATCH_S = 3600.0
 @click.option("--step", metavar="TIME", help="Of a fault-free step of the job (default 6s).")
 @click.option("--exposed", metavar="PART", help="The part of it that is AllReduce and not hidden (default 20%).")
 @click.option("--restart", metavar="TIME", help="Lost by a restart, work since the checkpoint included (68min).")
+@click.option("--restarts", type=click.IntRange(0, 100), metavar="N", help="Restarts that draining takes (2).")
+@click.option("--spares", type=click.IntRange(0, 65536), metavar="N", help="Servers that stand by (0).")
 @click.option("--repair", metavar="TIME", help="Until the server is whole again (default 8h).")
 @click.option(
     "--picture", type=click.Path(path_type=Path, dir_okay=False), help="Draw the NICs: FILE.svg, .png or .pdf."
@@ -73,6 +75,8 @@ def diagnose(
     step: str | None,
     exposed: str | None,
     restart: str | None,
+    restarts: int | None,
+    spares: int | None,
     repair: str | None,
     picture: Path | None,
     prometheus: Path | None,
@@ -110,7 +114,10 @@ def diagnose(
     if spread is not None and not 0 < spread < 1:
         raise InputError("out of range", where="--noise", expected="more than 0 and less than 1", got=noise)
     asked = Question(
-        read_size(size), spread, **read_costs(alpha, per_chunk), costs=_costs(step, exposed, restart, repair)
+        read_size(size),
+        spread,
+        **read_costs(alpha, per_chunk),
+        costs=_costs(step, exposed, restart, restarts, spares, repair),
     )
     with report.working("reading"):
         seen = _gather(evidence, ports, watch, interval)
@@ -145,7 +152,14 @@ def _nameplate(found: Topology) -> Cluster:
     return replace(cluster, servers=tuple(servers))
 
 
-def _costs(step: str | None, exposed: str | None, restart: str | None, repair: str | None) -> Costs:
+def _costs(
+    step: str | None,
+    exposed: str | None,
+    restart: str | None,
+    restarts: int | None,
+    spares: int | None,
+    repair: str | None,
+) -> Costs:
     from dataclasses import replace
 
     from optcc.diagnose.keep import Costs
@@ -158,6 +172,7 @@ def _costs(step: str | None, exposed: str | None, restart: str | None, repair: s
             given[name] = float(parse_seconds(text, option))
     if exposed is not None:
         given["exposed"] = float(parse_share(exposed, "--exposed"))
+    given |= {name: count for name, count in (("restarts", restarts), ("spares", spares)) if count is not None}
     if given.get("step_s") == 0:
         raise InputError("a step of no time", where="--step", expected="more than 0", got=step)
     return replace(Costs(), **given)

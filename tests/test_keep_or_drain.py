@@ -2,61 +2,114 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 
 import pytest
 
 import optcc
 from optcc.cluster import Cluster
-from optcc.diagnose.keep import Costs, keep_or_drain, overheads_of
+from optcc.diagnose.keep import Costs, KeepOrDrain, keep_or_drain, overheads_of
 from optcc.planner import baseline
 from optcc.plans import Plan
 from optcc.simulator import simulate
 
 WHOLE = Cluster.uniform(servers=5, nics=4, rate="400Gb/s")
-COSTS = Costs(step_s=10, exposed=0.2, restart_s=600, repair_s=36000, stops=2)
+COSTS = Costs(step_s=10, exposed=0.2, restart_s=600, repair_s=36000, restarts=2)
+
+
+def never(part: Cluster) -> float:
+    raise AssertionError("no plan is needed")
+
+
+def decide(
+    cluster: Cluster,
+    overheads: dict[str, float],
+    costs: Costs = COSTS,
+    overhead_of: Callable[[Cluster], float | None] = never,
+) -> KeepOrDrain:
+    found = keep_or_drain(cluster, overheads, costs, overhead_of)
+    assert found is not None
+    return found
 
 
 def test_by_hand() -> None:
-    found = keep_or_drain(WHOLE.degrade("server1/nic0", 0.5), {"the ring": 1.0}, COSTS)
-    assert found is not None
+    found = decide(WHOLE.degrade("server1/nic0", 0.5), {"the ring": 1.0})
     (ring,) = found.choices
     # 8 s and 2 s become 8 s and 4 s; on four servers of five 8 s become 10 s.
     assert ring.step_s == 12
     assert ring.lost_per_day_s == pytest.approx(86400 * 2 / 12)
-    assert found.drain_per_day_s == pytest.approx(86400 * 2 / 12)
-    assert found.drain_at_once_s == 1200
+    assert found.drain.servers == ("server1",)
+    assert found.drain.lost_per_day_s == pytest.approx(86400 * 2 / 12)
+    assert found.drain.at_once_s == 1200
+    assert found.drain.lost_until_repair_s == pytest.approx(1200 + 36000 / 6)
     assert ring.break_even_s == inf
-    assert found.advice.startswith("keep server1 with the ring: draining never pays")
+    assert found.keep
+    assert found.advice.startswith("keep server1 with the ring: draining server1 never pays")
 
 
 def test_the_answer_turns_at_break_even() -> None:
     hurt = WHOLE.degrade("server1/nic0", 0.5)
-    found = keep_or_drain(hurt, {"the ring": 3.0}, COSTS)
-    assert found is not None
     # 6 s of 16 are lost against 2 of 12: 0.375 - 0.1667 of the time makes up for 1200 s.
     even = 1200 / (6 / 16 - 2 / 12)
-    assert found.choices[0].break_even_s == pytest.approx(even)
-    for repair_s, word in ((even * 0.99, "keep"), (even * 1.01, "drain")):
-        again = keep_or_drain(hurt, {"the ring": 3.0}, Costs(10, 0.2, 600, repair_s, 2))
-        assert again is not None
-        assert again.advice.startswith(word)
+    assert decide(hurt, {"the ring": 3.0}).choices[0].break_even_s == pytest.approx(even)
+    for repair_s, keep in ((even * 0.99, True), (even * 1.01, False)):
+        again = decide(hurt, {"the ring": 3.0}, Costs(10, 0.2, 600, repair_s, 2))
+        assert again.keep is keep
+        assert again.advice.startswith("keep server1 with the ring" if keep else "drain server1: going on loses more")
 
 
 def test_the_best_scheme_comes_first_and_decides() -> None:
-    found = keep_or_drain(WHOLE.degrade("server1/nic0"), {"the ring": 9.0, "optcc's plan": 0.1}, COSTS)
-    assert found is not None
+    found = decide(WHOLE.degrade("server1/nic0"), {"the ring": 9.0, "optcc's plan": 0.1})
     assert [choice.name for choice in found.choices] == ["optcc's plan", "the ring"]
     assert found.advice.startswith("keep server1 with optcc's plan")
 
 
+def test_of_several_servers_only_the_worst_is_drained() -> None:
+    """Draining both costs 2 servers of 5; without the worst the AllReduce of the others takes 1.1 times as long."""
+    hurt = WHOLE.degrade("server3/nic0", 0.5)
+    for nic in range(3):
+        hurt = hurt.degrade(f"server1/nic{nic}")
+    parts: list[Cluster] = []
+
+    def overhead_of(part: Cluster) -> float:
+        parts.append(part)
+        return 0.1
+
+    found = decide(hurt, {"optcc's plan": 5.0}, overhead_of=overhead_of)
+    assert [[server.name for server in part.servers] for part in parts] == [
+        ["server0", "server2", "server3", "server4"]
+    ]
+    assert parts[0].fault_free.servers[2].nics == WHOLE.servers[3].nics
+    assert found.drain.servers == ("server1",)
+    # 8 s on four servers of five, and 1.1 times 2 s.
+    assert found.drain.lost_per_day_s == pytest.approx(86400 * (1 - 10 / 12.2))
+    assert found.advice.startswith("drain server1 and keep server3 with optcc's plan: going on loses more after")
+    assert decide(hurt, {"optcc's plan": 5.0}, overhead_of=lambda part: 9.0).drain.servers == ("server1", "server3")
+    assert decide(hurt, {"optcc's plan": 5.0}, overhead_of=lambda part: None).drain.servers == ("server1", "server3")
+
+
+def test_a_spare_takes_the_drained_ones_place() -> None:
+    found = decide(WHOLE.degrade("server1/nic0"), {"the ring": 0.5}, replace(COSTS, spares=1, restarts=1))
+    assert (found.drain.lost_per_day_s, found.drain.lost_until_repair_s) == (0, 600)
+    assert found.choices[0].break_even_s == pytest.approx(600 / (1 / 11))
+    assert not found.keep
+
+
+def test_where_nothing_goes_on_the_server_is_drained() -> None:
+    hurt = WHOLE
+    for nic in range(4):
+        hurt = hurt.degrade(f"server2/nic{nic}")
+    found = decide(hurt, overheads_of(hurt, None))
+    assert (found.choices, found.keep, found.drain.servers) == ((), False, ("server2",))
+    assert found.advice == "drain server2: no AllReduce is possible as it is"
+
+
 def test_nothing_to_drain() -> None:
-    assert keep_or_drain(WHOLE, {"the ring": 0.0}, COSTS) is None
-    everywhere = WHOLE
-    for server in range(5):
-        everywhere = everywhere.degrade(f"server{server}/nic0", 0.5)
-    assert keep_or_drain(everywhere, {"the ring": 1.0}, COSTS) is None
-    assert keep_or_drain(WHOLE.degrade("server1/nic0"), {}, COSTS) is None
+    assert keep_or_drain(WHOLE, {"the ring": 0.0}, COSTS, never) is None
+    alone = Cluster.uniform(servers=1, nics=4, rate="400Gb/s").degrade("server0/nic0")
+    assert keep_or_drain(alone, {"the ring": 1.0}, COSTS, never) is None
 
 
 @pytest.mark.parametrize("left", [0, 0.3])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import inf
@@ -61,7 +60,7 @@ def diagnose(cluster: Cluster, evidence: Evidence, question: Question | None = N
         return Diagnosis(cluster, suspected, evidence, verdict, found, (), (), None, None, asked)
     first, together = repairs(suspected, asked.nbytes)
     overheads = overheads_of(suspected, plan_overhead(suspected, asked.nbytes))
-    keep = keep_or_drain(suspected, overheads, asked.costs)
+    keep = keep_or_drain(suspected, overheads, asked.costs, lambda part: plan_overhead(part, asked.nbytes))
     least = overhead(suspected, asked.nbytes)
     return Diagnosis(cluster, suspected, evidence, verdict, found, first, together, least, keep, asked)
 
@@ -135,15 +134,19 @@ def _achieved(one: Achieved) -> dict[str, Any]:
 
 def _keep(keep: KeepOrDrain, costs: Costs) -> dict[str, Any]:
     return {
+        "keep": keep.keep,
         "advice": keep.advice,
-        "drained": list(keep.drained),
-        "drain_at_once_s": keep.drain_at_once_s,
-        "drain_lost_per_day_s": keep.drain_per_day_s,
-        "drain_until_repair_s": keep.drain_until_repair_s,
+        "drained": list(keep.drain.servers),
+        "drain_allreduce_overhead": keep.drain.overhead,
+        "drain_at_once_s": keep.drain.at_once_s,
+        "drain_lost_per_day_s": keep.drain.lost_per_day_s,
+        "drain_until_repair_s": keep.drain.lost_until_repair_s,
         "step_s": costs.step_s,
         "exposed": costs.exposed,
         "restart_s": costs.restart_s,
         "repair_s": costs.repair_s,
+        "restarts": costs.restarts,
+        "spares": costs.spares,
         "schemes": [
             {
                 "scheme": c.name,
@@ -163,7 +166,6 @@ def _finite(value: float) -> float | None:
     return None if value == inf else value
 
 
-def servers_to_drain(found: Diagnosis) -> Sequence[str]:
+def servers_to_drain(found: Diagnosis) -> tuple[str, ...]:
     """Those that the advice drains; none where it keeps them."""
-    keep = found.keep
-    return keep.drained if keep is not None and keep.advice.startswith("drain") else ()
+    return () if found.keep is None or found.keep.keep else found.keep.drain.servers

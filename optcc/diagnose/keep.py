@@ -1,19 +1,22 @@
-"""Keep or drain: what a day costs with the degraded NICs, by scheme, against a restart with one server less.
+"""Keep or drain: what a day costs with the degraded NICs, by scheme, against a restart without the worst servers.
 
 A step of the healthy job is computation and, for the part `exposed` of it, AllReduce that nothing hides. With the fault
-the AllReduce takes longer, by the scheme. Draining stops the job twice, to leave the server out and to take it back,
-and in between the other servers do its part of the computation. All times are of the same job, per day.
+the AllReduce takes longer, by the scheme. Draining stops the job twice, to leave servers out and to take them back,
+and in between the other servers do their part of the computation, unless spares do. Where several servers are degraded,
+it may be best to drain the worst and to keep the others. All times are of the same job.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf
 
 from optcc.cluster import Cluster, Server
+from optcc.diagnose.possible import part_of
+from optcc.discover.topology import listed
 from optcc.evaluation.training import Job
 
 DAY_S = 86400.0
@@ -23,8 +26,11 @@ SOURCES = {
     "exposed": "assumed, as in the evaluation's training study",
     "restart_s": "the figure that the literature on NIC failover works with",
     "repair_s": "assumed: a working day",
-    "stops": "out of the job and back into it",
+    "restarts": "out of the job and back into it",
+    "spares": "assumed: no server stands by",
 }
+MOST_DRAINED = 4
+"""How many of the worst servers are left out one after the other, before all degraded ones are: each takes a plan."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +38,16 @@ class Costs:
     """What the answer depends on. Defaults and their sources are those of `optcc.evaluation.training`.
 
     step_s : seconds of a fault-free step; exposed : the part of it that is AllReduce not hidden behind computation
-    restart_s : seconds lost by one restart, work since the checkpoint included; stops : restarts that draining takes
-    repair_s : seconds until the server is whole again
+    restart_s : seconds lost by one restart, work since the checkpoint included; restarts : how many draining takes
+    repair_s : seconds until the servers are whole again; spares : servers that stand by to take a drained one's place
     """
 
     step_s: float = DEFAULTS.step_s
     exposed: float = DEFAULTS.exposed
     restart_s: float = DEFAULTS.restart_s
     repair_s: float = DEFAULTS.repair_s
-    stops: int = 2
+    restarts: int = 2
+    spares: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,53 +66,109 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Drain:
+    """The job without `servers`, the worst ones; `overhead` of the AllReduce of those that stay.
+
+    at_once_s : seconds lost by the restarts; the others : besides that per day, and in all until the repair
+    """
+
+    servers: tuple[str, ...]
+    overhead: float
+    at_once_s: float
+    lost_per_day_s: float
+    lost_until_repair_s: float
+
+
+@dataclass(frozen=True)
 class KeepOrDrain:
-    """Ways to go on, the best first, and draining; `advice` in a sentence."""
+    """Ways to go on, the best first, none where no AllReduce is possible; the best that draining does.
+
+    keep : whether going on loses less until the repair; advice : a sentence that begins with keep or drain
+    """
 
     choices: tuple[Choice, ...]
-    drained: tuple[str, ...]
-    drain_at_once_s: float
-    drain_per_day_s: float
-    drain_until_repair_s: float
+    drain: Drain
+    keep: bool
     advice: str
 
 
-def keep_or_drain(suspected: Cluster, overheads: Mapping[str, float], costs: Costs) -> KeepOrDrain | None:
-    """`overheads` : scheme -> by how much its AllReduce is longer than the fault-free one. None where nothing can be
-    drained, as all servers are degraded or none is, or where no scheme goes on."""
-    drained = tuple(
-        now.name
-        for now, before in zip(suspected.servers, suspected.fault_free.servers, strict=True)
-        if now.nics != before.nics
-    )
-    left = len(suspected.servers) - len(drained)
-    if not drained or left < 1 or not overheads:
+def keep_or_drain(
+    suspected: Cluster,
+    overheads: Mapping[str, float],
+    costs: Costs,
+    overhead_of: Callable[[Cluster], float | None],
+) -> KeepOrDrain | None:
+    """`overheads` : scheme -> by how much its AllReduce is longer than the fault-free one; empty where there is none.
+
+    overhead_of : the same of our plan, for a part of the cluster; None where that has no AllReduce either
+    Returns None where nothing can be drained: no server is degraded, or none that stays has an AllReduce.
+    """
+    drains = list(_drains(suspected, costs, overhead_of))
+    if not drains:
         return None
-    # The computation is as much as before, on fewer servers; the exposed part is as long as on the healthy cluster.
-    slower = costs.step_s * (1 - costs.exposed) * len(drained) / left
-    per_s = slower / (costs.step_s + slower)
-    at_once = costs.stops * costs.restart_s
-    until = at_once + per_s * costs.repair_s
+    drain = min(drains, key=lambda one: one.lost_until_repair_s)
     choices = []
     for name, overhead in overheads.items():
-        more = costs.step_s * costs.exposed * overhead
-        lost = more / (costs.step_s + more) if more < inf else 1.0
-        even = at_once / (lost - per_s) if lost > per_s else inf
-        choices.append(Choice(name, overhead, costs.step_s + more, lost * DAY_S, lost * costs.repair_s, even))
+        step_s = costs.step_s * (1 + costs.exposed * overhead)
+        lost = _lost(step_s, costs)
+        gained = lost - drain.lost_per_day_s / DAY_S
+        even = drain.at_once_s / gained if gained > 0 else inf
+        choices.append(Choice(name, overhead, step_s, lost * DAY_S, lost * costs.repair_s, even))
     choices.sort(key=lambda choice: choice.lost_per_day_s)
-    return KeepOrDrain(
-        tuple(choices), drained, at_once, per_s * DAY_S, until, _advice(choices[0], drained, until, costs)
-    )
+    keep = bool(choices) and choices[0].lost_until_repair_s <= drain.lost_until_repair_s
+    advice = _advice(choices[0] if choices else None, drain, keep, _degraded(suspected), costs)
+    return KeepOrDrain(tuple(choices), drain, keep, advice)
 
 
-def _advice(best: Choice, drained: tuple[str, ...], until: float, costs: Costs) -> str:
-    who = ", ".join(drained[:4]) + (" and others" if len(drained) > 4 else "")
+def _lost(step_s: float, costs: Costs) -> float:
+    """The part of the time that is lost where a step takes so long."""
+    return 1 - costs.step_s / step_s
+
+
+def _degraded(suspected: Cluster) -> tuple[str, ...]:
+    """The degraded servers, the one with the least of its rate left first."""
+    found = [
+        (_left(now) / _left(before), now.name)
+        for now, before in zip(suspected.servers, suspected.fault_free.servers, strict=True)
+        if now.nics != before.nics
+    ]
+    return tuple(name for _, name in sorted(found, key=lambda one: one[0]))
+
+
+def _left(server: Server) -> Fraction:
+    return min(sum((nic.out_rate for nic in server.nics), Fraction(0)),
+               sum((nic.in_rate for nic in server.nics), Fraction(0)))  # fmt: skip
+
+
+def _drains(suspected: Cluster, costs: Costs, overhead_of: Callable[[Cluster], float | None]) -> Iterator[Drain]:
+    worst, all_ = _degraded(suspected), len(suspected.servers)
+    for count in sorted({*range(1, min(len(worst), MOST_DRAINED) + 1), len(worst)} - {0}):
+        names = [server.name for server in suspected.servers if server.name not in worst[:count]]
+        if not names:
+            return
+        # One server alone has no AllReduce over the network, and whole servers none that takes longer.
+        simple = len(names) == 1 or count == len(worst)
+        overhead = 0.0 if simple else overhead_of(part_of(suspected, names))
+        if overhead is None:
+            continue
+        # The computation is as much as before, on fewer servers; of whole ones AllReduce takes as long as before.
+        fewer = max(0, count - costs.spares)
+        step_s = costs.step_s * ((1 - costs.exposed) * all_ / (all_ - fewer) + costs.exposed * (1 + overhead))
+        at_once, lost = costs.restarts * costs.restart_s, _lost(step_s, costs)
+        yield Drain(worst[:count], overhead, at_once, lost * DAY_S, at_once + lost * costs.repair_s)
+
+
+def _advice(best: Choice | None, drain: Drain, keep: bool, degraded: tuple[str, ...], costs: Costs) -> str:
     hours = costs.repair_s / 3600
-    if best.lost_until_repair_s <= until:
+    repair = f"the repair is expected after {hours:g} h"
+    if best is not None and keep:
         even = "never pays" if best.break_even_s == inf else f"pays after {best.break_even_s / 3600:.1f} h"
-        return f"keep {who} with {best.name}: draining {even}, the repair is expected after {hours:g} h"
-    after = best.break_even_s / 3600
-    return f"drain {who}: going on loses more after {after:.1f} h, the repair is expected after {hours:g} h"
+        return f"keep {listed(degraded)} with {best.name}: draining {listed(drain.servers)} {even}, {repair}"
+    others = [name for name in degraded if name not in drain.servers]
+    who = listed(drain.servers) + (f" and keep {listed(others)} with optcc's plan" if others else "")
+    if best is None:
+        return f"drain {who}: no AllReduce is possible as it is"
+    return f"drain {who}: going on loses more after {best.break_even_s / 3600:.1f} h, {repair}"
 
 
 def overheads_of(suspected: Cluster, ours: float | None) -> dict[str, float]:

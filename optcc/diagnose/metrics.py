@@ -55,7 +55,7 @@ def metrics_text(found: Diagnosis, at_s: float | None = None) -> bytes:
     if found.keep is not None:
         for choice in found.keep.choices:
             lost.labels(choice.name).set(choice.lost_per_day_s)
-        lost.labels("drain").set(found.keep.drain_per_day_s)
+        lost.labels("drain").set(found.keep.drain.lost_per_day_s)
     outcome = gauge(NAMES[5], "1 for the outcome of the last diagnosis", ("outcome",))
     for name in ("degraded", "healthy", "cannot tell"):
         outcome.labels(name).set(name == found.verdict.outcome)

@@ -71,8 +71,8 @@ def achieved(
     for key in list(best.values())[:MOST_BOUNDS]:
         kind, nbytes, servers, root = key
         time_s = median(seen.time_s for seen in groups[key])
-        healthy = _bounds(_of(ports.cluster, servers), kind, nbytes, root, alpha, per_chunk)
-        now = _bounds(_of(suspected, servers), kind, nbytes, root, alpha, per_chunk)
+        healthy = _bounds(part_of(ports.cluster, servers), kind, nbytes, root, alpha, per_chunk)
+        now = _bounds(part_of(suspected, servers), kind, nbytes, root, alpha, per_chunk)
         if healthy is not None:
             found.append(
                 Achieved(kind, nbytes, len(servers), len(groups[key]), time_s, *healthy, *(now or (None, None)))
@@ -99,10 +99,10 @@ def _uses_all(seen: Observation, ports: Ports) -> bool:
     return all(nic in used for server in seen.servers for nic in ports.nics_of(server))
 
 
-def _of(cluster: Cluster, servers: Sequence[str]) -> Cluster:
+def part_of(cluster: Cluster, servers: Sequence[str]) -> Cluster:
     """The cluster of these servers alone."""
     kept = tuple(server for server in cluster.servers if server.name in servers)
-    before = None if cluster.pristine is None else _of(cluster.pristine, servers)
+    before = None if cluster.pristine is None else part_of(cluster.pristine, servers)
     return cluster if len(kept) == len(cluster.servers) else replace(cluster, servers=kept, pristine=before)
 
 

@@ -150,15 +150,18 @@ def _print_keep(keep: KeepOrDrain, found: Diagnosis) -> None:
         longer = "never ends" if one.overhead == inf else f"+{percent(one.overhead)}"
         even = "never" if one.break_even_s == inf else f"{one.break_even_s / 3600:.1f} h"
         table.add_row(f"keep, {one.name}", longer, _hours(one.lost_per_day_s), _hours(one.lost_until_repair_s), even)
-    drained = f"drain {', '.join(keep.drained[:4])}"
-    once = f"{_hours(keep.drain_per_day_s)} and {_hours(keep.drain_at_once_s)} once"
-    table.add_row(drained, "", once, _hours(keep.drain_until_repair_s), "")
+    drain = keep.drain
+    longer = f"+{percent(drain.overhead)}" if drain.overhead else ""
+    once = f"{_hours(drain.lost_per_day_s)} and {_hours(drain.at_once_s)} once"
+    table.add_row(f"drain {listed(drain.servers)}", longer, once, _hours(drain.lost_until_repair_s), "")
     show(table)
     costs = found.question.costs
     show(f"  for a step of {format_seconds(costs.step_s)} (--step: {SOURCES['step_s']})",
          f"  of which {percent(costs.exposed)} is exposed AllReduce (--exposed: {SOURCES['exposed']})",
          f"  {_hours(costs.restart_s)} for a restart (--restart: {SOURCES['restart_s']})",
-         f"  {_hours(costs.repair_s)} until the repair (--repair: {SOURCES['repair_s']})")  # fmt: skip
+         f"  {costs.restarts} of them (--restarts: {SOURCES['restarts']})",
+         f"  {_hours(costs.repair_s)} until the repair (--repair: {SOURCES['repair_s']})",
+         f"  {counted(costs.spares, 'spare server')} (--spares: {SOURCES['spares']})")  # fmt: skip
     show(keep.advice)
 
 
