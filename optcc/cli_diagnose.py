@@ -96,6 +96,7 @@ def diagnose(
     from optcc.diagnose.picture import draw
     from optcc.diagnose.ports import Ports
     from optcc.diagnose.print_diagnosis import print_diagnosis
+    from optcc.metrics import need_prometheus
     from optcc.units import parse_fraction
 
     if picture is not None and picture.suffix not in (".svg", ".png", ".pdf"):
@@ -104,6 +105,8 @@ def diagnose(
         check_output(output, as_json, option)
         for source in evidence:
             check_apart(output, source, option)
+    if prometheus is not None:
+        need_prometheus("--prometheus")
     found = load_source(topology, servers, nic_rate)
     for note in found.notes:
         click.echo(f"note: {note}", err=True)

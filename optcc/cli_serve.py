@@ -26,6 +26,7 @@ from optcc.errors import InputError
 @click.option("--read-limit", default="10s", show_default=True, metavar="TIME", help="For a request to come in.")
 @click.option("--request-limit", default="60s", show_default=True, metavar="TIME", help="From there to its reply.")
 @click.option("--drain", default="10s", show_default=True, metavar="TIME", help="For requests in hand after SIGTERM.")
+@click.option("--metrics", is_flag=True, help="Answer GET /metrics, for Prometheus (docs/monitoring.md).")
 @json_option
 def serve(
     unix: Path | None,
@@ -41,6 +42,7 @@ def serve(
     read_limit: str,
     request_limit: str,
     drain: str,
+    metrics: bool,
     as_json: bool,
 ) -> None:
     """Answer plans over HTTP, on loopback or a Unix socket, until SIGTERM (docs/planning-at-failure.md).
@@ -49,6 +51,7 @@ def serve(
     """
     import json
 
+    from optcc.metrics import need_prometheus
     from optcc.serve.settings import Settings
     from optcc.units import parse_seconds, parse_size
 
@@ -60,6 +63,8 @@ def serve(
             "a package is missing", where="optcc serve", expected="the extra serve", got=error.name,
             hint="pip install starlette uvicorn",
         ) from None  # fmt: skip
+    if metrics:
+        need_prometheus("--metrics")
     if unix is not None and (address is not None or port is not None or allow_remote):
         raise InputError("one or the other", where="--unix, --address, --port", expected="not both")
     settings = Settings(
@@ -72,6 +77,7 @@ def serve(
         jobs=jobs,
         cache_bytes=parse_size(cache, "--cache"),
         drain_s=float(parse_seconds(drain, "--drain")),
+        metrics=metrics,
     )
 
     def say(where: str) -> None:

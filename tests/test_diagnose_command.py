@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from benchmarks import diagnosis_wires
 from optcc.cli import main
 from optcc.cli_schema import diagnosis_schema
-from optcc.diagnose import metrics
+from optcc import metrics
 from tests import diagnosis_texts as texts
 from tests.diagnosis_rig import Lab
 
@@ -184,7 +184,7 @@ def test_metrics_are_written_whole(files: list[str], tmp_path: Path) -> None:
     lines = path.read_text().splitlines()
     assert 'optcc_nic_suspected_fraction{nic="nic3",server="server0"} 0.0' in lines
     assert 'optcc_diagnosis_outcome{outcome="degraded"} 1.0' in lines
-    assert {line.split()[2] for line in lines if line.startswith("# TYPE")} == set(metrics.NAMES)
+    assert {line.split()[2] for line in lines if line.startswith("# TYPE")} == {m.name for m in metrics.DIAGNOSIS}
 
 
 def test_without_the_package_the_extra_is_named(

@@ -94,6 +94,7 @@ def test_health_and_the_document(service: Service, documented: dict[str, Any]) -
     assert {(path, method.upper()) for path, each in documented["paths"].items() for method in each} == {
         (each.path, each.method) for each in ENDPOINTS
     }
+    told(service.ask("GET", "/metrics"), 404, "RouteError")  # without --metrics
     jsonschema.Draft202012Validator.check_schema({"$defs": documented["components"]["schemas"]})
 
 

@@ -23,6 +23,7 @@ from optcc.serve.messages import (
     JobReply,
     JobRequest,
     MalformedError,
+    MeasurementRequest,
     PlanReply,
     PlanRequest,
     RefusedError,
@@ -31,6 +32,9 @@ from optcc.serve.messages import (
 from optcc.serve.settings import Settings
 from optcc.serve.work import described
 
+JSON = "application/json"
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+"""Prometheus' text format."""
 Handler = Callable[[Desk, Request], Awaitable[bytes]]
 
 
@@ -40,6 +44,7 @@ class Endpoint:
 
     query : name -> what it is, of parameters after a "?"
     quick : answered whatever else is in hand; others are turned away while `--concurrent` of them are
+    media : the type of its reply
     """
 
     method: str
@@ -51,6 +56,7 @@ class Endpoint:
     status: int = 200
     query: tuple[tuple[str, str], ...] = ()
     quick: bool = False
+    media: str = JSON
 
 
 async def _plan(desk: Desk, request: Request) -> bytes:
@@ -67,6 +73,12 @@ async def _job(desk: Desk, request: Request) -> bytes:
 
 async def _event(desk: Desk, request: Request) -> bytes:
     return msgspec.json.encode(await desk.event(request.path_params["job"], decode(await request.body(), EventRequest)))
+
+
+async def _measurement(desk: Desk, request: Request) -> bytes:
+    body = decode(await request.body(), MeasurementRequest)
+    await desk.measured(request.path_params["job"], body)
+    return b""
 
 
 async def _job_plan(desk: Desk, request: Request) -> bytes:
@@ -92,7 +104,11 @@ async def _health(desk: Desk, request: Request) -> bytes:
 async def _openapi(desk: Desk, request: Request) -> bytes:
     from optcc.serve.openapi import document
 
-    return msgspec.json.encode(document(ENDPOINTS))
+    return msgspec.json.encode(document(endpoints(desk.settings)))
+
+
+async def _metrics(desk: Desk, request: Request) -> bytes:
+    return await desk.metrics()
 
 
 _SIZE = ("size", "Bytes per rank, such as 64MiB; 1GiB when it is not given.")
@@ -103,6 +119,8 @@ ENDPOINTS = (
     Endpoint("GET", "/v1/jobs/{job}", "A job's plans as they are now.", _job, None, JobReply),
     Endpoint("POST", "/v1/jobs/{job}/events", "A NIC failed, slowed down or came back: the plans for what is left.",
              _event, EventRequest, JobReply, quick=True),
+    Endpoint("POST", "/v1/jobs/{job}/measurements", "How long the job's AllReduce took, for the metrics.",
+             _measurement, MeasurementRequest, status=204),
     Endpoint("GET", "/v1/jobs/{job}/plan", "The whole plan file of a job as it is now.", _job_plan, None, PlanReply,
              query=(_SIZE, _LOWERED)),
     Endpoint("DELETE", "/v1/jobs/{job}", "Forget a job.", _forget, status=204),
@@ -110,6 +128,13 @@ ENDPOINTS = (
              quick=True),
     Endpoint("GET", "/v1/openapi.json", "This document.", _openapi, quick=True),
 )  # fmt: skip
+METRICS = Endpoint("GET", "/metrics", "Metrics for Prometheus.", _metrics, quick=True, media=TEXT)
+"""Where the service is asked for it by ``--metrics``."""
+
+
+def endpoints(settings: Settings) -> tuple[Endpoint, ...]:
+    """What the service answers."""
+    return (*ENDPOINTS, METRICS) if settings.metrics else ENDPOINTS
 
 
 def application(settings: Settings) -> Starlette:
@@ -125,7 +150,7 @@ def application(settings: Settings) -> Starlette:
             desk.close()
 
     return Starlette(
-        routes=[Route(each.path, _route(desk, each), methods=[each.method]) for each in ENDPOINTS],
+        routes=[Route(each.path, _route(desk, each), methods=[each.method]) for each in endpoints(settings)],
         exception_handlers={HTTPException: _http_error},
         lifespan=lifespan,
     )
@@ -146,7 +171,7 @@ def _route(desk: Desk, endpoint: Endpoint) -> Callable[[Request], Awaitable[Resp
             return _error(500, described(error))
         if endpoint.status == 204:
             return Response(status_code=204)
-        return Response(body, status_code=endpoint.status, media_type="application/json")
+        return Response(body, status_code=endpoint.status, headers={"content-type": endpoint.media})
 
     return respond
 

@@ -7,12 +7,17 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import msgspec
 
 from optcc import __version__
 from optcc.cluster import Cluster
+from optcc.diagnose.keep import DEFAULTS
+from optcc.errors import InputError
+from optcc.metrics import CACHED, IN_HAND, JOB, JOB_LABEL, JOBS, SERVICE, Gauges, text_of
 from optcc.plans import Plan
+from optcc.serve.gauges import JobGauges
 from optcc.serve.lanes import Lane, Workers, helper
 from optcc.serve.messages import (
     Brief,
@@ -21,6 +26,7 @@ from optcc.serve.messages import (
     HealthReply,
     JobReply,
     JobRequest,
+    MeasurementRequest,
     PlanRequest,
     Readiness,
     RefusedError,
@@ -31,7 +37,7 @@ from optcc.serve.work import lowered_text, plan_text, read_cluster, size_of
 from optcc.standby.background import Helper
 from optcc.standby.planner import KEEP, Planner, Progress, Replanned
 from optcc.standby.state import State
-from optcc.units import parse_seconds
+from optcc.units import parse_seconds, parse_share
 
 REGISTRARS = 4
 """Clusters that are registered at once; each has a process of its own for what takes long in it."""
@@ -39,6 +45,8 @@ EVENTS_AT_ONCE = 4
 """Of one job. Nearly all take milliseconds; one whose plans have to be made from scratch waits for that process."""
 MOST_WAITING = 64
 """Requests in hand for one job, of each kind."""
+MOST_SCRAPES = 8
+"""Of the metrics at once."""
 KEPT_SERVERS = 2**18
 """Of all shapes that one job's planner keeps, together: some hundred bytes each."""
 
@@ -50,8 +58,14 @@ class Job:
     name: str
     planner: Planner
     notes: tuple[str, ...]
+    exposed: float = DEFAULTS.exposed
     events: Lane = field(default_factory=lambda: Lane("events", EVENTS_AT_ONCE, MOST_WAITING))
     looks: Lane = field(default_factory=lambda: Lane("job", 1, MOST_WAITING))
+
+    @cached_property
+    def gauges(self) -> JobGauges:
+        """What Prometheus is told of it."""
+        return JobGauges(self.name, self.planner, self.exposed)
 
     def close(self, limit_s: float = 5) -> None:
         """End its processes and threads."""
@@ -73,6 +87,7 @@ class Desk:
         self._shared = Shared(self.replies)
         self._workers = Workers(settings)
         self._registrars = Lane("jobs", REGISTRARS, settings.jobs + 1)
+        self._scrapes = Lane("metrics", 1, MOST_SCRAPES)
 
     def start(self) -> None:
         """Start the processes that plan, so that the first requests need not wait for them."""
@@ -108,15 +123,15 @@ class Desk:
         self._registering += 1
         try:
             cluster, notes = await self._workers.call(read_cluster, request)
-            job = Job(secrets.token_hex(8), await self._planner(cluster, request), notes)
-            self.jobs[job.name] = job
+            exposed = float(parse_share(request.exposed, "exposed"))
+            planner, name = await self._planner(cluster, request), secrets.token_hex(8)
+            self.jobs[name] = Job(name, planner, notes, exposed)
         finally:
             self._registering -= 1
         try:
-            return await self.job(job.name)
+            return await self.job(name)
         except BaseException:  # nobody learns its name
-            del self.jobs[job.name]
-            job.close(0)
+            self.jobs.pop(name).close(0)
             raise
 
     async def _planner(self, cluster: Cluster, request: JobRequest) -> Planner:
@@ -184,6 +199,29 @@ class Desk:
 
         return await self._shared.get(b"job", key, make)
 
+    async def measured(self, name: str, request: MeasurementRequest) -> None:
+        """Note how long the job's AllReduce took."""
+        job, nbytes = self._job(name), size_of(request.size)
+        seconds = float(parse_seconds(request.time, "time"))
+        if seconds <= 0:
+            raise InputError("no time", where="time", expected="more than 0", got=request.time)
+        await job.looks.run(lambda: job.gauges.measured(nbytes, seconds))
+
+    async def metrics(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        service, jobs = Gauges(SERVICE), list(self.jobs.values())
+        service.set(JOBS, len(jobs))
+        service.set(IN_HAND, self.in_hand)
+        service.set(CACHED, self.replies.held)
+
+        def make() -> bytes:
+            every = Gauges(JOB, (JOB_LABEL,))
+            for job in jobs:
+                every.add(job.gauges.gauges())
+            return text_of(service, every)
+
+        return await self._scrapes.run(make)
+
     async def forget(self, name: str) -> None:
         """End a job."""
         job = self._job(name)
@@ -202,6 +240,7 @@ class Desk:
         for job in self.jobs.values():
             job.close()
         self._registrars.close()
+        self._scrapes.close()
 
     def _job(self, name: str) -> Job:
         if name not in self.jobs:

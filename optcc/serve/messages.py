@@ -46,12 +46,14 @@ class PlanRequest(ClusterRequest, frozen=True):
 
 
 class JobRequest(ClusterRequest, frozen=True):
-    """A cluster whose plans are kept ready, for these sizes. `lookahead`: failures in a row that are prepared for."""
+    """A cluster whose plans are kept ready, for these sizes. `lookahead`: failures in a row that are prepared for;
+    `exposed`: the part of a step of the job that is AllReduce and not hidden, which metrics of costs go by."""
 
     sizes: Annotated[list[Short], msgspec.Meta(min_length=1, max_length=16)] = msgspec.field(
         default_factory=lambda: ["1GiB"]
     )
     lookahead: Annotated[int, msgspec.Meta(ge=0, le=4)] = 2
+    exposed: Short = "20%"
 
 
 class EventRequest(_Request, frozen=True):
@@ -60,6 +62,13 @@ class EventRequest(_Request, frozen=True):
     event: Literal["fail", "rate", "restore"]
     nic: Text
     rate: Short | None = None
+
+
+class MeasurementRequest(_Request, frozen=True):
+    """An AllReduce of `size` per rank took so long, the job's cluster being as it is: for the metrics."""
+
+    size: Short
+    time: Short
 
 
 class ErrorBody(msgspec.Struct, frozen=True):

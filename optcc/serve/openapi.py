@@ -56,7 +56,8 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     if endpoint.reply is not None:
         reply["content"] = _json(endpoint.reply.__name__)
     elif endpoint.status != 204:
-        reply["content"] = {"application/json": {"schema": {"type": "object"}}}
+        kind = "object" if endpoint.media == "application/json" else "string"
+        reply["content"] = {endpoint.media: {"schema": {"type": kind}}}
     responses = {str(endpoint.status): reply}
     responses |= {str(status): {"description": text, "content": _json("ErrorReply")} for status, text in ERRORS.items()}
     operation: dict[str, Any] = {"summary": endpoint.summary, "parameters": parameters, "responses": responses}

@@ -18,6 +18,7 @@ class Settings:
     memory : that a process which plans may take beyond what it has after its start
     workers : processes that plan from scratch; jobs : clusters with plans kept ready
     cache_bytes : of replies kept; drain_s : for requests in hand when the service is told to stop
+    metrics : whether there are metrics for Prometheus
     """
 
     body: int = 2**20
@@ -29,6 +30,7 @@ class Settings:
     jobs: int = 16
     cache_bytes: int = 64 * 2**20
     drain_s: float = 10.0
+    metrics: bool = False
 
     def __post_init__(self) -> None:
         for name, low, high in (

@@ -201,6 +201,18 @@ class Planner:
                 self._answer = answer
         return answer
 
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster as it is, after all events, also where it has no AllReduce."""
+        with self._lock:
+            return self._now.state.cluster
+
+    @property
+    def events(self) -> int:
+        """How many events there have been."""
+        with self._lock:
+            return self._now.state.events
+
     def plan(self, nbytes: Quantity) -> Plan:
         """For any size, at the present state: as the least of `sizes` that holds it, or the largest, has it."""
         (nbytes,) = _sizes(nbytes)

@@ -1,0 +1,109 @@
+"""The metrics that optcc gives to Prometheus, and its text format. Every dashboard and alert rule uses these alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from optcc.errors import InputError
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric as Family
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A gauge. `text` : what it is, with its unit where the name has none; labels : names of its own labels."""
+
+    name: str
+    text: str
+    labels: tuple[str, ...] = ()
+
+
+NIC_LEFT = Metric(
+    "optcc_nic_suspected_fraction", "What is left of a degraded NIC's rate in its worse way", ("server", "nic")
+)
+NIC_CERTAIN = Metric(
+    "optcc_nic_certain", "1 where no other explanation is near or the job has told it, else 0", ("server", "nic")
+)
+ACHIEVED = Metric(
+    "optcc_achieved_ratio", "Least possible time over the time achieved, on the healthy or the suspected cluster",
+    ("collective", "bound"),
+)  # fmt: skip
+OVERHEAD = Metric(
+    "optcc_unavoidable_overhead_ratio", "By which part any AllReduce takes longer than on the healthy cluster"
+)
+LOST = Metric(
+    "optcc_lost_seconds_per_day", "Training time lost per day by going on with a scheme, or by draining", ("choice",)
+)
+DRAIN = Metric("optcc_server_drain_advised", "1 where a degraded server is to be drained, 0 to be kept", ("server",))
+OUTCOME = Metric("optcc_diagnosis_outcome", "1 for the outcome of the last diagnosis, else 0", ("outcome",))
+MADE = Metric("optcc_diagnosis_timestamp_seconds", "When the last diagnosis was made, seconds since the epoch")
+MISFIT = Metric("optcc_diagnosis_misfit_ratio", "What the verdict leaves unexplained, in units of the noise")
+PATHS = Metric("optcc_slow_paths", "Measurements that are slow and that no NIC explains")
+EVENTS = Metric("optcc_job_events", "Failures, changes of rate and repairs that were told of the job")
+JOBS = Metric("optcc_serve_jobs", "Clusters that plans are kept ready for")
+IN_HAND = Metric("optcc_serve_requests_in_hand", "Requests that take long and have not been answered")
+CACHED = Metric("optcc_serve_cached_bytes", "Bytes of replies kept")
+
+DIAGNOSIS = (NIC_LEFT, NIC_CERTAIN, ACHIEVED, OVERHEAD, LOST, DRAIN, OUTCOME, MADE, MISFIT, PATHS)
+"""Those of ``optcc diagnose --prometheus``."""
+JOB = (NIC_LEFT, NIC_CERTAIN, ACHIEVED, OVERHEAD, LOST, DRAIN, EVENTS)
+"""Those of ``optcc serve --metrics`` that each job has, told apart by the label `JOB_LABEL`."""
+SERVICE = (JOBS, IN_HAND, CACHED)
+"""Those of ``optcc serve --metrics`` itself."""
+JOB_LABEL = "optcc_job"
+"""Prometheus gives every series a label ``job`` of its own."""
+
+
+def need_prometheus(where: str) -> None:
+    """Raise InputError, with what to install, where Prometheus' library is missing."""
+    try:
+        import prometheus_client  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise InputError(
+            "a package is missing", where=where, expected="the extra metrics", got=error.name,
+            hint="pip install prometheus-client",
+        ) from None  # fmt: skip
+
+
+class Gauges:
+    """Values of `metrics` at one moment; `before` : names of labels that all of them have besides their own."""
+
+    def __init__(self, metrics: tuple[Metric, ...], before: tuple[str, ...] = ()) -> None:
+        self.metrics, self.before = metrics, before
+        self._values: dict[Metric, dict[tuple[str, ...], float]] = {metric: {} for metric in metrics}
+
+    def set(self, metric: Metric, value: float, *labels: str) -> None:
+        """`labels` : the values of its labels, those of `before` first."""
+        self._values[metric][labels] = float(value)
+
+    def add(self, other: Gauges) -> None:
+        """All that `other` has."""
+        for metric, values in other._values.items():
+            self._values[metric].update(values)
+
+    def forget(self, metric: Metric) -> None:
+        """It has no value."""
+        self._values[metric] = {}
+
+    def collect(self) -> Iterator[Family]:
+        """As Prometheus' library takes them."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        for metric, values in self._values.items():
+            family = GaugeMetricFamily(metric.name, metric.text, labels=(*self.before, *metric.labels))
+            for labels, value in values.items():
+                family.add_metric(labels, value)
+            yield family
+
+
+def text_of(*all_: Gauges) -> bytes:
+    """Prometheus' text format."""
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry()
+    for gauges in all_:
+        registry.register(gauges)  # type: ignore[arg-type]
+    return bytes(generate_latest(registry))
