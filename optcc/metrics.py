@@ -22,11 +22,9 @@ class Metric:
 
 
 NIC_LEFT = Metric(
-    "optcc_nic_suspected_fraction", "What is left of a degraded NIC's rate in its worse way", ("server", "nic")
-)
-NIC_CERTAIN = Metric(
-    "optcc_nic_certain", "1 where no other explanation is near or the job has told it, else 0", ("server", "nic")
-)
+    "optcc_nic_suspected_fraction", "What is left of a degraded NIC's rate in its worse way, and how sure that is",
+    ("server", "nic", "sure"),
+)  # fmt: skip
 ACHIEVED = Metric(
     "optcc_achieved_ratio", "Least possible time over the time achieved, on the healthy or the suspected cluster",
     ("collective", "bound"),
@@ -47,9 +45,9 @@ JOBS = Metric("optcc_serve_jobs", "Clusters that plans are kept ready for")
 IN_HAND = Metric("optcc_serve_requests_in_hand", "Requests that take long and have not been answered")
 CACHED = Metric("optcc_serve_cached_bytes", "Bytes of replies kept")
 
-DIAGNOSIS = (NIC_LEFT, NIC_CERTAIN, ACHIEVED, OVERHEAD, LOST, DRAIN, OUTCOME, MADE, MISFIT, PATHS)
+DIAGNOSIS = (NIC_LEFT, ACHIEVED, OVERHEAD, LOST, DRAIN, OUTCOME, MADE, MISFIT, PATHS)
 """Those of ``optcc diagnose --prometheus``."""
-JOB = (NIC_LEFT, NIC_CERTAIN, ACHIEVED, OVERHEAD, LOST, DRAIN, EVENTS)
+JOB = (NIC_LEFT, ACHIEVED, OVERHEAD, LOST, DRAIN, EVENTS)
 """Those of ``optcc serve --metrics`` that each job has, told apart by the label `JOB_LABEL`."""
 SERVICE = (JOBS, IN_HAND, CACHED)
 """Those of ``optcc serve --metrics`` itself."""

@@ -91,6 +91,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ns3: needs the ns3 wheel and g++, which `make ns3` installs")
     config.addinivalue_line("markers", "cc: needs a C and C++ compiler, which `make test` installs")
     config.addinivalue_line("markers", "torch: needs torch, which `make torch` installs")
+    config.addinivalue_line("markers", "prometheus: needs prometheus and promtool (Debian's prometheus)")
     config.addinivalue_line("markers", "coq: needs coqc, which `make proofs` installs")
 
 
@@ -126,6 +127,7 @@ _MISSING = {
     "coq": "no coqc (make proofs installs it)",
     "cc": "no cc or no g++ (apt-get install g++)",
     "torch": "no torch (make torch installs it)",
+    "prometheus": "no prometheus or no promtool (apt-get install prometheus)",
     "ns3": "no ns-3 wheel or no g++ (make ns3 installs them)",
 }
 
@@ -135,6 +137,8 @@ def _present(hardware: str) -> bool:
         return shutil.which("coqc") is not None
     if hardware == "cc":
         return all(map(shutil.which, ("cc", "g++")))
+    if hardware == "prometheus":
+        return all(map(shutil.which, ("prometheus", "promtool")))
     if hardware == "torch":
         return importlib.util.find_spec("torch") is not None
     if hardware == "ns3":

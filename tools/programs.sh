@@ -1,6 +1,7 @@
 #!/bin/sh
 # Install what the tests use beside Python packages, where it is missing: tools/programs.sh [--or-say] VENV NAME...
 #   g++    compiles the plan reader in C and the packet-level check (apt-get)
+#   prometheus  evaluates the alert rules and the dashboard (apt-get); not among the default ones: Debian starts its server
 #   coq    checks the proofs by machine (apt-get, 500 MB on disk)
 #   ns3    the packet-level simulator (pip, 40 MB)
 #   torch  optcc.pytorch over Gloo, on processors alone (pip, 200 MB); TORCH_INDEX=URL: from that index
@@ -42,9 +43,11 @@ for name; do
   coq: apt-get install coq" ;;
     ns3) wheel ns3 --no-deps --require-hashes -r requirements-ns3.lock || missing="$missing
   ns3: $venv/bin/pip install --no-deps -r requirements-ns3.lock" ;;
+    prometheus) apt prometheus promtool || missing="$missing
+  prometheus: apt-get install prometheus" ;;
     torch) torch || missing="$missing
   torch: $venv/bin/pip install torch" ;;
-    *) echo "programs: $name is none of g++, coq, ns3, torch" >&2; exit 2 ;;
+    *) echo "programs: $name is none of g++, coq, ns3, torch, prometheus" >&2; exit 2 ;;
   esac
 done
 [ -z "$missing" ] && exit 0

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 from optcc.diagnose.diagnosis import Diagnosis, servers_to_drain
-from optcc.diagnose.doubt import Sure
 from optcc.diagnose.keep import KeepOrDrain
 from optcc.diagnose.verdict import Outcome
 from optcc.metrics import (
@@ -16,7 +15,6 @@ from optcc.metrics import (
     LOST,
     MADE,
     MISFIT,
-    NIC_CERTAIN,
     NIC_LEFT,
     OUTCOME,
     OVERHEAD,
@@ -32,8 +30,7 @@ def metrics_text(found: Diagnosis, at_s: float | None = None) -> bytes:
     gauges = Gauges(DIAGNOSIS)
     for one in found.verdict.findings:
         server, _, nic = one.nic.partition("/")
-        gauges.set(NIC_LEFT, one.left, server, nic)
-        gauges.set(NIC_CERTAIN, one.sure is Sure.CERTAIN, server, nic)
+        gauges.set(NIC_LEFT, one.left, server, nic, one.sure)
     for done in found.achieved:
         gauges.set(ACHIEVED, done.over_healthy, done.kind, "healthy")
         if done.over_suspected is not None:

@@ -7,11 +7,12 @@ from math import inf
 
 from optcc.bound import Bound
 from optcc.cluster import Cluster
+from optcc.diagnose.doubt import Sure
 from optcc.diagnose.keep import Costs, keep_or_drain, overheads_of
 from optcc.diagnose.metrics import set_costs
 from optcc.diagnose.possible import overhead
 from optcc.errors import InfeasibleError
-from optcc.metrics import ACHIEVED, DRAIN, EVENTS, JOB, JOB_LABEL, NIC_CERTAIN, NIC_LEFT, OVERHEAD, Gauges
+from optcc.metrics import ACHIEVED, DRAIN, EVENTS, JOB, JOB_LABEL, NIC_LEFT, OVERHEAD, Gauges
 from optcc.plans import Plan
 from optcc.standby.planner import Planner
 
@@ -63,8 +64,7 @@ class JobGauges:
                 if nic != was:
                     hurt.append(server.name)
                     left = min(nic.out_rate / was.out_rate, nic.in_rate / was.in_rate)
-                    gauges.set(NIC_LEFT, float(left), self._name, server.name, nic.name)
-                    gauges.set(NIC_CERTAIN, 1, self._name, server.name, nic.name)
+                    gauges.set(NIC_LEFT, float(left), self._name, server.name, nic.name, Sure.CERTAIN)
         try:
             plan: Plan | None = self._planner.plan(nbytes)
         except InfeasibleError:
