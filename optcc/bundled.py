@@ -25,6 +25,20 @@ EXAMPLES = {
     "check_bound.py": "checks a file of `optcc bound --json` without optcc",
     "survive.py": "sums that survive a NIC, with optcc.Communicator",
     "train_ddp.py": "DDP with optcc's hook",
+    "slow-job/job.txt": "nccl-tests of a job that got slow: all GPUs",
+    "slow-job/rails.txt": "the same over one NIC of each server at a time",
+    "slow-job/pairs.txt": "pairs of servers over the NICs in question",
+    "monitoring/optcc.rules.yml": "alert rules for Prometheus",
+    "monitoring/optcc.dashboard.json": "a dashboard for Grafana",
+    "monitoring/healthy.prom": "recorded metrics: nothing is degraded",
+    "monitoring/degraded.prom": "recorded metrics: two slow NICs",
+    "monitoring/drain.prom": "recorded metrics: a server that is to be drained",
+    "monitoring/dead.prom": "recorded metrics: a dead NIC",
+    "monitoring/path.prom": "recorded metrics: a slow path",
+    "monitoring/thin.prom": "recorded metrics: evidence that does not tell",
+    "slurm/optcc-health-check": "a prolog or health check for Slurm",
+    "kubernetes/optcc-nic-health.yaml": "a DaemonSet that sets node conditions",
+    "kubernetes/nvsentinel-values.yaml": "NVSentinel's policies for these conditions",
 }
 """File -> what it is."""
 

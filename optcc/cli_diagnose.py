@@ -60,6 +60,9 @@ LONGEST_WATCH_S = 3600.0
     help="Write metrics for node_exporter's textfile collector.",
 )  # fmt: skip
 @click.option("--check", is_flag=True, help="Exit status 1 where a NIC is degraded, 3 where it cannot be told.")
+@click.option(
+    "--check-server", metavar="SERVER", help="Exit status 1 where SERVER is to be drained, 3 where it cannot be told."
+)
 @json_option
 def diagnose(
     topology: str,
@@ -81,6 +84,7 @@ def diagnose(
     picture: Path | None,
     prometheus: Path | None,
     check: bool,
+    check_server: str | None,
     as_json: bool,
 ) -> None:
     """Which NICs of TOPOLOGY, which is as it should be, are slow by what the EVIDENCE says, and what that costs.
@@ -90,7 +94,7 @@ def diagnose(
     copy of it, given twice for what its counters counted in between.
     """
     from optcc import report
-    from optcc.diagnose.diagnosis import Question, diagnosis_json
+    from optcc.diagnose.diagnosis import Question, diagnosis_json, servers_to_drain
     from optcc.diagnose.diagnosis import diagnose as conclude
     from optcc.diagnose.metrics import write_metrics
     from optcc.diagnose.picture import draw
@@ -113,6 +117,9 @@ def diagnose(
     if found.measured is not None:
         click.get_current_context().meta["optcc.measured"] = found.measured
     ports = Ports(_nameplate(found))
+    if check and check_server is not None:
+        raise InputError("one or the other", where="--check, --check-server", expected="not both")
+    asked_for = None if check_server is None else ports.need_server(check_server, "--check-server")
     spread = None if noise is None else float(parse_fraction(noise, "--noise"))
     if spread is not None and not 0 < spread < 1:
         raise InputError("out of range", where="--noise", expected="more than 0 and less than 1", got=noise)
@@ -133,8 +140,11 @@ def diagnose(
         write_metrics(made, prometheus)
         say_written(prometheus)
     emit(as_json, diagnosis_json(made), lambda: print_diagnosis(made))
-    if check and made.verdict.outcome != "healthy":
-        raise SystemExit(1 if made.verdict.outcome == "degraded" else 3)
+    bad = asked_for in servers_to_drain(made) if asked_for else check and made.verdict.outcome == "degraded"
+    if bad:
+        raise SystemExit(1)
+    if (check or asked_for) and made.verdict.outcome == "cannot tell":
+        raise SystemExit(3)
 
 
 def _nameplate(found: Topology) -> Cluster:

@@ -41,7 +41,8 @@ def run_python(*args: str, folder: Path, path: Path) -> str:
 
 
 def test_every_example_is_listed_with_what_it_is() -> None:
-    assert {path.name for path in FOLDER.iterdir() if path.is_file()} - {"README.md"} == set(EXAMPLES)
+    files = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.is_file()}
+    assert files - {"README.md"} == set(EXAMPLES)
     shown = call().stdout
     assert all(f"{name} " in shown and what in shown for name, what in EXAMPLES.items())
     listed = json.loads(call("--json").stdout)["examples"]

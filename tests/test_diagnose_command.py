@@ -128,6 +128,20 @@ def test_check_gives_the_exit_status(faults: dict[tuple[int, int], float], statu
     run("uniform:servers=4,nics=2,rate=400Gb/s", "--check", status=3)
 
 
+def test_check_server_tells_what_to_drain(tmp_path: Path) -> None:
+    """All NICs of server1 are down, one of server2 is."""
+    down = "1: DOWN"
+    texts.sysfs(tmp_path / "one", {n: "400 Gb/sec (4X NDR)" for n in ("nic0", "nic1")}, {"nic0": down, "nic1": down})
+    texts.sysfs(tmp_path / "two", {n: "400 Gb/sec (4X NDR)" for n in ("nic0", "nic1")}, {"nic0": down})
+    topology, one, two = "uniform:servers=4,nics=2,rate=400Gb/s", f"server1={tmp_path}/one", f"server2={tmp_path}/two"
+    run(topology, one, two, "--check-server", "server1", status=1)
+    run(topology, one, two, "--check-server", "server2")
+    run(topology, two, "--check-server", "server2.example")  # a host by its whole name
+    run(topology, "--check-server", "server1", status=3)
+    assert "a host that the topology does not have" in run(topology, "--check-server", "server9", status=2)
+    assert "one or the other" in run(topology, "--check-server", "server1", "--check", status=2)
+
+
 def test_the_picture_marks_what_is_slow(files: list[str], tmp_path: Path) -> None:
     run(TOPOLOGY, *files, "--picture", str(tmp_path / "p.svg"))
     assert (tmp_path / "p.svg").read_text().count("<path") > 16
