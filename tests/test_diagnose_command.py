@@ -131,8 +131,8 @@ def test_check_gives_the_exit_status(faults: dict[tuple[int, int], float], statu
 def test_check_server_tells_what_to_drain(tmp_path: Path) -> None:
     """All NICs of server1 are down, one of server2 is."""
     down = "1: DOWN"
-    texts.sysfs(tmp_path / "one", {n: "400 Gb/sec (4X NDR)" for n in ("nic0", "nic1")}, {"nic0": down, "nic1": down})
-    texts.sysfs(tmp_path / "two", {n: "400 Gb/sec (4X NDR)" for n in ("nic0", "nic1")}, {"nic0": down})
+    texts.sysfs(tmp_path / "one", dict.fromkeys(("nic0", "nic1"), "400 Gb/sec (4X NDR)"), {"nic0": down, "nic1": down})
+    texts.sysfs(tmp_path / "two", dict.fromkeys(("nic0", "nic1"), "400 Gb/sec (4X NDR)"), {"nic0": down})
     topology, one, two = "uniform:servers=4,nics=2,rate=400Gb/s", f"server1={tmp_path}/one", f"server2={tmp_path}/two"
     run(topology, one, two, "--check-server", "server1", status=1)
     run(topology, one, two, "--check-server", "server2")
