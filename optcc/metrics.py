@@ -103,5 +103,5 @@ def text_of(*all_: Gauges) -> bytes:
 
     registry = CollectorRegistry()
     for gauges in all_:
-        registry.register(gauges)  # type: ignore[arg-type]
+        registry.register(gauges)
     return bytes(generate_latest(registry))
