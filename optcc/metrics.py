@@ -82,10 +82,6 @@ class Gauges:
         for metric, values in other._values.items():
             self._values[metric].update(values)
 
-    def forget(self, metric: Metric) -> None:
-        """It has no value."""
-        self._values[metric] = {}
-
     def collect(self) -> Iterator[Family]:
         """As Prometheus' library takes them."""
         from prometheus_client.core import GaugeMetricFamily

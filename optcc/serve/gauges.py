@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from optcc.bound import Bound
 from optcc.cluster import Cluster
 from optcc.diagnose.doubt import Sure
 from optcc.diagnose.keep import Costs, keep_or_drain, overheads_of
@@ -19,9 +18,9 @@ from optcc.standby.planner import Planner
 
 @dataclass(frozen=True)
 class _Seen:
-    """An AllReduce that the job has measured: least possible seconds over its own, after how many events."""
+    """An AllReduce that the job has measured, and of which cluster: least possible seconds over its own."""
 
-    events: int
+    cluster: Cluster
     healthy: float
     suspected: float
 
@@ -39,19 +38,18 @@ class JobGauges:
 
     def measured(self, nbytes: int, seconds: float) -> None:
         """The job's AllReduce of `nbytes` per rank took so long on the cluster as it is. The last one counts."""
-        events = self._planner.events
-        bound: Bound = self._planner.plan(nbytes).bound
-        self._seen = _Seen(events, float(bound.fault_free_s) / seconds, float(bound.seconds) / seconds)
+        plan = self._planner.plan(nbytes)
+        bound = plan.bound
+        self._seen = _Seen(plan.cluster, float(bound.fault_free_s) / seconds, float(bound.seconds) / seconds)
 
     def gauges(self) -> Gauges:
         """All of them as they are now."""
-        events, cluster = self._planner.events, self._planner.cluster
+        cluster = self._planner.cluster
         if self._made is None or self._made[0] is not cluster:
             self._made = cluster, self._of(cluster)
         made, seen = self._made[1], self._seen
-        made.set(EVENTS, events, self._name)
-        made.forget(ACHIEVED)
-        if seen is not None and seen.events == events:  # what was measured before is of another cluster
+        made.set(EVENTS, self._planner.events, self._name)
+        if seen is not None and seen.cluster is cluster:  # what was measured before an event is of another one
             made.set(ACHIEVED, seen.healthy, self._name, "all_reduce", "healthy")
             made.set(ACHIEVED, seen.suspected, self._name, "all_reduce", "suspected")
         return made
