@@ -127,7 +127,7 @@ _MISSING = {
     "coq": "no coqc (make proofs installs it)",
     "cc": "no cc or no g++ (apt-get install g++)",
     "torch": "no torch (make torch installs it)",
-    "prometheus": "no prometheus or no promtool (apt-get install prometheus)",
+    "prometheus": "no prometheus or no promtool (tools/programs.sh .venv prometheus unpacks Debian's)",
     "ns3": "no ns-3 wheel or no g++ (make ns3 installs them)",
 }
 
@@ -138,7 +138,9 @@ def _present(hardware: str) -> bool:
     if hardware == "cc":
         return all(map(shutil.which, ("cc", "g++")))
     if hardware == "prometheus":
-        return all(map(shutil.which, ("prometheus", "promtool")))
+        from tools.prometheus import program
+
+        return all(map(program, ("prometheus", "promtool")))
     if hardware == "torch":
         return importlib.util.find_spec("torch") is not None
     if hardware == "ns3":

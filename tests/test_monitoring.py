@@ -18,7 +18,7 @@ from tests import recordings
 from tests.free_port import free_port
 from tests.serving import SMALL, running
 from tools import dashboard_picture
-from tools.prometheus import Prometheus, history, samples
+from tools.prometheus import Prometheus, history, program, samples
 from tools.prometheus import running as prometheus_running
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -139,7 +139,7 @@ def unit_tests(tests: list[dict[str, Any]], folder: Path) -> subprocess.Complete
     """promtool's own tests of the rules."""
     path = folder / "tests.yml"
     path.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
-    run = ["promtool", "test", "rules", str(path)]
+    run = [str(program("promtool")), "test", "rules", str(path)]
     return subprocess.run(run, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
@@ -194,7 +194,7 @@ def test_every_panel_has_something_to_show(day: Prometheus) -> None:
 
 @pytest.mark.prometheus
 def test_the_picture_shows_the_dashboard_as_it_is(day: Prometheus, tmp_path: Path) -> None:
-    """Its words, figures included; `python tools/dashboard_picture.py` draws it anew."""
+    """Its words, figures included; `python -m tools.dashboard_picture` draws it anew."""
     from optcc.evaluation.figures import save
 
     def words(picture: Path) -> list[str]:
@@ -237,7 +237,7 @@ def _eventually(prometheus: Prometheus, name: str, labels: Mapping[str, str]) ->
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.prom")))
 def test_promtool_takes_the_recordings(name: str) -> None:
     def check(text: str) -> subprocess.CompletedProcess[str]:
-        run = ["promtool", "check", "metrics"]
+        run = [str(program("promtool")), "check", "metrics"]
         return subprocess.run(run, input=text, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
     done = check(recorded(name))

@@ -1,6 +1,6 @@
 """The picture of the Grafana dashboard: its panels' own queries, answered by Prometheus on recorded metrics.
 
-python tools/dashboard_picture.py [FILE]      docs/pictures/dashboard.svg without an argument
+python -m tools.dashboard_picture [FILE]      docs/pictures/dashboard.svg without an argument
 
 Drawn by matplotlib, not by Grafana, which Debian does not have: places, titles, queries, units and legends are those of
 the dashboard's file, the looks are not.

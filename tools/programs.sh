@@ -1,7 +1,7 @@
 #!/bin/sh
 # Install what the tests use beside Python packages, where it is missing: tools/programs.sh [--or-say] VENV NAME...
 #   g++    compiles the plan reader in C and the packet-level check (apt-get)
-#   prometheus  evaluates the alert rules and the dashboard (apt-get); not among the default ones: Debian starts its server
+#   prometheus  evaluates the alert rules and the dashboard (from Debian's package into VENV, 100 MB on disk)
 #   coq    checks the proofs by machine (apt-get, 500 MB on disk)
 #   ns3    the packet-level simulator (pip, 40 MB)
 #   torch  optcc.pytorch over Gloo, on processors alone (pip, 200 MB); TORCH_INDEX=URL: from that index
@@ -21,6 +21,20 @@ apt() {  # NAME PROGRAM: Debian's package NAME, unless PROGRAM is here
   echo "installing $1 (apt-get)"
   $as_root apt-get update -q >/dev/null &&
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "$1" >/dev/null
+}
+
+monitoring() {  # its programs alone: the package, once installed, starts a server
+  command -v prometheus >/dev/null && command -v promtool >/dev/null && return
+  [ -x "$venv/bin/prometheus" ] && [ -x "$venv/bin/promtool" ] && return
+  command -v apt-get >/dev/null || return 1
+  echo "unpacking prometheus (apt-get)"
+  folder=$(mktemp -d)
+  [ "$(id -u)" -ne 0 ] || apt-get update -q >/dev/null
+  (cd "$folder" && apt-get download -q prometheus >/dev/null 2>&1 && dpkg -x prometheus_*.deb .) &&
+    cp "$folder/usr/bin/prometheus" "$folder/usr/bin/promtool" "$venv/bin/"
+  status=$?
+  rm -rf "$folder"
+  return $status
 }
 
 wheel() {  # MODULE ARGUMENT...: pip install ARGUMENT..., unless Python finds MODULE
@@ -43,7 +57,7 @@ for name; do
   coq: apt-get install coq" ;;
     ns3) wheel ns3 --no-deps --require-hashes -r requirements-ns3.lock || missing="$missing
   ns3: $venv/bin/pip install --no-deps -r requirements-ns3.lock" ;;
-    prometheus) apt prometheus promtool || missing="$missing
+    prometheus) monitoring || missing="$missing
   prometheus: apt-get install prometheus" ;;
     torch) torch || missing="$missing
   torch: $venv/bin/pip install torch" ;;

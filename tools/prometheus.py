@@ -1,12 +1,15 @@
 """A real Prometheus on recorded metrics: backfilled from text, started on a free port of this machine, and asked.
 
-It needs the programs prometheus and promtool (Debian: apt-get install prometheus).
+It needs the programs prometheus and promtool (tools/programs.sh .venv prometheus, or Debian's package prometheus).
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.parse
@@ -22,6 +25,11 @@ from prometheus_client.parser import text_string_to_metric_families
 START_S = 120.0
 STEP_S = 60
 """Between samples; Prometheus takes a series to have ended when none comes for five minutes."""
+
+
+def program(name: str) -> str | None:
+    """Where prometheus or promtool is: on the path, or beside this Python, where tools/programs.sh puts them."""
+    return shutil.which(name) or shutil.which(name, path=os.path.dirname(sys.executable))
 
 
 @dataclass(frozen=True)
@@ -88,11 +96,18 @@ def running(folder: Path, port: int, text: str = "", config: str = "") -> Iterat
     data.mkdir()
     if text:
         (folder / "history.om").write_text(text)
-        made = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(folder / "history.om"), str(data)]
+        made = [
+            str(program("promtool")),
+            "tsdb",
+            "create-blocks-from",
+            "openmetrics",
+            str(folder / "history.om"),
+            str(data),
+        ]
         subprocess.run(made, check=True, capture_output=True, timeout=300)
     (folder / "prometheus.yml").write_text(config or "global: {}\n")
     command = [
-        "prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={data}",
+        str(program("prometheus")), f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={data}",
         "--storage.tsdb.retention.time=100y", f"--web.listen-address=127.0.0.1:{port}",
     ]  # fmt: skip
     with (folder / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
