@@ -8,7 +8,7 @@ OUT := out
 
 help:
 	@echo "make demo            the main job on a bundled example, about a minute"
-	@echo "make test            lint, types and the test suite; PROGRAMS= names what is installed for it: g++ coq ns3 torch"
+	@echo "make test            lint, types and the test suite; PROGRAMS= names what is installed for it: g++ coq ns3 torch prometheus"
 	@echo "make test-long       the tests that take long, and those on random cases with all their cases"
 	@echo "make test-bare       demo and test on a bare Debian 12, in a root of its own; needs root and debootstrap"
 	@echo "make test-verbs      the tests on RDMA NICs: this machine's, or soft ones in a virtual machine that it builds;"
@@ -29,6 +29,7 @@ help:
 	@echo "make bench-program   size and time of the exact program, table in docs/"
 	@echo "make bench-lab       achieved time over bound over queue pairs, in the lab's virtual time, table in docs/"
 	@echo "make bench-verbs-loop  our wires against a plain pyverbs loop, in the lab, table in docs/"
+	@echo "make bench-diagnosis  does optcc diagnose name the right NICs? table in docs/"
 	@echo "make bench-planner   the planner against every family and depth tried by hand, table in docs/"
 	@echo "make bench-failure-planning  from a NIC's failure to the plan, beside planning from scratch, table in docs/"
 	@echo "make bench-serve     optcc serve under load on loopback, table in docs/"
@@ -42,7 +43,7 @@ help:
 	@echo "make failover-verbs  the same over queue pairs in the lab, 200 cuts, table in docs/failover-verbs.md; goes on where it was stopped"
 	@echo "make docs            the site into out/site, any warning an error; make docs-serve shows it at http://localhost:8000"
 	@echo "make docs-commands   what the commands of tutorial and how-to pages print, into these pages"
-	@echo "make docs-pictures   the pictures of the site's first page, from simulations"
+	@echo "make docs-pictures   the pictures of the site's first page, from simulations, and of the dashboard"
 	@echo "make lock            resolve the dependencies anew into requirements.lock"
 
 setup: $(VENV)/ready
@@ -63,7 +64,7 @@ lint: $(VENV)/ready
 	$(BIN)/mypy
 
 # What tests need beside Python packages; what cannot be installed is named, and its tests are skipped.
-PROGRAMS ?= g++ coq ns3 torch
+PROGRAMS ?= g++ coq ns3 torch prometheus
 programs: $(VENV)/ready
 	tools/programs.sh --or-say $(VENV) $(PROGRAMS)
 
@@ -123,6 +124,7 @@ docs-commands: $(VENV)/ready
 
 docs-pictures: $(VENV)/ready
 	$(BIN)/python tools/docs_pictures.py
+	$(BIN)/python -m tools.dashboard_picture
 
 # Each writes docs/bench-NAME.md.
 bench-%: $(VENV)/ready
