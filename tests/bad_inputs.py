@@ -128,7 +128,7 @@ BAD_INPUTS = [
     bad("servers-none", _bound(str(EXAMPLES / "h100-8x400g.nccl-topo.xml"), "--servers", "0"), ["--servers", "got 0"]),
     # Files of either kind
     bad("file-missing", _bound("{dir}/none.xml"), ["none.xml", "cannot be read", "No such file", "preset"]),
-    bad("file-directory", _bound("{dir}"), ["cannot be read", "directory"]),
+    bad("file-directory", _bound("{dir}"), ["no file", "one for each host"]),
     bad("file-too-large", BAD_YAML, ["bad.yaml", "too large", "2097152 bytes"], {"bad.yaml": " " * (2**21 + 1)}),
     bad("file-is-a-plan", _bound("{dir}/plan.json"), ["plan.json", "not a topology", "optcc: 1"], _plan()),
     # NCCL XML
