@@ -76,7 +76,8 @@ class Sampler:
 
     def _look(self, _: int, frame: FrameType | None) -> None:
         while frame is not None:
-            part = PARTS[3] if frame.f_code is _tick.__code__ else _PART_OF.get(Path(frame.f_code.co_filename).stem)
+            code = frame.f_code
+            part = PARTS[3] if code.co_name in _NOTICED else _PART_OF.get(Path(code.co_filename).stem)
             if part:
                 self.seen[part] += 1
                 return
@@ -96,6 +97,9 @@ def noticed(work: Callable[..., None]) -> Callable[..., None]:
         _tick()
 
     return ticked
+
+
+_NOTICED = ("_tick", "ticked")
 
 
 class Noticed(HostMemory):
