@@ -146,6 +146,8 @@ def _fold_floats(op: Op, own: Array, landed: Array, out: Array) -> None:
         out[:] = _fold_bfloat16(op, own, landed)
     else:
         _UFUNC[op](own, landed, out=out)
+        if out.itemsize > 2 and not np.isnan(np.maximum.reduce(out)):  # one pass, and numpy has instructions for it
+            return
     float_bits.settle(bits_of(out), infinity)
 
 
