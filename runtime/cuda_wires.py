@@ -12,6 +12,8 @@ where the receiver has closed the first wire while that copy was under way.
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -118,12 +120,8 @@ class CudaWires(LocalWires):
 
     def _is_open(self, out: Any) -> bool:
         """Whether the far end has not closed; if it has, its slots are no longer there for this wire."""
-        try:
-            out.sock.send(b"")
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            self._fail(out.wire, str(error.strerror))
+        if out.far.is_closed(out.wire):
+            self._fail(out.wire, os.strerror(errno.EPIPE))
             return False
         return True
 

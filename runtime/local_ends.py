@@ -1,18 +1,13 @@
-"""The two ends of a local wire: a socket, and what waits to go over it."""
+"""The two ends of a local wire: a socket, which tells when the other end is gone and wakes it, and what waits here."""
 
 from __future__ import annotations
 
 import socket
 from collections import deque
-from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from optcc.runtime.rings import Ring
 from optcc.runtime.slots import Slots
-
-NOTICE = Struct("<IIqdd")
-"""Flow, bytes of payload, seq, when its first NIC starts and ends with it."""
-BACK = Struct("<IIq")
-"""Kind, flow, number: what comes back."""
 
 
 class Unsent(NamedTuple):
@@ -21,7 +16,7 @@ class Unsent(NamedTuple):
     flow: int
     seq: int
     header: bytes
-    payload: memoryview
+    payload: Any
     start: float
     end: float
 
@@ -29,13 +24,11 @@ class Unsent(NamedTuple):
 class Out:
     """The sending end of a wire, and the slots at its other end."""
 
-    reads = BACK
-
     def __init__(self, wire: int, sock: socket.socket, far: Slots) -> None:
         self.wire, self.sock, self.far = wire, sock, far
+        self.notices: Ring  # set once all wires stand
         self.unsent: deque[Unsent] = deque()
-        self.waits = False  # for the kernel to take more
-        self.partial = b""  # of a record
+        self.woke = 0  # the sleep of the peer in which it has been woken over this wire
 
     @property
     def unwritten(self) -> int:
@@ -44,17 +37,16 @@ class Out:
 
 
 class In:
-    """The receiving end of a wire."""
-
-    reads = NOTICE
+    """The receiving end of a wire, from rank `src`."""
 
     def __init__(self, wire: int, sock: socket.socket) -> None:
         self.wire, self.sock = wire, sock
-        self.replies = bytearray()
-        self.waits = False
-        self.partial = b""
+        self.src = -1
+        self.backs: Ring
+        self.replies: list[tuple[int, int, int]] = []  # kind, flow, number
+        self.woke = 0
 
     @property
     def unwritten(self) -> int:
         """How many acknowledgements and credits wait here."""
-        return len(self.replies) // BACK.size
+        return len(self.replies)

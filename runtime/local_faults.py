@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import select
-import socket
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +22,7 @@ class LocalFaults(ABC):
     _no_data: dict[int, list[Arrived]]
     _no_acks: set[int]
     _unsaid: dict[int, dict[int, int]]
+    _stuck: dict[int, list[tuple[Any, ...]]]
     _epoll: select.epoll
     _bug: str
 
@@ -79,23 +78,20 @@ class LocalFaults(ABC):
                 self._mark(wire, flow, seq)
             self._arrive(self._no_data.pop(wire, ()))
             if deaf:
-                end.waits = False
                 self._epoll.register(end.sock, select.EPOLLIN)
+            self._unstick(wire)
             if wire in self._out:
                 self._flush(end)
 
     def held(self, nic: int) -> dict[int, int]:
         """How many notifications, acknowledgements and credits a black hole at this NIC keeps waiting, by wire."""
+        self._read_rings()
         return {wire: self._waiting(wire) for wire in self._of(nic)}
 
     def _waiting(self, wire: int) -> int:
         end = self._out.get(wire) or self._in[wire]
-        here: int = len(self._no_data.get(wire, ())) + len(self._unsaid.get(wire, ()))
-        unread = 0
-        if self._is_deaf(end):
-            with contextlib.suppress(OSError):  # nothing there, or closed
-                unread = len(end.sock.recv(1 << 16, socket.MSG_PEEK))
-        here += end.unwritten + unread // end.reads.size
+        kept: tuple[Any, ...] = (self._no_data.get(wire, ()), self._unsaid.get(wire, ()), self._stuck.get(wire, ()))
+        here: int = sum(len(each) for each in kept) + end.unwritten
         return here
 
     def slow(self, nic: int, factor: float) -> None:
@@ -138,4 +134,12 @@ class LocalFaults(ABC):
 
     @abstractmethod
     def _flush(self, out: Any) -> None:
-        """Give the kernel what it takes."""
+        """Write what is unsent."""
+
+    @abstractmethod
+    def _read_rings(self) -> None:
+        """Take in what has come."""
+
+    @abstractmethod
+    def _unstick(self, wire: int) -> None:
+        """Take in what has come while the wire was a black hole."""

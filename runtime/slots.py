@@ -1,10 +1,11 @@
-"""Landing slots of one rank in memory that the ranks of its machine share.
+"""Landing slots of one rank in memory that the ranks of its machine share, and rings for what is said about them.
 
-A sender writes a chunk into its slot at the far end itself, as an RDMA NIC would do for it; then a notification goes
-over the wire. Nothing can be written late, as the write of a NIC can: it is over when the call that writes returns, so
-a sender that has fenced its end of a wire has written its last there.
+A sender writes a chunk into its slot at the far end itself, as an RDMA NIC would do for it; then a notification into a
+ring. Nothing can be written late, as the write of a NIC can: it is over when the call that writes returns, so a sender
+that has fenced its end of a wire has written its last there.
 
-The receiver writes back how far a flow has come, as its NIC would acknowledge it: no message, nobody is woken.
+The receiver writes back how far a flow has come, as its NIC would acknowledge it: no message, nobody is woken. Credits
+go back by a second ring. Who sleeps says so here, for whoever has something for it to wake it.
 
 The memory is anonymous: it has no name that could be left behind, whatever becomes of the processes.
 """
@@ -15,12 +16,21 @@ import mmap
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from struct import Struct
 from typing import NamedTuple
 
 from optcc.runtime.errors import TransportError
-from optcc.runtime.wires import HEADER_BYTES, FlowSpec
+from optcc.runtime.rings import WORD, Ring, ring_bytes
+from optcc.runtime.wires import ECHOES, HEADER_BYTES, FlowSpec
 
-_WORD = 8
+RECORDS = 4
+"""A ring holds so many times what windows and echoes let be under way: a chunk may be asked for, too, and windows may
+be sent again before a peer that was paused reads. One that is full nevertheless makes its writer wait."""
+
+NOTICE = Struct("<IIqddq")
+"""Flow, bytes of payload, seq, when its first NIC starts and ends with it, wire."""
+BACK = Struct("<IIqq")
+"""Kind, flow, number, wire: what comes back."""
 _SEQ_BITS = 40
 _SEQS = (1 << _SEQ_BITS) - 1
 
@@ -34,21 +44,43 @@ class _Place(NamedTuple):
 
 
 def slots_bytes(rank: int, flows: Sequence[FlowSpec]) -> int:
-    """Bytes of shared memory that the slots of all flows into `rank` take."""
-    return _places(rank, flows)[1]
+    """Bytes of shared memory that the slots of all flows into `rank` take, with what belongs to them."""
+    return _Plan(rank, flows).end
 
 
-def _places(rank: int, flows: Sequence[FlowSpec]) -> tuple[dict[int, _Place], int]:
-    """Where the slots of each flow into `rank` are, and where they end; before them a cache line for each flow."""
-    places: dict[int, _Place] = {}
-    incoming = [(flow, spec) for flow, spec in enumerate(flows) if spec.dst == rank]
-    end = max(1, len(incoming)) * HEADER_BYTES
-    for flow, spec in incoming:
-        size = HEADER_BYTES + spec.slot_bytes
-        size += -size % HEADER_BYTES  # whole cache lines, so that no two chunks share one
-        places[flow] = _Place(end, spec.window, size)
-        end += spec.window * size
-    return places, end
+class _Plan:
+    """Where everything is in the memory of one rank: whatever two processes write has cache lines of its own.
+
+    First the rank's own word, that it sleeps. Then marks, one line for each flow; a word for each wire, which closes
+    once; for each rank that sends its word that it sleeps and two rings; at last the slots.
+    """
+
+    def __init__(self, rank: int, flows: Sequence[FlowSpec]) -> None:
+        incoming = {flow: spec for flow, spec in enumerate(flows) if spec.dst == rank}
+        wires = sorted({wire for spec in incoming.values() for wire in spec.wires})
+        self.marks = {flow: i * HEADER_BYTES // WORD for i, flow in enumerate(incoming, 1)}
+        end = (1 + len(incoming)) * HEADER_BYTES
+        self.closed = {wire: end // WORD + i for i, wire in enumerate(wires)}
+        end += _lines(len(wires) * WORD)
+        self.sleeps: dict[int, int] = {}
+        self.rings: dict[int, tuple[int, int, int]] = {}  # who sends -> where its notices, its credits are, how many
+        for src in sorted({spec.src for spec in incoming.values()}):
+            count = RECORDS * sum(spec.window + ECHOES for spec in incoming.values() if spec.src == src)
+            self.sleeps[src] = end // WORD
+            notices = end + HEADER_BYTES
+            backs = notices + ring_bytes(count, NOTICE)
+            end = backs + ring_bytes(count, BACK)
+            self.rings[src] = (notices, backs, count)
+        self.places: dict[int, _Place] = {}
+        for flow, spec in incoming.items():
+            size = _lines(HEADER_BYTES + spec.slot_bytes)  # whole, so that no two chunks share one
+            self.places[flow] = _Place(end, spec.window, size)
+            end += spec.window * size
+        self.end = end
+
+
+def _lines(nbytes: int) -> int:
+    return nbytes + -nbytes % HEADER_BYTES
 
 
 class Slots:
@@ -58,9 +90,9 @@ class Slots:
     """
 
     def __init__(self, rank: int, flows: Sequence[FlowSpec], fd: int | None = None) -> None:
-        # First a cache line for each flow, with its mark: one word, so that nobody sees half of it.
-        self._places, end = _places(rank, flows)
-        self._marks_at = {flow: i * HEADER_BYTES // _WORD for i, flow in enumerate(self._places)}
+        plan = _Plan(rank, flows)
+        self._places, self._marks_at, end = plan.places, plan.marks, plan.end
+        self._closed_at, self._sleeps_at, self._rings_at = plan.closed, plan.sleeps, plan.rings
         self.fd = os.memfd_create("optcc-slots") if fd is None else fd
         try:
             if fd is None:
@@ -74,7 +106,8 @@ class Slots:
                 f"had: {error.strerror}"
             ) from error
         self._bytes = memoryview(self._map)
-        self._marks = self._bytes.cast("Q")
+        self._words = self._bytes.cast("Q")  # each is written at once, so that nobody sees half of it
+        self._rings: list[Ring] = []
 
     def __contains__(self, flow: int) -> bool:
         return flow in self._places
@@ -97,16 +130,53 @@ class Slots:
 
     def mark(self, flow: int, wire: int, seq: int) -> None:
         """For the receiver: chunk `seq` of `flow` is here, by `wire`, and all that came before it by this wire."""
-        self._marks[self._marks_at[flow]] = wire << _SEQ_BITS | seq + 1
+        self._words[self._marks_at[flow]] = wire << _SEQ_BITS | seq + 1
 
     def landed(self, flow: int, wire: int) -> int:
         """For the sender: what is below has landed, of what went by this wire; 0 when the flow's last did not."""
-        mark = self._marks[self._marks_at[flow]]
+        mark = self._words[self._marks_at[flow]]
         return mark & _SEQS if mark >> _SEQ_BITS == wire else 0
+
+    def notices(self, src: int) -> Ring:
+        """From a rank that sends to the one whose slots these are: NOTICE."""
+        at, _, count = self._rings_at[src]
+        return self._ring(at, count, NOTICE)
+
+    def backs(self, src: int) -> Ring:
+        """The other way: BACK."""
+        _, at, count = self._rings_at[src]
+        return self._ring(at, count, BACK)
+
+    def _ring(self, at: int, count: int, record: Struct) -> Ring:
+        self._rings.append(Ring(self._bytes, at, count, record))
+        return self._rings[-1]
+
+    @property
+    def senders(self) -> list[int]:
+        """The ranks that send to these slots."""
+        return list(self._rings_at)
+
+    def sleep(self, nth: int, src: int | None = None) -> None:
+        """Say that the owner sleeps for the `nth` time, or that `src`, which sends here, does; 0: it is awake."""
+        self._words[0 if src is None else self._sleeps_at[src]] = nth
+
+    def sleeps(self, src: int | None = None) -> int:
+        """What `sleep` has said."""
+        return self._words[0 if src is None else self._sleeps_at[src]]
+
+    def close_wire(self, wire: int) -> None:
+        """Nothing that comes by this wire counts from now on."""
+        self._words[self._closed_at[wire]] = 1
+
+    def is_closed(self, wire: int) -> bool:
+        """Whether the far end of a wire has closed: then its slots are no longer there for this wire."""
+        return self._words[self._closed_at[wire]] != 0
 
     def close(self) -> None:
         """Let go of the memory; it is gone when the last process has, and the last who looks at a slot."""
-        self._marks.release()
+        for ring in self._rings:
+            ring.release()
+        self._words.release()
         self._bytes.release()
         with suppress(BufferError):
             self._map.close()
