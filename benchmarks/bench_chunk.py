@@ -287,7 +287,7 @@ def main() -> int:
 HEAD = [
     "# What a chunk costs",
     "",
-    f"Made by `make bench-chunk`: processor time of the runtime per chunk, sent and received, in microseconds. A ring",
+    "Made by `make bench-chunk`: processor time of the runtime per chunk, sent and received, in microseconds. A ring",
     f"of {RANKS} ranks with one NIC each, {format_size(SIZE)} of float32 per rank, rates without a limit, every transfer",
     "one chunk. Which part takes it is sampled in processor time; what copies and folds takes grows with the bytes, all",
     f"else with the number of chunks. The target is {TARGET_S * 1e6:g} us beside bytes. `cannot fail over` is the",

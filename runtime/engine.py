@@ -38,7 +38,7 @@ class Engine:
         self._done: Callable[[], bool] = transport.drain if linger else transport.given
         self._program, self._buffer, self._op = program, buffer, op
         self._transport, self._clock, self._memory = transport, clock, memory
-        self._bytes = memory.bytes_of(buffer)
+        self._bytes, self._dtype, self._itemsize = memory.bytes_of(buffer), buffer.dtype, buffer.itemsize
         self._waits = dict(program.waits)
         self._awaits = dict(program.awaits)
         self._expected = set(program.receives)
@@ -110,18 +110,19 @@ class Engine:
         """Post, in their order, all ready transfers whose ports are free; returns when to look again."""
         now = self._clock()
         while True:
-            wake = math.inf
-            candidates = []
+            wake, first = math.inf, None
             for route, queue in self._ready.items():
                 if queue:
                     free = self._transport.free_at(route, now)
                     if free <= now:
-                        candidates.append((*queue.first(free), route))
-                    else:
-                        wake = min(wake, free)
-            if not candidates:
+                        candidate = (*queue.first(free), route)
+                        if first is None or candidate < first:
+                            first = candidate
+                    elif free < wake:
+                        wake = free
+            if first is None:
                 return wake
-            _, row, route = min(candidates)
+            _, row, route = first
             self._ready[route].pop()
             move = self._program.sends[row]
             payload = self._bytes[move.offset : move.offset + move.length]
@@ -132,8 +133,10 @@ class Engine:
         """A piece of transfer `row` is here: copy it, or fold it, or keep it until its turn to be folded."""
         if row not in self._expected:
             raise TransportError(f"rank {self._program.rank} got transfer {row}, which it does not expect (again)")
-        own = self._buffer[offset // self._buffer.itemsize :][: len(data) // self._buffer.itemsize]
-        piece = self._memory.elements(data, own.dtype)
+        size = self._itemsize
+        start = offset // size
+        own = self._buffer[start : start + len(data) // size]
+        piece = self._memory.elements(data, self._dtype)
         if not self._program.receives[row].reduce:
             self._memory.copy(own, piece)
         elif self._awaits[row] == 1:  # every fold before it is done, only its own landing is missing

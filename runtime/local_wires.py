@@ -250,10 +250,7 @@ class LocalWires(LocalFaults):
             wake = -math.inf if self._news else min(until, self._clocks.next_landing())
             if self._full or self._dirty - self._no_acks:
                 wake = min(wake, now + LOOK_S)
-            if wake <= now:
-                if until == -math.inf or now >= self._look_at:
-                    self._look(now)
-            elif self._sleep(wake - now):
+            if (until == -math.inf or now >= self._look_at) if wake <= now else self._sleep(wake - now):
                 self._look(now)
             self._land(self._clock())
             if self._asked:
@@ -383,26 +380,38 @@ class LocalWires(LocalFaults):
     def _read_rings(self) -> None:
         """Notifications, whose chunks are here; and what has come back."""
         for ring in self._notices:
-            for record in ring.take():
-                self._notice(record)
+            records = ring.take()
+            if records:
+                self._notice(records)
         for ring in self._backs:
             for record in ring.take():
                 self._back(record)
 
-    def _notice(self, record: tuple[Any, ...]) -> None:
-        """A chunk, or the wish to be told."""
-        flow, nbytes, seq, start, stop, wire = record
-        if wire not in self._in:
-            return  # lost with its wire
-        if wire in self._no_data:
-            self._stuck.setdefault(wire, []).append(record)
-        elif nbytes == _CALL and flow in self._slots:
-            self._calls[wire, flow] = seq
-            self._answer_call(wire, flow)
-        elif flow not in self._slots or HEADER_BYTES + nbytes > self._slots.size(flow):
-            raise TransportError(f"a chunk of {nbytes} bytes for flow {flow} came on wire {wire}")
-        else:
-            self._clocks.arrive(self._wires[wire].into, Chunk(flow, seq, nbytes, wire), start, stop)
+    def _notice(self, records: Iterable[tuple[Any, ...]]) -> None:
+        """Chunks, or the wish to be told."""
+        now, passes, arrived = self._clock(), self._clocks.passes, []
+        for record in records:
+            flow, nbytes, seq, start, stop, wire = record
+            if wire not in self._in:
+                continue  # lost with its wire
+            if wire in self._no_data:
+                self._stuck.setdefault(wire, []).append(record)
+            elif nbytes == _CALL and flow in self._slots:
+                self._arrive(arrived)
+                arrived = []
+                self._calls[wire, flow] = seq
+                self._answer_call(wire, flow)
+            elif flow not in self._slots or HEADER_BYTES + nbytes > self._slots.size(flow):
+                raise TransportError(f"a chunk of {nbytes} bytes for flow {flow} came on wire {wire}")
+            else:
+                into = self._wires[wire].into
+                at = passes(into, stop, now)
+                if at < math.inf:
+                    arrived.append(Arrived(wire, flow, seq, at))
+                else:
+                    self._clocks.arrive(into, Chunk(flow, seq, nbytes, wire), start, stop)
+        if arrived:
+            self._arrive(arrived)
 
     def _back(self, record: tuple[Any, ...]) -> None:
         """A credit, which acknowledges, too. An acknowledgement is only to wake: the marks tell more."""
@@ -417,8 +426,12 @@ class LocalWires(LocalFaults):
 
     def _unstick(self, wire: int) -> None:
         """What a black hole has kept comes through."""
-        for record in self._stuck.pop(wire, ()):
-            (self._back if wire in self._out else self._notice)(record)
+        records = self._stuck.pop(wire, ())
+        if wire in self._in:
+            self._notice(records)
+        else:
+            for record in records:
+                self._back(record)
 
     def _hear(self, end: Out | In) -> None:
         """Bytes that woke; or the wire is lost, for its other end is gone."""

@@ -67,6 +67,13 @@ class PortClocks:
         served_from = max(start, end - chunk.nbytes / self.rates[into].into)
         heappush(self._held, (served_from, next(self._order), into, chunk))
 
+    def passes(self, into: int, end: float, now: float) -> float:
+        """When a chunk lands whose time has come at a port without a limit; inf: it has to be held (`arrive`)."""
+        if end > now or self._held or self._through or self.rates[into].into != math.inf:
+            return math.inf
+        landed = self._in_free[into] = max(end, self._in_free[into])
+        return landed
+
     def landed(self, now: float) -> list[tuple[float, Chunk]]:
         """Serve the chunks whose time has come; returns those that are through since the last call, by time."""
         while self._held and self._held[0][0] <= now:

@@ -42,6 +42,9 @@ class Shares:
         self._routes: dict[str, Sequence[Route]] = {}
         self._lanes_of: dict[str, Sequence[tuple[int, ...]]] = {}
         self._kinds: dict[str, list[list[int]]] = {}
+        self._name: str | None = None
+        # (route, length) -> its stripes by the plan's shares: transfers are alike, and each would pay for cutting.
+        self._stripes: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
         for name in routes:
             self.learn(name, routes[name], layout.lanes[name])
         self.tempo = Tempo(every, self._at_home)
@@ -49,24 +52,29 @@ class Shares:
     def learn(self, name: str, routes: Sequence[Route], lanes: Sequence[tuple[int, ...]]) -> None:
         """Another schedule; `lanes` : route -> the flow of each of its lanes."""
         self._routes[name], self._lanes_of[name] = routes, lanes
+        self._name = None  # it may be this one that is learnt anew
         self._kinds[name] = likeness(self._spans(name), self._layout.rates)
 
     def begin(self, name: str) -> None:
         """The next operation runs schedule `name`."""
-        self._name, self._lanes, self._route = name, self._lanes_of[name], self._routes[name]
+        if name != self._name:
+            self._name, self._lanes, self._route = name, self._lanes_of[name], self._routes[name]
+            self._stripes.clear()
         self.tempo.begin()
 
-    def live(self, route: int) -> list[int]:
+    def live(self, route: int) -> Sequence[int]:
         """The flows of a route that are at home; all of them when none is."""
         flows = self._lanes[route]
         if not self._lost:
-            return list(flows)
-        return [flow for flow in flows if self._at_home(self._outs[flow])] or list(flows)
+            return flows
+        return [flow for flow in flows if self._at_home(self._outs[flow])] or flows
 
     def cut(self, move: Move) -> list[tuple[int, int, int]]:
         """(flow, start, stop) of the stripes of a transfer."""
-        live = self.live(move.route)
         factors = self.tempo.factors
+        if not factors and not self._lost:
+            return self._by_plan(move.route, move.length)
+        live = self.live(move.route)
         if factors and not factors.keys().isdisjoint(live):
             cuts = self._level(move, live)
         elif len(live) < len(self._lanes[move.route]):
@@ -74,6 +82,14 @@ class Shares:
         else:
             cuts = self._route[move.route].cuts(move.length)
         return [(flow, start, stop) for flow, (start, stop) in zip(live, pairwise(cuts), strict=True)]
+
+    def _by_plan(self, route: int, length: int) -> list[tuple[int, int, int]]:
+        stripes = self._stripes.get((route, length))
+        if stripes is None:
+            cuts = pairwise(self._route[route].cuts(length))
+            stripes = [(flow, start, stop) for flow, (start, stop) in zip(self._lanes[route], cuts, strict=True)]
+            self._stripes[route, length] = stripes
+        return stripes
 
     def _recut(self, move: Move, live: Sequence[int]) -> list[int]:
         """Where to cut a transfer among the flows that are left, in proportion to their shares."""
