@@ -214,11 +214,16 @@ def scaled_to(plan: Plan, local_rate: Fraction) -> tuple[Plan, Fraction]:
 
     Returns it and the factor, which is never less than 1.
     """
+    slowdown = slowdown_of(plan.cluster, local_rate)
+    return plan.scaled(1 / slowdown), slowdown
+
+
+def slowdown_of(cluster: Cluster, local_rate: Fraction) -> Fraction:
+    """How many times slower emulated NICs are than the cluster's, so that its fastest rank sends `local_rate`."""
     if not local_rate > 0:
         raise InputError("no rate to run at", where="--local-rate", expected="a rate above 0", got=str(local_rate))
-    fastest = max(max(rank.out_rate, rank.in_rate) for rank in plan.cluster.fault_free.ranks)
-    slowdown = max(Fraction(1), fastest / local_rate)
-    return plan.scaled(1 / slowdown), slowdown
+    fastest = max(max(rank.out_rate, rank.in_rate) for rank in cluster.fault_free.ranks)
+    return max(Fraction(1), fastest / local_rate)
 
 
 def runnable(plan: Plan, transport: str) -> Schedule:

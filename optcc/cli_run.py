@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from optcc.cli_costs import Costs, costs_of, costs_options
 from optcc.cli_options import (
     check_apart,
     cluster_options,
@@ -23,8 +25,6 @@ from optcc.errors import InconclusiveError, InputError, OptccError
 from optcc.files import beginning
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
     from optcc.plans import Plan
     from optcc.runtime.messages import Strike
     from optcc.runtime.rendezvous import Membership
@@ -45,6 +45,15 @@ strike_options = stack(
 )
 
 
+class Choice(NamedTuple):
+    """What is stated of the runtime: costs, its transport, and the rate of emulated NICs in bytes per second."""
+
+    alpha: str | None
+    per_chunk: str | None
+    transport: str
+    rate: Fraction
+
+
 @click.command()
 @click.argument("source", metavar="TOPOLOGY|PLAN")
 @cluster_options
@@ -61,6 +70,7 @@ strike_options = stack(
 @click.option("--dtype", default="float32", show_default=True, help="Element type.")
 @click.option("--op", default="sum", show_default=True, help="sum, prod, min, max or avg.")
 @local_rate_option
+@costs_options
 @click.option(
     "--timeline", type=click.Path(path_type=Path, dir_okay=False), help="Draw the simulated run: FILE.svg or FILE.json."
 )
@@ -81,6 +91,8 @@ def run(
     dtype: str,
     op: str,
     local_rate: str,
+    alpha: str | None,
+    per_chunk: str | None,
     timeline: Path | None,
     rendezvous: str | None,
     rank: int | None,
@@ -99,6 +111,9 @@ def run(
     then the plan for what is left. PART is the part of its transfers that the struck server has done by then.
     --timeline draws the run with --cut, --hole and --slow, simulated.
 
+    The plan is made for what this runtime takes for a message and for a chunk, as `optcc calibrate` has measured it over
+    the same transport or as stated here; which it is, is told.
+
     Exit status 1 when any element of any rank comes out wrong or a rank fails, which is told up to there; 3 when it is
     not proven of every fault that it struck and met something: no verdict.
     """
@@ -113,7 +128,8 @@ def run(
     rate = parse_rate(local_rate, where="--local-rate")
     check_timeline(timeline)
     check_apart(timeline, source, "--timeline")
-    made = _plan(source, servers, fail, nic_rate, ranks, size, segments)
+    choose = Choice(alpha, per_chunk, transport, rate)
+    made, costs = _plan(source, servers, fail, nic_rate, ranks, size, segments, choose)
     strikes = [parse_strike(kind, text, made) for kind, texts in faults.items() for text in texts]
     if strikes:
         check_together(strikes)
@@ -121,7 +137,8 @@ def run(
             _draw_drill(made, strikes, rate, transport, timeline)
         _drill(made, strikes, repeat, dtype, op, rate, place, as_json)
         return
-    simulation = run_virtually(made.schedule())
+    known = {"alpha": costs.alpha, "per_chunk": costs.per_chunk} if costs else {}
+    simulation = run_virtually(made.schedule(), **known)
     if timeline is not None:  # before the run, so that a place it cannot go to costs nothing
         write_timeline(simulation, timeline, title=report.title(made), bound_s=float(made.bound.seconds))
         click.echo(f"wrote {timeline}", err=True)
@@ -139,6 +156,7 @@ def run(
             progress=progress,
         )
     summary = report_run.run_json(made, outcome, simulation.time_s)
+    summary["planned_for"] = costs and costs.as_json()
     emit(as_json, summary, lambda: report_run.print_run(made, outcome, summary))
     if not outcome.exact:
         raise OptccError("a result is wrong: see `exact` per rank")
@@ -152,21 +170,32 @@ def _plan(
     ranks: str | None,
     size: str | None,
     segments: int | None,
-) -> Plan:
+    choice: Choice,
+) -> tuple[Plan, Costs | None]:
+    """The plan, and what it is made for: a plan file has been made before."""
     from optcc import api, report
     from optcc.plan_files import load_plan
 
     if not is_plan(source):
         cluster = read_cluster(source, servers, fail, nic_rate, ranks)
+        slowdown = api.slowdown_of(cluster, choice.rate) if choice.transport == "local" else Fraction(1)
+        measured = click.get_current_context().meta.get("optcc.measured")
+        costs = costs_of(choice.alpha, choice.per_chunk, measured, choice.transport, slowdown)
+        click.echo(f"note: {costs.line(slowdown)}", err=True)
+        nbytes = read_size(size or "64MiB")
         with report.working("planning") as tell:
-            return api.plan(cluster, read_size(size or "64MiB"), segments=segments, progress=tell)
-    given = {"--servers": servers, "--fail": fail, "--nic-rate": nic_rate}
+            made = api.plan(
+                cluster, nbytes, segments=segments, alpha=costs.alpha, per_chunk=costs.per_chunk, progress=tell
+            )
+        return made, costs
+    given: dict[str, object] = {"--alpha": choice.alpha, "--per-chunk": choice.per_chunk}
+    given |= {"--servers": servers, "--fail": fail, "--nic-rate": nic_rate}
     given |= {"--ranks": ranks, "--size": size, "--segments": segments}
     given |= {"--nics": kept("nics"), "--hosts": kept("hosts")}
     for option, value in given.items():
         if value:
             raise InputError("a plan has its own", where=option, expected="no such option beside a plan file")
-    return load_plan(Path(source))
+    return load_plan(Path(source)), None
 
 
 def is_plan(source: str) -> bool:
