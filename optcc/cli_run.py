@@ -137,8 +137,8 @@ def run(
             _draw_drill(made, strikes, rate, transport, timeline)
         _drill(made, strikes, repeat, dtype, op, rate, place, as_json)
         return
-    known = {"alpha": costs.alpha, "per_chunk": costs.per_chunk} if costs else {}
-    simulation = run_virtually(made.schedule(), **known)
+    alpha_s, per_chunk_s = (costs.alpha, costs.per_chunk) if costs else (Fraction(0), Fraction(0))
+    simulation = run_virtually(made.schedule(), alpha=alpha_s, per_chunk=per_chunk_s)
     if timeline is not None:  # before the run, so that a place it cannot go to costs nothing
         write_timeline(simulation, timeline, title=report.title(made), bound_s=float(made.bound.seconds))
         click.echo(f"wrote {timeline}", err=True)

@@ -389,7 +389,8 @@ class LocalWires(LocalFaults):
 
     def _notice(self, records: Iterable[tuple[Any, ...]]) -> None:
         """Chunks, or the wish to be told."""
-        now, passes, arrived = self._clock(), self._clocks.passes, []
+        now, passes = self._clock(), self._clocks.passes
+        arrived: list[Arrived] = []
         for record in records:
             flow, nbytes, seq, start, stop, wire = record
             if wire not in self._in:

@@ -42,7 +42,8 @@ class Shares:
         self._routes: dict[str, Sequence[Route]] = {}
         self._lanes_of: dict[str, Sequence[tuple[int, ...]]] = {}
         self._kinds: dict[str, list[list[int]]] = {}
-        self._name: str | None = None
+        self._lanes: Sequence[tuple[int, ...]] = ()
+        self._route: Sequence[Route] = ()
         # (route, length) -> its stripes by the plan's shares: transfers are alike, and each would pay for cutting.
         self._stripes: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
         for name in routes:
@@ -52,14 +53,14 @@ class Shares:
     def learn(self, name: str, routes: Sequence[Route], lanes: Sequence[tuple[int, ...]]) -> None:
         """Another schedule; `lanes` : route -> the flow of each of its lanes."""
         self._routes[name], self._lanes_of[name] = routes, lanes
-        self._name = None  # it may be this one that is learnt anew
         self._kinds[name] = likeness(self._spans(name), self._layout.rates)
 
     def begin(self, name: str) -> None:
         """The next operation runs schedule `name`."""
-        if name != self._name:
-            self._name, self._lanes, self._route = name, self._lanes_of[name], self._routes[name]
+        lanes, route = self._lanes_of[name], self._routes[name]
+        if lanes is not self._lanes or route is not self._route:
             self._stripes.clear()
+        self._name, self._lanes, self._route = name, lanes, route
         self.tempo.begin()
 
     def live(self, route: int) -> Sequence[int]:
