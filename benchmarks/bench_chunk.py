@@ -287,17 +287,39 @@ def main() -> int:
 HEAD = [
     "# What a chunk costs",
     "",
-    "Made by `make bench-chunk`: processor time of the runtime per chunk, sent and received, in microseconds. A ring",
-    f"of {RANKS} ranks with one NIC each, {format_size(SIZE)} of float32 per rank, rates without a limit, every transfer",
-    "one chunk. Which part takes it is sampled in processor time; what copies and folds takes grows with the bytes, all",
-    f"else with the number of chunks. The target is {TARGET_S * 1e6:g} us beside bytes. `cannot fail over` is the",
-    "runtime without acknowledgements, protocol machines, chunks kept to be sent again, or timers, in the same",
-    "processes over the same wires in turns. Virtual wires emulate NICs of 8Gb/s, all ranks in one thread.",
+    "Made by `make bench-chunk`: processor time of the runtime per chunk, sent and received, in microseconds. A ring of",
+    f"{RANKS} ranks with one NIC each, {format_size(SIZE)} of float32 per rank, rates without a limit, every transfer one",
+    "chunk. Which part takes it is sampled in processor time. What copies and folds take grows with the bytes, all else",
+    f"with the number of chunks: `beside bytes`, +- the standard error of the sampling; the target is {TARGET_S * 1e6:g}",
+    "us. `cannot fail over` is the runtime without acknowledgements, protocol machines, chunks kept to be sent again, or",
+    "timers, in the same processes over the same wires in turns. Virtual wires emulate NICs of 8Gb/s, all ranks in one",
+    "thread; their copies count as wires.",
     "",
     f"| wires | chunks | in all | {' | '.join(PARTS)} | beside bytes | chunks/s of a core |",
     f"|---|---|{'---|' * (len(PARTS) + 3)}",
 ]
-WHY: list[str] = []
+WHY = [
+    "## Before rings in shared memory",
+    "",
+    "Local wires that notified over a socket, one call for each chunk, in turns with those above on one machine that had",
+    "other work, medians of 2 rounds; `benchmarks/bench_chunk.py` of both, the same bytes and schedule:",
+    "",
+    "BEFORE",
+    "",
+    "What was done: a notification is a record in a ring in shared memory, and a byte goes over a socket only for a peer",
+    "that sleeps; sockets are looked at once a millisecond or before a sleep; NICs without a limit hold nothing back;",
+    "stripes of transfers that are alike are cut once; a fold looks for NaN in one pass without temporary arrays.",
+    "",
+    "## What is left, and why",
+    "",
+    "The target is missed. What is left is spread over the interpreter, no function takes more than some 2 % of it: the",
+    "engine's ready queue, the choice of a flow, numbering, a header, the notification, the machines' numbers, a slice",
+    "and an array for every piece. Larger chunks make it dearer: the same code takes more after each megabyte that has",
+    "passed through the caches. 5 us need a compiled path for these steps, over state that it shares with the protocol's",
+    "machines. Copies and folds are now most of a chunk's time from 256KiB on, and a compiled path leaves them as they",
+    "are. Over verbs a chunk's cost beside the NIC's is in [our wires against a plain loop](bench-verbs-loop.md).",
+    "",
+]
 
 
 if __name__ == "__main__":

@@ -161,8 +161,9 @@ def main() -> int:
     lines += [
         "",
         "Why: Gloo sends through TCP, which copies every byte twice. A sender of ours copies a chunk straight into the",
-        "receiver's landing slot, in shared memory, and a notification into a ring there; a byte goes over a socket only",
-        "to wake who sleeps. It is what an RDMA NIC would do, and it needs one machine; Gloo's way works between machines.",
+        "receiver's landing slot, in shared memory, and a notification into a ring there; a byte goes over a socket",
+        "only to wake who sleeps. It is what an RDMA NIC would do, and it needs one machine; Gloo's way works between",
+        "machines.",
         "",
         f"Python {platform.python_version()}, {os.cpu_count()} CPUs.",
         "",

@@ -111,8 +111,8 @@ def run(
     then the plan for what is left. PART is the part of its transfers that the struck server has done by then.
     --timeline draws the run with --cut, --hole and --slow, simulated.
 
-    The plan is made for what this runtime takes for a message and for a chunk, as `optcc calibrate` has measured it over
-    the same transport or as stated here; which it is, is told.
+    The plan is made for what this runtime takes for a message and for a chunk, as `optcc calibrate` has measured it
+    over the same transport or as stated here; which it is, is told.
 
     Exit status 1 when any element of any rank comes out wrong or a rank fails, which is told up to there; 3 when it is
     not proven of every fault that it struck and met something: no verdict.
