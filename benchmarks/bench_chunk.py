@@ -278,7 +278,7 @@ def main() -> int:
     page = [*HEAD, *table, ""]
     print("\n".join(page))
     if options.only is None and options.chunk is None:
-        foot = [f"Python {platform.python_version()}, {os.cpu_count()} CPUs.", ""]
+        foot = ["", f"Python {platform.python_version()}, {os.cpu_count()} CPUs.", ""]
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text("\n".join([*page, *WHY, *foot]), encoding="utf-8")
     return 0 if good else 1
@@ -296,8 +296,7 @@ emulate NICs of 8Gb/s, all ranks in one thread; their copies count as wires.
 
 | wires | chunks | in all | {" | ".join(PARTS)} | beside bytes | chunks/s of a core |
 |---|---|{"---|" * (len(PARTS) + 3)}""".splitlines()
-WHY = (
-    """## Before rings in shared memory
+WHY = """## Before rings in shared memory
 
 Local wires notified over a socket, one call to the kernel for each chunk. That state and the present one
 in turns, two rounds of each on 2 cores that had other work, means; microseconds per chunk, able to fail over:
@@ -323,8 +322,6 @@ state that it shares with the protocol's machines; there is none yet, and so no 
 copies and folds are most of a chunk's time, which a compiled path would leave as they are. Verbs need RDMA
 devices: [our wires against a plain loop](bench-verbs-loop.md) has them, in the lab's virtual time.
 """.splitlines()
-    + [""]
-)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,11 @@ class Costs:
     alpha_from: str
     per_chunk_from: str
 
+    @property
+    def known(self) -> bool:
+        """Whether the plan goes by any."""
+        return bool(self.alpha or self.per_chunk)
+
     def line(self, slowdown: Fraction) -> str:
         """For people. Emulated NICs that are `slowdown` times slower take so many times as long by the clock."""
         from optcc.units import format_seconds

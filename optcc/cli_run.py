@@ -158,6 +158,8 @@ def run(
     summary = report_run.run_json(made, outcome, simulation.time_s)
     summary["planned_for"] = costs and costs.as_json()
     emit(as_json, summary, lambda: report_run.print_run(made, outcome, summary))
+    if costs and not costs.known:  # at the end: it explains a result, and an error is alone on stderr
+        click.echo(f"note: {costs.line(Fraction(1))}; optcc calibrate measures, --per-chunk states it", err=True)
     if not outcome.exact:
         raise OptccError("a result is wrong: see `exact` per rank")
 
@@ -181,7 +183,8 @@ def _plan(
         slowdown = api.slowdown_of(cluster, choice.rate) if choice.transport == "local" else Fraction(1)
         measured = click.get_current_context().meta.get("optcc.measured")
         costs = costs_of(choice.alpha, choice.per_chunk, measured, choice.transport, slowdown)
-        click.echo(f"note: {costs.line(slowdown)}", err=True)
+        if costs.known:
+            click.echo(f"note: {costs.line(slowdown)}", err=True)
         nbytes = read_size(size or "64MiB")
         with report.working("planning") as tell:
             made = api.plan(
