@@ -317,10 +317,11 @@ temporary arrays.
 The target is missed. No function beside copies and folds takes more than some 2 % of a chunk's time: it is
 the interpreter, in the engine's ready queue, the choice of a flow, numbering, a header, the notification,
 the machines' numbers, a slice and an array for every piece. Larger chunks make it dearer, probably since the
-code and its objects come back from memory after each payload that went through the caches. 5 us need a compiled path for these steps, over
-state that it shares with the protocol's machines; there is none yet, and so no ratio to one. From 256KiB on
-copies and folds are most of a chunk's time, which a compiled path would leave as they are. Verbs need RDMA
-devices: [our wires against a plain loop](bench-verbs-loop.md) has them, in the lab's virtual time.
+code and its objects come back from memory after each payload that went through the caches. 5 us need a
+compiled path for these steps, over state that it shares with the protocol's machines; there is none yet, and
+so no ratio to one. From 256KiB on copies and folds are most of a chunk's time, which a compiled path would
+leave as they are. Verbs need RDMA devices: [our wires against a plain loop](bench-verbs-loop.md) runs in the
+lab.
 """.splitlines()
 
 
