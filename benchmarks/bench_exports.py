@@ -50,7 +50,8 @@ def over(rounded: Chunked) -> str:
 
 def mscclpp_cells(plan: Plan) -> str:
     """Chunks, threadblocks, operations, loss; the file has passed its interpreter."""
-    program, rounded = mscclpp.export(plan)
+    chosen = mscclpp.export(plan)
+    program, rounded = chosen.program, chosen.rounded
     mscclpp_run.run(mscclpp_file.load(mscclpp_file.dump(program)))
     blocks = [block for gpu in program.gpus for block in gpu.threadblocks]
     fullest = max(len(block.ops) for block in blocks)
@@ -59,7 +60,8 @@ def mscclpp_cells(plan: Plan) -> str:
 
 def msccl_cells(plan: Plan) -> str:
     """Chunks, threadblocks, steps, channels, loss; the file has passed its interpreter."""
-    program, rounded = msccl.export(plan)
+    chosen = msccl.export(plan)
+    program, rounded = chosen.program, chosen.rounded
     msccl_run.run(msccl_file.load(msccl_file.dump(program)))
     fullest = max(len(block.steps) for gpu in program.gpus for block in gpu)
     return f"{rounded.chunks} | {max(map(len, program.gpus))} | {fullest} | {program.channels} | {over(rounded)}"

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from optcc.cluster import Cluster
-from optcc.export.timed import NONE, Machine
+from optcc.errors import InputError
+from optcc.export.timed import Machine
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,11 @@ class Msccl:
 
 
 MSCCL = Msccl(
-    block_rate=32e9,
+    block_rate=41e9,
     nvlink_payload=0.66,
     network_payload=0.95,
     launch_s=8e-6,
-    operation_s=1e-6,
+    operation_s=8e-6,
     message_bytes=2 * 2**20,
     depth=2,
     network_s=50e-6,
@@ -121,4 +122,26 @@ def one_nic(cluster: Cluster, rank: int) -> tuple[float, float]:
     return float(nic.out_rate), float(nic.in_rate)
 
 
-assert NONE == -1
+def check_places(cluster: Cluster) -> None:
+    """Raise InputError where MSCCL++ would send by a NIC that is not beside the rank: servers of several sizes.
+
+    It takes NIC (rank mod ranks of its own server); that is the rank's place only where the ranks before its server are
+    a multiple of that.
+    """
+    sizes = [sum(rank.server == number for rank in cluster.ranks) for number in range(len(cluster.servers))]
+    wrong = _misplaced(sizes)
+    if wrong is None or all(len(server.nics) < 2 for server in cluster.servers):
+        return
+    mended = _misplaced(sorted(sizes, reverse=True)) is None
+    raise InputError(
+        "ranks would use each other's NICs",
+        where=cluster.servers[wrong].name,
+        expected=f"a multiple of its own {sizes[wrong]} ranks before it: the executor takes NIC (rank mod {sizes[wrong]})",
+        got=f"{sum(sizes[:wrong])} ranks before it",
+        hint="List servers with more GPUs first." if mended else "No order of these servers would do.",
+    )
+
+
+def _misplaced(sizes: list[int]) -> int | None:
+    """The first server whose ranks before it are no multiple of its own."""
+    return next((n for n, size in enumerate(sizes) if sum(sizes[:n]) % size), None)
