@@ -100,13 +100,11 @@ def _at_depth(
     found: list[Chosen[P]] = []
     refused: InputError | None = None
     widths = list(_widths(made, kind, threadblocks, chunks is not None))
-    for cut, blocks in widths if timed else widths[::-1]:  # the coarsest fits if any does
+    for cut, blocks in widths if timed else widths[::-1]:  # the coarsest fits most often
         try:
             program = kind.build(cut, blocks)
         except InputError as error:
             refused = refused or error
-            if not timed:
-                break
             continue
         count = kind.blocks(program)
         if threadblocks is not None and count > threadblocks:
