@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("plan_file", metavar="PLAN", type=click.Path(path_type=Path))
 @click.option(
-    "--format", "format_name", required=True, type=click.Choice(["mscclpp", "msccl", "chakra", "perfetto"]),
-    help="An MSCCL++ execution plan (JSON), an MSCCL algorithm (XML), Chakra traces for ASTRA-sim, a Chrome trace.",
+    "--format", "format_name", required=True, type=click.Choice(["mscclpp", "msccl", "chakra", "goal", "perfetto"]),
+    help="An MSCCL++ execution plan (JSON), an MSCCL algorithm (XML), Chakra traces for ASTRA-sim, a GOAL "
+    "schedule for LogGOPSim and ATLAHS, a Chrome trace.",
 )  # fmt: skip
 @click.option(
     "-o", "--output", required=True, type=OUTPUT,

@@ -13,7 +13,8 @@ from optcc.export.chunks import Chunked, deeper
 from optcc.export.native import native_ring_s
 from optcc.outputs import check_place, is_plain, is_stdout, staged, write_file
 from optcc.plans import Plan
-from optcc.units import format_seconds
+from optcc.simulator import simulate
+from optcc.units import format_rate, format_seconds
 
 
 @dataclass(frozen=True)
@@ -145,18 +146,36 @@ def _timed(done: Exported, chosen: Chosen[Any], plan: Plan) -> Exported:
 def _chakra(plan: Plan, path: Path, segments: int | None) -> Exported:
     from optcc.export import chakra, chakra_run
 
-    files = {
-        path.with_name(f"{path.name}.{rank}.et"): content
-        for rank, content in enumerate(chakra.export(deeper(plan, segments)))
-    }
+    made = deeper(plan, segments)
+    files = {path.with_name(f"{path.name}.{rank}.et"): content for rank, content in enumerate(chakra.export(made))}
 
     def prove(contents: list[bytes]) -> int:
         again = [chakra.load(content, str(one)) for one, content in zip(files, contents, strict=True)]
         return chakra_run.run(again).operations
 
     operations = _publish(files, prove)
-    notes = ("bytes and additions are in attributes that ASTRA-sim does not read: it tells time, not sums",)
+    notes = (
+        "bytes and additions are in attributes that ASTRA-sim does not read: it tells time, not sums",
+        *_order(made),
+    )
     return Exported("chakra", tuple(files), operations, None, notes)
+
+
+def _goal(plan: Plan, path: Path, segments: int | None) -> Exported:
+    from optcc.export import chakra_run, goal
+
+    made = deeper(plan, segments)
+
+    def prove(contents: list[bytes]) -> int:
+        return chakra_run.run(goal.load(contents[0].decode(), str(path))).operations
+
+    operations = _publish({path: goal.export(made).encode()}, prove)
+    speed = format_rate(goal.rate(plan.cluster))
+    notes = (
+        f"a unit of time is one byte at {speed}: LogGOPSim -G 1 -o 0 -g 0 -S {goal.LONGEST}, and -L as latency times that",
+        *_order(made),
+    )
+    return Exported("goal", (path,), operations, None, notes)
 
 
 def _perfetto(plan: Plan, path: Path, segments: int | None) -> Exported:
@@ -170,7 +189,7 @@ def _perfetto(plan: Plan, path: Path, segments: int | None) -> Exported:
     return Exported("perfetto", (path,), operations, None, notes)
 
 
-_BYTES = {"chakra": _chakra, "perfetto": _perfetto}
+_BYTES = {"chakra": _chakra, "goal": _goal, "perfetto": _perfetto}
 FORMATS = ("mscclpp", "msccl", *_BYTES)
 
 
@@ -189,3 +208,12 @@ def _nics(plan: Plan) -> tuple[str, ...]:
     if any(len(rank.nics) > 1 for rank in plan.cluster.ranks):
         return ("the executor gives each rank one NIC: the plan's shares of NICs within a rank are not in the file",)
     return ()
+
+
+def _order(plan: Plan) -> tuple[str, ...]:
+    """What the order of sends is worth, where it is worth anything."""
+    schedule = plan.schedule()
+    kept, lost = simulate(schedule).time_s, simulate(schedule, service="ready").time_s
+    if not kept or lost <= kept * 1.005:
+        return ()
+    return (f"the order of sends is in the file; a simulator that drops it takes {lost / kept:.2f} times as long",)
