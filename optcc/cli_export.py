@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,3 +85,21 @@ def _show(done: Exported) -> None:
         click.echo(f"warning   {warning}")
     for note in done.notes:
         click.echo(f"note      {note}")
+
+
+def show_reread(path: Path, as_json: bool) -> bool:
+    """`optcc verify` of an exported file; False where `path` is none."""
+    from optcc import report
+    from optcc.export.reread import reread
+
+    with report.working("verifying"):
+        found = reread(path)
+    if found is None:
+        return False
+
+    def show() -> None:
+        click.echo(f"correct: {found.operations} operations by the rules of {found.format}")
+        click.echo(f"order of sends  {found.order}")
+
+    emit(as_json, {"correct": True, **asdict(found)}, show)
+    return True
