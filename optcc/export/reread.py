@@ -89,8 +89,8 @@ def _chakra(path: Path) -> Reread:
     from optcc.export import chakra
 
     prefix = path.name.removesuffix(TRACE).rpartition(".")[0]
-    numbers = [p.name[len(prefix) + 1 : -len(TRACE)] for p in path.parent.iterdir()
-               if p.name.startswith(f"{prefix}.") and p.name.endswith(TRACE)]  # fmt: skip
+    numbers = [p.name[len(prefix) + 1 : -len(TRACE)] for p in path.parent.glob(f"*{TRACE}")
+               if p.name.startswith(f"{prefix}.")]  # fmt: skip
     ranks = sorted(int(number) for number in numbers if number.isdecimal())
     if not prefix or ranks != list(range(len(ranks))) or not ranks:
         expected = "traces of all ranks beside each other, FILE.0.et, FILE.1.et, ..."
