@@ -66,9 +66,9 @@ def seconds_of(gigabytes: float) -> float:
     return 256 * MIB / (gigabytes * 1e9)
 
 
-# Measured in November 2026: MSCCL++ 0.9.0 (1f5f065d), msccl-executor-nccl (NCCL 2.23.4), NCCL 2.28.9 on two H100s of one
-# host, CUDA 13; "slow": network namespaces joined by veth with tbf at 1 Gb/s, one rank at half. docs/exports.md has the
-# same table.
+# Measured in November 2026: MSCCL++ 0.9.0 (1f5f065d), msccl-executor-nccl (NCCL 2.23.4), NCCL 2.28.9 on two H100s of
+# one host, CUDA 13; "slow": network namespaces joined by veth with tbf at 1 Gb/s, one rank at half. The
+# same table is in docs/exports.md.
 MEASURED: dict[str, tuple[float, Callable[[], float]]] = {
     "MSCCL++, memory, 256 MiB, 4 threadblocks": (seconds_of(43.7), lambda: plus(gpus(256), 4, 4)),
     "MSCCL++, memory, 256 MiB, 8 threadblocks": (seconds_of(85), lambda: plus(gpus(256), 16, 8)),
@@ -80,7 +80,10 @@ MEASURED: dict[str, tuple[float, Callable[[], float]]] = {
     "MSCCL++, port, 1 MiB, 64 segments": (967e-6, lambda: plus(hosts(1, 64), 128, 9)),
     "MSCCL, 256 MiB, 1 channel": (seconds_of(15), lambda: classic(gpus(256), 4, 1)),
     "MSCCL, 256 MiB, 64 segments": (seconds_of(67), lambda: classic(hosts(256, 64), 256, 2, on=GPUS)),
-    "MSCCL, 256 MiB, 64 segments split in 16": (seconds_of(188), lambda: classic(hosts(256, 64), 256, 2, 16, on=GPUS)),
+    "MSCCL, 256 MiB, 64 segments split in 16": (
+        seconds_of(188),
+        lambda: classic(hosts(256, 64), 256, 2, 16, on=GPUS),
+    ),
     "MSCCL, slow, 8 ranks, 64 segments": (1.190, lambda: classic(slow(8, 64), 1024, 14)),
     "MSCCL, slow, 4 ranks, 64 segments": (1.534, lambda: classic(slow(4, 64), 1024, 4)),
     "MSCCL, slow, 4 ranks, 64 segments, 16 channels": (1.365, lambda: classic(slow(4, 64), 1024, 16)),
@@ -153,7 +156,9 @@ def test_many_slices_are_told_from_a_few(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("export", "mib", "share"), [(mscclpp.export, 256, 0.95), (msccl.export, 256, 0.6), (mscclpp.export, 1, 0.5)]
 )
-def test_files_for_two_gpus_are_as_fast_as_they_have_to_be(export: Callable[..., object], mib: int, share: float) -> None:
+def test_files_for_two_gpus_are_as_fast_as_they_have_to_be(
+    export: Callable[..., object], mib: int, share: float
+) -> None:
     """By the clock: of NCCL's bandwidth."""
     native = MEASURED[f"NCCL, {mib} MiB"][0]
     assert export(gpus(mib)).seconds <= native / share  # type: ignore[attr-defined]
@@ -163,7 +168,9 @@ def test_files_for_two_gpus_are_as_fast_as_they_have_to_be(export: Callable[...,
 def test_a_file_slower_than_the_native_ring_has_a_warning(name: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
     write = partial(formats.write, slow(4, 16), name, tmp_path / "out")
     narrow, wide = write(segments=16, threadblocks=3 if name == "msccl" else 5), write()
-    assert narrow.native_s is not None and narrow.predicted_s is not None and wide.predicted_s is not None
+    assert narrow.native_s is not None
+    assert narrow.predicted_s is not None
+    assert wide.predicted_s is not None
     assert bool(narrow.warnings) == (narrow.predicted_s > narrow.native_s)
     assert wide.predicted_s <= narrow.predicted_s
     if name == "msccl":

@@ -37,7 +37,9 @@ def gpu_plan() -> Plan:
 
 @cache
 def plus_text(gpus: bool = False) -> str:
-    return mscclpp_file.dump(mscclpp.export(gpu_plan() if gpus else plan(), segments=1 if gpus else 2, threadblocks=8).program)
+    return mscclpp_file.dump(
+        mscclpp.export(gpu_plan() if gpus else plan(), segments=1 if gpus else 2, threadblocks=8).program
+    )
 
 
 @cache

@@ -75,7 +75,8 @@ def test_nics_are_numbered_over_all_servers_on_both_sides() -> None:
     names = [port.name for port in plan().schedule().ports]
     for line in re.findall(r"l\d+: send .*", text()):
         nic, cpu = int(line.rpartition(" nic ")[2]), int(re.search(r"cpu (\d+)", line)[1])  # type: ignore[index]
-        assert 0 <= nic < len(names) and 0 <= cpu < len(names)
+        assert 0 <= nic < len(names)
+        assert 0 <= cpu < len(names)
         assert names[nic].split("/")[0] != names[cpu].split("/")[0]
 
 
@@ -114,7 +115,9 @@ def test_a_chain_orders_no_bytes() -> None:
     "made",
     [
         optcc.plan(Cluster.uniform(servers=3, nics=2, rate=RATE).degrade("server0/nic0", 0.5), MIB, segments=1),
-        optcc.plan(replace(Cluster.uniform(servers=2, nics=2, gpus=2, rate=RATE, nvlink_rate=RATE), gpu_ranks=True), MIB),
+        optcc.plan(
+            replace(Cluster.uniform(servers=2, nics=2, gpus=2, rate=RATE, nvlink_rate=RATE), gpu_ranks=True), MIB
+        ),
     ],
     ids=["half a NIC", "NVLink"],
 )
@@ -200,7 +203,9 @@ def loggopsim(schedule: str, folder: Path, latency: int = 0) -> float:
     """Seconds until the last rank is done; `latency` in nanoseconds, which are bytes at 1 GB/s."""
     (folder / "in.goal").write_text(schedule)
     binary = str(folder / "in.bin")
-    subprocess.run(["txt2bin", "-i", str(folder / "in.goal"), "-o", binary], check=True, capture_output=True, timeout=600)
+    subprocess.run(
+        ["txt2bin", "-i", str(folder / "in.goal"), "-o", binary], check=True, capture_output=True, timeout=600
+    )
     arguments = ["-L", str(latency), "-o", "0", "-g", "0", "-G", "1", "-S", str(goal.LONGEST)]
     done = subprocess.run(
         ["LogGOPSim", "-f", binary, *arguments], check=True, capture_output=True, text=True, timeout=600

@@ -1,4 +1,6 @@
-"""An interpreter of sends and receives, as Chakra traces and GOAL schedules have them: pairing, dependencies, deadlock, and sums.
+"""An interpreter of sends and receives, as Chakra traces and GOAL schedules have them.
+
+What is checked: pairing, dependencies, deadlock, and sums.
 
 A send joins the receive of the same ranks and tag. A node may start when the nodes it waits for are done; a receive is
 done after its send, and the bytes of a send are read until then. Additions into the same bytes commute; anything else

@@ -18,7 +18,7 @@ P = TypeVar("P")
 SLACK = 1.01
 """Of candidates within so much of the fastest, the one with the fewest threadblocks is taken."""
 PHASES = 4
-"""A block sends, waits for what it needs, adds and sends on: so many times the blocks that fill a link while all send."""
+"""A block sends, waits, adds and sends on: this many times the blocks that fill a link while all of them send."""
 DEPTHS = 4
 """Depths that are tried where none was asked for: the plan's, a quarter and a sixteenth of it, and one segment."""
 
@@ -56,7 +56,12 @@ class Chosen(Generic[P]):
 
 
 def choose(
-    plan: Plan, kind: Kind[P], *, segments: int | None = None, chunks: int | None = None, threadblocks: int | None = None
+    plan: Plan,
+    kind: Kind[P],
+    *,
+    segments: int | None = None,
+    chunks: int | None = None,
+    threadblocks: int | None = None,
 ) -> Chosen[P]:
     """The candidate that the target's clock calls fastest, within what was asked for.
 
@@ -170,5 +175,7 @@ def _advised(
             low = middle
         except InputError:
             high = middle
-    hint = f"Try --segments {low}." if low else error.hint or "No number of segments fits; a plan of another --family may."
+    hint = (
+        f"Try --segments {low}." if low else error.hint or "No number of segments fits; a plan of another --family may."
+    )
     return InputError(error.what, where=error.where, expected=error.expected, got=error.got, hint=hint)

@@ -89,9 +89,7 @@ def write(
     return _BYTES[format_name](plan, path, segments)
 
 
-def _mscclpp(
-    plan: Plan, path: Path, segments: int | None, chunks: int | None, threadblocks: int | None
-) -> Exported:
+def _mscclpp(plan: Plan, path: Path, segments: int | None, chunks: int | None, threadblocks: int | None) -> Exported:
     from optcc.export import mscclpp, mscclpp_file, mscclpp_run
 
     chosen = mscclpp.export(plan, segments=segments, chunks=chunks, threadblocks=threadblocks)
@@ -172,7 +170,7 @@ def _goal(plan: Plan, path: Path, segments: int | None) -> Exported:
     operations = _publish({path: goal.export(made).encode()}, prove)
     speed = format_rate(goal.rate(plan.cluster))
     notes = (
-        f"a unit of time is one byte at {speed}: LogGOPSim -G 1 -o 0 -g 0 -S {goal.LONGEST}, and -L as latency times that",
+        f"a unit of time is one byte at {speed}: LogGOPSim -G 1 -o 0 -g 0 -S {goal.LONGEST}, -L latency times that",
         *_order(made),
     )
     return Exported("goal", (path,), operations, None, notes)

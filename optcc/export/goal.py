@@ -43,7 +43,7 @@ def rate(cluster: Cluster) -> Fraction:
         raise InputError(
             "GOAL knows one rate", where="plan", got=got,
             expected="servers as ranks whose live NICs all have the same rate",
-            hint="NICs may be dead; what is left of a NIC cannot be a fraction of it. --format chakra has no such limit.",
+            hint="A NIC may be dead, but not slower than others; --format chakra knows no rates.",
         )  # fmt: skip
     return next(iter(live))
 
@@ -126,7 +126,10 @@ def load(text: str, where: str = "GOAL schedule") -> list[list[Node]]:
             raise _not_goal(f"{where}:{number}", line)
     if not lines or lines[0] != f"num_ranks {len(files)}" or not files:
         raise _not_goal(f"{where}:1", lines[0] if lines else "nothing")
-    return [[_joined(node, wait.get(node.id, []), nodes, where) for node in nodes] for nodes, wait in zip(files, waits, strict=True)]
+    return [
+        [_joined(node, wait.get(node.id, []), nodes, where) for node in nodes]
+        for nodes, wait in zip(files, waits, strict=True)
+    ]
 
 
 def _joined(node: Node, wait: list[int], nodes: list[Node], where: str) -> Node:

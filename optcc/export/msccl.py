@@ -18,7 +18,16 @@ from optcc.export.choice import Chosen, Kind, choose
 from optcc.export.chunks import Chunked, Move
 from optcc.export.limits import refuse_above
 from optcc.export.msccl_clock import seconds
-from optcc.export.msccl_file import MAX_CHANNELS, MAX_COUNT, MAX_STEPS, MAX_THREADBLOCKS, Program, Step, Threadblock, check_limits
+from optcc.export.msccl_file import (
+    MAX_CHANNELS,
+    MAX_COUNT,
+    MAX_STEPS,
+    MAX_THREADBLOCKS,
+    Program,
+    Step,
+    Threadblock,
+    check_limits,
+)
 from optcc.export.targets import MSCCL
 from optcc.plans import Plan
 

@@ -34,6 +34,7 @@ from optcc.export.mscclpp_file import (
 from optcc.export.targets import MSCCLPP, check_places
 from optcc.plans import Plan
 
+
 def export(
     plan: Plan, *, segments: int | None = None, chunks: int | None = None, threadblocks: int | None = None
 ) -> Chosen[Program]:

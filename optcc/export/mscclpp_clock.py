@@ -12,6 +12,9 @@ from optcc.export.mscclpp_file import Op, Program
 from optcc.export.targets import MSCCLPP, Mscclpp, one_nic, wires
 from optcc.export.timed import Machine, Step
 
+Lane = tuple[int, str, int]
+"""A channel: rank, type, number."""
+
 
 def seconds(program: Program, cluster: Cluster, nbytes: int, target: Mscclpp = MSCCLPP) -> float:
     """Seconds for one launch of `program` on buffers of `nbytes`, on `cluster`.
@@ -30,12 +33,12 @@ def seconds(program: Program, cluster: Cluster, nbytes: int, target: Mscclpp = M
         for block in gpu.threadblocks:
             steps = machine.thread()
             steps.append(Step(pause=target.launch_s))
-            waits: dict[tuple[int, str, int], int] = {}
-            puts: dict[tuple[int, str, int], int] = {}
-            proxies: dict[tuple[int, str, int], tuple[int, list[Step]]] = {}
+            waits: dict[Lane, int] = {}
+            puts: dict[Lane, int] = {}
+            proxies: dict[Lane, tuple[int, list[Step]]] = {}
 
-            def lane(op: Op, c: int, r: int = r, ids: dict[str, tuple[int, ...]] = block.channels):
-                return (r, op.channel_type or "", ids[op.channel_type or ""][c])
+            def lane(op: Op, c: int, r: int = r, ids: dict[str, tuple[int, ...]] = block.channels) -> Lane:
+                return r, op.channel_type or "", ids[op.channel_type or ""][c]
 
             for op in block.ops:
                 if op.name == "wait":
@@ -60,9 +63,7 @@ def seconds(program: Program, cluster: Cluster, nbytes: int, target: Mscclpp = M
                     one, two = links(r, peer)
                     size = op.dst[0].count * chunk
                     if here[1] == "memory":
-                        steps.append(
-                            Step(pause=target.operation_s, nbytes=size, cap=target.put_rate, one=one, two=two)
-                        )
+                        steps.append(Step(pause=target.operation_s, nbytes=size, cap=target.put_rate, one=one, two=two))
                         continue
                     if here not in proxies:
                         proxies[here] = (machine.counter(), machine.thread())
@@ -70,7 +71,9 @@ def seconds(program: Program, cluster: Cluster, nbytes: int, target: Mscclpp = M
                     puts[here] = puts.get(here, 0) + 1
                     steps.append(Step(pause=target.operation_s, post=asked))
                     served.append(
-                        Step(asked, puts[here], proxy[r], target.port_message_s, size, one=one, two=two, post=sent[here])
+                        Step(
+                            asked, puts[here], proxy[r], target.port_message_s, size, one=one, two=two, post=sent[here]
+                        )
                     )
                     far = lanes.get(here)
                     if op.name == "pws" and far:
@@ -82,7 +85,7 @@ def seconds(program: Program, cluster: Cluster, nbytes: int, target: Mscclpp = M
     return machine.seconds()
 
 
-def _lanes(program: Program) -> dict[tuple[int, str, int], tuple[int, str, int]]:
+def _lanes(program: Program) -> dict[Lane, Lane]:
     """Channel -> the channel at its other end: the k-th of a type from A to B and the k-th from B to A."""
     ends: dict[tuple[int, int, str], list[int]] = {}
     for r, gpu in enumerate(program.gpus):

@@ -231,7 +231,9 @@ def check_limits(program: Program) -> None:
             refuse_above(MAX_OPS, len(block.ops), f"operations in {place}")
             for kind in CHANNEL_TYPES:
                 refuse_above(MAX_CHANNELS, len(block.channels.get(kind, ())), f"{kind} channels in {place}")
-                refuse_above(MAX_CHANNELS, len(block.buffers.get(kind, ())), f"remote buffers by {kind} channel in {place}")
+                refuse_above(
+                    MAX_CHANNELS, len(block.buffers.get(kind, ())), f"remote buffers by {kind} channel in {place}"
+                )
             for op in block.ops:
                 refuse_above(MAX_OP_CHANNELS, len(op.channels), f"channels of a {op.name} in {place}")
                 for spans in (op.src, op.dst):

@@ -29,9 +29,7 @@ class Node:
     port: int = 0
 
 
-def chained(
-    nodes: Sequence[Node], starts: Sequence[float], ports: Callable[[Node], tuple[int, ...]]
-) -> list[Node]:
+def chained(nodes: Sequence[Node], starts: Sequence[float], ports: Callable[[Node], tuple[int, ...]]) -> list[Node]:
     """The same, each send after the one before it at each of its ports.
 
     starts : tag -> when it starts in a run that keeps the plan's order; so nothing waits for what comes later

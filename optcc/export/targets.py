@@ -133,10 +133,11 @@ def check_places(cluster: Cluster) -> None:
     if wrong is None or all(len(server.nics) < 2 for server in cluster.servers):
         return
     mended = _misplaced(sorted(sizes, reverse=True)) is None
+    own = sizes[wrong]
     raise InputError(
         "ranks would use each other's NICs",
         where=cluster.servers[wrong].name,
-        expected=f"a multiple of its own {sizes[wrong]} ranks before it: the executor takes NIC (rank mod {sizes[wrong]})",
+        expected=f"a multiple of its own {own} ranks before it: the executor takes NIC rank mod {own}",
         got=f"{sum(sizes[:wrong])} ranks before it",
         hint="List servers with more GPUs first." if mended else "No order of these servers would do.",
     )
