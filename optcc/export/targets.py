@@ -22,7 +22,8 @@ class Mscclpp:
     memory_rate : what a GPU's memory reads and writes in all
     nvlink_payload, network_payload : the part of a port's nominal rate that is left for data
     launch_s : of a kernel, beside what it does; operation_s : of an operation, beside its bytes
-    signal_s : from a signal to the end of the wait; port_message_s : that the proxy spends on a put beside its bytes
+    signal_s, port_s : from a signal, by a memory or a port channel, to the end of the wait
+    port_message_s : that the proxy spends on a put beside its bytes
     """
 
     put_rate: float
@@ -38,16 +39,16 @@ class Mscclpp:
 
 
 MSCCLPP = Mscclpp(
-    put_rate=38e9,
-    add_rate=26e9,
-    memory_rate=3.35e12,
-    nvlink_payload=0.88,
-    network_payload=1.0,
-    launch_s=5e-6,
+    put_rate=38e9,  # with add_rate, from 256 MiB by 4, 8 and 64 threadblocks of two H100s
+    add_rate=26e9,  # and from the same by port channels, which no block's puts slow down
+    memory_rate=3.35e12,  # the data sheet of the H100 SXM
+    nvlink_payload=0.88,  # 64 threadblocks
+    network_payload=1.0,  # not measured
+    launch_s=5e-6,  # with operation_s and signal_s, 1 MiB by memory channels
     operation_s=0.3e-6,
     signal_s=1.0e-6,
-    port_message_s=7.3e-6,
-    port_s=8e-6,
+    port_message_s=7.3e-6,  # 1 MiB by 16 and by 128 puts a rank
+    port_s=8e-6,  # the same
 )
 
 
@@ -70,14 +71,14 @@ class Msccl:
 
 
 MSCCL = Msccl(
-    block_rate=41e9,
-    nvlink_payload=0.66,
-    network_payload=0.95,
-    launch_s=8e-6,
+    block_rate=41e9,  # with operation_s, 256 MiB by 1, 2 and 32 channels of two H100s
+    nvlink_payload=0.66,  # what NCCL's own ring reaches there
+    network_payload=0.95,  # headers of TCP and IP in frames of 1500 bytes
+    launch_s=8e-6,  # with 1 us a step, what NCCL takes for 1 MiB
     operation_s=8e-6,
-    message_bytes=2 * 2**20,
-    depth=2,
-    network_s=50e-6,
+    message_bytes=2 * 2**20,  # MSCCL_CHUNKSTEPS, 4, of NCCL's 8 buffer steps of 512 KiB
+    depth=2,  # 8 buffer steps over 4
+    network_s=50e-6,  # of TCP between processes of one machine; does not show in times of a second
 )
 
 
