@@ -205,7 +205,7 @@ def test_over_a_limit_is_refused_by_name() -> None:
     ("export", "ranks", "weak", "asked"),
     [
         (msccl.export, 4, 3, 64),
-        (mscclpp.export, 4, 3, 64),
+        pytest.param(mscclpp.export, 4, 3, 64, marks=pytest.mark.long),
         pytest.param(mscclpp.export, 8, 3, 64, marks=pytest.mark.long),
     ],
 )
@@ -271,6 +271,8 @@ def plan_file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", formats.FORMATS)
 def test_the_command(plan_file: Path, name: str) -> None:
     target = plan_file.with_name("out")
+    if name == "goal":  # which knows NICs of one rate only
+        save_plan(optcc.plan(plan(4, 0).cluster.degrade("server0/nic0"), 64 * MIB, segments=2), plan_file)
     done = call("export", plan_file, "--format", name, "-o", target, "--json")
     assert done.exit_code == 0, done.output
     value: dict[str, Any] = json.loads(done.stdout)
