@@ -90,12 +90,13 @@ def _show(done: Exported) -> None:
 def show_reread(path: Path, as_json: bool) -> bool:
     """`optcc verify` of an exported file; False where `path` is none."""
     from optcc import report
-    from optcc.export.reread import reread
+    from optcc.export.reread import reader_of
 
-    with report.working("verifying"):
-        found = reread(path)
-    if found is None:
+    reader = reader_of(path)
+    if reader is None:
         return False
+    with report.working("verifying"):
+        found = reader(path)
 
     def show() -> None:
         click.echo(f"correct: {found.operations} operations by the rules of {found.format}")

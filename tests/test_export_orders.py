@@ -18,7 +18,7 @@ from optcc.cluster import Cluster
 from optcc.errors import InputError, VerifyError
 from optcc.export import chakra_run, formats, goal
 from optcc.export.nodes import Node, out_of_order
-from optcc.export.reread import reread
+from optcc.export.reread import reader_of
 from optcc.plan_files import save_plan
 from optcc.plans import Plan
 from optcc.schedule.ring import Ring, Spread
@@ -176,9 +176,9 @@ def test_verify_says_when_the_order_of_a_trace_is_lost(tmp_path: Path) -> None:
         assert out_of_order([nodes])[0] == 0
         loose = [replace(node, order=()) for node in nodes]
         (tmp_path / f"out.{rank}.et").write_bytes(chakra.dump(loose))
-    found = reread(tmp_path / "out.2.et")
-    assert found is not None
-    assert not found.kept
+    reader = reader_of(tmp_path / "out.2.et")
+    assert reader is not None
+    assert not reader(tmp_path / "out.2.et").kept
 
 
 def test_verify_of_a_wrong_file_fails(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_verify_of_a_wrong_file_fails(tmp_path: Path) -> None:
 
 def test_verify_still_reads_plans(tmp_path: Path) -> None:
     save_plan(plan(), tmp_path / "plan.json")
-    assert reread(tmp_path / "plan.json") is None
+    assert reader_of(tmp_path / "plan.json") is None
     assert "every contribution exactly once" in verify(tmp_path / "plan.json").stdout
 
 

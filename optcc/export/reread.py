@@ -28,18 +28,13 @@ class Reread:
     kept: bool
 
 
-def reread(path: Path) -> Reread | None:
-    """Read and run an exported file, for Chakra any one rank's; None where `path` does not begin like one.
+def reader_of(path: Path) -> Callable[[Path], Reread] | None:
+    """What reads and runs an exported file, for Chakra any one rank's; None where `path` does not begin like one.
 
-    Raises InputError for what cannot be read, VerifyError for a file that is wrong by the rules of its target.
+    It raises InputError for what cannot be read, VerifyError for a file that is wrong by the rules of its target.
     """
     if is_stdin(path):
         return None
-    reader = _reader(path)
-    return None if reader is None else reader(path)
-
-
-def _reader(path: Path) -> Callable[[Path], Reread] | None:
     head = beginning(path, HEAD).lstrip()
     if path.name.endswith(TRACE):
         return _chakra
