@@ -15,8 +15,8 @@ from optcc.export.chunks import Chunked, chunked, deeper, finer, keeps_segments
 from optcc.plans import Plan
 
 P = TypeVar("P")
-SLACK = 1.01
-"""Of candidates within so much of the fastest, the one with the fewest threadblocks is taken."""
+SLACK = 1.05
+"""Of candidates within so much of the fastest, the one with the fewest threadblocks: clocks are no better than that."""
 PHASES = 4
 """A block sends, waits, adds and sends on: this many times the blocks that fill a link while all of them send."""
 DEPTHS = 4
