@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from optcc.export.chakra import Node
+from optcc.export.nodes import Node
 
 Files = list[list[Node]]
 

@@ -93,6 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "torch: needs torch, which `make torch` installs")
     config.addinivalue_line("markers", "prometheus: needs prometheus and promtool (Debian's prometheus)")
     config.addinivalue_line("markers", "coq: needs coqc, which `make proofs` installs")
+    config.addinivalue_line("markers", "loggopsim: needs LogGOPSim and its txt2bin, on the path")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -128,6 +129,7 @@ _MISSING = {
     "cc": "no cc or no g++ (apt-get install g++)",
     "torch": "no torch (make torch installs it)",
     "prometheus": "no prometheus or no promtool (tools/programs.sh .venv prometheus unpacks Debian's)",
+    "loggopsim": "no LogGOPSim or no txt2bin on the path (github.com/spcl/LogGOPSim)",
     "ns3": "no ns-3 wheel or no g++ (make ns3 installs them)",
 }
 
@@ -135,6 +137,8 @@ _MISSING = {
 def _present(hardware: str) -> bool:
     if hardware == "coq":
         return shutil.which("coqc") is not None
+    if hardware == "loggopsim":
+        return all(map(shutil.which, ("LogGOPSim", "txt2bin")))
     if hardware == "cc":
         return all(map(shutil.which, ("cc", "g++")))
     if hardware == "prometheus":

@@ -37,12 +37,14 @@ def gpu_plan() -> Plan:
 
 @cache
 def plus_text(gpus: bool = False) -> str:
-    return mscclpp_file.dump(mscclpp.export(gpu_plan() if gpus else plan())[0])
+    return mscclpp_file.dump(
+        mscclpp.export(gpu_plan() if gpus else plan(), segments=1 if gpus else 2, threadblocks=8).program
+    )
 
 
 @cache
 def classic_text() -> str:
-    return msccl_file.dump(msccl.export(plan())[0])
+    return msccl_file.dump(msccl.export(plan(), segments=2, threadblocks=3).program)
 
 
 @cache

@@ -2,33 +2,21 @@
 
 A transfer is a send node at one rank and a receive node at the other, joined by a tag of their own; both wait for what
 has to be there before (data_deps, in the same file). Attributes are typed as the feeder reads them
-(src/feeder/et_feeder_node.cpp). Two more, which it keeps and does not use, say which bytes move and whether they are
-added, so that the file can be checked for sums as well: `optcc_offset` and `optcc_reduce`.
+(src/feeder/et_feeder_node.cpp). A send waits for the one before it at its ports, too (ctrl_deps), since the order of
+sends is part of a plan. Three more attributes, which the feeder keeps and does not use, say which bytes move, whether
+they are added, and by which port, so that sums and order can be checked: `optcc_offset`, `optcc_reduce`, `optcc_port`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
 from optcc.errors import InputError
 from optcc.export.chakra_schema import COMM_RECV, COMM_SEND, VERSION, messages
+from optcc.export.nodes import Node, chained
 from optcc.plans import Plan
-
-
-@dataclass(frozen=True)
-class Node:
-    """A send (`sends`) or receive of `nbytes` bytes at `offset`, to or from `peer`, after `deps` (ids in this file)."""
-
-    id: int
-    sends: bool
-    peer: int
-    tag: int
-    nbytes: int
-    offset: int
-    reduce: bool
-    deps: tuple[int, ...]
+from optcc.simulator import simulate
 
 
 def export(plan: Plan) -> tuple[bytes, ...]:
@@ -40,12 +28,15 @@ def export(plan: Plan) -> tuple[bytes, ...]:
         schedule.src.tolist(), schedule.dst.tolist(), schedule.offset.tolist(), schedule.length.tolist(),
         schedule.reduce.tolist(), strict=True,
     )  # fmt: skip
+    leaves = [tuple(sorted({lane.out for lane in route.lanes})) for route in schedule.routes]
     for row, (src, dst, offset, length, reduce) in enumerate(columns):
         deps = tuple(landed[dep] for dep in schedule.deps(row).tolist())
-        nodes[src].append(Node(len(nodes[src]), True, dst, row, length, offset, reduce, deps))
+        port = leaves[schedule.route[row]][0]
+        nodes[src].append(Node(len(nodes[src]), True, dst, row, length, offset, reduce, deps, (), port))
         landed[row] = len(nodes[dst])
         nodes[dst].append(Node(len(nodes[dst]), False, src, row, length, offset, reduce, ()))
-    return tuple(dump(mine) for mine in nodes)
+    starts = simulate(schedule).start.tolist()
+    return tuple(dump(chained(mine, starts, lambda node: leaves[schedule.route[node.tag]])) for mine in nodes)
 
 
 def dump(nodes: list[Node]) -> bytes:
@@ -58,12 +49,14 @@ def dump(nodes: list[Node]) -> bytes:
         raw = made["Node"](id=node.id, name=f"{'SEND' if node.sends else 'RECV'}_{node.tag}")
         raw.type = COMM_SEND if node.sends else COMM_RECV
         raw.data_deps.extend(node.deps)
+        raw.ctrl_deps.extend(node.order)
         raw.attr.add(name="is_cpu_op", bool_val=False)
         raw.attr.add(name="comm_size", int64_val=node.nbytes)
         raw.attr.add(name="comm_dst" if node.sends else "comm_src", int32_val=node.peer)
         raw.attr.add(name="comm_tag", int32_val=node.tag)
         raw.attr.add(name="optcc_offset", int64_val=node.offset)
         raw.attr.add(name="optcc_reduce", bool_val=node.reduce)
+        raw.attr.add(name="optcc_port", int32_val=node.port)
         serialize_length_prefixed(raw, out)
     return out.getvalue()
 
@@ -106,5 +99,7 @@ def _node_in(raw: Any) -> Node:
         nbytes=attrs["comm_size"],
         offset=attrs["optcc_offset"],
         reduce=attrs["optcc_reduce"],
-        deps=(*raw.data_deps, *raw.ctrl_deps),
+        deps=tuple(raw.data_deps),
+        order=tuple(raw.ctrl_deps),
+        port=attrs.get("optcc_port", 0),
     )

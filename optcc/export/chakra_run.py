@@ -1,4 +1,6 @@
-"""An interpreter of Chakra traces of sends and receives: pairing, dependencies, deadlock, and sums.
+"""An interpreter of sends and receives, as Chakra traces and GOAL schedules have them.
+
+What is checked: pairing, dependencies, deadlock, and sums.
 
 A send joins the receive of the same ranks and tag. A node may start when the nodes it waits for are done; a receive is
 done after its send, and the bytes of a send are read until then. Additions into the same bytes commute; anything else
@@ -12,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optcc.errors import VerifyError
-from optcc.export.chakra import Node
+from optcc.export.nodes import Node
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def _transfers(files: Sequence[Sequence[Node]]) -> list[_Transfer]:
                 raise VerifyError(f"node {node.id} of rank {rank} has rank {node.peer} as its peer")
             if node.nbytes < 1 or node.offset < 0:
                 raise VerifyError(f"node {node.id} of rank {rank} moves no bytes")
-            if any(not 0 <= dep < len(nodes) for dep in node.deps):
+            if any(not 0 <= dep < len(nodes) for dep in (*node.deps, *node.order)):
                 raise VerifyError(f"node {node.id} of rank {rank} waits for a node that is not there")
             if node.sends in ends.setdefault(line, {}):
                 raise VerifyError(f"tag {node.tag} from rank {line[0]} to rank {line[1]} is used twice")
@@ -91,13 +93,18 @@ def _transfers(files: Sequence[Sequence[Node]]) -> list[_Transfer]:
     for src, _, send, _ in pairs:
         if any(files[src][d].sends for d in send.deps):
             raise VerifyError(f"node {send.id} of rank {src} waits for a send: that says nothing about bytes")
-    return _ordered(pairs, after)
+    # The order of sends at a port takes part in deadlocks; it orders no bytes.
+    order = [{of_node[src, d] for d in send.order} for src, _, send, _ in pairs]
+    return _ordered(pairs, after, order)
 
 
-def _ordered(pairs: list[tuple[int, int, Node, Node]], after: list[set[int]]) -> list[_Transfer]:
+def _ordered(
+    pairs: list[tuple[int, int, Node, Node]], after: list[set[int]], sends_before: list[set[int]]
+) -> list[_Transfer]:
     waiting: list[list[int]] = [[] for _ in pairs]
-    missing = [len(deps) for deps in after]
-    for i, deps in enumerate(after):
+    both = [deps | sends for deps, sends in zip(after, sends_before, strict=True)]
+    missing = [len(deps) for deps in both]
+    for i, deps in enumerate(both):
         for dep in deps:
             waiting[dep].append(i)
     ready, order = deque(i for i, count in enumerate(missing) if not count), list[int]()

@@ -1,9 +1,9 @@
 """A plan in whole numbers of equal chunks: what executors that know no bytes can run.
 
 Unequal shares become counts of chunks. The schedule is lowered once more as if the buffer had one granule per chunk, so
-that the family itself rounds its cuts; the number of chunks is then the smallest one whose simulated time is nearly the
-best, among those that the format and the buffer's size allow. (Time with perfect overlap alone would take one chunk, in
-which nothing overlaps.)
+that the family itself rounds its cuts; the number of chunks is then the smallest one that keeps all of the plan's
+transfers and whose time with perfect overlap is nearly the best, among those that the format and the buffer's size
+allow. (That time alone would take one chunk, in which nothing overlaps.)
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,16 @@ import numpy as np
 from optcc.errors import InputError
 from optcc.plans import Plan
 from optcc.schedule.columns import GRANULE, Schedule
-from optcc.schedule.recipe import Recipe
+from optcc.schedule.inside import InsideServers
+from optcc.schedule.recipe import Recipe, demand_segments
 from optcc.schedule.routes import fluid_seconds
 from optcc.simulator import simulate
 
+MOST_CHUNKS = 65536
+"""More are refused: no executor was seen to be faster with more."""
 MAX_CHUNKS = 4096
 """More are not tried: a chunk of 1 GiB is then 256 KiB, and the loss by rounding is below 1 % in all cases tried."""
-TRIED = 12
+TRIED = 6
 """Of many possible numbers so many are tried, spread over the whole range."""
 CLOSE = 1.002
 """A smaller number of chunks is taken when its time is no more than this over the best."""
@@ -95,10 +99,10 @@ def chunked(
             "cannot be cut", where="plan size", expected=expected, got=plan.bound.nbytes, hint="Use --size."
         )
     if chunks is not None:
-        if not 1 <= chunks <= 65536 or units % chunks:
-            near = [n for n in _divisors(units, 65536) if n <= chunks]
+        if not 1 <= chunks <= MOST_CHUNKS or units % chunks:
+            near = [n for n in _divisors(units, MOST_CHUNKS) if n <= chunks]
             hint = f"--chunks {near[-1]} would do." if near else None
-            expected = f"a divisor of {plan.bound.nbytes} bytes over {unit}, at most 65536"
+            expected = f"a divisor of {plan.bound.nbytes} bytes over {unit}, at most {MOST_CHUNKS}"
             raise InputError("chunks do not fit the buffer", where="--chunks", expected=expected, got=chunks, hint=hint)
         made = _round(plan, chunks)
         _check_longest(made, longest)
@@ -106,23 +110,67 @@ def chunked(
     offered = _divisors(units, MAX_CHUNKS)
     step = max(1, -(-len(offered) // TRIED))
     tried = [_round(plan, n) for n in offered[::-1][::step]]
-    fit = [c for c in tried if longest is None or _longest(c) <= longest]
+    whole = max(len(c.moves) for c in tried)
+    fit = [c for c in tried if len(c.moves) == whole and (longest is None or _longest(c) <= longest)]
     if not fit:
-        _check_longest(tried[-1], longest)
-    best = min(c.simulated_ratio for c in fit)
-    return min((c for c in fit if c.simulated_ratio <= CLOSE * best), key=lambda c: c.chunks)
+        _check_longest(min(tried, key=_longest), longest)
+        fit = tried
+    best = min(c.fluid_s for c in fit)
+    return min((c for c in fit if c.fluid_s <= Fraction(CLOSE) * best), key=lambda c: c.chunks)
+
+
+def keeps_segments(made: Chunked) -> bool:
+    """No transfer was lost to rounding: there are as many as in the plan."""
+    return len(made.moves) == len(made.plan.schedule())
+
+
+def finer(made: Chunked, parts: int, unit: int = 1) -> Chunked | None:
+    """The same with every group of chunks cut into `parts` groups, which do not touch each other.
+
+    unit : bytes that a chunk must be a multiple of. None: the buffer cannot be cut so finely
+    """
+    if parts == 1:
+        return made
+    span: dict[int, tuple[int, int]] = {}
+    for move in made.moves:
+        start, end = span.get(move.group, (move.start, move.start))
+        span[move.group] = min(start, move.start), max(end, move.start + move.count)
+    factor = parts // gcd(parts, *(end - start for start, end in span.values()))
+    chunks = made.chunks * factor
+    if chunks > MOST_CHUNKS or made.plan.bound.nbytes % (chunks * unit):
+        return None
+    moves = []
+    for move in made.moves:
+        start, end = (edge * factor for edge in span[move.group])
+        size = (end - start) // parts
+        first, last = move.start * factor, (move.start + move.count) * factor
+        for part in range((first - start) // size, -(-(last - start) // size)):
+            low, high = max(first, start + part * size), min(last, start + (part + 1) * size)
+            group = move.group * parts + part
+            moves.append(replace(move, start=low, count=high - low, group=group))
+    return replace(made, chunks=chunks, moves=tuple(moves), groups=made.groups * parts)
 
 
 def deeper(plan: Plan, segments: int | None) -> Plan:
     """The plan with another number of segments; None: as it is. Raises InputError for one out of range."""
     if segments is None:
         return plan
-    other: dict[str, Any] = {"segments": segments}
-    if getattr(plan.recipe, "segment_sizes", None) is not None:
-        other["segment_sizes"] = None
-    recipe: Recipe = replace(plan.recipe, **other)  # type: ignore[type-var]
+    recipe = _as_deep(plan.recipe, segments)
     recipe.check(plan.cluster)
     return replace(plan, recipe=recipe)
+
+
+def _as_deep(recipe: Recipe, segments: int) -> Recipe:
+    if isinstance(recipe, InsideServers):  # as deep as the deepest of what runs between servers
+        demand_segments(segments)
+        depths = [max(1, bundle.inner.segments * segments // recipe.segments) for bundle in recipe.bundles]
+        bundles = zip(recipe.bundles, depths, strict=True)
+        return replace(recipe, bundles=tuple(replace(b, inner=_as_deep(b.inner, depth)) for b, depth in bundles))
+    other: dict[str, Any] = {"segments": segments}
+    if getattr(recipe, "segment_sizes", None) is not None:
+        other["segment_sizes"] = None
+    made: Recipe = replace(recipe, **other)  # type: ignore[type-var]
+    return made
 
 
 def _divisors(units: int, most: int) -> list[int]:

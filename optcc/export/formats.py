@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from optcc.errors import InputError
+from optcc.export.choice import Chosen
 from optcc.export.chunks import Chunked, deeper
+from optcc.export.native import native_ring_s
 from optcc.outputs import check_place, is_plain, is_stdout, staged, write_file
 from optcc.plans import Plan
+from optcc.simulator import simulate
+from optcc.units import format_rate, format_seconds
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,9 @@ class Exported:
 
     files : the paths; operations : how many of the target's operations its interpreter executed
     rounded : the plan in equal chunks; None where the format knows bytes
-    notes : what the format cannot say
+    notes : what the format cannot say; warnings : why not to use the file
+    predicted_s : seconds by the target's own clock, told from the file; None: there is none
+    native_s : seconds of NCCL's ring without a file; threadblocks : of the busiest rank
     """
 
     format: str
@@ -27,6 +33,11 @@ class Exported:
     operations: int
     rounded: Chunked | None
     notes: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    predicted_s: float | None = None
+    native_s: float | None = None
+    threadblocks: int | None = None
+    ideal_s: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """For --json."""
@@ -35,11 +46,16 @@ class Exported:
             "files": [str(path) for path in self.files],
             "operations": self.operations,
             "notes": list(self.notes),
+            "warnings": list(self.warnings),
+            "predicted_s": self.predicted_s,
+            "native_ring_s": self.native_s,
+            "ideal_s": self.ideal_s,
         }
         if self.rounded is not None:
             value |= {
                 "chunks": self.rounded.chunks,
                 "segments": self.rounded.plan.recipe.segments,
+                "threadblocks": self.threadblocks,
                 "fluid_ratio": float(self.rounded.ratio),
                 "simulated_ratio": self.rounded.simulated_ratio,
             }
@@ -47,76 +63,120 @@ class Exported:
 
 
 def write(
-    plan: Plan, format_name: str, path: Path, *, segments: int | None = None, chunks: int | None = None
+    plan: Plan,
+    format_name: str,
+    path: Path,
+    *,
+    segments: int | None = None,
+    chunks: int | None = None,
+    threadblocks: int | None = None,
 ) -> Exported:
     """Export `plan` to `path`, which appears only when what was written has been proved by the rules of its target.
 
     Raises InputError over a limit of the format and for a path that cannot be written; VerifyError if it were wrong.
     """
-    if format_name not in _WRITERS:
+    if format_name not in FORMATS:
         raise InputError("unknown format", where="--format", expected=", ".join(FORMATS), got=format_name)
     if format_name == "chakra" and is_stdout(path):
         expected = "FILE: a trace for each rank, FILE.RANK.et"
         raise InputError("several files", where="-o", expected=expected, got=str(path))
     check_place(path)
-    if chunks is not None and format_name in ("chakra", "perfetto"):
-        raise InputError("not for this format", where="--chunks", expected="no such option: the format knows bytes")
-    return _WRITERS[format_name](plan, path, segments, chunks)
+    if format_name in ("mscclpp", "msccl"):
+        return (_mscclpp if format_name == "mscclpp" else _msccl)(plan, path, segments, chunks, threadblocks)
+    for option, value in (("--chunks", chunks), ("--threadblocks", threadblocks)):
+        if value is not None:
+            raise InputError("not for this format", where=option, expected="no such option: the format knows bytes")
+    return _BYTES[format_name](plan, path, segments)
 
 
-def _mscclpp(plan: Plan, path: Path, segments: int | None, chunks: int | None) -> Exported:
+def _mscclpp(plan: Plan, path: Path, segments: int | None, chunks: int | None, threadblocks: int | None) -> Exported:
     from optcc.export import mscclpp, mscclpp_file, mscclpp_run
 
-    program, rounded = mscclpp.export(plan, segments=segments, chunks=chunks)
+    chosen = mscclpp.export(plan, segments=segments, chunks=chunks, threadblocks=threadblocks)
 
     def prove(contents: list[bytes]) -> int:
         again = mscclpp_file.load(contents[0].decode(), str(path))
         mscclpp_file.check_limits(again)
         return mscclpp_run.run(again).operations
 
-    operations = _publish({path: mscclpp_file.dump(program).encode()}, prove)
-    sizes = f"for buffers of a multiple of {16 * rounded.chunks} bytes, up to {program.max_bytes}, used in place"
-    notes = (sizes, *_nics(plan))
-    return Exported("mscclpp", (path,), operations, rounded, notes)
+    operations = _publish({path: mscclpp_file.dump(chosen.program).encode()}, prove)
+    sizes = f"for buffers of a multiple of {16 * chosen.rounded.chunks} bytes"
+    notes = (f"{sizes}, up to {chosen.program.max_bytes}, used in place", *_nics(plan))
+    return _timed(Exported("mscclpp", (path,), operations, chosen.rounded, notes), chosen, plan)
 
 
-def _msccl(plan: Plan, path: Path, segments: int | None, chunks: int | None) -> Exported:
+def _msccl(plan: Plan, path: Path, segments: int | None, chunks: int | None, threadblocks: int | None) -> Exported:
     from optcc.export import msccl, msccl_file, msccl_run
 
-    program, rounded = msccl.export(plan, segments=segments, chunks=chunks)
+    chosen = msccl.export(plan, segments=segments, chunks=chunks, threadblocks=threadblocks)
 
     def prove(contents: list[bytes]) -> int:
         again = msccl_file.load(contents[0].decode(), str(path))
         msccl_file.check_limits(again)
         return msccl_run.run(again).operations
 
-    operations = _publish({path: msccl_file.dump(program).encode()}, prove)
+    operations = _publish({path: msccl_file.dump(chosen.program).encode()}, prove)
     notes = (
-        f"for buffers of a multiple of {rounded.chunks} elements, used in place",
-        f"needs {program.channels} channels: NCCL_MIN_NCHANNELS, if the library makes fewer",
+        f"for buffers of a multiple of {chosen.rounded.chunks} elements, used in place",
+        f"needs {chosen.program.channels} channels: NCCL_MIN_NCHANNELS, if the library makes fewer",
         "which NICs a connection uses is the library's choice",
+        "of the libraries that read it only msccl-executor-nccl is left, last changed in December 2024",
     )
-    return Exported("msccl", (path,), operations, rounded, notes)
+    return _timed(Exported("msccl", (path,), operations, chosen.rounded, notes), chosen, plan)
 
 
-def _chakra(plan: Plan, path: Path, segments: int | None, chunks: int | None) -> Exported:
+def _timed(done: Exported, chosen: Chosen[Any], plan: Plan) -> Exported:
+    """With the target's time, and a warning where the native ring would be faster."""
+    native = native_ring_s(plan.cluster, plan.bound.nbytes)
+    warnings: tuple[str, ...] = ()
+    if chosen.seconds is None:
+        warnings = ("a rank would send or receive by a NIC that is dead: this file cannot run on this cluster",)
+    elif native is not None and chosen.seconds > native:
+        slower = f"{chosen.seconds / native:.2f} times as long as NCCL's own ring ({format_seconds(native)})"
+        warnings = (f"this file is predicted to take {slower}",)
+    ideal = float(plan.bound.seconds) * chosen.rounded.simulated_ratio
+    return replace(
+        done, warnings=warnings, predicted_s=chosen.seconds, native_s=native, threadblocks=chosen.threadblocks,
+        ideal_s=ideal,
+    )  # fmt: skip
+
+
+def _chakra(plan: Plan, path: Path, segments: int | None) -> Exported:
     from optcc.export import chakra, chakra_run
 
-    files = {
-        path.with_name(f"{path.name}.{rank}.et"): content
-        for rank, content in enumerate(chakra.export(deeper(plan, segments)))
-    }
+    made = deeper(plan, segments)
+    files = {path.with_name(f"{path.name}.{rank}.et"): content for rank, content in enumerate(chakra.export(made))}
 
     def prove(contents: list[bytes]) -> int:
         again = [chakra.load(content, str(one)) for one, content in zip(files, contents, strict=True)]
         return chakra_run.run(again).operations
 
     operations = _publish(files, prove)
-    notes = ("bytes and additions are in attributes that ASTRA-sim does not read: it tells time, not sums",)
+    notes = (
+        "bytes and additions are in attributes that ASTRA-sim does not read: it tells time, not sums",
+        *_order(made),
+    )
     return Exported("chakra", tuple(files), operations, None, notes)
 
 
-def _perfetto(plan: Plan, path: Path, segments: int | None, chunks: int | None) -> Exported:
+def _goal(plan: Plan, path: Path, segments: int | None) -> Exported:
+    from optcc.export import chakra_run, goal
+
+    made = deeper(plan, segments)
+
+    def prove(contents: list[bytes]) -> int:
+        return chakra_run.run(goal.load(contents[0].decode(), str(path))).operations
+
+    operations = _publish({path: goal.export(made).encode()}, prove)
+    speed = format_rate(goal.rate(plan.cluster))
+    notes = (
+        f"a unit of time is one byte at {speed}: LogGOPSim -G 1 -o 0 -g 0 -S {goal.LONGEST}, -L latency times that",
+        *_order(made),
+    )
+    return Exported("goal", (path,), operations, None, notes)
+
+
+def _perfetto(plan: Plan, path: Path, segments: int | None) -> Exported:
     from optcc.export import perfetto
 
     def prove(contents: list[bytes]) -> int:
@@ -127,8 +187,8 @@ def _perfetto(plan: Plan, path: Path, segments: int | None, chunks: int | None) 
     return Exported("perfetto", (path,), operations, None, notes)
 
 
-_WRITERS = {"mscclpp": _mscclpp, "msccl": _msccl, "chakra": _chakra, "perfetto": _perfetto}
-FORMATS = tuple(_WRITERS)
+_BYTES = {"chakra": _chakra, "goal": _goal, "perfetto": _perfetto}
+FORMATS = ("mscclpp", "msccl", *_BYTES)
 
 
 def _publish(files: dict[Path, bytes], prove: Callable[[list[bytes]], int]) -> int:
@@ -146,3 +206,12 @@ def _nics(plan: Plan) -> tuple[str, ...]:
     if any(len(rank.nics) > 1 for rank in plan.cluster.ranks):
         return ("the executor gives each rank one NIC: the plan's shares of NICs within a rank are not in the file",)
     return ()
+
+
+def _order(plan: Plan) -> tuple[str, ...]:
+    """What the order of sends is worth, where it is worth anything."""
+    schedule = plan.schedule()
+    kept, lost = simulate(schedule).time_s, simulate(schedule, service="ready").time_s
+    if not kept or lost <= kept * 1.005:
+        return ()
+    return (f"the order of sends is in the file; a simulator that drops it takes {lost / kept:.2f} times as long",)

@@ -14,38 +14,65 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from optcc.errors import InputError
-from optcc.export.chunks import Chunked, Move, chunked
-from optcc.export.limits import shallower
-from optcc.export.msccl_file import MAX_CHANNELS, MAX_COUNT, MAX_STEPS, Program, Step, Threadblock, check_limits
+from optcc.export.choice import Chosen, Kind, choose
+from optcc.export.chunks import Chunked, Move
+from optcc.export.limits import refuse_above
+from optcc.export.msccl_clock import seconds
+from optcc.export.msccl_file import (
+    MAX_CHANNELS,
+    MAX_COUNT,
+    MAX_STEPS,
+    MAX_THREADBLOCKS,
+    Program,
+    Step,
+    Threadblock,
+    check_limits,
+)
+from optcc.export.targets import MSCCL
 from optcc.plans import Plan
 
 UNIT = 16
 """A chunk is a multiple of so many bytes: whole elements of any type, and whole 128-bit words for the kernel."""
 
 
-def export(plan: Plan, *, segments: int | None = None, chunks: int | None = None) -> tuple[Program, Chunked]:
-    """The program for `plan`, and the plan as rounded. Raises InputError over a limit, naming what would help."""
-    rounded = chunked(plan, segments=segments, chunks=chunks, unit=UNIT, longest=MAX_COUNT)
-    if not rounded.moves:
-        raise InputError("nothing to export", where="plan", expected="two ranks or more", got="no transfer")
-    depth = rounded.plan.recipe.segments
-    refused: InputError | None = None
-    most = min(rounded.groups, MAX_CHANNELS)
-    for channels in range(min(most, _least_channels(rounded)), most + 1):
-        program = _build(rounded, channels)
-        try:
-            check_limits(program, lambda limit, got: shallower(depth, limit, got))
-            return program, rounded
-        except InputError as error:
-            refused = error
-    assert refused is not None
-    raise refused
+def export(
+    plan: Plan, *, segments: int | None = None, chunks: int | None = None, threadblocks: int | None = None
+) -> Chosen[Program]:
+    """The program for `plan` that the executor's clock calls fastest, and the plan as rounded for it.
+
+    segments, chunks, threadblocks : kept where given (threadblocks: at most so many a GPU), else chosen
+    Raises InputError over a limit, naming what would help.
+    """
+    kind = Kind(
+        unit=UNIT,
+        longest=MAX_COUNT,
+        most=MAX_CHANNELS,
+        block_rate=MSCCL.block_rate,
+        build=_within_limits,
+        blocks=lambda program: max(map(len, program.gpus)),
+        width=lambda program: program.channels,
+        seconds=lambda program, plan: seconds(program, plan.cluster, plan.bound.nbytes),
+    )
+    return choose(plan, kind, segments=segments, chunks=chunks, threadblocks=threadblocks)
 
 
-def _least_channels(rounded: Chunked) -> int:
-    """Fewer cannot hold the transfers of the busiest pair of ranks."""
+def _within_limits(rounded: Chunked, channels: int) -> Program:
+    """The program with as many channels, or a few more where the transfers of a pair of ranks need that."""
     counts = Counter((move.src, move.dst) for move in rounded.moves)
-    return -(-max(counts.values()) // MAX_STEPS)
+    most = min(rounded.groups, MAX_CHANNELS)
+    refuse_above(most * MAX_STEPS, max(counts.values()), "steps between two GPUs")
+    busiest = Counter(rank for move in rounded.moves for rank in (move.src, move.dst))
+    refuse_above(MAX_THREADBLOCKS * MAX_STEPS, max(busiest.values()), "steps of a GPU")
+    channels = min(most, max(channels, -(-max(counts.values()) // MAX_STEPS)))
+    while True:
+        program = build(rounded, channels)
+        try:
+            check_limits(program)
+            return program
+        except InputError:
+            if channels >= most or max(map(len, program.gpus)) > MAX_THREADBLOCKS:  # more channels, more threadblocks
+                raise
+            channels += 1
 
 
 @dataclass
@@ -60,7 +87,8 @@ class _Work:
     awaited: bool = False
 
 
-def _build(rounded: Chunked, channels: int) -> Program:
+def build(rounded: Chunked, channels: int) -> Program:
+    """The program of a rounded plan on so many channels, whatever the limits are."""
     ranks = len(rounded.plan.cluster.ranks)
     work: list[list[_Work]] = [[] for _ in range(ranks)]
     written: list[dict[int, _Work]] = [{} for _ in range(ranks)]  # chunk -> the step that wrote it last

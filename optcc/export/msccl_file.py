@@ -6,7 +6,6 @@ msccl_struct.h), the tighter of the two. All attributes of `algo` are required b
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from lxml import etree
@@ -154,22 +153,18 @@ def _demand(holds: bool, expected: str) -> None:
         raise ValueError(f"expected {expected}")
 
 
-def check_limits(program: Program, hint: Callable[[int, int], str] = lambda limit, got: "") -> None:
+def check_limits(program: Program) -> None:
     """Raise InputError naming the limit that the parser or the kernel's tables are too small for."""
 
-    def check(limit: int, got: int, what: str) -> None:
-        if got > limit:
-            refuse_above(limit, got, what, hint=hint(limit, got))
-
-    check(MAX_CHANNELS, program.channels, "channels")
+    refuse_above(MAX_CHANNELS, program.channels, "channels")
     for number, blocks in enumerate(program.gpus):
         for i, block in enumerate(blocks):
-            check(MAX_STEPS, len(block.steps), f"steps in threadblock {i} of GPU {number}")
+            refuse_above(MAX_STEPS, len(block.steps), f"steps in threadblock {i} of GPU {number}")
             for step in block.steps:
-                check(MAX_COUNT, step.cnt, f"chunks in a step of threadblock {i} of GPU {number}")
-            check(program.channels - 1, block.chan, f"channel number of threadblock {i} of GPU {number}")
-        check(MAX_THREADBLOCKS, len(blocks), f"threadblocks of GPU {number}")
+                refuse_above(MAX_COUNT, step.cnt, f"chunks in a step of threadblock {i} of GPU {number}")
+            refuse_above(program.channels - 1, block.chan, f"channel number of threadblock {i} of GPU {number}")
+        refuse_above(MAX_THREADBLOCKS, len(blocks), f"threadblocks of GPU {number}")
         per_channel = [sum(block.chan == c for block in blocks) for c in range(program.channels)]
-        check(MAX_PER_CHANNEL, max(per_channel, default=0), f"threadblocks of GPU {number} on one channel")
+        refuse_above(MAX_PER_CHANNEL, max(per_channel, default=0), f"threadblocks of GPU {number} on one channel")
         nodes = 2 + len(blocks) + sum(len(block.steps) for block in blocks)
-        check(MAX_NODES, nodes, f"XML elements of GPU {number}")
+        refuse_above(MAX_NODES, nodes, f"XML elements of GPU {number}")

@@ -9,11 +9,14 @@ which is a barrier of the block, stands wherever one follows from the other.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from optcc.errors import InputError
-from optcc.export.chunks import Chunked, chunked
-from optcc.export.limits import refuse_above, shallower
+from optcc.export.choice import Chosen, Kind, choose
+from optcc.export.chunks import Chunked
+from optcc.export.limits import refuse_above
+from optcc.export.mscclpp_clock import seconds
 from optcc.export.mscclpp_file import (
     ALIGNMENT,
     MAX_BYTES,
@@ -28,46 +31,61 @@ from optcc.export.mscclpp_file import (
     Threadblock,
     check_limits,
 )
+from optcc.export.targets import MSCCLPP, check_places
 from optcc.plans import Plan
 
-LEAST_BLOCKS = 8
-"""Threadblocks to begin with: fewer would leave groups waiting behind each other that could run at the same time."""
 
+def export(
+    plan: Plan, *, segments: int | None = None, chunks: int | None = None, threadblocks: int | None = None
+) -> Chosen[Program]:
+    """The program for `plan` that the executor's clock calls fastest, and the plan as rounded for it.
 
-def export(plan: Plan, *, segments: int | None = None, chunks: int | None = None) -> tuple[Program, Chunked]:
-    """The program for `plan`, and the plan as rounded. Raises InputError over a limit, naming what would help."""
-    rounded = chunked(plan, segments=segments, chunks=chunks, unit=ALIGNMENT)
-    if not rounded.moves:
-        raise InputError("nothing to export", where="plan", expected="two ranks or more", got="no transfer")
-    depth = rounded.plan.recipe.segments
-    alone = _build(rounded, rounded.groups)
-    busiest = max(len(b.ops) for gpu in alone.gpus for b in gpu.threadblocks)
-    refuse_above(
-        MAX_OPS,
-        busiest,
-        "operations in a threadblock for one group of chunks",
-        hint="Plan another --family, such as nested-rings, or with fewer --segments.",
+    segments, chunks, threadblocks : kept where given (threadblocks: at most so many a rank), else chosen
+    Raises InputError over a limit, naming what would help.
+    """
+    check_places(plan.cluster)
+    kind = Kind(
+        unit=ALIGNMENT,
+        longest=None,
+        most=MAX_THREADBLOCKS,
+        block_rate=MSCCLPP.put_rate,
+        build=_within_limits,
+        blocks=_threadblocks,
+        width=_threadblocks,
+        seconds=lambda program, plan: seconds(program, plan.cluster, plan.bound.nbytes),
     )
-    most = max(sum(len(b.ops) for b in gpu.threadblocks) for gpu in alone.gpus)
+    chosen = choose(plan, kind, segments=segments, chunks=chunks, threadblocks=threadblocks)
     refuse_above(
-        MAX_THREADBLOCKS, -(-most // MAX_OPS), "threadblocks of a rank",
-        hint=shallower(depth, MAX_THREADBLOCKS * MAX_OPS, most),
+        chosen.program.max_bytes, plan.bound.nbytes, "bytes per rank",
+        hint="Offsets have 32 bits: plan a smaller --size and run it several times.",
     )  # fmt: skip
-    blocks = min(rounded.groups, max(LEAST_BLOCKS, -(-most // MAX_OPS)))
+    return chosen
+
+
+def _threadblocks(program: Program) -> int:
+    return max(len(gpu.threadblocks) for gpu in program.gpus)
+
+
+def _within_limits(rounded: Chunked, blocks: int) -> Program:
+    """The program with as many threadblocks, or a few more where their operations need that."""
+    least = Counter[int]()  # operations of a rank: a put each; a wait, a nop and an addition
+    for move in rounded.moves:
+        least[move.src] += 1
+        least[move.dst] += 3 if move.reduce else 1
+    busiest = max(least.values())
+    refuse_above(MAX_THREADBLOCKS * MAX_OPS, busiest, "operations of a rank")
+    blocks = min(rounded.groups, max(blocks, -(-busiest // MAX_OPS)))
     while True:
-        program = _build(rounded, blocks)
+        program = build(rounded, blocks)
         try:
-            check_limits(program, lambda limit, got: shallower(depth, limit, got))
-            break
+            check_limits(program)
+            return program
         except InputError:
             if blocks >= min(rounded.groups, MAX_THREADBLOCKS):
                 raise
-            blocks = min(rounded.groups, MAX_THREADBLOCKS, blocks + max(1, blocks // 8))
-    refuse_above(
-        program.max_bytes, plan.bound.nbytes, "bytes per rank",
-        hint="Offsets have 32 bits: plan a smaller --size and run it several times.",
-    )  # fmt: skip
-    return program, rounded
+            fullest = max(len(block.ops) for gpu in program.gpus for block in gpu.threadblocks)
+            more = max(blocks + 1 + blocks // 8, blocks * fullest // MAX_OPS)
+            blocks = min(rounded.groups, MAX_THREADBLOCKS, more)
 
 
 @dataclass
@@ -137,7 +155,8 @@ class _Block:
             self.ops.append(Op("flush", "port", tuple(c for c, _ in part), (), tuple(span for _, span in part)))
 
 
-def _build(rounded: Chunked, blocks: int) -> Program:
+def build(rounded: Chunked, blocks: int) -> Program:
+    """The program of a rounded plan with so many threadblocks a rank, whatever the limits are."""
     cluster = rounded.plan.cluster
     server = [rank.server for rank in cluster.ranks]
     made = [[_Block(rank) for _ in range(blocks)] for rank in range(len(server))]

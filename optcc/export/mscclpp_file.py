@@ -8,7 +8,6 @@ past the end of an array. They are checked here.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -222,26 +221,24 @@ def _demand(holds: bool, expected: str) -> None:
         raise ValueError(f"expected {expected}")
 
 
-def check_limits(program: Program, hint: Callable[[int, int], str] = lambda limit, got: "") -> None:
+def check_limits(program: Program) -> None:
     """Raise InputError naming the limit that the executor's tables are too small for."""
 
-    def check(limit: int, got: int, what: str) -> None:
-        if got > limit:
-            refuse_above(limit, got, what, hint=hint(limit, got))
-
     for rank, gpu in enumerate(program.gpus):
-        check(MAX_THREADBLOCKS, len(gpu.threadblocks), f"threadblocks of rank {rank}")
+        refuse_above(MAX_THREADBLOCKS, len(gpu.threadblocks), f"threadblocks of rank {rank}")
         for number, block in enumerate(gpu.threadblocks):
             place = f"threadblock {number} of rank {rank}"
-            check(MAX_OPS, len(block.ops), f"operations in {place}")
+            refuse_above(MAX_OPS, len(block.ops), f"operations in {place}")
             for kind in CHANNEL_TYPES:
-                check(MAX_CHANNELS, len(block.channels.get(kind, ())), f"{kind} channels in {place}")
-                check(MAX_CHANNELS, len(block.buffers.get(kind, ())), f"remote buffers by {kind} channel in {place}")
+                refuse_above(MAX_CHANNELS, len(block.channels.get(kind, ())), f"{kind} channels in {place}")
+                refuse_above(
+                    MAX_CHANNELS, len(block.buffers.get(kind, ())), f"remote buffers by {kind} channel in {place}"
+                )
             for op in block.ops:
-                check(MAX_OP_CHANNELS, len(op.channels), f"channels of a {op.name} in {place}")
+                refuse_above(MAX_OP_CHANNELS, len(op.channels), f"channels of a {op.name} in {place}")
                 for spans in (op.src, op.dst):
                     local = sum(span.remote is None for span in spans)
-                    check(MAX_OP_LOCAL, local, f"local buffers of a {op.name} in {place}")
-                    check(MAX_OP_CHANNELS, len(spans) - local, f"remote buffers of a {op.name} in {place}")
+                    refuse_above(MAX_OP_LOCAL, local, f"local buffers of a {op.name} in {place}")
+                    refuse_above(MAX_OP_CHANNELS, len(spans) - local, f"remote buffers of a {op.name} in {place}")
         most = max(gpu.chunks, gpu.scratch) * (program.max_bytes // gpu.chunks)
-        check(MAX_BYTES, most, f"bytes of a buffer of rank {rank}")
+        refuse_above(MAX_BYTES, most, f"bytes of a buffer of rank {rank}")
