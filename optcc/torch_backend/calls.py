@@ -49,7 +49,7 @@ CALLS = (
         "Tensors of unequal sizes go by Gloo",
     ),
     Call(
-        ("all_gather_into_tensor",),
+        ("all_gather_into_tensor", "all_gather_single"),
         (
             *("all_gather_single", "_allgather_base"),
             *("all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
@@ -58,7 +58,7 @@ CALLS = (
     ),
     Call(("reduce_scatter",), ("reduce_scatter",), Way.OPTCC, f"{REDUCED}, and so do parts of unequal sizes"),
     Call(
-        ("reduce_scatter_tensor",),
+        ("reduce_scatter_tensor", "reduce_scatter_single"),
         (
             *("reduce_scatter_single", "_reduce_scatter_base"),
             *("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"),
@@ -71,8 +71,8 @@ CALLS = (
     Call(("scatter", "scatter_object_list"), ("scatter",), Way.GLOO),
     Call(("all_to_all",), ("alltoall",), Way.GLOO, "Gloo has it for tensors of one shape"),
     Call(("all_to_all_single",), ("all_to_all_single", "alltoall_base"), Way.GLOO),
-    Call(("send", "isend", "batch_isend_irecv"), ("send",), Way.GLOO),
-    Call(("recv", "irecv"), ("recv", "recv_anysource"), Way.GLOO),
+    Call(("send", "isend", "batch_isend_irecv", "send_object_list"), ("send",), Way.GLOO),
+    Call(("recv", "irecv", "recv_object_list"), ("recv", "recv_anysource"), Way.GLOO),
     Call(
         ("monitored_barrier",),
         ("monitored_barrier",),
