@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from optcc.errors import InputError
@@ -24,10 +25,10 @@ class Delegated(dist.ProcessGroup):  # type: ignore[misc]
     def __init__(self, rank: int, world: int, gloo: Any) -> None:
         super().__init__(rank, world)
         self.gloo = gloo
-
-    def _get_backend(self, device: Any) -> Any:
-        """torch asks it what the group can do besides; it makes no call on it."""
-        return self.gloo
+        # torch keeps the group's name and sequence number there, and asks it what the group can do besides.
+        for device in ("cpu", "cuda"):
+            self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, gloo)
+        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
 
 
 def _to_gloo(method: str) -> Callable[..., Any]:

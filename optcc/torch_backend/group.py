@@ -81,6 +81,7 @@ class OptccGroup(Delegated):
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
         """Every rank's tensor into `output`, one after the other."""
         own, whole = Move(tensor, as_bytes=True), Move(output, as_bytes=True)
+        own.part_from(whole)
         call = lambda now: self.communicator.all_gather(own.array, whole.array, async_op=not now)  # noqa: E731
         return self._done([call], [whole], output, _waits(opts))
 
@@ -112,6 +113,7 @@ class OptccGroup(Delegated):
             parts = list(tensor.reshape(-1).chunk(self.size()))
             return self.gloo.reduce_scatter([output.view(-1)], [parts], opts)
         whole, own = Move(tensor), Move(output)
+        whole.part_from(own)
         call = lambda now: self.communicator.reduce_scatter(whole.array, own.array, op, async_op=not now)  # noqa: E731
         return self._done([call], [own], output, _waits(opts))
 

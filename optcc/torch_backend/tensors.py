@@ -70,3 +70,9 @@ class Move:
         """Into the tensor, where it is a copy."""
         if self.copied:
             self._tensor.copy_(self._host)
+
+    def part_from(self, other: Move) -> None:
+        """Become a copy where both share memory: torch's users may gather in place, into what holds the input."""
+        one, two = self.array, other.array
+        if one.data_ptr() < two.data_ptr() + two.nbytes and two.data_ptr() < one.data_ptr() + one.nbytes:
+            self.array = one.clone()
