@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 
 from optcc.communicator import Communicator
 from optcc.torch_backend.delegated import Delegated
 from optcc.torch_backend.options import NAME
 from optcc.torch_backend.tensors import Move, op_of
+from optcc.torch_backend.work import CallWork, finished
 
 
 class OptccGroup(Delegated):
@@ -70,7 +70,7 @@ class OptccGroup(Delegated):
         for whole, into in zip(wholes, outputs, strict=True):
             for rank, out in enumerate(into):
                 out.copy_(whole[rank].view(out.shape))
-        return _work(list(outputs))
+        return finished(list(outputs))
 
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
@@ -91,7 +91,7 @@ class OptccGroup(Delegated):
         """Several of these."""
         for output, tensor in zip(outputs, inputs, strict=True):
             self.all_gather_single(output, tensor).wait()
-        return _work(list(outputs))
+        return finished(list(outputs))
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
@@ -103,7 +103,7 @@ class OptccGroup(Delegated):
             if any(part.numel() != output.numel() for part in parts):
                 return self.gloo.reduce_scatter(outputs, inputs, opts)
             self.reduce_scatter_single(output, torch.stack([part.reshape(-1) for part in parts]), opts).wait()
-        return _work(list(outputs))
+        return finished(list(outputs))
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
         """Of `tensor`, all ranks' part number `rank` reduced into `output`."""
@@ -123,7 +123,7 @@ class OptccGroup(Delegated):
         """Several of these."""
         for output, tensor in zip(outputs, inputs, strict=True):
             self.reduce_scatter_single(output, tensor, opts).wait()
-        return _work(list(outputs))
+        return finished(list(outputs))
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
@@ -158,27 +158,10 @@ class OptccGroup(Delegated):
                 call(True)
             for move in moves:
                 move.back()
-            return _work(result)
-        last = [call(False) for call in calls][-1]
-        future: torch.futures.Future[Any] = torch.futures.Future()
-
-        def over(done: Any) -> None:
-            error = done.exception()
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-
-        last.future.add_done_callback(over)
-        return _create_work_from_future(future)
+            return finished(result)
+        return CallWork([call(False) for call in calls][-1].future, result)
 
 
 def _waits(opts: Any) -> bool:
     """Whether the caller waits for the work at once."""
     return opts is not None and not getattr(opts, "asyncOp", True)
-
-
-def _work(result: Any) -> Any:
-    future: torch.futures.Future[Any] = torch.futures.Future()
-    future.set_result(result)
-    return _create_work_from_future(future)

@@ -1,4 +1,4 @@
-"""A rank that trains a model in unmodified DDP: over Gloo, over queue pairs, over queue pairs with a link that goes down.
+"""A rank that trains a model in unmodified DDP: over Gloo, over queue pairs, and with a link of these that goes down.
 
 python -m tests.verbs.torch_training RANK WORLD PORT; prints one JSON object.
 """
