@@ -31,7 +31,7 @@ groups = {
                      "docs/simulator", "docs/failover", "docs/failover-protocol", "docs/hardware", "docs/verbs",
                      "docs/lab", "docs/diagnose"],
     "Reference": ["docs/reference/*", "examples/README", "CONTRIBUTING", "CHANGELOG"],
-    "Figures": ["docs/evaluation", "docs/failover-*", "docs/bench-*"],
+    "Figures": ["docs/evaluation", "docs/failover-*", "docs/torch-tests", "docs/bench-*"],
     "Proofs and notebooks": ["proofs/README", "proofs/written/*", "notebooks/*"],
 }  # fmt: skip
 

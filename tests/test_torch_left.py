@@ -67,5 +67,8 @@ def test_the_example_loses_a_nic_and_a_rank_and_ends_with_the_right_weights(tmp_
         assert "RankFailedError: rank 2 failed" in output
         assert f"rank {rank}: 6 steps, the right weights" in output
     told = json.loads(record.read_text())
-    assert [world for _, world in told["ended"]] == [3, 3, 3, 3, 2, 2]
-    assert "renewed" in [kind for _, kind, _ in told["events"]]
+    worlds = [world for _, world in told["ended"]]
+    assert worlds in ([3, 3, 3, 3, 2, 2], [3, 3, 3, 2, 2, 2]), (
+        "the last of three may end before others have its last step"
+    )
+    assert told["ended"][1][0] <= told["struck"] <= told["ended"][2][0], "in the third step"

@@ -29,7 +29,21 @@ RANKS = 3
 LIMIT_S = 120
 """For one test; torch's own is 300."""
 
-WHY: dict[str, str] = {}
+WHY = {
+    "test_get_backend": "It asks for the name of the backend, and wants `gloo`",
+    "test_barrier_timeout_group": "The first call of a group connects the ranks, and waits for them for 60 s whatever"
+    " the group's timeout; the test waits for 10 s",
+    **dict.fromkeys(
+        (
+            "test_monitored_barrier_failure_order",
+            "test_monitored_barrier_gloo",
+            "test_monitored_barrier_gloo_rank_0_timeout",
+            "test_monitored_barrier_gloo_subgroup",
+            "test_monitored_barrier_wait_all_ranks",
+        ),
+        "`monitored_barrier` is refused, by torch itself: it is Gloo's own",
+    ),
+}
 """Tests that pass over Gloo and not over optcc: why."""
 
 UNKNOWN = "**not explained**"
