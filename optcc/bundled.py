@@ -24,6 +24,7 @@ EXAMPLES = {
     "replan.c": "a client of `optcc serve` in C",
     "check_bound.py": "checks a file of `optcc bound --json` without optcc",
     "survive.py": "sums that survive a NIC, with optcc.Communicator",
+    "survive_ddp.py": "DDP that loses a NIC and a rank, and ends with the right weights",
     "train_ddp.py": "DDP with optcc's hook",
     "slow-job/job.txt": "nccl-tests of a job that got slow: all GPUs",
     "slow-job/rails.txt": "the same over one NIC of each server at a time",

@@ -7,7 +7,7 @@ Needs torch (the extra `torch`). In a script that torchrun starts, after `init_p
 
 docs/pytorch.md says what is measured, when it switches, and what a lost rank looks like.
 
-Importing it also makes the backend "optcc" known, whose collectives survive NICs: docs/communicator.md.
+Importing it also makes the backend "optcc" known, whose collectives survive NICs: docs/torch-backend.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from optcc.plans import Plan
 from optcc.runtime.torch import Costs, HookState, Policy, allreduce_hook
 from optcc.runtime.torch.served import unwrapped
 from optcc.schedule.nested import NestedRings
-from optcc.torch_group import Options, communicator_of, register_backend
+from optcc.torch_backend import Options, communicator_of, register_backend, shrink
 
 __all__ = [
     "Costs",
@@ -33,6 +33,7 @@ __all__ = [
     "allreduce_hook",
     "communicator_of",
     "register",
+    "shrink",
 ]
 
 register_backend()  # of torch.distributed: init_process_group("optcc")

@@ -86,6 +86,8 @@ def connect_ends(
                     break
                 entering.popleft()
                 adopt(In(w, sock))
+            if not entering and not leaving:
+                break
             for fd, _ in ready.poll(RETRY_S if entering else left):
                 if fd == listener.fileno():
                     stranger = _accepted(listener)

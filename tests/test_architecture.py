@@ -15,7 +15,7 @@ JOINTS = {
     "optcc.api",
     "optcc.communicator",
     "optcc.prepared",
-    "optcc.torch_group",
+    *(f"optcc.torch_backend.{m}" for m in ("group", "options", "start")),
     "optcc.planner",
     "optcc.drill",
     "optcc.drill_timeline",

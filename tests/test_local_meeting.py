@@ -6,12 +6,14 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from optcc.runtime import local_meeting
 from optcc.runtime.errors import TransportError
+from optcc.runtime.layout import Layout
 from optcc.runtime.local_meeting import HELLO, is_own
 from optcc.runtime.local_wires import LocalWires
 from tests.test_wires import layout
@@ -42,9 +44,9 @@ def leaving(stack: contextlib.ExitStack, name: bytes) -> None:
 
 
 @contextlib.contextmanager
-def meeting(strike: Strike) -> Iterator[list[LocalWires]]:
+def meeting(strike: Strike, it: Layout | None = None) -> Iterator[list[LocalWires]]:
     """Two ranks that have connected their wires in this process while strangers did what they do."""
-    it = layout()
+    it = it or layout()
     with contextlib.ExitStack() as stack:
         watches = [Pipe() for _ in range(it.ranks)]
         for watch in watches:
@@ -77,6 +79,16 @@ def test_strangers_at_the_listener_hold_up_nobody(strike: Strike) -> None:
     with meeting(strike) as ranks:
         assert all(len(rank._in) + len(rank._out) == len(layout().wires) for rank in ranks), "every wire stands"
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_rank_that_sends_to_nobody_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the last one in a broadcast: it has connected all of its wires itself, and nobody connects to it."""
+    monkeypatch.setattr(local_meeting, "CONNECT_S", 1e6)
+    both = layout()
+    one_way = replace(both, wires=both.wires[:1], flows=(replace(both.flows[0], wires=(0,)),))
+    assert (one_way.wires[0].src, one_way.wires[0].dst) == (one_way.flows[0].src, one_way.flows[0].dst)
+    with meeting(lambda *_: None, one_way) as ranks:
+        assert sorted((len(rank._in), len(rank._out)) for rank in ranks) == [(0, 1), (1, 0)]
 
 
 def test_a_listener_whose_queue_is_full_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

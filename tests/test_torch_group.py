@@ -1,4 +1,4 @@
-"""The torch.distributed backend: calls and trainings give what they give over Gloo, also when a NIC dies."""
+"""The torch.distributed backend: calls and trainings give what they give over Gloo, also when NICs die."""
 
 from __future__ import annotations
 
@@ -40,13 +40,18 @@ def said() -> list[dict[str, Any]]:
             process.kill()
 
 
-def test_unmodified_ddp_has_gloos_weights_also_when_a_nic_dies(said: list[dict[str, Any]]) -> None:
-    assert len({rank[name] for rank in said for name in ("gloo", "optcc", "struck")}) == 1, "bit for bit"
+@pytest.mark.parametrize("how", ["ddp", "fsdp", "sharded"])
+def test_training_has_gloos_weights_also_when_a_nic_dies(said: list[dict[str, Any]], how: str) -> None:
+    assert len({rank[name][how] for rank in said for name in ("gloo", "optcc", "struck")}) == 1, "bit for bit"
 
 
-def test_the_nic_died_in_the_middle(said: list[dict[str, Any]]) -> None:
-    assert {"struck", "nic down", "moved", "renewed"} <= set(said[1]["events"])
-    assert "renewed" in said[0]["events"]
+def test_the_nics_died_in_the_middle(said: list[dict[str, Any]]) -> None:
+    for rank, nics in ((0, {"server0/nic0"}), (1, {"server1/nic0", "server1/nic1"})):
+        found = [tuple(event) for event in said[rank]["events"]]
+        for kind in ("struck", "nic down"):
+            assert {nic for what, nic in found if what == kind} == nics
+        assert [what for what, _ in found].count("renewed") == 3
+        assert "moved" in [what for what, _ in found]
 
 
 def test_every_call_gives_what_it_gives_over_gloo(said: list[dict[str, Any]]) -> None:

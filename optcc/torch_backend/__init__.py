@@ -1,0 +1,12 @@
+"""The torch.distributed backend "optcc": a process group whose collectives are a communicator's.
+
+    import optcc.pytorch  # registers it
+    torch.distributed.init_process_group("optcc")
+
+`calls` says which way each call goes. docs/torch-backend.md is the guide. Needs torch.
+"""
+
+from optcc.torch_backend.options import NAME, Options
+from optcc.torch_backend.start import communicator_of, register_backend, shrink
+
+__all__ = ["NAME", "Options", "communicator_of", "register_backend", "shrink"]

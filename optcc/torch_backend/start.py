@@ -1,0 +1,105 @@
+"""How groups of this backend come to be: torch's store brings the ranks' communicator together."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from typing import Any
+
+import torch.distributed as dist
+
+from optcc.communicator import Communicator
+from optcc.errors import InputError
+from optcc.runtime.member import JOIN_S
+from optcc.runtime.overseer import Overseer
+from optcc.runtime.rendezvous import Membership
+from optcc.torch_backend.group import OptccGroup
+from optcc.torch_backend.options import NAME, Options
+
+
+def register_backend() -> None:
+    """Make "optcc" known to torch.distributed; once."""
+    if NAME.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
+
+
+def create(said: Any, options: Options | None) -> OptccGroup:
+    """For torch: the group of `said.group_size` ranks that find each other through `said.store`."""
+    options = options or Options()
+    world = said.group_size
+    # A store may outlive a group of the same name, which has left its addresses there, Gloo's too.
+    key = f"optcc {(said.store.add('optcc ranks', 1) - 1) // world}"
+    communicator = options._communicator or _communicator(said, options, key)
+    try:
+        gloo = dist.ProcessGroupGloo(dist.PrefixStore(f"{key} gloo", said.store), said.group_rank, world, said.timeout)
+    except BaseException as error:
+        communicator.abort(f"{type(error).__name__}: {error}")
+        raise
+    return OptccGroup(communicator, gloo, said.store)
+
+
+def _communicator(said: Any, options: Options, key: str) -> Communicator:
+    rank, world, transport = said.group_rank, said.group_size, options.carrier()
+    ranks = list(said.global_ranks_in_group) or list(range(world))
+    cluster = options.cluster_of(ranks, max(world, int(os.environ.get("WORLD_SIZE", world))))
+    overseer = None
+    if rank == 0 and world > 1:
+        host, secret = _address(transport), secrets.token_hex(32)
+        overseer = Overseer.open(Membership(0, world, (host, 0), "torch", secret), None, JOIN_S)
+        said.store.set(key, f"{host} {overseer.address[1]} {secret}")
+    place = Membership(0, 1, ("127.0.0.1", 0), "torch", "")
+    if world > 1:
+        host, port, secret = said.store.get(key).decode().split()
+        place = Membership(rank, world, (host, int(port)), "torch", secret)
+    return Communicator.of(
+        place,
+        overseer,
+        cluster,
+        transport=transport,
+        timeout_s=said.timeout.total_seconds(),
+        reproducible=options.reproducible,
+    )
+
+
+def _address(transport: str) -> str:
+    """This machine's address on the way to rank 0's of the job."""
+    if transport == "local":
+        return "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.connect((os.environ.get("MASTER_ADDR", "127.0.0.1"), 1))  # sends nothing
+        return str(sock.getsockname()[0])
+
+
+def communicator_of(group: Any = None) -> Communicator:
+    """The communicator of a process group of this backend, or of the default one, for its `events` and `strike`.
+
+    Raises InputError for a group of another backend.
+    """
+    return _ours(group or dist.group.WORLD).communicator
+
+
+def shrink() -> None:
+    """After RankFailedError: torch's default group anew, of the ranks that are left, in their order. All these call it.
+
+    Ranks have new numbers, other groups are gone, and what holds a group has to be made again: DDP, FSDP, samplers.
+    torch's store must be alive: it is torchrun's, or in the process of the job's rank 0.
+
+    Raises InputError as `Communicator.shrink` does, and for a default group of another backend.
+    """
+    old = _ours(dist.group.WORLD)
+    left = old.communicator.shrink()
+    dist.destroy_process_group()
+    dist.init_process_group(
+        NAME,
+        store=dist.PrefixStore("shrunk", old.store),
+        rank=left.rank,
+        world_size=left.world,
+        pg_options=Options(_communicator=left),
+    )
+
+
+def _ours(group: Any) -> OptccGroup:
+    if not isinstance(group, OptccGroup):
+        raise InputError("not a group of the backend optcc", where="group", got=type(group).__name__)
+    return group

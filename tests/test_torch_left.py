@@ -1,0 +1,74 @@
+"""A rank is lost under torch: what is raised, and that those who are left go on, to the right weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.free_port import free_port
+from tests.test_architecture import ROOT
+
+pytestmark = pytest.mark.torch
+
+
+def three(*command: str) -> list[tuple[int, str]]:
+    """(exit status, output) of three ranks."""
+    world = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, *command],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **world, "OMP_NUM_THREADS": "1", "RANK": str(rank)},
+        )
+        for rank in range(3)
+    ]
+    try:
+        outputs = [process.communicate(timeout=400)[0] for process in started]
+        return [(process.returncode, output) for process, output in zip(started, outputs, strict=True)]
+    finally:
+        for process in started:
+            process.kill()
+
+
+def test_calls_raise_and_those_who_are_left_go_on() -> None:
+    done = three("-m", "tests.torch_left_process")
+    assert [status for status, _ in done] == [0, 0, 0]
+    for rank, (_, output) in enumerate(done[:2]):
+        said = json.loads(output)
+        assert said["too early"][0] == "InputError"
+        assert "no rank has failed" in said["too early"][1]
+        assert said["backward"][0] == "RuntimeError"  # torch's C++ knows no other
+        assert "RankFailedError: rank 2 failed" in said["backward"][1]
+        for call in ("async", "blocking", "functional"):
+            assert said[call][0] == "RankFailedError", call
+            assert said[call][1].startswith("rank 2 failed")
+        assert said["gradient"] == 600.0  # each of 300 elements has that of two rows on each of two ranks, averaged
+        assert said["sum"] == [3.0] * 3
+        assert said["ranks"] == [0, 1]
+        assert said["received"] == [0], f"by rank {rank}"
+        assert said["gloo"] == ["InputError", "group: not a group of the backend optcc, got 'ProcessGroup'"]
+
+
+def test_the_example_loses_a_nic_and_a_rank_and_ends_with_the_right_weights(tmp_path: Path) -> None:
+    """It compares weights with those of one process that computes alone, and fails where they differ."""
+    record = tmp_path / "record.json"
+    done = three("examples/survive_ddp.py", "--steps", "6", "--width", "512", "--record", str(record))
+    assert [status for status, _ in done] == [0, 0, 0]
+    assert done[2][1] == ""
+    for rank, (_, output) in enumerate(done[:2]):
+        assert f"rank {rank} goes on without another" in output
+        assert "RankFailedError: rank 2 failed" in output
+        assert f"rank {rank}: 6 steps, the right weights" in output
+    told = json.loads(record.read_text())
+    worlds = [world for _, world in told["ended"]]
+    assert worlds in ([3, 3, 3, 3, 2, 2], [3, 3, 3, 2, 2, 2]), (
+        "the last of three may end before others have its last step"
+    )
+    assert told["ended"][1][0] <= told["struck"] <= told["ended"][2][0], "in the third step"
