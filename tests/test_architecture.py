@@ -14,7 +14,7 @@ JOINTS = {
     "optcc.cli",
     "optcc.api",
     "optcc.communicator",
-    "optcc.prepared",
+    *(f"optcc.communicator.{m}" for m in ("buffers", "clusters", "collectives", "interface", "prepared")),
     "optcc.torch_group",
     "optcc.planner",
     "optcc.drill",

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import optcc
+from optcc.communicator.prepared import CLASSES, SIZES, SMALL, Kept
 from optcc.errors import InputError
-from optcc.prepared import CLASSES, SIZES, SMALL, Kept
 from optcc.runtime.device import DTYPES, Array, bits_of, divide, dtype_of, reduction_of
 from optcc.runtime.layout import WINDOW
 from optcc.runtime.payload import fill, reference

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import optcc
-from optcc import communicator as communicator_module
+from optcc.communicator import interface
 from optcc.errors import InputError
 from optcc.runtime.errors import RankFailedError
 from optcc.runtime.messages import Note
@@ -197,7 +197,7 @@ def test_a_rank_that_does_not_come_has_failed() -> None:
 
 
 def test_ranks_that_are_not_started_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(communicator_module, "JOIN_S", 0.5)
+    monkeypatch.setattr(interface, "JOIN_S", 0.5)
     with pytest.raises(RankFailedError, match=r"rank 1 failed: not there: 2 of 3 ranks have not come .*: 1, 2"):
         optcc.Communicator(rendezvous=f"127.0.0.1:{free_port()}", rank=0, world=3)
 

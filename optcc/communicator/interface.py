@@ -1,0 +1,285 @@
+"""What callers see of a communicator."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from optcc.communicator.buffers import demand_alike, host
+from optcc.communicator.clusters import Given, agreed, alike, part_of, read_cluster
+from optcc.communicator.collectives import Alone, Collectives, Together
+from optcc.communicator.events import Events
+from optcc.communicator.groups import ALONE, Group, left_of, part_by_color
+from optcc.communicator.handles import InOrder
+from optcc.communicator.prepared import Prepared
+from optcc.errors import InputError
+from optcc.runtime.carriers import TRANSPORTS, check_devices
+from optcc.runtime.device import Op, Reduction, reduction_of
+from optcc.runtime.member import JOIN_S, TIMEOUT_S, Member
+from optcc.runtime.messages import Note, Strike
+from optcc.runtime.overseer import Overseer
+from optcc.runtime.rendezvous import Membership, find
+from optcc.runtime.strikes import KINDS
+from optcc.schedule.routes import ports_of
+
+
+@dataclass(frozen=True)
+class _Options:
+    """Of a communicator and those that come of it."""
+
+    transport: str
+    timeout_s: float
+    reproducible: bool
+    on_event: Callable[[Note], None] | None
+
+
+class Communicator:
+    """The ranks of a job. A context manager; made by all of its processes at the same time, and called alike by all.
+
+    cluster : the ranks' NICs, as a `Cluster` or what `optcc.load_topology` reads; its ranks are the job's, in order.
+        None: over the local transport one NIC for each rank, over verbs the RDMA devices of each rank's machine
+    transport : "local", processes of one machine over shared memory; "verbs", RDMA devices
+    rendezvous, rank, world, interface : as of `optcc run`: given by torchrun, mpirun, srun, or here. Where nothing
+        speaks of other ranks, this is the only one
+    timeout_s : seconds for an operation, all ranks' coming included; then a rank has failed
+    reproducible : sums are rounded the same whatever NICs fail: plans are kept then, and are no longer the best ones
+    on_event : called with each event (see `events`), in whichever thread finds it; it must not call this object
+
+    Raises InputError for what cannot be, on all ranks where they were given different clusters, and RankFailedError
+    when ranks do not come.
+    """
+
+    def __init__(
+        self,
+        cluster: Given | None = None,
+        *,
+        transport: str = "local",
+        rendezvous: str | None = None,
+        rank: int | None = None,
+        world: int | None = None,
+        interface: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        reproducible: bool = False,
+        on_event: Callable[[Note], None] | None = None,
+    ) -> None:
+        if transport not in TRANSPORTS:
+            raise InputError("no such transport", where="transport", expected=" or ".join(TRANSPORTS), got=transport)
+        found = find(os.environ, rendezvous=rendezvous, rank=rank, world=world)
+        membership = found or ALONE
+        overseer = None
+        if membership.rank == 0 and membership.world > 1:
+            overseer = Overseer.open(membership, interface, JOIN_S)
+        self._options = _Options(transport, timeout_s, reproducible, on_event)
+        self._join(membership, overseer, cluster)
+
+    @classmethod
+    def of(
+        cls,
+        membership: Membership,
+        overseer: Overseer | None,
+        cluster: Given | None = None,
+        *,
+        transport: str = "local",
+        timeout_s: float = TIMEOUT_S,
+        reproducible: bool = False,
+        on_event: Callable[[Note], None] | None = None,
+    ) -> Communicator:
+        """For whoever has found the ranks in another way; `overseer` : in rank 0's process, their hub."""
+        return cls._with(_Options(transport, timeout_s, reproducible, on_event), membership, overseer, cluster)
+
+    @classmethod
+    def _with(
+        cls,
+        options: _Options,
+        membership: Membership,
+        overseer: Overseer | None,
+        cluster: Given | None,
+    ) -> Communicator:
+        comm = object.__new__(cls)
+        comm._options = options
+        comm._join(membership, overseer, cluster)
+        return comm
+
+    def _join(
+        self,
+        membership: Membership,
+        overseer: Overseer | None,
+        cluster: Given | None,
+    ) -> None:
+        options = self._options
+        self.rank, self.world = membership.rank, membership.world
+        self._events = Events(self.rank, options.on_event)
+        self._calls = InOrder(f"optcc calls of rank {self.rank}")
+        self._closed = False
+        if self.world == 1:
+            self.cluster = alike(1) if cluster is None else read_cluster(cluster, 1)
+            self._collectives: Collectives = Alone()
+            return
+        self._member = Member(
+            membership,
+            transport=options.transport,
+            timeout_s=options.timeout_s,
+            overseer=overseer,
+            on_renew=self._renew,
+            on_notes=self._events.note,
+        )
+        try:
+            given = None if cluster is None else read_cluster(cluster, self.world)
+            self.cluster = agreed(given, self.world, self._member.exchange, transport=options.transport)
+            check_devices(options.transport, [port for port in ports_of(self.cluster) if port.rank == self.rank])
+            self._prepared = Prepared(self._member, self.cluster)
+            self._collectives = Together(self._member, self._prepared)
+        except BaseException as error:
+            self._member.close(f"{type(error).__name__}: {error}")
+            raise
+
+    # --- collectives -------------------------------------------------------------------------------------------------
+
+    def all_reduce(self, x: Any, op: str = "sum", *, out: Any = None, async_op: bool = False) -> Any:
+        """The elementwise sum (prod, min, max, avg) of all ranks' `x`, in place or into `out`; the same on every rank.
+
+        x, out : arrays of the same number of elements and type in host memory (numpy, torch, jax, anything with DLPack
+            or the array interface), contiguous; of any size, 0 included, and the same on all ranks
+        async_op : return a Handle at once; leave `x` and `out` alone until it is done. Operations keep their order
+
+        Returns `out`, or `x`. Raises InputError for such a buffer, RankFailedError when a rank has failed. After that
+        `x` is as it was if it has up to `prepared.SMALL` bytes or the result goes to `out`; else it is spoilt.
+        """
+        reduction = reduction_of(op)
+        source = host(x, "x", write=out is None)
+        target = source if out is None else host(out, "out")
+        demand_alike(source, target, source.size)
+        return self._do(
+            lambda: self._collectives.all_reduce(source, target, reduction), x if out is None else out, async_op
+        )
+
+    def broadcast(self, x: Any, root: int = 0, *, async_op: bool = False) -> Any:
+        """Rank `root`'s `x` into everybody's. Buffers, returns and errors as of `all_reduce`."""
+        if not 0 <= root < self.world:
+            raise InputError("not a rank", where="root", expected=f"0 to {self.world - 1}", got=root)
+        buffer = host(x, "x", write=self.rank != root)
+        return self._do(lambda: self._collectives.broadcast(buffer, root), x, async_op)
+
+    def all_gather(self, x: Any, out: Any, *, async_op: bool = False) -> Any:
+        """All ranks' `x`, of the same size, one after the other in `out`, which has `world` times as many elements."""
+        source, target = host(x, "x", write=False), host(out, "out")
+        demand_alike(source, target, source.size * self.world)
+        return self._do(lambda: self._collectives.all_gather(source, target), out, async_op)
+
+    def reduce_scatter(self, x: Any, out: Any, op: str = "sum", *, async_op: bool = False) -> Any:
+        """Of `x`, `world` parts as large as `out`, the reduction of all ranks' part number `rank` into `out`."""
+        reduction = reduction_of(op)
+        source, target = host(x, "x", write=False), host(out, "out")
+        demand_alike(target, source, target.size * self.world, "x")
+        return self._do(lambda: self._collectives.reduce_scatter(source, target, reduction), out, async_op)
+
+    def barrier(self, *, async_op: bool = False) -> Any:
+        """Returns when all ranks have called it."""
+        nothing = np.zeros(0, np.uint8)
+        return self._do(
+            lambda: self._collectives.all_reduce(nothing, nothing, Reduction(Op.MAX), "barrier"), None, async_op
+        )
+
+    # --- failures ----------------------------------------------------------------------------------------------------
+
+    def events(self) -> tuple[Note, ...]:
+        """What this rank has noted, the latest 1000: kinds "nic down", "lost" (a wire), "fenced", "moved" (a flow),
+        "renewed" (the plan, without the NICs in `text`). Times are of this process's monotonic clock."""
+        return self._events.all()
+
+    def shrink(self) -> Communicator:
+        """After RankFailedError: a communicator of the ranks that are left, in their order; all of them call this.
+
+        Close this one afterwards. Raises InputError where there is none: no rank has failed, or this one has, or the
+        one whose process had the control channel (rank 0).
+        """
+        self._demand_open()
+        if self.world == 1:
+            raise InputError("no rank has failed", where="shrink", expected="a call after RankFailedError")
+        return self._sub(left_of(self._member))
+
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """The ranks that give the same `color`, as a communicator of their own, ordered by (key, rank). All call this.
+
+        None for a rank that gives None.
+        """
+        self._demand_open()
+        if self.world == 1:
+            return None if color is None else self._sub(Group(ALONE, None, [0]))
+        group = self._calls.run(lambda: part_by_color(self._member, color, key), async_op=False)
+        return self._sub(group) if group else None
+
+    def strike(self, kind: str, nic: str, part: float = 0.5) -> None:
+        """A drill: a fault of `kind` (see `optcc.runtime.strikes`; "cut" is a link that goes down) at `nic`, such as
+        "server1/nic0", in the next operation, when a part `part` of its rank's transfers are done. All ranks may call.
+        Raises InputError for no such kind or NIC.
+        """
+        nics = {port.name: port.rank for port in ports_of(self.cluster)}
+        if kind not in KINDS or nic not in nics:
+            expected = f"{', '.join(KINDS)} at one of {', '.join([*nics][:8])}"
+            raise InputError("no such fault", where="strike", expected=expected, got=f"{kind} at {nic}")
+        if self.world > 1 and nics[nic] == self.rank:
+            self._member.strike(Strike(kind, nic, part))
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Wait for operations that are under way and for all ranks to close, then disconnect. Twice does nothing."""
+        self._end(None)
+
+    def abort(self, cause: str) -> None:
+        """Leave at once, because of `cause`; calls of the other ranks end with RankFailedError."""
+        self._end(cause)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(None if error is None else f"{type(error).__name__}: {error}")
+
+    def _end(self, cause: str | None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if cause is None:
+            self._calls.settle()
+        if self.world > 1:
+            self._member.close(cause)
+        self._calls.settle()
+
+    # --- how it is done ----------------------------------------------------------------------------------------------
+
+    def _do(self, work: Callable[[], None], result: Any, async_op: bool) -> Any:
+        self._demand_open()
+
+        def call() -> Any:
+            work()
+            return result
+
+        return self._calls.run(call, async_op)
+
+    def _demand_open(self) -> None:
+        if self._closed:
+            raise InputError("it is closed", where="Communicator", expected="calls before close()")
+
+    def _renew(self, nics: list[str]) -> None:
+        """The cluster without these NICs; plans and wires follow with the next call."""
+        cluster = self.cluster
+        for nic in nics:  # all that have died so far
+            cluster = cluster.degrade(nic)
+        self._prepared.renew(cluster, self._options.reproducible)
+        self._events.note([Note(time.monotonic(), "renewed", "", text=", ".join(nics))])
+
+    def _sub(self, group: Group) -> Communicator:
+        """A communicator of some of these ranks."""
+        if group.place.world == 1:
+            return self._with(replace(self._options, transport="local"), group.place, None, None)
+        return self._with(self._options, group.place, group.overseer, part_of(self._prepared.cluster, group.ranks))
