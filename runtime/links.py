@@ -62,19 +62,29 @@ class Links:
         self._flows.learn(name, schedule.routes, lanes)
 
     def run(
-        self, name: str, program: Program, buffer: Any, op: Op, sign: int, *, within_s: float, linger: bool = True
+        self,
+        name: str,
+        program: Program,
+        buffer: Any,
+        op: Op,
+        sign: int,
+        *,
+        within_s: float,
+        linger: bool = True,
+        parts: Any = None,
     ) -> None:
         """The collective itself, in place on `buffer`, shape (elements,). LateError when it is not done in time.
 
-        linger : False: nobody writes to the buffer afterwards, so there is no need to wait until all has landed
+        linger : False: nobody writes to what is sent afterwards, so there is no need to wait until all has landed
+        parts : as of `Engine`
         """
         flows = self._flows
         assert flows
         linger = linger or self._transport != "local"  # a NIC reads from the memory that is registered
         flows.begin(name, program.receives, sign)
-        engine = Engine(program, buffer, op, flows, time.monotonic, HOST, linger)
+        engine = Engine(program, buffer, op, flows, time.monotonic, HOST, linger, parts)
         if linger:
-            self._wires.register(HOST.bytes_of(buffer))
+            self._wires.register(HOST.bytes_of(buffer if parts is None else parts))
         engine.run(_Deadline(time.monotonic() + within_s, engine, self._saboteur(flows)))
 
     def poll(self, until: float) -> None:

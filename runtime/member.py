@@ -139,9 +139,11 @@ class Member:
         """Another schedule over the wires that are there."""
         self._links.learn(name, schedule, lanes)
 
-    def run(self, name: str, program: Program, buffer: Any, op: Op, sign: int, *, linger: bool = True) -> None:
+    def run(
+        self, name: str, program: Program, buffer: Any, op: Op, sign: int, *, linger: bool = True, parts: Any = None
+    ) -> None:
         """The collective itself, as `Links.run`; within a turn."""
-        self._links.run(name, program, buffer, op, sign, within_s=self.timeout_s, linger=linger)
+        self._links.run(name, program, buffer, op, sign, within_s=self.timeout_s, linger=linger, parts=parts)
         self._tell_notes()
 
     def strike(self, strike: Strike) -> None:

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+COMMUNICATOR = ("buffers", "clusters", "collectives", "events", "groups", "interface", "prepared")
 JOINTS = {
     "optcc.cli",
     "optcc.api",
     "optcc.communicator",
-    *(f"optcc.communicator.{m}" for m in ("buffers", "clusters", "collectives", "interface", "prepared")),
+    *(f"optcc.communicator.{m}" for m in COMMUNICATOR),
     "optcc.torch_group",
     "optcc.planner",
     "optcc.drill",

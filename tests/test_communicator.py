@@ -129,6 +129,20 @@ def test_reduce_scatter(ranks: Ranks, count: int, op: str) -> None:
     assert all(same(each, part) for each, part in zip(ranks.good(call), want, strict=True))
 
 
+@pytest.mark.parametrize("count", [0, 3, 70_001])
+def test_all_to_all(ranks: Ranks, count: int) -> None:
+    def call(comm: optcc.Communicator) -> Array:
+        x = given(comm.rank, WORLD * count, "float32", "max")
+        before = x.copy()
+        out = comm.all_to_all(x, np.full(WORLD * count, 7, np.float32))
+        assert same(x, before)
+        return out
+
+    parts = [given(rank, WORLD * count, "float32", "max").reshape(WORLD, count) for rank in range(WORLD)]
+    for rank, made in enumerate(ranks.good(call)):
+        assert same(made, np.concatenate([part[rank] for part in parts]))
+
+
 def test_a_barrier_lets_nobody_through_alone(ranks: Ranks) -> None:
     last, through = threading.Event(), threading.Event()
 
@@ -261,6 +275,9 @@ def read_only() -> Array:
         (lambda c: c.broadcast(np.zeros(3), 3), "root: not a rank, expected 0 to 2, got 3"),
         (lambda c: c.all_gather(np.zeros(3), np.zeros(8)), "out: .* expected 9 elements"),
         (lambda c: c.reduce_scatter(np.zeros(8), np.zeros(3)), "x: .* expected 9 elements"),
+        (lambda c: c.all_to_all(np.zeros(8), np.zeros(8)), "x: no equal parts, expected .* that 3 divides, got 8"),
+        (lambda c: c.all_to_all(np.zeros(9), np.zeros(3)), "out: .* expected 9 elements"),
+        (lambda c: c.all_to_all(*[np.zeros(9)] * 2), "out: the same memory as x"),
     ],
 )
 def test_bad_calls_are_refused_and_cost_nothing(ranks: Ranks, call: Any, words: str) -> None:
@@ -284,6 +301,7 @@ def test_one_rank_alone() -> None:
         assert np.array_equal(comm.all_reduce(x, "avg", out=np.empty(4)), x)
         assert np.array_equal(comm.all_gather(x, np.empty(4)), x)
         assert np.array_equal(comm.reduce_scatter(x, np.empty(4)), x)
+        assert np.array_equal(comm.all_to_all(x, np.empty(4)), x)
         assert comm.all_reduce(x, async_op=True).wait(60) is x
         comm.broadcast(x)
         comm.barrier()

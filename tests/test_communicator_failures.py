@@ -65,6 +65,30 @@ def test_a_nic_dies_and_nobody_loses_anything(reproducible: bool) -> None:
     assert {"nic down", "renewed"} <= {note.kind for note in told}
 
 
+@pytest.mark.parametrize("call", ["broadcast", "all_gather", "reduce_scatter", "all_to_all"])
+def test_a_nic_dies_in_any_collective(call: str) -> None:
+    """Of large buffers, that go where they are, with nothing around them."""
+
+    def made(comm: optcc.Communicator) -> bytes:
+        if call == "broadcast":
+            return comm.broadcast(numbers(comm.rank), 1).tobytes()
+        long, short = numbers(comm.rank)[: LONG // 3 * 3], np.empty(LONG // 3, np.float32)
+        if call == "all_gather":
+            return comm.all_gather(long, np.empty(3 * long.size, np.float32)).tobytes()
+        if call == "reduce_scatter":
+            return comm.reduce_scatter(long, short).tobytes()
+        return comm.all_to_all(long, np.empty_like(long)).tobytes()
+
+    with Ranks(3, TWO_NICS) as ranks:
+        healthy = ranks.good(made)
+        ranks.good(lambda comm: comm.strike("cut", "server1/nic0", 0.5))
+        assert ranks.good(made) == healthy
+        kinds = [event.kind for event in ranks.comms[1].events()]
+        assert kinds.index("struck") < kinds.index("moved"), "the fault met something"
+        ranks.good(lambda comm: [comm.barrier() for _ in range(50)])
+        assert ranks.good(made) == healthy
+
+
 def test_nics_die_on_two_servers_one_after_the_other() -> None:
     with Ranks(3, TWO_NICS, reproducible=True) as ranks:
         healthy = ranks.good(lambda comm: comm.all_reduce(numbers(comm.rank)).tobytes())

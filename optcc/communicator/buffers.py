@@ -9,6 +9,7 @@ import numpy as np
 
 from optcc.errors import InputError
 from optcc.runtime.device import Array, name_of
+from optcc.runtime.device_array import span
 from optcc.runtime.interop import borrow, demand_apart
 
 Flat = Array
@@ -30,6 +31,12 @@ def demand_alike(one: Flat, other: Flat, count: int, where: str = "out") -> None
         expected, got = f"{count} elements of {name_of(one.dtype)}", f"{other.size} of {name_of(other.dtype)}"
         raise InputError(f"does not fit the other buffer, expected {expected}, got {got}", where=where)
     demand_apart(one, other, where)
+
+
+def demand_elsewhere(source: Flat, target: Flat) -> None:
+    """The result is not to go where the input is, of which others still need parts."""
+    if source.nbytes and span(source) == span(target):
+        raise InputError("the same memory as x", where="out", expected="memory apart from x")
 
 
 def room_of(nbytes: int) -> int:

@@ -31,6 +31,9 @@ class Collectives(Protocol):
     def reduce_scatter(self, source: Flat, target: Flat, reduction: Reduction) -> None:
         """The reduction of this rank's part of all ranks' sources."""
 
+    def all_to_all(self, source: Flat, target: Flat) -> None:
+        """Of each rank's source the part that is for this one, by rank."""
+
 
 class Alone:
     """Of the only rank: a copy."""
@@ -47,6 +50,10 @@ class Alone:
         fill(target, source)
 
     def reduce_scatter(self, source: Flat, target: Flat, reduction: Reduction) -> None:
+        """See Collectives."""
+        fill(target, source)
+
+    def all_to_all(self, source: Flat, target: Flat) -> None:
         """See Collectives."""
         fill(target, source)
 
@@ -117,3 +124,21 @@ class Together:
             target[:] = own[self._rank, :size]
             if reduction.mean:
                 divide(target, self._world)
+
+    def all_to_all(self, source: Flat, target: Flat) -> None:
+        """See Collectives. It goes by the schedule of all_gather, of which each rank sends every other one its part."""
+        size, part = source.size // self._world, source.nbytes // self._world
+        room = room_of(part) if part <= SMALL else 0
+        with self._member.turn():
+            prepared = self._prepared.call("all_gather", room or part)
+            step = room // source.itemsize or size
+            parts, own = source, target
+            if room:
+                padded = np.zeros((self._world, step), source.dtype)
+                padded[:, :size] = source.reshape(self._world, size)
+                parts, own = padded.reshape(-1), np.empty(self._world * step, source.dtype)
+            mine = slice(self._rank * step, (self._rank + 1) * step)
+            own[mine] = parts[mine]
+            self._member.run(*prepared, own, Op.MAX, sign_of("all_to_all", source), linger=not room, parts=parts)
+            if room:
+                target.reshape(self._world, size)[:] = own.reshape(self._world, step)[:, :size]

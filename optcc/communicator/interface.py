@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from optcc.communicator.buffers import demand_alike, host
+from optcc.communicator.buffers import demand_alike, demand_elsewhere, host
 from optcc.communicator.clusters import Given, agreed, alike, part_of, read_cluster
 from optcc.communicator.collectives import Alone, Collectives, Together
 from optcc.communicator.events import Events
@@ -178,6 +178,16 @@ class Communicator:
         source, target = host(x, "x", write=False), host(out, "out")
         demand_alike(target, source, target.size * self.world, "x")
         return self._do(lambda: self._collectives.reduce_scatter(source, target, reduction), out, async_op)
+
+    def all_to_all(self, x: Any, out: Any, *, async_op: bool = False) -> Any:
+        """Of `x`, `world` equal parts, number r to rank r; into `out` the part of each rank for this one, by rank."""
+        source, target = host(x, "x", write=False), host(out, "out")
+        if source.size % self.world:
+            expected = f"a number of elements that {self.world} divides"
+            raise InputError("no equal parts", where="x", expected=expected, got=source.size)
+        demand_alike(source, target, source.size)
+        demand_elsewhere(source, target)
+        return self._do(lambda: self._collectives.all_to_all(source, target), out, async_op)
 
     def barrier(self, *, async_op: bool = False) -> Any:
         """Returns when all ranks have called it."""
