@@ -104,8 +104,11 @@ class Member:
             self.operation += 1
             yield
 
-    def exchange(self, value: Json) -> list[Json]:
-        """The values that all ranks give here, by rank, while wires are served. Within a turn, or to begin or end."""
+    def exchange(self, value: Json, within_s: float | None = None) -> list[Json]:
+        """The values that all ranks give here, by rank, while wires are served. Within a turn, or to begin or end.
+
+        within_s : for all of them to come; None: as for an operation
+        """
         with self._lock, self._guarded():
             turn = self._control.offer(value)
             values: list[Json] = []
@@ -114,7 +117,7 @@ class Member:
                 values[:] = self._control.offered(turn) or ()
                 return bool(values)
 
-            self._until(came, f"what all ranks say in exchange {turn}")
+            self._until(came, f"what all ranks say in exchange {turn}", within_s)
             return values
 
     @property
@@ -186,11 +189,12 @@ class Member:
 
     # --- waits -------------------------------------------------------------------------------------------------------
 
-    def _until(self, done: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + self.timeout_s
+    def _until(self, done: Callable[[], bool], what: str, within_s: float | None = None) -> None:
+        within_s = within_s or self.timeout_s
+        end = time.monotonic() + within_s
         while not done():
             if time.monotonic() > end:
-                raise LateError(0, f"{what} has not come within {self.timeout_s:.3g} s")
+                raise LateError(0, f"{what} has not come within {within_s:.3g} s")
             try:
                 self._look(end)
             except RankFailedError as error:

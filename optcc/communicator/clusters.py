@@ -51,7 +51,7 @@ def agreed(
     """What all ranks were given, or else what they are; InputError on all of them where that is not the same.
 
     exchange : all ranks' values, by rank
-    dead : NICs of this rank's server that are known not to work: the cluster is without them
+    dead : NICs of this rank's server that are known not to work: the cluster is without those of them that it has
     """
     if given is None and transport == "verbs":
         given = _here(exchange)
@@ -63,9 +63,15 @@ def agreed(
             f"rank {other} was given another one than rank 0", where="cluster", expected="the same on all ranks"
         )
     for rank, (_, nics) in enumerate(said):
-        for nic in nics:
+        for nic in {nic.name for nic in cluster.servers[rank].nics} & {*nics}:
             cluster = cluster.degrade(f"{cluster.servers[rank].name}/{nic}")
     return cluster
+
+
+def dead_nics(cluster: Cluster, rank: int) -> list[str]:
+    """Of a rank's server, those that have died."""
+    now, before = cluster.servers[rank].nics, cluster.fault_free.servers[rank].nics
+    return [nic.name for nic, old in zip(now, before, strict=True) if old.alive and not nic.alive]
 
 
 def part_of(cluster: Cluster, ranks: Sequence[int]) -> Cluster:

@@ -17,7 +17,12 @@ from optcc.runtime.member import Member
 
 
 class Collectives(Protocol):
-    """Of one rank. `source` is read and `target` written; they are the same array where a call is in place."""
+    """Of one rank. `source` is read and `target` written; they are the same array where a call is in place.
+
+    wrote : since whoever calls has last set it to False, a target has been written to
+    """
+
+    wrote: bool
 
     def all_reduce(self, source: Flat, target: Flat, reduction: Reduction, call: str = "all_reduce") -> None:
         """The reduction of all ranks' source. `call` : what ranks must agree to be calling."""
@@ -37,6 +42,8 @@ class Collectives(Protocol):
 
 class Alone:
     """Of the only rank: a copy."""
+
+    wrote = False
 
     def all_reduce(self, source: Flat, target: Flat, reduction: Reduction, call: str = "") -> None:
         """See Collectives."""
@@ -63,7 +70,7 @@ class Together:
 
     def __init__(self, member: Member, prepared: Prepared) -> None:
         self._member, self._prepared = member, prepared
-        self._rank, self._world = member.rank, member.world
+        self._rank, self._world, self.wrote = member.rank, member.world, False
 
     def all_reduce(self, source: Flat, target: Flat, reduction: Reduction, call: str = "all_reduce") -> None:
         """See Collectives."""
@@ -79,6 +86,7 @@ class Together:
                 target[:] = own[: source.size]
                 return
             prepared = self._prepared.call("all_reduce", nbytes)
+            self.wrote = True
             fill(target, source)
             self._member.run(*prepared, target, reduction.fold, sign)
             if reduction.mean:
@@ -93,6 +101,7 @@ class Together:
                 own = np.zeros(room // buffer.itemsize, buffer.dtype)
                 own[: buffer.size] = buffer
             prepared = self._prepared.call("broadcast", room or buffer.nbytes, root)
+            self.wrote = not room and self._rank != root
             self._member.run(*prepared, own, Op.MAX, sign_of("broadcast", buffer, root), linger=not room)
             if room and self._rank != root:
                 buffer[:] = own[: buffer.size]
@@ -105,6 +114,7 @@ class Together:
             prepared = self._prepared.call("all_gather", room or source.nbytes)
             step = room // source.itemsize or size
             own = np.empty(step * self._world, source.dtype) if room else target
+            self.wrote = not room
             fill(own[self._rank * step :][:size], source)
             self._member.run(*prepared, own, Op.MAX, sign_of("all_gather", source), linger=not room)
             if room:
@@ -137,6 +147,7 @@ class Together:
                 padded = np.zeros((self._world, step), source.dtype)
                 padded[:, :size] = source.reshape(self._world, size)
                 parts, own = padded.reshape(-1), np.empty(self._world * step, source.dtype)
+            self.wrote = not room
             mine = slice(self._rank * step, (self._rank + 1) * step)
             own[mine] = parts[mine]
             self._member.run(*prepared, own, Op.MAX, sign_of("all_to_all", source), linger=not room, parts=parts)

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
+from optcc.cluster import Cluster
 from optcc.communicator.buffers import demand_alike, demand_elsewhere, host
-from optcc.communicator.clusters import Given, agreed, alike, part_of, read_cluster
+from optcc.communicator.clusters import Given, agreed, alike, dead_nics, part_of, read_cluster
 from optcc.communicator.collectives import Alone, Collectives, Together
 from optcc.communicator.events import Events
-from optcc.communicator.groups import ALONE, Group, left_of, part_by_color
+from optcc.communicator.groups import ALONE, Group, all_or_none, left_of, part_by_color, with_new
 from optcc.communicator.handles import InOrder
 from optcc.communicator.prepared import Prepared
-from optcc.errors import InputError
+from optcc.errors import InputError, OptccError
 from optcc.runtime.carriers import TRANSPORTS, check_devices
 from optcc.runtime.device import Op, Reduction, reduction_of
+from optcc.runtime.errors import RankFailedError
 from optcc.runtime.member import JOIN_S, TIMEOUT_S, Member
 from optcc.runtime.messages import Note, Strike
 from optcc.runtime.overseer import Overseer
@@ -100,10 +103,12 @@ class Communicator:
         membership: Membership,
         overseer: Overseer | None,
         cluster: Given | None,
+        within_s: float = JOIN_S,
+        dead: Sequence[str] = (),
     ) -> Communicator:
         comm = object.__new__(cls)
         comm._options = options
-        comm._join(membership, overseer, cluster)
+        comm._join(membership, overseer, cluster, within_s, dead)
         return comm
 
     def _join(
@@ -111,8 +116,11 @@ class Communicator:
         membership: Membership,
         overseer: Overseer | None,
         cluster: Given | None,
+        within_s: float = JOIN_S,
+        dead: Sequence[str] = (),
     ) -> None:
-        options = self._options
+        """within_s : for all ranks to come; dead : NICs of this rank that are known not to work"""
+        options, self._given = self._options, cluster is not None
         self.rank, self.world = membership.rank, membership.world
         self._events = Events(self.rank, options.on_event)
         self._calls = InOrder(f"optcc calls of rank {self.rank}")
@@ -131,7 +139,13 @@ class Communicator:
         )
         try:
             given = None if cluster is None else read_cluster(cluster, self.world)
-            self.cluster = agreed(given, self.world, self._member.exchange, transport=options.transport)
+            self.cluster = agreed(
+                given,
+                self.world,
+                partial(self._member.exchange, within_s=max(within_s, options.timeout_s)),
+                transport=options.transport,
+                dead=dead,
+            )
             check_devices(options.transport, [port for port in ports_of(self.cluster) if port.rank == self.rank])
             self._prepared = Prepared(self._member, self.cluster)
             self._collectives = Together(self._member, self._prepared)
@@ -214,6 +228,38 @@ class Communicator:
             raise InputError("no rank has failed", where="shrink", expected="a call after RankFailedError")
         return self._sub(left_of(self._member))
 
+    def grow(
+        self,
+        world: int,
+        rendezvous: str,
+        *,
+        cluster: Given | None = None,
+        interface: str | None = None,
+        within_s: float = JOIN_S,
+    ) -> Communicator:
+        """A communicator of `world` ranks: these, with their numbers, and new ones besides; all of these call this.
+
+        Each new process makes a Communicator with the same `rendezvous`, `world` and `cluster`, and a `rank` from this
+        one's `world` on. Close this one afterwards.
+
+        rendezvous : HOST:PORT on the machine of rank 0, a port that is free; job and secret as of `Communicator`
+        cluster : of all `world` ranks; needed where this communicator was given one. NICs that have died stay out
+        within_s : seconds for the new ranks to come
+
+        Raises GrowFailedError on all ranks when a new one does not come, or dies while it joins: this communicator
+        goes on as it was. InputError likewise for what cannot be, RankFailedError when one of these ranks fails.
+        """
+        self._demand_open()
+        if world <= self.world:
+            raise InputError("not larger", where="world", expected=f"more than {self.world}", got=world)
+        if cluster is None and self._given:
+            expected = f"the cluster of all {world} ranks, as this communicator was given one"
+            raise InputError("none", where="cluster", expected=expected)
+        given = None if cluster is None else read_cluster(cluster, world)
+        place = find(os.environ, rendezvous=rendezvous, rank=self.rank, world=world)
+        assert place
+        return self._calls.run(lambda: self._grow(place, given, interface, within_s), async_op=False)  # type: ignore[no-any-return]
+
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """The ranks that give the same `color`, as a communicator of their own, ordered by (key, rank). All call this.
 
@@ -271,7 +317,13 @@ class Communicator:
         self._demand_open()
 
         def call() -> Any:
-            work()
+            collectives = self._collectives
+            collectives.wrote = False
+            try:
+                work()
+            except RankFailedError as error:
+                left = RankFailedError.NONE if collectives.wrote else RankFailedError.OLD
+                raise error.of_call(left) from error.__cause__
             return result
 
         return self._calls.run(call, async_op)
@@ -288,8 +340,23 @@ class Communicator:
         self._prepared.renew(cluster, self._options.reproducible)
         self._events.note([Note(time.monotonic(), "renewed", "", text=", ".join(nics))])
 
+    def _grow(self, place: Membership, given: Cluster | None, interface: str | None, within_s: float) -> Communicator:
+        exchange = self._member.exchange if self.world > 1 else lambda value: [value]
+        group = with_new(place, exchange, interface, within_s)
+        dead = dead_nics(self._prepared.cluster if self.world > 1 else self.cluster, self.rank)
+        made, failed = None, None
+        try:
+            made = self._with(self._options, place, group.overseer, given, within_s + JOIN_S, dead)
+        except OptccError as error:
+            failed = error
+        all_or_none(made, failed, place, exchange)
+        assert made
+        return made
+
     def _sub(self, group: Group) -> Communicator:
         """A communicator of some of these ranks."""
         if group.place.world == 1:
             return self._with(replace(self._options, transport="local"), group.place, None, None)
-        return self._with(self._options, group.place, group.overseer, part_of(self._prepared.cluster, group.ranks))
+        made = self._with(self._options, group.place, group.overseer, part_of(self._prepared.cluster, group.ranks))
+        made._given = self._given
+        return made
