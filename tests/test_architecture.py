@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMUNICATOR = ("buffers", "clusters", "collectives", "events", "groups", "interface", "prepared")
+COMMUNICATOR = ("buffers", "clusters", "collectives", "events", "gpu_buffers", "groups", "interface", "prepared")
 JOINTS = {
     "optcc.cli",
     "optcc.api",

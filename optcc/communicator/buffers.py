@@ -3,39 +3,78 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any
-
-import numpy as np
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from optcc.errors import InputError
 from optcc.runtime.device import Array, name_of
-from optcc.runtime.device_array import span
+from optcc.runtime.device_array import DeviceArray, span
 from optcc.runtime.interop import borrow, demand_apart
 
 Flat = Array
 
 
-def host(thing: Any, where: str, *, write: bool = True) -> Flat:
-    """Its elements as a flat array on the same memory."""
-    array = borrow(thing, write=write, where=where)
-    if not isinstance(array, np.ndarray):
-        raise InputError(
-            "memory of a GPU", where=where, expected="host memory", hint="Copy it to the host, or use optcc.pytorch."
-        )
-    return array
+class Buffer(Protocol):
+    """A caller's buffer.
+
+    memory : its elements where they are, flat; staged : whether they go through other memory, in host memory
+    """
+
+    @property
+    def memory(self) -> Array | DeviceArray: ...
+    @property
+    def staged(self) -> bool: ...
+    def read(self) -> Flat:
+        """Its elements in host memory."""
+
+    def room(self) -> Flat:
+        """Where to write as many, in host memory."""
+
+    def take(self, written: Flat) -> None:
+        """Make them its own, what `room` or `read` has given and is written now."""
 
 
-def demand_alike(one: Flat, other: Flat, count: int, where: str = "out") -> None:
-    """`other` has `count` elements of the type of `one`, and does not overlap it."""
-    if one.dtype != other.dtype or other.size != count:
-        expected, got = f"{count} elements of {name_of(one.dtype)}", f"{other.size} of {name_of(other.dtype)}"
+@dataclass(frozen=True)
+class HostBuffer:
+    """Host memory, used where it is."""
+
+    memory: Array
+    staged = False
+
+    def read(self) -> Flat:
+        """It is there."""
+        return self.memory
+
+    def room(self) -> Flat:
+        """It is there."""
+        return self.memory
+
+    def take(self, written: Flat) -> None:
+        """It has been written to already."""
+
+
+def lend(thing: Any, where: str, *, write: bool = True) -> Buffer:
+    """A caller's buffer. InputError for memory that cannot be taken as it is."""
+    memory = borrow(thing, write=write, where=where)
+    if isinstance(memory, DeviceArray):
+        from optcc.communicator.gpu_buffers import GpuBuffer, gpu_of
+
+        return GpuBuffer.of(thing, gpu_of(memory), write=write)
+    return HostBuffer(memory)
+
+
+def demand_alike(one_buffer: Buffer, other_buffer: Buffer, count: int, where: str = "out") -> None:
+    """The other one has `count` elements of the type of the first, and does not overlap it."""
+    one, other = one_buffer.memory, other_buffer.memory
+    if one.dtype != other.dtype or len(other) != count:
+        expected, got = f"{count} elements of {name_of(one.dtype)}", f"{len(other)} of {name_of(other.dtype)}"
         raise InputError(f"does not fit the other buffer, expected {expected}, got {got}", where=where)
     demand_apart(one, other, where)
 
 
-def demand_elsewhere(source: Flat, target: Flat) -> None:
+def demand_elsewhere(source: Buffer, target: Buffer) -> None:
     """The result is not to go where the input is, of which others still need parts."""
-    if source.nbytes and span(source) == span(target):
+    if source.memory.nbytes and span(source.memory) == span(target.memory):
         raise InputError("the same memory as x", where="out", expected="memory apart from x")
 
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from optcc.cluster import Cluster
-from optcc.communicator.buffers import demand_alike, demand_elsewhere, host
+from optcc.communicator.buffers import Buffer, Flat, HostBuffer, demand_alike, demand_elsewhere, lend
 from optcc.communicator.clusters import Given, agreed, alike, dead_nics, part_of, read_cluster
 from optcc.communicator.collectives import Alone, Collectives, Together
 from optcc.communicator.events import Events
@@ -158,57 +158,57 @@ class Communicator:
     def all_reduce(self, x: Any, op: str = "sum", *, out: Any = None, async_op: bool = False) -> Any:
         """The elementwise sum (prod, min, max, avg) of all ranks' `x`, in place or into `out`; the same on every rank.
 
-        x, out : arrays of the same number of elements and type in host memory (numpy, torch, jax, anything with DLPack
-            or the array interface), contiguous; of any size, 0 included, and the same on all ranks
+        x, out : arrays of the same number of elements and type (numpy, torch, cupy, jax, anything with DLPack or the
+            CUDA array interface), contiguous; of any size, 0 included, and the same on all ranks. Those in a GPU's
+            memory are copied to pinned host memory and back
         async_op : return a Handle at once; leave `x` and `out` alone until it is done. Operations keep their order
 
         Returns `out`, or `x`. Raises InputError for such a buffer, RankFailedError when a rank has failed. After that
         `x` is as it was if it has up to `prepared.SMALL` bytes or the result goes to `out`; else it is spoilt.
         """
         reduction = reduction_of(op)
-        source = host(x, "x", write=out is None)
-        target = source if out is None else host(out, "out")
-        demand_alike(source, target, source.size)
-        return self._do(
-            lambda: self._collectives.all_reduce(source, target, reduction), x if out is None else out, async_op
-        )
+        source = lend(x, "x", write=out is None)
+        target = source if out is None else lend(out, "out")
+        demand_alike(source, target, len(source.memory))
+        call = partial(self._collectives.all_reduce, reduction=reduction)
+        return self._do(call, source, target, x if out is None else out, async_op)
 
     def broadcast(self, x: Any, root: int = 0, *, async_op: bool = False) -> Any:
         """Rank `root`'s `x` into everybody's. Buffers, returns and errors as of `all_reduce`."""
         if not 0 <= root < self.world:
             raise InputError("not a rank", where="root", expected=f"0 to {self.world - 1}", got=root)
-        buffer = host(x, "x", write=self.rank != root)
-        return self._do(lambda: self._collectives.broadcast(buffer, root), x, async_op)
+        buffer = lend(x, "x", write=self.rank != root)
+        return self._do(lambda read, _: self._collectives.broadcast(read, root), buffer, buffer, x, async_op)
 
     def all_gather(self, x: Any, out: Any, *, async_op: bool = False) -> Any:
         """All ranks' `x`, of the same size, one after the other in `out`, which has `world` times as many elements."""
-        source, target = host(x, "x", write=False), host(out, "out")
-        demand_alike(source, target, source.size * self.world)
-        return self._do(lambda: self._collectives.all_gather(source, target), out, async_op)
+        source, target = lend(x, "x", write=False), lend(out, "out")
+        demand_alike(source, target, len(source.memory) * self.world)
+        return self._do(self._collectives.all_gather, source, target, out, async_op)
 
     def reduce_scatter(self, x: Any, out: Any, op: str = "sum", *, async_op: bool = False) -> Any:
         """Of `x`, `world` parts as large as `out`, the reduction of all ranks' part number `rank` into `out`."""
         reduction = reduction_of(op)
-        source, target = host(x, "x", write=False), host(out, "out")
-        demand_alike(target, source, target.size * self.world, "x")
-        return self._do(lambda: self._collectives.reduce_scatter(source, target, reduction), out, async_op)
+        source, target = lend(x, "x", write=False), lend(out, "out")
+        demand_alike(target, source, len(target.memory) * self.world, "x")
+        call = partial(self._collectives.reduce_scatter, reduction=reduction)
+        return self._do(call, source, target, out, async_op)
 
     def all_to_all(self, x: Any, out: Any, *, async_op: bool = False) -> Any:
         """Of `x`, `world` equal parts, number r to rank r; into `out` the part of each rank for this one, by rank."""
-        source, target = host(x, "x", write=False), host(out, "out")
-        if source.size % self.world:
+        source, target = lend(x, "x", write=False), lend(out, "out")
+        if len(source.memory) % self.world:
             expected = f"a number of elements that {self.world} divides"
-            raise InputError("no equal parts", where="x", expected=expected, got=source.size)
-        demand_alike(source, target, source.size)
+            raise InputError("no equal parts", where="x", expected=expected, got=len(source.memory))
+        demand_alike(source, target, len(source.memory))
         demand_elsewhere(source, target)
-        return self._do(lambda: self._collectives.all_to_all(source, target), out, async_op)
+        return self._do(self._collectives.all_to_all, source, target, out, async_op)
 
     def barrier(self, *, async_op: bool = False) -> Any:
         """Returns when all ranks have called it."""
-        nothing = np.zeros(0, np.uint8)
-        return self._do(
-            lambda: self._collectives.all_reduce(nothing, nothing, Reduction(Op.MAX), "barrier"), None, async_op
-        )
+        nothing = HostBuffer(np.zeros(0, np.uint8))
+        call = partial(self._collectives.all_reduce, reduction=Reduction(Op.MAX), call="barrier")
+        return self._do(call, nothing, nothing, None, async_op)
 
     # --- failures ----------------------------------------------------------------------------------------------------
 
@@ -313,17 +313,23 @@ class Communicator:
 
     # --- how it is done ----------------------------------------------------------------------------------------------
 
-    def _do(self, work: Callable[[], None], result: Any, async_op: bool) -> Any:
+    def _do(
+        self, work: Callable[[Flat, Flat], None], source: Buffer, target: Buffer, result: Any, async_op: bool
+    ) -> Any:
+        """`work` with the elements of both in host memory; `result` is the caller's target."""
         self._demand_open()
+        collectives = self._collectives
 
         def call() -> Any:
-            collectives = self._collectives
+            read = source.read()
+            write = read if target is source else target.room()
             collectives.wrote = False
             try:
-                work()
+                work(read, write)
             except RankFailedError as error:
-                left = RankFailedError.NONE if collectives.wrote else RankFailedError.OLD
-                raise error.of_call(left) from error.__cause__
+                spoilt = collectives.wrote and not target.staged
+                raise error.of_call(RankFailedError.NONE if spoilt else RankFailedError.OLD) from error.__cause__
+            target.take(write)
             return result
 
         return self._calls.run(call, async_op)
