@@ -147,7 +147,7 @@ class Communicator:
                 dead=dead,
             )
             check_devices(options.transport, [port for port in ports_of(self.cluster) if port.rank == self.rank])
-            self._prepared = Prepared(self._member, self.cluster)
+            self._prepared = Prepared(self._member, self.cluster, options.transport)
             self._collectives = Together(self._member, self._prepared)
         except BaseException as error:
             self._member.close(f"{type(error).__name__}: {error}")

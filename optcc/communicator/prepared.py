@@ -21,10 +21,16 @@ SMALL = 256 * 1024
 one machine the tree is faster than the ring up to twice as much."""
 
 SECTION = 1 << 20
-"""A plan is no deeper than leaves so many bytes to each NIC at a time: a message costs as much as they do."""
+"""Over NICs a plan is no deeper than leaves so many bytes to each at a time: a message costs as much as they do.
+Processes of one machine are as fast as its memory, whatever NICs they are said to have, and each step waits for other
+processes to be given a processor: there one segment is fastest at all sizes (docs/bench-communicator.md)."""
 
 LARGE = 1 << 26
 """Wires are made for calls of so many bytes: chunks as large as they get, whatever the first call has."""
+
+UNDER_WAY = 4 * WINDOW_BYTES
+"""Landing slots of a rank, for all that others may have under way to it; a quarter of it on this machine cost an
+AllReduce of 64 MiB a sixth more processor time."""
 
 SIZES, CLASSES, TABLES = 64, 32, 8
 """How many schedules, plans, and sets of routes are kept; the one that was not used for longest goes."""
@@ -57,8 +63,8 @@ class Kept(OrderedDict[Any, Value]):
 class Prepared:
     """Those of one rank. All ranks ask for the same calls in the same order, within turns of `member`."""
 
-    def __init__(self, member: Member, cluster: Cluster) -> None:
-        self._member = member
+    def __init__(self, member: Member, cluster: Cluster, transport: str) -> None:
+        self._member, self._shared_memory = member, transport == "local"
         self._planned_for = cluster
         self.plans: Kept[Plan] = Kept(CLASSES)
         """By size class, the power of two that bytes per rank are rounded up to."""
@@ -124,6 +130,8 @@ class Prepared:
         return made.recipe
 
     def _segments(self, nbytes: int) -> int:
+        if self._shared_memory:
+            return 1
         nics = sum(nic.alive for server in self._planned_for.servers for nic in server.nics)
         return min(DEFAULT_SEGMENTS, max(1, nbytes // (SECTION * nics)))
 
@@ -144,8 +152,9 @@ class Prepared:
             self._member.learn(name, schedule, lanes)
             return name
         schedules = dict(self._tables.values())
-        share = WINDOW_BYTES // max(1, len(self.cluster.ranks) - 1)  # of all that others may have under way to a rank
-        self._member.connect(layout_of(schedules, window_bytes=max(share, WINDOW_BYTES // 4)), schedules)
+        share = UNDER_WAY // max(1, len(self.cluster.ranks) - 1)
+        window = min(max(share, WINDOW_BYTES // 4), WINDOW_BYTES)
+        self._member.connect(layout_of(schedules, window_bytes=window), schedules)
         self._connected = True
         self._calls.clear()  # some may go by routes that are forgotten
         return name
