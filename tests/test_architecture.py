@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMUNICATOR = ("buffers", "clusters", "collectives", "events", "gpu_buffers", "groups", "interface", "prepared")
+COMMUNICATOR = (
+    "buffers",
+    "clusters",
+    "collectives",
+    "debug",
+    "events",
+    "gpu_buffers",
+    "groups",
+    "interface",
+    "prepared",
+)
 JOINTS = {
     "optcc.cli",
     "optcc.api",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -370,3 +371,36 @@ def test_all_ranks_have_the_same_bits_of_rounded_sums(ranks: Ranks) -> None:
         assert len({each.tobytes() for each in made}) == 1
         assert np.allclose(made[0], sum(draw), atol=1e-5)
         assert bits_of(made[0]).any()
+
+
+# --- OPTCC_DEBUG -----------------------------------------------------------------------------------------------------
+
+
+def test_it_says_what_it_goes_by_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("OPTCC_DEBUG", "info")
+    with Ranks(2, "uniform:servers=2,nics=2,rate=100Gb/s") as ranks:
+        for _ in range(2):
+            ranks.good(lambda comm: comm.all_reduce(np.zeros(SMALL)))
+    out, err = capsys.readouterr()
+    assert out == ""
+    for rank in range(2):
+        first, plan, wires = [line for line in err.splitlines() if line.startswith(f"optcc INFO rank {rank} of 2: ")]
+        assert first.endswith("cluster of 4 NICs, 0 of them dead; here nic0 100Gb/s, nic1 100Gb/s; transport local")
+        assert re.search(r": AllReduce up to 2MiB: [a-z-]+, 1 segment, plan [0-9a-f]{16}$", plan)
+        assert re.search(r": \d+ wires out, \d+ in; landing slots of \d+MiB$", wires)
+    assert len(err.splitlines()) == 6
+
+
+def test_it_says_nothing_unasked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("OPTCC_DEBUG", "WARN")
+    with Ranks(2) as ranks:
+        ranks.good(lambda comm: comm.all_reduce(np.zeros(3)))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_level_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPTCC_DEBUG", "loud")
+    errors = Ranks(2).errors
+    assert len(errors) == 2
+    for error in errors:
+        assert str(error) == "OPTCC_DEBUG: no such level, expected WARN or INFO, got 'loud'"

@@ -16,6 +16,7 @@ from optcc.cluster import Cluster
 from optcc.communicator.buffers import Buffer, Flat, HostBuffer, demand_alike, demand_elsewhere, lend
 from optcc.communicator.clusters import Given, agreed, alike, dead_nics, part_of, read_cluster
 from optcc.communicator.collectives import Alone, Collectives, Together
+from optcc.communicator.debug import speaker
 from optcc.communicator.events import Events
 from optcc.communicator.groups import ALONE, Group, all_or_none, left_of, part_by_color, with_new
 from optcc.communicator.handles import InOrder
@@ -138,6 +139,7 @@ class Communicator:
             on_notes=self._events.note,
         )
         try:
+            say = speaker(os.environ, self.rank, self.world)
             given = None if cluster is None else read_cluster(cluster, self.world)
             self.cluster = agreed(
                 given,
@@ -147,7 +149,7 @@ class Communicator:
                 dead=dead,
             )
             check_devices(options.transport, [port for port in ports_of(self.cluster) if port.rank == self.rank])
-            self._prepared = Prepared(self._member, self.cluster, options.transport)
+            self._prepared = Prepared(self._member, self.cluster, options.transport, say)
             self._collectives = Together(self._member, self._prepared)
         except BaseException as error:
             self._member.close(f"{type(error).__name__}: {error}")

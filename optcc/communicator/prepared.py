@@ -6,6 +6,7 @@ from collections import OrderedDict
 from typing import Any, TypeVar
 
 from optcc.cluster import Cluster
+from optcc.communicator.debug import Say, cluster_text, plan_text, wires_text
 from optcc.errors import InfeasibleError, InputError
 from optcc.ladder import DEFAULT_SEGMENTS
 from optcc.plans import Plan
@@ -63,8 +64,8 @@ class Kept(OrderedDict[Any, Value]):
 class Prepared:
     """Those of one rank. All ranks ask for the same calls in the same order, within turns of `member`."""
 
-    def __init__(self, member: Member, cluster: Cluster, transport: str) -> None:
-        self._member, self._shared_memory = member, transport == "local"
+    def __init__(self, member: Member, cluster: Cluster, transport: str, say: Say) -> None:
+        self._member, self._transport, self._say = member, transport, say
         self._planned_for = cluster
         self.plans: Kept[Plan] = Kept(CLASSES)
         """By size class, the power of two that bytes per rank are rounded up to."""
@@ -82,6 +83,7 @@ class Prepared:
 
     def _start(self, cluster: Cluster) -> None:
         self.cluster = cluster
+        self._say(cluster_text(cluster, self._member.rank, self._transport))
         self._calls: Kept[tuple[str, Program]] = Kept(SIZES)
         self._tables: Kept[tuple[str, Schedule]] = Kept(TABLES)  # by ports and routes
         self._named = 0
@@ -127,10 +129,11 @@ class Prepared:
             if isinstance(said, dict):
                 raise (InfeasibleError if said["infeasible"] else InputError)(said["what"], where="rank 0's planner")
             made = self.plans.keep(size, Plan.from_json(said, "rank 0's plan"))
+            self._say(plan_text(made, size))
         return made.recipe
 
     def _segments(self, nbytes: int) -> int:
-        if self._shared_memory:
+        if self._transport == "local":
             return 1
         nics = sum(nic.alive for server in self._planned_for.servers for nic in server.nics)
         return min(DEFAULT_SEGMENTS, max(1, nbytes // (SECTION * nics)))
@@ -155,6 +158,7 @@ class Prepared:
         share = UNDER_WAY // max(1, len(self.cluster.ranks) - 1)
         window = min(max(share, WINDOW_BYTES // 4), WINDOW_BYTES)
         self._member.connect(layout_of(schedules, window_bytes=window), schedules)
+        self._say(wires_text(self._member.layout, self._member.rank))
         self._connected = True
         self._calls.clear()  # some may go by routes that are forgotten
         return name
