@@ -17,7 +17,6 @@ from optcc.runtime.device import DTYPES, Array, bits_of, divide, dtype_of, reduc
 from optcc.runtime.layout import WINDOW
 from optcc.runtime.payload import fill, reference
 from tests.communicators import Ranks, wires_in_memory
-from tests.left_behind import descriptors
 
 OPS = ("sum", "prod", "min", "max", "avg")
 WORLD = 3
@@ -192,20 +191,6 @@ def test_calls_under_way_keep_their_order(ranks: Ranks) -> None:
         assert made[-1] == sum(range(WORLD))
 
 
-def test_random_calls(ranks: Ranks) -> None:
-    """All ranks draw the same calls."""
-
-    def call(comm: optcc.Communicator) -> None:
-        draw = np.random.default_rng(7)
-        for _ in range(40):
-            dtype, op = str(draw.choice(DTYPES)), str(draw.choice(OPS))
-            count = int(draw.integers(0, 2 ** int(draw.integers(1, 18))))
-            made = comm.all_reduce(given(comm.rank, count, dtype, op), op)
-            assert same(made, expected(count, dtype, op)), (dtype, op, count)
-
-    ranks.good(call)
-
-
 class Dlpack:
     """Another library's array, as it shows itself."""
 
@@ -350,18 +335,6 @@ def test_the_one_not_used_for_longest_goes() -> None:
     kept.keep("c", 3)
     assert kept.find("b") is None
     assert (kept.find("a"), kept.find("c")) == (1, 3)
-
-
-def test_nothing_is_left_behind() -> None:
-    def use() -> None:
-        with Ranks(3) as ranks:
-            ranks.good(lambda comm: comm.all_reduce(np.zeros(100_000)))
-
-    use()
-    before, threads = descriptors(), threading.active_count()
-    use()
-    assert descriptors() == before
-    assert threading.active_count() == threads
 
 
 def test_all_ranks_have_the_same_bits_of_rounded_sums(ranks: Ranks) -> None:

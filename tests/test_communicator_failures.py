@@ -101,34 +101,6 @@ def test_nics_die_on_two_servers_one_after_the_other() -> None:
         assert last == ["server0/nic1, server2/nic0"] * 3
 
 
-@pytest.mark.long
-def test_random_calls_while_random_nics_die() -> None:
-    """Rounds of 20 calls, in which up to two of three NICs of every server die; all ranks draw the same."""
-    calls, struck, renewed = 0, 0, 0
-    for seed in range(50):
-        draw = np.random.default_rng(seed)
-        nics = [f"server{s}/nic{n}" for s in range(3) for n in draw.choice(3, int(draw.integers(0, 3)), replace=False)]
-        draw.shuffle(nics)
-        with Ranks(3, "uniform:servers=3,nics=3,rate=1Gb/s", reproducible=bool(seed % 2), timeout_s=60.0) as ranks:
-            for _ in range(20):
-                count, part = int(draw.integers(0, 2 ** int(draw.integers(1, 20)))), float(draw.random())
-                nic = nics.pop() if nics and draw.random() < 0.3 else None
-
-                def call(comm: optcc.Communicator, nic=nic, part=part, count=count) -> bool:  # type: ignore[no-untyped-def]
-                    if nic:
-                        comm.strike("cut", nic, part)
-                    x = np.arange(count) * (comm.rank + 1)
-                    return np.array_equal(comm.all_reduce(x), np.arange(count) * 6)
-
-                assert ranks.good(call) == [True] * 3
-                calls += 1
-            struck += sum(event.kind == "struck" for comm in ranks.comms for event in comm.events())
-            renewed += sum(event.kind == "renewed" for event in ranks.comms[0].events())
-    assert calls == 1000
-    assert struck > 40, "the faults met something"
-    assert renewed > 30
-
-
 def test_the_last_nic_of_a_server_dies() -> None:
     with Ranks(3, "uniform:servers=3,nics=1,rate=1Gb/s") as ranks:
         ranks.good(lambda comm: comm.all_reduce(numbers(comm.rank)))
