@@ -96,6 +96,7 @@ class Member:
         with self._lock, self._guarded():
             while True:
                 if self._control.halts:
+                    self._obey()  # it may have been read in the operation before: then nothing more comes to wake us
                     self._until(lambda: not self._control.halts, "leave to go on")
                 if self._renewals and self._renewals[0].after <= self.operation:
                     self._on_renew(self._renewals.popleft().nics)

@@ -15,7 +15,7 @@ import optcc
 from optcc.communicator import interface
 from optcc.errors import InputError
 from optcc.runtime.errors import RankFailedError
-from optcc.runtime.messages import Note
+from optcc.runtime.messages import Note, Renew
 from tests.communicators import Ranks
 from tests.free_port import free_port
 from tests.test_architecture import ROOT
@@ -99,6 +99,27 @@ def test_nics_die_on_two_servers_one_after_the_other() -> None:
             ranks.good(lambda comm: [comm.barrier() for _ in range(50)])
         last = [[event.text for event in comm.events() if event.kind == "renewed"][-1] for comm in ranks.comms]
         assert last == ["server0/nic1, server2/nic0"] * 3
+
+
+def test_a_new_plan_that_was_heard_of_in_the_middle_of_a_call_is_taken_up_after_it() -> None:
+    """The word is read with what else comes then; who waits for it later would wait in vain."""
+    with Ranks(2, timeout_s=10.0) as ranks:
+        ranks.good(lambda comm: comm.barrier())
+        ranks.comms[0]._member.timeout_s = 60.0  # the other one's patience ends before
+
+        def call(comm: optcc.Communicator) -> None:
+            member = comm._member
+            with member._lock:
+                renew = Renew(member.operation, [])
+                if comm.rank == 0:
+                    member._control.halts += 1
+                    member._control._commands.append(renew)
+                else:
+                    member._renewals.append(renew)
+                comm.barrier()
+
+        ranks.good(call)
+        assert [[event.kind for event in comm.events()] for comm in ranks.comms] == [["renewed"]] * 2
 
 
 def test_the_last_nic_of_a_server_dies() -> None:
