@@ -14,7 +14,7 @@ import optcc
 from optcc.communicator.prepared import CLASSES, SIZES, SMALL, Kept
 from optcc.errors import InputError
 from optcc.runtime.device import DTYPES, Array, bits_of, divide, dtype_of, reduction_of
-from optcc.runtime.layout import WINDOW
+from optcc.runtime.layout import SLOT_BYTES, WINDOW
 from optcc.runtime.payload import fill, reference
 from tests.communicators import Ranks, wires_in_memory
 
@@ -325,6 +325,19 @@ def test_what_is_kept_is_bounded() -> None:
 
         assert ranks.good(call) == [(SIZES, 1)] * 2, "one plan for all sizes of a class"
     assert CLASSES > 20, "all sizes up to 64 TiB"
+
+
+@pytest.mark.parametrize("first", ["broadcast", "all_reduce", "all_gather", "reduce_scatter"])
+def test_small_calls_do_not_make_chunks_small(first: str) -> None:
+    """What comes later goes by the same wires."""
+    with Ranks(2) as ranks:
+
+        def call(comm: optcc.Communicator) -> set[int]:
+            x, out = np.zeros(2), np.zeros(1 if first == "reduce_scatter" else 4)
+            getattr(comm, first)(x, *([out] if first in ("all_gather", "reduce_scatter") else []))
+            return {flow.slot_bytes for flow in comm._member.layout.flows}
+
+        assert ranks.good(call) == [{SLOT_BYTES}] * 2
 
 
 def test_the_one_not_used_for_longest_goes() -> None:

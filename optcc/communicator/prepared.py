@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Any, TypeVar
 
 from optcc.cluster import Cluster
@@ -15,7 +15,7 @@ from optcc.runtime.member import Member
 from optcc.runtime.program import Program, program_of
 from optcc.schedule.columns import Schedule
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.simple import all_gather, broadcast, one_tree, reduce_scatter
+from optcc.schedule.simple import PIECE_BYTES, all_gather, broadcast, one_tree, reduce_scatter
 
 SMALL = 256 * 1024
 """Bytes up to which an AllReduce goes by one tree: what its messages cost is more than what they carry. With 4 ranks of
@@ -99,12 +99,13 @@ class Prepared:
             return found
         match kind:
             case "all_reduce" if nbytes <= SMALL:
-                schedule, widest = one_tree(self.cluster, nbytes), one_tree(self.cluster, SMALL)
+                schedule, widest = one_tree(self.cluster, nbytes), one_tree(self.cluster, LARGE)
             case "all_reduce":
                 recipe = self._recipe(nbytes)
                 schedule, widest = recipe.lower(self.cluster, nbytes), recipe.lower(self.cluster, LARGE)
             case "broadcast":
-                schedule, widest = broadcast(self.cluster, nbytes, root), broadcast(self.cluster, nbytes, root)
+                large = PIECE_BYTES if nbytes <= PIECE_BYTES else LARGE  # beyond, it goes by other routes
+                schedule, widest = broadcast(self.cluster, nbytes, root), broadcast(self.cluster, large, root)
             case "all_gather":
                 schedule, widest = all_gather(self.cluster, nbytes), all_gather(self.cluster, LARGE)
             case _:
@@ -155,8 +156,8 @@ class Prepared:
             self._member.learn(name, schedule, lanes)
             return name
         schedules = dict(self._tables.values())
-        share = UNDER_WAY // max(1, len(self.cluster.ranks) - 1)
-        window = min(max(share, WINDOW_BYTES // 4), WINDOW_BYTES)
+        into = Counter(flow.dst for flow in layout_of(schedules).flows)
+        window = min(max(UNDER_WAY // max(into.values()), WINDOW_BYTES // 4), WINDOW_BYTES)
         self._member.connect(layout_of(schedules, window_bytes=window), schedules)
         self._say(wires_text(self._member.layout, self._member.rank))
         self._connected = True
