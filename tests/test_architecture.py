@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMUNICATOR = (
+    "calls",
     "buffers",
     "clusters",
     "collectives",

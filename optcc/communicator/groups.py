@@ -92,7 +92,8 @@ def all_or_none(made: Communicator | None, error: OptccError | None, place: Memb
         said = exchange(failure)
         failures = [each for each in said if each]
         if failures:
-            raise GrowFailedError(*failures[0], old=len(said), new=place.world)
+            rank, cause = failures[0]
+            raise GrowFailedError(rank, cause, old=len(said), new=place.world)
     except OptccError as none:
         if made:
             made.abort(f"growing has failed: {none}")
