@@ -104,9 +104,10 @@ def main() -> int:
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
-        "Processes of one machine are as fast as its memory, whatever NICs they are said to have, so the plan with the",
-        "fewest steps is fastest at every size, which needs no measuring: a tuner would choose it again, or another",
-        "one by chance. So there is none. Over NICs `optcc calibrate` measures what plans are made for.",
+        "The first is the communicator's own plan once more, over wires of its own: what it is off 1 is chance.",
+        "Processes of one machine are as fast as its memory, whatever NICs they are said to have, so a plan with few",
+        "steps is fastest at every size, which needs no measuring: a tuner would choose it again, or one as fast by chance. So",
+        "there is none. Over NICs `optcc calibrate` measures what plans are made for.",
         "",
         f"Python {platform.python_version()}, {os.cpu_count()} CPUs.",
         "",
