@@ -1,4 +1,5 @@
-"""The communicator's all_reduce against Gloo's, both in the same four processes of this machine, in turns.
+"""The communicator's all_reduce against Gloo's, both in the same four processes of this machine, in turns; and its plan
+against others that a tuner could choose from.
 
 Writes docs/bench-communicator.md. Needs torch, for its Gloo: the extra `torch`. Exit status 1 when a result is wrong or
 optcc is slower than Gloo at 4 KiB or 64 MiB, 2 without torch.
@@ -15,7 +16,9 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
@@ -23,12 +26,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import optcc
+from optcc.cluster import Cluster
+from optcc.schedule.recipe import Recipe
 from optcc.units import format_seconds, format_size
 
 RANKS = 4
 SIZES = {4 << 10: 50, 64 << 10: 50, 1 << 20: 20, 8 << 20: 5, 64 << 20: 2}
 """Bytes -> calls in a row, of one and then of the other."""
 JUDGED = (4 << 10, 64 << 20)
+
+PLANS = {
+    "one ring, 1 segment": ("nested-rings", 1),
+    "4 segments": ("nested-rings", 4),
+    "16 segments": ("nested-rings", 16),
+    "direct exchange": ("direct-exchange", 1),
+}
+"""What the communicator's own plan is held against: family and depth."""
+PLANNED = (1 << 20, 8 << 20, 64 << 20)
 
 
 class Turn(NamedTuple):
@@ -51,7 +65,7 @@ def main() -> int:
     lines = [
         "# The communicator's latency, against Gloo",
         "",
-        f"Made by `python -m benchmarks.bench_communicator`: `all_reduce` of float32 sums between {RANKS} processes,",
+        f"Made by `make bench-communicator`: `all_reduce` of float32 sums between {RANKS} processes,",
         "blocking, one call after the other, on the caller's buffers: the public call of `optcc.Communicator` over its",
         f"local transport, able to fail over as always, and torch {torch.__version__}'s over Gloo on the loopback",
         f"interface. The same processes do both, in turns, {options.turns} times. Time of one call on rank 0, and",
@@ -62,31 +76,63 @@ def main() -> int:
         "|---|---|---|---|---|---|---|",
     ]
     good = True
-    for nbytes, (ours, theirs) in measured(options.turns).items():
+    for nbytes, (ours, theirs) in measured(SIZES, options.turns, "gloo").items():
         cells = [format_size(nbytes)]
         for column in range(2):
             a, b = [turn[column] for turn in ours], [turn[column] for turn in theirs]
-            low, ratio, high = quantiles(x / y for x, y in zip(a, b, strict=True))
-            cells += [format_seconds(median(a)), format_seconds(median(b)), f"{ratio:.2f} ({low:.2f}-{high:.2f})"]
+            ratio, text = ratios(a, b)
+            cells += [format_seconds(median(a)), format_seconds(median(b)), text]
             good &= ratio <= 1 or column != 0 or nbytes not in JUDGED
         lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", f"Python {platform.python_version()}, {os.cpu_count()} CPUs.", ""]
+    lines += [
+        "",
+        "## Why nothing is tuned by measuring",
+        "",
+        "The communicator's plan against others, likewise in turns: time, and processor time of all ranks, each over",
+        "the communicator's own. Above 1 the other plan is slower.",
+        "",
+        f"| size | {' | '.join(PLANS)} |",
+        f"|---|{'---|' * len(PLANS)}",
+    ]
+    for nbytes, (own, *others) in measured(
+        {nbytes: SIZES[nbytes] for nbytes in PLANNED}, options.turns, "plans"
+    ).items():
+        cells = [format_size(nbytes)]
+        for other in others:
+            times, work = (ratios([t[c] for t in other], [t[c] for t in own])[1] for c in range(2))
+            cells.append(f"{times}, processor {work}")
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        "The first is the communicator's own plan once more, over wires of its own: what it is off 1 is chance.",
+        "Processes of one machine are as fast as its memory, whatever NICs they are said to have, so a plan with few",
+        "steps is fastest at every size, which needs no measuring: a tuner would choose it again, or one as fast by chance.",
+        "So there is none. Over NICs `optcc calibrate` measures what plans are made for.",
+        "",
+        f"Python {platform.python_version()}, {os.cpu_count()} CPUs.",
+        "",
+    ]
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text("\n".join(lines), encoding="utf-8")
     print("\n".join(lines))
     return 0 if good else 1
 
 
-def measured(turns: int) -> dict[int, tuple[list[Turn], list[Turn]]]:
-    """By size, the turns of optcc and of Gloo."""
+def ratios(a: Sequence[float], b: Sequence[float]) -> tuple[float, str]:
+    """The median of a over b, turn by turn; and with quartiles, for people."""
+    low, ratio, high = quantiles(x / y for x, y in zip(a, b, strict=True))
+    return ratio, f"{ratio:.2f} ({low:.2f}-{high:.2f})"
+
+
+def measured(sizes: Mapping[int, int], turns: int, rivals: str) -> dict[int, list[list[Turn]]]:
+    """By size, the turns of the communicator and of each of its rivals; `sizes` : bytes -> calls in a row."""
     context = multiprocessing.get_context("spawn")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        pipes, processes = [], []
+        ports, pipes, processes = free_ports(1 + len(PLANS)), [], []
         for rank in range(RANKS):
             mine, theirs = context.Pipe()
-            process = context.Process(target=_rank, args=(rank, port, f"{folder}/ranks", turns, theirs), daemon=True)
+            what = (rank, ports, f"{folder}/ranks", sizes, turns, rivals, theirs)
+            process = context.Process(target=_rank, args=what, daemon=True)
             process.start()
             pipes.append(mine)
             processes.append(process)
@@ -97,48 +143,64 @@ def measured(turns: int) -> dict[int, tuple[list[Turn], list[Turn]]]:
             found.append(pipe.recv())
         for process in processes:
             process.join(30)
-    made: dict[int, tuple[list[Turn], list[Turn]]] = {}
-    for nbytes in SIZES:
-        both = tuple(
-            [Turn(all_ranks[0][0], sum(cpu for _, cpu in all_ranks)) for all_ranks in zip(*of_ranks, strict=True)]
+    return {
+        nbytes: [
+            [Turn(ranks[0].wall_s, sum(turn.cpu_s for turn in ranks)) for ranks in zip(*of_ranks, strict=True)]
             for of_ranks in zip(*(rank[nbytes] for rank in found), strict=True)
-        )
-        made[nbytes] = both[0], both[1]
-    return made
+        ]
+        for nbytes in sizes
+    }
 
 
-def _rank(rank: int, port: int, meeting: str, turns: int, pipe: Any) -> None:
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens at."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _rank(
+    rank: int, ports: Sequence[int], meeting: str, sizes: Mapping[int, int], turns: int, rivals: str, pipe: Any
+) -> None:
+    found: dict[int, list[list[Turn]]] = {}
+    with ExitStack() as stack:
+        comms = [
+            stack.enter_context(optcc.Communicator(rendezvous=f"127.0.0.1:{port}", rank=rank, world=RANKS))
+            for port in (ports if rivals == "plans" else ports[:1])
+        ]
+        for comm, plan in zip(comms[1:], PLANS.values(), strict=False):
+            comm._prepared._recipe = partial(_recipe, comm.cluster, *plan)  # type: ignore[method-assign]
+        calls: list[Callable[[Any], object]] = [comm.all_reduce for comm in comms]
+        if rivals == "gloo":
+            calls.append(_gloo(rank, meeting))
+        for nbytes, row in sizes.items():
+            given = (np.arange(nbytes // 4) % 1000 + rank).astype(np.float32)
+            expected = (np.arange(nbytes // 4) % 1000 * RANKS + sum(range(RANKS))).astype(np.float32)
+            buffer = given.copy()
+            found[nbytes] = [[] for _ in calls]
+            for turn in range(-1, turns):  # -1 warms up
+                for call, times in zip(calls, found[nbytes], strict=True):
+                    buffer[:] = given
+                    took = _timed(partial(call, buffer), row if turn >= 0 else 1)
+                    if turn >= 0:
+                        times.append(took)
+                    elif not np.array_equal(buffer, expected):
+                        raise SystemExit(f"a result of {nbytes} bytes is wrong")
+        pipe.send(found)
+
+
+def _gloo(rank: int, meeting: str) -> Callable[[Any], object]:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch
     import torch.distributed
 
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=RANKS)
-    found: dict[int, tuple[list[Turn], list[Turn]]] = {}
-    with optcc.Communicator(rendezvous=f"127.0.0.1:{port}", rank=rank, world=RANKS) as comm:
-        for nbytes, calls in SIZES.items():
-            given = (np.arange(nbytes // 4) % 1000 + rank).astype(np.float32)
-            expected = (np.arange(nbytes // 4) % 1000 * RANKS + sum(range(RANKS))).astype(np.float32)
-            buffer = given.copy()
-            tensor = torch.from_numpy(buffer)
+    return lambda buffer: torch.distributed.all_reduce(torch.from_numpy(buffer))
 
-            def ours(buffer: Any = buffer) -> None:
-                comm.all_reduce(buffer)
 
-            def theirs(tensor: Any = tensor) -> None:
-                torch.distributed.all_reduce(tensor)
-
-            found[nbytes] = [], []
-            for turn in range(-1, turns):  # -1 warms up
-                for call, times in zip((ours, theirs), found[nbytes], strict=True):
-                    buffer[:] = given
-                    took = _timed(call, calls if turn >= 0 else 1)
-                    if turn >= 0:
-                        times.append(took)
-                    elif not np.array_equal(buffer, expected):
-                        raise SystemExit(f"a result of {nbytes} bytes is wrong")
-        pipe.send(found)
-    torch.distributed.destroy_process_group()
+def _recipe(cluster: Cluster, family: str, segments: int, nbytes: int) -> Recipe:
+    return optcc.plan(cluster, 1 << (nbytes - 1).bit_length(), family=family, segments=segments).recipe
 
 
 def _timed(call: Callable[[], None], calls: int) -> Turn:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         VerifyError,
     )
     from optcc.plans import Plan
-    from optcc.runtime import RankFailedError, RunResult
+    from optcc.runtime import GrowFailedError, RankFailedError, RunResult
     from optcc.schedule import Schedule
     from optcc.simulator import Simulation, simulate
     from optcc.standby.planner import Planner, Replanned
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "RunResult": "runtime",
+    "GrowFailedError": "runtime",
     "RankFailedError": "runtime",
     "check_bound": "theory",
     "SimulationError": "errors",
@@ -86,6 +87,7 @@ __all__ = [
     "Cluster",
     "Communicator",
     "Fabric",
+    "GrowFailedError",
     "InfeasibleError",
     "InputError",
     "Nic",

@@ -12,18 +12,19 @@ if __name__ != "optcc.runtime":
     raise ImportError(f"import optcc.runtime, not {__name__}: a second copy of every class would follow")
 
 if TYPE_CHECKING:
-    from optcc.runtime.errors import RankFailedError
+    from optcc.runtime.errors import GrowFailedError, RankFailedError
     from optcc.runtime.launch import Collective, RunResult, Session, run_schedules
 
 _HOME = {
     "Collective": "launch",
+    "GrowFailedError": "errors",
     "RankFailedError": "errors",
     "RunResult": "launch",
     "Session": "launch",
     "run_schedules": "launch",
 }
 
-__all__ = ["Collective", "RankFailedError", "RunResult", "Session", "run_schedules"]
+__all__ = ["Collective", "GrowFailedError", "RankFailedError", "RunResult", "Session", "run_schedules"]
 
 
 def __getattr__(name: str) -> Any:

@@ -44,6 +44,16 @@ def gpu_count() -> int:
     return int(cupy.cuda.runtime.getDeviceCount()) if cupy.cuda.is_available() else 0
 
 
+def device_of_address(address: int) -> int:
+    """The number of the CUDA device that the memory is of."""
+    return int(cupy.cuda.runtime.pointerGetAttributes(address).device)
+
+
+def on_device(index: int) -> Any:
+    """A context in which calls of this thread are for CUDA device `index`; then for the one that they were for."""
+    return cupy.cuda.Device(index)
+
+
 class Gpu:
     """CUDA device `index`. `stream` is its fold stream, `arrivals` the one that copies in, `departures` out."""
 
@@ -55,6 +65,12 @@ class Gpu:
         cupy.cuda.Device(index).use()
         self.stream, self.arrivals, self.departures = (self.new_stream() for _ in range(3))
         self._kernels: dict[tuple[np.dtype[Any], str, int | None], Any] = {}
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Within, calls of this thread are for this GPU, afterwards for the one that they were for before."""
+        with on_device(self.index):
+            yield
 
     def new_stream(self) -> Stream:
         """A stream that waits for no other of its own accord."""
@@ -230,7 +246,7 @@ class Gpu:
 
         stream : the stream it was last worked on, where the object itself does not say; cudaStreamLegacy if None
         """
-        array = borrow(thing, write=write, stream=self.stream.ptr, gpu_of=_gpu_of, after=self._order_after)
+        array = borrow(thing, write=write, stream=self.stream.ptr, gpu_of=device_of_address, after=self._order_after)
         if not isinstance(array, DeviceArray) or array.gpu not in (self.index, -1):
             place = f"GPU {array.gpu}" if isinstance(array, DeviceArray) else "host memory"
             raise InputError("wrong device", where="buffer", expected=f"memory of GPU {self.index}", got=place)
@@ -277,10 +293,6 @@ class Gpu:
 @cache
 def _module(dtype: str) -> Any:
     return cupy.RawModule(code=SOURCE.read_text(encoding="utf-8"), options=(f"-DTYPE_{dtype}", "-std=c++17"))
-
-
-def _gpu_of(address: int) -> int:
-    return int(cupy.cuda.runtime.pointerGetAttributes(address).device)
 
 
 def _demand_alike(own: DeviceArray, landed: DeviceArray, out: DeviceArray, also: DeviceArray | None) -> None:

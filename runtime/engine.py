@@ -14,13 +14,14 @@ from optcc.runtime.device import Op
 from optcc.runtime.errors import TransportError
 from optcc.runtime.memory import HOST, Memory
 from optcc.runtime.priority import ReadyQueue
-from optcc.runtime.program import Program
+from optcc.runtime.program import Move, Program
 from optcc.runtime.transport import Attendant, Transport
 
 
 class Engine:
     """One run of `program` on `buffer`, shape (elements,), in `memory`, in place.
 
+    parts : what is sent is read from here, not from the buffer: to rank p the p-th part as long as the transfer
     linger : it is finished only when all that was sent has landed, so that the buffer may be written again; else when
         it has been given to wires, for buffers that nobody writes again
     """
@@ -34,11 +35,13 @@ class Engine:
         clock: Callable[[], float],
         memory: Memory = HOST,
         linger: bool = True,
+        parts: Any = None,
     ) -> None:
         self._done: Callable[[], bool] = transport.drain if linger else transport.given
         self._program, self._buffer, self._op = program, buffer, op
         self._transport, self._clock, self._memory = transport, clock, memory
         self._bytes, self._dtype, self._itemsize = memory.bytes_of(buffer), buffer.dtype, buffer.itemsize
+        self._parts = None if parts is None else memory.bytes_of(parts)
         self._waits = dict(program.waits)
         self._awaits = dict(program.awaits)
         self._expected = set(program.receives)
@@ -125,9 +128,13 @@ class Engine:
             _, row, route = first
             self._ready[route].pop()
             move = self._program.sends[row]
-            payload = self._bytes[move.offset : move.offset + move.length]
-            self._transport.post(move, payload, self._since[row])
+            self._transport.post(move, self._payload(move), self._since[row])
             self._unsent -= 1
+
+    def _payload(self, move: Move) -> Any:
+        if self._parts is None:
+            return self._bytes[move.offset : move.offset + move.length]
+        return self._parts[move.peer * move.length : (move.peer + 1) * move.length]
 
     def take(self, row: int, offset: int, data: Any) -> None:
         """A piece of transfer `row` is here: copy it, or fold it, or keep it until its turn to be folded."""

@@ -70,7 +70,12 @@ class RankFailedError(OptccError):
     seen_by : the text of the error as each surviving rank raised it (filled in by the parent process)
     journals : what the ranks that could still tell had noted of the collective, likewise
     at_s : when that was said, seconds of the hub's clock, likewise
+    result : of a communicator's call, what this rank has where its result was to be: OLD, what was there before the
+        call; NONE, neither that nor the result. A note of the error, which is printed with it, says so, too
     """
+
+    OLD, NONE = "old", "none"
+    result: str | None = None
 
     def __init__(
         self,
@@ -83,3 +88,25 @@ class RankFailedError(OptccError):
         self.rank, self.cause, self.at_s = rank, cause, at_s
         self.seen_by, self.journals = dict(seen_by or {}), dict(journals or {})
         super().__init__(f"rank {rank} failed: {cause}")
+
+    def of_call(self, result: str) -> RankFailedError:
+        """The same as a call raises it, that leaves `result`."""
+        error = RankFailedError(self.rank, self.cause)
+        error.result = result
+        holds = "is as it was before" if result == self.OLD else "holds no result, nor what it did before"
+        error.add_note(f"the call's result buffer {holds}")
+        return error
+
+
+class GrowFailedError(OptccError):
+    """No larger communicator has come about, on any rank; the old one goes on as it was. The same on all its ranks.
+
+    rank : who has failed, by its number in the larger one; cause : how
+    """
+
+    def __init__(self, rank: int, cause: str, old: int, new: int) -> None:
+        self.rank, self.cause = rank, cause
+        super().__init__(
+            f"cannot grow from {old} to {new} ranks: rank {rank} failed: {cause}; "
+            f"the communicator of {old} ranks is as it was"
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from queue import Empty
 from typing import Any, Self
 
@@ -83,15 +83,16 @@ class Hub:
         while missing := [rank for rank in self._ranks if rank not in self._present]:
             left = end - time.monotonic()
             if left <= 0:
-                names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-                where = "{}:{} ".format(*self._board.address) if self._board.address else ""
-                raise TransportError(
-                    f"{len(missing)} of {len(self._ranks)} ranks have not come {'to ' if where else ''}{where}"
-                    f"within {within_s:.3g} s: {names}"
-                )
+                raise TransportError(self.absence(missing, within_s))
             for rank, message in self._hear(left):
                 if isinstance(message, Gone | Broken):
                     raise self.failure(rank, message.cause if isinstance(message, Broken) else self._obituary(rank))
+
+    def absence(self, missing: Collection[int], within_s: float) -> str:
+        """For people: these ranks have not come."""
+        names = ", ".join(map(str, sorted(missing)[:8])) + (", ..." if len(missing) > 8 else "")
+        where = "to {}:{} ".format(*self._board.address) if self._board.address else ""
+        return f"{len(missing)} of {len(self._ranks)} ranks have not come {where}within {within_s:.3g} s: {names}"
 
     def order(self, command: Command, patience_s: float) -> list[Any]:
         """Give all ranks a command; returns the values of their replies, by rank. Raises like `replies`."""

@@ -7,7 +7,6 @@ import math
 import threading
 import time
 
-from optcc.runtime.errors import TransportError
 from optcc.runtime.hub import FAREWELL_S, Hub
 from optcc.runtime.interface import listening_address
 from optcc.runtime.messages import (
@@ -39,15 +38,16 @@ REGROUP_S = 10.0
 class Overseer(Hub):
     """A hub with a thread of its own, in rank 0's process. It ends when all ranks have left, or are gone.
 
-    Once all ranks have come, each may say: a rank is lost (`Broken`), or it leaves (`Reply`), or NICs are dead
-    (`Lost`). The first ends the job on all ranks (`Failed`). NICs: all ranks halt and say in which operation they are
-    (`Halt`, `Halted`); when the last of these is over, they plan anew (`Renew`), so that all change plans at the same
-    point without a message in any operation.
+    Ranks have `within_s` seconds to come. Each may say: a rank is lost (`Broken`), or it leaves (`Reply`), or NICs are
+    dead (`Lost`). The first ends the job on all ranks (`Failed`). NICs: all ranks halt and say in which operation they
+    are (`Halt`, `Halted`); when the last of these is over, they plan anew (`Renew`), so that all change plans at the
+    same point without a message in any operation.
     """
 
     def __init__(self, ranks: int, door: Door, within_s: float) -> None:
         super().__init__(ranks, door)
         self._host, self._job, self._secret, self._within_s = door.host, door.job, door.secret, within_s
+        self._awaited = set(self._ranks)  # those that have not come yet
         self._left: set[int] = set()
         self._dead_nics: list[str] = []
         self._renewing = False
@@ -82,15 +82,14 @@ class Overseer(Hub):
 
     def _oversee(self) -> None:
         try:
-            try:
-                self.gather(self._within_s)
-            except TransportError as error:
-                missing = min(rank for rank in self._ranks if rank not in self._present)
-                self._vigil.heard(missing, Broken(f"not there: {error}"), time.monotonic())
-            end = math.inf
-            while self._present - self._left and time.monotonic() < end:
+            come_by, end = time.monotonic() + self._within_s, math.inf
+            while (self._present - self._left or self._awaited) and time.monotonic() < end:
                 for rank, message in self._hear(LOOK_S):
                     self._take(rank, message)
+                if self._awaited and time.monotonic() > come_by:
+                    why = f"not there: {self.absence(self._awaited, self._within_s)}"
+                    self._vigil.heard(min(self._awaited), Broken(why), time.monotonic())
+                    self._awaited = set()
                 verdict = None if self._failed else self._vigil.verdict(time.monotonic()) or self._latest()
                 if verdict:
                     self._failed = Failed(*verdict)
@@ -108,6 +107,10 @@ class Overseer(Hub):
     def _take(self, rank: int, message: FromRank | Joined | Gone) -> None:
         now = time.monotonic()
         match message:
+            case Joined():
+                self._awaited.discard(rank)
+                if self._failed:
+                    self.send([rank], self._failed)
             case Gone() if rank not in self._left:
                 self._vigil.heard(rank, Broken(self._obituary(rank)), now)
             case Broken():

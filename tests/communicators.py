@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import optcc
-from optcc.runtime import member as member_module
+from optcc.runtime import links
 from optcc.runtime.control import Control
 from optcc.runtime.layout import Layout
 from optcc.runtime.virtual_wires import VirtualNet
@@ -114,5 +114,5 @@ def wires_in_memory(patch: pytest.MonkeyPatch) -> Iterator[None]:
         return MemoryWires(net, rank, lock, control)
 
     with patch.context() as here:
-        here.setattr(member_module, "open_wires", open_wires)
+        here.setattr(links, "open_wires", open_wires)
         yield

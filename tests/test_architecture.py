@@ -10,11 +10,23 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+COMMUNICATOR = (
+    "calls",
+    "buffers",
+    "clusters",
+    "collectives",
+    "debug",
+    "events",
+    "gpu_buffers",
+    "groups",
+    "interface",
+    "prepared",
+)
 JOINTS = {
     "optcc.cli",
     "optcc.api",
     "optcc.communicator",
-    "optcc.prepared",
+    *(f"optcc.communicator.{m}" for m in COMMUNICATOR),
     *(f"optcc.torch_backend.{m}" for m in ("group", "options", "start")),
     "optcc.planner",
     "optcc.drill",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -10,13 +11,12 @@ import numpy as np
 import pytest
 
 import optcc
+from optcc.communicator.prepared import CLASSES, SIZES, SMALL, Kept
 from optcc.errors import InputError
-from optcc.prepared import CLASSES, SIZES, SMALL, Kept
 from optcc.runtime.device import DTYPES, Array, bits_of, divide, dtype_of, reduction_of
-from optcc.runtime.layout import WINDOW
+from optcc.runtime.layout import SLOT_BYTES, WINDOW
 from optcc.runtime.payload import fill, reference
 from tests.communicators import Ranks, wires_in_memory
-from tests.left_behind import descriptors
 
 OPS = ("sum", "prod", "min", "max", "avg")
 WORLD = 3
@@ -129,6 +129,20 @@ def test_reduce_scatter(ranks: Ranks, count: int, op: str) -> None:
     assert all(same(each, part) for each, part in zip(ranks.good(call), want, strict=True))
 
 
+@pytest.mark.parametrize("count", [0, 3, 70_001])
+def test_all_to_all(ranks: Ranks, count: int) -> None:
+    def call(comm: optcc.Communicator) -> Array:
+        x = given(comm.rank, WORLD * count, "float32", "max")
+        before = x.copy()
+        out = comm.all_to_all(x, np.full(WORLD * count, 7, np.float32))
+        assert same(x, before)
+        return out
+
+    parts = [given(rank, WORLD * count, "float32", "max").reshape(WORLD, count) for rank in range(WORLD)]
+    for rank, made in enumerate(ranks.good(call)):
+        assert same(made, np.concatenate([part[rank] for part in parts]))
+
+
 def test_a_barrier_lets_nobody_through_alone(ranks: Ranks) -> None:
     last, through = threading.Event(), threading.Event()
 
@@ -175,20 +189,6 @@ def test_calls_under_way_keep_their_order(ranks: Ranks) -> None:
         for x, n in zip(made, (5, 100_000, 0, 7), strict=False):
             assert np.array_equal(x, np.full(n, WORLD * n + sum(range(WORLD))))
         assert made[-1] == sum(range(WORLD))
-
-
-def test_random_calls(ranks: Ranks) -> None:
-    """All ranks draw the same calls."""
-
-    def call(comm: optcc.Communicator) -> None:
-        draw = np.random.default_rng(7)
-        for _ in range(40):
-            dtype, op = str(draw.choice(DTYPES)), str(draw.choice(OPS))
-            count = int(draw.integers(0, 2 ** int(draw.integers(1, 18))))
-            made = comm.all_reduce(given(comm.rank, count, dtype, op), op)
-            assert same(made, expected(count, dtype, op)), (dtype, op, count)
-
-    ranks.good(call)
 
 
 class Dlpack:
@@ -261,6 +261,9 @@ def read_only() -> Array:
         (lambda c: c.broadcast(np.zeros(3), 3), "root: not a rank, expected 0 to 2, got 3"),
         (lambda c: c.all_gather(np.zeros(3), np.zeros(8)), "out: .* expected 9 elements"),
         (lambda c: c.reduce_scatter(np.zeros(8), np.zeros(3)), "x: .* expected 9 elements"),
+        (lambda c: c.all_to_all(np.zeros(8), np.zeros(8)), "x: no equal parts, expected .* that 3 divides, got 8"),
+        (lambda c: c.all_to_all(np.zeros(9), np.zeros(3)), "out: .* expected 9 elements"),
+        (lambda c: c.all_to_all(*[np.zeros(9)] * 2), "out: the same memory as x"),
     ],
 )
 def test_bad_calls_are_refused_and_cost_nothing(ranks: Ranks, call: Any, words: str) -> None:
@@ -284,6 +287,7 @@ def test_one_rank_alone() -> None:
         assert np.array_equal(comm.all_reduce(x, "avg", out=np.empty(4)), x)
         assert np.array_equal(comm.all_gather(x, np.empty(4)), x)
         assert np.array_equal(comm.reduce_scatter(x, np.empty(4)), x)
+        assert np.array_equal(comm.all_to_all(x, np.empty(4)), x)
         assert comm.all_reduce(x, async_op=True).wait(60) is x
         comm.broadcast(x)
         comm.barrier()
@@ -323,6 +327,19 @@ def test_what_is_kept_is_bounded() -> None:
     assert CLASSES > 20, "all sizes up to 64 TiB"
 
 
+@pytest.mark.parametrize("first", ["broadcast", "all_reduce", "all_gather", "reduce_scatter"])
+def test_small_calls_do_not_make_chunks_small(first: str) -> None:
+    """What comes later goes by the same wires."""
+    with Ranks(2) as ranks:
+
+        def call(comm: optcc.Communicator) -> set[int]:
+            x, out = np.zeros(2), np.zeros(1 if first == "reduce_scatter" else 4)
+            getattr(comm, first)(x, *([out] if first in ("all_gather", "reduce_scatter") else []))
+            return {flow.slot_bytes for flow in comm._member.layout.flows}
+
+        assert ranks.good(call) == [{SLOT_BYTES}] * 2
+
+
 def test_the_one_not_used_for_longest_goes() -> None:
     kept: Kept[int] = Kept(2)
     kept.keep("a", 1)
@@ -333,18 +350,6 @@ def test_the_one_not_used_for_longest_goes() -> None:
     assert (kept.find("a"), kept.find("c")) == (1, 3)
 
 
-def test_nothing_is_left_behind() -> None:
-    def use() -> None:
-        with Ranks(3) as ranks:
-            ranks.good(lambda comm: comm.all_reduce(np.zeros(100_000)))
-
-    use()
-    before, threads = descriptors(), threading.active_count()
-    use()
-    assert descriptors() == before
-    assert threading.active_count() == threads
-
-
 def test_all_ranks_have_the_same_bits_of_rounded_sums(ranks: Ranks) -> None:
     for count in (100, 200_000):
         draw = [np.random.default_rng(rank).normal(size=count).astype(np.float32) for rank in range(WORLD)]
@@ -352,3 +357,36 @@ def test_all_ranks_have_the_same_bits_of_rounded_sums(ranks: Ranks) -> None:
         assert len({each.tobytes() for each in made}) == 1
         assert np.allclose(made[0], sum(draw), atol=1e-5)
         assert bits_of(made[0]).any()
+
+
+# --- OPTCC_DEBUG -----------------------------------------------------------------------------------------------------
+
+
+def test_it_says_what_it_goes_by_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("OPTCC_DEBUG", "info")
+    with Ranks(2, "uniform:servers=2,nics=2,rate=100Gb/s") as ranks:
+        for _ in range(2):
+            ranks.good(lambda comm: comm.all_reduce(np.zeros(SMALL)))
+    out, err = capsys.readouterr()
+    assert out == ""
+    for rank in range(2):
+        first, plan, wires = [line for line in err.splitlines() if line.startswith(f"optcc INFO rank {rank} of 2: ")]
+        assert first.endswith("cluster of 4 NICs, 0 of them dead; here nic0 100Gb/s, nic1 100Gb/s; transport local")
+        assert re.search(r": AllReduce up to 2MiB: [a-z-]+, 1 segment, plan [0-9a-f]{16}$", plan)
+        assert re.search(r": \d+ wires out, \d+ in; landing slots of \d+MiB$", wires)
+    assert len(err.splitlines()) == 6
+
+
+def test_it_says_nothing_unasked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("OPTCC_DEBUG", "WARN")
+    with Ranks(2) as ranks:
+        ranks.good(lambda comm: comm.all_reduce(np.zeros(3)))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_level_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPTCC_DEBUG", "loud")
+    errors = Ranks(2).errors
+    assert len(errors) == 2
+    for error in errors:
+        assert str(error) == "OPTCC_DEBUG: no such level, expected WARN or INFO, got 'loud'"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Any, TypeVar
 
 from optcc.cluster import Cluster
+from optcc.communicator.debug import Say, cluster_text, plan_text, wires_text
 from optcc.errors import InfeasibleError, InputError
 from optcc.ladder import DEFAULT_SEGMENTS
 from optcc.plans import Plan
@@ -14,17 +15,23 @@ from optcc.runtime.member import Member
 from optcc.runtime.program import Program, program_of
 from optcc.schedule.columns import Schedule
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.simple import all_gather, broadcast, one_tree, reduce_scatter
+from optcc.schedule.simple import PIECE_BYTES, all_gather, broadcast, one_tree, reduce_scatter
 
 SMALL = 256 * 1024
 """Bytes up to which an AllReduce goes by one tree: what its messages cost is more than what they carry. With 4 ranks of
 one machine the tree is faster than the ring up to twice as much."""
 
 SECTION = 1 << 20
-"""A plan is no deeper than leaves so many bytes to each NIC at a time: a message costs as much as they do."""
+"""Over NICs a plan is no deeper than leaves so many bytes to each at a time: a message costs as much as they do.
+Processes of one machine are as fast as its memory, whatever NICs they are said to have, and each step waits for other
+processes to be given a processor: there one segment is fastest at all sizes (docs/bench-communicator.md)."""
 
 LARGE = 1 << 26
 """Wires are made for calls of so many bytes: chunks as large as they get, whatever the first call has."""
+
+UNDER_WAY = 4 * WINDOW_BYTES
+"""Landing slots of a rank, for all that others may have under way to it; a quarter of it on this machine cost an
+AllReduce of 64 MiB a sixth more processor time."""
 
 SIZES, CLASSES, TABLES = 64, 32, 8
 """How many schedules, plans, and sets of routes are kept; the one that was not used for longest goes."""
@@ -57,8 +64,8 @@ class Kept(OrderedDict[Any, Value]):
 class Prepared:
     """Those of one rank. All ranks ask for the same calls in the same order, within turns of `member`."""
 
-    def __init__(self, member: Member, cluster: Cluster) -> None:
-        self._member = member
+    def __init__(self, member: Member, cluster: Cluster, transport: str, say: Say) -> None:
+        self._member, self._transport, self._say = member, transport, say
         self._planned_for = cluster
         self.plans: Kept[Plan] = Kept(CLASSES)
         """By size class, the power of two that bytes per rank are rounded up to."""
@@ -76,6 +83,7 @@ class Prepared:
 
     def _start(self, cluster: Cluster) -> None:
         self.cluster = cluster
+        self._say(cluster_text(cluster, self._member.rank, self._transport))
         self._calls: Kept[tuple[str, Program]] = Kept(SIZES)
         self._tables: Kept[tuple[str, Schedule]] = Kept(TABLES)  # by ports and routes
         self._named = 0
@@ -91,12 +99,13 @@ class Prepared:
             return found
         match kind:
             case "all_reduce" if nbytes <= SMALL:
-                schedule, widest = one_tree(self.cluster, nbytes), one_tree(self.cluster, SMALL)
+                schedule, widest = one_tree(self.cluster, nbytes), one_tree(self.cluster, LARGE)
             case "all_reduce":
                 recipe = self._recipe(nbytes)
                 schedule, widest = recipe.lower(self.cluster, nbytes), recipe.lower(self.cluster, LARGE)
             case "broadcast":
-                schedule, widest = broadcast(self.cluster, nbytes, root), broadcast(self.cluster, nbytes, root)
+                large = PIECE_BYTES if nbytes <= PIECE_BYTES else LARGE  # beyond, it goes by other routes
+                schedule, widest = broadcast(self.cluster, nbytes, root), broadcast(self.cluster, large, root)
             case "all_gather":
                 schedule, widest = all_gather(self.cluster, nbytes), all_gather(self.cluster, LARGE)
             case _:
@@ -121,9 +130,12 @@ class Prepared:
             if isinstance(said, dict):
                 raise (InfeasibleError if said["infeasible"] else InputError)(said["what"], where="rank 0's planner")
             made = self.plans.keep(size, Plan.from_json(said, "rank 0's plan"))
+            self._say(plan_text(made, size))
         return made.recipe
 
     def _segments(self, nbytes: int) -> int:
+        if self._transport == "local":
+            return 1
         nics = sum(nic.alive for server in self._planned_for.servers for nic in server.nics)
         return min(DEFAULT_SEGMENTS, max(1, nbytes // (SECTION * nics)))
 
@@ -144,8 +156,10 @@ class Prepared:
             self._member.learn(name, schedule, lanes)
             return name
         schedules = dict(self._tables.values())
-        share = WINDOW_BYTES // max(1, len(self.cluster.ranks) - 1)  # of all that others may have under way to a rank
-        self._member.connect(layout_of(schedules, window_bytes=max(share, WINDOW_BYTES // 4)), schedules)
+        into = Counter(flow.dst for flow in layout_of(schedules).flows)
+        window = min(max(UNDER_WAY // max(into.values()), WINDOW_BYTES // 4), WINDOW_BYTES)
+        self._member.connect(layout_of(schedules, window_bytes=window), schedules)
+        self._say(wires_text(self._member.layout, self._member.rank))
         self._connected = True
         self._calls.clear()  # some may go by routes that are forgotten
         return name

@@ -1,0 +1,14 @@
+"""Collectives on the caller's own buffers: an object in every process of a job, called alike by all of them.
+
+    with optcc.Communicator() as comm:  # in processes that torchrun, mpirun or srun have started
+        comm.all_reduce(gradients, op="sum")
+
+Names and arguments follow torch.distributed; docs/communicator.md is the guide. What callers see is in `interface`,
+their buffers in `buffers`, each collective in `collectives`, which schedule it runs in `prepared`.
+"""
+
+from optcc.communicator.clusters import read_cluster
+from optcc.communicator.handles import Handle
+from optcc.communicator.interface import Communicator
+
+__all__ = ["Communicator", "Handle", "read_cluster"]

@@ -1,0 +1,94 @@
+"""Which cluster a communicator runs on: what its callers give, what is found, and that all ranks have the same."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from optcc.cluster import Cluster
+from optcc.cluster_json import cluster_in, cluster_out
+from optcc.errors import InputError
+
+RATE = "100Gb/s"
+"""Of the one NIC that a rank on the local transport has where nothing is said: what counts is that all are alike."""
+
+Given = Cluster | str | os.PathLike[str]
+
+
+def read_cluster(given: Given, world: int) -> Cluster:
+    """The cluster that was given or is described; a single server is copied for every rank. InputError for one of
+    another number of ranks."""
+    if not isinstance(given, Cluster):
+        from optcc.discover import load_topology
+
+        given = load_topology(Path(given) if not isinstance(given, str) else given).cluster
+        if len(given.servers) == 1 and len(given.ranks) != world:
+            given = given.replicate(world)
+    if len(given.ranks) != world:
+        raise InputError(
+            "another number of ranks than processes", where="cluster", expected=f"{world} ranks", got=len(given.ranks)
+        )
+    return given
+
+
+def alike(world: int) -> Cluster:
+    """One NIC for each rank."""
+    return Cluster.uniform(servers=world, nics=1, rate=RATE)
+
+
+def agreed(
+    given: Cluster | None,
+    world: int,
+    exchange: Callable[[Any], list[Any]],
+    *,
+    transport: str,
+    dead: Sequence[str] = (),
+) -> Cluster:
+    """What all ranks were given, or else what they are; InputError on all of them where that is not the same.
+
+    exchange : all ranks' values, by rank
+    dead : NICs of this rank's server that are known not to work: the cluster is without those of them that it has
+    """
+    if given is None and transport == "verbs":
+        given = _here(exchange)
+    cluster = given or alike(world)
+    said = exchange([json.dumps(cluster_out(cluster)), list(dead)])
+    other = next((rank for rank, (text, _) in enumerate(said) if text != said[0][0]), None)
+    if other is not None:
+        raise InputError(
+            f"rank {other} was given another one than rank 0", where="cluster", expected="the same on all ranks"
+        )
+    for rank, (_, nics) in enumerate(said):
+        for nic in {nic.name for nic in cluster.servers[rank].nics} & {*nics}:
+            cluster = cluster.degrade(f"{cluster.servers[rank].name}/{nic}")
+    return cluster
+
+
+def dead_nics(cluster: Cluster, rank: int) -> list[str]:
+    """Of a rank's server, those that have died."""
+    now, before = cluster.servers[rank].nics, cluster.fault_free.servers[rank].nics
+    return [nic.name for nic, old in zip(now, before, strict=True) if old.alive and not nic.alive]
+
+
+def part_of(cluster: Cluster, ranks: Sequence[int]) -> Cluster:
+    """The servers of some ranks. InputError with GPUs as ranks."""
+    if cluster.gpu_ranks:
+        raise InputError("not with GPUs as ranks", where="communicator", expected="a cluster of servers as ranks")
+    servers = tuple(cluster.servers[rank] for rank in ranks)
+    pristine = cluster.pristine and replace(
+        cluster.pristine, servers=tuple(cluster.pristine.servers[rank] for rank in ranks)
+    )
+    return replace(cluster, servers=servers, pristine=pristine)
+
+
+def _here(exchange: Callable[[Any], list[Any]]) -> Cluster:
+    """One server for each rank: the RDMA devices of its machine, as sysfs tells."""
+    from optcc.discover import load_topology
+
+    said = exchange(cluster_out(load_topology("/sys").cluster))
+    servers = [cluster_in(each).servers[0] for each in said]
+    return Cluster(tuple(replace(server, name=f"server{place}") for place, server in enumerate(servers)))

@@ -1,0 +1,155 @@
+"""What each collective does with flat arrays in host memory. All ranks do the same, one after the other.
+
+What is small goes in memory of its own, rounded up to a power of two, so that few schedules do for all sizes and nobody
+has to wait until a peer has taken the last byte; what is large goes where it is.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from optcc.communicator.buffers import Flat, fill, room_of, sign_of
+from optcc.communicator.prepared import SMALL, Prepared
+from optcc.runtime.device import Op, Reduction, divide
+from optcc.runtime.member import Member
+
+
+class Collectives(Protocol):
+    """Of one rank. `source` is read and `target` written; they are the same array where a call is in place.
+
+    wrote : since whoever calls has last set it to False, a target has been written to
+    """
+
+    wrote: bool
+
+    def all_reduce(self, source: Flat, target: Flat, reduction: Reduction, call: str = "all_reduce") -> None:
+        """The reduction of all ranks' source. `call` : what ranks must agree to be calling."""
+
+    def broadcast(self, buffer: Flat, root: int) -> None:
+        """The root's buffer."""
+
+    def all_gather(self, source: Flat, target: Flat) -> None:
+        """All ranks' sources, by rank."""
+
+    def reduce_scatter(self, source: Flat, target: Flat, reduction: Reduction) -> None:
+        """The reduction of this rank's part of all ranks' sources."""
+
+    def all_to_all(self, source: Flat, target: Flat) -> None:
+        """Of each rank's source the part that is for this one, by rank."""
+
+
+class Alone:
+    """Of the only rank: a copy."""
+
+    wrote = False
+
+    def all_reduce(self, source: Flat, target: Flat, reduction: Reduction, call: str = "") -> None:
+        """See Collectives."""
+        fill(target, source)
+
+    def broadcast(self, buffer: Flat, root: int) -> None:
+        """See Collectives."""
+
+    def all_gather(self, source: Flat, target: Flat) -> None:
+        """See Collectives."""
+        fill(target, source)
+
+    def reduce_scatter(self, source: Flat, target: Flat, reduction: Reduction) -> None:
+        """See Collectives."""
+        fill(target, source)
+
+    def all_to_all(self, source: Flat, target: Flat) -> None:
+        """See Collectives."""
+        fill(target, source)
+
+
+class Together:
+    """Of one rank among several, over the wires of `member`."""
+
+    def __init__(self, member: Member, prepared: Prepared) -> None:
+        self._member, self._prepared = member, prepared
+        self._rank, self._world, self.wrote = member.rank, member.world, False
+
+    def all_reduce(self, source: Flat, target: Flat, reduction: Reduction, call: str = "all_reduce") -> None:
+        """See Collectives."""
+        sign, nbytes = sign_of(call, source, reduction), source.nbytes
+        with self._member.turn():
+            if nbytes <= SMALL:
+                room = room_of(nbytes)
+                own = np.zeros(room // source.itemsize, source.dtype)
+                own[: source.size] = source
+                self._member.run(*self._prepared.call("all_reduce", room), own, reduction.fold, sign, linger=False)
+                if reduction.mean:
+                    divide(own, self._world)
+                target[:] = own[: source.size]
+                return
+            prepared = self._prepared.call("all_reduce", nbytes)
+            self.wrote = True
+            fill(target, source)
+            self._member.run(*prepared, target, reduction.fold, sign)
+            if reduction.mean:
+                divide(target, self._world)
+
+    def broadcast(self, buffer: Flat, root: int) -> None:
+        """See Collectives."""
+        room = room_of(buffer.nbytes) if buffer.nbytes <= SMALL else 0
+        with self._member.turn():
+            own = buffer
+            if room:
+                own = np.zeros(room // buffer.itemsize, buffer.dtype)
+                own[: buffer.size] = buffer
+            prepared = self._prepared.call("broadcast", room or buffer.nbytes, root)
+            self.wrote = not room and self._rank != root
+            self._member.run(*prepared, own, Op.MAX, sign_of("broadcast", buffer, root), linger=not room)
+            if room and self._rank != root:
+                buffer[:] = own[: buffer.size]
+
+    def all_gather(self, source: Flat, target: Flat) -> None:
+        """See Collectives."""
+        size = source.size
+        room = room_of(source.nbytes) if source.nbytes <= SMALL else 0
+        with self._member.turn():
+            prepared = self._prepared.call("all_gather", room or source.nbytes)
+            step = room // source.itemsize or size
+            own = np.empty(step * self._world, source.dtype) if room else target
+            self.wrote = not room
+            fill(own[self._rank * step :][:size], source)
+            self._member.run(*prepared, own, Op.MAX, sign_of("all_gather", source), linger=not room)
+            if room:
+                target.reshape(self._world, size)[:] = own.reshape(self._world, step)[:, :size]
+
+    def reduce_scatter(self, source: Flat, target: Flat, reduction: Reduction) -> None:
+        """See Collectives."""
+        size = target.size
+        room = room_of(target.nbytes) if target.nbytes <= SMALL else target.nbytes
+        with self._member.turn():
+            prepared = self._prepared.call("reduce_scatter", room)
+            step = room // source.itemsize
+            own = np.zeros((self._world, step), source.dtype)
+            own[:, :size] = source.reshape(self._world, size)
+            sign = sign_of("reduce_scatter", target, reduction)
+            self._member.run(*prepared, own.reshape(-1), reduction.fold, sign, linger=False)
+            target[:] = own[self._rank, :size]
+            if reduction.mean:
+                divide(target, self._world)
+
+    def all_to_all(self, source: Flat, target: Flat) -> None:
+        """See Collectives. It goes by the schedule of all_gather, of which each rank sends every other one its part."""
+        size, part = source.size // self._world, source.nbytes // self._world
+        room = room_of(part) if part <= SMALL else 0
+        with self._member.turn():
+            prepared = self._prepared.call("all_gather", room or part)
+            step = room // source.itemsize or size
+            parts, own = source, target
+            if room:
+                padded = np.zeros((self._world, step), source.dtype)
+                padded[:, :size] = source.reshape(self._world, size)
+                parts, own = padded.reshape(-1), np.empty(self._world * step, source.dtype)
+            self.wrote = not room
+            mine = slice(self._rank * step, (self._rank + 1) * step)
+            own[mine] = parts[mine]
+            self._member.run(*prepared, own, Op.MAX, sign_of("all_to_all", source), linger=not room, parts=parts)
+            if room:
+                target.reshape(self._world, size)[:] = own.reshape(self._world, step)[:, :size]

@@ -1,0 +1,35 @@
+"""What a communicator has seen happen: kept, logged, and told to whoever asked."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from optcc.runtime.messages import Note
+
+log = logging.getLogger("optcc.communicator")
+
+EVENTS = 1000
+"""So many events are kept; older ones are forgotten."""
+
+
+class Events:
+    """Those of rank `rank`. `tell` : called with each, in whichever thread finds it."""
+
+    def __init__(self, rank: int, tell: Callable[[Note], None] | None) -> None:
+        self._rank, self._tell = rank, tell
+        self._kept: deque[Note] = deque(maxlen=EVENTS)
+
+    def all(self) -> tuple[Note, ...]:
+        """The latest EVENTS, in order."""
+        return tuple(self._kept)
+
+    def note(self, notes: Sequence[Note]) -> None:
+        """More of them."""
+        self._kept.extend(notes)
+        for note in notes:
+            level = logging.WARNING if note.kind in ("nic down", "renewed") else logging.INFO
+            log.log(level, "rank %d: %s %s %s %s %s", self._rank, note.kind, note.nic, note.far, note.cause, note.text)
+            if self._tell:
+                self._tell(note)

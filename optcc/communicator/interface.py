@@ -1,0 +1,284 @@
+"""What callers see of a communicator."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from optcc.cluster import Cluster
+from optcc.communicator.calls import Calls
+from optcc.communicator.clusters import Given, agreed, alike, dead_nics, part_of, read_cluster
+from optcc.communicator.collectives import Alone, Collectives, Together
+from optcc.communicator.debug import speaker
+from optcc.communicator.events import Events
+from optcc.communicator.groups import ALONE, Group, all_or_none, left_of, part_by_color, with_new
+from optcc.communicator.handles import InOrder
+from optcc.communicator.prepared import Prepared
+from optcc.errors import InputError, OptccError
+from optcc.runtime.carriers import TRANSPORTS, check_devices
+from optcc.runtime.member import JOIN_S, TIMEOUT_S, Member
+from optcc.runtime.messages import Note, Strike
+from optcc.runtime.overseer import Overseer
+from optcc.runtime.rendezvous import Membership, find
+from optcc.runtime.strikes import KINDS
+from optcc.schedule.routes import ports_of
+
+
+@dataclass(frozen=True)
+class _Options:
+    """Of a communicator and those that come of it."""
+
+    transport: str
+    timeout_s: float
+    reproducible: bool
+    on_event: Callable[[Note], None] | None
+
+
+class Communicator(Calls):
+    """The ranks of a job. A context manager; made by all of its processes at the same time, and called alike by all.
+
+    cluster : the ranks' NICs, as a `Cluster` or what `optcc.load_topology` reads; its ranks are the job's, in order.
+        None: over the local transport one NIC for each rank, over verbs the RDMA devices of each rank's machine
+    transport : "local", processes of one machine over shared memory; "verbs", RDMA devices
+    rendezvous, rank, world, interface : as of `optcc run`: given by torchrun, mpirun, srun, or here. Where nothing
+        speaks of other ranks, this is the only one
+    timeout_s : seconds for an operation, all ranks' coming included; then a rank has failed
+    reproducible : sums are rounded the same whatever NICs fail: plans are kept then, and are no longer the best ones
+    on_event : called with each event (see `events`), in whichever thread finds it; it must not call this object
+
+    Raises InputError for what cannot be, on all ranks where they were given different clusters, and RankFailedError
+    when ranks do not come.
+    """
+
+    def __init__(
+        self,
+        cluster: Given | None = None,
+        *,
+        transport: str = "local",
+        rendezvous: str | None = None,
+        rank: int | None = None,
+        world: int | None = None,
+        interface: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        reproducible: bool = False,
+        on_event: Callable[[Note], None] | None = None,
+    ) -> None:
+        if transport not in TRANSPORTS:
+            raise InputError("no such transport", where="transport", expected=" or ".join(TRANSPORTS), got=transport)
+        found = find(os.environ, rendezvous=rendezvous, rank=rank, world=world)
+        membership = found or ALONE
+        overseer = None
+        if membership.rank == 0 and membership.world > 1:
+            overseer = Overseer.open(membership, interface, JOIN_S)
+        self._options = _Options(transport, timeout_s, reproducible, on_event)
+        self._join(membership, overseer, cluster)
+
+    @classmethod
+    def of(
+        cls,
+        membership: Membership,
+        overseer: Overseer | None,
+        cluster: Given | None = None,
+        *,
+        transport: str = "local",
+        timeout_s: float = TIMEOUT_S,
+        reproducible: bool = False,
+        on_event: Callable[[Note], None] | None = None,
+    ) -> Communicator:
+        """For whoever has found the ranks in another way; `overseer` : in rank 0's process, their hub."""
+        return cls._with(_Options(transport, timeout_s, reproducible, on_event), membership, overseer, cluster)
+
+    @classmethod
+    def _with(
+        cls,
+        options: _Options,
+        membership: Membership,
+        overseer: Overseer | None,
+        cluster: Given | None,
+        within_s: float = JOIN_S,
+        dead: Sequence[str] = (),
+    ) -> Communicator:
+        comm = object.__new__(cls)
+        comm._options = options
+        comm._join(membership, overseer, cluster, within_s, dead)
+        return comm
+
+    def _join(
+        self,
+        membership: Membership,
+        overseer: Overseer | None,
+        cluster: Given | None,
+        within_s: float = JOIN_S,
+        dead: Sequence[str] = (),
+    ) -> None:
+        """within_s : for all ranks to come; dead : NICs of this rank that are known not to work"""
+        options, self._given = self._options, cluster is not None
+        self.rank, self.world = membership.rank, membership.world
+        self._events = Events(self.rank, options.on_event)
+        self._in_order = InOrder(f"optcc calls of rank {self.rank}")
+        self._closed = False
+        if self.world == 1:
+            self.cluster = alike(1) if cluster is None else read_cluster(cluster, 1)
+            self._collectives: Collectives = Alone()
+            return
+        self._member = Member(
+            membership,
+            transport=options.transport,
+            timeout_s=options.timeout_s,
+            overseer=overseer,
+            on_renew=self._renew,
+            on_notes=self._events.note,
+        )
+        try:
+            say = speaker(os.environ, self.rank, self.world)
+            given = None if cluster is None else read_cluster(cluster, self.world)
+            self.cluster = agreed(
+                given,
+                self.world,
+                partial(self._member.exchange, within_s=max(within_s, options.timeout_s)),
+                transport=options.transport,
+                dead=dead,
+            )
+            check_devices(options.transport, [port for port in ports_of(self.cluster) if port.rank == self.rank])
+            self._prepared = Prepared(self._member, self.cluster, options.transport, say)
+            self._collectives = Together(self._member, self._prepared)
+        except BaseException as error:
+            self._member.close(f"{type(error).__name__}: {error}")
+            raise
+
+    # --- failures ----------------------------------------------------------------------------------------------------
+
+    def events(self) -> tuple[Note, ...]:
+        """What this rank has noted, the latest 1000: kinds "nic down", "lost" (a wire), "fenced", "moved" (a flow),
+        "renewed" (the plan, without the NICs in `text`). Times are of this process's monotonic clock."""
+        return self._events.all()
+
+    def shrink(self) -> Communicator:
+        """After RankFailedError: a communicator of the ranks that are left, in their order; all of them call this.
+
+        Close this one afterwards. Raises InputError where there is none: no rank has failed, or this one has, or the
+        one whose process had the control channel (rank 0).
+        """
+        self._demand_open()
+        if self.world == 1:
+            raise InputError("no rank has failed", where="shrink", expected="a call after RankFailedError")
+        return self._sub(left_of(self._member))
+
+    def grow(
+        self,
+        world: int,
+        rendezvous: str,
+        *,
+        cluster: Given | None = None,
+        interface: str | None = None,
+        within_s: float = JOIN_S,
+    ) -> Communicator:
+        """A communicator of `world` ranks: these, with their numbers, and new ones besides; all of these call this.
+
+        Each new process makes a Communicator with the same `rendezvous`, `world` and `cluster`, and a `rank` from this
+        one's `world` on. Close this one afterwards.
+
+        rendezvous : HOST:PORT on the machine of rank 0, a port that is free; job and secret as of `Communicator`
+        cluster : of all `world` ranks; needed where this communicator was given one. NICs that have died stay out
+        within_s : seconds for the new ranks to come
+
+        Raises GrowFailedError on all ranks when a new one does not come, or dies while it joins: this communicator
+        goes on as it was. InputError likewise for what cannot be, RankFailedError when one of these ranks fails.
+        """
+        self._demand_open()
+        if world <= self.world:
+            raise InputError("not larger", where="world", expected=f"more than {self.world}", got=world)
+        if cluster is None and self._given:
+            expected = f"the cluster of all {world} ranks, as this communicator was given one"
+            raise InputError("none", where="cluster", expected=expected)
+        given = None if cluster is None else read_cluster(cluster, world)
+        place = find(os.environ, rendezvous=rendezvous, rank=self.rank, world=world)
+        assert place
+        return self._in_order.run(lambda: self._grow(place, given, interface, within_s), async_op=False)  # type: ignore[no-any-return]
+
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """The ranks that give the same `color`, as a communicator of their own, ordered by (key, rank). All call this.
+
+        None for a rank that gives None.
+        """
+        self._demand_open()
+        if self.world == 1:
+            return None if color is None else self._sub(Group(ALONE, None, [0]))
+        group = self._in_order.run(lambda: part_by_color(self._member, color, key), async_op=False)
+        return self._sub(group) if group else None
+
+    def strike(self, kind: str, nic: str, part: float = 0.5) -> None:
+        """A drill: a fault of `kind` (see `optcc.runtime.strikes`; "cut" is a link that goes down) at `nic`, such as
+        "server1/nic0", in the next operation, when a part `part` of its rank's transfers are done. All ranks may call.
+        Raises InputError for no such kind or NIC.
+        """
+        nics = {port.name: port.rank for port in ports_of(self.cluster)}
+        if kind not in KINDS or nic not in nics:
+            expected = f"{', '.join(KINDS)} at one of {', '.join([*nics][:8])}"
+            raise InputError("no such fault", where="strike", expected=expected, got=f"{kind} at {nic}")
+        if self.world > 1 and nics[nic] == self.rank:
+            self._member.strike(Strike(kind, nic, part))
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Wait for operations that are under way and for all ranks to close, then disconnect. Twice does nothing."""
+        self._end(None)
+
+    def abort(self, cause: str) -> None:
+        """Leave at once, because of `cause`; calls of the other ranks end with RankFailedError."""
+        self._end(cause)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(None if error is None else f"{type(error).__name__}: {error}")
+
+    def _end(self, cause: str | None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if cause is None:
+            self._in_order.settle()
+        if self.world > 1:
+            self._member.close(cause)
+        self._in_order.settle()
+
+    # --- how it is done ----------------------------------------------------------------------------------------------
+
+    def _renew(self, nics: list[str]) -> None:
+        """The cluster without these NICs; plans and wires follow with the next call."""
+        cluster = self.cluster
+        for nic in nics:  # all that have died so far
+            cluster = cluster.degrade(nic)
+        self._prepared.renew(cluster, self._options.reproducible)
+        self._events.note([Note(time.monotonic(), "renewed", "", text=", ".join(nics))])
+
+    def _grow(self, place: Membership, given: Cluster | None, interface: str | None, within_s: float) -> Communicator:
+        exchange = self._member.exchange if self.world > 1 else lambda value: [value]
+        group = with_new(place, exchange, interface, within_s)
+        dead = dead_nics(self._prepared.cluster if self.world > 1 else self.cluster, self.rank)
+        made, failed = None, None
+        try:
+            made = self._with(self._options, place, group.overseer, given, within_s + JOIN_S, dead)
+        except OptccError as error:
+            failed = error
+        all_or_none(made, failed, place, exchange)
+        assert made
+        return made
+
+    def _sub(self, group: Group) -> Communicator:
+        """A communicator of some of these ranks."""
+        if group.place.world == 1:
+            return self._with(replace(self._options, transport="local"), group.place, None, None)
+        made = self._with(self._options, group.place, group.overseer, part_of(self._prepared.cluster, group.ranks))
+        made._given = self._given
+        return made
