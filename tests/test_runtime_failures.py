@@ -43,7 +43,7 @@ def fails(
         run_schedules({"it": schedule}, repeat=3, stall_s=stall_s, on_start=started)
     assert time.monotonic() - begin < 25, "start, 10 s to notice, 3 s for last words"
     assert gone(tuple(pids), within_s=1), "a rank was left behind"
-    assert descriptors() == before
+    assert descriptors() <= before  # fewer where something of a test before has ended meanwhile
     assert set(caught.value.seen_by.values()) <= {str(caught.value)}, "all say the same"
     return caught.value
 
