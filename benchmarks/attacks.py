@@ -85,7 +85,7 @@ def orphans() -> str:
 
 def seals() -> str:
     """What it costs both ends of a message together, and of a mebibyte."""
-    from optcc.runtime.seals import Seal
+    from optcc.runtime.control.seals import Seal
 
     def cost_s(message: bytes, times: int) -> float:
         ours, theirs = Seal(bytes(32)), Seal(bytes(32))

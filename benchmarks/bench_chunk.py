@@ -31,16 +31,16 @@ from rich.progress import track
 
 import optcc
 from benchmarks.bench_steady import KINDS, OVER, Quiet, Silence
-from optcc.runtime.device import Op, empty
-from optcc.runtime.engine import Engine
-from optcc.runtime.layout import layout_of
-from optcc.runtime.memory import HostMemory
-from optcc.runtime.pacing import Rates
-from optcc.runtime.payload import fill, is_exact, reference
-from optcc.runtime.program import program_of
-from optcc.runtime.virtual import VirtualRun
+from optcc.runtime.devices.host import Op, empty
+from optcc.runtime.devices.memory import HostMemory
+from optcc.runtime.engine.loop import Engine
+from optcc.runtime.engine.program import program_of
+from optcc.runtime.evidence.payload import fill, is_exact, reference
+from optcc.runtime.measuring.virtual_run import VirtualRun
+from optcc.runtime.wires.layout import layout_of
+from optcc.runtime.wires.pacing import Rates
 from optcc.schedule import Schedule
-from optcc.units import format_size, parse_size
+from optcc.values.units import format_size, parse_size
 
 RANKS, SIZE, DTYPE = 4, 64 * 2**20, np.dtype(np.float32)
 SIZES = (64 * 2**10, 256 * 2**10, 2**20)

@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import optcc
-from optcc.cluster import Cluster
 from optcc.schedule.recipe import Recipe
-from optcc.units import format_seconds, format_size
+from optcc.values.cluster import Cluster
+from optcc.values.units import format_seconds, format_size
 
 RANKS = 4
 SIZES = {4 << 10: 50, 64 << 10: 50, 1 << 20: 20, 8 << 20: 5, 64 << 20: 2}

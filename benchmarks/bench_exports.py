@@ -17,13 +17,13 @@ from typing import Any
 from rich.progress import track
 
 import optcc
-from optcc.cluster import Cluster
 from optcc.errors import OptccError
 from optcc.export import chakra, chakra_run, msccl, msccl_file, msccl_run, mscclpp, mscclpp_file, mscclpp_run
 from optcc.export.choice import Chosen
-from optcc.plans import Plan
+from optcc.plans.plan import Plan
 from optcc.schedule.ring import Ring, Spread
-from optcc.units import format_size
+from optcc.values.cluster import Cluster
+from optcc.values.units import format_size
 
 NBYTES = 2**28
 RANKS = (4, 8, 16)

@@ -22,10 +22,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from optcc.runtime.launch import Session
+from optcc.runtime.control.launch import Session
+from optcc.runtime.flows.timeouts import Patience
 from optcc.runtime.messages import Strike
-from optcc.runtime.patience import Patience
-from optcc.runtime.wires import Cause
+from optcc.runtime.wires.contract import Cause
 from tests import test_failover_local as local
 from tests.failover_cuts import KINDS, PATIENCE, cut
 from tests.failover_matrix import ROWS

@@ -18,9 +18,9 @@ from pathlib import Path
 from rich.progress import track
 
 import optcc
-from optcc.cluster import Cluster
-from optcc.standby.planner import Planner, Replanned
-from optcc.units import format_rate, format_seconds, format_size
+from optcc.planner.standby.planner import Planner, Replanned
+from optcc.values.cluster import Cluster
+from optcc.values.units import format_rate, format_seconds, format_size
 
 SERVERS, NICS, RATE, SIZE = (8, 32, 128), 8, Fraction(50 * 10**9), 2**30
 COSTS = {"alpha": Fraction(5, 10**6), "per_chunk": Fraction(1, 10**6)}

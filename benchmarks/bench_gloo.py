@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 from rich.progress import track
 
 import optcc
-from optcc.runtime.launch import run_schedules
-from optcc.units import format_seconds, format_size
+from optcc.runtime.control.launch import run_schedules
+from optcc.values.units import format_seconds, format_size
 
 RANKS = 4
 SIZES = (2**20, 8 * 2**20, 64 * 2**20)

@@ -20,15 +20,15 @@ from statistics import median
 import numpy as np
 
 import optcc
-from optcc.runtime import device
-from optcc.runtime.device import DTYPES, Op, dtype_of, reduction_of
-from optcc.runtime.device_array import DeviceArray
-from optcc.runtime.device_cuda import Gpu
-from optcc.runtime.payload import fill
-from optcc.runtime.replay import steps_of
-from optcc.runtime.replay_cuda import Replay
-from optcc.runtime.staging import Staging
-from optcc.units import format_seconds, format_size
+from optcc.runtime.devices import host
+from optcc.runtime.devices.cuda import Gpu
+from optcc.runtime.devices.gpu_array import DeviceArray
+from optcc.runtime.devices.host import DTYPES, Op, dtype_of, reduction_of
+from optcc.runtime.devices.staging import Staging
+from optcc.runtime.engine.replay import steps_of
+from optcc.runtime.engine.replay_cuda import Replay
+from optcc.runtime.evidence.payload import fill
+from optcc.values.units import format_seconds, format_size
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 POOL = GIB
@@ -323,7 +323,7 @@ def allreduce(bench: Bench, nbytes: int) -> list[str]:
         fill(values, rank=rank, ranks=ranks, op=Op.SUM)
     expected = inputs[0].copy()
     for values in inputs[1:]:
-        device.fold(Op.SUM, expected, values)
+        host.fold(Op.SUM, expected, values)
     buffers = [gpu.put(values) for values in inputs]
     ways = (lambda: gpu.copy(buffers[0], buffers[1])), (lambda: gpu.memcpy(buffers[0], buffers[1]))
     copy = 2 * nbytes / min(median(gpu.seconds(way, 7)) for way in ways)

@@ -21,12 +21,12 @@ import numpy as np
 from rich.progress import track
 
 import optcc
-from optcc.cluster import Cluster, Fabric
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.inside_parts import Part, chunks_for, deepest, inside_servers
 from optcc.schedule.nested_order import nested_rings
 from optcc.theory import nested_shares
 from optcc.theory.inside import inside_split
+from optcc.values.cluster import Cluster, Fabric
 
 SIZE = 2**30
 GB = 10**9

@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 
 import optcc
-from optcc.bound import Bound
-from optcc.cluster import Cluster, Nic, Server
 from optcc.errors import InputError
-from optcc.planner import Candidate, climb, ladders
-from optcc.plans import Plan
+from optcc.planner.search import Candidate, climb, ladders
+from optcc.plans.plan import Plan
 from optcc.runtime.verbs import backlog
 from optcc.schedule import Schedule
 from optcc.schedule.recipe import Recipe
-from optcc.simulator import simulate
-from optcc.units import format_seconds, format_size
+from optcc.simulation.simulator import simulate
+from optcc.values.bound import Bound
+from optcc.values.cluster import Cluster, Nic, Server
+from optcc.values.units import format_seconds, format_size
 
 NICS = 2  # of a server
 PACKET = 4096 + backlog.PACKET_BYTES

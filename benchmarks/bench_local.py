@@ -16,8 +16,8 @@ from statistics import median, pstdev
 
 import optcc
 from optcc.api import LOCAL_RATE
-from optcc.report_run import run_progress
-from optcc.units import format_rate, format_seconds, format_size
+from optcc.reports.run import run_progress
+from optcc.values.units import format_rate, format_seconds, format_size
 
 SIZE = 64 * 2**20
 

@@ -20,11 +20,11 @@ from pathlib import Path
 from rich.progress import track
 
 import optcc
-from optcc.cluster import Cluster, Fabric, Nic, Server
 from optcc.schedule.packed import PackedTrees
-from optcc.simulator import simulate
+from optcc.simulation.simulator import simulate
 from optcc.theory import lower_bound
 from optcc.theory.packing import MAX_RANKS, MAX_RESOURCES, Packing, pack_trees
+from optcc.values.cluster import Cluster, Fabric, Nic, Server
 
 SIZE = 2**30
 RATE = 50 * 10**9

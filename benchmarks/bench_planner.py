@@ -21,14 +21,14 @@ from pathlib import Path
 from rich.progress import track
 
 import optcc
-from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
-from optcc.ladder import Ladder
-from optcc.planner import ladders
+from optcc.planner.search import ladders
 from optcc.schedule import Schedule
+from optcc.schedule.candidates import Ladder
 from optcc.schedule.direct import DirectExchange
 from optcc.schedule.recipe import Recipe
-from optcc.units import format_seconds, format_size
+from optcc.values.cluster import Cluster, Fabric
+from optcc.values.units import format_seconds, format_size
 
 ALPHA, PER_CHUNK = Fraction(5, 10**6), Fraction(1, 10**6)
 DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)

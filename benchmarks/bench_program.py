@@ -18,13 +18,13 @@ from statistics import median
 from rich.progress import track
 
 import optcc
-from optcc.bound import Bound
-from optcc.cluster import Cluster, Fabric, Nic, Server
 from optcc.errors import InputError
 from optcc.theory import program_bound
 from optcc.theory.certify import check_dual, check_primal, round_dual
 from optcc.theory.program import Program
 from optcc.theory.ways import build_network
+from optcc.values.bound import Bound
+from optcc.values.cluster import Cluster, Fabric, Nic, Server
 
 SIZE = 2**30
 GBPS = 125_000_000

@@ -19,8 +19,8 @@ from uneven_clusters import Uneven, uneven
 
 import optcc
 from optcc.errors import InputError
-from optcc.ladder import Costs
-from optcc.planner import ladders
+from optcc.planner.search import ladders
+from optcc.schedule.candidates import Costs
 from optcc.schedule.direct import FINDERS, DirectExchange
 from optcc.schedule.direct_candidates import FORMS
 from optcc.schedule.lanes import MOST_LANES, in_lanes

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import optcc
-from optcc.units import format_seconds, format_size
+from optcc.values.units import format_seconds, format_size
 
 T = TypeVar("T")
 TARGET = 200

@@ -24,12 +24,12 @@ import numpy as np
 from rich.progress import track
 
 import optcc
-from optcc.cluster import Cluster, Fabric
-from optcc.faults import Fault
 from optcc.schedule import Schedule
 from optcc.schedule.nested import Ordering, lower
-from optcc.simulator import Receivers
+from optcc.simulation.faults import Fault
+from optcc.simulation.simulator import Receivers
 from optcc.theory import nested_shares
+from optcc.values.cluster import Cluster, Fabric
 
 SIZE = 2**30
 NICS = 8

@@ -25,19 +25,19 @@ import numpy as np
 from rich.progress import track
 
 import optcc
-from optcc.runtime.device import Op, empty
-from optcc.runtime.engine import Engine
-from optcc.runtime.flow_ends import CHUNK_HEADER, CHUNK_MARK
-from optcc.runtime.flows import FlowTransport
-from optcc.runtime.layout import SLOT_BYTES, Layout, layout_of
-from optcc.runtime.local_wires import LocalWires
-from optcc.runtime.pacing import Rates
-from optcc.runtime.payload import fill, is_exact, reference
-from optcc.runtime.program import program_of
-from optcc.runtime.transport import Landing, Take
-from optcc.runtime.wires import HEADER_BYTES, Arrived, Credited
+from optcc.runtime.devices.host import Op, empty
+from optcc.runtime.engine.loop import Engine
+from optcc.runtime.engine.program import program_of
+from optcc.runtime.engine.transport import Landing, Take
+from optcc.runtime.evidence.payload import fill, is_exact, reference
+from optcc.runtime.flows.ends import CHUNK_HEADER, CHUNK_MARK
+from optcc.runtime.flows.flows import FlowTransport
+from optcc.runtime.wires.contract import HEADER_BYTES, Arrived, Credited
+from optcc.runtime.wires.layout import SLOT_BYTES, Layout, layout_of
+from optcc.runtime.wires.local import LocalWires
+from optcc.runtime.wires.pacing import Rates
 from optcc.schedule import Schedule
-from optcc.units import format_rate, format_seconds, format_size
+from optcc.values.units import format_rate, format_seconds, format_size
 
 RANKS, SIZE = 4, 64 * 2**20
 CASES = ((SLOT_BYTES, Fraction(10**9, 2)), (SLOT_BYTES, None), (SLOT_BYTES // 4, None))

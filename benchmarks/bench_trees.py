@@ -18,13 +18,13 @@ from pathlib import Path
 from rich.progress import track
 
 import optcc
-from optcc.cluster import Cluster
 from optcc.schedule.nested_order import nested_rings
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.trees import ComplementaryTrees, tree_rates
 from optcc.theory import lower_bound, nested_shares
 from optcc.theory.trees import best_segments, shapes
-from optcc.units import format_size
+from optcc.values.cluster import Cluster
+from optcc.values.units import format_size
 
 ALPHA, PER_CHUNK = Fraction(5, 10**6), Fraction(1, 10**6)
 NICS, RATE = 8, Fraction(50 * 10**9)

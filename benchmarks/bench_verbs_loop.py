@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from statistics import median, quantiles
 
-from optcc.units import format_size
+from optcc.values.units import format_size
 
 SIZES = {1 << 17: 32, 1 << 20: 16}
 """Bytes of a chunk, and how many make a run: so few that other jobs of the machine slow all runs of a turn alike."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from optcc.schedule import Schedule
-from optcc.simulator import stripes_of
+from optcc.simulation.simulator import stripes_of
 from tests.packet_level import Network, inversions, run_packets, simulated
 
 TIE = 0.01

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.progress import track
 
 from benchmarks.packet_orders import Swap, slower, swaps
-from optcc.cluster import Cluster
+from optcc.values.cluster import Cluster
 from tests.packet_level import Network, run_packets, schemes, simulated
 
 WINDOWS = (256 * 2**10, 2**20, 2**30)

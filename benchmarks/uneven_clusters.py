@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from random import Random
 
-from optcc.cluster import Cluster, Nic, Server
-from optcc.units import format_seconds, format_size
+from optcc.values.cluster import Cluster, Nic, Server
+from optcc.values.units import format_seconds, format_size
 
 RATE = Fraction(50 * 10**9)
 COSTS = [tuple(Fraction(ns, 10**9) for ns in pair) for pair in ((5000, 1000), (2000, 200), (10000, 500), (3000, 2000))]

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from lab import network
-from optcc.plan_files import load_plan
-from optcc.runtime import crew
-from optcc.runtime.job import Job
-from optcc.runtime.launch import Session, result_of
-from optcc.runtime.worker import serve_child
+from optcc.plans.files import load_plan
+from optcc.runtime.control import processes
+from optcc.runtime.control.job import Job
+from optcc.runtime.control.launch import Session, result_of
+from optcc.runtime.control.worker import serve_child
 
 
 class Forked:
@@ -64,7 +64,7 @@ class Forked:
                 os.kill(self.pid, 9)
 
 
-crew.start_rank = Forked  # type: ignore[assignment]
+processes.start_rank = Forked  # type: ignore[assignment]
 
 
 def first_come_first_served() -> None:

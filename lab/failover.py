@@ -20,8 +20,8 @@ from typing import Any
 
 from lab import network
 from lab.allreduce import Forked
-from optcc.runtime import crew
-from optcc.runtime.wires import Cause
+from optcc.runtime.control import processes
+from optcc.runtime.wires.contract import Cause
 from tests import failover_cuts, failover_runs
 from tests.failover_cuts import KINDS
 from tests.failover_matrix import ROWS
@@ -138,7 +138,7 @@ def main() -> int:
     parser.add_argument("--failovers", type=int, default=1000)
     parser.add_argument("--times", type=int, default=3, help="runs of each variant of a row")
     options = parser.parse_args()
-    crew.start_rank = Forked  # type: ignore[assignment]
+    processes.start_rank = Forked  # type: ignore[assignment]
     failover_runs.nested = verbs.leaf  # type: ignore[assignment]
     failover_cuts.PATIENCE = verbs.CUTS
     results = Path("/results")

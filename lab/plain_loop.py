@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from optcc.rdma import rdma_ports
+from optcc.machine.rdma import rdma_ports
 from optcc.runtime.verbs.binding import (
     GID,
     QP,
@@ -42,7 +42,7 @@ from optcc.runtime.verbs.layout import address_of
 from optcc.runtime.verbs.nic import Nic
 from optcc.runtime.verbs.settings import VerbsSettings
 from optcc.runtime.verbs.wires import VerbsWires
-from optcc.runtime.wires import HEADER_BYTES, Arrived, Credited, FlowSpec, Wire
+from optcc.runtime.wires.contract import HEADER_BYTES, Arrived, Credited, FlowSpec, Wire
 
 WINDOW = 8
 SIGNAL = 8  # of so many credits one asks for a completion, as with ours

@@ -18,13 +18,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from optcc import moved
+
 __version__ = "0.1.0"
+
+moved.install()
 
 if TYPE_CHECKING:
     from optcc.api import lower_bound, lower_bound_with_costs, plan, run
-    from optcc.bound import Bound, Certificate, check_certificate
-    from optcc.bound_with_costs import BoundWithCosts
-    from optcc.cluster import Cluster, Fabric, Nic, Rank, Server
     from optcc.communicator import Communicator
     from optcc.discover import load_topology
     from optcc.errors import (
@@ -35,13 +36,16 @@ if TYPE_CHECKING:
         SimulationError,
         VerifyError,
     )
-    from optcc.plans import Plan
+    from optcc.planner.standby.planner import Planner, Replanned
+    from optcc.plans.plan import Plan
     from optcc.runtime import GrowFailedError, RankFailedError, RunResult
     from optcc.schedule import Schedule
-    from optcc.simulator import Simulation, simulate
-    from optcc.standby.planner import Planner, Replanned
+    from optcc.simulation.simulator import Simulation, simulate
+    from optcc.simulation.verifier import Verified, verify
     from optcc.theory import check_bound
-    from optcc.verifier import Verified, verify
+    from optcc.values.bound import Bound, Certificate, check_certificate
+    from optcc.values.bound_with_costs import BoundWithCosts
+    from optcc.values.cluster import Cluster, Fabric, Nic, Rank, Server
 
 _HOME = {
     "RunResult": "runtime",
@@ -49,34 +53,34 @@ _HOME = {
     "RankFailedError": "runtime",
     "check_bound": "theory",
     "SimulationError": "errors",
-    "Fabric": "cluster",
+    "Fabric": "values.cluster",
     "CertificateError": "errors",
-    "Bound": "bound",
-    "BoundWithCosts": "bound_with_costs",
-    "Certificate": "bound",
-    "Cluster": "cluster",
+    "Bound": "values.bound",
+    "BoundWithCosts": "values.bound_with_costs",
+    "Certificate": "values.bound",
+    "Cluster": "values.cluster",
     "Communicator": "communicator",
     "InfeasibleError": "errors",
     "InputError": "errors",
-    "Nic": "cluster",
+    "Nic": "values.cluster",
     "OptccError": "errors",
-    "Plan": "plans",
-    "Planner": "standby.planner",
-    "Replanned": "standby.planner",
-    "Rank": "cluster",
+    "Plan": "plans.plan",
+    "Planner": "planner.standby.planner",
+    "Replanned": "planner.standby.planner",
+    "Rank": "values.cluster",
     "Schedule": "schedule",
-    "Server": "cluster",
-    "Simulation": "simulator",
-    "Verified": "verifier",
+    "Server": "values.cluster",
+    "Simulation": "simulation.simulator",
+    "Verified": "simulation.verifier",
     "VerifyError": "errors",
-    "check_certificate": "bound",
+    "check_certificate": "values.bound",
     "load_topology": "discover",
     "lower_bound": "api",
     "lower_bound_with_costs": "api",
     "plan": "api",
     "run": "api",
-    "simulate": "simulator",
-    "verify": "verifier",
+    "simulate": "simulation.simulator",
+    "verify": "simulation.verifier",
 }
 
 __all__ = [

@@ -8,18 +8,18 @@ from fractions import Fraction
 from numbers import Integral
 from typing import TYPE_CHECKING
 
-from optcc.bound import Bound
-from optcc.bound_with_costs import BoundWithCosts
-from optcc.cluster import Cluster
 from optcc.errors import InputError
-from optcc.plans import Plan
+from optcc.plans.plan import Plan
 from optcc.schedule.columns import Schedule
 from optcc.schedule.recipe import MAX_SEGMENTS, SEGMENTS
-from optcc.units import Quantity, as_rate, as_seconds, as_size
+from optcc.values.bound import Bound
+from optcc.values.bound_with_costs import BoundWithCosts
+from optcc.values.cluster import Cluster
+from optcc.values.units import Quantity, as_rate, as_seconds, as_size
 
 if TYPE_CHECKING:
     from optcc.runtime import RunResult
-    from optcc.runtime.rendezvous import Membership
+    from optcc.runtime.control.rendezvous import Membership
     from optcc.theory.derivation import Result
     from optcc.theory.sensitivity import JointRepair, Repair
 
@@ -105,7 +105,7 @@ def plan(
     per_chunk: Quantity = 0,
     progress: Callable[[str], None] | None = None,
 ) -> Plan:
-    """The plan for an AllReduce of `nbytes` per rank that comes closest to the bound. See `optcc.planner`.
+    """The plan for an AllReduce of `nbytes` per rank that comes closest to the bound. See `optcc.planner.search`.
 
     nbytes : bytes, as a number or as text such as "1GiB"
     alpha : latency from NIC to NIC; per_chunk : what a port spends on each chunk; seconds, as a number or as text such
@@ -117,13 +117,13 @@ def plan(
 
     Raises InputError for a family, a depth or costs that cannot be, InfeasibleError when a rank is cut off.
     """
-    from optcc import planner
+    from optcc.planner import search
 
     if segments is not None and (not isinstance(segments, Integral) or not 1 <= segments <= MAX_SEGMENTS):
         raise InputError("segments out of range", where="--segments", expected=SEGMENTS, got=segments)
     alpha, per_chunk = as_seconds(alpha, "--alpha"), as_seconds(per_chunk, "--per-chunk")
     bound = lower_bound(cluster, nbytes)
-    recipe = planner.choose(
+    recipe = search.choose(
         cluster, bound, family=family, segments=segments, alpha=alpha, per_chunk=per_chunk, progress=progress
     )
     recipe.check(cluster)
@@ -177,7 +177,7 @@ def run(
         sends at `local_rate` (bytes per second, or text such as "1Gb/s"); "verbs", RDMA devices that are called as
         the cluster's NICs
     device : "cpu", or "cuda" for buffers in GPU memory, rank r's on GPU ``r % number of GPUs``; local transport only
-    membership, interface : rank 0's, where others start the other ranks; see `optcc.runtime.launch.Session`
+    membership, interface : rank 0's, where others start the other ranks; see `optcc.runtime.control.launch.Session`
 
     Raises RankFailedError when a rank dies, InputError when there are no such devices.
     """

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from optcc.cluster import Cluster
 from optcc.errors import InputError
-from optcc.plans import Plan
+from optcc.plans.plan import Plan
 from optcc.runtime.torch import Costs, HookState, Policy, allreduce_hook
 from optcc.runtime.torch.served import unwrapped
 from optcc.schedule.nested import NestedRings
 from optcc.torch_backend import Options, communicator_of, register_backend, shrink
+from optcc.values.cluster import Cluster
 
 __all__ = [
     "Costs",

@@ -4,7 +4,8 @@
 Ids are unique; each row has its page, statuses are of the defined words, and every theorem, script and test named in a
 row exists; every theorem of Headlines.v and every page is in some row. Where a page links to a lemma in a file of Coq,
 the file states it; where such a file names a page, the page exists. Every id that a docstring of the theory or of
-optcc/bound.py, or a document, gives as a proof id has a row. tests/test_proofs.py runs this, also on faulty ledgers.
+optcc/values/bound.py, or a document, gives as a proof id has a row. tests/test_proofs.py runs this, also on faulty
+ledgers.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ def mentions(text: str) -> set[str]:
 def named_in_code(root: Path = ROOT) -> dict[str, set[str]]:
     """File -> the ids that its docstrings, or as a document it itself, name."""
     found = {}
-    for path in (*sorted((root / "theory").glob("*.py")), root / "optcc/bound.py"):
+    for path in (*sorted((root / "theory").glob("*.py")), root / "optcc/values/bound.py"):
         nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         strings = (n.value.value for n in nodes if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
         found[path.name] = mentions(" ; ".join(text for text in strings if isinstance(text, str)))

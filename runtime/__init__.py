@@ -12,16 +12,16 @@ if __name__ != "optcc.runtime":
     raise ImportError(f"import optcc.runtime, not {__name__}: a second copy of every class would follow")
 
 if TYPE_CHECKING:
+    from optcc.runtime.control.launch import Collective, RunResult, Session, run_schedules
     from optcc.runtime.errors import GrowFailedError, RankFailedError
-    from optcc.runtime.launch import Collective, RunResult, Session, run_schedules
 
 _HOME = {
-    "Collective": "launch",
+    "Collective": "control.launch",
     "GrowFailedError": "errors",
     "RankFailedError": "errors",
-    "RunResult": "launch",
-    "Session": "launch",
-    "run_schedules": "launch",
+    "RunResult": "control.launch",
+    "Session": "control.launch",
+    "run_schedules": "control.launch",
 }
 
 __all__ = ["Collective", "GrowFailedError", "RankFailedError", "RunResult", "Session", "run_schedules"]

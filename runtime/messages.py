@@ -27,7 +27,8 @@ class Enlist:
 
 @dataclass(frozen=True)
 class Strike:
-    """A fault to inject: `kind` (see `strikes`) at NIC `nic`, when a part `at` of its rank's transfers are done.
+    """A fault to inject: `kind` (see `fault_injection`) at NIC `nic`, when a part `at` of its rank's transfers are
+    done.
 
     amount : what the kind needs, such as the part of the rate that is left, or seconds
     far : the NIC at the other end, for a kind that strikes a path

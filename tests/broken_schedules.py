@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import optcc
-from optcc.cluster import Cluster
 from optcc.schedule import Schedule
+from optcc.values.cluster import Cluster
 
 COLUMNS = ("route", "offset", "length", "reduce", "stage", "segment")
 

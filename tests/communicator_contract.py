@@ -1,7 +1,7 @@
 """The communicator's contract, from its caller's side: random calls on buffers of the caller, and what each must give.
 
 All ranks draw the same calls. Inputs depend on the rank, the call and the index, and their result is the same bits in
-whatever order it is folded (`optcc.runtime.payload`); zeros of both signs, NaN and infinities are among them.
+whatever order it is folded (`optcc.runtime.evidence.payload`); zeros of both signs, NaN and infinities are among them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from optcc.communicator.prepared import SMALL
-from optcc.runtime.device import DTYPES, Array, bits_of, divide, dtype_of, fold, infinity_of, reduction_of
-from optcc.runtime.float_bits import quiet_nan
-from optcc.runtime.payload import fill
+from optcc.runtime.devices.float_bits import quiet_nan
+from optcc.runtime.devices.host import DTYPES, Array, bits_of, divide, dtype_of, fold, infinity_of, reduction_of
+from optcc.runtime.evidence.payload import fill
 
 KINDS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all")
 OPS = ("sum", "prod", "min", "max", "avg")
@@ -125,7 +125,8 @@ def begin(comm: Any, call: Call) -> Callable[[], list[str]]:
 
 
 def play(comm: Any, calls: Sequence[Call], strikes: Mapping[int, tuple[str, float]] | None = None) -> list[str]:
-    """All calls, several under way at a time; `strikes` : number of a call -> the NIC that is cut in it, and when.
+    """All calls, several under way at a time; `fault_injection` : number of a call -> the NIC that is cut in it, and
+    when.
 
     Returns what was wrong.
     """

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import optcc
-from optcc.runtime import links
-from optcc.runtime.control import Control
-from optcc.runtime.layout import Layout
-from optcc.runtime.virtual_wires import VirtualNet
+from optcc.runtime.control import links
+from optcc.runtime.control.channel import Control
+from optcc.runtime.wires.layout import Layout
+from optcc.runtime.wires.virtual import VirtualNet
 from tests.free_port import free_port
 
 WAIT_S = 120

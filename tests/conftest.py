@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from optcc.cluster import Cluster, Nic, Server
+from optcc.values.cluster import Cluster, Nic, Server
 from tests import effort
 
 CASES = 100
@@ -157,7 +157,7 @@ def _present(hardware: str) -> bool:
         import cupy
 
         return bool(cupy.cuda.is_available())
-    from optcc.doctor import examine
+    from optcc.reports.doctor import examine
 
     return importlib.util.find_spec("pyverbs") is not None and any(
         f.present for f in examine() if f.part.startswith("RDMA ")

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.schedule import Schedule
-from optcc.simulator import Services, Simulation
+from optcc.simulation.simulator import Services, Simulation
 
 
 def _numbers(count: int) -> NDArray[np.int32]:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from optcc.runtime.control import Control
-from optcc.runtime.hub import Hub
+from optcc.runtime.control.channel import Control
+from optcc.runtime.control.hub import Hub
+from optcc.runtime.control.router import Door
 from optcc.runtime.messages import Check, Reply
-from optcc.runtime.switchboard import Door
 
 SECRET = b"a secret of a test, long enough"
 DOOR = Door("it", SECRET, "127.0.0.1", 0)

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from optcc.runtime import device
-from optcc.runtime.device import Array, Op, name_of
-from optcc.runtime.device_array import DeviceArray, Shared
+from optcc.runtime.devices import host
+from optcc.runtime.devices.gpu_array import DeviceArray, Shared
+from optcc.runtime.devices.host import Array, Op, name_of
 
 GARBAGE = 0x5A
 """What fresh memory holds."""
@@ -49,7 +49,7 @@ class TwinEvent:
 
 
 class TwinGpu:
-    """As `device_cuda.Gpu`, as far as `CudaMemory` and `CudaWires` use it."""
+    """As `cuda.Gpu`, as far as `CudaMemory` and `CudaWires` use it."""
 
     def __init__(self, seed: int = 0) -> None:
         self.index, self.finished, self.mapped = 0, 0, 0
@@ -82,15 +82,15 @@ class TwinGpu:
 
     def copy(self, out: DeviceArray, source: DeviceArray) -> None:
         assert out.count == source.count
-        self._give(lambda: device.copy(host_view(out), host_view(source)))
+        self._give(lambda: host.copy(host_view(out), host_view(source)))
 
     def fold(self, op: Op, own: DeviceArray, landed: DeviceArray) -> None:
         assert own.count == landed.count
         assert own.dtype == landed.dtype
-        self._give(lambda: device.fold(op, host_view(own), host_view(landed)))
+        self._give(lambda: host.fold(op, host_view(own), host_view(landed)))
 
     def divide(self, array: DeviceArray, by: int) -> None:
-        self._give(lambda: device.divide(host_view(array), by))
+        self._give(lambda: host.divide(host_view(array), by))
 
     def put(self, host: Array, out: DeviceArray) -> None:
         host_view(out)[:] = host
@@ -105,7 +105,7 @@ class TwinGpu:
     @contextmanager
     def open_shared(self, shared: Shared) -> Iterator[DeviceArray]:
         self.mapped += 1
-        yield DeviceArray(int.from_bytes(shared.handle, "little"), shared.count, device.dtype_of(shared.dtype), 0)
+        yield DeviceArray(int.from_bytes(shared.handle, "little"), shared.count, host.dtype_of(shared.dtype), 0)
         self.mapped -= 1
 
 
@@ -128,4 +128,4 @@ class SharedTwin(TwinGpu):
         fd = os.open(shared.handle, os.O_RDWR)
         memory = np.frombuffer(mmap.mmap(fd, shared.count), np.uint8)
         os.close(fd)
-        yield DeviceArray(memory.ctypes.data, shared.count, device.dtype_of(shared.dtype), self.index, memory)
+        yield DeviceArray(memory.ctypes.data, shared.count, host.dtype_of(shared.dtype), self.index, memory)

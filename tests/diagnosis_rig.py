@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
 
-from optcc.cluster import Cluster, Nic, Server
 from optcc.schedule.ring import Ring, Spread
 from optcc.schedule.simple import all_gather
-from optcc.simulator import simulate
+from optcc.simulation.simulator import simulate
+from optcc.values.cluster import Cluster, Nic, Server
 
 SIZES = (1 << 29, 1 << 30)
 PROBE = 1 << 22

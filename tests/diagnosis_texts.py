@@ -170,9 +170,9 @@ def calibration(left: float = 1.0) -> str:
     from datetime import date
     from fractions import Fraction
 
-    from optcc.cluster import Cluster
     from optcc.discover.topology import Measured
     from optcc.discover.yaml_writer import write_yaml
+    from optcc.values.cluster import Cluster
 
     cluster = Cluster.uniform(servers=2, nics=2, rate="392Gb/s")
     nic = cluster.servers[1].nics[1]

@@ -12,12 +12,12 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster, Fabric
 from optcc.schedule import Schedule
 from optcc.schedule.direct import FINDERS, DirectExchange
 from optcc.schedule.nics import applies, live_nics
 from optcc.schedule.recipe import Recipe
-from optcc.simulator import simulate
+from optcc.simulation.simulator import simulate
+from optcc.values.cluster import Cluster, Fabric
 
 RATE = 50 * 10**9
 ALPHA, PER_CHUNK = Fraction(5, 10**6), Fraction(1, 10**6)

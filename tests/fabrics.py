@@ -8,9 +8,9 @@ from fractions import Fraction
 
 from hypothesis import strategies as st
 
-from optcc.cluster import Cluster, Fabric, Nic, Server
 from optcc.schedule import Schedule
 from optcc.schedule.nested import Ordering, lower
+from optcc.values.cluster import Cluster, Fabric, Nic, Server
 
 
 @st.composite

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from optcc.runtime.device import Op
-from optcc.runtime.patience import Patience
-from optcc.runtime.wires import Cause
+from optcc.runtime.devices.host import Op
+from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.wires.contract import Cause
 from optcc.schedule import Schedule
 from tests.failover_rig import Moment, Open, Post, Rig
 from tests.failover_runs import InconclusiveError, leaves, of, rings

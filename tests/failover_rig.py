@@ -14,21 +14,21 @@ from unittest import mock
 
 import numpy as np
 
-from optcc.runtime import layout as layout_module
-from optcc.runtime.arrivals import nothing_runs
-from optcc.runtime.device import Array, Op
-from optcc.runtime.engine import Engine
+from optcc.runtime.devices.host import Array, Op
+from optcc.runtime.engine.loop import Engine
+from optcc.runtime.engine.program import Program, program_of
 from optcc.runtime.errors import RankFailedError
-from optcc.runtime.flow_ends import CHUNK_HEADER
-from optcc.runtime.flows import FlowTransport
-from optcc.runtime.layout import Layout, layout_of
+from optcc.runtime.evidence.payload import peculiar
+from optcc.runtime.flows.ends import CHUNK_HEADER
+from optcc.runtime.flows.flows import FlowTransport
+from optcc.runtime.flows.receive_path import nothing_runs
+from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.measuring.virtual_run import VirtualRun
 from optcc.runtime.messages import Note
-from optcc.runtime.patience import Patience
-from optcc.runtime.payload import peculiar
-from optcc.runtime.program import Program, program_of
-from optcc.runtime.protocol import words
-from optcc.runtime.virtual import VirtualRun
-from optcc.runtime.wires import Arrived, Completed, Credited
+from optcc.runtime.protocol import events
+from optcc.runtime.wires import layout as layout_module
+from optcc.runtime.wires.contract import Arrived, Completed, Credited
+from optcc.runtime.wires.layout import Layout, layout_of
 from optcc.schedule import Schedule
 
 PATIENCE = Patience(progress=0.2, grace=0.15, answer=0.03)
@@ -335,15 +335,15 @@ class Rig:
                 each.poll(time.monotonic() + 0.001, nothing_runs)
 
     def _watch_moves(self, flows: FlowTransport) -> None:
-        moves = flows._does[words.Moved]
+        moves = flows._does[events.Moved]
 
-        def watched(out: Any, command: words.Moved) -> None:
+        def watched(out: Any, command: events.Moved) -> None:
             moves(out, command)
             note = next(note for note in reversed(flows.journal) if note.kind == "moved")
             self.felt.append(Felt(note, note.at - self.stirred.get(out.number, note.at)))
             self.stirred[out.number] = note.at
 
-        flows._does[words.Moved] = watched
+        flows._does[events.Moved] = watched
 
     def _watch_folds(self, rank: int, engine: Engine) -> None:
         take, operation = engine.take, self._operation

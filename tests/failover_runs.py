@@ -7,11 +7,11 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from optcc.cluster import Cluster
 from optcc.runtime.errors import RankFailedError
 from optcc.runtime.messages import Note
-from optcc.runtime.wires import Cause
+from optcc.runtime.wires.contract import Cause
 from optcc.schedule import Schedule
+from optcc.values.cluster import Cluster
 from tests.broken_schedules import nested
 from tests.fabrics import ring
 from tests.failover_rig import Moment, Rig

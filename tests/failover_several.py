@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from optcc.runtime.wires import Cause
+from optcc.runtime.wires.contract import Cause
 from tests.failover_rig import PATIENCE, Moment, Open, Post, Rig
 from tests.failover_runs import MB, all_right, at, hit, home, leaves, ms, of, rings, same_error
 

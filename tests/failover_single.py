@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from optcc.runtime.patience import Patience
-from optcc.runtime.wires import Cause
+from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.wires.contract import Cause
 from tests.failover_rig import PATIENCE, Moment, Open, Rig
 from tests.failover_runs import MB, all_right, at, hit, home, ms, of, rings, same_error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from optcc.cluster import Cluster
+from optcc.values.cluster import Cluster
 from tests.conftest import GBPS
 
 ALPHA, PER_CHUNK = Fraction(5, 10**6), Fraction(1, 10**6)

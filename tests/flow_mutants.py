@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from optcc.runtime import flows
-from optcc.runtime.arrivals import Arrivals
-from optcc.runtime.departures import Departures
-from optcc.runtime.flow_ends import CHUNK_HEADER
-from optcc.runtime.flows import FlowTransport
-from optcc.runtime.losses import Losses
-from optcc.runtime.wires import HEADER_BYTES, Arrived
+from optcc.runtime.flows import flows
+from optcc.runtime.flows.ends import CHUNK_HEADER
+from optcc.runtime.flows.flows import FlowTransport
+from optcc.runtime.flows.path_failover import Losses
+from optcc.runtime.flows.receive_path import Arrivals
+from optcc.runtime.flows.send_path import Departures
+from optcc.runtime.wires.contract import HEADER_BYTES, Arrived
 
 
 class NoFence(Losses):
     """Ghosts: what was sent on a wire that is left may still arrive."""
 
     def fence(self, flow: Any, command: Any) -> None:
-        self._handle(flow, flows.words.Fenced(command.wire))
+        self._handle(flow, flows.events.Fenced(command.wire))
 
 
 class FoldsTwice(Arrivals):

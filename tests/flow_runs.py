@@ -10,11 +10,11 @@ from unittest import mock
 
 import numpy as np
 
-from optcc.runtime import layout
-from optcc.runtime.device import Array, Op
+from optcc.runtime.devices.host import Array, Op
+from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.measuring.virtual_run import VirtualRun
 from optcc.runtime.messages import Note
-from optcc.runtime.patience import Patience
-from optcc.runtime.virtual import VirtualRun
+from optcc.runtime.wires import layout
 from optcc.schedule import Lane, Port, Route, Schedule
 
 PATIENCE = Patience(progress=100.0, grace=50.0, answer=5.0)

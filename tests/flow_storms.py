@@ -12,15 +12,15 @@ from unittest import mock
 
 import numpy as np
 
-from optcc.cluster import Cluster, Fabric
-from optcc.runtime import layout
-from optcc.runtime.device import Op
+from optcc.runtime.devices.host import Op
 from optcc.runtime.errors import FlowSeveredError
-from optcc.runtime.patience import Patience
-from optcc.runtime.virtual import VirtualRun
-from optcc.runtime.virtual_wires import VirtualNet
-from optcc.runtime.wires import Cause
+from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.measuring.virtual_run import VirtualRun
+from optcc.runtime.wires import layout
+from optcc.runtime.wires.contract import Cause
+from optcc.runtime.wires.virtual import VirtualNet
 from optcc.schedule import Schedule
+from optcc.values.cluster import Cluster, Fabric
 from tests.fabrics import gpu_cluster
 from tests.test_families import offered
 

@@ -7,13 +7,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from optcc.runtime import device
-from optcc.runtime.device import BFLOAT16, Array, Op, dtype_of, widen
-from optcc.runtime.float_bits import quiet_nan
+from optcc.runtime.devices import host
+from optcc.runtime.devices.float_bits import quiet_nan
+from optcc.runtime.devices.host import BFLOAT16, Array, Op, dtype_of, widen
 
 
 class Memory(Protocol):
-    """A library of arrays as `device` and `device_cuda.Gpu` are one, and the way in and out for tests."""
+    """A library of arrays as `device` and `cuda.Gpu` are one, and the way in and out for tests."""
 
     def put(self, host: Array) -> Any: ...
     def get(self, array: Any) -> Array: ...
@@ -26,10 +26,10 @@ class Memory(Protocol):
 class HostMemory:
     """numpy's."""
 
-    empty = staticmethod(device.empty)
-    copy = staticmethod(device.copy)
-    fold = staticmethod(device.fold)
-    divide = staticmethod(device.divide)
+    empty = staticmethod(host.empty)
+    copy = staticmethod(host.copy)
+    fold = staticmethod(host.fold)
+    divide = staticmethod(host.divide)
 
     def put(self, host: Array) -> Array:
         return host.copy()
@@ -70,7 +70,7 @@ def greatest(a: int, b: int, infinity: int, sign: int) -> int:
 
 def rounded(exact: Fraction, dtype: np.dtype[Any]) -> float:
     """The number of a float dtype nearest to `exact`, half to even: by counting in its last place."""
-    mantissa, least = device.float_limits(dtype)
+    mantissa, least = host.float_limits(dtype)
     if exact == 0:
         return 0.0
     exponent = max(_floor_log2(abs(exact)), least)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from optcc.cluster import Cluster, Fabric, Nic, Server
 from optcc.schedule import Schedule
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.inside_parts import inside_servers
 from optcc.theory.inside import inside_split
+from optcc.values.cluster import Cluster, Fabric, Nic, Server
 
 WHOLE = Fraction(1)
 GB = 10**9

@@ -24,12 +24,12 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 import optcc
-from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.schedule import Schedule
 from optcc.schedule.direct import FINDERS, DirectExchange
 from optcc.schedule.nics import evened
-from optcc.simulator import Receivers, stripes_of
+from optcc.simulation.simulator import Receivers, stripes_of
+from optcc.values.cluster import Cluster
 
 RATE = 50_000_000_000  # 400 Gb/s in bytes per second
 HOP = Fraction(1, 10**6)

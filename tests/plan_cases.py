@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import optcc
-from optcc.cluster import Cluster, Fabric
-from optcc.ladder import Costs
-from optcc.plan_files import content_id
-from optcc.plans import Plan
+from optcc.plans.files import content_id
+from optcc.plans.plan import Plan
+from optcc.schedule.candidates import Costs
 from optcc.schedule.direct import DirectExchange
 from optcc.schedule.grouped import GroupedExchange
+from optcc.values.cluster import Cluster, Fabric
 from tests.fabrics import pods_of
 from tests.test_families import offered
 
@@ -99,7 +99,7 @@ def extended(value: Any) -> Any:
 
 def write_golden() -> None:
     """Add this version's golden files. What is there stays: a published version's files are never written again."""
-    from optcc.plan_files import MAJOR, MINOR
+    from optcc.plans.files import MAJOR, MINOR
 
     folder = GOLDEN / f"{MAJOR}.{MINOR}"
     folder.mkdir(parents=True, exist_ok=True)

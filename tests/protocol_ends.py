@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from optcc.runtime.protocol import Receiver, Sender
-from optcc.runtime.protocol.table import Machine
-from optcc.runtime.protocol.words import (
+from optcc.runtime.protocol.events import (
     Acked,
     Ask,
     Credit,
@@ -25,7 +24,8 @@ from optcc.runtime.protocol.words import (
     Tell,
     Timer,
 )
-from optcc.runtime.wires import Cause
+from optcc.runtime.protocol.table import Machine
+from optcc.runtime.wires.contract import Cause
 
 GRACED = [Stop(Timer.ANSWER), Start(Timer.GRACE)]
 LEFT = [Stop(Timer.ANSWER), Fence(7)]

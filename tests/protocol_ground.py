@@ -10,8 +10,8 @@ from heapq import heappush
 from typing import Any
 
 from optcc.runtime.protocol import Receiver, Sender
-from optcc.runtime.protocol.words import Acked, Answer, Credit, Event, Fenced, Found, Heard, Landed, Lost, Timer
-from optcc.runtime.wires import ECHOES, Cause
+from optcc.runtime.protocol.events import Acked, Answer, Credit, Event, Fenced, Found, Heard, Landed, Lost, Timer
+from optcc.runtime.wires.contract import ECHOES, Cause
 
 SENDER, RECEIVER = 0, 1
 REST, HAPPENING, LETTER, TIMER = range(4)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from optcc.runtime.protocol import Receiver, ReceiverState, Sender, SenderState
-from optcc.runtime.protocol.table import Commands
-from optcc.runtime.protocol.words import (
+from optcc.runtime.protocol.events import (
     Alive,
     Answer,
     Ask,
@@ -28,7 +27,8 @@ from optcc.runtime.protocol.words import (
     Timer,
     Write,
 )
-from optcc.runtime.wires import Cause
+from optcc.runtime.protocol.table import Commands
+from optcc.runtime.wires.contract import Cause
 
 
 class ClaimsTooMuch(Receiver):

@@ -21,7 +21,7 @@ from heapq import heappop
 from typing import Any
 
 from optcc.runtime.protocol import ProtocolError, Receiver, Sender, SenderState
-from optcc.runtime.protocol.words import (
+from optcc.runtime.protocol.events import (
     Alive,
     Ask,
     Credit,
@@ -52,7 +52,7 @@ from optcc.runtime.protocol.words import (
     Timer,
     Write,
 )
-from optcc.runtime.wires import Cause
+from optcc.runtime.wires.contract import Cause
 from tests.protocol_ground import (
     FAULTS,
     LETTER,

@@ -7,10 +7,10 @@ from fractions import Fraction
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from optcc.bound import Bound
-from optcc.cluster import Cluster, Fabric, Nic, Server
 from optcc.errors import InfeasibleError
 from optcc.theory import program_bound
+from optcc.values.bound import Bound
+from optcc.values.cluster import Cluster, Fabric, Nic, Server
 
 N = 2**30
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.schedule import Schedule
-from optcc.simulator import Simulation
+from optcc.simulation.simulator import Simulation
 from tests.conservation import chains, last
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import sympy as sp
 
-from optcc.cluster import Cluster, Nic, Server
 from optcc.theory.bounds import lower_bound
 from optcc.theory.derivation import Result, exact
 from optcc.theory.shares import nested_loads, nested_shares
@@ -46,6 +45,7 @@ from optcc.theory.symbols import (
     sum_in,
     sum_out,
 )
+from optcc.values.cluster import Cluster, Nic, Server
 from tests.packings import allgather_time, broadcast_time, triangle_time
 
 Case = tuple[dict[Any, Any], Fraction | int]

@@ -1,4 +1,4 @@
-"""The direction of the house: theory -> optcc <- runtime, and only the joint (cli, api) sees all three."""
+"""The house: rooms import what their ``__init__`` says, in one direction; theory and runtime never meet."""
 
 from __future__ import annotations
 
@@ -9,103 +9,36 @@ from pathlib import Path
 
 import pytest
 
+from tools import rooms
+
 ROOT = Path(__file__).resolve().parent.parent
-COMMUNICATOR = (
-    "calls",
-    "buffers",
-    "clusters",
-    "collectives",
-    "debug",
-    "events",
-    "gpu_buffers",
-    "groups",
-    "interface",
-    "prepared",
-)
-JOINTS = {
-    "optcc.cli",
-    "optcc.api",
-    "optcc.communicator",
-    *(f"optcc.communicator.{m}" for m in COMMUNICATOR),
-    *(f"optcc.torch_backend.{m}" for m in ("group", "options", "start")),
-    "optcc.planner",
-    "optcc.drill",
-    "optcc.drill_timeline",
-    "optcc.cli_bound",
-    "optcc.cli_ranks",
-    "optcc.cli_run",
-    "optcc.cli_calibrate",
-    "optcc.diagnose.possible",
-    "optcc.pytorch",
-    "optcc.sweep.execute",
-    *(
-        f"optcc.schedule.{m}"
-        for m in ("nested", "trees", "packed", "striped", "grouped_candidates", "inside_candidates")
-    ),
-    *(f"optcc.standby.{m}" for m in ("planner", "shapes", "solve")),
-    "optcc.serve.work",
-    *(f"optcc.evaluation.{m}" for m in ("cells", "claims", "rig", "studies")),
-}
+EDGES = rooms.graph()
 
 
-def imports_of(source: str) -> set[str]:
-    """Modules that `source` names in import statements at any depth, except under `if TYPE_CHECKING`."""
-    found = set()
-    tree = ast.parse(source)
-    typing_only = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if id(node) in typing_only:
-            continue
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+@pytest.mark.parametrize("room", rooms.rooms())
+def test_a_room_says_what_it_is_for_and_whom_it_knows(room: str) -> None:
+    init = rooms.rooms()[room]
+    assert rooms.said(init) == rooms.lines(room, EDGES), "python tools/rooms.py writes them, once the change is meant"
+    purpose = (ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or "").split("\n")[0]
+    assert len(purpose) > 20
 
 
-def offences(name: str, source: str) -> list[str]:
-    """Imports of module `name` that go against the direction."""
-    side = next((s for s in ("theory", "runtime") if name.startswith(f"optcc.{s}")), "core")
-    forbidden = {"theory": ["optcc.runtime"], "runtime": ["optcc.theory"], "core": ["optcc.theory", "optcc.runtime"]}
-    if name in JOINTS:
-        return []
-    wrong = [*forbidden[side], *("optcc.cli", "optcc.api")]
-    return sorted(i for i in imports_of(source) if any(i == w or i.startswith(w + ".") for w in wrong))
+def test_no_room_imports_one_that_imports_it() -> None:
+    assert rooms.loops(EDGES) == []
 
 
-def modules() -> list[tuple[str, Path]]:
-    found = []
-    for folder, prefix in (("optcc", "optcc"), ("theory", "optcc.theory"), ("runtime", "optcc.runtime")):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            inner = path.relative_to(ROOT / folder).with_suffix("").parts
-            if folder == "optcc" and inner[0] in ("theory", "runtime", "__main__"):
-                continue
-            found.append((".".join([prefix, *(p for p in inner if p != "__init__")]), path))
-    return found
+def test_theory_and_runtime_never_meet() -> None:
+    assert not any(other.startswith("runtime") for other in EDGES["theory"])
+    assert not any("theory" in others for room, others in EDGES.items() if room.startswith("runtime"))
 
 
-@pytest.mark.parametrize(("name", "path"), modules(), ids=lambda v: v if isinstance(v, str) else "")
-def test_imports_point_one_way(name: str, path: Path) -> None:
-    assert offences(name, path.read_text(encoding="utf-8")) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "source"),
-    [
-        ("optcc.cluster", "import optcc.theory"),
-        ("optcc.plans", "def f():\n    from optcc.runtime import run_schedules"),
-        ("optcc.theory.bounds", "from optcc import runtime"),
-        ("optcc.runtime.engine", "from optcc.theory.shares import nested_shares"),
-        ("optcc.simulator", "from optcc.api import plan"),
-    ],
-)
-def test_the_direction_test_can_fail(name: str, source: str) -> None:
-    assert offences(name, source)
+def test_the_checks_can_fail() -> None:
+    assert rooms.loops({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": set()}) == [["a", "b", "c"]]
+    assert rooms.loops({"schedule": {"theory"}, "theory": {"schedule"}}) == []
+    assert rooms.imports_of("def f():\n    from optcc.runtime import hub") == {"optcc.runtime", "optcc.runtime.hub"}
+    changed = {room: others | {"cli"} if room == "values" else others for room, others in EDGES.items()}
+    assert rooms.said(rooms.rooms()["values"]) != rooms.lines("values", changed)
+    assert rooms.loops(changed)
 
 
 RUNTIME_ONLY_NUMPY = """
@@ -116,8 +49,8 @@ class Refuse:
             raise ImportError(f"not installed here: {{name}}")
 sys.meta_path.insert(0, Refuse())
 import optcc.runtime
-from optcc.cluster import Cluster
-from optcc.plans import Plan
+from optcc.values.cluster import Cluster
+from optcc.plans.plan import Plan
 Plan.from_json(sys.stdin.read()).schedule()
 """
 HEAVY = (

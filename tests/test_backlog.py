@@ -2,8 +2,8 @@
 
 import pytest
 
-from optcc.runtime.pacing import Rates
 from optcc.runtime.verbs.backlog import ACKS_BYTES, CHUNK_BYTES, PAYLOAD, POST_S, Backlog
+from optcc.runtime.wires.pacing import Rates
 
 RATE = 1e9 / PAYLOAD  # a byte of payload in a nanosecond
 NBYTES = 100_000 - CHUNK_BYTES  # 0.1 ms

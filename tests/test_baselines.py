@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError, VerifyError
 from optcc.schedule import Schedule, Stage
 from optcc.schedule.baselines import BASELINES
@@ -22,6 +21,7 @@ from optcc.schedule.recipe import Recipe
 from optcc.schedule.ring import Ring, Spread, channels
 from optcc.theory import nested_shares
 from optcc.theory.derive_rivals import compare
+from optcc.values.cluster import Cluster, Fabric
 from tests.broken_schedules import with_rows
 from tests.conftest import GBPS, clusters
 from tests.effort import examples

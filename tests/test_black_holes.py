@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optcc.runtime import flows
-from optcc.runtime.doubts import Doubts
 from optcc.runtime.errors import FlowSeveredError
-from optcc.runtime.protocol.words import Lost, Spread
-from optcc.runtime.stalls import Stalls
-from optcc.runtime.virtual_wires import VirtualNet, VirtualWires
-from optcc.runtime.wires import ECHOES, Cause
+from optcc.runtime.flows import flows
+from optcc.runtime.flows.progress_watchdog import Stalls
+from optcc.runtime.flows.suspicion import Doubts
+from optcc.runtime.protocol.events import Lost, Spread
+from optcc.runtime.wires.contract import ECHOES, Cause
+from optcc.runtime.wires.virtual import VirtualNet, VirtualWires
 from optcc.schedule import Lane, Port, Route, Schedule
 from tests import protocol_mutants
 from tests.failover_runs import leaves, rings

@@ -17,14 +17,14 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
 
-from optcc.bound import Bound, Certificate, ProgramCertificate
-from optcc.cli import main
-from optcc.cluster import Cluster
+from optcc.cli.main import main
 from optcc.errors import CertificateError, InputError
-from optcc.plans import Plan
+from optcc.plans.plan import Plan
 from optcc.theory import bound_file as files
 from optcc.theory import bound_with_costs, check_bound, lower_bound, program_bound
 from optcc.theory.program import Program
+from optcc.values.bound import Bound, Certificate, ProgramCertificate
+from optcc.values.cluster import Cluster
 from tests.conftest import clusters
 from tests.effort import cases, examples
 from tests.rail_clusters import N, networks, on_rails, solved

@@ -16,15 +16,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.calibration import Pair, calibrated, classes_of, measured_as, nic_rates, tolerance_of
-from optcc.cli import main
-from optcc.cluster import Cluster, Fabric
+from optcc.cli.main import main
 from optcc.discover import load_topology
+from optcc.discover.calibration import Pair, calibrated, classes_of, measured_as, nic_rates, tolerance_of
 from optcc.discover.yaml_writer import write_yaml
 from optcc.errors import InputError
-from optcc.runtime.calibrate import MOST_BYTES, burst, chain, measure, rounds_of
+from optcc.runtime.measuring.calibrate import MOST_BYTES, burst, chain, measure, rounds_of
 from optcc.schedule import Port
 from optcc.schedule.routes import ports_of
+from optcc.values.cluster import Cluster, Fabric
 
 GBPS = Fraction(125_000_000)
 SIZE = 2**20
@@ -298,7 +298,7 @@ def test_a_local_calibration_end_to_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["-o", "--picture"])
 def test_a_bad_place_costs_no_measurements(option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optcc.runtime.calibrate.measure", lambda *_, **__: pytest.fail("measured"))
+    monkeypatch.setattr("optcc.runtime.measuring.calibrate.measure", lambda *_, **__: pytest.fail("measured"))
     path = tmp_path / "none" / "c.svg"
     done = CliRunner().invoke(main, ["calibrate", "uniform:servers=2,rate=1Gb/s", option, str(path)])
     assert (done.exit_code, done.stdout) == (2, "")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from optcc.cli import main
+from optcc.cli.main import main
 from tests.bad_inputs import BAD_INPUTS
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "h100-8x400g.nccl-topo.xml"
@@ -160,7 +160,7 @@ def test_a_wrong_result_is_exit_status_1(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_verify_finds_a_wrong_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy as np
 
-    from optcc.plans import Plan
+    from optcc.plans.plan import Plan
 
     path = tmp_path / "plan.json"
     call("plan", PRESET, "--size", "1MiB", "-o", path)
@@ -180,7 +180,7 @@ def test_doctor() -> None:
 
 
 def test_doctor_reads_devices(tmp_path: Path) -> None:
-    from optcc.doctor import examine
+    from optcc.reports.doctor import examine
 
     port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
     port.mkdir(parents=True)

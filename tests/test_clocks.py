@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import pytest
 
-from optcc.drill_proof import failover_of
-from optcc.runtime.clocks import Clock, by_the_hub, measured
-from optcc.runtime.launch import Collective
+from optcc.fault_run.proof import failover_of
+from optcc.runtime.control.clocks import Clock, by_the_hub, measured
+from optcc.runtime.control.launch import Collective
 from optcc.runtime.messages import Note, Ran, Strike
 from tests.control_star import star, together
 from tests.free_port import free_port
@@ -136,9 +136,9 @@ class Stamped(struct.Struct):  # emulated NICs stamp chunks with times, for they
 
 struct.Struct = Stamped
 if sys.argv.pop(1) == "uncorrected":
-    from optcc.runtime import clocks, control
-    control.measured = lambda ask, now: clocks.Clock()
-from optcc.cli import main
+    from optcc.runtime.control import channel, clocks
+    channel.measured = lambda ask, now: clocks.Clock()
+from optcc.cli.main import main
 main(sys.argv[1:])
 """
 """A rank on a machine that was booted earlier or later than rank 0's."""

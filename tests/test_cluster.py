@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster, Nic, Server, degrade_all
 from optcc.errors import InputError
+from optcc.values.cluster import Cluster, Nic, Server, degrade_all
 from tests.conftest import clusters
 
 RATE = Fraction(50_000_000_000)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optcc.bound import ProgramCertificate
-from optcc.cluster import Cluster, Nic, Server
 from optcc.errors import CertificateError, InfeasibleError, InputError
 from optcc.theory import check_bound, program_bound
+from optcc.values.bound import ProgramCertificate
+from optcc.values.cluster import Cluster, Nic, Server
 from tests.conftest import clusters
 from tests.effort import examples
 from tests.rail_clusters import N, on_rails

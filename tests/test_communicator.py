@@ -13,9 +13,9 @@ import pytest
 import optcc
 from optcc.communicator.prepared import CLASSES, SIZES, SMALL, Kept
 from optcc.errors import InputError
-from optcc.runtime.device import DTYPES, Array, bits_of, divide, dtype_of, reduction_of
-from optcc.runtime.layout import SLOT_BYTES, WINDOW
-from optcc.runtime.payload import fill, reference
+from optcc.runtime.devices.host import DTYPES, Array, bits_of, divide, dtype_of, reduction_of
+from optcc.runtime.evidence.payload import fill, reference
+from optcc.runtime.wires.layout import SLOT_BYTES, WINDOW
 from tests.communicators import Ranks, wires_in_memory
 
 OPS = ("sum", "prod", "min", "max", "avg")

@@ -13,10 +13,10 @@ import pytest
 import optcc
 from optcc.communicator import gpu_buffers
 from optcc.errors import InputError
-from optcc.runtime.device import Array
-from optcc.runtime.device_array import DeviceArray
+from optcc.runtime.devices.gpu_array import DeviceArray
+from optcc.runtime.devices.host import Array
+from optcc.runtime.devices.interop import borrow
 from optcc.runtime.errors import RankFailedError
-from optcc.runtime.interop import borrow
 from tests.communicators import Ranks
 from tests.cuda_twin import TwinGpu, host_view
 
@@ -24,7 +24,7 @@ WORLD = 2
 
 
 class CopyingTwin(TwinGpu):
-    """As `device_cuda.Gpu`, as far as `GpuBuffer` uses it."""
+    """As `cuda.Gpu`, as far as `GpuBuffer` uses it."""
 
     @property
     def departures(self) -> Any:

@@ -14,7 +14,7 @@ import pytest
 
 import optcc
 from optcc.errors import InputError
-from optcc.runtime.control import Control
+from optcc.runtime.control.channel import Control
 from optcc.runtime.errors import GrowFailedError, RankFailedError
 from tests.communicators import WAIT_S, Ranks
 from tests.free_port import free_port

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optcc.runtime import control as control_module
-from optcc.runtime import hub as hub_module
-from optcc.runtime import messages, switchboard
+from optcc.runtime import messages
 from optcc.runtime.codec import encode
-from optcc.runtime.control import Control, HubLostError
+from optcc.runtime.control import channel as control_module
+from optcc.runtime.control import hub as hub_module
+from optcc.runtime.control import router
+from optcc.runtime.control.channel import Control, HubLostError
+from optcc.runtime.control.hub import Hub
 from optcc.runtime.errors import RankFailedError, TransportError
-from optcc.runtime.hub import Hub
 from optcc.runtime.messages import PIECE, Broken, Check, Go, Parcel, Ping, Pong, Post, Prepare, Saw, Share
 from tests.control_star import DOOR, eventually, member, star, together, works
 
@@ -98,7 +99,7 @@ def test_letters_come_with_their_sender_and_in_order() -> None:
 
 
 def test_a_rank_that_does_not_read_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(switchboard, "BACKLOG", 1 << 20)
+    monkeypatch.setattr(router, "BACKLOG", 1 << 20)
     with star(3) as (hub, members):
         for _ in range(200):
             members[0].send(1, "x" * 100_000)  # rank 1 reads none of them
@@ -204,7 +205,7 @@ def test_a_message_beyond_the_limit_is_refused_at_both_ends(monkeypatch: pytest.
         with pytest.raises(HubLostError, match="bad message length"):
             control.command()
     monkeypatch.setattr(control_module, "FRAME_LIMIT", messages.FRAME_LIMIT)
-    monkeypatch.setattr(switchboard, "FRAME_LIMIT", 1000)
+    monkeypatch.setattr(router, "FRAME_LIMIT", 1000)
     monkeypatch.setattr(hub_module, "FAREWELL_S", 0.2)
     with star(1) as (hub, (control,)):
         control.send(0, "x" * 1000)

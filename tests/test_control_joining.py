@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from optcc.runtime import admission
-from optcc.runtime import control as control_module
 from optcc.runtime.codec import encode
-from optcc.runtime.control import Address, Control, HubLostError
+from optcc.runtime.control import admission
+from optcc.runtime.control import channel as control_module
+from optcc.runtime.control.channel import Address, Control, HubLostError
+from optcc.runtime.control.framing import framed
+from optcc.runtime.control.greeting import PROTOCOL, Challenge, Hello, Introduction, RefusedError, proof, proves
+from optcc.runtime.control.hub import Hub
 from optcc.runtime.errors import RankFailedError, TransportError
-from optcc.runtime.framing import framed
-from optcc.runtime.greeting import PROTOCOL, Challenge, Hello, Introduction, RefusedError, proof, proves
-from optcc.runtime.hub import Hub
 from optcc.runtime.messages import Go
 from tests.control_star import DOOR, SECRET, eventually, member, star, works
 from tests.free_port import free_port

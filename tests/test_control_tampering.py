@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from optcc.runtime import hub as hub_module
-from optcc.runtime import vigil
 from optcc.runtime.codec import encode
-from optcc.runtime.control import Control, HubLostError
+from optcc.runtime.control import failure_detector
+from optcc.runtime.control import hub as hub_module
+from optcc.runtime.control.channel import Control, HubLostError
+from optcc.runtime.control.framing import framed
+from optcc.runtime.control.hub import Hub
+from optcc.runtime.control.seals import TAG_BYTES, TAMPERED, Seal, TamperedError
 from optcc.runtime.errors import RankFailedError
-from optcc.runtime.framing import framed
-from optcc.runtime.hub import Hub
 from optcc.runtime.messages import Check, Failed, Reply, Saw
-from optcc.runtime.seals import TAG_BYTES, TAMPERED, Seal, TamperedError
 from tests.control_star import DOOR, member, together
 
 Tamper = Callable[[bytes, bytes, bytes, bytes], list[bytes]]
@@ -124,7 +124,7 @@ def serve(control: Control) -> str:
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """While one message is held back the next is a ping, or its answer: soon."""
     monkeypatch.setattr(hub_module, "PING_S", 0.02)
-    monkeypatch.setattr(vigil, "PING_S", 0.02)
+    monkeypatch.setattr(failure_detector, "PING_S", 0.02)
 
 
 @pytest.mark.parametrize("victim", ["hub", "rank"])

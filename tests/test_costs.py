@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import optcc
-from optcc.bound_with_costs import BoundWithCosts, CutCosts, FluidCosts, PairCosts
-from optcc.cli import main
-from optcc.cluster import Cluster, Nic, Server
+from optcc.cli.main import main
 from optcc.errors import CertificateError, InputError
 from optcc.schedule import Schedule, Stage
 from optcc.schedule.assemble import Row, assemble
 from optcc.schedule.routes import Routes
-from optcc.simulator import Receivers
+from optcc.simulation.simulator import Receivers
 from optcc.theory import check_bound_with_costs
 from optcc.theory.costs import least_loss
 from optcc.theory.costs_check import check_loss
+from optcc.values.bound_with_costs import BoundWithCosts, CutCosts, FluidCosts, PairCosts
+from optcc.values.cluster import Cluster, Nic, Server
 from tests.conftest import clusters, degraded
 from tests.effort import examples
 from tests.fabrics import fabrics, gpu_cluster, ring

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import optcc
-from optcc.cluster import Cluster
-from optcc.drill import Drill, drill
-from optcc.plans import Plan
+from optcc.fault_run.run import Drill, drill
+from optcc.plans.plan import Plan
 from optcc.runtime import RankFailedError, run_schedules
 from optcc.runtime.messages import Strike
+from optcc.values.cluster import Cluster
 from tests.broken_schedules import with_rows
 
 pytestmark = pytest.mark.gpu
@@ -75,7 +75,7 @@ def test_a_killed_process_ends_all() -> None:
 def test_on_the_command_line() -> None:
     from click.testing import CliRunner
 
-    from optcc.cli import main
+    from optcc.cli.main import main
 
     common = ["run", "uniform:servers=4,nics=2,rate=400Mb/s", "--size", "4MiB", "--repeat", "1", "--device", "cuda"]
     for faults in ([], ["--cut", f"{NIC}@0.4"]):
@@ -87,7 +87,7 @@ def test_on_the_command_line() -> None:
 def test_more_than_the_gpu_has(monkeypatch: pytest.MonkeyPatch) -> None:
     import cupy
 
-    from optcc.runtime.device_cuda import Gpu
+    from optcc.runtime.devices.cuda import Gpu
 
     gpu = Gpu(0)
     free, _ = cupy.cuda.runtime.memGetInfo()

@@ -17,30 +17,31 @@ import pytest
 from click.testing import CliRunner
 
 from optcc import plan
-from optcc.cli import main
-from optcc.cluster import Cluster
+from optcc.cli.main import main
 from optcc.errors import InputError
-from optcc.rdma import NicAddress
-from optcc.runtime import gpu_memory, gpu_paths, memory
-from optcc.runtime.cuda_memory import CudaMemory
-from optcc.runtime.cuda_slots import CudaSlots, room_for
-from optcc.runtime.cuda_wires import CudaWires
-from optcc.runtime.device import dtype_of, reduction_of
-from optcc.runtime.engine import Engine
-from optcc.runtime.flows import FlowTransport
-from optcc.runtime.gpu_memory import Choice
-from optcc.runtime.gpu_memory import Path as GpuPath
-from optcc.runtime.job import Job
-from optcc.runtime.launch import run_schedules
-from optcc.runtime.layout import Layout, layout_of
-from optcc.runtime.local_wires import LocalWires
+from optcc.machine.rdma import NicAddress
+from optcc.runtime.control.fault_injection import Saboteur
+from optcc.runtime.control.job import Job
+from optcc.runtime.control.launch import run_schedules
+from optcc.runtime.devices import gpu_memory, memory
+from optcc.runtime.devices.cuda_memory import CudaMemory
+from optcc.runtime.devices.gpu_memory import Choice
+from optcc.runtime.devices.gpu_memory import Path as GpuPath
+from optcc.runtime.devices.host import dtype_of, reduction_of
+from optcc.runtime.engine.loop import Engine
+from optcc.runtime.engine.program import program_of
+from optcc.runtime.evidence.payload import fill, is_exact, reference
+from optcc.runtime.flows.flows import FlowTransport
+from optcc.runtime.flows.timeouts import Patience
 from optcc.runtime.messages import Strike
-from optcc.runtime.patience import Patience
-from optcc.runtime.payload import fill, is_exact, reference
-from optcc.runtime.program import program_of
-from optcc.runtime.strikes import Saboteur
-from optcc.runtime.wires import HEADER_BYTES, FlowSpec
+from optcc.runtime.verbs import gpu_paths
+from optcc.runtime.wires.contract import HEADER_BYTES, FlowSpec
+from optcc.runtime.wires.cuda import CudaWires
+from optcc.runtime.wires.cuda_slots import CudaSlots, room_for
+from optcc.runtime.wires.layout import Layout, layout_of
+from optcc.runtime.wires.local import LocalWires
 from optcc.schedule import Schedule
+from optcc.values.cluster import Cluster
 from tests.cuda_twin import TwinGpu, device_view, host_view
 from tests.test_wires import EmulatedContract, LocalJob, layout
 from tests.wires_contract import SLOT_BYTES, Pipe, joined

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from optcc.errors import InputError
-from optcc.runtime.device import (
+from optcc.runtime.devices.host import (
     BFLOAT16,
     DTYPES,
     Array,
@@ -26,7 +26,7 @@ from optcc.runtime.device import (
     reduction_of,
     widen,
 )
-from optcc.runtime.payload import fill, is_exact, reference
+from optcc.runtime.evidence.payload import fill, is_exact, reference
 
 COUNT = 257
 ALL = [(dtype, op) for dtype in DTYPES for op in Op]

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 from optcc.errors import InputError
-from optcc.runtime.device import BFLOAT16, Array, Op, divide, dtype_of, reduction_of
-from optcc.runtime.device_array import DeviceArray
-from optcc.runtime.payload import fill, reference
-from optcc.runtime.replay import run_steps, steps_of
+from optcc.runtime.devices.gpu_array import DeviceArray
+from optcc.runtime.devices.host import BFLOAT16, Array, Op, divide, dtype_of, reduction_of
+from optcc.runtime.engine.replay import run_steps, steps_of
+from optcc.runtime.evidence.payload import fill, reference
 from tests.broken_schedules import nested
 
 if TYPE_CHECKING:
-    from optcc.runtime.device_array import Shared
-    from optcc.runtime.device_cuda import Gpu
+    from optcc.runtime.devices.cuda import Gpu
+    from optcc.runtime.devices.gpu_array import Shared
 
 ROOT = Path(__file__).resolve().parent.parent
 LONG = 1 << 26
@@ -40,16 +40,16 @@ extern "C" __global__ void fill_late(float* a, unsigned long long n, float value
 
 @pytest.fixture(scope="module")
 def gpu() -> Gpu:
-    from optcc.runtime.device_cuda import Gpu
+    from optcc.runtime.devices.cuda import Gpu
 
     return Gpu(0)
 
 
 def test_without_cupy_the_message_says_what_to_install() -> None:
     if importlib.util.find_spec("cupy") is not None:
-        code = "import sys; sys.modules['cupy'] = None; import optcc.runtime.device_cuda"
+        code = "import sys; sys.modules['cupy'] = None; import optcc.runtime.devices.cuda"
     else:
-        code = "import optcc.runtime.device_cuda"
+        code = "import optcc.runtime.devices.cuda"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
     )
@@ -208,7 +208,7 @@ class TestSchedules:
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "uint64"])
     @pytest.mark.parametrize("reduction", ["sum", "prod", "min", "max", "avg"])
     def test_all_ranks_of_a_schedule_on_one_gpu(self, gpu: Gpu, dtype: str, reduction: str, fused: bool) -> None:
-        from optcc.runtime.replay_cuda import Replay
+        from optcc.runtime.engine.replay_cuda import Replay
 
         schedule, wanted = nested(), reduction_of(reduction)
         count = schedule.nbytes // dtype_of(dtype).itemsize
@@ -226,7 +226,7 @@ class TestSchedules:
                 assert gpu.get(buffer).tobytes() == expected.tobytes()
 
     def test_the_same_bits_run_to_run_fused_or_not_and_in_host_memory(self, gpu: Gpu) -> None:
-        from optcc.runtime.replay_cuda import Replay
+        from optcc.runtime.engine.replay_cuda import Replay
 
         schedule = nested()
         for dtype in ("float32", "bfloat16", "float16"):
@@ -246,14 +246,14 @@ class TestSchedules:
 
 
 def random_floats(dtype: str, nbytes: int, seed: int) -> Array:
-    from optcc.runtime.device import floats
+    from optcc.runtime.devices.host import floats
 
     count = nbytes // dtype_of(dtype).itemsize
     return floats(np.random.default_rng(seed).standard_normal(count).tolist(), dtype_of(dtype))
 
 
 def _double(shared: Shared, pipe: Any) -> None:
-    from optcc.runtime.device_cuda import Gpu
+    from optcc.runtime.devices.cuda import Gpu
 
     gpu = Gpu(0)
     with gpu.open_shared(shared) as array:
@@ -278,7 +278,7 @@ def test_another_process_folds_into_shared_memory(gpu: Gpu) -> None:
 
 
 def _hold(pipe: Any) -> None:
-    from optcc.runtime.device_cuda import Gpu
+    from optcc.runtime.devices.cuda import Gpu
 
     gpu = Gpu(1)
     array = gpu.put(np.zeros(1000, np.int32))
@@ -334,7 +334,7 @@ def test_large_arrays_are_whole(gpu: Gpu) -> None:
 @pytest.mark.gpu
 def test_staged_chunks_arrive_whole(gpu: Gpu) -> None:
     """Out of the GPU through pinned slots, into another's place, each slot many times."""
-    from optcc.runtime.staging import Staging
+    from optcc.runtime.devices.staging import Staging
 
     size, chunks = 4096, 50
     host = np.random.default_rng(3).integers(0, 256, size * chunks, np.uint8)
@@ -361,7 +361,7 @@ def test_staged_chunks_arrive_whole(gpu: Gpu) -> None:
 def test_kernels_compile_and_keep_subnormals(dtype: str, wanted: str, tmp_path: Path) -> None:
     """As cupy compiles them, which asks that float32's subnormals be made zero."""
     made = tmp_path / "fold.ptx"
-    source = ROOT / "runtime" / "kernels" / "fold.cu"
+    source = ROOT / "runtime" / "devices" / "kernels" / "fold.cu"
     command = ["nvcc", "-ptx", "-arch=sm_90", "-std=c++17", "-ftz=true", f"-DTYPE_{dtype}", "-o", made, source]
     subprocess.run(command, check=True, timeout=120)
     text = made.read_text(encoding="utf-8")

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import diagnosis_wires
-from optcc import metrics
-from optcc.cli import main
-from optcc.cli_schema import diagnosis_schema
+from optcc.cli.main import main
+from optcc.cli.schema import diagnosis_schema
+from optcc.reports import metrics
 from tests import diagnosis_texts as texts
 from tests.diagnosis_rig import Lab
 

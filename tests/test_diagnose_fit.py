@@ -8,7 +8,6 @@ from itertools import permutations
 
 import pytest
 
-from optcc.cluster import Cluster
 from optcc.diagnose import doubt
 from optcc.diagnose.averages import averages
 from optcc.diagnose.doubt import Sure
@@ -17,6 +16,7 @@ from optcc.diagnose.fit import problem
 from optcc.diagnose.ports import IN, OUT, Ports, port
 from optcc.diagnose.readers import read_text
 from optcc.diagnose.verdict import Outcome, Verdict, judge
+from optcc.values.cluster import Cluster
 from tests.diagnosis_rig import Lab, random_faults
 from tests.effort import cases
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from optcc.cluster import Cluster, Nic, Server
 from optcc.diagnose.evidence import Evidence
 from optcc.diagnose.loads import KINDS, Member, Use, loads
 from optcc.diagnose.ports import IN, OUT, Ports, port
 from optcc.diagnose.readers import READERS, gather, read_text, watched
 from optcc.diagnose.verdict import judge
+from optcc.discover.nccl_log import parse_log, wanted_by
 from optcc.errors import InputError
-from optcc.nccl_log import parse_log, wanted_by
+from optcc.values.cluster import Cluster, Nic, Server
 from tests import diagnosis_texts as texts
 from tests.effort import cases
 from tests.mutations import mutated

@@ -12,14 +12,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
 from optcc.schedule.direct import FINDERS, DirectExchange
 from optcc.schedule.nics import applies
 from optcc.schedule.routes import fluid_seconds
 from optcc.schedule.steps_one import fitted
 from optcc.schedule.steps_rounds import WHOLE, steps_of
-from optcc.simulator import simulate
+from optcc.simulation.simulator import simulate
+from optcc.values.cluster import Cluster, Fabric
 from tests.direct_cases import (
     COSTS,
     EXACTLY,

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster, Server
 from optcc.discover import Topology, apply_failures, load_topology, parse_fail
 from optcc.discover.given import Given
 from optcc.discover.nccl_xml import read_nccl_xml
 from optcc.discover.yaml_file import read_yaml
 from optcc.errors import InputError
-from optcc.plan_files import load_plan, save_plan
+from optcc.plans.files import load_plan, save_plan
+from optcc.values.cluster import Cluster, Server
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 XML = EXAMPLES / "h100-8x400g.nccl-topo.xml"

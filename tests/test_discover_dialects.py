@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from optcc.cluster import Server
 from optcc.discover import Topology, load_topology
 from optcc.discover.given import Given
 from optcc.discover.nccl_xml import read_nccl_xml
 from optcc.errors import InputError
+from optcc.values.cluster import Server
 from tests.test_discover import GBPS, names, net, read
 
 

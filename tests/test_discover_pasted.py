@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optcc.cluster import Cluster
 from optcc.discover import apply_failures, load_topology
 from optcc.discover.pasted import unwrapped
 from optcc.errors import InputError
+from optcc.values.cluster import Cluster
 from tests.test_discover import EXAMPLES, GBPS
 from tests.topology_texts import HOPPER
 

@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import optcc
-from optcc.cli import main
-from optcc.cluster import Cluster
+from optcc.cli.main import main
 from optcc.discover import Topology, load_topology
 from optcc.discover.given import Given
 from optcc.discover.nccl_xml import read_nccl_xml
@@ -18,6 +17,7 @@ from optcc.discover.rails import FIX
 from optcc.discover.yaml_file import read_yaml
 from optcc.discover.yaml_writer import write_yaml
 from optcc.errors import InputError
+from optcc.values.cluster import Cluster
 from tests.test_discover_sysfs import card, rdma
 from tests.topology_texts import legend, matrix
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optcc.cluster import Cluster, Nic, Server
 from optcc.discover import Measured, load_topology
 from optcc.discover.given import Given
 from optcc.discover.yaml_file import read_yaml
 from optcc.discover.yaml_writer import write_yaml
 from optcc.errors import InputError
+from optcc.values.cluster import Cluster, Nic, Server
 from tests.test_discover import GBPS, Edit, edits
 from tests.topology_texts import survives
 

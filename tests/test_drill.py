@@ -13,15 +13,15 @@ import pytest
 from click.testing import CliRunner
 
 import optcc
-from optcc.cli import main
-from optcc.cluster import Cluster
-from optcc.drill import BrokenDrill, Drill, _seen_to_die, attempt, check_together, drill
-from optcc.drill_proof import Failover
+from optcc.cli.main import main
 from optcc.errors import InputError
-from optcc.plans import Plan
-from optcc.report_drill import drill_json
+from optcc.fault_run.proof import Failover
+from optcc.fault_run.run import BrokenDrill, Drill, _seen_to_die, attempt, check_together, drill
+from optcc.plans.plan import Plan
+from optcc.reports.fault_run import drill_json
 from optcc.runtime import RankFailedError
 from optcc.runtime.messages import Strike
+from optcc.values.cluster import Cluster
 from tests.free_port import free_port
 
 RATE = 20_000_000

@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from optcc.drill_proof import Failover, failover_of, failovers_of, proved
-from optcc.runtime.launch import Collective
+from optcc.fault_run.proof import Failover, failover_of, failovers_of, proved
+from optcc.runtime.control.launch import Collective
 from optcc.runtime.messages import Note, Ran, Strike
 
 NIC, FAR = "server1/nic0", "server0/nic0"

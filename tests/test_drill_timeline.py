@@ -9,15 +9,15 @@ import pytest
 from click.testing import CliRunner
 
 import optcc
-from optcc import drill
-from optcc.cli import main
-from optcc.drill_timeline import DRAWN, moment_of, simulated_drill
+from optcc.cli.main import main
 from optcc.errors import InputError
-from optcc.faults import DETECT_S
-from optcc.plans import Plan
+from optcc.fault_run import run
+from optcc.fault_run.virtual_time import DRAWN, moment_of, simulated_drill
+from optcc.plans.plan import Plan
+from optcc.runtime.flows.timeouts import Patience
 from optcc.runtime.messages import Strike
-from optcc.runtime.patience import Patience
-from optcc.simulator import simulate
+from optcc.simulation.faults import DETECT_S
+from optcc.simulation.simulator import simulate
 
 CLUSTER = "uniform:servers=3,nics=2,rate=400Gb/s"
 
@@ -75,7 +75,7 @@ def test_the_picture_is_there_before_the_run_and_in_its_time(tmp_path: Path, mon
         ran.append(strikes)
         raise InputError("not today")
 
-    monkeypatch.setattr(drill, "attempt", attempt)
+    monkeypatch.setattr(run, "attempt", attempt)
     out = tmp_path / "drill.svg"
     words = ["run", CLUSTER, "--size", "768KiB", "--timeline", str(out)]
     done = CliRunner().invoke(main, [*words, "--cut", "server1/nic0@0.4", "--slow", "server2/nic1@0.3=0.25"])

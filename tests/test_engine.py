@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster
 from optcc.errors import InputError, SimulationError
-from optcc.runtime.device import DTYPES, Array, Op, dtype_of, empty
-from optcc.runtime.engine import Engine
+from optcc.runtime.devices.host import DTYPES, Array, Op, dtype_of, empty
+from optcc.runtime.engine.loop import Engine
+from optcc.runtime.engine.priority import ReadyQueue
+from optcc.runtime.engine.program import Move, program_of
+from optcc.runtime.engine.transport import Landing, Take
 from optcc.runtime.errors import TransportError
-from optcc.runtime.payload import fill, is_exact, reference
-from optcc.runtime.priority import ReadyQueue
-from optcc.runtime.program import Move, program_of
-from optcc.runtime.transport import Landing, Take
-from optcc.runtime.virtual import run_virtual
+from optcc.runtime.evidence.payload import fill, is_exact, reference
+from optcc.runtime.measuring.virtual_run import run_virtual
 from optcc.schedule import Lane, Port, Route, Schedule
+from optcc.values.cluster import Cluster
 from tests.broken_schedules import in_a_circle, nested, waiting_also, with_rows
 from tests.conftest import clusters
 from tests.effort import examples

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from optcc import InputError
-from optcc.cli import main
+from optcc.cli.main import main
 from optcc.evaluation import page, tasks
 from optcc.evaluation.cells import Cell, Outcome
 from optcc.evaluation.tasks import Kept, Task, run_all
-from optcc.journal import journal_path
+from optcc.files.journal import journal_path
 from tests.evaluations import TINY
 
 TASKS: list[Task] = [*TINY.cells()[:4], Cell(4, (1, 1), 2**20, "r2cc"), *TINY.rails, *TINY.stars, TINY.rigs()[0]]

@@ -9,12 +9,12 @@ from math import exp
 import numpy as np
 import pytest
 
-from optcc.cluster import Cluster
 from optcc.evaluation import tables
 from optcc.evaluation.cells import OPTCC, Outcome
 from optcc.evaluation.grid import Fleet
 from optcc.evaluation.training import WEEK_S, Job
 from optcc.sweep.failures import MonteCarlo
+from optcc.values.cluster import Cluster
 from tests.evaluations import TINY, outcomes
 
 

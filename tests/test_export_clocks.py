@@ -9,14 +9,14 @@ from functools import cache, partial
 import pytest
 
 import optcc
-from optcc.cluster import Cluster
 from optcc.errors import InputError, SimulationError
 from optcc.export import formats, msccl, msccl_clock, mscclpp, mscclpp_clock
 from optcc.export.chunks import Chunked, chunked, finer
 from optcc.export.native import native_ring_s
 from optcc.export.targets import MSCCL, check_places
 from optcc.export.timed import Machine, Step
-from optcc.plans import Plan
+from optcc.plans.plan import Plan
+from optcc.values.cluster import Cluster
 
 MIB = 2**20
 GPUS = replace(Cluster.uniform(servers=1, nics=2, gpus=2, rate="400Gb/s", nvlink_rate="450GB/s"), gpu_ranks=True)

@@ -14,10 +14,10 @@ import pytest
 from lxml import etree
 
 import optcc
-from optcc.cluster import Cluster
 from optcc.errors import InputError, VerifyError
 from optcc.export import chakra_run, msccl, msccl_file, msccl_run, mscclpp, mscclpp_file, mscclpp_run, perfetto
-from optcc.plans import Plan
+from optcc.plans.plan import Plan
+from optcc.values.cluster import Cluster
 from tests.export_mutations import CHAKRA, MSCCL, MSCCLPP, MSCCLPP_MEMORY, PERFETTO
 
 

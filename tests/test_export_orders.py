@@ -13,15 +13,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 import optcc
-from optcc.cli import main
-from optcc.cluster import Cluster
+from optcc.cli.main import main
 from optcc.errors import InputError, VerifyError
 from optcc.export import chakra_run, formats, goal
 from optcc.export.nodes import Node, out_of_order
 from optcc.export.reread import reader_of
-from optcc.plan_files import save_plan
-from optcc.plans import Plan
+from optcc.plans.files import save_plan
+from optcc.plans.plan import Plan
 from optcc.schedule.ring import Ring, Spread
+from optcc.values.cluster import Cluster
 
 MIB = 2**20
 RATE = 10**9

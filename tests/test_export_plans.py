@@ -17,14 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cli import main
-from optcc.cluster import Cluster
+from optcc.cli.main import main
 from optcc.errors import InputError
 from optcc.export import chakra_run, choice, formats, msccl, msccl_file, msccl_run, mscclpp, mscclpp_file, mscclpp_run
 from optcc.export.chunks import chunked, finer, keeps_segments
-from optcc.plan_files import save_plan
-from optcc.plans import Plan
+from optcc.plans.files import save_plan
+from optcc.plans.plan import Plan
 from optcc.schedule.ring import Ring, Spread
+from optcc.values.cluster import Cluster
 from tests.conftest import degraded
 
 MIB = 2**20

@@ -15,14 +15,16 @@ from unittest import mock
 import pytest
 
 import optcc
-from optcc.cluster import Cluster
-from optcc.runtime import RankFailedError, crew, flows
-from optcc.runtime.job import Job
-from optcc.runtime.launch import Collective, Session
+from optcc.runtime import RankFailedError
+from optcc.runtime.control import processes
+from optcc.runtime.control.job import Job
+from optcc.runtime.control.launch import Collective, Session
+from optcc.runtime.evidence.verdicts import left_of
+from optcc.runtime.flows import flows
+from optcc.runtime.flows.timeouts import Patience
 from optcc.runtime.messages import Note, Strike
-from optcc.runtime.patience import Patience
 from optcc.runtime.protocol import Receiver, Sender
-from optcc.runtime.verdicts import left_of
+from optcc.values.cluster import Cluster
 from tests import failover_leaks, failover_rig, protocol_mutants
 from tests.failover_cuts import cut
 from tests.failover_matrix import ROWS
@@ -200,7 +202,7 @@ def test_row11_all_ranks_run_the_same_plan_next() -> None:
 def test_row11_another_plan_is_refused_by_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rank holds the digest against the one that all are told."""
     with Session(job()) as ranks:
-        monkeypatch.setattr(crew, "digest_of", lambda _: "0" * 16)
+        monkeypatch.setattr(processes, "digest_of", lambda _: "0" * 16)
         with pytest.raises(RankFailedError, match="not the schedule that the others run"):
             ranks.adopt(job(lost=["server1/nic0"]))
 

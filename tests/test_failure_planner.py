@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import optcc
-from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
+from optcc.planner.standby.planner import Basis, Planner, Progress
+from optcc.planner.standby.solve import solve
+from optcc.planner.standby.state import Places
+from optcc.planner.standby.table import Entry
 from optcc.schedule.direct import DirectExchange
 from optcc.schedule.grouped import GroupedExchange
-from optcc.standby.planner import Basis, Planner, Progress
-from optcc.standby.solve import solve
-from optcc.standby.state import Places
-from optcc.standby.table import Entry
+from optcc.values.cluster import Cluster, Fabric
 from tests.conftest import GBPS
 from tests.failure_cases import ALPHA, COSTS, MIB, PER_CHUNK, uniform
 
@@ -112,7 +112,7 @@ def test_a_first_failure_of_many_servers_keeps_their_groups(monkeypatch: pytest.
     """And as many chunks; who is the hub of which follows from the cluster."""
     cluster, size = uniform(20, 4), 16 * MIB
     plan = optcc.plan(cluster, size, family="grouped-exchange", **COSTS)
-    monkeypatch.setattr("optcc.planner.choose", lambda *_, **__: plan.recipe)
+    monkeypatch.setattr("optcc.planner.search.choose", lambda *_, **__: plan.recipe)
     with Planner(cluster, size, lookahead=0, background="off", **COSTS) as planner:
         planner.prepare()
         assert planner.plan(size).recipe == plan.recipe
@@ -220,7 +220,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Cluster]:
         asked.append(cluster)
         return solve(cluster, *task)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("optcc.standby.planner.solve", counting)
+    monkeypatch.setattr("optcc.planner.standby.planner.solve", counting)
     return asked
 
 

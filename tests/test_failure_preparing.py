@@ -11,12 +11,12 @@ from multiprocessing.context import SpawnProcess
 import pytest
 
 import optcc
-from optcc.cluster import Cluster
 from optcc.errors import OptccError
-from optcc.standby.background import Background, Helper, SkippedError
-from optcc.standby.planner import Basis, Planner, Progress
-from optcc.standby.solve import solve
+from optcc.planner.standby.background import Background, Helper, SkippedError
+from optcc.planner.standby.planner import Basis, Planner, Progress
+from optcc.planner.standby.solve import solve
 from optcc.theory.tally import Tally
+from optcc.values.cluster import Cluster
 from tests.failure_cases import ALPHA, COSTS, MIB, uniform
 
 
@@ -45,7 +45,7 @@ def failing_on(monkeypatch: pytest.MonkeyPatch, shape: Cluster) -> list[Cluster]
             raise ValueError("no plan for it")
         return solve(cluster, *task)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("optcc.standby.planner.solve", solve_others)
+    monkeypatch.setattr("optcc.planner.standby.planner.solve", solve_others)
     return tried
 
 

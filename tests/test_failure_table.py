@@ -7,14 +7,14 @@ from fractions import Fraction
 import pytest
 
 import optcc
-from optcc.cluster import Cluster
-from optcc.planner import ladders
+from optcc.planner.search import ladders
+from optcc.planner.standby.solve import solve
+from optcc.planner.standby.table import Entry, Table, distance, matching
 from optcc.schedule.grouped import GroupedExchange
-from optcc.standby.solve import solve
-from optcc.standby.table import Entry, Table, distance, matching
 from optcc.theory import lower_bound
 from optcc.theory.packing import pack_trees
 from optcc.theory.tally import Tally
+from optcc.values.cluster import Cluster
 from tests.failure_cases import COSTS, MIB, uniform
 
 

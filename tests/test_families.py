@@ -12,14 +12,14 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster, Fabric
 from optcc.errors import InfeasibleError, InputError
-from optcc.ladder import Ladder
-from optcc.planner import ladders
-from optcc.plans import BASELINES, Plan
+from optcc.planner.search import ladders
+from optcc.plans.plan import BASELINES, Plan
 from optcc.schedule import Schedule
+from optcc.schedule.candidates import Ladder
 from optcc.schedule.families import FAMILIES
 from optcc.schedule.recipe import Recipe
+from optcc.values.cluster import Cluster, Fabric
 from tests.broken_schedules import with_rows
 from tests.conftest import clusters, degraded
 from tests.effort import cases

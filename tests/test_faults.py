@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster, Fabric, Nic, Server
 from optcc.errors import InputError, SimulationError
-from optcc.faults import Fault, fault_tables
 from optcc.schedule import Lane, Schedule
 from optcc.schedule.nested import Ordering, lower
-from optcc.simulator import Receivers, Simulation, _fabric
-from optcc.stripes import stripes_of
-from optcc.usage import services
+from optcc.schedule.stripes import stripes_of
+from optcc.simulation.faults import Fault, fault_tables
+from optcc.simulation.simulator import Receivers, Simulation, _fabric
+from optcc.simulation.usage import services
+from optcc.values.cluster import Cluster, Fabric, Nic, Server
 from tests.conservation import check_conservation
 from tests.effort import examples
 from tests.fabrics import gpu_cluster, ring

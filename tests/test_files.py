@@ -13,13 +13,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 import optcc
-from optcc import plan_files, plan_json
-from optcc.cli import main
+from optcc.cli.main import main
 from optcc.errors import InputError
-from optcc.files import beginning, read_file
-from optcc.plan_files import content_id, load_plan, save_plan
-from optcc.plan_json import MAX_DEPTH, parse
+from optcc.files.reading import beginning, read_file
+from optcc.plans import files
+from optcc.plans.files import content_id, load_plan, save_plan
 from optcc.schedule import assemble
+from optcc.values import canonical_json
+from optcc.values.canonical_json import MAX_DEPTH, parse
 
 PLAN = optcc.plan(optcc.Cluster.uniform(servers=3, nics=1, rate=10**9), 2**20)
 PLANS = ["verify", "simulate"]
@@ -92,7 +93,7 @@ def test_standard_input_may_be_looked_at_twice(tmp_path: Path) -> None:
 
 
 def test_standard_input_has_a_bound_and_may_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_files, "MAX_BYTES", 1000)
+    monkeypatch.setattr(files, "MAX_BYTES", 1000)
     refused = call("verify", "-", input="x" * 1001)
     assert refused.exit_code == 2
     assert "standard input: too large for a plan, expected at most 1000 bytes" in refused.stderr
@@ -148,12 +149,12 @@ def test_json_that_plans_have(text: str, says: str | None) -> None:
 
 
 def test_the_memory_of_a_plan_is_bounded_before_it_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_json, "MAX_PARTS", 100)
+    monkeypatch.setattr(canonical_json, "MAX_PARTS", 100)
     parse("[" + "[]," * 98 + "[]]")
     monkeypatch.setattr(json, "loads", None)  # nothing is parsed
     with pytest.raises(ValueError, match="more than 100 arrays and objects"):
         parse("[" + "{}," * 99 + "{}]")
-    monkeypatch.setattr(plan_json, "MAX_BYTES", 100)
+    monkeypatch.setattr(canonical_json, "MAX_BYTES", 100)
     with pytest.raises(ValueError, match="more than 100 bytes"):
         parse(" " * 101)
 
@@ -161,7 +162,7 @@ def test_the_memory_of_a_plan_is_bounded_before_it_is_spent(monkeypatch: pytest.
 def test_no_plan_is_written_that_would_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "plan.json"
     save_plan(PLAN, path)
-    monkeypatch.setattr(plan_files, "MAX_BYTES", path.stat().st_size)
+    monkeypatch.setattr(files, "MAX_BYTES", path.stat().st_size)
     save_plan(PLAN, path)
     with pytest.raises(InputError, match="--lowered: too large for a plan, expected at most"):
         save_plan(PLAN, path, "layout")

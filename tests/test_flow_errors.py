@@ -7,10 +7,10 @@ from unittest import mock
 
 import pytest
 
-from optcc.runtime import flows
-from optcc.runtime.arrivals import nothing_runs
 from optcc.runtime.errors import FlowSeveredError, NicsLostError, TransportError
-from optcc.runtime.wires import HEADER_BYTES, Arrived, Cause
+from optcc.runtime.flows import flows
+from optcc.runtime.flows.receive_path import nothing_runs
+from optcc.runtime.wires.contract import HEADER_BYTES, Arrived, Cause
 from tests import protocol_mutants
 from tests.flow_runs import Watched, one_way
 

@@ -8,11 +8,12 @@ from unittest import mock
 import pytest
 
 from optcc.errors import SimulationError
-from optcc.runtime import flows, virtual
 from optcc.runtime.errors import TransportError
-from optcc.runtime.flows import FlowTransport
+from optcc.runtime.flows import flows
+from optcc.runtime.flows.flows import FlowTransport
+from optcc.runtime.measuring import virtual_run
 from optcc.runtime.protocol import Receiver, Sender
-from optcc.runtime.wires import Cause
+from optcc.runtime.wires.contract import Cause
 from tests import flow_storms, protocol_mutants
 from tests.flow_mutants import FoldsTwice, LosesTheQueue, NoFence, SendsTheWrongBytes
 from tests.flow_storms import HangError, schedules, storm
@@ -55,7 +56,7 @@ def test_storms_catch_a_broken_part(mutant: type) -> None:
 
 
 def test_storms_catch_a_broken_transport() -> None:
-    with mock.patch.object(virtual, "FlowTransport", SendsTheWrongBytes):
+    with mock.patch.object(virtual_run, "FlowTransport", SendsTheWrongBytes):
         assert caught()
 
 

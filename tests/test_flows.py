@@ -11,9 +11,9 @@ from unittest import mock
 import pytest
 
 from optcc.errors import SimulationError
-from optcc.runtime import virtual
-from optcc.runtime.arrivals import nothing_runs
-from optcc.runtime.wires import Cause
+from optcc.runtime.flows.receive_path import nothing_runs
+from optcc.runtime.measuring import virtual_run
+from optcc.runtime.wires.contract import Cause
 from tests.flow_mutants import LooksOnlyWhenItSends
 from tests.flow_runs import PATIENCE, Watched, one_way
 
@@ -203,5 +203,5 @@ def test_an_idle_flow_is_not_looked_at() -> None:
 
 
 def test_looking_only_when_it_sends_is_noticed() -> None:
-    with mock.patch.object(virtual, "FlowTransport", LooksOnlyWhenItSends), pytest.raises(SimulationError):
+    with mock.patch.object(virtual_run, "FlowTransport", LooksOnlyWhenItSends), pytest.raises(SimulationError):
         test_a_black_hole_behind_a_failover_is_noticed_too()

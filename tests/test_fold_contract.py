@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optcc.runtime.device import DTYPES, Array, Op, bits_of, dtype_of, floats, infinity_of
-from optcc.runtime.float_bits import quiet_nan
-from optcc.runtime.payload import peculiar
+from optcc.runtime.devices.float_bits import quiet_nan
+from optcc.runtime.devices.host import DTYPES, Array, Op, bits_of, dtype_of, floats, infinity_of
+from optcc.runtime.evidence.payload import peculiar
 from tests.fold_contract import HostMemory, Memory, as_numbers, by_hand, greatest, least, random_bits, rounded, same
 
 ALL = [(dtype, op) for dtype in DTYPES for op in Op]
@@ -21,7 +21,7 @@ COUNTS = (0, 1, 7, 33, 4099)
 def memory(request: pytest.FixtureRequest) -> Memory:
     if request.param == "numpy":
         return HostMemory()
-    from optcc.runtime.device_cuda import Gpu
+    from optcc.runtime.devices.cuda import Gpu
 
     return Gpu(0)
 

@@ -12,9 +12,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from optcc.runtime import patience
 from optcc.runtime.errors import FlowSeveredError
-from optcc.runtime.stalls import LOOKS, Stalls
+from optcc.runtime.flows import timeouts
+from optcc.runtime.flows.progress_watchdog import LOOKS, Stalls
 from optcc.schedule import Lane, Port, Route, Schedule
 from tests.failover_runs import rings
 from tests.timed_runs import LETTERS_S, PATIENCE, Timed, whole
@@ -78,13 +78,13 @@ def test_a_single_flow_tries_them_one_by_one() -> None:
 
 def test_if_what_is_moved_had_a_whole_deadline_it_would_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control."""
-    over = patience.Timers.stop
+    over = timeouts.Timers.stop
 
-    def begin_anew(self: patience.Timers, flow: int, timer: object) -> None:
+    def begin_anew(self: timeouts.Timers, flow: int, timer: object) -> None:
         over(self, flow, timer)  # type: ignore[arg-type]
-        if timer is patience.Timer.ANSWER and self._stalls._senders[flow].epoch:
+        if timer is timeouts.Timer.ANSWER and self._stalls._senders[flow].epoch:
             self._stalls._stalls.pop(flow, None)
 
-    monkeypatch.setattr(patience.Timers, "stop", begin_anew)
+    monkeypatch.setattr(timeouts.Timers, "stop", begin_anew)
     monkeypatch.setattr(Stalls, "suspect", lambda self, nics: None)
     assert given_up_s(rings(2, 4, 1 << 17, 8_000_000)) > bound_s(4)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optcc.runtime import gpu_memory
-from optcc.runtime.gpu_memory import PROBE_BYTES, Choice, Path, RefusedError, Region, choose, examine_gpu_memory
+from optcc.runtime.devices import gpu_memory
+from optcc.runtime.devices.gpu_memory import PROBE_BYTES, Choice, Path, RefusedError, Region, choose, examine_gpu_memory
 
 
 class Addressed(np.ndarray):
@@ -125,8 +125,8 @@ def test_the_doctor_says_what_was_refused_and_why() -> None:
 
 
 def test_a_dmabuf_is_of_whole_pages() -> None:
-    from optcc.runtime.device import dtype_of
-    from optcc.runtime.device_array import DeviceArray
+    from optcc.runtime.devices.gpu_array import DeviceArray
+    from optcc.runtime.devices.host import dtype_of
 
     for address, count in ((4096 + 64, 4096), (4096, 4097)):
         with (
@@ -162,7 +162,7 @@ def test_what_the_driver_offers(monkeypatch: pytest.MonkeyPatch, tmp_path: FileP
 @pytest.mark.gpu
 def test_the_drivers_dmabuf(capsys: pytest.CaptureFixture[str]) -> None:
     """Whole allocations can be exported just where the driver says so."""
-    from optcc.runtime.device_cuda import Gpu
+    from optcc.runtime.devices.cuda import Gpu
 
     array = Gpu(0).empty(PROBE_BYTES, np.dtype(np.uint8))
     offered = "GPU 0: dma-buf" in examine_gpu_memory()[0].seen

@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
-from optcc.ladder import Costs, Ladder
-from optcc.planner import ladders
+from optcc.planner.search import ladders
 from optcc.schedule import grouped, grouped_steps
+from optcc.schedule.candidates import Costs, Ladder
 from optcc.schedule.columns import Schedule
 from optcc.schedule.grouped import GroupedExchange, links_of, nics_of
 from optcc.schedule.grouped_candidates import grouped_ladders
 from optcc.schedule.grouped_steps import in_steps
 from optcc.schedule.routes import fluid_seconds
-from optcc.simulator import simulate
+from optcc.simulation.simulator import simulate
+from optcc.values.cluster import Cluster, Fabric
 from tests.effort import examples
 from tests.fabrics import pods_of
 from tests.test_families import in_pods

@@ -12,12 +12,12 @@ import pytest
 from scipy.sparse import csr_array
 
 import optcc
-from optcc.cluster import Cluster, Fabric
 from optcc.errors import OptccError
 from optcc.theory import highs
 from optcc.theory.highs import maximised
 from optcc.theory.program import Program
 from optcc.theory.ways import build_network
+from optcc.values.cluster import Cluster, Fabric
 
 ROWS = csr_array(np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]))
 LOW, HIGH = np.array([-np.inf, 1.0]), np.array([2.0, 1.0])

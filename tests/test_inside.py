@@ -13,7 +13,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster
 from optcc.errors import InfeasibleError, VerifyError
 from optcc.schedule import Port, Schedule
 from optcc.schedule.assemble import Row, assemble
@@ -25,6 +24,7 @@ from optcc.schedule.nested_order import nested_rings
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.routes import Routes
 from optcc.theory.inside import inside_split
+from optcc.values.cluster import Cluster
 from tests.broken_schedules import with_rows
 from tests.effort import examples
 from tests.inside_cases import SIZES, WHOLE, gpu_clusters, gpus, port_bytes, recipe, some_shares

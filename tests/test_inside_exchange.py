@@ -12,10 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster
 from optcc.errors import InfeasibleError, VerifyError
-from optcc.planner import ladders
-from optcc.plans import Plan
+from optcc.planner.search import ladders
+from optcc.plans.plan import Plan
 from optcc.schedule.columns import GRANULE
 from optcc.schedule.inside import Bundle, InsideServers
 from optcc.schedule.inside_channels import Duty, Site
@@ -26,6 +25,7 @@ from optcc.schedule.many_objects import no_collection
 from optcc.schedule.routes import fluid_seconds
 from optcc.schedule.striped import StripedExchange
 from optcc.theory.hubs import hub_split
+from optcc.values.cluster import Cluster
 from tests.effort import examples
 from tests.inside_cases import SIZES, WHOLE, gpu_clusters, gpus, port_bytes, some_shares
 from tests.plan_sections import by_rows, by_rules

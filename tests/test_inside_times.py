@@ -9,7 +9,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster
 from optcc.errors import InfeasibleError
 from optcc.schedule.inside import Bundle, InsideServers, nvlink_load
 from optcc.schedule.inside_crews import crews, shares_by_rate, view
@@ -17,6 +16,7 @@ from optcc.schedule.inside_parts import Part, inside_servers
 from optcc.schedule.nested_order import nested_rings
 from optcc.schedule.routes import fluid_seconds
 from optcc.theory.inside import InsideSplit, costs, inside_split, mix
+from optcc.values.cluster import Cluster
 from tests.effort import examples
 from tests.inside_cases import GB, WHOLE, gpu_clusters, gpus, port_bytes, recipe, some_shares
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from optcc.errors import InputError
-from optcc.runtime.device import BFLOAT16, DTYPES, dtype_of
-from optcc.runtime.device_array import DeviceArray, span
-from optcc.runtime.interop import borrow, demand_apart, stream_pointer
+from optcc.runtime.devices.gpu_array import DeviceArray, span
+from optcc.runtime.devices.host import BFLOAT16, DTYPES, dtype_of
+from optcc.runtime.devices.interop import borrow, demand_apart, stream_pointer
 
 
 class Exporter:

@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 
 import optcc.api
 import optcc.evaluation.page
-from optcc.cli import main
+from optcc.cli.main import main
 from optcc.errors import InputError
-from optcc.outputs import check_place
+from optcc.files.writing import check_place
 
 
 def interrupted(*_: Any, **__: Any) -> None:

@@ -9,12 +9,12 @@ from math import inf
 import pytest
 
 import optcc
-from optcc.cluster import Cluster, Fabric
 from optcc.diagnose.keep import Costs, KeepOrDrain, keep_or_drain, overheads_of
 from optcc.diagnose.possible import plan_overhead
-from optcc.planner import baseline
-from optcc.plans import Plan
-from optcc.simulator import simulate
+from optcc.planner.search import baseline
+from optcc.plans.plan import Plan
+from optcc.simulation.simulator import simulate
+from optcc.values.cluster import Cluster, Fabric
 
 WHOLE = Cluster.uniform(servers=5, nics=4, rate="400Gb/s")
 COSTS = Costs(step_s=10, exposed=0.2, restart_s=600, repair_s=36000, restarts=2)

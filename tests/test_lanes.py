@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster
 from optcc.errors import InputError
-from optcc.planner import ladders
+from optcc.planner.search import ladders
 from optcc.schedule.direct import DirectExchange
 from optcc.schedule.lanes import MOST_LANES, differ, in_lanes, told_lanes
 from optcc.schedule.routes import ports_of
+from optcc.values.cluster import Cluster
 from tests.conftest import degraded
 from tests.effort import examples
 

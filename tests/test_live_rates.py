@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 import optcc
-from optcc.cluster import Cluster
-from optcc.runtime import shares
-from optcc.runtime.device import Op
-from optcc.runtime.likeness import Span, likeness
-from optcc.runtime.patience import Patience
-from optcc.runtime.tempo import LEAST, Tempo
-from optcc.runtime.virtual import VirtualRun
-from optcc.runtime.wires import Arrived
+from optcc.runtime.devices.host import Op
+from optcc.runtime.flows import shares
+from optcc.runtime.flows.straggler_monitor import LEAST, Tempo
+from optcc.runtime.flows.symmetry_classes import Span, likeness
+from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.measuring.virtual_run import VirtualRun
+from optcc.runtime.wires.contract import Arrived
 from optcc.schedule import Schedule
+from optcc.values.cluster import Cluster
 from tests import flow_storms
 from tests.flow_runs import Watched, one_way
 from tests.flow_storms import Storm, fault_free, schedules
@@ -197,7 +197,7 @@ def test_a_slow_lane_is_never_left_without_a_share() -> None:
 
 
 def test_without_a_least_share_it_would_be() -> None:
-    with mock.patch("optcc.runtime.tempo.LEAST", 1e-9):
+    with mock.patch("optcc.runtime.flows.straggler_monitor.LEAST", 1e-9):
         assert least_factor() < LEAST
 
 

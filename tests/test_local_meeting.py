@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from optcc.runtime import local_meeting
 from optcc.runtime.errors import TransportError
-from optcc.runtime.layout import Layout
-from optcc.runtime.local_meeting import HELLO, is_own
-from optcc.runtime.local_wires import LocalWires
+from optcc.runtime.wires import local_meeting
+from optcc.runtime.wires.layout import Layout
+from optcc.runtime.wires.local import LocalWires
+from optcc.runtime.wires.local_meeting import HELLO, is_own
 from tests.test_wires import layout
 from tests.wires_contract import Pipe, joined
 

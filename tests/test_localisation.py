@@ -9,12 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 import optcc
-from optcc import drill as drill_module
-from optcc.cli import main
-from optcc.cluster import Cluster
-from optcc.drill import Drill, drill
-from optcc.report_drill import drill_json, print_drill
+from optcc.cli.main import main
+from optcc.fault_run import run as drill_module
+from optcc.fault_run.run import Drill, drill
+from optcc.reports.fault_run import drill_json, print_drill
 from optcc.runtime.messages import Strike
+from optcc.values.cluster import Cluster
 
 NIC = "server1/nic1"
 

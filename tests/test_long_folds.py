@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from optcc.runtime.flow_ends import CHUNK_HEADER, CHUNK_MARK
-from optcc.runtime.flows import FlowTransport
-from optcc.runtime.layout import layout_of
-from optcc.runtime.patience import Patience
-from optcc.runtime.program import program_of
-from optcc.runtime.transport import Landing, Take
-from optcc.runtime.wires import Arrived, Cause, Completed, Credited, Drained, Failed, Happening
+from optcc.runtime.engine.program import program_of
+from optcc.runtime.engine.transport import Landing, Take
+from optcc.runtime.flows.ends import CHUNK_HEADER, CHUNK_MARK
+from optcc.runtime.flows.flows import FlowTransport
+from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.wires.contract import Arrived, Cause, Completed, Credited, Drained, Failed, Happening
+from optcc.runtime.wires.layout import layout_of
 from tests.failover_runs import rings
 
 PATIENCE = Patience(progress=1.0, grace=0.5, answer=0.25, first=0.002)

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from optcc.runtime.codec import MessageError, decode, encode, plain, typed
-from optcc.runtime.job import Job, digest_of
+from optcc.runtime.control.job import Job, digest_of
+from optcc.runtime.control.job_bytes import job_from_bytes, job_to_bytes
 from optcc.runtime.messages import (
     FROM_RANK,
     TO_RANK,
@@ -48,7 +49,6 @@ from optcc.runtime.messages import (
     Strike,
     Time,
 )
-from optcc.runtime.parcel import job_from_bytes, job_to_bytes
 from optcc.schedule import Lane, Link, Route
 from tests.broken_schedules import nested
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from optcc.metrics import DIAGNOSIS, JOB, SERVICE
+from optcc.reports.metrics import DIAGNOSIS, JOB, SERVICE
 from tests import recordings
 from tests.free_port import free_port
 from tests.serving import SMALL, running

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import optcc
 from optcc import Cluster
 from optcc.schedule.baselines import BASELINES
-from optcc.simulator import Receivers
+from optcc.simulation.simulator import Receivers
 from optcc.sweep.distribution import Spread
 from optcc.sweep.execute import compute
 from optcc.sweep.failures import MonteCarlo, Renamed, _Alike

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster
 from optcc.errors import InputError
-from optcc.plans import Plan
+from optcc.plans.plan import Plan
 from optcc.schedule.inside_parts import inside_servers
 from optcc.schedule.nested import NestedRings, Ordering, lower
 from optcc.schedule.nested_pace import FEW_LEAVES, MOST_RANKS, PERIOD, in_time, keeping, keeping_two, sections_of
 from optcc.theory.inside import inside_split
+from optcc.values.cluster import Cluster
 from tests.conftest import clusters, degraded
 from tests.effort import examples
 

@@ -14,12 +14,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster, Fabric, Nic, Server
-from optcc.planner import baseline
+from optcc.planner.search import baseline
 from optcc.schedule.columns import Schedule
 from optcc.schedule.direct import DirectExchange
 from optcc.schedule.nics import MOST_AS_ONE, applies, evened, left_alone, live_nics, nic_rate
-from optcc.simulator import simulate
+from optcc.simulation.simulator import simulate
+from optcc.values.cluster import Cluster, Fabric, Nic, Server
 from tests.direct_cases import check_allreduce, direct, hurt, kinds
 from tests.effort import examples
 

@@ -16,10 +16,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import optcc.api
-import optcc.outputs
-from optcc.cli import main
+import optcc.files.writing
+from optcc.cli.main import main
 from optcc.errors import InputError
-from optcc.outputs import check_place, is_plain, staged, write_file, written
+from optcc.files.writing import check_place, is_plain, staged, write_file, written
 
 PRESET = "uniform:servers=2,nics=2,rate=1Gb/s"
 
@@ -117,7 +117,7 @@ def test_standard_streams_that_are_closed_or_full(redirected: list[str], says: s
 
 def test_no_file_takes_the_place_of_a_closed_stream() -> None:
     """What a library says on stderr would go into it."""
-    code = "import os; from optcc.cli import _hold_descriptors as hold; hold(); print(os.open(os.devnull, 0))"
+    code = "import os; from optcc.cli.main import _hold_descriptors as hold; hold(); print(os.open(os.devnull, 0))"
     command = ["bash", "-c", f"{sys.executable} -c '{code}' <&- 2>&-"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert int(done.stdout) >= 3
@@ -158,7 +158,7 @@ def test_a_failure_leaves_the_place_as_it_was(
     if before is not None:
         path.write_bytes(before)
     with monkeypatch.context() as patched:
-        patched.setattr(optcc.outputs.os, system_call, fails(code))
+        patched.setattr(optcc.files.writing.os, system_call, fails(code))
         with pytest.raises(InputError) as refused:
             write_file(path, b"after")
     assert str(refused.value) == f"{path}: cannot be written, expected {expected}, got {os.strerror(code)!r}"
@@ -192,7 +192,7 @@ def test_several_files_appear_together(tmp_path: Path) -> None:
 
 def test_commands_leave_nothing_on_a_disk_that_fills_up(tmp_path: Path, plan_file: Path) -> None:
     """A limit on the size of files stands for a disk: room for the probe, none for the result."""
-    limited = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (4096, 4096)); from optcc.cli import main; main()"
+    limited = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (4096, 4096)); from optcc.cli.main import main; main()"
     before = b"what was there"
     for args in (
         ["simulate", str(plan_file), "--timeline", "{}/out.json"],
@@ -260,8 +260,8 @@ def test_a_bad_place_is_told_before_the_work(tmp_path: Path, plan_file: Path, mo
         raise AssertionError("the work has begun")
 
     monkeypatch.setattr(optcc.api, "plan", work)
-    monkeypatch.setattr("optcc.simulator.simulate", work)
-    monkeypatch.setattr("optcc.plan_files.load_plan", work)
+    monkeypatch.setattr("optcc.simulation.simulator.simulate", work)
+    monkeypatch.setattr("optcc.plans.files.load_plan", work)
     monkeypatch.setattr("optcc.discover.load_topology", work)
     out = tmp_path / "none" / "out.svg"
     for args in (
@@ -279,13 +279,13 @@ def test_a_bad_place_is_told_before_the_work(tmp_path: Path, plan_file: Path, mo
 
 
 def test_a_full_disk_is_told_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full(optcc.outputs.Part):
+    class Full(optcc.files.writing.Part):
         def open_unnamed(self) -> int:
             super().open_unnamed()
             return os.open("/dev/full", os.O_WRONLY)
 
     check_place(tmp_path / "new")
-    monkeypatch.setattr(optcc.outputs, "Part", Full)
+    monkeypatch.setattr(optcc.files.writing, "Part", Full)
     with pytest.raises(InputError, match="room on the disk"):
         check_place(tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
@@ -295,7 +295,7 @@ def test_a_full_disk_is_told_before_the_work(tmp_path: Path, monkeypatch: pytest
 def test_a_writer_that_is_killed_leaves_nothing(unnamed: bool, tmp_path: Path) -> None:
     """But for its part, where the file system has no files without a name."""
     code = (
-        "import os, signal, sys; from pathlib import Path; from optcc import outputs\n"
+        "import os, signal, sys; from pathlib import Path; from optcc.files import writing as outputs\n"
         f"if not {unnamed}: outputs.Part.open_unnamed = outputs.Part.open\n"
         "with outputs.written(Path(sys.argv[1])) as file:\n"
         "    file.write(bytes(10**6)); file.flush(); os.kill(os.getpid(), signal.SIGKILL)"
@@ -320,7 +320,7 @@ def test_a_file_system_without_unnamed_files(tmp_path: Path, monkeypatch: pytest
         patch.setattr(os, "open", opened)
         write_file(tmp_path / "file", b"1")
     assert (tmp_path / "file").read_bytes() == b"1"
-    monkeypatch.setattr(optcc.outputs, "_DESCRIPTORS", str(tmp_path / "none"))
+    monkeypatch.setattr(optcc.files.writing, "_DESCRIPTORS", str(tmp_path / "none"))
     write_file(tmp_path / "file", b"2")
     assert (tmp_path / "file").read_bytes() == b"2"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
@@ -340,7 +340,7 @@ def test_devices_and_fifos_are_written_to_plainly(tmp_path: Path, monkeypatch: p
     write_file(fifo, b"through it")
     reader.join(60)
     assert read == [b"through it"]
-    monkeypatch.setattr(optcc.outputs, "READER_WAIT_S", 0.0)
+    monkeypatch.setattr(optcc.files.writing, "READER_WAIT_S", 0.0)
     with pytest.raises(InputError, match="somebody who reads it"):
         write_file(fifo, b"nobody reads")
     assert is_plain(fifo)
@@ -350,7 +350,7 @@ def test_devices_and_fifos_are_written_to_plainly(tmp_path: Path, monkeypatch: p
 
 
 def test_too_few_descriptors() -> None:
-    limited = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (9, 9)); from optcc.cli import main; main()"
+    limited = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (9, 9)); from optcc.cli.main import main; main()"
     args = ["sweep", PRESET, "--size", "1MiB", "--fail-count", "1", "--jobs", "2", "-o", "none-is-left.csv"]
     done = subprocess.run([sys.executable, "-c", limited, *args], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")

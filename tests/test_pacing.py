@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from optcc.runtime.pacing import Chunk, PortClocks, Rates
+from optcc.runtime.wires.pacing import Chunk, PortClocks, Rates
 
 RECEIVER, SENDER, OTHER = 0, 1, 2
 """Ports. Every sender has clocks of its own; the receiver's are asked for what lands."""

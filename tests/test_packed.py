@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optcc.cluster import Cluster, Fabric, Nic, Server
 from optcc.errors import InfeasibleError, InputError, VerifyError
-from optcc.plans import Plan
+from optcc.plans.plan import Plan
 from optcc.schedule.packed import Arc, PackedTrees, TreePair
 from optcc.schedule.routes import fluid_seconds
-from optcc.simulator import simulate
+from optcc.simulation.simulator import simulate
+from optcc.simulation.verifier import verify
 from optcc.theory import lower_bound, program_bound
 from optcc.theory.packing import pack_trees
-from optcc.verifier import verify
+from optcc.values.cluster import Cluster, Fabric, Nic, Server
 from tests.conftest import clusters
 from tests.effort import examples
 from tests.rail_clusters import networks, on_rails, solved
@@ -232,7 +232,7 @@ class Refuse:
         if name.partition(".")[0] in {refused}:
             raise ImportError(f"not installed here: {{name}}")
 sys.meta_path.insert(0, Refuse())
-from optcc.plans import Plan
+from optcc.plans.plan import Plan
 print(len(Plan.from_json(sys.stdin.read()).schedule()))
 """
 

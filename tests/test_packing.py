@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from optcc.cluster import Cluster, Fabric, Nic
 from optcc.errors import CertificateError, InfeasibleError, InputError
 from optcc.schedule.packed import PackedTrees
 from optcc.theory import lower_bound, packing, program_bound
@@ -21,6 +20,7 @@ from optcc.theory.interior import most_weight
 from optcc.theory.packing import GAP, PackingError, pack_trees
 from optcc.theory.pricing import cheapest_pairs, ways_of
 from optcc.theory.ways import build_network
+from optcc.values.cluster import Cluster, Fabric, Nic
 from tests.conftest import clusters
 from tests.effort import examples
 from tests.rail_clusters import networks, on_rails, solved

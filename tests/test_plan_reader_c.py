@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
-from optcc.cluster import Cluster
 from optcc.errors import InfeasibleError
-from optcc.plan_files import MAJOR, MINOR
-from optcc.plan_lowered import lowered_content
-from optcc.plans import Plan
-from optcc.stripes import stripes_of
+from optcc.plans.files import MAJOR, MINOR
+from optcc.plans.lowered_part import lowered_content
+from optcc.plans.plan import Plan
+from optcc.schedule.stripes import stripes_of
+from optcc.values.cluster import Cluster
 from tests.plan_cases import GOLDEN, again, bent, cases, extended
 from tests.test_families import ANY, offered
 

@@ -9,11 +9,11 @@ import pytest
 
 import optcc
 from benchmarks.bench_planner import ALPHA, GRID, PER_CHUNK, Case, by_hand, cluster_of, outcome, outcomes
-from optcc import planner
-from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
-from optcc.planner import ladders
-from optcc.plans import Plan
+from optcc.planner import search
+from optcc.planner.search import ladders
+from optcc.plans.plan import Plan
+from optcc.values.cluster import Cluster, Fabric
 from tests.conftest import GBPS
 
 QUICK = [case for case in GRID if case.servers <= 16]
@@ -83,7 +83,7 @@ def test_merged_nics_change_little() -> None:
     recipe = optcc.plan(cluster, 2**24, segments=4).recipe
     apart, merged = (
         optcc.simulate(recipe.lower(c, 2**24), alpha=ALPHA, per_chunk=PER_CHUNK).time_s
-        for c in (cluster, planner.merged_nics(cluster))
+        for c in (cluster, search.merged_nics(cluster))
     )
     assert merged == pytest.approx(apart, rel=1e-3)
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from optcc import lower_bound, planner
-from optcc.cluster import Cluster
-from optcc.ladder import LARGE, Ladder
-from optcc.planner import candidates, climb
+from optcc import lower_bound
+from optcc.planner import search
+from optcc.planner.search import candidates, climb
+from optcc.schedule.candidates import LARGE, Ladder
+from optcc.values.cluster import Cluster
 
 TIMES = {1: 2.038, 2: 1.736, 3: 1.643, 4: 1.751, 6: 1.747, 8: 1.681, 12: 1.7, 16: 1.76, 24: 1.9, 32: 2.0}
 TIMES |= {7: 1.7, 9: 1.69}
@@ -49,7 +50,7 @@ def climbed(
         by_kind = {None: times, "packets": packets or {}}
         return SimpleNamespace(time_s=by_kind[receivers][made.segments])
 
-    monkeypatch.setattr(planner, "simulate", simulate)
+    monkeypatch.setattr(search, "simulate", simulate)
     cluster = Cluster.uniform(servers=4, nics=1, rate=10**9)
     make: Any = Depth
     tried = climb(Ladder("any", make, **how), cluster, 2**30, alpha=Fraction(0), per_chunk=Fraction(0))
@@ -97,8 +98,8 @@ class Timed(Depth):
 
 def test_what_only_seems_best_with_merged_nics_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many forms of it there are: of many ranks each one that seems best is run once more as it is."""
-    monkeypatch.setattr(planner, "simulate", lambda made, **costs: made)
-    monkeypatch.setattr(planner, "MAX_FINAL_STRIPES", 1)  # which is for more servers than these
+    monkeypatch.setattr(search, "simulate", lambda made, **costs: made)
+    monkeypatch.setattr(search, "MAX_FINAL_STRIPES", 1)  # which is for more servers than these
     cluster = Cluster.uniform(servers=LARGE + 1, nics=2, rate=10**9)
 
     def ladder(name: str, merged: float, apart: float, by_rate: bool) -> Ladder:
@@ -112,7 +113,7 @@ def test_what_only_seems_best_with_merged_nics_is_not_taken(monkeypatch: pytest.
 
 def test_what_cannot_be_faster_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it is: the ladder says that it takes no less than what was found."""
-    monkeypatch.setattr(planner, "simulate", lambda made, **costs: made)
+    monkeypatch.setattr(search, "simulate", lambda made, **costs: made)
     cluster, tried = Cluster.uniform(servers=4, nics=2, rate=10**9), list[str]()
 
     def ladder(name: str, least_s: float) -> Ladder:

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster
 from optcc.errors import InputError
-from optcc.plan_files import load_plan, save_plan
-from optcc.plans import Plan
+from optcc.plans.files import load_plan, save_plan
+from optcc.plans.plan import Plan
+from optcc.values.cluster import Cluster
 from tests.conftest import clusters
 
 
@@ -75,7 +75,7 @@ def test_any_text_is_refused_in_words(text: str) -> None:
 
 
 def test_scaled_plan_scales_its_bound() -> None:
-    from optcc.bound import check_certificate
+    from optcc.values.bound import check_certificate
 
     plan = optcc.plan(Cluster.uniform(servers=4, nics=2, rate=1000).degrade("server0/nic0"), 4096)
     slow = plan.scaled(plan.bound.seconds / 100)

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster
-from optcc.planner import ladders
+from optcc.planner.search import ladders
 from optcc.schedule.direct import FINDERS, DirectExchange
 from optcc.schedule.pods import direct_uplink_s, in_turns, pod_numbers
 from optcc.schedule.slots import HALF
 from optcc.schedule.steps_one import fitted
 from optcc.schedule.steps_one_slots import greedy_slots, step_ends
-from optcc.simulator import simulate
+from optcc.simulation.simulator import simulate
+from optcc.values.cluster import Cluster
 from tests.direct_cases import direct
 from tests.effort import examples
 from tests.fabrics import pods_of

@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
+from optcc.runtime.evidence.probing import SUSPECTS, Round, evidence_of, rounds_of, second_look
+from optcc.runtime.evidence.verdicts import Evidence
 from optcc.runtime.messages import Note
-from optcc.runtime.probing import SUSPECTS, Round, evidence_of, rounds_of, second_look
-from optcc.runtime.verdicts import Evidence
 from optcc.schedule import Port
 
 

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 import optcc
 from optcc.api import runnable
-from optcc.cluster import Cluster, Fabric, Nic, Server
 from optcc.errors import InfeasibleError, InputError
-from optcc.plans import Plan
+from optcc.plans.plan import Plan
 from optcc.theory import check_bound, lower_bound, program_bound
 from optcc.theory.certify import check_dual, round_dual
 from optcc.theory.partition import partition_bound, partitions
 from optcc.theory.program import Program
 from optcc.theory.sensitivity import gains_per_rate, repair_first
 from optcc.theory.ways import build_network
+from optcc.values.cluster import Cluster, Fabric, Nic, Server
 from tests.conftest import clusters
 from tests.effort import examples
 from tests.rail_clusters import N, networks, on_rails, solved

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optcc.bound import LARGEST_GAP, ProgramCertificate
-from optcc.cluster import Cluster, Fabric, Nic, Server
 from optcc.errors import CertificateError
 from optcc.theory import check_bound, lower_bound
 from optcc.theory.certify import check_dual, check_primal, round_dual
 from optcc.theory.program import Program, Solution
 from optcc.theory.ways import build_network
+from optcc.values.bound import LARGEST_GAP, ProgramCertificate
+from optcc.values.cluster import Cluster, Fabric, Nic, Server
 from tests.effort import examples
 from tests.rail_clusters import networks, on_rails, solved
 

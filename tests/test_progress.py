@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from optcc import report
-from optcc.bundled import example_path
-from optcc.cli import main
+from optcc.cli.main import main
+from optcc.files.bundled import example_path
+from optcc.reports import report
 
 PLAN = str(example_path("nested-rings", "NAME"))
 RAILS = "uniform:servers=4,nics=2,rate=400Gb/s,fabric=rails"

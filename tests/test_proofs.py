@@ -22,12 +22,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from optcc.bound import ProgramCertificate
-from optcc.cluster import Cluster, Fabric
 from optcc.theory.bounds import lower_bound
 from optcc.theory.partition import partitions
 from optcc.theory.symbolic import results
 from optcc.theory.ways import build_network
+from optcc.values.bound import ProgramCertificate
+from optcc.values.cluster import Cluster, Fabric
 from tests.conftest import clusters
 from tests.effort import examples
 from tests.rail_clusters import networks, on_rails, solved

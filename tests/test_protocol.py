@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from optcc.runtime.protocol import Receiver, Sender
+from optcc.runtime.protocol.events import Event
 from optcc.runtime.protocol.table import Commands, Machine
-from optcc.runtime.protocol.words import Event
 from tests.protocol_interleavings import SEED, interleavings, too_rare
 from tests.protocol_net import FIRST, Net
 

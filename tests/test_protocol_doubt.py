@@ -6,7 +6,7 @@ import pytest
 
 from optcc.runtime.protocol import SenderState
 from optcc.runtime.protocol.doubting import PROBES
-from optcc.runtime.protocol.words import (
+from optcc.runtime.protocol.events import (
     Acked,
     Alive,
     Answer,
@@ -28,7 +28,7 @@ from optcc.runtime.protocol.words import (
     Tell,
     Timer,
 )
-from optcc.runtime.wires import Cause
+from optcc.runtime.wires.contract import Cause
 from tests.protocol_ends import GRACED, LEFT, doubtful, fed, moved_off, probe, sender
 
 

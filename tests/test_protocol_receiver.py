@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from optcc.runtime.protocol import ProtocolError, ReceiverState, SenderState
-from optcc.runtime.protocol.receiver import NOTICES
-from optcc.runtime.protocol.words import (
+from optcc.runtime.protocol.events import (
     Acked,
     Alive,
     Answer,
@@ -34,7 +33,8 @@ from optcc.runtime.protocol.words import (
     Tell,
     Timer,
 )
-from optcc.runtime.wires import ECHOES, Cause
+from optcc.runtime.protocol.receiver import NOTICES
+from optcc.runtime.wires.contract import ECHOES, Cause
 from tests.protocol_ends import fed, receiver, sender
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from optcc.runtime.protocol import ProtocolError, Sender, SenderState
-from optcc.runtime.protocol.words import (
+from optcc.runtime.protocol.events import (
     Acked,
     Alive,
     Answer,
@@ -28,7 +28,7 @@ from optcc.runtime.protocol.words import (
     Timer,
     Write,
 )
-from optcc.runtime.wires import Cause
+from optcc.runtime.wires.contract import Cause
 from tests.protocol_ends import doubtful, fed, moved_off, question, sender
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from optcc.discover import load_topology
-from optcc.doctor import examine
 from optcc.errors import InputError
-from optcc.rdma import Gid, NicAddress, rdma_ports
-from optcc.sysfs import Folder
+from optcc.machine.rdma import Gid, NicAddress, rdma_ports
+from optcc.machine.sysfs import Folder
+from optcc.reports.doctor import examine
 
 NOTHING = "0000:0000:0000:0000:0000:0000:0000:0000"
 LOCAL = "fe80:0000:0000:0000:0ac0:ebff:fe12:3456"

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from optcc.cli_ranks import membership_of
+from optcc.cli.ranks import membership_of
 from optcc.errors import InputError
 from optcc.runtime.codec import typed
-from optcc.runtime.hub import Hub
-from optcc.runtime.interface import is_loopback, listening_address
-from optcc.runtime.job import Job, digest_of
+from optcc.runtime.control.hub import Hub
+from optcc.runtime.control.interface import is_loopback, listening_address
+from optcc.runtime.control.job import Job, digest_of
+from optcc.runtime.control.job_bytes import job_to_bytes
+from optcc.runtime.control.rendezvous import PORT, Membership, find, first_host
+from optcc.runtime.control.router import Door
 from optcc.runtime.messages import Check, Enlist, Go, Prepare, Quit, Ran
-from optcc.runtime.parcel import job_to_bytes
-from optcc.runtime.rendezvous import PORT, Membership, find, first_host
-from optcc.runtime.switchboard import Door
 from tests.broken_schedules import nested
 from tests.free_port import free_port
 
@@ -228,8 +228,8 @@ def test_a_hub_of_a_membership() -> None:
 
 MEMBER = """
 import os, sys
-from optcc.runtime.rendezvous import find
-from optcc.runtime.worker import serve_rank
+from optcc.runtime.control.rendezvous import find
+from optcc.runtime.control.worker import serve_rank
 sys.exit(serve_rank(find(os.environ)))
 """
 

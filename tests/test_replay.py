@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster
 from optcc.errors import SimulationError
-from optcc.runtime.device import Array, Op, divide, dtype_of, empty, reduction_of
-from optcc.runtime.payload import fill, is_exact, reference
-from optcc.runtime.replay import Place, Step, Steps, run_steps, steps_of
+from optcc.runtime.devices.host import Array, Op, divide, dtype_of, empty, reduction_of
+from optcc.runtime.engine.replay import Place, Step, Steps, run_steps, steps_of
+from optcc.runtime.evidence.payload import fill, is_exact, reference
 from optcc.schedule import Schedule
+from optcc.values.cluster import Cluster
 from tests.broken_schedules import in_a_circle, nested
 from tests.conftest import clusters
 from tests.effort import examples

@@ -11,14 +11,14 @@ from unittest import mock
 
 import pytest
 
-from optcc.runtime import flows
 from optcc.runtime.errors import FlowSeveredError
-from optcc.runtime.patience import Patience
+from optcc.runtime.flows import flows
+from optcc.runtime.flows.timeouts import Patience
 from optcc.runtime.protocol import Sender, SenderState
 from optcc.runtime.protocol.doubting import PROBES
+from optcc.runtime.protocol.events import Alive, Expired, Probe, Start, Tell, Timer
 from optcc.runtime.protocol.table import Commands
-from optcc.runtime.protocol.words import Alive, Expired, Probe, Start, Tell, Timer
-from optcc.runtime.wires import Cause
+from optcc.runtime.wires.contract import Cause
 from tests.failover_runs import rings
 from tests.timed_runs import DEADLINE_S, PAIR, PATIENCE, RTT_S, Timed, doubt_everything, unreadable, whole
 

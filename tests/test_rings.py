@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from optcc.runtime import rings
 from optcc.runtime.errors import TransportError
-from optcc.runtime.rings import Ring, ring_bytes
-from optcc.runtime.slots import Slots
-from optcc.runtime.wires import Arrived, Credited
+from optcc.runtime.wires import rings
+from optcc.runtime.wires.contract import Arrived, Credited
+from optcc.runtime.wires.rings import Ring, ring_bytes
+from optcc.runtime.wires.slots import Slots
 from tests.test_wires import LocalJob, layout
 from tests.wires_contract import FLOWS, PATIENCE_S, count, header, landed, until
 

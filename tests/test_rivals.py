@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError, VerifyError
 from optcc.evaluation import rivals
 from optcc.evaluation.cells import Cell, Outcome
@@ -26,6 +25,7 @@ from optcc.schedule.optcc_paper import OptccPaper
 from optcc.schedule.r2cc import R2cc
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.ring import Ring, Spread
+from optcc.values.cluster import Cluster, Fabric
 from tests.broken_schedules import with_rows
 from tests.test_baselines import one_weak
 

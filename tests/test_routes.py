@@ -11,10 +11,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster, Fabric, Nic, Server
 from optcc.errors import InfeasibleError, InputError, VerifyError
 from optcc.schedule import Lane, Link
 from optcc.schedule.routes import Routes, fluid_seconds, ports_of
+from optcc.values.cluster import Cluster, Fabric, Nic, Server
 from tests.effort import examples
 from tests.fabrics import fabrics, gpu_cluster, ring
 

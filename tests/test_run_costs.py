@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from optcc import api, load_topology
-from optcc.cli import main
-from optcc.cli_costs import costs_of
+from optcc.cli.costs import costs_of
+from optcc.cli.main import main
 from optcc.discover import Measured
 from optcc.errors import InputError
-from optcc.runtime.launch import Session
+from optcc.runtime.control.launch import Session
 
 US = Fraction(1, 10**6)
 MEASURED = Measured("2026-11-20", "local", 3 * US, 5 * US)

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import optcc
-from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.runtime import RunResult, run_schedules
-from optcc.runtime.job import Job, check_memory, digest_of
-from optcc.runtime.layout import layout_of
+from optcc.runtime.control.job import Job, check_memory, digest_of
+from optcc.runtime.wires.layout import layout_of
+from optcc.values.cluster import Cluster
 from tests.broken_schedules import nested, with_rows
 from tests.left_behind import descriptors, gone
 
@@ -127,7 +127,7 @@ def test_a_script_needs_no_guard(tmp_path: Path) -> None:
 
 def test_a_rank_imports_only_numpy() -> None:
     script = (
-        "import sys, optcc.runtime.worker\n"
+        "import sys, optcc.runtime.control.worker\n"
         "print({m.partition('.')[0] for m in sys.modules} - sys.stdlib_module_names - {'__main__', '__mp_main__'})"
     )
     found = subprocess.run(

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from optcc.runtime import crew as crew_module
 from optcc.runtime import run_schedules
+from optcc.runtime.control import processes as crew_module
+from optcc.runtime.control.hub import Hub
+from optcc.runtime.control.job import digest_of
 from optcc.runtime.errors import RankFailedError
-from optcc.runtime.hub import Hub
-from optcc.runtime.job import digest_of
 from optcc.schedule import Schedule
 from tests.broken_schedules import in_a_circle, nested, waiting_also
 from tests.left_behind import descriptors, gone
@@ -143,7 +143,8 @@ def test_ranks_end_with_a_parent_that_dies_as_they_start(tmp_path: Path) -> None
     (tmp_path / "numpy.py").write_text("import time\ntime.sleep(3600)\n")
     script = f"""
 import os, sys
-from optcc.runtime import crew, run_schedules
+from optcc.runtime import run_schedules
+from optcc.runtime.control import processes as crew
 from tests.broken_schedules import nested
 start, pids = crew.start_rank, []
 def started(end, rank, world):

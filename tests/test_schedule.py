@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster
 from optcc.errors import VerifyError
 from optcc.schedule import Lane, Port, Route, Schedule, Stage
 from optcc.schedule.assemble import even_cuts
 from optcc.schedule.columns import GRANULE
 from optcc.schedule.nested import Ordering, lower
+from optcc.values.cluster import Cluster
 from tests.conftest import clusters, degraded
 from tests.effort import examples
 

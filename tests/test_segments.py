@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.schedule import nested
-from optcc.simulator import Simulation, simulate
+from optcc.simulation.simulator import Simulation, simulate
 from optcc.theory.bounds import lower_bound
 from optcc.theory.ramps import (
     BODY,
@@ -30,6 +29,7 @@ from optcc.theory.ramps import (
 from optcc.theory.segments import Pipeline, chunks_per_segment, segment_count
 from optcc.theory.service_order import ServiceOrder, best_sizes, refine
 from optcc.theory.shares import nested_shares, ring_loads
+from optcc.values.cluster import Cluster
 from tests.effort import examples
 
 NBYTES = 2**26

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 import optcc
-from optcc.plans import Plan
+from optcc.plans.plan import Plan
 from optcc.serve.app import ENDPOINTS
 from tests.serving import ROOT, SMALL, Reply, Service, check, running, told
 

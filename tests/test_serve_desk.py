@@ -15,12 +15,12 @@ import pytest
 
 import optcc
 from optcc.errors import InfeasibleError, InputError, OptccError
-from optcc.plans import Plan
-from optcc.serve.desk import Desk, Job
+from optcc.planner.standby.background import Helper
+from optcc.plans.plan import Plan
 from optcc.serve.messages import JobRequest, PlanRequest
 from optcc.serve.replies import Replies
+from optcc.serve.service import Desk, Job
 from optcc.serve.settings import Settings
-from optcc.standby.background import Helper
 from tests.serving import SMALL
 
 
@@ -122,7 +122,7 @@ def desk_of_fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
         return optcc.load_topology(SMALL).cluster, ()
 
     monkeypatch.setattr(desk._workers, "call", read)
-    monkeypatch.setattr("optcc.serve.desk.Planner", FakePlanner)
+    monkeypatch.setattr("optcc.serve.service.Planner", FakePlanner)
     FakePlanner.instances.clear()
     FakePlanner.making.clear()
     FakePlanner.go_on.clear()
@@ -161,7 +161,7 @@ def test_the_end_does_not_wait_for_a_job_being_made(desk_of_fakes: Desk, monkeyp
         started.set()
         return urgent(time.sleep, 100)
 
-    monkeypatch.setattr("optcc.serve.desk.Planner", busy)
+    monkeypatch.setattr("optcc.serve.service.Planner", busy)
 
     async def run() -> None:
         task = asyncio.create_task(desk_of_fakes.register(JobRequest(topology=SMALL)))

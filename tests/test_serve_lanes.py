@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from optcc.errors import OptccError
-from optcc.serve.desk import Desk, Job
-from optcc.serve.guard import Guard
 from optcc.serve.lanes import Lane, Workers
 from optcc.serve.messages import EventRequest, JobRequest, PlanRequest, RefusedError
+from optcc.serve.middleware import Guard
+from optcc.serve.service import Desk, Job
 from optcc.serve.settings import Settings
 from tests.serving import SMALL, Service, running, told
 

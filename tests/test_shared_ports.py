@@ -17,15 +17,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cli import main
-from optcc.cluster import Cluster
+from optcc.cli.main import main
 from optcc.errors import InputError, SimulationError
-from optcc.faults import Fault
-from optcc.plan_files import save_plan
+from optcc.plans.files import save_plan
 from optcc.schedule import Lane, Port, Route, Schedule
-from optcc.simulator import TICKS_PER_S, Simulation
-from optcc.timeline import chrome_trace
-from optcc.usage import usage
+from optcc.simulation.faults import Fault
+from optcc.simulation.simulator import TICKS_PER_S, Simulation
+from optcc.simulation.timeline import chrome_trace
+from optcc.simulation.usage import usage
+from optcc.values.cluster import Cluster
 from tests.conftest import GBPS, clusters
 from tests.effort import examples
 from tests.fabrics import fabrics, gpu_cluster, ring

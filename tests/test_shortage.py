@@ -14,18 +14,20 @@ from pathlib import Path
 import pytest
 
 from optcc.api import plan
-from optcc.cli import ADDRESS_SPACE
-from optcc.cluster import Cluster
+from optcc.cli.main import ADDRESS_SPACE
 from optcc.errors import InputError
-from optcc.runtime import RankFailedError, job, local_meeting
-from optcc.runtime.available import available_bytes
-from optcc.runtime.descriptors import check_descriptors, needed_by_rank
+from optcc.runtime import RankFailedError
+from optcc.runtime.control import job
+from optcc.runtime.control.available import available_bytes
+from optcc.runtime.control.descriptors import check_descriptors, needed_by_rank
+from optcc.runtime.control.job import Job, check_memory
+from optcc.runtime.control.launch import Session
 from optcc.runtime.errors import TransportError, shortage
-from optcc.runtime.job import Job, check_memory
-from optcc.runtime.launch import Session
-from optcc.runtime.layout import layout_of
-from optcc.runtime.local_meeting import HELLO
-from optcc.runtime.slots import Slots, slots_bytes
+from optcc.runtime.wires import local_meeting
+from optcc.runtime.wires.layout import layout_of
+from optcc.runtime.wires.local_meeting import HELLO
+from optcc.runtime.wires.slots import Slots, slots_bytes
+from optcc.values.cluster import Cluster
 
 RUN = ["-m", "optcc", "run", "uniform:servers=2,nics=6,rate=400Gb/s", "--size", "64KiB", "--repeat", "1"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import optcc
-from optcc.cluster import Cluster
 from optcc.errors import VerifyError
 from optcc.schedule.simple import FAN, one_tree
+from optcc.values.cluster import Cluster
 from tests.broken_schedules import with_rows
 
 

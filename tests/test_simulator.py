@@ -13,11 +13,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster, Fabric, Nic, Server
 from optcc.errors import InputError, SimulationError
 from optcc.schedule import Lane, Link, Port, Route, Schedule
-from optcc.simulator import TICKS_PER_S, Receivers
-from optcc.stripes import stripes_of
+from optcc.schedule.stripes import stripes_of
+from optcc.simulation.simulator import TICKS_PER_S, Receivers
+from optcc.values.cluster import Cluster, Fabric, Nic, Server
 from tests.conftest import GBPS, clusters, degraded
 from tests.conservation import check_conservation
 from tests.effort import examples

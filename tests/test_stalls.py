@@ -9,14 +9,14 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from optcc.runtime import layout
-from optcc.runtime.device import Op
+from optcc.runtime.devices.host import Op
 from optcc.runtime.errors import FlowSeveredError
-from optcc.runtime.patience import Patience, Timers
-from optcc.runtime.protocol import Sender, words
-from optcc.runtime.stalls import LOOKS, SUSPECTED, Stalls
-from optcc.runtime.virtual import VirtualRun
-from optcc.runtime.wires import Cause
+from optcc.runtime.flows.progress_watchdog import LOOKS, SUSPECTED, Stalls
+from optcc.runtime.flows.timeouts import Patience, Timers
+from optcc.runtime.measuring.virtual_run import VirtualRun
+from optcc.runtime.protocol import Sender, events
+from optcc.runtime.wires import layout
+from optcc.runtime.wires.contract import Cause
 from optcc.schedule import Lane, Port, Route, Schedule
 
 DEADLINE = 8.0
@@ -89,7 +89,7 @@ ENDS = {0: (0, 10), 1: (1, 11), 2: (0, 12)}
 def sender(wire: int, posted: int) -> Sender:
     made = Sender((wire,), 99, ends=ENDS)
     for _ in range(posted):
-        made.handle(words.Send())
+        made.handle(events.Send())
     return made
 
 
@@ -99,7 +99,7 @@ def looks(stalls: Stalls, senders: Mapping[int, Sender], acks: Mapping[int, tupl
     for look in range(until):
         if look in acks:
             flow, seq = acks[look]
-            senders[flow].handle(words.Acked(senders[flow].wire, seq))
+            senders[flow].handle(events.Acked(senders[flow].wire, seq))
         if 0 in stalls.look(look * stalls.every, look * stalls.every, lambda flow: False):
             over.append(look)
     return over
@@ -129,7 +129,7 @@ def test_only_what_the_nic_was_given_before_counts() -> None:
     stalls = Stalls(senders, DEADLINE)
     assert looks(stalls, senders, {}, 1) == []
     for _ in range(4):
-        senders[2].handle(words.Send())
+        senders[2].handle(events.Send())
     assert looks(stalls, senders, {1: (2, 1), 2: (2, 3), 3: (2, 5)}, 8) == [7], "what came after counts no more"
 
 
@@ -154,14 +154,14 @@ def test_a_suspect_that_brings_something_over_is_suspect_no_more() -> None:
 
 def test_both_ends_of_a_wire_are_acquitted_also_one_that_the_flow_has_moved_to() -> None:
     moves = Sender((0, 1), 99, ends=ENDS)
-    moves.handle(words.Send())
+    moves.handle(events.Send())
     senders = {0: moves}
     stalls = Stalls(senders, DEADLINE)
-    for event in (words.Lost(0, Cause.PROGRESS), words.Fenced(0), words.Answer(1, 0, 0)):
+    for event in (events.Lost(0, Cause.PROGRESS), events.Fenced(0), events.Answer(1, 0, 0)):
         moves.handle(event)
     stalls.suspect((*ENDS[1], 99))
     stalls.look(0.0, 0.0, lambda flow: False)
-    moves.handle(words.Acked(1, 0))
+    moves.handle(events.Acked(1, 0))
     stalls.look(stalls.every, stalls.every, lambda flow: False)
     assert stalls._suspects == {99}
 
@@ -171,7 +171,7 @@ def test_what_a_look_sees_counts_from_then_not_from_the_poll_before() -> None:
     senders = {0: sender(0, 3)}
     stalls = Stalls(senders, DEADLINE)
     stalls.look(0.0, 0.0, lambda flow: False)
-    senders[0].handle(words.Acked(0, 0))
+    senders[0].handle(events.Acked(0, 0))
     stalls.look(0.5 * DEADLINE, 2 * DEADLINE, lambda flow: False)
     assert stalls.look(2 * DEADLINE, 2 * DEADLINE + stalls.every, lambda flow: False) == []
     assert stalls.look(3 * DEADLINE, 3 * DEADLINE, lambda flow: False) == [0]
@@ -184,23 +184,23 @@ def test_grace_that_begins_anew_is_not_over_already() -> None:
     timers = Timers(Patience(1.0, 0.5, 0.25), stalls, lambda: now)
     stalls.look(0.0, 0.0, lambda flow: False)
     now = 1.0
-    timers.start(0, words.Start(words.Timer.GRACE))
+    timers.start(0, events.Start(events.Timer.GRACE))
     now = 2.12
-    senders[2].handle(words.Acked(2, 0))
+    senders[2].handle(events.Acked(2, 0))
     assert list(timers.over(1.52)) == []
     assert list(timers.over(2.12)) == []
-    assert list(timers.over(2.62)) == [(0, words.Timer.GRACE)]
+    assert list(timers.over(2.62)) == [(0, events.Timer.GRACE)]
 
 
 def test_what_had_come_over_before_and_what_the_far_end_tells_acquit_nobody() -> None:
     moves = Sender((0, 1), 99, ends=ENDS)
-    moves.handle(words.Send())
-    moves.handle(words.Send())
+    moves.handle(events.Send())
+    moves.handle(events.Send())
     senders = {0: sender(0, 3), 1: moves}
     stalls = Stalls(senders, DEADLINE)
-    senders[0].handle(words.Acked(0, 0))
+    senders[0].handle(events.Acked(0, 0))
     stalls.suspect(ENDS[0] + ENDS[1])
-    for event in (words.Lost(0, Cause.PROGRESS), words.Fenced(0), words.Answer(1, 1, 0)):
+    for event in (events.Lost(0, Cause.PROGRESS), events.Fenced(0), events.Answer(1, 1, 0)):
         moves.handle(event)
     assert (moves.wire, moves.acked) == (1, 1)
     for look in range(SUSPECTED):
@@ -214,7 +214,7 @@ def test_grace_begins_anew_as_long_as_its_queue_moves() -> None:
     stalls.look(0.0, 0.0, lambda flow: False)
     stalls.grace(0)
     assert not stalls.still_moves(0)
-    senders[2].handle(words.Acked(2, 0))
+    senders[2].handle(events.Acked(2, 0))
     assert stalls.still_moves(0)
     assert not stalls.still_moves(0)
 
@@ -224,6 +224,6 @@ def test_what_owes_nothing_is_not_looked_at() -> None:
     stalls = Stalls(senders, DEADLINE)
     stalls.look(0.0, 0.0, lambda flow: False)
     assert not stalls.any
-    senders[0].handle(words.Send())
+    senders[0].handle(events.Send())
     stalls.look(1.0, 1.0, lambda flow: False)
     assert stalls.any

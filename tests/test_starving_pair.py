@@ -18,15 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster, Fabric
 from optcc.errors import InfeasibleError, InputError
-from optcc.planner import ladders
+from optcc.planner.search import ladders
 from optcc.schedule import Schedule, Stage
 from optcc.schedule.assemble import Row, assemble, even_cuts
 from optcc.schedule.routes import Routes
-from optcc.simulator import Receivers
+from optcc.simulation.simulator import Receivers
 from optcc.theory import lower_bound
 from optcc.theory.starving_pair import chunked, ports_s, starving_pair_s, waiting_s
+from optcc.values.cluster import Cluster, Fabric
 from tests.effort import examples
 
 US = Fraction(1, 10**6)

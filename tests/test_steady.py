@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from optcc.runtime.protocol import ProtocolError, Receiver, ReceiverState, Sender
-from optcc.runtime.protocol.table import Commands, Machine
-from optcc.runtime.protocol.words import (
+from optcc.runtime.protocol.events import (
     Acked,
     Alive,
     Answer,
@@ -37,7 +36,8 @@ from optcc.runtime.protocol.words import (
     Timer,
     Write,
 )
-from optcc.runtime.wires import Cause
+from optcc.runtime.protocol.table import Commands, Machine
+from optcc.runtime.wires.contract import Cause
 from tests.protocol_net import run
 from tests.protocol_states import state_of
 

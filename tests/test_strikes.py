@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from optcc.errors import InputError
-from optcc.runtime import strikes
+from optcc.runtime.control import fault_injection
+from optcc.runtime.control.fault_injection import KINDS, Saboteur
 from optcc.runtime.messages import Note, Strike
-from optcc.runtime.strikes import KINDS, Saboteur
-from optcc.runtime.virtual_wires import VirtualNet
-from optcc.runtime.wires import Cause
+from optcc.runtime.wires.contract import Cause
+from optcc.runtime.wires.virtual import VirtualNet
 from tests.test_wires import layout
 
 NIC = "rank0/nic0"
@@ -84,8 +84,8 @@ def test_a_kind_does_what_it_says(kind: str, does: tuple[Any, ...]) -> None:
 def test_a_pause_and_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     killed: list[int] = []
-    monkeypatch.setattr(strikes.time, "sleep", slept.append)
-    monkeypatch.setattr(strikes.os, "kill", lambda pid, number: killed.append(number))
+    monkeypatch.setattr(fault_injection.time, "sleep", slept.append)
+    monkeypatch.setattr(fault_injection.os, "kill", lambda pid, number: killed.append(number))
     it = Machine(Strike("pause", NIC, 0.1, 3.0), Strike("kill", NIC, 0.2))
     it.saboteur.look(1.0)
     assert (slept, killed) == ([3.0], [9])

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster
 from optcc.errors import InputError, VerifyError
 from optcc.schedule.columns import Stage
 from optcc.schedule.routes import fluid_seconds
 from optcc.schedule.striped import StripedExchange
 from optcc.theory.hubs import hub_split
+from optcc.values.cluster import Cluster
 from tests.conftest import degraded
 from tests.effort import examples
 

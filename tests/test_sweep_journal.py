@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from optcc import Cluster, InputError
-from optcc.journal import journal_path
+from optcc.files.journal import journal_path
 from optcc.sweep import cells as cells_module
 from optcc.sweep import execute
 from optcc.sweep.cells import Job, fingerprint

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from optcc.errors import InputError
-from optcc.journal import journal_path
+from optcc.files.journal import journal_path
 from optcc.sweep.cells import Result
 from optcc.sweep.journal import sweep_journal
 from tests.sweeping import ROOT, SMALL, call, swept
@@ -24,7 +24,7 @@ OPTIONS = ("--size", "1MiB,2MiB", "--fail-count", "0..2", "--quantity", "bound",
 
 KILLED = """\
 import os, signal, sys
-import optcc.cli_sweep, optcc.journal, optcc.outputs, optcc.sweep.execute, optcc.sweep.table
+import optcc.cli.sweep, optcc.files.journal, optcc.files.writing, optcc.sweep.execute, optcc.sweep.table
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -38,31 +38,31 @@ def after(where, name):
 
 def cut(count):
     "In the middle of the `count`th write of the journal."
-    write, done = optcc.journal.Journal._write, []
+    write, done = optcc.files.journal.Journal._write, []
     def cut_off(journal, data):
         done.append(1)
         if len(done) == count:
             os.write(journal._file.fileno(), data[: len(data) // 2])
             die()
         write(journal, data)
-    optcc.journal.Journal._write = cut_off
+    optcc.files.journal.Journal._write = cut_off
 
 exec(sys.argv.pop(1))
 sys.argv[0] = "optcc"
-from optcc.cli import main
+from optcc.cli.main import main
 main()
 """
 
 STEPS = {
-    "with an empty journal": "before(optcc.journal.Journal, '_write')",
+    "with an empty journal": "before(optcc.files.journal.Journal, '_write')",
     "in the journal's first line": "cut(1)",
     "in a line of the journal": "cut(4)",
     "before the table": "before(optcc.sweep.table, 'write_table')",
     "in the table": "before(optcc.sweep.table.csv.DictWriter, 'writerows')",
-    "before the table has its name": "before(optcc.outputs.os, 'replace')",
-    "when the table has its name": "after(optcc.outputs.os, 'replace')",
-    "before the summary": "before(optcc.cli_sweep, 'emit')",
-    "before the journal goes": "before(optcc.journal.Journal, 'remove')",
+    "before the table has its name": "before(optcc.files.writing.os, 'replace')",
+    "when the table has its name": "after(optcc.files.writing.os, 'replace')",
+    "before the summary": "before(optcc.cli.sweep, 'emit')",
+    "before the journal goes": "before(optcc.files.journal.Journal, 'remove')",
 }
 
 
@@ -193,7 +193,7 @@ def test_a_new_journal_that_cannot_be_begun_leaves_no_file(tmp_path: Path, monke
     def full(*_: object) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr("optcc.journal.Journal._write", full)
+    monkeypatch.setattr("optcc.files.journal.Journal._write", full)
     refused = call(SMALL, "-o", tmp_path / "t.csv", *OPTIONS)
     assert refused.exit_code == 2
     assert "room on the disk" in refused.stderr

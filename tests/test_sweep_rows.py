@@ -11,7 +11,7 @@ import pytest
 
 import optcc
 from optcc import Cluster, Plan, SimulationError
-from optcc.simulator import Receivers
+from optcc.simulation.simulator import Receivers
 from optcc.sweep import execute
 from optcc.sweep.cells import COLUMNS, Job
 from optcc.sweep.failures import Counted

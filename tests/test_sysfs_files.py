@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from optcc.cli import main
+from optcc.cli.main import main
 from optcc.discover import load_topology
 from optcc.errors import InputError
-from optcc.regular_files import kind_of, open_regular, read_regular
-from optcc.sysfs import Folder
+from optcc.files.regular import kind_of, open_regular, read_regular
+from optcc.machine.sysfs import Folder
 from tests.test_discover_sysfs import card, rdma
 
 RATE = "devices/pci0000:10/0000:10:01.0/0000:10:02.0/0000:11:01.0/infiniband/mlx5_0/ports/1/rate"
@@ -86,7 +86,7 @@ def test_an_attribute_that_may_not_be_read_is_told(tree: Path, monkeypatch: pyte
             raise PermissionError(13, "Permission denied", str(path))
         return read_regular(path, most)
 
-    monkeypatch.setattr("optcc.sysfs.read_regular", refuse)
+    monkeypatch.setattr("optcc.machine.sysfs.read_regular", refuse)
     with pytest.raises(InputError, match=r"ports/1/rate: cannot be read.*Permission denied"):
         load_topology(str(tree))
 
@@ -99,7 +99,7 @@ def test_what_a_driver_refuses_is_empty(tree: Path, monkeypatch: pytest.MonkeyPa
 
     found = Folder(tree)
     assert found.text(RATE).startswith("400")
-    monkeypatch.setattr("optcc.sysfs.read_regular", refuse)
+    monkeypatch.setattr("optcc.machine.sysfs.read_regular", refuse)
     assert found.text(RATE) == ""
 
 
@@ -161,6 +161,6 @@ def test_a_file_that_changes_under_our_hands_is_checked_again(tmp_path: Path, mo
     os.mkfifo(fifo)
     assert kind_of(fifo.stat().st_mode) == "a FIFO"
     before = regular.stat()
-    monkeypatch.setattr("optcc.regular_files.os.stat", lambda path: before)
+    monkeypatch.setattr("optcc.files.regular.os.stat", lambda path: before)
     with pytest.raises(OSError, match="a FIFO"):
         open_regular(fifo)

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optcc.cluster import Cluster, Fabric
 from optcc.errors import InfeasibleError, InputError
+from optcc.planner.standby.state import limited
 from optcc.schedule.nested_order import nested_rings, rings_in_order
-from optcc.standby.state import limited
 from optcc.theory import lower_bound, nested_shares
 from optcc.theory.hubs import hub_split
 from optcc.theory.tally import Tally, signature
+from optcc.values.cluster import Cluster, Fabric
 from tests.failure_cases import MIB, uniform
 
 

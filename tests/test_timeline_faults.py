@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import optcc
-from optcc import timeline
-from optcc.faults import Fault
-from optcc.simulator import simulate
-from optcc.timeline import draw_timeline
+from optcc.simulation import timeline
+from optcc.simulation.faults import Fault
+from optcc.simulation.simulator import simulate
+from optcc.simulation.timeline import draw_timeline
 
 
 def drawn(servers: int, nics: int, *faults: Fault) -> tuple[list[str], list[str], str]:

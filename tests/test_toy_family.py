@@ -14,21 +14,21 @@ import numpy as np
 import pytest
 
 import optcc
-from optcc.bound import Bound
-from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.export.formats import write
-from optcc.ladder import Costs, Ladder
-from optcc.plan_files import load_plan, save_plan
-from optcc.plans import Plan
+from optcc.planner.standby.planner import Basis, Planner
+from optcc.plans.files import load_plan, save_plan
+from optcc.plans.plan import Plan
 from optcc.schedule import Schedule
 from optcc.schedule.assemble import Row, assemble, even_cuts
+from optcc.schedule.candidates import Costs, Ladder
 from optcc.schedule.columns import Stage
 from optcc.schedule.families import FAMILIES
 from optcc.schedule.recipe import Recipe, demand
 from optcc.schedule.routes import Routes
-from optcc.standby.planner import Basis, Planner
 from optcc.theory.tally import Tally
+from optcc.values.bound import Bound
+from optcc.values.cluster import Cluster
 
 COSTS = {"alpha": Fraction(5, 10**6), "per_chunk": Fraction(1, 10**6)}
 

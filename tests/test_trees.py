@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster, Nic, Server
 from optcc.errors import InfeasibleError, InputError, VerifyError
 from optcc.schedule.columns import GRANULE
 from optcc.schedule.nested_order import nested_rings
@@ -22,6 +21,7 @@ from optcc.schedule.tree_shapes import TICKS, complementary, critical_leaves, de
 from optcc.schedule.trees import MOST_REACH, ComplementaryTrees, tree_rates
 from optcc.theory.segments import Pipeline, segment_count
 from optcc.theory.trees import best_segments, busiest, seconds, shapes, tree_time
+from optcc.values.cluster import Cluster, Nic, Server
 from tests.broken_schedules import with_rows
 from tests.conftest import clusters, degraded
 from tests.effort import examples

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from optcc.discover import parse_fail
 from optcc.errors import InputError
-from optcc.units import (
+from optcc.values.units import (
     MAX_BYTES,
     format_rate,
     format_seconds,

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cluster import Cluster, Fabric
 from optcc.errors import InputError
-from optcc.faults import Fault
 from optcc.schedule import Lane, Port, Route, Schedule
-from optcc.simulator import Simulation
-from optcc.timeline import MAX_LINKS, chrome_trace, draw_timeline, write_timeline
-from optcc.usage import forced_idle, services, usage, usage_json
+from optcc.simulation.faults import Fault
+from optcc.simulation.simulator import Simulation
+from optcc.simulation.timeline import MAX_LINKS, chrome_trace, draw_timeline, write_timeline
+from optcc.simulation.usage import forced_idle, services, usage, usage_json
+from optcc.values.cluster import Cluster, Fabric
 from tests.effort import examples
 from tests.fabrics import fabrics, ring
 

@@ -7,8 +7,8 @@ from fractions import Fraction
 
 import pytest
 
-from optcc.runtime.probing import rounds_of, second_look
-from optcc.runtime.verdicts import Evidence, Verdict, left_of, verdicts_of
+from optcc.runtime.evidence.probing import rounds_of, second_look
+from optcc.runtime.evidence.verdicts import Evidence, Verdict, left_of, verdicts_of
 from optcc.schedule import Port
 from tests.test_probing import ports
 

@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
+from optcc.runtime.control.failure_detector import GRACE_S, PING_S, Accusation, Vigil, most_accused
+from optcc.runtime.control.worker import _await_verdict
 from optcc.runtime.errors import FlowSeveredError, RankFailedError, TransportError
 from optcc.runtime.messages import Broken, Pong, Reply
-from optcc.runtime.vigil import GRACE_S, PING_S, Accusation, Vigil, most_accused
-from optcc.runtime.worker import _await_verdict
 
 
 def test_vigil_waits_for_every_reply() -> None:

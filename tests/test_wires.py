@@ -12,10 +12,20 @@ from typing import Any
 import pytest
 
 from optcc.runtime.errors import TransportError
-from optcc.runtime.layout import Layout
-from optcc.runtime.local_wires import LocalWires
-from optcc.runtime.virtual_wires import VirtualNet
-from optcc.runtime.wires import Arrived, Cause, Completed, Credited, Drained, Failed, Happening, PortDown, Wires
+from optcc.runtime.wires.contract import (
+    Arrived,
+    Cause,
+    Completed,
+    Credited,
+    Drained,
+    Failed,
+    Happening,
+    PortDown,
+    Wires,
+)
+from optcc.runtime.wires.layout import Layout
+from optcc.runtime.wires.local import LocalWires
+from optcc.runtime.wires.virtual import VirtualNet
 from optcc.schedule import Port
 from tests.wires_contract import (
     FLOWS,

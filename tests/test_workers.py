@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from optcc.workers import processes
+from optcc.machine.workers import processes
 from tests.left_behind import gone
 
 
@@ -66,7 +66,7 @@ def test_an_interrupt_gives_up_what_is_under_way() -> None:
 
 POOL = """
 import os, time
-from optcc.workers import processes
+from optcc.machine.workers import processes
 if __name__ == "__main__":
     with processes(2) as pool:
         print(*(pool.submit(os.getpid).result() for _ in range(2)), flush=True)

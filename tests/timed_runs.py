@@ -12,14 +12,14 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from optcc.runtime import layout
-from optcc.runtime.arrivals import nothing_runs
-from optcc.runtime.device import Op
+from optcc.runtime.devices.host import Op
+from optcc.runtime.flows.receive_path import nothing_runs
+from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.measuring.virtual_run import VirtualRun
 from optcc.runtime.messages import Note
-from optcc.runtime.patience import Patience
-from optcc.runtime.protocol.words import Spread
-from optcc.runtime.virtual import VirtualRun
-from optcc.runtime.virtual_wires import VirtualWires
+from optcc.runtime.protocol.events import Spread
+from optcc.runtime.wires import layout
+from optcc.runtime.wires.virtual import VirtualWires
 from optcc.schedule import Schedule
 from tests.failover_runs import rings
 

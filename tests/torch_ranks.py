@@ -317,7 +317,7 @@ def _ddp() -> Any:
 
 
 def _half() -> Any:
-    from optcc.cluster import Cluster
+    from optcc.values.cluster import Cluster
 
     return Cluster.uniform(servers=4, nics=1, rate=10**9).degrade("server1/nic0", Fraction(1, 2))
 
@@ -343,7 +343,7 @@ def fails(rank: int, culprit: int, how: str, planned: bool) -> tuple[int, str, f
 
     rates = [1e6, 5e5, 1e6, 1e6] if planned else [1e6] * 4
     if rank == 0:
-        from optcc.simulator import simulate
+        from optcc.simulation.simulator import simulate
 
         simulate(deep(_half(), 4096).schedule())  # imports and compiles, which may take longer than the bound
     dist.barrier()

@@ -9,11 +9,11 @@ from functools import cache
 from typing import Any
 
 import optcc
-from optcc.cluster import Cluster
-from optcc.plans import Plan
+from optcc.plans.plan import Plan
 from optcc.schedule import Schedule
 from optcc.schedule.baselines import BASELINES
-from optcc.simulator import simulate
+from optcc.simulation.simulator import simulate
+from optcc.values.cluster import Cluster
 
 HALF = Cluster.uniform(servers=4, nics=2, rate=10**9).degrade("server1/nic0")
 TWO = HALF.degrade("server3/nic1", Fraction(1, 2))
@@ -39,7 +39,7 @@ def schedule_of(name: str) -> Schedule:
 
 
 def turns_and_programs(schedule: Schedule) -> tuple[Any, Any]:
-    from optcc.runtime.program import program_of
+    from optcc.runtime.engine.program import program_of
     from optcc.runtime.torch.turns import turns_of
 
     programs = [program_of(schedule, rank, 1) for rank in range(schedule.ranks)]

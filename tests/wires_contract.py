@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
-from optcc.runtime.wires import (
+from optcc.runtime.wires.contract import (
     HEADER_BYTES,
     Arrived,
     Completed,

@@ -1,4 +1,8 @@
-"""What is achievable: bounds, shares, and the convex programs behind them."""
+"""What is achievable: bounds, shares, and the convex programs behind them.
+
+Imported by: api, cli, evaluation, planner, schedule, serve.
+Imports: schedule, simulation, values.
+"""
 
 if __name__ != "optcc.theory":
     raise ImportError(f"import optcc.theory, not {__name__}: a second copy of every class would follow")

@@ -10,19 +10,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from optcc.bound import Bound, Certificate, DualCut, Price, PrimalFlow, ProgramCertificate, ProgramPrimal
-from optcc.bound_json import bound_json, certificate_json, costs_json, repairs_json, together_json
-from optcc.bound_with_costs import BoundWithCosts
-from optcc.cluster import Cluster, Nic
-from optcc.cluster_json import cluster_in, cluster_out
 from optcc.errors import CertificateError, InputError
-from optcc.json_fields import MOST_BYTES, MOST_INDEX, exact, one_of, text, whole
-from optcc.plan_json import parse
 from optcc.theory.bounds import lower_bound
 from optcc.theory.collectives import COLLECTIVES
 from optcc.theory.costs import bound_with_costs
 from optcc.theory.costs_check import check_bound_with_costs
 from optcc.theory.sensitivity import repair_first, repair_together
+from optcc.values.bound import Bound, Certificate, DualCut, Price, PrimalFlow, ProgramCertificate, ProgramPrimal
+from optcc.values.bound_json import bound_json, certificate_json, costs_json, repairs_json, together_json
+from optcc.values.bound_with_costs import BoundWithCosts
+from optcc.values.canonical_json import parse
+from optcc.values.cluster import Cluster, Nic
+from optcc.values.cluster_json import cluster_in, cluster_out
+from optcc.values.json_fields import MOST_BYTES, MOST_INDEX, exact, one_of, text, whole
 
 FORMAT, VERSION = "optcc-bound", "1"
 """The version goes up when fields or words change: a check demands both as they are written."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from optcc.bound import (
+from optcc.errors import CertificateError, InfeasibleError, InputError
+from optcc.values.bound import (
     LARGEST_GAP,
     Bound,
     Certificate,
@@ -22,9 +23,8 @@ from optcc.bound import (
     closed_form_s,
     in_words,
 )
-from optcc.cluster import Cluster, Rank
-from optcc.errors import CertificateError, InfeasibleError, InputError
-from optcc.units import MAX_BYTES
+from optcc.values.cluster import Cluster, Rank
+from optcc.values.units import MAX_BYTES
 
 
 def lower_bound(cluster: Cluster, nbytes: int) -> Bound:

@@ -23,14 +23,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.bound import LARGEST_GAP, DualCut, Price, PrimalFlow, ProgramCertificate, ProgramPrimal
-from optcc.cluster import Cluster
 from optcc.errors import CertificateError, InputError
 from optcc.theory.collectives import ALLREDUCE, Collective, collective_named
 from optcc.theory.cuts import View, view_from
 from optcc.theory.network import Network
 from optcc.theory.program import Cut, Primal, Program, Solution
 from optcc.theory.ways import build_network
+from optcc.values.bound import LARGEST_GAP, DualCut, Price, PrimalFlow, ProgramCertificate, ProgramPrimal
+from optcc.values.cluster import Cluster
 
 NEGLIGIBLE = Fraction(1, 10**6)
 """A share of the price below this is rounding, not a bottleneck."""

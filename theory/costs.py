@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from optcc.bound import Bound, Direction
-from optcc.bound_with_costs import BoundWithCosts, CutCosts, FluidCosts, PairCosts, Part
-from optcc.cluster import Cluster, Server
 from optcc.errors import InputError
-from optcc.faults import LONGEST_S
+from optcc.simulation.faults import LONGEST_S
 from optcc.theory.starving_pair import direct_fraction, pair_s, slowest_pairs
+from optcc.values.bound import Bound, Direction
+from optcc.values.bound_with_costs import BoundWithCosts, CutCosts, FluidCosts, PairCosts, Part
+from optcc.values.cluster import Cluster, Server
 
 TICKS_PER_S = 10**12
 """The simulator's clock counts picoseconds; costs are rounded to them as it does, so that both mean the same."""

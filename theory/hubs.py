@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from optcc.cluster import Cluster
 from optcc.schedule.packed import Arc, TreePair
 from optcc.theory.bounds import lower_bound
 from optcc.theory.shares import nested_loads
+from optcc.values.cluster import Cluster
 
 
 def hub_trees(cluster: Cluster) -> tuple[TreePair, ...]:

@@ -22,12 +22,12 @@ from math import gcd
 
 import numpy as np
 
-from optcc.cluster import Cluster
 from optcc.errors import InfeasibleError, InputError, OptccError
 from optcc.schedule.columns import Schedule
 from optcc.schedule.inside_crews import crews, shares_by_rate, shares_of_slot, usable, view
 from optcc.schedule.inside_parts import Part, inside_servers, slot_strength
 from optcc.theory.shares import Shares, nested_shares, ring_loads
+from optcc.values.cluster import Cluster
 
 Column = tuple[Fraction, ...]
 """Seconds that a byte of the buffer costs each resource."""

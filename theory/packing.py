@@ -22,7 +22,6 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from optcc.cluster import Cluster
 from optcc.errors import CertificateError, InfeasibleError, InputError, OptccError
 from optcc.schedule.packed import Arc, PackedTrees, TreePair
 from optcc.theory.bounds import lower_bound
@@ -31,6 +30,7 @@ from optcc.theory.interior import most_weight
 from optcc.theory.network import Network
 from optcc.theory.pricing import Pair, Ways, cheapest_pairs, spread_pairs, ways_of
 from optcc.theory.ways import build_network
+from optcc.values.cluster import Cluster
 
 GAP = 1e-7
 """Between the rate reached and the limit proved, as a part of the rate."""

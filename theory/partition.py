@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linprog
 
-from optcc.cluster import Cluster
 from optcc.errors import InputError, OptccError
 from optcc.theory.network import Network
 from optcc.theory.ways import build_network
+from optcc.values.cluster import Cluster
 
 MOST_RANKS = 9  # 21147 partitions, a small linear program each
 

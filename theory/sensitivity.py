@@ -15,9 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from optcc.bound import LARGEST_GAP, Bound, ProgramCertificate
-from optcc.cluster import Cluster, Nic
 from optcc.theory.bounds import lower_bound
+from optcc.values.bound import LARGEST_GAP, Bound, ProgramCertificate
+from optcc.values.cluster import Cluster, Nic
 
 
 @dataclass(frozen=True)

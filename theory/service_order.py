@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
 from optcc.errors import InputError, OptccError
-from optcc.simulator import Simulation
+from optcc.simulation.simulator import Simulation
 from optcc.theory.ramps import Sizes
 
 MAX_STRIPES = 20_000

@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from optcc.cluster import Cluster, Server
 from optcc.errors import InputError
+from optcc.values.cluster import Cluster, Server
 
 HALVINGS = 40
 """Steps of the search for the direct fraction at which both terms meet; each of them gives a bound."""

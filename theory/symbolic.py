@@ -9,7 +9,6 @@ from typing import Any
 
 import sympy as sp
 
-from optcc.cluster import Cluster, Rank
 from optcc.errors import InfeasibleError
 from optcc.theory import (
     derive_bounds,
@@ -24,7 +23,8 @@ from optcc.theory.derivation import Result, Step, exact
 from optcc.theory.derive_bounds import ANY_PROTOCOL, FLUID, FULL_DUPLEX, NON_BLOCKING, star_terms
 from optcc.theory.derive_straggler import switch_point
 from optcc.theory.symbols import B, P, T, n
-from optcc.units import format_rate
+from optcc.values.cluster import Cluster, Rank
+from optcc.values.units import format_rate
 
 
 @cache

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from optcc.cluster import Cluster, Server
 from optcc.theory.network import OWN_RAIL, Group
+from optcc.values.cluster import Cluster, Server
 
 
 def server_types(cluster: Cluster, merge: bool, apart: str | None) -> tuple[list[Server], list[list[str]]]:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-from optcc.bound import Bound, Certificate, Direction, in_words
-from optcc.cluster import Cluster, Server
 from optcc.errors import InputError
 from optcc.theory.bounds import lower_bound
 from optcc.theory.shares import Shares
+from optcc.values.bound import Bound, Certificate, Direction, in_words
+from optcc.values.cluster import Cluster, Server
 
 Signature = tuple[tuple[Fraction, Fraction], ...]
 """A server as the closed form and the simulator see it: (out, in) of its live NICs, in order, bytes per second."""

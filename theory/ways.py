@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from optcc.cluster import Cluster, Server
 from optcc.errors import InputError
 from optcc.theory.network import OWN_RAIL, Group, Network, Orbit, RankType, Resource
 from optcc.theory.symmetry import server_types, slot_types, type_name
+from optcc.values.cluster import Cluster, Server
 
 
 def build_network(cluster: Cluster, *, merge: bool = True, apart: str | None = None) -> Network:

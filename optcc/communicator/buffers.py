@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from optcc.errors import InputError
-from optcc.runtime.device import Array, name_of
-from optcc.runtime.device_array import DeviceArray, span
-from optcc.runtime.interop import borrow, demand_apart
+from optcc.runtime.devices.gpu_array import DeviceArray, span
+from optcc.runtime.devices.host import Array, name_of
+from optcc.runtime.devices.interop import borrow, demand_apart
 
 Flat = Array
 

@@ -12,7 +12,7 @@ from optcc.communicator.buffers import Buffer, Flat, HostBuffer, demand_alike, d
 from optcc.communicator.collectives import Collectives
 from optcc.communicator.handles import InOrder
 from optcc.errors import InputError
-from optcc.runtime.device import Op, Reduction, reduction_of
+from optcc.runtime.devices.host import Op, Reduction, reduction_of
 from optcc.runtime.errors import RankFailedError
 
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from optcc.cluster import Cluster
-from optcc.cluster_json import cluster_in, cluster_out
 from optcc.errors import InputError
+from optcc.values.cluster import Cluster
+from optcc.values.cluster_json import cluster_in, cluster_out
 
 RATE = "100Gb/s"
 """Of the one NIC that a rank on the local transport has where nothing is said: what counts is that all are alike."""

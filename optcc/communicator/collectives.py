@@ -12,8 +12,8 @@ import numpy as np
 
 from optcc.communicator.buffers import Flat, fill, room_of, sign_of
 from optcc.communicator.prepared import SMALL, Prepared
-from optcc.runtime.device import Op, Reduction, divide
-from optcc.runtime.member import Member
+from optcc.runtime.control.member import Member
+from optcc.runtime.devices.host import Op, Reduction, divide
 
 
 class Collectives(Protocol):

@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-from optcc.cluster import Cluster
 from optcc.errors import InputError
-from optcc.plans import Plan
-from optcc.runtime.layout import Layout
-from optcc.units import format_rate, format_size
+from optcc.plans.plan import Plan
+from optcc.runtime.wires.layout import Layout
+from optcc.values.cluster import Cluster
+from optcc.values.units import format_rate, format_size
 
 VARIABLE, LEVELS = "OPTCC_DEBUG", ("WARN", "INFO")
 

@@ -1,7 +1,7 @@
 """Callers' buffers in a GPU's memory: copied to pinned host memory, where the call runs, and back.
 
 That costs a call two copies over PCIe and, over the local transport, nothing else: its wires are the host's memory.
-Needs cupy, behind `device_cuda.Gpu`.
+Needs cupy, behind `cuda.Gpu`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from functools import cache
 from typing import Any
 
 from optcc.communicator.buffers import Flat
-from optcc.runtime.device_array import DeviceArray
+from optcc.runtime.devices.gpu_array import DeviceArray
 
 
 class GpuBuffer:
     """One of them. What its library has given its stream before the call is waited for; copies back are done on return.
 
-    gpu : a `device_cuda.Gpu`, or what stands for one in tests
+    gpu : a `cuda.Gpu`, or what stands for one in tests
     """
 
     staged = True
@@ -53,14 +53,14 @@ class GpuBuffer:
 
 def gpu_of(memory: DeviceArray) -> Any:
     """The GPU that it is of. InputError without cupy."""
-    from optcc.runtime.device_cuda import device_of_address
+    from optcc.runtime.devices.cuda import device_of_address
 
     return _opened(memory.gpu if memory.gpu >= 0 else device_of_address(memory.address))
 
 
 @cache
 def _opened(index: int) -> Any:
-    from optcc.runtime.device_cuda import Gpu, on_device
+    from optcc.runtime.devices.cuda import Gpu, on_device
 
     with on_device(index):
         return Gpu(index)

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from optcc.errors import InputError, OptccError
+from optcc.runtime.control.member import JOIN_S, Member
+from optcc.runtime.control.overseer import Overseer
+from optcc.runtime.control.rendezvous import Membership
+from optcc.runtime.control.router import Door
 from optcc.runtime.errors import GrowFailedError, RankFailedError
-from optcc.runtime.member import JOIN_S, Member
-from optcc.runtime.overseer import Overseer
-from optcc.runtime.rendezvous import Membership
-from optcc.runtime.switchboard import Door
 
 if TYPE_CHECKING:
     from optcc.communicator.interface import Communicator

@@ -10,7 +10,6 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from optcc.cluster import Cluster
 from optcc.communicator.calls import Calls
 from optcc.communicator.clusters import Given, agreed, alike, dead_nics, part_of, read_cluster
 from optcc.communicator.collectives import Alone, Collectives, Together
@@ -20,13 +19,14 @@ from optcc.communicator.groups import ALONE, Group, all_or_none, left_of, part_b
 from optcc.communicator.handles import InOrder
 from optcc.communicator.prepared import Prepared
 from optcc.errors import InputError, OptccError
-from optcc.runtime.carriers import TRANSPORTS, check_devices
-from optcc.runtime.member import JOIN_S, TIMEOUT_S, Member
+from optcc.runtime.control.fault_injection import KINDS
+from optcc.runtime.control.member import JOIN_S, TIMEOUT_S, Member
+from optcc.runtime.control.overseer import Overseer
+from optcc.runtime.control.rendezvous import Membership, find
+from optcc.runtime.control.transports import TRANSPORTS, check_devices
 from optcc.runtime.messages import Note, Strike
-from optcc.runtime.overseer import Overseer
-from optcc.runtime.rendezvous import Membership, find
-from optcc.runtime.strikes import KINDS
 from optcc.schedule.routes import ports_of
+from optcc.values.cluster import Cluster
 
 
 @dataclass(frozen=True)
@@ -213,9 +213,9 @@ class Communicator(Calls):
         return self._sub(group) if group else None
 
     def strike(self, kind: str, nic: str, part: float = 0.5) -> None:
-        """A drill: a fault of `kind` (see `optcc.runtime.strikes`; "cut" is a link that goes down) at `nic`, such as
-        "server1/nic0", in the next operation, when a part `part` of its rank's transfers are done. All ranks may call.
-        Raises InputError for no such kind or NIC.
+        """A drill: a fault of `kind` (see `optcc.runtime.control.fault_injection`; "cut" is a link that goes down) at
+        `nic`, such as "server1/nic0", in the next operation, when a part `part` of its rank's transfers are done. All
+        ranks may call. Raises InputError for no such kind or NIC.
         """
         nics = {port.name: port.rank for port in ports_of(self.cluster)}
         if kind not in KINDS or nic not in nics:

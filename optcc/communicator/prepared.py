@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from typing import Any, TypeVar
 
-from optcc.cluster import Cluster
 from optcc.communicator.debug import Say, cluster_text, plan_text, wires_text
 from optcc.errors import InfeasibleError, InputError
-from optcc.ladder import DEFAULT_SEGMENTS
-from optcc.plans import Plan
-from optcc.runtime.layout import WINDOW_BYTES, layout_of
-from optcc.runtime.member import Member
-from optcc.runtime.program import Program, program_of
+from optcc.plans.plan import Plan
+from optcc.runtime.control.member import Member
+from optcc.runtime.engine.program import Program, program_of
+from optcc.runtime.wires.layout import WINDOW_BYTES, layout_of
+from optcc.schedule.candidates import DEFAULT_SEGMENTS
 from optcc.schedule.columns import Schedule
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.simple import PIECE_BYTES, all_gather, broadcast, one_tree, reduce_scatter
+from optcc.values.cluster import Cluster
 
 SMALL = 256 * 1024
 """Bytes up to which an AllReduce goes by one tree: what its messages cost is more than what they carry. With 4 ranks of

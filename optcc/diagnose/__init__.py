@@ -2,4 +2,7 @@
 
 Readers (`optcc.diagnose.readers`) make `Observation`s and `Sign`s of files, `optcc.diagnose.fit` finds the NICs and
 their rates, `optcc.diagnose.doubt` what else would fit as well, and `optcc.diagnose.verdict` says it.
+
+Imported by: cli, serve.
+Imports: api, discover, evaluation, files, machine, reports, schedule, values.
 """

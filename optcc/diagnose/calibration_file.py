@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from optcc.calibration import MOST_TOLERANCE
 from optcc.diagnose.averages import LEAST_NOISE
 from optcc.diagnose.evidence import NOTHING, Evidence, Observation
 from optcc.diagnose.json_text import dicts, parsed
 from optcc.diagnose.ports import IN, OUT, Ports, port
+from optcc.discover.calibration import MOST_TOLERANCE
 from optcc.discover.given import Given
 from optcc.discover.yaml_file import read_yaml
 from optcc.errors import InputError

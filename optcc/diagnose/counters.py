@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from optcc.diagnose.evidence import Evidence, Observation, Sign
 from optcc.diagnose.ports import IN, OUT, Ports, port
-from optcc.sysfs import Sysfs
+from optcc.machine.sysfs import Sysfs
 
 WORD = 4
 DATA = {"port_xmit_data": OUT, "port_rcv_data": IN}

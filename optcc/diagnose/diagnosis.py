@@ -7,13 +7,13 @@ from fractions import Fraction
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from optcc.bound_json import repairs_json, together_json
-from optcc.cluster import Cluster
 from optcc.diagnose.evidence import Evidence, Sign
 from optcc.diagnose.keep import Costs, KeepOrDrain, keep_or_drain, overheads_of
 from optcc.diagnose.ports import Ports
 from optcc.diagnose.possible import Achieved, achieved, overhead, plan_overhead, repairs
 from optcc.diagnose.verdict import Finding, Outcome, Verdict, judge
+from optcc.values.bound_json import repairs_json, together_json
+from optcc.values.cluster import Cluster
 
 if TYPE_CHECKING:
     from optcc.theory.sensitivity import JointRepair, Repair

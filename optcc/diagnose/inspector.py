@@ -17,8 +17,8 @@ from optcc.diagnose.loads import KINDS, Member, loads, parts
 from optcc.diagnose.nccl_tests import LARGE
 from optcc.diagnose.nccl_use import use_of
 from optcc.diagnose.ports import Ports
+from optcc.discover.nccl_log import Log
 from optcc.errors import InputError
-from optcc.nccl_log import Log
 
 NAMES = {"AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter",
          "Broadcast": "broadcast", "Reduce": "reduce", "AllToAll": "alltoall"}  # fmt: skip

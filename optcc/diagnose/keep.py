@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import inf
 
-from optcc.cluster import Cluster, Server
 from optcc.diagnose.possible import part_of
 from optcc.discover.topology import listed
 from optcc.evaluation.training import Job
+from optcc.values.cluster import Cluster, Server
 
 DAY_S = 86400.0
 DEFAULTS = Job()

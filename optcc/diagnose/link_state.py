@@ -9,9 +9,9 @@ from optcc.diagnose.ports import IN, OUT, Ports, port
 from optcc.discover.bonds import bond_of
 from optcc.discover.sysfs_slots import nic_slot
 from optcc.discover.topology import listed
-from optcc.rdma import RdmaPort, rdma_ports
-from optcc.sysfs import Sysfs, pci_place
-from optcc.units import format_rate
+from optcc.machine.rdma import RdmaPort, rdma_ports
+from optcc.machine.sysfs import Sysfs, pci_place
+from optcc.values.units import format_rate
 
 SAME = Fraction(98, 100)
 """A slot or link that carries this part of the healthy rate is as good: 400 Gb/s are 99 % of what 32 GT/s x16 carry."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from optcc.diagnose.evidence import NOTHING, Evidence, Observation, Sign
 from optcc.diagnose.ports import IN, OUT, Ports, port
-from optcc.nccl_log import FLUSHED, STATUS, Failure, Log, parse_log
+from optcc.discover.nccl_log import FLUSHED, STATUS, Failure, Log, parse_log
 
 GRAVE = ("port error", "port_err", "device fatal", "fatal", "lid change")
 MOST_SIGNS = 64

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from optcc.cluster import Server
 from optcc.diagnose.doubt import MOST_TWINS
 from optcc.diagnose.ports import Ports
+from optcc.values.cluster import Server
 
 SIZES = "-b 256M -e 4G -f 2 -g 1"
 MOST_NAMED = 8

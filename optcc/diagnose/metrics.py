@@ -8,7 +8,8 @@ from pathlib import Path
 from optcc.diagnose.diagnosis import Diagnosis, servers_to_drain
 from optcc.diagnose.keep import KeepOrDrain
 from optcc.diagnose.verdict import Outcome
-from optcc.metrics import (
+from optcc.files.writing import write_file
+from optcc.reports.metrics import (
     ACHIEVED,
     DIAGNOSIS,
     DRAIN,
@@ -22,7 +23,6 @@ from optcc.metrics import (
     Gauges,
     text_of,
 )
-from optcc.outputs import write_file
 
 
 def metrics_text(found: Diagnosis, at_s: float | None = None) -> bytes:

@@ -17,8 +17,8 @@ from optcc.diagnose.json_text import dicts, parsed
 from optcc.diagnose.loads import KINDS, Member, loads, parts
 from optcc.diagnose.nccl_use import use_of
 from optcc.diagnose.ports import Ports
+from optcc.discover.nccl_log import FLUSHED, RANK, Log, parse_log
 from optcc.errors import InputError
-from optcc.nccl_log import FLUSHED, RANK, Log, parse_log
 
 LARGE = 32 << 20
 """Bytes from which a row counts: at 400 Gb/s 32 MiB take 0.7 ms, a hundred times a hop's latency."""

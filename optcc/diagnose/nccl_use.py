@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from optcc.diagnose.loads import Member, Use
 from optcc.diagnose.ports import IN, OUT, Ports
-from optcc.nccl_log import Log, wanted_by
+from optcc.discover.nccl_log import Log, wanted_by
 
 
 def use_of(members: Sequence[Member], log: Log, ports: Ports) -> Use:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from optcc.diagnose.diagnosis import Diagnosis
-from optcc.outputs import written
+from optcc.files.writing import written
 
 MOST_SERVERS = 64
 """Rows; of more servers those with findings, then the first."""

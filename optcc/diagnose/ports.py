@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from optcc.cluster import Cluster, Server
 from optcc.errors import InputError
+from optcc.values.cluster import Cluster, Server
 
 OUT, IN = 0, 1
 

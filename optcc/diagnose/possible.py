@@ -9,11 +9,11 @@ from fractions import Fraction
 from statistics import median
 from typing import TYPE_CHECKING
 
-from optcc.cluster import Cluster
 from optcc.diagnose.evidence import Observation
 from optcc.diagnose.ports import Ports
 from optcc.errors import InfeasibleError
-from optcc.ladder import Costs
+from optcc.schedule.candidates import Costs
+from optcc.values.cluster import Cluster
 
 if TYPE_CHECKING:
     from optcc.theory.sensitivity import JointRepair, Repair

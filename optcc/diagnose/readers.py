@@ -16,12 +16,12 @@ from optcc.diagnose.log_evidence import read_log
 from optcc.diagnose.nccl_tests import looks_like_tests, read_tests
 from optcc.diagnose.ports import Ports
 from optcc.diagnose.ras import looks_like_ras, read_ras
+from optcc.discover.nccl_log import looks_like_log
 from optcc.discover.pasted import without_colours
 from optcc.discover.sysfs_tree import is_sysfs, open_sysfs
 from optcc.errors import InputError
-from optcc.files import is_stdin, read_file, shown
-from optcc.nccl_log import looks_like_log
-from optcc.sysfs import Sysfs
+from optcc.files.reading import is_stdin, read_file, shown
+from optcc.machine.sysfs import Sysfs
 
 MOST_BYTES = 2**28
 """Of one file: an hour of NCCL's log at INFO from a thousand ranks has some 100 MB."""

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 
-from optcc.cluster import Cluster, Nic, Server
 from optcc.diagnose.averages import EXACT, LEAST_NOISE, NOISE, Average, Standard, averages
 from optcc.diagnose.doubt import Doubt, Sure, doubts
 from optcc.diagnose.evidence import NOTHING, Evidence, Sign
 from optcc.diagnose.fit import Fit, Problem, fit, problem
 from optcc.diagnose.measure import Measure, Open, what_to_measure
 from optcc.diagnose.ports import IN, OUT, Ports, port
+from optcc.values.cluster import Cluster, Nic, Server
 
 DIGITS = 1000
 """Rates of the suspected cluster are fractions of this: a tenth of a per cent is below any noise."""

@@ -1,6 +1,9 @@
 """Topologies from where they are: NCCL's and RCCL's XML, nvidia-smi's matrix, sysfs, the project's YAML, presets.
 
 Every reader says what it has read, what it has assumed, and what to pass to correct that (`Topology`).
+
+Imported by: cli, communicator, diagnose, reports, serve, sweep.
+Imports: files, machine, simulation, values.
 """
 
 from __future__ import annotations
@@ -11,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from optcc.bundled import located
-from optcc.cluster import Cluster
 from optcc.discover.failures import apply_failures, parse_fail
 from optcc.discover.given import Given
 from optcc.discover.hostlist import expand_hosts
@@ -25,7 +26,9 @@ from optcc.discover.sources import Source, sources_of
 from optcc.discover.sysfs_tree import is_sysfs
 from optcc.discover.topology import Assumption, Measured, Topology
 from optcc.errors import InputError
-from optcc.files import is_stdin, read_file, shown
+from optcc.files.bundled import located
+from optcc.files.reading import is_stdin, read_file, shown
+from optcc.values.cluster import Cluster
 
 __all__ = ["Assumption", "Measured", "Topology", "apply_failures", "load_topology", "parse_fail"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from optcc.discover.topology import Assumed
-from optcc.sysfs import Sysfs
+from optcc.machine.sysfs import Sysfs
 
 MOST_PORTS = 16
 """Of one bond: mlx5 joins 2 or 4."""

@@ -9,7 +9,7 @@ from fractions import Fraction
 from optcc.discover.nic_choice import Candidate
 from optcc.discover.pci import Slot
 from optcc.discover.topology import Assumed, listed
-from optcc.units import format_rate
+from optcc.values.units import format_rate
 
 MOST_PORTS = 4
 """Ports that a card has at most, of those that train."""

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from optcc.cluster import MAX_COUNT, Cluster
 from optcc.errors import InputError
-from optcc.units import parse_fraction, parse_rate, parse_seconds
+from optcc.values.cluster import MAX_COUNT, Cluster
+from optcc.values.units import parse_fraction, parse_rate, parse_seconds
 
 if TYPE_CHECKING:
-    from optcc.faults import Fault
+    from optcc.simulation.faults import Fault
 
 NAMED = "SERVER/NIC[=LEFT], such as server1/nic0, server1/nic[0-3]=50% or server1=150Gb/s"
 _RANGES = re.compile(r"\[([0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*)\]")
@@ -136,6 +136,6 @@ def parse_fault(text: str, detect_s: Fraction) -> Fault:
         expected = "SERVER/NIC@TIME or SERVER/NIC@TIME=FRACTION_LEFT, such as server1/nic0@0.4ms"
         raise InputError("not a fault", where="--fault", expected=expected, got=text[:300])
     _, fraction = parse_fail(f"{nic}={left}" if given else nic, "--fault")
-    from optcc.faults import Fault  # loads compiled code, which other commands do without
+    from optcc.simulation.faults import Fault  # loads compiled code, which other commands do without
 
     return Fault(nic, parse_seconds(time, where="--fault"), fraction, detect_s)

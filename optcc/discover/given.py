@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
 
-from optcc.cluster import Cluster, Nic
 from optcc.errors import InputError
-from optcc.units import parse_rate
+from optcc.values.cluster import Cluster, Nic
+from optcc.values.units import parse_rate
 
 HCA = "As in NCCL_IB_HCA: mlx5_0,mlx5_1 or =mlx5_0 or ^mlx5_3, with a port mlx5_0:1; rails are rail: in YAML."
 _WITH_RAIL = re.compile(r"[A-Za-z]\w*(?::[0-9]*){2,3}")  # NCCL_IB_HCA: NAME:PORT:RAIL:PLANE; no PCI address

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from fractions import Fraction
 
+from optcc.discover.nccl_log import Log, parse_log
 from optcc.discover.parts import Part, PartNic, told
 from optcc.errors import InputError
-from optcc.nccl_log import Log, parse_log
 
 MOST_HOSTS = 4096
 

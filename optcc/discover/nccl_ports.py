@@ -18,7 +18,7 @@ from optcc.discover.nic_choice import ETHERNET, INFINIBAND, LISTED, Candidate
 from optcc.discover.pci import card_of, pci_of, slot_of
 from optcc.discover.topology import UNUSED_NIC_RATE, Assumed
 from optcc.errors import InputError
-from optcc.units import format_rate
+from optcc.values.units import format_rate
 
 MAX_SPEED = 10_000_000
 """Mb/s: ports are at 0.8 Tb/s, so that more than 10 Tb/s is an error in the file."""

@@ -14,7 +14,6 @@ from fractions import Fraction
 
 from lxml import etree
 
-from optcc.cluster import Cluster, Nic, Server
 from optcc.discover.card_ports import within_slots, without_surplus
 from optcc.discover.given import Given
 from optcc.discover.nccl_document import at, optional_number, parse
@@ -26,6 +25,7 @@ from optcc.discover.nic_choice import for_training
 from optcc.discover.pci import slot_of
 from optcc.discover.rails import Clue, Clues, on_rails
 from optcc.discover.topology import Assumed, Topology, describe, located
+from optcc.values.cluster import Cluster, Nic, Server
 
 MAX_HOSTS = 256
 """Hosts of one file: those of one NVLink domain, of which the largest has 18 to 144."""

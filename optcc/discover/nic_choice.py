@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from optcc.discover.pci import Slot
 from optcc.discover.topology import Assumed
-from optcc.units import format_rate
+from optcc.values.units import format_rate
 
 MANAGEMENT_RATIO = 8
 """A NIC slower than the fastest by more than this is for management, not training: port rates within one training

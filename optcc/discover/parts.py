@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from optcc.cluster import Nic, Server
 from optcc.discover.bonds import note_by_name
 from optcc.discover.given import Given
 from optcc.discover.nic_choice import Candidate, for_training
 from optcc.discover.rails import Clue, Clues
 from optcc.discover.topology import Assumed, counted, listed, located
 from optcc.errors import InputError
+from optcc.values.cluster import Nic, Server
 
 IN_YAML = "optcc topo ... -o FILE.yaml, and {} in that file"
 

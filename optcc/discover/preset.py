@@ -11,10 +11,10 @@ import re
 from dataclasses import replace
 from fractions import Fraction
 
-from optcc.cluster import Cluster, Fabric
 from optcc.discover.topology import UNUSED_NIC_RATE, Assumption, Topology, located
 from optcc.errors import InputError
-from optcc.units import parse_factor, parse_rate
+from optcc.values.cluster import Cluster, Fabric
+from optcc.values.units import parse_factor, parse_rate
 
 PREFIX = "uniform:"
 _KEYS = ("servers", "nics", "rate", "gpus", "nvlink", "fabric", "spine", "pods", "pod_oversubscription")

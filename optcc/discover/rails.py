@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from optcc.cluster import Cluster, Server
 from optcc.discover.given import Given
 from optcc.discover.topology import Assumed, Assumption, Topology, listed
 from optcc.errors import InputError
+from optcc.values.cluster import Cluster, Server
 
 FIX = "optcc topo ... -o FILE.yaml, and rail: of each NIC in that file"
 MAX_RAIL = 65535

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from optcc.cluster import Cluster
 from optcc.discover.amd_gpus import looks_like_amd, read_amd
 from optcc.discover.given import Given, apply_given
 from optcc.discover.nccl_log_hosts import looks_like_nccl_log, read_nccl_log
@@ -28,6 +27,7 @@ from optcc.discover.rails import Clues
 from optcc.discover.smi_text import looks_like_smi, smi_server
 from optcc.discover.topology import Assumed, Topology, describe, measured_line
 from optcc.discover.yaml_file import read_yaml
+from optcc.values.cluster import Cluster
 
 Raw = Callable[[Given], tuple[Topology, Clues]]
 """What a source gives before NICs without a rail get one, which takes all servers of a cluster."""

@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from optcc.cluster import Cluster, Server
 from optcc.discover.given import Given
 from optcc.discover.parts import Part, rates_told
 from optcc.discover.pasted import by_host, unwrapped
@@ -20,6 +19,7 @@ from optcc.discover.sources import NAME, Source
 from optcc.discover.sysfs_tree import sysfs_server
 from optcc.discover.topology import Assumed, Assumption, Topology, describe, listed
 from optcc.errors import InputError
+from optcc.values.cluster import Cluster, Server
 
 MOST_LINES = 8
 """Sources that the report lists, and NICs that a server lacks."""

@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from optcc.cluster import Cluster, Nic, Server
 from optcc.discover.given import Given
 from optcc.discover.nccl_gpus import IN_YAML, LOST_NVLINK
 from optcc.discover.nearness import deal
@@ -20,6 +19,7 @@ from optcc.discover.rails import Clue, Clues, on_rails
 from optcc.discover.smi_matrix import GPU, parse_matrix
 from optcc.discover.topology import Assumed, Topology, counted, describe, listed, located
 from optcc.errors import InputError
+from optcc.values.cluster import Cluster, Nic, Server
 
 _NEARNESS = ("PIX", "PSB", "PXB", "PHB", "NODE", "SYS", "SOC")
 _SWITCHED = 3  # so many of them cross PCIe switches alone

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from optcc.discover.sysfs_tree import COPY
 from optcc.errors import InputError
-from optcc.rdma import natural
+from optcc.machine.rdma import natural
 
 MOST_SOURCES = 65536
 """As many as a list of hosts may have."""

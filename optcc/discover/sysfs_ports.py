@@ -14,9 +14,9 @@ from optcc.discover.nic_choice import ETHERNET, INFINIBAND, LISTED
 from optcc.discover.pci import without_function
 from optcc.discover.topology import Assumed, listed
 from optcc.errors import InputError
-from optcc.rdma import natural, rdma_ports
-from optcc.sysfs import Sysfs, pci_place
-from optcc.units import format_rate
+from optcc.machine.rdma import natural, rdma_ports
+from optcc.machine.sysfs import Sysfs, pci_place
+from optcc.values.units import format_rate
 
 _LINK_TYPES = {"1": ETHERNET, "32": INFINIBAND}
 """ARPHRD_ETHER and ARPHRD_INFINIBAND; tunnels and others have no other use here."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from optcc.discover.pci import Slot, link
-from optcc.sysfs import Sysfs, pci_bridges
+from optcc.machine.sysfs import Sysfs, pci_bridges
 
 
 def nic_slot(tree: Sysfs, place: str, near: Sequence[str]) -> Slot | None:

@@ -10,8 +10,8 @@ import tarfile
 from contextlib import suppress
 
 from optcc.errors import InputError
-from optcc.regular_files import open_regular
-from optcc.sysfs import PAGE, Entry, Sysfs, link_as_text
+from optcc.files.regular import open_regular
+from optcc.machine.sysfs import PAGE, Entry, Sysfs, link_as_text
 
 MAX_MEMBERS = 200_000
 MAX_TOTAL = 2**30

@@ -1,8 +1,9 @@
 """A server from its sysfs: this machine's ``/sys``, a copy of one in a directory, or a tarball of a copy.
 
-RDMA devices with a link are NICs (`optcc.rdma` reads them). Without any, network interfaces on PCI cards are. GPUs are
-told by their PCI class and vendor; a NIC sits beside the GPUs with which it shares the most PCI bridges. Files are
-those of Linux' Documentation/ABI: stable/sysfs-class-infiniband, testing/sysfs-class-net, testing/sysfs-bus-pci.
+RDMA devices with a link are NICs (`optcc.machine.rdma` reads them). Without any, network interfaces on PCI cards are.
+GPUs are told by their PCI class and vendor; a NIC sits beside the GPUs with which it shares the most PCI bridges.
+Files are those of Linux' Documentation/ABI: stable/sysfs-class-infiniband, testing/sysfs-class-net,
+testing/sysfs-bus-pci.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 
-from optcc.cluster import Cluster, Nic, Server
 from optcc.discover.card_ports import within_slots, without_surplus
 from optcc.discover.given import Given
 from optcc.discover.nccl_gpus import MAX_DEVICES
@@ -24,7 +24,8 @@ from optcc.discover.sysfs_slots import gpu_slot, nic_slot
 from optcc.discover.sysfs_tarball import is_tarball, read_tarball
 from optcc.discover.topology import Assumed, Topology, counted, describe, listed, located
 from optcc.errors import InputError
-from optcc.sysfs import Folder, Sysfs, pci_bridges, pci_place
+from optcc.machine.sysfs import Folder, Sysfs, pci_bridges, pci_place
+from optcc.values.cluster import Cluster, Nic, Server
 
 COPY = (
     "Copy it with: cp -r --no-dereference --parents /sys/class/infiniband /sys/class/net /sys/bus/pci/devices "

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import groupby
 
-from optcc.cluster import Cluster
 from optcc.errors import InputError
-from optcc.units import format_rate
+from optcc.values.cluster import Cluster
+from optcc.values.units import format_rate
 
 UNUSED_NIC_RATE = "--nic-rate was not used: the topology gives the rate of every NIC."
 

@@ -34,13 +34,13 @@ from typing import Annotated
 
 import msgspec
 
-from optcc.cluster import Cluster, Fabric, Nic, Server, check_nic_count
 from optcc.discover.given import Given
 from optcc.discover.rails import Clue, numbered
 from optcc.discover.topology import UNUSED_NIC_RATE, Assumed, Measured, Topology, located
 from optcc.discover.yaml_document import YamlDocument
 from optcc.errors import InputError
-from optcc.units import parse_factor, parse_rate, parse_seconds
+from optcc.values.cluster import Cluster, Fabric, Nic, Server, check_nic_count
+from optcc.values.units import parse_factor, parse_rate, parse_seconds
 
 VERSION = "1"
 

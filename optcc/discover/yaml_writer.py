@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
-from optcc.cluster import Cluster, Nic, Server
 from optcc.discover.topology import Measured
-from optcc.outputs import write_file
+from optcc.files.writing import write_file
+from optcc.values.cluster import Cluster, Nic, Server
 
 _UNITS = ((10**9, "Gb/s"), (10**6, "Mb/s"), (10**3, "kb/s"), (1, "b/s"))
 

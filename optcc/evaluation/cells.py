@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 
-from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.schedule.recipe import Recipe
+from optcc.values.cluster import Cluster
 
 ALPHA = Fraction(5, 10**6)
 PER_CHUNK = Fraction(1, 10**6)
@@ -111,7 +111,7 @@ class Cell:
     def _time_s(self, recipe: Recipe) -> float:
         """Plans are chosen with receivers that take whole stripes, which is quicker, but for fabrics with links between
         switches; reported is what packets give."""
-        from optcc.simulator import simulate
+        from optcc.simulation.simulator import simulate
 
         schedule = recipe.lower(self.cluster, self.nbytes)
         return simulate(schedule, alpha=self.alpha, per_chunk=self.per_chunk, receivers="packets").time_s

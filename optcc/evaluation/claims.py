@@ -21,7 +21,7 @@ from optcc.evaluation.straggler import hops_of, published_form, stragglers
 from optcc.evaluation.target import Outcomes, above, overhead, unavoidable
 from optcc.theory.derive_rivals import r2cc
 from optcc.theory.symbols import K, P, X
-from optcc.units import format_size
+from optcc.values.units import format_size
 
 NEAR = 0.02
 """Two schemes whose overheads differ by at most so much of the fault-free ring's time are called nearly equal."""

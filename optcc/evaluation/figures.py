@@ -13,8 +13,8 @@ from optcc.evaluation.grid import RIVALS, SCHEMES, TARGET, Grid
 from optcc.evaluation.markdown import cost_of
 from optcc.evaluation.tables import RECONSTRUCTED_MARK, reconstructed, slowdown
 from optcc.evaluation.target import Outcomes, above, overhead, unavoidable
-from optcc.outputs import write_file
-from optcc.units import format_size
+from optcc.files.writing import write_file
+from optcc.values.units import format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -22,8 +22,8 @@ from optcc.evaluation.rivals import R2CC_CHUNKS
 from optcc.evaluation.target import counts, held, target_lines
 from optcc.evaluation.tasks import PACKAGES, Kept, Task, run_all
 from optcc.evaluation.training import FAILOVER_S, Job
-from optcc.outputs import staged
-from optcc.units import format_rate, format_seconds, format_size
+from optcc.files.writing import staged
+from optcc.values.units import format_rate, format_seconds, format_size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

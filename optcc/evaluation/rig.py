@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from optcc.cluster import Cluster
 from optcc.evaluation.cells import ALPHA, FAULT_FREE, OPTCC
 from optcc.evaluation.rivals import best, in_stripes
 from optcc.schedule.recipe import Recipe
+from optcc.values.cluster import Cluster
 
 SERVERS = 5
 RATE = Fraction(23_500_000_000, 8)
@@ -50,7 +50,7 @@ class Rig:
     def run(self) -> RigResult:
         """Simulated."""
         from optcc.api import lower_bound_with_costs, plan
-        from optcc.simulator import simulate
+        from optcc.simulation.simulator import simulate
 
         cluster, o = self.cluster, self.per_chunk
         least = lower_bound_with_costs(cluster, NBYTES, alpha=ALPHA, per_chunk=o)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.schedule.baselines import BASELINES, optcc_published, r2cc
 from optcc.schedule.channels import channel_count
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.ring import Ring, Spread
+from optcc.values.cluster import Cluster
 
 R2CC_CHUNKS = 4
 """Chunks of R2CC's stage 2 for each segment of its rings: rings pay for every segment and are hardly quicker with more,
@@ -60,7 +60,7 @@ MOST_STRIPES = 3_000_000
 def best(name: str, cluster: Cluster, nbytes: int, *, alpha: Fraction, per_chunk: Fraction) -> Recipe:
     """A rival in the way and with the number of segments that are fastest, simulated with packets. Raises InputError
     where it does not apply."""
-    from optcc.simulator import simulate
+    from optcc.simulation.simulator import simulate
 
     ways = [in_stripes]
     alike = len({(nic.out_rate, nic.in_rate) for server in cluster.servers for nic in server.nics}) == 1

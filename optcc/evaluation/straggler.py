@@ -14,7 +14,7 @@ from optcc.evaluation.rig import Rig
 from optcc.evaluation.rivals import CHANNELS
 from optcc.evaluation.tables import RECONSTRUCTED_MARK, how, points, reconstructed, slowdown
 from optcc.evaluation.target import Outcomes, above, overhead, unavoidable
-from optcc.units import format_size
+from optcc.values.units import format_size
 
 NAN = float("nan")
 RECONSTRUCTED = "our reconstruction"

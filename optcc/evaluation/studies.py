@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from optcc.cluster import Cluster, Fabric, degrade_all
 from optcc.evaluation.cells import ALPHA, NIC_RATE, NICS, NVLINK_RATE, PER_CHUNK
 from optcc.schedule.columns import Schedule
+from optcc.values.cluster import Cluster, Fabric, degrade_all
 
 STAR_SEGMENTS = 128
 
@@ -31,7 +31,7 @@ class Star:
     def run(self) -> StarResult:
         """Our plan."""
         from optcc.api import plan
-        from optcc.simulator import simulate
+        from optcc.simulation.simulator import simulate
 
         cluster = Cluster.uniform(servers=self.servers, rate=NIC_RATE)
         for i, left in enumerate(self.left):
@@ -106,10 +106,10 @@ class Rails:
     def run(self) -> RailsResult:
         """Our plan, and the fault-free ring on the same fabric, at the page's costs."""
         from optcc.api import lower_bound, lower_bound_with_costs, plan
-        from optcc.ladder import Ladder
-        from optcc.planner import candidates
+        from optcc.planner.search import candidates
         from optcc.schedule.baselines import balance
-        from optcc.simulator import simulate
+        from optcc.schedule.candidates import Ladder
+        from optcc.simulation.simulator import simulate
 
         whole = self.whole
         made = plan(self.cluster, self.nbytes, alpha=ALPHA, per_chunk=PER_CHUNK)
@@ -173,7 +173,7 @@ class Cost:
     def run(self) -> CostResult:
         """Measured on this machine: seconds of wall clock and peak memory; simulated: the time over the bound."""
         from optcc.api import lower_bound_with_costs, plan
-        from optcc.simulator import simulate
+        from optcc.simulation.simulator import simulate
 
         simulate(plan(Cluster.uniform(servers=2, rate=1000), 4096).schedule())  # loads what is compiled
         cluster = Cluster.uniform(servers=self.servers, nics=NICS, rate=NIC_RATE, nvlink_rate=NVLINK_RATE)

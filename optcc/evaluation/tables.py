@@ -14,7 +14,7 @@ from optcc.evaluation.markdown import both, percent, ratio, table
 from optcc.evaluation.studies import STAR_SEGMENTS, CostResult, RailsResult
 from optcc.evaluation.target import Outcomes, above, overhead, unavoidable, where
 from optcc.evaluation.training import Job
-from optcc.units import format_seconds, format_size
+from optcc.values.units import format_seconds, format_size
 
 
 def slowdown(dead: int) -> str:

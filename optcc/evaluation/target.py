@@ -11,7 +11,7 @@ from optcc.evaluation.cells import ALPHA, FAULT_FREE, OPTCC, PER_CHUNK, Cell, Ou
 from optcc.evaluation.grid import TARGET, TARGET_BYTES, Grid
 from optcc.evaluation.markdown import table
 from optcc.evaluation.studies import Rails, RailsResult
-from optcc.units import format_size
+from optcc.values.units import format_size
 
 Outcomes = Mapping[Cell, Outcome]
 MARK = "†"

@@ -18,8 +18,8 @@ from optcc.errors import OptccError
 from optcc.evaluation.cells import Outcome
 from optcc.evaluation.rig import RigResult
 from optcc.evaluation.studies import RailsResult, StarResult
-from optcc.journal import Journal
-from optcc.workers import processes
+from optcc.files.journal import Journal
+from optcc.machine.workers import processes
 
 PACKAGES = ("numpy", "numba", "scipy", "cvxpy", "highspy")
 """What the figures may depend on."""

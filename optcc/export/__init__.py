@@ -2,4 +2,7 @@
 
 `chunks` turns a plan into whole numbers of equal chunks; `mscclpp`, `msccl`, `chakra` and `perfetto` write and read;
 the `*_run` modules execute what was read by the rules of the target, and know nothing of our schedule.
+
+Imported by: cli.
+Imports: files, plans, schedule, simulation, values.
 """

@@ -15,8 +15,8 @@ from typing import Any
 from optcc.errors import InputError
 from optcc.export.chakra_schema import COMM_RECV, COMM_SEND, VERSION, messages
 from optcc.export.nodes import Node, chained
-from optcc.plans import Plan
-from optcc.simulator import simulate
+from optcc.plans.plan import Plan
+from optcc.simulation.simulator import simulate
 
 
 def export(plan: Plan) -> tuple[bytes, ...]:

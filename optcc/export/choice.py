@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from optcc.errors import InputError, SimulationError
 from optcc.export.chunks import Chunked, chunked, deeper, finer, keeps_segments
-from optcc.plans import Plan
+from optcc.plans.plan import Plan
 
 P = TypeVar("P")
 SLACK = 1.05

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from optcc.errors import InputError
-from optcc.plans import Plan
+from optcc.plans.plan import Plan
 from optcc.schedule.columns import GRANULE, Schedule
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.recipe import Recipe, demand_segments
 from optcc.schedule.routes import fluid_seconds
-from optcc.simulator import simulate
+from optcc.simulation.simulator import simulate
 
 MOST_CHUNKS = 65536
 """More are refused: no executor was seen to be faster with more."""

@@ -11,10 +11,10 @@ from optcc.errors import InputError
 from optcc.export.choice import Chosen
 from optcc.export.chunks import Chunked, deeper
 from optcc.export.native import native_ring_s
-from optcc.outputs import check_place, is_plain, is_stdout, staged, write_file
-from optcc.plans import Plan
-from optcc.simulator import simulate
-from optcc.units import format_rate, format_seconds
+from optcc.files.writing import check_place, is_plain, is_stdout, staged, write_file
+from optcc.plans.plan import Plan
+from optcc.simulation.simulator import simulate
+from optcc.values.units import format_rate, format_seconds
 
 
 @dataclass(frozen=True)

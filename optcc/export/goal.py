@@ -19,14 +19,14 @@ from collections import defaultdict
 from dataclasses import replace
 from fractions import Fraction
 
-from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.export.limits import refuse_above
 from optcc.export.nodes import Node, chained
-from optcc.plans import Plan
+from optcc.plans.plan import Plan
 from optcc.schedule import Schedule
-from optcc.simulator import simulate
-from optcc.stripes import Stripes, stripes_of
+from optcc.schedule.stripes import Stripes, stripes_of
+from optcc.simulation.simulator import simulate
+from optcc.values.cluster import Cluster
 
 NUMBERS = 255
 """Processors, and NICs: so many can be counted in eight bits."""

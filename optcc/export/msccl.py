@@ -29,7 +29,7 @@ from optcc.export.msccl_file import (
     check_limits,
 )
 from optcc.export.targets import MSCCL
-from optcc.plans import Plan
+from optcc.plans.plan import Plan
 
 UNIT = 16
 """A chunk is a multiple of so many bytes: whole elements of any type, and whole 128-bit words for the kernel."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optcc.cluster import Cluster
 from optcc.export.msccl_file import RECEIVES, SENDS, Program
 from optcc.export.targets import MSCCL, Msccl, wires
 from optcc.export.timed import Machine, Step
+from optcc.values.cluster import Cluster
 
 PARTS = 2
 """Parts of a message: MSCCL_CHUNKSTEPS over MSCCL_SLICESTEPS."""

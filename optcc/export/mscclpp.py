@@ -32,7 +32,7 @@ from optcc.export.mscclpp_file import (
     check_limits,
 )
 from optcc.export.targets import MSCCLPP, check_places
-from optcc.plans import Plan
+from optcc.plans.plan import Plan
 
 
 def export(

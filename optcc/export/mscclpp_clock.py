@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from optcc.cluster import Cluster
 from optcc.export.mscclpp_file import Op, Program, Threadblock
 from optcc.export.targets import MSCCLPP, Mscclpp, one_nic, wires
 from optcc.export.timed import Machine, Step
+from optcc.values.cluster import Cluster
 
 Lane = tuple[int, str, int]
 """A channel: rank, type, number."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optcc.cluster import Cluster
+from optcc.values.cluster import Cluster
 
 NVLINK_PAYLOAD = 0.66
 """Of NVLink's nominal rate: 299 GB/s of 450, NCCL 2.28.9 on two H100s, 256 MiB, November 2026."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from optcc.errors import InputError, VerifyError
-from optcc.plans import Plan
-from optcc.simulator import simulate
-from optcc.timeline import chrome_trace
+from optcc.plans.plan import Plan
+from optcc.simulation.simulator import simulate
+from optcc.simulation.timeline import chrome_trace
 
 SLACK_US = 1e-3
 """Times are floating-point microseconds of whole picoseconds."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from optcc.errors import InputError
 from optcc.export.nodes import Node, out_of_order
-from optcc.files import beginning, is_stdin, read_file
+from optcc.files.reading import beginning, is_stdin, read_file
 
 MAX_BYTES = 2**30
 """Of a file; the largest that was written in tests has 30 MiB."""

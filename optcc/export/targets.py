@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.export.timed import Machine
+from optcc.values.cluster import Cluster
 
 
 @dataclass(frozen=True)

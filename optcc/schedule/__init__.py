@@ -1,4 +1,10 @@
-"""Schedules: a DAG of transfers in columns, and the families that make them from a plan."""
+"""Schedules: a DAG of transfers in columns, and the families that make them from a plan.
+
+Imported by: api, cli, communicator, diagnose, evaluation, export, planner, plans, pytorch, runtime.control,
+    runtime.engine, runtime.evidence, runtime.flows, runtime.measuring, runtime.torch, runtime.wires, serve,
+    simulation, sweep, theory.
+Imports: theory, values.
+"""
 
 from optcc.schedule.columns import Lane, Link, Port, Route, Schedule, Stage
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.schedule.columns import GRANULE, Schedule, Stage
 from optcc.schedule.routes import Routes
+from optcc.values.cluster import Cluster
 
 
 class Row(NamedTuple):

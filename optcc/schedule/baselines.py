@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
-from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.schedule.optcc_paper import OptccPaper, paper_share
 from optcc.schedule.r2cc import R2cc
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.ring import Ring, Spread
+from optcc.values.cluster import Cluster
 
 
 def ring(cluster: Cluster, segments: int) -> Ring:

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
-from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.schedule.assemble import Row
 from optcc.schedule.recipe import MAX_SEGMENTS, demand
 from optcc.schedule.routes import Routes
+from optcc.values.cluster import Cluster
 
 Way = Callable[[int, int], int]
 """(source rank, destination rank) -> index of the route."""

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from optcc.cluster import Cluster
-from optcc.json_fields import exact
 from optcc.schedule.columns import Schedule
 from optcc.schedule.direct_rows import dependencies, scheduled
 from optcc.schedule.lanes import MOST_LANES, in_lanes, nics_of, told_lanes
@@ -33,11 +31,13 @@ from optcc.schedule.steps_even import Even
 from optcc.schedule.steps_one import LEAST, OneStarves
 from optcc.schedule.steps_rounds import Rounds
 from optcc.schedule.steps_several import SeveralStarve
+from optcc.values.cluster import Cluster
+from optcc.values.json_fields import exact
 
 if TYPE_CHECKING:
-    from optcc.bound import Bound
-    from optcc.ladder import Costs, Ladder
+    from optcc.schedule.candidates import Costs, Ladder
     from optcc.theory.tally import Tally
+    from optcc.values.bound import Bound
 
 FINDERS: dict[str, Finder] = {finder.name: finder for finder in (Even(), Rounds(), OneStarves(), SeveralStarve())}
 MAX_STEPS, MAX_VARIANTS = 1024, 256

@@ -15,9 +15,7 @@ from functools import partial
 from math import inf, log, sqrt
 from operator import itemgetter
 
-from optcc.bound import Bound
-from optcc.cluster import Cluster
-from optcc.ladder import LARGE, MANY, Costs, Ladder
+from optcc.schedule.candidates import LARGE, MANY, Costs, Ladder
 from optcc.schedule.direct import FINDERS, MAX_CHUNK, MAX_STEPS, DirectExchange
 from optcc.schedule.lanes import MOST_LANES, differ, in_lanes
 from optcc.schedule.slots import ONE
@@ -27,6 +25,8 @@ from optcc.schedule.steps_one_slots import step_ends
 from optcc.schedule.steps_rounds import Rounds
 from optcc.schedule.steps_several import SeveralStarve
 from optcc.schedule.steps_several_slots import quiet_rails
+from optcc.values.bound import Bound
+from optcc.values.cluster import Cluster
 
 PARTS = 2**20
 """What parts of a half, and growths, are rounded to, so that plan files hold short numbers."""

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.schedule.assemble import even_cuts
 from optcc.schedule.columns import Schedule
@@ -32,11 +31,12 @@ from optcc.schedule.pods import pod_numbers, uplinks
 from optcc.schedule.recipe import Recipe, demand, demand_segments
 from optcc.schedule.routes import Routes
 from optcc.schedule.steps import Used, rows_of
+from optcc.values.cluster import Cluster
 
 if TYPE_CHECKING:
-    from optcc.bound import Bound
-    from optcc.ladder import Costs, Ladder
+    from optcc.schedule.candidates import Costs, Ladder
     from optcc.theory.tally import Tally
+    from optcc.values.bound import Bound
 
 MOST_MOVES = 2**20
 """Chunks times ranks: so many transfers, twice, take a minute to find, and some GB."""

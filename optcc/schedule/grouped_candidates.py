@@ -13,14 +13,14 @@ from fractions import Fraction
 from functools import partial
 from math import ceil, isqrt, sqrt
 
-from optcc.bound import Bound
-from optcc.cluster import Cluster
-from optcc.ladder import LARGE, Costs, Ladder
+from optcc.schedule.candidates import LARGE, Costs, Ladder
 from optcc.schedule.grouped import MOST_MOVES, GroupedExchange, grouped, links_of, lone, nics_of
 from optcc.schedule.grouped_trees import trees
 from optcc.schedule.pods import pod_numbers
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.tuned import FEWEST, WAITS
+from optcc.values.bound import Bound
+from optcc.values.cluster import Cluster
 
 FREE = 64
 """Steps where chunks cost nothing."""

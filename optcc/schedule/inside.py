@@ -23,9 +23,7 @@ from fractions import Fraction
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from optcc.cluster import Cluster
 from optcc.errors import InfeasibleError
-from optcc.json_fields import exact
 from optcc.schedule.assemble import granule
 from optcc.schedule.columns import GRANULE, Schedule
 from optcc.schedule.inside_channels import Site, channels
@@ -38,10 +36,12 @@ from optcc.schedule.nested import NestedRings
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand
 from optcc.schedule.striped import StripedExchange
 from optcc.schedule.striped_rows import Moves
+from optcc.values.cluster import Cluster
+from optcc.values.json_fields import exact
 
 if TYPE_CHECKING:
-    from optcc.bound import Bound
-    from optcc.ladder import Costs, Ladder
+    from optcc.schedule.candidates import Costs, Ladder
+    from optcc.values.bound import Bound
 
 
 INNER: dict[str, type[NestedRings] | type[StripedExchange]] = {

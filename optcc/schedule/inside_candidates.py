@@ -5,13 +5,13 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import cache
 
-from optcc.bound import Bound
-from optcc.cluster import Cluster
-from optcc.ladder import LARGE, MANY, Costs, Ladder, default_segments
+from optcc.schedule.candidates import LARGE, MANY, Costs, Ladder, default_segments
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.inside_crews import crews, shares_by_rate, usable, view
 from optcc.schedule.inside_parts import inside_exchange, inside_servers
 from optcc.schedule.recipe import Recipe
+from optcc.values.bound import Bound
+from optcc.values.cluster import Cluster
 
 
 def inside_ladders(cluster: Cluster, costs: Costs) -> list[Ladder]:

@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from optcc.cluster import Cluster, Fabric, Nic, Rank, Server
 from optcc.errors import InfeasibleError
+from optcc.values.cluster import Cluster, Fabric, Nic, Rank, Server
 
 Shares = tuple[tuple[Fraction, ...], ...]
 """For each crew the shares of its GPUs, of sum 1."""

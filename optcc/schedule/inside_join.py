@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.cluster import Cluster
 from optcc.schedule.columns import Lane, Route, Schedule
 from optcc.schedule.inside_crews import Crew
 from optcc.schedule.inside_rows import Rows
 from optcc.schedule.inside_spans import Ints, ranges
 from optcc.schedule.many_objects import no_collection
 from optcc.schedule.routes import Routes
+from optcc.values.cluster import Cluster
 
 
 @dataclass(frozen=True, eq=False)

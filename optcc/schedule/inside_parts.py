@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from optcc.cluster import Cluster
 from optcc.schedule.inside import Bundle, InsideServers
 from optcc.schedule.inside_crews import (
     Crew,
@@ -22,6 +21,7 @@ from optcc.schedule.nested import NestedRings, Ordering
 from optcc.schedule.nested_pace import keeping_two
 from optcc.schedule.recipe import MAX_SEGMENTS
 from optcc.schedule.striped import StripedExchange
+from optcc.values.cluster import Cluster
 
 
 @dataclass(frozen=True)

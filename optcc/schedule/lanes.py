@@ -13,8 +13,8 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 
-from optcc.cluster import Cluster, Nic
 from optcc.schedule.nics import MOST_NAMED, bound_of, speed
+from optcc.values.cluster import Cluster, Nic
 
 MOST_LANES = 4
 

@@ -26,18 +26,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from optcc.cluster import Cluster
-from optcc.json_fields import exact
 from optcc.schedule.assemble import Block, Row, assemble, cuts_by, demand_memory, even_cuts, granule
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.nested_pace import MAX_PACE, PERIOD, in_time, paced, sections_of
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments
 from optcc.schedule.routes import Routes
+from optcc.values.cluster import Cluster
+from optcc.values.json_fields import exact
 
 if TYPE_CHECKING:
-    from optcc.bound import Bound
-    from optcc.ladder import Costs, Ladder
+    from optcc.schedule.candidates import Costs, Ladder
     from optcc.theory.tally import Tally
+    from optcc.values.bound import Bound
 
 MAX_SECTIONS = 4096
 """Bounds what a plan file can ask a rank to make; more chunks than that per segment help nobody."""
@@ -255,7 +255,7 @@ class NestedRings(Recipe):
     @classmethod
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
         """With many leaves also sections as coarse as with few: chunks cost, so either may be faster."""
-        from optcc.ladder import Ladder
+        from optcc.schedule.candidates import Ladder
         from optcc.schedule.nested_order import nested_rings
         from optcc.schedule.nested_pace import FEW_LEAVES, MOST_RANKS, keeping_two
         from optcc.theory import nested_shares
@@ -284,7 +284,7 @@ class NestedRings(Recipe):
 
     def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
         """A ring for each pattern."""
-        from optcc.plan_layout import PLAIN, ring
+        from optcc.schedule.layout import PLAIN, ring
 
         count, order, turns = len(self.order), self.order, len(self.orderings)
         sizes = self.segment_sizes or (Fraction(1, self.segments),) * self.segments

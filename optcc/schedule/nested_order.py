@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from optcc.cluster import Cluster
 from optcc.schedule.nested import NestedRings, Ordering
 from optcc.schedule.nested_pace import keeping
+from optcc.values.cluster import Cluster
 
 
 def nested_rings(cluster: Cluster, shares: dict[int, Fraction], segments: int) -> NestedRings:

@@ -16,9 +16,9 @@ from functools import lru_cache
 from math import lcm
 from typing import TypeVar
 
-from optcc.cluster import Cluster, Nic, Rank, Server
 from optcc.schedule.routes import Routes
 from optcc.schedule.tuned import HARDLY
+from optcc.values.cluster import Cluster, Nic, Rank, Server
 
 MOST_AS_ONE = 4
 """So many slow NICs act as one at most: each takes a chunk of every transfer."""
@@ -125,7 +125,7 @@ def told_pace(cluster: Cluster) -> list[tuple[str, str]]:
     """(label, text) lines for people where NICs differ."""
     if evened(cluster) is cluster:
         return []
-    from optcc.units import format_rate  # lowering, on every rank, needs numpy alone
+    from optcc.values.units import format_rate  # lowering, on every rank, needs numpy alone
 
     used = _in_use(cluster, cluster.servers)
     together = [

@@ -29,14 +29,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from optcc.cluster import Cluster
-from optcc.json_fields import exact
 from optcc.schedule.assemble import Block, Row, assemble, demand_memory, granule
 from optcc.schedule.channels import Channels, Way, demand_channels, in_channels, turns
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import Recipe, demand, demand_segments
 from optcc.schedule.ring import add_row, copy_chain, reduce_chain, ring_template, segment_bounds
 from optcc.schedule.routes import Routes
+from optcc.values.cluster import Cluster
+from optcc.values.json_fields import exact
 
 _SLOTS = (
     {Stage.REDUCE_SCATTER: 0, Stage.TO_LEAF: 1, Stage.FROM_LEAF: 2, Stage.ALLGATHER: 3},
@@ -155,7 +155,7 @@ class OptccPaper(Recipe):
 
     def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
         """Patterns A and C add the degraded rank last, B and D first; four segments share a number."""
-        from optcc.plan_layout import PLAIN, ring
+        from optcc.schedule.layout import PLAIN, ring
         from optcc.schedule.nested import Ordering
 
         cut = granule(self.nested * schedule.nbytes, schedule.nbytes)

@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from optcc.cluster import Cluster
-from optcc.json_fields import exact
 from optcc.schedule.assemble import Block, Row, assemble, cuts_by, even_cuts
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments
 from optcc.schedule.routes import Routes, busiest_seconds
+from optcc.values.cluster import Cluster
+from optcc.values.json_fields import exact
 
 if TYPE_CHECKING:
-    from optcc.bound import Bound
-    from optcc.ladder import Costs, Ladder
+    from optcc.schedule.candidates import Costs, Ladder
     from optcc.theory.packing import Packing
     from optcc.theory.tally import Tally
+    from optcc.values.bound import Bound
 
 
 class Arc(NamedTuple):
@@ -286,7 +286,7 @@ class PackedTrees(Recipe):
     @classmethod
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
         """On any fabric; finding the trees may take long."""
-        from optcc.ladder import Ladder
+        from optcc.schedule.candidates import Ladder
 
         @cache
         def packing() -> Packing:
@@ -303,7 +303,7 @@ class PackedTrees(Recipe):
     @classmethod
     def at_once(cls, cluster: Cluster, bound: Bound, costs: Costs) -> PackedTrees | None:
         """Equal parts, each by the fewest hops to a root of its own and back; None where ranks cannot reach others."""
-        from optcc.ladder import default_segments
+        from optcc.schedule.candidates import default_segments
 
         ranks = len(cluster.ranks)
         roots = range(0, ranks, -(-ranks // MOST_ROOTS))
@@ -314,7 +314,7 @@ class PackedTrees(Recipe):
 
     def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
         """A tree for each pair."""
-        from optcc.plan_layout import trees
+        from optcc.schedule.layout import trees
 
         return trees(schedule, self.under_way)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from optcc.cluster import Cluster
+from optcc.values.cluster import Cluster
 
 
 def pod_numbers(cluster: Cluster) -> list[int]:

@@ -23,14 +23,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.cluster import Cluster
-from optcc.json_fields import exact
 from optcc.schedule.assemble import Block, Row, assemble, demand_memory, even_cuts, granule
 from optcc.schedule.channels import Channels, Way, demand_channels, in_channels, turns
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments
 from optcc.schedule.ring import add_row, copy_chain, ring_template, segment_bounds
 from optcc.schedule.routes import Routes
+from optcc.values.cluster import Cluster
+from optcc.values.json_fields import exact
 
 
 def broadcast_template(healthy: list[int], weak: int, segments: int, last: int, way: Way) -> list[Row]:
@@ -179,7 +179,7 @@ class R2cc(Recipe):
 
     def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
         """The ring of all, and the one without its leaf."""
-        from optcc.plan_layout import LEAF_LAST, PLAIN, ring
+        from optcc.schedule.layout import LEAF_LAST, PLAIN, ring
 
         start = granule((1 - self.tail) * schedule.nbytes, schedule.nbytes)
         healthy = [r for r in range(schedule.ranks) if r != self.weak]

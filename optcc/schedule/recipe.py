@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.schedule.columns import Schedule
 from optcc.schedule.routes import fluid_seconds
+from optcc.values.cluster import Cluster
 
 if TYPE_CHECKING:
-    from optcc.bound import Bound
-    from optcc.ladder import Costs, Ladder
+    from optcc.schedule.candidates import Costs, Ladder
     from optcc.theory.tally import Tally
+    from optcc.values.bound import Bound
 
 MAX_SEGMENTS = 65536
 SEGMENTS = f"1 to {MAX_SEGMENTS}"
@@ -72,13 +72,13 @@ class Recipe(ABC):
         return True
 
     def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
-        """What goes one way through the ranks, for other libraries (`optcc.plan_layout`).
+        """What goes one way through the ranks, for other libraries (`optcc.schedule.layout`).
 
         schedule : what it lowers to
 
         By default each piece of the buffer that goes by the same arcs is one, which is right for any schedule.
         """
-        from optcc.plan_layout import trees
+        from optcc.schedule.layout import trees
 
         return trees(schedule)
 

@@ -19,13 +19,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.cluster import Cluster
 from optcc.errors import InputError
 from optcc.schedule.assemble import Block, Row, assemble, cuts_by, demand_memory, even_cuts
 from optcc.schedule.channels import Way, fastest_nics
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import Recipe, demand_segments
 from optcc.schedule.routes import Routes
+from optcc.values.cluster import Cluster
 
 
 class Spread(StrEnum):
@@ -233,7 +233,7 @@ class Ring(Recipe):
 
     def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
         """The ring."""
-        from optcc.plan_layout import PLAIN, ring
+        from optcc.schedule.layout import PLAIN, ring
 
         bounds = segment_bounds(0, schedule.nbytes, self.segments, schedule.ranks).tolist()
         return [ring(range(schedule.ranks), (), [(g, PLAIN, cuts) for g, cuts in enumerate(bounds)])]

@@ -12,9 +12,9 @@ from itertools import accumulate
 
 import numpy as np
 
-from optcc.cluster import Cluster
 from optcc.errors import InfeasibleError, InputError
 from optcc.schedule.columns import Lane, Link, Port, Route, Schedule
+from optcc.values.cluster import Cluster
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optcc.cluster import Cluster
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.routes import Routes
+from optcc.values.cluster import Cluster
 
 FAN = 4
 """Children of a rank in a tree of small messages: it serves them one after the other in about the time of a hop."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from optcc.cluster import Cluster
 from optcc.schedule.direct_rows import Ints, Rows
+from optcc.values.cluster import Cluster
 
 if TYPE_CHECKING:
     from optcc.schedule.direct import DirectExchange

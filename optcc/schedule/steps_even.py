@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from optcc.cluster import Cluster
 from optcc.schedule.assemble import cuts_by
 from optcc.schedule.columns import GRANULE
 from optcc.schedule.direct_rows import Ints, Kind, Piece, cut
 from optcc.schedule.nics import common_rails, live_nics, of_one_pace
 from optcc.schedule.slots import TICKS, TIES, Slot, in_time
 from optcc.schedule.steps import Timed, Used, most_steps, rows_of
+from optcc.values.cluster import Cluster
 
 if TYPE_CHECKING:
     from optcc.schedule.direct import DirectExchange

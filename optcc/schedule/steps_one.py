@@ -14,7 +14,6 @@ from fractions import Fraction
 from itertools import accumulate, pairwise, permutations
 from typing import TYPE_CHECKING, NamedTuple
 
-from optcc.cluster import Cluster
 from optcc.schedule.assemble import granule
 from optcc.schedule.direct_rows import Kind, Piece, cut, joined, on_leash
 from optcc.schedule.nics import applies, hardly_faster, have_spare_time, live_nics, reduced
@@ -23,6 +22,7 @@ from optcc.schedule.slots import HALF, Slot, in_time, mirrored, whole
 from optcc.schedule.steps import Timed, Used, most_steps, rows_of
 from optcc.schedule.steps_one_slots import greedy_slots, longest_step, step_ends
 from optcc.schedule.tuned import TURNS, UP
+from optcc.values.cluster import Cluster
 
 if TYPE_CHECKING:
     from optcc.schedule.direct import DirectExchange

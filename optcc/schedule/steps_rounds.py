@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.cluster import Cluster
 from optcc.schedule.assemble import cuts_by
 from optcc.schedule.direct_rows import Ints, Kind, Piece, cut
 from optcc.schedule.nics import common_rails, live_nics, of_one_pace
 from optcc.schedule.slots import HALF, Slot, in_time, mirrored, whole
 from optcc.schedule.steps import MOST_CHUNKS, Timed, Used, rows_of
 from optcc.schedule.steps_even import Even, hub_shares
+from optcc.values.cluster import Cluster
 
 if TYPE_CHECKING:
     from optcc.schedule.direct import DirectExchange

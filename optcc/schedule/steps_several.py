@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optcc.cluster import Cluster
 from optcc.schedule.assemble import cuts_by
 from optcc.schedule.direct_rows import Kind, Piece, cut
 from optcc.schedule.nics import live_nics, of_one_pace
@@ -26,6 +25,7 @@ from optcc.schedule.slots import HALF, Slot, mirrored
 from optcc.schedule.steps import Timed, Used, most_steps, rows_of
 from optcc.schedule.steps_several_slots import growing_ends, steady_steps
 from optcc.schedule.tuned import MOST_NICS
+from optcc.values.cluster import Cluster
 
 if TYPE_CHECKING:
     from optcc.schedule.direct import DirectExchange

@@ -25,8 +25,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from optcc.cluster import Cluster
-from optcc.json_fields import exact
 from optcc.schedule.assemble import demand_memory
 from optcc.schedule.columns import Schedule
 from optcc.schedule.many_objects import no_collection
@@ -34,11 +32,13 @@ from optcc.schedule.recipe import MAX_SEGMENTS, SEGMENTS, Recipe, demand, demand
 from optcc.schedule.routes import Routes
 from optcc.schedule.striped_rounds import TICKS, Round, rounds
 from optcc.schedule.striped_rows import Moves, edges, in_order
+from optcc.values.cluster import Cluster
+from optcc.values.json_fields import exact
 
 if TYPE_CHECKING:
-    from optcc.bound import Bound
-    from optcc.ladder import Costs, Ladder
+    from optcc.schedule.candidates import Costs, Ladder
     from optcc.theory.tally import Tally
+    from optcc.values.bound import Bound
 
 WAYS = 4
 """Where slow ranks add last in many rounds, so many of these go with one of the others, for which nobody waits. Half:
@@ -158,7 +158,7 @@ class StripedExchange(Recipe):
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
         """Where any NIC reaches any; of many servers transfers would be too many. What goes by way of slow ranks in one
         round is the fewest chunks, but leaves one that is the hub of nothing with nothing to do at first."""
-        from optcc.ladder import MANY, Ladder
+        from optcc.schedule.candidates import MANY, Ladder
         from optcc.theory.hubs import hub_split
 
         ranks = cluster.ranks

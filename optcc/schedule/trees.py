@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from optcc.cluster import Cluster
 from optcc.errors import InfeasibleError
 from optcc.schedule.assemble import Row, assemble, even_cuts
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import Recipe, demand, demand_segments
 from optcc.schedule.routes import Routes
 from optcc.schedule.tree_shapes import TICKS, Tree, complementary, critical_leaves, spare_degrees
+from optcc.values.cluster import Cluster
 
 if TYPE_CHECKING:
-    from optcc.bound import Bound
-    from optcc.ladder import Costs, Ladder
+    from optcc.schedule.candidates import Costs, Ladder
     from optcc.theory.tally import Tally
+    from optcc.values.bound import Bound
 
 SHAPES = 4
 """Shapes of trees that are tried: the closed form has the best among so many (docs/bench-trees.md)."""
@@ -177,7 +177,7 @@ class ComplementaryTrees(Recipe):
     @classmethod
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
         """The shapes that the closed form puts first; it tells shapes apart better than depths."""
-        from optcc.ladder import Ladder
+        from optcc.schedule.candidates import Ladder
         from optcc.theory.trees import FILL, best_segments, seconds, shapes
 
         rates = [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]

@@ -14,7 +14,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from optcc.errors import InputError, OptccError
-from optcc.serve.desk import Desk
 from optcc.serve.messages import (
     ErrorBody,
     ErrorReply,
@@ -29,6 +28,7 @@ from optcc.serve.messages import (
     RefusedError,
     decode,
 )
+from optcc.serve.service import Desk
 from optcc.serve.settings import Settings
 from optcc.serve.work import described
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from optcc.cluster import Cluster
 from optcc.diagnose.doubt import Sure
 from optcc.diagnose.keep import Costs, keep_or_drain, overheads_of
 from optcc.diagnose.metrics import set_costs
 from optcc.diagnose.possible import overhead
 from optcc.errors import InfeasibleError
-from optcc.metrics import ACHIEVED, DRAIN, EVENTS, JOB, JOB_LABEL, NIC_LEFT, OVERHEAD, Gauges
-from optcc.plans import Plan
-from optcc.standby.planner import Planner
+from optcc.planner.standby.planner import Planner
+from optcc.plans.plan import Plan
+from optcc.reports.metrics import ACHIEVED, DRAIN, EVENTS, JOB, JOB_LABEL, NIC_LEFT, OVERHEAD, Gauges
+from optcc.values.cluster import Cluster
 
 
 @dataclass(frozen=True)

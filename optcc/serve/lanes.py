@@ -14,10 +14,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar, cast
 
+from optcc.planner.standby.background import Helper, LateError, MemoryLimitError
 from optcc.serve.messages import ErrorBody, RefusedError
 from optcc.serve.settings import Settings
 from optcc.serve.work import Outcome, described, guarded, prepare
-from optcc.standby.background import Helper, LateError, MemoryLimitError
 
 T = TypeVar("T")
 

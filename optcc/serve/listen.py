@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from optcc.errors import InputError
 from optcc.serve.app import application
-from optcc.serve.guard import Guard
+from optcc.serve.middleware import Guard
 from optcc.serve.settings import Settings
 
 BACKLOG = 128

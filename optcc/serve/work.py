@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from optcc.cluster import Cluster
 from optcc.discover import apply_failures, load_topology
 from optcc.discover.preset import PREFIX
 from optcc.errors import InputError, OptccError
-from optcc.plans import Plan
+from optcc.plans.plan import Plan
 from optcc.serve.messages import ClusterRequest, ErrorBody, PlanRequest
-from optcc.units import parse_seconds, parse_size
+from optcc.values.cluster import Cluster
+from optcc.values.units import parse_seconds, parse_size
 
 T = TypeVar("T")
 MAX_NICS = 65536
@@ -103,11 +103,11 @@ def prepare(memory: int) -> None:
     kernel's limit is for everything else, and for that estimate being wrong.
     """
     import optcc.api
-    import optcc.planner
-    import optcc.simulator
+    import optcc.planner.search
+    import optcc.simulation.simulator
     import optcc.theory.program  # noqa: F401
+    from optcc.machine.workers import limit_memory
     from optcc.schedule.assemble import most_transfers
-    from optcc.workers import limit_memory
 
     os.nice(NICENESS)
     most_transfers.set(memory // TRANSFER_BYTES)

@@ -15,8 +15,8 @@ from functools import cached_property
 from typing import Any
 
 from optcc import __version__
-from optcc.cluster import Cluster
-from optcc.simulator import Receivers
+from optcc.simulation.simulator import Receivers
+from optcc.values.cluster import Cluster
 
 REFERENCE = "ring"
 """The algorithm that the fault-free cluster runs for comparison, as the field does."""

@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from optcc import __version__, api
-from optcc.bound import Bound
-from optcc.cluster import Cluster
 from optcc.discover import apply_failures
 from optcc.errors import InputError, OptccError
-from optcc.journal import Journal
-from optcc.planner import baseline
-from optcc.plans import Plan
-from optcc.simulator import simulate
+from optcc.files.journal import Journal
+from optcc.machine.workers import processes
+from optcc.planner.search import baseline
+from optcc.plans.plan import Plan
+from optcc.simulation.simulator import simulate
 from optcc.sweep.cells import REFERENCE, Cell, Job, Result, groups
-from optcc.workers import processes
+from optcc.values.bound import Bound
+from optcc.values.cluster import Cluster
 
 CONNECT_S = 30
 """Seconds to reach a Dask scheduler, and a worker of its."""

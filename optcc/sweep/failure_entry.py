@@ -7,13 +7,13 @@ from fractions import Fraction
 
 import msgspec
 
-from optcc.cluster import MAX_NICS
 from optcc.discover import parse_fail
 from optcc.errors import InputError
 from optcc.sweep.failures import Counted, FailureEntry, MonteCarlo, Named, Place
 from optcc.sweep.grid import MAX_CELLS
 from optcc.sweep.typed import Texts, Where, read_each, whole_number
-from optcc.units import parse_seconds, parse_share
+from optcc.values.cluster import MAX_NICS
+from optcc.values.units import parse_seconds, parse_share
 
 
 class FailuresEntry(msgspec.Struct, forbid_unknown_fields=True):

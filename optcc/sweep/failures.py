@@ -18,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from optcc.cluster import Cluster, Nic, Server
+from optcc.values.cluster import Cluster, Nic, Server
 
 Place = Literal["one-server", "spread", "random"]
 Renamed = Literal["servers", "nics", "nothing"]

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from optcc.cluster import Cluster
 from optcc.errors import InputError
-from optcc.simulator import Receivers, usual_receivers
+from optcc.simulation.simulator import Receivers, usual_receivers
 from optcc.sweep.cells import STRIPES, Cell, Job, fingerprint
 from optcc.sweep.failures import FailureEntry, MonteCarlo, Renamed
+from optcc.values.cluster import Cluster
 
 MAX_CELLS = 10**6
 PLACELESS = {"ring", "balance", "r2cc", "optcc-published"}

@@ -19,15 +19,15 @@ from optcc.discover.preset import PREFIX
 from optcc.discover.topology import Topology, located, measured_line
 from optcc.discover.yaml_document import YamlDocument
 from optcc.errors import InputError
-from optcc.files import beginning, read_file, shown
+from optcc.files.reading import beginning, read_file, shown
 from optcc.schedule.baselines import BASELINES
 from optcc.schedule.recipe import MAX_SEGMENTS
-from optcc.simulator import Receivers
+from optcc.simulation.simulator import Receivers
 from optcc.sweep.failure_entry import FailuresEntry, read_failures
 from optcc.sweep.failures import Named
 from optcc.sweep.grid import Grid, GridTopology
 from optcc.sweep.typed import Texts, Where, check_apart, read_each, whole_number
-from optcc.units import format_seconds, parse_seconds, parse_size
+from optcc.values.units import format_seconds, parse_seconds, parse_size
 
 MARKER, VERSION = "optcc-sweep", "1"
 MAX_FILE_BYTES = 2**20

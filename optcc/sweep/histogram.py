@@ -10,9 +10,9 @@ import numpy as np
 
 from optcc import __version__
 from optcc.errors import InputError
-from optcc.outputs import check_place, written
+from optcc.files.writing import check_place, written
 from optcc.sweep.distribution import Distribution, Spread
-from optcc.units import format_seconds, format_size
+from optcc.values.units import format_seconds, format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

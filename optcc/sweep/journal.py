@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from optcc.journal import Journal
+from optcc.files.journal import Journal
 from optcc.sweep.cells import Result
 
 

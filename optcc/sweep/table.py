@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from optcc.errors import InputError
-from optcc.outputs import check_place, refusing, written
+from optcc.files.writing import check_place, refusing, written
 from optcc.sweep.cells import COLUMNS, Row
 
 BATCH = 50_000

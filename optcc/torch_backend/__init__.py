@@ -4,6 +4,9 @@
     torch.distributed.init_process_group("optcc")
 
 `calls` says which way each call goes. docs/torch-backend.md is the guide. Needs torch.
+
+Imported by: pytorch.
+Imports: communicator, runtime.control, values.
 """
 
 from optcc.torch_backend.options import NAME, Options

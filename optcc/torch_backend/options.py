@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from optcc.cluster import Cluster
 from optcc.communicator import Communicator, read_cluster
 from optcc.errors import InputError
+from optcc.values.cluster import Cluster
 
 NAME = "optcc"
 

@@ -11,9 +11,9 @@ import torch.distributed as dist
 
 from optcc.communicator import Communicator
 from optcc.errors import InputError
-from optcc.runtime.member import JOIN_S
-from optcc.runtime.overseer import Overseer
-from optcc.runtime.rendezvous import Membership
+from optcc.runtime.control.member import JOIN_S
+from optcc.runtime.control.overseer import Overseer
+from optcc.runtime.control.rendezvous import Membership
 from optcc.torch_backend.group import OptccGroup
 from optcc.torch_backend.options import NAME, Options
 

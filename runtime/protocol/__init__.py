@@ -1,4 +1,8 @@
-"""The failover protocol of a flow as two pure machines: what happened goes in, what is to be done comes out."""
+"""The failover protocol of a flow as two pure machines: what happened goes in, what is to be done comes out.
+
+Imported by: runtime.flows.
+Imports: runtime.errors, runtime.wires.
+"""
 
 from optcc.runtime.protocol.doubting import SenderState
 from optcc.runtime.protocol.receiver import Receiver, ReceiverState

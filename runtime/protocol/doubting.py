@@ -10,10 +10,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from enum import StrEnum
 
+from optcc.runtime.protocol.events import Alive, Credit, Doubt, Expired, Heard, Probe, Spread, Start, Stop, Tell, Timer
 from optcc.runtime.protocol.steady import SteadySender
 from optcc.runtime.protocol.table import Commands, ProtocolError
-from optcc.runtime.protocol.words import Alive, Credit, Doubt, Expired, Heard, Probe, Spread, Start, Stop, Tell, Timer
-from optcc.runtime.wires import Cause
+from optcc.runtime.wires.contract import Cause
 
 
 class SenderState(StrEnum):

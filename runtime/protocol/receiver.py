@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from optcc.errors import InputError
-from optcc.runtime.protocol.steady import SteadyReceiver
-from optcc.runtime.protocol.table import Commands, ProtocolError, Row, table
-from optcc.runtime.protocol.words import (
+from optcc.runtime.protocol.events import (
     Alive,
     Answer,
     Ask,
@@ -35,6 +33,8 @@ from optcc.runtime.protocol.words import (
     Tell,
     Timer,
 )
+from optcc.runtime.protocol.steady import SteadyReceiver
+from optcc.runtime.protocol.table import Commands, ProtocolError, Row, table
 
 
 class ReceiverState(StrEnum):

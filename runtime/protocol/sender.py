@@ -23,8 +23,7 @@ from collections.abc import Mapping, Sequence
 from optcc.errors import InputError
 from optcc.runtime.protocol.choice import choice
 from optcc.runtime.protocol.doubting import MUTE, DoubtingSender, SenderState
-from optcc.runtime.protocol.table import Commands, ProtocolError, Row, table
-from optcc.runtime.protocol.words import (
+from optcc.runtime.protocol.events import (
     Acked,
     Alive,
     Answer,
@@ -50,7 +49,8 @@ from optcc.runtime.protocol.words import (
     Timer,
     Write,
 )
-from optcc.runtime.wires import Cause
+from optcc.runtime.protocol.table import Commands, ProtocolError, Row, table
+from optcc.runtime.wires.contract import Cause
 
 _S = SenderState
 _ON_WIRE = (_S.ACTIVE, _S.PROBING, _S.GRACE)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
 from optcc.runtime.errors import TransportError
-from optcc.runtime.protocol.words import Command, Event
+from optcc.runtime.protocol.events import Command, Event
 
 Commands = tuple[Command, ...]
 """What is to be done, in this order."""

@@ -2,6 +2,9 @@
 
 Import names from `optcc.pytorch`, which joins this to the planner. Links that fail are the business of the engine
 underneath (Gloo, NCCL): the failover of `optcc.runtime` is not in play here, and a lost rank is an error.
+
+Imported by: pytorch.
+Imports: plans, runtime.engine, runtime.errors, schedule, simulation, values.
 """
 
 from importlib.util import find_spec

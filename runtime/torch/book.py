@@ -18,14 +18,14 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from optcc.cluster import Cluster
 from optcc.errors import InputError, OptccError
-from optcc.plans import Plan
-from optcc.runtime.program import Program, program_of
+from optcc.plans.plan import Plan
+from optcc.runtime.engine.program import Program, program_of
 from optcc.runtime.torch.script import rounds_script, script_of
 from optcc.runtime.torch.turns import rounds_of, turns_of
 from optcc.runtime.torch.walk import GroupWalk, MessageWalk, Walk
 from optcc.schedule import Schedule
+from optcc.values.cluster import Cluster
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _time(tried: _Tried) -> float:
 
 def _virtual(schedule: Schedule, costs: Costs) -> tuple[NDArray[np.int32], float]:
     """The order of a schedule's transfers in virtual time, and the seconds they take."""
-    from optcc.simulator import simulate
+    from optcc.simulation.simulator import simulate
 
     simulated = simulate(schedule, alpha=costs.alpha, per_chunk=costs.per_chunk)
     return turns_of(schedule, _programs(schedule, 1), simulated.finish), simulated.time_s

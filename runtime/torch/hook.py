@@ -15,7 +15,6 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 
-from optcc.cluster import Cluster
 from optcc.errors import InputError, OptccError
 from optcc.runtime.errors import PeerLostError, RankFailedError, TransportError
 from optcc.runtime.torch.book import GLOO, NCCL, Book, Costs, Planner, load
@@ -27,7 +26,8 @@ from optcc.runtime.torch.settings import cluster_of, settings_of
 from optcc.runtime.torch.streams import by_stream, stream_of
 from optcc.runtime.torch.verdict import GRACE_S, Court
 from optcc.runtime.torch.walk import Walk, first_line
-from optcc.units import format_size
+from optcc.values.cluster import Cluster
+from optcc.values.units import format_size
 
 OUTSIDE = -1
 """What torch says for the running backward where there is none."""

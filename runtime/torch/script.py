@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.runtime.program import Move, Program
+from optcc.runtime.engine.program import Move, Program
 
 LEAD = 4
 """Sends in the queue ahead of their time: what the link carries while the process waits for a processor."""

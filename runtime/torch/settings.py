@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from optcc.cluster import Cluster, Nic, Server
 from optcc.errors import InputError
 from optcc.runtime.torch.book import Costs
 from optcc.runtime.torch.policy import Levels, Policy
+from optcc.values.cluster import Cluster, Nic, Server
 
 
 @dataclass(frozen=True)

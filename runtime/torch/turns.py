@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.errors import SimulationError
-from optcc.runtime.program import Program
+from optcc.runtime.engine.program import Program
 from optcc.schedule import Schedule
 
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from optcc.runtime.engine.program import Move
 from optcc.runtime.errors import PeerLostError
-from optcc.runtime.program import Move
 from optcc.runtime.torch.script import Round, Script
 
 WINDOW = 16

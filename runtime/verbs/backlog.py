@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from optcc.runtime.pacing import Rates
-from optcc.runtime.wires import HEADER_BYTES
+from optcc.runtime.wires.contract import HEADER_BYTES
+from optcc.runtime.wires.pacing import Rates
 
 PACKET_BYTES = 58
 """Around the payload of every RoCE v2 packet: Ethernet 14, IPv4 20, UDP 8, transport header 12, checksum 4."""

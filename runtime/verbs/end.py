@@ -25,7 +25,7 @@ from optcc.runtime.verbs.binding import (
 from optcc.runtime.verbs.nic import Nic
 from optcc.runtime.verbs.posting import WRITES, poster
 from optcc.runtime.verbs.settings import VerbsSettings
-from optcc.runtime.wires import HEADER_BYTES
+from optcc.runtime.wires.contract import HEADER_BYTES
 
 RECEIVE = 0
 """Work request id of receives; sends are numbered from 1."""

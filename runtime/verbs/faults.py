@@ -16,7 +16,7 @@ from optcc.errors import InputError
 from optcc.runtime.verbs.binding import QPAttr, enums
 from optcc.runtime.verbs.end import OPEN, End
 from optcc.runtime.verbs.nic import Nic
-from optcc.runtime.wires import Cause, Happening, PortDown, Wire
+from optcc.runtime.wires.contract import Cause, Happening, PortDown, Wire
 
 LAB = "OPTCC_LAB"
 """Set in the environment inside the lab."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from optcc.errors import InputError
-from optcc.runtime.wires import FlowSpec
+from optcc.runtime.wires.contract import FlowSpec
 
 _NUMBER_BITS = 22
 _MODULUS = 1 << _NUMBER_BITS

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optcc.runtime.wires import ECHOES, HEADER_BYTES, FlowSpec, Wire
+from optcc.runtime.wires.contract import ECHOES, HEADER_BYTES, FlowSpec, Wire
 
 LINE = 64
 """Everything starts on a cache line of its own."""

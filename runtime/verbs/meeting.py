@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from optcc.rdma import NicAddress
+from optcc.machine.rdma import NicAddress
 from optcc.runtime.verbs.binding import PyverbsError
 from optcc.runtime.verbs.end import End, Endpoint
 from optcc.runtime.verbs.layout import depth, receives
 from optcc.runtime.verbs.nic import Nic
 from optcc.runtime.verbs.posting import WRITES
 from optcc.runtime.verbs.settings import VerbsSettings
-from optcc.runtime.wires import Cause, FlowSpec, Wire
+from optcc.runtime.wires.contract import Cause, FlowSpec, Wire
 
 Exchange = Callable[[Any], list[Any]]
 """Gives every rank's value (of JSON) to all ranks, in order of rank; waits for all of them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from optcc.rdma import NicAddress
+from optcc.machine.rdma import NicAddress
 from optcc.runtime.verbs.binding import CQ, MR, PD, PyverbsError, async_events, enums, open_channel, open_device
 
 _BATCH = 64

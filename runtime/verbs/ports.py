@@ -8,7 +8,7 @@ from typing import NamedTuple
 from optcc.runtime.errors import TransportError
 from optcc.runtime.verbs.binding import enums
 from optcc.runtime.verbs.nic import Nic
-from optcc.runtime.wires import Cause, PortDown, PortUp
+from optcc.runtime.wires.contract import Cause, PortDown, PortUp
 
 _QUEUE_PAIR = frozenset(getattr(enums, f"IBV_EVENT_QP_{name}") for name in ("FATAL", "REQ_ERR", "ACCESS_ERR"))
 

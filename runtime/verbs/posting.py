@@ -26,7 +26,7 @@ from optcc.runtime.verbs.binding import (
     enums,
 )
 from optcc.runtime.verbs.nic import Nic
-from optcc.runtime.wires import HEADER_BYTES
+from optcc.runtime.wires.contract import HEADER_BYTES
 
 WRITES = 2
 """The most that one chunk takes of the send queue."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from optcc.runtime.verbs.end import End
 from optcc.runtime.verbs.layout import RECORD_BYTES, Layout, pack_record, unpack_record
-from optcc.runtime.wires import Record
+from optcc.runtime.wires.contract import Record
 
 
 class Records:

@@ -10,10 +10,9 @@ from functools import partial
 from math import inf
 from typing import Any, Self
 
-from optcc.rdma import NicAddress
+from optcc.machine.rdma import NicAddress
+from optcc.runtime.engine.transport import Watch
 from optcc.runtime.errors import TransportError
-from optcc.runtime.pacing import Rates
-from optcc.runtime.transport import Watch
 from optcc.runtime.verbs.backlog import Backlog
 from optcc.runtime.verbs.binding import PyverbsError, enums, error_number, status_name
 from optcc.runtime.verbs.end import DRAINED, FENCING, LOST, OPEN, RECEIVE, Chunk, End
@@ -26,7 +25,7 @@ from optcc.runtime.verbs.ports import Ports
 from optcc.runtime.verbs.records import Records
 from optcc.runtime.verbs.settings import VerbsSettings
 from optcc.runtime.verbs.waiting import Waiter
-from optcc.runtime.wires import (
+from optcc.runtime.wires.contract import (
     HEADER_BYTES,
     Arrived,
     Cause,
@@ -39,6 +38,7 @@ from optcc.runtime.wires import (
     PortDown,
     Wire,
 )
+from optcc.runtime.wires.pacing import Rates
 
 _BUGS = frozenset(
     getattr(enums, f"IBV_WC_{name}_ERR")

@@ -5,7 +5,7 @@ from types import ModuleType
 
 from tests.cuda_twin import SharedTwin
 
-twin = ModuleType("optcc.runtime.device_cuda")
+twin = ModuleType("optcc.runtime.devices.cuda")
 twin.Gpu = lambda index: SharedTwin(index)  # type: ignore[attr-defined]
 twin.gpu_count = lambda: 2  # type: ignore[attr-defined]
 sys.modules[twin.__name__] = twin

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from optcc.rdma import NicAddress, rdma_ports
-from optcc.runtime.layout import Layout
+from optcc.machine.rdma import NicAddress, rdma_ports
 from optcc.runtime.verbs.settings import VerbsSettings
+from optcc.runtime.wires.layout import Layout
 from tests.verbs.ranks import Gather
 
 PATIENT = VerbsSettings(timeout=20)

@@ -13,9 +13,9 @@ from typing import Any, Self
 import numpy as np
 import pytest
 
-from optcc.rdma import rdma_ports
+from optcc.machine.rdma import rdma_ports
 from optcc.runtime.verbs.settings import VerbsSettings
-from optcc.runtime.wires import FlowSpec, Wire
+from optcc.runtime.wires.contract import FlowSpec, Wire
 from tests.wires_contract import FLOWS, WIRES, Pipe
 
 MEMORY_BYTES = 1 << 17

@@ -6,10 +6,10 @@ from types import ModuleType
 
 import pytest
 
-from optcc.cluster import Cluster, Nic, Server
-from optcc.runtime import crew
-from optcc.runtime.calibrate import Measurements, measure
+from optcc.runtime.control import processes
+from optcc.runtime.measuring.calibrate import Measurements, measure
 from optcc.schedule.routes import ports_of
+from optcc.values.cluster import Cluster, Nic, Server
 from tests.verbs.conftest import VIRTUAL_TIME
 
 pytestmark = [pytest.mark.rdma, pytest.mark.skipif(not VIRTUAL_TIME, reason="needs the lab's virtual time")]
@@ -23,7 +23,7 @@ HEADERS = 0.03
 def _forked(monkeypatch: pytest.MonkeyPatch) -> None:
     from lab.allreduce import Forked
 
-    monkeypatch.setattr(crew, "start_rank", Forked)
+    monkeypatch.setattr(processes, "start_rank", Forked)
 
 
 def measured(network: ModuleType, slow: int | None, part: float) -> Measurements:

@@ -22,7 +22,7 @@ START = """
 import sys
 import numpy as np
 import optcc
-from optcc.cluster import Cluster, Nic, Server
+from optcc.values.cluster import Cluster, Nic, Server
 rank = int(sys.argv[1])
 cluster = Cluster(tuple(
     Server(f"server{s}", tuple(Nic(f"rxe{2 * s + n}", "1Gb/s", "1Gb/s") for n in range(2))) for s in range(3)

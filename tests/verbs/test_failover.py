@@ -14,18 +14,19 @@ from typing import Any
 
 import pytest
 
-from optcc.cluster import Cluster, Nic, Server
 from optcc.errors import InputError
-from optcc.runtime import RankFailedError, crew
-from optcc.runtime.job import Job
-from optcc.runtime.launch import Collective, Session
+from optcc.runtime import RankFailedError
+from optcc.runtime.control import processes
+from optcc.runtime.control.job import Job
+from optcc.runtime.control.launch import Collective, Session
+from optcc.runtime.evidence.verdicts import left_of
+from optcc.runtime.flows.timeouts import Patience
 from optcc.runtime.messages import Note, Strike
-from optcc.runtime.patience import Patience
 from optcc.runtime.verbs.settings import VerbsSettings
-from optcc.runtime.verdicts import left_of
-from optcc.runtime.wires import Cause, Drained, PortDown
+from optcc.runtime.wires.contract import Cause, Drained, PortDown
 from optcc.schedule import Schedule
 from optcc.schedule.nested_order import nested_rings
+from optcc.values.cluster import Cluster, Nic, Server
 from tests import failover_cuts, failover_runs
 from tests.fabrics import ring
 from tests.failover_cuts import cut
@@ -144,7 +145,7 @@ def forked(network: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Ranks are forked, which saves an interpreter's start each; NICs have the rate of `job`."""
     from lab.allreduce import Forked
 
-    monkeypatch.setattr(crew, "start_rank", Forked)
+    monkeypatch.setattr(processes, "start_rank", Forked)
     for nic in range(8):
         network.rate(nic, 8 * RATE)
     return network

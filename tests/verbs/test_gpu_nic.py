@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optcc.runtime.gpu_memory import RefusedError
+from optcc.runtime.devices.gpu_memory import RefusedError
 
 if TYPE_CHECKING:
-    from optcc.runtime.gpu_nic import LoopNic
+    from optcc.runtime.verbs.gpu_nic import LoopNic
 
 pytestmark = pytest.mark.rdma
 
 
 @pytest.fixture
 def nic() -> Iterator[LoopNic]:
-    from optcc.rdma import rdma_ports
-    from optcc.runtime.gpu_nic import LoopNic
+    from optcc.machine.rdma import rdma_ports
+    from optcc.runtime.verbs.gpu_nic import LoopNic
 
     address = next(filter(None, (port.address() for port in rdma_ports() if port.active)))
     with LoopNic(address) as made:

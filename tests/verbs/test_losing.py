@@ -11,7 +11,7 @@ import pytest
 
 from optcc.runtime.errors import TransportError
 from optcc.runtime.verbs.settings import VerbsSettings
-from optcc.runtime.wires import (
+from optcc.runtime.wires.contract import (
     HEADER_BYTES,
     Arrived,
     Cause,

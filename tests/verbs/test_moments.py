@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from optcc.runtime import crew
-from optcc.runtime.launch import Session
+from optcc.runtime.control import processes
+from optcc.runtime.control.launch import Session
+from optcc.runtime.evidence.verdicts import left_of
 from optcc.runtime.messages import Quit, Strike
-from optcc.runtime.verdicts import left_of
 from tests.failover_rig import Rig
 from tests.failover_runs import InconclusiveError, all_right, of, rings
 from tests.verbs import ranks
@@ -92,14 +92,14 @@ def test_an_address_that_changed_is_read_anew(network: ModuleType) -> None:
 def test_shutdown(forked: ModuleType, monkeypatch: pytest.MonkeyPatch, nics: tuple[int, ...]) -> None:
     """Between the last collective and the order to go: all ranks end as they should."""
     ended: list[int | None] = []
-    end = crew.Crew._end
+    end = processes.Crew._end
 
     def watched(self: Any) -> None:
         ended.extend(process.poll() for process in self._processes)
         end(self)
 
-    monkeypatch.setattr(crew.Crew, "_end", watched)
-    send = crew.Hub.send
+    monkeypatch.setattr(processes.Crew, "_end", watched)
+    send = processes.Hub.send
 
     def cut_first(self: Any, to: Any, message: Any) -> None:
         if isinstance(message, Quit):
@@ -107,7 +107,7 @@ def test_shutdown(forked: ModuleType, monkeypatch: pytest.MonkeyPatch, nics: tup
                 forked.cut(nic)
         send(self, to, message)
 
-    monkeypatch.setattr(crew.Hub, "send", cut_first)
+    monkeypatch.setattr(processes.Hub, "send", cut_first)
     with Session(job()) as session:
         done = session.run("it")
     assert all(done.exact)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from optcc.runtime.wires import ECHOES, Arrived, Credited, FlowSpec
+from optcc.runtime.wires.contract import ECHOES, Arrived, Credited, FlowSpec
 from tests.verbs.ranks import Ranks
 from tests.wires_contract import SLOT_BYTES, WINDOW, count, landed, quiet, send, until
 

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from optcc.runtime.verbs.settings import VerbsSettings
-from optcc.runtime.wires import HEADER_BYTES, Arrived, Credited, FlowSpec, Wire
+from optcc.runtime.wires.contract import HEADER_BYTES, Arrived, Credited, FlowSpec, Wire
 from tests.verbs.conftest import VIRTUAL_TIME
 from tests.verbs.ranks import Ranks
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import optcc.pytorch
-from optcc.cluster import Cluster, Nic, Server
+from optcc.values.cluster import Cluster, Nic, Server
 
 
 def train(nic: str | None) -> str:

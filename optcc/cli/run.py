@@ -1,0 +1,307 @@
+"""`optcc run`: the schedule on real bytes, held against its bound; with a fault, what it costs and what comes after."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from optcc.cli.costs import Costs, costs_of, costs_options
+from optcc.cli.options import (
+    check_apart,
+    cluster_options,
+    emit,
+    json_option,
+    kept,
+    read_cluster,
+    read_size,
+    segments_option,
+    stack,
+)
+from optcc.cli.ranks import local_rate_option, membership_of, membership_options, transport_option
+from optcc.errors import InconclusiveError, InputError, OptccError
+from optcc.files.reading import beginning
+
+if TYPE_CHECKING:
+    from optcc.plans.plan import Plan
+    from optcc.runtime.control.rendezvous import Membership
+    from optcc.runtime.messages import Strike
+
+_STRIKES = {
+    "cut": ("NIC@PART", "The NIC's link goes down (PART of the transfers, such as 0.4)."),
+    "hole": ("NIC@PART", "The NIC swallows everything and says nothing."),
+    "slow": ("NIC@PART=LEFT", "The NIC keeps a fraction of its rate."),
+    "flap": ("NIC@PART=TIME", "The NIC swallows everything for a while, then comes back."),
+    "path": ("NIC,NIC@PART", "What goes between the two NICs is swallowed; both work with others (local only)."),
+    "kill": ("SERVER@PART", "The server's process is killed."),
+}
+strike_options = stack(
+    *(
+        click.option(f"--{kind}", multiple=True, metavar=form, help=f"{what} PART 0.4: at 40 % of a collective.")
+        for kind, (form, what) in _STRIKES.items()
+    )
+)
+
+
+class Choice(NamedTuple):
+    """What is stated of the runtime: costs, its transport, and the rate of emulated NICs in bytes per second."""
+
+    alpha: str | None
+    per_chunk: str | None
+    transport: str
+    rate: Fraction
+
+
+@click.command()
+@click.argument("source", metavar="TOPOLOGY|PLAN")
+@cluster_options
+@click.option("--size", default=None, metavar="SIZE", help="Bytes per rank (default 64MiB; a plan has its own).")
+@segments_option
+@transport_option
+@click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
+    help="Where the buffers are: cuda is GPU memory, of GPU r mod the number of GPUs for rank r.",
+)  # fmt: skip
+@click.option(
+    "--repeat", type=click.IntRange(1, 1000), default=5, show_default=True, help="Timed runs of each algorithm."
+)
+@click.option("--dtype", default="float32", show_default=True, help="Element type.")
+@click.option("--op", default="sum", show_default=True, help="sum, prod, min, max or avg.")
+@local_rate_option
+@costs_options
+@click.option(
+    "--timeline", type=click.Path(path_type=Path, dir_okay=False), help="Draw the simulated run: FILE.svg or FILE.json."
+)
+@membership_options
+@strike_options
+@json_option
+def run(
+    source: str,
+    servers: int | None,
+    fail: tuple[str, ...],
+    nic_rate: str | None,
+    ranks: str | None,
+    size: str | None,
+    segments: int | None,
+    transport: str,
+    device: str,
+    repeat: int,
+    dtype: str,
+    op: str,
+    local_rate: str,
+    alpha: str | None,
+    per_chunk: str | None,
+    timeline: Path | None,
+    rendezvous: str | None,
+    rank: int | None,
+    world: int | None,
+    interface: str | None,
+    as_json: bool,
+    **faults: tuple[str, ...],
+) -> None:
+    """Run the schedule, one process per server, and hold it against its bound and a ring.
+
+    Over the local transport NICs are emulated: real bytes over loopback at real rates, scaled down by one factor,
+    which is printed. The ranks are processes of this machine, unless torchrun, mpirun, srun or --rendezvous say
+    otherwise: then all processes are given the same command, rank 0 reports, and docs/running.md tells the rest.
+
+    With a fault (--cut and the like, repeatable): the plan runs, then once more with the fault in the middle of it,
+    then the plan for what is left. PART is the part of its transfers that the struck server has done by then.
+    --timeline draws the run with --cut, --hole and --slow, simulated.
+
+    The plan is made for what this runtime takes for a message and for a chunk, as `optcc calibrate` has measured it
+    over the same transport or as stated here; which it is, is told.
+
+    Exit status 1 when any element of any rank comes out wrong or a rank fails, which is told up to there; 3 when it is
+    not proven of every fault that it struck and met something: no verdict.
+    """
+    from optcc import api
+    from optcc.fault_run.run import check_together
+    from optcc.reports import report, run
+    from optcc.simulation.simulator import simulate as run_virtually
+    from optcc.simulation.timeline import check_timeline, write_timeline
+    from optcc.values.units import parse_rate
+
+    membership = membership_of(rendezvous, rank, world)
+    place = (transport, device, membership, interface)
+    rate = parse_rate(local_rate, where="--local-rate")
+    check_timeline(timeline)
+    check_apart(timeline, source, "--timeline")
+    choose = Choice(alpha, per_chunk, transport, rate)
+    made, costs = _plan(source, servers, fail, nic_rate, ranks, size, segments, choose)
+    strikes = [parse_strike(kind, text, made) for kind, texts in faults.items() for text in texts]
+    if strikes:
+        check_together(strikes)
+        if timeline is not None:
+            _draw_drill(made, strikes, rate, transport, timeline)
+        _drill(made, strikes, repeat, dtype, op, rate, place, as_json)
+        return
+    alpha_s, per_chunk_s = (costs.alpha, costs.per_chunk) if costs else (Fraction(0), Fraction(0))
+    simulation = run_virtually(made.schedule(), alpha=alpha_s, per_chunk=per_chunk_s)
+    if timeline is not None:  # before the run, so that a place it cannot go to costs nothing
+        write_timeline(simulation, timeline, title=report.title(made), bound_s=float(made.bound.seconds))
+        click.echo(f"wrote {timeline}", err=True)
+    with run.run_progress(repeat) as progress:
+        outcome = api.run(
+            made,
+            repeat=repeat,
+            dtype=dtype,
+            op=op,
+            local_rate=rate,
+            transport=transport,
+            device=device,
+            membership=membership,
+            interface=interface,
+            progress=progress,
+        )
+    summary = run.run_json(made, outcome, simulation.time_s)
+    summary["planned_for"] = costs and costs.as_json()
+    emit(as_json, summary, lambda: run.print_run(made, outcome, summary))
+    if costs and not costs.known:  # at the end: it explains a result, and an error is alone on stderr
+        click.echo(f"note: {costs.line(Fraction(1))}; optcc calibrate measures, --per-chunk states it", err=True)
+    if not outcome.exact:
+        raise OptccError("a result is wrong: see `exact` per rank")
+
+
+def _plan(
+    source: str,
+    servers: int | None,
+    fail: tuple[str, ...],
+    nic_rate: str | None,
+    ranks: str | None,
+    size: str | None,
+    segments: int | None,
+    choice: Choice,
+) -> tuple[Plan, Costs | None]:
+    """The plan, and what it is made for: a plan file has been made before."""
+    from optcc import api
+    from optcc.plans.files import load_plan
+    from optcc.reports import report
+
+    if not is_plan(source):
+        cluster = read_cluster(source, servers, fail, nic_rate, ranks)
+        slowdown = api.slowdown_of(cluster, choice.rate) if choice.transport == "local" else Fraction(1)
+        measured = click.get_current_context().meta.get("optcc.measured")
+        costs = costs_of(choice.alpha, choice.per_chunk, measured, choice.transport, slowdown)
+        if costs.known:
+            click.echo(f"note: {costs.line(slowdown)}", err=True)
+        nbytes = read_size(size or "64MiB")
+        with report.working("planning") as tell:
+            made = api.plan(
+                cluster, nbytes, segments=segments, alpha=costs.alpha, per_chunk=costs.per_chunk, progress=tell
+            )
+        return made, costs
+    given: dict[str, object] = {"--alpha": choice.alpha, "--per-chunk": choice.per_chunk}
+    given |= {"--servers": servers, "--fail": fail, "--nic-rate": nic_rate}
+    given |= {"--ranks": ranks, "--size": size, "--segments": segments}
+    given |= {"--nics": kept("nics"), "--hosts": kept("hosts")}
+    for option, value in given.items():
+        if value:
+            raise InputError("a plan has its own", where=option, expected="no such option beside a plan file")
+    return load_plan(Path(source)), None
+
+
+def is_plan(source: str) -> bool:
+    """A plan file, by its name or by what it begins with."""
+    if source.endswith(".json"):
+        return True
+    return beginning(source, 64).lstrip().startswith(b"{")
+
+
+def parse_strike(kind: str, text: str, plan: Plan) -> Strike:
+    """``server1/nic3@0.4``, ``server1/nic3@0.4=0.25``, ``server0/nic3,server1/nic3@0.4``, ``server2@0.5``."""
+    from optcc.runtime.messages import Strike
+    from optcc.values.units import parse_fraction, parse_seconds
+
+    option = f"--{kind}"
+    form = _STRIKES[kind][0]
+    name, at_sign, when = text.partition("@")
+    part, equals, amount = when.partition("=")
+    needs = "=" in form
+    name, _, far = name.partition(",") if kind == "path" else (name, "", "")
+    if not at_sign or not name or bool(equals) != needs or bool(far) != (kind == "path"):
+        raise InputError("not a fault", where=option, expected=form, got=text)
+    at = float(parse_fraction(part, f"{option}: PART"))
+    left = 0.0
+    if needs:
+        left = float(parse_fraction(amount, f"{option}: LEFT") if kind == "slow" else parse_seconds(amount, option))
+    if kind == "slow" and not 0 < left < 1:
+        raise InputError("not a fraction left", where=option, expected="above 0 and below 1", got=amount)
+    if far and name.partition("/")[0] == far.partition("/")[0]:
+        raise InputError("not a path", where=option, expected="NICs of two servers", got=f"{name},{far}")
+    return Strike(kind, _nic(option, name, plan), at, left, _nic(option, far, plan) if far else "")
+
+
+def _nic(option: str, name: str, plan: Plan) -> str:
+    """A NIC that the plan uses; of a server to be killed, its first one."""
+    ports = [port.name for port in plan.schedule().ports if not port.nvlink]
+    firsts: dict[str, str] = {}
+    for port in ports:
+        firsts.setdefault(port.partition("/")[0], port)
+    if option == "--kill":
+        names, found = list(firsts), firsts.get(name)
+    else:
+        server = name.partition("/")[0]
+        names = [port for port in ports if port.partition("/")[0] == server] or ports
+        found = name if name in ports else None
+    if found is None:
+        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        raise InputError("the plan does not use it", where=option, expected=f"one of {shown}", got=name)
+    return found
+
+
+def _draw_drill(made: Plan, strikes: list[Strike], rate: Fraction, transport: str, timeline: Path) -> None:
+    """Before the run, like the timeline of a run without faults; in the time of what runs, as the events are told."""
+    from optcc import api
+    from optcc.fault_run.virtual_time import simulated_drill
+    from optcc.reports import report
+    from optcc.simulation.timeline import write_timeline
+
+    scaled, slowdown = api.scaled_to(made, rate) if transport == "local" else (made, 1)
+    simulation, faults = simulated_drill(scaled, strikes)
+    title = report.title(made) + (f", rates divided by {float(slowdown):.4g}" if slowdown > 1 else "")
+    write_timeline(simulation, timeline, title=title, bound_s=float(scaled.bound.seconds), faults=faults)
+    click.echo(f"wrote {timeline}", err=True)
+
+
+def _drill(
+    made: Plan,
+    strikes: list[Strike],
+    repeat: int,
+    dtype: str,
+    op: str,
+    rate: Fraction,
+    place: tuple[str, str, Membership | None, str | None],
+    as_json: bool,
+) -> None:
+    from optcc.fault_run.run import BrokenDrill, attempt
+    from optcc.reports import fault_run
+    from optcc.reports.run import run_progress
+
+    with run_progress(repeat) as progress:
+        outcome = attempt(
+            made,
+            strikes,
+            repeat=repeat,
+            dtype=dtype,
+            op=op,
+            local_rate=rate,
+            transport=place[0],
+            device=place[1],
+            membership=place[2],
+            interface=place[3],
+            progress=lambda name, done, seconds: progress(name, done - 1, seconds),
+        )
+    value = fault_run.drill_json(outcome)
+    if isinstance(outcome, BrokenDrill):
+        emit(as_json, value, lambda: fault_run.print_broken(outcome))
+        raise outcome.error
+    emit(as_json, value, lambda: fault_run.print_drill(outcome))
+    if not outcome.exact:
+        raise OptccError("a result is wrong")
+    if not outcome.hit:
+        raise InconclusiveError(
+            "inconclusive: it is not proven that every fault met something under way; see `failovers`"
+        )

@@ -1,0 +1,346 @@
+"""A NIC lost on purpose in the middle of a collective: what it costs then, and what the next plan makes of the rest.
+
+Before the fault the healthy plan runs; the hit collective finishes on the NICs that are left, with its own plan; from
+the next one on all ranks run the plan for the cluster as they have found it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from optcc import api
+from optcc.errors import InputError
+from optcc.fault_run.proof import Failover, failovers_of, proved
+from optcc.plans.plan import Plan
+
+if TYPE_CHECKING:
+    from optcc.runtime import Collective, RankFailedError
+    from optcc.runtime.control.rendezvous import Membership
+    from optcc.runtime.evidence.verdicts import Evidence, Verdict
+    from optcc.runtime.messages import Note, Strike
+    from optcc.values.cluster import Cluster
+
+RETURN_S = 30.0
+"""So long is waited for NICs to come back that are known to."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Collectives of one plan.
+
+    seconds : of each collective; bound_s : the least time on the cluster as it was then
+    """
+
+    name: str
+    seconds: tuple[float, ...]
+    bound_s: float
+    exact: bool
+
+    @property
+    def ratio(self) -> float:
+        """The median over the bound."""
+        return median(self.seconds) / self.bound_s if self.bound_s else 1.0
+
+
+@dataclass(frozen=True)
+class Drill:
+    """Before, during, after. `events` : the notes of the hit collective, which started at `started_s`.
+
+    lost : NICs that the next plan does without, or with less: name -> fraction left
+    evidence : what probes between the collectives have shown of every NIC; verdicts : what follows from it
+    returned : of the lost NICs those that probes, a boundary later, have found to be whole again
+    back_plan, back : the plan from then on, and its collectives; None: no NIC has returned
+    clock_error_s : so far may each time of the hit collective be off, on several machines; 0: on one
+    """
+
+    plan: Plan
+    after_plan: Plan
+    slowdown: Fraction
+    before: Phase
+    during: Phase
+    after: Phase
+    started_s: float
+    events: tuple[Note, ...]
+    failovers: tuple[Failover, ...]
+    lost: dict[str, Fraction]
+    evidence: tuple[Evidence, ...]
+    clock_error_s: float = 0.0
+    verdicts: tuple[Verdict, ...] = ()
+    returned: tuple[str, ...] = ()
+    back_plan: Plan | None = None
+    back: Phase | None = None
+
+    @property
+    def hit(self) -> bool:
+        """The run proves that every fault struck while the collective ran, and met something on its NIC."""
+        return all(failover.hit for failover in self.failovers)
+
+    @property
+    def exact(self) -> bool:
+        """Every element right, on every rank, in every collective."""
+        return all(phase.exact for phase in self.phases)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Those that there were, by time."""
+        return tuple(phase for phase in (self.before, self.during, self.after, self.back) if phase)
+
+
+@dataclass(frozen=True)
+class BrokenDrill:
+    """A drill that ended with the failure of a rank, `error`, and what is known of it.
+
+    before, during : None: it did not get that far
+    events : what the ranks that could still tell have noted of the hit collective, which started at `started_s`
+    """
+
+    plan: Plan
+    slowdown: Fraction
+    before: Phase | None
+    during: Phase | None
+    started_s: float
+    events: tuple[Note, ...]
+    failovers: tuple[Failover, ...]
+    error: RankFailedError
+
+
+def drill(plan: Plan, strikes: Sequence[Strike], **options: Any) -> Drill:
+    """Run `plan`, then once with `fault_injection`, then the plan for what is left: as `attempt`, with its options.
+
+    Raises RankFailedError when a rank dies or no way is left.
+    """
+    done = attempt(plan, strikes, **options)
+    if isinstance(done, BrokenDrill):
+        raise done.error
+    return done
+
+
+def attempt(
+    plan: Plan,
+    strikes: Sequence[Strike],
+    *,
+    repeat: int = 5,
+    dtype: str = "float32",
+    op: str = "sum",
+    local_rate: Fraction = api.LOCAL_RATE,
+    transport: str = "local",
+    device: str = "cpu",
+    membership: Membership | None = None,
+    interface: str | None = None,
+    progress: Callable[[str, int, float], None] | None = None,
+) -> Drill | BrokenDrill:
+    """Run `plan` `repeat` times, then once with `fault_injection`, then the plan for what is left `repeat` times.
+
+    Where a flap has cost a NIC, once more when the flap is over: with the plan for what probes find by then.
+    When a rank dies or no way is left, what is known up to there. Raises InputError for a NIC that the plan does not
+    use.
+    """
+    from optcc.runtime import RankFailedError
+    from optcc.runtime.control.job import Job
+    from optcc.runtime.control.launch import Session
+    from optcc.runtime.evidence.verdicts import left_of, verdicts_of
+
+    scaled, slowdown = api.scaled_to(plan, local_rate) if transport == "local" else (plan, Fraction(1))
+    _check(scaled, strikes, transport)
+    before: list[Collective] = []
+    during: list[Collective] = []
+    after: list[Collective] = []
+    back: list[Collective] = []
+    back_plan = None
+    returned: tuple[str, ...] = ()
+    ports = api.runnable(scaled, transport).ports
+
+    def plan_for(lost: dict[str, Fraction]) -> Plan:
+        cluster = degraded(scaled.cluster, lost)
+        return api.plan(cluster, scaled.bound.nbytes, segments=scaled.recipe.segments) if lost else scaled
+
+    def job(plan: Plan) -> Job:
+        return Job(
+            {"optcc": api.runnable(plan, transport)},
+            dtype,
+            op,
+            paced=transport == "local",
+            transport=transport,
+            device=device,
+        )
+
+    def phase(name: str, done: list[Collective], session: Session, count: int, strikes: Sequence[Strike] = ()) -> None:
+        for repetition in range(count):
+            done.append(session.run("optcc", strikes))
+            if progress:
+                progress(name, repetition + 1, done[-1].seconds)
+
+    try:
+        with Session(job(scaled), membership=membership, interface=interface) as session:
+            session.run("optcc")
+            phase("before", before, session, repeat)
+            phase("during", during, session, 1, strikes)
+            evidence = session.probe(ports)
+            lost = left_of(ports, evidence)
+            after_plan = plan_for(lost)
+            session.adopt(job(after_plan))
+            session.run("optcc")
+            phase("after", after, session, repeat)
+            if any(strike.kind == "flap" and strike.nic in lost for strike in strikes):
+                time.sleep(_until_back(strikes, during[0].notes, time.monotonic()))
+                still = left_of(ports, session.probe(ports))
+                returned = tuple(nic for nic in lost if nic not in still)
+                if returned:
+                    back_plan = plan_for(still)
+                    session.adopt(job(back_plan))
+                    session.run("optcc")
+                    phase("back", back, session, repeat)
+    except RankFailedError as error:
+        return _broken(scaled, slowdown, strikes, before, during, error)
+    (hit,) = during
+    found = failovers_of(strikes, hit.notes, hit.start_s, 2 * hit.clock_error_s)
+    return Drill(
+        plan=scaled,
+        after_plan=after_plan,
+        slowdown=slowdown,
+        before=_phase("before", before, scaled),
+        during=_phase("during", during, scaled),
+        after=_phase("after", after, after_plan),
+        started_s=hit.start_s,
+        events=tuple(hit.notes),
+        failovers=tuple(
+            replace(failover, hit=proved(strike, failover, hit, before[-1], lost))
+            for strike, failover in zip(strikes, found, strict=True)
+        ),
+        lost=lost,
+        evidence=tuple(evidence),
+        clock_error_s=hit.clock_error_s,
+        verdicts=tuple(verdicts_of(ports, evidence)),
+        returned=returned,
+        back_plan=back_plan,
+        back=_phase("back", back, back_plan) if back_plan else None,
+    )
+
+
+def _until_back(strikes: Sequence[Strike], notes: Sequence[Note], now: float) -> float:
+    """Seconds until every flap is over, but no more than RETURN_S; `now`, as the notes, by the hub's clock."""
+    lasts: dict[str, list[float]] = {}  # of each NIC, in the order in which they strike
+    for strike in sorted(strikes, key=lambda strike: strike.at):
+        if strike.kind == "flap":
+            lasts.setdefault(strike.nic, []).append(strike.amount)
+    struck = [note for note in notes if (note.kind, note.cause) == ("struck", "flap")]
+    ends = [note.at + lasts[note.nic].pop(0) for note in struck]
+    return min(max([0.0, *(end - now for end in ends)]), RETURN_S)
+
+
+def _broken(
+    plan: Plan,
+    slowdown: Fraction,
+    strikes: Sequence[Strike],
+    before: Sequence[Collective],
+    during: Sequence[Collective],
+    error: RankFailedError,
+) -> BrokenDrill:
+    """Of the hit collective all is known if it was over by then, else the ranks' last words."""
+    if during:
+        notes, start_s, slack_s = during[0].notes, during[0].start_s, 2 * during[0].clock_error_s
+    else:
+        words = error.journals.values()
+        notes = sorted((note for said in words for note in said.notes), key=lambda note: note.at)
+        starts = [said.start_s for said in words if said.start_s is not None]
+        start_s, slack_s = min(starts, default=error.at_s or 0.0), 0.0
+    return BrokenDrill(
+        plan=plan,
+        slowdown=slowdown,
+        before=_phase("before", before, plan) if before else None,
+        during=_phase("during", during, plan) if during else None,
+        started_s=start_s,
+        events=tuple(notes),
+        failovers=tuple(
+            _seen_to_die(failover, start_s, error) for failover in failovers_of(strikes, notes, start_s, slack_s)
+        ),
+        error=error,
+    )
+
+
+def _seen_to_die(failover: Failover, start_s: float, error: RankFailedError) -> Failover:
+    """A process that was killed is noticed by its parent, too, at times before any rank has noted anything."""
+    if failover.kind != "kill" or failover.at_s is None or error.at_s is None or failover.detected_s is not None:
+        return failover
+    return replace(failover, cause=error.cause, detected_s=max(0.0, error.at_s - start_s - failover.at_s))
+
+
+def _phase(name: str, runs: Sequence[Collective], plan: Plan) -> Phase:
+    return Phase(
+        name,
+        tuple(run.seconds for run in runs),
+        float(plan.bound.seconds),
+        all(all(run.exact) for run in runs),
+    )
+
+
+def degraded(cluster: Cluster, left: dict[str, Fraction]) -> Cluster:
+    """The cluster with the fraction `left` of some NICs' rates, by name."""
+    for nic, fraction in left.items():
+        cluster = cluster.degrade(nic, fraction)
+    return cluster
+
+
+def check_together(strikes: Sequence[Strike]) -> None:
+    """Raise InputError where one fault leaves another of the same NIC nothing to hit, or two contradict each other.
+
+    Flaps of a NIC go together: where they overlap or touch they are one. A fault of a NIC goes before its cut or hole.
+    """
+    for i, one in enumerate(strikes):
+        for other in strikes[i + 1 :]:
+            first, second = (one, other) if one.at <= other.at else (other, one)
+            clash = _clash(first, second)
+            if clash:
+                raise InputError(
+                    clash,
+                    where=f"--{second.kind}",
+                    expected="faults that can all happen",
+                    got=f"{_told(first)} and {_told(second)}",
+                    hint="Leave one out, or run each by itself.",
+                )
+
+
+def _clash(first: Strike, second: Strike) -> str:
+    """What is wrong with two faults, the earlier one first; empty: nothing."""
+    killed = {strike.nic.partition("/")[0] for strike in (first, second) if strike.kind == "kill"}
+    common = {first.nic, first.far} & {second.nic, second.far} - {""}
+    if killed:
+        ends = {end.partition("/")[0] for end in (second.nic, second.far)}
+        if first.kind == "kill" and first.nic.partition("/")[0] in ends:
+            return "the server is killed before"
+        return ""
+    if not common:
+        return ""
+    if first.kind in ("cut", "hole"):
+        return "the NIC is lost already"
+    if first.at == second.at and second.kind in ("cut", "hole"):
+        return "two faults of a NIC at the same moment"
+    if (first.kind, second.kind) == ("slow", "slow"):
+        return "the NIC is slow already"
+    if (first.kind, second.kind) == ("path", "path") and {first.nic, first.far} == {second.nic, second.far}:
+        return "the path is broken already"
+    if {first.kind, second.kind} == {"path", "flap"}:
+        return "a flap of a NIC would heal its path"
+    return ""
+
+
+def _told(strike: Strike) -> str:
+    far = f",{strike.far}" if strike.far else ""
+    return f"--{strike.kind} {strike.nic}{far}@{strike.at:g}"
+
+
+def _check(plan: Plan, strikes: Sequence[Strike], transport: str) -> None:
+    names = [port.name for port in plan.schedule().ports]
+    for strike in strikes:
+        if strike.kind == "path" and transport != "local":
+            raise InputError("only emulated", where="--path", expected="--transport local", got=transport)
+        if strike.nic not in names:
+            shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+            raise InputError("the plan uses no such NIC", where=f"--{strike.kind}", expected=shown, got=strike.nic)
+        if not 0 <= strike.at <= 1:
+            raise InputError("not a part of the collective", where=f"--{strike.kind}", expected="0 to 1", got=strike.at)

@@ -1,0 +1,258 @@
+"""Which family and how many segments: candidates are run in virtual time, and the fastest is the plan.
+
+A model per family would have to be right about fill, latency and chunk costs of every family on every cluster; the
+simulator already is. A *ladder* is one family with its number of segments left open. It either names the numbers that
+are worth a try, or it is climbed: its times fall and then rise with the segments, so from a first guess the number is
+doubled, up and down, until it gets slower, and then tried between the best three, and right beside the best where there
+are few. Ladders come in the order of what they take at least; one that cannot be faster than what was tried is left.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import pairwise
+
+from optcc.errors import InputError
+from optcc.plans.plan import Plan
+from optcc.schedule.baselines import BASELINES
+from optcc.schedule.candidates import LARGE, MANY, MIN_CHUNK, Costs, Ladder, default_segments
+from optcc.schedule.columns import Schedule
+from optcc.schedule.families import FAMILIES
+from optcc.schedule.recipe import MAX_SEGMENTS, Recipe
+from optcc.simulation.simulator import Receivers, simulate
+from optcc.values.bound import Bound
+from optcc.values.cluster import Cluster, Nic
+
+MAX_STRIPES = 1_000_000
+"""Longest simulation that is tried, about a second: pipelines that deep pay for chunks."""
+FINALISTS = 5
+TIE = 1.005
+"""Times that differ by less are taken for equal: the model is not better than that (docs/bench-packet-level.md)."""
+FEW_SEGMENTS = 8
+"""Up to so many one more or less makes a difference: the next ones are tried, too."""
+MAX_FINAL_STRIPES = 200_000
+"""Longest simulation of what ties by packets; and, of more than `MANY` ranks, again without merging."""
+NEAR = Fraction(51, 50)
+"""Costly families are not tried where the fluid time of what is fastest is so near the bound."""
+SAME = Fraction(1, 10**6)
+"""The exact program's certificates have this gap: closer to the bound than that is as good as on it."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A recipe that was tried, its simulated time (of merged NICs? the slower of both kinds of receivers?), and its
+    number of transfers."""
+
+    recipe: Recipe
+    time_s: float
+    transfers: int
+    merged: bool = False
+    both: bool = False
+
+
+def ladders(
+    cluster: Cluster, bound: Bound, *, alpha: Fraction = Fraction(0), per_chunk: Fraction = Fraction(0)
+) -> list[Ladder]:
+    """What the families offer for the cluster, the default one first. Making a recipe may find that there is none."""
+    costs = Costs(alpha, per_chunk)
+    return [ladder for family in FAMILIES.values() for ladder in family.candidates(cluster, bound, costs)]
+
+
+def merged_nics(cluster: Cluster) -> Cluster:
+    """The cluster with each server's live NICs as one of their total rate; striped by rate they act as one."""
+    servers = tuple(
+        replace(server, nics=(Nic("all", server.out_rate, server.in_rate, rail=0),)) for server in cluster.servers
+    )
+    return replace(cluster, servers=servers, pristine=None)
+
+
+def climb(ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per_chunk: Fraction) -> list[Candidate]:
+    """Try a ladder's numbers of segments. Raises InputError where the family has no recipe for the cluster."""
+    costs = Costs(alpha, per_chunk)
+    on = merged_nics(cluster) if ladder.by_rate and _merges(cluster) else cluster
+    tried: dict[int, Candidate] = {}
+
+    def attempt(segments: int, recipe: Recipe) -> float:
+        """Its time; infinite when it is not worth a try."""
+        schedule = recipe.lower(on, nbytes)
+        lanes = max((len(route.lanes) for route in schedule.routes), default=1)
+        if tried and len(schedule) * lanes > MAX_STRIPES:
+            return float("inf")
+        time_s = _time_s(schedule, costs)
+        best = min((one.time_s for one in tried.values()), default=time_s)
+        both = ladder.both and not cluster.uplinks  # where there are some it was packets
+        if both and time_s <= best:
+            time_s = max(time_s, _time_s(schedule, costs, "packets"))
+        tried[segments] = Candidate(recipe, time_s, len(schedule), on is not cluster, both)
+        return time_s
+
+    most = max(1, min(ladder.deepest or MAX_SEGMENTS, nbytes // (MIN_CHUNK * len(cluster.ranks))))
+    if ladder.shortlist is not None:
+        for place, recipe in enumerate(ladder.shortlist()):
+            attempt(place, recipe)
+        return list(tried.values())
+    # Without a formula times may rise once before they fall: one segment fills no pipeline.
+    guess, patience = min(ladder.guess or 1, most), 1 if ladder.guess else 2
+    start = attempt(guess, ladder.make(guess))
+    for up in (True, False):
+        segments, best, worse = guess, start, 0
+        while worse < patience:
+            segments = min(2 * segments, most) if up else segments // 2
+            if not segments or segments in tried:
+                break
+            time_s = attempt(segments, ladder.make(segments))
+            worse = 0 if time_s < (best if per_chunk else best / TIE) else worse + 1  # free chunks never cost again
+            best = min(best, time_s)
+    best_one = min(tried, key=lambda k: tried[k].time_s)
+    for low, high in pairwise(sorted({max(1, best_one // 2), best_one, min(2 * best_one, most)})):
+        if (low + high) // 2 not in tried:
+            attempt((low + high) // 2, ladder.make((low + high) // 2))
+    best_one = min(tried, key=lambda k: tried[k].time_s)
+    for segments in (best_one - 1, best_one + 1) if best_one <= FEW_SEGMENTS else ():
+        if 1 <= segments <= most and segments not in tried:
+            attempt(segments, ladder.make(segments))
+    return list(tried.values())
+
+
+def baseline(plan: Plan, algorithm: str, *, alpha: Fraction, per_chunk: Fraction) -> Plan:
+    """`Plan.baseline`, but of as many segments as suit it best at these seconds, as our own families get them.
+
+    Without costs more are never slower, and it is as deep as the plan.
+    """
+    same = plan.baseline(algorithm)
+    if algorithm == "optcc" or not (alpha or per_chunk) or len(plan.cluster.ranks) == 1 or not plan.bound.nbytes:
+        return same
+    return replace(same, recipe=suited(algorithm, plan.cluster, plan.bound, alpha=alpha, per_chunk=per_chunk))
+
+
+def suited(name: str, cluster: Cluster, bound: Bound, *, alpha: Fraction, per_chunk: Fraction) -> Recipe:
+    """A baseline with the number of segments that suits it best. Raises InputError where there is none."""
+    rates = {(nic.out_rate, nic.in_rate) for server in cluster.servers for nic in server.nics}
+    by_rate = len(rates) == 1 and name in ("ring", "balance")
+    ladder = Ladder(name, lambda segments: BASELINES[name](cluster, segments), by_rate=by_rate)
+    return candidates([ladder], cluster, bound, alpha=alpha, per_chunk=per_chunk)[0].recipe
+
+
+def candidates(
+    offered: list[Ladder], cluster: Cluster, bound: Bound, *, alpha: Fraction, per_chunk: Fraction
+) -> list[Candidate]:
+    """Everything that was tried, the fastest first, or in its place what ties with it and is faster where receivers
+    take packets.
+
+    Raises InputError when no family has a schedule here.
+    """
+    found: list[Candidate] = []
+    refused: InputError | None = None
+    costs = Costs(alpha, per_chunk)
+    for ladder in sorted(offered, key=lambda ladder: (ladder.costly, ladder.least_s)):
+        best = min(found, key=lambda one: one.time_s, default=None)
+        if best is not None and ladder.least_s >= best.time_s:
+            continue
+        if best is not None and ladder.costly and best.recipe.fluid_s(cluster, bound.nbytes) <= NEAR * bound.seconds:
+            continue
+        try:
+            found += climb(ladder, cluster, bound.nbytes, alpha=alpha, per_chunk=per_chunk)
+        except InputError as error:
+            refused = refused or error
+    if not found:
+        raise refused or InputError("no family has a schedule", where="cluster", expected="one that has")
+    found.sort(key=lambda candidate: candidate.time_s)
+    while found[0].merged:
+        # Unequal numbers of NICs cost more chunks than merged ones: what seems best is run once more as it is.
+        insort(found, _as_is(found.pop(0), cluster, bound.nbytes, costs), key=lambda each: each.time_s)
+    ties = sum(candidate.time_s <= TIE * found[0].time_s for candidate in found[:FINALISTS])
+    if ties > 1 and not cluster.gpu_ranks and not found[0].both:
+        times = [_by_packets(c, cluster, bound.nbytes, costs) for c in found[:ties]]
+        found.insert(0, found.pop(times.index(min(times))))
+    return found
+
+
+def _merges(cluster: Cluster) -> bool:
+    return cluster.fabric.flat and not cluster.gpu_ranks and len(cluster.ranks) > LARGE
+
+
+def _as_is(candidate: Candidate, cluster: Cluster, nbytes: int, costs: Costs) -> Candidate:
+    most = MAX_FINAL_STRIPES if len(cluster.ranks) > MANY else MAX_STRIPES
+    if candidate.transfers * max(len(rank.nics) for rank in cluster.ranks) > most:
+        return replace(candidate, merged=False)
+    schedule = candidate.recipe.lower(cluster, nbytes)
+    return replace(candidate, time_s=_time_s(schedule, costs), merged=False)
+
+
+def _by_packets(candidate: Candidate, cluster: Cluster, nbytes: int, costs: Costs) -> float:
+    """Its time where receivers take packets as they come, infinite where that takes long to simulate."""
+    if candidate.transfers > MAX_FINAL_STRIPES:
+        return float("inf")
+    schedule = candidate.recipe.lower(cluster, nbytes)
+    if _stripes(schedule) > MAX_FINAL_STRIPES:
+        return float("inf")
+    return _time_s(schedule, costs, "packets")
+
+
+def _time_s(schedule: Schedule, costs: Costs, receivers: Receivers | None = None) -> float:
+    return simulate(schedule, alpha=costs.alpha, per_chunk=costs.per_chunk, receivers=receivers).time_s
+
+
+def _stripes(schedule: Schedule) -> int:
+    """At most so many."""
+    return len(schedule) * max((len(route.lanes) for route in schedule.routes), default=1)
+
+
+def _telling(ladder: Ladder, progress: Callable[[str], None]) -> Ladder:
+    """The ladder, which says each number of segments before it is tried."""
+
+    def told(recipe: Recipe) -> Recipe:
+        progress(f"{ladder.name}, {recipe.segments} segment{'s' * (recipe.segments != 1)}")
+        return recipe
+
+    listed = ladder.shortlist
+    shortlist = None if listed is None else lambda: [told(recipe) for recipe in listed()]
+    return replace(ladder, make=lambda segments: told(ladder.make(segments)), shortlist=shortlist)
+
+
+def choose(
+    cluster: Cluster,
+    bound: Bound,
+    *,
+    family: str | None = None,
+    segments: int | None = None,
+    alpha: Fraction = Fraction(0),
+    per_chunk: Fraction = Fraction(0),
+    progress: Callable[[str], None] | None = None,
+) -> Recipe:
+    """The recipe for an AllReduce of `bound.nbytes` bytes. Raises InputError where there is none.
+
+    Without latency and chunk costs deeper is never slower, and the family with the least fluid time wins. `progress` is
+    told what is tried, such as "trees, 12 segments".
+    """
+    offered = ladders(cluster, bound, alpha=alpha, per_chunk=per_chunk)
+    if family is not None:
+        names = ", ".join(dict.fromkeys(ladder.name for ladder in offered))
+        offered = [ladder for ladder in offered if ladder.name == family]
+        if not offered:
+            what = "a family for other clusters" if family in FAMILIES else "no such family"
+            raise InputError(what, where="--family", expected=f"one of {names}", got=family)
+    if progress is not None:
+        offered = [_telling(ladder, progress) for ladder in offered]
+    if segments is None and (alpha or per_chunk) and len(cluster.ranks) > 1 and bound.nbytes:
+        return candidates(offered, cluster, bound, alpha=alpha, per_chunk=per_chunk)[0].recipe
+    default = default_segments(bound.nbytes, len(cluster.ranks), gpus=cluster.gpu_ranks)
+    best: tuple[Fraction, Recipe] | None = None
+    refused: InputError | None = None
+    for ladder in offered:
+        try:
+            recipe = ladder.make(segments or min(default, ladder.deepest or MAX_SEGMENTS))
+            fluid_s = recipe.fluid_s(cluster, bound.nbytes)
+        except InputError as error:
+            refused = refused or error
+            continue
+        if best is None or fluid_s < best[0]:
+            best = (fluid_s, recipe)
+        if best[0] <= (1 + SAME) * bound.seconds:
+            break
+    if best is None:
+        raise refused or InputError("no family has a schedule", where="cluster", expected="one that has")
+    return best[1]

@@ -1,0 +1,92 @@
+"""What was decided in advance: for each shape of a cluster and each size the recipe that the planner found best.
+
+A shape is a cluster with its servers' names forgotten, so failures that are alike share an entry: 128 servers of
+8 equal NICs have 1024 single failures of one shape. An entry keeps recipes, not schedules: a few kilobytes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from optcc.schedule.recipe import Recipe
+
+if TYPE_CHECKING:
+    from optcc.plans.plan import Plan
+    from optcc.theory.tally import Tally
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The plans of one shape, by size; no plan where the shape has none. `tally` is of the cluster they were made for,
+    None outside the closed form, where a shape is one cluster only."""
+
+    plans: Mapping[int, Plan]
+    tally: Tally | None = None
+
+    def recipe(self, size: int, tally: Tally | None) -> Recipe | None:
+        """The recipe for the cluster that `tally` counts, which is of the entry's shape; None where its family is not
+        known here and the servers have other places."""
+        made = self.plans[size].recipe
+        if tally is None or self.tally is None or tally.groups == self.tally.groups:
+            return made
+        return made.relabelled(matching(self.tally, tally), tally)
+
+
+def matching(old: Tally, new: Tally) -> dict[int, int]:
+    """Rank of `old` -> the rank of `new` that takes its part; equal servers in ascending order."""
+    return {a: b for sign, members in old.groups.items() for a, b in zip(members, new.groups[sign], strict=True)}
+
+
+class Table:
+    """Entries by key, the most lately used `keep` of them. Not thread-safe: its planner's lock is."""
+
+    def __init__(self, keep: int) -> None:
+        self.keep = keep
+        self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._entries
+
+    def get(self, key: Hashable) -> Entry | None:
+        """The entry, which counts as a use of it."""
+        if key in self._entries:
+            self._entries.move_to_end(key)
+        return self._entries.get(key)
+
+    def put(self, key: Hashable, entry: Entry) -> None:
+        """Keep an entry; the one that was not used for longest makes room."""
+        self._entries[key] = entry
+        self._entries.move_to_end(key)
+        while len(self._entries) > self.keep:
+            self._entries.popitem(last=False)
+
+    def nearest(self, tally: Tally) -> Entry | None:
+        """The entry whose servers' rates differ least in all; one with a degraded server if `tally` has one."""
+        offered = [e for e in self._entries.values() if e.plans and e.tally and e.tally.ranks == tally.ranks]
+        uneven = [e for e in offered if e.tally and len(e.tally.levels) > 1]
+        if len(tally.levels) > 1 and uneven:
+            offered = uneven
+        return min(offered, key=lambda e: distance(e.tally, tally) if e.tally else Fraction(0), default=None)
+
+
+def distance(a: Tally, b: Tally) -> float:
+    """Sum over servers, weakest first, of how much their usable rates differ, in units of the fastest server's."""
+    total, place = 0.0, 0
+    steps = [[(float(rate / tally.levels[-1][0]), len(members)) for rate, members in tally.levels] for tally in (a, b)]
+    at, ends = [0, 0], [steps[0][0][1], steps[1][0][1]]
+    while place < a.ranks:
+        until = min(ends)
+        total += (until - place) * abs(steps[0][at[0]][0] - steps[1][at[1]][0])
+        place = until
+        for side in (0, 1):
+            if ends[side] == place and place < a.ranks:
+                at[side] += 1
+                ends[side] += steps[side][at[side]][1]
+    return total

@@ -1,0 +1,105 @@
+"""What this machine has: libraries, GPUs, RDMA devices with their rates, and what each missing part would give."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from optcc.machine.finding import Finding
+from optcc.machine.rdma import RdmaPort, rdma_ports
+from optcc.machine.sysfs import Folder
+from optcc.values.units import format_rate
+
+_LIBRARIES = (
+    ("numpy", "schedules and host buffers; the runtime's only need", "pip install numpy"),
+    ("scipy", "sparse matrices under the convex programs", "pip install scipy"),
+    ("sympy", "symbolic bounds", "pip install sympy"),
+    ("cvxpy", "convex programs for splits", "pip install cvxpy"),
+    ("numba", "the compiled simulator", "pip install numba"),
+    ("matplotlib", "timelines and figures", "pip install matplotlib"),
+    ("cupy", "schedules on GPU buffers", "install the extra `gpu` (cupy-cuda13x; cupy-cuda12x for CUDA 12)"),
+    ("torch", "optcc.pytorch: plans under DDP", "pip install torch, the extra `torch`"),
+    ("starlette", "optcc serve", "pip install starlette uvicorn, the extra `serve`"),
+    ("uvicorn", "optcc serve", "pip install starlette uvicorn, the extra `serve`"),
+    ("ClusterShell", "Slurm's lists of hosts, --hosts node[1-4]", "pip install ClusterShell, the extra `slurm`"),
+    ("starlette", "optcc serve", "pip install starlette, of the extra `serve`"),
+    ("uvicorn", "optcc serve", "pip install uvicorn, of the extra `serve`"),
+    ("pyverbs", "schedules over RDMA verbs", "apt install python3-pyverbs, or the extra `rdma`"),
+)
+
+
+def examine(root: Path = Path("/")) -> list[Finding]:
+    """Look at libraries and at devices under `root` (another root is for tests). Imports none of them."""
+    return [*map(_library, *zip(*_LIBRARIES, strict=True)), _gpus(root), *_rdma(root), _topology(root / "sys")]
+
+
+def _topology(sysfs: Path) -> Finding:
+    """What `optcc topo` reads from sysfs, with what it assumes; where it cannot, what to pass."""
+    from optcc.discover.given import Given
+    from optcc.discover.sysfs_tree import read_sysfs
+    from optcc.errors import InputError
+
+    part, gives = "topology of sysfs", f"optcc topo {sysfs} -o FILE.yaml"
+    try:
+        found = read_sysfs(str(sysfs), Given())
+    except InputError as error:
+        return Finding(part, False, error.what, gives, error.hint or str(error))
+    assumed = [note.removeprefix(f"{sysfs}: ") for note in found.notes]
+    return Finding(part, True, "; ".join([*found.read[1:], *assumed]), gives)
+
+
+def _library(name: str, gives: str, get: str) -> Finding:
+    if importlib.util.find_spec(name) is None:
+        return Finding(name, False, "not installed", gives, get)
+    return Finding(name, True, _version(name), gives)
+
+
+def _version(name: str) -> str:
+    for distribution in _distributions().get(name, [name]):
+        try:
+            return importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "version unknown"
+
+
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()  # reads all that is installed
+
+
+def _gpus(root: Path) -> Finding:
+    gives = "buffers in device memory"
+    names = []
+    proc = Folder(root / "proc/driver/nvidia/gpus")
+    for gpu in proc.names(""):
+        lines = proc.text(f"{gpu}/information").splitlines()
+        model = [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+        names.append(model[0] if model else gpu)
+    if names:
+        return Finding("GPUs", True, f"{len(names)}: {', '.join(sorted(set(names)))}", gives)
+    return Finding("GPUs", False, "no NVIDIA driver's GPU found", gives, "a machine with an NVIDIA GPU and driver")
+
+
+def _rdma(root: Path) -> list[Finding]:
+    gives = "real NICs to run schedules on"
+    found = []
+    for port in rdma_ports(Folder(root / "sys")):
+        usable = port.active and port.address() is not None
+        get = "" if usable else "a link" if not port.active else "an address on its interface, for a RoCE v2 GID"
+        found.append(Finding(f"RDMA {port.device} port {port.port}", usable, _seen(port), gives, get))
+    return found or [Finding("RDMA devices", False, "none", gives, "an RDMA NIC, or soft-RoCE (rdma_rxe)")]
+
+
+def _seen(port: RdmaPort) -> str:
+    """`ACTIVE, 400Gb/s, Ethernet, ens1f0, GID 3 (10.0.0.1), NUMA node 0`: what there is of it."""
+    if port.link == "InfiniBand":
+        spoken = f"LID {port.lid}"
+    else:
+        spoken = "no RoCE v2 GID" if port.gid is None else f"GID {port.gid.index} ({port.gid.ipv4 or port.gid.address})"
+    rate = "rate unknown" if port.rate is None else format_rate(port.rate)
+    parts = [port.state or "state unknown", rate, port.link, port.interface, spoken]
+    return ", ".join(part for part in [*parts, f"NUMA node {port.numa}" if port.numa >= 0 else ""] if part)

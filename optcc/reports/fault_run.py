@@ -1,0 +1,252 @@
+"""What a drill has shown, for people and for programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from optcc.fault_run.run import BrokenDrill
+from optcc.reports.report import plain_table, show
+from optcc.reports.run import show_clock_error
+from optcc.values.units import format_rate, format_seconds, format_size
+
+if TYPE_CHECKING:
+    from optcc.fault_run.proof import Failover
+    from optcc.fault_run.run import Drill, Phase
+    from optcc.runtime.evidence.verdicts import Verdict
+    from optcc.runtime.messages import Note
+
+
+_Line = tuple[float, str, str, str]  # when, what, where, how
+
+
+def drill_json(drill: Drill | BrokenDrill) -> dict[str, Any]:
+    """The JSON value of `optcc run` with faults. Times in seconds; of events, from the start of the hit collective.
+
+    The same keys whether or not the run came to its end: what it did not come to is null or empty, and `error` says
+    why; null: it did.
+    """
+    return {
+        "exact": None,
+        "conclusive": None,
+        "slowdown": float(drill.slowdown),
+        "clock_error_s": 0.0,
+        "plan_id": drill.plan.plan_id,
+        "family": drill.plan.recipe.family,
+        "after_plan_id": None,
+        "after_family": None,
+        "phases": {},
+        "failovers": [asdict(failover) for failover in drill.failovers],
+        "nics_left": {},
+        "returned": [],
+        "back_plan_id": None,
+        "verdicts": [],
+        "evidence": [],
+        "events": [_event_json(note, drill.started_s) for note in drill.events],
+        "error": None,
+        **(_broken_json(drill) if isinstance(drill, BrokenDrill) else _whole_json(drill)),
+    }
+
+
+def _whole_json(drill: Drill) -> dict[str, Any]:
+    return {
+        "exact": drill.exact,
+        "conclusive": drill.hit,
+        "clock_error_s": drill.clock_error_s,
+        "after_plan_id": drill.after_plan.plan_id,
+        "after_family": drill.after_plan.recipe.family,
+        "phases": {phase.name: _phase_json(phase) for phase in drill.phases},
+        "nics_left": {nic: float(left) for nic, left in drill.lost.items()},
+        "returned": list(drill.returned),
+        "back_plan_id": drill.back_plan.plan_id if drill.back_plan else None,
+        "verdicts": [
+            {"what": v.what, "nics": list(v.nics), "left": {n: float(left) for n, left in v.left.items()}, "why": v.why}
+            for v in drill.verdicts
+        ],
+        "evidence": [
+            {"out": e.out, "into": e.into, "bytes_per_second": e.rate, "down": list(e.down)} for e in drill.evidence
+        ],
+    }
+
+
+def _broken_json(drill: BrokenDrill) -> dict[str, Any]:
+    error = drill.error
+    return {
+        "phases": {phase.name: _phase_json(phase) for phase in (drill.before, drill.during) if phase},
+        "error": {
+            "type": type(error).__name__,
+            "rank": error.rank,
+            "cause": error.cause,
+            "at_s": None if error.at_s is None else error.at_s - drill.started_s,
+            "seen_by": {str(rank): text for rank, text in error.seen_by.items()},
+        },
+    }
+
+
+def _event_json(note: Note, start_s: float) -> dict[str, Any]:
+    return {
+        "at_s": note.at - start_s,
+        "what": note.kind,
+        "nic": note.nic,
+        "far": note.far,
+        "cause": note.cause,
+        "text": note.text,
+        "bytes": note.nbytes,
+        "held": note.held,
+    }
+
+
+def _phase_json(phase: Phase) -> dict[str, Any]:
+    return {"times_s": list(phase.seconds), "bound_s": phase.bound_s, "ratio": phase.ratio, "exact": phase.exact}
+
+
+def print_drill(drill: Drill) -> None:
+    """The timeline of the hit collective, what became of each fault, and the times before, during and after."""
+    timeline = _timeline(_lines(drill.events, drill.started_s))
+    timeline.add_row(format_seconds(drill.during.seconds[0]), "done", "", "exact" if drill.during.exact else "WRONG")
+    old, new = drill.plan, drill.after_plan
+    if new.plan_id == old.plan_id:
+        timeline.add_row("next", "same plan", old.plan_id, old.recipe.family)
+    else:
+        timeline.add_row("next", "new plan", new.plan_id, f"{new.recipe.family}, after {old.plan_id}")
+    show(timeline)
+    show_clock_error(drill.clock_error_s)
+    for failover in drill.failovers:
+        show(_sentence(failover))
+    if drill.verdicts:
+        show(f"found by probes: {', '.join(map(_found, drill.verdicts))}. The next plan goes by that.")
+    for verdict in drill.verdicts:
+        show(f"  {verdict.what} {' - '.join(verdict.nics)}: {verdict.why}")
+        for nic in verdict.nics:
+            show(f"    {nic}: {_witnesses(drill, nic)}")
+        if verdict.what == "path":
+            show(f"    Plans cannot do without a path; they do without {', '.join(verdict.left)}, which works.")
+    if drill.back_plan:
+        again = "the plan from before" if drill.back_plan.plan_id == old.plan_id else f"plan {drill.back_plan.plan_id}"
+        show(f"back by the next boundary, by probes: {', '.join(drill.returned)}. From there on {again} ran.")
+    show("", _phases("before, during and after", drill.phases))
+
+
+def print_broken(drill: BrokenDrill) -> None:
+    """The timeline of the hit collective up to the failure of a rank, what became of each fault, and who saw what."""
+    error = drill.error
+    lines = _lines(drill.events, drill.started_s)
+    verdict = ("verdict", f"rank {error.rank}", error.cause)
+    lines.append((math.inf if error.at_s is None else error.at_s - drill.started_s, *verdict))
+    show(_timeline(sorted(lines, key=lambda line: line[0])))
+    for failover in drill.failovers:
+        show(_sentence(failover))
+    alike: dict[str, list[str]] = {}
+    for rank, text in error.seen_by.items():
+        alike.setdefault(text, []).append(str(rank))
+    for text, ranks in alike.items():
+        show(f"seen by rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}: {text}")
+    done = [phase for phase in (drill.before, drill.during) if phase]
+    if done:
+        show("", _phases("up to the failure", done))
+
+
+def _timeline(lines: Sequence[_Line]) -> Table:
+    timeline = plain_table("the collective that was hit")
+    for column in ("at", "what", "where", "how"):
+        timeline.add_column(column, justify="right" if column == "at" else "left")
+    for at, what, where, how in lines:
+        timeline.add_row("" if at == math.inf else format_seconds(at), what, where, how)
+    return timeline
+
+
+def _phases(title: str, done: Sequence[Phase]) -> Table:
+    phases = Table(title=title, title_justify="left", title_style="bold")
+    for column in ("", "time", "bound", "over bound", "result"):
+        phases.add_column(column, justify="left" if column in ("", "result") else "right")
+    for phase in done:
+        phases.add_row(
+            f"{phase.name}, median of {len(phase.seconds)}" if len(phase.seconds) > 1 else phase.name,
+            format_seconds(phase.ratio * phase.bound_s),
+            format_seconds(phase.bound_s),
+            f"{phase.ratio:.4f}",
+            "exact" if phase.exact else "WRONG",
+        )
+    return phases
+
+
+def _lines(events: Sequence[Note], start_s: float) -> list[_Line]:
+    """What a server notes of several wires, one after the other, as one line, at the time of the first."""
+    groups: list[list[Note]] = []
+    last: dict[str, list[Note]] = {}  # server -> its last group
+    for note in events:
+        group = last.get(_server(note.nic))
+        if group and note.kind in ("lost", "fenced") and (note.kind, note.cause) == (group[0].kind, group[0].cause):
+            group.append(note)
+        else:
+            groups.append([note])
+            last[_server(note.nic)] = groups[-1]
+    return [_line(group, start_s) for group in groups]
+
+
+def _line(notes: Sequence[Note], start_s: float) -> _Line:
+    first = notes[0]
+    ends = [{note.nic for note in notes}, {note.far for note in notes}]
+    near, far = (end.pop() if len(end) == 1 else _of_servers(end) for end in ends)
+    wires = f", {len(notes)} wires" if len(notes) > 1 else ""
+    again = f"; {format_size(first.nbytes)} again" if first.kind == "moved" and first.nbytes else ""
+    where = f"{near} - {far}" if far else near
+    how = first.text if first.kind in ("healed", "held") else first.cause or first.text
+    if first.kind == "slowed":
+        how = f"{format_size(first.nbytes)} {first.text}"
+    return first.at - start_s, first.kind, where, f"{how}{wires}{again}"
+
+
+def _of_servers(nics: Iterable[str]) -> str:
+    servers = sorted({_server(nic) for nic in nics})
+    return servers[0] if len(servers) == 1 else f"{len(servers)} servers"
+
+
+def _server(nic: str) -> str:
+    return nic.partition("/")[0]
+
+
+def _sentence(failover: Failover) -> str:
+    nic, kind = failover.nic, failover.kind
+    if kind == "kill":
+        nic = _server(nic)
+    if failover.at_s is None:
+        return f"{nic}: {kind}, which is not known to have struck: its rank may have been done before"
+    struck = f"{nic}: {kind} at {format_seconds(failover.at_s)}"
+    if kind == "slow":
+        return f"{struck}, {format_size(failover.slowed_bytes)} sent after that, no failover"
+    kept = f"{failover.held} messages held back"
+    if failover.detected_s is None:
+        return f"{struck}, {kept}, no failover" if failover.held else f"{struck}, and nothing was under way on it"
+    noticed = f"{struck}, noticed after {format_seconds(failover.detected_s)} by {failover.cause}"
+    if failover.hit is None:
+        return noticed
+    resumed = (
+        f"all flows went on after {format_seconds(failover.resumed_s)}"
+        if failover.resumed_s is not None
+        else "no flow had to move"
+    )
+    also = f", {kept}" if failover.held else ""
+    return f"{noticed}{also}, {resumed}, {format_size(failover.replayed_bytes)} sent again"
+
+
+def _found(verdict: Verdict) -> str:
+    ends = " - ".join(verdict.nics)
+    if verdict.what == "path":
+        return f"path {ends} broken"
+    left = max(verdict.left.values())
+    who = {"nic": ends, "nic or path": f"{ends} or its path"}.get(verdict.what, f"{ends}, path or either end,")
+    return f"{who} {'lost' if left == 0 else f'at {float(left):.0%}'}"
+
+
+def _witnesses(drill: Drill, nic: str) -> str:
+    parts = []
+    for e in drill.evidence:
+        if nic in (e.out, e.into):
+            far, way = (e.into, "to") if e.out == nic else (e.out, "from")
+            parts.append(f"{way} {far} {'nothing' if e.rate is None else format_rate(e.rate, 3)}")
+    return ", ".join(dict.fromkeys(parts))

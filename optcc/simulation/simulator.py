@@ -1,0 +1,261 @@
+"""Virtual time: how long a schedule takes when ports and links serve in order and nothing else costs.
+
+The model: a port's sender serves one stripe at a time at its out rate, lowest row first, without preemption (or, to see
+what a plan loses in an executor that does not keep its order, what has been ready for longest first). The links
+that the stripe crosses and the receiving port each serve at their own rate what has come (cut-through): a stripe's head
+moves on as soon as a resource starts to serve it, and never gets ahead of bytes that have not come. So several senders
+share a receiver or a link without a byte ever landing before it was sent: stripe by stripe, in the order in which each
+can be served without waiting for bytes still to come, or packet by packet, in the order in which those come (in the
+limit of small packets). `alpha` passes once between a sending port and what comes next. The fabric does not block
+otherwise. Times are whole picoseconds rounded up, so that a simulated time is never below the bound. docs/simulator.md
+says more, also about faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import accumulate, pairwise
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optcc.errors import InputError, SimulationError
+from optcc.schedule import Lane, Schedule
+from optcc.schedule.stripes import Stripes, stripes_of
+from optcc.simulation.event_loop import LAST, NEVER, NO_WAY, TICKS_PER_S, TOO_LONG, run_events
+from optcc.simulation.faults import LONGEST_S, Fault, FaultTables, fault_tables
+from optcc.simulation.tables import Fabric, Times, Work
+from optcc.values.units import Quantity, as_seconds
+
+assert LAST == LONGEST_S * TICKS_PER_S
+
+Receivers = Literal["stripes", "packets"]
+"""What links and receiving ports serve in order: whole stripes, or packets, so that senders share them."""
+
+Service = Literal["plan", "ready"]
+"""Which ready stripe a sending port serves first: the lowest row, as the plan orders it, or what was ready first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Services:
+    """Stretches of time that resources spent on stripes; columns of one shape.
+
+    stripe : int32; resource : int32, p: port p sending, ports + p: port p receiving, 2 ports + l: link l
+    begin, end : float64, seconds
+    """
+
+    stripe: NDArray[np.int32]
+    resource: NDArray[np.int32]
+    begin: NDArray[np.float64]
+    end: NDArray[np.float64]
+
+    def where(self, chosen: NDArray[Any]) -> Services:
+        """Those of a mask, or of indices."""
+        return Services(self.stripe[chosen], self.resource[chosen], self.begin[chosen], self.end[chosen])
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """What happened, in seconds of virtual time.
+
+    stripes : with the lanes that they went by at last, after faults
+    start, finish : float64, shape (rows,): first byte leaves the source, last byte is at the destination
+    stripe_start, stripe_end : float64, shape (stripes,): when the sending port was busy with it, at last
+    land_start, land_end : float64, shape (stripes,): when the receiving port was busy with it, at last
+    crossings : when links were busy; lost : when ports were busy in vain with what a dying port lost
+    receivers : what links and receiving ports serve. If packets, stripes overlap there: each has its time from when the
+        port first works for it until its last byte has been served
+    worked : float64, shape (resources,), how long links and receiving ports worked in all if they serve packets;
+        resources as in `Services`
+    """
+
+    schedule: Schedule
+    stripes: Stripes
+    time_s: float
+    start: NDArray[np.float64]
+    finish: NDArray[np.float64]
+    stripe_start: NDArray[np.float64]
+    stripe_end: NDArray[np.float64]
+    land_start: NDArray[np.float64]
+    land_end: NDArray[np.float64]
+    crossings: Services
+    lost: Services
+    receivers: Receivers
+    worked: NDArray[np.float64]
+
+    @property
+    def replayed(self) -> int:
+        """Bytes that were sent again because a port died, each as often as it was."""
+        again = self.lost.stripe[self.lost.resource < len(self.schedule.ports)]
+        return int(self.stripes.length[again].sum())
+
+
+def usual_receivers(links: Collection[object]) -> Receivers:
+    """Packets where a fabric has links between switches: whole stripes would take turns there, each the link for
+    itself, where many senders share it. Stripes elsewhere."""
+    return "packets" if links else "stripes"
+
+
+def simulate(
+    schedule: Schedule,
+    *,
+    alpha: Quantity = 0,
+    per_chunk: Quantity = 0,
+    faults: Sequence[Fault] = (),
+    receivers: Receivers | None = None,
+    service: Service = "plan",
+) -> Simulation:
+    """Run `schedule` in virtual time.
+
+    alpha : seconds from a sending port to a receiving port; per_chunk : seconds each port spends per stripe; numbers,
+        or text such as "5us"
+    faults : ports that slow down or die during the run
+    receivers : "packets": links and receiving ports serve packets in the order in which they come; "stripes": whole
+        stripes in the order in which they can; None: as `usual_receivers` says
+    service : "plan": a sending port serves the lowest row that is ready; "ready": what has been ready for longest, as
+        queues of NICs and other libraries do (the lowest row of those that became ready in the same instant)
+    Raises SimulationError when transfers are left that nothing will ever let start, when a rank that still has work has
+    no live NIC left, and when time overflows the clock; InputError for times below 0, faults of unknown ports and
+    unknown `receivers` or `service`.
+    """
+    if receivers is None:
+        receivers = usual_receivers(schedule.links)
+    for name, value, kinds in (("receivers", receivers, get_args(Receivers)), ("service", service, get_args(Service))):
+        if value not in kinds:
+            raise InputError(f"unknown kind of {name}", where=name, expected=" or ".join(kinds), got=str(value))
+    alpha, per_chunk = as_seconds(alpha, "--alpha"), as_seconds(per_chunk, "--per-chunk")
+    for name, seconds in (("--alpha", alpha), ("--per-chunk", per_chunk)):
+        if not 0 <= seconds <= LONGEST_S:
+            raise InputError("time out of range", where=name, expected=f"0 to {LONGEST_S} s", got=str(seconds))
+    stripes = stripes_of(schedule)
+    tables = fault_tables(schedule, stripes.lanes, faults)
+    missing = np.diff(schedule.dep_ptr)
+    work = Work(stripes.row, stripes.lane, stripes.length, stripes.ptr, missing, *schedule.dependents())
+    fabric = _fabric(schedule, stripes, tables, round(Fraction(alpha) * TICKS_PER_S), per_chunk)
+    packets = receivers == "packets"
+    if packets:  # work is bytes over rates: a resource without rate takes too long, and divides by something
+        fabric = fabric._replace(rate=np.maximum(fabric.rate, 1e-30))
+    times = _times(stripes, tables, len(fabric.rate) if packets else 0)
+    outcome, about, ticks, logged = run_events(work, fabric, times, packets, service == "plan")
+    if outcome == TOO_LONG:
+        raise SimulationError(f"the transfers take over {LONGEST_S} s: check sizes and rates")
+    if outcome == NO_WAY:
+        raise SimulationError(_no_way(schedule, stripes, tables, about, ticks))
+    if times.parts.any():
+        stuck = int(np.argmax(times.parts > 0))
+        raise SimulationError(
+            f"deadlock: transfer {stuck} (rank {schedule.src[stuck]} to {schedule.dst[stuck]}) never becomes ready"
+        )
+    log = Services(times.log_stripe, times.log_at, times.log_begin, times.log_end).where(np.arange(logged))
+    on_link = log.resource >= 2 * len(schedule.ports)
+    return Simulation(
+        schedule=schedule,
+        stripes=replace(stripes, lane=times.via, lanes=tables.lanes),
+        time_s=int(times.finish.max(initial=0)) / TICKS_PER_S,
+        start=np.minimum.reduceat(times.out_begin, stripes.ptr[:-1]) if len(schedule) else times.out_begin,
+        finish=times.finish / TICKS_PER_S,
+        stripe_start=times.out_begin,
+        stripe_end=times.out_end,
+        land_start=times.in_begin,
+        land_end=times.in_end,
+        crossings=log.where(on_link),
+        lost=log.where(~on_link),
+        receivers=receivers,
+        worked=times.queue[:, 3] / TICKS_PER_S,
+    )
+
+
+def _fabric(
+    schedule: Schedule, stripes: Stripes, tables: FaultTables, alpha: int, per_chunk: float | Fraction
+) -> Fabric:
+    ports, links = len(schedule.ports), len(schedule.links)
+    rates = [
+        *(p.out_rate for p in schedule.ports),
+        *(p.in_rate for p in schedule.ports),
+        *(link.rate for link in schedule.links),
+    ]
+    changes: list[list[tuple[int, float]]] = [[] for _ in rates]
+    dies, noticed = np.full((2, len(rates)), NEVER, np.int64)
+    for p, steps in tables.changes.items():
+        changes[p] = [(at, out) for at, out, _ in steps]
+        changes[ports + p] = [(at, into) for at, _, into in steps]
+    for p, (at, seen) in tables.deaths.items():
+        dies[[p, ports + p]], noticed[[p, ports + p]] = at, seen
+    chain_ptr = np.array(list(accumulate((2 + len(lane.links) for lane in tables.lanes), initial=0)), np.int64)
+    # A heap has room for every stripe that any detour may bring to its port.
+    out = np.array([lane.out for lane in tables.lanes], np.int64)
+    used = np.bincount(stripes.lane, minlength=len(stripes.lanes))
+    room = np.bincount(out[tables.detour[0]], used, ports) if len(used) else np.zeros(ports)
+    for before, after in pairwise(tables.detour):
+        moved = (before != after) & (after >= 0)
+        room += np.bincount(out[after[moved]], used[moved], ports)
+    return Fabric(
+        ports=ports,
+        alpha=alpha,
+        chain_ptr=chain_ptr,
+        chain=_chains(tables.lanes, chain_ptr, ports),
+        rate=np.array(rates, np.float64),
+        fixed=np.repeat(np.array([round(Fraction(per_chunk) * TICKS_PER_S), 0], np.int64), [2 * ports, links]),
+        change_ptr=_ptr(changes),
+        change_at=np.array([at for steps in changes for at, _ in steps], np.int64),
+        change_rate=np.array([rate for steps in changes for _, rate in steps], np.float64),
+        dies=dies,
+        noticed=noticed,
+        notices=np.array(tables.notices, np.int64),
+        detour=tables.detour,
+        room=room.astype(np.int64),
+    )
+
+
+def _chains(lanes: Sequence[Lane], ptr: NDArray[np.int64], ports: int) -> NDArray[np.int32]:
+    """The resources of all lanes in turn: the sending port, links, the receiving port."""
+    chain, first, last = np.empty(ptr[-1], np.int32), ptr[:-1], ptr[1:] - 1
+    between = np.ones(len(chain), np.bool_)
+    between[first] = between[last] = False
+    chain[first] = [lane.out for lane in lanes]
+    chain[last] = [ports + lane.into for lane in lanes]
+    chain[between] = [2 * ports + link for lane in lanes for link in lane.links]
+    return chain
+
+
+def _ptr(lists: Sequence[Sequence[object]]) -> NDArray[np.int64]:
+    return np.array(list(accumulate(map(len, lists), initial=0)), np.int64)
+
+
+def _times(stripes: Stripes, tables: FaultTables, resources: int) -> Times:
+    """Room for what the event loop finds out. A stripe is lost at most once for each death."""
+    count, deaths = len(stripes.row), len(tables.deaths)
+    links = max((len(lane.links) for lane in tables.lanes), default=0)
+    log = count * (2 * deaths + links * (deaths + 1))
+    return Times(
+        finish=np.zeros(len(stripes.ptr) - 1, np.int64),
+        parts=np.diff(stripes.ptr),
+        out_begin=np.zeros(count),
+        out_end=np.zeros(count),
+        in_begin=np.zeros(count),
+        in_end=np.zeros(count),
+        via=tables.detour[0][stripes.lane] if deaths else stripes.lane,
+        log_stripe=np.empty(log, np.int32),
+        log_at=np.empty(log, np.int32),
+        log_begin=np.empty(log),
+        log_end=np.empty(log),
+        queue=np.zeros((resources, 4)),
+    )
+
+
+def _no_way(schedule: Schedule, stripes: Stripes, tables: FaultTables, stripe: int, ticks: int) -> str:
+    """What to say of a stripe that no live port can carry."""
+    row = int(stripes.row[stripe])
+    live = [p for i, p in enumerate(schedule.ports) if tables.deaths.get(i, (NEVER, NEVER))[1] > ticks and not p.nvlink]
+    for rank in (int(schedule.src[row]), int(schedule.dst[row])):
+        if not any(port.rank == rank for port in live):
+            mine = [port for port in schedule.ports if port.rank == rank]
+            name = max(mine, key=lambda port: port.nvlink).name.rpartition("/")[0]
+            who = f"rank {rank} ({name}) has no live NIC left"
+            break
+    else:
+        who = f"no live NICs of rank {schedule.src[row]} and rank {schedule.dst[row]} can reach each other"
+    return f"{who} at {ticks / TICKS_PER_S} s, and transfer {row} still needs one"

@@ -1,0 +1,227 @@
+"""A lower bound and its certificate, as values, and the check of a closed form's certificate against the cluster.
+
+The check knows the two facts (what crosses a cut; how many transfers an element needs) and nothing of how
+the bound was found. `optcc.theory.check_bound` checks the whole of a bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Literal
+
+from optcc.errors import CertificateError
+from optcc.values.cluster import Cluster, Rank
+from optcc.values.units import format_rate
+
+Kind = Literal["cut", "traffic", "trivial"]
+Direction = Literal["out", "in"]
+
+
+LARGEST_GAP = Fraction(1, 10**6)
+"""Between the rate that the program proves reachable and the rate it proves unbeatable; anything wider is refused."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Why no AllReduce is faster: at least `nbytes` must pass ports that carry `rate` bytes per second in all.
+
+    `ranks` are indices. kind "cut": one rank, through whose ports n bytes must pass (proof id ``cut``);
+    "traffic": all ranks, whose ports must pass 2(P-1)n bytes together (proof id ``traffic``);
+    "trivial": a single rank, nothing to send.
+    """
+
+    kind: Kind
+    direction: Direction
+    ranks: tuple[int, ...]
+    nbytes: int
+    rate: Fraction
+
+    @property
+    def seconds(self) -> Fraction:
+        """The time the certificate proves necessary."""
+        return self.nbytes / self.rate if self.nbytes else Fraction(0)
+
+    def scaled(self, factor: Fraction) -> Certificate:
+        """The same on a cluster whose rates are all times `factor`."""
+        return replace(self, rate=self.rate * factor)
+
+
+@dataclass(frozen=True)
+class Price:
+    """A resource that the bound pays for: `share` of the whole price, for `count` equal ones together.
+
+    `nics` are the SERVER/NIC names behind it, if any; raising the rate of them all by 1 byte/s raises the reachable
+    rate by `gain` bytes/s, to first order.
+    """
+
+    what: str
+    share: Fraction
+    count: int
+    gain: Fraction
+    nics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DualCut:
+    """A weighted cut of the dual: `side` broadcast or reduce, as `seen_from` rank type, around the nodes `inside`."""
+
+    side: Literal["broadcast", "reduce"]
+    seen_from: int
+    inside: tuple[int, ...]
+    weight: int
+
+
+@dataclass(frozen=True)
+class PrimalFlow:
+    """One flow of the primal: `units[i]` go from node `source[i]` to node `target[i]` of the view of rank type
+    `seen_from`.
+
+    side "broadcast": from the roots to that rank, which is node 0; "reduce": the same backwards. As a source the number
+    after the last node stands for the roots.
+    """
+
+    side: Literal["broadcast", "reduce"]
+    seen_from: int
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+    units: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ProgramPrimal:
+    """How a rate is reached: whole numbers of `unit` bytes per second.
+
+    broadcast, reduce : capacity of every pair of ranks by each way; roots : root weight of each rank, by rank type
+    flows : one for each rank type and half of the collective
+    """
+
+    unit: Fraction
+    broadcast: tuple[int, ...]
+    reduce: tuple[int, ...]
+    roots: tuple[int, ...]
+    flows: tuple[PrimalFlow, ...]
+
+
+@dataclass(frozen=True)
+class ProgramCertificate:
+    """The linear program's answer: no schedule of tree pairs moves more than `rate` bytes per second per rank, and
+    `reached` is possible.
+
+    For symmetric rates, and for what limits ranks one by one, no protocol does, as `Bound` says; elsewhere that no
+    schedule that forwards and adds does rests on the proof id ``tree-pairs``, checked for up to 6 ranks and conjectured
+    beyond, and coded ones are not excluded.
+    `cuts` and `resource_prices`, over `denominator`, are the dual, which proves `rate`; `prices` tells it in words,
+    dearest first; `primal` proves `reached`, and is None in what a plan file carries. `optcc.theory.check_bound` checks
+    them all. Proof id ``linear-program``.
+    """
+
+    rate: Fraction
+    reached: Fraction
+    nbytes: int
+    prices: tuple[Price, ...]
+    cuts: tuple[DualCut, ...]
+    resource_prices: tuple[int, ...]
+    denominator: int
+    collective: str = "allreduce"
+    root: str | None = None
+    kind: Literal["program"] = "program"
+    primal: ProgramPrimal | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def seconds(self) -> Fraction:
+        """The time the certificate proves necessary."""
+        return self.nbytes / self.rate
+
+    @property
+    def gap(self) -> Fraction:
+        """rate / reached - 1: what rounding leaves open between the bound and what is proved possible."""
+        return self.rate / self.reached - 1
+
+    def scaled(self, factor: Fraction) -> ProgramCertificate:
+        """The same on a cluster whose rates are all times `factor`."""
+        primal = self.primal and replace(self.primal, unit=self.primal.unit * factor)
+        return replace(self, rate=self.rate * factor, reached=self.reached * factor, primal=primal)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """`seconds` no AllReduce of `nbytes` bytes per rank can beat (fluid limit), against the fault-free cluster's.
+
+    Holds for sums over a finite abelian group (whole numbers of a fixed width, say) by any protocol, coded or not; for
+    other operations if schedules forward and combine elements. Proof ids ``cut``, ``traffic`` and ``coding``; for what
+    a ProgramCertificate proves, see there.
+    `fault_free_s` is the same bound before any failure, which `fault_free` proves where the program gives it (None for
+    a closed form, which is computed again, and in what a plan file carries); `bottleneck` names the certificate in
+    words.
+    """
+
+    nbytes: int
+    seconds: Fraction
+    fault_free_s: Fraction
+    bottleneck: str
+    certificate: Certificate | ProgramCertificate = field(repr=False)
+    fault_free: ProgramCertificate | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def overhead(self) -> Fraction:
+        """seconds / fault_free_s - 1: what the failures cost at best."""
+        return self.seconds / self.fault_free_s - 1 if self.fault_free_s else Fraction(0)
+
+
+def check_certificate(cluster: Cluster, bound: Bound) -> None:
+    """Raise CertificateError unless `bound.certificate`, a closed form's, proves `bound.seconds` on `cluster`, exactly.
+
+    It looks at no other field of the bound: `optcc.theory.check_bound` checks all of it, and both kinds of certificate.
+    """
+    ranks, cert = cluster.ranks, bound.certificate
+    if isinstance(cert, ProgramCertificate):
+        raise CertificateError("a program's certificate is checked by optcc.theory.check_bound")
+    if any(not 0 <= r < len(ranks) for r in cert.ranks) or len(set(cert.ranks)) != len(cert.ranks):
+        raise CertificateError(f"certificate names ranks {cert.ranks}, the cluster has 0..{len(ranks) - 1}")
+    rates = [r.out_rate if cert.direction == "out" else r.in_rate for r in ranks]
+    rate = sum((rates[r] for r in cert.ranks), Fraction(0))
+    if cert.kind == "trivial":
+        demand, scope = 0, len(ranks) == 1
+    elif cert.kind == "cut":
+        demand, scope = bound.nbytes, len(cert.ranks) == 1 and len(ranks) > 1
+    else:
+        demand, scope = 2 * (len(ranks) - 1) * bound.nbytes, len(cert.ranks) == len(ranks)
+    if not scope:
+        raise CertificateError(f"a {cert.kind} certificate cannot be about {len(cert.ranks)} of {len(ranks)} ranks")
+    if cert.rate != rate:
+        raise CertificateError(f"certificate claims {cert.rate} B/s {cert.direction}, the cluster has {rate}")
+    if cert.nbytes != demand:
+        raise CertificateError(f"certificate claims {cert.nbytes} bytes must pass, {cert.kind} proves {demand}")
+    if demand and not rate:
+        raise CertificateError("the certificate divides by a rate of zero")
+    if bound.seconds != cert.seconds:
+        raise CertificateError(f"bound is {bound.seconds} s, the certificate proves {cert.seconds} s")
+
+
+def closed_form_s(ranks: tuple[Rank, ...], nbytes: int) -> Fraction:
+    """The optimum on one non-blocking fabric, in seconds: the largest of the four terms. Proof ids cut, traffic,
+    attained.
+
+    Raises CertificateError where a rank has no rate one way.
+    """
+    if len(ranks) == 1:
+        return Fraction(0)
+    sides = [r.out_rate for r in ranks], [r.in_rate for r in ranks]
+    if not all(map(all, sides)):
+        raise CertificateError("a rank is cut off one way: no AllReduce is possible")
+    return max(
+        nbytes * max(1 / min(rates), Fraction(2 * (len(ranks) - 1)) / sum(rates, Fraction(0))) for rates in sides
+    )
+
+
+def in_words(cluster: Cluster, cert: Certificate) -> str:
+    """What the certificate says limits `cluster`, for people."""
+    if cert.kind == "trivial":
+        return "nothing: a single rank has nothing to send"
+    way = "send" if cert.direction == "out" else "receive"
+    if cert.kind == "traffic":
+        return f"the traffic of all {len(cert.ranks)} servers, whose NICs together {way} {format_rate(cert.rate)}"
+    server = cluster.servers[cluster.ranks[cert.ranks[0]].server]
+    live = sum(nic.alive for nic in server.nics)
+    return f"{server.name}, which can {way} {format_rate(cert.rate)} on {live} of {len(server.nics)} NICs"

@@ -1,0 +1,381 @@
+"""A rank's end of the control channel: one connection to the hub, with timeouts that the kernel keeps."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from optcc.runtime.codec import Json, MessageError, decode, encode
+from optcc.runtime.control.clocks import Clock, measured
+from optcc.runtime.control.greeting import (
+    GREETING_LIMIT,
+    GREETING_S,
+    PROTOCOL,
+    Challenge,
+    Hello,
+    Introduction,
+    Refused,
+    RefusedError,
+    Welcome,
+    nonce,
+    proof,
+    proves,
+    seals,
+)
+from optcc.runtime.control.seals import TAG_BYTES, TAMPERED, Seal, TamperedError
+from optcc.runtime.errors import RankFailedError, TransportError
+from optcc.runtime.messages import (
+    FRAME_LIMIT,
+    PIECE,
+    TO_RANK,
+    AskTime,
+    Broken,
+    Command,
+    Failed,
+    FromRank,
+    Halt,
+    Halted,
+    Journal,
+    Late,
+    Letter,
+    Lost,
+    Parcel,
+    Ping,
+    Pong,
+    Post,
+    Regroup,
+    Reply,
+    Saw,
+    Share,
+    Shared,
+    Shrink,
+    Time,
+)
+
+log = logging.getLogger(__name__)
+
+Address = tuple[str, int]
+
+FRAME_S = 10.0
+"""For the hub to take a message, or to send the rest of one that it has begun."""
+
+EXCHANGE_S = 60.0
+"""For all ranks to have given their value."""
+
+SILENCE_S = 15
+"""After so long without a sign from the other machine's kernel, a connection is taken to be lost."""
+
+HANG_UP_S = 1.0
+"""For the hub to notice that a rank has said its last."""
+
+RETRY_S = 0.1
+"""Between two attempts to reach a hub that is not there yet."""
+
+
+class HubLostError(TransportError):
+    """The control channel ended: the hub is gone, cannot be reached, or does not speak this protocol."""
+
+
+class Control:
+    """A rank's end of the conversation. A context manager.
+
+    Every method raises RankFailedError on the verdict, with the same text on all ranks, and HubLostError when the hub
+    is gone. Commands that come while something else is waited for are kept for `poll_command`. What has been tampered
+    with on the way is believed no more, and this rank has failed.
+
+    ours, theirs : what seals this rank's messages, and the hub's
+    """
+
+    def __init__(
+        self, connection: Connection, rank: int, world: int, ours: Seal | None = None, theirs: Seal | None = None
+    ) -> None:
+        self.rank, self.world = rank, world
+        self._ours, self._theirs = ours or Seal(), theirs or Seal()
+        self.state: Callable[[], Pong] = lambda: Pong(0, "starting")
+        """What to answer to a ping."""
+        self.on_letter: Callable[[int, Json], None] = lambda origin, value: None
+        """What to do with a letter: called with its sender's rank and the value, from whatever reads the connection."""
+        self.clock = Clock()
+        """This process's monotonic clock, held against the hub's; see `synchronize`."""
+        self.operation: Callable[[], int] = lambda: 0
+        """Which operation a rank that commands itself has begun last."""
+        self.halts = 0
+        """So many Renew are still to come; such a rank may begin no other operation before."""
+        self.regrouped: Regroup | None = None
+        self._connection = connection
+        self._commands: deque[Command] = deque()
+        self._turn = 0
+        self._shared: dict[int, list[Json]] = {}
+        self._asked = 0
+        self._times: dict[int, float] = {}
+        self._parcels: deque[bytes] = deque()
+        self._announced: Parcel | None = None
+        self._pieces = bytearray()
+
+    @classmethod
+    def join(cls, address: Address, *, job: str, secret: bytes, rank: int, world: int, within_s: float) -> Control:
+        """Find the hub at `address` and be let in as `rank` of `world`; tries until `within_s` have passed.
+
+        Raises RefusedError when the hub refuses or does not know the secret, HubLostError when none answers.
+        """
+        end = time.monotonic() + within_s
+        while True:
+            try:
+                connection = _connect(address, min(GREETING_S, max(RETRY_S, end - time.monotonic())))
+                try:
+                    return cls(
+                        connection, rank, world, *_introduce(connection, secret, Hello(job, rank, world, nonce()))
+                    )
+                except BaseException:
+                    connection.close()
+                    raise
+            except (OSError, EOFError) as error:
+                if time.monotonic() + RETRY_S > end:
+                    where = f"{address[0]}:{address[1]}"
+                    raise HubLostError(f"no hub answers at {where} within {within_s:.3g} s: {error}") from error
+            time.sleep(RETRY_S)
+
+    @classmethod
+    def inherited(cls, fd: int, rank: int, world: int) -> Control:
+        """Over a socket of which the process that started this one has the other end (`Hub.attach`); says: here."""
+        with socket.socket(fileno=fd) as sock:
+            _be_patient(sock)
+            control = cls(Connection(sock.detach()), rank, world)
+        control._send(control.state())
+        return control
+
+    def __enter__(self) -> Control:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def fileno(self) -> int:
+        """The descriptor to wait for; when it can be read, `check` or `poll_command` is due."""
+        return self._connection.fileno()
+
+    @property
+    def host(self) -> str:
+        """This machine's address on the network that the hub is on."""
+        with socket.socket(fileno=os.dup(self.fileno())) as sock:
+            return str(sock.getsockname()[0])
+
+    def check(self) -> None:
+        """Take in what has come meanwhile, without waiting: pings are answered, letters handed on, commands kept."""
+        while select.select([self._connection], [], [], 0)[0]:
+            self._take()
+
+    def poll_command(self) -> Command | None:
+        """The next command if there is one, without waiting. Ask until None before waiting for `fileno`."""
+        if not self._commands:
+            self.check()
+        return self._commands.popleft() if self._commands else None
+
+    def command(self) -> Command:
+        """Wait for the next command, for as long as the hub is there."""
+        while (command := self.poll_command()) is None:
+            self._wait(None)
+        return command
+
+    def sleep_until(self, at: float) -> None:
+        """Wait for a time of the monotonic clock."""
+        while (left := at - time.monotonic()) > 0:
+            if self._wait(left):
+                self.check()
+
+    def tell(self, message: Reply | Broken | Journal | Saw | Lost | Late | Shrink) -> None:
+        """Send to the hub."""
+        self._send(message)
+
+    def hang_up(self, within_s: float = HANG_UP_S) -> None:
+        """Say no more, and wait a moment for the hub to hang up, too.
+
+        A connection that is closed while something is unread is reset, and what was said last may be lost with it.
+        """
+        end = time.monotonic() + within_s
+        with socket.socket(fileno=os.dup(self._connection.fileno())) as sock, contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_WR)
+            while (left := end - time.monotonic()) > 0 and self._wait(left) and sock.recv(1 << 16):
+                pass
+
+    def send(self, to: int, value: Json) -> None:
+        """Send a letter to rank `to` through the hub. It may be lost when that rank does not read for long."""
+        self._send(Post(to, value))
+
+    def exchange(self, value: Json, within_s: float = EXCHANGE_S) -> list[Json]:
+        """The values that all ranks give here, by rank. All ranks call this equally often.
+
+        Raises HubLostError when they do not come together `within_s`.
+        """
+        turn = self.offer(value)
+        self._until(lambda: turn in self._shared, within_s, f"the values of all ranks in exchange {turn}")
+        return self._shared.pop(turn)
+
+    def offer(self, value: Json) -> int:
+        """The first half of `exchange`: this rank's value. Returns what to ask `offered` for."""
+        turn = self._turn = self._turn + 1
+        self._send(Share(turn, value))
+        return turn
+
+    def offered(self, turn: int) -> list[Json] | None:
+        """The second half: the values of all ranks; None: `check` has not seen them yet."""
+        return self._shared.pop(turn, None)
+
+    def synchronize(self, now: Callable[[], float] = time.monotonic, within_s: float = EXCHANGE_S) -> None:
+        """Measure `clock` anew, in a few round trips. Raises HubLostError when one takes longer than `within_s`."""
+
+        def ask() -> float:
+            turn = self._asked = self._asked + 1
+            self._send(AskTime(turn))
+            self._until(lambda: turn in self._times, within_s, "the time")
+            return self._times.pop(turn)
+
+        self.clock = measured(ask, now)
+
+    def parcel(self, within_s: float) -> bytes:
+        """The next parcel of bytes that the hub ships, whole and unharmed."""
+        self._until(lambda: bool(self._parcels), within_s, "a parcel")
+        return self._parcels.popleft()
+
+    def _until(self, done: Callable[[], bool], within_s: float, what: str) -> None:
+        end = time.monotonic() + within_s
+        while not done():
+            left = end - time.monotonic()
+            if left <= 0:
+                raise HubLostError(f"the hub has not sent {what} within {within_s:.3g} s")
+            if self._wait(left):
+                self._take()
+
+    def _wait(self, timeout_s: float | None) -> bool:
+        return bool(select.select([self._connection], [], [], timeout_s)[0])
+
+    def _send(self, message: FromRank) -> None:
+        data = encode(message)
+        if len(data) > FRAME_LIMIT:
+            raise TransportError(f"{len(data)} bytes in one message, at most {FRAME_LIMIT} can be sent")
+        try:
+            self._connection.send_bytes(self._ours.seal(data))
+        except OSError as error:
+            raise HubLostError(f"lost the hub: {error}") from error
+
+    def _take(self) -> None:
+        try:
+            data = self._theirs.unseal(_read(self._connection, FRAME_LIMIT + TAG_BYTES))
+        except TamperedError as error:
+            log.warning("rank %d: %s: %s", self.rank, TAMPERED, error)
+            with contextlib.suppress(HubLostError):
+                self._send(Broken(TAMPERED))
+            raise RankFailedError(self.rank, TAMPERED) from error
+        if data.startswith(PIECE):
+            self._piece(data)
+            return
+        match _decode(data, TO_RANK):
+            case Ping():
+                self._send(self.state())
+            case Failed(rank, cause):
+                raise RankFailedError(rank, cause)
+            case Halt():
+                self.halts += 1
+                self._send(Halted(self.operation()))
+            case Regroup() as regrouped:
+                self.regrouped = regrouped
+            case Letter(origin, value):
+                self.on_letter(origin, value)
+            case Shared(turn, values):
+                self._shared[turn] = values
+            case Time(turn, at):
+                self._times[turn] = at
+            case Parcel() as announced:
+                self._announced = announced
+                self._pieces = bytearray()
+                self._close_parcel()
+            case command:
+                self._commands.append(command)
+
+    def _piece(self, data: bytes) -> None:
+        if self._announced is None:
+            raise HubLostError("the hub has sent a piece of a parcel that it has not announced")
+        self._pieces += memoryview(data)[len(PIECE) :]
+        self._close_parcel()
+
+    def _close_parcel(self) -> None:
+        announced = self._announced
+        if announced and len(self._pieces) >= announced.nbytes:
+            data, self._pieces, self._announced = bytes(self._pieces), bytearray(), None
+            if len(data) != announced.nbytes:
+                raise HubLostError("a parcel of the hub is not what it has announced")
+            self._parcels.append(data)
+
+
+def prepare(sock: socket.socket) -> None:
+    """Send small messages at once, and have the kernel notice within about SILENCE_S that the other machine is gone."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    options = {"TCP_KEEPIDLE": SILENCE_S // 3, "TCP_KEEPINTVL": SILENCE_S // 3, "TCP_KEEPCNT": 2}
+    for name, value in {**options, "TCP_USER_TIMEOUT": 1000 * SILENCE_S}.items():
+        if hasattr(socket, name):  # Linux; elsewhere the system's own patience counts
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _connect(address: Address, within_s: float) -> Connection:
+    with socket.create_connection(address, within_s) as sock:
+        sock.setblocking(True)
+        prepare(sock)
+        _be_patient(sock)
+        return Connection(sock.detach())
+
+
+def _be_patient(sock: socket.socket) -> None:
+    """For as long as FRAME_S."""
+    patience = struct.pack("ll", int(FRAME_S), int(FRAME_S % 1 * 1e6))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
+
+
+def _introduce(connection: Connection, secret: bytes, hello: Hello) -> tuple[Seal, Seal]:
+    """Both sides' proofs, then the seals of the rank's and of the hub's messages.
+
+    EOFError or OSError when the hub ends it without a reason: it may not be ready, or a crowd is at its door.
+    """
+
+    def hear(kind: type) -> Any:
+        answer = _decode(connection.recv_bytes(GREETING_LIMIT), (kind, Refused))
+        if isinstance(answer, Refused):
+            raise RefusedError(f"the hub refuses rank {hello.rank}: {answer.why}")
+        return answer
+
+    challenge: Challenge = hear(Challenge)
+    if challenge.protocol != PROTOCOL:
+        raise RefusedError(
+            f"the hub speaks protocol {challenge.protocol}, rank {hello.rank} protocol {PROTOCOL}: "
+            "run the same version of optcc everywhere"
+        )
+    connection.send_bytes(encode(Introduction(hello, proof(secret, "rank", hello, challenge))))
+    if not proves(hear(Welcome).mac, secret, "hub", hello, challenge):
+        raise RefusedError("what answers as the hub does not know the secret of this job")
+    return seals(secret, hello, challenge)
+
+
+def _decode(data: bytes, allowed: tuple[type, ...]) -> Any:
+    try:
+        return decode(data, allowed)
+    except MessageError as error:
+        raise HubLostError(f"the hub has sent nonsense: {error}") from error
+
+
+def _read(connection: Connection, limit: int) -> bytes:
+    try:
+        return connection.recv_bytes(limit)
+    except EOFError:
+        raise HubLostError("lost the hub: it closed the connection") from None
+    except OSError as error:  # also when the rest of a message does not come: BlockingIOError
+        raise HubLostError(f"lost the hub: {error}") from error

@@ -1,0 +1,67 @@
+"""File descriptors of a run: how many its connections take, asked of the system before any of them is made."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterable
+
+from optcc.errors import InputError
+from optcc.runtime.errors import TransportError
+from optcc.runtime.wires.layout import Layout
+
+SPARE = 16
+"""Beside connections: standard streams, control channel, epolls, a listener, what an import or a start opens for a
+moment. A rank has 11 of them open at once, the hub 8; the rest is for what other versions of Python may open."""
+
+
+def needed_by_rank(layout: Layout, rank: int) -> int:
+    """Descriptors of a rank on local wires: a socket per wire, its slots, and those of each rank that it sends to."""
+    wires = sum(rank in (wire.src, wire.dst) for wire in layout.wires)
+    return wires + len({wire.dst for wire in layout.wires if wire.src == rank}) + 1 + SPARE
+
+
+def check_descriptors(layout: Layout, ranks: Iterable[int], attached: int) -> None:
+    """Raise InputError unless this process may have what its hub needs, and its children what these ranks need.
+
+    attached : ranks whose control connection ends here. The soft limit, which children inherit, is raised if necessary
+    """
+    hub = _open_now() + attached + SPARE
+    rank = max((needed_by_rank(layout, rank) for rank in ranks), default=0)
+    limit = raise_limit(max(hub, rank))
+    if limit < max(hub, rank):
+        who, count = ("a rank", rank) if rank >= hub else ("the process that commands the ranks", hub)
+        raise InputError(
+            f"too few file descriptors for {who}",
+            where="ulimit -n",
+            expected=f"{count} or more",
+            got=limit,
+            hint="Raise the limit (ulimit -Hn is the most that can be had), or run fewer servers or NICs.",
+        )
+
+
+def provide(layout: Layout, rank: int) -> None:
+    """For a rank, before it connects: raises TransportError unless it may open all that it will."""
+    count = needed_by_rank(layout, rank)
+    limit = raise_limit(count)
+    if limit < count:
+        raise TransportError(f"too few file descriptors: {count} are needed, {limit} may be had (ulimit -n)")
+
+
+def raise_limit(count: int) -> int:
+    """How many descriptors this process may have open; the soft limit is raised to the hard one if `count` are more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):  # macOS says unlimited and has another limit below
+            return soft
+        soft = hard
+    return soft if soft != resource.RLIM_INFINITY else count
+
+
+def _open_now() -> int:
+    try:
+        return len(os.listdir("/dev/fd"))
+    except OSError:
+        return SPARE

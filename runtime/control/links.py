@@ -1,0 +1,129 @@
+"""What joins one rank of a communicator to the others: wires, the flows over them, and schedules run on those."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from optcc.runtime.control.channel import Control
+from optcc.runtime.control.descriptors import provide
+from optcc.runtime.control.fault_injection import Saboteur
+from optcc.runtime.control.transports import open_wires
+from optcc.runtime.devices.host import Op
+from optcc.runtime.devices.memory import HOST
+from optcc.runtime.engine.loop import Engine
+from optcc.runtime.engine.program import Program
+from optcc.runtime.errors import LateError
+from optcc.runtime.flows.flows import FlowTransport
+from optcc.runtime.flows.receive_path import nothing_runs
+from optcc.runtime.messages import Note, Strike
+from optcc.runtime.wires.layout import Layout
+from optcc.runtime.wires.pacing import Rates
+from optcc.schedule import Schedule
+
+
+class Links:
+    """Those of rank `rank`, none at first; made by `connect`, on all ranks at the same time."""
+
+    def __init__(self, rank: int, transport: str, control: Control) -> None:
+        self._rank, self._transport, self._control = rank, transport, control
+        self._wires: Any = None
+        self._flows: FlowTransport | None = None
+        self._strikes: list[Strike] = []
+
+    @property
+    def up(self) -> bool:
+        """Whether there are any."""
+        return self._flows is not None
+
+    def connect(self, layout: Layout, schedules: dict[str, Schedule]) -> None:
+        """Wires for these schedules, of the same layout on all ranks."""
+        self.layout = layout
+        if self._transport == "local":
+            provide(layout, self._rank)
+        rates = [Rates(math.inf, math.inf)] * len(layout.nics)
+        self._wires = open_wires(self._transport, self._rank, layout, rates, self._control, HOST)
+        routes = {name: schedule.routes for name, schedule in schedules.items()}
+        self._flows = FlowTransport(self._rank, layout, routes, self._wires, self._control.send, time.monotonic)
+        self._control.on_letter = self._flows.letter
+
+    def close(self) -> None:
+        """Let go of all; an end that closes is a loss at the other one."""
+        if self._wires:
+            self._wires.close()
+        self._wires = self._flows = None
+        self._control.on_letter = lambda origin, value: None
+
+    def learn(self, name: str, schedule: Schedule, lanes: Sequence[tuple[int, ...]]) -> None:
+        """Another schedule over the wires that are there."""
+        assert self._flows
+        self._flows.learn(name, schedule.routes, lanes)
+
+    def run(
+        self,
+        name: str,
+        program: Program,
+        buffer: Any,
+        op: Op,
+        sign: int,
+        *,
+        within_s: float,
+        linger: bool = True,
+        parts: Any = None,
+    ) -> None:
+        """The collective itself, in place on `buffer`, shape (elements,). LateError when it is not done in time.
+
+        linger : False: nobody writes to what is sent afterwards, so there is no need to wait until all has landed
+        parts : as of `Engine`
+        """
+        flows = self._flows
+        assert flows
+        linger = linger or self._transport != "local"  # a NIC reads from the memory that is registered
+        flows.begin(name, program.receives, sign)
+        engine = Engine(program, buffer, op, flows, time.monotonic, HOST, linger, parts)
+        if linger:
+            self._wires.register(HOST.bytes_of(buffer if parts is None else parts))
+        engine.run(_Deadline(time.monotonic() + within_s, engine, self._saboteur(flows)))
+
+    def poll(self, until: float) -> None:
+        """Between operations: one wait, no longer than `until`, and what peers ask."""
+        assert self._flows
+        self._flows.poll(min(until, self._flows.next_wake()), nothing_runs)
+
+    def notes(self) -> list[Note]:
+        """What has been noted since this was asked."""
+        if not self._flows or not self._flows.journal:
+            return []
+        notes, self._flows.journal[:] = list(self._flows.journal), []
+        return notes
+
+    def strike(self, strike: Strike) -> None:
+        """In the next operation: a fault on purpose at a NIC of this rank; nothing where that is not used any more."""
+        self._strikes.append(strike)
+
+    def _saboteur(self, flows: FlowTransport) -> Saboteur | None:
+        used = {nic.name for nic in self.layout.nics}
+        strikes, self._strikes = [strike for strike in self._strikes if strike.nic in used], []
+        if not strikes:
+            return None
+        return Saboteur(self._rank, self.layout, strikes, self._wires, flows.journal, time.monotonic, sent=flows.sent)
+
+
+class _Deadline:
+    """Ends an operation that takes too long, and has a saboteur look on, if there is one."""
+
+    def __init__(self, at: float, engine: Engine, saboteur: Saboteur | None) -> None:
+        self._at, self._engine, self._saboteur, self._start = at, engine, saboteur, time.monotonic()
+
+    def look(self, done: float) -> None:
+        if self._saboteur:
+            self._saboteur.look(done)
+        if time.monotonic() > self._at:
+            took = self._at - self._start
+            why = f"not done within {took:.3g} s: {self._engine.waiting_for()}"
+            raise LateError(self._engine.awaited or 0, why)
+
+    def wake(self) -> float:
+        return min(self._at, self._saboteur.wake()) if self._saboteur else self._at

@@ -1,0 +1,266 @@
+"""One rank of a communicator: its connections to the other ranks, and schedules run over them on a caller's buffer.
+
+Operations run in the thread that calls them. Between them a thread looks in now and then, for peers may still have to
+ask what has landed, and the overseer whether this rank may change its plan. No two ranks need begin an operation at the
+same time; a peer that is ahead waits, for TIMEOUT_S at most.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from optcc.errors import InputError
+from optcc.runtime.codec import Json
+from optcc.runtime.control.channel import Control, HubLostError
+from optcc.runtime.control.links import Links
+from optcc.runtime.control.member_failure import regroup, verdict
+from optcc.runtime.control.overseer import Overseer
+from optcc.runtime.control.rendezvous import Membership
+from optcc.runtime.devices.host import Op
+from optcc.runtime.engine.program import Program
+from optcc.runtime.errors import LateError, RankFailedError
+from optcc.runtime.messages import Broken, Lost, Note, Renew, Reply, Strike
+from optcc.runtime.wires.layout import Layout
+from optcc.schedule import Schedule
+
+JOIN_S = 120.0
+"""For all ranks to be started and to come."""
+
+TIMEOUT_S = 300.0
+"""For an operation, from when this rank begins it: all others must have come to it and finished it by then."""
+
+TICK_S = 0.02
+"""Between two looks at the wires while no operation runs: a peer's question waits so long for its answer, which is less
+than the patience of anything (`timeouts`)."""
+
+
+class Member:
+    """Rank `membership.rank` of as many as its `world`. Use `turn` around whatever concerns all ranks.
+
+    All methods that wait raise RankFailedError, with the same text on all ranks, once a rank has failed.
+
+    overseer : where this process has the ranks' hub: that of a job with rank 0
+    on_renew : called with the names of NICs that are dead, at the same point between operations on every rank
+    on_notes : called with what this rank has noted of NICs, wires and flows; from whichever thread finds it
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        *,
+        transport: str = "local",
+        timeout_s: float = TIMEOUT_S,
+        on_renew: Callable[[list[str]], None] = lambda nics: None,
+        on_notes: Callable[[list[Note]], None] = lambda notes: None,
+        overseer: Overseer | None = None,
+    ) -> None:
+        self.rank, self.world, self.timeout_s = membership.rank, membership.world, timeout_s
+        self.membership = membership
+        self._on_renew, self._on_notes, self.overseer = on_renew, on_notes, overseer
+        self._lock = threading.RLock()
+        self._renewals: deque[Renew] = deque()  # each at its point: another rank may be past that of the first
+        self._reported: set[str] = set()  # dead NICs
+        self.operation = 0
+        self.failed: RankFailedError | None = None
+        try:
+            self._control = Control.join(
+                membership.address,
+                job=membership.job,
+                secret=membership.secret.encode(),
+                rank=self.rank,
+                world=self.world,
+                within_s=JOIN_S,
+            )
+        except BaseException:
+            if self.overseer:
+                self.overseer.leave()
+            raise
+        self._control.operation = lambda: self.operation
+        self._links = Links(self.rank, transport, self._control)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._tend, name=f"optcc rank {self.rank}", daemon=True)
+        self._thread.start()
+
+    # --- what all ranks do alike -------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """The next operation, and what prepares it. Plans change here, never inside."""
+        with self._lock, self._guarded():
+            while True:
+                if self._control.halts:
+                    self._obey()  # it may have been read in the operation before: then nothing more comes to wake us
+                    self._until(lambda: not self._control.halts, "leave to go on")
+                if self._renewals and self._renewals[0].after <= self.operation:
+                    self._on_renew(self._renewals.popleft().nics)
+                else:
+                    break
+            self.operation += 1
+            yield
+
+    def exchange(self, value: Json, within_s: float | None = None) -> list[Json]:
+        """The values that all ranks give here, by rank, while wires are served. Within a turn, or to begin or end.
+
+        within_s : for all of them to come; None: as for an operation
+        """
+        with self._lock, self._guarded():
+            turn = self._control.offer(value)
+            values: list[Json] = []
+
+            def came() -> bool:
+                values[:] = self._control.offered(turn) or ()
+                return bool(values)
+
+            self._until(came, f"what all ranks say in exchange {turn}", within_s)
+            return values
+
+    @property
+    def layout(self) -> Layout:
+        """Of the wires that there are."""
+        return self._links.layout
+
+    def connect(self, layout: Layout, schedules: dict[str, Schedule]) -> None:
+        """Wires anew, for these schedules. All ranks do so at the same time, of the same layout, within a turn."""
+        with self._lock, self._guarded():
+            self._part()
+            self._links.connect(layout, schedules)
+
+    def _part(self) -> None:
+        """Let go of the wires when nobody needs or looks at them any more: an end that closes is a loss."""
+        if self._links.up:
+            self.exchange(None)
+            self._control.exchange(None, self.timeout_s)
+            self._links.close()
+
+    def learn(self, name: str, schedule: Schedule, lanes: Sequence[tuple[int, ...]]) -> None:
+        """Another schedule over the wires that are there."""
+        self._links.learn(name, schedule, lanes)
+
+    def run(
+        self, name: str, program: Program, buffer: Any, op: Op, sign: int, *, linger: bool = True, parts: Any = None
+    ) -> None:
+        """The collective itself, as `Links.run`; within a turn."""
+        self._links.run(name, program, buffer, op, sign, within_s=self.timeout_s, linger=linger, parts=parts)
+        self._tell_notes()
+
+    def strike(self, strike: Strike) -> None:
+        """See `Links.strike`."""
+        self._links.strike(strike)
+
+    # --- ends --------------------------------------------------------------------------------------------------------
+
+    def close(self, cause: str | None = None) -> None:
+        """Leave; orderly, after all ranks have said so, or because of `cause`, which fails the others."""
+        if self._stop.is_set():
+            return
+        with self._lock:
+            if self.failed is None and cause is None:
+                with contextlib.suppress(RankFailedError), self._guarded():
+                    self._part()
+            self._stop.set()
+            with contextlib.suppress(HubLostError, RankFailedError):
+                if self.failed is None:
+                    self._control.tell(Broken(f"left: {cause}") if cause else Reply())
+                self._control.hang_up()
+            self._control.__exit__()
+            self._links.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        if self.overseer:
+            self.overseer.leave()
+
+    def regroup(self) -> tuple[Membership, list[int]]:
+        """See `failure.regroup`. InputError when no rank has failed."""
+        with self._lock:
+            if self.failed is None:
+                raise InputError("no rank has failed", where="shrink", expected="a call after RankFailedError")
+            return regroup(self._control, self.membership, self._look)
+
+    @property
+    def host(self) -> str:
+        """This machine's address, for other ranks."""
+        return self._control.host
+
+    # --- waits -------------------------------------------------------------------------------------------------------
+
+    def _until(self, done: Callable[[], bool], what: str, within_s: float | None = None) -> None:
+        within_s = within_s or self.timeout_s
+        end = time.monotonic() + within_s
+        while not done():
+            if time.monotonic() > end:
+                raise LateError(0, f"{what} has not come within {within_s:.3g} s")
+            try:
+                self._look(end)
+            except RankFailedError as error:
+                if not done():
+                    raise
+                self.failed = error  # what was waited for came before that: the next wait is the one that fails
+                self._links.close()
+                return
+
+    def _look(self, until: float) -> None:
+        """One wait, no longer than `until`, and what has come by then."""
+        if self._links.up and not self.failed:
+            self._links.poll(until)
+        elif select.select([self._control], [], [], max(0.0, until - time.monotonic()))[0]:
+            self._control.check()
+        self._obey()
+
+    def _obey(self) -> None:
+        while (command := self._control.poll_command()) is not None:
+            if isinstance(command, Renew):
+                self._renewals.append(command)
+                self._control.halts -= 1  # the next Halt may have come before this was read
+
+    def _tend(self) -> None:
+        """Between operations."""
+        while not self._stop.wait(TICK_S):
+            if self._lock.acquire(blocking=False):
+                try:
+                    if not self._stop.is_set() and not self.failed:
+                        with contextlib.suppress(RankFailedError), self._guarded():
+                            self._look(-math.inf if self._links.up else time.monotonic())
+                            self._tell_notes()
+                finally:
+                    self._lock.release()
+
+    # --- what goes wrong ---------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Whatever stops this rank stops all; InputError does not, for all ranks find the same wrong with a call."""
+        if self.failed:
+            raise self.failed
+        try:
+            yield
+        except InputError:
+            raise
+        except Exception as error:
+            if not self.failed:
+                self.failed = verdict(error, self._control, self._links)
+                self._links.close()
+            raise self.failed from (None if error is self.failed else error)
+        except BaseException as error:  # Ctrl-C in the middle of something leaves the others in it
+            self.failed = RankFailedError(self.rank, f"interrupted by {type(error).__name__}")
+            with contextlib.suppress(HubLostError):
+                self._control.tell(Broken(self.failed.cause))
+            raise
+
+    # --- what is noted -----------------------------------------------------------------------------------------------
+
+    def _tell_notes(self) -> None:
+        notes = self._links.notes()
+        if not notes:
+            return
+        dead = {note.nic for note in notes if note.kind == "nic down"} - self._reported
+        if dead:
+            self._reported |= dead
+            self._control.tell(Lost(sorted(dead)))
+        self._on_notes(notes)

@@ -1,0 +1,177 @@
+"""Which rank this process is, and where the hub is: from what the user says, or from the environment of a starter.
+
+Read are what torchrun, Open MPI's and MPICH's mpirun, and Slurm's srun set for every process they start
+(https://docs.pytorch.org/docs/stable/elastic/run.html, https://docs.open-mpi.org "Environment variables set for MPI
+applications", https://slurm.schedmd.com/srun.html). A starter inside another one counts before it: torchrun before
+mpirun before Slurm, whose own variables every process inside an allocation has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from optcc.errors import InputError
+from optcc.runtime.control.channel import Address
+from optcc.runtime.control.secret import secret_of
+
+PORT = 29700
+"""Where the hub listens when nothing says otherwise."""
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Rank `rank` of `world` in job `job`, whose hub listens at `address`; all processes of it share `secret`.
+
+    The secret is empty only where the address is loopback and none was given: then every process of this machine that
+    knows the job's name could be a rank.
+    """
+
+    rank: int
+    world: int
+    address: Address
+    job: str
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class _Starter:
+    """What one starter has said, each with the variable that said it; None: nothing."""
+
+    rank: tuple[str, int]
+    world: tuple[str, int]
+    host: str | None
+    port: int
+    job: str
+    missing: str
+    """For people: what would have told the host."""
+
+
+def find(
+    environ: Mapping[str, str],
+    *,
+    rendezvous: str | None = None,
+    rank: int | None = None,
+    world: int | None = None,
+    job: str | None = None,
+) -> Membership | None:
+    """This process's place in a job that somebody else starts; None where nothing speaks of one.
+
+    Parameters
+    ----------
+    environ : OPTCC_RENDEZVOUS (HOST:PORT), OPTCC_PORT and OPTCC_JOB stand for options, OPTCC_SECRET or
+        OPTCC_SECRET_FILE hold the secret; and what starters set
+    rendezvous, rank, world, job : what the user says, which counts before the environment
+
+    Raises InputError naming the variable or option that is missing, malformed or contradicts another.
+    """
+    where = rendezvous or environ.get("OPTCC_RENDEZVOUS")
+    told_all = None not in (where, rank, world)
+    starter = None if told_all else _torch(environ) or _mpi(environ) or _slurm(environ)
+    if starter is None and where is None and rank is None and world is None:
+        return None
+    if (rank is None) != (world is None):
+        raise InputError("one without the other", where="--rank and --world", expected="both", got=rank or world)
+    if rank is None or world is None:
+        if starter is None:
+            raise InputError(
+                "who this process is remains open",
+                where="--rank and --world",
+                expected="both, or a starter that sets them (torchrun, mpirun, srun)",
+            )
+        (rank_name, rank), (world_name, world) = starter.rank, starter.world
+    else:
+        rank_name, world_name = "--rank", "--world"
+    if world < 1:
+        raise InputError("no ranks", where=world_name, expected="1 or more", got=world)
+    if not 0 <= rank < world:
+        raise InputError("not a rank of this job", where=rank_name, expected=f"0 to {world - 1}", got=rank)
+    address = _address(environ, where, "--rendezvous" if rendezvous else "OPTCC_RENDEZVOUS", starter)
+    name = job or environ.get("OPTCC_JOB") or (starter.job if starter else "optcc")
+    return Membership(rank, world, address, name, secret_of(environ, address[0]))
+
+
+def _torch(environ: Mapping[str, str]) -> _Starter | None:
+    if not {"RANK", "WORLD_SIZE"} & environ.keys():
+        return None
+    port = _number(environ, "MASTER_PORT") if "MASTER_PORT" in environ else PORT - 1
+    return _Starter(
+        ("RANK", _number(environ, "RANK")),
+        ("WORLD_SIZE", _number(environ, "WORLD_SIZE")),
+        environ.get("MASTER_ADDR"),
+        port + 1,  # at MASTER_PORT itself torch's own store listens
+        f"torch-{environ.get('TORCHELASTIC_RUN_ID', 'none')}",
+        "MASTER_ADDR",
+    )
+
+
+def _mpi(environ: Mapping[str, str]) -> _Starter | None:
+    found = []
+    for rank, world, local in (
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
+    ):
+        if {rank, world} & environ.keys():
+            size = _number(environ, world)
+            alone = local in environ and _number(environ, local) == size
+            host = "127.0.0.1" if alone else environ.get("MASTER_ADDR")
+            job = f"mpi-{environ.get('PMIX_NAMESPACE', 'none')}"
+            found.append(_Starter((rank, _number(environ, rank)), (world, size), host, PORT, job, "MASTER_ADDR"))
+    if len(found) == 2 and (found[0].rank[1], found[0].world[1]) != (found[1].rank[1], found[1].world[1]):
+        raise InputError(
+            "two starters disagree",
+            where="OMPI_COMM_WORLD_RANK and PMI_RANK",
+            expected="the same rank and size",
+            got=f"{found[0].rank[1]} of {found[0].world[1]}, {found[1].rank[1]} of {found[1].world[1]}",
+            hint="Say --rank and --world.",
+        )
+    return found[0] if found else None
+
+
+def _slurm(environ: Mapping[str, str]) -> _Starter | None:
+    if "SLURM_PROCID" not in environ:  # inside an allocation, but not started by srun
+        return None
+    world = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
+    nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST")
+    job = _number(environ, "SLURM_JOB_ID")
+    return _Starter(
+        ("SLURM_PROCID", _number(environ, "SLURM_PROCID")),
+        (world, _number(environ, world)),
+        first_host(nodes) if nodes else None,
+        PORT + job % 1000,  # jobs that share a machine get different ports
+        f"slurm-{job}.{environ.get('SLURM_STEP_ID', '0')}",
+        "SLURM_STEP_NODELIST",
+    )
+
+
+def first_host(nodes: str) -> str:
+    """The first name in Slurm's list of hosts: ``rack[2-3]n[07,09-12],login`` begins with ``rack2n07``."""
+    match = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
+    if match is None:
+        raise InputError("not a list of hosts", where="SLURM_STEP_NODELIST", got=nodes)
+    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", match.group())
+
+
+def _address(environ: Mapping[str, str], where: str | None, option: str, starter: _Starter | None) -> Address:
+    if where is not None:
+        match = re.fullmatch(r"\[?(.+?)\]?:(\d{1,5})", where, re.ASCII)
+        if match is None or not 0 < int(match[2]) < 65536:
+            raise InputError("not an address", where=option, expected="HOST:PORT", got=where)
+        return match[1], int(match[2])
+    if starter is None or starter.host is None:
+        missing = f" or {starter.missing}" if starter else ""
+        raise InputError("nothing says where rank 0 is", where=f"--rendezvous{missing}", expected="HOST:PORT")
+    port = _number(environ, "OPTCC_PORT") if "OPTCC_PORT" in environ else starter.port
+    if not 0 < port < 65536:
+        raise InputError("not a port", where="OPTCC_PORT", expected="1 to 65535", got=port)
+    return starter.host, port
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    text = environ.get(name)
+    if text is None:
+        raise InputError("not set, although its companions are", where=name, expected="a number")
+    if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
+        raise InputError("not a number", where=name, got=text)
+    return int(text)

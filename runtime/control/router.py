@@ -1,0 +1,262 @@
+"""The middle of the star: hands on what ranks say, and never waits for one of them.
+
+It runs in a thread of its own (asyncio's streams do the reading, writing and waiting), so that letters are relayed
+whatever the process does meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+from optcc.runtime.codec import Json, MessageError, decode, encode
+from optcc.runtime.control.admission import Admission
+from optcc.runtime.control.channel import Address, prepare
+from optcc.runtime.control.framing import framed, read_frame
+from optcc.runtime.control.seals import TAG_BYTES, TAMPERED, Seal, TamperedError
+from optcc.runtime.messages import (
+    FRAME_LIMIT,
+    FROM_RANK,
+    PIECE,
+    PIECE_BYTES,
+    AskTime,
+    Broken,
+    FromRank,
+    Letter,
+    Parcel,
+    Post,
+    Share,
+    Shared,
+    Time,
+    ToRank,
+)
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 1 << 24
+"""Bytes that a rank has not taken, beyond which letters to it are dropped."""
+
+FLUSH_S = 1.0
+"""At the end, for what has been said to leave."""
+
+QUEUE = 4096
+"""Connections that wait in the kernel, so that strangers who come at once keep out nobody; Linux' own limit."""
+
+
+@dataclass(frozen=True)
+class Door:
+    """Where ranks that others start are let in: those of `job` that know `secret`, at (host, port)."""
+
+    job: str
+    secret: bytes = field(repr=False)
+    host: str
+    port: int
+
+
+class Joined:
+    """In the inbox: the rank has been let in."""
+
+
+class Gone:
+    """In the inbox: the rank's connection has ended, or nothing that comes over it is believed any more."""
+
+
+Heard = tuple[int, FromRank | Joined | Gone]
+
+
+class _Line(NamedTuple):
+    """What is written to a rank by, and sealed with."""
+
+    writer: asyncio.StreamWriter
+    seal: Seal
+
+
+class Switchboard:
+    """Connects the hub of `ranks` ranks with them; what they say to the hub comes into `inbox`.
+
+    Ranks come through `door`, where there is one, or are connected by `attach`. A context manager; leaves no thread,
+    socket or task. Port 0 of the door: any that is free, see `address`.
+    """
+
+    def __init__(self, ranks: int, door: Door | None) -> None:
+        self.inbox: SimpleQueue[Heard] = SimpleQueue()
+        self.address: Address | None = None
+        self._ranks, self._door = ranks, door
+        self._lines: dict[int, _Line] = {}
+        self._shares: dict[int, dict[int, Json]] = defaultdict(dict)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._listener: socket.socket | None = None
+        if door:
+            family = socket.getaddrinfo(door.host, door.port, type=socket.SOCK_STREAM)[0][0]
+            self._listener = socket.create_server((door.host, door.port), family=family, backlog=QUEUE)
+            self.address = self._listener.getsockname()[:2]
+        self._ready: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name="optcc hub", daemon=True)
+
+    def __enter__(self) -> Switchboard:
+        try:
+            self._thread.start()
+            self._ready.result()
+        except BaseException:
+            if self._listener:
+                self._listener.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._call(lambda: self._stop.set())
+        self._thread.join()
+        if self._listener:
+            self._listener.close()
+
+    def attach(self, rank: int) -> socket.socket:
+        """The rank's end of a connection of its own, for its process to inherit. It has joined once it says a word."""
+        ours, theirs = socket.socketpair()
+
+        async def start() -> None:
+            reader, writer = await asyncio.open_unix_connection(sock=ours)
+            self._spawn(self._serve(rank, reader, writer, Seal(), Seal()))
+
+        try:
+            asyncio.run_coroutine_threadsafe(start(), self._loop).result()
+        except BaseException:
+            ours.close()
+            theirs.close()
+            raise
+        return theirs
+
+    def send(self, ranks: Iterable[int], message: ToRank) -> None:
+        """Say something to some ranks; one that is gone hears nothing."""
+        data, told = encode(message), list(ranks)
+
+        def write() -> None:
+            for rank in told:
+                self._write(rank, data)
+
+        self._call(write)
+
+    def ship(self, ranks: Iterable[int], data: bytes) -> None:
+        """Send a parcel, to each rank as fast as it takes it."""
+        told = list(ranks)
+
+        def spawn() -> None:
+            for rank in told:
+                self._spawn(self._ship(rank, data))
+
+        self._call(spawn)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except OSError as error:  # no descriptors left for the loop
+            self._ready.set_exception(error)
+
+    def _call(self, what: Callable[[], object]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed already
+            self._loop.call_soon_threadsafe(what)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _main(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        if self._door and self._listener:
+            admission = Admission(
+                self._listener,
+                job=self._door.job,
+                ranks=self._ranks,
+                secret=self._door.secret,
+                present=self._lines,
+                admit=self._admit,
+            )
+            self._spawn(admission.run())
+        self._ready.set_result(None)
+        await self._stop.wait()
+        await asyncio.gather(*[self._hang_up(line.writer) for line in self._lines.values()])
+
+    async def _admit(
+        self, rank: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, of_rank: Seal, of_hub: Seal
+    ) -> None:
+        """A rank that others have started."""
+        prepare(writer.get_extra_info("socket"))
+        self.inbox.put((rank, Joined()))
+        await self._serve(rank, reader, writer, of_rank, of_hub)
+
+    async def _serve(
+        self, rank: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, of_rank: Seal, of_hub: Seal
+    ) -> None:
+        """A rank's connection up to its end."""
+        self._lines[rank] = _Line(writer, of_hub)
+        try:
+            while True:
+                data = await read_frame(reader, FRAME_LIMIT + TAG_BYTES)
+                self._heard(rank, decode(of_rank.unseal(data), FROM_RANK))
+        except MessageError as error:
+            log.warning("rank %d has sent nonsense: %s", rank, error)
+            cause = TAMPERED if isinstance(error, TamperedError) else f"has sent nonsense: {error}"
+            self.inbox.put((rank, Broken(cause)))
+            self.inbox.put((rank, Gone()))
+            with contextlib.suppress(OSError):
+                while await reader.read(PIECE_BYTES):
+                    pass  # it is believed no more, and still told the verdict
+        except (OSError, asyncio.IncompleteReadError):
+            self.inbox.put((rank, Gone()))
+        finally:
+            del self._lines[rank]
+            writer.close()
+
+    def _heard(self, rank: int, message: FromRank) -> None:
+        match message:
+            case Post(to, value):
+                if not 0 <= to < self._ranks:
+                    raise MessageError(f"a letter to rank {to}")
+                line = self._lines.get(to)
+                if line and line.writer.transport.get_write_buffer_size() < BACKLOG:
+                    self._write(to, encode(Letter(rank, value)))
+            case Share(turn, value):
+                shares = self._shares[turn]
+                if rank in shares:
+                    raise MessageError(f"a second value in exchange {turn}")
+                shares[rank] = value
+                if len(shares) == self._ranks:
+                    data = encode(Shared(turn, [shares[each] for each in range(self._ranks)]))
+                    del self._shares[turn]
+                    if len(data) > FRAME_LIMIT:
+                        raise MessageError(f"{len(data)} bytes in exchange {turn}, at most {FRAME_LIMIT} can be sent")
+                    for each in range(self._ranks):
+                        self._write(each, data)
+            case AskTime(turn):
+                self._write(rank, encode(Time(turn, time.monotonic())))
+            case _:
+                self.inbox.put((rank, message))
+
+    def _write(self, rank: int, data: bytes) -> None:
+        line = self._lines.get(rank)
+        if line and not line.writer.is_closing():
+            line.writer.write(framed(line.seal.seal(data)))
+
+    async def _ship(self, rank: int, data: bytes) -> None:
+        with contextlib.suppress(OSError):
+            self._write(rank, encode(Parcel(len(data))))
+            for start in range(0, len(data), PIECE_BYTES):
+                self._write(rank, PIECE + data[start : start + PIECE_BYTES])
+                if rank in self._lines:
+                    await self._lines[rank].writer.drain()
+
+    async def _hang_up(self, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            await asyncio.wait_for(writer.wait_closed(), FLUSH_S)
+        writer.transport.abort()

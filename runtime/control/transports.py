@@ -1,0 +1,91 @@
+"""From the name of a transport to a rank's wires."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from optcc.errors import InputError
+from optcc.machine.rdma import NicAddress, rdma_ports
+from optcc.runtime.control.channel import Control
+from optcc.runtime.devices.cuda_memory import CudaMemory
+from optcc.runtime.devices.memory import Memory
+from optcc.runtime.wires.cuda import CudaWires
+from optcc.runtime.wires.layout import Layout
+from optcc.runtime.wires.local import LocalWires
+from optcc.runtime.wires.pacing import Rates
+from optcc.schedule import Port
+
+TRANSPORTS = ("local", "verbs")
+"""Emulated NICs over loopback; RDMA devices."""
+
+
+def open_wires(
+    transport: str, rank: int, layout: Layout, rates: Sequence[Rates], control: Control, memory: Memory
+) -> Any:
+    """Connect to the other ranks, all at the same time. `rates` : of emulated NICs; `memory` : of the buffers."""
+    if isinstance(memory, CudaMemory):
+        return CudaWires(memory, rank, layout.wires, layout.flows, rates, exchange=control.exchange, watch=control)
+    if transport == "local":
+        return LocalWires(rank, layout.wires, layout.flows, rates, exchange=control.exchange, watch=control)
+    from optcc.runtime.verbs.wires import VerbsWires
+
+    return VerbsWires(
+        rank,
+        layout.wires,
+        layout.flows,
+        nics_of(layout, rank),
+        exchange=control.exchange,
+        watch=control,
+        clock=time.monotonic,
+        rates=layout.rates,
+    )
+
+
+def nics_of(layout: Layout, rank: int) -> dict[int, NicAddress]:
+    """The rank's NICs that are here, by index, and how to open them."""
+    found = _devices()
+    names = {i: device_of(nic) for i, nic in enumerate(layout.nics) if nic.rank == rank}
+    return {i: found[name] for i, name in names.items() if name in found}
+
+
+def check_devices(transport: str, ports: Sequence[Port]) -> None:
+    """Raise InputError when the NICs of these ports are not RDMA devices of this machine, or pyverbs is missing."""
+    if transport == "local":
+        return
+    if importlib.util.find_spec("pyverbs") is None:
+        raise InputError(
+            "pyverbs is not installed",
+            where="--transport verbs",
+            hint="apt install python3-pyverbs, for the Python that apt's packages are for; `optcc doctor` tells more.",
+        )
+    found = _devices()
+    missing = [port.name for port in ports if device_of(port) not in found]
+    if missing:
+        here = ", ".join(sorted(found)) or "none"
+        raise InputError(
+            "no such RDMA devices on this machine",
+            where="--transport verbs",
+            expected=f"NICs called as devices with an address: {here}",
+            got=", ".join(missing[:4]) + (", ..." if len(missing) > 4 else ""),
+            hint="`optcc doctor` lists the devices; soft-RoCE (rdma_rxe) makes some out of any network card.",
+        )
+
+
+def device_of(port: Port) -> str:
+    """The device a NIC is called by: ``server1/mlx5_3`` is mlx5_3, its second port ``server1/mlx5_3:2``."""
+    return port.name.partition("/")[2]
+
+
+def _devices() -> dict[str, NicAddress]:
+    """Device, or device:port, -> how to open it, of all that have an address."""
+    found = {}
+    for port in rdma_ports():
+        address = port.address()
+        if address is not None:
+            found[f"{port.device}:{port.port}"] = address
+            if port.port == 1:
+                found[port.device] = address
+    return found

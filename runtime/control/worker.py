@@ -1,0 +1,335 @@
+"""What a rank does: it takes jobs and commands from the hub, until the hub or a failure ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import math
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from optcc.errors import InputError, OptccError
+from optcc.runtime.control.channel import Control, HubLostError
+from optcc.runtime.control.clocks import by_the_hub
+from optcc.runtime.control.descriptors import provide
+from optcc.runtime.control.fault_injection import Saboteur
+from optcc.runtime.control.job import Job, digest_of
+from optcc.runtime.control.job_bytes import job_from_bytes
+from optcc.runtime.control.rendezvous import Membership
+from optcc.runtime.control.transports import open_wires
+from optcc.runtime.devices.host import divide, dtype_of, reduction_of
+from optcc.runtime.devices.memory import Memory, memory_of
+from optcc.runtime.engine.loop import Engine
+from optcc.runtime.engine.program import program_of
+from optcc.runtime.errors import PeerLostError, RankFailedError, shortage
+from optcc.runtime.evidence.payload import fill, is_exact, reference
+from optcc.runtime.flows.flows import FlowTransport
+from optcc.runtime.flows.receive_path import nothing_runs
+from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.messages import (
+    Broken,
+    Check,
+    Command,
+    Enlist,
+    Go,
+    Journal,
+    Note,
+    Pong,
+    Prepare,
+    Quit,
+    Ran,
+    Reply,
+    Saw,
+    Strike,
+)
+from optcc.runtime.wires.layout import layout_of
+from optcc.runtime.wires.pacing import Rates
+from optcc.schedule import Port
+
+log = logging.getLogger(__name__)
+
+PR_SET_TIMERSLACK = 29
+"""Linux' prctl(2)."""
+
+JOIN_S = 60.0
+"""To find a hub that may start later than this rank, and be let in."""
+
+PARCEL_S = 300.0
+"""For the job to arrive. It ends earlier when the hub does."""
+
+
+class Worker:
+    """A rank: its buffer, and for one job at a time its part of every schedule, its wires and flows."""
+
+    def __init__(self, control: Control) -> None:
+        self._rank, self._control = control.rank, control
+        self._memories: dict[str, Memory] = {}  # by name of device; kept, for what it costs to open a GPU
+        self._wires: Any = None
+        self._engine: Engine | None = None
+        self._saboteur: Saboteur | None = None
+        self._journal: list[Note] = []  # of the flows, by this rank's clock
+        self._start_s: float | None = None  # of the last collective, by the hub's clock
+        self._noted: list[Note] = []  # in it, likewise
+        # What emulated NICs can do, and how they ail, whatever a later job thinks of them.
+        self._hardware: dict[str, Rates] = {}
+        self._ailing: dict[str, tuple[Strike, float]] = {}  # NIC -> what struck it, when
+
+    def adopt(self, enlisted: Enlist) -> None:
+        """Take a job and connect to the other ranks, all at the same time."""
+        self.close()
+        job = self._job = _load(enlisted, self._control.parcel(PARCEL_S))
+        self._reduction, dtype = reduction_of(job.op), dtype_of(job.dtype)
+        self._op = self._reduction.fold
+        count = job.nbytes // dtype.itemsize
+        self._programs = {
+            name: program_of(schedule, self._rank, dtype.itemsize) for name, schedule in job.schedules.items()
+        }
+        if job.device not in self._memories:
+            self._memories[job.device] = memory_of(job.device, self._rank)
+        memory = self._memory = self._memories[job.device]
+        memory.warm(dtype, self._op)
+        self._buffer = memory.empty(count, dtype)
+        self._expected = reference(count, dtype, ranks=job.ranks, op=self._op)
+        if self._reduction.mean:
+            divide(self._expected, job.ranks)
+        layout = self._layout = layout_of(job.schedules, job.slot_bytes)
+        if job.transport == "local":
+            provide(layout, self._rank)
+        rates = [self._hardware.setdefault(nic.name, self._rates(nic)) for nic in layout.nics]
+        self._wires = open_wires(job.transport, self._rank, layout, rates, self._control, memory)
+        self._healing: list[tuple[float, int]] = []
+        self._ail()
+        patience = Patience().for_chunks_of(layout.slowest_chunk_s if job.paced else 0.0)
+        routes = {name: schedule.routes for name, schedule in job.schedules.items()}
+        self._clock = getattr(self._wires, "clock", time.monotonic)
+        self._flows = FlowTransport(self._rank, layout, routes, self._wires, self._tell, self._clock, patience)
+        self._journal = self._flows.journal
+        self._control.on_letter = self._flows.letter
+        self._control.synchronize()
+
+    def _tell(self, rank: int, letter: Any) -> None:
+        """A letter to another rank. It may say what has been folded, which must be done then, not just begun."""
+        self._memory.wait()
+        self._control.send(rank, letter)
+
+    def _rates(self, nic: Port) -> Rates:
+        return Rates(nic.out_rate, nic.in_rate) if self._job.paced else Rates(math.inf, math.inf)
+
+    def _ail(self) -> None:
+        """New wires do not mend a NIC."""
+        number = {port.name: nic for nic, port in enumerate(self._layout.nics)}
+        for name, nic in number.items():
+            strike, at = self._ailing.get(name, (None, 0.0))
+            if strike and strike.kind == "cut":
+                self._wires.cut(nic)
+            elif strike and strike.kind == "hole":
+                self._wires.darken(nic)
+            elif strike and strike.kind == "path" and strike.far in number:
+                self._wires.break_path(nic, number[strike.far])
+            elif strike and strike.kind == "flap" and time.monotonic() < at + strike.amount:
+                self._wires.darken(nic)
+                self._healing.append((at + strike.amount, nic))
+
+    def _remember(self, notes: Sequence[Note]) -> None:
+        for note in notes:
+            for strike in self._strikes:
+                if note.kind == "struck" and (note.nic, note.cause) == (strike.nic, strike.kind):
+                    if strike.kind in ("cut", "hole", "flap", "path"):
+                        self._ailing[note.nic] = (strike, note.at)
+                    if strike.kind == "slow":
+                        rates = self._hardware[note.nic]
+                        self._hardware[note.nic] = Rates(rates.out * strike.amount, rates.into * strike.amount)
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._wires:
+            self._wires.close()
+            self._wires = self._engine = self._saboteur = None
+
+    def command(self) -> Command:
+        """The next command; the flows are served meanwhile, for a peer may still have to ask what has landed."""
+        while (command := self._control.poll_command()) is None:
+            if self._engine and self._saboteur:
+                self._engine.serve(self._saboteur.wake())
+                self._saboteur.tend()
+            elif self._wires:
+                self._flows.poll(math.inf, nothing_runs)
+            else:
+                return self._control.command()
+        return command
+
+    def prepare(self, order: Prepare) -> None:
+        """Fill the buffer and set up the run, so that only the collective itself is timed."""
+        if self._control.clock.offset_s:  # another machine's: it drifts
+            self._control.synchronize()
+        program, self._timed = self._programs[order.algorithm], order.timed
+        self._strikes, self._start_s, self._noted = order.strikes, None, []
+        self._flows.begin(order.algorithm, program.receives)
+        engine = self._engine = Engine(program, self._buffer, self._op, self._flows, self._clock, self._memory)
+        self._control.state = lambda: Pong(engine.progress, engine.waiting_for())
+        values = self._memory.staging(self._buffer)
+        fill(values, rank=self._rank, ranks=self._job.ranks, op=self._op)
+        self._memory.load(self._buffer, values)
+        self._wires.register(self._memory.bytes_of(self._buffer))
+        self._saboteur = Saboteur(
+            self._rank,
+            self._layout,
+            order.strikes,
+            self._wires,
+            self._flows.journal,
+            time.monotonic,
+            self._healing,
+            sent=self._flows.sent,
+            farewell=lambda: self._control.tell(self.journal()),
+        )
+
+    def run(self, at: float) -> Ran:
+        """The collective, from the common start on."""
+        assert self._engine
+        assert self._saboteur
+        clock = self._control.clock
+        at = clock.here(at)
+        while time.monotonic() < at:
+            self._engine.serve(at)
+        start, cpu = time.monotonic(), time.process_time()
+        self._start_s = clock.hub(start)
+        self._engine.run(self._saboteur)
+        if self._reduction.mean:  # one rounding, the same on every rank
+            self._memory.divide(self._buffer, self._job.ranks)
+        self._memory.wait()
+        end, cpu = time.monotonic(), time.process_time() - cpu
+        self._saboteur.finish()
+        sent = {self._layout.nics[nic].name: nbytes for nic, nbytes in self._flows.sent().items()}
+        notes, self._journal[:] = list(self._journal), []
+        self._remember(notes)
+        ran = Ran(start, end, cpu, sent, notes, self._engine.landings() if self._timed else {})
+        told = by_the_hub(ran, clock)
+        self._noted = told.notes
+        return told
+
+    def journal(self) -> Journal:
+        """What has happened here in the collective under way, or the last one; by the hub's clock."""
+        clock = self._control.clock
+        latest = [replace(note, at=clock.hub(note.at)) for note in self._journal]
+        return Journal(self._start_s, [*self._noted, *latest])
+
+    def check(self) -> bool:
+        """Whether this rank holds the exact result."""
+        return is_exact(self._memory.unload(self._buffer), self._expected)
+
+
+def _load(enlisted: Enlist, parcel: bytes) -> Job:
+    """The job, once it is certain that its schedules are the ones that the parent means."""
+    job = job_from_bytes(parcel)
+    for name, schedule in job.schedules.items():
+        digest = digest_of(schedule)
+        if digest != enlisted.digests[name]:
+            raise InputError(
+                "not the schedule that the others run", where=name, expected=enlisted.digests[name], got=digest
+            )
+    return job
+
+
+def _serve(worker: Worker, control: Control) -> None:
+    while True:
+        match worker.command():
+            case Enlist() as enlisted:
+                worker.adopt(enlisted)
+                control.tell(Reply())
+            case Prepare() as order:
+                worker.prepare(order)
+                control.tell(Reply())
+            case Go(at):
+                control.tell(Reply(worker.run(at)))
+            case Check():
+                control.tell(Reply(worker.check()))
+            case Quit():
+                return
+
+
+def _await_verdict(worker: Worker, control: Control, error: Exception) -> NoReturn:
+    """Raises it, as on every other rank.
+
+    Who has lost a peer serves its flows meanwhile: others may be about to find out that it is the one who is lost, and
+    have to hear that it is alive. Else its word would be the only one, when its own NICs have swallowed all.
+    """
+    try:
+        while isinstance(error, PeerLostError):
+            with contextlib.suppress(PeerLostError):  # one is enough
+                worker.command()
+    except (RankFailedError, HubLostError):
+        raise
+    except Exception as broken:  # these flows are of no use any more
+        log.info("no longer served after %s: %s", error, broken)
+    while True:
+        control.command()
+
+
+def _be_punctual() -> None:
+    """Let the kernel end waits on time: by default it may be 50 us late, the time of a chunk (Linux; else nothing)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
+
+
+def serve_rank(
+    membership: Membership, within_s: float = JOIN_S, say: Callable[[str], object] = lambda text: None
+) -> int:
+    """Join the hub and do what it says. Exit status 0 after an orderly end, 1 after a failed run.
+
+    say : called with why the run has failed, for the processes that no parent speaks for
+
+    Raises RefusedError and HubLostError when the rank is not let in.
+    """
+    control = Control.join(
+        membership.address,
+        job=membership.job,
+        secret=membership.secret.encode(),
+        rank=membership.rank,
+        world=membership.world,
+        within_s=within_s,
+    )
+    return _serve_until_the_end(control, say)
+
+
+def serve_child(fd: int, rank: int, world: int) -> int:
+    """Serve over an inherited socket, whose other end the parent's hub has. Exit status as `serve_rank`'s."""
+    try:
+        control = Control.inherited(fd, rank, world)
+    except HubLostError:  # the parent is gone: nobody is left to tell
+        return 1
+    return _serve_until_the_end(control, lambda text: None)
+
+
+def _serve_until_the_end(control: Control, say: Callable[[str], object]) -> int:
+    _be_punctual()
+    with control:
+        worker = Worker(control)
+        try:
+            try:
+                _serve(worker, control)
+                return 0
+            except (RankFailedError, HubLostError):
+                raise
+            except Exception as error:
+                cause = str(error) if isinstance(error, OptccError) else shortage(error)
+                if cause is None:
+                    traceback.print_exc()
+                    cause = f"{type(error).__name__}: {error}"
+                control.tell(worker.journal())
+                control.tell(Broken(cause, blames=error.blames if isinstance(error, PeerLostError) else None))
+                _await_verdict(worker, control, error)
+        except RankFailedError as verdict:
+            say(str(verdict))
+            with contextlib.suppress(HubLostError):
+                control.tell(worker.journal())
+                control.tell(Saw(str(verdict)))
+                control.hang_up()
+        except HubLostError as error:
+            say(str(error))
+        finally:
+            worker.close()
+    return 1

@@ -1,0 +1,87 @@
+"""Elements in a GPU's memory, known by their address: what the runtime passes around, whichever library owns them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from optcc.runtime.devices.host import BFLOAT16, Array
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceArray:
+    """Contiguous elements, shape (count,).
+
+    address : of the first element; gpu : the CUDA device whose memory it is; owner : keeps the memory alive
+    """
+
+    address: int
+    count: int
+    dtype: np.dtype[Any]
+    gpu: int
+    owner: object = field(repr=False, default=None)
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.count * self.dtype.itemsize
+
+    def __getitem__(self, part: slice) -> DeviceArray:
+        start, stop, step = part.indices(self.count)
+        if step != 1:
+            raise IndexError("a part of a DeviceArray is contiguous")
+        address = self.address + start * self.dtype.itemsize
+        return DeviceArray(address, max(0, stop - start), self.dtype, self.gpu, self.owner)
+
+    def view(self, dtype: np.dtype[Any]) -> DeviceArray:
+        """The same bytes as elements of another type, of which they must be a whole number."""
+        count, rest = divmod(self.nbytes, dtype.itemsize)
+        if rest:
+            raise ValueError(f"{self.nbytes} bytes are no whole number of {dtype}")
+        return DeviceArray(self.address, count, dtype, self.gpu, self.owner)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """For cupy, numba, torch. bfloat16 goes as two opaque bytes; nothing says on which stream it was written."""
+        typestr = "<V2" if self.dtype == BFLOAT16 else self.dtype.str
+        return {
+            "shape": (self.count,),
+            "typestr": typestr,
+            "data": (self.address, False),
+            "version": 3,
+            "strides": None,
+        }
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A DeviceArray as another process of this machine can open it; picklable."""
+
+    handle: bytes
+    offset: int
+    count: int
+    dtype: str
+    gpu: int
+
+    def as_json(self) -> list[Any]:
+        """As JSON values."""
+        return [self.handle.hex(), self.offset, self.count, self.dtype, self.gpu]
+
+    @classmethod
+    def from_json(cls, value: list[Any]) -> Self:
+        """The inverse of `as_json`."""
+        return cls(bytes.fromhex(value[0]), *value[1:])
+
+
+def span(array: Array | DeviceArray) -> tuple[int, int]:
+    """The addresses that an array occupies: first, and one past the last."""
+    start = array.address if isinstance(array, DeviceArray) else array.ctypes.data
+    return start, start + array.nbytes

@@ -1,0 +1,261 @@
+"""One rank's flows: what goes out, what comes in, and every flow moved off a wire that is lost.
+
+What to do about an event is decided by the protocol's machines (`optcc.runtime.protocol`), what carries the chunks is
+behind the contract of `wires`; this file joins them and remembers what happened. What goes out is in `send_path`,
+what comes in in `receive_path`, what is lost in `losses`, what may be in `suspicion`, how long is waited in `timeouts`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from optcc.runtime.engine.program import Move
+from optcc.runtime.engine.transport import Landing, Take
+from optcc.runtime.flows.ends import OPERATIONS, Ends, In, Out, machine_of
+from optcc.runtime.flows.path_failover import Losses
+from optcc.runtime.flows.progress_watchdog import Stalls
+from optcc.runtime.flows.receive_path import Arrivals
+from optcc.runtime.flows.send_path import Departures
+from optcc.runtime.flows.shares import Shares
+from optcc.runtime.flows.suspicion import Doubts
+from optcc.runtime.flows.timeouts import Patience, Timers
+from optcc.runtime.messages import Note
+from optcc.runtime.protocol import Receiver, Sender, events, messages
+from optcc.runtime.protocol.table import Commands
+from optcc.runtime.wires.contract import (
+    Cause,
+    Completed,
+    Credited,
+    Drained,
+    Failed,
+    PortDown,
+    PortUp,
+    Record,
+    Wires,
+)
+from optcc.runtime.wires.layout import Layout
+from optcc.schedule import Route
+
+
+class FlowTransport:
+    """Transport over wires. One for a layout; `begin` starts each operation on it.
+
+    Parameters
+    ----------
+    routes : by schedule name, the schedule's routes
+    send : (rank, JSON value): a letter to another rank, which hands it to its `letter`
+    journal : notes of all failovers so far, kinds: lost (a wire), moved (a flow)
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        layout: Layout,
+        routes: Mapping[str, Sequence[Route]],
+        wires: Wires,
+        send: Callable[[int, Any], None],
+        clock: Callable[[], float],
+        patience: Patience = Patience(),  # noqa: B008 - frozen
+    ) -> None:
+        self._wires, self._send, self._clock = wires, send, clock
+        self._hasten: Callable[[int, int, int], None] | None = getattr(wires, "hasten", None)
+
+        self._ends = ends = Ends(rank, layout, Sender, Receiver)
+        self._outs, self._ins = ends.outs, ends.ins
+        self._stalls = stalls = Stalls({f: out.sender for f, out in ends.outs.items()}, patience.progress)
+        self._timers = timers = Timers(patience, stalls, getattr(wires, "look_again", clock))
+        self._doubts = doubts = Doubts(ends, wires, stalls, patience.grace, self._handle, send, self._stirred, clock)
+        self._losses = losses = Losses(ends, wires, stalls, doubts, self._handle, self._note)
+        self._shares = shares = Shares(layout, routes, ends.outs, losses.lost, patience.look)
+        self._departures = departures = Departures(ends, wires, shares, self._do, clock)
+        self._arrivals = Arrivals(ends.ins, wires, self._do)
+        self._mail: deque[tuple[int, Any]] = deque()
+        self._echoed: set[int] = set()  # flows: of letters that came together one echo is enough
+        self._look_at = math.inf  # when to look at progress next
+        self._operation = 0
+        self.journal: list[Note] = []
+        self._on: dict[type, Callable[[Any], None]] = {
+            Completed: departures.completed,
+            Credited: departures.credited,
+            Failed: lambda f: losses.lose(f.wire, f.cause, f.detail),
+            Drained: losses.drained,
+            Record: doubts.recorded,
+            PortDown: losses.port_down,
+            PortUp: lambda up: self._note("nic up", layout.nics[up.nic].name),
+        }
+        self._does: dict[type, Callable[[Any, Any], object]] = {
+            events.Write: departures.write,
+            events.Publish: lambda flow, c: wires.publish(flow.number, c.epoch, c.landed, c.folded),
+            events.Release: lambda out, c: out.release(c.seq),
+            events.Fence: losses.fence,
+            events.Tell: self._tell,
+            events.Read: doubts.read,
+            events.Start: lambda flow, c: timers.start(flow.number, c),
+            events.Stop: lambda flow, c: timers.stop(flow.number, c.timer),
+            events.Spread: doubts.spread,
+            events.Moved: self._moved,
+            events.Return: lambda flow, c: wires.credit(c.wire, flow.number, c.folded),
+            events.Echo: self._echo,
+            events.Severed: losses.severed,
+        }
+
+    # --- the engine's side -------------------------------------------------------------------------------------------
+
+    def begin(self, name: str, receives: Mapping[int, Move], sign: int = 0) -> None:
+        """The next operation runs schedule `name`; this rank will receive these transfers.
+
+        This rank has finished the one before. Others may not have, and may have begun this one already.
+        sign : of what is called, below 4096; other ranks' chunks must have the same
+        """
+        self._operation = (self._operation + 1) % OPERATIONS
+        self._shares.begin(name)
+        self._departures.begin(sign * OPERATIONS + self._operation)
+        self._arrivals.begin(sign * OPERATIONS + self._operation, receives)
+
+    def learn(self, name: str, routes: Sequence[Route], lanes: Sequence[tuple[int, ...]]) -> None:
+        """Another schedule over the flows of the layout; `lanes` : route -> the flow of each of its lanes."""
+        self._shares.learn(name, routes, lanes)
+
+    def free_at(self, route: int, now: float) -> float:
+        """See `Departures`."""
+        return self._departures.free_at(route, now)
+
+    def post(self, move: Move, payload: memoryview, ready: float) -> None:
+        """Cut into chunks and begin to send."""
+        self._departures.post(move, payload, ready)
+        self._look_soon()
+
+    def poll(self, until: float, take: Take) -> list[Landing]:
+        """Wait once, then deal with all that has happened.
+
+        A timer's end counts only when all that had happened by then has been dealt with, and folds may take longer than
+        a timer. So what is over by the end of one poll is dealt with by the next, after that has looked at everything.
+        """
+        arrivals, departures = self._arrivals, self._departures
+        arrivals.take = take
+        before = departures.now
+        wake = self.next_wake() if self._timers or self._mail else self._look_at
+        due = wake <= before
+        if arrivals.due:
+            arrivals.take_early()
+            until = -math.inf
+        arrivals.hear(self._wires.poll(-math.inf if due else wake if wake < until else until), self._on)
+        while self._mail:
+            self._read(*self._mail.popleft())
+        self._echoed.clear()
+        departures.now = self._clock()
+        if due:
+            self._expire(before)
+        departures.look()
+        if departures.busy:
+            departures.pump_all()
+            self._look_soon()
+        return arrivals.landed()
+
+    def next_wake(self) -> float:
+        """When `poll` has something to do even if nothing happens; inf: nothing."""
+        if self._mail:
+            return -math.inf
+        return min(self._look_at, self._timers.next())
+
+    def given(self) -> bool:
+        """Whether all that was posted has been given to wires, so that it lands without anything done here."""
+        return not self._departures.busy
+
+    def drain(self) -> bool:
+        """Whether all that was posted has landed at the other ends; if not, `poll` returns when it has."""
+        return not self._want() and not self._departures.busy
+
+    def sent(self) -> dict[int, int]:
+        """Bytes of payload that left by each NIC in this operation, replays counted: NIC -> bytes."""
+        return self._departures.sent()
+
+    def letter(self, rank: int, value: Any) -> None:
+        """A letter from another rank; read at the end of the next poll."""
+        self._mail.append((rank, value))
+
+    # --- what happens ------------------------------------------------------------------------------------------------
+
+    def _handle(self, flow: Any, event: events.Event) -> None:
+        self._do(flow, machine_of(flow).handle(event))
+
+    def _do(self, flow: Any, commands: Commands) -> None:
+        for command in commands:
+            self._does[type(command)](flow, command)
+
+    def _read(self, rank: int, value: Any) -> None:
+        """A letter: to the sender of the flow if its receiver wrote it, and the other way round."""
+        flow, letter = messages.from_json(value)
+        mine = self._ends.get(flow)
+        if mine is None or mine.peer != rank:
+            return  # from another layout, or a stranger
+        if isinstance(letter, events.Notice):
+            self._losses.lose(letter.wire, Cause.NOTICE, f"{letter.cause} at the other end")
+        elif isinstance(letter, events.Suspect):
+            if isinstance(mine, Out):
+                self._doubts.suspected(mine, letter)
+        else:
+            self._handle(mine, letter)
+
+    def _expire(self, now: float) -> None:
+        """Timers that had run out by `now`, and flows that have not moved for too long."""
+        for flow, timer in self._timers.over(now):
+            self._handle(self._ends[flow], events.Expired(timer))
+        if now < self._look_at:
+            return
+        self._want()  # so that what has come through is known by the next look
+        at = self._departures.now
+        over = self._stalls.look(now, at, lambda flow: bool(self._outs[flow].queue))
+        self._look_at = at + self._stalls.every if self._stalls.any else math.inf
+        for flow in over:
+            self._handle(self._outs[flow], events.Expired(events.Timer.PROGRESS))
+
+    # --- what is to be done ------------------------------------------------------------------------------------------
+
+    def _want(self) -> bool:
+        """Whether something has not landed, as far as is known; makes it known, where it is not told unasked."""
+        outstanding = [out for out in self._outs.values() if out.sender.outstanding]
+        if self._hasten:
+            for out in outstanding:
+                self._hasten(out.sender.wire, out.number, out.sender.posted - 1)
+        return bool(outstanding)
+
+    def _look_soon(self) -> None:
+        """Something was sent: from now on it may be stuck."""
+        if self._look_at == math.inf:
+            self._look_at = self._departures.now + self._stalls.every
+
+    def _stirred(self) -> None:
+        self._want()
+        self._look_soon()
+
+    def _tell(self, flow: Out | In, command: events.Tell) -> None:
+        letter = command.letter
+        if not isinstance(letter, events.Notice) or not self._losses.already_told(flow):
+            self._send(flow.peer, messages.to_json(flow.number, letter))
+
+    def _echo(self, flow: In, command: events.Echo) -> None:
+        """At once, so that it is on its wire before the peer hears that this rank is alive."""
+        if flow.number not in self._echoed:
+            self._echoed.add(flow.number)
+            self._wires.credit(command.wire, flow.number, command.folded)
+
+    def _moved(self, out: Out, command: events.Moved) -> None:
+        """For the journal; and all has to be looked after: what is sent again may be stuck, too."""
+        self._doubts.left(out.number, command.lost)
+        self._look_soon()
+        replayed = list(out.kept)[len(out.kept) - command.replayed :] if command.replayed else []
+        self._note(
+            "moved",
+            *self._ends.names(command.lost),
+            command.cause,
+            f"to {' -> '.join(self._ends.names(command.wire))}, {command.replayed} chunks again",
+            sum(len(piece.payload) for piece in replayed),
+        )
+        self._departures.moved(out)
+
+    def _note(self, kind: str, nic: str, far: str = "", cause: str = "", text: str = "", nbytes: int = 0) -> None:
+        self.journal.append(Note(self._clock(), kind, nic, far, cause, text, nbytes))

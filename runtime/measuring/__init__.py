@@ -1,0 +1,5 @@
+"""Rates and latencies of a machine by real transfers, and a run of all ranks in virtual time.
+
+Imported by: cli.
+Imports: runtime.control, runtime.devices, runtime.engine, runtime.evidence, runtime.flows, runtime.wires, schedule.
+"""

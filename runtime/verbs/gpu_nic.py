@@ -1,0 +1,120 @@
+"""An RDMA NIC that sends to itself, to try memory registered with it: see `gpu_memory`."""
+
+from __future__ import annotations
+
+import ctypes
+import select
+import time
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from optcc.machine.rdma import NicAddress
+from optcc.runtime.devices.gpu_memory import RefusedError, Region
+from optcc.runtime.verbs.binding import MR, SGE, PyverbsError, SendWR, enums, status_name
+from optcc.runtime.verbs.end import End
+from optcc.runtime.verbs.nic import Nic
+from optcc.runtime.verbs.settings import VerbsSettings
+
+LIMIT_S = 5.0
+"""A write that takes longer has failed: a NIC may give no error for what it cannot reach."""
+
+
+class LoopNic:
+    """A port with a queue pair that is connected to itself, and a page of host memory. A context manager."""
+
+    def __init__(self, address: NicAddress, page: int = 1 << 16) -> None:
+        self.name = address.device
+        self._page = np.zeros(page, np.uint8)
+        self._nic = Nic(0, address, 16, self._page.ctypes.data, page)
+        self._end: End | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._disconnect()
+        self._nic.close()
+
+    def by_dmabuf(self, fd: int, nbytes: int) -> Region:
+        """Register a dma-buf from its first byte, which work requests then call 0."""
+        from pyverbs.mr import DmaBufMR
+
+        try:
+            made = DmaBufMR(self._nic.pd, nbytes, _access(), dmabuf=fd, offset=0)
+        except PyverbsError as error:
+            raise RefusedError(f"ibv_reg_dmabuf_mr: {error}") from error
+        return Region(0, made.lkey, made.rkey, made)
+
+    def by_address(self, address: int, nbytes: int) -> Region:
+        """Register memory by its address: host memory, or a GPU's if nvidia-peermem is loaded."""
+        try:
+            made = MR(self._nic.pd, nbytes, _access(), address=address)
+        except PyverbsError as error:
+            raise RefusedError(f"ibv_reg_mr: {error}") from error
+        return Region(address, made.lkey, made.rkey, made)
+
+    def take(self, region: Region, offset: int, nbytes: int) -> bytes:
+        """Write from the region, as a sender does, into our page."""
+        self._page[:nbytes] ^= 0xFF  # so that what was there before does not pass for it
+        self._write((region.base + offset, region.lkey), (self._page.ctypes.data, self._nic.memory.rkey), nbytes)
+        return self._page[:nbytes].tobytes()
+
+    def bring(self, region: Region, offset: int, data: bytes) -> None:
+        """Write from our page into the region, as a peer does."""
+        ctypes.memmove(self._page.ctypes.data, data, len(data))
+        self._write((self._page.ctypes.data, self._nic.memory.lkey), (region.base + offset, region.rkey), len(data))
+
+    def release(self, region: Region) -> None:
+        """Take back a registration."""
+        region.handle.close()
+
+    def _write(self, source: tuple[int, int], to: tuple[int, int], nbytes: int) -> None:
+        end = self._end or self._connect()
+        part = SGE(source[0], nbytes, source[1])
+        request = SendWR(
+            wr_id=1, opcode=enums.IBV_WR_RDMA_WRITE, num_sge=1, sg=[part], send_flags=enums.IBV_SEND_SIGNALED
+        )
+        request.set_wr_rdma(to[1], to[0])
+        try:
+            end.qp.post_send(request)
+            self._wait()
+        except PyverbsError as error:
+            raise RefusedError(f"ibv_post_send: {error}") from error
+        except RefusedError:
+            self._disconnect()  # an error leaves a queue pair of no use: the next path gets a new one
+            raise
+        finally:
+            request.close()
+            part.close()
+
+    def _connect(self) -> End:
+        self._end = End(0, self._nic, sends=2, receives=1, spare=self._page.ctypes.data, first_packet=0)
+        self._end.connect(self._end.endpoint, (0, 0), VerbsSettings())
+        self._nic.completions()  # what the last one has left behind
+        return self._end
+
+    def _disconnect(self) -> None:
+        if self._end is not None:
+            self._end.close()
+            self._end = None
+
+    def _wait(self) -> None:
+        until = time.monotonic() + LIMIT_S
+        done: list[Any] = self._nic.completions()
+        while not done:
+            if time.monotonic() > until:
+                raise RefusedError(f"the NIC has not finished after {LIMIT_S:g} s")
+            select.select([self._nic.completions_fd], [], [], 0.1)
+            self._nic.rearm()
+            done = self._nic.completions()
+        if done[0].status != enums.IBV_WC_SUCCESS:
+            raise RefusedError(f"the NIC reports {status_name(done[0].status)}")
+
+
+def _access() -> int:
+    remote = enums.IBV_ACCESS_REMOTE_WRITE | enums.IBV_ACCESS_REMOTE_READ
+    return int(enums.IBV_ACCESS_LOCAL_WRITE | remote)

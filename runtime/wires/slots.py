@@ -1,0 +1,183 @@
+"""Landing slots of one rank in memory that the ranks of its machine share, and rings for what is said about them.
+
+A sender writes a chunk into its slot at the far end itself, as an RDMA NIC would do for it; then a notification into a
+ring. Nothing can be written late, as the write of a NIC can: it is over when the call that writes returns, so a sender
+that has fenced its end of a wire has written its last there.
+
+The receiver writes back how far a flow has come, as its NIC would acknowledge it: no message, nobody is woken. Credits
+go back by a second ring. Who sleeps says so here, for whoever has something for it to wake it.
+
+The memory is anonymous: it has no name that could be left behind, whatever becomes of the processes.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from struct import Struct
+from typing import NamedTuple
+
+from optcc.runtime.errors import TransportError
+from optcc.runtime.wires.contract import ECHOES, HEADER_BYTES, FlowSpec
+from optcc.runtime.wires.rings import WORD, Ring, ring_bytes
+
+RECORDS = 4
+"""A ring holds so many times what windows and echoes let be under way: a chunk may be asked for, too, and windows may
+be sent again before a peer that was paused reads. One that is full nevertheless makes its writer wait."""
+
+NOTICE = Struct("<IIqddq")
+"""Flow, bytes of payload, seq, when its first NIC starts and ends with it, wire."""
+BACK = Struct("<IIqq")
+"""Kind, flow, number, wire: what comes back."""
+_SEQ_BITS = 40
+_SEQS = (1 << _SEQ_BITS) - 1
+
+
+class _Place(NamedTuple):
+    """Where a flow's slots are: the first, how many, and the bytes of each."""
+
+    start: int
+    window: int
+    size: int
+
+
+def slots_bytes(rank: int, flows: Sequence[FlowSpec]) -> int:
+    """Bytes of shared memory that the slots of all flows into `rank` take, with what belongs to them."""
+    return _Plan(rank, flows).end
+
+
+class _Plan:
+    """Where everything is in the memory of one rank: whatever two processes write has cache lines of its own.
+
+    First the rank's own word, that it sleeps. Then marks, one line for each flow; a word for each wire, which closes
+    once; for each rank that sends its word that it sleeps and two rings; at last the slots.
+    """
+
+    def __init__(self, rank: int, flows: Sequence[FlowSpec]) -> None:
+        incoming = {flow: spec for flow, spec in enumerate(flows) if spec.dst == rank}
+        wires = sorted({wire for spec in incoming.values() for wire in spec.wires})
+        self.marks = {flow: i * HEADER_BYTES // WORD for i, flow in enumerate(incoming, 1)}
+        end = (1 + len(incoming)) * HEADER_BYTES
+        self.closed = {wire: end // WORD + i for i, wire in enumerate(wires)}
+        end += _lines(len(wires) * WORD)
+        self.sleeps: dict[int, int] = {}
+        self.rings: dict[int, tuple[int, int, int]] = {}  # who sends -> where its notices, its credits are, how many
+        for src in sorted({spec.src for spec in incoming.values()}):
+            count = RECORDS * sum(spec.window + ECHOES for spec in incoming.values() if spec.src == src)
+            self.sleeps[src] = end // WORD
+            notices = end + HEADER_BYTES
+            backs = notices + ring_bytes(count, NOTICE)
+            end = backs + ring_bytes(count, BACK)
+            self.rings[src] = (notices, backs, count)
+        self.places: dict[int, _Place] = {}
+        for flow, spec in incoming.items():
+            size = _lines(HEADER_BYTES + spec.slot_bytes)  # whole, so that no two chunks share one
+            self.places[flow] = _Place(end, spec.window, size)
+            end += spec.window * size
+        self.end = end
+
+
+def _lines(nbytes: int) -> int:
+    return nbytes + -nbytes % HEADER_BYTES
+
+
+class Slots:
+    """The landing slots of all flows into `rank`; its own, or those of another rank, whose descriptor is `fd`.
+
+    Closes `fd` with itself. Raises TransportError when there is too little memory.
+    """
+
+    def __init__(self, rank: int, flows: Sequence[FlowSpec], fd: int | None = None) -> None:
+        plan = _Plan(rank, flows)
+        self._places, self._marks_at, end = plan.places, plan.marks, plan.end
+        self._closed_at, self._sleeps_at, self._rings_at = plan.closed, plan.sleeps, plan.rings
+        self.fd = os.memfd_create("optcc-slots") if fd is None else fd
+        try:
+            if fd is None:
+                # Allocated now, where it is an error that there is too little; at the first write it were a SIGBUS.
+                os.posix_fallocate(self.fd, 0, end)
+            self._map = mmap.mmap(self.fd, end)
+        except OSError as error:
+            os.close(self.fd)
+            raise TransportError(
+                f"too little memory for chunks under way: {end / 2**20:.1f} MiB of memory that ranks share cannot be "
+                f"had: {error.strerror}"
+            ) from error
+        self._bytes = memoryview(self._map)
+        self._words = self._bytes.cast("Q")  # each is written at once, so that nobody sees half of it
+        self._rings: list[Ring] = []
+
+    def __contains__(self, flow: int) -> bool:
+        return flow in self._places
+
+    def size(self, flow: int) -> int:
+        """Bytes of a slot, header included."""
+        return self._places[flow].size
+
+    def slot(self, flow: int, seq: int) -> memoryview:
+        """The slot of a chunk."""
+        start, window, size = self._places[flow]
+        at = start + seq % window * size
+        return self._bytes[at : at + size]
+
+    def put(self, flow: int, seq: int, header: bytes, payload: memoryview) -> None:
+        """Write a chunk into its slot."""
+        slot = self.slot(flow, seq)
+        slot[:HEADER_BYTES] = header
+        slot[HEADER_BYTES : HEADER_BYTES + len(payload)] = payload
+
+    def mark(self, flow: int, wire: int, seq: int) -> None:
+        """For the receiver: chunk `seq` of `flow` is here, by `wire`, and all that came before it by this wire."""
+        self._words[self._marks_at[flow]] = wire << _SEQ_BITS | seq + 1
+
+    def landed(self, flow: int, wire: int) -> int:
+        """For the sender: what is below has landed, of what went by this wire; 0 when the flow's last did not."""
+        mark = self._words[self._marks_at[flow]]
+        return mark & _SEQS if mark >> _SEQ_BITS == wire else 0
+
+    def notices(self, src: int) -> Ring:
+        """From a rank that sends to the one whose slots these are: NOTICE."""
+        at, _, count = self._rings_at[src]
+        return self._ring(at, count, NOTICE)
+
+    def backs(self, src: int) -> Ring:
+        """The other way: BACK."""
+        _, at, count = self._rings_at[src]
+        return self._ring(at, count, BACK)
+
+    def _ring(self, at: int, count: int, record: Struct) -> Ring:
+        self._rings.append(Ring(self._bytes, at, count, record))
+        return self._rings[-1]
+
+    @property
+    def senders(self) -> list[int]:
+        """The ranks that send to these slots."""
+        return list(self._rings_at)
+
+    def sleep(self, nth: int, src: int | None = None) -> None:
+        """Say that the owner sleeps for the `nth` time, or that `src`, which sends here, does; 0: it is awake."""
+        self._words[0 if src is None else self._sleeps_at[src]] = nth
+
+    def sleeps(self, src: int | None = None) -> int:
+        """What `sleep` has said."""
+        return self._words[0 if src is None else self._sleeps_at[src]]
+
+    def close_wire(self, wire: int) -> None:
+        """Nothing that comes by this wire counts from now on."""
+        self._words[self._closed_at[wire]] = 1
+
+    def is_closed(self, wire: int) -> bool:
+        """Whether the far end of a wire has closed: then its slots are no longer there for this wire."""
+        return self._words[self._closed_at[wire]] != 0
+
+    def close(self) -> None:
+        """Let go of the memory; it is gone when the last process has, and the last who looks at a slot."""
+        for ring in self._rings:
+            ring.release()
+        self._words.release()
+        self._bytes.release()
+        with suppress(BufferError):
+            self._map.close()
+        os.close(self.fd)
