@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import track
 
 from optcc.runtime.control.launch import Session
-from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.messages import Strike
 from optcc.runtime.wires.contract import Cause
 from tests import test_failover_local as local
@@ -41,7 +41,7 @@ INTERLEAVED = 12
 
 
 @dataclass
-class Tally:
+class GroupCounts:
     """What has come of the runs of one line of the table."""
 
     runs: int = 0
@@ -155,14 +155,14 @@ def matrix(times: int, interleavings: int, seed: int) -> list[str]:
     for number, row in ROWS.items():
         if number == INTERLEAVED + 1:
             lines.append(interleaved(interleavings, seed))
-        tally = Tally()
+        tally = GroupCounts()
         count = 1 if number == 16 else times
         todo = [how for _ in range(count) for how in row.variants]
         for how in each(todo, f"row {number}", len(todo)):
             tally.proof = tally.one(lambda row=row, how=how: row.run(connect, **how)) or tally.proof
         lines.append(line(str(number), row.fault, "local", tally))
     for name, (fault, proof, runs) in PROCESSES.items():
-        tally = Tally(proof=proof)
+        tally = GroupCounts(proof=proof)
         todo = runs * max(1, times // 5)
         for run in each(todo, f"row {name}, processes", len(todo)):
             tally.one(run)
@@ -172,7 +172,7 @@ def matrix(times: int, interleavings: int, seed: int) -> list[str]:
 
 def interleaved(count: int, seed: int) -> str:
     """Row 12: the interleavings of `count` seeds from `seed` on. Too kind a world makes all of them inconclusive."""
-    tally, seen, struck = Tally(), Counter[str](), 0
+    tally, seen, struck = GroupCounts(), Counter[str](), 0
     for one in each(range(seed, seed + count), f"row {INTERLEAVED}", count):
         happened = tally.one(lambda one=one: interleavings(range(one, one + 1)))
         if happened is not None:
@@ -197,7 +197,7 @@ def with_row(page: str, row: str) -> str:
     return "\n".join(lines)
 
 
-def line(row: str, fault: str, transport: str, tally: Tally) -> str:
+def line(row: str, fault: str, transport: str, tally: GroupCounts) -> str:
     """A row of the table; in bold what must not be: losses, and nothing but inconclusive runs."""
     losses = f"**{tally.wrong}**" if tally.wrong else "0"
     missed = f"**{tally.missed}**" if tally.missed == tally.runs else str(tally.missed)
@@ -206,7 +206,7 @@ def line(row: str, fault: str, transport: str, tally: Tally) -> str:
 
 def randomised(count: int, seed: int) -> tuple[list[str], bool]:
     """The lines about the cuts; whether all is well."""
-    tally, kinds, replayed = Tally(), Counter[str](), 0
+    tally, kinds, replayed = GroupCounts(), Counter[str](), 0
     times: dict[Cause, list[float]] = {}
     done, one = 0, seed - 1
     for _ in each(range(count), "cuts", count):
@@ -239,7 +239,7 @@ def randomised(count: int, seed: int) -> tuple[list[str], bool]:
     return lines, not tally.wrong and done == count
 
 
-def settings_of(patience: Patience) -> str:
+def settings_of(patience: Timeouts) -> str:
     return f"Progress {patience.progress:g} s, grace {patience.grace:g} s, answer {patience.answer:g} s."
 
 
@@ -270,7 +270,7 @@ def processes(sessions: int) -> list[str]:
                     if nic in (note.nic, note.far) and note.at > strike.at:
                         times.setdefault(Cause(note.cause), []).append(note.at - strike.at)
     return [
-        f"In {4 * sessions} runs with a process per rank. {settings_of(Patience())} No letter is lost.",
+        f"In {4 * sessions} runs with a process per rank. {settings_of(Timeouts())} No letter is lost.",
         "",
         *by_means(times),
     ]

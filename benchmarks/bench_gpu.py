@@ -86,7 +86,7 @@ class Bench:
 
         return 3 * nbytes / self.seconds(work, nbytes)
 
-    def demand(self, holds: bool, what: str) -> str:
+    def require(self, holds: bool, what: str) -> str:
         """A mark for the table; what does not hold is remembered."""
         if not holds:
             self.failed.append(what)

@@ -23,7 +23,7 @@ import numpy as np
 
 import optcc
 from optcc.errors import InputError
-from optcc.planner.search import Candidate, climb, ladders
+from optcc.planner.search import Candidate, candidate_families, try_depths
 from optcc.plans.plan import Plan
 from optcc.runtime.verbs import backlog
 from optcc.schedule import Schedule
@@ -159,9 +159,9 @@ class Outcome:
 def fastest(cluster: Cluster, bound: Bound, costs: Mapping[str, Fraction]) -> Recipe:
     """The fastest of all families and depths with which the lab's processor keeps up; costly families too."""
     found: list[Candidate] = []
-    for ladder in ladders(cluster, bound, **costs):
+    for offer in candidate_families(cluster, bound, **costs):
         with contextlib.suppress(InputError):  # no recipe of this family here
-            found += climb(ladder, cluster, bound.nbytes, **costs)
+            found += try_depths(offer, cluster, bound.nbytes, **costs)
     found.sort(key=lambda candidate: candidate.time_s)
     lowered = ((c.recipe, c.recipe.lower(cluster, bound.nbytes)) for c in found)
     finalists = islice((f for f in lowered if kept_up_with(f[1], bound)), FINALISTS)

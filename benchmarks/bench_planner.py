@@ -22,9 +22,9 @@ from rich.progress import track
 
 import optcc
 from optcc.errors import InputError
-from optcc.planner.search import ladders
+from optcc.planner.search import candidate_families
 from optcc.schedule import Schedule
-from optcc.schedule.candidates import Ladder
+from optcc.schedule.candidates import CandidateFamily
 from optcc.schedule.direct import DirectExchange
 from optcc.schedule.recipe import Recipe
 from optcc.values.cluster import Cluster, Fabric
@@ -106,11 +106,11 @@ def cluster_of(case: Case) -> Cluster:
     return cluster
 
 
-def offered(case: Case) -> list[Ladder]:
+def offered(case: Case) -> list[CandidateFamily]:
     """The planner's families, those that take long to find left out."""
     bound = optcc.lower_bound(cluster_of(case), case.nbytes)
-    found = ladders(cluster_of(case), bound, alpha=ALPHA, per_chunk=PER_CHUNK)
-    return [ladder for ladder in found if not ladder.costly]
+    found = candidate_families(cluster_of(case), bound, alpha=ALPHA, per_chunk=PER_CHUNK)
+    return [offer for offer in found if not offer.costly]
 
 
 def by_hand(case: Case) -> list[tuple[float, str]]:
@@ -120,14 +120,14 @@ def by_hand(case: Case) -> list[tuple[float, str]]:
 
 def tried(case: Case) -> list[tuple[float, Recipe]]:
     """(simulated seconds, recipe), the quickest first."""
-    rows = (at_depths(ladder) for ladder in offered(case))
+    rows = (at_depths(offer) for offer in offered(case))
     return sorted((one for row in rows for one in times(case, row)), key=lambda one: one[0])
 
 
-def at_depths(ladder: Ladder) -> list[Callable[[], Recipe]]:
+def at_depths(offer: CandidateFamily) -> list[Callable[[], Recipe]]:
     """What makes its recipes, of direct exchange in many numbers of steps."""
-    depths = STEPS if ladder.name == DirectExchange.family else DEPTHS
-    return [partial(ladder.make, depth) for depth in depths if depth <= (ladder.deepest or max(depths))]
+    depths = STEPS if offer.name == DirectExchange.family else DEPTHS
+    return [partial(offer.make, depth) for depth in depths if depth <= (offer.deepest or max(depths))]
 
 
 def times(case: Case, row: Iterable[Callable[[], Recipe]]) -> Iterator[tuple[float, Recipe]]:

@@ -19,7 +19,7 @@ from uneven_clusters import Uneven, uneven
 
 import optcc
 from optcc.errors import InputError
-from optcc.planner.search import ladders
+from optcc.planner.search import candidate_families
 from optcc.schedule.candidates import Costs
 from optcc.schedule.direct import FINDERS, DirectExchange
 from optcc.schedule.direct_candidates import FORMS
@@ -38,9 +38,9 @@ LIMIT, MEAN_LIMIT = 0.02, 0.005
 def by_hand(case: Uneven) -> Iterator[Recipe]:
     """The recipes of a wide search, families in turn, each ever deeper."""
     bound = optcc.lower_bound(case.cluster, case.nbytes)
-    for ladder in ladders(case.cluster, bound, alpha=case.alpha, per_chunk=case.per_chunk):
-        if ladder.name != DirectExchange.family and not (ladder.costly and len(case.cluster.ranks) > 16):
-            yield from (ladder.make(depth) for depth in DEPTHS)
+    for offer in candidate_families(case.cluster, bound, alpha=case.alpha, per_chunk=case.per_chunk):
+        if offer.name != DirectExchange.family and not (offer.costly and len(case.cluster.ranks) > 16):
+            yield from (offer.make(depth) for depth in DEPTHS)
     for lanes in range(1, MOST_LANES + 1):
         laned, costs = in_lanes(case.cluster, lanes), Costs(case.alpha, lanes * case.per_chunk)
         for name, finder in FINDERS.items():

@@ -19,7 +19,7 @@ JSON = Any
 GAP = Fraction(1, 10**6)  # allowed between the rate that nothing exceeds and the rate that is reached
 
 
-def demand(holds: object, what: str) -> None:
+def require(holds: object, what: str) -> None:
     if not holds:
         sys.exit(f"wrong: {what}")
 
@@ -32,18 +32,18 @@ def closed_form(cert: JSON, servers: JSON, n: int) -> Fraction:
     """Seconds that the largest of the four terms needs, which must be those of the certificate."""
     ports, p = {way: live(servers, way) for way in ("out", "in")}, len(servers)
     for way, rates in ports.items():
-        demand(rates == [Fraction(x) for x in cert["ports"][f"{way}_exact"]], f"ports, {way}: not the topology's")
+        require(rates == [Fraction(x) for x in cert["ports"][f"{way}_exact"]], f"ports, {way}: not the topology's")
     names = [server["name"] for server in servers]
     rate = sum(ports[cert["direction"]][names.index(name)] for name in set(cert["ranks"]))
     size = {"cut": n, "traffic": 2 * (p - 1) * n, "trivial": 0}[cert["kind"]]
-    demand(
+    require(
         len(set(cert["ranks"])) == {"cut": 1, "traffic": p, "trivial": 1}[cert["kind"]] == len(cert["ranks"]), "ranks"
     )
-    demand((cert["bytes"], Fraction(cert["rate_exact"])) == (size, rate), "bytes or rate of the certificate")
+    require((cert["bytes"], Fraction(cert["rate_exact"])) == (size, rate), "bytes or rate of the certificate")
     terms = [Fraction(0)]
     for rates in ports.values() if p > 1 else ():
         terms += [n / min(rates), 2 * (p - 1) * n / sum(rates, Fraction(0))]
-    demand(max(terms) == (size / rate if size else 0), "another term is larger")
+    require(max(terms) == (size / rate if size else 0), "another term is larger")
     return max(terms)
 
 
@@ -64,13 +64,13 @@ def dual(cert: JSON) -> Fraction:
     """The rate that no schedule of tree pairs exceeds."""
     net, prices, unit = cert["network"], cert["resource_prices"], cert["denominator"]
     types, orbit_of = [t["count"] for t in net["rank_types"]], net["ways"]["orbit"]
-    demand(unit > 0 and min([*prices, *(cut["weight"] for cut in cert["cuts"])]) >= 0, "a price or weight below 0")
+    require(unit > 0 and min([*prices, *(cut["weight"] for cut in cert["cuts"])]) >= 0, "a price or weight below 0")
     left_out, cost = [Fraction(0)] * len(types), {"broadcast": dict[int, int](), "reduce": dict[int, int]()}
     for cut in cert["cuts"]:
-        demand(0 <= cut["seen_from"] < len(types), "a cut seen from no rank type")
+        require(0 <= cut["seen_from"] < len(types), "a cut seen from no rank type")
         view, inside, weight = net["views"][cut["seen_from"]], set(cut["inside"]), cut["weight"]
         nodes = list(zip(view["nodes"]["rank_type"], view["nodes"]["count"], strict=True))
-        demand(inside and inside <= set(range(len(nodes))), "a cut around no nodes")
+        require(inside and inside <= set(range(len(nodes))), "a cut around no nodes")
         for t, count in enumerate(types):
             within = sum(many for i, (kind, many) in enumerate(nodes) if kind == t and i in inside)
             left_out[t] += weight * (1 - Fraction(within, count))
@@ -78,12 +78,12 @@ def dual(cert: JSON) -> Fraction:
             cost[cut["side"]][orbit] = cost[cut["side"]].get(orbit, 0) + weight * pairs
     shares = roots_of(cert)
     least = sum(w * out for w, out in zip(shares, left_out, strict=True)) if shares else min(left_out)
-    demand(least >= unit, "the cuts that leave out some root weigh less than 1")
+    require(least >= unit, "the cuts that leave out some root weigh less than 1")
     paid = [0] * len(orbit_of)
     for resource, way, load in uses(net):
         paid[way] += load * prices[resource]
     for side, costs in cost.items():
-        demand(
+        require(
             all(costs.get(orbit, 0) <= paid[way] for way, orbit in enumerate(orbit_of)),
             f"a way pays too little ({side})",
         )
@@ -107,21 +107,21 @@ def primal(cert: JSON) -> Fraction:
     """The rate that is reached."""
     net, found = cert["network"], cert["primal"]
     types, unit, roots = [t["count"] for t in net["rank_types"]], Fraction(found["unit_exact"]), found["roots"]
-    demand(min([*found["broadcast"], *found["reduce"], *roots]) >= 0 and unit > 0, "a capacity below 0")
+    require(min([*found["broadcast"], *found["reduce"], *roots]) >= 0 and unit > 0, "a capacity below 0")
     load = [0] * len(net["resources"])
     for resource, way, each in uses(net):
         load[resource] += each * (found["broadcast"][way] + found["reduce"][way])
     for r, units in zip(net["resources"], load, strict=True):
-        demand(units * unit <= Fraction(r["rate_exact"]), f"{r['what']} carries more than its rate")
+        require(units * unit <= Fraction(r["rate_exact"]), f"{r['what']} carries more than its rate")
     total = sum(root * count for root, count in zip(roots, types, strict=True))
     given = roots_of(cert)
-    demand(
+    require(
         not given or all(r * c == total * w for r, c, w in zip(roots, types, given, strict=True)),
         "the roots are elsewhere",
     )
     halves = {"allreduce": {"broadcast", "reduce"}, "allgather": {"broadcast"}, "broadcast": {"broadcast"}}
     wanted = {(side, t) for side in halves.get(cert["collective"], {"reduce"}) for t in range(len(types))}
-    demand(wanted <= {(flow["side"], flow["seen_from"]) for flow in found["flows"]}, "a flow is missing")
+    require(wanted <= {(flow["side"], flow["seen_from"]) for flow in found["flows"]}, "a flow is missing")
     for flow in found["flows"]:
         view = net["views"][flow["seen_from"]]
         kinds, counts = view["nodes"]["rank_type"], view["nodes"]["count"]
@@ -134,13 +134,13 @@ def primal(cert: JSON) -> Fraction:
             capacity[place] = capacity.get(place, 0) + count * by_orbit.get(orbit, 0)
         net_in = [0] * n
         edges = list(zip(flow["from"], flow["to"], flow["units"], strict=True))
-        demand(len({edge[:2] for edge in edges}) == len(edges), "an edge twice")
+        require(len({edge[:2] for edge in edges}) == len(edges), "an edge twice")
         for i, j, units in edges:
-            demand(0 <= units <= capacity.get((i, j), 0), "a flow exceeds a capacity")
+            require(0 <= units <= capacity.get((i, j), 0), "a flow exceeds a capacity")
             net_in[j] += units
             if i < n:
                 net_in[i] -= units
-        demand(net_in == [total] + [0] * (n - 1), "a flow does not bring the whole rate to its rank")
+        require(net_in == [total] + [0] * (n - 1), "a flow does not bring the whole rate to its rank")
     return unit * int(total)
 
 
@@ -149,10 +149,10 @@ def seconds(cert: JSON, servers: JSON, n: int) -> Fraction:
         proved = closed_form(cert, servers, n)
     else:
         rate, reached = dual(cert), primal(cert)
-        demand((str(rate), str(reached)) == (cert["rate_exact"], cert["reached_exact"]), "rate or reached")
-        demand(rate <= reached * (1 + GAP), "the bound is not reached")
+        require((str(rate), str(reached)) == (cert["rate_exact"], cert["reached_exact"]), "rate or reached")
+        require(rate <= reached * (1 + GAP), "the bound is not reached")
         proved = n / rate
-    demand(str(proved) == cert["bound_s_exact"], "bound_s_exact")
+    require(str(proved) == cert["bound_s_exact"], "bound_s_exact")
     return proved
 
 
@@ -160,9 +160,9 @@ def check(bound: JSON) -> None:
     now, before = bound["topology"]["cluster"], bound["topology"]["pristine"]
     bound_s = seconds(bound["certificate"], now, bound["size"])
     fault_free_s = seconds(bound["fault_free"], before, bound["size"]) if before else bound_s
-    demand(bound["bound_s"] == float(bound_s), "bound_s")
-    demand(bound["fault_free_s"] == float(fault_free_s), "fault_free_s")
-    demand(bound["overhead"] == (float(bound_s / fault_free_s - 1) if fault_free_s else 0), "overhead")
+    require(bound["bound_s"] == float(bound_s), "bound_s")
+    require(bound["fault_free_s"] == float(fault_free_s), "fault_free_s")
+    require(bound["overhead"] == (float(bound_s / fault_free_s - 1) if fault_free_s else 0), "overhead")
 
 
 if __name__ == "__main__":

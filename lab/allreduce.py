@@ -28,7 +28,7 @@ from optcc.runtime.control.worker import serve_child
 
 
 class Forked:
-    """A rank's process, with what `Crew` uses of `subprocess.Popen`."""
+    """A rank's process, with what `RankProcesses` uses of `subprocess.Popen`."""
 
     def __init__(self, end: socket.socket, rank: int, world: int) -> None:
         self._status: int | None = None

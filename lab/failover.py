@@ -30,7 +30,7 @@ from tests.verbs import test_failover as verbs
 from tests.verbs.jobs import PATIENT, Jobs
 
 
-class Tally:
+class GroupCounts:
     """Runs of one line of the table, those whose fault missed, those that lost, doubled or hung; the latest proof."""
 
     def __init__(self, proof: str = "") -> None:
@@ -73,7 +73,7 @@ class Book:
         new.write_text(json.dumps(self.value), encoding="utf-8")
         new.replace(self._path)
 
-    def line(self, name: str, make: Callable[[], tuple[Tally, str]]) -> str:
+    def line(self, name: str, make: Callable[[], tuple[GroupCounts, str]]) -> str:
         """A line of the table, made unless it is here."""
         if name not in self.value["lines"]:
             tally, self.value["lines"][name] = make()
@@ -173,9 +173,9 @@ def head(times: int) -> list[str]:
     ]
 
 
-def of_row(number: int, options: argparse.Namespace) -> tuple[Tally, str]:
+def of_row(number: int, options: argparse.Namespace) -> tuple[GroupCounts, str]:
     """All runs of a row of the matrix."""
-    tally, row = Tally(), ROWS[number]
+    tally, row = GroupCounts(), ROWS[number]
     for how in verbs.VARIANTS[number][:1] if number == 16 else verbs.VARIANTS[number] * options.times:
         given = {"failovers": options.failovers} if number == 16 else how
         jobs = Jobs(network, verbs.SETTINGS.get(number, PATIENT))
@@ -183,10 +183,10 @@ def of_row(number: int, options: argparse.Namespace) -> tuple[Tally, str]:
     return tally, tally.line(str(number), row.fault)
 
 
-def in_processes(name: str) -> tuple[Tally, str]:
+def in_processes(name: str) -> tuple[GroupCounts, str]:
     """All runs of what needs processes."""
     fault, proof, runs = PROCESSES[name]
-    tally = Tally(proof)
+    tally = GroupCounts(proof)
     for run in runs:
         tally.one(lambda run=run: (prepared(), run()))
     return tally, tally.line(name, f"{fault} (a process per rank)")
@@ -207,7 +207,7 @@ def randomised(count: int, book: Book) -> Iterator[Mapping[str, Any]]:
 
 def one_cut(seed: int) -> dict[str, Any]:
     """What a cut has shown, as JSON."""
-    tally = Tally()
+    tally = GroupCounts()
     hit = tally.one(lambda: failover_cuts.cut(Jobs(network), seed))
     if not hit:
         print(f"cut {seed}: {'missed' if tally.missed else 'WRONG'}", flush=True)

@@ -8,13 +8,13 @@ from functools import cache
 from typing import Any
 
 from optcc.runtime.devices.host import Op
-from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.wires.contract import Cause
 from optcc.schedule import Schedule
 from tests.failover_rig import Moment, Open, Post, Rig
 from tests.failover_runs import InconclusiveError, leaves, of, rings
 
-PATIENCE = Patience(progress=0.25, grace=0.15, answer=0.05)
+PATIENCE = Timeouts(progress=0.25, grace=0.15, answer=0.05)
 
 KINDS = {
     "cut": "link down, the NIC says so",

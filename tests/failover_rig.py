@@ -22,7 +22,7 @@ from optcc.runtime.evidence.payload import peculiar
 from optcc.runtime.flows.ends import CHUNK_HEADER
 from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.flows.receive_path import nothing_runs
-from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.measuring.virtual_run import VirtualRun
 from optcc.runtime.messages import Note
 from optcc.runtime.protocol import events
@@ -31,7 +31,7 @@ from optcc.runtime.wires.contract import Arrived, Completed, Credited
 from optcc.runtime.wires.layout import Layout, layout_of
 from optcc.schedule import Schedule
 
-PATIENCE = Patience(progress=0.2, grace=0.15, answer=0.03)
+PATIENCE = Timeouts(progress=0.2, grace=0.15, answer=0.03)
 BOUND_S = 20.0
 """No run here takes as long; one that does hangs."""
 
@@ -158,7 +158,7 @@ class Rig:
         *,
         slot_bytes: int = 2048,
         window: int = 4,
-        patience: Patience = PATIENCE,
+        patience: Timeouts = PATIENCE,
         post: Post | None = None,
         hook: Hook | None = None,
         op: Op = Op.SUM,

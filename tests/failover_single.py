@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.wires.contract import Cause
 from tests.failover_rig import PATIENCE, Moment, Open, Rig
 from tests.failover_runs import MB, all_right, at, hit, home, ms, of, rings, same_error
@@ -115,7 +115,7 @@ def black_hole(connect: Open, wait_s: float, at_receiver: bool = False) -> str:
         return f"moved by the progress timer {ms(took)} after the strike, {moved[0].nbytes} bytes sent again"
 
 
-def pause(connect: Open, rank: int, patience: Patience = Patience(0.4, 0.3, 0.05)) -> str:  # noqa: B008 - frozen
+def pause(connect: Open, rank: int, patience: Timeouts = Timeouts(0.4, 0.3, 0.05)) -> str:  # noqa: B008 - frozen
     """Row 8. A rank is paused for more than twice the deadline, and is healthy."""
     with Rig({"it": rings()}, connect, patience=patience) as rig:
 

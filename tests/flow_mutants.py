@@ -7,20 +7,20 @@ from typing import Any
 from optcc.runtime.flows import flows
 from optcc.runtime.flows.ends import CHUNK_HEADER
 from optcc.runtime.flows.flows import FlowTransport
-from optcc.runtime.flows.path_failover import Losses
-from optcc.runtime.flows.receive_path import Arrivals
-from optcc.runtime.flows.send_path import Departures
+from optcc.runtime.flows.path_failover import PathFailover
+from optcc.runtime.flows.receive_path import ReceivePath
+from optcc.runtime.flows.send_path import SendPath
 from optcc.runtime.wires.contract import HEADER_BYTES, Arrived
 
 
-class NoFence(Losses):
+class NoFence(PathFailover):
     """Ghosts: what was sent on a wire that is left may still arrive."""
 
     def fence(self, flow: Any, command: Any) -> None:
         self._handle(flow, flows.events.Fenced(command.wire))
 
 
-class FoldsTwice(Arrivals):
+class FoldsTwice(ReceivePath):
     """The first chunk after a failover is folded twice."""
 
     def hear(self, happenings: Any, on: Any) -> None:
@@ -33,7 +33,7 @@ class FoldsTwice(Arrivals):
             super().hear((happening,), on)
 
 
-class LosesTheQueue(Departures):
+class LosesTheQueue(SendPath):
     """Chunks that had no number yet are dropped with the wire."""
 
     def moved(self, out: Any) -> None:

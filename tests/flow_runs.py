@@ -11,13 +11,13 @@ from unittest import mock
 import numpy as np
 
 from optcc.runtime.devices.host import Array, Op
-from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.measuring.virtual_run import VirtualRun
 from optcc.runtime.messages import Note
 from optcc.runtime.wires import layout
 from optcc.schedule import Lane, Port, Route, Schedule
 
-PATIENCE = Patience(progress=100.0, grace=50.0, answer=5.0)
+PATIENCE = Timeouts(progress=100.0, grace=50.0, answer=5.0)
 NIC = {"rank0/nic0": 0, "rank0/nic1": 1, "rank0/nic2": 2, "rank1/nic0": 3, "rank1/nic1": 4, "rank1/nic2": 5}
 
 
@@ -43,7 +43,7 @@ def one_way(lengths: Sequence[int], shares: Sequence[Fraction] = (Fraction(1, 3)
 class Watched(VirtualRun):
     """A one-way run with 8-byte chunks that remembers what was written: (time, wire, flow, seq)."""
 
-    def __init__(self, schedule: Schedule, window: int = 64, patience: Patience = PATIENCE) -> None:
+    def __init__(self, schedule: Schedule, window: int = 64, patience: Timeouts = PATIENCE) -> None:
         buffers: list[Array] = [
             np.arange(schedule.nbytes // 4, dtype=np.int32),
             np.zeros(schedule.nbytes // 4, np.int32),

@@ -14,7 +14,7 @@ import numpy as np
 
 from optcc.runtime.devices.host import Op
 from optcc.runtime.errors import FlowSeveredError
-from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.measuring.virtual_run import VirtualRun
 from optcc.runtime.wires import layout
 from optcc.runtime.wires.contract import Cause
@@ -64,7 +64,7 @@ class Storm(VirtualRun):
             np.random.default_rng(rank).standard_normal(schedule.nbytes // 4).astype(np.float32)
             for rank in range(schedule.ranks)
         ]
-        patience = Patience(20 * unit_s, 10 * unit_s, unit_s, unit_s / 8)
+        patience = Timeouts(20 * unit_s, 10 * unit_s, unit_s, unit_s / 8)
         with mock.patch.object(layout, "WINDOW", (1, window)):
             super().__init__(schedule, self.buffers, Op.SUM, slot_bytes=slot_bytes, patience=patience)
         self.writes: Counter[tuple[int, int]] = Counter()  # by (flow, seq)

@@ -12,8 +12,8 @@ import pytest
 
 from optcc.runtime.errors import FlowSeveredError
 from optcc.runtime.flows import flows
-from optcc.runtime.flows.progress_watchdog import Stalls
-from optcc.runtime.flows.suspicion import Doubts
+from optcc.runtime.flows.progress_watchdog import ProgressWatchdog
+from optcc.runtime.flows.suspicion import Suspicions
 from optcc.runtime.protocol.events import Lost, Spread
 from optcc.runtime.wires.contract import ECHOES, Cause
 from optcc.runtime.wires.virtual import VirtualNet, VirtualWires
@@ -67,7 +67,7 @@ def test_a_black_hole_costs_one_deadline(fault: str, readable: bool, monkeypatch
 
 def test_without_tests_of_what_shares_the_nic_it_costs_two(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it was: flows that begin to send only when others have gone on have a deadline of their own."""
-    monkeypatch.setattr(Doubts, "spread", lambda self, flow, command: None)
+    monkeypatch.setattr(Suspicions, "spread", lambda self, flow, command: None)
     assert max(felt_by_all()) > 1.5 * DEADLINE_S
 
 
@@ -194,14 +194,14 @@ def test_a_long_queue_in_doubt_moves_nothing() -> None:
 
 def test_without_regard_to_the_queue_it_would_be_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control."""
-    monkeypatch.setattr(Stalls, "_before", lambda self, flow: {})
+    monkeypatch.setattr(ProgressWatchdog, "_before", lambda self, flow: {})
     with pytest.raises((AssertionError, FlowSeveredError)):
         test_a_long_queue_in_doubt_moves_nothing()
 
 
 def test_believing_every_doubt_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: a wire that is given up for a doubt."""
-    monkeypatch.setattr(Doubts, "_test", lambda self, out: self._handle(out, Lost(out.sender.wire, Cause.PROGRESS)))
+    monkeypatch.setattr(Suspicions, "_test", lambda self, out: self._handle(out, Lost(out.sender.wire, Cause.PROGRESS)))
     with pytest.raises((AssertionError, FlowSeveredError)):
         test_doubt_alone_moves_nothing()
 

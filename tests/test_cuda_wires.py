@@ -20,7 +20,7 @@ from optcc import plan
 from optcc.cli.main import main
 from optcc.errors import InputError
 from optcc.machine.rdma import NicAddress
-from optcc.runtime.control.fault_injection import Saboteur
+from optcc.runtime.control.fault_injection import FaultInjector
 from optcc.runtime.control.job import Job
 from optcc.runtime.control.launch import run_schedules
 from optcc.runtime.devices import gpu_memory, memory
@@ -32,7 +32,7 @@ from optcc.runtime.engine.loop import Engine
 from optcc.runtime.engine.program import program_of
 from optcc.runtime.evidence.payload import fill, is_exact, reference
 from optcc.runtime.flows.flows import FlowTransport
-from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.messages import Strike
 from optcc.runtime.verbs import gpu_paths
 from optcc.runtime.wires.contract import HEADER_BYTES, FlowSpec
@@ -164,7 +164,7 @@ def run(
         return tell
 
     for rank in range(ranks):
-        patience = Patience(progress=0.3, grace=0.2, answer=0.1)
+        patience = Timeouts(progress=0.3, grace=0.2, answer=0.1)
         transports.append(
             FlowTransport(rank, it, {"it": schedule.routes}, ends[rank], teller(rank), time.monotonic, patience)
         )
@@ -180,7 +180,7 @@ def run(
             transport.begin("it", program.receives)
             engine = Engine(program, buffer, asked.fold, transport, time.monotonic, here)
             ready.wait()
-            engine.run(Saboteur(rank, it, strikes, ends[rank], transport.journal, time.monotonic))
+            engine.run(FaultInjector(rank, it, strikes, ends[rank], transport.journal, time.monotonic))
             exact[rank] = is_exact(here.unload(buffer), expected)
             with lock:
                 left[0] -= 1

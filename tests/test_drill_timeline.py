@@ -14,7 +14,7 @@ from optcc.errors import InputError
 from optcc.fault_run import run
 from optcc.fault_run.virtual_time import DRAWN, moment_of, simulated_drill
 from optcc.plans.plan import Plan
-from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.messages import Strike
 from optcc.simulation.faults import DETECT_S
 from optcc.simulation.simulator import simulate
@@ -48,7 +48,7 @@ def test_faults_of_the_run_are_faults_of_the_simulation() -> None:
     simulation, (slow, hole) = simulated_drill(made, strikes)
     assert (slow.port, slow.at_s, slow.left) == ("server2/nic1", moment_of(whole, 2, 0.3), Fraction(1, 4))
     assert (hole.port, hole.at_s, hole.left) == ("server1/nic0", moment_of(whole, 1, 0.5), 0)
-    assert hole.detect_s == Patience().progress + Patience().grace
+    assert hole.detect_s == Timeouts().progress + Timeouts().grace
     assert simulation.time_s > whole.time_s + hole.detect_s
     cut, (fault,) = simulated_drill(made, [Strike("cut", "server1/nic0", 0.5)])
     assert fault.detect_s == DETECT_S

@@ -21,7 +21,7 @@ from optcc.runtime.control.job import Job
 from optcc.runtime.control.launch import Collective, Session
 from optcc.runtime.evidence.verdicts import left_of
 from optcc.runtime.flows import flows
-from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.messages import Note, Strike
 from optcc.runtime.protocol import Receiver, Sender
 from optcc.values.cluster import Cluster
@@ -164,7 +164,7 @@ def session() -> Iterator[Session]:
         yield ranks
 
 
-FLAP_S = 1.2 * (Patience.progress + Patience.grace)
+FLAP_S = 1.2 * (Timeouts.progress + Timeouts.grace)
 
 
 def job(rate: int = 2_000_000, lost: Sequence[str] = ()) -> Job:
@@ -279,10 +279,10 @@ def test_row10_a_server_without_nics_is_named_by_every_rank() -> None:
 
 def test_row08_a_paused_process_is_healthy(session: Session) -> None:
     session.adopt(job())
-    done = session.run("it", [Strike("pause", "server2/nic0", 0.4, 2.5 * Patience.progress)])
+    done = session.run("it", [Strike("pause", "server2/nic0", 0.4, 2.5 * Timeouts.progress)])
     struck(done, "server2/nic0")
     assert all(done.exact)
-    assert done.seconds > 2 * Patience.progress
+    assert done.seconds > 2 * Timeouts.progress
     assert moved(done) == []
 
 

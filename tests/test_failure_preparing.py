@@ -15,7 +15,7 @@ from optcc.errors import OptccError
 from optcc.planner.standby.background import Background, Helper, SkippedError
 from optcc.planner.standby.planner import Basis, Planner, Progress
 from optcc.planner.standby.solve import solve
-from optcc.theory.tally import Tally
+from optcc.theory.tally import GroupCounts
 from optcc.values.cluster import Cluster
 from tests.failure_cases import ALPHA, COSTS, MIB, uniform
 
@@ -40,7 +40,7 @@ def failing_on(monkeypatch: pytest.MonkeyPatch, shape: Cluster) -> list[Cluster]
     tried: list[Cluster] = []
 
     def solve_others(cluster: Cluster, *task: object) -> object:
-        if Tally.of(cluster).key == Tally.of(shape).key:
+        if GroupCounts.of(cluster).key == GroupCounts.of(shape).key:
             tried.append(cluster)
             raise ValueError("no plan for it")
         return solve(cluster, *task)  # type: ignore[arg-type]

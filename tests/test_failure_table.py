@@ -7,13 +7,13 @@ from fractions import Fraction
 import pytest
 
 import optcc
-from optcc.planner.search import ladders
+from optcc.planner.search import candidate_families
 from optcc.planner.standby.solve import solve
 from optcc.planner.standby.table import Entry, Table, distance, matching
 from optcc.schedule.grouped import GroupedExchange
 from optcc.theory import lower_bound
 from optcc.theory.packing import pack_trees
-from optcc.theory.tally import Tally
+from optcc.theory.tally import GroupCounts
 from optcc.values.cluster import Cluster
 from tests.failure_cases import COSTS, MIB, uniform
 
@@ -29,7 +29,9 @@ def test_a_packing_is_relabelled() -> None:
     packing = pack_trees(slower_out(0))
     recipe = optcc.plan(slower_out(0), MIB, family="packed-trees", segments=2).recipe
     assert packing.trees
-    moved = recipe.relabelled(matching(Tally.of(slower_out(0)), Tally.of(slower_out(2))), Tally.of(slower_out(2)))
+    moved = recipe.relabelled(
+        matching(GroupCounts.of(slower_out(0)), GroupCounts.of(slower_out(2))), GroupCounts.of(slower_out(2))
+    )
     assert moved is not None
     moved.check(slower_out(2))
     assert moved.fluid_s(slower_out(2), MIB) == recipe.fluid_s(slower_out(0), MIB)
@@ -45,18 +47,18 @@ def test_every_family_of_the_planner_is_relabelled(servers: int) -> None:
     """
     cluster = uniform(servers=servers, nics=servers // 3)
     here, there = cluster.degrade("server1/nic0"), cluster.degrade("server4/nic1")
-    to = matching(Tally.of(here), Tally.of(there))
+    to = matching(GroupCounts.of(here), GroupCounts.of(there))
     assert to[1] == 4
-    offered = {ladder.name for ladder in ladders(here, lower_bound(here, MIB), **COSTS)}
+    offered = {offer.name for offer in candidate_families(here, lower_bound(here, MIB), **COSTS)}
     assert (GroupedExchange.family in offered) == (servers > 16)
-    for ladder in ladders(here, lower_bound(here, MIB), **COSTS):
-        recipe = ladder.make(3)
-        moved = recipe.relabelled(to, Tally.of(there))
-        assert moved is not None, ladder.name
+    for offer in candidate_families(here, lower_bound(here, MIB), **COSTS):
+        recipe = offer.make(3)
+        moved = recipe.relabelled(to, GroupCounts.of(there))
+        assert moved is not None, offer.name
         moved.check(there)
         optcc.verify(moved.lower(there, MIB))
         assert float(moved.fluid_s(there, MIB)) == pytest.approx(float(recipe.fluid_s(here, MIB)), rel=1e-3)
-    assert optcc.plan(here, MIB).baseline("ring").recipe.relabelled(to, Tally.of(there)) is None
+    assert optcc.plan(here, MIB).baseline("ring").recipe.relabelled(to, GroupCounts.of(there)) is None
 
 
 def test_steps_with_three_slow_servers_are_relabelled() -> None:
@@ -67,10 +69,10 @@ def test_steps_with_three_slow_servers_are_relabelled() -> None:
         return cluster
 
     here, there = hurt(1, 2, 3), hurt(0, 4, 7)
-    to = matching(Tally.of(here), Tally.of(there))
-    offered = ladders(here, lower_bound(here, MIB), **COSTS)
-    recipe = next(ladder.make(4) for ladder in offered if ladder.name == "direct-exchange")
-    moved = recipe.relabelled(to, Tally.of(there))
+    to = matching(GroupCounts.of(here), GroupCounts.of(there))
+    offered = candidate_families(here, lower_bound(here, MIB), **COSTS)
+    recipe = next(offer.make(4) for offer in offered if offer.name == "direct-exchange")
+    moved = recipe.relabelled(to, GroupCounts.of(there))
     assert moved == recipe  # it names no rank
     optcc.verify(moved.lower(there, MIB))
 
@@ -80,17 +82,21 @@ def test_the_nearest_shape_is_the_most_similar_one() -> None:
     one, two = cluster.degrade("server1/nic0"), cluster.degrade("server1/nic0").degrade("server4/nic0")
     table = Table(8)
     for each in (cluster, one, two):
-        table.put(Tally.of(each).key, Entry(solve(each, [MIB], Fraction(0), Fraction(0)), Tally.of(each)))
+        table.put(GroupCounts.of(each).key, Entry(solve(each, [MIB], Fraction(0), Fraction(0)), GroupCounts.of(each)))
     for hurt, expected in (
         (cluster.degrade("server2/nic3", Fraction(1, 4)), one),
         (cluster.degrade("server2/nic3").degrade("server0/nic0", Fraction(1, 8)), two),
         (cluster.degrade("server0/nic0", Fraction(9, 10)), one),  # even servers want direct exchange; others do not
     ):
-        entry = table.nearest(Tally.of(hurt))
+        entry = table.nearest(GroupCounts.of(hurt))
         assert entry is not None
-        assert entry.tally == Tally.of(expected)
-    assert distance(Tally.of(one), Tally.of(one)) == 0
-    assert distance(Tally.of(one), Tally.of(two)) == distance(Tally.of(two), Tally.of(one)) == pytest.approx(1 / 4)
+        assert entry.tally == GroupCounts.of(expected)
+    assert distance(GroupCounts.of(one), GroupCounts.of(one)) == 0
+    assert (
+        distance(GroupCounts.of(one), GroupCounts.of(two))
+        == distance(GroupCounts.of(two), GroupCounts.of(one))
+        == pytest.approx(1 / 4)
+    )
 
 
 def test_the_table_forgets_what_was_not_used_for_longest() -> None:

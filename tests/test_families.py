@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import optcc
 from optcc.errors import InfeasibleError, InputError
-from optcc.planner.search import ladders
+from optcc.planner.search import candidate_families
 from optcc.plans.plan import BASELINES, Plan
 from optcc.schedule import Schedule
-from optcc.schedule.candidates import Ladder
+from optcc.schedule.candidates import CandidateFamily
 from optcc.schedule.families import FAMILIES
 from optcc.schedule.recipe import Recipe
 from optcc.values.cluster import Cluster, Fabric
@@ -142,9 +142,9 @@ FITTING: dict[tuple[str, ...], st.SearchStrategy[Cluster]] = {
 def offered(cluster: Cluster, nbytes: int, segments: int) -> list[Plan]:
     """A plan of every family and baseline that takes the cluster."""
     bound, found = optcc.lower_bound(cluster, nbytes), []
-    for ladder in ladders(cluster, bound):
+    for offer in candidate_families(cluster, bound):
         try:
-            recipe = ladder.make(segments)
+            recipe = offer.make(segments)
             recipe.check(cluster)
             recipe.lower(cluster, nbytes)
         except InputError:  # says what it asks of a cluster; tests of the family hold it to that
@@ -160,10 +160,10 @@ def offered(cluster: Cluster, nbytes: int, segments: int) -> list[Plan]:
     return found
 
 
-def made(family: str, cluster: Cluster, bound: optcc.Bound, segments: int, given: list[Ladder]) -> list[Made]:
+def made(family: str, cluster: Cluster, bound: optcc.Bound, segments: int, given: list[CandidateFamily]) -> list[Made]:
     """The family's plans that the planner or a baseline makes for the cluster, and what they lower to."""
     found = []
-    makers = [partial(ladder.make, segments) for ladder in given if ladder.name == family]
+    makers = [partial(offer.make, segments) for offer in given if offer.name == family]
     makers += [partial(make, cluster, segments) for make in BASELINES.values()]
     for make in makers:
         try:
@@ -204,7 +204,7 @@ def held(families: tuple[str, ...], fitting: st.SearchStrategy[Cluster], *, most
         except InfeasibleError:
             return
         # Chunks that cost that much: the planner's own steps and rounds are few, and are found soon.
-        families_here = ladders(cluster, bound, alpha=Fraction(1, 10**6), per_chunk=bound.seconds / 50)
+        families_here = candidate_families(cluster, bound, alpha=Fraction(1, 10**6), per_chunk=bound.seconds / 50)
         for family in wanted:
             for plan, schedule in made(family, cluster, bound, segments, families_here):
                 hold(plan, schedule)

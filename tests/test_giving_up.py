@@ -14,7 +14,7 @@ import pytest
 
 from optcc.runtime.errors import FlowSeveredError
 from optcc.runtime.flows import timeouts
-from optcc.runtime.flows.progress_watchdog import LOOKS, Stalls
+from optcc.runtime.flows.progress_watchdog import LOOKS, ProgressWatchdog
 from optcc.schedule import Lane, Port, Route, Schedule
 from tests.failover_runs import rings
 from tests.timed_runs import LETTERS_S, PATIENCE, Timed, whole
@@ -86,5 +86,5 @@ def test_if_what_is_moved_had_a_whole_deadline_it_would_take_longer(monkeypatch:
             self._stalls._stalls.pop(flow, None)
 
     monkeypatch.setattr(timeouts.Timers, "stop", begin_anew)
-    monkeypatch.setattr(Stalls, "suspect", lambda self, nics: None)
+    monkeypatch.setattr(ProgressWatchdog, "suspect", lambda self, nics: None)
     assert given_up_s(rings(2, 4, 1 << 17, 8_000_000)) > bound_s(4)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import optcc
 from optcc.errors import InfeasibleError, VerifyError
-from optcc.planner.search import ladders
+from optcc.planner.search import candidate_families
 from optcc.plans.plan import Plan
 from optcc.schedule.columns import GRANULE
 from optcc.schedule.inside import Bundle, InsideServers
@@ -210,10 +210,10 @@ def test_the_planner_takes_it_where_it_is_faster(servers: int, most: float) -> N
 
 def test_only_where_gpus_of_all_servers_meet() -> None:
     bound = optcc.lower_bound(gpus(4, 2, rails=True), 4096)
-    assert len(ladders(gpus(4, 2, rails=True), bound, alpha=ALPHA)) == 2
-    assert len(ladders(gpus(2, 2), bound, alpha=ALPHA)) == 2
-    assert len(ladders(gpus(4, 2), bound, alpha=ALPHA)) == 3
-    assert len(ladders(gpus(65, 1), bound, alpha=ALPHA)) == 2
+    assert len(candidate_families(gpus(4, 2, rails=True), bound, alpha=ALPHA)) == 2
+    assert len(candidate_families(gpus(2, 2), bound, alpha=ALPHA)) == 2
+    assert len(candidate_families(gpus(4, 2), bound, alpha=ALPHA)) == 3
+    assert len(candidate_families(gpus(65, 1), bound, alpha=ALPHA)) == 2
 
 
 @pytest.mark.parametrize("enabled", [True, False])

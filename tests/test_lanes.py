@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import optcc
 from optcc.errors import InputError
-from optcc.planner.search import ladders
+from optcc.planner.search import candidate_families
 from optcc.schedule.direct import DirectExchange
-from optcc.schedule.lanes import MOST_LANES, differ, in_lanes, told_lanes
+from optcc.schedule.lanes import MOST_LANES, differ, in_lanes, lane_lines
 from optcc.schedule.routes import ports_of
 from optcc.values.cluster import Cluster
 from tests.conftest import degraded
@@ -42,7 +42,7 @@ def test_equal_nics_need_no_lanes() -> None:
     assert differ(slow(Fraction(1, 2)))
     assert in_lanes(dead, 1) is dead
     bound = optcc.lower_bound(dead, 2**26)
-    made = [ladder.make(8) for ladder in ladders(dead, bound, **COSTS) if ladder.name == DirectExchange.family]
+    made = [offer.make(8) for offer in candidate_families(dead, bound, **COSTS) if offer.name == DirectExchange.family]
     assert {recipe.lanes for recipe in made if isinstance(recipe, DirectExchange)} == {1}
 
 
@@ -51,8 +51,8 @@ def test_equal_nics_need_no_lanes() -> None:
 def test_in_lanes_it_is_an_allreduce(cluster: Cluster, nbytes: int) -> None:
     """Of real NICs, none of which carries more than the fluid time says."""
     bound = optcc.lower_bound(cluster, nbytes)
-    for ladder in ladders(cluster, bound, alpha=Fraction(1, 10**6), per_chunk=bound.seconds / 50):
-        recipe = ladder.make(6)
+    for offer in candidate_families(cluster, bound, alpha=Fraction(1, 10**6), per_chunk=bound.seconds / 50):
+        recipe = offer.make(6)
         if isinstance(recipe, DirectExchange) and recipe.lanes > 1:
             recipe.check(cluster)
             schedule = recipe.lower(cluster, nbytes)
@@ -78,7 +78,7 @@ def test_a_slow_nic_is_used_and_that_is_nearer_to_the_bound(left: str) -> None:
     assert times[0] < 0.99 * times[1]
     told = dict(plan.recipe.describe(cluster))
     assert told["fewer of slower ones"].startswith("server1/nic1 ")
-    assert told_lanes(cluster, 1) == []
+    assert lane_lines(cluster, 1) == []
 
 
 @pytest.mark.parametrize("lanes", [0, MOST_LANES + 1, True])

@@ -15,9 +15,9 @@ import pytest
 import optcc
 from optcc.runtime.devices.host import Op
 from optcc.runtime.flows import shares
-from optcc.runtime.flows.straggler_monitor import LEAST, Tempo
+from optcc.runtime.flows.straggler_monitor import LEAST, StragglerMonitor
 from optcc.runtime.flows.symmetry_classes import Span, likeness
-from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.measuring.virtual_run import VirtualRun
 from optcc.runtime.wires.contract import Arrived
 from optcc.schedule import Schedule
@@ -30,13 +30,13 @@ from tests.test_wires import LocalJob, count, header, until
 NICS, AT, FACTOR = 4, 0.2, 0.25
 OPTIMUM = AT + (1 - AT) * NICS / (NICS - 1 + FACTOR)
 """In times of the healthy bound: what is left when a NIC slows down goes at the whole rate that its server has left."""
-CALM = Patience(progress=1e9, grace=1e9, answer=1e6)
+CALM = Timeouts(progress=1e9, grace=1e9, answer=1e6)
 
 
 @pytest.fixture
 def asleep() -> Iterator[None]:
     """The negative control: nobody looks."""
-    with mock.patch.object(Tempo, "wake"):
+    with mock.patch.object(StragglerMonitor, "wake"):
         yield
 
 
@@ -50,7 +50,7 @@ class Slowed(VirtualRun):
         self.buffers: list[Any] = [np.arange(nbytes // 4, dtype=np.int32) * (rank + 1) for rank in range(4)]
         self.expected = sum(self.buffers[1:], self.buffers[0].copy())
         # Some 300 looks, as over a collective of a second.
-        patience = Patience(progress=self.bound_s * 256 / 300, grace=1e9, answer=1e6)
+        patience = Timeouts(progress=self.bound_s * 256 / 300, grace=1e9, answer=1e6)
         super().__init__(plan.schedule(), self.buffers, Op.SUM, slot_bytes=4096, patience=patience)
         self.nic = next(i for i, nic in enumerate(self.net.layout.nics) if nic.name == "server1/nic3")
         for at, factor in changes:
@@ -108,7 +108,7 @@ def looked_at(schedule: Schedule, slot_bytes: int) -> tuple[int, set[int]]:
         tempo = flows._shares.tempo
         tempo._every = seconds / 100
 
-        def look(now: float, refresh: Any, tempo: Tempo = tempo, look: Any = tempo.look) -> None:
+        def look(now: float, refresh: Any, tempo: StragglerMonitor = tempo, look: Any = tempo.look) -> None:
             look(now, refresh)
             judged.update(lane.out.number for watch in tempo._busy.values() for lane in watch.lanes if watch._known)
             slow.update(tempo.factors)
@@ -140,7 +140,7 @@ def test_lanes_that_are_not_alike_would_be_held_to_be_slow() -> None:
 
 def queue_behind_a_slow_nic() -> Counter[int]:
     """Chunks by flow, of one long transfer that waits in the flows' queues for room in windows of two."""
-    run = Watched(one_way([2400]), window=2, patience=Patience(progress=100.0, grace=1e9, answer=1e6))
+    run = Watched(one_way([2400]), window=2, patience=Timeouts(progress=100.0, grace=1e9, answer=1e6))
     run.strike(20.0, "rank0/nic1", "slow", factor=0.125)
     run.finish()
     assert run.flows[0].journal == []
@@ -182,7 +182,7 @@ def least_factor() -> float:
     for flows in run.flows:
         tempo = flows._shares.tempo
 
-        def look(now: float, refresh: Any, tempo: Tempo = tempo, look: Any = tempo.look) -> None:
+        def look(now: float, refresh: Any, tempo: StragglerMonitor = tempo, look: Any = tempo.look) -> None:
             look(now, refresh)
             seen.extend(tempo.factors.values())
 
@@ -216,7 +216,7 @@ def slow_storm(seed: int) -> int:
         tempo = flows._shares.tempo
         tempo._every = healthy_s / 200
 
-        def look(now: float, refresh: Any, tempo: Tempo = tempo, look: Any = tempo.look) -> None:
+        def look(now: float, refresh: Any, tempo: StragglerMonitor = tempo, look: Any = tempo.look) -> None:
             look(now, refresh)
             slow.update(tempo.factors)
 

@@ -13,12 +13,12 @@ from optcc.runtime.engine.program import program_of
 from optcc.runtime.engine.transport import Landing, Take
 from optcc.runtime.flows.ends import CHUNK_HEADER, CHUNK_MARK
 from optcc.runtime.flows.flows import FlowTransport
-from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.wires.contract import Arrived, Cause, Completed, Credited, Drained, Failed, Happening
 from optcc.runtime.wires.layout import layout_of
 from tests.failover_runs import rings
 
-PATIENCE = Patience(progress=1.0, grace=0.5, answer=0.25, first=0.002)
+PATIENCE = Timeouts(progress=1.0, grace=0.5, answer=0.25, first=0.002)
 FOLD_S = 0.6
 """Longer than grace."""
 

@@ -11,7 +11,7 @@ import optcc
 from benchmarks.bench_planner import ALPHA, GRID, PER_CHUNK, Case, by_hand, cluster_of, outcome, outcomes
 from optcc.errors import InputError
 from optcc.planner import search
-from optcc.planner.search import ladders
+from optcc.planner.search import candidate_families
 from optcc.plans.plan import Plan
 from optcc.values.cluster import Cluster, Fabric
 from tests.conftest import GBPS
@@ -45,9 +45,9 @@ def test_rows_of_several_processes_are_in_order() -> None:
 
 def test_families_can_be_asked_for() -> None:
     cluster = Cluster.uniform(servers=6, nics=2, rate=400 * GBPS).degrade("server1/nic0")
-    for ladder in ladders(cluster, optcc.lower_bound(cluster, 2**20)):
-        made = optcc.plan(cluster, 2**20, family=ladder.name, segments=3)
-        assert made.recipe.family == ladder.name
+    for offer in candidate_families(cluster, optcc.lower_bound(cluster, 2**20)):
+        made = optcc.plan(cluster, 2**20, family=offer.name, segments=3)
+        assert made.recipe.family == offer.name
         assert made.recipe.segments == 3
         assert Plan.from_json(made.to_json()) == made
         optcc.verify(made.schedule())
@@ -100,5 +100,5 @@ def test_many_servers_on_rails_have_two_levels(servers: int, size: int) -> None:
     """Nested rings stay 11 % above the bound there."""
     cluster = replace(Cluster.uniform(servers=servers, nics=8, rate=50 * GBPS), fabric=Fabric(rails=True))
     hurt = cluster.degrade("server1/nic0")
-    offered = ladders(hurt, optcc.lower_bound(hurt, size), alpha=ALPHA, per_chunk=PER_CHUNK)
-    assert any(ladder.name == "grouped-exchange" for ladder in offered)
+    offered = candidate_families(hurt, optcc.lower_bound(hurt, size), alpha=ALPHA, per_chunk=PER_CHUNK)
+    assert any(offer.name == "grouped-exchange" for offer in offered)

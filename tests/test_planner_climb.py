@@ -1,4 +1,4 @@
-"""Climbing a ladder: which numbers of segments are tried, and which times count."""
+"""Climbing a offer: which numbers of segments are tried, and which times count."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from optcc import lower_bound
 from optcc.planner import search
-from optcc.planner.search import candidates, climb
-from optcc.schedule.candidates import LARGE, Ladder
+from optcc.planner.search import candidates, try_depths
+from optcc.schedule.candidates import LARGE, CandidateFamily
 from optcc.values.cluster import Cluster
 
 TIMES = {1: 2.038, 2: 1.736, 3: 1.643, 4: 1.751, 6: 1.747, 8: 1.681, 12: 1.7, 16: 1.76, 24: 1.9, 32: 2.0}
@@ -44,7 +44,7 @@ def listed(*segments: int) -> Any:
 def climbed(
     times: Mapping[int, float], monkeypatch: pytest.MonkeyPatch, packets: Mapping[int, float] | None = None, **how: Any
 ) -> dict[int, float]:
-    """What is tried of a ladder that takes `times`, where receivers take packets `packets`, and the time of each."""
+    """What is tried of a offer that takes `times`, where receivers take packets `packets`, and the time of each."""
 
     def simulate(made: Depth, *, receivers: str | None = None, **costs: Fraction) -> SimpleNamespace:
         by_kind = {None: times, "packets": packets or {}}
@@ -53,7 +53,7 @@ def climbed(
     monkeypatch.setattr(search, "simulate", simulate)
     cluster = Cluster.uniform(servers=4, nics=1, rate=10**9)
     make: Any = Depth
-    tried = climb(Ladder("any", make, **how), cluster, 2**30, alpha=Fraction(0), per_chunk=Fraction(0))
+    tried = try_depths(CandidateFamily("any", make, **how), cluster, 2**30, alpha=Fraction(0), per_chunk=Fraction(0))
     return {candidate.transfers: candidate.time_s for candidate in tried}
 
 
@@ -102,27 +102,29 @@ def test_what_only_seems_best_with_merged_nics_is_not_taken(monkeypatch: pytest.
     monkeypatch.setattr(search, "MAX_FINAL_STRIPES", 1)  # which is for more servers than these
     cluster = Cluster.uniform(servers=LARGE + 1, nics=2, rate=10**9)
 
-    def ladder(name: str, merged: float, apart: float, by_rate: bool) -> Ladder:
+    def offer(name: str, merged: float, apart: float, by_rate: bool) -> CandidateFamily:
         make: Any = lambda segments: Timed(segments, merged=merged, apart=apart)  # noqa: E731
-        return Ladder(name, make, shortlist=lambda: [make(segments) for segments in range(1, 30)], by_rate=by_rate)
+        return CandidateFamily(
+            name, make, shortlist=lambda: [make(segments) for segments in range(1, 30)], by_rate=by_rate
+        )
 
-    offered = [ladder("seems", 1, 3, True), ladder("is", 9, 2, False), ladder("neither", 2.2, 2.2, True)]
+    offered = [offer("seems", 1, 3, True), offer("is", 9, 2, False), offer("neither", 2.2, 2.2, True)]
     tried = candidates(offered, cluster, lower_bound(cluster, 2**30), alpha=Fraction(0), per_chunk=Fraction(0))
     assert (tried[0].recipe.apart, tried[0].time_s) == (2, 2.1)
 
 
 def test_what_cannot_be_faster_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it is: the ladder says that it takes no less than what was found."""
+    """Whatever it is: the offer says that it takes no less than what was found."""
     monkeypatch.setattr(search, "simulate", lambda made, **costs: made)
     cluster, tried = Cluster.uniform(servers=4, nics=2, rate=10**9), list[str]()
 
-    def ladder(name: str, least_s: float) -> Ladder:
+    def offer(name: str, least_s: float) -> CandidateFamily:
         def make(segments: int) -> Any:
             tried.append(name)
             return Timed(segments, merged=3, apart=3)
 
-        return Ladder(name, make, shortlist=lambda: [make(1)], least_s=least_s)
+        return CandidateFamily(name, make, shortlist=lambda: [make(1)], least_s=least_s)
 
-    offered = [ladder("slow", 3.2), ladder("first", 1.0), ladder("second", 3.0)]
+    offered = [offer("slow", 3.2), offer("first", 1.0), offer("second", 3.0)]
     candidates(offered, cluster, lower_bound(cluster, 2**30), alpha=Fraction(0), per_chunk=Fraction(0))
     assert tried == ["first", "second"]

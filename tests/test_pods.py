@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.planner.search import ladders
+from optcc.planner.search import candidate_families
 from optcc.schedule.direct import FINDERS, DirectExchange
 from optcc.schedule.pods import direct_uplink_s, in_turns, pod_numbers
 from optcc.schedule.slots import HALF
@@ -80,9 +80,9 @@ def test_uplinks_without_room_are_known_before_anything_is_tried() -> None:
     for factor, room in ((1, True), (2, False)):
         cluster = pods_of(uniform(16), 8, factor=factor)
         bound = optcc.lower_bound(cluster, 2**28)
-        direct = [each for each in ladders(cluster, bound, **COSTS) if each.name == DirectExchange.family]
+        direct = [each for each in candidate_families(cluster, bound, **COSTS) if each.name == DirectExchange.family]
         assert direct
-        assert {ladder.least_s < 1.05 * float(bound.seconds) for ladder in direct} == {room}
+        assert {offer.least_s < 1.05 * float(bound.seconds) for offer in direct} == {room}
 
 
 @pytest.mark.long

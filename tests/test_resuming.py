@@ -13,7 +13,7 @@ import pytest
 
 from optcc.runtime.errors import FlowSeveredError
 from optcc.runtime.flows import flows
-from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.protocol import Sender, SenderState
 from optcc.runtime.protocol.doubting import PROBES
 from optcc.runtime.protocol.events import Alive, Expired, Probe, Start, Tell, Timer
@@ -29,7 +29,7 @@ WANTED_S = 0.03
 # --- lost letters ----------------------------------------------------------------------------------------------------
 
 
-def resumed_s(what: str, loses: Callable[[str, int], bool], patience: Patience = PATIENCE, **how: Any) -> float:
+def resumed_s(what: str, loses: Callable[[str, int], bool], patience: Timeouts = PATIENCE, **how: Any) -> float:
     """From the strike until the last flow goes on, with a NIC lost in the middle of a ring of two."""
     run = Timed(PAIR, loses, patience=patience)
     at = 0.4 * whole(PAIR)[0]

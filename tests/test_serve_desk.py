@@ -19,7 +19,7 @@ from optcc.planner.standby.background import Helper
 from optcc.plans.plan import Plan
 from optcc.serve.messages import JobRequest, PlanRequest
 from optcc.serve.replies import Replies
-from optcc.serve.service import Desk, Job
+from optcc.serve.service import Job, PlanningService
 from optcc.serve.settings import Settings
 from tests.serving import SMALL
 
@@ -37,7 +37,7 @@ def test_replies_are_kept_within_their_bytes() -> None:
 
 def test_one_computes_for_all_who_ask_at_once() -> None:
     async def run() -> tuple[list[bytes], int]:
-        desk, calls = Desk(Settings()), []
+        desk, calls = PlanningService(Settings()), []
 
         async def make() -> bytes:
             calls.append(1)
@@ -55,7 +55,7 @@ def test_one_computes_for_all_who_ask_at_once() -> None:
 
 def test_an_error_is_not_kept() -> None:
     async def run() -> list[object]:
-        desk, calls = Desk(Settings()), []
+        desk, calls = PlanningService(Settings()), []
 
         async def make() -> bytes:
             calls.append(1)
@@ -80,7 +80,7 @@ def test_a_plan_that_an_event_overtakes_is_not_kept_for_what_comes_after() -> No
     planner = SimpleNamespace(plan=lambda nbytes: made.pop(0), current=SimpleNamespace(event=1))
 
     async def run() -> list[bytes]:
-        desk = Desk(Settings())
+        desk = PlanningService(Settings())
         desk.jobs["job"] = Job("job", planner, ())  # type: ignore[arg-type]
         replies = [await desk.job_plan("job", "1MiB", None) for _ in range(3)]
         desk.jobs.clear()
@@ -115,8 +115,8 @@ class FakePlanner:
 
 
 @pytest.fixture
-def desk_of_fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
-    desk = Desk(Settings())
+def desk_of_fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlanningService]:
+    desk = PlanningService(Settings())
 
     async def read(*_: object) -> object:
         return optcc.load_topology(SMALL).cluster, ()
@@ -131,7 +131,7 @@ def desk_of_fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     desk.close()
 
 
-def test_a_job_that_nobody_waits_for_any_more_is_ended(desk_of_fakes: Desk) -> None:
+def test_a_job_that_nobody_waits_for_any_more_is_ended(desk_of_fakes: PlanningService) -> None:
     async def run() -> None:
         task = asyncio.create_task(desk_of_fakes.register(JobRequest(topology=SMALL)))
         while not FakePlanner.making.is_set():
@@ -146,7 +146,7 @@ def test_a_job_that_nobody_waits_for_any_more_is_ended(desk_of_fakes: Desk) -> N
     assert not desk_of_fakes.jobs
 
 
-def test_a_job_whose_name_nobody_learns_is_ended(desk_of_fakes: Desk) -> None:
+def test_a_job_whose_name_nobody_learns_is_ended(desk_of_fakes: PlanningService) -> None:
     FakePlanner.go_on.set()
     with pytest.raises(InfeasibleError):
         asyncio.run(desk_of_fakes.register(JobRequest(topology=SMALL)))
@@ -154,7 +154,9 @@ def test_a_job_whose_name_nobody_learns_is_ended(desk_of_fakes: Desk) -> None:
     assert not desk_of_fakes.jobs
 
 
-def test_the_end_does_not_wait_for_a_job_being_made(desk_of_fakes: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_does_not_wait_for_a_job_being_made(
+    desk_of_fakes: PlanningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started = threading.Event()
 
     def busy(*_: object, urgent: Helper, **__: object) -> object:

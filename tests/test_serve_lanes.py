@@ -17,8 +17,8 @@ import pytest
 from optcc.errors import OptccError
 from optcc.serve.lanes import Lane, Workers
 from optcc.serve.messages import EventRequest, JobRequest, PlanRequest, RefusedError
-from optcc.serve.middleware import Guard
-from optcc.serve.service import Desk, Job
+from optcc.serve.middleware import Middleware
+from optcc.serve.service import Job, PlanningService
 from optcc.serve.settings import Settings
 from tests.serving import SMALL, Service, running, told
 
@@ -96,7 +96,7 @@ def test_a_call_that_is_cancelled_while_its_worker_starts_never_begins(
 
 def test_the_last_who_leaves_ends_what_is_shared() -> None:
     async def run() -> list[object]:
-        desk, ended, begun = Desk(Settings()), list[int](), list[int]()
+        desk, ended, begun = PlanningService(Settings()), list[int](), list[int]()
 
         async def make() -> bytes:
             begun.append(1)
@@ -138,8 +138,8 @@ class FakePlanner:
         self.go_on.set()
 
 
-def desk_with_a_job() -> tuple[Desk, FakePlanner]:
-    desk, planner = Desk(Settings(concurrent=4, request_s=LIMIT_S)), FakePlanner()
+def desk_with_a_job() -> tuple[PlanningService, FakePlanner]:
+    desk, planner = PlanningService(Settings(concurrent=4, request_s=LIMIT_S)), FakePlanner()
     desk.jobs["job"] = Job("job", planner, ())  # type: ignore[arg-type]
     return desk, planner
 
@@ -252,7 +252,7 @@ def test_the_guard_cancels_what_works_for_a_caller_who_is_gone() -> None:
         async def send(message: object) -> None:
             sent.append(message)
 
-        guard = Guard(app, Settings(request_s=LIMIT_S), hosts=None, log=lambda line: None)
+        guard = Middleware(app, Settings(request_s=LIMIT_S), hosts=None, log=lambda line: None)
         scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
         answering = asyncio.create_task(guard(scope, receive, send))
         await asyncio.wait_for(working.wait(), LIMIT_S)

@@ -11,8 +11,8 @@ import pytest
 
 from optcc.runtime.devices.host import Op
 from optcc.runtime.errors import FlowSeveredError
-from optcc.runtime.flows.progress_watchdog import LOOKS, SUSPECTED, Stalls
-from optcc.runtime.flows.timeouts import Patience, Timers
+from optcc.runtime.flows.progress_watchdog import LOOKS, SUSPECTED, ProgressWatchdog
+from optcc.runtime.flows.timeouts import Timeouts, Timers
 from optcc.runtime.measuring.virtual_run import VirtualRun
 from optcc.runtime.protocol import Sender, events
 from optcc.runtime.wires import layout
@@ -20,7 +20,7 @@ from optcc.runtime.wires.contract import Cause
 from optcc.schedule import Lane, Port, Route, Schedule
 
 DEADLINE = 8.0
-PATIENCE = Patience(progress=DEADLINE, grace=4.0, answer=1.0)
+PATIENCE = Timeouts(progress=DEADLINE, grace=4.0, answer=1.0)
 LONG, SHORT = 480, 40  # bytes, at 8 bytes a second: a minute, and five seconds
 
 
@@ -67,7 +67,7 @@ def test_a_chunk_behind_others_at_its_nic_is_not_stuck() -> None:
 
 def test_without_that_rule_a_live_wire_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """What used to happen: no wire left, with a NIC on which everything comes through in its turn."""
-    monkeypatch.setattr(Stalls, "_before", lambda self, flow: {})
+    monkeypatch.setattr(ProgressWatchdog, "_before", lambda self, flow: {})
     with pytest.raises(FlowSeveredError, match=r"no wire left of 2; .* lost by no progress"):
         moved_behind_a_queue().run()
 
@@ -93,7 +93,9 @@ def sender(wire: int, posted: int) -> Sender:
     return made
 
 
-def looks(stalls: Stalls, senders: Mapping[int, Sender], acks: Mapping[int, tuple[int, int]], until: int) -> list[int]:
+def looks(
+    stalls: ProgressWatchdog, senders: Mapping[int, Sender], acks: Mapping[int, tuple[int, int]], until: int
+) -> list[int]:
     """Looks at which flow 0 is over its deadline. `acks` : look -> (flow, chunk) acknowledged just before it."""
     over = []
     for look in range(until):
@@ -107,26 +109,26 @@ def looks(stalls: Stalls, senders: Mapping[int, Sender], acks: Mapping[int, tupl
 
 def test_a_flow_is_over_its_deadline_at_the_last_look_but_one_and_then_at_each() -> None:
     senders = {0: sender(0, 3)}
-    assert looks(Stalls(senders, DEADLINE), senders, {}, 9) == [6, 7, 8]
+    assert looks(ProgressWatchdog(senders, DEADLINE), senders, {}, 9) == [6, 7, 8]
     senders = {0: sender(0, 3)}
-    assert looks(Stalls(senders, DEADLINE), senders, {2: (0, 0)}, 10) == [8, 9]
+    assert looks(ProgressWatchdog(senders, DEADLINE), senders, {2: (0, 0)}, 10) == [8, 9]
 
 
 def test_neither_its_last_progress_nor_that_of_what_was_before_it_makes_a_flow_miss_its_deadline() -> None:
     """It stops just after look 0; look 1 sees that, and look 2 that the chunk before it at its NIC came through."""
     senders = {0: sender(0, 3), 2: sender(2, 2)}
-    found = looks(Stalls(senders, DEADLINE), senders, {1: (0, 0), 2: (2, 1)}, LOOKS + 1)
+    found = looks(ProgressWatchdog(senders, DEADLINE), senders, {1: (0, 0), 2: (2, 1)}, LOOKS + 1)
     assert found == [LOOKS]
 
 
 def test_only_what_the_nic_was_given_before_counts() -> None:
     senders = {0: sender(0, 1), 1: sender(1, 9), 2: sender(2, 2)}
-    stalls = Stalls(senders, DEADLINE)
+    stalls = ProgressWatchdog(senders, DEADLINE)
     assert looks(stalls, senders, {1: (1, 3), 2: (1, 6)}, 7) == [6], "another NIC"
     senders = {0: sender(0, 1), 2: sender(2, 2)}
-    assert looks(Stalls(senders, DEADLINE), senders, {1: (2, 0), 2: (2, 1)}, 9) == [8], "the same, before it"
+    assert looks(ProgressWatchdog(senders, DEADLINE), senders, {1: (2, 0), 2: (2, 1)}, 9) == [8], "the same, before it"
     senders = {0: sender(0, 1), 2: sender(2, 2)}
-    stalls = Stalls(senders, DEADLINE)
+    stalls = ProgressWatchdog(senders, DEADLINE)
     assert looks(stalls, senders, {}, 1) == []
     for _ in range(4):
         senders[2].handle(events.Send())
@@ -135,7 +137,7 @@ def test_only_what_the_nic_was_given_before_counts() -> None:
 
 def test_next_to_a_black_hole_few_looks_are_enough() -> None:
     senders = {0: sender(0, 1), 1: sender(1, 1)}
-    stalls = Stalls(senders, DEADLINE)
+    stalls = ProgressWatchdog(senders, DEADLINE)
     stalls.suspect((10, 4))
     for look in range(SUSPECTED):
         assert stalls.look(look * stalls.every, look * stalls.every, lambda flow: False) == []
@@ -144,7 +146,7 @@ def test_next_to_a_black_hole_few_looks_are_enough() -> None:
 
 def test_a_suspect_that_brings_something_over_is_suspect_no_more() -> None:
     senders = {0: sender(0, 3), 1: sender(1, 1)}
-    stalls = Stalls(senders, DEADLINE)
+    stalls = ProgressWatchdog(senders, DEADLINE)
     stalls.suspect((0, 1))
     assert looks(stalls, senders, {3: (0, 0)}, 10) == [2, 9], "first after two looks, then after a deadline again"
     assert 1 in stalls.look(10 * stalls.every, 10 * stalls.every, lambda flow: False), (
@@ -156,7 +158,7 @@ def test_both_ends_of_a_wire_are_acquitted_also_one_that_the_flow_has_moved_to()
     moves = Sender((0, 1), 99, ends=ENDS)
     moves.handle(events.Send())
     senders = {0: moves}
-    stalls = Stalls(senders, DEADLINE)
+    stalls = ProgressWatchdog(senders, DEADLINE)
     for event in (events.Lost(0, Cause.PROGRESS), events.Fenced(0), events.Answer(1, 0, 0)):
         moves.handle(event)
     stalls.suspect((*ENDS[1], 99))
@@ -169,7 +171,7 @@ def test_both_ends_of_a_wire_are_acquitted_also_one_that_the_flow_has_moved_to()
 def test_what_a_look_sees_counts_from_then_not_from_the_poll_before() -> None:
     """A fold lies between what the deadline is judged by and what is seen."""
     senders = {0: sender(0, 3)}
-    stalls = Stalls(senders, DEADLINE)
+    stalls = ProgressWatchdog(senders, DEADLINE)
     stalls.look(0.0, 0.0, lambda flow: False)
     senders[0].handle(events.Acked(0, 0))
     stalls.look(0.5 * DEADLINE, 2 * DEADLINE, lambda flow: False)
@@ -180,8 +182,8 @@ def test_what_a_look_sees_counts_from_then_not_from_the_poll_before() -> None:
 def test_grace_that_begins_anew_is_not_over_already() -> None:
     """It ends at 1.5; a poll folds until 2.12, and the next one is told that the queue before the flow has moved."""
     senders, now = {0: sender(0, 1), 2: sender(2, 2)}, 0.0
-    stalls = Stalls(senders, 1.0)
-    timers = Timers(Patience(1.0, 0.5, 0.25), stalls, lambda: now)
+    stalls = ProgressWatchdog(senders, 1.0)
+    timers = Timers(Timeouts(1.0, 0.5, 0.25), stalls, lambda: now)
     stalls.look(0.0, 0.0, lambda flow: False)
     now = 1.0
     timers.start(0, events.Start(events.Timer.GRACE))
@@ -197,7 +199,7 @@ def test_what_had_come_over_before_and_what_the_far_end_tells_acquit_nobody() ->
     moves.handle(events.Send())
     moves.handle(events.Send())
     senders = {0: sender(0, 3), 1: moves}
-    stalls = Stalls(senders, DEADLINE)
+    stalls = ProgressWatchdog(senders, DEADLINE)
     senders[0].handle(events.Acked(0, 0))
     stalls.suspect(ENDS[0] + ENDS[1])
     for event in (events.Lost(0, Cause.PROGRESS), events.Fenced(0), events.Answer(1, 1, 0)):
@@ -210,7 +212,7 @@ def test_what_had_come_over_before_and_what_the_far_end_tells_acquit_nobody() ->
 
 def test_grace_begins_anew_as_long_as_its_queue_moves() -> None:
     senders = {0: sender(0, 1), 2: sender(2, 2)}
-    stalls = Stalls(senders, DEADLINE)
+    stalls = ProgressWatchdog(senders, DEADLINE)
     stalls.look(0.0, 0.0, lambda flow: False)
     stalls.grace(0)
     assert not stalls.still_moves(0)
@@ -221,7 +223,7 @@ def test_grace_begins_anew_as_long_as_its_queue_moves() -> None:
 
 def test_what_owes_nothing_is_not_looked_at() -> None:
     senders = {0: sender(0, 0)}
-    stalls = Stalls(senders, DEADLINE)
+    stalls = ProgressWatchdog(senders, DEADLINE)
     stalls.look(0.0, 0.0, lambda flow: False)
     assert not stalls.any
     senders[0].handle(events.Send())

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import optcc
 from optcc.errors import InfeasibleError, InputError
-from optcc.planner.search import ladders
+from optcc.planner.search import candidate_families
 from optcc.schedule import Schedule, Stage
 from optcc.schedule.assemble import Row, assemble, even_cuts
 from optcc.schedule.routes import Routes
@@ -138,9 +138,9 @@ def test_between_two_alone_it_does_not() -> None:
 
 def recipes(cluster: Cluster, nbytes: int, alpha: Fraction, per_chunk: Fraction, segments: int) -> Iterator[Any]:
     """Every family that the planner has for the cluster, at one depth."""
-    for ladder in ladders(cluster, lower_bound(cluster, nbytes), alpha=alpha, per_chunk=per_chunk):
+    for offer in candidate_families(cluster, lower_bound(cluster, nbytes), alpha=alpha, per_chunk=per_chunk):
         with suppress(InputError, InfeasibleError):  # the family does not fit
-            yield ladder.make(segments)
+            yield offer.make(segments)
 
 
 def bound(cluster: Cluster, nbytes: int, alpha: Fraction, per_chunk: Fraction) -> Fraction:

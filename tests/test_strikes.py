@@ -8,7 +8,7 @@ import pytest
 
 from optcc.errors import InputError
 from optcc.runtime.control import fault_injection
-from optcc.runtime.control.fault_injection import KINDS, Saboteur
+from optcc.runtime.control.fault_injection import KINDS, FaultInjector
 from optcc.runtime.messages import Note, Strike
 from optcc.runtime.wires.contract import Cause
 from optcc.runtime.wires.virtual import VirtualNet
@@ -40,7 +40,7 @@ class Machine:
         self.journal: list[Note] = []
         self.sent: dict[int, int] = {}
         self.last_words: list[list[Note]] = []
-        self.saboteur = Saboteur(
+        self.saboteur = FaultInjector(
             rank,
             layout(),
             planned,
@@ -144,9 +144,9 @@ def test_a_slow_nic_tells_what_has_left_since() -> None:
 def test_a_flap_that_outlives_its_operation_heals_in_the_next() -> None:
     healing: list[tuple[float, int]] = []
     it, wires = layout(), Recorder()
-    Saboteur(0, it, [Strike("flap", NIC, 0.0, 2.0)], wires, [], lambda: 5.0, healing).look(1.0)
+    FaultInjector(0, it, [Strike("flap", NIC, 0.0, 2.0)], wires, [], lambda: 5.0, healing).look(1.0)
     assert healing == [(7.0, 0)]
-    after = Saboteur(0, it, [], wires, [], lambda: 7.5, healing)
+    after = FaultInjector(0, it, [], wires, [], lambda: 7.5, healing)
     assert after.wake() == 7.0
     after.look(0.0)
     assert wires.done == [("darken", 0), ("heal", 0)]
@@ -172,14 +172,14 @@ def test_what_cannot_be_struck_is_refused(kind: str, nic: str) -> None:
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"pause", "kill"}))
 def test_emulated_wires_know_every_kind(kind: str) -> None:
     it = layout()
-    saboteur = Saboteur(0, it, [Strike(kind, NIC, 0.0, 0.5, FAR)], VirtualNet(it).ends[0], [], lambda: 0.0)
+    saboteur = FaultInjector(0, it, [Strike(kind, NIC, 0.0, 0.5, FAR)], VirtualNet(it).ends[0], [], lambda: 0.0)
     saboteur.look(0.0)
 
 
 def test_a_path_is_broken_between_two_nics_only() -> None:
     it = layout()
     net = VirtualNet(it)
-    Saboteur(0, it, [Strike("path", NIC, 0.0, far=FAR)], net.ends[0], [], lambda: 0.0).look(0.0)
+    FaultInjector(0, it, [Strike("path", NIC, 0.0, far=FAR)], net.ends[0], [], lambda: 0.0).look(0.0)
     number = {nic.name: i for i, nic in enumerate(it.nics)}
     ends = {number[NIC], number[FAR]}
     assert (
@@ -191,7 +191,7 @@ def test_a_path_needs_two_ends_and_wires_that_can_break_it() -> None:
     with pytest.raises(InputError, match="no such fault"):
         Machine(Strike("path", NIC, 0.5))
     with pytest.raises(InputError, match="real NICs cannot be told to"):
-        Saboteur(0, layout(), [Strike("path", NIC, 0.5, far=FAR)], object(), [], lambda: 0.0)
+        FaultInjector(0, layout(), [Strike("path", NIC, 0.5, far=FAR)], object(), [], lambda: 0.0)
 
 
 @pytest.mark.parametrize(("second_at", "seconds", "ends"), [(5.2, 0.5, 5.7), (5.2, 0.1, 5.5), (5.0, 0.5, 5.5)])

@@ -13,7 +13,7 @@ from optcc.planner.standby.state import limited
 from optcc.schedule.nested_order import nested_rings, rings_in_order
 from optcc.theory import lower_bound, nested_shares
 from optcc.theory.hubs import hub_split
-from optcc.theory.tally import Tally, signature
+from optcc.theory.tally import GroupCounts, signature
 from optcc.values.cluster import Cluster, Fabric
 from tests.failure_cases import MIB, uniform
 
@@ -29,7 +29,7 @@ def test_a_tally_is_what_counting_afresh_gives(
 ) -> None:
     """Bound, certificate, words, order and shares equal those made from every NIC, exactly, after any events."""
     cluster = uniform(servers, nics)
-    whole, tally = cluster, Tally.of(cluster)
+    whole, tally = cluster, GroupCounts.of(cluster)
     for s, i, quarters, one_way in events:
         s, i = s % servers, i % nics
         nic = limited(whole.servers[s].nics[i], whole.servers[s].nics[i].out_rate * quarters / 4)
@@ -39,7 +39,7 @@ def test_a_tally_is_what_counting_afresh_gives(
         tally = tally.moved(s, cluster.servers[s], changed.servers[s])
         cluster = changed
     assert (tally.groups, tally.sum_out, tally.sum_in) == (
-        Tally.of(cluster).groups, Tally.of(cluster).sum_out, Tally.of(cluster).sum_in,
+        GroupCounts.of(cluster).groups, GroupCounts.of(cluster).sum_out, GroupCounts.of(cluster).sum_in,
     )  # fmt: skip
     try:
         bound = lower_bound(cluster, 12345)
@@ -60,8 +60,8 @@ def test_a_tally_that_is_not_moved_is_noticed() -> None:
     """Negative control: the comparison above sees a server that changed groups."""
     cluster = uniform()
     hurt = cluster.degrade("server1/nic0")
-    assert Tally.of(cluster).bound(hurt, MIB, Fraction(0)).seconds != lower_bound(hurt, MIB).seconds
-    assert Tally.of(cluster).order != Tally.of(hurt).order
+    assert GroupCounts.of(cluster).bound(hurt, MIB, Fraction(0)).seconds != lower_bound(hurt, MIB).seconds
+    assert GroupCounts.of(cluster).order != GroupCounts.of(hurt).order
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_a_tally_that_is_not_moved_is_noticed() -> None:
 )
 def test_no_tally_without_a_closed_form(cluster: Cluster) -> None:
     with pytest.raises(InputError, match="no closed form"):
-        Tally.of(cluster)
+        GroupCounts.of(cluster)
 
 
 def test_signatures_forget_names_and_dead_nics() -> None:
     cluster = uniform(3)
     a, b = cluster.degrade("server0/nic0"), cluster.degrade("server1/nic1")
     assert signature(a.servers[0]) == signature(b.servers[1])
-    assert Tally.of(a).key == Tally.of(b).key
-    assert Tally.of(cluster.degrade("server0/nic0", Fraction(1, 2))).key != Tally.of(a).key
+    assert GroupCounts.of(a).key == GroupCounts.of(b).key
+    assert GroupCounts.of(cluster.degrade("server0/nic0", Fraction(1, 2))).key != GroupCounts.of(a).key

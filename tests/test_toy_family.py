@@ -21,12 +21,12 @@ from optcc.plans.files import load_plan, save_plan
 from optcc.plans.plan import Plan
 from optcc.schedule import Schedule
 from optcc.schedule.assemble import Row, assemble, even_cuts
-from optcc.schedule.candidates import Costs, Ladder
+from optcc.schedule.candidates import CandidateFamily, Costs
 from optcc.schedule.columns import Stage
 from optcc.schedule.families import FAMILIES
-from optcc.schedule.recipe import Recipe, demand
+from optcc.schedule.recipe import Recipe, require
 from optcc.schedule.routes import Routes
-from optcc.theory.tally import Tally
+from optcc.theory.tally import GroupCounts
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
 
@@ -54,7 +54,7 @@ class Star(Recipe):
         )
 
     def check(self, cluster: Cluster) -> None:
-        demand(0 <= self.hub < len(cluster.ranks), "hub", f"0 to {len(cluster.ranks) - 1}", self.hub)
+        require(0 <= self.hub < len(cluster.ranks), "hub", f"0 to {len(cluster.ranks) - 1}", self.hub)
 
     def content(self) -> dict[str, Any]:
         return {"segments": self.segments, "hub": self.hub}
@@ -67,10 +67,10 @@ class Star(Recipe):
         return [("hub", cluster.ranks[self.hub].name)]
 
     @classmethod
-    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
-        return [Ladder(cls.family, lambda segments: cls(segments, 0))]
+    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
+        return [CandidateFamily(cls.family, lambda segments: cls(segments, 0))]
 
-    def relabelled(self, to: Mapping[int, int], tally: Tally) -> Star:
+    def relabelled(self, to: Mapping[int, int], tally: GroupCounts) -> Star:
         return Star(self.segments, to[self.hub])
 
 

@@ -6,14 +6,14 @@ from typing import Any, cast
 
 import pytest
 
-from optcc.runtime.control.failure_detector import GRACE_S, PING_S, Accusation, Vigil, most_accused
+from optcc.runtime.control.failure_detector import GRACE_S, PING_S, Accusation, FailureDetector, most_accused
 from optcc.runtime.control.worker import _await_verdict
 from optcc.runtime.errors import FlowSeveredError, RankFailedError, TransportError
 from optcc.runtime.messages import Broken, Pong, Reply
 
 
 def test_vigil_waits_for_every_reply() -> None:
-    vigil = Vigil(3, patience_s=2.0, now=0.0)
+    vigil = FailureDetector(3, patience_s=2.0, now=0.0)
     for rank in range(3):
         assert vigil.pending
         vigil.heard(rank, Reply(), 0.1)
@@ -22,7 +22,7 @@ def test_vigil_waits_for_every_reply() -> None:
 
 
 def test_vigil_pings_those_that_owe_a_reply() -> None:
-    vigil = Vigil(3, patience_s=2.0, now=0.0)
+    vigil = FailureDetector(3, patience_s=2.0, now=0.0)
     assert vigil.to_ask(PING_S / 2) == []
     vigil.heard(1, Reply(), 0.1)
     assert vigil.to_ask(PING_S) == [0, 2]
@@ -32,7 +32,7 @@ def test_vigil_pings_those_that_owe_a_reply() -> None:
 
 
 def test_vigil_takes_silence_for_death_after_its_patience() -> None:
-    vigil = Vigil(2, patience_s=2.0, now=0.0)
+    vigil = FailureDetector(2, patience_s=2.0, now=0.0)
     assert vigil.to_ask(1.0) == [0, 1]
     vigil.heard(0, Pong(1, "x"), 1.0)
     for second in (1.5, 2.5):
@@ -42,7 +42,7 @@ def test_vigil_takes_silence_for_death_after_its_patience() -> None:
 
 
 def test_vigil_tells_a_silent_rank_from_those_that_wait_for_it() -> None:
-    vigil = Vigil(3, patience_s=2.0, now=0.0)
+    vigil = FailureDetector(3, patience_s=2.0, now=0.0)
     vigil.to_ask(1.0)
     for rank in (0, 2):
         vigil.heard(rank, Pong(0, "waits"), 1.0)
@@ -51,7 +51,7 @@ def test_vigil_tells_a_silent_rank_from_those_that_wait_for_it() -> None:
 
 
 def test_vigil_notices_that_nothing_moves() -> None:
-    vigil = Vigil(2, patience_s=2.0, now=0.0)
+    vigil = FailureDetector(2, patience_s=2.0, now=0.0)
     for second in range(1, 4):
         assert vigil.verdict(second) is None
         for rank in vigil.to_ask(second):
@@ -60,7 +60,7 @@ def test_vigil_notices_that_nothing_moves() -> None:
 
 
 def test_vigil_prefers_evidence_to_hearsay() -> None:
-    vigil = Vigil(3, patience_s=9.0, now=0.0)
+    vigil = FailureDetector(3, patience_s=9.0, now=0.0)
     vigil.heard(0, Broken("lost rank 1: it closed the connection", blames=1), 1.0)
     assert vigil.verdict(1.0 + GRACE_S / 2) is None
     assert vigil.verdict(1.0 + GRACE_S) == (1, "rank 0 lost rank 1: it closed the connection")
@@ -113,7 +113,7 @@ def test_the_witness_is_one_that_nobody_accuses() -> None:
 
 @pytest.mark.parametrize("later_s", [0.0, 0.5])
 def test_vigil_hears_others_before_it_takes_an_accusation(later_s: float) -> None:
-    vigil = Vigil(4, patience_s=9.0, now=0.0)
+    vigil = FailureDetector(4, patience_s=9.0, now=0.0)
     for nth, (accuser, said) in enumerate(accused(*DARK_SPEAKS_FIRST).items()):
         vigil.heard(accuser, Broken(said.cause, blames=said.blamed), 1.0 + nth * later_s)
     assert vigil.verdict(0.99 + GRACE_S) is None
@@ -122,7 +122,7 @@ def test_vigil_hears_others_before_it_takes_an_accusation(later_s: float) -> Non
 
 def test_without_the_others_the_first_accusation_would_be_the_verdict() -> None:
     """The negative control: what it was."""
-    vigil = Vigil(4, patience_s=9.0, now=0.0)
+    vigil = FailureDetector(4, patience_s=9.0, now=0.0)
     accuser, said = next(iter(accused(*DARK_SPEAKS_FIRST).items()))
     vigil.heard(accuser, Broken(said.cause, blames=said.blamed), 1.0)
     assert vigil.verdict(1.0 + GRACE_S) == (2, "rank 1 lost rank 2")

@@ -14,7 +14,7 @@ import pytest
 
 from optcc.runtime.devices.host import Op
 from optcc.runtime.flows.receive_path import nothing_runs
-from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.measuring.virtual_run import VirtualRun
 from optcc.runtime.messages import Note
 from optcc.runtime.protocol.events import Spread
@@ -23,7 +23,7 @@ from optcc.runtime.wires.virtual import VirtualWires
 from optcc.schedule import Schedule
 from tests.failover_runs import rings
 
-PATIENCE = Patience()
+PATIENCE = Timeouts()
 RTT_S = 0.001
 """Of a letter and its answer."""
 

@@ -33,7 +33,7 @@ def _rates(sign: Signature) -> tuple[Fraction, Fraction]:
 
 
 @dataclass(frozen=True)
-class Tally:
+class GroupCounts:
     """A cluster on one non-blocking fabric with servers as ranks, at least two, by groups of equal servers.
 
     groups : signature -> indices of its servers, ascending
@@ -45,7 +45,7 @@ class Tally:
     sum_in: Fraction
 
     @classmethod
-    def of(cls, cluster: Cluster) -> Tally:
+    def of(cls, cluster: Cluster) -> GroupCounts:
         """Count `cluster`. Raises InputError where there is no closed form."""
         if cluster.gpu_ranks or not cluster.fabric.flat or len(cluster.servers) < 2:
             raise InputError("no closed form", where="cluster", expected="2 or more servers as ranks, a flat fabric")
@@ -59,7 +59,7 @@ class Tally:
             sum((into * count for (_, into), count in rates), Fraction(0)),
         )
 
-    def moved(self, index: int, old: Server, new: Server) -> Tally:
+    def moved(self, index: int, old: Server, new: Server) -> GroupCounts:
         """Server number `index` was `old` and is `new`."""
         before, after = signature(old), signature(new)
         groups = dict(self.groups)
@@ -68,7 +68,7 @@ class Tally:
             groups[before] = left
         groups[after] = tuple(sorted((*groups.get(after, ()), index)))
         (out_was, in_was), (out_is, in_is) = _rates(before), _rates(after)
-        return Tally(groups, self.sum_out - out_was + out_is, self.sum_in - in_was + in_is)
+        return GroupCounts(groups, self.sum_out - out_was + out_is, self.sum_in - in_was + in_is)
 
     @cached_property
     def key(self) -> Key:

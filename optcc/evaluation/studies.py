@@ -108,13 +108,13 @@ class Rails:
         from optcc.api import lower_bound, lower_bound_with_costs, plan
         from optcc.planner.search import candidates
         from optcc.schedule.baselines import balance
-        from optcc.schedule.candidates import Ladder
+        from optcc.schedule.candidates import CandidateFamily
         from optcc.simulation.simulator import simulate
 
         whole = self.whole
         made = plan(self.cluster, self.nbytes, alpha=ALPHA, per_chunk=PER_CHUNK)
         with_costs = lower_bound_with_costs(self.cluster, self.nbytes, alpha=ALPHA, per_chunk=PER_CHUNK)
-        rings = Ladder("ring", lambda segments: balance(whole, segments))
+        rings = CandidateFamily("ring", lambda segments: balance(whole, segments))
         least = lower_bound(whole, self.nbytes)
         ring = candidates([rings], whole, least, alpha=ALPHA, per_chunk=PER_CHUNK)[0].recipe
 

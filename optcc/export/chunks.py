@@ -20,7 +20,7 @@ from optcc.errors import InputError
 from optcc.plans.plan import Plan
 from optcc.schedule.columns import GRANULE, Schedule
 from optcc.schedule.inside import InsideServers
-from optcc.schedule.recipe import Recipe, demand_segments
+from optcc.schedule.recipe import Recipe, require_segments
 from optcc.schedule.routes import fluid_seconds
 from optcc.simulation.simulator import simulate
 
@@ -162,7 +162,7 @@ def deeper(plan: Plan, segments: int | None) -> Plan:
 
 def _as_deep(recipe: Recipe, segments: int) -> Recipe:
     if isinstance(recipe, InsideServers):  # as deep as the deepest of what runs between servers
-        demand_segments(segments)
+        require_segments(segments)
         depths = [max(1, bundle.inner.segments * segments // recipe.segments) for bundle in recipe.bundles]
         bundles = zip(recipe.bundles, depths, strict=True)
         return replace(recipe, bundles=tuple(replace(b, inner=_as_deep(b.inner, depth)) for b, depth in bundles))

@@ -73,8 +73,8 @@ def moment_of(simulation: Simulation, rank: int, part: float) -> float:
 
 
 def _hole_s(plan: Plan) -> float:
-    from optcc.runtime.flows.timeouts import Patience
+    from optcc.runtime.flows.timeouts import Timeouts
     from optcc.runtime.wires.layout import layout_of
 
-    patience = Patience().for_chunks_of(layout_of({"": plan.schedule()}).slowest_chunk_s)
+    patience = Timeouts().for_chunks_of(layout_of({"": plan.schedule()}).slowest_chunk_s)
     return patience.progress + patience.grace

@@ -1,10 +1,10 @@
 """Which family and how many segments: candidates are run in virtual time, and the fastest is the plan.
 
-A model per family would have to be right about fill, latency and chunk costs of every family on every cluster; the
-simulator already is. A *ladder* is one family with its number of segments left open. It either names the numbers that
-are worth a try, or it is climbed: its times fall and then rise with the segments, so from a first guess the number is
-doubled, up and down, until it gets slower, and then tried between the best three, and right beside the best where there
-are few. Ladders come in the order of what they take at least; one that cannot be faster than what was tried is left.
+A model of each family would have to be right about fill, latency and chunk costs on every cluster; the simulator
+already is. A `CandidateFamily` is one family with its number of segments left open. It names the numbers that are worth
+a try. Or they are searched: times fall and then rise with the segments, so from a first guess the number is doubled, up
+and down, until it gets slower, then tried between the best three, and right beside the best where there are few.
+Families come in the order of what they take at least; one that cannot be faster than what was tried is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import pairwise
 from optcc.errors import InputError
 from optcc.plans.plan import Plan
 from optcc.schedule.baselines import BASELINES
-from optcc.schedule.candidates import LARGE, MANY, MIN_CHUNK, Costs, Ladder, default_segments
+from optcc.schedule.candidates import LARGE, MANY, MIN_CHUNK, CandidateFamily, Costs, default_segments
 from optcc.schedule.columns import Schedule
 from optcc.schedule.families import FAMILIES
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe
@@ -53,12 +53,12 @@ class Candidate:
     both: bool = False
 
 
-def ladders(
+def candidate_families(
     cluster: Cluster, bound: Bound, *, alpha: Fraction = Fraction(0), per_chunk: Fraction = Fraction(0)
-) -> list[Ladder]:
+) -> list[CandidateFamily]:
     """What the families offer for the cluster, the default one first. Making a recipe may find that there is none."""
     costs = Costs(alpha, per_chunk)
-    return [ladder for family in FAMILIES.values() for ladder in family.candidates(cluster, bound, costs)]
+    return [offer for family in FAMILIES.values() for offer in family.candidates(cluster, bound, costs)]
 
 
 def merged_nics(cluster: Cluster) -> Cluster:
@@ -69,10 +69,12 @@ def merged_nics(cluster: Cluster) -> Cluster:
     return replace(cluster, servers=servers, pristine=None)
 
 
-def climb(ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per_chunk: Fraction) -> list[Candidate]:
-    """Try a ladder's numbers of segments. Raises InputError where the family has no recipe for the cluster."""
+def try_depths(
+    offer: CandidateFamily, cluster: Cluster, nbytes: int, *, alpha: Fraction, per_chunk: Fraction
+) -> list[Candidate]:
+    """Try an offer's numbers of segments. Raises InputError where the family has no recipe for the cluster."""
     costs = Costs(alpha, per_chunk)
-    on = merged_nics(cluster) if ladder.by_rate and _merges(cluster) else cluster
+    on = merged_nics(cluster) if offer.by_rate and _merges(cluster) else cluster
     tried: dict[int, Candidate] = {}
 
     def attempt(segments: int, recipe: Recipe) -> float:
@@ -83,37 +85,37 @@ def climb(ladder: Ladder, cluster: Cluster, nbytes: int, *, alpha: Fraction, per
             return float("inf")
         time_s = _time_s(schedule, costs)
         best = min((one.time_s for one in tried.values()), default=time_s)
-        both = ladder.both and not cluster.uplinks  # where there are some it was packets
+        both = offer.both and not cluster.uplinks  # where there are some it was packets
         if both and time_s <= best:
             time_s = max(time_s, _time_s(schedule, costs, "packets"))
         tried[segments] = Candidate(recipe, time_s, len(schedule), on is not cluster, both)
         return time_s
 
-    most = max(1, min(ladder.deepest or MAX_SEGMENTS, nbytes // (MIN_CHUNK * len(cluster.ranks))))
-    if ladder.shortlist is not None:
-        for place, recipe in enumerate(ladder.shortlist()):
+    most = max(1, min(offer.deepest or MAX_SEGMENTS, nbytes // (MIN_CHUNK * len(cluster.ranks))))
+    if offer.shortlist is not None:
+        for place, recipe in enumerate(offer.shortlist()):
             attempt(place, recipe)
         return list(tried.values())
     # Without a formula times may rise once before they fall: one segment fills no pipeline.
-    guess, patience = min(ladder.guess or 1, most), 1 if ladder.guess else 2
-    start = attempt(guess, ladder.make(guess))
+    guess, patience = min(offer.guess or 1, most), 1 if offer.guess else 2
+    start = attempt(guess, offer.make(guess))
     for up in (True, False):
         segments, best, worse = guess, start, 0
         while worse < patience:
             segments = min(2 * segments, most) if up else segments // 2
             if not segments or segments in tried:
                 break
-            time_s = attempt(segments, ladder.make(segments))
+            time_s = attempt(segments, offer.make(segments))
             worse = 0 if time_s < (best if per_chunk else best / TIE) else worse + 1  # free chunks never cost again
             best = min(best, time_s)
     best_one = min(tried, key=lambda k: tried[k].time_s)
     for low, high in pairwise(sorted({max(1, best_one // 2), best_one, min(2 * best_one, most)})):
         if (low + high) // 2 not in tried:
-            attempt((low + high) // 2, ladder.make((low + high) // 2))
+            attempt((low + high) // 2, offer.make((low + high) // 2))
     best_one = min(tried, key=lambda k: tried[k].time_s)
     for segments in (best_one - 1, best_one + 1) if best_one <= FEW_SEGMENTS else ():
         if 1 <= segments <= most and segments not in tried:
-            attempt(segments, ladder.make(segments))
+            attempt(segments, offer.make(segments))
     return list(tried.values())
 
 
@@ -132,12 +134,12 @@ def suited(name: str, cluster: Cluster, bound: Bound, *, alpha: Fraction, per_ch
     """A baseline with the number of segments that suits it best. Raises InputError where there is none."""
     rates = {(nic.out_rate, nic.in_rate) for server in cluster.servers for nic in server.nics}
     by_rate = len(rates) == 1 and name in ("ring", "balance")
-    ladder = Ladder(name, lambda segments: BASELINES[name](cluster, segments), by_rate=by_rate)
-    return candidates([ladder], cluster, bound, alpha=alpha, per_chunk=per_chunk)[0].recipe
+    offer = CandidateFamily(name, lambda segments: BASELINES[name](cluster, segments), by_rate=by_rate)
+    return candidates([offer], cluster, bound, alpha=alpha, per_chunk=per_chunk)[0].recipe
 
 
 def candidates(
-    offered: list[Ladder], cluster: Cluster, bound: Bound, *, alpha: Fraction, per_chunk: Fraction
+    offered: list[CandidateFamily], cluster: Cluster, bound: Bound, *, alpha: Fraction, per_chunk: Fraction
 ) -> list[Candidate]:
     """Everything that was tried, the fastest first, or in its place what ties with it and is faster where receivers
     take packets.
@@ -147,14 +149,14 @@ def candidates(
     found: list[Candidate] = []
     refused: InputError | None = None
     costs = Costs(alpha, per_chunk)
-    for ladder in sorted(offered, key=lambda ladder: (ladder.costly, ladder.least_s)):
+    for offer in sorted(offered, key=lambda offer: (offer.costly, offer.least_s)):
         best = min(found, key=lambda one: one.time_s, default=None)
-        if best is not None and ladder.least_s >= best.time_s:
+        if best is not None and offer.least_s >= best.time_s:
             continue
-        if best is not None and ladder.costly and best.recipe.fluid_s(cluster, bound.nbytes) <= NEAR * bound.seconds:
+        if best is not None and offer.costly and best.recipe.fluid_s(cluster, bound.nbytes) <= NEAR * bound.seconds:
             continue
         try:
-            found += climb(ladder, cluster, bound.nbytes, alpha=alpha, per_chunk=per_chunk)
+            found += try_depths(offer, cluster, bound.nbytes, alpha=alpha, per_chunk=per_chunk)
         except InputError as error:
             refused = refused or error
     if not found:
@@ -201,16 +203,16 @@ def _stripes(schedule: Schedule) -> int:
     return len(schedule) * max((len(route.lanes) for route in schedule.routes), default=1)
 
 
-def _telling(ladder: Ladder, progress: Callable[[str], None]) -> Ladder:
-    """The ladder, which says each number of segments before it is tried."""
+def _telling(offer: CandidateFamily, progress: Callable[[str], None]) -> CandidateFamily:
+    """The offer, which says each number of segments before it is tried."""
 
     def told(recipe: Recipe) -> Recipe:
-        progress(f"{ladder.name}, {recipe.segments} segment{'s' * (recipe.segments != 1)}")
+        progress(f"{offer.name}, {recipe.segments} segment{'s' * (recipe.segments != 1)}")
         return recipe
 
-    listed = ladder.shortlist
+    listed = offer.shortlist
     shortlist = None if listed is None else lambda: [told(recipe) for recipe in listed()]
-    return replace(ladder, make=lambda segments: told(ladder.make(segments)), shortlist=shortlist)
+    return replace(offer, make=lambda segments: told(offer.make(segments)), shortlist=shortlist)
 
 
 def choose(
@@ -228,23 +230,23 @@ def choose(
     Without latency and chunk costs deeper is never slower, and the family with the least fluid time wins. `progress` is
     told what is tried, such as "trees, 12 segments".
     """
-    offered = ladders(cluster, bound, alpha=alpha, per_chunk=per_chunk)
+    offered = candidate_families(cluster, bound, alpha=alpha, per_chunk=per_chunk)
     if family is not None:
-        names = ", ".join(dict.fromkeys(ladder.name for ladder in offered))
-        offered = [ladder for ladder in offered if ladder.name == family]
+        names = ", ".join(dict.fromkeys(offer.name for offer in offered))
+        offered = [offer for offer in offered if offer.name == family]
         if not offered:
             what = "a family for other clusters" if family in FAMILIES else "no such family"
             raise InputError(what, where="--family", expected=f"one of {names}", got=family)
     if progress is not None:
-        offered = [_telling(ladder, progress) for ladder in offered]
+        offered = [_telling(offer, progress) for offer in offered]
     if segments is None and (alpha or per_chunk) and len(cluster.ranks) > 1 and bound.nbytes:
         return candidates(offered, cluster, bound, alpha=alpha, per_chunk=per_chunk)[0].recipe
     default = default_segments(bound.nbytes, len(cluster.ranks), gpus=cluster.gpu_ranks)
     best: tuple[Fraction, Recipe] | None = None
     refused: InputError | None = None
-    for ladder in offered:
+    for offer in offered:
         try:
-            recipe = ladder.make(segments or min(default, ladder.deepest or MAX_SEGMENTS))
+            recipe = offer.make(segments or min(default, offer.deepest or MAX_SEGMENTS))
             fluid_s = recipe.fluid_s(cluster, bound.nbytes)
         except InputError as error:
             refused = refused or error

@@ -57,7 +57,7 @@ most_transfers = ContextVar("most_transfers", default=MAX_TRANSFERS)
 """A process that may take less memory sets it lower."""
 
 
-def demand_memory(transfers: int) -> None:
+def require_memory(transfers: int) -> None:
     """Raise InputError, before any is spent, for more transfers than memory should hold."""
     most = min(MAX_TRANSFERS, most_transfers.get())
     if transfers > most:
@@ -91,7 +91,7 @@ def assemble(
     columns: dict[str, list[NDArray[np.int64]]] = {
         name: [] for name in ("route", "offset", "length", "reduce", "stage", "segment", "hop", "dep", "waits")
     }
-    demand_memory(sum(len(template) * len(mine) for template, mine, _ in blocks))
+    require_memory(sum(len(template) * len(mine) for template, mine, _ in blocks))
     base = 0
     for template, mine, bounds in blocks:
         rows, copies = len(template), len(mine)

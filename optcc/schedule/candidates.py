@@ -1,4 +1,4 @@
-"""A family of schedules on one cluster with its number of segments left open, for the planner to climb."""
+"""A family of schedules on one cluster with its number of segments left open, for the planner to try_depths."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Costs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Ladder:
+class CandidateFamily:
     """One family on one cluster: `make(segments)` is its recipe; `name` says which, for people.
 
     guess : segments to begin with, where a formula knows about how many are best

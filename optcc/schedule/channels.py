@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from optcc.errors import InputError
 from optcc.schedule.assemble import Row
-from optcc.schedule.recipe import MAX_SEGMENTS, demand
+from optcc.schedule.recipe import MAX_SEGMENTS, require
 from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster
 
@@ -29,11 +29,11 @@ def channel_count(cluster: Cluster) -> int:
     return max(len(_live(cluster, rank)) for rank in range(len(cluster.ranks)))
 
 
-def demand_channels(channels: object, cluster: Cluster) -> None:
+def require_channels(channels: object, cluster: Cluster) -> None:
     """Raise InputError unless `channels` is None, all transfers striped, or a number of channels for the cluster."""
     if channels is not None:
         whole = type(channels) is int and 1 <= channels <= MAX_SEGMENTS
-        demand(whole, "channels", f"1 to {MAX_SEGMENTS}, or none", channels)
+        require(whole, "channels", f"1 to {MAX_SEGMENTS}, or none", channels)
         _demand_flat(cluster)
 
 

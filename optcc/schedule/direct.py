@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from optcc.schedule.columns import Schedule
 from optcc.schedule.direct_rows import dependencies, scheduled
-from optcc.schedule.lanes import MOST_LANES, in_lanes, nics_of, told_lanes
+from optcc.schedule.lanes import MOST_LANES, in_lanes, lane_lines, nics_of
 from optcc.schedule.many_objects import no_collection
-from optcc.schedule.nics import nic_ports, nic_rate, told_pace
+from optcc.schedule.nics import nic_ports, nic_rate, pace_lines
 from optcc.schedule.pods import direct_uplink_s
-from optcc.schedule.recipe import Recipe, demand, demand_segments
+from optcc.schedule.recipe import Recipe, require, require_segments
 from optcc.schedule.routes import Routes
 from optcc.schedule.steps import Finder
 from optcc.schedule.steps_even import Even
@@ -35,8 +35,8 @@ from optcc.values.cluster import Cluster
 from optcc.values.json_fields import exact
 
 if TYPE_CHECKING:
-    from optcc.schedule.candidates import Costs, Ladder
-    from optcc.theory.tally import Tally
+    from optcc.schedule.candidates import CandidateFamily, Costs
+    from optcc.theory.tally import GroupCounts
     from optcc.values.bound import Bound
 
 FINDERS: dict[str, Finder] = {finder.name: finder for finder in (Even(), Rounds(), OneStarves(), SeveralStarve())}
@@ -85,27 +85,27 @@ class DirectExchange(Recipe):
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""
-        demand(self.steps in FINDERS, "steps", " or ".join(FINDERS), self.steps)
+        require(self.steps in FINDERS, "steps", " or ".join(FINDERS), self.steps)
         whole = type(self.lanes) is int and 1 <= self.lanes <= MOST_LANES
-        demand(whole, "lanes", f"1 to {MOST_LANES}", self.lanes)
+        require(whole, "lanes", f"1 to {MOST_LANES}", self.lanes)
         cluster = in_lanes(cluster, self.lanes)
         finder = FINDERS[self.steps]
         kind = {OneStarves.name: "where one starves", SeveralStarve.name: "where several starve"}
         fits = f"servers of NICs of one pace, {kind.get(self.steps, 'where none starves')}"
-        demand(finder.applies(cluster), "cluster", fits, f"{len(cluster.ranks)} ranks, other ones")
-        demand_segments(self.segments)
+        require(finder.applies(cluster), "cluster", fits, f"{len(cluster.ranks)} ranks, other ones")
+        require_segments(self.segments)
         most = min(MAX_STEPS, finder.most_steps(cluster))
-        demand(self.segments <= most, "segments", f"1 to {most}", self.segments)
-        demand(self.steps == Even.name or not self.each, "each", "false but for even steps", self.each)
-        demand(0 <= self.variant < MAX_VARIANTS, "variant", f"0 to {MAX_VARIANTS - 1}", self.variant)
-        demand(1 <= self.growth <= MAX_GROWTH, "growth", f"1 to {MAX_GROWTH}", self.growth)
-        demand(self.growing >= 0, "growing", "0 or more", self.growing)
+        require(self.segments <= most, "segments", f"1 to {most}", self.segments)
+        require(self.steps == Even.name or not self.each, "each", "false but for even steps", self.each)
+        require(0 <= self.variant < MAX_VARIANTS, "variant", f"0 to {MAX_VARIANTS - 1}", self.variant)
+        require(1 <= self.growth <= MAX_GROWTH, "growth", f"1 to {MAX_GROWTH}", self.growth)
+        require(self.growing >= 0, "growing", "0 or more", self.growing)
         longer = self.growth ** finder.growing(self)
-        demand(longer <= MAX_LONGER, "growth", f"steps at most {MAX_LONGER} times as long as the first", self.growth)
-        demand(0 <= self.margin < 1, "margin", "at least 0, less than 1", self.margin)
-        demand(0 <= self.chunk <= MAX_CHUNK, "chunk", f"0 to {MAX_CHUNK}", self.chunk)
+        require(longer <= MAX_LONGER, "growth", f"steps at most {MAX_LONGER} times as long as the first", self.growth)
+        require(0 <= self.margin < 1, "margin", "at least 0, less than 1", self.margin)
+        require(0 <= self.chunk <= MAX_CHUNK, "chunk", f"0 to {MAX_CHUNK}", self.chunk)
         lone = self.steps == OneStarves.name
-        demand(
+        require(
             LEAST <= self.last <= Fraction(1, 2) if lone else not self.last,
             "last",
             f"{LEAST} to 1/2 where one starves, else 0",
@@ -158,17 +158,17 @@ class DirectExchange(Recipe):
         kinds = sorted(Counter(finder.shares(laned)).items(), reverse=True)
         parts = ", ".join(f"{count} of {100 * float(share):.4g} %" for share, count in kinds if share)
         hubs = ("hubs", f"{parts}, each exchanges directly with all")
-        told = told_pace(cluster) if self.lanes == 1 else told_lanes(cluster, self.lanes)
+        told = pace_lines(cluster) if self.lanes == 1 else lane_lines(cluster, self.lanes)
         return [hubs, *finder.told(self, laned), *told]
 
     @classmethod
-    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
+    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
         """See `direct_candidates`."""
-        from optcc.schedule.direct_candidates import direct_ladders
+        from optcc.schedule.direct_candidates import direct_candidates
 
-        return direct_ladders(cluster, bound, costs)
+        return direct_candidates(cluster, bound, costs)
 
-    def relabelled(self, to: Mapping[int, int], tally: Tally) -> DirectExchange:
+    def relabelled(self, to: Mapping[int, int], tally: GroupCounts) -> DirectExchange:
         """Itself: it names no rank."""
         return self
 
@@ -179,6 +179,6 @@ class DirectExchange(Recipe):
 
         return by_formula(cluster, bound, costs)
 
-    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: Tally) -> DirectExchange | None:
+    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: GroupCounts) -> DirectExchange | None:
         """See `at_once`: it asks for no neighbour."""
         return self.at_once(cluster, bound, costs)

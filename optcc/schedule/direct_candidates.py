@@ -15,7 +15,7 @@ from functools import partial
 from math import inf, log, sqrt
 from operator import itemgetter
 
-from optcc.schedule.candidates import LARGE, MANY, Costs, Ladder
+from optcc.schedule.candidates import LARGE, MANY, CandidateFamily, Costs
 from optcc.schedule.direct import FINDERS, MAX_CHUNK, MAX_STEPS, DirectExchange
 from optcc.schedule.lanes import MOST_LANES, differ, in_lanes
 from optcc.schedule.slots import ONE
@@ -63,10 +63,10 @@ class Form:
     shortlist: Callable[[], Sequence[DirectExchange]]
 
 
-def direct_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> list[Ladder]:
+def direct_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[CandidateFamily]:
     """One for each way to find steps that the cluster is of the kind for, and each number of lanes, where NICs differ;
     the first `KINDS` by the formula above."""
-    many, found = len(cluster.ranks) > MANY, list[tuple[float, int, Ladder]]()
+    many, found = len(cluster.ranks) > MANY, list[tuple[float, int, CandidateFamily]]()
     for lanes in range(1, MOST_LANES + 1 if differ(cluster) else 2):
         laned, own = in_lanes(cluster, lanes), Costs(costs.alpha, lanes * costs.per_chunk)
         for name, finder in FINDERS.items():
@@ -75,7 +75,7 @@ def direct_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> list[Ladder]
                 continue
             form = FORMS[name](laned, bound, own)
             about_s = float(form.recipe.fluid_s(laned, bound.nbytes)) + 2 * float(bound.seconds) / _root(bound, own)
-            ladder = Ladder(
+            offer = CandidateFamily(
                 DirectExchange.family,
                 partial(_with_steps, form, laned, lanes),
                 shortlist=partial(_listed, form, lanes),
@@ -83,8 +83,8 @@ def direct_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> list[Ladder]
                 by_rate=False,
                 least_s=_least_s(form, laned, bound, own),
             )
-            found.append((about_s, len(found), ladder))
-    return [ladder for _, _, ladder in sorted(found, key=itemgetter(0, 1))[:KINDS]]
+            found.append((about_s, len(found), offer))
+    return [offer for _, _, offer in sorted(found, key=itemgetter(0, 1))[:KINDS]]
 
 
 def by_formula(cluster: Cluster, bound: Bound, costs: Costs) -> DirectExchange | None:

@@ -26,16 +26,16 @@ from optcc.schedule.direct_rows import Ints, Kind, scheduled
 from optcc.schedule.grouped_steps import Move, in_steps
 from optcc.schedule.grouped_trees import Tree, trees
 from optcc.schedule.many_objects import no_collection
-from optcc.schedule.nics import common_rails, live_nics, nic_ports, nic_rate, told_pace
+from optcc.schedule.nics import common_rails, live_nics, nic_ports, nic_rate, pace_lines
 from optcc.schedule.pods import pod_numbers, uplinks
-from optcc.schedule.recipe import Recipe, demand, demand_segments
+from optcc.schedule.recipe import Recipe, require, require_segments
 from optcc.schedule.routes import Routes
 from optcc.schedule.steps import Used, rows_of
 from optcc.values.cluster import Cluster
 
 if TYPE_CHECKING:
-    from optcc.schedule.candidates import Costs, Ladder
-    from optcc.theory.tally import Tally
+    from optcc.schedule.candidates import CandidateFamily, Costs
+    from optcc.theory.tally import GroupCounts
     from optcc.values.bound import Bound
 
 MOST_MOVES = 2**20
@@ -84,18 +84,20 @@ class GroupedExchange(Recipe):
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""
         ranks = len(cluster.ranks)
-        demand(grouped(cluster), "cluster", "servers as ranks, NICs of one pace, each two with a rail in common", ranks)
-        demand_segments(self.segments)
+        require(
+            grouped(cluster), "cluster", "servers as ranks, NICs of one pace, each two with a rail in common", ranks
+        )
+        require_segments(self.segments)
         most = MOST_MOVES // ranks
-        demand(self.segments <= most, "segments", f"1 to {most}, of {ranks} servers", self.segments)
-        demand(len(self.groups) == ranks, "groups", f"{ranks} of them", self.groups)
+        require(self.segments <= most, "segments", f"1 to {most}, of {ranks} servers", self.segments)
+        require(len(self.groups) == ranks, "groups", f"{ranks} of them", self.groups)
         named = sorted({*self.groups})
-        demand(named == list(range(len(named))) and len(named) > 1, "groups", "0 to G-1, two or more", named)
+        require(named == list(range(len(named))) and len(named) > 1, "groups", "0 to G-1, two or more", named)
         if self.apart is not None:
             whole = type(self.apart) is int and 0 <= self.apart < ranks
-            demand(whole, "apart", f"0 to {ranks - 1}", self.apart)
+            require(whole, "apart", f"0 to {ranks - 1}", self.apart)
             alone = self.groups.count(self.groups[self.apart]) == 1
-            demand(not alone, "apart", "a rank with others in its group", self.apart)
+            require(not alone, "apart", "a rank with others in its group", self.apart)
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
         """What the busiest group, uplink or slowest server needs, if work is spread evenly in every group."""
@@ -127,22 +129,22 @@ class GroupedExchange(Recipe):
         made = self.trees(cluster)
         direct = sum(max(map(tree.parents.count, {*tree.parents})) == len(self.groups) - 1 for tree in made)
         lines.append(("chunks", f"{self.segments}" + f", {direct} of them exchanged directly with all" * (direct > 0)))
-        return [*lines, ("steps", f"{-(-made[-1].steps // 1)} or more"), *told_pace(cluster)]
+        return [*lines, ("steps", f"{-(-made[-1].steps // 1)} or more"), *pace_lines(cluster)]
 
     @classmethod
-    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
+    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
         """See `grouped_candidates`."""
-        from optcc.schedule.grouped_candidates import grouped_ladders
+        from optcc.schedule.grouped_candidates import grouped_candidates
 
-        return grouped_ladders(cluster, bound, costs)
+        return grouped_candidates(cluster, bound, costs)
 
-    def relabelled(self, to: Mapping[int, int], tally: Tally) -> GroupedExchange:
+    def relabelled(self, to: Mapping[int, int], tally: GroupCounts) -> GroupedExchange:
         """Every rank in the group of the one whose part it takes."""
         back = {new: old for old, new in to.items()}
         groups = tuple(self.groups[back[rank]] for rank in range(len(back)))
         return replace(self, groups=groups, apart=None if self.apart is None else to[self.apart])
 
-    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: Tally) -> Recipe | None:
+    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: GroupCounts) -> Recipe | None:
         """The same groups and chunks, with the rank apart that this cluster has, if any."""
         return replace(self, apart=lone(cluster, self.groups)) if grouped(cluster) else None
 

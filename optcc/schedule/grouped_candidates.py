@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import partial
 from math import ceil, isqrt, sqrt
 
-from optcc.schedule.candidates import LARGE, Costs, Ladder
+from optcc.schedule.candidates import LARGE, CandidateFamily, Costs
 from optcc.schedule.grouped import MOST_MOVES, GroupedExchange, grouped, links_of, lone, nics_of
 from optcc.schedule.grouped_trees import trees
 from optcc.schedule.pods import pod_numbers
@@ -32,7 +32,7 @@ MEASURED = 128
 than that one all are in groups."""
 
 
-def grouped_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> list[Ladder]:
+def grouped_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[CandidateFamily]:
     """Pods, or groups of one fabric if there are many servers."""
     if not grouped(cluster):
         return []
@@ -46,7 +46,7 @@ def grouped_ladders(cluster: Cluster, bound: Bound, costs: Costs) -> list[Ladder
     if replace(recipe, segments=MEASURED).fluid_s(cluster, bound.nbytes) > bound.seconds:
         recipe = GroupedExchange(1, groups)
     return [
-        Ladder(
+        CandidateFamily(
             GroupedExchange.family,
             partial(_with_chunks, recipe),
             by_rate=False,

@@ -33,14 +33,14 @@ from optcc.schedule.inside_join import Placed, join
 from optcc.schedule.inside_rows import Rows, channel_rows
 from optcc.schedule.inside_spans import Network, network_of
 from optcc.schedule.nested import NestedRings
-from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand
+from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, require
 from optcc.schedule.striped import StripedExchange
 from optcc.schedule.striped_rows import Moves
 from optcc.values.cluster import Cluster
 from optcc.values.json_fields import exact
 
 if TYPE_CHECKING:
-    from optcc.schedule.candidates import Costs, Ladder
+    from optcc.schedule.candidates import CandidateFamily, Costs
     from optcc.values.bound import Bound
 
 
@@ -161,33 +161,33 @@ class InsideServers(Recipe):
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless shares, inner recipes and chunks fit each other and `cluster`."""
-        demand(cluster.gpu_ranks, "cluster", "GPUs as ranks", "servers as ranks")
-        demand(_whole(self.chunks), "chunks", f"1 to {MAX_SEGMENTS}", self.chunks)
+        require(cluster.gpu_ranks, "cluster", "GPUs as ranks", "servers as ranks")
+        require(_whole(self.chunks), "chunks", f"1 to {MAX_SEGMENTS}", self.chunks)
         total = sum((bundle.share for bundle in self.bundles), Fraction(0))
-        demand(total == 1 and all(bundle.share > 0 for bundle in self.bundles), "share", "above 0, of sum 1", total)
+        require(total == 1 and all(bundle.share > 0 for bundle in self.bundles), "share", "above 0, of sum 1", total)
         for server in cluster.servers:
-            demand(server.gpus == 1 or server.nvlink_rate > 0, f"nvlink of {server.name}", "a rate above 0", 0)
+            require(server.gpus == 1 or server.nvlink_rate > 0, f"nvlink of {server.name}", "a rate above 0", 0)
         for bundle in self.bundles:
             fits = _whole(bundle.teams) and all(server.gpus % bundle.teams == 0 for server in cluster.servers)
-            demand(fits, "teams", "a divisor of every server's GPUs", bundle.teams)
-            demand(bundle.teams == 1 or len(cluster.servers) > 1, "teams", "1, for a single server", bundle.teams)
+            require(fits, "teams", "a divisor of every server's GPUs", bundle.teams)
+            require(bundle.teams == 1 or len(cluster.servers) > 1, "teams", "1, for a single server", bundle.teams)
             for name in ("hand_on", "straight"):
-                demand(type(getattr(bundle, name)) is bool, name, "true or false", getattr(bundle, name))
+                require(type(getattr(bundle, name)) is bool, name, "true or false", getattr(bundle, name))
             apart = bundle.straight and isinstance(bundle.inner, StripedExchange)
-            demand(not apart, "straight", "false, for direct exchange", bundle.straight)
+            require(not apart, "straight", "false, for direct exchange", bundle.straight)
             own = crews(cluster, bundle.teams)
             sizes = sorted({len(crew.gpus) for crew in own})
-            demand(not bundle.straight or len(sizes) == 1, "straight", "crews of equal size, since places meet", sizes)
+            require(not bundle.straight or len(sizes) == 1, "straight", "crews of equal size, since places meet", sizes)
             for name, shares in (("gather", bundle.gather), ("carry", bundle.carry)):
                 fits = [len(row) for row in shares] == [len(crew.gpus) for crew in own]
-                demand(fits, name, "a share for every GPU of every crew", [len(row) for row in shares])
+                require(fits, name, "a share for every GPU of every crew", [len(row) for row in shares])
                 for crew, row in zip(own, shares, strict=True):
                     fine = min(row) >= 0 and sum(row, Fraction(0)) == 1
-                    demand(fine, f"{name} of {crew.name}", "shares of 0 or more, of sum 1", [str(x) for x in row])
+                    require(fine, f"{name} of {crew.name}", "shares of 0 or more, of sum 1", [str(x) for x in row])
             for crew, row in zip(own, bundle.carry, strict=True):
                 for gpu, share in zip(crew.gpus, row, strict=True):
                     alive = not share or len(own) == 1 or usable(gpu) > 0
-                    demand(alive, f"carry of {gpu.name}", "0, since its NICs are dead one way", share)
+                    require(alive, f"carry of {gpu.name}", "0, since its NICs are dead one way", share)
             bundle.inner.check(view(cluster, own, bundle.carry))
 
     def content(self) -> dict[str, Any]:
@@ -244,11 +244,11 @@ class InsideServers(Recipe):
         return [*lines, ("inside servers", f"over NVLink, {self.chunks} chunks a channel or more")]
 
     @classmethod
-    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
+    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
         """See `inside_candidates`."""
-        from optcc.schedule.inside_candidates import inside_ladders
+        from optcc.schedule.inside_candidates import inside_candidates
 
-        return inside_ladders(cluster, costs) if cluster.gpu_ranks else []
+        return inside_candidates(cluster, costs) if cluster.gpu_ranks else []
 
     @classmethod
     def at_once(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Recipe | None:

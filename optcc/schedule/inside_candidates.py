@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import cache
 
-from optcc.schedule.candidates import LARGE, MANY, Costs, Ladder, default_segments
+from optcc.schedule.candidates import LARGE, MANY, CandidateFamily, Costs, default_segments
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.inside_crews import crews, shares_by_rate, usable, view
 from optcc.schedule.inside_parts import inside_exchange, inside_servers
@@ -14,7 +14,7 @@ from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
 
 
-def inside_ladders(cluster: Cluster, costs: Costs) -> list[Ladder]:
+def inside_candidates(cluster: Cluster, costs: Costs) -> list[CandidateFamily]:
     """Rings; where there are costs direct exchange, too, and among many servers alone: rings as long as that are
     millions of transfers."""
     direct = _direct(cluster) if costs else []
@@ -32,17 +32,17 @@ def inside_at_once(cluster: Cluster, bound: Bound, costs: Costs) -> Recipe:
     return inside_servers(cluster, parts_at_once(cluster), segments)
 
 
-def _rings(cluster: Cluster) -> Ladder:
+def _rings(cluster: Cluster) -> CandidateFamily:
     from optcc.theory.inside import InsideSplit, inside_split
 
     @cache
     def split() -> InsideSplit:
         return inside_split(cluster)
 
-    return Ladder(InsideServers.family, lambda segments: inside_servers(cluster, split().parts, segments))
+    return CandidateFamily(InsideServers.family, lambda segments: inside_servers(cluster, split().parts, segments))
 
 
-def _direct(cluster: Cluster) -> list[Ladder]:
+def _direct(cluster: Cluster) -> list[CandidateFamily]:
     """Direct exchange between servers, where all their GPUs can meet."""
     from optcc.theory.hubs import hub_split
 
@@ -58,4 +58,6 @@ def _direct(cluster: Cluster) -> list[Ladder]:
         return inside_exchange(cluster, *split(), segments)
 
     many, large = len(own) > MANY, len(own) > LARGE
-    return [Ladder(InsideServers.family, make, 1 if many else 2 if large else None, deepest=1 if many else None)]
+    return [
+        CandidateFamily(InsideServers.family, make, 1 if many else 2 if large else None, deepest=1 if many else None)
+    ]

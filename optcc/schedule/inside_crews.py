@@ -18,7 +18,7 @@ Shares = tuple[tuple[Fraction, ...], ...]
 
 
 @dataclass(frozen=True)
-class Crew:
+class GpuGroup:
     """GPUs, as ranks, of one server (by number), in places 0, 1, ..."""
 
     name: str
@@ -31,7 +31,7 @@ def usable(rank: Rank) -> Fraction:
     return min(rank.out_rate, rank.in_rate)
 
 
-def crews(cluster: Cluster, teams: int = 1) -> tuple[Crew, ...]:
+def crews(cluster: Cluster, teams: int = 1) -> tuple[GpuGroup, ...]:
     """Every server's GPUs as `teams` crews, which divides their number: the first of every server, then the second...
 
     In this order neighbours in a ring over the crews are on different servers.
@@ -42,18 +42,18 @@ def crews(cluster: Cluster, teams: int = 1) -> tuple[Crew, ...]:
     if teams > 1:  # deal from the slowest on, so that no team is left without a NIC while another has two
         own = [sorted(gpus, key=usable) for gpus in own]
     return tuple(
-        Crew(server.name if teams == 1 else f"{server.name}.{team}", s, tuple(gpus[team::teams]))
+        GpuGroup(server.name if teams == 1 else f"{server.name}.{team}", s, tuple(gpus[team::teams]))
         for team in range(teams)
         for s, (server, gpus) in enumerate(zip(cluster.servers, own, strict=True))
     )
 
 
-def even_shares(crews: Sequence[Crew]) -> Shares:
+def even_shares(crews: Sequence[GpuGroup]) -> Shares:
     """All GPUs of a crew alike."""
     return tuple((Fraction(1, len(crew.gpus)),) * len(crew.gpus) for crew in crews)
 
 
-def shares_by_rate(crews: Sequence[Crew]) -> Shares:
+def shares_by_rate(crews: Sequence[GpuGroup]) -> Shares:
     """GPUs in proportion to the rates of their live NICs. Raises InfeasibleError for a crew without any."""
     shares = []
     for crew in crews:
@@ -70,7 +70,7 @@ def shares_by_rate(crews: Sequence[Crew]) -> Shares:
     return tuple(shares)
 
 
-def shares_of_slot(crews: Sequence[Crew], slot: int, guests: Collection[int]) -> Shares:
+def shares_of_slot(crews: Sequence[GpuGroup], slot: int, guests: Collection[int]) -> Shares:
     """The GPU in place `slot` of each crew, except that guests (by number) use all that they have, by rate, in places
     where all others have a live NIC.
 
@@ -95,7 +95,7 @@ def shares_of_slot(crews: Sequence[Crew], slot: int, guests: Collection[int]) ->
     return tuple(shares)
 
 
-def view(cluster: Cluster, crews: Sequence[Crew], carry: Shares) -> Cluster:
+def view(cluster: Cluster, crews: Sequence[GpuGroup], carry: Shares) -> Cluster:
     """The crews as servers with one NIC each, as fast as `carry` lets their GPUs' NICs be: what they schedule on."""
     servers = []
     for crew, shares in zip(crews, carry, strict=True):

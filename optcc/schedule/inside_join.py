@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.schedule.columns import Lane, Route, Schedule
-from optcc.schedule.inside_crews import Crew
+from optcc.schedule.inside_crews import GpuGroup
 from optcc.schedule.inside_rows import Rows
 from optcc.schedule.inside_spans import Ints, ranges
 from optcc.schedule.many_objects import no_collection
@@ -24,7 +24,7 @@ class Placed:
     """A channel's rows: from byte `start` of the buffer on, among `crews`, whose channel it is by their `places`."""
 
     start: int
-    crews: Sequence[Crew]
+    crews: Sequence[GpuGroup]
     places: Sequence[int]
     rows: Rows
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from optcc.schedule.inside import Bundle, InsideServers
 from optcc.schedule.inside_crews import (
-    Crew,
+    GpuGroup,
     Shares,
     crews,
     even_shares,
@@ -143,7 +143,7 @@ def _slots(cluster: Cluster, part: Part, segments: int, hand_on: bool) -> list[B
     return found
 
 
-def slot_strength(crew: Crew, carry: Sequence[Fraction]) -> tuple[Fraction, Fraction]:
+def slot_strength(crew: GpuGroup, carry: Sequence[Fraction]) -> tuple[Fraction, Fraction]:
     """By which crews are sorted for the rings of a slot: the rate of those that carry, then that of all."""
     carriers = [usable(gpu) for gpu, share in zip(crew.gpus, carry, strict=True) if share]
     return sum(carriers, Fraction(0)), sum(map(usable, crew.gpus), Fraction(0))

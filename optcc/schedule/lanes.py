@@ -65,7 +65,7 @@ def nics_of(lanes: Sequence[Mapping[int, tuple[int, ...]]], count: int) -> list[
     return [{rail: tuple(place // count for place in lane) for rail, lane in mine.items()} for mine in lanes]
 
 
-def told_lanes(cluster: Cluster, count: int) -> list[tuple[str, str]]:
+def lane_lines(cluster: Cluster, count: int) -> list[tuple[str, str]]:
     """(label, text) lines for people: how many lanes, and the NICs that have fewer."""
     if count == 1:
         return []

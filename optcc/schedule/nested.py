@@ -26,17 +26,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from optcc.schedule.assemble import Block, Row, assemble, cuts_by, demand_memory, even_cuts, granule
+from optcc.schedule.assemble import Block, Row, assemble, cuts_by, even_cuts, granule, require_memory
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.nested_pace import MAX_PACE, PERIOD, in_time, paced, sections_of
-from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments
+from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, require, require_segments
 from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster
 from optcc.values.json_fields import exact
 
 if TYPE_CHECKING:
-    from optcc.schedule.candidates import Costs, Ladder
-    from optcc.theory.tally import Tally
+    from optcc.schedule.candidates import CandidateFamily, Costs
+    from optcc.theory.tally import GroupCounts
     from optcc.values.bound import Bound
 
 MAX_SECTIONS = 4096
@@ -117,7 +117,7 @@ def lower(
     done = Fraction(0)
     for which, (m, share) in enumerate(sorted(shares.items())):
         parts = sections_of(m, len(order), sections, pace)
-        demand_memory(2 * (len(order) - 1) * parts * len(sizes))
+        require_memory(2 * (len(order) - 1) * parts * len(sizes))
         start, done = granule(done * nbytes, nbytes), done + share
         cuts = cuts_by(start, nbytes if done == 1 else granule(done * nbytes, nbytes), sizes)
         for turn, ordering in enumerate(orderings):
@@ -193,27 +193,27 @@ class NestedRings(Recipe):
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless order, shares and segments fit each other and `cluster`."""
         ranks = len(cluster.ranks)
-        demand(sorted(self.order) == list(range(ranks)), "order", f"each of 0..{ranks - 1} once", self.order)
-        demand_segments(self.segments)
+        require(sorted(self.order) == list(range(ranks)), "order", f"each of 0..{ranks - 1} once", self.order)
+        require_segments(self.segments)
         sizes = self.segment_sizes
         if sizes is not None:
-            demand(len(sizes) == self.segments, "segment_sizes", f"{self.segments} of them", len(sizes))
-            demand(min(sizes) > 0 and sum(sizes) == 1, "segment_sizes", "sizes above 0 of sum 1", sum(sizes))
+            require(len(sizes) == self.segments, "segment_sizes", f"{self.segments} of them", len(sizes))
+            require(min(sizes) > 0 and sum(sizes) == 1, "segment_sizes", "sizes above 0 of sum 1", sum(sizes))
         if self.sections is not None:
             whole = isinstance(self.sections, int) and not isinstance(self.sections, bool)
-            demand(whole and 1 <= self.sections <= MAX_SECTIONS, "sections", f"1 to {MAX_SECTIONS}", self.sections)
+            require(whole and 1 <= self.sections <= MAX_SECTIONS, "sections", f"1 to {MAX_SECTIONS}", self.sections)
         whole = isinstance(self.window, int) and not isinstance(self.window, bool)
-        demand(whole and 0 <= self.window <= MAX_SEGMENTS, "window", f"0 to {MAX_SEGMENTS}", self.window)
+        require(whole and 0 <= self.window <= MAX_SEGMENTS, "window", f"0 to {MAX_SEGMENTS}", self.window)
         whole = isinstance(self.pace, int) and not isinstance(self.pace, bool)
-        demand(whole and 0 <= self.pace <= MAX_PACE, "pace", f"0 to {MAX_PACE}", self.pace)
-        demand(bool(self.orderings), "orderings", "at least one", self.orderings)
-        demand(all(1 <= m <= ranks and s > 0 for m, s in self.shares), "shares", f"ring 1..{ranks}, > 0", self.shares)
-        demand(len({m for m, _ in self.shares}) == len(self.shares), "shares", "each ring size once", self.shares)
-        demand(ranks == 1 or sum(s for _, s in self.shares) == 1, "shares", "a sum of 1", self.shares)
+        require(whole and 0 <= self.pace <= MAX_PACE, "pace", f"0 to {MAX_PACE}", self.pace)
+        require(bool(self.orderings), "orderings", "at least one", self.orderings)
+        require(all(1 <= m <= ranks and s > 0 for m, s in self.shares), "shares", f"ring 1..{ranks}, > 0", self.shares)
+        require(len({m for m, _ in self.shares}) == len(self.shares), "shares", "each ring size once", self.shares)
+        require(ranks == 1 or sum(s for _, s in self.shares) == 1, "shares", "a sum of 1", self.shares)
         if self.pace and self.window:
             parts = [(m, sections_of(m, ranks, self.sections, self.pace)) for m, _ in self.shares]
             fits = all(in_time(m, ranks, count, self.pace, self.window) for m, count in parts)
-            demand(fits, "pace", "a section's hops due within the window's segments", self.pace)
+            require(fits, "pace", "a section's hops due within the window's segments", self.pace)
 
     def content(self) -> dict[str, Any]:
         """Every field as JSON values; a pace of 0 is left out, as in plans from before there was one."""
@@ -253,9 +253,9 @@ class NestedRings(Recipe):
         return [*lines, ("segments", f"{self.segments}, {' and '.join(self.orderings)} in turn")]
 
     @classmethod
-    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
+    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
         """With many leaves also sections as coarse as with few: chunks cost, so either may be faster."""
-        from optcc.schedule.candidates import Ladder
+        from optcc.schedule.candidates import CandidateFamily
         from optcc.schedule.nested_order import nested_rings
         from optcc.schedule.nested_pace import FEW_LEAVES, MOST_RANKS, keeping_two
         from optcc.theory import nested_shares
@@ -280,7 +280,7 @@ class NestedRings(Recipe):
         hops = 2 * (len(rates) - 1)
         least_s = float(bound.seconds + hops * (costs.alpha + costs.per_chunk))
         makes = (fine, coarse) if many and costs else (fine,)
-        return [Ladder(cls.family, make, least_s=least_s) for make in makes]
+        return [CandidateFamily(cls.family, make, least_s=least_s) for make in makes]
 
     def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
         """A ring for each pattern."""
@@ -301,11 +301,11 @@ class NestedRings(Recipe):
                 segments.append((g, ordering, even_cuts(low, high, sections).tolist()))
             yield ring(order[count - m :], order[: count - m], segments, window)
 
-    def relabelled(self, to: Mapping[int, int], tally: Tally) -> NestedRings:
+    def relabelled(self, to: Mapping[int, int], tally: GroupCounts) -> NestedRings:
         """Ranks in the order of their rates."""
         return replace(self, order=tally.order)
 
-    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: Tally) -> NestedRings:
+    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: GroupCounts) -> NestedRings:
         """As deep, with shares and order of this cluster."""
         from optcc.schedule.nested_order import rings_in_order
 

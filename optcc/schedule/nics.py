@@ -121,7 +121,7 @@ def left_alone(cluster: Cluster) -> list[str]:
     ]
 
 
-def told_pace(cluster: Cluster) -> list[tuple[str, str]]:
+def pace_lines(cluster: Cluster) -> list[tuple[str, str]]:
     """(label, text) lines for people where NICs differ."""
     if evened(cluster) is cluster:
         return []
@@ -160,13 +160,13 @@ def speed(nic: Nic) -> Fraction:
     return min(nic.out_rate, nic.in_rate)
 
 
-def reduced(cluster: Cluster) -> list[int]:
+def short_of_nics(cluster: Cluster) -> list[int]:
     """The ranks with fewer NICs than others, where the timetable applies."""
     counts = list(map(len, live_nics(cluster)))
     return [r for r, count in enumerate(counts) if count < max(counts)]
 
 
-def hardly_faster(counts: Sequence[int]) -> list[int]:
+def rates_nearly_equal(counts: Sequence[int]) -> list[int]:
     """The ranks that are, by how many NICs each has."""
     lone = counts.index(min(counts))
     return [r for r, count in enumerate(counts) if r != lone and count <= HARDLY * max(counts)]
@@ -177,7 +177,7 @@ def have_spare_time(counts: Sequence[int]) -> bool:
     needs 1/its NICs for the data, they (2P-3)/theirs for what it and they exchange."""
     fewest = min(counts)
     spare = 1 - Fraction(fewest * (2 * len(counts) - 3), sum(counts) - fewest)
-    return spare > 0 and not hardly_faster(counts)
+    return spare > 0 and not rates_nearly_equal(counts)
 
 
 def live_nics(cluster: Cluster) -> list[dict[int, tuple[int, ...]]]:

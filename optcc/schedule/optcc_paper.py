@@ -29,10 +29,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from optcc.schedule.assemble import Block, Row, assemble, demand_memory, granule
-from optcc.schedule.channels import Channels, Way, demand_channels, in_channels, turns
+from optcc.schedule.assemble import Block, Row, assemble, granule, require_memory
+from optcc.schedule.channels import Channels, Way, in_channels, require_channels, turns
 from optcc.schedule.columns import Schedule, Stage
-from optcc.schedule.recipe import Recipe, demand, demand_segments
+from optcc.schedule.recipe import Recipe, require, require_segments
 from optcc.schedule.ring import add_row, copy_chain, reduce_chain, ring_template, segment_bounds
 from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster
@@ -105,7 +105,7 @@ class OptccPaper(Recipe):
         count, blocks = self.channels or 1, list[Block]()
         single = None if self.channels is None else Channels(cluster, routes, count)
         every = len(_SLOTS) * count
-        demand_memory(2 * (ranks - 1) * (2 * ranks - 1) * k)
+        require_memory(2 * (ranks - 1) * (2 * ranks - 1) * k)
         if single is None:
             ring_template(range(ranks), routes)  # plan files number the ring's routes first
         for place in range(min(k, every)):
@@ -129,11 +129,11 @@ class OptccPaper(Recipe):
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless there are 3 ranks, and rank and share are in range."""
         ranks = len(cluster.ranks)
-        demand(ranks >= 3, "ranks", "3 or more", ranks)
-        demand_segments(self.segments)
-        demand(type(self.weak) is int and 0 <= self.weak < ranks, "weak", f"a rank, 0 to {ranks - 1}", self.weak)
-        demand(0 < self.nested <= 1, "nested", "above 0, at most 1", self.nested)
-        demand_channels(self.channels, cluster)
+        require(ranks >= 3, "ranks", "3 or more", ranks)
+        require_segments(self.segments)
+        require(type(self.weak) is int and 0 <= self.weak < ranks, "weak", f"a rank, 0 to {ranks - 1}", self.weak)
+        require(0 < self.nested <= 1, "nested", "above 0, at most 1", self.nested)
+        require_channels(self.channels, cluster)
 
     def content(self) -> dict[str, Any]:
         """Every field as JSON values."""

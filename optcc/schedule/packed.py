@@ -24,15 +24,15 @@ import numpy as np
 
 from optcc.schedule.assemble import Block, Row, assemble, cuts_by, even_cuts
 from optcc.schedule.columns import Schedule, Stage
-from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments
+from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, require, require_segments
 from optcc.schedule.routes import Routes, busiest_seconds
 from optcc.values.cluster import Cluster
 from optcc.values.json_fields import exact
 
 if TYPE_CHECKING:
-    from optcc.schedule.candidates import Costs, Ladder
+    from optcc.schedule.candidates import CandidateFamily, Costs
     from optcc.theory.packing import Packing
-    from optcc.theory.tally import Tally
+    from optcc.theory.tally import GroupCounts
     from optcc.values.bound import Bound
 
 
@@ -210,28 +210,28 @@ class PackedTrees(Recipe):
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless every pair spans the ranks by ways of `cluster`, and shares sum to 1."""
         ranks, routes = len(cluster.ranks), Routes(cluster)
-        demand_segments(self.segments)
+        require_segments(self.segments)
         whole = isinstance(self.window, int) and not isinstance(self.window, bool)
-        demand(whole and 0 <= self.window <= MAX_SEGMENTS, "window", f"0 to {MAX_SEGMENTS}", self.window)
+        require(whole and 0 <= self.window <= MAX_SEGMENTS, "window", f"0 to {MAX_SEGMENTS}", self.window)
         if ranks == 1:
-            demand(not self.trees, "trees", "none, since one rank has nothing to send", len(self.trees))
+            require(not self.trees, "trees", "none, since one rank has nothing to send", len(self.trees))
             return
-        demand(all(tree.share > 0 for tree in self.trees), "share", "above 0", [str(t.share) for t in self.trees][:8])
+        require(all(tree.share > 0 for tree in self.trees), "share", "above 0", [str(t.share) for t in self.trees][:8])
         total = sum((tree.share for tree in self.trees), Fraction(0))
-        demand(total == 1, "share", "shares of sum 1", total)
+        require(total == 1, "share", "shares of sum 1", total)
         for number, tree in enumerate(self.trees):
             where = f"tree {number}"
-            demand(0 <= tree.root < ranks, f"{where}, root", f"0 to {ranks - 1}", tree.root)
+            require(0 <= tree.root < ranks, f"{where}, root", f"0 to {ranks - 1}", tree.root)
             others = [rank for rank in range(ranks) if rank != tree.root]
             for side, own, far in (("up", "src", "dst"), ("down", "dst", "src")):
                 arcs: tuple[Arc, ...] = getattr(tree, side)
                 once = sorted(getattr(arc, own) for arc in arcs) == others
-                demand(once, f"{where}, {side}", "one arc for every rank but the root", ", ".join(map(str, arcs)))
+                require(once, f"{where}, {side}", "one arc for every rank but the root", ", ".join(map(str, arcs)))
                 joined, found = _by(arcs, far), [tree.root]
                 for rank in found:
                     found += [getattr(arc, own) for arc in joined.get(rank, ())]
                 missing = sorted(set(others) - set(found))
-                demand(not missing, f"{where}, {side}", "every rank joined to the root", f"ranks {missing} apart")
+                require(not missing, f"{where}, {side}", "every rank joined to the root", f"ranks {missing} apart")
                 for arc in arcs:
                     arc.route(routes)
 
@@ -284,9 +284,9 @@ class PackedTrees(Recipe):
         ]
 
     @classmethod
-    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
+    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
         """On any fabric; finding the trees may take long."""
-        from optcc.schedule.candidates import Ladder
+        from optcc.schedule.candidates import CandidateFamily
 
         @cache
         def packing() -> Packing:
@@ -298,7 +298,7 @@ class PackedTrees(Recipe):
             return PackedTrees(packing().trees, segments)
 
         least_s = float(bound.seconds + 2 * costs.alpha)
-        return [Ladder(cls.family, make, by_rate=False, costly=True, least_s=least_s)]
+        return [CandidateFamily(cls.family, make, by_rate=False, costly=True, least_s=least_s)]
 
     @classmethod
     def at_once(cls, cluster: Cluster, bound: Bound, costs: Costs) -> PackedTrees | None:
@@ -318,7 +318,7 @@ class PackedTrees(Recipe):
 
         return trees(schedule, self.under_way)
 
-    def relabelled(self, to: Mapping[int, int], tally: Tally) -> PackedTrees:
+    def relabelled(self, to: Mapping[int, int], tally: GroupCounts) -> PackedTrees:
         """Every arc between the ranks that take its ends' parts."""
 
         def moved(arcs: tuple[Arc, ...]) -> tuple[Arc, ...]:

@@ -23,10 +23,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.schedule.assemble import Block, Row, assemble, demand_memory, even_cuts, granule
-from optcc.schedule.channels import Channels, Way, demand_channels, in_channels, turns
+from optcc.schedule.assemble import Block, Row, assemble, even_cuts, granule, require_memory
+from optcc.schedule.channels import Channels, Way, in_channels, require_channels, turns
 from optcc.schedule.columns import Schedule, Stage
-from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, demand, demand_segments
+from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, require, require_segments
 from optcc.schedule.ring import add_row, copy_chain, ring_template, segment_bounds
 from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster
@@ -111,7 +111,7 @@ class R2cc(Recipe):
         parts = max(1, self.chunks * count // k)
         groups = self.chunks // parts
         each = k // groups
-        demand_memory((2 * ranks * m + 2 * m * (m - 1) + (m + 1) * m * parts) * k)
+        require_memory((2 * ranks * m + 2 * m * (m - 1) + (m + 1) * m * parts) * k)
 
         def moved(make: Callable[[Way], list[Row]], turn: Callable[[int], int]) -> list[Row]:
             return single.template(make, turn) if single else make(routes)
@@ -147,16 +147,16 @@ class R2cc(Recipe):
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless there are 3 ranks, and rank, share and chunks are in range."""
         ranks = len(cluster.ranks)
-        demand(ranks >= 3, "ranks", "3 or more", ranks)
-        demand_segments(self.segments)
+        require(ranks >= 3, "ranks", "3 or more", ranks)
+        require_segments(self.segments)
         chunks, weak = self.chunks, self.weak
-        demand_channels(self.channels, cluster)
+        require_channels(self.channels, cluster)
         depth, rest = divmod(self.segments, self.channels or 1)
-        demand(rest == 0 and depth > 0, "channels", f"a divisor of {self.segments} segments", self.channels)
+        require(rest == 0 and depth > 0, "channels", f"a divisor of {self.segments} segments", self.channels)
         fits = type(chunks) is int and 1 <= chunks <= MAX_SEGMENTS and 0 in (depth % chunks, chunks % depth)
-        demand(fits, "chunks", f"a divisor or a multiple of {depth}", chunks)
-        demand(type(weak) is int and 0 <= weak < ranks, "weak", f"a rank, 0 to {ranks - 1}", weak)
-        demand(0 < self.tail < 1, "tail", "above 0, below 1", self.tail)
+        require(fits, "chunks", f"a divisor or a multiple of {depth}", chunks)
+        require(type(weak) is int and 0 <= weak < ranks, "weak", f"a rank, 0 to {ranks - 1}", weak)
+        require(0 < self.tail < 1, "tail", "above 0, below 1", self.tail)
 
     def content(self) -> dict[str, Any]:
         """Every field as JSON values."""

@@ -13,8 +13,8 @@ from optcc.schedule.routes import fluid_seconds
 from optcc.values.cluster import Cluster
 
 if TYPE_CHECKING:
-    from optcc.schedule.candidates import Costs, Ladder
-    from optcc.theory.tally import Tally
+    from optcc.schedule.candidates import CandidateFamily, Costs
+    from optcc.theory.tally import GroupCounts
     from optcc.values.bound import Bound
 
 MAX_SEGMENTS = 65536
@@ -54,7 +54,7 @@ class Recipe(ABC):
         return fluid_seconds(self.lower(cluster, nbytes), cluster)
 
     @classmethod
-    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
+    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
         """What the planner tries of the family on this cluster; nothing where it does not apply, or for a baseline."""
         return ()
 
@@ -82,24 +82,24 @@ class Recipe(ABC):
 
         return trees(schedule)
 
-    def relabelled(self, to: Mapping[int, int], tally: Tally) -> Recipe | None:
+    def relabelled(self, to: Mapping[int, int], tally: GroupCounts) -> Recipe | None:
         """The same with every rank r as `to[r]`, on a cluster of equal servers in other places, which `tally` counts;
         None where the family cannot say."""
         return None
 
-    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: Tally) -> Recipe | None:
+    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: GroupCounts) -> Recipe | None:
         """About as deep, for a similar cluster, at once: nothing is lowered or simulated. None where that cannot be
         carried over. `tally` counts the cluster."""
         return None
 
 
-def demand(holds: bool, where: str, expected: str, got: object) -> None:
+def require(holds: bool, where: str, expected: str, got: object) -> None:
     """Raise InputError unless `holds`; `where` is the parameter."""
     if not holds:
         raise InputError("plan does not fit its cluster", where=where, expected=expected, got=str(got)[:200])
 
 
-def demand_segments(segments: object) -> None:
+def require_segments(segments: object) -> None:
     """Raise InputError unless `segments` is a pipeline depth in range."""
     whole = isinstance(segments, int) and not isinstance(segments, bool)
-    demand(whole and 1 <= segments <= MAX_SEGMENTS, "segments", SEGMENTS, segments)  # type: ignore[operator]
+    require(whole and 1 <= segments <= MAX_SEGMENTS, "segments", SEGMENTS, segments)  # type: ignore[operator]

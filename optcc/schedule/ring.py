@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.errors import InputError
-from optcc.schedule.assemble import Block, Row, assemble, cuts_by, demand_memory, even_cuts
+from optcc.schedule.assemble import Block, Row, assemble, cuts_by, even_cuts, require_memory
 from optcc.schedule.channels import Way, fastest_nics
 from optcc.schedule.columns import Schedule, Stage
-from optcc.schedule.recipe import Recipe, demand_segments
+from optcc.schedule.recipe import Recipe, require_segments
 from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster
 
@@ -165,7 +165,7 @@ class Ring(Recipe):
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
         routes, ranks = Routes(cluster), len(cluster.ranks)
-        demand_memory(2 * ranks * (ranks - 1) * self.segments)
+        require_memory(2 * ranks * (ranks - 1) * self.segments)
         template = ring_template(range(ranks), spread_ways(cluster, routes, self.spread))
         if self.spread is Spread.CHANNELS:
             return assemble(cluster, nbytes, routes, self._channels(cluster, nbytes, routes))
@@ -192,7 +192,7 @@ class Ring(Recipe):
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless segments are in range and every channel has a NIC."""
-        demand_segments(self.segments)
+        require_segments(self.segments)
         if self.spread is Spread.CHANNELS:
             fastest_nics(cluster, Routes(cluster))
         if self.spread is not Spread.REPAIRED:

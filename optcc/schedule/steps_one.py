@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from optcc.schedule.assemble import granule
 from optcc.schedule.direct_rows import Kind, Piece, cut, joined, on_leash
-from optcc.schedule.nics import applies, hardly_faster, have_spare_time, live_nics, reduced
+from optcc.schedule.nics import applies, have_spare_time, live_nics, rates_nearly_equal, short_of_nics
 from optcc.schedule.pods import in_turns, pod_numbers
 from optcc.schedule.slots import HALF, Slot, in_time, mirrored, whole
 from optcc.schedule.steps import Timed, Used, most_steps, rows_of
@@ -52,7 +52,7 @@ def parts(cluster: Cluster, last: Fraction) -> Parts:
 
     last : the part of all data that who starves adds last to
     """
-    counts, slow = list(map(len, live_nics(cluster))), reduced(cluster)
+    counts, slow = list(map(len, live_nics(cluster))), short_of_nics(cluster)
     ranks, lone = len(counts), counts.index(min(counts))
     per_nic = Fraction(2 * ranks - 3, sum(counts) - counts[lone])
     hubs = {r: max(Fraction(0), (counts[r] * per_nic - 1) / (ranks - 2)) if r != lone else Fraction(0) for r in slow}
@@ -61,7 +61,7 @@ def parts(cluster: Cluster, last: Fraction) -> Parts:
     via = {r: max(Fraction(0), (1 - (ranks - 1) * shares[r]) / 2) / full for r in slow if r != lone}
     over = max(Fraction(1), 2 * sum(via.values(), Fraction(0)))  # of a section, beside the half of who starves
     late = {r: last if r == lone else via[r] / over for r in slow}
-    turns = TURNS if hardly_faster(counts) else 1
+    turns = TURNS if rates_nearly_equal(counts) else 1
 
     def adding(hub: int) -> Adding:
         """Who starves among several first, and to everybody's; and who else is the hub of nothing."""
@@ -125,7 +125,7 @@ class OneStarves:
             return [Piece(Kind.FINAL, k, *part) for s, part in late[k] if s == i] + own
 
         found: list[tuple[int, ...]] = []
-        adding = {*reduced(cluster)}
+        adding = {*short_of_nics(cluster)}
         for i, k in permutations(range(len(live)), 2):
             # The second half is the first one's mirror image, in which k sends to i.
             usual = [Slot(0, 1, min({*live[i]} & {*live[k]}), 1)]

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from optcc.schedule.assemble import demand_memory
+from optcc.schedule.assemble import require_memory
 from optcc.schedule.columns import Schedule
 from optcc.schedule.many_objects import no_collection
-from optcc.schedule.recipe import MAX_SEGMENTS, SEGMENTS, Recipe, demand, demand_segments
+from optcc.schedule.recipe import MAX_SEGMENTS, SEGMENTS, Recipe, require, require_segments
 from optcc.schedule.routes import Routes
 from optcc.schedule.striped_rounds import TICKS, Round, rounds
 from optcc.schedule.striped_rows import Moves, edges, in_order
@@ -36,8 +36,8 @@ from optcc.values.cluster import Cluster
 from optcc.values.json_fields import exact
 
 if TYPE_CHECKING:
-    from optcc.schedule.candidates import Costs, Ladder
-    from optcc.theory.tally import Tally
+    from optcc.schedule.candidates import CandidateFamily, Costs
+    from optcc.theory.tally import GroupCounts
     from optcc.values.bound import Bound
 
 WAYS = 4
@@ -66,7 +66,7 @@ class StripedExchange(Recipe):
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
         ranks, routes = len(cluster.ranks), Routes(cluster)
-        demand_memory(2 * ranks * (ranks - 1) * (self.segments + self.ways))
+        require_memory(2 * ranks * (ranks - 1) * (self.segments + self.ways))
         made = self._rounds(nbytes)
         moves, place = in_order(made, ranks, nbytes, self._head)
         dep, waits = (place[rows] for rows in edges(made, ranks))
@@ -111,18 +111,18 @@ class StripedExchange(Recipe):
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""
         ranks = len(cluster.ranks)
-        demand(ranks >= 3, "ranks", "3 or more", ranks)
-        demand(len(self.shares) == ranks, "shares", f"{ranks} of them", len(self.shares))
-        demand(min(self.shares) >= 0 and sum(self.shares) == 1, "shares", "parts of sum 1", sum(self.shares))
+        require(ranks >= 3, "ranks", "3 or more", ranks)
+        require(len(self.shares) == ranks, "shares", f"{ranks} of them", len(self.shares))
+        require(min(self.shares) >= 0 and sum(self.shares) == 1, "shares", "parts of sum 1", sum(self.shares))
         slow = [r for r, _ in self.via]
         fits = all(type(r) is int and 0 <= r < ranks for r in slow) and len(set(slow)) == len(slow)
-        demand(fits, "via", "different ranks", slow)
+        require(fits, "via", "different ranks", slow)
         parts = [part for _, part in self.via]
-        demand(all(part >= 0 for part in parts) and sum(parts) <= 1, "via", "parts of at most 1 in all", parts)
+        require(all(part >= 0 for part in parts) and sum(parts) <= 1, "via", "parts of at most 1 in all", parts)
         full = [x for r, x in enumerate(self.shares) if r not in slow]
-        demand(bool(full) and full[0] > 0 and len(set(full)) == 1, "shares", "equal ones of full ranks", full)
-        demand_segments(self.segments)
-        demand(type(self.ways) is int and 1 <= self.ways <= MAX_SEGMENTS, "ways", SEGMENTS, self.ways)
+        require(bool(full) and full[0] > 0 and len(set(full)) == 1, "shares", "equal ones of full ranks", full)
+        require_segments(self.segments)
+        require(type(self.ways) is int and 1 <= self.ways <= MAX_SEGMENTS, "ways", SEGMENTS, self.ways)
 
     def content(self) -> dict[str, Any]:
         """Every field as JSON values."""
@@ -155,10 +155,10 @@ class StripedExchange(Recipe):
         return [*lines, ("rounds", f"{self.segments}{by_way}")]
 
     @classmethod
-    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
+    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
         """Where any NIC reaches any; of many servers transfers would be too many. What goes by way of slow ranks in one
         round is the fewest chunks, but leaves one that is the hub of nothing with nothing to do at first."""
-        from optcc.schedule.candidates import MANY, Ladder
+        from optcc.schedule.candidates import MANY, CandidateFamily
         from optcc.theory.hubs import hub_split
 
         ranks = cluster.ranks
@@ -173,10 +173,10 @@ class StripedExchange(Recipe):
         def growing(ways: int) -> StripedExchange:
             return cls(-(-ways // WAYS), shares, via, ways)
 
-        plain = Ladder(cls.family, lambda segments: cls(segments, shares, via), least_s=least_s)
-        return [plain, Ladder(cls.family, growing, least_s=least_s)] if via else [plain]
+        plain = CandidateFamily(cls.family, lambda segments: cls(segments, shares, via), least_s=least_s)
+        return [plain, CandidateFamily(cls.family, growing, least_s=least_s)] if via else [plain]
 
-    def relabelled(self, to: Mapping[int, int], tally: Tally) -> StripedExchange:
+    def relabelled(self, to: Mapping[int, int], tally: GroupCounts) -> StripedExchange:
         """Every share at the rank that takes its part."""
         shares = [Fraction(0)] * len(self.shares)
         for rank, share in enumerate(self.shares):
@@ -184,6 +184,6 @@ class StripedExchange(Recipe):
         via = tuple(sorted((to[rank], part) for rank, part in self.via))
         return replace(self, shares=tuple(shares), via=via)
 
-    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: Tally) -> StripedExchange | None:
+    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: GroupCounts) -> StripedExchange | None:
         """As many rounds, with shares of this cluster."""
         return replace(self, shares=tally.hub_split()[0], via=tally.hub_split()[1]) if tally.ranks > 2 else None

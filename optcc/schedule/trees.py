@@ -23,14 +23,14 @@ import numpy as np
 from optcc.errors import InfeasibleError
 from optcc.schedule.assemble import Row, assemble, even_cuts
 from optcc.schedule.columns import Schedule, Stage
-from optcc.schedule.recipe import Recipe, demand, demand_segments
+from optcc.schedule.recipe import Recipe, require, require_segments
 from optcc.schedule.routes import Routes
 from optcc.schedule.tree_shapes import TICKS, Tree, complementary, critical_leaves, spare_degrees
 from optcc.values.cluster import Cluster
 
 if TYPE_CHECKING:
-    from optcc.schedule.candidates import Costs, Ladder
-    from optcc.theory.tally import Tally
+    from optcc.schedule.candidates import CandidateFamily, Costs
+    from optcc.theory.tally import GroupCounts
     from optcc.values.bound import Bound
 
 SHAPES = 4
@@ -146,14 +146,14 @@ class ComplementaryTrees(Recipe):
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters are in range; they fit every cluster."""
-        demand_segments(self.segments)
+        require_segments(self.segments)
         for name, value, low, high in (
             ("fan", self.fan, 1, MOST_TREES),
             ("trees", self.trees, 1, MOST_TREES),
             ("reach", self.reach, 0, MOST_REACH),
         ):
             whole = isinstance(value, int) and not isinstance(value, bool)
-            demand(whole and low <= value <= high, name, f"{low} to {high}", value)
+            require(whole and low <= value <= high, name, f"{low} to {high}", value)
 
     def content(self) -> dict[str, Any]:
         """Every field as JSON values."""
@@ -175,16 +175,16 @@ class ComplementaryTrees(Recipe):
         return [*lines, ("segments", f"{self.segments}, sums and results overlapped")]
 
     @classmethod
-    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[Ladder]:
+    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
         """The shapes that the closed form puts first; it tells shapes apart better than depths."""
-        from optcc.schedule.candidates import Ladder
+        from optcc.schedule.candidates import CandidateFamily
         from optcc.theory.trees import FILL, best_segments, seconds, shapes
 
         rates = [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
         if cluster.gpu_ranks or not cluster.fabric.flat or not min(rates):
             return []
         alpha, per_chunk = costs
-        found: list[tuple[Fraction, int, Ladder]] = []
+        found: list[tuple[Fraction, int, CandidateFamily]] = []
         for fan, trees in shapes(rates):
             best = best_segments(cluster, bound.nbytes, fan=fan, trees=trees, alpha=alpha, per_chunk=per_chunk)
             time_s = seconds(best, cluster, bound.nbytes, alpha=alpha, per_chunk=per_chunk)
@@ -192,14 +192,14 @@ class ComplementaryTrees(Recipe):
             bytes_s = best.fluid_s(cluster, bound.nbytes)
             least_s = float(bytes_s + (time_s - bytes_s) / FILL)
             make = partial(_fitted, cls, cluster, bound.nbytes, fan, trees, costs)
-            found.append((time_s, len(found), Ladder(cls.family, make, best.segments, least_s=least_s)))
-        return [ladder for _, _, ladder in sorted(found)[:SHAPES]]
+            found.append((time_s, len(found), CandidateFamily(cls.family, make, best.segments, least_s=least_s)))
+        return [offer for _, _, offer in sorted(found)[:SHAPES]]
 
-    def relabelled(self, to: Mapping[int, int], tally: Tally) -> ComplementaryTrees:
+    def relabelled(self, to: Mapping[int, int], tally: GroupCounts) -> ComplementaryTrees:
         """Itself: trees are made of the rates anew whenever they are lowered."""
         return self
 
-    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: Tally) -> ComplementaryTrees:
+    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: GroupCounts) -> ComplementaryTrees:
         """As many trees, fitted to the fastest server, which is all that they are fitted to."""
         fastest = Cluster((cluster.servers[tally.levels[-1][1][0]],))
         return _fitted(type(self), fastest, bound.nbytes, self.fan, self.trees, costs, self.segments)

@@ -28,14 +28,14 @@ from optcc.serve.messages import (
     RefusedError,
     decode,
 )
-from optcc.serve.service import Desk
+from optcc.serve.service import PlanningService
 from optcc.serve.settings import Settings
 from optcc.serve.work import described
 
 JSON = "application/json"
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 """Prometheus' text format."""
-Handler = Callable[[Desk, Request], Awaitable[bytes]]
+Handler = Callable[[PlanningService, Request], Awaitable[bytes]]
 
 
 @dataclass(frozen=True)
@@ -59,29 +59,29 @@ class Endpoint:
     media: str = JSON
 
 
-async def _plan(desk: Desk, request: Request) -> bytes:
+async def _plan(desk: PlanningService, request: Request) -> bytes:
     return await desk.plan(decode(await request.body(), PlanRequest))
 
 
-async def _register(desk: Desk, request: Request) -> bytes:
+async def _register(desk: PlanningService, request: Request) -> bytes:
     return msgspec.json.encode(await desk.register(decode(await request.body(), JobRequest)))
 
 
-async def _job(desk: Desk, request: Request) -> bytes:
+async def _job(desk: PlanningService, request: Request) -> bytes:
     return msgspec.json.encode(await desk.job(request.path_params["job"]))
 
 
-async def _event(desk: Desk, request: Request) -> bytes:
+async def _event(desk: PlanningService, request: Request) -> bytes:
     return msgspec.json.encode(await desk.event(request.path_params["job"], decode(await request.body(), EventRequest)))
 
 
-async def _measurement(desk: Desk, request: Request) -> bytes:
+async def _measurement(desk: PlanningService, request: Request) -> bytes:
     body = decode(await request.body(), MeasurementRequest)
     await desk.measured(request.path_params["job"], body)
     return b""
 
 
-async def _job_plan(desk: Desk, request: Request) -> bytes:
+async def _job_plan(desk: PlanningService, request: Request) -> bytes:
     given = dict(request.query_params)
     size, lowered = given.pop("size", "1GiB"), given.pop("lowered", None)
     if given:
@@ -92,22 +92,22 @@ async def _job_plan(desk: Desk, request: Request) -> bytes:
     return await desk.job_plan(request.path_params["job"], size, lowered)
 
 
-async def _forget(desk: Desk, request: Request) -> bytes:
+async def _forget(desk: PlanningService, request: Request) -> bytes:
     await desk.forget(request.path_params["job"])
     return b""
 
 
-async def _health(desk: Desk, request: Request) -> bytes:
+async def _health(desk: PlanningService, request: Request) -> bytes:
     return msgspec.json.encode(desk.health())
 
 
-async def _openapi(desk: Desk, request: Request) -> bytes:
+async def _openapi(desk: PlanningService, request: Request) -> bytes:
     from optcc.serve.openapi import document
 
     return msgspec.json.encode(document(endpoints(desk.settings)))
 
 
-async def _metrics(desk: Desk, request: Request) -> bytes:
+async def _metrics(desk: PlanningService, request: Request) -> bytes:
     return await desk.metrics()
 
 
@@ -139,7 +139,7 @@ def endpoints(settings: Settings) -> tuple[Endpoint, ...]:
 
 def application(settings: Settings) -> Starlette:
     """The service, without the guard that it must not run without."""
-    desk = Desk(settings)
+    desk = PlanningService(settings)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -156,7 +156,7 @@ def application(settings: Settings) -> Starlette:
     )
 
 
-def _route(desk: Desk, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+def _route(desk: PlanningService, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
     async def respond(request: Request) -> Response:
         try:
             with nullcontext() if endpoint.quick else desk.place():

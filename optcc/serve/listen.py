@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from optcc.errors import InputError
 from optcc.serve.app import application
-from optcc.serve.middleware import Guard
+from optcc.serve.middleware import Middleware
 from optcc.serve.settings import Settings
 
 BACKLOG = 128
@@ -180,7 +180,7 @@ def serve(
     hosts = None if local or names is None else names | LOCAL_NAMES
     protocol = type("Impatient", (_Impatient,), {"settings": settings})
     config = uvicorn.Config(
-        Guard(application(settings), settings, hosts=hosts, log=log),
+        Middleware(application(settings), settings, hosts=hosts, log=log),
         http=protocol,
         loop="asyncio",
         ws="none",

@@ -23,7 +23,7 @@ from optcc.serve.settings import Settings
 LONGEST_PATH = 256
 
 
-class Guard:
+class Middleware:
     """An ASGI application around another.
 
     hosts : what the Host header may say, port aside; None: anything (a Unix socket, which has no names)

@@ -74,7 +74,7 @@ class Job:
         self.looks.close()
 
 
-class Desk:
+class PlanningService:
     """Requests in, replies out; all methods run in one event loop, and long work elsewhere."""
 
     def __init__(self, settings: Settings) -> None:

@@ -41,7 +41,7 @@ def most_accused(accusations: Mapping[int, Accusation]) -> tuple[int, str]:
     return culprit, f"rank {witness} {accusations[witness].cause}"
 
 
-class Vigil:
+class FailureDetector:
     """Waits for one reply from each of `ranks` ranks, for `patience_s` without a sign of life or of progress.
 
     Times are seconds of one clock, `now` when the vigil begins.

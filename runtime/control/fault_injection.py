@@ -40,7 +40,7 @@ LASTING = ("cut", "hole", "no data", "no acks", "fatal", "post", "retries", "rec
 """Kinds after which the NIC does not work again in this operation."""
 
 
-class Saboteur:
+class FaultInjector:
     """Strikes one rank's wires at its moments; every strike is noted in `journal` just before, as kind "struck".
 
     healing : when which flapping NIC (its index) heals; kept up to date, for the next saboteur of the same wires.

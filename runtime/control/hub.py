@@ -9,10 +9,10 @@ from queue import Empty
 from typing import Any, Self
 
 from optcc.runtime.control.channel import Address
-from optcc.runtime.control.failure_detector import PING_S, Vigil
+from optcc.runtime.control.failure_detector import PING_S, FailureDetector
 from optcc.runtime.control.interface import listening_address
 from optcc.runtime.control.rendezvous import Membership
-from optcc.runtime.control.router import Door, Gone, Heard, Joined, Switchboard
+from optcc.runtime.control.router import Door, Gone, Heard, Joined, Router
 from optcc.runtime.errors import RankFailedError, TransportError
 from optcc.runtime.messages import Broken, Command, Failed, FromRank, Journal, Ping, Pong, Reply, Saw, ToRank
 
@@ -37,7 +37,7 @@ class Hub:
         obituary: Callable[[int], str] = lambda rank: "closed its control connection",
     ) -> None:
         try:
-            self._board = Switchboard(ranks, door)
+            self._board = Router(ranks, door)
         except OSError as error:
             where = f"{door.host}:{door.port}" if door else "a pair of sockets"
             raise TransportError(f"cannot listen for ranks at {where}: {error}") from error
@@ -106,7 +106,7 @@ class Hub:
         moves on any of them.
         """
         values: dict[int, Any] = {}
-        vigil = Vigil(len(self._ranks), patience_s, time.monotonic())
+        vigil = FailureDetector(len(self._ranks), patience_s, time.monotonic())
         for rank in vigil.pending - self._present:
             vigil.heard(rank, Broken(self._obituary(rank)), time.monotonic())
         while vigil.pending:

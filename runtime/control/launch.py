@@ -14,7 +14,7 @@ from optcc.runtime.codec import typed
 from optcc.runtime.control.descriptors import check_descriptors
 from optcc.runtime.control.failure_detector import PING_S
 from optcc.runtime.control.job import Job, check_memory
-from optcc.runtime.control.processes import Crew
+from optcc.runtime.control.processes import RankProcesses
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.transports import check_devices
 from optcc.runtime.devices.memory import check_device
@@ -111,7 +111,7 @@ class Session:
         for schedule in job.schedules.values():
             here = [port for port in schedule.ports if membership is None or port.rank == 0]
             check_devices(job.transport, here)
-        self._crew = Crew(job, membership, interface)
+        self._crew = RankProcesses(job, membership, interface)
         self._suspects: set[tuple[str, str]] = set()  # NICs at the ends of wires that were lost since the last probes
 
     def __enter__(self) -> Self:

@@ -9,7 +9,7 @@ from typing import Any
 
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.descriptors import provide
-from optcc.runtime.control.fault_injection import Saboteur
+from optcc.runtime.control.fault_injection import FaultInjector
 from optcc.runtime.control.transports import open_wires
 from optcc.runtime.devices.host import Op
 from optcc.runtime.devices.memory import HOST
@@ -103,18 +103,20 @@ class Links:
         """In the next operation: a fault on purpose at a NIC of this rank; nothing where that is not used any more."""
         self._strikes.append(strike)
 
-    def _saboteur(self, flows: FlowTransport) -> Saboteur | None:
+    def _saboteur(self, flows: FlowTransport) -> FaultInjector | None:
         used = {nic.name for nic in self.layout.nics}
         strikes, self._strikes = [strike for strike in self._strikes if strike.nic in used], []
         if not strikes:
             return None
-        return Saboteur(self._rank, self.layout, strikes, self._wires, flows.journal, time.monotonic, sent=flows.sent)
+        return FaultInjector(
+            self._rank, self.layout, strikes, self._wires, flows.journal, time.monotonic, sent=flows.sent
+        )
 
 
 class _Deadline:
     """Ends an operation that takes too long, and has a saboteur look on, if there is one."""
 
-    def __init__(self, at: float, engine: Engine, saboteur: Saboteur | None) -> None:
+    def __init__(self, at: float, engine: Engine, saboteur: FaultInjector | None) -> None:
         self._at, self._engine, self._saboteur, self._start = at, engine, saboteur, time.monotonic()
 
     def look(self, done: float) -> None:

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 
-from optcc.runtime.control.failure_detector import GRACE_S, Vigil
+from optcc.runtime.control.failure_detector import GRACE_S, FailureDetector
 from optcc.runtime.control.hub import FAREWELL_S, Hub
 from optcc.runtime.control.interface import listening_address
 from optcc.runtime.control.rendezvous import Membership
@@ -56,7 +56,7 @@ class Overseer(Hub):
         self._late: Late | None = None
         self._late_at = 0.0
         self._wanting: dict[int, float] = {}  # ranks that want to go on -> since when
-        self._vigil = Vigil(ranks, math.inf, time.monotonic())
+        self._vigil = FailureDetector(ranks, math.inf, time.monotonic())
         self.heir: Overseer | None = None
         """The hub of those that go on after a verdict, once they are brought together."""
         self._gone = threading.Event()

@@ -27,7 +27,7 @@ START_S = 60.0
 """For the ranks' interpreters to start and import numpy, on a machine that is busy."""
 
 
-class Crew:
+class RankProcesses:
     """The processes of a job's ranks and the hub that commands them. A context manager: afterwards none is left.
 
     With a `membership`, that of rank 0, only rank 0's process is started here; the others come from elsewhere, by

@@ -81,7 +81,7 @@ class _Line(NamedTuple):
     seal: Seal
 
 
-class Switchboard:
+class Router:
     """Connects the hub of `ranks` ranks with them; what they say to the hub comes into `inbox`.
 
     Ranks come through `door`, where there is one, or are connected by `attach`. A context manager; leaves no thread,
@@ -103,7 +103,7 @@ class Switchboard:
         self._ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="optcc hub", daemon=True)
 
-    def __enter__(self) -> Switchboard:
+    def __enter__(self) -> Router:
         try:
             self._thread.start()
             self._ready.result()

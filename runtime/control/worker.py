@@ -16,7 +16,7 @@ from optcc.errors import InputError, OptccError
 from optcc.runtime.control.channel import Control, HubLostError
 from optcc.runtime.control.clocks import by_the_hub
 from optcc.runtime.control.descriptors import provide
-from optcc.runtime.control.fault_injection import Saboteur
+from optcc.runtime.control.fault_injection import FaultInjector
 from optcc.runtime.control.job import Job, digest_of
 from optcc.runtime.control.job_bytes import job_from_bytes
 from optcc.runtime.control.rendezvous import Membership
@@ -29,7 +29,7 @@ from optcc.runtime.errors import PeerLostError, RankFailedError, shortage
 from optcc.runtime.evidence.payload import fill, is_exact, reference
 from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.flows.receive_path import nothing_runs
-from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.messages import (
     Broken,
     Check,
@@ -70,7 +70,7 @@ class Worker:
         self._memories: dict[str, Memory] = {}  # by name of device; kept, for what it costs to open a GPU
         self._wires: Any = None
         self._engine: Engine | None = None
-        self._saboteur: Saboteur | None = None
+        self._saboteur: FaultInjector | None = None
         self._journal: list[Note] = []  # of the flows, by this rank's clock
         self._start_s: float | None = None  # of the last collective, by the hub's clock
         self._noted: list[Note] = []  # in it, likewise
@@ -103,7 +103,7 @@ class Worker:
         self._wires = open_wires(job.transport, self._rank, layout, rates, self._control, memory)
         self._healing: list[tuple[float, int]] = []
         self._ail()
-        patience = Patience().for_chunks_of(layout.slowest_chunk_s if job.paced else 0.0)
+        patience = Timeouts().for_chunks_of(layout.slowest_chunk_s if job.paced else 0.0)
         routes = {name: schedule.routes for name, schedule in job.schedules.items()}
         self._clock = getattr(self._wires, "clock", time.monotonic)
         self._flows = FlowTransport(self._rank, layout, routes, self._wires, self._tell, self._clock, patience)
@@ -175,7 +175,7 @@ class Worker:
         fill(values, rank=self._rank, ranks=self._job.ranks, op=self._op)
         self._memory.load(self._buffer, values)
         self._wires.register(self._memory.bytes_of(self._buffer))
-        self._saboteur = Saboteur(
+        self._saboteur = FaultInjector(
             self._rank,
             self._layout,
             order.strikes,

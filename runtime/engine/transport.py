@@ -55,7 +55,7 @@ class Transport(Protocol):
 
 
 class Attendant(Protocol):
-    """Who looks on while a schedule runs: strikes on purpose (`fault_injection.Saboteur`), a deadline."""
+    """Who looks on while a schedule runs: strikes on purpose (`fault_injection.FaultInjector`), a deadline."""
 
     def look(self, done: float) -> None:
         """A part `done` of the rank's transfers, 0 to 1, are done; raises to stop the run."""

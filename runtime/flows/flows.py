@@ -15,13 +15,13 @@ from typing import Any
 from optcc.runtime.engine.program import Move
 from optcc.runtime.engine.transport import Landing, Take
 from optcc.runtime.flows.ends import OPERATIONS, Ends, In, Out, machine_of
-from optcc.runtime.flows.path_failover import Losses
-from optcc.runtime.flows.progress_watchdog import Stalls
-from optcc.runtime.flows.receive_path import Arrivals
-from optcc.runtime.flows.send_path import Departures
+from optcc.runtime.flows.path_failover import PathFailover
+from optcc.runtime.flows.progress_watchdog import ProgressWatchdog
+from optcc.runtime.flows.receive_path import ReceivePath
+from optcc.runtime.flows.send_path import SendPath
 from optcc.runtime.flows.shares import Shares
-from optcc.runtime.flows.suspicion import Doubts
-from optcc.runtime.flows.timeouts import Patience, Timers
+from optcc.runtime.flows.suspicion import Suspicions
+from optcc.runtime.flows.timeouts import Timeouts, Timers
 from optcc.runtime.messages import Note
 from optcc.runtime.protocol import Receiver, Sender, events, messages
 from optcc.runtime.protocol.table import Commands
@@ -58,20 +58,22 @@ class FlowTransport:
         wires: Wires,
         send: Callable[[int, Any], None],
         clock: Callable[[], float],
-        patience: Patience = Patience(),  # noqa: B008 - frozen
+        patience: Timeouts = Timeouts(),  # noqa: B008 - frozen
     ) -> None:
         self._wires, self._send, self._clock = wires, send, clock
         self._hasten: Callable[[int, int, int], None] | None = getattr(wires, "hasten", None)
 
         self._ends = ends = Ends(rank, layout, Sender, Receiver)
         self._outs, self._ins = ends.outs, ends.ins
-        self._stalls = stalls = Stalls({f: out.sender for f, out in ends.outs.items()}, patience.progress)
+        self._stalls = stalls = ProgressWatchdog({f: out.sender for f, out in ends.outs.items()}, patience.progress)
         self._timers = timers = Timers(patience, stalls, getattr(wires, "look_again", clock))
-        self._doubts = doubts = Doubts(ends, wires, stalls, patience.grace, self._handle, send, self._stirred, clock)
-        self._losses = losses = Losses(ends, wires, stalls, doubts, self._handle, self._note)
+        self._doubts = doubts = Suspicions(
+            ends, wires, stalls, patience.grace, self._handle, send, self._stirred, clock
+        )
+        self._losses = losses = PathFailover(ends, wires, stalls, doubts, self._handle, self._note)
         self._shares = shares = Shares(layout, routes, ends.outs, losses.lost, patience.look)
-        self._departures = departures = Departures(ends, wires, shares, self._do, clock)
-        self._arrivals = Arrivals(ends.ins, wires, self._do)
+        self._departures = departures = SendPath(ends, wires, shares, self._do, clock)
+        self._arrivals = ReceivePath(ends.ins, wires, self._do)
         self._mail: deque[tuple[int, Any]] = deque()
         self._echoed: set[int] = set()  # flows: of letters that came together one echo is enough
         self._look_at = math.inf  # when to look at progress next
@@ -120,7 +122,7 @@ class FlowTransport:
         self._shares.learn(name, routes, lanes)
 
     def free_at(self, route: int, now: float) -> float:
-        """See `Departures`."""
+        """See `SendPath`."""
         return self._departures.free_at(route, now)
 
     def post(self, move: Move, payload: memoryview, ready: float) -> None:

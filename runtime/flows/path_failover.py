@@ -7,8 +7,8 @@ from typing import Protocol
 
 from optcc.runtime.errors import FlowSeveredError, NicsLostError
 from optcc.runtime.flows.ends import Ends, In, Out
-from optcc.runtime.flows.progress_watchdog import Stalls
-from optcc.runtime.flows.suspicion import Doubts
+from optcc.runtime.flows.progress_watchdog import ProgressWatchdog
+from optcc.runtime.flows.suspicion import Suspicions
 from optcc.runtime.protocol import events
 from optcc.runtime.wires.contract import Cause, Drained, PortDown, Wires
 
@@ -21,7 +21,7 @@ class Noting(Protocol):
         ...
 
 
-class Losses:
+class PathFailover:
     """Those of one rank.
 
     Parameters
@@ -35,8 +35,8 @@ class Losses:
         self,
         ends: Ends,
         wires: Wires,
-        stalls: Stalls,
-        doubts: Doubts,
+        stalls: ProgressWatchdog,
+        doubts: Suspicions,
         handle: Callable[[Out | In, events.Event], None],
         note: Noting,
     ) -> None:

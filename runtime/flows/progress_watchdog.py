@@ -32,7 +32,7 @@ class _Stall:
     passed: int = 0
 
 
-class Stalls:
+class ProgressWatchdog:
     """Those of one rank.
 
     Parameters

@@ -27,7 +27,7 @@ def nothing_runs(row: int, offset: int, data: memoryview) -> None:
     raise TransportError(f"transfer {row} arrived while nothing runs")
 
 
-class Arrivals:
+class ReceivePath:
     """Those of one rank.
 
     Parameters

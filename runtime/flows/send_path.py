@@ -16,7 +16,7 @@ from optcc.runtime.wires.contract import Completed, Credited, Wires
 _SEND = events.Send()
 
 
-class Departures:
+class SendPath:
     """Those of one rank.
 
     Parameters

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from optcc.runtime.engine.program import Move
 from optcc.runtime.flows.ends import Out, Piece
-from optcc.runtime.flows.straggler_monitor import Lane, Tempo
+from optcc.runtime.flows.straggler_monitor import Lane, StragglerMonitor
 from optcc.runtime.flows.symmetry_classes import Span, likeness
 from optcc.runtime.wires.layout import Layout
 from optcc.schedule import Route
@@ -48,7 +48,7 @@ class Shares:
         self._stripes: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
         for name in routes:
             self.learn(name, routes[name], layout.lanes[name])
-        self.tempo = Tempo(every, self._at_home)
+        self.tempo = StragglerMonitor(every, self._at_home)
 
     def learn(self, name: str, routes: Sequence[Route], lanes: Sequence[tuple[int, ...]]) -> None:
         """Another schedule; `lanes` : route -> the flow of each of its lanes."""

@@ -121,7 +121,7 @@ class _Watch:
                 lane.turn()
 
 
-class Tempo:
+class StragglerMonitor:
     """Of one rank's routes.
 
     Parameters

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 from optcc.runtime.flows.ends import Ends, In, Out
-from optcc.runtime.flows.progress_watchdog import Stalls
+from optcc.runtime.flows.progress_watchdog import ProgressWatchdog
 from optcc.runtime.protocol import events, messages
 from optcc.runtime.wires.contract import Record, Wires
 
 
-class Doubts:
+class Suspicions:
     """Those of one rank.
 
     Parameters
@@ -33,7 +33,7 @@ class Doubts:
         self,
         ends: Ends,
         wires: Wires,
-        stalls: Stalls,
+        stalls: ProgressWatchdog,
         span: float,
         handle: Callable[[Out | In, events.Event], None],
         send: Callable[[int, Any], None],

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from optcc.runtime.flows.progress_watchdog import Stalls
+from optcc.runtime.flows.progress_watchdog import ProgressWatchdog
 from optcc.runtime.protocol.events import Start, Timer
 
 
 @dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """How long a flow waits, in seconds.
 
     progress : at most so long without progress while something is outstanding, before the peer is asked; at least
@@ -32,7 +32,7 @@ class Patience:
         """At how fast flows are, so often at most: some milliseconds, when nothing else is said."""
         return self.progress / 256
 
-    def for_chunks_of(self, seconds: float) -> Patience:
+    def for_chunks_of(self, seconds: float) -> Timeouts:
         """The same where a NIC may be busy with one chunk for so long: no wire is given up for that."""
         factor = max(1.0, 4 * seconds / self.progress)
         return replace(self, progress=self.progress * factor, grace=self.grace * factor)
@@ -43,7 +43,7 @@ class Timers:
     one, anew too, and then it must tell the time of that moment, not of the poll in which something was folded
     before."""
 
-    def __init__(self, patience: Patience, stalls: Stalls, clock: Callable[[], float]) -> None:
+    def __init__(self, patience: Timeouts, stalls: ProgressWatchdog, clock: Callable[[], float]) -> None:
         self._patience, self._stalls, self._clock = patience, stalls, clock
         self._ends: dict[tuple[int, Timer], float] = {}
 

@@ -12,7 +12,7 @@ from optcc.runtime.devices.host import Array, Op
 from optcc.runtime.engine.loop import Engine
 from optcc.runtime.engine.program import program_of
 from optcc.runtime.flows.flows import FlowTransport
-from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.wires.layout import layout_of
 from optcc.runtime.wires.virtual import VirtualNet
 from optcc.schedule import Schedule
@@ -34,7 +34,7 @@ class VirtualRun:
         op: Op,
         *,
         slot_bytes: int | None = None,
-        patience: Patience = Patience(),  # noqa: B008 - frozen
+        patience: Timeouts = Timeouts(),  # noqa: B008 - frozen
     ) -> None:
         self._pending: list[tuple[float, int, Fault]] = []
         self._order = count()

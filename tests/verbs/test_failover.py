@@ -20,7 +20,7 @@ from optcc.runtime.control import processes
 from optcc.runtime.control.job import Job
 from optcc.runtime.control.launch import Collective, Session
 from optcc.runtime.evidence.verdicts import left_of
-from optcc.runtime.flows.timeouts import Patience
+from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.messages import Note, Strike
 from optcc.runtime.verbs.settings import VerbsSettings
 from optcc.runtime.wires.contract import Cause, Drained, PortDown
@@ -63,7 +63,7 @@ def leaf(ranks: int, nbytes: int, segments: int, rate: int, weak: int) -> Schedu
 FOLDING_S = 0.1
 """A rank that folds for a millisecond at a time has a window of chunks to fold before it hears of anything."""
 
-CUTS = Patience()
+CUTS = Timeouts()
 """For random cuts: the runtime's own."""
 
 
@@ -180,10 +180,10 @@ def moved(done: Collective) -> list[Note]:
 
 def test_row08_a_paused_process_is_healthy(forked: ModuleType) -> None:
     with Session(job()) as ranks:
-        done = ranks.run("it", [Strike("pause", "server2/rxe4", 0.4, 2.5 * Patience.progress)])
+        done = ranks.run("it", [Strike("pause", "server2/rxe4", 0.4, 2.5 * Timeouts.progress)])
     struck(done, "server2/rxe4")
     assert all(done.exact)
-    assert done.seconds > 2 * Patience.progress
+    assert done.seconds > 2 * Timeouts.progress
     assert moved(done) == []
 
 
@@ -220,7 +220,7 @@ def test_row13_what_a_nic_may_do_in_processes(forked: ModuleType, kind: str) -> 
 def test_row13_an_address_that_changes_after_a_flap(forked: ModuleType) -> None:
     """Wires that are made anew have other addresses: the NIC carries its share again."""
     with Session(job()) as ranks:
-        done = ranks.run("it", [Strike("flap", "server1/rxe2", 0.4, 1.2 * (Patience.progress + Patience.grace))])
+        done = ranks.run("it", [Strike("flap", "server1/rxe2", 0.4, 1.2 * (Timeouts.progress + Timeouts.grace))])
         struck(done, "server1/rxe2")
         assert all(done.exact)
         assert moved(done), "a flap that is longer than the deadline"

@@ -92,13 +92,13 @@ def test_an_address_that_changed_is_read_anew(network: ModuleType) -> None:
 def test_shutdown(forked: ModuleType, monkeypatch: pytest.MonkeyPatch, nics: tuple[int, ...]) -> None:
     """Between the last collective and the order to go: all ranks end as they should."""
     ended: list[int | None] = []
-    end = processes.Crew._end
+    end = processes.RankProcesses._end
 
     def watched(self: Any) -> None:
         ended.extend(process.poll() for process in self._processes)
         end(self)
 
-    monkeypatch.setattr(processes.Crew, "_end", watched)
+    monkeypatch.setattr(processes.RankProcesses, "_end", watched)
     send = processes.Hub.send
 
     def cut_first(self: Any, to: Any, message: Any) -> None:

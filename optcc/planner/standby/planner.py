@@ -30,7 +30,7 @@ from optcc.schedule.families import FAMILIES
 from optcc.schedule.nested_order import rings_in_order
 from optcc.schedule.recipe import Recipe
 from optcc.theory import lower_bound
-from optcc.theory.tally import Tally
+from optcc.theory.tally import GroupCounts
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
 from optcc.values.units import MAX_BYTES, Quantity, as_seconds, as_size
@@ -278,7 +278,7 @@ class Planner:
         """Neither latency nor chunk costs: fluid times decide, and deeper is never slower."""
         return not self.alpha and not self.per_chunk
 
-    def _at_bound(self, tally: Tally, bound: Bound, gap: Fraction) -> bool:
+    def _at_bound(self, tally: GroupCounts, bound: Bound, gap: Fraction) -> bool:
         """Whether nested rings are what the planner takes without trying anything (`optcc.planner.search.choose`)."""
         return self._free and tally.rings_s * bound.nbytes <= (1 + gap) * bound.seconds
 
@@ -289,7 +289,7 @@ class Planner:
         found = next((recipe for recipe in made if recipe is not None and recipe.fits(cluster)), None)
         return None if found is None else Plan(cluster, bound, found)
 
-    def _nearest(self, entry: Entry, size: int, cluster: Cluster, tally: Tally, bound: Bound) -> Recipe | None:
+    def _nearest(self, entry: Entry, size: int, cluster: Cluster, tally: GroupCounts, bound: Bound) -> Recipe | None:
         """What the entry's shape has, carried over, or what a family has at once; None where there is neither."""
         costs = Costs(self.alpha, self.per_chunk)
         tried = (

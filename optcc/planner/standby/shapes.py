@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from optcc.planner.standby.state import Places, State
-from optcc.theory.tally import Tally
+from optcc.theory.tally import GroupCounts
 from optcc.values.cluster import Cluster
 
 
@@ -22,12 +22,12 @@ class Now:
     """A state and, in the closed form, its tally."""
 
     state: State
-    tally: Tally | None
+    tally: GroupCounts | None
 
     @classmethod
     def of(cls, cluster: Cluster) -> Now:
         """Before any event."""
-        return cls(State(cluster), Tally.of(cluster) if closed_form(cluster) else None)
+        return cls(State(cluster), GroupCounts.of(cluster) if closed_form(cluster) else None)
 
     @cached_property
     def key(self) -> Hashable:

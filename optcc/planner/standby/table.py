@@ -16,7 +16,7 @@ from optcc.schedule.recipe import Recipe
 
 if TYPE_CHECKING:
     from optcc.plans.plan import Plan
-    from optcc.theory.tally import Tally
+    from optcc.theory.tally import GroupCounts
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Entry:
     None outside the closed form, where a shape is one cluster only."""
 
     plans: Mapping[int, Plan]
-    tally: Tally | None = None
+    tally: GroupCounts | None = None
 
-    def recipe(self, size: int, tally: Tally | None) -> Recipe | None:
+    def recipe(self, size: int, tally: GroupCounts | None) -> Recipe | None:
         """The recipe for the cluster that `tally` counts, which is of the entry's shape; None where its family is not
         known here and the servers have other places."""
         made = self.plans[size].recipe
@@ -36,7 +36,7 @@ class Entry:
         return made.relabelled(matching(self.tally, tally), tally)
 
 
-def matching(old: Tally, new: Tally) -> dict[int, int]:
+def matching(old: GroupCounts, new: GroupCounts) -> dict[int, int]:
     """Rank of `old` -> the rank of `new` that takes its part; equal servers in ascending order."""
     return {a: b for sign, members in old.groups.items() for a, b in zip(members, new.groups[sign], strict=True)}
 
@@ -67,7 +67,7 @@ class Table:
         while len(self._entries) > self.keep:
             self._entries.popitem(last=False)
 
-    def nearest(self, tally: Tally) -> Entry | None:
+    def nearest(self, tally: GroupCounts) -> Entry | None:
         """The entry whose servers' rates differ least in all; one with a degraded server if `tally` has one."""
         offered = [e for e in self._entries.values() if e.plans and e.tally and e.tally.ranks == tally.ranks]
         uneven = [e for e in offered if e.tally and len(e.tally.levels) > 1]
@@ -76,7 +76,7 @@ class Table:
         return min(offered, key=lambda e: distance(e.tally, tally) if e.tally else Fraction(0), default=None)
 
 
-def distance(a: Tally, b: Tally) -> float:
+def distance(a: GroupCounts, b: GroupCounts) -> float:
     """Sum over servers, weakest first, of how much their usable rates differ, in units of the fastest server's."""
     total, place = 0.0, 0
     steps = [[(float(rate / tally.levels[-1][0]), len(members)) for rate, members in tally.levels] for tally in (a, b)]
