@@ -1,5 +1,5 @@
 """`python -m optcc` is the optcc command."""
 
-from optcc.cli.main import main
+from optcc.cli import main
 
 main()

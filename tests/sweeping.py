@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from optcc import Cluster
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.sweep import execute
 from optcc.sweep.cells import Job
 from optcc.sweep.cells import Result as Done

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from optcc.cli.main import main
+from optcc.cli import main
 from tests.bad_inputs import BAD_INPUTS, GOOD_INPUTS, BadInput
 
 

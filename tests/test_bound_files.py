@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
 
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.errors import CertificateError, InputError
 from optcc.plans.plan import Plan
 from optcc.theory import bound_file as files

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import optcc
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.files.bundled import EXAMPLES
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.discover import load_topology
 from optcc.discover.calibration import Pair, calibrated, classes_of, measured_as, nic_rates, tolerance_of
 from optcc.discover.yaml_writer import write_yaml

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from optcc.cli.main import main
+from optcc.cli import main
 from tests.bad_inputs import BAD_INPUTS
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "h100-8x400g.nccl-topo.xml"

@@ -138,7 +138,7 @@ struct.Struct = Stamped
 if sys.argv.pop(1) == "uncorrected":
     from optcc.runtime.control import channel, clocks
     channel.measured = lambda ask, now: clocks.Clock()
-from optcc.cli.main import main
+from optcc.cli import main
 main(sys.argv[1:])
 """
 """A rank on a machine that was booted earlier or later than rank 0's."""

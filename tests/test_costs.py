@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import optcc
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.errors import CertificateError, InputError
 from optcc.schedule import Schedule, Stage
 from optcc.schedule.assemble import Row, assemble

@@ -75,7 +75,7 @@ def test_a_killed_process_ends_all() -> None:
 def test_on_the_command_line() -> None:
     from click.testing import CliRunner
 
-    from optcc.cli.main import main
+    from optcc.cli import main
 
     common = ["run", "uniform:servers=4,nics=2,rate=400Mb/s", "--size", "4MiB", "--repeat", "1", "--device", "cuda"]
     for faults in ([], ["--cut", f"{NIC}@0.4"]):

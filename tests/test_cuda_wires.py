@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from optcc import plan
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.errors import InputError
 from optcc.machine.rdma import NicAddress
 from optcc.runtime.control.fault_injection import FaultInjector

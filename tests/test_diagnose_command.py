@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import diagnosis_wires
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.cli.schema import diagnosis_schema
 from optcc.reports import metrics
 from tests import diagnosis_texts as texts

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import optcc
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.discover import Topology, load_topology
 from optcc.discover.given import Given
 from optcc.discover.nccl_xml import read_nccl_xml

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.discover import Topology, load_topology
 from optcc.errors import InputError
 from tests import host_texts as texts

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.discover import load_topology
 from tests.test_discover_dialects import BARE
 from tests.topology_texts import HOPPER

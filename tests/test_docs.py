@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from optcc.cli.main import main
+from optcc.cli import main
 from tools.docs_commands import agrees, check, prepared, run, steps
 from tools.docs_commands import main as docs_commands
 

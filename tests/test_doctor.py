@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 from click.testing import CliRunner
 
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.machine.finding import Finding
 from optcc.reports import doctor
 from optcc.reports.doctor_torch import examine_torch

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import optcc
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.errors import InputError
 from optcc.fault_run.proof import Failover
 from optcc.fault_run.run import BrokenDrill, Drill, _seen_to_die, attempt, check_together, drill

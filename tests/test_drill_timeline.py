@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import optcc
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.errors import InputError
 from optcc.fault_run import run
 from optcc.fault_run.virtual_time import DRAWN, moment_of, simulated_drill

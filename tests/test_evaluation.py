@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.evaluation import claims, figures, page, rig, straggler, tables
 from optcc.evaluation.cells import FAULT_FREE, OPTCC, Cell
 from optcc.evaluation.grid import QUICK, Grid

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from optcc import InputError
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.evaluation import page, tasks
 from optcc.evaluation.cells import Cell, Outcome
 from optcc.evaluation.tasks import Kept, Task, run_all

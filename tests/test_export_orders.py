@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import optcc
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.errors import InputError, VerifyError
 from optcc.export import chakra_run, formats, goal
 from optcc.export.nodes import Node, out_of_order

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.errors import InputError
 from optcc.export import chakra_run, choice, formats, msccl, msccl_file, msccl_run, mscclpp, mscclpp_file, mscclpp_run
 from optcc.export.chunks import chunked, finer, keeps_segments

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import optcc
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.errors import InputError
 from optcc.files.reading import beginning, read_file
 from optcc.plans import files

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 import optcc.api
 import optcc.evaluation.page
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.errors import InputError
 from optcc.files.writing import check_place
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import optcc
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.fault_run import run as drill_module
 from optcc.fault_run.run import Drill, drill
 from optcc.reports.fault_run import drill_json, print_drill

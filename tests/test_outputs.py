@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 import optcc.api
 import optcc.files.writing
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.errors import InputError
 from optcc.files.writing import check_place, is_plain, staged, write_file, written
 
@@ -117,7 +117,7 @@ def test_standard_streams_that_are_closed_or_full(redirected: list[str], says: s
 
 def test_no_file_takes_the_place_of_a_closed_stream() -> None:
     """What a library says on stderr would go into it."""
-    code = "import os; from optcc.cli.main import _hold_descriptors as hold; hold(); print(os.open(os.devnull, 0))"
+    code = "import os; from optcc.cli.commands import _hold_descriptors as hold; hold(); print(os.open(os.devnull, 0))"
     command = ["bash", "-c", f"{sys.executable} -c '{code}' <&- 2>&-"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert int(done.stdout) >= 3
@@ -192,7 +192,7 @@ def test_several_files_appear_together(tmp_path: Path) -> None:
 
 def test_commands_leave_nothing_on_a_disk_that_fills_up(tmp_path: Path, plan_file: Path) -> None:
     """A limit on the size of files stands for a disk: room for the probe, none for the result."""
-    limited = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (4096, 4096)); from optcc.cli.main import main; main()"
+    limited = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (4096, 4096)); from optcc.cli import main; main()"
     before = b"what was there"
     for args in (
         ["simulate", str(plan_file), "--timeline", "{}/out.json"],
@@ -350,7 +350,7 @@ def test_devices_and_fifos_are_written_to_plainly(tmp_path: Path, monkeypatch: p
 
 
 def test_too_few_descriptors() -> None:
-    limited = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (9, 9)); from optcc.cli.main import main; main()"
+    limited = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (9, 9)); from optcc.cli import main; main()"
     args = ["sweep", PRESET, "--size", "1MiB", "--fail-count", "1", "--jobs", "2", "-o", "none-is-left.csv"]
     done = subprocess.run([sys.executable, "-c", limited, *args], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")

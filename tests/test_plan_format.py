@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.cli.schema import plan_schema
 from optcc.errors import InfeasibleError, InputError
 from optcc.export.chunks import deeper

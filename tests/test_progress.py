@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.files.bundled import example_path
 from optcc.reports import report
 

@@ -9,7 +9,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from optcc import Cluster
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.discover import apply_failures, load_topology
 from optcc.theory.bounds import lower_bound
 from optcc.theory.sensitivity import repair_first, repair_together

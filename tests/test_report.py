@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import optcc
 from optcc import runtime
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.reports import report, run
 from optcc.runtime.control.launch import RunResult
 from optcc.schedule import Schedule

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from optcc import api, load_topology
+from optcc.cli import main
 from optcc.cli.costs import costs_of
-from optcc.cli.main import main
 from optcc.discover import Measured
 from optcc.errors import InputError
 from optcc.runtime.control.launch import Session

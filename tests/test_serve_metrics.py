@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 import optcc
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.reports import metrics
 from tests.serving import SMALL, Service, check, running, told
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.errors import InputError
 from optcc.serve.listen import forget_unix_socket, identity, tcp_socket, unix_socket
 

@@ -17,7 +17,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import optcc
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.errors import InputError, SimulationError
 from optcc.plans.files import save_plan
 from optcc.schedule import Lane, Port, Route, Schedule

@@ -49,7 +49,7 @@ def cut(count):
 
 exec(sys.argv.pop(1))
 sys.argv[0] = "optcc"
-from optcc.cli.main import main
+from optcc.cli import main
 main()
 """
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from optcc.cli.main import main
+from optcc.cli import main
 from optcc.discover import load_topology
 from optcc.errors import InputError
 from optcc.files.regular import kind_of, open_regular, read_regular

@@ -4,3 +4,7 @@ Imported by: __main__.
 Imports: api, diagnose, discover, evaluation, export, fault_run, files, planner, plans, reports, runtime.control,
     runtime.measuring, runtime.messages, runtime.verbs, schedule, serve, simulation, sweep, theory, values.
 """
+
+from optcc.cli.commands import main
+
+__all__ = ["main"]
