@@ -41,7 +41,7 @@ def run_python(*args: str, folder: Path, path: Path) -> str:
 
 
 def test_every_example_is_listed_with_what_it_is() -> None:
-    files = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.is_file()}
+    files = {str(p.relative_to(FOLDER)) for p in FOLDER.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
     assert files - {"README.md"} == set(EXAMPLES)
     shown = call().stdout
     assert all(f"{name} " in shown and what in shown for name, what in EXAMPLES.items())

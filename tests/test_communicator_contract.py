@@ -21,14 +21,13 @@ THREE_NICS = "uniform:servers=3,nics=3,rate=1Gb/s"
 
 
 def left() -> dict[str, object]:
-    """What a process could leave behind: threads, descriptors (memory that ranks share is among them), named memory."""
+    """What a process could leave behind: threads, descriptors (memory that ranks share is among them), maps."""
     gc.collect()
     links = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if fd.isdigit()]
     return {
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "shared memory": sum("optcc-slots" in link for link in links),
         "descriptors": len(os.listdir("/proc/self/fd")),
-        "named": sorted(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else [],
         "maps": sum("optcc-slots" in line for line in Path("/proc/self/maps").read_text().splitlines()),
     }
 
