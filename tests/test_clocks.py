@@ -130,6 +130,12 @@ class Stamped(struct.Struct):  # emulated NICs stamp chunks with times, for they
     def pack(self, *values):
         return super().pack(*(v - offset if isinstance(v, float) else v for v in values))
 
+    def pack_into(self, buffer, at, *values):
+        super().pack_into(buffer, at, *(v - offset if isinstance(v, float) else v for v in values))
+
+    def unpack_from(self, buffer, at=0):
+        return tuple(v + offset if isinstance(v, float) else v for v in super().unpack_from(buffer, at))
+
     def iter_unpack(self, data):
         for values in super().iter_unpack(data):
             yield tuple(v + offset if isinstance(v, float) else v for v in values)

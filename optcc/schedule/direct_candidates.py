@@ -97,6 +97,9 @@ def by_formula(cluster: Cluster, bound: Bound, costs: Costs) -> DirectExchange |
             continue
         form = FORMS[name](cluster, bound, costs)
         recipe = replace(form.recipe, segments=form.numbers[0])
+        if name == Even.name and costs.alpha:  # steps shorter than the latency save nothing
+            most = bound.seconds / costs.alpha
+            return replace(recipe, segments=next((n for n in form.numbers if n <= most), min(form.numbers)))
         if name != OneStarves.name:
             return recipe
         turn = -(-(len(cluster.ranks) - 1) // max(map(len, finder.used(cluster))))
