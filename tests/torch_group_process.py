@@ -102,6 +102,13 @@ def calls() -> Any:
     x = torch.arange(2.0 * world) + 1
     dist.reduce_scatter_tensor(x[2 * rank : 2 * rank + 2], x)
     found["reduce_scatter in place"] = x[2 * rank : 2 * rank + 2].tolist()
+    own = torch.zeros(world * 2)
+    dist.all_to_all_single(own, torch.arange(2.0 * world) + 10 * rank)
+    found["all_to_all_single"] = own.tolist()
+    splits = [1, 2] if rank == 0 else [2, 1]
+    own = torch.zeros(3)
+    dist.all_to_all_single(own, torch.arange(3.0) + 10 * rank, splits, splits)
+    found["all_to_all_single unequal"] = own.tolist()
     x = torch.ones(300_000)
     work = dist.all_reduce(x, async_op=True)
     work.wait()

@@ -70,7 +70,12 @@ CALLS = (
     Call(("gather", "gather_object"), ("gather",), Way.GLOO),
     Call(("scatter", "scatter_object_list"), ("scatter",), Way.GLOO),
     Call(("all_to_all",), ("alltoall",), Way.GLOO, "Gloo has it for tensors of one shape"),
-    Call(("all_to_all_single",), ("all_to_all_single", "alltoall_base"), Way.GLOO),
+    Call(
+        ("all_to_all_single",),
+        ("all_to_all_single", "alltoall_base"),
+        Way.OPTCC,
+        "With split sizes it goes by Gloo",
+    ),
     Call(("send", "isend", "batch_isend_irecv", "send_object_list"), ("send",), Way.GLOO),
     Call(("recv", "irecv", "recv_object_list"), ("recv", "recv_anysource"), Way.GLOO),
     Call(

@@ -12,10 +12,6 @@ from optcc.errors import InputError
 from optcc.torch_backend.calls import CALLS, Call, Way
 from optcc.torch_backend.options import NAME
 
-_GLOOS = {"all_to_all_single": "alltoall_base"}
-"""Methods that Gloo has by another name."""
-
-
 class Delegated(dist.ProcessGroup):  # type: ignore[misc]
     """A process group that has these calls; a subclass has the others.
 
@@ -32,10 +28,8 @@ class Delegated(dist.ProcessGroup):  # type: ignore[misc]
 
 
 def _to_gloo(method: str) -> Callable[..., Any]:
-    name = _GLOOS.get(method, method)
-
     def call(self: Delegated, *args: Any, **named: Any) -> Any:
-        return getattr(self.gloo, name)(*args, **named)
+        return getattr(self.gloo, method)(*args, **named)
 
     return call
 

@@ -127,6 +127,24 @@ class OptccGroup(Delegated):
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        tensor: torch.Tensor,
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+        opts: Any = None,
+    ) -> Any:
+        """Of `tensor`, equal part number r to rank r; with split sizes, which other ranks do not know, by Gloo."""
+        if output_splits or input_splits:
+            return self.gloo.alltoall_base(output, tensor, output_splits, input_splits)
+        own, into = Move(tensor, as_bytes=True), Move(output, as_bytes=True)
+        own.part_from(into)
+        call = lambda now: self.communicator.all_to_all(own.array, into.array, async_op=not now)  # noqa: E731
+        return self._done([call], [into], output, _waits(opts))
+
+    alltoall_base = all_to_all_single
+
     # --- what torch asks of a group besides --------------------------------------------------------------------------
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
