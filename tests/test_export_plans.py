@@ -132,6 +132,16 @@ def test_any_degraded_cluster(cluster: Cluster, segments: int) -> None:
     msccl_run.run(classic)
 
 
+def test_a_transfer_of_more_chunks_than_a_step_takes_goes_in_several() -> None:
+    cluster = Cluster.uniform(servers=5, nics=1, rate=50 * 10**9)
+    for server, part in enumerate(("1/2", "3/4", "7/8")):
+        cluster = cluster.degrade(f"server{server}/nic0", part)
+    made = optcc.plan(cluster, MIB, segments=1)
+    chosen = msccl.export(made, segments=1)
+    assert max(move.count for move in chosen.rounded.moves) > msccl_file.MAX_COUNT
+    msccl_run.run(chosen.program)
+
+
 @pytest.mark.parametrize("family", ["trees", "packed-trees"])
 def test_other_families(family: str) -> None:
     cluster = Cluster.uniform(servers=4, nics=1, rate=10**9).degrade("server0/nic0", 0.5)

@@ -27,7 +27,7 @@ DEPTHS = 4
 class Kind(Generic[P]):
     """What a target's writer brings to the choice.
 
-    unit : bytes that a chunk must be a multiple of; longest : most chunks of a transfer
+    unit : bytes that a chunk must be a multiple of; longest : chunks of a transfer that the target moves in one step
     most : threadblocks, or channels, that are tried at most
     block_rate : bytes per second that one threadblock moves
     build : (rounded plan, threadblocks or channels) -> program, within the limits; raises InputError else

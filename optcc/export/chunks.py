@@ -88,7 +88,7 @@ def chunked(
     """Round `plan` to equal chunks.
 
     segments : another depth than the plan's; chunks : how many; None: chosen
-    unit : bytes that a chunk must be a multiple of; longest : most chunks that one move may carry
+    unit : bytes that a chunk must be a multiple of; longest : more chunks in one move are taken where nothing else fits
     Raises InputError where the buffer cannot be cut so.
     """
     plan = deeper(plan, segments)
@@ -104,17 +104,12 @@ def chunked(
             hint = f"--chunks {near[-1]} would do." if near else None
             expected = f"a divisor of {plan.bound.nbytes} bytes over {unit}, at most {MOST_CHUNKS}"
             raise InputError("chunks do not fit the buffer", where="--chunks", expected=expected, got=chunks, hint=hint)
-        made = _round(plan, chunks)
-        _check_longest(made, longest)
-        return made
+        return _round(plan, chunks)
     offered = _divisors(units, MAX_CHUNKS)
     step = max(1, -(-len(offered) // TRIED))
     tried = [_round(plan, n) for n in offered[::-1][::step]]
     whole = max(len(c.moves) for c in tried)
-    fit = [c for c in tried if len(c.moves) == whole and (longest is None or _longest(c) <= longest)]
-    if not fit:
-        _check_longest(min(tried, key=_longest), longest)
-        fit = tried
+    fit = [c for c in tried if len(c.moves) == whole and (longest is None or _longest(c) <= longest)] or tried
     best = min(c.fluid_s for c in fit)
     return min((c for c in fit if c.fluid_s <= Fraction(CLOSE) * best), key=lambda c: c.chunks)
 
@@ -151,6 +146,16 @@ def finer(made: Chunked, parts: int, unit: int = 1) -> Chunked | None:
     return replace(made, chunks=chunks, moves=tuple(moves), groups=made.groups * parts)
 
 
+def in_pieces(made: Chunked, longest: int) -> Chunked:
+    """The same with moves of more than `longest` chunks cut into several, one after the other."""
+    moves = tuple(
+        replace(move, start=start, count=min(longest, move.start + move.count - start))
+        for move in made.moves
+        for start in range(move.start, move.start + move.count, longest)
+    )
+    return replace(made, moves=moves)
+
+
 def deeper(plan: Plan, segments: int | None) -> Plan:
     """The plan with another number of segments; None: as it is. Raises InputError for one out of range."""
     if segments is None:
@@ -179,17 +184,6 @@ def _divisors(units: int, most: int) -> list[int]:
 
 def _longest(made: Chunked) -> int:
     return max((move.count for move in made.moves), default=0)
-
-
-def _check_longest(made: Chunked, longest: int | None) -> None:
-    if longest is not None and _longest(made) > longest:
-        raise InputError(
-            "over a limit of the format",
-            where="chunks in one transfer",
-            expected=f"at most {longest}",
-            got=_longest(made),
-            hint="Fewer with --chunks, or shorter transfers with more --segments.",
-        )
 
 
 def _round(plan: Plan, chunks: int) -> Chunked:

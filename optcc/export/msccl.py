@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from optcc.errors import InputError
 from optcc.export.choice import Chosen, Kind, choose
-from optcc.export.chunks import Chunked, Move
+from optcc.export.chunks import Chunked, Move, in_pieces
 from optcc.export.limits import refuse_above
 from optcc.export.msccl_clock import seconds
 from optcc.export.msccl_file import (
@@ -58,6 +58,7 @@ def export(
 
 def _within_limits(rounded: Chunked, channels: int) -> Program:
     """The program with as many channels, or a few more where the transfers of a pair of ranks need that."""
+    rounded = in_pieces(rounded, MAX_COUNT)
     counts = Counter((move.src, move.dst) for move in rounded.moves)
     most = min(rounded.groups, MAX_CHANNELS)
     refuse_above(most * MAX_STEPS, max(counts.values()), "steps between two GPUs")
