@@ -321,9 +321,9 @@ def test_what_is_kept_is_bounded() -> None:
         def call(comm: optcc.Communicator) -> tuple[int, int]:
             for n in range(SIZES + 10):
                 comm.all_reduce(np.zeros(SMALL + 8 * n, np.uint8))
-            return len(comm._prepared._calls), len(comm._prepared.plans)
+            return len(comm._prepared._calls), len(comm._prepared.trials)
 
-        assert ranks.good(call) == [(SIZES, 1)] * 2, "one plan for all sizes of a class"
+        assert ranks.good(call) == [(SIZES, 1)] * 2, "one choice for all sizes of a class"
     assert CLASSES > 20, "all sizes up to 64 TiB"
 
 

@@ -46,7 +46,7 @@ def failed(found: list[Any], but: int | None = None) -> RankFailedError:
 @pytest.mark.parametrize("reproducible", [False, True])
 def test_a_nic_dies_and_nobody_loses_anything(reproducible: bool) -> None:
     told: list[Note] = []
-    with Ranks(3, TWO_NICS, reproducible=reproducible, on_event=told.append) as ranks:
+    with Ranks(3, TWO_NICS, reproducible=reproducible, tune=False, on_event=told.append) as ranks:
         healthy = ranks.good(lambda comm: comm.all_reduce(numbers(comm.rank)).tobytes())
         ranks.good(lambda comm: comm.strike("cut", "server1/nic0", 0.5))
         hit = ranks.good(lambda comm: comm.all_reduce(numbers(comm.rank)).tobytes())
@@ -278,3 +278,11 @@ def test_nobody_to_shrink() -> None:
         for error in ranks.each(lambda comm: comm.shrink()):
             assert isinstance(error, InputError)
             assert str(error) == "shrink: no rank has failed, expected a call after RankFailedError"
+
+
+def test_the_first_call_waits_as_long_as_any_other_one() -> None:
+    """Before there are wires, too."""
+    with Ranks(2, timeout_s=0.5) as ranks:
+        found = ranks.each(lambda comm: comm.all_reduce(np.zeros(8)) if comm.rank == 0 else None)
+        assert isinstance(found[0], RankFailedError)
+        assert "within 0.5 s" in str(found[0])

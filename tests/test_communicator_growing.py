@@ -206,7 +206,7 @@ def test_nothing_is_left_behind() -> None:
     ("count", "out", "left"), [(10, False, "old"), (1 << 20, False, "none"), (1 << 20, True, "none")]
 )
 def test_a_call_that_fails_says_what_it_leaves(count: int, out: bool, left: str) -> None:
-    with Ranks(3) as ranks:
+    with Ranks(3, tune=False) as ranks:
         ranks.good(lambda comm: comm.all_reduce(np.zeros(count)))
         for comm in ranks.comms:
             comm._collectives.wrote = False

@@ -6,26 +6,39 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from optcc.errors import InputError
 from optcc.values.cluster import Cluster
 from optcc.values.cluster_json import cluster_in, cluster_out
 
+if TYPE_CHECKING:
+    from optcc.discover import Topology
+
 RATE = "100Gb/s"
 """Of the one NIC that a rank on the local transport has where nothing is said: what counts is that all are alike."""
 
+PER_CHUNK = Fraction(30, 10**6)
+"""Seconds that this runtime takes for a chunk beside its bytes, where it was not measured (docs/bench-chunk.md)."""
+
 Given = Cluster | str | os.PathLike[str]
+
+
+class MessageCosts(NamedTuple):
+    """What plans are made for: over this transport, seconds from NIC to NIC, and of a chunk beside its bytes."""
+
+    transport: str
+    alpha: Fraction
+    per_chunk: Fraction
 
 
 def read_cluster(given: Given, world: int) -> Cluster:
     """The cluster that was given or is described; a single server is copied for every rank. InputError for one of
     another number of ranks."""
     if not isinstance(given, Cluster):
-        from optcc.discover import load_topology
-
-        given = load_topology(Path(given) if not isinstance(given, str) else given).cluster
+        given = _topology(given).cluster
         if len(given.servers) == 1 and len(given.ranks) != world:
             given = given.replicate(world)
     if len(given.ranks) != world:
@@ -33,6 +46,23 @@ def read_cluster(given: Given, world: int) -> Cluster:
             "another number of ranks than processes", where="cluster", expected=f"{world} ranks", got=len(given.ranks)
         )
     return given
+
+
+def message_costs(given: Given | None, transport: str) -> MessageCosts:
+    """What the file that was given has measured over this transport; PER_CHUNK where it has not."""
+    alpha, per_chunk = Fraction(0), PER_CHUNK
+    if given is not None and not isinstance(given, Cluster):
+        measured = _topology(given).measured
+        if measured and measured.transport == transport:
+            alpha = alpha if measured.alpha_s is None else measured.alpha_s
+            per_chunk = per_chunk if measured.per_chunk_s is None else measured.per_chunk_s
+    return MessageCosts(transport, alpha, per_chunk)
+
+
+def _topology(given: str | os.PathLike[str]) -> Topology:
+    from optcc.discover import load_topology
+
+    return load_topology(given if isinstance(given, str) else Path(given))
 
 
 def alike(world: int) -> Cluster:

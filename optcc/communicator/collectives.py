@@ -6,6 +6,7 @@ has to wait until a peer has taken the last byte; what is large goes where it is
 
 from __future__ import annotations
 
+import time
 from typing import Protocol
 
 import numpy as np
@@ -88,7 +89,9 @@ class Together:
             prepared = self._prepared.call("all_reduce", nbytes)
             self.wrote = True
             fill(target, source)
+            start = time.monotonic()
             self._member.run(*prepared, target, reduction.fold, sign)
+            self._prepared.took(nbytes, time.monotonic() - start)
             if reduction.mean:
                 divide(target, self._world)
 

@@ -6,7 +6,7 @@ Named after NCCL_DEBUG, whose values it knows.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from optcc.errors import InputError
 from optcc.plans.plan import Plan
@@ -26,7 +26,12 @@ def speaker(environ: Mapping[str, str], rank: int, world: int) -> Say:
         raise InputError("no such level", where=VARIABLE, expected=" or ".join(LEVELS), got=environ[VARIABLE])
     if level != "INFO":
         return lambda text: None
-    return lambda text: print(f"optcc INFO rank {rank} of {world}: {text}", file=sys.stderr, flush=True)
+
+    def say(text: str) -> None:
+        sys.stderr.write(f"optcc INFO rank {rank} of {world}: {text}\n")  # in one piece: all ranks write to it
+        sys.stderr.flush()
+
+    return say
 
 
 def cluster_text(cluster: Cluster, rank: int, transport: str) -> str:
@@ -39,10 +44,14 @@ def cluster_text(cluster: Cluster, rank: int, transport: str) -> str:
     return f"cluster of {everything} NICs, {dead} of them dead; here {nics}; transport {transport}"
 
 
-def plan_text(plan: Plan, nbytes: int) -> str:
-    """What runs an AllReduce of up to so many bytes."""
-    depth = f"{plan.recipe.segments} segment{'s' * (plan.recipe.segments != 1)}"
-    return f"AllReduce up to {format_size(nbytes)}: {plan.recipe.family}, {depth}, plan {plan.plan_id}"
+def plans_text(plans: Sequence[Plan], nbytes: int) -> str:
+    """What runs an AllReduce of up to so many bytes; more than one: each is tried."""
+
+    def text(plan: Plan) -> str:
+        depth = f"{plan.recipe.segments} segment{'s' * (plan.recipe.segments != 1)}"
+        return f"{plan.recipe.family}, {depth}, plan {plan.plan_id}"
+
+    return f"AllReduce up to {format_size(nbytes)}: {'; or '.join(text(plan) for plan in plans)}"
 
 
 def wires_text(layout: Layout, rank: int) -> str:

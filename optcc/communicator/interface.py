@@ -5,13 +5,22 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Self
 
 from optcc.communicator.calls import Calls
-from optcc.communicator.clusters import Given, agreed, alike, dead_nics, part_of, read_cluster
+from optcc.communicator.clusters import (
+    Given,
+    MessageCosts,
+    agreed,
+    alike,
+    dead_nics,
+    message_costs,
+    part_of,
+    read_cluster,
+)
 from optcc.communicator.collectives import Alone, Collectives, Together
 from optcc.communicator.debug import speaker
 from optcc.communicator.events import Events
@@ -33,9 +42,10 @@ from optcc.values.cluster import Cluster
 class _Options:
     """Of a communicator and those that come of it."""
 
-    transport: str
+    costs: MessageCosts
     timeout_s: float
     reproducible: bool
+    tune: bool
     on_event: Callable[[Note], None] | None
 
 
@@ -48,7 +58,9 @@ class Communicator(Calls):
     rendezvous, rank, world, interface : as of `optcc run`: given by torchrun, mpirun, srun, or here. Where nothing
         speaks of other ranks, this is the only one
     timeout_s : seconds for an operation, all ranks' coming included; then a rank has failed
-    reproducible : sums are rounded the same whatever NICs fail: plans are kept then, and are no longer the best ones
+    reproducible : sums are rounded the same in every run and whatever NICs fail: nothing is tuned, plans are kept then,
+        and are no longer the best ones
+    tune : the first calls of each size class measure a few plans, of which the fastest is kept
     on_event : called with each event (see `events`), in whichever thread finds it; it must not call this object
 
     Raises InputError for what cannot be, on all ranks where they were given different clusters, and RankFailedError
@@ -66,6 +78,7 @@ class Communicator(Calls):
         interface: str | None = None,
         timeout_s: float = TIMEOUT_S,
         reproducible: bool = False,
+        tune: bool = True,
         on_event: Callable[[Note], None] | None = None,
     ) -> None:
         if transport not in TRANSPORTS:
@@ -75,7 +88,8 @@ class Communicator(Calls):
         overseer = None
         if membership.rank == 0 and membership.world > 1:
             overseer = Overseer.open(membership, interface, JOIN_S)
-        self._options = _Options(transport, timeout_s, reproducible, on_event)
+        costs = message_costs(cluster, transport)
+        self._options = _Options(costs, timeout_s, reproducible, tune, on_event)
         self._join(membership, overseer, cluster)
 
     @classmethod
@@ -88,10 +102,12 @@ class Communicator(Calls):
         transport: str = "local",
         timeout_s: float = TIMEOUT_S,
         reproducible: bool = False,
+        tune: bool = True,
         on_event: Callable[[Note], None] | None = None,
     ) -> Communicator:
         """For whoever has found the ranks in another way; `overseer` : in rank 0's process, their hub."""
-        return cls._with(_Options(transport, timeout_s, reproducible, on_event), membership, overseer, cluster)
+        options = _Options(message_costs(cluster, transport), timeout_s, reproducible, tune, on_event)
+        return cls._with(options, membership, overseer, cluster)
 
     @classmethod
     def _with(
@@ -128,7 +144,7 @@ class Communicator(Calls):
             return
         self._member = Member(
             membership,
-            transport=options.transport,
+            transport=options.costs.transport,
             timeout_s=options.timeout_s,
             overseer=overseer,
             on_renew=self._renew,
@@ -141,11 +157,12 @@ class Communicator(Calls):
                 given,
                 self.world,
                 partial(self._member.exchange, within_s=max(within_s, options.timeout_s)),
-                transport=options.transport,
+                transport=options.costs.transport,
                 dead=dead,
             )
-            check_devices(options.transport, [port for port in ports_of(self.cluster) if port.rank == self.rank])
-            self._prepared = Prepared(self._member, self.cluster, options.transport, say)
+            check_devices(options.costs.transport, [port for port in ports_of(self.cluster) if port.rank == self.rank])
+            tune = options.tune and not options.reproducible
+            self._prepared = Prepared(self._member, self.cluster, options.costs, say, tune)
             self._collectives = Together(self._member, self._prepared)
         except BaseException as error:
             self._member.close(f"{type(error).__name__}: {error}")
@@ -278,7 +295,7 @@ class Communicator(Calls):
     def _sub(self, group: Group) -> Communicator:
         """A communicator of some of these ranks."""
         if group.place.world == 1:
-            return self._with(replace(self._options, transport="local"), group.place, None, None)
+            return self._with(self._options, group.place, None, None)
         made = self._with(self._options, group.place, group.overseer, part_of(self._prepared.cluster, group.ranks))
         made._given = self._given
         return made

@@ -5,26 +5,21 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from typing import Any, TypeVar
 
-from optcc.communicator.debug import Say, cluster_text, plan_text, wires_text
+from optcc.communicator.clusters import MessageCosts
+from optcc.communicator.debug import Say, cluster_text, plans_text, wires_text
+from optcc.communicator.tuning import Trial, candidates
 from optcc.errors import InfeasibleError, InputError
 from optcc.plans.plan import Plan
 from optcc.runtime.control.member import Member
 from optcc.runtime.engine.program import Program, program_of
 from optcc.runtime.wires.layout import WINDOW_BYTES, layout_of
-from optcc.schedule.candidates import DEFAULT_SEGMENTS
 from optcc.schedule.columns import Schedule
-from optcc.schedule.recipe import Recipe
 from optcc.schedule.simple import PIECE_BYTES, all_gather, broadcast, one_tree, reduce_scatter
 from optcc.values.cluster import Cluster
 
 SMALL = 256 * 1024
 """Bytes up to which an AllReduce goes by one tree: what its messages cost is more than what they carry. With 4 ranks of
 one machine the tree is faster than the ring up to twice as much."""
-
-SECTION = 1 << 20
-"""Over NICs a plan is no deeper than leaves so many bytes to each at a time: a message costs as much as they do.
-Processes of one machine are as fast as its memory, whatever NICs they are said to have, and each step waits for other
-processes to be given a processor: there one segment is fastest at all sizes (docs/bench-communicator.md)."""
 
 LARGE = 1 << 26
 """Wires are made for calls of so many bytes: chunks as large as they get, whatever the first call has."""
@@ -34,7 +29,7 @@ UNDER_WAY = 4 * WINDOW_BYTES
 AllReduce of 64 MiB a sixth more processor time."""
 
 SIZES, CLASSES, TABLES = 64, 32, 8
-"""How many schedules, plans, and sets of routes are kept; the one that was not used for longest goes."""
+"""How many schedules, size classes, and sets of routes are kept; the one that was not used for longest goes."""
 
 Value = TypeVar("Value")
 
@@ -61,14 +56,19 @@ class Kept(OrderedDict[Any, Value]):
         return value
 
 
+def size_class(nbytes: int) -> int:
+    """The power of two that bytes per rank are rounded up to."""
+    return 1 << (nbytes - 1).bit_length()
+
+
 class Prepared:
     """Those of one rank. All ranks ask for the same calls in the same order, within turns of `member`."""
 
-    def __init__(self, member: Member, cluster: Cluster, transport: str, say: Say) -> None:
-        self._member, self._transport, self._say = member, transport, say
+    def __init__(self, member: Member, cluster: Cluster, costs: MessageCosts, say: Say, tune: bool) -> None:
+        self._member, self._costs, self._say, self._tune = member, costs, say, tune
         self._planned_for = cluster
-        self.plans: Kept[Plan] = Kept(CLASSES)
-        """By size class, the power of two that bytes per rank are rounded up to."""
+        self.trials: Kept[Trial] = Kept(CLASSES)
+        """By `size_class`."""
         self._start(cluster)
 
     def renew(self, cluster: Cluster, reproducible: bool) -> None:
@@ -78,12 +78,12 @@ class Prepared:
         """
         if not reproducible:
             self._planned_for = cluster
-            self.plans.clear()
+            self.trials.clear()
         self._start(cluster)
 
     def _start(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._say(cluster_text(cluster, self._member.rank, self._transport))
+        self._say(cluster_text(cluster, self._member.rank, self._costs.transport))
         self._calls: Kept[tuple[str, Program]] = Kept(SIZES)
         self._tables: Kept[tuple[str, Schedule]] = Kept(TABLES)  # by ports and routes
         self._named = 0
@@ -94,15 +94,17 @@ class Prepared:
 
         kind : "all_reduce", "broadcast" (from `root`), "all_gather" or "reduce_scatter" (of parts of `nbytes`)
         """
-        found = self._calls.find((kind, nbytes, root))
+        trial = self._trial(nbytes) if kind == "all_reduce" and nbytes > SMALL else None
+        key = kind, nbytes, trial.now if trial else root
+        found = self._calls.find(key)
         if found:
             return found
         match kind:
-            case "all_reduce" if nbytes <= SMALL:
-                schedule, widest = one_tree(self.cluster, nbytes), one_tree(self.cluster, LARGE)
-            case "all_reduce":
-                recipe = self._recipe(nbytes)
+            case "all_reduce" if trial:
+                recipe = trial.plan.recipe
                 schedule, widest = recipe.lower(self.cluster, nbytes), recipe.lower(self.cluster, LARGE)
+            case "all_reduce":
+                schedule, widest = one_tree(self.cluster, nbytes), one_tree(self.cluster, LARGE)
             case "broadcast":
                 large = PIECE_BYTES if nbytes <= PIECE_BYTES else LARGE  # beyond, it goes by other routes
                 schedule, widest = broadcast(self.cluster, nbytes, root), broadcast(self.cluster, large, root)
@@ -111,33 +113,34 @@ class Prepared:
             case _:
                 schedule, widest = reduce_scatter(self.cluster, nbytes), reduce_scatter(self.cluster, LARGE)
         name = self._name(schedule, widest)
-        return self._calls.keep((kind, nbytes, root), (name, program_of(schedule, self._member.rank, 1)))
+        return self._calls.keep(key, (name, program_of(schedule, self._member.rank, 1)))
 
-    def _recipe(self, nbytes: int) -> Recipe:
-        """Rank 0 plans; the others hear of it, so that all have the same plan and only one has to have a planner."""
-        size = 1 << (nbytes - 1).bit_length()
-        made = self.plans.find(size)
-        if made is None:
+    def took(self, nbytes: int, seconds: float) -> None:
+        """What an AllReduce of more than SMALL bytes took on this rank: by this its plan is chosen."""
+        trial = self.trials.find(size_class(nbytes))
+        if trial:
+            trial.took(seconds, nbytes)
+
+    def _trial(self, nbytes: int) -> Trial:
+        """Of the size class. Rank 0 plans; the others hear of it, so that all have the same plans."""
+        size = size_class(nbytes)
+        trial = self.trials.find(size)
+        if trial is None:
             said: Any = None
             if self._member.rank == 0:
                 try:
-                    from optcc.api import plan
-
-                    said = plan(self._planned_for, size, segments=self._segments(size)).to_json()
+                    made = candidates(self._planned_for, size, *self._costs)
+                    said = [plan.to_json() for plan in (made if self._tune else made[:1])]
                 except InputError as error:
                     said = {"infeasible": isinstance(error, InfeasibleError), "what": str(error)}
             said = self._member.exchange(said)[0]
             if isinstance(said, dict):
                 raise (InfeasibleError if said["infeasible"] else InputError)(said["what"], where="rank 0's planner")
-            made = self.plans.keep(size, Plan.from_json(said, "rank 0's plan"))
-            self._say(plan_text(made, size))
-        return made.recipe
-
-    def _segments(self, nbytes: int) -> int:
-        if self._transport == "local":
-            return 1
-        nics = sum(nic.alive for server in self._planned_for.servers for nic in server.nics)
-        return min(DEFAULT_SEGMENTS, max(1, nbytes // (SECTION * nics)))
+            trial = self.trials.keep(size, Trial([Plan.from_json(each, "rank 0's plan") for each in said]))
+            self._say(plans_text(trial.plans, size))
+        if trial.choose(self._member.exchange):
+            self._say(f"measured, {plans_text([trial.plan], size)}")
+        return trial
 
     def _name(self, schedule: Schedule, widest: Schedule) -> str:
         """Of its set of routes; wires are made anew where some of it have none.

@@ -12,6 +12,7 @@ from optcc.errors import InputError
 from optcc.torch_backend.calls import CALLS, Call, Way
 from optcc.torch_backend.options import NAME
 
+
 class Delegated(dist.ProcessGroup):  # type: ignore[misc]
     """A process group that has these calls; a subclass has the others.
 

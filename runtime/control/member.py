@@ -129,15 +129,17 @@ class Member:
     def connect(self, layout: Layout, schedules: dict[str, Schedule]) -> None:
         """Wires anew, for these schedules. All ranks do so at the same time, of the same layout, within a turn."""
         with self._lock, self._guarded():
-            self._part()
+            if self._links.up:
+                self._part()
+            else:
+                self.exchange(None)  # all have come: the first call waits as long as any other one
             self._links.connect(layout, schedules)
 
     def _part(self) -> None:
         """Let go of the wires when nobody needs or looks at them any more: an end that closes is a loss."""
-        if self._links.up:
-            self.exchange(None)
-            self._control.exchange(None, self.timeout_s)
-            self._links.close()
+        self.exchange(None)
+        self._control.exchange(None, self.timeout_s)
+        self._links.close()
 
     def learn(self, name: str, schedule: Schedule, lanes: Sequence[tuple[int, ...]]) -> None:
         """Another schedule over the wires that are there."""
@@ -161,7 +163,7 @@ class Member:
         if self._stop.is_set():
             return
         with self._lock:
-            if self.failed is None and cause is None:
+            if self.failed is None and cause is None and self._links.up:
                 with contextlib.suppress(RankFailedError), self._guarded():
                     self._part()
             self._stop.set()
