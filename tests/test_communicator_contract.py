@@ -33,7 +33,7 @@ def left() -> dict[str, object]:
 
 
 def play_round(seed: int, calls: int, largest: int, **options: Any) -> tuple[list[str], list[str]]:
-    """A communicator and so many calls, in which up to two of three NICs of every server die.
+    """A communicator and so many calls, in which up to two of three NICs of every server die; then a few by its parts.
 
     Returns what was wrong, and the kinds of all events.
     """
@@ -44,9 +44,20 @@ def play_round(seed: int, calls: int, largest: int, **options: Any) -> tuple[lis
     strikes = {at: (nic, float(random.random())) for at, nic in zip(when, nics, strict=True)}
     with Ranks(WORLD, THREE_NICS, timeout_s=120.0, **options) as ranks:
         wrong = ranks.good(lambda comm: play(comm, calls_of(seed, calls, WORLD, largest), strikes))
+        wrong += ranks.good(lambda comm: play_in_parts(comm, seed, largest))
         return [each for rank in wrong for each in rank], [
             event.kind for comm in ranks.comms for event in comm.events()
         ]
+
+
+def play_in_parts(comm: optcc.Communicator, seed: int, largest: int) -> list[str]:
+    """Two ranks, in the other order, and the one that is left: calls of their own, and calls of all in between."""
+    part = comm.split(color=comm.rank == seed % WORLD, key=-comm.rank)
+    assert part
+    with part:
+        wrong = play(part, calls_of(seed, 3, part.world, largest))
+        wrong += play(comm, calls_of(seed + 1, 2, comm.world, largest))
+        return wrong + play(part, calls_of(seed + 2, 2, part.world, largest))
 
 
 @pytest.mark.parametrize("wires", ["local", "in memory"])

@@ -62,6 +62,7 @@ def test_the_study_notices_a_wrong_name_and_a_wrong_rate() -> None:
     assert check({"server2/nic0": 0.5}, verdict) == (False, ["server1/nic0"])
 
 
+@pytest.mark.long
 def test_128_servers() -> None:
     one = Lab(128, 8, {(17, 3): 0.4, (90, 0): 0.0}, rng=random.Random(5))
     verdict = judged(one, list(one.survey(far=(1, 2))))

@@ -209,6 +209,7 @@ def test_steps_of_a_rail_are_all_that_its_ranks_need() -> None:
     assert np.abs(needs - lasts).max() >= last
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("cluster", "nbytes", "most"), [
     (lacking("0"), 2**24, 1.17), (lacking("0"), 2**28, 1.011), (lacking("0"), 2**30, 1.003),
     (lacking("012"), 2**28, 1.024), (lacking("0123"), 2**28, 1.045), (lacking("0123"), 2**30, 1.018),

@@ -195,6 +195,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "docs/reference"
 
 
+@pytest.mark.long
 def test_the_reference_describes_every_public_name(reference: Path) -> None:
     pages = "".join(path.read_text() for path in reference.glob("*.html"))
     described = set(re.findall(r'id="(optcc\.[\w.]+)"', pages))

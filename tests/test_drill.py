@@ -74,6 +74,7 @@ def test_a_black_hole_is_found_by_progress() -> None:
     assert told.failovers[0].detected_s > 0.5  # type: ignore[operator]
 
 
+@pytest.mark.long
 def test_a_slow_nic_is_measured_and_no_failover() -> None:
     told = run(Strike("slow", NIC, 0.3, 0.25))
     assert told.exact
@@ -85,6 +86,7 @@ def test_a_slow_nic_is_measured_and_no_failover() -> None:
     assert 0 < told.failovers[0].slowed_bytes < told.plan.bound.nbytes
 
 
+@pytest.mark.long
 def test_a_flap_that_is_ridden_out_is_proved_by_what_it_held_back() -> None:
     told = run(Strike("flap", NIC, 0.3, 0.05))
     assert told.exact
@@ -94,6 +96,7 @@ def test_a_flap_that_is_ridden_out_is_proved_by_what_it_held_back() -> None:
     assert [note.kind for note in told.events] == ["struck", "healed"]
 
 
+@pytest.mark.long
 def test_a_nic_that_is_gone_cannot_be_struck_again() -> None:
     told = run(Strike("cut", NIC, 0.3), Strike("hole", NIC, 0.6))
     assert told.exact
@@ -115,6 +118,7 @@ def test_a_nic_that_comes_back_is_used_again() -> None:
     assert told.after_plan.plan_id == told.plan.plan_id
 
 
+@pytest.mark.long
 def test_two_servers_lose_different_nics_at_once() -> None:
     told = run(Strike("cut", NIC, 0.4), Strike("cut", "server2/nic0", 0.4))
     assert told.exact
@@ -122,6 +126,7 @@ def test_two_servers_lose_different_nics_at_once() -> None:
     assert told.lost == {NIC: 0, "server2/nic0": 0}
 
 
+@pytest.mark.long
 def test_a_fault_after_the_end_proves_nothing() -> None:
     told = run(Strike("cut", NIC, 1.0))
     assert told.exact
@@ -202,6 +207,7 @@ def test_on_the_command_line() -> None:
     assert value["plan_id"] in line, "and which it replaces"
 
 
+@pytest.mark.long
 def test_inconclusive_is_exit_status_3() -> None:
     result = CliRunner().invoke(main, [*CLI, "--cut", "server1/nic1@1"])
     assert result.exit_code == 3
@@ -218,6 +224,7 @@ FATAL = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", FATAL)
 def test_a_failure_is_told_up_to_where_it_came(kind: str) -> None:
     options, cause, survivors = FATAL[kind]
@@ -315,6 +322,7 @@ def test_faults_that_go_together() -> None:
     )
 
 
+@pytest.mark.long
 def test_overlapping_flaps_are_one() -> None:
     told = run(Strike("flap", NIC, 0.2, 0.2), Strike("flap", NIC, 0.25, 0.2))
     assert told.exact
@@ -344,6 +352,7 @@ def processes(world: int, *more: str) -> list[subprocess.Popen[str]]:
     ]
 
 
+@pytest.mark.long
 def test_ranks_that_others_start() -> None:
     ranks = processes(3, "--cut", "server1/nic1@0.4", "--json")
     ends = [rank.communicate(timeout=60) for rank in ranks]
@@ -354,6 +363,7 @@ def test_ranks_that_others_start() -> None:
     assert [out for out, _ in ends[1:]] == ["", ""], "rank 0 reports"
 
 
+@pytest.mark.long
 def test_the_verdict_on_every_rank_that_others_start() -> None:
     ranks = processes(3, *FATAL["cut"][0])
     ends = [rank.communicate(timeout=60) for rank in ranks]
@@ -365,6 +375,7 @@ def test_the_verdict_on_every_rank_that_others_start() -> None:
     assert [out for out, _ in ends[1:]] == ["", ""], "rank 0 reports"
 
 
+@pytest.mark.long
 def test_not_as_many_processes_as_ranks() -> None:
     first, second = processes(2)
     _, said = first.communicate(timeout=60)

@@ -81,6 +81,7 @@ def test_links_lead_to_the_docs_from_wherever_the_page_is(made: page.Evaluation,
     assert "its model (docs/simulator.md)" in beside.read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_links_of_the_page_have_their_anchors(made: page.Evaluation) -> None:
     docs = Path(__file__).resolve().parent.parent / "docs"
     for to in links(made.text):
@@ -101,6 +102,7 @@ def unlabelled(text: str) -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_every_table_says_what_is_simulated(made: page.Evaluation) -> None:
     assert made.text.count("|---|\n") >= 11
     assert not unlabelled(made.text)
@@ -248,6 +250,7 @@ def test_command_refuses_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     assert "--nic-share" in result.stderr
 
 
+@pytest.mark.long
 def test_command(made: page.Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
 

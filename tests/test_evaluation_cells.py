@@ -106,6 +106,7 @@ def test_star_is_within_its_limit() -> None:
     assert 1 <= found.ratio <= 1.02
 
 
+@pytest.mark.long
 def test_processes_give_what_one_gives() -> None:
     cells = [Cell(3, (1,), MIB, scheme) for scheme in (OPTCC, "balance")]
     one, two = (run_all(cells, jobs=jobs, done=lambda: None) for jobs in (1, 2))

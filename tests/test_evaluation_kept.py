@@ -25,6 +25,7 @@ def nothing() -> None:
     pass
 
 
+@pytest.mark.long
 def test_every_kind_of_result_is_kept_and_nothing_is_computed_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -286,6 +286,7 @@ def test_row08_a_paused_process_is_healthy(session: Session) -> None:
     assert moved(done) == []
 
 
+@pytest.mark.long
 def test_row15_a_slow_nic_is_planned_for_and_not_left() -> None:
     with Session(job(rate=20_000_000)) as ranks:
         done = ranks.run("it", [Strike("slow", "server1/nic0", 0.3, 0.25)])

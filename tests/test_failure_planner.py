@@ -89,6 +89,7 @@ def test_second_failures_are_prepared_too() -> None:
             assert planner.restore("server2/nic1").plan == optcc.plan(cluster, MIB, **COSTS)
 
 
+@pytest.mark.long
 def test_a_slow_nic_is_left_alone_at_once() -> None:
     """Steps are about NICs of one pace, whatever servers' rates are."""
     cluster = uniform(8, 8)

@@ -162,6 +162,7 @@ def alert_test(alert: str, recording: str, at: str, expected: list[tuple[dict[st
     return {"interval": "1m", "input_series": series, "alert_rule_test": [test]}
 
 
+@pytest.mark.long
 @pytest.mark.prometheus
 def test_each_alert_fires_on_its_recording_and_not_on_the_healthy_one(tmp_path: Path) -> None:
     assert FIRES.keys() == rules().keys()

@@ -81,6 +81,7 @@ def test_where_two_servers_starve_a_slow_nic_is_left_alone_too(slow: str) -> Non
     assert ("slower NICs, not used", slow) in recipe.describe(hit)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("rails", "left"), [(False, Fraction(1, 4)), (True, Fraction(3, 4))])
 def test_a_slow_nic_costs_hardly_more_than_it_must(rails: bool, left: Fraction) -> None:
     """At most one point of the fault-free ring above the unavoidable, as a dead one does."""

@@ -190,6 +190,7 @@ def test_several_files_appear_together(tmp_path: Path) -> None:
     assert set(tmp_path.iterdir()) == set(files)
 
 
+@pytest.mark.long
 def test_commands_leave_nothing_on_a_disk_that_fills_up(tmp_path: Path, plan_file: Path) -> None:
     """A limit on the size of files stands for a disk: room for the probe, none for the result."""
     limited = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (4096, 4096)); from optcc.cli import main; main()"

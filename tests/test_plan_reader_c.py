@@ -285,6 +285,7 @@ def test_c_reads_only_utf8(walk: Path, raw: bytes, tmp_path: Path) -> None:
 ROUNDS = 3000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["nested-rings", "packed-trees-rails"])
 def test_damaged_files_under_sanitizers(fuzz: Path, name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     path = tmp_path / "plan.json"

@@ -16,6 +16,7 @@ from optcc.runtime.wires import rings
 from optcc.runtime.wires.contract import Arrived, Credited
 from optcc.runtime.wires.rings import Ring, ring_bytes
 from optcc.runtime.wires.slots import Slots
+from tests.effort import cases
 from tests.test_wires import LocalJob, layout
 from tests.wires_contract import FLOWS, PATIENCE_S, count, header, landed, until
 
@@ -71,7 +72,7 @@ def test_machines_that_reorder_stores_are_asked_not_to(monkeypatch: pytest.Monke
 
 def test_one_writes_while_the_other_reads() -> None:
     writer, reader = pair(16)
-    total = 20_000
+    total = cases(20_000)
     seen: list[int] = []
 
     def read() -> None:

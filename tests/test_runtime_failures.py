@@ -81,6 +81,7 @@ def test_a_hung_rank_ends_all() -> None:
     assert set(error.seen_by) == {0, 2, 3}
 
 
+@pytest.mark.long
 def test_a_rank_that_pauses_for_less_than_the_bound_ends_nothing() -> None:
     def pause(pids: tuple[int, ...]) -> None:
         threading.Timer(0.3, os.kill, (pids[1], signal.SIGSTOP)).start()

@@ -88,6 +88,7 @@ def test_a_prolog_tells_by_its_exit_status_alone(node: dict[str, str], tmp_path:
     assert called(tmp_path)[0] == "update"
 
 
+@pytest.mark.long
 def test_a_server_that_costs_less_inside_the_job_stays(node: dict[str, str], tmp_path: Path) -> None:
     """One of two NICs is down; a job that is communication alone, and a spare server, turn that."""
     sysfs(tmp_path / "sys", "mlx5_1")
@@ -166,6 +167,7 @@ def pod(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
+@pytest.mark.long
 def test_conditions_of_a_node_that_is_to_be_drained(pod: Node) -> None:
     sysfs(pod.root / "host" / "sys", "mlx5_0", "mlx5_1")
     pod.diagnose()

@@ -31,6 +31,7 @@ def test_sigterm_finishes_what_is_in_hand(tmp_path: Path) -> None:
     assert planned[0]["ms"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("asked", ["/v1/plan", "/v1/jobs"])
 def test_sigterm_waits_no_longer_than_it_said(tmp_path: Path, asked: str) -> None:
     limits = ("--drain", "1s", "--concurrent", "1", "--request-limit", "1h")

@@ -44,6 +44,7 @@ def run_with(soft: int, hard: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
 
 
+@pytest.mark.long
 def test_too_few_descriptors_are_told_before_ranks_start_and_those_asked_for_are_enough() -> None:
     short = run_with(32, 32)
     assert (short.returncode, short.stdout) == (2, "")

@@ -31,6 +31,7 @@ def dask_address() -> Iterator[str]:
         yield cluster.scheduler_address
 
 
+@pytest.mark.long
 def test_two_processes_make_the_same_table(grid: Path, tmp_path: Path, alone: bytes) -> None:
     swept(grid, "-o", tmp_path / "t.csv", "--jobs", 2)
     assert (tmp_path / "t.csv").read_bytes() == alone
@@ -89,7 +90,7 @@ def test_parquet_needs_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(table.importlib.util, "find_spec", lambda name: None)
     refused = call(SMALL, "-o", tmp_path / "t.parquet")
     assert refused.exit_code == 2
-    assert "optcc-toolkit[parquet]" in refused.stderr
+    assert "pip install '.[parquet]'" in refused.stderr
     table.check_output(tmp_path / "t.csv")
 
 
@@ -108,6 +109,7 @@ def test_a_table_is_written_whole_or_not_at_all(tmp_path: Path, ending: str) -> 
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
 
 
+@pytest.mark.long
 def test_an_output_that_exists_stays(tmp_path: Path) -> None:
     out = tmp_path / "t.csv"
     out.write_text("mine", encoding="utf-8")

@@ -230,4 +230,4 @@ def test_without_torch_the_import_says_what_to_install(module: str) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
     )
     assert "InputError: optcc.runtime.torch: torch is not installed" in done.stderr
-    assert "optcc-toolkit[torch]" in done.stderr
+    assert "pip install '.[torch]'" in done.stderr

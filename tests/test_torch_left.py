@@ -37,6 +37,7 @@ def three(*command: str) -> list[tuple[int, str]]:
             process.kill()
 
 
+@pytest.mark.long
 def test_calls_raise_and_those_who_are_left_go_on() -> None:
     done = three("-m", "tests.torch_left_process")
     assert [status for status, _ in done] == [0, 0, 0]
@@ -56,6 +57,7 @@ def test_calls_raise_and_those_who_are_left_go_on() -> None:
         assert said["gloo"] == ["InputError", "group: not a group of the backend optcc, got 'ProcessGroup'"]
 
 
+@pytest.mark.long
 def test_the_example_loses_a_nic_and_a_rank_and_ends_with_the_right_weights(tmp_path: Path) -> None:
     """It compares weights with those of one process that computes alone, and fails where they differ."""
     record = tmp_path / "record.json"

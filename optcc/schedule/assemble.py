@@ -86,7 +86,7 @@ def assemble(
     """Tile templates over their segments, drop empty transfers, sort by (segment, hop): that is the priority.
 
     `window` is how many copies back a row's `credits` lie. With `period` the priority is segment * period + hop, so
-    that segments overlap; a row's hop must then be above those it waits for. Raises InputError as `demand_memory`.
+    that segments overlap; a row's hop must then be above those it waits for. Raises InputError as `require_memory`.
     """
     columns: dict[str, list[NDArray[np.int64]]] = {
         name: [] for name in ("route", "offset", "length", "reduce", "stage", "segment", "hop", "dep", "waits")

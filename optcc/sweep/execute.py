@@ -179,7 +179,7 @@ def _dask(address: str) -> Iterator[_Pool]:
             "distributed is not installed",
             where="--dask",
             expected="the extra `dask`",
-            hint="pip install 'optcc-toolkit[dask]'.",
+            hint="In a checkout of optcc: pip install '.[dask]'.",
         ) from None
     if not re.fullmatch(r"([a-z]+://)?[^\s/]+:[0-9]+", address):  # Client would take a minute to give up on it
         raise InputError("not an address", where="--dask", expected=SCHEDULER, got=address)

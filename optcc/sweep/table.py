@@ -28,7 +28,7 @@ def check_output(path: Path) -> None:
             "pyarrow is not installed",
             where=str(path),
             expected="the extra `parquet`",
-            hint="pip install 'optcc-toolkit[parquet]', or write CSV.",
+            hint="In a checkout of optcc: pip install '.[parquet]', or write CSV.",
         )
 
 
