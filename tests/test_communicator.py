@@ -359,6 +359,35 @@ def test_all_ranks_have_the_same_bits_of_rounded_sums(ranks: Ranks) -> None:
         assert bits_of(made[0]).any()
 
 
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [("all_reduce", 1), ("broadcast", 0), ("all_gather", WORLD), ("reduce_scatter", 1 / WORLD), ("all_to_all", 1)],
+)
+def test_what_may_be_sent_again_stays_as_it_was_sent(ranks: Ranks, kind: str, more: float) -> None:
+    """Where a call does not wait until all has landed, a NIC that dies afterwards has it sent once more."""
+
+    def call(comm: optcc.Communicator) -> int:
+        sent: list[tuple[np.ndarray, bytes]] = []
+        run = comm._member.run
+
+        def noted(name: str, program: Any, buffer: np.ndarray, *args: Any, linger: bool = True, **named: Any) -> None:
+            run(name, program, buffer, *args, linger=linger, **named)
+            if not linger:
+                sent.append((buffer, buffer.tobytes()))
+
+        comm._member.run = noted  # type: ignore[method-assign]
+        try:
+            out = {"out": np.empty(int(30 * more))} if more else {}
+            op = {"op": "avg"} if kind in ("all_reduce", "reduce_scatter") else {}
+            getattr(comm, kind)(np.arange(30.0), **out, **op)
+        finally:
+            comm._member.run = run  # type: ignore[method-assign]
+        assert all(buffer.tobytes() == was for buffer, was in sent)
+        return len(sent)
+
+    assert ranks.good(call) == [1] * WORLD
+
+
 # --- OPTCC_DEBUG -----------------------------------------------------------------------------------------------------
 
 

@@ -82,9 +82,9 @@ class Together:
                 own = np.zeros(room // source.itemsize, source.dtype)
                 own[: source.size] = source
                 self._member.run(*self._prepared.call("all_reduce", room), own, reduction.fold, sign, linger=False)
+                target[:] = own[: source.size]  # what was sent may have to be sent again, so `own` stays as it is
                 if reduction.mean:
-                    divide(own, self._world)
-                target[:] = own[: source.size]
+                    divide(target, self._world)
                 return
             prepared = self._prepared.call("all_reduce", nbytes)
             self.wrote = True

@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from optcc.errors import InputError
 
 if find_spec("torch") is None:
-    raise InputError("torch is not installed", where="optcc.runtime.torch", hint="In a checkout of optcc: pip install '.[torch]'")
+    hint = "In a checkout of optcc: pip install '.[torch]'"
+    raise InputError("torch is not installed", where="optcc.runtime.torch", hint=hint)
 
 import torch
 import torch.distributed as dist
