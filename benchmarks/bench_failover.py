@@ -183,7 +183,7 @@ def interleaved(count: int, seed: int) -> str:
     tally.proof = (
         f"a wire failed in {struck} of them: {seen['moved']} failovers, {seen['moved back']} of them to a wire made "
         f"anew, {seen['severed']} flows with no way or answer left; {seen['written again']} chunks sent again, "
-        f"{seen['landed late']} writes that took effect late; {seen['letters lost']} letters lost, "
+        f"{seen['landed late']} writes that took effect late; {seen['letters lost']} messages lost, "
         f"{seen['letters doubled']} doubled, {seen['stale letters']} stale"
     ) + (f"; too rare: {', '.join(rare)}" if rare else "")
     return line(str(INTERLEAVED), "anything at any moment: random interleavings of the pure machines", "fake", tally)
@@ -232,7 +232,7 @@ def randomised(count: int, seed: int) -> tuple[list[str], bool]:
         "## From the strike to the flow's first chunk on its new wire",
         "",
         "In the randomised cuts, where the ranks are threads that share one interpreter, and may be folding.",
-        settings_of(PATIENCE) + " A third of the runs lose 30 % of their letters.",
+        settings_of(PATIENCE) + " A third of the runs lose 30 % of their messages.",
         "",
         *by_means(times),
     ]
@@ -270,7 +270,7 @@ def processes(sessions: int) -> list[str]:
                     if nic in (note.nic, note.far) and note.at > strike.at:
                         times.setdefault(Cause(note.cause), []).append(note.at - strike.at)
     return [
-        f"In {4 * sessions} runs with a process per rank. {settings_of(Timeouts())} No letter is lost.",
+        f"In {4 * sessions} runs with a process per rank. {settings_of(Timeouts())} No message is lost.",
         "",
         *by_means(times),
     ]

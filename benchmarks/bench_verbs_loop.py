@@ -81,7 +81,7 @@ def main() -> int:
         *(line for line, _ in rows),
         "",
         "What ours do and plain does not: look at the clock when a poll brings a chunk, keep account",
-        "of what is under way, so that fences and replays are exact, and listen for events of NICs and for letters.",
+        "of what is under way, so that fences and replays are exact, and listen for events of NICs and for messages.",
         "A look at the clock is a system call there, and those are what a chunk costs beside its packets. What plain",
         "does and ours do not: ask for an event, and take it, while there is more in the queue anyway.",
         "",

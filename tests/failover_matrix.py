@@ -54,7 +54,7 @@ ROWS: Mapping[int, Row] = {
     ),
     3: Row("flap with the window full, against the retry time", "ghost writes", flap, variants(heals=(0.5, 0.9, 1.1))),
     4: Row(
-        "both ends' NICs cut at once, letters lost",
+        "both ends' NICs cut at once, messages lost",
         "diverging resume points, deadlock",
         both_ends,
         variants(drop=(0.0, 0.5, 1.0)),

@@ -13,7 +13,7 @@ from tests.failover_runs import MB, all_right, at, hit, home, leaves, ms, of, ri
 
 
 def both_ends(connect: Open, drop: float, seed: int = 0) -> str:
-    """Row 4. Both ends of a wire lose their NICs at once while letters are lost."""
+    """Row 4. Both ends of a wire lose their NICs at once while messages are lost."""
     post = Post(drop, double=0.2, late=0.2, seed=seed) if drop < 1 else Post(drop)
     with Rig({"it": rings(nics=3)}, connect, post=post, patience=replace(PATIENCE, answer=0.02)) as rig:
         flow = rig.flow_of(0, 1)
@@ -27,14 +27,14 @@ def both_ends(connect: Open, drop: float, seed: int = 0) -> str:
         ended = rig.run()
         down = [note.nic for note in rig.notes("nic down")]
         hit({ours, theirs} <= set(down), "one end only")
-        hit(not drop or rig.post.seen["lost"], "no letter was lost")
+        hit(not drop or rig.post.seen["lost"], "no message was lost")
         apart = abs(rig.struck[1][0] - rig.struck[0][0])
         if drop == 1:
-            return f"all letters lost, ends struck {ms(apart)} apart: {same_error(ended)[:60]}... on every rank"
+            return f"all messages lost, ends struck {ms(apart)} apart: {same_error(ended)[:60]}... on every rank"
         all_right(ended)
         moved = of(rig, ours)
         hit(moved, "no failover")
-        return f"ends struck {ms(apart)} apart, {rig.post.seen['lost']} letters lost, {len(moved)} flows moved"
+        return f"ends struck {ms(apart)} apart, {rig.post.seen['lost']} messages lost, {len(moved)} flows moved"
 
 
 def two_flows(connect: Open) -> str:
