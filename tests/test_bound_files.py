@@ -146,6 +146,7 @@ def _cluster_options(name: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+@pytest.mark.long
 def test_forged_files_are_refused() -> None:
     assert list(unnoticed()) == []
 

@@ -35,6 +35,7 @@ def test_dead_nics_of_a_cell() -> None:
     assert dead(replace(cell, staggered=True).of(FAULT_FREE)) == []
 
 
+@pytest.mark.long
 def test_a_cell_has_its_own_costs() -> None:
     cell = Cell(4, (4,), 64 * MIB, "r2cc")
     free = replace(cell, alpha=Fraction(0), per_chunk=Fraction(0))

@@ -168,7 +168,8 @@ def published_form(cell: Cell, recipe: Any, off: float = 1) -> float:
     return (1 + 1 / k) * float(bound.seconds / bound.fault_free_s) - 1
 
 
-@pytest.mark.parametrize("dead", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 3, 4, 6))])
+@pytest.mark.long
+@pytest.mark.parametrize("dead", [1, 2, 3, 4, 6])
 def test_optcc_as_published_is_near_its_closed_form_where_nothing_costs(dead: int) -> None:
     cell = Cell(8, (dead,), 2**30, "optcc-published")
     recipe = rivals.best(cell.scheme, cell.cluster, cell.nbytes, **FREE)
