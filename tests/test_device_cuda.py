@@ -23,7 +23,7 @@ from tests.broken_schedules import nested
 
 if TYPE_CHECKING:
     from optcc.runtime.devices.cuda import Gpu
-    from optcc.runtime.devices.gpu_array import Shared
+    from optcc.runtime.devices.gpu_array import SharedArray
 
 ROOT = Path(__file__).resolve().parent.parent
 LONG = 1 << 26
@@ -252,7 +252,7 @@ def random_floats(dtype: str, nbytes: int, seed: int) -> Array:
     return floats(np.random.default_rng(seed).standard_normal(count).tolist(), dtype_of(dtype))
 
 
-def _double(shared: Shared, pipe: Any) -> None:
+def _double(shared: SharedArray, pipe: Any) -> None:
     from optcc.runtime.devices.cuda import Gpu
 
     gpu = Gpu(0)

@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.errors import CertificateError, InputError
-from optcc.theory.collectives import ALLREDUCE, Collective, collective_named
+from optcc.theory.collectives import ALLREDUCE, CollectiveKind, collective_named
 from optcc.theory.cuts import View, view_from
 from optcc.theory.network import Network
-from optcc.theory.program import Cut, Primal, Program, Solution
+from optcc.theory.program import BoundProgram, Cut, Primal, Solution
 from optcc.theory.ways import build_network
 from optcc.values.bound import LARGEST_GAP, DualCut, Price, PrimalFlow, ProgramCertificate, ProgramPrimal
 from optcc.values.cluster import Cluster
@@ -54,7 +54,7 @@ def views_of(network: Network) -> list[View]:
     return [view_from(network, t) for t in range(len(network.rank_types))]
 
 
-def check_primal(network: Network, primal: Primal, collective: Collective = ALLREDUCE, root: int = 0) -> Fraction:
+def check_primal(network: Network, primal: Primal, collective: CollectiveKind = ALLREDUCE, root: int = 0) -> Fraction:
     """The rate in bytes per second that `primal` proves reachable. Raises CertificateError when it proves none."""
     views = views_of(network)
     if min(primal.broadcast.min(initial=0), primal.reduce.min(initial=0), primal.roots.min(initial=0)) < 0:
@@ -103,7 +103,7 @@ def _check_flow(
         raise CertificateError(f"the flow of {name} is {through[0]} units of {total}")
 
 
-def check_dual(network: Network, dual: Dual, collective: Collective = ALLREDUCE, root: int = 0) -> Fraction:
+def check_dual(network: Network, dual: Dual, collective: CollectiveKind = ALLREDUCE, root: int = 0) -> Fraction:
     """The rate in bytes per second that no schedule made of trees exceeds, by `dual`. Raises CertificateError when
     it proves none.
     """
@@ -146,7 +146,7 @@ def _add_up(
     return left_out, [c[network.way_orbit] for c in crossing]
 
 
-def _least_left_out(network: Network, left_out: list[Fraction], collective: Collective, root: int) -> Fraction:
+def _least_left_out(network: Network, left_out: list[Fraction], collective: CollectiveKind, root: int) -> Fraction:
     """Weight of the cuts that leave out a root: the least over ranks, or the mean where the roots are given."""
     weights = collective.weights(network, root)
     if weights is None:
@@ -162,7 +162,7 @@ def _paid(network: Network, prices: Sequence[int]) -> NDArray[np.object_]:
     return paid
 
 
-def round_dual(network: Network, solution: Solution, collective: Collective = ALLREDUCE, root: int = 0) -> Dual:
+def round_dual(network: Network, solution: Solution, collective: CollectiveKind = ALLREDUCE, root: int = 0) -> Dual:
     """A dual in integers near the solver's, mended so that every condition holds exactly."""
     if network.resource_reverse is None or len(collective.sides) == 1:
         cuts, floats, prices = solution.cuts, solution.cut_prices, solution.prices
@@ -190,7 +190,7 @@ def round_dual(network: Network, solution: Solution, collective: Collective = AL
 
 
 def certify(
-    cluster: Cluster, nbytes: int, collective: Collective = ALLREDUCE, root: str | None = None
+    cluster: Cluster, nbytes: int, collective: CollectiveKind = ALLREDUCE, root: str | None = None
 ) -> ProgramCertificate:
     """Solve the program for `cluster`, round both sides, check both exactly, and put the certificate together.
 
@@ -201,9 +201,9 @@ def certify(
 
 
 @lru_cache(maxsize=KEPT)
-def _of_a_byte(cluster: Cluster, collective: Collective, root: str | None) -> ProgramCertificate:
+def _of_a_byte(cluster: Cluster, collective: CollectiveKind, root: str | None) -> ProgramCertificate:
     network, at = rooted_network(cluster, collective, root)
-    solution = Program(network, collective, at).solve()
+    solution = BoundProgram(network, collective, at).solve()
     dual = round_dual(network, solution, collective, at)
     rate = check_dual(network, dual, collective, at)
     reached = check_primal(network, solution.primal, collective, at)
@@ -266,7 +266,7 @@ def _in_arrays(network: Network, views: list[View], plain: ProgramPrimal) -> Pri
     return Primal(plain.unit, broadcast, reduce, roots, flows)
 
 
-def rooted_network(cluster: Cluster, collective: Collective, root: str | None) -> tuple[Network, int]:
+def rooted_network(cluster: Cluster, collective: CollectiveKind, root: str | None) -> tuple[Network, int]:
     """The network, and the rank type of the root (0 where the collective has none)."""
     if collective.roots != "one":
         if root is not None:

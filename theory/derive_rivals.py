@@ -71,7 +71,11 @@ def balance() -> Result:
         left=T / T0,
         relation="=",
         expression=ratio,
-        steps=(Step("Ring at rate (1-X) B", tidy(time)), Step("Over T0", ratio), *_against_optimum(ratio)),
+        steps=(
+            Step("Ring at rate (1-X) B", tidy(time)),
+            Step("Over T0", ratio),
+            *_against_optimum(ratio),
+        ),
     )
 
 

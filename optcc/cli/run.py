@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from optcc.cli.costs import Costs, costs_of, costs_options
+from optcc.cli.costs import StatedCosts, costs_of, costs_options
 from optcc.cli.options import (
     check_apart,
     cluster_options,
@@ -45,7 +45,7 @@ strike_options = stack(
 )
 
 
-class Choice(NamedTuple):
+class RuntimeChoice(NamedTuple):
     """What is stated of the runtime: costs, its transport, and the rate of emulated NICs in bytes per second."""
 
     alpha: str | None
@@ -129,7 +129,7 @@ def run(
     rate = parse_rate(local_rate, where="--local-rate")
     check_timeline(timeline)
     check_apart(timeline, source, "--timeline")
-    choose = Choice(alpha, per_chunk, transport, rate)
+    choose = RuntimeChoice(alpha, per_chunk, transport, rate)
     made, costs = _plan(source, servers, fail, nic_rate, ranks, size, segments, choose)
     strikes = [parse_strike(kind, text, made) for kind, texts in faults.items() for text in texts]
     if strikes:
@@ -173,8 +173,8 @@ def _plan(
     ranks: str | None,
     size: str | None,
     segments: int | None,
-    choice: Choice,
-) -> tuple[Plan, Costs | None]:
+    choice: RuntimeChoice,
+) -> tuple[Plan, StatedCosts | None]:
     """The plan, and what it is made for: a plan file has been made before."""
     from optcc import api
     from optcc.plans.files import load_plan

@@ -21,7 +21,7 @@ from optcc.plans.plan import Plan
 if TYPE_CHECKING:
     from optcc.runtime import Collective, RankFailedError
     from optcc.runtime.control.rendezvous import Membership
-    from optcc.runtime.evidence.verdicts import Evidence, Verdict
+    from optcc.runtime.evidence.verdicts import FaultVerdict, ProbeResult
     from optcc.runtime.messages import Note, Strike
     from optcc.values.cluster import Cluster
 
@@ -68,9 +68,9 @@ class Drill:
     events: tuple[Note, ...]
     failovers: tuple[Failover, ...]
     lost: dict[str, Fraction]
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[ProbeResult, ...]
     clock_error_s: float = 0.0
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[FaultVerdict, ...] = ()
     returned: tuple[str, ...] = ()
     back_plan: Plan | None = None
     back: Phase | None = None

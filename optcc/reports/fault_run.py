@@ -17,7 +17,7 @@ from optcc.values.units import format_rate, format_seconds, format_size
 if TYPE_CHECKING:
     from optcc.fault_run.proof import Failover
     from optcc.fault_run.run import Drill, Phase
-    from optcc.runtime.evidence.verdicts import Verdict
+    from optcc.runtime.evidence.verdicts import FaultVerdict
     from optcc.runtime.messages import Note
 
 
@@ -234,7 +234,7 @@ def _sentence(failover: Failover) -> str:
     return f"{noticed}{also}, {resumed}, {format_size(failover.replayed_bytes)} sent again"
 
 
-def _found(verdict: Verdict) -> str:
+def _found(verdict: FaultVerdict) -> str:
     ends = " - ".join(verdict.nics)
     if verdict.what == "path":
         return f"path {ends} broken"

@@ -22,7 +22,7 @@ from optcc.values.cluster import Cluster
 from optcc.values.units import format_rate, format_seconds, format_size
 
 if TYPE_CHECKING:
-    from optcc.machine.finding import Finding
+    from optcc.machine.finding import PartFinding
     from optcc.simulation.faults import Fault
     from optcc.simulation.simulator import Simulation
     from optcc.theory.sensitivity import JointRepair, Repair
@@ -318,7 +318,7 @@ def title(plan: Plan) -> str:
     return f"{plan.recipe.family}, {size} per rank, {ranks} ranks, {plan.recipe.segments} segments (simulated)"
 
 
-def print_doctor(findings: list[Finding]) -> None:
+def print_doctor(findings: list[PartFinding]) -> None:
     """A table of parts, and below it how to get what is missing."""
     table = Table(box=None, pad_edge=False)
     for column in ("part", "here", "seen", "gives"):

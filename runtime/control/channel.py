@@ -44,19 +44,19 @@ from optcc.runtime.messages import (
     FromRank,
     Halt,
     Halted,
-    Journal,
     Late,
     Letter,
-    Lost,
+    LostNics,
     Parcel,
     Ping,
     Pong,
     Post,
+    RankJournal,
     Regroup,
     Reply,
     Saw,
     Share,
-    Shared,
+    SharedValues,
     Shrink,
     Time,
 )
@@ -192,7 +192,7 @@ class Control:
             if self._wait(left):
                 self.check()
 
-    def tell(self, message: Reply | Broken | Journal | Saw | Lost | Late | Shrink) -> None:
+    def tell(self, message: Reply | Broken | RankJournal | Saw | LostNics | Late | Shrink) -> None:
         """Send to the hub."""
         self._send(message)
 
@@ -290,7 +290,7 @@ class Control:
                 self.regrouped = regrouped
             case Letter(origin, value):
                 self.on_letter(origin, value)
-            case Shared(turn, values):
+            case SharedValues(turn, values):
                 self._shared[turn] = values
             case Time(turn, at):
                 self._times[turn] = at

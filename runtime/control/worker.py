@@ -36,12 +36,12 @@ from optcc.runtime.messages import (
     Command,
     Enlist,
     Go,
-    Journal,
     Note,
     Pong,
     Prepare,
     Quit,
     Ran,
+    RankJournal,
     Reply,
     Saw,
     Strike,
@@ -211,11 +211,11 @@ class Worker:
         self._noted = told.notes
         return told
 
-    def journal(self) -> Journal:
+    def journal(self) -> RankJournal:
         """What has happened here in the collective under way, or the last one; by the hub's clock."""
         clock = self._control.clock
         latest = [replace(note, at=clock.hub(note.at)) for note in self._journal]
-        return Journal(self._start_s, [*self._noted, *latest])
+        return RankJournal(self._start_s, [*self._noted, *latest])
 
     def check(self) -> bool:
         """Whether this rank holds the exact result."""

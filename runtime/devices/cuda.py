@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from optcc.errors import InputError
-from optcc.runtime.devices.gpu_array import DeviceArray, Shared
+from optcc.runtime.devices.gpu_array import DeviceArray, SharedArray
 from optcc.runtime.devices.host import Array, Op, dtype_of, name_of
 from optcc.runtime.devices.interop import borrow, demand_apart, stream_pointer
 
@@ -263,14 +263,14 @@ class Gpu:
         cupy.cuda.runtime.eventRecord(event.ptr, pointer)
         self.stream.wait_event(event)
 
-    def share(self, array: DeviceArray) -> Shared:
+    def share(self, array: DeviceArray) -> SharedArray:
         """For `open_shared` in another process; the memory must stay, and must have been made by `empty`."""
         base = array.owner.ptr if isinstance(array.owner, cupy.cuda.Memory) else array.address
         handle = cupy.cuda.runtime.ipcGetMemHandle(base)
-        return Shared(bytes(handle), array.address - base, array.count, name_of(array.dtype), self.index)
+        return SharedArray(bytes(handle), array.address - base, array.count, name_of(array.dtype), self.index)
 
     @contextmanager
-    def open_shared(self, shared: Shared) -> Iterator[DeviceArray]:
+    def open_shared(self, shared: SharedArray) -> Iterator[DeviceArray]:
         """Another process's memory in this one's addresses, until the end of the block; not in the process it is of."""
         base = cupy.cuda.runtime.ipcOpenMemHandle(shared.handle)
         try:
