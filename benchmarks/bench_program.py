@@ -20,7 +20,8 @@ from rich.progress import track
 import optcc
 from optcc.errors import InputError
 from optcc.theory import program_bound
-from optcc.theory.certify import check_dual, check_primal, round_dual
+from optcc.theory.certify import round_dual
+from optcc.theory.duality import check_dual, check_primal
 from optcc.theory.program import BoundProgram
 from optcc.theory.ways import build_network
 from optcc.values.bound import Bound

@@ -15,7 +15,8 @@ from optcc.api import runnable
 from optcc.errors import InfeasibleError, InputError
 from optcc.plans.plan import Plan
 from optcc.theory import check_bound, lower_bound, program_bound
-from optcc.theory.certify import check_dual, round_dual
+from optcc.theory.certify import round_dual
+from optcc.theory.duality import check_dual
 from optcc.theory.partition import partition_bound, partitions
 from optcc.theory.program import BoundProgram
 from optcc.theory.sensitivity import gains_per_rate, repair_first

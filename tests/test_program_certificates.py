@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from optcc.errors import CertificateError
 from optcc.theory import check_bound, lower_bound
-from optcc.theory.certify import check_dual, check_primal, round_dual
+from optcc.theory.certify import round_dual
+from optcc.theory.duality import check_dual, check_primal
 from optcc.theory.program import BoundProgram, Solution
 from optcc.theory.ways import build_network
 from optcc.values.bound import LARGEST_GAP, ProgramCertificate

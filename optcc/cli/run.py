@@ -118,7 +118,7 @@ def run(
     not proven of every fault that it struck and met something: no verdict.
     """
     from optcc import api
-    from optcc.fault_run.run import check_together
+    from optcc.fault_run.conflicts import check_together
     from optcc.reports import report, run
     from optcc.simulation.simulator import simulate as run_virtually
     from optcc.simulation.timeline import check_timeline, write_timeline
@@ -276,7 +276,8 @@ def _drill(
     place: tuple[str, str, Membership | None, str | None],
     as_json: bool,
 ) -> None:
-    from optcc.fault_run.run import BrokenDrill, attempt
+    from optcc.fault_run.results import BrokenDrill
+    from optcc.fault_run.run import attempt
     from optcc.reports import fault_run
     from optcc.reports.run import run_progress
 

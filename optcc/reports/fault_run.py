@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from optcc.fault_run.run import BrokenDrill
+from optcc.fault_run.results import BrokenDrill
 from optcc.reports.report import plain_table, show
 from optcc.reports.run import show_clock_error
 from optcc.values.units import format_rate, format_seconds, format_size
 
 if TYPE_CHECKING:
     from optcc.fault_run.proof import Failover
-    from optcc.fault_run.run import Drill, Phase
+    from optcc.fault_run.results import Drill, Phase
     from optcc.runtime.evidence.verdicts import FaultVerdict
     from optcc.runtime.messages import Note
 
