@@ -206,7 +206,7 @@ def _as_json(outcome: _Outcome, transport: str) -> dict[str, Any]:
 def _print(outcome: _Outcome, transport: str) -> None:
     from rich.table import Table
 
-    from optcc.reports.report import show
+    from optcc.reports.console import show
     from optcc.values.units import format_rate, format_seconds
 
     kept = {f"{s.name}/{n.name}": n for s in outcome.after.servers for n in s.nics}

@@ -99,7 +99,7 @@ def diagnose(
     from optcc.diagnose.picture import draw
     from optcc.diagnose.ports import NicDirections
     from optcc.diagnose.print_diagnosis import print_diagnosis
-    from optcc.reports import report
+    from optcc.reports.console import working
     from optcc.reports.metrics import need_prometheus
     from optcc.values.units import parse_fraction
 
@@ -129,9 +129,9 @@ def diagnose(
         **read_costs(alpha, per_chunk),
         costs=_costs(step, exposed, restart, restarts, spares, repair),
     )
-    with report.working("reading"):
+    with working("reading"):
         seen = _gather(evidence, ports, watch, interval)
-    with report.working("explaining"):
+    with working("explaining"):
         made = conclude(ports.cluster, seen, asked)
     if picture is not None:
         draw(made, picture)

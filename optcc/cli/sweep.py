@@ -251,7 +251,7 @@ def _show(rows: int, errors: Mapping[str, int], grid: SweepGrid, found: tuple[Di
 
 
 def _show_distribution(one: Distribution) -> None:
-    from optcc.reports.report import percent
+    from optcc.reports.console import percent
     from optcc.values.units import format_seconds, format_size
 
     inputs = one.inputs

@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from rich.table import Table
+
 from optcc.machine.finding import PartFinding
 from optcc.machine.rdma import RdmaPort, rdma_ports
 from optcc.machine.sysfs import Folder
+from optcc.reports.console import show
 from optcc.values.units import format_rate
 
 _LIBRARIES = (
@@ -25,8 +28,6 @@ _LIBRARIES = (
     ("starlette", "optcc serve", "pip install starlette uvicorn, the extra `serve`"),
     ("uvicorn", "optcc serve", "pip install starlette uvicorn, the extra `serve`"),
     ("ClusterShell", "Slurm's lists of hosts, --hosts node[1-4]", "pip install ClusterShell, the extra `slurm`"),
-    ("starlette", "optcc serve", "pip install starlette, of the extra `serve`"),
-    ("uvicorn", "optcc serve", "pip install uvicorn, of the extra `serve`"),
     ("pyverbs", "schedules over RDMA verbs", "apt install python3-pyverbs, or the extra `rdma`"),
 )
 
@@ -103,3 +104,16 @@ def _seen(port: RdmaPort) -> str:
     rate = "rate unknown" if port.rate is None else format_rate(port.rate)
     parts = [port.state or "state unknown", rate, port.link, port.interface, spoken]
     return ", ".join(part for part in [*parts, f"NUMA node {port.numa}" if port.numa >= 0 else ""] if part)
+
+
+def print_doctor(findings: list[PartFinding]) -> None:
+    """A table of parts, and below it how to get what is missing."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("part", "here", "seen", "gives"):
+        table.add_column(column)
+    for f in findings:
+        table.add_row(f.part, "yes" if f.present else "no", f.seen, f.gives)
+    show(table)
+    for f in findings:
+        if f.get and not f.present:
+            show(f"for {f.part}: {f.get}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from optcc.fault_run.results import BrokenDrill
-from optcc.reports.report import plain_table, show
+from optcc.reports.console import plain_table, show
 from optcc.reports.run import show_clock_error
 from optcc.values.units import format_rate, format_seconds, format_size
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from queue import Empty
 from typing import Any, Self
 
-from optcc.runtime.control.channel import Address
+from optcc.runtime.control.connecting import Address
 from optcc.runtime.control.failure_detector import PING_S, FailureDetector
 from optcc.runtime.control.interface import listening_address
 from optcc.runtime.control.rendezvous import Membership

@@ -18,7 +18,8 @@ from typing import Any
 
 from optcc.errors import InputError
 from optcc.runtime.codec import Json
-from optcc.runtime.control.channel import Control, HubLostError
+from optcc.runtime.control.channel import Control
+from optcc.runtime.control.connecting import HubLostError
 from optcc.runtime.control.links import Links
 from optcc.runtime.control.member_failure import regroup, verdict
 from optcc.runtime.control.overseer import Overseer

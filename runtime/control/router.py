@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from optcc.runtime.codec import Json, MessageError, decode, encode
 from optcc.runtime.control.admission import Admission
-from optcc.runtime.control.channel import Address, prepare
+from optcc.runtime.control.connecting import Address, prepare
 from optcc.runtime.control.framing import framed, read_frame
 from optcc.runtime.control.seals import TAG_BYTES, TAMPERED, Seal, TamperedError
 from optcc.runtime.messages import (

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from optcc.errors import OptccError
-from optcc.runtime.control.channel import Control, HubLostError
+from optcc.runtime.control.channel import Control
+from optcc.runtime.control.connecting import HubLostError
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.worker import Worker
 from optcc.runtime.errors import PeerLostError, RankFailedError, shortage
