@@ -16,7 +16,8 @@ import pytest
 import optcc
 from optcc.errors import InputError
 from optcc.export.formats import write
-from optcc.planner.standby.planner import Basis, Planner
+from optcc.planner.standby.answers import Basis
+from optcc.planner.standby.planner import Planner
 from optcc.plans.files import load_plan, save_plan
 from optcc.plans.plan import Plan
 from optcc.schedule import Schedule

@@ -14,8 +14,9 @@ import msgspec
 from optcc import __version__
 from optcc.diagnose.keep import DEFAULTS
 from optcc.errors import InputError
+from optcc.planner.standby.answers import Progress, Replanned
 from optcc.planner.standby.background import Helper
-from optcc.planner.standby.planner import KEEP, Planner, Progress, Replanned
+from optcc.planner.standby.planner import KEEP, Planner
 from optcc.planner.standby.state import State
 from optcc.plans.plan import Plan
 from optcc.reports.metrics import CACHED, IN_HAND, JOB, JOB_LABEL, JOBS, SERVICE, Gauges, text_of
