@@ -20,11 +20,11 @@ from optcc.schedule.r2cc import R2cc
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.ring import NicSpread, Ring, channels
 from optcc.theory import nested_shares
-from optcc.theory.derive_rivals import compare
 from optcc.values.cluster import Cluster, Fabric
 from tests.broken_schedules import with_rows
 from tests.conftest import GBPS, clusters
 from tests.effort import examples
+from tests.rival_ratios import compare
 
 SIZES = st.one_of(st.integers(1, 200), st.integers(1, 2**20), st.just(2**30))
 RATE = 50 * 10**9

@@ -23,7 +23,7 @@ from optcc.discover.nccl_ports import NcclPort, candidate, ports_in_use, rates_o
 from optcc.discover.nearness import deal
 from optcc.discover.nic_choice import for_training
 from optcc.discover.pci import slot_of
-from optcc.discover.rails import Clue, Clues, on_rails
+from optcc.discover.rails import Clue, Clues
 from optcc.discover.topology import Assumed, Topology, describe, located
 from optcc.values.cluster import Cluster, Nic, Server
 
@@ -31,14 +31,11 @@ MAX_HOSTS = 256
 """Hosts of one file: those of one NVLink domain, of which the largest has 18 to 144."""
 
 
-def read_nccl_xml(data: bytes, path: str, given: Given) -> Topology:
-    """The servers of a dump, server0 and so on. Raises InputError naming `path`, line and element."""
-    root = parse(data, path)
-    return on_rails(lambda given: _servers(root, path, given), given)
-
-
 def nccl_servers(data: bytes, path: str, given: Given) -> tuple[Topology, Clues]:
-    """The same before NICs that the file gives no rail get one."""
+    """The servers of a dump, server0 and so on, before NICs that the file gives no rail get one, and what tells it.
+
+    Raises InputError naming `path`, line and element.
+    """
     return _servers(parse(data, path), path, given)
 
 

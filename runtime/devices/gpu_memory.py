@@ -2,7 +2,7 @@
 
 That a registration succeeds proves nothing: it can succeed where no byte gets through. So a path is taken when bytes
 have gone through that NIC out of that GPU's memory, and into it, and were right. Needs no cupy: the driver is called
-through ctypes. Sources: the CUDA driver API's reference (cuMemGetHandleForAddressRange, cuFlushGPUDirectRDMAWrites),
+through ctypes. Sources: the CUDA driver API's reference (cuMemGetHandleForAddressRange),
 NVIDIA's GPUDirect RDMA guide, rdma-core's ibv_reg_dmabuf_mr(3).
 """
 
@@ -25,8 +25,8 @@ from optcc.machine.finding import PartFinding
 from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.devices.host import Array
 
-_RDMA_SUPPORTED, _WRITES_ORDERING, _DMA_BUF_SUPPORTED = 116, 118, 124  # CUdevice_attribute
-_DMA_BUF_FD, _SYNC_MEMOPS, _ORDERED_FOR_OWNER = 1, 6, 100
+_RDMA_SUPPORTED, _DMA_BUF_SUPPORTED = 116, 124  # CUdevice_attribute
+_DMA_BUF_FD, _SYNC_MEMOPS = 1, 6
 PROBE_BYTES = 4 << 20
 """Of the memory that a path is tried on: two of the blocks that GPU memory is mapped in."""
 
@@ -155,16 +155,6 @@ def exported(array: DeviceArray) -> Iterator[int]:
         yield fd.value
     finally:
         os.close(fd.value)
-
-
-def needs_flush(gpu: int) -> bool:
-    """Whether what a NIC has written and reported may not be seen by that GPU yet (Ampere and older). See `flush`."""
-    return attribute(gpu, _WRITES_ORDERING) < _ORDERED_FOR_OWNER
-
-
-def flush() -> None:
-    """Wait until the current GPU sees all that NICs have reported as written."""
-    _call("cuFlushGPUDirectRDMAWrites", 0, _ORDERED_FOR_OWNER)
 
 
 def examine_gpu_memory(root: FilePath = FilePath("/")) -> list[PartFinding]:
