@@ -127,7 +127,7 @@ def in_rounds(schedule: Schedule, rounds: Rounds, turns: NDArray[np.int32]) -> S
 
     Its rows are those of `schedule` by round.
     """
-    order = np.lexsort((turns, rounds.of))
+    order = np.lexsort((turns, np.array(rounds.of)))
     last: dict[tuple[int, int], tuple[int, list[int], list[int]]] = {}
     """Rank and lane -> its latest round, the rows of that, and those of the one before."""
     deps: list[int] = []
