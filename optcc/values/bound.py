@@ -12,6 +12,7 @@ from typing import Literal
 
 from optcc.errors import CertificateError
 from optcc.values.cluster import Cluster, Rank
+from optcc.values.json_types import Bytes, Index
 from optcc.values.units import format_rate
 
 Kind = Literal["cut", "traffic", "trivial"]
@@ -33,7 +34,7 @@ class Certificate:
 
     kind: Kind
     direction: Direction
-    ranks: tuple[int, ...]
+    ranks: tuple[Index, ...]
     nbytes: int
     rate: Fraction
 
@@ -67,7 +68,7 @@ class DualCut:
     """A weighted cut of the dual: `side` broadcast or reduce, as `seen_from` rank type, around the nodes `inside`."""
 
     side: Literal["broadcast", "reduce"]
-    seen_from: int
+    seen_from: Index
     inside: tuple[int, ...]
     weight: int
 
@@ -118,7 +119,7 @@ class ProgramCertificate:
 
     rate: Fraction
     reached: Fraction
-    nbytes: int
+    nbytes: Bytes
     prices: tuple[Price, ...]
     cuts: tuple[DualCut, ...]
     resource_prices: tuple[int, ...]
