@@ -12,7 +12,7 @@ from optcc.schedule.families import FAMILIES, REMOVED
 from optcc.schedule.recipe import OfFamily, Recipe
 from optcc.values.bound import Bound, Certificate, ProgramCertificate
 from optcc.values.cluster_json import InFile
-from optcc.values.json_records import codec
+from optcc.values.json_records import read_json, write_json
 from optcc.values.json_types import Bytes
 
 
@@ -47,7 +47,7 @@ def plan_out(plan: Plan) -> dict[str, Any]:
     """The fields of `plan` as JSON values."""
     bound = plan.bound
     told = BoundFields(bound.seconds, bound.fault_free_s, bound.bottleneck, bound.certificate)
-    return codec(PlanFields).write(PlanFields(bound.nbytes, plan.recipe, told, plan.cluster))  # type: ignore[no-any-return]
+    return write_json(PlanFields, PlanFields(bound.nbytes, plan.recipe, told, plan.cluster))  # type: ignore[no-any-return]
 
 
 def plan_in(raw: dict[str, Any]) -> Plan:
@@ -60,7 +60,7 @@ def plan_in(raw: dict[str, Any]) -> Plan:
             got=raw["family"],
             hint="Make the plan anew with optcc plan: other families serve its cluster as well.",
         )
-    read: PlanFields = codec(PlanFields).read(raw)
+    read: PlanFields = read_json(PlanFields, raw)
     told = read.bound
     bound = Bound(read.nbytes, told.seconds, told.fault_free_s, told.bottleneck, told.certificate)
     plan = Plan(read.cluster, bound, read.recipe)

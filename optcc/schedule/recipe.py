@@ -12,7 +12,7 @@ from optcc.errors import InputError
 from optcc.schedule.columns import Schedule
 from optcc.schedule.routes import fluid_seconds
 from optcc.values.cluster import Cluster
-from optcc.values.json_records import codec, told_apart
+from optcc.values.json_records import codec, read_json, told_apart, write_json
 from optcc.values.json_types import Codec, Defs, FieldError, Json, Whole
 
 if TYPE_CHECKING:
@@ -53,12 +53,12 @@ class Recipe(ABC):
 
     def content(self) -> dict[str, Any]:
         """All parameters as JSON values, exact numbers as strings such as "3/5"; the id of a plan is made of them."""
-        return codec(type(self)).write(self)  # type: ignore[no-any-return]
+        return write_json(type(self), self)  # type: ignore[no-any-return]
 
     @classmethod
     def read(cls, raw: Json) -> Self:
         """The recipe that `content` wrote. FieldError when it is something else."""
-        return codec(cls).read(raw)  # type: ignore[no-any-return]
+        return read_json(cls, raw)  # type: ignore[no-any-return]
 
     @abstractmethod
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Literal
+from typing import Annotated, Literal
 
 from optcc.errors import CertificateError
 from optcc.values.cluster import Cluster, Rank
+from optcc.values.json_records import Called
 from optcc.values.json_types import Bytes, Index
 from optcc.values.units import format_rate
 
@@ -83,9 +84,9 @@ class PrimalFlow:
     """
 
     side: Literal["broadcast", "reduce"]
-    seen_from: int
-    source: tuple[int, ...]
-    target: tuple[int, ...]
+    seen_from: Index
+    source: Annotated[tuple[int, ...], Called("from")]
+    target: Annotated[tuple[int, ...], Called("to")]
     units: tuple[int, ...]
 
 
@@ -97,7 +98,7 @@ class ProgramPrimal:
     flows : one for each rank type and half of the collective
     """
 
-    unit: Fraction
+    unit: Annotated[Fraction, Called("unit_exact")]
     broadcast: tuple[int, ...]
     reduce: tuple[int, ...]
     roots: tuple[int, ...]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from optcc.values.cluster import Cluster, Fabric, Server
-from optcc.values.json_records import As, Least, codec
+from optcc.values.json_records import As, Least, read_json, write_json
 
 Servers = Annotated[tuple[Server, ...], Least(1)]
 
@@ -43,9 +43,9 @@ InFile = Annotated[Cluster, As(ClusterFields, ClusterFields.of, ClusterFields.va
 
 def cluster_out(cluster: Cluster) -> dict[str, Any]:
     """Its fields `fabric`, `gpu_ranks`, `cluster` and `pristine` (docs/plan-format.md)."""
-    return codec(InFile).write(cluster)  # type: ignore[no-any-return]
+    return write_json(InFile, cluster)  # type: ignore[no-any-return]
 
 
 def cluster_in(raw: Any) -> Cluster:
     """The cluster of these fields. FieldError or InputError for anything else."""
-    return codec(InFile).read(raw)  # type: ignore[no-any-return]
+    return read_json(InFile, raw)  # type: ignore[no-any-return]

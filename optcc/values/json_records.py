@@ -56,13 +56,23 @@ def codec(kind: Any) -> Codec:
         return Choice(inner)
     if origin in (Union, UnionType):
         codecs = [codec(one) for one in inner if one is not NoneType]
-        found = codecs[0] if len(codecs) == 1 else OneOf(codecs)
+        found = codecs[0] if len(codecs) == 1 else OneOf([each for each in codecs if isinstance(each, Record)])
         return Nullable(found) if NoneType in inner else found
     if origin is list or (origin is tuple and inner[-1] is ...):
         return Array(codec(inner[0]), next((mark.count for mark in marks if isinstance(mark, Least)), 0))
     if origin is tuple:
         return Pair([codec(one) for one in inner])
     return Choice(tuple(plain)) if issubclass(plain, Enum) else Record(plain)
+
+
+def read_json(kind: Any, raw: Json) -> Any:
+    """The value of type `kind` that `raw` is. FieldError for anything else."""
+    return codec(kind).read(raw)
+
+
+def write_json(kind: Any, value: Any) -> Json:
+    """`value`, of type `kind`, as JSON."""
+    return codec(kind).write(value)
 
 
 _SCALARS: dict[Any, Codec] = {int: Whole(), Fraction: Exact(), bool: Flag(), str: Text()}
@@ -291,15 +301,10 @@ def _told(kind: type) -> dict[str, str]:
 class OneOf(Codec):
     """One of several records, told apart by a member that all have, each with other words in it."""
 
-    def __init__(self, records: Sequence[Codec]) -> None:
-        first, *others = [{m.name: m.codec for m in r.members} for r in records if isinstance(r, Record)]
-        self.tag = next(name for name in first if all(isinstance(each.get(name), Choice) for each in (first, *others)))
-        self.by_word: dict[str, Record] = {
-            word: record
-            for record in records
-            if isinstance(record, Record)
-            for word in next(m.codec.known for m in record.members if m.name == self.tag)
-        }
+    def __init__(self, records: Sequence[Record]) -> None:
+        words = [{m.name: m.codec.known for m in r.members if m.name and isinstance(m.codec, Choice)} for r in records]
+        self.tag = next(name for name in words[0] if all(name in own for own in words))
+        self.by_word = {word: record for own, record in zip(words, records, strict=True) for word in own[self.tag]}
 
     def _of(self, kind: type) -> Record:
         return next(record for record in self.by_word.values() if record.kind is kind)

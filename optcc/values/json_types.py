@@ -18,20 +18,36 @@ Json = Any
 """None, bool, int, str, lists of them, and dictionaries of them by str."""
 Defs = dict[str, dict[str, Any]]
 """What a JSON Schema refers to by name."""
+Number = int | Fraction
 
 
 class FieldError(ValueError):
-    """What is not of its type: `place` is its path, such as "shares[0].share"; `expected` and `got` are words."""
+    """What is not of its type. `place` is its path, such as "shares[0].share"; `got` a text, or what stands for one."""
 
     def __init__(self, expected: str, got: object) -> None:
-        self.place, self.expected, self.got = "", expected, got if got is None else str(got)[:60]
-        super().__init__(f"not {expected}: {self.got}")
+        self.place, self.expected = "", expected
+        self.got = got[:60] if isinstance(got, str) else _Shown(got)
+        super().__init__(expected)
+
+    def __str__(self) -> str:
+        return f"{self.place}: expected {self.expected}, got {self.got}".removeprefix(": ")
 
     def inside(self, step: str | int) -> FieldError:
         """The same, seen from what has it as member or item `step`."""
         own = f"[{step}]" if isinstance(step, int) else step
         self.place = f"{own}.{self.place}" if self.place and self.place[0] != "[" else own + self.place
         return self
+
+
+class _Shown:
+    """A value that is no text: in messages without quotes, in JSON's words, and not at any length."""
+
+    def __init__(self, value: object) -> None:
+        words = {None: "null", True: "true", False: "false"}
+        self.words = words[value] if value is None or isinstance(value, bool) else str(value)[:60]
+
+    def __str__(self) -> str:
+        return self.words
 
 
 class Codec(ABC):
@@ -74,7 +90,7 @@ class Whole(Codec):
     def check(self, value: Any) -> None:
         """See the class."""
         if type(value) is not int or value < self.least or (self.most is not None and value > self.most):
-            raise FieldError(f"{self.least} {'or more' if self.most is None else f'to {self.most}'}", value)
+            raise FieldError(f"a whole number{_between(self.least, self.most)}", value)
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         """See the class."""
@@ -104,7 +120,7 @@ class Exact(Codec):
     def check(self, value: Any) -> None:
         """See the class."""
         if not isinstance(value, Rational) or value < self.least or (self.most is not None and value > self.most):
-            raise FieldError(f"{self.least} {'or more' if self.most is None else f'to {self.most}'}", value)
+            raise FieldError(f"an exact number{_between(self.least, self.most)}", value)
 
     def write(self, value: Any) -> Json:
         """See the class."""
@@ -196,6 +212,10 @@ Index = Annotated[int, Whole(0, 2**31 - 1)]
 Name = Annotated[str, Text(r"[^ /=]{1,255}", "1 to 255 characters without space, '/' and '='")]
 """Of a server, a NIC or a pod."""
 Natural = Annotated[int, Whole(1)]
+
+
+def _between(least: Number, most: Number | None) -> str:
+    return f", {least} or more" if most is None else f" from {least} to {most}"
 
 
 def named(name: str, defs: Defs, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
