@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -56,13 +56,6 @@ class Star(Recipe):
 
     def check(self, cluster: Cluster) -> None:
         require(0 <= self.hub < len(cluster.ranks), "hub", f"0 to {len(cluster.ranks) - 1}", self.hub)
-
-    def content(self) -> dict[str, Any]:
-        return {"segments": self.segments, "hub": self.hub}
-
-    @classmethod
-    def read(cls, raw: dict[str, Any]) -> Self:
-        return cls(raw["segments"], raw["hub"])
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         return [("hub", cluster.ranks[self.hub].name)]
