@@ -21,6 +21,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints
 
+from optcc.values.json_parts import Array, Nullable, Pair, placed
 from optcc.values.json_types import Choice, Codec, Defs, Exact, FieldError, Flag, Json, Text, Whole, named
 
 OMITTED, LAST = "left out where it is the default", "written last"
@@ -78,95 +79,6 @@ def write_json(kind: Any, value: Any) -> Json:
 _SCALARS: dict[Any, Codec] = {int: Whole(), Fraction: Exact(), bool: Flag(), str: Text()}
 
 
-def _placed(step: str | int, do: Callable[[Any], Any], value: Any) -> Any:
-    """`do(value)`, errors seen from what has `value` as member or item `step`."""
-    try:
-        return do(value)
-    except FieldError as error:
-        raise error.inside(step) from None
-
-
-@dataclass(frozen=True)
-class Nullable(Codec):
-    """Null, or as `inner` says."""
-
-    inner: Codec
-
-    def read(self, raw: Json) -> Any:
-        """See the class."""
-        return None if raw is None else self.inner.read(raw)
-
-    def check(self, value: Any) -> None:
-        """See the class."""
-        if value is not None:
-            self.inner.check(value)
-
-    def write(self, value: Any) -> Json:
-        """See the class."""
-        return None if value is None else self.inner.write(value)
-
-    def schema(self, defs: Defs) -> dict[str, Any]:
-        """See the class."""
-        return {"anyOf": [self.inner.schema(defs), {"type": "null"}]}
-
-
-@dataclass(frozen=True)
-class Array(Codec):
-    """`least` items or more, all as `item` says."""
-
-    item: Codec
-    least: int = 0
-
-    def read(self, raw: Json) -> tuple[Any, ...]:
-        """See the class."""
-        if type(raw) is not list or len(raw) < self.least:
-            raise FieldError(f"an array of {self.least} or more" if self.least else "an array", raw)
-        return tuple(_placed(i, self.item.read, part) for i, part in enumerate(raw))
-
-    def check(self, value: Any) -> None:
-        """See the class."""
-        if len(value) < self.least:
-            raise FieldError(f"{self.least} or more", len(value))
-        for i, part in enumerate(value):
-            _placed(i, self.item.check, part)
-
-    def write(self, value: Any) -> Json:
-        """See the class."""
-        return list(map(self.item.write, value))
-
-    def schema(self, defs: Defs) -> dict[str, Any]:
-        """See the class."""
-        least = {"minItems": self.least} if self.least else {}
-        return {"type": "array", "items": self.item.schema(defs), **least}
-
-
-@dataclass(frozen=True)
-class Pair(Codec):
-    """An array of as many items as there are `items`, each of its own type."""
-
-    items: list[Codec]
-
-    def read(self, raw: Json) -> tuple[Any, ...]:
-        """See the class."""
-        if type(raw) is not list or len(raw) != len(self.items):
-            raise FieldError(f"an array of {len(self.items)}", raw)
-        return tuple(_placed(i, item.read, raw[i]) for i, item in enumerate(self.items))
-
-    def check(self, value: Any) -> None:
-        """See the class."""
-        for i, item in enumerate(self.items):
-            _placed(i, item.check, value[i])
-
-    def write(self, value: Any) -> Json:
-        """See the class."""
-        return [item.write(part) for item, part in zip(self.items, value, strict=True)]
-
-    def schema(self, defs: Defs) -> dict[str, Any]:
-        """See the class."""
-        items = [item.schema(defs) for item in self.items]
-        return {"type": "array", "prefixItems": items, "items": False, "minItems": len(items)}
-
-
 @dataclass(frozen=True)
 class As(Codec):
     """As the dataclass `record`, which `of` makes of a value and `value` makes a value of."""
@@ -177,19 +89,15 @@ class As(Codec):
     flat: bool = False
 
     def read(self, raw: Json) -> Any:
-        """See the class."""
         return self.value(codec(self.record).read(raw))
 
     def check(self, value: Any) -> None:
-        """See the class."""
         codec(self.record).check(self.of(value))
 
     def write(self, value: Any) -> Json:
-        """See the class."""
         return codec(self.record).write(self.of(value))
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        """See the class."""
         record = codec(self.record)
         return record.members_schema(defs) if self.flat and isinstance(record, Record) else record.schema(defs)
 
@@ -209,7 +117,7 @@ class Member:
 
 
 class Record(Codec):
-    """An object whose members are the fields of a dataclass, or those of a TypedDict."""
+    """An object whose members are the fields of a dataclass, or of a TypedDict. Others are passed over in reading."""
 
     def __init__(self, kind: type) -> None:
         self.kind = kind
@@ -220,7 +128,6 @@ class Record(Codec):
         self.members = [_member(name, hints[name], own[name].default if own else ...) for name in names]
 
     def read(self, raw: Json) -> Any:
-        """See the class. Members that are not known are passed over."""
         if type(raw) is not dict:
             raise FieldError("an object", raw)
         found = {}
@@ -228,20 +135,18 @@ class Record(Codec):
             if member.name is None:
                 found[member.field] = member.codec.read(raw)
             elif member.name in raw:
-                found[member.field] = _placed(member.name, member.codec.read, raw[member.name])
+                found[member.field] = placed(member.name, member.codec.read, raw[member.name])
             elif member.omitted is ...:
                 raise FieldError(f"a field {member.name!r}", "none")
         return self.kind(**found)
 
     def check(self, value: Any) -> None:
-        """See the class."""
         for member in self.members:
             part = getattr(value, member.field)
             if member.omitted is ... or part != member.omitted or type(part) is not type(member.omitted):
-                _placed(member.field, member.codec.check, part)
+                placed(member.field, member.codec.check, part)
 
     def write(self, value: Any) -> Json:
-        """See the class."""
         found: dict[str, Json] = {}
         for member in self.members:
             part = getattr(value, member.field)
@@ -252,9 +157,7 @@ class Record(Codec):
         return found
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        """See the class."""
-        family = getattr(self.kind, "family", None)
-        return named(f"recipe-{family}" if family else self.kind.__name__, defs, lambda: self.members_schema(defs))
+        return named(self.kind.__name__, defs, lambda: self.members_schema(defs))
 
     def members_schema(self, defs: Defs) -> dict[str, Any]:
         """The schema itself, where `schema` refers to it by the class's name."""
@@ -268,7 +171,7 @@ class Record(Codec):
                 found |= part
                 continue
             text = {"description": told[member.field]} if member.field in told else {}
-            properties[member.name] = {**text, **part}
+            properties[member.name] = {**part, **text}
             required += [member.name] * member.required
         return found
 
@@ -310,21 +213,17 @@ class OneOf(Codec):
         return next(record for record in self.by_word.values() if record.kind is kind)
 
     def read(self, raw: Json) -> Any:
-        """See the class."""
         if type(raw) is not dict:
             raise FieldError("an object", raw)
-        return self.by_word[_placed(self.tag, Choice(tuple(self.by_word)).read, raw.get(self.tag))].read(raw)
+        return self.by_word[placed(self.tag, Choice(tuple(self.by_word)).read, raw.get(self.tag))].read(raw)
 
     def check(self, value: Any) -> None:
-        """See the class."""
         self._of(type(value)).check(value)
 
     def write(self, value: Any) -> Json:
-        """See the class."""
         return self._of(type(value)).write(value)
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        """See the class."""
         return {
             "type": "object",
             **told_apart(self.tag, {w: record.schema(defs) for w, record in self.by_word.items()}),

@@ -83,17 +83,14 @@ class Whole(Codec):
     most: int | None = None
 
     def read(self, raw: Json) -> int:
-        """See the class."""
         self.check(raw)
         return int(raw)
 
     def check(self, value: Any) -> None:
-        """See the class."""
         if type(value) is not int or value < self.least or (self.most is not None and value > self.most):
             raise FieldError(f"a whole number{_between(self.least, self.most)}", value)
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        """See the class."""
         most = {} if self.most is None else {"maximum": self.most}
         return {"type": "integer", "minimum": self.least, **most}
 
@@ -107,7 +104,6 @@ class Exact(Codec):
     PATTERN: ClassVar[str] = r"[0-9]{1,60}(/[0-9]{1,60})?"
 
     def read(self, raw: Json) -> Fraction:
-        """See the class."""
         try:
             value = Fraction(raw) if type(raw) is str and _EXACT.fullmatch(raw) else None
         except ZeroDivisionError:
@@ -118,16 +114,13 @@ class Exact(Codec):
         return value
 
     def check(self, value: Any) -> None:
-        """See the class."""
         if not isinstance(value, Rational) or value < self.least or (self.most is not None and value > self.most):
             raise FieldError(f"an exact number{_between(self.least, self.most)}", value)
 
     def write(self, value: Any) -> Json:
-        """See the class."""
         return str(value)
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        """See the class."""
         words = "A whole number or a fraction"
         return named("exact", defs, lambda: {"type": "string", "pattern": f"^{self.PATTERN}$", "description": words})
 
@@ -145,7 +138,6 @@ class Text(Codec):
     put: Callable[[Any], str] = str
 
     def read(self, raw: Json) -> Any:
-        """See the class."""
         if type(raw) is not str or (self.pattern is not None and not re.fullmatch(self.pattern, raw)):
             raise FieldError(self.words, raw)
         return self.parse(raw)
@@ -154,11 +146,9 @@ class Text(Codec):
         """Nothing: what makes such values checks them."""
 
     def write(self, value: Any) -> Json:
-        """See the class."""
         return self.put(value)
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        """See the class."""
         plain: dict[str, Any] = {"type": "string"}
         return plain if self.pattern is None else {**plain, "pattern": f"^{self.pattern}$", "description": self.words}
 
@@ -167,17 +157,14 @@ class Flag(Codec):
     """True or false."""
 
     def read(self, raw: Json) -> bool:
-        """See the class."""
         self.check(raw)
         return bool(raw)
 
     def check(self, value: Any) -> None:
-        """See the class."""
         if type(value) is not bool:
             raise FieldError("true or false", value)
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        """See the class."""
         return {"type": "boolean"}
 
 
@@ -188,21 +175,17 @@ class Choice(Codec):
         self.known = {value.value if isinstance(value, Enum) else value: value for value in known}
 
     def read(self, raw: Json) -> Any:
-        """See the class."""
         self.check(raw)
         return self.known[raw]
 
     def check(self, value: Any) -> None:
-        """See the class."""
         if isinstance(value, bool) or not isinstance(value, str | int) or value not in self.known:
             raise FieldError(f"one of {', '.join(map(str, self.known))}", value)
 
     def write(self, value: Any) -> Json:
-        """See the class."""
         return value.value if isinstance(value, Enum) else value
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        """See the class."""
         return {"enum": list(self.known)} if len(self.known) > 1 else {"const": next(iter(self.known))}
 
 
