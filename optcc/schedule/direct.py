@@ -67,7 +67,7 @@ class DirectExchange(Recipe):
     steps: Annotated[str, Choice(tuple(FINDERS))] = Even.name
     each: bool = False
     variant: Annotated[int, Whole(0, MAX_VARIANTS - 1)] = 0
-    growth: Annotated[Fraction, Exact(Fraction(1), Fraction(MAX_GROWTH))] = Fraction(1)
+    growth: Annotated[Fraction, Exact(1, MAX_GROWTH)] = Fraction(1)
     growing: int = 0
     margin: Fraction = Fraction(0)
     chunk: Annotated[Fraction, Exact(most=MAX_CHUNK)] = Fraction(0)

@@ -99,8 +99,8 @@ class Whole(Codec):
 class Exact(Codec):
     """A rational number from `least` to `most`, "3/5" as text. No exponents: one could be made to fill the memory."""
 
-    least: Fraction = Fraction(0)
-    most: Fraction | None = None
+    least: Number = 0
+    most: Number | None = None
     PATTERN: ClassVar[str] = r"[0-9]{1,60}(/[0-9]{1,60})?"
 
     def read(self, raw: Json) -> Fraction:
@@ -110,7 +110,8 @@ class Exact(Codec):
             value = None
         if value is None:
             raise FieldError('an exact number as text, such as "3/5"', raw)
-        self.check(value)
+        if self.least or self.most is not None:  # the text has no sign
+            self.check(value)
         return value
 
     def check(self, value: Any) -> None:
