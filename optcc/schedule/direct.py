@@ -52,12 +52,13 @@ class DirectExchange(Recipe):
     Attributes
     ----------
     segments : steps, of the plan where they are even, else of each half; or rounds of steps, in each half
-    steps : how they are found: "even", "rounds", "one-starves" or "several-starve"
+    steps : how they are found
     each : of even steps, whether every pair has as many chunks on each of its rails
     variant : of even steps, what settles ties
     growth : of other ones, how many times as long one is as the step before, at first
     growing : with several that starve, how many grow
-    margin, chunk : the parts of a half from the end of a step to when its bytes are counted on, and that a chunk costs
+    margin : the part of a half from the end of a step to when its bytes are counted on
+    chunk : the part of a half that a chunk costs
     last : the part of the data to which the one that starves adds last
     lanes : into which every NIC is divided, slow ones into fewer
     """

@@ -58,7 +58,7 @@ class Bundle:
     share : of the buffer
     teams : into how many crews each server is divided
     gather, carry : for each crew the shares of its GPUs
-    inner : what runs between the crews, on `view` of them
+    inner : the recipe of what runs between the crews, on `view` of them
     hand_on : a GPU carries what the one before it gathers: a hop more, but far fewer dependencies in large schedules.
         With direct exchange a hub's results leave by the GPU after the one that gathers, for the same reason
     straight : between servers only GPUs of equal place meet, so that no byte leaves its rail. A crew in which that GPU
@@ -90,6 +90,7 @@ class Bundle:
 class InsideServers(Recipe):
     """Bundles side by side in the buffer, all at once in time.
 
+    bundles : parts of the buffer, shares of sum 1
     chunks : into how many parts at least a channel is cut on its way over NVLink
     """
 

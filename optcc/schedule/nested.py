@@ -137,7 +137,10 @@ def lower(
 
 @dataclass(frozen=True)
 class RingShare:
-    """ring : so many of the last ranks of `order` form a ring; share : of the data"""
+    """A ring of nested ones, and what it carries.
+
+    ring : so many of the last ranks of `order`; share : of the data
+    """
 
     ring: Natural
     share: Fraction
@@ -152,16 +155,17 @@ class NestedRings(Recipe):
 
     Attributes
     ----------
-    shares : (ring size m, share of the data), shares sum to 1
+    shares : of each ring, as (number of ranks m, share of the data), sum 1
     order : ranks from weakest to strongest; ring size m is the last m of them
-    segments : pipeline depth; orderings : cycled over the segments
+    segments : pipeline depth; orderings : of the stages of a section, cycled over the segments
     segment_sizes : the part of the data in each segment, sum 1; None: all equal
     sections : least number of sections that a segment is cut into, rounded up so that all owners have equally many.
         None: one per owner with at most one leaf and no pace; otherwise `LEAF_SECTIONS` (P-1)
     window : a rank sends raw bytes of a segment only when it has the finished ones of the segment so many before; 0:
         any time. Without a window quick ranks run ahead, and what is urgent queues behind what they sent
-    pace : 0: ports serve an earlier segment first, and of one segment an earlier hop. Above: sections are due one after
-        another, each hop of a section so many sections after the one before (`optcc.schedule.nested_pace`)
+    pace : 0, not written: ports serve an earlier segment first, and of one segment an earlier hop. Above: sections are
+        due one after another, each hop of a section so many sections after the one before
+        (`optcc.schedule.nested_pace`)
     """
 
     family: ClassVar[str] = "nested-rings"

@@ -77,7 +77,11 @@ Arcs = Annotated[
 
 @dataclass(frozen=True)
 class TreePair:
-    """`share` of the data, its root, and the arcs up to the root and down from it, one of each per other rank."""
+    """A tree up to a root, and one down from it.
+
+    share : of the data; root : the rank that has the sums
+    up, down : an arc for every other rank, as SRC>DST or SRC>DST@RAIL:RAIL, with spaces between
+    """
 
     share: Fraction
     root: Index

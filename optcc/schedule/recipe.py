@@ -151,5 +151,6 @@ class OfFamily(Codec):
         """See the class."""
         parts = {name: {"properties": {self.name: codec(kind).schema(defs)}} for name, kind in self.families.items()}
         found = told_apart("family", parts)
+        found["properties"]["family"]["description"] = f"of `{self.name}`"
         found["properties"][self.name] = {"type": "object"}
         return {**found, "required": ["family", self.name]}

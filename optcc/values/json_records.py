@@ -167,12 +167,14 @@ class Record(Codec):
             part = member.codec.schema(defs)
             if member.name is None:
                 required += part.pop("required")
-                properties.update(part.pop("properties"))
+                properties |= part.pop("properties")
                 found |= part
-                continue
-            text = {"description": told[member.field]} if member.field in told else {}
-            properties[member.name] = {**part, **text}
-            required += [member.name] * member.required
+            else:
+                properties[member.name] = part
+                required += [member.name] * member.required
+            if member.field in told:
+                text = told[member.field].replace("None", "null" if member.required else "not there")
+                properties[member.name or member.field]["description"] = text
         return found
 
 
@@ -197,7 +199,7 @@ def _told(kind: type) -> dict[str, str]:
     for paragraph in (inspect.getdoc(kind) or "").split("\n\n"):
         _, *parts = start.split(paragraph)
         for group, text in zip(parts[::2], parts[1::2], strict=True):
-            told |= dict.fromkeys(group.split(", "), " ".join(text.split()).replace("None", "null"))
+            told |= dict.fromkeys(group.split(", "), " ".join(text.split()))
     return told
 
 

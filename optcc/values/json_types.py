@@ -19,6 +19,8 @@ Json = Any
 Defs = dict[str, dict[str, Any]]
 """What a JSON Schema refers to by name."""
 Number = int | Fraction
+MOST_INDEX = 2**31 - 1
+"""Readers in other languages have 32 bits for what numbers ranks, ports and the like."""
 
 
 class FieldError(ValueError):
@@ -191,7 +193,7 @@ class Choice(Codec):
 
 
 Bytes = Annotated[int, Whole(0, 2**63 - 1)]
-Index = Annotated[int, Whole(0, 2**31 - 1)]
+Index = Annotated[int, Whole(0, MOST_INDEX)]
 """A number of a rank, a server, a port and so on, from 0."""
 Name = Annotated[str, Text(r"[^ /=]{1,255}", "1 to 255 characters without space, '/' and '='")]
 """Of a server, a NIC or a pod."""
