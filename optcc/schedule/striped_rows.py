@@ -118,8 +118,7 @@ def edges(made: Sequence[Round], ranks: int) -> tuple[Ints, Ints]:
 
 
 def in_order(made: Sequence[Round], ranks: int, nbytes: int, head: int) -> tuple[Moves, Ints]:
-    """All rounds' transfers by urgency, and the place there of each row in order of rounds. head : ticks of a single
-    """
+    """All rounds' transfers by urgency, and the place there of each row in order of rounds. head : ticks of a single"""
     nothing = Columns(*[np.zeros(0, np.int64)] * len(Columns._fields))
     parts = [columns_of(r, ranks) for r in made] or [nothing]
     c, into = fused(Columns(*(np.concatenate(columns) for columns in zip(*parts, strict=True))), made, ranks, head)
