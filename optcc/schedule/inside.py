@@ -1,16 +1,17 @@
 """Inside servers: GPUs as ranks. A schedule between servers runs between their GPUs' NICs, and NVLink does the rest.
 
-Every server sums each piece of the buffer in one of its GPUs over NVLink, takes part in a schedule between servers with
-it, and hands the result out over NVLink, all of it at once for different pieces. Which GPU sums a piece (it *gathers*)
-and whose NIC takes it to other servers (that GPU *carries*) are two questions:
+Every server sums each piece of the buffer in one of its GPUs over NVLink. The sum takes part in a schedule between
+servers, and the result is handed out over NVLink; different pieces do this at the same time. Which GPU sums a piece (it
+*gathers*) and whose NIC takes it to other servers (this GPU *carries*) are separate questions:
 
 * gathering shared out evenly loads every NVLink port by 2(G-1)/G of the buffer, the least there is;
 * carrying in proportion to live NIC rates loads all NICs of a server alike.
 
-So each GPU carries what it gathers as far as its NIC goes, and what a dead or slow NIC leaves goes by the neighbours'
-NICs (NCCL calls that PXN) without making an NVLink port busier (proof id inside-servers). GPUs of equal place gather
-the same bytes on every server, so that a channel stays on its rail. Where NVLink is the limit, part of the buffer goes
-between teams of fewer GPUs. `optcc.theory.inside` finds the parts, `optcc.schedule.inside_parts` makes bundles of them.
+So each GPU carries what it gathers, as far as its NIC allows. The rest, left over by a dead or slow NIC, goes by the
+neighbours' NICs, which NCCL calls PXN. This makes no NVLink port busier (proof id inside-servers). GPUs of equal place
+gather the same bytes on every server, so a channel stays on its rail. Where NVLink is the limit, part of the buffer
+goes between teams of fewer GPUs. `optcc.theory.inside` finds the parts, `optcc.schedule.inside_parts` makes bundles of
+them.
 """
 
 from __future__ import annotations
@@ -47,22 +48,22 @@ if TYPE_CHECKING:
 INNER: dict[str, type[NestedRings] | type[StripedExchange]] = {
     inner.family: inner for inner in (NestedRings, StripedExchange)
 }
-"""What may run between servers."""
+"""Recipes that may run between servers."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A part of the buffer, and how it goes.
+    """A part of the buffer, its GPU groups, and the recipe between them.
 
     share : of the buffer
     teams : into how many crews each server is divided
     gather, carry : for each crew the shares of its GPUs
     inner : what runs between the crews, on `view` of them
-    hand_on : a GPU carries what the one before it gathers: a hop more, but far fewer dependencies in large schedules.
-        With direct exchange a hub's results leave by the GPU after the one that gathers, for the same reason
-    straight : between servers only GPUs of equal place meet, so that no byte leaves its rail. A crew in which that GPU
-        does not carry is a guest of the others: its neighbours' NICs reach theirs, which pass on what they get with
-        what they have themselves. It can be a leaf of nested rings, not part of a ring
+    hand_on : a GPU carries what the GPU before it gathers: one hop more, but far fewer dependencies in large schedules.
+        In direct exchange a hub's results leave by the GPU after the gathering one, for the same reason
+    straight : between servers only GPUs of equal place meet, so no byte leaves its rail. A group in which this GPU does
+        not carry is a guest of the others. Its neighbours' NICs reach theirs, which pass on what they get with their
+        own data. A guest can be a leaf of nested rings, not part of a ring
     """
 
     share: Fraction
@@ -89,7 +90,7 @@ class Bundle:
 class InsideServers(Recipe):
     """Bundles side by side in the buffer, all at once in time.
 
-    chunks : into how many parts at least a channel is cut on its way over NVLink
+    chunks : least number of parts into which a channel is cut on its way over NVLink
     """
 
     family: ClassVar[str] = "inside-servers"
@@ -148,7 +149,8 @@ class InsideServers(Recipe):
             ) from None
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
-        """In closed form for one bundle of whole servers on one fabric; else from the bytes of the lowered schedule."""
+        """Seconds, in closed form for one bundle of whole servers on one fabric; else from the bytes of the lowered
+        schedule."""
         bundle = self.bundles[0]
         if not cluster.fabric.flat or len(self.bundles) > 1 or bundle.teams > 1:
             return super().fluid_s(cluster, nbytes)
@@ -225,7 +227,7 @@ class InsideServers(Recipe):
         return cls(tuple(bundles), raw["chunks"])
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
-        """What runs between servers, and where neighbours' NICs help out."""
+        """The recipe between servers, and where neighbours' NICs help out."""
         lines: list[tuple[str, str]] = []
         for bundle in self.bundles:
             own = crews(cluster, bundle.teams)
@@ -263,7 +265,8 @@ class InsideServers(Recipe):
 def nvlink_load(gather: Sequence[Fraction]) -> Fraction:
     """Bytes in (and out) of a crew's busiest NVLink port per byte of the buffer; 2(G-1)/G when all gather alike.
 
-    Every GPU sends all that it does not gather or is sent the sum of; whoever gathers gets that of G-2 more.
+    Every GPU sends what it does not gather, and is sent the sum of it. A gathering GPU also receives the data of G-2
+    others and sends them results.
     """
     return 1 + (len(gather) - 2) * max(gather) if len(gather) > 1 else Fraction(0)
 

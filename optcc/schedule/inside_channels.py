@@ -1,4 +1,4 @@
-"""The channels of a bundle: who gathers and who carries what, by place in the crew."""
+"""The channels of a bundle: the GPUs that gather and carry, by place in the group."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Site:
 
 @dataclass(frozen=True)
 class Channel:
-    """Part `low` to `high` of a bundle. sites : what each crew does; places : whose channel it is in each crew."""
+    """Part `low` to `high` of a bundle. sites : the work of each group; places : the GPU of each group whose channel it
+    is."""
 
     low: Fraction
     high: Fraction
@@ -44,8 +45,8 @@ class Channel:
 def channels(gather: Shares, carry: Shares, *, hand_on: bool) -> list[Channel]:
     """One channel for each GPU that gathers in most crews.
 
-    In a crew that shares out gathering or carrying otherwise a GPU does in its channel what it can, and others the
-    rest: first those that can both gather and carry (with `hand_on`: carry what the one before them gathers).
+    In a group with other shares, the GPU does in its channel what its shares allow, and others do the rest. Those that
+    can both gather and carry come first (with `hand_on`: carry what the GPU before them gathers).
     """
     usual: dict[int, tuple[Fraction, ...]] = {}
     for row, _ in Counter(gather).most_common():
@@ -66,14 +67,14 @@ def channels(gather: Shares, carry: Shares, *, hand_on: bool) -> list[Channel]:
 
 
 def _place(shares: Sequence[Fraction], low: Fraction) -> int:
-    """Whose share position `low` is in."""
+    """The GPU whose share contains position `low`."""
     return next(place for place, end in enumerate(accumulate(shares)) if low < end)
 
 
 def _deal(
     bands: Sequence[Band], places: Sequence[int], gather: Sequence[Fraction], carry: Sequence[Fraction], behind: int
 ) -> list[Site]:
-    """Share out the bands among pairs of who gathers and who carries, within the shares of both."""
+    """Deal the bands to pairs of a gathering and a carrying GPU, within the shares of both."""
     gpus, gathers, carries = len(gather), list(gather), list(carry)
     rest = [high - low for low, high in bands]
     taken: list[dict[tuple[int, int], Fraction]] = [{} for _ in bands]

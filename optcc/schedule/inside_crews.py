@@ -1,7 +1,7 @@
-"""Who takes part in the schedule between servers, and in what proportion their GPUs gather and carry.
+"""The GPU groups that take part in the schedule between servers, and the shares with which their GPUs gather and carry.
 
-A *crew* is what takes part: the GPUs of a server, or, where NVLink is too slow to join all of them, one of several
-equal teams of them. Teams share the live NICs as evenly as they can.
+A *group* (crew in plan files) is the GPUs of a server. Where NVLink is too slow to join all of them, it is one of
+several equal teams of them. Teams share the live NICs as evenly as they can.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def shares_by_rate(crews: Sequence[GpuGroup]) -> Shares:
 
 
 def shares_of_slot(crews: Sequence[GpuGroup], slot: int, guests: Collection[int]) -> Shares:
-    """The GPU in place `slot` of each crew, except that guests (by number) use all that they have, by rate, in places
+    """Shares of the GPU in place `slot` of each group. Guests (by number) use all GPUs with NICs, by rate, in places
     where all others have a live NIC.
 
     Raises InfeasibleError where a crew is left without.
@@ -96,7 +96,8 @@ def shares_of_slot(crews: Sequence[GpuGroup], slot: int, guests: Collection[int]
 
 
 def view(cluster: Cluster, crews: Sequence[GpuGroup], carry: Shares) -> Cluster:
-    """The crews as servers with one NIC each, as fast as `carry` lets their GPUs' NICs be: what they schedule on."""
+    """The cluster on which the groups schedule: each is a server with one NIC, as fast as `carry` allows for its GPUs'
+    NICs."""
     servers = []
     for crew, shares in zip(crews, carry, strict=True):
         limits = [usable(gpu) / share for gpu, share in zip(crew.gpus, shares, strict=True) if share]

@@ -1,8 +1,8 @@
-"""The bytes of a direct exchange between servers as cells, laid out by when they are due, and who takes them where.
+"""The bytes of a direct exchange between servers as cells, laid out by due time, and the transfers that take them.
 
-A *cell* is a stretch that nothing cuts. `StripedExchange` puts a hub's bytes side by side; here what hubs exchange in
-one round is, so that what a server needs within a short time are neighbours. Rounds that share transfers stay together,
-in turn forwards and backwards, so that neighbouring hubs still touch with their like.
+A *cell* is a range that nothing cuts. `StripedExchange` puts a hub's bytes side by side. Here the bytes that hubs
+exchange in one round are side by side, so data that a server needs within a short time is contiguous. Rounds that share
+transfers stay together, in turn forwards and backwards, so that neighbouring hubs still touch with their like.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from optcc.schedule.inside_spans import Ints, ranges
 from optcc.schedule.striped_rows import Moves
 
 FINE = 2**21
-"""Bytes that are worth a run of their own. With a cost of 1 us a chunk NVLink takes longer for less than a NIC does."""
+"""Least bytes that are worth a separate run. With a cost of 1 us a chunk, NVLink takes longer for less than a NIC
+does."""
 MOST_FINE = 32
-"""Cells in which at most a hub's bytes of one round are cut for that."""
+"""Most cells into which a hub's bytes of one round are cut for this."""
 PIECES = 4
-"""Times that a GPU has its turn in a round, where several share a channel and hubs are few."""
+"""Turns of a GPU in a round, where several share a channel and hubs are few."""
 
 
 class Layout(NamedTuple):
@@ -128,7 +129,7 @@ def _filled(moves: Moves, edge: Ints, start: Ints, stop: Ints, duty: Ints) -> La
 
 
 def _dealt(lay: Layout, server: int, duties: Sequence[Duty]) -> Iterator[tuple[int, int]]:
-    """(from which byte on, which duty): what the server is the hub of by parts, for all else turns in order of time."""
+    """(first byte, duty): for the server's own hub data by parts, for all else in turns in order of time."""
     edge, sizes = lay.edge, np.diff(lay.edge)
     own = np.flatnonzero(lay.hub == server)
     for cell in own.tolist():

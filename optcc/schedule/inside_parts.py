@@ -1,4 +1,4 @@
-"""Bundles of `optcc.schedule.inside` from parts: which GPUs gather and carry, and nested rings between the crews."""
+"""Bundles of `optcc.schedule.inside` from parts: gathering and carrying GPUs, and nested rings between the groups."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from optcc.values.cluster import Cluster
 class Part:
     """A part of the buffer as the theory deals it out.
 
-    share : of the buffer; teams : into how many crews each server is divided
+    share : of the buffer; teams : number of groups into which each server is divided
     rings : {ring size: share of the part} of nested rings between the crews
-    slots : the part is shared out among these places; only the GPUs there gather and carry, and only GPUs of equal
-        place meet. None: all gather, and carry in proportion to NIC rates
+    slots : places among which the part is shared; only the GPUs there gather and carry, and only GPUs of equal place
+        meet. None: all gather, and carry in proportion to NIC rates
     guests : crews that use all their NICs nevertheless
     """
 
@@ -43,16 +43,17 @@ class Part:
 
 
 HAND_ON_FROM = 32
-"""Servers from which on two more hops inside do not matter beside those of a ring, and dependencies do."""
+"""Number of servers from which on two more hops inside are negligible beside those of a ring, and dependencies are
+not."""
 EXCHANGE_CHUNKS = ((16, 24), (MAX_SEGMENTS, 12))
-"""(servers, chunks of a channel) in direct exchange up to so many: fewer leave NVLink idle before the first
-results, more cost it time. The best of some that were simulated."""
+"""(servers, chunks of a channel) in direct exchange up to this number of servers. Fewer chunks leave NVLink idle before
+the first results, more cost it time. The best of some that were simulated."""
 EXCHANGE_HAND_ON_FROM = 64
-"""Servers from which on a hub's results wait for too many transfers."""
+"""Number of servers from which on a hub's results wait for too many transfers."""
 LEAST_CHUNK = 2**23
-"""Bytes of a channel that are worth a chunk of their own where chunks have a cost."""
+"""Least bytes of a channel that are worth a separate chunk where chunks have a cost."""
 MOST_TRANSFERS = 4_000_000
-"""Between GPUs of different servers, in one plan: lowered in some seconds, in about a gigabyte."""
+"""Limit of transfers between GPUs of different servers, in one plan: lowered in some seconds, in about a gigabyte."""
 
 
 def inside_servers(
@@ -99,7 +100,7 @@ def inside_exchange(
 
 
 def chunks_for(cluster: Cluster, segments: int, nbytes: int | None = None) -> int:
-    """How finely to cut channels inside servers: 8 chunks, fewer with few segments, more with many.
+    """Chunks of a channel inside servers: 8, fewer with few segments, more with many.
 
     nbytes : of the buffer, where every chunk has a cost: then no chunk is less than `LEAST_CHUNK`
     """
@@ -144,15 +145,15 @@ def _slots(cluster: Cluster, part: Part, segments: int, hand_on: bool) -> list[B
 
 
 def slot_strength(crew: GpuGroup, carry: Sequence[Fraction]) -> tuple[Fraction, Fraction]:
-    """By which crews are sorted for the rings of a slot: the rate of those that carry, then that of all."""
+    """Sort key of groups for the rings of a slot: the rate of their carrying GPUs, then of all."""
     carriers = [usable(gpu) for gpu, share in zip(crew.gpus, carry, strict=True) if share]
     return sum(carriers, Fraction(0)), sum(map(usable, crew.gpus), Fraction(0))
 
 
 def part_rings(cluster: Cluster, part: Part, carry: Shares, segments: int) -> NestedRings:
-    """Nested rings of `part`. On a slot guests are the weakest, then those with the least rate in all, and add first:
-    what they send can be passed on only by who has not sent yet. Sections are no finer for many leaves: each is many
-    transfers inside servers.
+    """Nested rings of `part`. On a slot, guests count as the weakest, then the groups with the least total rate. These
+    add first: only a group that has not sent yet can pass on their data. Sections are no finer for many leaves: each is
+    many transfers inside servers.
     """
     from optcc.schedule.nested_order import nested_rings
 

@@ -1,8 +1,8 @@
 """From transfers between servers to transfers between their GPUs, for one channel of `optcc.schedule.inside`.
 
-Who *gathers* a run gets it from the crew's other GPUs over NVLink, adds it up, and gives them the result. Who
-*carries* it takes part with its NIC in the schedule between servers. Where that is the same GPU no byte moves twice;
-elsewhere the sum goes on to the carrier and the result comes back from it, one more hop and no more load (proof id
+The GPU that *gathers* a run gets it from the group's other GPUs over NVLink, adds it up, and gives them the result. The
+GPU that *carries* it takes part with its NIC in the schedule between servers. If both are the same GPU, no byte moves
+twice. Otherwise the sum goes to the carrier and the result comes back, one more hop and no more load (proof id
 inside-servers).
 """
 
@@ -20,7 +20,7 @@ from optcc.schedule.inside_runs import Doors, Fans, Pieces, Runs, doors_of, fans
 from optcc.schedule.inside_spans import Bools, Edges, Ints, Network, ranges
 
 HEAD_START = 6
-"""Results let sums that are needed within this part of the whole time go first: only sums keep NICs waiting."""
+"""Results give way to sums that are needed within this part of the whole time: only sums keep NICs waiting."""
 
 
 class Rows(NamedTuple):

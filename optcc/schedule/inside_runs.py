@@ -1,7 +1,7 @@
-"""Runs: what one GPU gathers and one GPU carries, as a whole; and the transfers between servers, cut to fit them.
+"""Runs: data that one GPU gathers and one GPU carries, as a whole; and the transfers between servers, cut to fit them.
 
-A run is a chunk, or, where several GPUs of a crew share a channel, what one of them has in one round. GPUs are known by
-crew and by how far they are behind the crew's place in the channel, so that channels of one shape are made once.
+A run is a chunk, or, where several GPUs of a group share a channel, one GPU's part of one round. A GPU is known by its
+group and its distance behind the group's place in the channel, so channels of one shape are made once.
 """
 
 from __future__ import annotations

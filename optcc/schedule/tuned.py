@@ -25,7 +25,7 @@ CHUNKS = 8
 """Chunks that the starving rank sends on each NIC in the first half, about, with slots of the longest length. Their
 cost is left free for the others. Half: 0.4, double: 0.2."""
 PORTS = 3
-"""Weight of a rank's total delay over a pair's delay. Half: 0.0, double: 0.1. Half: 0.0, double: 0.1."""
+"""Weight of a rank's total delay over a pair's delay. Half: 0.0, double: 0.1."""
 LEAD = 2
 """Steps by which a pair may be ahead of an even schedule before it waits: the second half is the mirror image, and has
 time at its end. Without: up to 0.9 (six of 8 NICs dead, 1 GiB)."""
@@ -34,8 +34,7 @@ DUE = 9 * ONE // 10
 Otherwise some hubs might get nothing before its last slots, half a half late. Half: 0.2, double: 0.0; 64 servers, 4 and
 1 dead, 4 GiB: 3."""
 FIRST = 3 * ONE // 5
-"""Time up to which it waits for first sums; later it has nothing to receive because all is done. Without: 0.1. Without:
-0.1."""
+"""Time up to which it waits for first sums; later it has nothing to receive because all is done. Without: 0.1."""
 LATE, PARTS = 9 * HALF // 10, 8
 """Slots that begin later take the rest at the end, in `PARTS` parts. In one part: 0.1."""
 TURNS = 5
@@ -51,8 +50,7 @@ FULL, LEAST = 9, 4
 """Results fill at least `FULL` tenths of a step. They fill less only where no hub has as much, but more than 1/`LEAST`.
 Half of FULL: 0.9, ten: 0.1; half of LEAST: 0.5, double: 0.0."""
 OWN = 4
-"""Weight of what one rank has sent another over what it was sent by it. Half: 0.4, double: 0.2. Half: 0.4, double:
-0.2."""
+"""Weight of what one rank has sent another over what it was sent by it. Half: 0.4, double: 0.2."""
 TWO_KINDS = 4
 """Least NICs of each of two slow servers with which half of the rails are half a step behind. More servers could not
 all send to the same hubs on half of their NICs; the hubs' data from them would diverge. Half: 1.1, double: 0.7."""
