@@ -231,8 +231,8 @@ class Communicator(Calls):
 
     def strike(self, kind: str, nic: str, part: float = 0.5) -> None:
         """A drill: a fault of `kind` (see `optcc.runtime.control.fault_injection`; "cut" is a link that goes down) at
-        `nic`, such as "server1/nic0", in the next operation, when a part `part` of its rank's transfers are done. All
-        ranks may call. Raises InputError for no such kind or NIC.
+        `nic`, such as "server1/nic0". It strikes in the next operation, when the part `part` of its rank's transfers is
+        done. All ranks may call. Raises InputError for no such kind or NIC.
         """
         nics = {port.name: port.rank for port in ports_of(self.cluster)}
         if kind not in KINDS or nic not in nics:

@@ -1,7 +1,7 @@
 """What a collective makes each port carry: bytes, where its library gives every NIC that it uses an equal share.
 
-Sizes are nccl-tests': the buffer of an AllReduce and of a SendRecv, the whole result of an AllGather, the whole input
-of a ReduceScatter, what one rank holds of an AllToAll (its doc/PERFORMANCE.md). Ring and tree algorithms alike pass a
+Sizes are those of nccl-tests (its doc/PERFORMANCE.md): the buffer of an AllReduce or SendRecv, the whole result of an
+AllGather, the whole input of a ReduceScatter, one rank's data of an AllToAll. Ring and tree algorithms alike pass a
 server's boundary once each way with what is counted here.
 """
 

@@ -5,10 +5,10 @@
   threads, which copy and add). Only a nop makes one wait for the other, and the crew's threads for each other.
 * A put on a port channel is done by the proxy some time later, in order per channel; a signal on that channel arrives
   after it, and a flush returns after it. A put on a memory channel is done by the crew, at once.
-* The k-th channel of a type from A to B is joined to the k-th from B to A. Signals are counted without bound, and so
-  are requests to a proxy, which does not depend on the kernel: waits are the only places to block.
-* Channel pairs and scratch outlive a launch: the program is launched again and again, and in between the caller reads
-  the result and writes new data, without telling other ranks.
+* The k-th channel of a type from A to B is joined to the k-th from B to A. Signals and requests to a proxy are counted
+  without bound, and the proxy does not depend on the kernel: only waits block.
+* Channel pairs and scratch outlive a launch. The program is launched again and again; in between the caller reads the
+  result and writes new data, without telling other ranks.
 """
 
 from __future__ import annotations
