@@ -1,7 +1,7 @@
 """What the hub and the ranks say to each other. All of it travels as JSON (`codec`), nothing is ever unpickled.
 
-One command at a time goes to all ranks, and one reply comes from each. Besides, the hub may ask at any moment for a
-sign of life or tell that the run has failed, and ranks send letters to each other and exchange values through it.
+One command at a time goes to all ranks, and one reply comes from each. The hub may also ask at any moment for a sign of
+life, or report that the run has failed. Ranks send messages to each other and exchange values through it.
 """
 
 from __future__ import annotations

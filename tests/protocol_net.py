@@ -7,8 +7,8 @@ at any time until the receiver's end of its wire is fenced, however long ago the
 Invariants of one flow and its wires (I12 and I14 to I17 are about whole jobs, not about this world):
 I1 no chunk is lost, nor its payload released before it has landed; I2 none is delivered twice; I3 after a handshake
 both ends go on with the same chunk, wire and epoch; I4 both ends are fenced before that, no write of an earlier epoch
-takes effect; I5 chunks and credits come in order; I6 stale and doubled messages change nothing; I7 every handshake ends,
-or the flow is severed for a reason, once; I8 the loss of the last acknowledgement does not hang it; I9 no slot is
+takes effect; I5 chunks and credits come in order; I6 stale and doubled messages change nothing; I7 every handshake
+ends, or the flow is severed for a reason, once; I8 the loss of the last acknowledgement does not hang it; I9 no slot is
 written before it is folded, nor while an old write may own it; I10 no healthy wire is fenced, so that flows on it write
 nothing again; I11 nor because a peer was paused; I13 all this holds for wires that are made anew, too; I18 every credit
 and every echo of one finds a receive.

@@ -1,9 +1,9 @@
 """Exact certificates for the program: what the solver found, rounded to rationals and checked without it.
 
-The primal says that R is reached: capacities of ways, root weights of sum R, and for every rank a flow of R from the
-roots to it (broadcast) and from it to the roots (reduce). The dual says that no more is possible by trees: prices on
-resources and weights on cuts. For any capacities c, root weights r and rate R, adding up the weighted cuts bounds R by
-the price of the resources (weak duality), provided that
+The primal shows that R is reached. It consists of capacities of routes, root weights of sum R, and for every rank a
+flow of R from the roots to the rank (broadcast) and back (reduce). The dual says that no more is possible by trees:
+prices on resources and weights on cuts. For any capacities c, root weights r and rate R, adding up the weighted cuts
+bounds R by the price of the resources (weak duality), provided that
 
 * each way's weighted cuts cost no more than the resources it uses, for broadcast and reduce alike, and
 * each rank is left out by cuts of total weight at least 1.
@@ -283,8 +283,8 @@ def rooted_network(cluster: Cluster, collective: Collective, root: str | None) -
 
 
 def check_program_certificate(cluster: Cluster, certificate: ProgramCertificate) -> None:
-    """Raise CertificateError unless the certificate's dual proves its rate on `cluster`, exactly, without a solver,
-    `prices` are what follows from it, and the primal, where there is one, proves `reached`, within `LARGEST_GAP`.
+    """Raise CertificateError unless the certificate's dual proves its rate on `cluster`, exactly, without a solver, and
+    `prices` follow from it. The primal, if present, must prove `reached`, within `LARGEST_GAP`.
     """
     collective = collective_named(certificate.collective)
     network, at = rooted_network(cluster, collective, certificate.root)

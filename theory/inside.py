@@ -1,15 +1,15 @@
 """How much of the buffer goes which way inside servers and between them: a linear program over kinds of parts.
 
-With the GPUs of a server as one crew, gathering evenly and carrying by live NIC rate, a byte of the buffer costs every
-NVLink port 2(G-1)/G and a server's NICs what a byte costs a server in nested rings. Where the NICs take longer, that
-is the optimum (proof id inside-servers). Where NVLink does, part of the buffer should cost NVLink less and the NICs
-more: parts whose crews are teams of G/2, G/4, ... GPUs. On rails that do not meet, parts have a rail to themselves, or
-their crews' neighbours as guests on theirs.
+With the GPUs of a server as one group, gathering is even and carrying follows live NIC rates. A byte of the buffer then
+costs every NVLink port 2(G-1)/G, and a server's NICs the cost of a byte in nested rings. Where the NICs take longer,
+that is the optimum (proof id inside-servers). Where NVLink does, part of the buffer should cost NVLink less and the
+NICs more: parts whose crews are teams of G/2, G/4, ... GPUs. On rails that do not meet, parts have a rail to
+themselves, or their crews' neighbours as guests on theirs.
 
-What a byte of each kind of part costs every port and link is counted in a lowered schedule. With these costs as a
-matrix A (resources, kinds) in seconds per byte, the shares y >= 0 of sum 1 that minimise the largest entry of A y are a
-linear program: a zero-sum game of shares against prices. Any prices p >= 0 of sum 1 prove that no shares beat min(p A).
-The solver's numbers are hints: shares are rounded to rationals, and time and bound are computed from these, exactly.
+What a byte of each kind of part costs every port and link is counted in a lowered schedule. Let A (resources, kinds)
+hold these costs in seconds per byte. The shares y >= 0 of sum 1 that minimise the largest entry of A y are a linear
+program: a zero-sum game of shares against prices. Any prices p >= 0 of sum 1 prove that no shares beat min(p A). The
+solver's numbers are hints: shares are rounded to rationals, and time and bound are computed from these, exactly.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def inside_split(cluster: Cluster) -> InsideSplit:
 
 
 def parts_at_once(cluster: Cluster) -> tuple[Part, ...]:
-    """Parts without a program: whole servers where all that they carry meets, else every place with the fewest guests,
+    """Parts without a program: whole servers if all carried data meets, else every place with the fewest guests, each
     as large as its slowest host is fast. Raises InfeasibleError where none joins all servers."""
     if not cluster.fabric.rails or _alike(cluster):
         return (Part(Fraction(1), 1, whole_servers(cluster)[0]),)
@@ -160,8 +160,8 @@ def _rational(values: Sequence[float]) -> tuple[Fraction, ...]:
 
 
 def _alike(cluster: Cluster) -> bool:
-    """Nothing but NICs and NVLink limits a part of whole servers: on one fabric, or where all servers have the same
-    part of their rate on each rail and GPU, so that what they carry meets on its rail.
+    """Whether nothing but NICs and NVLink limits a part of whole servers. True on one fabric, or if all servers have
+    the same part of their rate on each rail and GPU: carried data then meets on its rail.
     """
     if cluster.fabric.pod_oversubscription is not None:
         return False

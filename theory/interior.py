@@ -1,9 +1,9 @@
 """Packing programs by an interior-point method: the most weight on columns that shared rows can take.
 
 max sum x, A x <= 1, x >= 0, A >= 0 dense with few rows. Mehrotra's predictor-corrector ("On the implementation of a
-primal-dual interior point method", SIAM J. Optimization 2, 1992), which stops where it is told to. That is the point:
-prices from the middle of the optimal face, not from a corner of it, make column generation take few rounds (Gondzio,
-Gonzalez-Brevis, Munari, "New developments in the primal-dual column generation technique", EJOR 224, 2013).
+primal-dual interior point method", SIAM J. Optimization 2, 1992), which stops where it is told to. This is the purpose:
+prices from the middle of the optimal face, not from a corner, make column generation take few rounds. See Gondzio,
+Gonzalez-Brevis, Munari, "New developments in the primal-dual column generation technique", EJOR 224, 2013.
 """
 
 from __future__ import annotations

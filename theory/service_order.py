@@ -1,8 +1,8 @@
 """The best sizes of a schedule's segments while every port keeps its order of service: a linear program.
 
-In a simulated run each port serves its stripes in some order. Keep these orders and let the sizes vary: then every
-time is a longest path through sums of sizes, the makespan is the largest of linear functions of the sizes, and the
-sizes that minimise it are a linear program, exact for these orders. The dual is a mixture of critical paths.
+In a simulated run each port serves its stripes in some order. Keep these orders and let the sizes vary. Then every time
+is a longest path through sums of sizes, and the makespan is the largest of linear functions of the sizes. The sizes
+that minimise it are a linear program, exact for these orders. The dual is a mixture of critical paths.
 
 The simulator, given the new sizes, may serve in other orders, so `refine` goes round: simulate, solve, simulate, and
 keeps the best run. The program has two variables per stripe and is meant for thousands of stripes, not millions.
@@ -197,8 +197,8 @@ def _dual_bound(
 ) -> float:
     """A makespan, in horizons, that no sizes undercut in these orders, for any prices >= 0 on the constraints.
 
-    makespan >= makespan + prices (A z - b). What the prices leave of a time's coefficient counts at its worst between
-    0 and the horizon, what they leave of the sizes' at its least over all sizes.
+    makespan >= makespan + prices (A z - b). The remainder of a time's coefficient counts at its worst between 0 and the
+    horizon, the remainder of the sizes' at its least over all sizes.
     """
     left = matrix.T @ prices
     times, sizes = left[: 2 * order.count + 1], left[2 * order.count + 1 :]

@@ -107,12 +107,12 @@ def run(
     is printed. The ranks are processes of this machine, unless torchrun, mpirun, srun or --rendezvous say otherwise.
     Then all processes get the same command, and rank 0 reports (docs/running.md).
 
-    With a fault (--cut and the like, repeatable) the plan runs, then once more with the fault in the middle of it, then
-    the plan for the remaining NICs. PART is the part of its transfers that the struck server has done by then.
+    With a fault (--cut and the like, repeatable) the plan runs, then runs again with the fault in the middle, then the
+    plan for the remaining NICs runs. PART is the part of its transfers that the struck server has done by then.
     --timeline draws the run with --cut, --hole and --slow, simulated.
 
-    The plan counts this runtime's cost for a message and for a chunk, as `optcc calibrate` has measured it over the
-    same transport, or as given here; which it is, is told.
+    The plan counts this runtime's cost for a message and a chunk, as measured by `optcc calibrate` over the same
+    transport, or as given here; which it is, is told.
 
     Exit status 1 when any element of any rank comes out wrong or a rank fails, which is told up to there; 3 when it is
     not proven of every fault that it struck and met something: no verdict.

@@ -58,8 +58,8 @@ class Communicator(Calls):
     rendezvous, rank, world, interface : as of `optcc run`: given by torchrun, mpirun, srun, or here. Where nothing
         speaks of other ranks, this is the only one
     timeout_s : seconds for an operation, all ranks' coming included; then a rank has failed
-    reproducible : sums are rounded the same in every run and whatever NICs fail: nothing is tuned, plans are kept then,
-        and are no longer the best ones
+    reproducible : sums are rounded the same in every run, whatever NICs fail. Nothing is tuned, and plans are kept,
+        although they are no longer the best
     tune : the first calls of each size class measure a few plans, of which the fastest is kept
     on_event : called with each event (see `events`), in whichever thread finds it; it must not call this object
 

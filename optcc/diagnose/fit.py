@@ -1,8 +1,8 @@
 """The least set of degraded NICs that explains the measurements, and their rates.
 
 A port is at least as fast as the fastest measurement through it shows. So a port that explains a slow measurement at
-all explains it at one rate: the most that was ever seen of it. What remains is a covering problem, small and exact:
-choose the fewest NICs such that every slow measurement has a chosen port whose rate is its pace. It is an integer
+all explains it at one rate: the most that was ever seen of it. What remains is a covering problem, small and exact.
+Choose the fewest NICs such that every slow measurement has a chosen port whose rate is its pace. It is an integer
 program, which HiGHS solves; a measurement may be left out at the price of `MOST_FOR_A_PATH` NICs, for the path between
 two NICs can be slow where both are well. The rates follow by least squares, each way of each NIC for itself.
 """

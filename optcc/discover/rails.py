@@ -1,8 +1,8 @@
 """Which rail a NIC is on: a host that lacks a NIC keeps the others on the rails that they have elsewhere.
 
-The order of sources: the file (NCCL's ``rail``, YAML's ``rail:``), the number of the GPU beside the NIC, the rail of a
-NIC of the same name on other hosts, its position. NICs beside one GPU are on one rail, as NVIDIA defines rails: this
-never makes a lower bound too high. NICs of one rail but different planes (NCCL's ``plane``) do not meet.
+The order of sources: the file (NCCL's ``rail``, YAML's ``rail:``), the number of the GPU beside the NIC, the rail of
+this name on other hosts, the position. NICs beside one GPU are on one rail, as NVIDIA defines rails: this never makes a
+lower bound too high. NICs of one rail but different planes (NCCL's ``plane``) do not meet.
 """
 
 from __future__ import annotations

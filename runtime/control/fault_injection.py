@@ -1,7 +1,8 @@
 """Faults on purpose: what `optcc run --cut` and its like do to a rank's wires, and proof that they did it.
 
-That a fault was injected is no proof that it hit anything. What NICs lose is told by those who notice; what a fault
-only delays nobody notices, so it is told here: what the wires held back, or what left by a NIC that was slowed down.
+That a fault was injected is no proof that it hit anything. What NICs lose is told by those who notice; pure delays are
+noticed by nobody, so they are reported here. These are messages that the wires held back, or bytes that left by a NIC
+after it was slowed down.
 """
 
 from __future__ import annotations

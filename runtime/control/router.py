@@ -1,7 +1,7 @@
 """The middle of the star: hands on what ranks say, and never waits for one of them.
 
-It runs in a thread of its own (asyncio's streams do the reading, writing and waiting), so that letters are relayed
-whatever the process does meanwhile.
+It runs in its own thread (asyncio's streams do the reading, writing and waiting), so messages are relayed whatever the
+process does meanwhile.
 """
 
 from __future__ import annotations

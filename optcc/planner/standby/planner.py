@@ -2,8 +2,8 @@
 
 What takes long is decided before the event: a table holds the recipe for every shape that the next failures can make
 (`optcc.planner.standby.shapes`). Everything that depends on the NIC is filled in at the event: the bound with its
-certificate, the order of the ranks and the shares of nested rings. All have closed forms (`optcc.theory.tally`).
-Nothing is simulated or lowered then.
+certificate, the order of ranks, the shares of nested rings. All have closed forms (`optcc.theory.tally`). Nothing is
+simulated or lowered then.
 """
 
 from __future__ import annotations
