@@ -47,9 +47,9 @@ def register(model: Any, rates: Cluster | Sequence[float] | None = None, **optio
         (`optcc.load_topology` reads the file of `optcc calibrate`); or None: measured, every `policy.every` steps
     options : group, policy, timeout_s, costs, rate: see `HookState`
 
-    Raises InputError, before anything is made, for any other model (FSDP, DataParallel, a plain module) and for one
-    that takes no hook (it has one, or `mixed_precision`). Another group than the model's is an InputError, too. It is
-    raised on all ranks if one was given other arguments or does not call within `timeout_s` seconds.
+    Raises InputError, before anything is made, for any other model (FSDP, DataParallel, a plain module). A model that
+    takes no hook (it has one, or `mixed_precision`) raises it, too. Another group than the model's is an InputError,
+    too. It is raised on all ranks if one was given other arguments or does not call within `timeout_s` seconds.
     """
     state = all_reduce_state(model, rates, **options)
     unwrapped(model).register_comm_hook(state, allreduce_hook)

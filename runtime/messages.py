@@ -245,8 +245,8 @@ FromRank = Halted | Lost | Late | Shrink | Pong | Saw | Journal | Reply | Broken
 class Note:
     """Something worth telling, at a time of the rank's clock; once it has left the rank, of the hub's.
 
-    kind : "struck" (a fault was injected), "nic down", "lost" (a wire), "fenced" (this end of a lost wire is drained),
-        "moved" (a flow, off a lost wire); what became of a fault: "healed", "held" (up to the end), "slowed"
+    kind : "struck" (a fault was injected), "nic down", "lost" (a wire), "fenced" (this end of a lost wire is drained);
+        "moved" (a flow, off a lost wire); the outcome of a fault: "healed", "held" (up to the end), "slowed"
     nic : the NIC of this rank; far : the NIC at the other end, if it is about a wire
     cause : how it was detected, or the kind of the fault; text : for people
     nbytes : bytes sent again; of a NIC that was slowed down, sent since

@@ -1,9 +1,9 @@
 """Exact certificates for the program: what the solver found, rounded to rationals and checked without it.
 
-The primal shows that R is reached. It consists of capacities of routes, root weights of sum R, and for every rank a
-flow of R from the roots to the rank (broadcast) and back (reduce). The dual says that no more is possible by trees:
-prices on resources and weights on cuts. For any capacities c, root weights r and rate R, adding up the weighted cuts
-bounds R by the price of the resources (weak duality), provided that
+The primal shows that R is reached. It consists of capacities of routes, root weights of sum R, and a flow of R from the
+roots to every rank (broadcast) and back (reduce). The dual says that no more is possible by trees: prices on resources
+and weights on cuts. For any capacities c, root weights r and rate R, adding up the weighted cuts bounds R by the price
+of the resources (weak duality), provided that
 
 * each way's weighted cuts cost no more than the resources it uses, for broadcast and reduce alike, and
 * each rank is left out by cuts of total weight at least 1.

@@ -107,9 +107,9 @@ def run(
     is printed. The ranks are processes of this machine, unless torchrun, mpirun, srun or --rendezvous say otherwise.
     Then all processes get the same command, and rank 0 reports (docs/running.md).
 
-    With a fault (--cut and the like, repeatable) the plan runs, then runs again with the fault in the middle, then the
-    plan for the remaining NICs runs. PART is the part of its transfers that the struck server has done by then.
-    --timeline draws the run with --cut, --hole and --slow, simulated.
+    With a fault (--cut and the like, repeatable) the plan runs twice, the second time with the fault in the middle.
+    Then the plan for the remaining NICs runs. PART is the part of its transfers that the struck server has done by
+    then. --timeline draws the run with --cut, --hole and --slow, simulated.
 
     The plan counts this runtime's cost for a message and a chunk, as measured by `optcc calibrate` over the same
     transport, or as given here; which it is, is told.

@@ -16,7 +16,7 @@ that the machine runs later."""
 
 DEPTHS = (4, Fraction(1, 4))
 """Segments of further candidates over the planner's choice. The best number grows with the square root of a chunk's
-cost, so these suit a cost that is off by a factor of 16 either way."""
+cost. So these suit a cost that is off by a factor of 16 either way."""
 
 
 def candidates(cluster: Cluster, nbytes: int, transport: str, alpha: Fraction, per_chunk: Fraction) -> list[Plan]:

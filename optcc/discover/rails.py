@@ -182,8 +182,8 @@ def _dealt(host: _Host, number: Callable[[int], int | None]) -> None:
 
 
 def _by_position(host: _Host, known: _Known, frequency: Mapping[str, int]) -> None:
-    """What is left: its position, where names tell nothing; else, where the NICs have names of no other host, no GPU,
-    and are as many as the rails that this host lacks, those, in order; else a new one."""
+    """What is left: its position, where names tell nothing; else, if the NICs share no names with other hosts, have no
+    GPU, and are as many as the rails that this host lacks: these rails, in order; else a new one."""
     left, taken = host.open(), {rail for rail in host.rails if rail is not None}
     shares = any(name in known.names for name in host.nics)
     few = len(known.rails) <= len(taken) + len(left)

@@ -9,12 +9,12 @@ independent (M/G/infinity). So the number of NICs down at a time is Poisson with
 distribution of repair times (Kleinrock, "Queueing Systems I", 1975, 3.4). With k down, a step takes longer by (share of
 a fault-free step that is exposed AllReduce) x (overhead of the scheme at k).
 
-Inputs that are quoted: LLaMA 3's 54 days on 16384 GPUs had 466 interruptions, 419 of them unexpected, one in about 3 h,
-and of these 7 were NICs and 35 switches or cables (Grattafiori et al., "The Llama 3 Herd of Models", 2024, table 5);
-2.7 h and 68 minutes lost by a restart are the figures that the literature on NIC failover works with. 6 s is about what
-the same paper's table 4 makes a step: 6 x 405e9 operations for each of 16 million tokens, at 400e12 a second and GPU.
-1.5 s is the deadline of our own runtime's failover (docs/failover.md). A NIC that goes silent takes nearly all of it
-(1.34 s, measured on one machine with emulated NICs), one that reports its failure some milliseconds.
+Inputs that are quoted: LLaMA 3's 54 days on 16384 GPUs had 466 interruptions, 419 of them unexpected, one in about 3 h.
+Of these 7 were NICs and 35 switches or cables (Grattafiori et al., "The Llama 3 Herd of Models", 2024, table 5); 2.7 h
+and 68 minutes lost by a restart are the figures that the literature on NIC failover works with. 6 s is about what the
+same paper's table 4 makes a step: 6 x 405e9 operations for each of 16 million tokens, at 400e12 a second and GPU. 1.5 s
+is the deadline of our own runtime's failover (docs/failover.md). A NIC that goes silent takes nearly all of it (1.34 s,
+measured on one machine with emulated NICs), one that reports its failure some milliseconds.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Unequal shares become counts of chunks. The schedule is lowered once more as if the buffer had one granule per chunk, so
 that the family itself rounds its cuts; the number of chunks is then the smallest that the format and the buffer's size
-allow, keeps all of the plan's transfers, and has nearly the best time with perfect overlap. (That time alone would take
-one chunk, in which nothing overlaps.)
+allow. It keeps all of the plan's transfers, and has nearly the best time with perfect overlap. (That time alone would
+take one chunk, in which nothing overlaps.)
 """
 
 from __future__ import annotations

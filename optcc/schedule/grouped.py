@@ -171,7 +171,7 @@ def dependencies(moves: Sequence[Move], parents: Sequence[Sequence[int]]) -> tup
 
 def nics_of(cluster: Cluster) -> Used:
     """Of each rank the rails that it serves -> its NIC there. On one fabric, where any NIC reaches any, these are the
-    first rails, so that a rank with fewer NICs shares all its rails with everybody."""
+    first rails: a rank with fewer NICs then shares all its rails."""
     live = live_nics(cluster)
     return live if cluster.fabric.rails else [dict(enumerate(mine.values())) for mine in live]
 

@@ -8,7 +8,7 @@ stage 1 takes as long as the fault-free ring.
 Source: Wang, Yu, Xiong and Liu, arXiv:2512.25059, section "R2CC AllReduce", and the K chunks of a reduce and a
 broadcast each from the authors' implementation (github.com/r2cc-project/R-2CCL). There a healthy helper reduces and
 broadcasts. Here the degraded rank does, the mirror image with the same bytes on its link. A transfer may overwrite
-bytes only after all transfers that read them, and the helper could not report to the degraded rank that it has read its
+bytes only after all transfers that read them. The helper could not report to the degraded rank that it has read its
 own.
 """
 

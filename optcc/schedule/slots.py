@@ -37,8 +37,8 @@ def mirrored(given: Sequence[Slot]) -> list[Slot]:
 
 def in_time(given: Sequence[Slot], live: Mapping[int, Sequence[int]], end: int = HALF) -> list[Slot]:
     """The slots up to the plan's `end`, towards a rank whose live NICs are `live`. If m NICs of the receiver act as
-    one, each takes m times as long for its part of a chunk as the sender, who sends one part after another. The last
-    slot carries less by this delay, so that the last part of a plan is not late."""
+    one, each takes m times as long for its part of a chunk as the sender. The sender sends one part after another. The
+    last slot carries less by this delay, so that the last part of a plan is not late."""
     parts = {nic: len(lane) for nic, lane in live.items() if len(lane) > 1}
     if not parts:
         return list(given)

@@ -164,8 +164,8 @@ def fitted(recipe: DirectExchange, cluster: Cluster) -> Fraction:
     """`last` with which the starving rank is busy equally long both ways.
 
     While the first sums are gathered it can send but not receive. If it has nothing to receive during the part u of a
-    half, it should receive sums in 1 - u of a half and send totals in all of it: last = (1 - u)/(2 - u). In turn, u
-    depends a little on `last`.
+    half, it should receive sums in 1 - u of a half. It should send totals in all of the half: last = (1 - u)/(2 - u).
+    In turn, u depends a little on `last`.
     """
     last = Fraction(1, 2)
     for _ in range(2):

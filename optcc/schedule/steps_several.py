@@ -2,8 +2,8 @@
 
 One has half of its NICs or fewer, the others hardly more; they all use as many. The rest are hubs; a hub that lacks few
 NICs has a smaller share. Hubs gather from each other in the first half and spread in the second, about twice as fast as
-the slow servers send. So, except at the very beginning, hubs have the sums of all others by the time the slow servers
-have sent theirs for the same bytes. Results go back to these at once, through both halves. The loss is one and a half
+the slow servers send. So hubs have the sums of all others by the time the slow servers have sent theirs for the same
+bytes, except at the very beginning. Results go back to these at once, through both halves. The loss is one and a half
 steps, from sending a slow server's chunk to the return of its result, and the cost of chunks. `steps_several_slots`
 finds the times.
 """
@@ -105,7 +105,7 @@ def _slow(cluster: Cluster) -> tuple[int, ...]:
 def slow_ranks(cluster: Cluster) -> tuple[int, ...] | None:
     """The slow ranks: those with fewer than `MOST_NICS` of the others' NICs, which are no hubs. None if there are not
     two or more of them, one with at most half, or if hubs are too few. On rails of slow ranks there must be two hubs
-    more than slow ranks to keep each other busy, or as many if there are two; every hub needs some of these rails.
+    more than slow ranks, or as many if there are two, to keep each other busy; every hub needs some of these rails.
     """
     if not of_one_pace(cluster):
         return None
@@ -137,8 +137,8 @@ def used_nics(cluster: Cluster, slow: tuple[int, ...]) -> Used:
     """Of each rank the rails that it serves -> its NICs, as in `live_nics`. All slow ranks use as many as the one with
     fewest: the others could send more, but their results wait for that one. On one fabric, where any NIC reaches any,
     slow ranks are assigned the first rails, and hubs do not lack these. Two slow ranks with one NIC each use the first
-    two rails, as on one they could not send to the same hub at the same time. With two hubs, which then could not
-    exchange on it, they use one rail nevertheless."""
+    two rails: on one they could not send to the same hub together. With two hubs, which then could not exchange on it,
+    they use one rail nevertheless."""
     live = live_nics(cluster)
     if not cluster.fabric.rails:
         live = [dict(enumerate(mine.values())) for mine in live]

@@ -104,8 +104,8 @@ def sizes(ways: int, slow: int) -> list[Fraction]:
 
 
 def rounds(nbytes: int, shares: Sequence[Fraction], via: dict[int, Fraction], segments: int, ways: int) -> list[Round]:
-    """All rounds of `StripedExchange` that have bytes. There are `ways` rounds by way of slow ranks, `segments` of the
-    other data of full ranks, and one for the share of each slow rank as a hub.
+    """All rounds of `StripedExchange` that have bytes. There are `ways` rounds by way of slow ranks and `segments` of
+    the other data of full ranks. Each slow rank has one for its share as a hub.
 
     A hub's bytes lie together, and one round by way of slow ranks lies between the first and the last of the others.
     """

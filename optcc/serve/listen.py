@@ -102,9 +102,9 @@ def _answers(path: Path) -> bool:
 
 
 class _Impatient(H11Protocol):
-    """Closes a connection whose request header does not come, or whose replies are not read. uvicorn limits the time
-    between requests only, and waits for ever until its reply is read. Where there are as many as may be, the oldest of
-    those that have asked for nothing makes room."""
+    """Closes a connection whose request header does not come, or whose replies are not read. Between requests uvicorn
+    has a limit; it waits for ever until its reply is read. Where there are as many as may be, the oldest of those that
+    have asked for nothing makes room."""
 
     settings: Settings
     _header: asyncio.TimerHandle | None = None

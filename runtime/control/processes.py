@@ -34,9 +34,9 @@ class RankProcesses:
     `worker.serve_rank`. `interface` : where the hub listens then, if not at the agreed address.
 
     They are plain child processes, not multiprocessing's. The latter would import the parent's main module into every
-    rank, run it again in a script without a guard, and leave a resource tracker behind. Each inherits its end of a pair
-    of sockets. There is no address for anybody else to connect to and no secret to pass on, and a rank ends with its
-    parent, however that ends.
+    rank, run it again in an unguarded script, and leave a resource tracker. Each inherits its end of a pair of sockets.
+    There is no address for others to connect to and no secret to pass on. A rank ends with its parent, however that
+    ends.
     """
 
     def __init__(self, job: Job, membership: Membership | None = None, interface: str | None = None) -> None:

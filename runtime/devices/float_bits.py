@@ -1,7 +1,7 @@
 """Minima, maxima and NaN of floats by their bits, so that a fold's bits depend on its operands alone.
 
 The processor's result for two zeros or a NaN depends on the instruction. For the rest of an array that fills no vector,
-numpy uses another instruction, so an element's bits would depend on where a piece is cut. The rules here:
+numpy uses another instruction. An element's bits would then depend on where a piece is cut. The rules here:
 
 * minimum and maximum are minimumNumber and maximumNumber of IEEE 754-2019 (9.6): -0 is less than +0; a NaN, quiet or
   signalling, is ignored if the other operand is a number;

@@ -4,8 +4,8 @@ Every element depends on its rank and its index through a pseudo-random byte str
 doubled, or missing changes the result; and every value is chosen so that the order of folds does not change the result.
 So results are compared for equality, without a tolerance:
 
-* integers wrap around, which is exact. Sums and products use odd numbers. None is neutral for a sum, and a product of
-  odd numbers never collapses to zero (the neutral 1 occurs, in about one of 128 elements of one byte);
+* integers wrap around, which is exact. Sums and products use odd numbers. None is neutral for a sum. A product of odd
+  numbers never collapses to zero (the neutral 1 occurs, in about one of 128 elements of one byte);
 * float sums use non-zero integers so small that even the total of all ranks is represented exactly;
 * float products use signed powers of two, without +1, so small that no product of some ranks overflows or underflows;
 * minima and maxima use all 256 byte values or more, so every rank is the only winner in about 1 of `ranks` elements;

@@ -47,7 +47,7 @@ HEADER_BYTES = 64
 
 ECHOES = 2
 """So often a flow's last credit may have been said again before its sender looks. Every doubt asks for one; each end
-doubts its NIC once in a time of GRACE, nothing that comes through is under way for longer, and of questions that come
+suspects its NIC at most once in GRACE, and nothing that comes through is in flight for longer. Of questions that come
 together, as after a pause of the control channel, one is answered."""
 
 
