@@ -54,8 +54,8 @@ def load_topology(
     Parameters
     ----------
     source : a path, a preset ``uniform:servers=8,nics=8,rate=400Gb/s``, or ``example:NAME`` (`optcc example` lists
-        them). A path leads to an NCCL or RCCL topology XML, NCCL's log, nvidia-smi's matrix, a YAML file, or a copy of
-        sysfs (a directory or a tarball; ``/sys`` is this machine's). It may also be output of ibstat, ibdev2netdev,
+        them). A path leads to an NCCL or RCCL topology XML, NCCL's log, nvidia-smi's matrix, or a YAML file. A copy of
+        sysfs is a directory or a tarball; ``/sys`` is this machine's. It may also be output of ibstat, ibdev2netdev,
         ``rdma link -j``, rocm-smi or amd-smi. ``-`` is standard input, for all but a copy of sysfs. A folder of such
         files, a pattern such as ``dumps/*.xml``, or several sources are one cluster, one server each. ``node1=FILE``
         names its server; two files of one name are parts of it, such as NICs from ibstat and GPUs from rocm-smi

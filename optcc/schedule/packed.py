@@ -6,9 +6,9 @@ parent once all its children's parts have been folded into its own.
 
 A rank without dependencies would send all its segments at once. Incoming ports would then be busy with segments not
 needed yet, while results wait. First everything would be reduced, then everything broadcast, and each half would use
-other ports. So a leaf of an in-tree holds back a segment until it has the results of the segment one `window` before,
-of the same tree and the next. The first condition keeps the halves together. The second keeps trees in step, as some
-pass more queues than others.
+other ports. So a leaf of an in-tree holds back a segment until it has results of an earlier one. This is the segment
+one `window` before, of the same tree and the next. The first condition keeps the halves together. The second keeps
+trees in step, as some pass more queues than others.
 """
 
 from __future__ import annotations

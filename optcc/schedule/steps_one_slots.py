@@ -4,7 +4,7 @@ behind.
 The starving server alone sets the bound and is the hub of nothing. Its arrivals depend on what all others send, and the
 sums for other slow servers depend on what it sends. So no order of equal rounds suits all. Here a half is cut into
 steps whose lengths grow, stay and shrink. For some steps at a time, the starving server sends to the rank it has most
-data for, and receives from the rank with most sums for it. Then each rail has a matching of the others, the pairs
+data for. It receives from the rank with most sums for it. Then each rail has a matching of the others, the pairs
 furthest behind an even schedule first. No sum is sent before its hub has gathered it. The time during which the
 starving server has nothing to receive decides how much it should add last to.
 """

@@ -2,10 +2,10 @@
 
 One has half of its NICs or fewer, the others hardly more; they all use as many. The rest are hubs; a hub that lacks few
 NICs has a smaller share. Hubs gather from each other in the first half and spread in the second, about twice as fast as
-the slow servers send. So hubs have the sums of all others by the time the slow servers have sent theirs for the same
-bytes, except at the very beginning. Results go back to these at once, through both halves. The loss is one and a half
-steps, from sending a slow server's chunk to the return of its result, and the cost of chunks. `steps_several_slots`
-finds the times.
+the slow servers send. So, except at the very beginning, hubs have the sums of all others before the slow servers have
+sent theirs for the same bytes. Results go back to these at once, through both halves. The loss is one and a half steps,
+from sending a slow server's chunk to the return of its result, and the cost of chunks. `steps_several_slots` finds the
+times.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def _slow(cluster: Cluster) -> tuple[int, ...]:
 
 def slow_ranks(cluster: Cluster) -> tuple[int, ...] | None:
     """The slow ranks: those with fewer than `MOST_NICS` of the others' NICs, which are no hubs. None if there are not
-    two or more of them, one with at most half, or if hubs are too few. On rails of slow ranks there must be two hubs
-    more than slow ranks, or as many if there are two, to keep each other busy; every hub needs some of these rails.
+    two or more of them, one with at most half, or if hubs are too few. To keep each other busy, rails of slow ranks
+    need two hubs more than slow ranks, or as many if there are two; every hub needs some of these rails.
     """
     if not of_one_pace(cluster):
         return None

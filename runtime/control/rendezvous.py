@@ -1,8 +1,8 @@
 """Which rank this process is, and where the hub is: from what the user says, or from the environment of a starter.
 
-The variables are those that torchrun, Open MPI's and MPICH's mpirun, and Slurm's srun set for every process they start
-(https://docs.pytorch.org/docs/stable/elastic/run.html, https://docs.open-mpi.org "Environment variables set for MPI
-applications", https://slurm.schedmd.com/srun.html). A starter inside another one counts before it: torchrun before
+The variables are those that torchrun, Open MPI's and MPICH's mpirun, and Slurm's srun set for every process they start.
+Sources: https://docs.pytorch.org/docs/stable/elastic/run.html, https://docs.open-mpi.org "Environment variables set for
+MPI applications", https://slurm.schedmd.com/srun.html. A starter inside another one counts before it: torchrun before
 mpirun before Slurm, whose own variables every process inside an allocation has.
 """
 
