@@ -25,8 +25,9 @@ _STUCK = 1e-3  # a step so short that rounding has taken over
 def most_weight(columns: NDArray[np.float64], gap: float) -> tuple[Vector, Vector]:
     """(weights of the columns, prices of the rows) with sum prices <= (1 + `gap`) sum weights, as far as that goes.
 
-    columns : (rows, columns) >= 0, every row and every column with an entry above 0 Weights may load a row beyond 1,
-    and a column may cost less than 1, by rounding. Callers check what they need.
+    columns : (rows, columns) >= 0, every row and every column with an entry above 0
+
+    Weights may load a row beyond 1, and a column may cost less than 1, by rounding. Callers check what they need.
     """
     rows, count = columns.shape
     x = np.full(count, 0.5 / columns.sum(axis=1).max())

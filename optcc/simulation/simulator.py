@@ -116,9 +116,9 @@ def simulate(
     receivers : "packets": links and receiving ports serve packets in the order in which they come; "stripes": whole
         stripes in the order in which they can; None: as `usual_receivers` says
     service : "plan": a sending port serves the lowest row that is ready; "ready": the row that has been ready longest,
-        as queues of NICs and other libraries do (of rows ready in the same instant, the lowest) Raises SimulationError
-        if transfers can never start, if a rank with work left has no live NIC, and if time overflows the clock. Raises
-        InputError for times below 0, faults of unknown ports and unknown `receivers` or `service`.
+        as queues of NICs and other libraries do (of rows ready in the same instant, the lowest)
+    Raises SimulationError if transfers can never start, if a rank with work left has no live NIC, and if time overflows
+    the clock. Raises InputError for times below 0, faults of unknown ports and unknown `receivers` or `service`.
     """
     if receivers is None:
         receivers = usual_receivers(schedule.links)
