@@ -25,7 +25,7 @@ import optcc
 from benchmarks import diagnosis_wires as wires
 from optcc.diagnose.doubt import Sure
 from optcc.diagnose.evidence import Evidence
-from optcc.diagnose.ports import Ports
+from optcc.diagnose.ports import NicDirections
 from optcc.diagnose.readers import read_text
 from optcc.diagnose.verdict import Verdict, judge
 from tests.diagnosis_rig import Lab, random_faults
@@ -138,7 +138,7 @@ class Study:
 
 def judged(lab: Lab, files: Files) -> Verdict:
     """From the files' texts to the verdict."""
-    ports = Ports(lab.cluster)
+    ports = NicDirections(lab.cluster)
     return judge(Evidence.together(read_text(text, name, ports) for name, text in files), ports)
 
 

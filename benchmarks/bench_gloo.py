@@ -72,7 +72,10 @@ class Gloo:
         self._stack.close()
 
     def run(self) -> Times:
-        """One AllReduce, its result checked."""
+        """One AllReduce, its result checked. All ranks have filled their buffers before any of them starts."""
+        for pipe in self._pipes:
+            pipe.send("fill")
+        self._replies()
         start = time.monotonic() + LEAD_S
         for pipe in self._pipes:
             pipe.send(start)
@@ -100,9 +103,10 @@ def _gloo_rank(rank: int, meeting: str, nbytes: int, pipe: Connection) -> None:
     buffer = torch.empty(nbytes // 4, dtype=torch.float32)
     expected = (index * RANKS + sum(range(RANKS))).float()
     pipe.send(None)
-    while (at := pipe.recv()) is not None:
+    while pipe.recv() is not None:
         torch.add(index, rank, out=buffer)
-        time.sleep(max(0.0, at - time.monotonic()))
+        pipe.send(None)
+        time.sleep(max(0.0, pipe.recv() - time.monotonic()))
         start, cpu = time.monotonic(), time.process_time()
         torch.distributed.all_reduce(buffer)
         end, cpu = time.monotonic(), time.process_time() - cpu

@@ -1,8 +1,7 @@
-"""Schedules on GPU memory: folds against the copy bandwidth of the same GPU in the same run, staging, an AllReduce.
+"""Folds in GPU memory against the copy bandwidth of the same GPU in the same run, fused folds, and what a launch costs.
 
-Writes docs/bench-gpu.md. Exit status 1 when a fold of 1 MiB or more stays under 90 % of the copy bandwidth at its size,
-staged copies of 2 MiB or more stay under 90 % of pinned copies, or a result is wrong. Needs a CUDA device with 12 GiB
-and cupy.
+Writes docs/bench-gpu.md. Exit status 1 when a fold of 1 MiB or more stays under 90 % of the copy bandwidth at its size.
+Needs a CUDA device with 12 GiB and cupy.
 """
 
 from __future__ import annotations
@@ -13,21 +12,14 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
-import optcc
-from optcc.runtime.devices import host
 from optcc.runtime.devices.cuda import Gpu
 from optcc.runtime.devices.gpu_array import DeviceArray
-from optcc.runtime.devices.host import DTYPES, Op, dtype_of, reduction_of
-from optcc.runtime.devices.staging import Staging
-from optcc.runtime.engine.replay import steps_of
-from optcc.runtime.engine.replay_cuda import Replay
-from optcc.runtime.evidence.payload import fill
+from optcc.runtime.devices.host import DTYPES, Op, dtype_of
 from optcc.values.units import format_seconds, format_size
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -253,136 +245,19 @@ def four_streams(bench: Bench, size: int) -> float:
     return 3 * size * count / median(gpu.seconds(lambda: graph[0].launch(gpu.stream), 5))
 
 
-def staging(bench: Bench) -> list[str]:
-    gpu, size, slots = bench.gpu, 512 * MIB, 16
-    host = gpu.pinned(size, np.dtype(np.uint8))
-    host[:] = 1
-    leaving, coming = bench.pools[0][:size], bench.pools[1][:size]
-
-    def rate(work: Work, chunk: int) -> float:
-        taken = []
-        for _ in range(6):
-            start = time.perf_counter()
-            for index in range(size // chunk):
-                work(index)
-            gpu.wait()
-            taken.append(time.perf_counter() - start)
-        return size / median(taken[1:])
-
-    def rates(chunk: int, out: Staging | None, into: Staging | None) -> list[float]:
-        """Bytes per second out of the GPU, into it, and half of the bytes each way at once."""
-        cut: Callable[[int], slice] = lambda i: slice(i * chunk, (i + 1) * chunk)  # noqa: E731
-
-        def go_out(i: int) -> None:
-            if out is None:
-                gpu.deliver(host[cut(i)], leaving[cut(i)])
-            else:
-                out.out(i % slots, leaving[cut(i)])
-
-        def come_in(i: int) -> None:
-            if into is None:
-                gpu.fetch(coming[cut(i)], host[cut(i)])
-            else:
-                into.into(coming[cut(i)], i % slots)
-
-        return [rate(go_out, chunk), rate(come_in, chunk), rate(lambda i: (go_out, come_in)[i % 2](i), chunk)]
-
-    whole = [*rates(size, None, None)[:2], rates(size // 2, None, None)[2]]
-    rows = []
-    for chunk in (256 * KIB, MIB, 2 * MIB, 4 * MIB):
-        out, into = Staging(gpu, slots, chunk), Staging(gpu, slots, chunk)
-        out.memory[:], into.memory[:] = 2, 3
-        plain = [r / w for r, w in zip(rates(chunk, None, None), whole, strict=True)]
-        staged = [r / w for r, w in zip(rates(chunk, out, into), whole, strict=True)]
-        cells = []
-        for one, other, way in zip(plain, staged, ("out", "in", "both"), strict=True):
-            mark = bench.demand(chunk < 2 * MIB or other >= SHARE, f"staging by {format_size(chunk)}, {way}")
-            cells.append(f"{100 * other:.1f} % ({100 * one:.1f} %){mark}")
-        rows.append([format_size(chunk), *cells])
-    return [
-        "## Staging through pinned memory",
-        "",
-        *prose(
-            f"One pinned copy of {format_size(size)}: {whole[0] / 1e9:.1f} GB/s out of the GPU,",
-            f"{whole[1] / 1e9:.1f} GB/s into it, {whole[2] / 1e9:.1f} GB/s both ways together. Chunks through {slots}",
-            "slots (half of them each way when both are used) as a share of that; in brackets plain copies of the same",
-            "chunks, without slots and events: what chunks cost the copy engine.",
-        ),
-        *table(["chunk", "out of the GPU", "into it", "both ways"], rows),
-    ]
-
-
-def allreduce(bench: Bench, nbytes: int) -> list[str]:
-    gpu, ranks = bench.gpu, 4
-    bench.pools = []
-    cluster = optcc.Cluster.uniform(servers=ranks, nics=8, rate=Fraction(50_000_000_000))
-    for nic in range(4):
-        cluster = cluster.degrade(f"server1/nic{nic}")
-    inputs = [np.empty(nbytes // 4, np.float32) for _ in range(ranks)]
-    for rank, values in enumerate(inputs):
-        fill(values, rank=rank, ranks=ranks, op=Op.SUM)
-    expected = inputs[0].copy()
-    for values in inputs[1:]:
-        host.fold(Op.SUM, expected, values)
-    buffers = [gpu.put(values) for values in inputs]
-    ways = (lambda: gpu.copy(buffers[0], buffers[1])), (lambda: gpu.memcpy(buffers[0], buffers[1]))
-    copy = 2 * nbytes / min(median(gpu.seconds(way, 7)) for way in ways)
-    rows = []
-    for segments in (4, 8, 16, 64):
-        schedule = optcc.plan(cluster, nbytes, segments=segments).schedule()
-        for fused in (False, True):
-            plan = steps_of(schedule, 4, fused=fused)
-            with Replay(gpu, plan, buffers, reduction_of("sum")) as replay:
-                replay.record()
-                for buffer, values in zip(buffers, inputs, strict=True):
-                    gpu.put(values, buffer)
-                replay.run()
-                exact = all(np.array_equal(gpu.get(buffer), expected) for buffer in buffers)
-                taken = median(gpu.seconds(replay.run, 7))
-            floor = plan.traffic / copy
-            name = "fused" if fused else "copies and folds"
-            if not exact:
-                bench.failed.append(f"AllReduce, {segments} segments, {name}: wrong result")
-            rows.append(
-                [
-                    *(str(segments), name, str(len(plan.steps)), f"{plan.traffic / GIB:.1f} GiB"),
-                    *(format_seconds(taken), f"{taken / floor:.3f}", f"{nbytes / taken / 1e9:.0f} GB/s"),
-                    "exact" if exact else "WRONG",
-                ]
-            )
-    return [
-        "## A four-stage AllReduce on one GPU",
-        "",
-        *prose(
-            f"{format_size(nbytes)} of float32 per rank, {ranks} ranks, each a buffer and a stream; server1 has lost 4",
-            "of 8 NICs, so the plan has all four stages. Every transfer of the schedule is a copy into a landing slot",
-            "(or to its place), every reduce a fold from there; the whole is one graph. Fused: the fold writes to",
-            "where the next transfer would carry its result. No NIC and no rate is emulated: the floor is the",
-            "traffic of these copies and folds at the better copy bandwidth of this run",
-            f"({tb(copy)} TB/s). Below 1: the L2 cache still holds some of what has just landed, and folds are a",
-            "little faster than copies.",
-        ),
-        *table(
-            ["segments", "transfers as", "steps", "traffic", "time", "over the floor", "bytes/time", "result"], rows
-        ),
-    ]
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-gpu.md"))
-    parser.add_argument("--size-mib", type=int, default=1024, help="of the AllReduce, per rank")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
     options = parser.parse_args()
     gpu = Gpu(0)
     bench = Bench(gpu, options.quick)
-    text = ["# Schedules on GPU memory", "", "Made by `make bench-gpu` on one GPU; medians of 5 or more.", ""]
+    text = ["# Folds in GPU memory", "", "Made by `make bench-gpu` on one GPU; medians of 5 or more.", ""]
     text += [f"{gpu.describe()}, Python {platform.python_version()}, numpy {np.__version__}.", ""]
-    for section in (folds, fusion, launches, staging):
+    for section in (folds, fusion, launches):
         start = time.perf_counter()
         text += section(bench)
         print(f"{section.__name__}: {time.perf_counter() - start:.0f} s", flush=True)
-    text += allreduce(bench, options.size_mib * MIB)
     text += ["Missed: " + "; ".join(bench.failed) + "." if bench.failed else "All targets met.", ""]
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text("\n".join(text), encoding="utf-8")

@@ -22,7 +22,7 @@ from rich.progress import track
 
 import optcc
 from optcc.schedule.inside import InsideServers
-from optcc.schedule.inside_parts import Part, chunks_for, deepest, inside_servers
+from optcc.schedule.inside_parts import BufferPart, chunks_for, deepest, inside_servers
 from optcc.schedule.nested_order import nested_rings
 from optcc.theory import nested_shares
 from optcc.theory.inside import inside_split
@@ -91,7 +91,9 @@ def measure(case: Case) -> Measured:
     simulated = optcc.simulate(schedule).time_s
     simulate_s = time.process_time() - began
     shares = nested_shares([rank.out_rate for rank in case.cluster(gpu_ranks=False).ranks])
-    whole = inside_servers(cluster, [Part(Fraction(1), 1, shares)], 1).fluid_s(cluster, SIZE) if not case.rails else 0
+    whole = (
+        inside_servers(cluster, [BufferPart(Fraction(1), 1, shares)], 1).fluid_s(cluster, SIZE) if not case.rails else 0
+    )
     return Measured(
         fluid=float(split.seconds_per_byte * SIZE / bound),
         whole=float(whole / bound),

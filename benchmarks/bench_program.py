@@ -20,8 +20,9 @@ from rich.progress import track
 import optcc
 from optcc.errors import InputError
 from optcc.theory import program_bound
-from optcc.theory.certify import check_dual, check_primal, round_dual
-from optcc.theory.program import Program
+from optcc.theory.certify import round_dual
+from optcc.theory.duality import check_dual, check_primal
+from optcc.theory.program import BoundProgram
 from optcc.theory.ways import build_network
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster, Fabric, Nic, Server
@@ -64,7 +65,7 @@ def solve_row(limit: str, what: str, cluster: Cluster) -> tuple[str, bool]:
     """A row of the table, and whether the time is within its limit."""
     began = time.perf_counter()
     network = build_network(cluster)
-    solution = Program(network).solve()
+    solution = BoundProgram(network).solve()
     solved = time.perf_counter()
     rate, reached = check_dual(network, round_dual(network, solution)), check_primal(network, solution.primal)
     done = time.perf_counter()
@@ -124,7 +125,7 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-program.md"))
     output = parser.parse_args().output
     warm = different_servers(4, 2, seed=0)
-    Program(build_network(warm)).solve()  # loads the solver
+    BoundProgram(build_network(warm)).solve()  # loads the solver
     found = [solve_row(*case) for case in track(list(cases()), description="solving")]
     clusters, cut_off = drawn(100)
     text = [

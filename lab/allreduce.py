@@ -24,7 +24,7 @@ from optcc.plans.files import load_plan
 from optcc.runtime.control import processes
 from optcc.runtime.control.job import Job
 from optcc.runtime.control.launch import Session, result_of
-from optcc.runtime.control.worker import serve_child
+from optcc.runtime.control.serving import serve_child
 
 
 class Forked:

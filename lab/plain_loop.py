@@ -39,7 +39,7 @@ from optcc.runtime.verbs.binding import (
     enums,
 )
 from optcc.runtime.verbs.layout import address_of
-from optcc.runtime.verbs.nic import Nic
+from optcc.runtime.verbs.nic import VerbsNic
 from optcc.runtime.verbs.settings import VerbsSettings
 from optcc.runtime.verbs.wires import VerbsWires
 from optcc.runtime.wires.contract import HEADER_BYTES, Arrived, Credited, FlowSpec, Wire
@@ -74,7 +74,7 @@ class Plain:
             self._memory[slots + HEADER_BYTES :] = bytes_of(chunk)
         base = address_of(self._memory)
         address = [port.address() for port in rdma_ports()][rank]
-        self._nic = nic = Nic(0, address, 4096, base, slots + self._stride)
+        self._nic = nic = VerbsNic(0, address, 4096, base, slots + self._stride)
         cap = QPCap(max_send_wr=4 * WINDOW, max_recv_wr=WINDOW, max_send_sge=2, max_recv_sge=1)
         self._qp = qp = QP(nic.pd, QPInitAttr(qp_type=enums.IBV_QPT_RC, scq=nic.cq, rcq=nic.cq, cap=cap, sq_sig_all=0))
         init = QPAttr(port_num=address.port)

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
         SimulationError,
         VerifyError,
     )
-    from optcc.planner.standby.planner import Planner, Replanned
+    from optcc.planner.standby.answers import Replanned
+    from optcc.planner.standby.planner import Planner
     from optcc.plans.plan import Plan
     from optcc.runtime import GrowFailedError, RankFailedError, RunResult
     from optcc.schedule import Schedule
@@ -66,7 +67,7 @@ _HOME = {
     "OptccError": "errors",
     "Plan": "plans.plan",
     "Planner": "planner.standby.planner",
-    "Replanned": "planner.standby.planner",
+    "Replanned": "planner.standby.answers",
     "Rank": "values.cluster",
     "Schedule": "schedule",
     "Server": "values.cluster",

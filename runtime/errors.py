@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from optcc.errors import OptccError
 
 if TYPE_CHECKING:
-    from optcc.runtime.messages import Journal
+    from optcc.runtime.messages import RankJournal
 
 
 def shortage(error: Exception) -> str | None:
@@ -82,7 +82,7 @@ class RankFailedError(OptccError):
         rank: int,
         cause: str,
         seen_by: Mapping[int, str] | None = None,
-        journals: Mapping[int, Journal] | None = None,
+        journals: Mapping[int, RankJournal] | None = None,
         at_s: float | None = None,
     ) -> None:
         self.rank, self.cause, self.at_s = rank, cause, at_s

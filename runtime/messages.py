@@ -105,7 +105,7 @@ class Letter:
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedValues:
     """The end of an exchange: the values of all ranks, by rank."""
 
     turn: int
@@ -140,7 +140,7 @@ class Regroup:
     port: int
 
 
-ToRank = Command | Halt | Regroup | Ping | Failed | Letter | Shared | Time | Parcel
+ToRank = Command | Halt | Regroup | Ping | Failed | Letter | SharedValues | Time | Parcel
 
 # --- from a rank to the hub -----------------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class Saw:
 
 
 @dataclass(frozen=True)
-class Journal:
+class RankJournal:
     """What this rank has noted of the collective under way, or the last one; it began at `start_s`, None: not yet.
 
     Part of a rank's last words, so that more is left of a failed run than its verdict.
@@ -217,7 +217,7 @@ class Halted:
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostNics:
     """NICs that this rank takes to be dead: the plan has to do without them."""
 
     nics: list[str]
@@ -236,7 +236,7 @@ class Shrink:
     """After the verdict: this rank goes on with those that are left."""
 
 
-FromRank = Halted | Lost | Late | Shrink | Pong | Saw | Journal | Reply | Broken | Post | Share | AskTime
+FromRank = Halted | LostNics | Late | Shrink | Pong | Saw | RankJournal | Reply | Broken | Post | Share | AskTime
 
 # --- inside replies -------------------------------------------------------------------------------------------------
 

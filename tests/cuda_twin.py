@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from optcc.runtime.devices import host
-from optcc.runtime.devices.gpu_array import DeviceArray, Shared
+from optcc.runtime.devices.gpu_array import DeviceArray, SharedArray
 from optcc.runtime.devices.host import Array, Op, name_of
 
 GARBAGE = 0x5A
@@ -99,11 +99,11 @@ class TwinGpu:
         self.wait()
         return host_view(array).copy()
 
-    def share(self, array: DeviceArray) -> Shared:
-        return Shared(array.address.to_bytes(8, "little"), 0, array.count, name_of(array.dtype), 0)
+    def share(self, array: DeviceArray) -> SharedArray:
+        return SharedArray(array.address.to_bytes(8, "little"), 0, array.count, name_of(array.dtype), 0)
 
     @contextmanager
-    def open_shared(self, shared: Shared) -> Iterator[DeviceArray]:
+    def open_shared(self, shared: SharedArray) -> Iterator[DeviceArray]:
         self.mapped += 1
         yield DeviceArray(int.from_bytes(shared.handle, "little"), shared.count, host.dtype_of(shared.dtype), 0)
         self.mapped -= 1
@@ -119,12 +119,12 @@ class SharedTwin(TwinGpu):
         memory = np.frombuffer(mmap.mmap(fd, nbytes), np.uint8)
         return DeviceArray(memory.ctypes.data, count, dtype, self.index, (fd, memory))
 
-    def share(self, array: DeviceArray) -> Shared:
+    def share(self, array: DeviceArray) -> SharedArray:
         name = f"/proc/{os.getpid()}/fd/{array.owner[0]}"  # type: ignore[index]
-        return Shared(name.encode(), 0, array.count, name_of(array.dtype), self.index)
+        return SharedArray(name.encode(), 0, array.count, name_of(array.dtype), self.index)
 
     @contextmanager
-    def open_shared(self, shared: Shared) -> Iterator[DeviceArray]:
+    def open_shared(self, shared: SharedArray) -> Iterator[DeviceArray]:
         fd = os.open(shared.handle, os.O_RDWR)
         memory = np.frombuffer(mmap.mmap(fd, shared.count), np.uint8)
         os.close(fd)

@@ -1,7 +1,7 @@
 """How much a test tries: little in `make test`, all of it in `make test-long`.
 
-`make test` leaves out tests marked ``long`` and draws a tenth of the random cases of the others; `pytest --long`, which
-`make test-long` runs, takes the tests marked ``long`` and those on random cases, with all their cases.
+`make test` leaves out tests marked ``long`` and draws a twentieth of the random cases of the others. `pytest --long`,
+which `make test-long` runs, takes the tests marked ``long`` and those on random cases, with all their cases.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import settings
 
-SHARE = 10  # at 5 `make test` takes about two minutes of processor time more
+SHARE = 20  # at 10 `make test` takes about one minute of processor time more
 
 whole = False
 """Whether all cases are drawn; set by --long, before the first test is read."""

@@ -7,17 +7,17 @@ from fractions import Fraction
 from typing import Any
 
 from optcc.evaluation import rig
-from optcc.evaluation.cells import FAULT_FREE, OPTCC, PER_CHUNK, Cell, Outcome
-from optcc.evaluation.grid import MIB, QUICK, Failure, Fleet, Grid
+from optcc.evaluation.cells import FAULT_FREE, OPTCC, PER_CHUNK, CellOutcome, EvaluationCell
+from optcc.evaluation.grid import MIB, QUICK, EvaluationGrid, FailurePattern, Fleet
 from optcc.evaluation.rig import RigResult
 from optcc.evaluation.studies import Cost, Rails, RailsResult
 
-TINY = Grid(
+TINY = EvaluationGrid(
     servers=(4,),
     dead=(1, 4),
     sizes=(64 * MIB, 256 * MIB),
     size=256 * MIB,
-    failures=(Failure(4, (1,)), Failure(4, (1, 1)), Failure(4, (2, 1), staggered=True)),
+    failures=(FailurePattern(4, (1,)), FailurePattern(4, (1, 1)), FailurePattern(4, (2, 1), staggered=True)),
     message_sizes=(MIB, 256 * MIB),
     message_servers=4,
     rails=(Rails(3, 2, ((1, 0),), 2, 256 * MIB),),
@@ -29,13 +29,13 @@ TINY = Grid(
 )
 
 
-def outcomes(planted: Cell | Rails | None = None, above: float = 0.011, rails: float = 1.2) -> dict[Any, Any]:
+def outcomes(planted: EvaluationCell | Rails | None = None, above: float = 0.011, rails: float = 1.2) -> dict[Any, Any]:
     """TINY's results where every plan of ours is 0.9 points above the unavoidable and rivals are far off; `planted` is
     `above` instead."""
     found: dict[Any, Any] = {}
     for cell in TINY.cells():
         time_s = {FAULT_FREE: 1.0, OPTCC: 1.209}.get(cell.scheme, 3.0)
-        found[cell] = Outcome(1.2 + above if cell == planted else time_s, 1.2, 1.0, 1.15, "a family", 8)
+        found[cell] = CellOutcome(1.2 + above if cell == planted else time_s, 1.2, 1.0, 1.15, "a family", 8)
     for study in TINY.rails:
         time_s = 1.2 + (above if study == planted else 0.009)
         found[study] = RailsResult(1.2, 1.15, 0.2, 1.2, time_s, 1.0, "packed-trees", 4)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from optcc.diagnose.diagnosis import diagnose
 from optcc.diagnose.metrics import metrics_text
-from optcc.diagnose.ports import Ports
+from optcc.diagnose.ports import NicDirections
 from optcc.diagnose.readers import gather
 from tests.diagnosis_rig import Lab
 
@@ -76,7 +76,7 @@ def metrics(folder: Path) -> dict[str, bytes]:
         below.mkdir()
         for file, text in files.items():
             (below / file).write_text(text)
-        ports = Ports(lab({}).cluster)
+        ports = NicDirections(lab({}).cluster)
         made = diagnose(ports.cluster, gather([str(below / file) for file in files], ports))
         found[name] = metrics_text(made, AT_S)
     return found

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from optcc import Cluster
 from optcc.cli import main
 from optcc.sweep import execute
-from optcc.sweep.cells import Job
-from optcc.sweep.cells import Result as Done
+from optcc.sweep.cells import SweepJob
+from optcc.sweep.cells import SweepResult as Done
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = "uniform:servers=4,nics=2,rate=400Gb/s"
@@ -59,12 +59,12 @@ def table_alone(folder: Path) -> bytes:
     return (folder / "t.csv").read_bytes()
 
 
-def counting(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+def counting(monkeypatch: pytest.MonkeyPatch) -> list[SweepJob]:
     """The jobs that were computed, in this process."""
-    done: list[Job] = []
+    done: list[SweepJob] = []
     real = execute.compute
 
-    def compute(cluster: Cluster, jobs: tuple[Job, ...]) -> list[Done]:
+    def compute(cluster: Cluster, jobs: tuple[SweepJob, ...]) -> list[Done]:
         results = real(cluster, jobs)
         done.extend(jobs)
         return results

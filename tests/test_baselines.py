@@ -18,13 +18,13 @@ from optcc.schedule.baselines import BASELINES
 from optcc.schedule.optcc_paper import OptccPaper
 from optcc.schedule.r2cc import R2cc
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.ring import Ring, Spread, channels
+from optcc.schedule.ring import NicSpread, Ring, channels
 from optcc.theory import nested_shares
-from optcc.theory.derive_rivals import compare
 from optcc.values.cluster import Cluster, Fabric
 from tests.broken_schedules import with_rows
 from tests.conftest import GBPS, clusters
 from tests.effort import examples
+from tests.rival_ratios import compare
 
 SIZES = st.one_of(st.integers(1, 200), st.integers(1, 2**20), st.just(2**30))
 RATE = 50 * 10**9
@@ -382,4 +382,4 @@ def test_what_is_no_recipe_is_refused(recipe: Recipe, raw: dict[str, object]) ->
 
 
 def test_spreads_tell_rings_apart() -> None:
-    assert len({json.dumps(Ring(4, spread).content()) for spread in Spread}) == len(Spread)
+    assert len({json.dumps(Ring(4, spread).content()) for spread in NicSpread}) == len(NicSpread)

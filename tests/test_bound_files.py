@@ -22,7 +22,7 @@ from optcc.errors import CertificateError, InputError
 from optcc.plans.plan import Plan
 from optcc.theory import bound_file as files
 from optcc.theory import bound_with_costs, check_bound, lower_bound, program_bound
-from optcc.theory.program import Program
+from optcc.theory.program import BoundProgram
 from optcc.values.bound import Bound, Certificate, ProgramCertificate
 from optcc.values.cluster import Cluster
 from tests.conftest import clusters
@@ -124,10 +124,10 @@ def test_what_is_printed_proves_itself(name: str, tmp_path: Path, monkeypatch: p
     path = tmp_path / "bound.json"
     path.write_text(text_of(name))
 
-    def solve(self: Program) -> None:
+    def solve(self: BoundProgram) -> None:
         raise AssertionError("a solver")
 
-    monkeypatch.setattr(Program, "solve", solve)
+    monkeypatch.setattr(BoundProgram, "solve", solve)
     for arguments in (("--check", path), (*COMMANDS[name][:1], *_cluster_options(name), "--check", path)):
         result = call("bound", *arguments)
         assert (result.exit_code, result.stderr) == (0, "")
@@ -146,6 +146,7 @@ def _cluster_options(name: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+@pytest.mark.long
 def test_forged_files_are_refused() -> None:
     assert list(unnoticed()) == []
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import optcc
 from optcc.cli import main
 from optcc.discover import load_topology
-from optcc.discover.calibration import Pair, calibrated, classes_of, measured_as, nic_rates, tolerance_of
+from optcc.discover.calibration import MeasuredPair, calibrated, classes_of, measured_as, nic_rates, tolerance_of
 from optcc.discover.yaml_writer import write_yaml
 from optcc.errors import InputError
 from optcc.runtime.measuring.calibrate import MOST_BYTES, burst, chain, measure, rounds_of
@@ -34,7 +34,7 @@ def uniform(servers: int, nics: int) -> Cluster:
     return Cluster.uniform(servers=servers, nics=nics, rate=400 * GBPS)
 
 
-def shown(cluster: Cluster, noise: float = 0.0, seed: int = 0, alone: float = 1.0) -> list[Pair]:
+def shown(cluster: Cluster, noise: float = 0.0, seed: int = 0, alone: float = 1.0) -> list[MeasuredPair]:
     """What `rounds_of` would measure on a cluster with these rates: the slower end, times normal noise."""
     rate = random.Random(seed)
     pairs: dict[tuple[str, str, bool], list[float | None]] = {}
@@ -42,10 +42,10 @@ def shown(cluster: Cluster, noise: float = 0.0, seed: int = 0, alone: float = 1.
         for out, into in one.pairs:
             both = min(out.out_rate, into.in_rate) * (1.0 if together else alone)
             pairs[out.name, into.name, together] = [both * rate.gauss(1, noise) for _ in range(5)]
-    return [Pair(*key, tuple(rates)) for key, rates in pairs.items()]
+    return [MeasuredPair(*key, tuple(rates)) for key, rates in pairs.items()]
 
 
-def as_measured(cluster: Cluster, pairs: list[Pair]) -> Cluster:
+def as_measured(cluster: Cluster, pairs: list[MeasuredPair]) -> Cluster:
     nics = nic_rates(cluster, pairs)
     return calibrated(cluster, nics, tolerance_of(nics))
 
@@ -170,7 +170,8 @@ def test_a_nic_that_is_slow_one_way_is_so_in_the_file() -> None:
 def test_a_lost_nic_is_dead() -> None:
     cluster = uniform(3, 2)
     lost = [
-        Pair(p.out, p.into, p.together, (None,) * 5) if "server2/nic0" in (p.out, p.into) else p for p in shown(cluster)
+        MeasuredPair(p.out, p.into, p.together, (None,) * 5) if "server2/nic0" in (p.out, p.into) else p
+        for p in shown(cluster)
     ]
     found = as_measured(cluster, lost)
     assert [n.alive for n in found.servers[2].nics] == [False, True]
@@ -214,10 +215,10 @@ def test_classes(rates: list[float], tolerance: float, counts: list[float]) -> N
 
 
 def test_the_median_and_the_middle_half_ignore_an_outlier() -> None:
-    pair = Pair("a/b", "c/d", True, (100.0, 101.0, 5.0, 99.0, 100.0))
+    pair = MeasuredPair("a/b", "c/d", True, (100.0, 101.0, 5.0, 99.0, 100.0))
     assert pair.rate == 100.0
     assert pair.spread == pytest.approx(0.01)
-    assert Pair("a/b", "c/d", True, (None, None, 1.0)).rate == 0
+    assert MeasuredPair("a/b", "c/d", True, (None, None, 1.0)).rate == 0
 
 
 # What is kept, and that plans go by it

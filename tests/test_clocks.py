@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import pytest
 
-from optcc.fault_run.proof import failover_of
 from optcc.runtime.control.clocks import Clock, by_the_hub, measured
 from optcc.runtime.control.launch import Collective
 from optcc.runtime.messages import Note, Ran, Strike
 from tests.control_star import star, together
 from tests.free_port import free_port
+from tests.one_fault import failover_of
 
 
 class Network:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import optcc
-from optcc.communicator.prepared import CLASSES, SIZES, SMALL, Kept
+from optcc.communicator.prepared import CLASSES, SIZES, SMALL, RecentlyUsed
 from optcc.errors import InputError
 from optcc.runtime.devices.host import DTYPES, Array, bits_of, divide, dtype_of, reduction_of
 from optcc.runtime.evidence.payload import fill, reference
@@ -341,7 +341,7 @@ def test_small_calls_do_not_make_chunks_small(first: str) -> None:
 
 
 def test_the_one_not_used_for_longest_goes() -> None:
-    kept: Kept[int] = Kept(2)
+    kept: RecentlyUsed[int] = RecentlyUsed(2)
     kept.keep("a", 1)
     kept.keep("b", 2)
     assert kept.find("a") == 1

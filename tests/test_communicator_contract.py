@@ -42,7 +42,7 @@ def play_round(seed: int, calls: int, largest: int, **options: Any) -> tuple[lis
     nics = [f"server{server}/nic{nic}" for server, some in enumerate(lost) for nic in some]
     when = random.choice(calls, len(nics), replace=False).tolist()
     strikes = {at: (nic, float(random.random())) for at, nic in zip(when, nics, strict=True)}
-    with Ranks(WORLD, THREE_NICS, timeout_s=120.0, **options) as ranks:
+    with Ranks(WORLD, THREE_NICS, timeout_s=600.0, **options) as ranks:
         wrong = ranks.good(lambda comm: play(comm, calls_of(seed, calls, WORLD, largest), strikes))
         wrong += ranks.good(lambda comm: play_in_parts(comm, seed, largest))
         return [each for rank in wrong for each in rank], [

@@ -223,6 +223,7 @@ def test_ranks_that_are_not_started_are_named(monkeypatch: pytest.MonkeyPatch) -
         optcc.Communicator(rendezvous=f"127.0.0.1:{free_port()}", rank=0, world=3)
 
 
+@pytest.mark.long
 def test_the_example_runs() -> None:
     """Its ranks as torchrun starts them."""
     port, environ = str(free_port() - 1), dict(os.environ)

@@ -18,9 +18,10 @@ import pytest
 from optcc.runtime import messages
 from optcc.runtime.codec import encode
 from optcc.runtime.control import channel as control_module
+from optcc.runtime.control import connecting, router
 from optcc.runtime.control import hub as hub_module
-from optcc.runtime.control import router
-from optcc.runtime.control.channel import Control, HubLostError
+from optcc.runtime.control.channel import Control
+from optcc.runtime.control.connecting import HubLostError
 from optcc.runtime.control.hub import Hub
 from optcc.runtime.errors import RankFailedError, TransportError
 from optcc.runtime.messages import PIECE, Broken, Check, Go, Parcel, Ping, Pong, Post, Prepare, Saw, Share
@@ -214,7 +215,7 @@ def test_a_message_beyond_the_limit_is_refused_at_both_ends(monkeypatch: pytest.
 
 
 def test_half_a_message_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_module, "FRAME_S", 0.3)
+    monkeypatch.setattr(connecting, "FRAME_S", 0.3)
     with star(1) as (hub, (control,)):
         board = hub._board
         board._call(lambda: board._lines[0].writer.write(struct.pack("!i", 100) + b"{"))

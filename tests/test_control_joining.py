@@ -19,7 +19,8 @@ import pytest
 from optcc.runtime.codec import encode
 from optcc.runtime.control import admission
 from optcc.runtime.control import channel as control_module
-from optcc.runtime.control.channel import Address, Control, HubLostError
+from optcc.runtime.control.channel import Control
+from optcc.runtime.control.connecting import Address, HubLostError
 from optcc.runtime.control.framing import framed
 from optcc.runtime.control.greeting import PROTOCOL, Challenge, Hello, Introduction, RefusedError, proof, proves
 from optcc.runtime.control.hub import Hub

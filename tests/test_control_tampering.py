@@ -14,7 +14,8 @@ import pytest
 from optcc.runtime.codec import encode
 from optcc.runtime.control import failure_detector
 from optcc.runtime.control import hub as hub_module
-from optcc.runtime.control.channel import Control, HubLostError
+from optcc.runtime.control.channel import Control
+from optcc.runtime.control.connecting import HubLostError
 from optcc.runtime.control.framing import framed
 from optcc.runtime.control.hub import Hub
 from optcc.runtime.control.seals import TAG_BYTES, TAMPERED, Seal, TamperedError

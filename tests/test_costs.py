@@ -19,7 +19,7 @@ import optcc
 from optcc.cli import main
 from optcc.errors import CertificateError, InputError
 from optcc.schedule import Schedule, Stage
-from optcc.schedule.assemble import Row, assemble
+from optcc.schedule.assemble import TemplateRow, assemble
 from optcc.schedule.routes import Routes
 from optcc.simulation.simulator import Receivers
 from optcc.theory import check_bound_with_costs
@@ -247,16 +247,16 @@ def star(nbytes: int, chunks: int, copied: int = 0) -> tuple[Cluster, Schedule]:
         return way.pinned(rank[src.split("/")[0]], rank[dst.split("/")[0]], [ends])
 
     rows = [
-        Row(0, lane("other/nic0", "hub/nic1"), 0, True, Stage.REDUCE_SCATTER, ()),
-        Row(0, lane("slow/nic0", "hub/nic0"), 0, True, Stage.REDUCE_SCATTER, ()),
-        Row(0, lane("hub/nic0", "other/nic0"), 1, False, Stage.ALLGATHER, (0, 1)),
-        Row(0, lane("hub/nic1", "slow/nic0"), 1, False, Stage.ALLGATHER, (0, 1)),
+        TemplateRow(0, lane("other/nic0", "hub/nic1"), 0, True, Stage.REDUCE_SCATTER, ()),
+        TemplateRow(0, lane("slow/nic0", "hub/nic0"), 0, True, Stage.REDUCE_SCATTER, ()),
+        TemplateRow(0, lane("hub/nic0", "other/nic0"), 1, False, Stage.ALLGATHER, (0, 1)),
+        TemplateRow(0, lane("hub/nic1", "slow/nic0"), 1, False, Stage.ALLGATHER, (0, 1)),
     ]
     copies = [
-        Row(0, lane("other/nic0", "hub/nic1"), 0, True, Stage.REDUCE_SCATTER, ()),
-        Row(0, lane("hub/nic1", "slow/nic0"), 1, True, Stage.REDUCE_SCATTER, (0,)),
-        Row(0, lane("slow/nic0", "hub/nic0"), 2, False, Stage.ALLGATHER, (1,)),
-        Row(0, lane("slow/nic0", "other/nic0"), 2, False, Stage.ALLGATHER, (1,)),
+        TemplateRow(0, lane("other/nic0", "hub/nic1"), 0, True, Stage.REDUCE_SCATTER, ()),
+        TemplateRow(0, lane("hub/nic1", "slow/nic0"), 1, True, Stage.REDUCE_SCATTER, (0,)),
+        TemplateRow(0, lane("slow/nic0", "hub/nic0"), 2, False, Stage.ALLGATHER, (1,)),
+        TemplateRow(0, lane("slow/nic0", "other/nic0"), 2, False, Stage.ALLGATHER, (1,)),
     ]
     rest = nbytes - copied
     cuts = np.array([rest - rest // 8**i // 8 * 8 for i in range(chunks)] + [rest, nbytes], np.int64)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import optcc
-from optcc.fault_run.run import Drill, drill
+from optcc.fault_run.results import Drill
+from optcc.fault_run.run import drill
 from optcc.plans.plan import Plan
 from optcc.runtime import RankFailedError, run_schedules
 from optcc.runtime.messages import Strike

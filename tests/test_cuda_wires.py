@@ -25,8 +25,8 @@ from optcc.runtime.control.job import Job
 from optcc.runtime.control.launch import run_schedules
 from optcc.runtime.devices import gpu_memory, memory
 from optcc.runtime.devices.cuda_memory import CudaMemory
-from optcc.runtime.devices.gpu_memory import Choice
 from optcc.runtime.devices.gpu_memory import Path as GpuPath
+from optcc.runtime.devices.gpu_memory import PathChoice
 from optcc.runtime.devices.host import dtype_of, reduction_of
 from optcc.runtime.engine.loop import Engine
 from optcc.runtime.engine.program import program_of
@@ -284,7 +284,7 @@ def test_a_drill_on_the_command_line() -> None:
 
 
 def refused() -> int:
-    raise gpu_memory.RefusedError("no NVIDIA driver (libcuda.so.1 is missing)")
+    raise gpu_memory.PathRefusedError("no NVIDIA driver (libcuda.so.1 is missing)")
 
 
 @pytest.mark.parametrize(
@@ -310,10 +310,10 @@ def test_what_is_missing_is_said(
 
 
 def test_the_doctor_tries_every_gpu_with_every_nic() -> None:
-    def attempt(gpu: int, nic: NicAddress) -> Choice:
+    def attempt(gpu: int, nic: NicAddress) -> PathChoice:
         if nic.device == "mlx5_1" and gpu == 1:
             raise OSError("its firmware has ended")
-        return Choice(nic.device, gpu, GpuPath.DMABUF if gpu else GpuPath.STAGED, {})
+        return PathChoice(nic.device, gpu, GpuPath.DMABUF if gpu else GpuPath.STAGED, {})
 
     found = gpu_paths.examine_pairs(2, [NicAddress("mlx5_0"), NicAddress("mlx5_1")], attempt)
     assert [(f.part, f.present) for f in found] == [

@@ -16,14 +16,11 @@ import pytest
 
 from optcc.errors import InputError
 from optcc.runtime.devices.gpu_array import DeviceArray
-from optcc.runtime.devices.host import BFLOAT16, Array, Op, divide, dtype_of, reduction_of
-from optcc.runtime.engine.replay import run_steps, steps_of
-from optcc.runtime.evidence.payload import fill, reference
-from tests.broken_schedules import nested
+from optcc.runtime.devices.host import BFLOAT16, Op, dtype_of
 
 if TYPE_CHECKING:
     from optcc.runtime.devices.cuda import Gpu
-    from optcc.runtime.devices.gpu_array import Shared
+    from optcc.runtime.devices.gpu_array import SharedArray
 
 ROOT = Path(__file__).resolve().parent.parent
 LONG = 1 << 26
@@ -202,57 +199,7 @@ class TestOtherLibraries:
             gpu.adopt(theirs)
 
 
-@pytest.mark.gpu
-class TestSchedules:
-    @pytest.mark.parametrize("fused", [False, True])
-    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "uint64"])
-    @pytest.mark.parametrize("reduction", ["sum", "prod", "min", "max", "avg"])
-    def test_all_ranks_of_a_schedule_on_one_gpu(self, gpu: Gpu, dtype: str, reduction: str, fused: bool) -> None:
-        from optcc.runtime.engine.replay_cuda import Replay
-
-        schedule, wanted = nested(), reduction_of(reduction)
-        count = schedule.nbytes // dtype_of(dtype).itemsize
-        values = [np.empty(count, dtype_of(dtype)) for _ in range(schedule.ranks)]
-        for rank, value in enumerate(values):
-            fill(value, rank=rank, ranks=schedule.ranks, op=wanted.fold)
-        expected = reference(count, dtype_of(dtype), ranks=schedule.ranks, op=wanted.fold)
-        if wanted.mean:
-            divide(expected, schedule.ranks)
-        plan = steps_of(schedule, values[0].itemsize, fused=fused)
-        buffers = [gpu.put(value) for value in values]
-        with Replay(gpu, plan, buffers, wanted) as replay:
-            replay.run()
-            for buffer in buffers:
-                assert gpu.get(buffer).tobytes() == expected.tobytes()
-
-    def test_the_same_bits_run_to_run_fused_or_not_and_in_host_memory(self, gpu: Gpu) -> None:
-        from optcc.runtime.engine.replay_cuda import Replay
-
-        schedule = nested()
-        for dtype in ("float32", "bfloat16", "float16"):
-            values = [random_floats(dtype, schedule.nbytes, seed) for seed in range(schedule.ranks)]
-            host = [value.copy() for value in values]
-            run_steps(steps_of(schedule, values[0].itemsize), host, reduction_of("avg"))
-            for fused in (False, True):
-                buffers = [gpu.put(value) for value in values]
-                plan = steps_of(schedule, values[0].itemsize, fused=fused)
-                with Replay(gpu, plan, buffers, reduction_of("avg")) as replay:
-                    for _ in range(3):
-                        for buffer, value in zip(buffers, values, strict=True):
-                            gpu.put(value, buffer)
-                        replay.run()
-                        for buffer, expected in zip(buffers, host, strict=True):
-                            assert gpu.get(buffer).tobytes() == expected.tobytes()
-
-
-def random_floats(dtype: str, nbytes: int, seed: int) -> Array:
-    from optcc.runtime.devices.host import floats
-
-    count = nbytes // dtype_of(dtype).itemsize
-    return floats(np.random.default_rng(seed).standard_normal(count).tolist(), dtype_of(dtype))
-
-
-def _double(shared: Shared, pipe: Any) -> None:
+def _double(shared: SharedArray, pipe: Any) -> None:
     from optcc.runtime.devices.cuda import Gpu
 
     gpu = Gpu(0)
@@ -329,26 +276,6 @@ def test_large_arrays_are_whole(gpu: Gpu) -> None:
     own = gpu.put(host)
     gpu.fold(Op.SUM, own, gpu.put(host))
     assert np.array_equal(gpu.get(own), host + host)
-
-
-@pytest.mark.gpu
-def test_staged_chunks_arrive_whole(gpu: Gpu) -> None:
-    """Out of the GPU through pinned slots, into another's place, each slot many times."""
-    from optcc.runtime.devices.staging import Staging
-
-    size, chunks = 4096, 50
-    host = np.random.default_rng(3).integers(0, 256, size * chunks, np.uint8)
-    source, target = gpu.put(host), gpu.empty(len(host), host.dtype)
-    out, into = Staging(gpu, 3, size), Staging(gpu, 4, size)
-    for i in range(chunks):
-        part = slice(i * size, (i + 1) * size)
-        out.out(i % 3, source[part])
-        out.finished(i % 3)  # now a NIC would send it
-        into.finished(i % 4)
-        into.slot(i % 4)[:] = out.slot(i % 3)  # now it would have arrived
-        arrived = into.into(target[part], i % 4)
-        gpu.fold(Op.MAX, target[part], target[part], after=[arrived])
-    assert np.array_equal(gpu.get(target), host)
 
 
 @pytest.mark.skipif(

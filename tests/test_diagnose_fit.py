@@ -13,7 +13,7 @@ from optcc.diagnose.averages import averages
 from optcc.diagnose.doubt import Sure
 from optcc.diagnose.evidence import NOTHING, Evidence, Observation, Sign
 from optcc.diagnose.fit import problem
-from optcc.diagnose.ports import IN, OUT, Ports, port
+from optcc.diagnose.ports import IN, OUT, NicDirections, port
 from optcc.diagnose.readers import read_text
 from optcc.diagnose.verdict import Outcome, Verdict, judge
 from optcc.values.cluster import Cluster
@@ -22,7 +22,7 @@ from tests.effort import cases
 
 
 def judged(lab: Lab, files: Sequence[tuple[str, str]], noise: float | None = None) -> Verdict:
-    ports = Ports(lab.cluster)
+    ports = NicDirections(lab.cluster)
     return judge(Evidence.together(read_text(text, name, ports) for name, text in files), ports, noise)
 
 
@@ -161,13 +161,13 @@ def test_one_slow_allreduce_names_nothing_and_says_what_to_measure() -> None:
 
 
 def test_nothing_measured_is_not_healthy() -> None:
-    verdict = judge(Evidence(), Ports(lab({}).cluster))
+    verdict = judge(Evidence(), NicDirections(lab({}).cluster))
     assert verdict.outcome is Outcome.CANNOT_TELL
     assert verdict.measure
 
 
 def test_a_path_is_slow_where_both_ends_are_fast_elsewhere() -> None:
-    ports = Ports(Cluster.uniform(servers=4, nics=1, rate="400Gb/s"))
+    ports = NicDirections(Cluster.uniform(servers=4, nics=1, rate="400Gb/s"))
     seen = []
     for a, b in permutations(range(4), 2):
         part = 0.2 if (a, b) == (1, 2) else 0.97
@@ -180,7 +180,7 @@ def test_a_path_is_slow_where_both_ends_are_fast_elsewhere() -> None:
 
 
 def test_one_way_of_a_nic() -> None:
-    ports = Ports(Cluster.uniform(servers=3, nics=1, rate="400Gb/s"))
+    ports = NicDirections(Cluster.uniform(servers=3, nics=1, rate="400Gb/s"))
     parts = {number: 0.4 if number == port(1, IN) else 0.98 for number in range(6)}
     seen = [Observation("calibrate", "c", {number: part}, spread=0.01) for number, part in parts.items()]
     (found,) = judge(Evidence(tuple(seen)), ports).findings
@@ -208,7 +208,7 @@ def test_a_slow_rail_is_told_though_its_last_nics_cannot_be() -> None:
 
 
 def test_what_only_shows_a_least_rate_is_no_fault() -> None:
-    ports = Ports(Cluster.uniform(servers=3, nics=1, rate="400Gb/s"))
+    ports = NicDirections(Cluster.uniform(servers=3, nics=1, rate="400Gb/s"))
     seen = [Observation("counters", "c", {number: 0.1}, least=True) for number in range(6)]
     assert judge(Evidence(tuple(seen)), ports).outcome is Outcome.HEALTHY
     slow = Observation("sendrecv", "s", {port(0, OUT): 0.1, port(1, IN): 0.1})
@@ -218,7 +218,7 @@ def test_what_only_shows_a_least_rate_is_no_fault() -> None:
 
 
 def test_signs_stay_beside_the_nic_that_they_are_of() -> None:
-    ports = Ports(Cluster.uniform(servers=3, nics=1, rate="400Gb/s"))
+    ports = NicDirections(Cluster.uniform(servers=3, nics=1, rate="400Gb/s"))
     down = [Observation("link", "l", {port(2, way): NOTHING}) for way in (OUT, IN)]
     signs = (Sign("l", "the port is DOWN", "server2", 2, True), Sign("r", "a process is dead", "server0"))
     verdict = judge(Evidence(tuple(down), signs), ports)

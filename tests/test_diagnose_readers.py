@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from optcc.diagnose.evidence import Evidence
-from optcc.diagnose.loads import KINDS, Member, Use, loads
-from optcc.diagnose.ports import IN, OUT, Ports, port
+from optcc.diagnose.loads import KINDS, RankPlace, Use, loads
+from optcc.diagnose.ports import IN, OUT, NicDirections, port
 from optcc.diagnose.readers import READERS, gather, read_text, watched
 from optcc.diagnose.verdict import judge
 from optcc.discover.nccl_log import parse_log, wanted_by
@@ -22,7 +22,7 @@ from tests.effort import cases
 from tests.mutations import mutated
 from tests.test_discover_several import bonded
 
-PORTS = Ports(Cluster.uniform(servers=2, nics=2, rate="400Gb/s"))
+PORTS = NicDirections(Cluster.uniform(servers=2, nics=2, rate="400Gb/s"))
 GIB = 1 << 30
 US = 1e-6
 
@@ -66,7 +66,7 @@ def test_gather_and_scatter_use_one_way_of_the_root(kind: str, way: int) -> None
 
 
 def test_the_loads_of_every_kind_balance() -> None:
-    members = [Member(f"server{s}", g) for s in range(2) for g in range(2)]
+    members = [RankPlace(f"server{s}", g) for s in range(2) for g in range(2)]
     use = Use.equally({"server0": [0, 1], "server1": [2, 3]})
     for kind in KINDS:
         found = loads(kind, GIB, members, use, PORTS)
@@ -243,7 +243,7 @@ def test_links(tmp_path: Path) -> None:
     assert not judge(gather([f"server0={well}"], PORTS), PORTS).findings
 
 
-FUSED = Ports(
+FUSED = NicDirections(
     Cluster((*(Server(f"server{s}", (Nic("nic0+nic1", RATE, RATE), Nic("nic2", RATE, RATE))) for s in range(2)),))
 )
 
@@ -296,7 +296,9 @@ def test_channels_over_a_fused_nic_load_its_ports() -> None:
 
 def test_a_bond_without_one_of_its_ports(tmp_path: Path) -> None:
     tree = bonded(tmp_path / "s", {"e0": "200000", "e1": "-1"})
-    ports = Ports(Cluster((Server("a", (Nic("mlx5_bond_0", RATE, RATE),)), Server("b", (Nic("n", RATE, RATE),)))))
+    ports = NicDirections(
+        Cluster((Server("a", (Nic("mlx5_bond_0", RATE, RATE),)), Server("b", (Nic("n", RATE, RATE),))))
+    )
     (found,) = judge(gather([f"a={tree}"], ports), ports).findings
     assert (found.nic, found.left) == ("a/mlx5_bond_0", 0.5)
     assert found.signs[0].what == "2 ports of bond0 run at 200Gb/s together, e1 without a link"
@@ -414,7 +416,7 @@ def test_broken_sysfs_is_read_or_refused(tmp_path: Path) -> None:
 
 
 def test_the_mutations_can_find_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fragile(text: str, source: str, ports: Ports) -> Evidence:
+    def fragile(text: str, source: str, ports: NicDirections) -> Evidence:
         return Evidence(read=(text.splitlines()[40],))
 
     monkeypatch.setattr("optcc.diagnose.readers.READERS", [READERS[0].__class__("x", lambda text: True, fragile)])

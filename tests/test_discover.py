@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 import optcc
 from optcc.discover import Topology, apply_failures, load_topology, parse_fail
 from optcc.discover.given import Given
-from optcc.discover.nccl_xml import read_nccl_xml
 from optcc.discover.yaml_file import read_yaml
 from optcc.errors import InputError
 from optcc.plans.files import load_plan, save_plan
 from optcc.values.cluster import Cluster, Server
+from tests.one_source import read_nccl_xml
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 XML = EXAMPLES / "h100-8x400g.nccl-topo.xml"

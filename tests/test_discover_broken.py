@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from optcc.discover import load_topology
-from optcc.discover.nccl_xml import read_nccl_xml
+from tests.one_source import read_nccl_xml
 from tests.test_discover import Edit, edits
 from tests.test_discover_dialects import BARE, amd_gpu, net, switch
 from tests.topology_texts import RATE, survives

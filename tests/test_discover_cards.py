@@ -9,8 +9,8 @@ import pytest
 from optcc.discover import Topology
 from optcc.discover.given import Given
 from optcc.discover.interface_names import Standing, standing
-from optcc.discover.nccl_xml import read_nccl_xml
 from optcc.errors import InputError
+from tests.one_source import read_nccl_xml
 from tests.test_discover import GBPS
 
 CX5, CX6, CX7, CX8, VF = "0x1017", "0x101b", "0x1021", "0x1023", "0x101e"

@@ -15,9 +15,9 @@ import pytest
 
 from optcc.discover import Topology, load_topology
 from optcc.discover.given import Given
-from optcc.discover.nccl_xml import read_nccl_xml
 from optcc.errors import InputError
 from optcc.values.cluster import Server
+from tests.one_source import read_nccl_xml
 from tests.test_discover import GBPS, names, net, read
 
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from optcc.discover import Topology, load_topology
 from optcc.discover.given import Given
 from optcc.discover.pasted import without_colours
-from optcc.discover.smi_text import looks_like_smi, read_smi
+from optcc.discover.smi_text import looks_like_smi
 from optcc.errors import InputError
+from tests.one_source import read_smi
 from tests.test_discover import GBPS, Edit, edits
 from tests.topology_texts import HOPPER, RATE, hopper, legend, matrix, survives
 

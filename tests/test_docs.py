@@ -204,6 +204,7 @@ def test_the_reference_describes_every_public_name(reference: Path) -> None:
     assert undescribed(described) == ["optcc.Cluster"]
 
 
+@pytest.mark.long
 def test_the_reference_describes_every_command(reference: Path) -> None:
     page = (reference / "cli.html").read_text()
     assert [name for name in main.commands if f'id="optcc-{name}"' not in page] == []

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from optcc.cli import main
-from optcc.machine.finding import Finding
+from optcc.machine.finding import PartFinding
 from optcc.reports import doctor
 from optcc.reports.doctor_torch import examine_torch
 
@@ -69,7 +69,7 @@ def test_a_torch_that_does_not_load_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("library", ["starlette", "uvicorn"])
 def test_the_serve_extra(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def found() -> Finding:
+    def found() -> PartFinding:
         return {finding.part: finding for finding in doctor.examine()}[library]
 
     assert found().present

@@ -15,8 +15,10 @@ from click.testing import CliRunner
 import optcc
 from optcc.cli import main
 from optcc.errors import InputError
+from optcc.fault_run.conflicts import check_together
 from optcc.fault_run.proof import Failover
-from optcc.fault_run.run import BrokenDrill, Drill, _seen_to_die, attempt, check_together, drill
+from optcc.fault_run.results import BrokenDrill, Drill
+from optcc.fault_run.run import _seen_to_die, attempt, drill
 from optcc.plans.plan import Plan
 from optcc.reports.fault_run import drill_json
 from optcc.runtime import RankFailedError

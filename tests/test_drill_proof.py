@@ -6,9 +6,10 @@ from fractions import Fraction
 
 import pytest
 
-from optcc.fault_run.proof import Failover, failover_of, failovers_of, proved
+from optcc.fault_run.proof import Failover, failovers_of, proved
 from optcc.runtime.control.launch import Collective
 from optcc.runtime.messages import Note, Ran, Strike
+from tests.one_fault import failover_of
 
 NIC, FAR = "server1/nic0", "server0/nic0"
 START = 10.0

@@ -16,18 +16,18 @@ from click.testing import CliRunner
 
 from optcc.cli import main
 from optcc.evaluation import claims, figures, page, rig, straggler, tables
-from optcc.evaluation.cells import FAULT_FREE, OPTCC, Cell
-from optcc.evaluation.grid import QUICK, Grid
+from optcc.evaluation.cells import FAULT_FREE, OPTCC, EvaluationCell
+from optcc.evaluation.grid import QUICK, EvaluationGrid
 from optcc.evaluation.rig import Rig
 from optcc.evaluation.studies import Star, StarResult
-from optcc.evaluation.training import Job
+from optcc.evaluation.training import TrainingJob
 from tests.evaluations import TINY, outcomes
 
 
 @pytest.fixture(scope="module")
 def made() -> page.Evaluation:
     counted: list[int] = []
-    evaluation = page.evaluate(TINY, Job(), jobs=1, command="a test", done=lambda: counted.append(1))
+    evaluation = page.evaluate(TINY, TrainingJob(), jobs=1, command="a test", done=lambda: counted.append(1))
     assert len(counted) == page.work(TINY)
     return evaluation
 
@@ -117,7 +117,7 @@ def test_a_range_of_one_figure_is_said_once() -> None:
 
 def test_r2cc_form_is_its_paper_s_figure() -> None:
     servers, dead = claims.R2CC_CASE
-    cell = Cell(servers, (dead,), 2**30, "r2cc")
+    cell = EvaluationCell(servers, (dead,), 2**30, "r2cc")
     assert claims.closed_form(cell, 10**9) == pytest.approx(4 / 7)
     assert claims.closed_form(cell, 16) == pytest.approx(4 / 7 * 17 / 16)
     assert "57.1 %" in claims.r2cc_claimed()
@@ -131,7 +131,7 @@ def changed(scheme: str, time_s: float, per_chunk: Fraction | None = None) -> di
     """TINY's results with another time for a scheme, at one cost of a chunk or at all."""
     results = outcomes()
     for cell, found in results.items():
-        if isinstance(cell, Cell) and cell.scheme == scheme and per_chunk in (None, cell.per_chunk):
+        if isinstance(cell, EvaluationCell) and cell.scheme == scheme and per_chunk in (None, cell.per_chunk):
             results[cell] = replace(found, time_s=time_s)
     return results
 
@@ -164,7 +164,7 @@ def test_sentences_follow_the_figures() -> None:
 def test_what_a_half_dead_server_costs_is_computed() -> None:
     assert "1/(P-1)" not in said(outcomes())  # 20 % are not 1/3
     results = outcomes()
-    half = Cell(4, (4,), TINY.size, OPTCC)
+    half = EvaluationCell(4, (4,), TINY.size, OPTCC)
     results[half] = replace(results[half], bound_s=4 / 3)
     assert "1/(P-1) of the fault-free time with P servers: 33.3 % with 4" in said(results)
 
@@ -254,7 +254,7 @@ def test_command_refuses_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 def test_command(made: page.Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
 
-    def evaluate(grid: Grid, job: Job, **how: Any) -> page.Evaluation:
+    def evaluate(grid: EvaluationGrid, job: TrainingJob, **how: Any) -> page.Evaluation:
         asked.update(how, grid=grid, job=job)
         return made
 
@@ -264,7 +264,7 @@ def test_command(made: page.Evaluation, tmp_path: Path, monkeypatch: pytest.Monk
     job += ["--exposed", "0.5", "--step", "2s", "--failover", "3ms"]
     result = CliRunner().invoke(main, ["reproduce", "--quick", "--jobs", "1", *job, "--json", "-o", str(out)])
     assert result.exit_code == 0, result.stderr
-    assert asked["job"] == Job(5 * 3600, 512, 0.25, 3600, 540, 0.5, 2, 0.003)
+    assert asked["job"] == TrainingJob(5 * 3600, 512, 0.25, 3600, 540, 0.5, 2, 0.003)
     assert (asked["grid"], asked["jobs"]) == (QUICK, 1)
     said = json.loads(result.stdout)
     assert said["simulated"] is True

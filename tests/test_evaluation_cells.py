@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import optcc
-from optcc.evaluation.cells import FAULT_FREE, OPTCC, PER_CHUNK, PER_CHUNKS, Cell
+from optcc.evaluation.cells import FAULT_FREE, OPTCC, PER_CHUNK, PER_CHUNKS, EvaluationCell
 from optcc.evaluation.grid import FULL, GIB, MIB, QUICK, SCHEMES
 from optcc.evaluation.markdown import percent
 from optcc.evaluation.straggler import stragglers
@@ -19,37 +19,38 @@ from tests.evaluations import TINY
 
 
 def test_a_scheme_that_does_not_apply_has_no_time() -> None:
-    outcome = Cell(4, (1, 1), MIB, "r2cc").run()
+    outcome = EvaluationCell(4, (1, 1), MIB, "r2cc").run()
     assert np.isnan(outcome.time_s)
     assert "one degraded server" in outcome.refused
     assert percent(outcome.time_s) == "-"
 
 
 def test_dead_nics_of_a_cell() -> None:
-    def dead(cell: Cell) -> list[str]:
+    def dead(cell: EvaluationCell) -> list[str]:
         return [f"{s.name}/{nic.name}" for s in cell.cluster.servers for nic in s.nics if not nic.alive]
 
-    cell = Cell(4, (2, 1), MIB, OPTCC)
+    cell = EvaluationCell(4, (2, 1), MIB, OPTCC)
     assert dead(cell) == ["server0/nic0", "server0/nic1", "server1/nic0"]
     assert dead(replace(cell, staggered=True)) == ["server0/nic0", "server0/nic1", "server1/nic1"]
     assert dead(replace(cell, staggered=True).of(FAULT_FREE)) == []
 
 
+@pytest.mark.long
 def test_a_cell_has_its_own_costs() -> None:
-    cell = Cell(4, (4,), 64 * MIB, "r2cc")
+    cell = EvaluationCell(4, (4,), 64 * MIB, "r2cc")
     free = replace(cell, alpha=Fraction(0), per_chunk=Fraction(0))
     found = [each.run() for each in (free, replace(cell, per_chunk=Fraction(0)), cell)]
     assert found[0].time_s < found[1].time_s < found[2].time_s
     assert found[0].with_costs_s == found[0].bound_s < found[1].with_costs_s < found[2].with_costs_s
     assert all(outcome.over_bound > 1 and outcome.way in ("channels", "stripes") for outcome in found)
-    assert cell.of(FAULT_FREE) == Cell(4, (), 64 * MIB, FAULT_FREE)
+    assert cell.of(FAULT_FREE) == EvaluationCell(4, (), 64 * MIB, FAULT_FREE)
     ring = cell.of(FAULT_FREE).run()
     assert ring.bound_s == ring.fault_free_s < ring.time_s
     assert np.isnan(replace(ring, time_s=float("nan")).over_bound)
 
 
 def test_the_bound_with_costs_is_that_of_its_cell() -> None:
-    cell = Cell(4, (4,), 64 * MIB, "balance")
+    cell = EvaluationCell(4, (4,), 64 * MIB, "balance")
     least = optcc.lower_bound_with_costs(cell.cluster, cell.nbytes, alpha=cell.alpha, per_chunk=cell.per_chunk)
     found = cell.run()
     assert found.with_costs_s == float(least.seconds) > found.bound_s == float(least.bound.seconds)
@@ -69,7 +70,7 @@ def test_what_takes_longest_begins_first() -> None:
     tasks = [Work(2), Work(3), Work(1)]
     assert list(run_all(tasks, jobs=1, done=lambda: None)) == tasks
     assert done == [3, 2, 1]
-    small, large = Cell(8, (1,), GIB, OPTCC), Cell(64, (1,), GIB, OPTCC)
+    small, large = EvaluationCell(8, (1,), GIB, OPTCC), EvaluationCell(64, (1,), GIB, OPTCC)
     assert small.weight < replace(small, per_chunk=Fraction(0)).weight < large.weight
 
 
@@ -108,6 +109,6 @@ def test_star_is_within_its_limit() -> None:
 
 @pytest.mark.long
 def test_processes_give_what_one_gives() -> None:
-    cells = [Cell(3, (1,), MIB, scheme) for scheme in (OPTCC, "balance")]
+    cells = [EvaluationCell(3, (1,), MIB, scheme) for scheme in (OPTCC, "balance")]
     one, two = (run_all(cells, jobs=jobs, done=lambda: None) for jobs in (1, 2))
     assert one == two

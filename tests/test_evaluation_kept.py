@@ -12,12 +12,18 @@ from click.testing import CliRunner, Result
 from optcc import InputError
 from optcc.cli import main
 from optcc.evaluation import page, tasks
-from optcc.evaluation.cells import Cell, Outcome
-from optcc.evaluation.tasks import Kept, Task, run_all
+from optcc.evaluation.cells import CellOutcome, EvaluationCell
+from optcc.evaluation.tasks import ResultJournal, Task, run_all
 from optcc.files.journal import journal_path
 from tests.evaluations import TINY
 
-TASKS: list[Task] = [*TINY.cells()[:4], Cell(4, (1, 1), 2**20, "r2cc"), *TINY.rails, *TINY.stars, TINY.rigs()[0]]
+TASKS: list[Task] = [
+    *TINY.cells()[:4],
+    EvaluationCell(4, (1, 1), 2**20, "r2cc"),
+    *TINY.rails,
+    *TINY.stars,
+    TINY.rigs()[0],
+]
 """Of every kind that is kept; one has no time."""
 
 
@@ -45,12 +51,12 @@ def test_every_kind_of_result_is_kept_and_nothing_is_computed_twice(
     for kind in {type(task) for task in TASKS}:
         monkeypatch.setattr(kind, "run", run_of(kind))
     done: list[None] = []
-    with Kept(tmp_path / "page.md") as kept, pytest.raises(KeyboardInterrupt):
+    with ResultJournal(tmp_path / "page.md") as kept, pytest.raises(KeyboardInterrupt):
         run_all(TASKS, jobs=1, done=lambda: done.append(None), kept=kept)
     order = sorted(TASKS, key=lambda task: -task.weight)
     assert counted == order[:5]
     counted.clear()
-    with Kept(tmp_path / "page.md") as kept:
+    with ResultJournal(tmp_path / "page.md") as kept:
         again = run_all(TASKS, jobs=1, done=lambda: done.append(None), kept=kept)
     assert counted == order[5:]
     assert len(done) == 5 + len(TASKS)
@@ -63,10 +69,10 @@ def reproduce(output: Path) -> Result:
 
 
 def test_the_command_says_what_is_kept_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def evaluate(*_: object, kept: Kept, **__: object) -> page.Evaluation:
+    def evaluate(*_: object, kept: ResultJournal, **__: object) -> page.Evaluation:
         if kept.results:
             return page.Evaluation("all of it", {}, 0, 1)
-        kept.add({"a task": Outcome(1.0, 1.0, 1.0, 1.0), "another one": Outcome(2.0, 1.0, 1.0, 1.0)})
+        kept.add({"a task": CellOutcome(1.0, 1.0, 1.0, 1.0), "another one": CellOutcome(2.0, 1.0, 1.0, 1.0)})
         raise KeyboardInterrupt
 
     monkeypatch.setattr(page, "evaluate", evaluate)
@@ -85,8 +91,8 @@ def test_the_command_says_what_is_kept_and_goes_on(tmp_path: Path, monkeypatch: 
 
 def test_results_of_other_code_are_refused_and_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = tmp_path / "page.md"
-    with Kept(output) as kept:
-        kept.add({"a task": Outcome(1.0, 1.0, 1.0, 1.0)})
+    with ResultJournal(output) as kept:
+        kept.add({"a task": CellOutcome(1.0, 1.0, 1.0, 1.0)})
     before = journal_path(output).read_bytes()
     monkeypatch.setattr(tasks, "code", lambda: "of another version")
     refused = reproduce(output)
@@ -115,4 +121,4 @@ def test_what_another_command_keeps_is_not_read(tmp_path: Path) -> None:
     output = tmp_path / "page.md"
     journal_path(output).write_text('{"optcc-sweep-journal": 1}\n', encoding="utf-8")
     with pytest.raises(InputError, match="not a journal"):
-        Kept(output)
+        ResultJournal(output)

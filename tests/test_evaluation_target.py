@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from optcc.evaluation import straggler, tables, target
-from optcc.evaluation.cells import FAULT_FREE, OPTCC, Cell, Outcome
+from optcc.evaluation.cells import FAULT_FREE, OPTCC, CellOutcome, EvaluationCell
 from optcc.evaluation.grid import MIB
 from optcc.evaluation.studies import Rails, RailsResult
 from tests.evaluations import TINY, outcomes
 
 PLANTED = {
-    "1, 2": Cell(4, (1,), 256 * MIB, OPTCC),
-    "3": Cell(4, (2, 1), 256 * MIB, OPTCC, staggered=True),
-    "4": Cell(4, (4,), 256 * MIB, OPTCC),
+    "1, 2": EvaluationCell(4, (1,), 256 * MIB, OPTCC),
+    "3": EvaluationCell(4, (2, 1), 256 * MIB, OPTCC, staggered=True),
+    "4": EvaluationCell(4, (4,), 256 * MIB, OPTCC),
 }
 
 
@@ -31,13 +31,13 @@ def test_what_is_held() -> None:
 
 
 def test_small_messages_are_not_held() -> None:
-    small = Cell(4, (1,), 64 * MIB, OPTCC)
+    small = EvaluationCell(4, (1,), 64 * MIB, OPTCC)
     assert small in TINY.targets()
     assert target.counts(target.held(TINY, outcomes(small, above=9.0)))[0] == 0
 
 
 @pytest.mark.parametrize("planted", [*PLANTED.values(), *TINY.rails], ids=[*PLANTED, "5"])
-def test_a_planted_miss_of_any_section_is_at_the_top(planted: Cell | Rails) -> None:
+def test_a_planted_miss_of_any_section_is_at_the_top(planted: EvaluationCell | Rails) -> None:
     assert target.counts(target.held(TINY, outcomes()))[0] == 0
     assert not any("+1.1" in line for line in target.target_lines(TINY, outcomes()))
     results = outcomes(planted)
@@ -61,8 +61,8 @@ def test_a_planted_miss_is_marked_and_counted_in_its_section() -> None:
 @pytest.mark.parametrize(("short", "marked"), [(1e-6, True), (-1e-6, False)])
 def test_cells_beyond_every_schedule_of_whole_chunks_are_marked(short: float, marked: bool) -> None:
     """The bound with costs of one cell is a little above the target, or a little below."""
-    cell, results = Cell(4, (4,), 256 * MIB, OPTCC), outcomes()
-    results[cell] = Outcome(2.0, 1.2, 1.0, 1.21 * (1 + short))
+    cell, results = EvaluationCell(4, (4,), 256 * MIB, OPTCC), outcomes()
+    results[cell] = CellOutcome(2.0, 1.2, 1.0, 1.21 * (1 + short))
     top = target.target_lines(TINY, results)
     assert target.counts(target.held(TINY, results))[0] == 1
     assert [line for line in top if line.startswith("| ") and "†" in line] == (
@@ -89,7 +89,7 @@ def test_a_cell_that_meets_the_target_is_not_marked() -> None:
 
 
 def test_two_servers_with_half_their_nics_are_beyond_on_the_real_ring() -> None:
-    cell = Cell(8, (4, 4), 256 * MIB, "balance")
+    cell = EvaluationCell(8, (4, 4), 256 * MIB, "balance")
     ring, found = cell.of(FAULT_FREE).run(), cell.run()
     assert ring.time_s * (1 + target.unavoidable(cell, {cell: found}) + target.TARGET) < found.with_costs_s
     one = replace(cell, dead=(4,)).run()
@@ -101,7 +101,7 @@ def test_a_plan_without_a_time_misses() -> None:
 
 
 def test_overheads_are_over_the_fault_free_ring() -> None:
-    cell = Cell(4, (4,), 256 * MIB, "balance")
+    cell = EvaluationCell(4, (4,), 256 * MIB, "balance")
     assert target.overhead(cell, outcomes()) == pytest.approx(2)
     assert target.unavoidable(cell, outcomes()) == pytest.approx(0.2)
 
@@ -110,7 +110,7 @@ DOCS_PAGE = Path(__file__).parents[1] / "docs" / "evaluation.md"
 HEAD = "optcc less unavoidable, 256MiB"
 
 
-def stated(cell: Cell) -> float:
+def stated(cell: EvaluationCell) -> float:
     """What the page in docs says of its failure, in percentage points above the unavoidable, at 256 MiB."""
     lines = DOCS_PAGE.read_text(encoding="utf-8").splitlines()
     (head,) = (line for line in lines if HEAD in line)
@@ -121,7 +121,7 @@ def stated(cell: Cell) -> float:
 
 @pytest.mark.parametrize("dead", [(4, 4), (3, 3)], ids=str)
 def test_the_page_in_docs_is_what_the_code_gives(dead: tuple[int, ...]) -> None:
-    cell = Cell(8, dead, 256 * MIB, OPTCC)
+    cell = EvaluationCell(8, dead, 256 * MIB, OPTCC)
     found = 100 * target.above(cell, {each: each.run() for each in (cell, cell.of(FAULT_FREE))})
     another = replace(cell, dead=(1,) * 4)
     assert found == pytest.approx(stated(cell), abs=0.1)

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from optcc.evaluation import tables
-from optcc.evaluation.cells import OPTCC, Outcome
+from optcc.evaluation.cells import OPTCC, CellOutcome
 from optcc.evaluation.grid import Fleet
-from optcc.evaluation.training import WEEK_S, Job
+from optcc.evaluation.training import WEEK_S, TrainingJob
 from optcc.sweep.failures import MonteCarlo
 from optcc.values.cluster import Cluster
 from tests.evaluations import TINY, outcomes
 
 
-def down_share(job: Job, seed: int, weeks: int) -> list[float]:
+def down_share(job: TrainingJob, seed: int, weeks: int) -> list[float]:
     """Share of time with k = 0, 1, 2, ... NICs down, by drawing failures."""
     rng = np.random.default_rng(seed)
     span = weeks * WEEK_S
@@ -31,7 +31,7 @@ def down_share(job: Job, seed: int, weeks: int) -> list[float]:
 
 def test_training_model_agrees_with_drawn_failures() -> None:
     # Three NICs down at a time on average, so that many numbers of them matter.
-    job, overheads = Job(nic_share=1.0), [0.05 * k for k in range(1, 9)]
+    job, overheads = TrainingJob(nic_share=1.0), [0.05 * k for k in range(1, 9)]
 
     def lost(shares: list[float]) -> float:
         slower = [0.0, *(job.exposed * overheads[min(k, 8) - 1] for k in range(1, len(shares)))]
@@ -44,20 +44,22 @@ def test_training_model_agrees_with_drawn_failures() -> None:
 
 
 def test_training_limits() -> None:
-    assert Job().lost_by_slowdown([0.0] * 8) == 0
-    rare = Job(mttf_s=1e9, nic_share=1.0, repair_s=1e3, exposed=1.0)
+    assert TrainingJob().lost_by_slowdown([0.0] * 8) == 0
+    rare = TrainingJob(mttf_s=1e9, nic_share=1.0, repair_s=1e3, exposed=1.0)
     assert rare.lost_by_slowdown([1.0]) == pytest.approx((1 - exp(-1e-6)) / 2)
-    assert Job(nic_share=1.0).lost_by_restarts() == pytest.approx(68 / (68 + 162))
-    often = Job(nic_share=1.0, failover_s=162 * 60)  # a failover after every failure, as long as there is between them
+    assert TrainingJob(nic_share=1.0).lost_by_restarts() == pytest.approx(68 / (68 + 162))
+    often = TrainingJob(
+        nic_share=1.0, failover_s=162 * 60
+    )  # a failover after every failure, as long as there is between them
     assert often.lost_by_going_on([0.0] * 8) == pytest.approx(1 / 2)
     slower = often.lost_by_slowdown([0.5] * 8)
     assert often.lost_by_going_on([0.5] * 8) == pytest.approx(1 / 2 + slower / 2) != 1 / 2
     assert replace(often, failover_s=0).lost_by_going_on([0.5] * 8) == pytest.approx(slower)
-    assert Job(step_s=6.0).per_step_s(0.25) == pytest.approx(2)  # 8 s a step are 6 s and a quarter lost
+    assert TrainingJob(step_s=6.0).per_step_s(0.25) == pytest.approx(2)  # 8 s a step are 6 s and a quarter lost
 
 
 def test_failures_go_with_gpus_and_the_share_of_nics() -> None:
-    whole = Job()
+    whole = TrainingJob()
     assert whole.nic_mttf_s == pytest.approx(2.7 * 3600 * 419 / 42)
     assert replace(whole, gpus=1024).failures == pytest.approx(whole.failures / 16)
     assert replace(whole, gpus=1024).down == pytest.approx(8 / (16 * 2.7 * 419 / 42))
@@ -68,7 +70,7 @@ def test_failures_go_with_gpus_and_the_share_of_nics() -> None:
 
 
 def test_training_rows_are_of_the_whole_week() -> None:
-    job = Job(mttf_gpus=32, nic_share=1.0)
+    job = TrainingJob(mttf_gpus=32, nic_share=1.0)
     rows = [line.split(" | ") for line in tables.training_table(TINY, outcomes(), job)[2:-1]]
     assert len(rows) == 4
     restart = [row for row in rows if "restart" in row[4]]
@@ -90,8 +92,8 @@ def test_training_rows_are_of_the_whole_week() -> None:
 def test_the_slowest_of_several_allreduces_sets_the_pace() -> None:
     results = outcomes()
     two = TINY.chain(4, OPTCC)[1]
-    results[two] = Outcome(1.0, 1.2, 1.0, 1.2)  # two dead NICs cost nothing, one of them 20.9 %
-    job = Job(mttf_gpus=32, nic_share=1.0)
+    results[two] = CellOutcome(1.0, 1.2, 1.0, 1.2)  # two dead NICs cost nothing, one of them 20.9 %
+    job = TrainingJob(mttf_gpus=32, nic_share=1.0)
     grids = [replace(TINY, fleets=(Fleet(gpus, 4),)) for gpus in (32, 33)]
     tables_of = [tables.training_table(grid, results, job) for grid in grids]
     alone, group = (next(row for row in rows if "with optcc" in row).split(" | ") for rows in tables_of)

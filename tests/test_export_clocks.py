@@ -14,7 +14,7 @@ from optcc.export import formats, msccl, msccl_clock, mscclpp, mscclpp_clock
 from optcc.export.chunks import Chunked, chunked, finer
 from optcc.export.native import native_ring_s
 from optcc.export.targets import MSCCL, check_places
-from optcc.export.timed import Machine, Step
+from optcc.export.timed import TimedStep, TimedThreads
 from optcc.plans.plan import Plan
 from optcc.values.cluster import Cluster
 
@@ -111,32 +111,32 @@ def test_a_clock_with_another_rate_is_not() -> None:
 
 
 def test_those_who_move_share_a_link_fairly_and_keep_to_their_own_cap() -> None:
-    machine = Machine()
+    machine = TimedThreads()
     link = machine.resource(10)
-    machine.thread().append(Step(nbytes=8, cap=4, one=link))  # alone with its cap: 2 s
-    machine.thread().append(Step(nbytes=24, one=link))  # what is left: 6 for 2 s, then 10
+    machine.thread().append(TimedStep(nbytes=8, cap=4, one=link))  # alone with its cap: 2 s
+    machine.thread().append(TimedStep(nbytes=24, one=link))  # what is left: 6 for 2 s, then 10
     assert machine.seconds() == pytest.approx(2 + 12 / 10)
 
 
 def test_a_lock_is_first_come_first_served() -> None:
-    machine = Machine()
+    machine = TimedThreads()
     lock = machine.lock()
     for start in (0.5, 0.0):
-        machine.thread().extend([Step(pause=start), Step(lock=lock, pause=1)])
+        machine.thread().extend([TimedStep(pause=start), TimedStep(lock=lock, pause=1)])
     assert machine.seconds() == pytest.approx(2)
 
 
 def test_counters_come_with_their_delay() -> None:
-    machine = Machine()
+    machine = TimedThreads()
     counter = machine.counter()
-    machine.thread().extend([Step(pause=1, post=counter, delay=2), Step(post=counter)])
-    machine.thread().append(Step(wait=counter, need=2, pause=1))
+    machine.thread().extend([TimedStep(pause=1, post=counter, delay=2), TimedStep(post=counter)])
+    machine.thread().append(TimedStep(wait=counter, need=2, pause=1))
     assert machine.seconds() == pytest.approx(4)
 
 
 def test_what_waits_for_ever_is_said() -> None:
-    machine = Machine()
-    machine.thread().append(Step(wait=machine.counter(), need=1))
+    machine = TimedThreads()
+    machine.thread().append(TimedStep(wait=machine.counter(), need=1))
     with pytest.raises(SimulationError, match="for ever"):
         machine.seconds()
     with pytest.raises(SimulationError, match="without a rate"):

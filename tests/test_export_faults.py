@@ -110,7 +110,7 @@ def test_connections_of_one_message_still_do() -> None:
     msccl_run.run(msccl_file.load(classic_text()), depth=1)
 
 
-def _wide(op: mscclpp_file.Op, count: int) -> mscclpp_file.Op:
+def _wide(op: mscclpp_file.MscclppOp, count: int) -> mscclpp_file.MscclppOp:
     return replace(op, channels=tuple(range(count)))
 
 
@@ -125,13 +125,13 @@ def _wide(op: mscclpp_file.Op, count: int) -> mscclpp_file.Op:
         ("bytes of a buffer", lambda g: replace(g, scratch=2**20)),
     ],
 )
-def test_limits_of_mscclpp(limit: str, change: Callable[[mscclpp_file.Gpu], mscclpp_file.Gpu]) -> None:
+def test_limits_of_mscclpp(limit: str, change: Callable[[mscclpp_file.MscclppGpu], mscclpp_file.MscclppGpu]) -> None:
     program = mscclpp_file.load(plus_text())
     mscclpp_file.check_limits(program)
     fails(limit, lambda: mscclpp_file.check_limits(replace(program, gpus=(change(program.gpus[0]), *program.gpus[1:]))))
 
 
-def _block(gpu: mscclpp_file.Gpu, **values: Any) -> mscclpp_file.Gpu:
+def _block(gpu: mscclpp_file.MscclppGpu, **values: Any) -> mscclpp_file.MscclppGpu:
     return replace(gpu, threadblocks=(replace(gpu.threadblocks[0], **values), *gpu.threadblocks[1:]))
 
 
@@ -149,13 +149,13 @@ def _block(gpu: mscclpp_file.Gpu, **values: Any) -> mscclpp_file.Gpu:
         ),
     ],
 )
-def test_limits_of_msccl(limit: str, change: Callable[[msccl_file.Program], msccl_file.Program]) -> None:
+def test_limits_of_msccl(limit: str, change: Callable[[msccl_file.MscclProgram], msccl_file.MscclProgram]) -> None:
     program = msccl_file.load(classic_text())
     msccl_file.check_limits(program)
     fails(limit, lambda: msccl_file.check_limits(change(program)))
 
 
-def _steps(program: msccl_file.Program, count: int, **values: Any) -> msccl_file.Threadblock:
+def _steps(program: msccl_file.MscclProgram, count: int, **values: Any) -> msccl_file.MscclThreadblock:
     block = program.gpus[0][0]
     return replace(block, steps=(replace(block.steps[0], **values),) * count)
 

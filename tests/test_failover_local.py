@@ -37,7 +37,12 @@ from tests.test_wires import connect
 @pytest.mark.parametrize(
     ("number", "how"),
     [
-        pytest.param(number, how, id="-".join((f"row{number:02}", *(f"{name}={value}" for name, value in how.items()))))
+        pytest.param(
+            number,
+            how,
+            id="-".join((f"row{number:02}", *(f"{name}={value}" for name, value in how.items()))),
+            marks=pytest.mark.long if "failovers" in how else (),
+        )
         for number, row in ROWS.items()
         for how in row.variants
     ],
@@ -145,6 +150,7 @@ def test_a_leak_is_noticed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
             os.close(fd)
 
 
+@pytest.mark.long
 def test_a_measure_that_sees_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     held = failover_leaks.held
     for blind, says in (("maps", "no memory is seen"), ("descriptors", "no descriptors are seen")):

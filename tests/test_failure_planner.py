@@ -11,7 +11,8 @@ import pytest
 
 import optcc
 from optcc.errors import InputError
-from optcc.planner.standby.planner import Basis, Planner, Progress
+from optcc.planner.standby.answers import Basis, Progress
+from optcc.planner.standby.planner import Planner
 from optcc.planner.standby.solve import solve
 from optcc.planner.standby.state import Places
 from optcc.planner.standby.table import Entry
@@ -221,7 +222,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Cluster]:
         asked.append(cluster)
         return solve(cluster, *task)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("optcc.planner.standby.planner.solve", counting)
+    monkeypatch.setattr("optcc.planner.standby.decisions.solve", counting)
     return asked
 
 

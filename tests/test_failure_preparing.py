@@ -12,8 +12,9 @@ import pytest
 
 import optcc
 from optcc.errors import OptccError
+from optcc.planner.standby.answers import Basis, Progress
 from optcc.planner.standby.background import Background, Helper, SkippedError
-from optcc.planner.standby.planner import Basis, Planner, Progress
+from optcc.planner.standby.planner import Planner
 from optcc.planner.standby.solve import solve
 from optcc.theory.tally import GroupCounts
 from optcc.values.cluster import Cluster
@@ -45,7 +46,7 @@ def failing_on(monkeypatch: pytest.MonkeyPatch, shape: Cluster) -> list[Cluster]
             raise ValueError("no plan for it")
         return solve(cluster, *task)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("optcc.planner.standby.planner.solve", solve_others)
+    monkeypatch.setattr("optcc.planner.standby.decisions.solve", solve_others)
     return tried
 
 

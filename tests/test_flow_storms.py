@@ -21,6 +21,7 @@ from tests.flow_storms import HangError, schedules, storm
 STORMS = 300
 
 
+@pytest.mark.long
 def test_storms(request: pytest.FixtureRequest) -> None:
     """Hundreds of runs: the fault-free bits on every rank, or a typed error where no wire is left; and it ends."""
     first = int(request.config.getoption("--hypothesis-seed"))

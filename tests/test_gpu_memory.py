@@ -12,7 +12,15 @@ import numpy as np
 import pytest
 
 from optcc.runtime.devices import gpu_memory
-from optcc.runtime.devices.gpu_memory import PROBE_BYTES, Choice, Path, RefusedError, Region, choose, examine_gpu_memory
+from optcc.runtime.devices.gpu_memory import (
+    PROBE_BYTES,
+    Path,
+    PathChoice,
+    PathRefusedError,
+    Region,
+    choose,
+    examine_gpu_memory,
+)
 
 
 class Addressed(np.ndarray):
@@ -47,7 +55,7 @@ class FakeNic:
 
     def _register(self, path: Path) -> Region:
         if path not in self.registers:
-            raise RefusedError("Operation not supported")
+            raise PathRefusedError("Operation not supported")
         self.live += 1
         return Region(0, 1, 1, path)
 
@@ -62,7 +70,7 @@ class FakeNic:
     def take(self, region: Region, offset: int, nbytes: int) -> bytes:
         fault = self.faults.get(region.handle)
         if fault == "error":
-            raise RefusedError("the NIC reports LOC_PROT_ERR")
+            raise PathRefusedError("the NIC reports LOC_PROT_ERR")
         data: bytes = self.gpu.memory[offset : offset + nbytes].tobytes()
         if fault == "zeros" or (fault == "last page" and offset + nbytes == PROBE_BYTES):
             return bytes(nbytes)
@@ -121,7 +129,7 @@ def test_the_doctor_says_what_was_refused_and_why() -> None:
     assert not finding.present
     assert "pinned staging; dma-buf: registered, but what the NIC wrote is not" in finding.seen
     assert "nvidia-peermem: the NIC reports LOC_PROT_ERR" in finding.seen
-    assert Choice("a", 0, Path.DMABUF, {}).finding().present
+    assert PathChoice("a", 0, Path.DMABUF, {}).finding().present
 
 
 def test_a_dmabuf_is_of_whole_pages() -> None:
@@ -130,7 +138,7 @@ def test_a_dmabuf_is_of_whole_pages() -> None:
 
     for address, count in ((4096 + 64, 4096), (4096, 4097)):
         with (
-            pytest.raises(RefusedError, match="not whole pages"),
+            pytest.raises(PathRefusedError, match="not whole pages"),
             gpu_memory.exported(DeviceArray(address, count, dtype_of("uint8"), 0)),
         ):
             pass
@@ -167,16 +175,16 @@ def test_the_drivers_dmabuf(capsys: pytest.CaptureFixture[str]) -> None:
     array = Gpu(0).empty(PROBE_BYTES, np.dtype(np.uint8))
     offered = "GPU 0: dma-buf" in examine_gpu_memory()[0].seen
     with capsys.disabled():
-        print(f"\n{examine_gpu_memory()[0].seen}; flush after writes: {gpu_memory.needs_flush(0)}")
+        print(f"\n{examine_gpu_memory()[0].seen}")
     if offered:
         with gpu_memory.exported(array) as fd:
             assert "dmabuf" in os.readlink(f"/proc/self/fd/{fd}")
     else:
-        with pytest.raises(RefusedError, match="no dma-buf"), gpu_memory.exported(array):
+        with pytest.raises(PathRefusedError, match="no dma-buf"), gpu_memory.exported(array):
             pass
 
 
 @pytest.mark.gpu
 def test_a_gpu_that_is_not_there_is_refused() -> None:
-    with pytest.raises(RefusedError, match="cuDeviceGet: CUDA_ERROR_INVALID_DEVICE"):
+    with pytest.raises(PathRefusedError, match="cuDeviceGet: CUDA_ERROR_INVALID_DEVICE"):
         gpu_memory.attribute(99, 1)

@@ -15,7 +15,7 @@ import optcc
 from optcc.errors import OptccError
 from optcc.theory import highs
 from optcc.theory.highs import maximised
-from optcc.theory.program import Program
+from optcc.theory.program import BoundProgram
 from optcc.theory.ways import build_network
 from optcc.values.cluster import Cluster, Fabric
 
@@ -28,7 +28,7 @@ def test_the_middle_of_the_face_and_a_vertex() -> None:
     hit = replace(Cluster.uniform(servers=6, nics=2, rate=1000), fabric=Fabric(rails=True))
     for i in range(3):
         hit = hit.degrade(f"server{i}/nic{i % 2}", Fraction(1 + i, 4))
-    program = Program(build_network(hit))
+    program = BoundProgram(build_network(hit))
     program.solve()
     middle, vertex = (program._solve_once(vertex=each) for each in (False, True))
     assert middle.rate == pytest.approx(vertex.rate, rel=1e-5)

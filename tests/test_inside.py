@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 import optcc
 from optcc.errors import InfeasibleError, VerifyError
 from optcc.schedule import Port, Schedule
-from optcc.schedule.assemble import Row, assemble
+from optcc.schedule.assemble import TemplateRow, assemble
 from optcc.schedule.columns import Stage
 from optcc.schedule.inside import Bundle, InsideServers
 from optcc.schedule.inside_crews import crews, even_shares, shares_by_rate, usable, view
-from optcc.schedule.inside_parts import Part, inside_servers
+from optcc.schedule.inside_parts import BufferPart, inside_servers
 from optcc.schedule.nested_order import nested_rings
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.routes import Routes
@@ -75,7 +75,7 @@ def test_guests_on_rails(cluster: Cluster, nbytes: int, data: st.DataObject) -> 
     guests = tuple(sorted(silent | more))
     assume(len(guests) < len(own))
     ring = data.draw(st.integers(1, len(own) - len(guests)), label="ring")
-    part = Part(WHOLE, 1, {ring: WHOLE}, (slot,), guests)
+    part = BufferPart(WHOLE, 1, {ring: WHOLE}, (slot,), guests)
     hand_on, chunks = data.draw(st.booleans(), label="hand on"), data.draw(st.integers(1, 5), label="chunks")
     try:
         found = inside_servers(cluster, [part], data.draw(st.integers(1, 4)), chunks=chunks, hand_on=hand_on)
@@ -132,15 +132,15 @@ class Star(Recipe):
     segments: int = 1
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
-        routes, template = Routes(cluster), list[Row]()
+        routes, template = Routes(cluster), list[TemplateRow]()
         others = range(1, len(cluster.ranks))
         for section in (0, 1):
             for rank in others:
-                template.append(Row(section, routes(rank, 0), rank, True, Stage.REDUCE_SCATTER, ()))
+                template.append(TemplateRow(section, routes(rank, 0), rank, True, Stage.REDUCE_SCATTER, ()))
         for section in (0, 1):
             for rank in others:
                 deps = tuple(range((section + 1) * len(others)))
-                template.append(Row(section, routes(0, rank), 9 + rank, False, Stage.ALLGATHER, deps))
+                template.append(TemplateRow(section, routes(0, rank), 9 + rank, False, Stage.ALLGATHER, deps))
         schedule = assemble(
             cluster, nbytes, routes, [(template, np.arange(1), np.array([[0, nbytes // 16 * 8, nbytes]]))]
         )

@@ -16,7 +16,7 @@ from optcc.errors import InfeasibleError, InputError
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.inside_channels import channels
 from optcc.schedule.inside_crews import crews, shares_of_slot, usable
-from optcc.schedule.inside_parts import Part, deepest, inside_servers
+from optcc.schedule.inside_parts import BufferPart, deepest, inside_servers
 from optcc.schedule.inside_spans import GROWTH, growth_steps
 from optcc.theory.inside import inside_split
 from tests.effort import examples
@@ -99,11 +99,11 @@ def test_where_there_is_no_way_the_message_says_so() -> None:
     with pytest.raises(InfeasibleError, match="acked trees"):
         inside_split(apart)
     crossing = gpus(3, 2, rails=True, dead=1)
-    whole = inside_servers(crossing, [Part(WHOLE, 1, {3: WHOLE})], 1)
+    whole = inside_servers(crossing, [BufferPart(WHOLE, 1, {3: WHOLE})], 1)
     with pytest.raises(InfeasibleError, match="spine"):
         whole.lower(crossing, 1000)
     # A guest can be no part of a ring: nobody could pass on what comes to it.
-    ring = inside_servers(crossing, [Part(WHOLE, 1, {3: WHOLE}, (0,), (0,))], 1)
+    ring = inside_servers(crossing, [BufferPart(WHOLE, 1, {3: WHOLE}, (0,), (0,))], 1)
     with pytest.raises(InfeasibleError):
         ring.lower(crossing, 1000)
     with pytest.raises(InfeasibleError, match="meets all others"):

@@ -12,7 +12,7 @@ import optcc
 from optcc.errors import InfeasibleError
 from optcc.schedule.inside import Bundle, InsideServers, nvlink_load
 from optcc.schedule.inside_crews import crews, shares_by_rate, view
-from optcc.schedule.inside_parts import Part, inside_servers
+from optcc.schedule.inside_parts import BufferPart, inside_servers
 from optcc.schedule.nested_order import nested_rings
 from optcc.schedule.routes import fluid_seconds
 from optcc.theory.inside import InsideSplit, costs, inside_split, mix
@@ -59,7 +59,7 @@ def test_a_dead_nic_on_rails_that_do_not_meet(dead: int) -> None:
     found = inside_split(cluster)
     assert found.seconds_per_byte * GB <= bound * Fraction(1005, 1000)
     assert any(part.guests == (0,) for part in found.parts)
-    live_rails = [Part(WHOLE, 1, {8: WHOLE}, tuple(range(dead, 4)))]
+    live_rails = [BufferPart(WHOLE, 1, {8: WHOLE}, tuple(range(dead, 4)))]
     assert inside_servers(cluster, live_rails, 1).fluid_s(cluster, GB) > bound * Fraction(11, 10)
 
 
@@ -72,7 +72,7 @@ def test_fluid_time_in_closed_form_is_that_of_the_bytes(cluster: Cluster, segmen
     except InfeasibleError:
         assume(False)
     rates = [rank.out_rate for rank in view(cluster, own, carry).ranks]
-    parts = [Part(WHOLE, 1, optcc.theory.nested_shares(rates))]
+    parts = [BufferPart(WHOLE, 1, optcc.theory.nested_shares(rates))]
     found = inside_servers(cluster, parts, segments, chunks=64, hand_on=hand_on)
     counted = fluid_seconds(found.lower(cluster, 2**44), cluster)
     closed = found.fluid_s(cluster, 2**44)

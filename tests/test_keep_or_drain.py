@@ -9,7 +9,7 @@ from math import inf
 import pytest
 
 import optcc
-from optcc.diagnose.keep import Costs, KeepOrDrain, keep_or_drain, overheads_of
+from optcc.diagnose.keep import InterruptionCosts, KeepOrDrain, keep_or_drain, overheads_of
 from optcc.diagnose.possible import plan_overhead
 from optcc.planner.search import baseline
 from optcc.plans.plan import Plan
@@ -17,7 +17,7 @@ from optcc.simulation.simulator import simulate
 from optcc.values.cluster import Cluster, Fabric
 
 WHOLE = Cluster.uniform(servers=5, nics=4, rate="400Gb/s")
-COSTS = Costs(step_s=10, exposed=0.2, restart_s=600, repair_s=36000, restarts=2)
+COSTS = InterruptionCosts(step_s=10, exposed=0.2, restart_s=600, repair_s=36000, restarts=2)
 
 
 def never(part: Cluster) -> float:
@@ -27,7 +27,7 @@ def never(part: Cluster) -> float:
 def decide(
     cluster: Cluster,
     overheads: dict[str, float],
-    costs: Costs = COSTS,
+    costs: InterruptionCosts = COSTS,
     overhead_of: Callable[[Cluster], float | None] = never,
 ) -> KeepOrDrain:
     found = keep_or_drain(cluster, overheads, costs, overhead_of)
@@ -56,7 +56,7 @@ def test_the_answer_turns_at_break_even() -> None:
     even = 1200 / (6 / 16 - 2 / 12)
     assert decide(hurt, {"the ring": 3.0}).choices[0].break_even_s == pytest.approx(even)
     for repair_s, keep in ((even * 0.99, True), (even * 1.01, False)):
-        again = decide(hurt, {"the ring": 3.0}, Costs(10, 0.2, 600, repair_s, 2))
+        again = decide(hurt, {"the ring": 3.0}, InterruptionCosts(10, 0.2, 600, repair_s, 2))
         assert again.keep is keep
         assert again.advice.startswith("keep server1 with the ring" if keep else "drain server1: going on loses more")
 

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 import optcc
 from optcc.cli import main
 from optcc.fault_run import run as drill_module
-from optcc.fault_run.run import Drill, drill
+from optcc.fault_run.results import Drill
+from optcc.fault_run.run import drill
 from optcc.reports.fault_run import drill_json, print_drill
 from optcc.runtime.messages import Strike
 from optcc.values.cluster import Cluster

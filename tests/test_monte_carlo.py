@@ -16,10 +16,10 @@ import optcc
 from optcc import Cluster
 from optcc.schedule.baselines import BASELINES
 from optcc.simulation.simulator import Receivers
-from optcc.sweep.distribution import Spread
+from optcc.sweep.distribution import OverheadSpread
 from optcc.sweep.execute import compute
 from optcc.sweep.failures import MonteCarlo, Renamed, _Alike
-from optcc.sweep.grid import PLACELESS, Grid, GridTopology
+from optcc.sweep.grid import PLACELESS, GridTopology, SweepGrid
 from tests.effort import examples
 
 WEEK = MonteCarlo(draws=2000, mttf_s=Fraction(9720), repair_s=Fraction(86400), nic_share=Fraction(42, 419))
@@ -103,20 +103,20 @@ def test_only_what_is_alike_is_renamed() -> None:
     assert found(unequal) == [(0, 0), (0, 1), (1, 1)]
 
 
-def grid(*algorithms: str | None, **fields: Any) -> Grid:
+def grid(*algorithms: str | None, **fields: Any) -> SweepGrid:
     """Draws of two dead NICs or so on eight servers of four, with costs."""
     eight = Cluster.uniform(servers=8, nics=4, rate=50 * 10**9)
     model = MonteCarlo(40, Fraction(1, 2), Fraction(1))
     cost = Fraction(1, 10**6)
-    axes = Grid((GridTopology("eight", eight),), (model,), (2**20,), algorithms, (5 * cost,), (cost,), (None,), 3)
+    axes = SweepGrid((GridTopology("eight", eight),), (model,), (2**20,), algorithms, (5 * cost,), (cost,), (None,), 3)
     return replace(axes, **fields)
 
 
-def failures(of: Grid) -> list[tuple[str, ...]]:
+def failures(of: SweepGrid) -> list[tuple[str, ...]]:
     return [cell.job.failures for cell in of.cells()]
 
 
-def as_drawn(of: Grid) -> list[tuple[str, ...]]:
+def as_drawn(of: SweepGrid) -> list[tuple[str, ...]]:
     """The same draws by hand: NIC by NIC from the seed."""
     cluster, model = of.topologies[0].cluster, of.failures[0]
     assert isinstance(model, MonteCarlo)
@@ -183,8 +183,8 @@ def test_renaming_would_make_a_difference_to_the_others(
 
 
 def test_quantiles_count_what_stops_as_infinite() -> None:
-    spread = Spread((0.0, 0.1, 0.2, math.inf))
+    spread = OverheadSpread((0.0, 0.1, 0.2, math.inf))
     assert spread.mean == pytest.approx(0.1)
     assert (spread.quantile(0.5), spread.quantile(0.75), spread.quantile(0.9)) == (0.1, 0.2, math.inf)
     assert spread.as_json()["p90"] is None
-    assert Spread((math.inf,)).mean is None
+    assert OverheadSpread((math.inf,)).mean is None

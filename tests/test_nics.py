@@ -245,6 +245,7 @@ def measured(servers: int) -> Cluster:
     return cluster.degrade("server1/nic0")
 
 
+@pytest.mark.long
 def test_measured_rates_are_no_reason_not_to_exchange_directly() -> None:
     """All NICs keep one pace, which loses less than what every other family does."""
     cluster, costs = measured(6), {"alpha": ALPHA, "per_chunk": PER_CHUNK}

@@ -117,7 +117,7 @@ def test_standard_streams_that_are_closed_or_full(redirected: list[str], says: s
 
 def test_no_file_takes_the_place_of_a_closed_stream() -> None:
     """What a library says on stderr would go into it."""
-    code = "import os; from optcc.cli.commands import _hold_descriptors as hold; hold(); print(os.open(os.devnull, 0))"
+    code = "import os; from optcc.cli.errors import _hold_descriptors as hold; hold(); print(os.open(os.devnull, 0))"
     command = ["bash", "-c", f"{sys.executable} -c '{code}' <&- 2>&-"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert int(done.stdout) >= 3
@@ -280,13 +280,13 @@ def test_a_bad_place_is_told_before_the_work(tmp_path: Path, plan_file: Path, mo
 
 
 def test_a_full_disk_is_told_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full(optcc.files.writing.Part):
+    class Full(optcc.files.writing.PartialFile):
         def open_unnamed(self) -> int:
             super().open_unnamed()
             return os.open("/dev/full", os.O_WRONLY)
 
     check_place(tmp_path / "new")
-    monkeypatch.setattr(optcc.files.writing, "Part", Full)
+    monkeypatch.setattr(optcc.files.writing, "PartialFile", Full)
     with pytest.raises(InputError, match="room on the disk"):
         check_place(tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
@@ -297,7 +297,7 @@ def test_a_writer_that_is_killed_leaves_nothing(unnamed: bool, tmp_path: Path) -
     """But for its part, where the file system has no files without a name."""
     code = (
         "import os, signal, sys; from pathlib import Path; from optcc.files import writing as outputs\n"
-        f"if not {unnamed}: outputs.Part.open_unnamed = outputs.Part.open\n"
+        f"if not {unnamed}: outputs.PartialFile.open_unnamed = outputs.PartialFile.open\n"
         "with outputs.written(Path(sys.argv[1])) as file:\n"
         "    file.write(bytes(10**6)); file.flush(); os.kill(os.getpid(), signal.SIGKILL)"
     )

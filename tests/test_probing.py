@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from optcc.runtime.evidence.probing import SUSPECTS, Round, evidence_of, rounds_of, second_look
-from optcc.runtime.evidence.verdicts import Evidence
+from optcc.runtime.evidence.probing import SUSPECTS, ProbeRound, evidence_of, rounds_of, second_look
+from optcc.runtime.evidence.verdicts import ProbeResult
 from optcc.runtime.messages import Note
 from optcc.schedule import Port
 
@@ -100,7 +100,7 @@ def test_over_a_lost_wire_nothing_came_through() -> None:
     assert said["server2/nic0", "server0/nic0"] == ()
 
 
-def pairs_of(probes: list[Round]) -> list[list[tuple[str, str]]]:
+def pairs_of(probes: list[ProbeRound]) -> list[list[tuple[str, str]]]:
     return [[(out.name, into.name) for out, into in one.pairs] for one in probes]
 
 
@@ -115,24 +115,24 @@ def test_between_two_servers_every_nic_meets_two_at_least() -> None:
         assert {len(names) for names in peers.values()} == {met}
 
 
-def came_through(*pairs: tuple[str, str]) -> list[Evidence]:
-    return [Evidence(out, into, 1e8) for out, into in pairs]
+def came_through(*pairs: tuple[str, str]) -> list[ProbeResult]:
+    return [ProbeResult(out, into, 1e8) for out, into in pairs]
 
 
 def test_what_looks_broken_is_tried_again_from_both_ends() -> None:
     every = ports(1, 1, 1)
     a, b, c = (port.name for port in every)
-    seen = [*came_through((b, c), (c, a)), Evidence(a, b, None)]
+    seen = [*came_through((b, c), (c, a)), ProbeResult(a, b, None)]
     again = second_look(every, seen, [])
     assert sorted(pair for one in pairs_of(again) for pair in one) == [(a, b), (b, a)]
     assert second_look(every, came_through((a, b), (b, c), (c, a)), []) == []
-    dead = [*came_through((b, c)), Evidence(a, b, None), Evidence(c, a, None)]
+    dead = [*came_through((b, c)), ProbeResult(a, b, None), ProbeResult(c, a, None)]
     assert second_look(every, dead, [(a, b), (c, a)]) == [], "a NIC over which nothing comes needs no second look"
 
 
 def test_a_wire_that_a_collective_lost_is_tried_though_the_rounds_do_not() -> None:
     every = ports(2, 2, 2)
-    seen = [Evidence(o.name, i.name, 1e8) for one in rounds_of(every) for o, i in one.pairs]
+    seen = [ProbeResult(o.name, i.name, 1e8) for one in rounds_of(every) for o, i in one.pairs]
     skew = ("server0/nic0", "server1/nic1")
     assert skew not in {(e.out, e.into) for e in seen}
     again = second_look(every, seen, [skew, skew[::-1], skew])
@@ -144,7 +144,7 @@ def test_a_wire_that_a_collective_lost_is_tried_though_the_rounds_do_not() -> No
 def test_second_looks_are_few_and_never_twice_at_once() -> None:
     """A NIC that was gone for a while has lost every wire it has."""
     every = ports(*[4] * 8)
-    seen = [Evidence(o.name, i.name, 1e8) for one in rounds_of(every) for o, i in one.pairs]
+    seen = [ProbeResult(o.name, i.name, 1e8) for one in rounds_of(every) for o, i in one.pairs]
     lost = [("server0/nic0", port.name) for port in every if port.rank > 2]
     again = pairs_of(second_look(every, seen, lost))
     assert 0 < sum(map(len, again)) <= 2 * SUSPECTS

@@ -15,9 +15,10 @@ from optcc.api import runnable
 from optcc.errors import InfeasibleError, InputError
 from optcc.plans.plan import Plan
 from optcc.theory import check_bound, lower_bound, program_bound
-from optcc.theory.certify import check_dual, round_dual
+from optcc.theory.certify import round_dual
+from optcc.theory.duality import check_dual
 from optcc.theory.partition import partition_bound, partitions
-from optcc.theory.program import Program
+from optcc.theory.program import BoundProgram
 from optcc.theory.sensitivity import gains_per_rate, repair_first
 from optcc.theory.ways import build_network
 from optcc.values.cluster import Cluster, Fabric, Nic, Server
@@ -46,7 +47,7 @@ def test_rails_need_more_than_the_closed_form() -> None:
 def test_merging_equal_servers_and_slots_loses_nothing(cluster: Cluster) -> None:
     merged = solved(cluster)
     network = build_network(cluster, merge=False)
-    apart = check_dual(network, round_dual(network, Program(network).solve()))
+    apart = check_dual(network, round_dual(network, BoundProgram(network).solve()))
     assert float(N / merged.seconds) == pytest.approx(float(apart), rel=2e-6)
 
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from optcc.errors import CertificateError
 from optcc.theory import check_bound, lower_bound
-from optcc.theory.certify import check_dual, check_primal, round_dual
-from optcc.theory.program import Program, Solution
+from optcc.theory.certify import round_dual
+from optcc.theory.duality import check_dual, check_primal
+from optcc.theory.program import BoundProgram, Solution
 from optcc.theory.ways import build_network
 from optcc.values.bound import LARGEST_GAP, ProgramCertificate
 from optcc.values.cluster import Cluster, Fabric, Nic, Server
@@ -65,7 +66,7 @@ def test_forged_duals_are_refused(cluster: Cluster, data: st.DataObject) -> None
 
 def a_solution() -> tuple[Cluster, Solution]:
     cluster = on_rails([[1, 2], [2, 2], [2, 1], [2, 2]], spine=Fraction(2))
-    return cluster, Program(build_network(cluster)).solve()
+    return cluster, BoundProgram(build_network(cluster)).solve()
 
 
 @pytest.mark.parametrize("fault", ["capacity", "roots", "unconserved", "short", "missing", "negative", "overload"])

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from optcc.cli import main
 from optcc.files.bundled import example_path
-from optcc.reports import report
+from optcc.reports import console
 
 PLAN = str(example_path("nested-rings", "NAME"))
 RAILS = "uniform:servers=4,nics=2,rate=400Gb/s,fabric=rails"
@@ -40,7 +40,7 @@ def test_what_is_being_done(args: list[str], what: list[str], monkeypatch: pytes
         yield lambda step: None
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(report, "working", working)
+    monkeypatch.setattr(console, "working", working)
     result = CliRunner().invoke(main, args)
     assert (result.exit_code, said) == (0, what), result.stderr
 

@@ -52,6 +52,7 @@ def traced(kind: type[Machine], taken: Counter[Any]) -> Any:
     return Traced
 
 
+@pytest.mark.long
 def test_the_world_takes_every_transition_and_no_other() -> None:
     by_kind: dict[type[Machine], Counter[Any]] = {Sender: Counter(), Receiver: Counter()}
     interleavings(range(BLOCK), sender=traced(Sender, by_kind[Sender]), receiver=traced(Receiver, by_kind[Receiver]))

@@ -9,11 +9,11 @@ import pytest
 
 from optcc.errors import InputError
 from optcc.runtime.protocol import ProtocolError, Receiver, Sender, SenderState
-from optcc.runtime.protocol.diagram import document, update
 from optcc.runtime.protocol.events import Found, Landed, Lost, Send
 from optcc.runtime.protocol.table import Row, table
 from optcc.runtime.wires.contract import Cause
 from tests.protocol_ends import sender
+from tools.protocol_diagram import document, update
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "failover-protocol.md"
 

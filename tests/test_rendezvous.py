@@ -229,7 +229,7 @@ def test_a_hub_of_a_membership() -> None:
 MEMBER = """
 import os, sys
 from optcc.runtime.control.rendezvous import find
-from optcc.runtime.control.worker import serve_rank
+from optcc.runtime.control.serving import serve_rank
 sys.exit(serve_rank(find(os.environ)))
 """
 

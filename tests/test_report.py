@@ -12,7 +12,8 @@ from click.testing import CliRunner
 import optcc
 from optcc import runtime
 from optcc.cli import main
-from optcc.reports import report, run
+from optcc.reports import run
+from optcc.reports.console import percent
 from optcc.runtime.control.launch import RunResult
 from optcc.schedule import Schedule
 
@@ -107,4 +108,4 @@ def test_where_the_plan_is_the_ring_nothing_is_claimed() -> None:
     ],
 )
 def test_per_cent_without_exponents(value: float, shown: str) -> None:
-    assert report.percent(value) == shown
+    assert percent(value) == shown

@@ -127,7 +127,7 @@ def test_a_script_needs_no_guard(tmp_path: Path) -> None:
 
 def test_a_rank_imports_only_numpy() -> None:
     script = (
-        "import sys, optcc.runtime.control.worker\n"
+        "import sys, optcc.runtime.control.serving\n"
         "print({m.partition('.')[0] for m in sys.modules} - sys.stdlib_module_names - {'__main__', '__mp_main__'})"
     )
     found = subprocess.run(

@@ -177,6 +177,7 @@ def test_conditions_of_a_node_that_is_to_be_drained(pod: Node) -> None:
     }
 
 
+@pytest.mark.long
 def test_conditions_of_a_node_that_stays(pod: Node) -> None:
     sysfs(pod.root / "host" / "sys", "mlx5_0")
     pod.diagnose()
@@ -185,6 +186,7 @@ def test_conditions_of_a_node_that_stays(pod: Node) -> None:
     assert degraded == (1, "1 degraded NIC explains what is slow")
 
 
+@pytest.mark.long
 def test_a_node_whose_links_are_well_has_no_condition(pod: Node) -> None:
     sysfs(pod.root / "host" / "sys")
     pod.diagnose()

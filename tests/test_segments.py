@@ -27,7 +27,6 @@ from optcc.theory.ramps import (
     starts,
 )
 from optcc.theory.segments import Pipeline, chunks_per_segment, segment_count
-from optcc.theory.service_order import ServiceOrder, best_sizes, refine
 from optcc.theory.shares import nested_shares, ring_loads
 from optcc.values.cluster import Cluster
 from tests.effort import examples
@@ -198,53 +197,6 @@ def test_starts_are_sizes_and_hold_equal_ones() -> None:
         found = starts(rates_of(straggler(8, Fraction(3))), segments)
         assert equal_sizes(segments) in found
         assert all(len(sizes) == segments and sum(sizes) == 1 and min(sizes) > 0 for sizes in found)
-
-
-@pytest.mark.parametrize("slow", [Fraction(2), Fraction(4, 3)])
-def test_critical_path_is_the_simulated_time_and_the_program_never_worse(slow: Fraction) -> None:
-    run, sizes = simulated(straggler(8, slow)), equal_sizes(8)
-    order = ServiceOrder(run(sizes), sizes)
-    assert order.seconds(sizes) == pytest.approx(run(sizes).time_s, rel=1e-6)
-    best = best_sizes(order, sizes)
-    assert sum(best.sizes) == 1
-    assert best.seconds == order.seconds(best.sizes) <= order.seconds(sizes)
-    assert 0 <= best.gap <= TOLERANCE
-    bound = best.seconds / (1 + best.gap)
-    assert order.seconds(sizes) > 1.005 * bound  # so that the gap would have told of sizes that are not optimal
-    for other in starts(rates_of(straggler(8, slow)), 8):  # no sizes undercut the dual's bound
-        assert order.seconds(other) >= bound * (1 - 1e-9)
-
-
-def test_critical_path_knows_latency_and_chunk_costs() -> None:
-    run, sizes = simulated(straggler(8, Fraction(2)), alpha=2e-6, per_chunk=1e-6), equal_sizes(4)
-    costed = ServiceOrder(run(sizes), sizes, alpha_s=2e-6, chunk_s=1e-6)
-    assert costed.seconds(sizes) == pytest.approx(run(sizes).time_s, rel=1e-6)
-    assert ServiceOrder(run(sizes), sizes).seconds(sizes) < 0.99 * run(sizes).time_s
-    assert 0 <= best_sizes(costed, sizes).gap <= TOLERANCE
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("slow", "segments", "most"),
-    [
-        (Fraction(2), 8, 0.8),
-        (Fraction(4, 3), 4, 0.9),
-        (Fraction(4, 3), 8, 0.85),
-    ],
-)
-def test_refined_sizes_beat_equal_segments_in_the_simulator(slow: Fraction, segments: int, most: float) -> None:
-    cluster = straggler(8, slow)
-    bound, run = float(lower_bound(cluster, NBYTES).seconds), simulated(cluster)
-    sizes, seconds = refine(run, [equal_sizes(segments), starts(rates_of(cluster), segments)[-1]], rounds=3)
-    assert run(sizes).time_s == seconds
-    assert 0 < seconds - bound <= most * (run(equal_sizes(segments)).time_s - bound)
-
-
-def test_too_large_a_schedule_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optcc.theory.service_order.MAX_STRIPES", 100)
-    run, sizes = simulated(straggler(8, Fraction(2))), equal_sizes(4)
-    with pytest.raises(InputError, match="too many stripes"):
-        ServiceOrder(run(sizes), sizes)
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from optcc.planner.standby.background import Helper
 from optcc.plans.plan import Plan
 from optcc.serve.messages import JobRequest, PlanRequest
 from optcc.serve.replies import Replies
-from optcc.serve.service import Job, PlanningService
-from optcc.serve.settings import Settings
+from optcc.serve.service import PlanningService, ServedCluster
+from optcc.serve.settings import ServeSettings
 from tests.serving import SMALL
 
 
@@ -37,7 +37,7 @@ def test_replies_are_kept_within_their_bytes() -> None:
 
 def test_one_computes_for_all_who_ask_at_once() -> None:
     async def run() -> tuple[list[bytes], int]:
-        desk, calls = PlanningService(Settings()), []
+        desk, calls = PlanningService(ServeSettings()), []
 
         async def make() -> bytes:
             calls.append(1)
@@ -55,7 +55,7 @@ def test_one_computes_for_all_who_ask_at_once() -> None:
 
 def test_an_error_is_not_kept() -> None:
     async def run() -> list[object]:
-        desk, calls = PlanningService(Settings()), []
+        desk, calls = PlanningService(ServeSettings()), []
 
         async def make() -> bytes:
             calls.append(1)
@@ -80,8 +80,8 @@ def test_a_plan_that_an_event_overtakes_is_not_kept_for_what_comes_after() -> No
     planner = SimpleNamespace(plan=lambda nbytes: made.pop(0), current=SimpleNamespace(event=1))
 
     async def run() -> list[bytes]:
-        desk = PlanningService(Settings())
-        desk.jobs["job"] = Job("job", planner, ())  # type: ignore[arg-type]
+        desk = PlanningService(ServeSettings())
+        desk.jobs["job"] = ServedCluster("job", planner, ())  # type: ignore[arg-type]
         replies = [await desk.job_plan("job", "1MiB", None) for _ in range(3)]
         desk.jobs.clear()
         desk.close()
@@ -116,7 +116,7 @@ class FakePlanner:
 
 @pytest.fixture
 def desk_of_fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlanningService]:
-    desk = PlanningService(Settings())
+    desk = PlanningService(ServeSettings())
 
     async def read(*_: object) -> object:
         return optcc.load_topology(SMALL).cluster, ()

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from optcc.errors import OptccError
-from optcc.serve.lanes import Lane, Workers
-from optcc.serve.messages import EventRequest, JobRequest, PlanRequest, RefusedError
+from optcc.serve.lanes import ThreadLane, Workers
+from optcc.serve.messages import EventRequest, JobRequest, PlanRequest, ReplyError
 from optcc.serve.middleware import Middleware
-from optcc.serve.service import Job, PlanningService
-from optcc.serve.settings import Settings
+from optcc.serve.service import PlanningService, ServedCluster
+from optcc.serve.settings import ServeSettings
 from tests.serving import SMALL, Service, running, told
 
 LIMIT_S = 120
@@ -50,7 +50,7 @@ def gone(pid: int) -> bool:
 
 @pytest.fixture
 def workers() -> Iterator[Workers]:
-    made = Workers(Settings())
+    made = Workers(ServeSettings())
     yield made
     made.close()
 
@@ -96,7 +96,7 @@ def test_a_call_that_is_cancelled_while_its_worker_starts_never_begins(
 
 def test_the_last_who_leaves_ends_what_is_shared() -> None:
     async def run() -> list[object]:
-        desk, ended, begun = PlanningService(Settings()), list[int](), list[int]()
+        desk, ended, begun = PlanningService(ServeSettings()), list[int](), list[int]()
 
         async def make() -> bytes:
             begun.append(1)
@@ -139,8 +139,8 @@ class FakePlanner:
 
 
 def desk_with_a_job() -> tuple[PlanningService, FakePlanner]:
-    desk, planner = PlanningService(Settings(concurrent=4, request_s=LIMIT_S)), FakePlanner()
-    desk.jobs["job"] = Job("job", planner, ())  # type: ignore[arg-type]
+    desk, planner = PlanningService(ServeSettings(concurrent=4, request_s=LIMIT_S)), FakePlanner()
+    desk.jobs["job"] = ServedCluster("job", planner, ())  # type: ignore[arg-type]
     return desk, planner
 
 
@@ -188,11 +188,11 @@ def test_an_event_counts_although_its_caller_leaves() -> None:
 
 def test_a_lane_turns_away_what_is_too_much_and_drops_what_nobody_waits_for() -> None:
     async def run() -> list[object]:
-        lane, hold, done = Lane("test", 1, 2), threading.Event(), list[int]()
+        lane, hold, done = ThreadLane("test", 1, 2), threading.Event(), list[int]()
         first = asyncio.create_task(lane.run(partial(hold.wait, LIMIT_S)))
         second = asyncio.create_task(lane.run(lambda: done.append(1)))
         await asyncio.sleep(0)
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(ReplyError) as refused:
             await lane.run(int)
         second.cancel()
         await asyncio.gather(second, return_exceptions=True)
@@ -207,7 +207,7 @@ def test_a_lane_turns_away_what_is_too_much_and_drops_what_nobody_waits_for() ->
 
 def test_a_result_that_nobody_waits_for_is_handed_over() -> None:
     async def run() -> list[str]:
-        lane, hold, over = Lane("test", 1, 2), threading.Event(), list[str]()
+        lane, hold, over = ThreadLane("test", 1, 2), threading.Event(), list[str]()
         begun = threading.Event()
 
         def make() -> str:
@@ -252,7 +252,7 @@ def test_the_guard_cancels_what_works_for_a_caller_who_is_gone() -> None:
         async def send(message: object) -> None:
             sent.append(message)
 
-        guard = Middleware(app, Settings(request_s=LIMIT_S), hosts=None, log=lambda line: None)
+        guard = Middleware(app, ServeSettings(request_s=LIMIT_S), hosts=None, log=lambda line: None)
         scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
         answering = asyncio.create_task(guard(scope, receive, send))
         await asyncio.wait_for(working.wait(), LIMIT_S)

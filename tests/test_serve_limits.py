@@ -14,7 +14,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from optcc.errors import InputError
 from optcc.serve.listen import _Impatient
-from optcc.serve.settings import Settings
+from optcc.serve.settings import ServeSettings
 from tests.serving import SLOW, Reply, Service, running, told
 
 
@@ -71,7 +71,7 @@ def test_replies_that_nobody_reads(closing: bool) -> None:
     async def run() -> None:
         aborted = asyncio.Event()
         protocol: Any = _Impatient.__new__(_Impatient)
-        protocol.settings, protocol.loop = Settings(request_s=0.05), asyncio.get_running_loop()
+        protocol.settings, protocol.loop = ServeSettings(request_s=0.05), asyncio.get_running_loop()
         protocol.transport = SimpleNamespace(abort=aborted.set, close=lambda: None, is_closing=lambda: closing)
         protocol.flow, protocol.cycle = FlowControl(protocol.transport), None
         if closing:
@@ -134,4 +134,4 @@ def test_local_names_are_let_in(tight: Service, host: str) -> None:
 @pytest.mark.parametrize("bad", [{"body": 1}, {"jobs": -1}, {"workers": 0}, {"read_s": 0}, {"concurrent": 10**6}])
 def test_limits_have_limits(bad: dict[str, int]) -> None:
     with pytest.raises(InputError, match="limit out of range"):
-        Settings(**bad)  # type: ignore[arg-type]
+        ServeSettings(**bad)  # type: ignore[arg-type]

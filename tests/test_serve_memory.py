@@ -17,9 +17,9 @@ from optcc.errors import InputError
 from optcc.planner.standby.background import MemoryLimitError
 from optcc.schedule import assemble
 from optcc.serve import work
-from optcc.serve.lanes import Lane, Workers
-from optcc.serve.messages import PlanRequest, RefusedError
-from optcc.serve.settings import Settings
+from optcc.serve.lanes import ThreadLane, Workers
+from optcc.serve.messages import PlanRequest, ReplyError
+from optcc.serve.settings import ServeSettings
 from optcc.serve.work import TRANSFER_BYTES, plan_text
 from tests.serving import ROOT
 
@@ -39,7 +39,7 @@ def transfers(servers: int) -> int:
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Workers]:
-    made = Workers(Settings(memory=SMALL_MEMORY))
+    made = Workers(ServeSettings(memory=SMALL_MEMORY))
     yield made
     made.close()
 
@@ -60,7 +60,7 @@ def test_a_schedule_of_too_many_transfers_is_refused_by_their_number(workers: Wo
     assert transfers(32) < most < transfers(48)
 
     async def ask() -> tuple[int, Any]:
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(ReplyError) as refused:
             await workers.call(plan_text, request(48))
         text, _ = await workers.call(plan_text, request(32))  # the control
         return len(text), refused.value
@@ -75,7 +75,7 @@ def test_what_the_number_does_not_tell_ends_one_request(workers: Workers) -> Non
     async def ask() -> tuple[int, Any, int]:
         before = await workers.call(os.getpid)
         assert len(await workers.call(bytes, SMALL_MEMORY // 4)) == SMALL_MEMORY // 4  # the control
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(ReplyError) as refused:
             await workers.call(bytes, 4 * SMALL_MEMORY)
         return before, refused.value, await workers.call(os.getpid)
 
@@ -89,9 +89,9 @@ def test_a_job_that_takes_too_much_memory_is_told_the_same() -> None:
     def make() -> None:
         raise MemoryLimitError("it takes more memory than a process may")
 
-    async def ask() -> RefusedError:
-        lane = Lane("test", 1, 1)
-        with pytest.raises(RefusedError) as refused:
+    async def ask() -> ReplyError:
+        lane = ThreadLane("test", 1, 1)
+        with pytest.raises(ReplyError) as refused:
             await lane.run(make)
         lane.close()
         return refused.value

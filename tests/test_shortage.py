@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from optcc.api import plan
-from optcc.cli.commands import ADDRESS_SPACE
+from optcc.cli.errors import ADDRESS_SPACE
 from optcc.errors import InputError
 from optcc.runtime import RankFailedError
 from optcc.runtime.control import job

@@ -21,7 +21,7 @@ import optcc
 from optcc.errors import InfeasibleError, InputError
 from optcc.planner.search import candidate_families
 from optcc.schedule import Schedule, Stage
-from optcc.schedule.assemble import Row, assemble, even_cuts
+from optcc.schedule.assemble import TemplateRow, assemble, even_cuts
 from optcc.schedule.routes import Routes
 from optcc.simulation.simulator import Receivers
 from optcc.theory import lower_bound
@@ -209,10 +209,10 @@ def star(nbytes: int, segments: int) -> tuple[Cluster, Schedule]:
         return way.pinned(src, dst, [(way.port_index[port[out]], way.port_index[port[into]], Fraction(1))])
 
     rows = [
-        Row(0, pinned(0, 2, "A", "hub A"), 0, True, Stage.REDUCE_SCATTER, ()),
-        Row(0, pinned(1, 2, "B", "hub B"), 0, True, Stage.REDUCE_SCATTER, ()),
-        Row(0, pinned(2, 0, "hub A", "A"), 1, False, Stage.ALLGATHER, (0, 1)),
-        Row(0, pinned(2, 1, "hub B", "B"), 1, False, Stage.ALLGATHER, (0, 1)),
+        TemplateRow(0, pinned(0, 2, "A", "hub A"), 0, True, Stage.REDUCE_SCATTER, ()),
+        TemplateRow(0, pinned(1, 2, "B", "hub B"), 0, True, Stage.REDUCE_SCATTER, ()),
+        TemplateRow(0, pinned(2, 0, "hub A", "A"), 1, False, Stage.ALLGATHER, (0, 1)),
+        TemplateRow(0, pinned(2, 1, "hub B", "B"), 1, False, Stage.ALLGATHER, (0, 1)),
     ]
     cuts = even_cuts(0, nbytes, segments)
     bounds = np.stack([cuts[:-1], cuts[1:]], axis=1)

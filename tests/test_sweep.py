@@ -94,6 +94,7 @@ def test_parquet_needs_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     table.check_output(tmp_path / "t.csv")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_a_table_is_written_whole_or_not_at_all(tmp_path: Path, ending: str) -> None:
     out = tmp_path / f"t.{ending}"

@@ -19,8 +19,8 @@ from optcc import Cluster, InputError
 from optcc.files.journal import journal_path
 from optcc.sweep import cells as cells_module
 from optcc.sweep import execute
-from optcc.sweep.cells import Job, fingerprint
-from optcc.sweep.cells import Result as Done
+from optcc.sweep.cells import SweepJob, fingerprint
+from optcc.sweep.cells import SweepResult as Done
 from optcc.sweep.journal import sweep_journal
 from tests.dying_worker import die
 from tests.sweeping import GRID, ROOT, SMALL, call, counting, grid_in, rows_of, swept, table_alone
@@ -37,7 +37,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[SweepJob]:
     return counting(monkeypatch)
 
 
@@ -45,7 +45,7 @@ def _interrupt_after(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
     real: Callable[..., Any] = execute.compute
     left = [groups]
 
-    def compute(cluster: Cluster, jobs: tuple[Job, ...]) -> list[Done]:
+    def compute(cluster: Cluster, jobs: tuple[SweepJob, ...]) -> list[Done]:
         left[0] -= 1
         if left[0] < 0:
             raise KeyboardInterrupt
@@ -55,7 +55,7 @@ def _interrupt_after(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_interrupted_sweep_goes_on_where_it_was(
-    grid: Path, tmp_path: Path, alone: bytes, counted: list[Job]
+    grid: Path, tmp_path: Path, alone: bytes, counted: list[SweepJob]
 ) -> None:
     out = tmp_path / "t.csv"
     with pytest.MonkeyPatch.context() as patch:
@@ -115,7 +115,7 @@ def _group_lives(group: int) -> bool:
     return True
 
 
-def test_a_torn_journal(grid: Path, tmp_path: Path, alone: bytes, counted: list[Job]) -> None:
+def test_a_torn_journal(grid: Path, tmp_path: Path, alone: bytes, counted: list[SweepJob]) -> None:
     out = tmp_path / "t.csv"
     with pytest.MonkeyPatch.context() as patch:
         _interrupt_after(5, patch)
@@ -130,7 +130,7 @@ def test_a_torn_journal(grid: Path, tmp_path: Path, alone: bytes, counted: list[
     assert twice == [counted[before - 1]]
 
 
-def test_a_journal_of_a_changed_grid_is_used_for_what_fits(grid: Path, tmp_path: Path, counted: list[Job]) -> None:
+def test_a_journal_of_a_changed_grid_is_used_for_what_fits(grid: Path, tmp_path: Path, counted: list[SweepJob]) -> None:
     out = tmp_path / "t.csv"
     with pytest.MonkeyPatch.context() as patch:
         _interrupt_after(5, patch)
@@ -142,7 +142,7 @@ def test_a_journal_of_a_changed_grid_is_used_for_what_fits(grid: Path, tmp_path:
 
 
 def test_another_version_does_everything_again(
-    grid: Path, tmp_path: Path, counted: list[Job], monkeypatch: pytest.MonkeyPatch
+    grid: Path, tmp_path: Path, counted: list[SweepJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "t.csv"
     with pytest.MonkeyPatch.context() as patch:
@@ -158,7 +158,7 @@ def test_a_journal_from_before_there_were_kinds_of_receivers_is_used(monkeypatch
     """A job's key is what it was, unless receivers serve packets."""
     monkeypatch.setattr(cells_module, "__version__", "0.1.0")
     micro = Fraction(1, 10**6)
-    job = Job("a" * 32, ("server1/nic0=0",), 2**20, 5 * micro, micro, 4, "ring")
+    job = SweepJob("a" * 32, ("server1/nic0=0",), 2**20, 5 * micro, micro, 4, "ring")
     assert job.key == "6e9ae90f8087c4e98a9d39971c21947f"
     assert replace(job, receivers="packets").key != job.key
 

@@ -15,7 +15,7 @@ import pytest
 
 from optcc.errors import InputError
 from optcc.files.journal import journal_path
-from optcc.sweep.cells import Result
+from optcc.sweep.cells import SweepResult
 from optcc.sweep.journal import sweep_journal
 from tests.sweeping import ROOT, SMALL, call, swept
 
@@ -150,15 +150,15 @@ class Full:
 def test_a_journal_on_a_full_disk_keeps_what_it_holds(tmp_path: Path) -> None:
     out = tmp_path / "t.csv"
     with sweep_journal(out) as journal:
-        journal.add({"first": Result(1.0)})
+        journal.add({"first": SweepResult(1.0)})
         held = journal_path(out).read_bytes()
         journal._file = Full(journal._file, 10)  # type: ignore[assignment]
         with pytest.raises(InputError, match="cannot be written") as caught:
-            journal.add({"second": Result(2.0)})
+            journal.add({"second": SweepResult(2.0)})
         assert (caught.value.expected, caught.value.where) == ("room on the disk", str(journal_path(out)))
         assert journal_path(out).read_bytes() == held
     with sweep_journal(out) as journal:
-        assert (journal.results, journal.damaged) == ({"first": Result(1.0)}, 0)
+        assert (journal.results, journal.damaged) == ({"first": SweepResult(1.0)}, 0)
 
 
 def test_the_command_says_what_is_short_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

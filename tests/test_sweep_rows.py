@@ -13,13 +13,13 @@ import optcc
 from optcc import Cluster, Plan, SimulationError
 from optcc.simulation.simulator import Receivers
 from optcc.sweep import execute
-from optcc.sweep.cells import COLUMNS, Job
+from optcc.sweep.cells import COLUMNS, SweepJob
 from optcc.sweep.failures import Counted
 from tests.sweeping import SMALL, counting, rows_of, swept
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[SweepJob]:
     return counting(monkeypatch)
 
 
@@ -128,7 +128,7 @@ def test_counted_failures_are_where_they_are_said_to_be() -> None:
     assert all(len({nic for nic, _ in nics}) == 3 and ("server1/nic0", 0) not in nics for nics in drawn)
 
 
-def test_equal_draws_are_computed_once(tmp_path: Path, counted: list[Job]) -> None:
+def test_equal_draws_are_computed_once(tmp_path: Path, counted: list[SweepJob]) -> None:
     options = ("--monte-carlo", 60, "--mttf", "1h", "--repair-time", "5min", "--size", "256KiB", "--jobs", 1)
     swept(SMALL, "-o", tmp_path / "t.csv", "--algorithm", "optcc", *options)
     drawn = {row["failures"] for row in rows_of(tmp_path / "t.csv")}

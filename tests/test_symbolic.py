@@ -16,11 +16,11 @@ from optcc.errors import InfeasibleError
 from optcc.theory.bounds import lower_bound
 from optcc.theory.derivation import DerivationError, Result, exact, prove_nonnegative, require_zero, tidy
 from optcc.theory.derive_rings import check_finite
-from optcc.theory.derive_rivals import compare
 from optcc.theory.symbolic import results, symbolic_bound, unit_rate
 from optcc.theory.symbols import TABLE, B, K, L, P, X, describe, ell, k, m, n
 from optcc.values.cluster import Cluster, Nic, Server
 from tests.effort import examples
+from tests.rival_ratios import compare
 from tests.symbolic_cases import CASES, Case, check, reseed
 
 PROOF_IDS = {

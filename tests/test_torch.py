@@ -25,6 +25,7 @@ from tests.torch_ranks import (
     no_plan,
     one_raises,
     sum_by,
+    sum_in_rounds,
     sum_on_gpus,
     switching,
     train,
@@ -73,6 +74,13 @@ def test_a_wrong_schedule_gives_a_wrong_sum(four: Ranks) -> None:
     reduce = schedule.reduce.copy()
     reduce[int(np.argmax(reduce))] = False
     assert not all(equal for equal, _, _ in good(four.each(sum_by, schedule.replace(reduce=reduce), turns, "uint8")))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_rounds_equal_the_native_allreduce(four: Ranks, name: str) -> None:
+    schedule = schedule_of(name)
+    turns, _ = turns_and_programs(schedule)
+    assert all(good(four.each(sum_in_rounds, schedule, turns)))
 
 
 @pytest.mark.gpu

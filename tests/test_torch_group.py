@@ -13,7 +13,7 @@ import pytest
 from tests.free_port import free_port
 from tests.test_architecture import ROOT
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.long]
 
 WORLD = 2
 """Sums of two are rounded the same in either order, so that Gloo's weights have the same bits."""

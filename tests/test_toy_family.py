@@ -16,11 +16,12 @@ import pytest
 import optcc
 from optcc.errors import InputError
 from optcc.export.formats import write
-from optcc.planner.standby.planner import Basis, Planner
+from optcc.planner.standby.answers import Basis
+from optcc.planner.standby.planner import Planner
 from optcc.plans.files import load_plan, save_plan
 from optcc.plans.plan import Plan
 from optcc.schedule import Schedule
-from optcc.schedule.assemble import Row, assemble, even_cuts
+from optcc.schedule.assemble import TemplateRow, assemble, even_cuts
 from optcc.schedule.candidates import CandidateFamily, Costs
 from optcc.schedule.columns import Stage
 from optcc.schedule.families import FAMILIES
@@ -42,12 +43,12 @@ class Star(Recipe):
     hub: int
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
-        way, rows, sums = Routes(cluster), list[Row](), list[int]()
+        way, rows, sums = Routes(cluster), list[TemplateRow](), list[int]()
         others = [rank for rank in range(len(cluster.ranks)) if rank != self.hub]
         for rank in others:
-            rows.append(Row(0, way(rank, self.hub), 0, True, Stage.REDUCE_SCATTER, ()))
+            rows.append(TemplateRow(0, way(rank, self.hub), 0, True, Stage.REDUCE_SCATTER, ()))
             sums.append(len(rows) - 1)
-        rows += [Row(0, way(self.hub, rank), 1, False, Stage.ALLGATHER, tuple(sums)) for rank in others]
+        rows += [TemplateRow(0, way(self.hub, rank), 1, False, Stage.ALLGATHER, tuple(sums)) for rank in others]
         cuts = even_cuts(0, nbytes, self.segments)
         return assemble(
             cluster, nbytes, way, [(rows, np.arange(self.segments), np.stack([cuts[:-1], cuts[1:]], axis=1))]

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from optcc.runtime.evidence.probing import rounds_of, second_look
-from optcc.runtime.evidence.verdicts import Evidence, Verdict, left_of, verdicts_of
+from optcc.runtime.evidence.verdicts import FaultVerdict, ProbeResult, left_of, verdicts_of
 from optcc.schedule import Port
 from tests.test_probing import ports
 
@@ -19,24 +19,24 @@ def probed(
     broken: Sequence[tuple[str, str]] = (),
     say: Callable[[str], bool] = lambda name: False,
     lost: Sequence[tuple[str, str]] = (),
-) -> list[Evidence]:
+) -> list[ProbeResult]:
     """What all probes would show if NICs had `left` of their rates and `broken` paths let nothing through.
 
     say : whether a dead NIC says so itself; lost : wires that collectives have lost before
     """
     parts = left or {}
 
-    def show(out: Port, into: Port) -> Evidence:
+    def show(out: Port, into: Port) -> ProbeResult:
         part = min(parts.get(out.name, 1.0), parts.get(into.name, 1.0))
         dead = part == 0 or {out.name, into.name} in [set(ends) for ends in broken]
         down = tuple(name for name in (out.name, into.name) if parts.get(name) == 0 and say(name))
-        return Evidence(out.name, into.name, None if dead else part * min(out.out_rate, into.in_rate), down)
+        return ProbeResult(out.name, into.name, None if dead else part * min(out.out_rate, into.in_rate), down)
 
     found = [show(*pair) for one in rounds_of(every) for pair in one.pairs]
     return found + [show(*pair) for one in second_look(every, found, lost) for pair in one.pairs]
 
 
-def whats(verdicts: Sequence[Verdict]) -> list[tuple[str, tuple[str, ...]]]:
+def whats(verdicts: Sequence[FaultVerdict]) -> list[tuple[str, tuple[str, ...]]]:
     return [(verdict.what, verdict.nics) for verdict in verdicts]
 
 
@@ -73,7 +73,7 @@ def test_with_one_pairing_only_nothing_tells_unless_a_nic_says_so() -> None:
 def test_one_witness_does_not_tell_a_nic_from_its_path() -> None:
     every = ports(1, 2)
     a, b, c = (port.name for port in every)
-    found = [Evidence(a, b, None), Evidence(b, a, None), Evidence(a, c, 99.0e6), Evidence(c, a, 99.0e6)]
+    found = [ProbeResult(a, b, None), ProbeResult(b, a, None), ProbeResult(a, c, 99.0e6), ProbeResult(c, a, 99.0e6)]
     (verdict,) = verdicts_of(every, found)
     assert (verdict.what, verdict.nics, verdict.left) == ("nic or path", (b,), {b: 0})
     assert a in verdict.why
@@ -82,11 +82,11 @@ def test_one_witness_does_not_tell_a_nic_from_its_path() -> None:
 def test_the_slower_end_of_a_pair_is_told_by_the_third_server() -> None:
     every = ports(1, 1, 1, rate=100.0)
     a, b, c = (port.name for port in every)
-    slow_b = [Evidence(a, b, 30.0), Evidence(b, c, 31.0), Evidence(c, a, 99.0), Evidence(a, c, 98.0)]
+    slow_b = [ProbeResult(a, b, 30.0), ProbeResult(b, c, 31.0), ProbeResult(c, a, 99.0), ProbeResult(a, c, 98.0)]
     assert left_of(every, slow_b) == {b: Fraction(31, 100)}
-    dead_c = [Evidence(a, b, 99.0), Evidence(b, c, None), Evidence(c, a, None), Evidence(b, a, 97.0)]
+    dead_c = [ProbeResult(a, b, 99.0), ProbeResult(b, c, None), ProbeResult(c, a, None), ProbeResult(b, a, 97.0)]
     assert left_of(every, dead_c) == {c: Fraction(0)}
-    assert left_of(every, [Evidence(a, b, 93.0)]) == {}, "noise"
+    assert left_of(every, [ProbeResult(a, b, 93.0)]) == {}, "noise"
     assert left_of(every, []) == {}, "not probed, no verdict"
 
 
@@ -138,11 +138,11 @@ def test_what_came_through_when_it_was_tried_again_is_whole() -> None:
     """A NIC that is back since the first round."""
     every = ports(1, 1, 1)
     a, b, c = (port.name for port in every)
-    first = [Evidence(a, b, None), Evidence(b, c, 1e8), Evidence(c, a, 1e8)]
+    first = [ProbeResult(a, b, None), ProbeResult(b, c, 1e8), ProbeResult(c, a, 1e8)]
     assert whats(verdicts_of(every, first)) == [("path", (a, b))]
     assert "tried from server0/nic0 only" in verdicts_of(every, first)[0].why
-    assert verdicts_of(every, [*first, Evidence(a, b, 1e8), Evidence(b, a, 1e8)]) == []
-    one_way = verdicts_of(every, [*first, Evidence(a, b, None), Evidence(b, a, 1e8)])
+    assert verdicts_of(every, [*first, ProbeResult(a, b, 1e8), ProbeResult(b, a, 1e8)]) == []
+    one_way = verdicts_of(every, [*first, ProbeResult(a, b, None), ProbeResult(b, a, 1e8)])
     assert "one way" in one_way[0].why
 
 

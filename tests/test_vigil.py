@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from optcc.runtime.control.failure_detector import GRACE_S, PING_S, Accusation, FailureDetector, most_accused
-from optcc.runtime.control.worker import _await_verdict
+from optcc.runtime.control.serving import _await_verdict
 from optcc.runtime.errors import FlowSeveredError, RankFailedError, TransportError
 from optcc.runtime.messages import Broken, Pong, Reply
 

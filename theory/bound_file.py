@@ -58,7 +58,8 @@ def _proof(cluster: Cluster, cert: Certificate | ProgramCertificate) -> dict[str
             "in_exact": [str(rank.in_rate) for rank in cluster.ranks],
         }
         return {**known, "ports": ports}
-    from optcc.theory.certify import rooted_network, views_of
+    from optcc.theory.certify import rooted_network
+    from optcc.theory.duality import views_of
     from optcc.theory.network_json import network_json
 
     network, _ = rooted_network(cluster, COLLECTIVES[cert.collective], cert.root)

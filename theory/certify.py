@@ -1,33 +1,25 @@
 """Exact certificates for the program: what the solver found, rounded to rationals and checked without it.
 
-The primal shows that R is reached. It consists of capacities of routes, root weights of sum R, and a flow of R from the
-roots to every rank (broadcast) and back (reduce). The dual says that no more is possible by trees: prices on resources
-and weights on cuts. For any capacities c, root weights r and rate R, adding up the weighted cuts bounds R by the price
-of the resources (weak duality), provided that
-
-* each way's weighted cuts cost no more than the resources it uses, for broadcast and reduce alike, and
-* each rank is left out by cuts of total weight at least 1.
-
-Everything is integers times one unit; the checks are exact and know nothing of solvers. Proof id linear-program.
+The solver's answer is rounded to rationals here; `duality` checks both sides exactly. A certificate holds them as plain
+values, from which the check makes them again. Proof id linear-program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import zip_longest
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from optcc.errors import CertificateError, InputError
-from optcc.theory.collectives import ALLREDUCE, Collective, collective_named
-from optcc.theory.cuts import View, view_from
+from optcc.theory.collectives import ALLREDUCE, CollectiveKind, collective_named
+from optcc.theory.cuts import View
+from optcc.theory.duality import Dual, add_up_cuts, check_dual, check_primal, least_left_out, payments, views_of
 from optcc.theory.network import Network
-from optcc.theory.program import Cut, Primal, Program, Solution
+from optcc.theory.program import BoundProgram, Cut, Primal, Solution
 from optcc.theory.ways import build_network
 from optcc.values.bound import LARGEST_GAP, DualCut, Price, PrimalFlow, ProgramCertificate, ProgramPrimal
 from optcc.values.cluster import Cluster
@@ -39,130 +31,7 @@ KEPT = 8
 _WEIGHT_UNIT = 2**40  # dual weights are whole parts of 1 / this
 
 
-@dataclass(frozen=True, eq=False)
-class Dual:
-    """Why no rate above is possible: `weights` of `cuts` and `prices` of resources, both over `denominator`."""
-
-    cuts: tuple[Cut, ...]
-    weights: tuple[int, ...]
-    prices: tuple[int, ...]
-    denominator: int
-
-
-def views_of(network: Network) -> list[View]:
-    """The network as each rank type sees it, in the order in which cuts and flows refer to it."""
-    return [view_from(network, t) for t in range(len(network.rank_types))]
-
-
-def check_primal(network: Network, primal: Primal, collective: Collective = ALLREDUCE, root: int = 0) -> Fraction:
-    """The rate in bytes per second that `primal` proves reachable. Raises CertificateError when it proves none."""
-    views = views_of(network)
-    if min(primal.broadcast.min(initial=0), primal.reduce.min(initial=0), primal.roots.min(initial=0)) < 0:
-        raise CertificateError("a capacity or a root weight is negative")
-    _demand_small(network, views[0], primal)
-    load = network.use @ (primal.broadcast + primal.reduce)
-    for resource, units in zip(network.resources, load.tolist(), strict=True):
-        if units * primal.unit > resource.rate:
-            raise CertificateError(f"{resource.what}: {float(units * primal.unit)} B/s of {float(resource.rate)}")
-    total = int(network.multiplicity @ primal.roots)
-    weights = collective.weights(network, root)
-    if weights is not None and (primal.roots * (network.multiplicity @ weights) != weights * total).any():
-        raise CertificateError("the roots are not where the collective has its data")
-    for index, view in enumerate(views):
-        for reduce in collective.sides:
-            flow = primal.flows.get((index, reduce))
-            if flow is None:
-                raise CertificateError(f"no flow for {network.rank_types[view.rank_type].name}")
-            _check_flow(network, view, primal, reduce, flow, total)
-    return total * primal.unit
-
-
-def _demand_small(network: Network, view: View, primal: Primal) -> None:
-    """Raise CertificateError for numbers so large that their sums, in 64 bits, might come round to small ones."""
-    units = primal.broadcast.astype(float) + primal.reduce
-    pairs = view.pairs.sum(axis=0)  # of each orbit; the same in every view
-    sums = (*(network.use @ units), units @ pairs[network.way_orbit], primal.roots.astype(float) @ network.multiplicity)
-    if max(sums) >= 2.0**62:
-        raise CertificateError("a capacity or a root weight is too large")
-
-
-def _check_flow(
-    network: Network, view: View, primal: Primal, reduce: bool, flow: NDArray[np.int64], total: int
-) -> None:
-    n, name = view.nodes, network.rank_types[view.rank_type].name
-    capacity = view.capacity(network, primal.reduce if reduce else primal.broadcast)
-    if reduce:
-        capacity = capacity.T  # followed backwards, from the roots to the rank
-    supply = primal.roots[view.node_type] * view.size
-    if flow.min() < 0 or (flow[:n, :n] > capacity).any() or (flow[n, :n] > supply).any():
-        raise CertificateError(f"the flow of {name} exceeds a capacity")
-    through = flow[:, :n].sum(axis=0) - flow[:n, :n].sum(axis=1)
-    if through[1:].any():
-        raise CertificateError(f"the flow of {name} is not conserved")
-    if through[0] != total:
-        raise CertificateError(f"the flow of {name} is {through[0]} units of {total}")
-
-
-def check_dual(network: Network, dual: Dual, collective: Collective = ALLREDUCE, root: int = 0) -> Fraction:
-    """The rate in bytes per second that no schedule made of trees exceeds, by `dual`. Raises CertificateError when
-    it proves none.
-    """
-    if dual.denominator <= 0 or min((*dual.weights, *dual.prices), default=0) < 0:
-        raise CertificateError("a weight or a price is negative")
-    if len(dual.weights) != len(dual.cuts) or len(dual.prices) != len(network.resources):
-        raise CertificateError("the dual does not fit the network")
-    if not {cut.reduce for cut in dual.cuts} <= set(collective.sides):
-        raise CertificateError(f"a cut of a half that {collective.name} does not have")
-    left_out, costs = _add_up(network, dual.cuts, dual.weights)
-    if _least_left_out(network, left_out, collective, root) < dual.denominator:
-        raise CertificateError("some root is left out by cuts of weight less than 1")
-    paid = _paid(network, dual.prices)
-    for side, cost in zip(("broadcast", "reduce"), costs, strict=True):
-        if (cost > paid).any():
-            way = int(np.argmax(cost > paid))
-            raise CertificateError(f"way {way} pays {paid[way]} for {side} cuts that cost {cost[way]}")
-    price = sum((p * r.rate for p, r in zip(dual.prices, network.resources, strict=True)), Fraction(0))
-    return price / dual.denominator
-
-
-def _add_up(
-    network: Network, cuts: tuple[Cut, ...], weights: tuple[int, ...]
-) -> tuple[list[Fraction], list[NDArray[np.object_]]]:
-    """(per rank type, weight of the cuts that leave out one such rank, on average; [broadcast, reduce] cost per
-    way).
-    """
-    views, types = views_of(network), len(network.rank_types)
-    inside = np.zeros(types, object)
-    crossing = [np.zeros(len(network.orbits), object) for _ in range(2)]
-    for cut, weight in zip(cuts, weights, strict=True):
-        view = views[cut.view]
-        if cut.inside.shape != (view.nodes,) or not cut.inside.any():
-            raise CertificateError("a cut is not a set of the network's ranks")
-        inside += weight * view.members(cut.inside, types).astype(object)
-        crossed = view.leaving(cut.inside) if cut.reduce else view.entering(cut.inside)
-        crossing[cut.reduce] += weight * crossed.astype(object)
-    everything = sum(weights)
-    left_out = [everything - Fraction(int(i), int(m)) for i, m in zip(inside, network.multiplicity, strict=True)]
-    return left_out, [c[network.way_orbit] for c in crossing]
-
-
-def _least_left_out(network: Network, left_out: list[Fraction], collective: Collective, root: int) -> Fraction:
-    """Weight of the cuts that leave out a root: the least over ranks, or the mean where the roots are given."""
-    weights = collective.weights(network, root)
-    if weights is None:
-        return min(left_out)
-    shares = [int(w * m) for w, m in zip(weights, network.multiplicity, strict=True)]
-    return sum((share * out for share, out in zip(shares, left_out, strict=True)), Fraction(0)) / sum(shares)
-
-
-def _paid(network: Network, prices: Sequence[int]) -> NDArray[np.object_]:
-    """What each way pays for the resources it uses; Python integers, which scipy's products do not take."""
-    use, paid = network.use.tocoo(), np.zeros(len(network.way_orbit), object)
-    np.add.at(paid, use.col, use.data.astype(object) * np.array(prices, object)[use.row])
-    return paid
-
-
-def round_dual(network: Network, solution: Solution, collective: Collective = ALLREDUCE, root: int = 0) -> Dual:
+def round_dual(network: Network, solution: Solution, collective: CollectiveKind = ALLREDUCE, root: int = 0) -> Dual:
     """A dual in integers near the solver's, mended so that every condition holds exactly."""
     if network.resource_reverse is None or len(collective.sides) == 1:
         cuts, floats, prices = solution.cuts, solution.cut_prices, solution.prices
@@ -173,11 +42,11 @@ def round_dual(network: Network, solution: Solution, collective: Collective = AL
     weights = [round(float(y) * _WEIGHT_UNIT) for y in floats]
     kept = [i for i, w in enumerate(weights) if w > 0]
     cuts, used = tuple(cuts[i] for i in kept), tuple(weights[i] for i in kept)
-    left_out, costs = _add_up(network, cuts, used)
-    denominator = _least_left_out(network, left_out, collective, root)
+    left_out, costs = add_up_cuts(network, cuts, used)
+    denominator = least_left_out(network, left_out, collective, root)
     integers = [int(w) for w in np.rint(prices * _WEIGHT_UNIT)]
     use = network.use.tocsc()
-    short = np.maximum(costs[0], costs[1]) - _paid(network, integers)
+    short = np.maximum(costs[0], costs[1]) - payments(network, integers)
     for way in np.flatnonzero(short > 0):
         mine = slice(use.indptr[way], use.indptr[way + 1])
         used_by_way = list(zip(use.indices[mine].tolist(), use.data[mine].tolist(), strict=True))
@@ -190,7 +59,7 @@ def round_dual(network: Network, solution: Solution, collective: Collective = AL
 
 
 def certify(
-    cluster: Cluster, nbytes: int, collective: Collective = ALLREDUCE, root: str | None = None
+    cluster: Cluster, nbytes: int, collective: CollectiveKind = ALLREDUCE, root: str | None = None
 ) -> ProgramCertificate:
     """Solve the program for `cluster`, round both sides, check both exactly, and put the certificate together.
 
@@ -201,9 +70,9 @@ def certify(
 
 
 @lru_cache(maxsize=KEPT)
-def _of_a_byte(cluster: Cluster, collective: Collective, root: str | None) -> ProgramCertificate:
+def _of_a_byte(cluster: Cluster, collective: CollectiveKind, root: str | None) -> ProgramCertificate:
     network, at = rooted_network(cluster, collective, root)
-    solution = Program(network, collective, at).solve()
+    solution = BoundProgram(network, collective, at).solve()
     dual = round_dual(network, solution, collective, at)
     rate = check_dual(network, dual, collective, at)
     reached = check_primal(network, solution.primal, collective, at)
@@ -266,7 +135,7 @@ def _in_arrays(network: Network, views: list[View], plain: ProgramPrimal) -> Pri
     return Primal(plain.unit, broadcast, reduce, roots, flows)
 
 
-def rooted_network(cluster: Cluster, collective: Collective, root: str | None) -> tuple[Network, int]:
+def rooted_network(cluster: Cluster, collective: CollectiveKind, root: str | None) -> tuple[Network, int]:
     """The network, and the rank type of the root (0 where the collective has none)."""
     if collective.roots != "one":
         if root is not None:

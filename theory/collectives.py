@@ -20,7 +20,7 @@ BROADCAST_SIDE, REDUCE_SIDE = False, True
 
 
 @dataclass(frozen=True)
-class Collective:
+class CollectiveKind:
     """sides : the halves it has; roots : where its data starts (or ends): free to choose, even shards, or one rank."""
 
     name: str
@@ -38,20 +38,20 @@ class Collective:
         return one
 
 
-ALLREDUCE = Collective("allreduce", (BROADCAST_SIDE, REDUCE_SIDE), "free")
+ALLREDUCE = CollectiveKind("allreduce", (BROADCAST_SIDE, REDUCE_SIDE), "free")
 COLLECTIVES = {
     c.name: c
     for c in (
         ALLREDUCE,
-        Collective("allgather", (BROADCAST_SIDE,), "even"),
-        Collective("reduce-scatter", (REDUCE_SIDE,), "even"),
-        Collective("broadcast", (BROADCAST_SIDE,), "one"),
-        Collective("reduce", (REDUCE_SIDE,), "one"),
+        CollectiveKind("allgather", (BROADCAST_SIDE,), "even"),
+        CollectiveKind("reduce-scatter", (REDUCE_SIDE,), "even"),
+        CollectiveKind("broadcast", (BROADCAST_SIDE,), "one"),
+        CollectiveKind("reduce", (REDUCE_SIDE,), "one"),
     )
 }
 
 
-def collective_named(name: str) -> Collective:
+def collective_named(name: str) -> CollectiveKind:
     """The collective of that name. Raises InputError for any other."""
     if name not in COLLECTIVES:
         raise InputError(

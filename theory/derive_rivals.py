@@ -7,13 +7,12 @@ Library for LLM Training and Serving" (arXiv:2512.25059).
 
 from __future__ import annotations
 
-from fractions import Fraction
 from functools import cache
 from typing import Any
 
 import sympy as sp
 
-from optcc.theory.derivation import Result, Step, exact, prove_nonnegative, tidy
+from optcc.theory.derivation import Result, Step, prove_nonnegative, tidy
 from optcc.theory.derive_bounds import FLUID, NON_BLOCKING, least_time, transfers_per_element
 from optcc.theory.derive_straggler import fault_free, ratio_terms
 from optcc.theory.symbols import T0, B, K, N, P, T, X, Y, ell, n
@@ -71,7 +70,11 @@ def balance() -> Result:
         left=T / T0,
         relation="=",
         expression=ratio,
-        steps=(Step("Ring at rate (1-X) B", tidy(time)), Step("Over T0", ratio), *_against_optimum(ratio)),
+        steps=(
+            Step("Ring at rate (1-X) B", tidy(time)),
+            Step("Over T0", ratio),
+            *_against_optimum(ratio),
+        ),
     )
 
 
@@ -130,15 +133,3 @@ def r2cc() -> Result:
 def results() -> list[Result]:
     """The optimum and its rivals."""
     return [optimum(), r2cc(), balance(), hot_repair()]
-
-
-def compare(ranks: int, lost: Fraction) -> dict[str, Any]:
-    """T/T0 of every scheme, exact, with `ranks` ranks and the share `lost` of one rank's rate gone; K to infinity.
-
-    Hot repair moves one lost NIC's share to one other NIC, so it is in the table only where X = 1/N, N >= 2 NICs.
-    """
-    values = {P: sp.Integer(ranks), X: exact(lost)}
-    one_nic = lost.numerator == 1 and lost.denominator >= 2
-    return {
-        r.id: sp.limit(r.expression.subs(values), K, sp.oo) for r in results() if one_nic or "hot-repair" not in r.id
-    }

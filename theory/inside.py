@@ -25,7 +25,7 @@ import numpy as np
 from optcc.errors import InfeasibleError, InputError, OptccError
 from optcc.schedule.columns import Schedule
 from optcc.schedule.inside_crews import crews, shares_by_rate, shares_of_slot, usable, view
-from optcc.schedule.inside_parts import Part, inside_servers, slot_strength
+from optcc.schedule.inside_parts import BufferPart, inside_servers, slot_strength
 from optcc.theory.shares import Shares, nested_shares, ring_loads
 from optcc.values.cluster import Cluster
 
@@ -50,7 +50,7 @@ class InsideSplit:
     gap : seconds_per_byte less the bound that the prices prove, over the bound; 0 in closed form
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[BufferPart, ...]
     seconds_per_byte: Fraction
     gap: Fraction
 
@@ -73,11 +73,11 @@ def inside_split(cluster: Cluster) -> InsideSplit:
             )
     nvlink = max((2 * (1 - Fraction(1, s.gpus)) / s.nvlink_rate for s in cluster.servers if s.gpus > 1), default=0)
     if len(cluster.servers) == 1:
-        return InsideSplit((Part(Fraction(1), 1, {}),), Fraction(nvlink), Fraction(0))
+        return InsideSplit((BufferPart(Fraction(1), 1, {}),), Fraction(nvlink), Fraction(0))
     if _alike(cluster):
         rings, network = whole_servers(cluster)
         if network >= nvlink:
-            return InsideSplit((Part(Fraction(1), 1, rings),), network, Fraction(0))
+            return InsideSplit((BufferPart(Fraction(1), 1, rings),), network, Fraction(0))
     kinds = list(_kinds(cluster))
     if not kinds:
         raise InfeasibleError(
@@ -99,12 +99,12 @@ def inside_split(cluster: Cluster) -> InsideSplit:
     return InsideSplit(_merged([kind for kind, _ in kinds], shares), seconds, gap)
 
 
-def parts_at_once(cluster: Cluster) -> tuple[Part, ...]:
+def parts_at_once(cluster: Cluster) -> tuple[BufferPart, ...]:
     """Parts without a program: whole servers if all carried data meets, else every place with the fewest guests, each
     as large as its slowest host is fast. Raises InfeasibleError where none joins all servers."""
     if not cluster.fabric.rails or _alike(cluster):
-        return (Part(Fraction(1), 1, whole_servers(cluster)[0]),)
-    own, found = crews(cluster), dict[tuple[int, ...], tuple[Part, Fraction]]()
+        return (BufferPart(Fraction(1), 1, whole_servers(cluster)[0]),)
+    own, found = crews(cluster), dict[tuple[int, ...], tuple[BufferPart, Fraction]]()
     for part in _slots(cluster):
         if part.slots is None or part.slots in found:
             continue
@@ -177,7 +177,7 @@ def _alike(cluster: Cluster) -> bool:
     return len(found) <= 1
 
 
-def _kinds(cluster: Cluster) -> Iterator[tuple[Part, Column]]:
+def _kinds(cluster: Cluster) -> Iterator[tuple[BufferPart, Column]]:
     """The kinds of parts that can be, each as a part of the whole buffer, and its costs."""
     whole = Fraction(1)
     for crowd in (*_crowds(cluster), *_slots(cluster)):
@@ -201,7 +201,7 @@ def _kinds(cluster: Cluster) -> Iterator[tuple[Part, Column]]:
             yield part, costs(cluster, schedule)
 
 
-def _crowds(cluster: Cluster) -> Iterator[Part]:
+def _crowds(cluster: Cluster) -> Iterator[BufferPart]:
     """Whole servers, where all that they carry can meet; on one fabric also teams, as long as the rings over them are
     not too long to write down.
     """
@@ -211,10 +211,10 @@ def _crowds(cluster: Cluster) -> Iterator[Part]:
     for teams in range(1, gpus + 1):
         rows = 2 * (len(cluster.servers) * teams) ** 2 * most // teams
         if teams == 1 or (cluster.fabric.flat and gpus % teams == 0 and rows <= MOST_ROWS):
-            yield Part(Fraction(1), teams, {})
+            yield BufferPart(Fraction(1), teams, {})
 
 
-def _slots(cluster: Cluster) -> Iterator[Part]:
+def _slots(cluster: Cluster) -> Iterator[BufferPart]:
     """On rails: a place in all servers, as long as it has no NICs or slow ones in few of them, with these as guests.
 
     Places at which all servers have equal rates are taken together: what is best for one is best for all.
@@ -225,7 +225,7 @@ def _slots(cluster: Cluster) -> Iterator[Part]:
     for rates, slots in found.items():
         for least in sorted({min(rate for rate in rates if rate), max(rates)} if any(rates) else ()):
             guests = tuple(i for i, rate in enumerate(rates) if rate < least)
-            yield Part(Fraction(1), 1, {}, tuple(slots), guests)
+            yield BufferPart(Fraction(1), 1, {}, tuple(slots), guests)
 
 
 def costs(cluster: Cluster, schedule: Schedule) -> Column:
@@ -251,7 +251,7 @@ def _route_bytes(schedule: Schedule) -> list[int]:
     return [int(nbytes) for nbytes in moved]
 
 
-def _by_crowd(kinds: Sequence[Part], shares: Sequence[Fraction]) -> list[Fraction]:
+def _by_crowd(kinds: Sequence[BufferPart], shares: Sequence[Fraction]) -> list[Fraction]:
     """For every kind the share of all with its crews, or 0 if its own is."""
     total: dict[object, Fraction] = {}
     for kind, share in zip(kinds, shares, strict=True):
@@ -259,9 +259,9 @@ def _by_crowd(kinds: Sequence[Part], shares: Sequence[Fraction]) -> list[Fractio
     return [share and total[_crowd(kind)] for kind, share in zip(kinds, shares, strict=True)]
 
 
-def _merged(kinds: Sequence[Part], shares: Sequence[Fraction]) -> tuple[Part, ...]:
+def _merged(kinds: Sequence[BufferPart], shares: Sequence[Fraction]) -> tuple[BufferPart, ...]:
     """One part for all kinds of the same crews."""
-    found: dict[object, list[tuple[Part, Fraction]]] = {}
+    found: dict[object, list[tuple[BufferPart, Fraction]]] = {}
     for kind, share in zip(kinds, shares, strict=True):
         if share:
             found.setdefault(_crowd(kind), []).append((kind, share))
@@ -272,5 +272,5 @@ def _merged(kinds: Sequence[Part], shares: Sequence[Fraction]) -> tuple[Part, ..
     return tuple(parts)
 
 
-def _crowd(kind: Part) -> object:
+def _crowd(kind: BufferPart) -> object:
     return kind.teams, kind.slots, kind.guests

@@ -26,7 +26,7 @@ OWN_RAIL = -1
 
 
 @dataclass(frozen=True)
-class Group:
+class RailPort:
     """A rank's NICs on one rail as one port; bytes per second each way."""
 
     rail: int
@@ -43,7 +43,7 @@ class RankType:
     server: int
     slot: int
     name: str
-    groups: tuple[Group, ...]
+    groups: tuple[RailPort, ...]
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from optcc.theory.bounds import lower_bound
 from optcc.theory.hubs import hub_trees
 from optcc.theory.interior import most_weight
 from optcc.theory.network import Network
-from optcc.theory.pricing import Pair, Ways, cheapest_pairs, spread_pairs, ways_of
+from optcc.theory.pricing import PricedPair, Ways, cheapest_pairs, spread_pairs, ways_of
 from optcc.theory.ways import build_network
 from optcc.values.cluster import Cluster
 
@@ -112,7 +112,7 @@ class _Search:
 
     def __init__(self, ways: Ways) -> None:
         self.ways, self.limit, self.rounds = ways, np.inf, 0
-        self.pool: dict[bytes, Pair] = {}
+        self.pool: dict[bytes, PricedPair] = {}
         self._centre = np.full(len(ways.rates), 1 / len(ways.rates))  # prices with the best limit so far
 
     def run(self, gap: float) -> float:
@@ -150,7 +150,7 @@ class _Search:
                 prices = (prices / prices.sum() + self._centre) / 2
                 self._add(cheapest_pairs(ways, prices / rates, _ANY)[0])
 
-    def _add(self, pairs: list[Pair]) -> int:
+    def _add(self, pairs: list[PricedPair]) -> int:
         """Add pairs to the pool; returns how many are new, or shallower than what they replace."""
         news = 0
         for pair in pairs:
@@ -164,7 +164,7 @@ class _Search:
         """(resources, pairs): the part of its rate that each resource needs for one unit of each pair."""
         return np.array([pair.load for pair in self.pool.values()]).T / self.ways.rates[:, None]
 
-    def fewest_hops(self, weight: float) -> tuple[list[Pair], NDArray[np.float64]]:
+    def fewest_hops(self, weight: float) -> tuple[list[PricedPair], NDArray[np.float64]]:
         """Pairs of `weight` in all, and the weight of each, with the fewest hops in the mean that the pool allows."""
         pairs = list(self.pool.values())
         best = linprog(
@@ -183,7 +183,9 @@ class _Search:
         return [pairs[i] for i in used], weights[used]
 
 
-def _exact_shares(network: Network, pairs: list[Pair], weights: NDArray[np.float64]) -> tuple[list[Fraction], Fraction]:
+def _exact_shares(
+    network: Network, pairs: list[PricedPair], weights: NDArray[np.float64]
+) -> tuple[list[Fraction], Fraction]:
     """(shares of sum 1, the rate in bytes per second that they reach), exactly.
 
     Whole parts of 2**-40; or fractions of small denominators where those do no worse, as on fabrics of simple rates.
@@ -208,7 +210,7 @@ def _rate(network: Network, loads: NDArray[np.int64], shares: list[Fraction]) ->
     return 1 / busiest
 
 
-def _tree(network: Network, ways: Ways, pair: Pair, share: Fraction) -> TreePair:
+def _tree(network: Network, ways: Ways, pair: PricedPair, share: Fraction) -> TreePair:
     def arc(way: int) -> Arc:
         orbit = network.orbits[network.way_orbit[way]]
         if orbit.same_server:

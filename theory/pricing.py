@@ -45,7 +45,7 @@ def ways_of(network: Network) -> Ways:
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
+class PricedPair:
     """A tree pair: up, down : int64 (ranks,), the way by which a rank sends up and receives from above, -1 at the root.
 
     load : float64 (resources,), how often each is used; hops : the depths of both trees together
@@ -58,7 +58,7 @@ class Pair:
     hops: int
 
 
-def cheapest_pairs(ways: Ways, prices: NDArray[np.float64], slack: float = 0.0) -> tuple[list[Pair], float]:
+def cheapest_pairs(ways: Ways, prices: NDArray[np.float64], slack: float = 0.0) -> tuple[list[PricedPair], float]:
     """(for every root a tree pair, least cost of any pair). `prices` : (resources,), of one unit of use.
 
     An arc may cost up to twice `slack` times the mean arc more than it need if that makes its tree shallower. Two roots
@@ -67,12 +67,12 @@ def cheapest_pairs(ways: Ways, prices: NDArray[np.float64], slack: float = 0.0) 
     return _priced(ways, prices, slack, False)
 
 
-def spread_pairs(ways: Ways, steps: int, rise: float, slack: float) -> tuple[list[Pair], float]:
+def spread_pairs(ways: Ways, steps: int, rise: float, slack: float) -> tuple[list[PricedPair], float]:
     """(`steps` pairs, each the cheapest when it was found, while prices rise with use; a limit on the packing's rate).
 
     rise : in the logarithm of a price, when a pair is given as much weight as its busiest resource can carry
     """
-    pairs, limit, prices = list[Pair](), np.inf, 1 / ways.rates
+    pairs, limit, prices = list[PricedPair](), np.inf, 1 / ways.rates
     for _ in range(steps):
         prices = prices / (prices @ ways.rates)
         found, least = _priced(ways, prices, slack, True)
@@ -83,9 +83,9 @@ def spread_pairs(ways: Ways, steps: int, rise: float, slack: float) -> tuple[lis
     return pairs, limit
 
 
-def _priced(ways: Ways, prices: NDArray[np.float64], slack: float, only_best: bool) -> tuple[list[Pair], float]:
+def _priced(ways: Ways, prices: NDArray[np.float64], slack: float, only_best: bool) -> tuple[list[PricedPair], float]:
     roots, up, down, load, hops, least = price_pairs(
         prices, ways.source, ways.target, ways.uses, ways.ranks, slack, only_best
     )
-    pairs = [Pair(int(roots[i]), up[i], down[i], load[i], int(hops[i])) for i in range(len(roots))]
+    pairs = [PricedPair(int(roots[i]), up[i], down[i], load[i], int(hops[i])) for i in range(len(roots))]
     return pairs, float(least)

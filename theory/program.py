@@ -27,7 +27,7 @@ from scipy.sparse import csr_array, hstack, vstack
 from scipy.sparse.csgraph import connected_components
 
 from optcc.errors import InfeasibleError, OptccError
-from optcc.theory.collectives import ALLREDUCE, BROADCAST_SIDE, REDUCE_SIDE, Collective
+from optcc.theory.collectives import ALLREDUCE, BROADCAST_SIDE, REDUCE_SIDE, CollectiveKind
 from optcc.theory.cuts import view_from
 from optcc.theory.highs import LIMIT_S, maximised
 from optcc.theory.maxflow import COARSE_BITS, FINE_BITS, flow_into
@@ -97,13 +97,13 @@ class _Point:
     prices: NDArray[np.float64]
 
 
-class Program:
+class BoundProgram:
     """Solves one network for one collective, rooted at rank type `root` where it has one root.
 
     `views` holds the network as each rank type sees it.
     """
 
-    def __init__(self, network: Network, collective: Collective = ALLREDUCE, root: int = 0) -> None:
+    def __init__(self, network: Network, collective: CollectiveKind = ALLREDUCE, root: int = 0) -> None:
         self.network, self.collective, self.root = network, collective, root
         self.weights = collective.weights(network, root)
         self.views = [view_from(network, t) for t in range(len(network.rank_types))]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from optcc.theory.network import OWN_RAIL, Group
+from optcc.theory.network import OWN_RAIL, RailPort
 from optcc.values.cluster import Cluster, Server
 
 
@@ -22,13 +22,13 @@ def server_types(cluster: Cluster, merge: bool, apart: str | None) -> tuple[list
 
 
 @dataclass
-class Slot:
+class SlotType:
     """GPU positions that are equal on every server type, and their NICs there (None: no such GPU)."""
 
     indices: list[int]
-    groups: list[tuple[Group, ...] | None]
+    groups: list[tuple[RailPort, ...] | None]
 
-    def join(self, index: int, groups: list[tuple[Group, ...] | None]) -> None:
+    def join(self, index: int, groups: list[tuple[RailPort, ...] | None]) -> None:
         """Add one more GPU position with equal rates: only the names are new."""
         self.indices.append(index)
         for a, (mine, other) in enumerate(zip(self.groups, groups, strict=True)):
@@ -39,18 +39,18 @@ class Slot:
                 )
 
 
-def slot_types(cluster: Cluster, servers: list[Server], merge: bool) -> list[Slot]:
+def slot_types(cluster: Cluster, servers: list[Server], merge: bool) -> list[SlotType]:
     rails = cluster.fabric.rails
     if not cluster.gpu_ranks:
-        return [Slot([0], list(_merge_rails([_by_rail(s, None, rails) for s in servers], merge, cluster)))]
+        return [SlotType([0], list(_merge_rails([_by_rail(s, None, rails) for s in servers], merge, cluster)))]
     width = max(server.gpus for server in servers)
     found = [[_by_rail(s, g, rails) if g < s.gpus else None for s in servers] for g in range(width)]
     # Slots may be exchanged when rails do not tell them apart, or when each slot has a rail to itself.
     used = [{rail for by_rail in slot if by_rail for rail in by_rail} for slot in found]
     own = rails and all(len(u) <= 1 for u in used) and sum(map(len, used)) == len(set().union(*used))
-    slots: dict[object, Slot] = {}
+    slots: dict[object, SlotType] = {}
     for g, slot in enumerate(found):
-        groups: list[tuple[Group, ...] | None] = []
+        groups: list[tuple[RailPort, ...] | None] = []
         for by_rail in slot:
             if by_rail is None:
                 groups.append(None)
@@ -62,18 +62,18 @@ def slot_types(cluster: Cluster, servers: list[Server], merge: bool) -> list[Slo
         if key in slots:
             slots[key].join(g, groups)
         else:
-            slots[key] = Slot([g], groups)
+            slots[key] = SlotType([g], groups)
     return list(slots.values())
 
 
-def _by_rail(server: Server, gpu: int | None, rails: bool) -> dict[int, Group]:
+def _by_rail(server: Server, gpu: int | None, rails: bool) -> dict[int, RailPort]:
     """The live NICs of one GPU (None: of the whole server), as one group per rail; without rails, as one group."""
-    found: dict[int, Group] = {}
+    found: dict[int, RailPort] = {}
     for i, nic in enumerate(server.nics):
         if not nic.alive or (gpu is not None and server.gpu_of(i) != gpu):
             continue
         rail = (nic.rail if nic.rail is not None else i) if rails else 0
-        old = found.get(rail, Group(rail, Fraction(0), Fraction(0), (), (rail,) if rails else ()))
+        old = found.get(rail, RailPort(rail, Fraction(0), Fraction(0), (), (rail,) if rails else ()))
         nics = (*old.nics, nic.name)
         found[rail] = replace(old, out_rate=old.out_rate + nic.out_rate, in_rate=old.in_rate + nic.in_rate, nics=nics)
     return found
@@ -84,7 +84,7 @@ def _links(cluster: Cluster, rail: int) -> tuple[Fraction | None, ...]:
     return tuple(cluster.uplinks.get(("spine", rail, way)) for way in ("out", "in"))
 
 
-def _merge_rails(by_server: list[dict[int, Group]], merge: bool, cluster: Cluster) -> Iterator[tuple[Group, ...]]:
+def _merge_rails(by_server: list[dict[int, RailPort]], merge: bool, cluster: Cluster) -> Iterator[tuple[RailPort, ...]]:
     """Rails on which every server type has equal rates become one rail as wide as all of them."""
     kinds: dict[object, list[int]] = {}
     for rail in sorted(set().union(*by_server)):
@@ -96,7 +96,7 @@ def _merge_rails(by_server: list[dict[int, Group]], merge: bool, cluster: Cluste
             parts = [groups[rail] for rail in kind if rail in groups]
             if parts:
                 merged.append(
-                    Group(
+                    RailPort(
                         rail=kind[0],
                         out_rate=sum((p.out_rate for p in parts), Fraction(0)),
                         in_rate=sum((p.in_rate for p in parts), Fraction(0)),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from optcc.errors import InputError
-from optcc.theory.network import OWN_RAIL, Group, Network, Orbit, RankType, Resource
+from optcc.theory.network import OWN_RAIL, Network, Orbit, RailPort, RankType, Resource
 from optcc.theory.symmetry import server_types, slot_types, type_name
 from optcc.values.cluster import Cluster, Server
 
@@ -138,7 +138,7 @@ class _Ways:
         what: str,
         rate: Fraction,
         rank_type: int | None = None,
-        group: Group | None = None,
+        group: RailPort | None = None,
     ) -> None:
         if key not in self.keys:
             count, nics = 1, tuple[str, ...]()
@@ -151,7 +151,7 @@ class _Ways:
             self.resources.append(Resource(what, rate, count, nics))
         self.entries.append((self.keys[key], way, load))
 
-    def _spine(self, way: int, side: str, t: RankType, group: Group, load: int) -> None:
+    def _spine(self, way: int, side: str, t: RankType, group: RailPort, load: int) -> None:
         """The link of one rail to the spine: of each slot's own rail, or of all the rails that were merged into one."""
         own = group.rail == OWN_RAIL
         rails = group.rails[:1] if own else group.rails
@@ -184,6 +184,6 @@ class _Ways:
         return backwards
 
 
-def _nics(t: RankType, group: Group) -> str:
+def _nics(t: RankType, group: RailPort) -> str:
     rails = f" (rail{'s' if len(group.rails) > 1 else ''} {', '.join(map(str, group.rails))})" if group.rails else ""
     return f"{', '.join(group.nics)} of {t.name}{rails}"

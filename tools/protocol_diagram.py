@@ -1,18 +1,88 @@
-"""Write the generated part of docs/failover-protocol.md anew: python tools/protocol_diagram.py"""
+"""The protocol's tables as Markdown, with diagrams, into docs/failover-protocol.md: the page shows what runs.
+
+python tools/protocol_diagram.py
+"""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterable
+from enum import StrEnum
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "failover-protocol.md"
+from optcc.runtime.protocol.receiver import Receiver
+from optcc.runtime.protocol.sender import Sender
+from optcc.runtime.protocol.table import Machine, Rule
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "failover-protocol.md"
+BEGIN = "<!-- generated from the tables by tools/protocol_diagram.py: begin -->"
+END = "<!-- generated: end -->"
+
+
+def update(page: str) -> str:
+    """`page` with what stands between the two marks made anew. Raises ValueError where a mark is missing."""
+    before, _, rest = page.partition(BEGIN)
+    _, mark, after = rest.partition(END)
+    if not mark:
+        raise ValueError(f"the page needs the lines {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n\n{document()}\n{END}{after}"
+
+
+def document() -> str:
+    """Both machines: diagram, table, and what each method does."""
+    return "\n".join(part for machine in (Sender, Receiver) for part in _section(machine))
+
+
+def _section(machine: type[Machine]) -> Iterable[str]:
+    yield f"## {machine.__name__}\n"
+    yield f"```mermaid\n{mermaid(machine)}\n```\n"
+    yield from _matrix(machine)
+    yield "\nWhat is done:\n"
+    yield from _methods(machine)
+    yield ""
+
+
+def mermaid(machine: type[Machine]) -> str:
+    """The states and the events that change them; what leaves the state as it is, is in the table only."""
+    arcs: dict[tuple[str, str], list[str]] = {}
+    for (state, event), rule in machine.TABLE.items():
+        for to in rule.to:
+            if to != state:
+                arcs.setdefault((state, to), []).append(event.__name__)
+    first = _states(machine)[0]
+    lines = [f"    {a} --> {b}: {', '.join(events)}" for (a, b), events in arcs.items()]
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {first}", *lines])
+
+
+def _states(machine: type[Machine]) -> list[StrEnum]:
+    return list(type(next(iter(machine.TABLE))[0]))
+
+
+def _matrix(machine: type[Machine]) -> Iterable[str]:
+    events = list(dict.fromkeys(event for _, event in machine.TABLE))
+    yield "| state | " + " | ".join(f"`{event.__name__}`" for event in events) + " |"
+    yield "|---" * (len(events) + 1) + "|"
+    for state in _states(machine):
+        yield f"| {state} | " + " | ".join(_cell(state, machine.TABLE.get((state, event))) for event in events) + " |"
+
+
+def _cell(state: StrEnum, rule: Rule | None) -> str:
+    if rule is None:
+        return "error"
+    name = rule.does.__name__.strip("_")
+    if name == "ignore":
+        return "-"
+    to = ", ".join("same" if other == state else str(other) for other in rule.to)
+    return name if rule.to == (state,) else f"{name}: {to}"
+
+
+def _methods(machine: type[Machine]) -> Iterable[str]:
+    for does in dict.fromkeys(rule.does for rule in machine.TABLE.values()):
+        says = (does.__doc__ or "").strip().partition("\n")[0]
+        if does.__name__ != "_ignore":
+            yield f"* `{does.__name__.strip('_')}`: {says[:1].lower()}{says[1:]}"
 
 
 def main() -> None:
-    sys.path.insert(0, str(ROOT))
-    from optcc.runtime.protocol.diagram import update
-
     PAGE.write_text(update(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 

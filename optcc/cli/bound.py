@@ -68,7 +68,8 @@ def bound(
     With --alpha or --per-chunk also the least time of any schedule of whole chunks that pays these costs.
     """
     from optcc import api
-    from optcc.reports import report
+    from optcc.reports.bound import print_bound, print_repairs, print_together
+    from optcc.reports.console import working
     from optcc.reports.costs import print_costs
     from optcc.theory.bound_file import bound_file
     from optcc.values.bound_json import repairs_json, together_json
@@ -91,7 +92,7 @@ def bound(
         emit(as_json, {"formula": text, "proof_id": formula.proof_id}, lambda: click.echo(text))
         return
     costs = read_costs(alpha, per_chunk)
-    with report.working("bound") as tell:
+    with working("bound") as tell:
         found = api.lower_bound_with_costs(cluster, nbytes, **costs, collective=collective, root=root)
         if repair_first:
             tell("of each repair")
@@ -103,12 +104,12 @@ def bound(
         value["repair_together"] = together_json(steps)
 
     def show() -> None:
-        report.print_bound(found.bound, cluster)
+        print_bound(found.bound, cluster)
         if any(costs.values()):
             print_costs(found)
         if repair_first:
-            report.print_repairs(repairs)
-            report.print_together(steps)
+            print_repairs(repairs)
+            print_together(steps)
 
     emit(as_json, value, show)
 
@@ -131,19 +132,20 @@ def _cluster_to_check(
 
 def _check(file: Path, wanted: Cluster | None, as_json: bool) -> None:
     """Print the bound in `file`, once all of it is checked. CertificateError where it does not hold."""
-    from optcc.reports import report
+    from optcc.reports.bound import print_bound
+    from optcc.reports.console import working
     from optcc.reports.costs import print_costs
     from optcc.theory.bound_file import HINT, check_bound_file
     from optcc.values.bound_json import bound_json, costs_json
 
     data = read_file(file, MAX_BYTES, what="bound", expected="what optcc bound --json prints", hint=HINT)
-    with report.working("checking"):
+    with working("checking"):
         cluster, found = check_bound_file(data.decode("utf-8", "replace"), shown(file))
     if wanted is not None and cluster != wanted:
         raise CertificateError(f"{shown(file)}: it is for another cluster: {_difference(cluster, wanted)}")
 
     def show() -> None:
-        report.print_bound(found.bound, cluster)
+        print_bound(found.bound, cluster)
         if found.alpha or found.per_chunk:
             print_costs(found)
         which = "the topology in it" if wanted is None else "the topology in it, the one given"

@@ -16,7 +16,7 @@ from optcc.cli.ranks import local_rate_option, membership_of, membership_options
 from optcc.errors import InputError
 
 if TYPE_CHECKING:
-    from optcc.discover.calibration import NicRate, Pair
+    from optcc.discover.calibration import MeasuredPair, NicRate
     from optcc.values.cluster import Cluster
 
 
@@ -26,7 +26,7 @@ class _Outcome:
 
     before: Cluster
     after: Cluster
-    pairs: list[Pair]
+    pairs: list[MeasuredPair]
     nics: list[NicRate]
     tolerance: float
     alpha_s: float
@@ -126,7 +126,7 @@ def _measure(
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from optcc.discover.calibration import Pair, calibrated, nic_rates, tolerance_of
+    from optcc.discover.calibration import MeasuredPair, calibrated, nic_rates, tolerance_of
     from optcc.discover.failures import parse_fail
     from optcc.runtime.measuring.calibrate import measure
     from optcc.schedule.routes import ports_of
@@ -154,7 +154,7 @@ def _measure(
 
         seen = measure(ports, repeat=repeat, probe_s=probe_s, left=left, progress=progress, **place)
     scale = float(factor)
-    pairs = [Pair(p.out, p.into, p.together, tuple(r and r / scale for r in p.rates)) for p in seen.pairs]
+    pairs = [MeasuredPair(p.out, p.into, p.together, tuple(r and r / scale for r in p.rates)) for p in seen.pairs]
     nics = nic_rates(cluster, pairs)
     tolerance = tolerance_of(nics)
     alphas = [float(median(times)) * scale for times in seen.hop_s.values()]
@@ -206,7 +206,7 @@ def _as_json(outcome: _Outcome, transport: str) -> dict[str, Any]:
 def _print(outcome: _Outcome, transport: str) -> None:
     from rich.table import Table
 
-    from optcc.reports.report import show
+    from optcc.reports.console import show
     from optcc.values.units import format_rate, format_seconds
 
     kept = {f"{s.name}/{n.name}": n for s in outcome.after.servers for n in s.nics}

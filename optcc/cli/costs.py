@@ -27,7 +27,7 @@ costs_options = stack(
 
 
 @dataclass(frozen=True)
-class Costs:
+class StatedCosts:
     """What a plan is made for, in seconds of the cluster, and where each number is from."""
 
     alpha: Fraction
@@ -65,7 +65,7 @@ class Costs:
 
 def costs_of(
     alpha: str | None, per_chunk: str | None, measured: Measured | None, transport: str, slowdown: Fraction
-) -> Costs:
+) -> StatedCosts:
     """What was stated, by the clock of a runtime whose NICs are `slowdown` times slower than the cluster's; else what
     the topology's file has measured over this transport, in the cluster's time; else 0.
 
@@ -84,4 +84,4 @@ def costs_of(
             found.append((Fraction(0), f"measured over {measured.transport} only"))
         else:
             found.append((value, f"measured {measured.date}"))
-    return Costs(found[0][0], found[1][0], found[0][1], found[1][1])
+    return StatedCosts(found[0][0], found[1][0], found[0][1], found[1][1])

@@ -26,8 +26,8 @@ from optcc.errors import InputError
 
 if TYPE_CHECKING:
     from optcc.diagnose.evidence import Evidence
-    from optcc.diagnose.keep import Costs
-    from optcc.diagnose.ports import Ports
+    from optcc.diagnose.keep import InterruptionCosts
+    from optcc.diagnose.ports import NicDirections
     from optcc.discover import Topology
     from optcc.values.cluster import Cluster
 
@@ -97,9 +97,9 @@ def diagnose(
     from optcc.diagnose.diagnosis import diagnose as conclude
     from optcc.diagnose.metrics import write_metrics
     from optcc.diagnose.picture import draw
-    from optcc.diagnose.ports import Ports
+    from optcc.diagnose.ports import NicDirections
     from optcc.diagnose.print_diagnosis import print_diagnosis
-    from optcc.reports import report
+    from optcc.reports.console import working
     from optcc.reports.metrics import need_prometheus
     from optcc.values.units import parse_fraction
 
@@ -116,7 +116,7 @@ def diagnose(
         click.echo(f"note: {note}", err=True)
     if found.measured is not None:
         click.get_current_context().meta["optcc.measured"] = found.measured
-    ports = Ports(_nameplate(found))
+    ports = NicDirections(_nameplate(found))
     if check and check_server is not None:
         raise InputError("one or the other", where="--check, --check-server", expected="not both")
     asked_for = None if check_server is None else ports.need_server(check_server, "--check-server")
@@ -129,9 +129,9 @@ def diagnose(
         **read_costs(alpha, per_chunk),
         costs=_costs(step, exposed, restart, restarts, spares, repair),
     )
-    with report.working("reading"):
+    with working("reading"):
         seen = _gather(evidence, ports, watch, interval)
-    with report.working("explaining"):
+    with working("explaining"):
         made = conclude(ports.cluster, seen, asked)
     if picture is not None:
         draw(made, picture)
@@ -172,10 +172,10 @@ def _costs(
     restarts: int | None,
     spares: int | None,
     repair: str | None,
-) -> Costs:
+) -> InterruptionCosts:
     from dataclasses import replace
 
-    from optcc.diagnose.keep import Costs
+    from optcc.diagnose.keep import InterruptionCosts
     from optcc.values.units import parse_seconds, parse_share
 
     given: dict[str, Any] = {}
@@ -188,10 +188,10 @@ def _costs(
     given |= {name: count for name, count in (("restarts", restarts), ("spares", spares)) if count is not None}
     if given.get("step_s") == 0:
         raise InputError("a step of no time", where="--step", expected="more than 0", got=step)
-    return replace(Costs(), **given)
+    return replace(InterruptionCosts(), **given)
 
 
-def _gather(evidence: tuple[str, ...], ports: Ports, watch: str | None, interval: str | None) -> Evidence:
+def _gather(evidence: tuple[str, ...], ports: NicDirections, watch: str | None, interval: str | None) -> Evidence:
     """What the sources say; with --watch those that are directories are read twice."""
     from optcc.diagnose.readers import gather, watched
     from optcc.values.units import parse_seconds

@@ -53,12 +53,12 @@ def export(
     """
     from optcc.export.formats import write
     from optcc.plans.files import load_plan
-    from optcc.reports import report
+    from optcc.reports.console import working
 
     check_apart(output, plan_file)
     check_output(output, as_json)
     # On a terminal the spinner would overwrite what goes to standard output.
-    with nullcontext() if is_stdout(output) else report.working("exporting"):
+    with nullcontext() if is_stdout(output) else working("exporting"):
         made = load_plan(plan_file).baseline(algorithm)
         done = write(made, format_name, output, segments=segments, chunks=chunks, threadblocks=threadblocks)
     emit(as_json, done.as_json(), lambda: _show(done), beside=output)
@@ -90,12 +90,12 @@ def _show(done: Exported) -> None:
 def show_reread(path: Path, as_json: bool) -> bool:
     """`optcc verify` of an exported file; False where `path` is none."""
     from optcc.export.reread import reader_of
-    from optcc.reports import report
+    from optcc.reports.console import working
 
     reader = reader_of(path)
     if reader is None:
         return False
-    with report.working("verifying"):
+    with working("verifying"):
         found = reader(path)
 
     def show() -> None:

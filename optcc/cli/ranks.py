@@ -42,7 +42,7 @@ def membership_of(rendezvous: str | None, rank: int | None, world: int | None) -
     if not found or found.world == 1:
         return None
     if found.rank:
-        from optcc.runtime.control.worker import serve_rank
+        from optcc.runtime.control.serving import serve_rank
 
         raise SystemExit(serve_rank(found, say=lambda text: click.echo(f"optcc: {text}", err=True)))
     return found

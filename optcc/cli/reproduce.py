@@ -60,8 +60,8 @@ def reproduce(
     from optcc.errors import InputError
     from optcc.evaluation.grid import FULL, QUICK
     from optcc.evaluation.page import evaluate, work, write
-    from optcc.evaluation.tasks import Kept
-    from optcc.evaluation.training import Job
+    from optcc.evaluation.tasks import ResultJournal
+    from optcc.evaluation.training import TrainingJob
     from optcc.values.units import parse_fraction, parse_seconds, parse_share
 
     times = {"--mttf": mttf, "--repair-time": repair_time, "--restart": restart, "--step": step}
@@ -71,7 +71,7 @@ def reproduce(
             raise InputError("no time", where=option, expected="more than 0", got=times[option])
     output = output or Path("out" if quick else "docs", "evaluation.md")
     share = parse_share(nic_share, where="--nic-share")
-    job = Job(
+    job = TrainingJob(
         mttf_s=seconds["--mttf"],
         mttf_gpus=mttf_gpus,
         nic_share=float(share),
@@ -86,7 +86,7 @@ def reproduce(
     check_place(output, make_folder=True)
     grid = QUICK if quick else FULL
     columns = TextColumn("[progress.description]{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Kept(output) as kept:
+    with ResultJournal(output) as kept:
         if kept.results:
             click.echo(f"going on: {len(kept.results)} results are in {kept.path}", err=True)
         try:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from optcc.cli.costs import Costs, costs_of, costs_options
+from optcc.cli.costs import StatedCosts, costs_of, costs_options
+from optcc.cli.faults import parse_strike, strike_options
 from optcc.cli.options import (
     check_apart,
     cluster_options,
@@ -18,7 +19,6 @@ from optcc.cli.options import (
     read_cluster,
     read_size,
     segments_option,
-    stack,
 )
 from optcc.cli.ranks import local_rate_option, membership_of, membership_options, transport_option
 from optcc.errors import InconclusiveError, InputError, OptccError
@@ -29,23 +29,8 @@ if TYPE_CHECKING:
     from optcc.runtime.control.rendezvous import Membership
     from optcc.runtime.messages import Strike
 
-_STRIKES = {
-    "cut": ("NIC@PART", "The NIC's link goes down (PART of the transfers, such as 0.4)."),
-    "hole": ("NIC@PART", "The NIC swallows everything and says nothing."),
-    "slow": ("NIC@PART=LEFT", "The NIC keeps a fraction of its rate."),
-    "flap": ("NIC@PART=TIME", "The NIC swallows everything for a while, then comes back."),
-    "path": ("NIC,NIC@PART", "What goes between the two NICs is swallowed; both work with others (local only)."),
-    "kill": ("SERVER@PART", "The server's process is killed."),
-}
-strike_options = stack(
-    *(
-        click.option(f"--{kind}", multiple=True, metavar=form, help=f"{what} PART 0.4: at 40 % of a collective.")
-        for kind, (form, what) in _STRIKES.items()
-    )
-)
 
-
-class Choice(NamedTuple):
+class RuntimeChoice(NamedTuple):
     """What is stated of the runtime: costs, its transport, and the rate of emulated NICs in bytes per second."""
 
     alpha: str | None
@@ -118,8 +103,9 @@ def run(
     not proven of every fault that it struck and met something: no verdict.
     """
     from optcc import api
-    from optcc.fault_run.run import check_together
-    from optcc.reports import report, run
+    from optcc.fault_run.conflicts import check_together
+    from optcc.reports import run
+    from optcc.reports.simulation import timeline_title
     from optcc.simulation.simulator import simulate as run_virtually
     from optcc.simulation.timeline import check_timeline, write_timeline
     from optcc.values.units import parse_rate
@@ -129,7 +115,7 @@ def run(
     rate = parse_rate(local_rate, where="--local-rate")
     check_timeline(timeline)
     check_apart(timeline, source, "--timeline")
-    choose = Choice(alpha, per_chunk, transport, rate)
+    choose = RuntimeChoice(alpha, per_chunk, transport, rate)
     made, costs = _plan(source, servers, fail, nic_rate, ranks, size, segments, choose)
     strikes = [parse_strike(kind, text, made) for kind, texts in faults.items() for text in texts]
     if strikes:
@@ -141,7 +127,7 @@ def run(
     alpha_s, per_chunk_s = (costs.alpha, costs.per_chunk) if costs else (Fraction(0), Fraction(0))
     simulation = run_virtually(made.schedule(), alpha=alpha_s, per_chunk=per_chunk_s)
     if timeline is not None:  # before the run, so that a place it cannot go to costs nothing
-        write_timeline(simulation, timeline, title=report.title(made), bound_s=float(made.bound.seconds))
+        write_timeline(simulation, timeline, title=timeline_title(made), bound_s=float(made.bound.seconds))
         click.echo(f"wrote {timeline}", err=True)
     with run.run_progress(repeat) as progress:
         outcome = api.run(
@@ -173,12 +159,12 @@ def _plan(
     ranks: str | None,
     size: str | None,
     segments: int | None,
-    choice: Choice,
-) -> tuple[Plan, Costs | None]:
+    choice: RuntimeChoice,
+) -> tuple[Plan, StatedCosts | None]:
     """The plan, and what it is made for: a plan file has been made before."""
     from optcc import api
     from optcc.plans.files import load_plan
-    from optcc.reports import report
+    from optcc.reports.console import working
 
     if not is_plan(source):
         cluster = read_cluster(source, servers, fail, nic_rate, ranks)
@@ -188,7 +174,7 @@ def _plan(
         if costs.known:
             click.echo(f"note: {costs.line(slowdown)}", err=True)
         nbytes = read_size(size or "64MiB")
-        with report.working("planning") as tell:
+        with working("planning") as tell:
             made = api.plan(
                 cluster, nbytes, segments=segments, alpha=costs.alpha, per_chunk=costs.per_chunk, progress=tell
             )
@@ -210,58 +196,16 @@ def is_plan(source: str) -> bool:
     return beginning(source, 64).lstrip().startswith(b"{")
 
 
-def parse_strike(kind: str, text: str, plan: Plan) -> Strike:
-    """``server1/nic3@0.4``, ``server1/nic3@0.4=0.25``, ``server0/nic3,server1/nic3@0.4``, ``server2@0.5``."""
-    from optcc.runtime.messages import Strike
-    from optcc.values.units import parse_fraction, parse_seconds
-
-    option = f"--{kind}"
-    form = _STRIKES[kind][0]
-    name, at_sign, when = text.partition("@")
-    part, equals, amount = when.partition("=")
-    needs = "=" in form
-    name, _, far = name.partition(",") if kind == "path" else (name, "", "")
-    if not at_sign or not name or bool(equals) != needs or bool(far) != (kind == "path"):
-        raise InputError("not a fault", where=option, expected=form, got=text)
-    at = float(parse_fraction(part, f"{option}: PART"))
-    left = 0.0
-    if needs:
-        left = float(parse_fraction(amount, f"{option}: LEFT") if kind == "slow" else parse_seconds(amount, option))
-    if kind == "slow" and not 0 < left < 1:
-        raise InputError("not a fraction left", where=option, expected="above 0 and below 1", got=amount)
-    if far and name.partition("/")[0] == far.partition("/")[0]:
-        raise InputError("not a path", where=option, expected="NICs of two servers", got=f"{name},{far}")
-    return Strike(kind, _nic(option, name, plan), at, left, _nic(option, far, plan) if far else "")
-
-
-def _nic(option: str, name: str, plan: Plan) -> str:
-    """A NIC that the plan uses; of a server to be killed, its first one."""
-    ports = [port.name for port in plan.schedule().ports if not port.nvlink]
-    firsts: dict[str, str] = {}
-    for port in ports:
-        firsts.setdefault(port.partition("/")[0], port)
-    if option == "--kill":
-        names, found = list(firsts), firsts.get(name)
-    else:
-        server = name.partition("/")[0]
-        names = [port for port in ports if port.partition("/")[0] == server] or ports
-        found = name if name in ports else None
-    if found is None:
-        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        raise InputError("the plan does not use it", where=option, expected=f"one of {shown}", got=name)
-    return found
-
-
 def _draw_drill(made: Plan, strikes: list[Strike], rate: Fraction, transport: str, timeline: Path) -> None:
     """Before the run, like the timeline of a run without faults; in the time of what runs, as the events are told."""
     from optcc import api
     from optcc.fault_run.virtual_time import simulated_drill
-    from optcc.reports import report
+    from optcc.reports.simulation import timeline_title
     from optcc.simulation.timeline import write_timeline
 
     scaled, slowdown = api.scaled_to(made, rate) if transport == "local" else (made, 1)
     simulation, faults = simulated_drill(scaled, strikes)
-    title = report.title(made) + (f", rates divided by {float(slowdown):.4g}" if slowdown > 1 else "")
+    title = timeline_title(made) + (f", rates divided by {float(slowdown):.4g}" if slowdown > 1 else "")
     write_timeline(simulation, timeline, title=title, bound_s=float(scaled.bound.seconds), faults=faults)
     click.echo(f"wrote {timeline}", err=True)
 
@@ -276,7 +220,8 @@ def _drill(
     place: tuple[str, str, Membership | None, str | None],
     as_json: bool,
 ) -> None:
-    from optcc.fault_run.run import BrokenDrill, attempt
+    from optcc.fault_run.results import BrokenDrill
+    from optcc.fault_run.run import attempt
     from optcc.reports import fault_run
     from optcc.reports.run import run_progress
 

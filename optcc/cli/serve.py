@@ -52,7 +52,7 @@ def serve(
     import json
 
     from optcc.reports.metrics import need_prometheus
-    from optcc.serve.settings import Settings
+    from optcc.serve.settings import ServeSettings
     from optcc.values.units import parse_seconds, parse_size
 
     try:
@@ -67,7 +67,7 @@ def serve(
         need_prometheus("--metrics")
     if unix is not None and (address is not None or port is not None or allow_remote):
         raise InputError("one or the other", where="--unix, --address, --port", expected="not both")
-    settings = Settings(
+    settings = ServeSettings(
         body=parse_size(body, "--body"),
         read_s=float(parse_seconds(read_limit, "--read-limit")),
         request_s=float(parse_seconds(request_limit, "--request-limit")),

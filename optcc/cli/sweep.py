@@ -15,10 +15,10 @@ from optcc.cli.options import emit
 from optcc.errors import InputError
 
 if TYPE_CHECKING:
-    from optcc.sweep.cells import Cell, Result
+    from optcc.sweep.cells import SweepCell, SweepResult
     from optcc.sweep.distribution import Distribution
     from optcc.sweep.execute import Progress
-    from optcc.sweep.grid import Grid
+    from optcc.sweep.grid import SweepGrid
 
 # Options that stand for fields of a grid file, and those fields; the rest go by the option's own name.
 _FIELDS = {"size": "sizes", "algorithm": "algorithms", "fail": "nics", "fail_count": "count"}
@@ -151,7 +151,7 @@ def sweep(
         journal.remove()  # the last thing of all: until here the same command goes on
 
 
-def _grid(source: str, axes: Mapping[str, Any]) -> Grid:
+def _grid(source: str, axes: Mapping[str, Any]) -> SweepGrid:
     """The grid of a file or of options."""
     from optcc.sweep.grid_file import is_grid, read_grid
 
@@ -163,7 +163,7 @@ def _grid(source: str, axes: Mapping[str, Any]) -> Grid:
     return read_grid(Path(source))
 
 
-def _grid_of_options(source: str, given: Mapping[str, Any]) -> Grid:
+def _grid_of_options(source: str, given: Mapping[str, Any]) -> SweepGrid:
     from optcc.sweep.failure_entry import FailuresEntry
     from optcc.sweep.grid_file import GridFile, TopologyEntry, grid_of
     from optcc.sweep.typed import Where
@@ -223,11 +223,11 @@ def _progress() -> Iterator[Progress]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _done(cells: tuple[Cell, ...], results: Mapping[str, Result]) -> bool:
+def _done(cells: tuple[SweepCell, ...], results: Mapping[str, SweepResult]) -> bool:
     return all(cell.done(results) for cell in cells)
 
 
-def _errors(cells: tuple[Cell, ...], results: Mapping[str, Result]) -> dict[str, int]:
+def _errors(cells: tuple[SweepCell, ...], results: Mapping[str, SweepResult]) -> dict[str, int]:
     """How many rows have each error."""
     found: dict[str, int] = {}
     for cell in cells:
@@ -237,7 +237,7 @@ def _errors(cells: tuple[Cell, ...], results: Mapping[str, Result]) -> dict[str,
     return found
 
 
-def _show(rows: int, errors: Mapping[str, int], grid: Grid, found: tuple[Distribution, ...]) -> None:
+def _show(rows: int, errors: Mapping[str, int], grid: SweepGrid, found: tuple[Distribution, ...]) -> None:
     click.echo(f"{rows} rows, {sum(errors.values())} of them with an error (column `error`)")
     for error, count in list(errors.items())[:_SHOWN_ERRORS]:
         click.echo(f"  {count} x {error}")
@@ -251,7 +251,7 @@ def _show(rows: int, errors: Mapping[str, int], grid: Grid, found: tuple[Distrib
 
 
 def _show_distribution(one: Distribution) -> None:
-    from optcc.reports.report import percent
+    from optcc.reports.console import percent
     from optcc.values.units import format_seconds, format_size
 
     inputs = one.inputs

@@ -25,7 +25,7 @@ ALONE = Membership(0, 1, ("127.0.0.1", 0), "alone", "")
 """The place of a process of whose job nothing speaks."""
 
 
-class Group(NamedTuple):
+class Regrouped(NamedTuple):
     """A rank's place in another communicator.
 
     overseer : the hub, in the process of its rank 0; ranks : its ranks' numbers in the one that it comes of
@@ -36,13 +36,13 @@ class Group(NamedTuple):
     ranks: list[int]
 
 
-def left_of(member: Member) -> Group:
+def left_of(member: Member) -> Regrouped:
     """After a failure: all ranks that are left. InputError as `Member.regroup`."""
     place, ranks = member.regroup()
-    return Group(place, member.overseer.heir if member.overseer else None, ranks)
+    return Regrouped(place, member.overseer.heir if member.overseer else None, ranks)
 
 
-def part_by_color(member: Member, color: int | None, key: int) -> Group | None:
+def part_by_color(member: Member, color: int | None, key: int) -> Regrouped | None:
     """The ranks that give the same `color`, ordered by (key, rank). None where this one gives None."""
     said = member.exchange([color, key])
     ranks = [r for _, r in sorted((k, r) for r, (other, k) in enumerate(said) if other == color)]
@@ -54,11 +54,13 @@ def part_by_color(member: Member, color: int | None, key: int) -> Group | None:
     if color is None:
         return None
     if len(ranks) == 1:
-        return Group(ALONE, None, ranks)
-    return Group(Membership(ranks.index(member.rank), len(ranks), tuple(address), name, old.secret), overseer, ranks)
+        return Regrouped(ALONE, None, ranks)
+    return Regrouped(
+        Membership(ranks.index(member.rank), len(ranks), tuple(address), name, old.secret), overseer, ranks
+    )
 
 
-def with_new(place: Membership, exchange: Exchange, interface: str | None, within_s: float) -> Group:
+def with_new(place: Membership, exchange: Exchange, interface: str | None, within_s: float) -> Regrouped:
     """These ranks and those that come to `place.address` within so many seconds. InputError where that cannot be."""
     world, address = place.world, list(place.address)
     said = exchange([world, address])
@@ -74,7 +76,7 @@ def with_new(place: Membership, exchange: Exchange, interface: str | None, withi
     why = exchange(why)[0]
     if why:
         raise InputError(why, where="grow", expected="an address of rank 0's machine that is free")
-    return Group(place, overseer, list(range(len(said))))
+    return Regrouped(place, overseer, list(range(len(said))))
 
 
 def all_or_none(made: Communicator | None, error: OptccError | None, place: Membership, exchange: Exchange) -> None:

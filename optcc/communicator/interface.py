@@ -24,7 +24,7 @@ from optcc.communicator.clusters import (
 from optcc.communicator.collectives import Alone, Collectives, Together
 from optcc.communicator.debug import speaker
 from optcc.communicator.events import Events
-from optcc.communicator.groups import ALONE, Group, all_or_none, left_of, part_by_color, with_new
+from optcc.communicator.groups import ALONE, Regrouped, all_or_none, left_of, part_by_color, with_new
 from optcc.communicator.handles import InOrder
 from optcc.communicator.prepared import Prepared
 from optcc.errors import InputError, OptccError
@@ -225,7 +225,7 @@ class Communicator(Calls):
         """
         self._demand_open()
         if self.world == 1:
-            return None if color is None else self._sub(Group(ALONE, None, [0]))
+            return None if color is None else self._sub(Regrouped(ALONE, None, [0]))
         group = self._in_order.run(lambda: part_by_color(self._member, color, key), async_op=False)
         return self._sub(group) if group else None
 
@@ -292,7 +292,7 @@ class Communicator(Calls):
         assert made
         return made
 
-    def _sub(self, group: Group) -> Communicator:
+    def _sub(self, group: Regrouped) -> Communicator:
         """A communicator of some of these ranks."""
         if group.place.world == 1:
             return self._with(self._options, group.place, None, None)

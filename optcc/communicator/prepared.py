@@ -34,7 +34,7 @@ SIZES, CLASSES, TABLES = 64, 32, 8
 Value = TypeVar("Value")
 
 
-class Kept(OrderedDict[Any, Value]):
+class RecentlyUsed(OrderedDict[Any, Value]):
     """The `most` values that were used last."""
 
     def __init__(self, most: int) -> None:
@@ -67,7 +67,7 @@ class Prepared:
     def __init__(self, member: Member, cluster: Cluster, costs: MessageCosts, say: Say, tune: bool) -> None:
         self._member, self._costs, self._say, self._tune = member, costs, say, tune
         self._planned_for = cluster
-        self.trials: Kept[Trial] = Kept(CLASSES)
+        self.trials: RecentlyUsed[Trial] = RecentlyUsed(CLASSES)
         """By `size_class`."""
         self._start(cluster)
 
@@ -84,8 +84,8 @@ class Prepared:
     def _start(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._say(cluster_text(cluster, self._member.rank, self._costs.transport))
-        self._calls: Kept[tuple[str, Program]] = Kept(SIZES)
-        self._tables: Kept[tuple[str, Schedule]] = Kept(TABLES)  # by ports and routes
+        self._calls: RecentlyUsed[tuple[str, Program]] = RecentlyUsed(SIZES)
+        self._tables: RecentlyUsed[tuple[str, Schedule]] = RecentlyUsed(TABLES)  # by ports and routes
         self._named = 0
         self._connected = False
 

@@ -12,7 +12,7 @@ from typing import Any
 from optcc.diagnose.averages import LEAST_NOISE
 from optcc.diagnose.evidence import NOTHING, Evidence, Observation
 from optcc.diagnose.json_text import dicts, parsed
-from optcc.diagnose.ports import IN, OUT, Ports, port
+from optcc.diagnose.ports import IN, OUT, NicDirections, port
 from optcc.discover.calibration import MOST_TOLERANCE
 from optcc.discover.given import Given
 from optcc.discover.yaml_file import read_yaml
@@ -28,12 +28,12 @@ def _is_json(text: str) -> bool:
     return text.lstrip()[:1] == "{" and '"alone_over_together"' in text
 
 
-def read_calibration(text: str, source: str, ports: Ports) -> Evidence:
+def read_calibration(text: str, source: str, ports: NicDirections) -> Evidence:
     """Observations of pairs, or of NICs. Raises InputError where the file cannot be read."""
     return _of_pairs(text, source, ports) if _is_json(text) else _of_nics(text, source, ports)
 
 
-def _of_nics(text: str, source: str, ports: Ports) -> Evidence:
+def _of_nics(text: str, source: str, ports: NicDirections) -> Evidence:
     found = read_yaml(text.encode(), source, Given())
     if found.measured is None:
         raise InputError("nothing measured", where=source, expected="what optcc calibrate -o writes")
@@ -61,7 +61,7 @@ def _of_nics(text: str, source: str, ports: Ports) -> Evidence:
     return Evidence(tuple(seen), (), (read,), unused)
 
 
-def _held_back(number: int, parts: Mapping[int, float], ports: Ports) -> dict[int, float]:
+def _held_back(number: int, parts: Mapping[int, float], ports: NicDirections) -> dict[int, float]:
     """The port, and those of other servers that were as slow the other way: any of them may have set its pace."""
     part = parts[number]
     server = ports.names[number // 2].partition("/")[0]
@@ -76,7 +76,7 @@ def _held_back(number: int, parts: Mapping[int, float], ports: Ports) -> dict[in
     return {number: part, **others}
 
 
-def _of_pairs(text: str, source: str, ports: Ports) -> Evidence:
+def _of_pairs(text: str, source: str, ports: NicDirections) -> Evidence:
     value = parsed(text, source, "what optcc calibrate --json prints")
     seen, unknown = list[Observation](), 0
     for pair in dicts(value.get("pairs") if isinstance(value, dict) else None):
@@ -96,7 +96,7 @@ def _of_pairs(text: str, source: str, ports: Ports) -> Evidence:
     return Evidence(tuple(seen), (), (f"{source}: optcc calibrate, {len(seen)} measurements of pairs",), unused)
 
 
-def _nic(name: Any, ports: Ports) -> int | None:
+def _nic(name: Any, ports: NicDirections) -> int | None:
     host, _, nic = name.partition("/") if isinstance(name, str) else ("", "", "")
     server = ports.server(host)
     return None if server is None else ports.nic(server, nic)

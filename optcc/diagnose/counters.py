@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from optcc.diagnose.evidence import Evidence, Observation, Sign
-from optcc.diagnose.ports import IN, OUT, Ports, port
+from optcc.diagnose.ports import IN, OUT, NicDirections, port
 from optcc.machine.sysfs import Sysfs
 
 WORD = 4
@@ -61,7 +61,7 @@ def read_counters(tree: Sysfs) -> Reading:
 
 
 def counted_between(
-    before: Reading | None, after: Reading, seconds: float | None, server: str, where: str, ports: Ports
+    before: Reading | None, after: Reading, seconds: float | None, server: str, where: str, ports: NicDirections
 ) -> Evidence:
     """What was counted between two readings `seconds` apart, or, of one, what it has. Rates show what ports can do."""
     signs, known, carried = list[Sign](), set[int](), Counter[int]()

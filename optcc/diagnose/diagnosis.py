@@ -8,8 +8,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from optcc.diagnose.evidence import Evidence, Sign
-from optcc.diagnose.keep import Costs, KeepOrDrain, keep_or_drain, overheads_of
-from optcc.diagnose.ports import Ports
+from optcc.diagnose.keep import InterruptionCosts, KeepOrDrain, keep_or_drain, overheads_of
+from optcc.diagnose.ports import NicDirections
 from optcc.diagnose.possible import Achieved, achieved, overhead, plan_overhead, repairs
 from optcc.diagnose.verdict import Finding, Outcome, Verdict, judge
 from optcc.values.bound_json import repairs_json, together_json
@@ -30,7 +30,7 @@ class Question:
     noise: float | None = None
     alpha: Fraction = Fraction(0)
     per_chunk: Fraction = Fraction(0)
-    costs: Costs = field(default_factory=Costs)
+    costs: InterruptionCosts = field(default_factory=InterruptionCosts)
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Diagnosis:
 def diagnose(cluster: Cluster, evidence: Evidence, question: Question | None = None) -> Diagnosis:
     """The diagnosis of `cluster`, which is at its healthy rates."""
     asked = question or Question()
-    ports = Ports(cluster)
+    ports = NicDirections(cluster)
     verdict = judge(evidence, ports, asked.noise)
     suspected = verdict.suspected(cluster)
     found = achieved(evidence.observations, ports, suspected, asked.alpha, asked.per_chunk)
@@ -112,7 +112,7 @@ def _finding(one: Finding) -> dict[str, Any]:
 
 
 def _sign(sign: Sign, cluster: Cluster) -> dict[str, Any]:
-    nic = None if sign.nic is None else Ports(cluster).names[sign.nic]
+    nic = None if sign.nic is None else NicDirections(cluster).names[sign.nic]
     return {"server": sign.server, "nic": nic, "what": sign.what, "where": sign.where, "grave": sign.grave}
 
 
@@ -132,7 +132,7 @@ def _achieved(one: Achieved) -> dict[str, Any]:
     }
 
 
-def _keep(keep: KeepOrDrain, costs: Costs) -> dict[str, Any]:
+def _keep(keep: KeepOrDrain, costs: InterruptionCosts) -> dict[str, Any]:
     return {
         "keep": keep.keep,
         "advice": keep.advice,

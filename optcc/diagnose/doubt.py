@@ -28,7 +28,7 @@ class Sure(StrEnum):
 
 
 @dataclass(frozen=True)
-class Doubt:
+class NicConfidence:
     """Of one NIC: how sure, and which explanation is the best one without it.
 
     more : faults that it needs beyond the chosen one; instead : the NICs that it blames and the chosen one does not
@@ -41,20 +41,20 @@ class Doubt:
     twins: tuple[int, ...]
 
 
-def doubts(given: Problem, found: Fit) -> dict[int, Doubt]:
+def doubts(given: Problem, found: Fit) -> dict[int, NicConfidence]:
     """For each NIC of `found`."""
     return {nic: _doubt(given, found, nic) for nic in found.nics[:MOST_ASKED]} | {
-        nic: Doubt(Sure.POSSIBLE, 0.0, (), ()) for nic in found.nics[MOST_ASKED:]
+        nic: NicConfidence(Sure.POSSIBLE, 0.0, (), ()) for nic in found.nics[MOST_ASKED:]
     }
 
 
-def _doubt(given: Problem, found: Fit, nic: int) -> Doubt:
+def _doubt(given: Problem, found: Fit, nic: int) -> NicConfidence:
     other = fit(given, without=[nic])
     more = other.price - found.price
     instead = tuple(n for n in other.nics if n not in found.nics)
     sure = Sure.CERTAIN if more >= CERTAIN_BY else Sure.POSSIBLE if more <= ALIKE else Sure.LIKELY
     twins = _twins(given, found, nic) if sure is Sure.POSSIBLE else ()
-    return Doubt(sure, more, instead, twins)
+    return NicConfidence(sure, more, instead, twins)
 
 
 def _twins(given: Problem, found: Fit, nic: int) -> tuple[int, ...]:

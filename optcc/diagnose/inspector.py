@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from optcc.diagnose.evidence import Evidence, Observation
-from optcc.diagnose.loads import KINDS, Member, loads, parts
+from optcc.diagnose.loads import KINDS, RankPlace, loads, parts
 from optcc.diagnose.nccl_tests import LARGE
 from optcc.diagnose.nccl_use import use_of
-from optcc.diagnose.ports import Ports
+from optcc.diagnose.ports import NicDirections
 from optcc.discover.nccl_log import Log
 from optcc.errors import InputError
 
@@ -27,7 +27,7 @@ MOST_OF_ONE = 200
 
 
 @dataclass(frozen=True)
-class Record:
+class InspectorRecord:
     """One rank's view of one collective."""
 
     where: str
@@ -47,10 +47,10 @@ def looks_like_inspector(text: str) -> bool:
     return '"coll_perf"' in text or '"p2p_perf"' in text
 
 
-def read_inspector(files: Sequence[tuple[str, str]], ports: Ports) -> Evidence:
+def read_inspector(files: Sequence[tuple[str, str]], ports: NicDirections) -> Evidence:
     """Of all files together, (source, text) each: ranks are spread over them."""
     records = [record for source, text in files for record in _records(source, text)]
-    comms: dict[str, list[Record]] = defaultdict(list)
+    comms: dict[str, list[InspectorRecord]] = defaultdict(list)
     for record in records:
         comms[record.comm].append(record)
     seen, unused = list[Observation](), list[str]()
@@ -65,7 +65,7 @@ def read_inspector(files: Sequence[tuple[str, str]], ports: Ports) -> Evidence:
     return Evidence(tuple(seen), (), (read,), tuple(unused[:8]))
 
 
-def _of_comm(of: Sequence[Record], ports: Ports) -> tuple[list[Observation], str]:
+def _of_comm(of: Sequence[InspectorRecord], ports: NicDirections) -> tuple[list[Observation], str]:
     hosts = {record.rank: record.host for record in of}
     ranks, nodes = of[0].ranks, of[0].nodes
     if nodes < 2:
@@ -97,7 +97,7 @@ def _of_comm(of: Sequence[Record], ports: Ports) -> tuple[list[Observation], str
     return seen, ""
 
 
-def _members(hosts: dict[int, str], ranks: int, nodes: int, where: str, ports: Ports) -> list[Member] | None:
+def _members(hosts: dict[int, str], ranks: int, nodes: int, where: str, ports: NicDirections) -> list[RankPlace] | None:
     """Ranks by server, where every GPU of every server is one; ranks of a server follow each other, as launchers do."""
     each = ranks // nodes
     known = {rank // each: host for rank, host in sorted(hosts.items())} if each else {}
@@ -109,17 +109,17 @@ def _members(hosts: dict[int, str], ranks: int, nodes: int, where: str, ports: P
         server = ports.need_server(known[node], where)
         if gpus[server] != each:
             return None
-        members += [Member(server, gpu) for gpu in range(each)]
+        members += [RankPlace(server, gpu) for gpu in range(each)]
     return members
 
 
-def _records(source: str, text: str) -> Iterator[Record]:
+def _records(source: str, text: str) -> Iterator[InspectorRecord]:
     for where, value in _objects(source, text):
         head, meta, perf = value.get("header"), value.get("metadata"), value.get("coll_perf")
         if not (isinstance(head, dict) and isinstance(meta, dict) and isinstance(perf, dict)):
             continue
         try:
-            record = Record(
+            record = InspectorRecord(
                 where,
                 str(head["id"])[:80],
                 _whole(head["rank"]),

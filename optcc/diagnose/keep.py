@@ -16,11 +16,11 @@ from math import inf
 
 from optcc.diagnose.possible import part_of
 from optcc.discover.topology import listed
-from optcc.evaluation.training import Job
+from optcc.evaluation.training import TrainingJob
 from optcc.values.cluster import Cluster, Server
 
 DAY_S = 86400.0
-DEFAULTS = Job()
+DEFAULTS = TrainingJob()
 SOURCES = {
     "step_s": "Llama 3's 405B on 16384 GPUs (Grattafiori et al. 2024, table 4)",
     "exposed": "assumed, as in the evaluation's training study",
@@ -34,7 +34,7 @@ MOST_DRAINED = 4
 
 
 @dataclass(frozen=True)
-class Costs:
+class InterruptionCosts:
     """What the answer depends on. Defaults and their sources are those of `optcc.evaluation.training`.
 
     step_s : seconds of a fault-free step; exposed : the part of it that is AllReduce not hidden behind computation
@@ -51,7 +51,7 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Alternative:
     """One way to go on: `overhead` of its AllReduce over the fault-free one, seconds lost per day and until the repair.
 
     break_even_s : when draining would have been better, infinite where never
@@ -86,7 +86,7 @@ class KeepOrDrain:
     keep : whether going on loses less until the repair; advice : a sentence that begins with keep or drain
     """
 
-    choices: tuple[Choice, ...]
+    choices: tuple[Alternative, ...]
     drain: Drain
     keep: bool
     advice: str
@@ -95,7 +95,7 @@ class KeepOrDrain:
 def keep_or_drain(
     suspected: Cluster,
     overheads: Mapping[str, float],
-    costs: Costs,
+    costs: InterruptionCosts,
     overhead_of: Callable[[Cluster], float | None],
 ) -> KeepOrDrain | None:
     """`overheads` : scheme -> by how much its AllReduce is longer than the fault-free one; empty where there is none.
@@ -113,14 +113,14 @@ def keep_or_drain(
         lost = _lost(step_s, costs)
         gained = lost - drain.lost_per_day_s / DAY_S
         even = drain.at_once_s / gained if gained > 0 else inf
-        choices.append(Choice(name, overhead, step_s, lost * DAY_S, lost * costs.repair_s, even))
+        choices.append(Alternative(name, overhead, step_s, lost * DAY_S, lost * costs.repair_s, even))
     choices.sort(key=lambda choice: choice.lost_per_day_s)
     keep = bool(choices) and choices[0].lost_until_repair_s <= drain.lost_until_repair_s
     advice = _advice(choices[0] if choices else None, drain, keep, _degraded(suspected), costs)
     return KeepOrDrain(tuple(choices), drain, keep, advice)
 
 
-def _lost(step_s: float, costs: Costs) -> float:
+def _lost(step_s: float, costs: InterruptionCosts) -> float:
     """The part of the time that is lost where a step takes so long."""
     return 1 - costs.step_s / step_s
 
@@ -140,7 +140,9 @@ def _left(server: Server) -> Fraction:
                sum((nic.in_rate for nic in server.nics), Fraction(0)))  # fmt: skip
 
 
-def _drains(suspected: Cluster, costs: Costs, overhead_of: Callable[[Cluster], float | None]) -> Iterator[Drain]:
+def _drains(
+    suspected: Cluster, costs: InterruptionCosts, overhead_of: Callable[[Cluster], float | None]
+) -> Iterator[Drain]:
     worst, all_ = _degraded(suspected), len(suspected.servers)
     for count in sorted({*range(1, min(len(worst), MOST_DRAINED) + 1), len(worst)} - {0}):
         names = [server.name for server in suspected.servers if server.name not in worst[:count]]
@@ -158,7 +160,9 @@ def _drains(suspected: Cluster, costs: Costs, overhead_of: Callable[[Cluster], f
         yield Drain(worst[:count], overhead, at_once, lost * DAY_S, at_once + lost * costs.repair_s)
 
 
-def _advice(best: Choice | None, drain: Drain, keep: bool, degraded: tuple[str, ...], costs: Costs) -> str:
+def _advice(
+    best: Alternative | None, drain: Drain, keep: bool, degraded: tuple[str, ...], costs: InterruptionCosts
+) -> str:
     hours = costs.repair_s / 3600
     repair = f"the repair is expected after {hours:g} h"
     if best is not None and keep:

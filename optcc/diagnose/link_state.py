@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from optcc.diagnose.evidence import NOTHING, Evidence, Observation, Sign
-from optcc.diagnose.ports import IN, OUT, Ports, port
+from optcc.diagnose.ports import IN, OUT, NicDirections, port
 from optcc.discover.bonds import bond_of
 from optcc.discover.sysfs_slots import nic_slot
 from optcc.discover.topology import listed
@@ -17,7 +17,7 @@ SAME = Fraction(98, 100)
 """A slot or link that carries this part of the healthy rate is as good: 400 Gb/s are 99 % of what 32 GT/s x16 carry."""
 
 
-def read_links(tree: Sysfs, server: str, where: str, ports: Ports) -> Evidence:
+def read_links(tree: Sysfs, server: str, where: str, ports: NicDirections) -> Evidence:
     """What each port's driver and slot say, for the NICs that the topology has. The ports of a fused NIC add up."""
     seen, signs, known = list[Observation](), list[Sign](), dict[int, list[RdmaPort]]()
     for found in rdma_ports(tree):

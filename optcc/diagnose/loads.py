@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from optcc.diagnose.ports import IN, OUT, Ports, port
+from optcc.diagnose.ports import IN, OUT, NicDirections, port
 
 RINGS = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"}
 KINDS = {*RINGS, "alltoall", "sendrecv", "gather", "scatter"}
 
 
 @dataclass(frozen=True)
-class Member:
+class RankPlace:
     """A rank: its server, and its GPU's number there."""
 
     server: str
@@ -36,7 +36,9 @@ class Use:
         return cls({server: [dict.fromkeys(each, 1.0)] * 2 for server, each in nics.items()})
 
 
-def loads(kind: str, nbytes: int, members: Sequence[Member], use: Use, ports: Ports, root: int = 0) -> dict[int, float]:
+def loads(
+    kind: str, nbytes: int, members: Sequence[RankPlace], use: Use, ports: NicDirections, root: int = 0
+) -> dict[int, float]:
     """Port -> bytes. `kind` is one of `KINDS`; empty where all ranks are on one server."""
     servers = list(dict.fromkeys(member.server for member in members))
     if len(servers) < 2:
@@ -66,7 +68,7 @@ def loads(kind: str, nbytes: int, members: Sequence[Member], use: Use, ports: Po
     return found
 
 
-def _passed_on(nbytes: int, members: Sequence[Member], use: Use, ports: Ports) -> dict[int, float]:
+def _passed_on(nbytes: int, members: Sequence[RankPlace], use: Use, ports: NicDirections) -> dict[int, float]:
     """Every rank sends to the next one; those on one server do not use a NIC."""
     found: dict[int, float] = {}
     for here, there in zip(members, [*members[1:], members[0]], strict=True):
@@ -80,7 +82,7 @@ def _passed_on(nbytes: int, members: Sequence[Member], use: Use, ports: Ports) -
     return found
 
 
-def parts(carried: Mapping[int, float], seconds: float, ports: Ports) -> dict[int, float]:
+def parts(carried: Mapping[int, float], seconds: float, ports: NicDirections) -> dict[int, float]:
     """Port -> the part of its healthy rate at which it ran."""
     return {number: nbytes / seconds / ports.rates[number] for number, nbytes in carried.items()
             if ports.rates[number]}  # fmt: skip

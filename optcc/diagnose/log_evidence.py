@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 
 from optcc.diagnose.evidence import NOTHING, Evidence, Observation, Sign
-from optcc.diagnose.ports import IN, OUT, Ports, port
-from optcc.discover.nccl_log import FLUSHED, STATUS, Failure, Log, parse_log
+from optcc.diagnose.ports import IN, OUT, NicDirections, port
+from optcc.discover.nccl_log import FLUSHED, STATUS, FailedCompletion, Log, parse_log
 
 GRAVE = ("port error", "port_err", "device fatal", "fatal", "lid change")
 MOST_SIGNS = 64
 
 
-def read_log(text: str, source: str, ports: Ports) -> Evidence:
+def read_log(text: str, source: str, ports: NicDirections) -> Evidence:
     """Failures as observations of the two NICs' ports, of the peer's whole rail where the peer's NIC is not named."""
     log = parse_log(text)
     seen: dict[tuple[int, ...], Observation] = {}
@@ -48,7 +48,7 @@ def read_log(text: str, source: str, ports: Ports) -> Evidence:
     return Evidence((*seen.values(), *links), tuple(signs[:MOST_SIGNS]), (read,), unused)
 
 
-def _links(nic: int, speeds: Sequence[tuple[float, str]], ports: Ports) -> list[Observation]:
+def _links(nic: int, speeds: Sequence[tuple[float, str]], ports: NicDirections) -> list[Observation]:
     """The NIC at the speeds that its ports came to, (bytes per second, where) each; nothing where it is well."""
     found = []
     for way in (OUT, IN):
@@ -59,7 +59,7 @@ def _links(nic: int, speeds: Sequence[tuple[float, str]], ports: Ports) -> list[
     return found
 
 
-def _between(failure: Failure, log: Log, ports: Ports) -> tuple[int, ...] | None:
+def _between(failure: FailedCompletion, log: Log, ports: NicDirections) -> tuple[int, ...] | None:
     """The ports that a failed transfer may have used; None where the log does not say enough."""
     server = ports.server(failure.host)
     nic = None if server is None or failure.nic is None else ports.nic(server, failure.nic)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optcc.diagnose.doubt import MOST_TWINS
-from optcc.diagnose.ports import Ports
+from optcc.diagnose.ports import NicDirections
 from optcc.values.cluster import Server
 
 SIZES = "-b 256M -e 4G -f 2 -g 1"
@@ -39,7 +39,7 @@ def what_to_measure(
     paced: bool,
     unmeasured: Sequence[str],
     suspects: Sequence[str],
-    ports: Ports,
+    ports: NicDirections,
 ) -> tuple[Measure, ...]:
     """What would settle what is open, at most `MOST_NAMED` commands.
 
@@ -73,7 +73,7 @@ def pair(one: str, other: str, nic: str, gpu: int, why: str) -> Measure:
     return Measure(why, run)
 
 
-def apart(name: str, rivals: Sequence[str], suspects: Sequence[str], ports: Ports) -> list[Measure]:
+def apart(name: str, rivals: Sequence[str], suspects: Sequence[str], ports: NicDirections) -> list[Measure]:
     """Tells `name` from `rivals`: it alone of them, with a server that is under no suspicion."""
     server, _, nic = name.partition("/")
     index = [n.name for n in ports.by_name[server].nics].index(nic)
@@ -87,7 +87,7 @@ def apart(name: str, rivals: Sequence[str], suspects: Sequence[str], ports: Port
     return [pair(server, free, nic, ports.by_name[server].gpu_of(index), told)]
 
 
-def path_again(where: str, nics: Sequence[str], ports: Ports) -> list[Measure]:
+def path_again(where: str, nics: Sequence[str], ports: NicDirections) -> list[Measure]:
     """A slow measurement of two servers once more, the other way round."""
     servers = list(dict.fromkeys(name.partition("/")[0] for name in nics))
     names = list(dict.fromkeys(name.partition("/")[2] for name in nics))
@@ -98,7 +98,7 @@ def path_again(where: str, nics: Sequence[str], ports: Ports) -> list[Measure]:
     return [pair(servers[1], servers[0], names[0], gpu, f"{where} again: is it the path, or was it once?")]
 
 
-def each_rail(ports: Ports, why: str) -> tuple[Measure, ...]:
+def each_rail(ports: NicDirections, why: str) -> tuple[Measure, ...]:
     """One AllReduce for each NIC of a server, over all servers: tells which rail; pairs then tell which server."""
     servers = ports.cluster.servers
     first = servers[0]
@@ -111,7 +111,7 @@ def each_rail(ports: Ports, why: str) -> tuple[Measure, ...]:
     return (Measure(f"{why}: one AllReduce for each NIC tells the rail", command), *all_pairs(ports))
 
 
-def all_pairs(ports: Ports, why: str = "") -> tuple[Measure, ...]:
+def all_pairs(ports: NicDirections, why: str = "") -> tuple[Measure, ...]:
     """Over each NIC every server with the next one, and with the one after that."""
     servers = ports.cluster.servers
     if len(servers) < 2:

@@ -14,9 +14,9 @@ from typing import Any
 
 from optcc.diagnose.evidence import NOTHING, Evidence, Observation, Sign
 from optcc.diagnose.json_text import dicts, parsed
-from optcc.diagnose.loads import KINDS, Member, loads, parts
+from optcc.diagnose.loads import KINDS, RankPlace, loads, parts
 from optcc.diagnose.nccl_use import use_of
-from optcc.diagnose.ports import Ports
+from optcc.diagnose.ports import NicDirections
 from optcc.discover.nccl_log import FLUSHED, RANK, Log, parse_log
 from optcc.errors import InputError
 
@@ -51,7 +51,7 @@ def looks_like_tests(text: str) -> bool:
     return RANK.search(text) is not None
 
 
-def read_tests(text: str, source: str, ports: Ports) -> Evidence:
+def read_tests(text: str, source: str, ports: NicDirections) -> Evidence:
     """Every large row as an observation. Raises InputError where the hosts are not the topology's."""
     if text.lstrip()[:1] == "{":
         log = Log()
@@ -159,11 +159,11 @@ def _kind_in(text: str) -> str | None:
     return found[1] if found else None
 
 
-def _evidence(test: Test, log: Log, source: str, ports: Ports) -> Evidence:
+def _evidence(test: Test, log: Log, source: str, ports: NicDirections) -> Evidence:
     where = f"{source}:{test.line}"
     if not test.hosts:
         return Evidence(unused=(f"{where}: a test without its list of ranks",))
-    members = [Member(ports.need_server(host, where), gpu) for _, (host, gpu) in sorted(test.hosts.items())]
+    members = [RankPlace(ports.need_server(host, where), gpu) for _, (host, gpu) in sorted(test.hosts.items())]
     servers = tuple(dict.fromkeys(member.server for member in members))
     kind = test.kind or _by_ratio(test, len(members))
     who = f"{len(members)} ranks on {len(servers)} servers"
@@ -203,7 +203,9 @@ def _by_ratio(test: Test, ranks: int) -> str:
     return "all_reduce" if ranks > 2 and test.ratio and abs(test.ratio / doubled - 1) < 0.02 else ""
 
 
-def _without_rows(test: Test, kind: str, log: Log, source: str, ports: Ports, members: Sequence[Member]) -> Evidence:
+def _without_rows(
+    test: Test, kind: str, log: Log, source: str, ports: NicDirections, members: Sequence[RankPlace]
+) -> Evidence:
     """A test that did not finish: it failed on one of its ports, where the log names no NIC."""
     named = [f for f in log.failures if f.status != FLUSHED and f.nic]
     if named:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optcc.diagnose.loads import Member, Use
-from optcc.diagnose.ports import IN, OUT, Ports
+from optcc.diagnose.loads import RankPlace, Use
+from optcc.diagnose.ports import IN, OUT, NicDirections
 from optcc.discover.nccl_log import Log, wanted_by
 
 
-def use_of(members: Sequence[Member], log: Log, ports: Ports) -> Use:
+def use_of(members: Sequence[RankPlace], log: Log, ports: NicDirections) -> Use:
     """NICs of each server, with their channels as weights where the log has them for every server."""
     return _by_channels(members, log, ports) or Use.equally(
         {server: _allowed(server, members, log, ports) for server in dict.fromkeys(m.server for m in members)}
     )
 
 
-def _by_channels(members: Sequence[Member], log: Log, ports: Ports) -> Use | None:
+def _by_channels(members: Sequence[RankPlace], log: Log, ports: NicDirections) -> Use | None:
     found: dict[str, list[dict[int, float]]] = {member.server: [{}, {}] for member in members}
     cards = {ports.server(host): names for host, names in log.cards.items()}
     for (rank, way), numbers in log.channels.items():
@@ -33,7 +33,7 @@ def _by_channels(members: Sequence[Member], log: Log, ports: Ports) -> Use | Non
     return Use(found) if all(way for ways in found.values() for way in ways) else None
 
 
-def _named(name: str | None, server: str, ports: Ports) -> list[int]:
+def _named(name: str | None, server: str, ports: NicDirections) -> list[int]:
     """The NIC of this name, or those that NCCL has fused under it; none where the topology lacks one of them."""
     if name is None:
         return []
@@ -43,7 +43,7 @@ def _named(name: str | None, server: str, ports: Ports) -> list[int]:
     return known if len(known) == len(parts) == len(set(known)) else []
 
 
-def _allowed(server: str, members: Sequence[Member], log: Log, ports: Ports) -> list[int]:
+def _allowed(server: str, members: Sequence[RankPlace], log: Log, ports: NicDirections) -> list[int]:
     gpus = {member.gpu for member in members if member.server == server}
     nics = {nic: ports.names[nic].partition("/")[2] for nic in ports.nics_of(server)}
     listed = next((names for host, names in log.cards.items() if ports.server(host) == server), None)

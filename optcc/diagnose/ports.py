@@ -13,7 +13,7 @@ OUT, IN = 0, 1
 
 
 @dataclass(frozen=True)
-class Ports:
+class NicDirections:
     """Port 2 n + way is the way OUT or IN of NIC n; NICs are counted through all servers in order.
 
     cluster : at its healthy rates

@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from optcc.diagnose.evidence import Observation
-from optcc.diagnose.ports import Ports
+from optcc.diagnose.ports import NicDirections
 from optcc.errors import InfeasibleError
 from optcc.schedule.candidates import Costs
 from optcc.values.cluster import Cluster
@@ -56,7 +56,7 @@ class Achieved:
 
 
 def achieved(
-    observations: Sequence[Observation], ports: Ports, suspected: Cluster, alpha: Fraction, per_chunk: Fraction
+    observations: Sequence[Observation], ports: NicDirections, suspected: Cluster, alpha: Fraction, per_chunk: Fraction
 ) -> tuple[Achieved, ...]:
     """For collectives over all NICs of their servers. Broadcast and reduce go by their roots."""
     groups: dict[tuple[str, int, tuple[str, ...], str | None], list[Observation]] = defaultdict(list)
@@ -95,7 +95,7 @@ def _bounds(
     return float(found.bound.seconds), float(found.seconds)
 
 
-def _uses_all(seen: Observation, ports: Ports) -> bool:
+def _uses_all(seen: Observation, ports: NicDirections) -> bool:
     used = {number // 2 for number in seen.used}
     return all(nic in used for server in seen.servers for nic in ports.nics_of(server))
 

@@ -9,7 +9,7 @@ import re
 
 from optcc.diagnose.evidence import Evidence, Sign
 from optcc.diagnose.json_text import dicts, parsed
-from optcc.diagnose.ports import Ports
+from optcc.diagnose.ports import NicDirections
 
 _PROCESS = re.compile(
     r"(?:Process|managed by process) (\d{1,9}) on node (\S{1,255})(?: managing GPUs? ([\d,-]{1,80}))?"
@@ -26,7 +26,7 @@ def looks_like_ras(text: str) -> bool:
     return "Job summary" in text or '"missing_ranks"' in text or '"communicators"' in text or "PEER_" in text
 
 
-def read_ras(text: str, source: str, ports: Ports) -> Evidence:
+def read_ras(text: str, source: str, ports: NicDirections) -> Evidence:
     """A sign for each process that is dead, missing or behind. Nodes are often addresses, which topologies have not."""
     found = list(_from_json(text, source)) if text.lstrip()[:1] == "{" else list(_from_text(text))
     signs, unknown = list[Sign](), list[str]()

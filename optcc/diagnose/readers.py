@@ -14,7 +14,7 @@ from optcc.diagnose.inspector import looks_like_inspector, read_inspector
 from optcc.diagnose.link_state import read_links
 from optcc.diagnose.log_evidence import read_log
 from optcc.diagnose.nccl_tests import looks_like_tests, read_tests
-from optcc.diagnose.ports import Ports
+from optcc.diagnose.ports import NicDirections
 from optcc.diagnose.ras import looks_like_ras, read_ras
 from optcc.discover.nccl_log import looks_like_log
 from optcc.discover.pasted import without_colours
@@ -37,7 +37,7 @@ class Reader:
 
     name: str
     fits: Callable[[str], bool]
-    read: Callable[[str, str, Ports], Evidence]
+    read: Callable[[str, str, NicDirections], Evidence]
 
 
 READERS = (
@@ -49,7 +49,7 @@ READERS = (
 """Every one that fits reads: a log may hold a test's table. NCCL Inspector's files are read together, below."""
 
 
-def gather(sources: Sequence[str], ports: Ports, interval_s: float | None = None) -> Evidence:
+def gather(sources: Sequence[str], ports: NicDirections, interval_s: float | None = None) -> Evidence:
     """All that `sources` say: paths, ``SERVER=DIR`` for a server's sysfs; the same server twice gives counters between.
 
     interval_s : seconds between the two
@@ -74,7 +74,7 @@ def gather(sources: Sequence[str], ports: Ports, interval_s: float | None = None
     return Evidence.together(found)
 
 
-def watched(sources: Sequence[str], ports: Ports, seconds: float, wait: Callable[[float], None]) -> Evidence:
+def watched(sources: Sequence[str], ports: NicDirections, seconds: float, wait: Callable[[float], None]) -> Evidence:
     """As `gather`, but each server's sysfs is read twice, `seconds` apart, which `wait` lets pass. Raises InputError
     where no source is one."""
     live = [(server, path) for source in sources for server, path in [_of_server(source, ports)] if server is not None]
@@ -93,7 +93,7 @@ def watched(sources: Sequence[str], ports: Ports, seconds: float, wait: Callable
     return Evidence.together([*found, gather(rest, ports)])
 
 
-def read_text(text: str, source: str, ports: Ports) -> Evidence:
+def read_text(text: str, source: str, ports: NicDirections) -> Evidence:
     """What one file says, by every reader that it fits. Raises InputError where none does."""
     found = [reader.read(text, source, ports) for reader in READERS if reader.fits(text)]
     if not found:
@@ -102,7 +102,9 @@ def read_text(text: str, source: str, ports: Ports) -> Evidence:
     return Evidence.together(found)
 
 
-def of_trees(server: str, copies: Sequence[tuple[str, Sysfs]], interval_s: float | None, ports: Ports) -> Evidence:
+def of_trees(
+    server: str, copies: Sequence[tuple[str, Sysfs]], interval_s: float | None, ports: NicDirections
+) -> Evidence:
     """Links as the last copy has them, and what was counted between the first and the last."""
     if len(copies) > 2:
         raise InputError("too many copies of one server", where=server, expected="one or two", got=len(copies))
@@ -112,7 +114,7 @@ def of_trees(server: str, copies: Sequence[tuple[str, Sysfs]], interval_s: float
     return Evidence.together([read_links(last, server, path, ports), counted])
 
 
-def _of_server(source: str, ports: Ports) -> tuple[str | None, str]:
+def _of_server(source: str, ports: NicDirections) -> tuple[str | None, str]:
     """``server1=DIR`` as server and path; a directory or tarball without one is the only server's."""
     name, equals, path = source.partition("=")
     if equals and not Path(source).exists() and (server := ports.server(name)) is not None:

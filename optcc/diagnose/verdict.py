@@ -10,11 +10,11 @@ from enum import StrEnum
 from fractions import Fraction
 
 from optcc.diagnose.averages import EXACT, LEAST_NOISE, NOISE, Average, Standard, averages
-from optcc.diagnose.doubt import Doubt, Sure, doubts
+from optcc.diagnose.doubt import NicConfidence, Sure, doubts
 from optcc.diagnose.evidence import NOTHING, Evidence, Sign
 from optcc.diagnose.fit import Fit, Problem, fit, problem
 from optcc.diagnose.measure import Measure, Open, what_to_measure
-from optcc.diagnose.ports import IN, OUT, Ports, port
+from optcc.diagnose.ports import IN, OUT, NicDirections, port
 from optcc.values.cluster import Cluster, Nic, Server
 
 DIGITS = 1000
@@ -119,7 +119,7 @@ def _fraction(left: float | None) -> Fraction:
     return Fraction(0) if left <= 2 * NOTHING else Fraction(max(1, round(left * DIGITS)), DIGITS)
 
 
-def judge(evidence: Evidence, ports: Ports, noise: float | None = None) -> Verdict:
+def judge(evidence: Evidence, ports: NicDirections, noise: float | None = None) -> Verdict:
     """What `evidence` says of the NICs. `noise` : spread of one measurement, as a fraction; None: from repeats."""
     averaged, standards, spread = averages(evidence.observations, noise)
     given = problem(averaged)
@@ -157,7 +157,7 @@ def judge(evidence: Evidence, ports: Ports, noise: float | None = None) -> Verdi
     )
 
 
-def _not_shown_well(averaged: Sequence[Average], found: Fit, ports: Ports) -> list[str]:
+def _not_shown_well(averaged: Sequence[Average], found: Fit, ports: NicDirections) -> list[str]:
     """NICs that no measurement shows at their healthy rate, both ways."""
     well = {
         number
@@ -175,7 +175,9 @@ def _outcome(findings: Sequence[Finding], well: bool) -> Outcome:
     return Outcome.HEALTHY if well else Outcome.CANNOT_TELL
 
 
-def _finding(nic: int, given: Problem, found: Fit, doubt: Doubt, signs: Sequence[Sign], ports: Ports) -> Finding:
+def _finding(
+    nic: int, given: Problem, found: Fit, doubt: NicConfidence, signs: Sequence[Sign], ports: NicDirections
+) -> Finding:
     rates = [found.rates.get(port(nic, way)) for way in (OUT, IN)]
     which = sorted({i for rate in rates if rate for i in rate.explains}, key=lambda i: given.averages[i].pace)
     left = [None if rate is None else (0.0 if rate.left <= 2 * NOTHING else rate.left) for rate in rates]
@@ -194,12 +196,12 @@ def _finding(nic: int, given: Problem, found: Fit, doubt: Doubt, signs: Sequence
     )
 
 
-def _path(average: Average, ports: Ports) -> SlowPath:
+def _path(average: Average, ports: NicDirections) -> SlowPath:
     nics = tuple(dict.fromkeys(ports.names[number // 2] for number in average.logs))
     return SlowPath(average.where, average.kind, math.exp(average.pace), nics[:8])
 
 
-def _together(named: Collection[str], unseen: Collection[str], ports: Ports) -> list[str]:
+def _together(named: Collection[str], unseen: Collection[str], ports: NicDirections) -> list[str]:
     """Servers and rails of which most NICs are named and no other was seen at its full rate: a shared cause is likelier
     than separate ones."""
     groups: dict[str, set[str]] = defaultdict(set)

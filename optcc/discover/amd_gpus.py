@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 
 from optcc.discover.nccl_gpus import MAX_DEVICES
-from optcc.discover.parts import Part, told
+from optcc.discover.parts import TopologyPart, told
 from optcc.errors import InputError
 
 _TYPES = re.compile(r"Link Type between two GPUs|LINK TYPE TABLE")
@@ -24,7 +24,7 @@ def looks_like_amd(text: str) -> bool:
     return _TYPES.search(text) is not None
 
 
-def read_amd(text: str, path: str) -> Part:
+def read_amd(text: str, path: str) -> TopologyPart:
     """GPUs and their links. Raises InputError where the table is not whole."""
     start = _TYPES.search(text)
     rows: dict[str, list[str]] = {}

@@ -27,7 +27,7 @@ DIGITS = 3
 
 
 @dataclass(frozen=True)
-class Pair:
+class MeasuredPair:
     """From NIC `out` to NIC `into`, SERVER/NIC each: bytes per second in each repetition, None: nothing came through.
 
     together : all NICs of all ranks were busy, as in a collective
@@ -71,7 +71,7 @@ class NicRate:
     held_back: tuple[str, ...] = ()
 
 
-def nic_rates(cluster: Cluster, pairs: Sequence[Pair]) -> list[NicRate]:
+def nic_rates(cluster: Cluster, pairs: Sequence[MeasuredPair]) -> list[NicRate]:
     """What `pairs` show of every NIC of `cluster` that they include. Raises InputError where a way was not measured."""
     found = []
     for server in cluster.servers:
@@ -90,12 +90,12 @@ def nic_rates(cluster: Cluster, pairs: Sequence[Pair]) -> list[NicRate]:
     return _with_doubts(found, pairs)
 
 
-def _gain(together: Sequence[Pair], alone: Sequence[Pair]) -> float | None:
+def _gain(together: Sequence[MeasuredPair], alone: Sequence[MeasuredPair]) -> float | None:
     rates = {pair.into: pair.rate for pair in together}
     return max((pair.rate / rates[pair.into] for pair in alone if rates.get(pair.into)), default=None)
 
 
-def _with_doubts(found: list[NicRate], pairs: Sequence[Pair]) -> list[NicRate]:
+def _with_doubts(found: list[NicRate], pairs: Sequence[MeasuredPair]) -> list[NicRate]:
     """A slow NIC of which every peer is as slow the other way cannot be told from its peers."""
     rates = {nic.name: nic for nic in found}
     slow = 1 - MOST_TOLERANCE

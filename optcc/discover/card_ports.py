@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from optcc.discover.nic_choice import Candidate
-from optcc.discover.pci import Slot
+from optcc.discover.nic_choice import NicCandidate
+from optcc.discover.pci import PciSlot
 from optcc.discover.topology import Assumed, listed
 from optcc.values.units import format_rate
 
@@ -50,12 +50,12 @@ def is_virtual(model: tuple[str, str] | None) -> bool:
     return model in _VIRTUAL
 
 
-def without_surplus(nics: Sequence[Candidate], path: str, assumed: Assumed) -> list[Candidate]:
+def without_surplus(nics: Sequence[NicCandidate], path: str, assumed: Assumed) -> list[NicCandidate]:
     """Of a card with more NICs than it has ports the first; the others are virtual functions.
 
     Unless the card is a virtual function itself: then a virtual machine sees nothing else, and they all count.
     """
-    cards: dict[str, list[Candidate]] = {}
+    cards: dict[str, list[NicCandidate]] = {}
     for nic in nics:
         if nic.card and nic.model is not None and not is_virtual(nic.model):
             cards.setdefault(nic.card, []).append(nic)
@@ -75,18 +75,18 @@ def without_surplus(nics: Sequence[Candidate], path: str, assumed: Assumed) -> l
     return [nic for nic in nics if nic.name not in left_out]
 
 
-def _card_rate(nic: Candidate) -> Fraction | None:
+def _card_rate(nic: NicCandidate) -> Fraction | None:
     gbps = _CARD_GBPS.get(nic.model) if nic.model else None
     return None if gbps is None else Fraction(gbps * 10**9, 8)
 
 
-def within_slots(nics: Sequence[Candidate], others: Iterable[Slot], assumed: Assumed) -> list[Candidate]:
+def within_slots(nics: Sequence[NicCandidate], others: Iterable[PciSlot], assumed: Assumed) -> list[NicCandidate]:
     """Ports of one card share its PCI slot: where that carries less than they do together, each gets its part.
 
     others : the slots of GPUs and whatever else the source tells. A slot that carries far less than its ports is not
         believed if these ports, and those of all NICs, say the same: virtual machines invent such values.
     """
-    cards: dict[str, list[Candidate]] = {}
+    cards: dict[str, list[NicCandidate]] = {}
     for nic in nics:
         cards.setdefault(nic.card or nic.name, []).append(nic)
     own = {nic.slot.rate for nic in nics if nic.slot}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from optcc.discover.card_ports import is_virtual
 from optcc.discover.interface_names import Standing, standing
-from optcc.discover.nccl_ports import Port, model_of
+from optcc.discover.nccl_ports import NcclPort, model_of
 from optcc.discover.nic_choice import LISTED
 from optcc.discover.pci import card_of, pci_of
 from optcc.discover.topology import Assumed, listed
@@ -13,7 +13,7 @@ from optcc.errors import InputError
 _WIRELESS = "0x0280"  # the PCI class of networks that are none of the known ones
 
 
-def without_virtual(ports: list[Port], path: str, assumed: Assumed) -> list[Port]:
+def without_virtual(ports: list[NcclPort], path: str, assumed: Assumed) -> list[NcclPort]:
     """Without interfaces that are no hardware, or stand for hardware that is here, too; and without virtual functions
     of cards that are here."""
     names = {_name(port) for port in ports}
@@ -36,18 +36,18 @@ def without_virtual(ports: list[Port], path: str, assumed: Assumed) -> list[Port
     return [port for port in ports if port not in functions]
 
 
-def _on_card(port: Port) -> bool:
+def _on_card(port: NcclPort) -> bool:
     card = pci_of(port.element)
     if card is None:
         return port.element.get("gdr", "0") != "0"  # what a GPU reads and writes is on PCI
     return not card.get("class", "").startswith(_WIRELESS)
 
 
-def _bus(port: Port) -> tuple[str, str] | None:
+def _bus(port: NcclPort) -> tuple[str, str] | None:
     """Of a card at 0000:13:00.0, ``0000:13`` and its vendor: its virtual functions are on the same bus."""
     card, model = card_of(port.element), model_of(port)
     return (card.rpartition(":")[0], model[0]) if card and model else None
 
 
-def _name(port: Port) -> str:
+def _name(port: NcclPort) -> str:
     return port.element.get("name") or port.name

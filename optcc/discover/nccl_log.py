@@ -58,7 +58,7 @@ MOST_KEPT = 10_000
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedCompletion:
     """A completion with an error: on `host`'s NIC `nic` (None: not said), with the peer at `address`; in the `job` of
     this number among those that the log lists, -1 where it lists none."""
 
@@ -100,7 +100,7 @@ class Log:
     links: dict[tuple[str, str], str] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
     hca: str | None = None
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[FailedCompletion] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     timeouts: list[int] = field(default_factory=list)
     jobs: list[set[str]] = field(default_factory=list)
@@ -166,7 +166,7 @@ def _one(log: Log, number: int, host: str, said: str) -> None:
         log.gpus[int(ranked[1])] = int(ranked[3])
     if (failed := _FAILED.search(said)) and len(log.failures) < MOST_KEPT:
         nic = _LOCAL_HCA.search(failed[3])
-        log.failures.append(Failure(number, host, nic and nic[1], failed[1], failed[2], len(log.jobs) - 1))
+        log.failures.append(FailedCompletion(number, host, nic and nic[1], failed[1], failed[2], len(log.jobs) - 1))
     if len(log.events) >= MOST_KEPT:
         return
     if event := _EVENT.search(said):

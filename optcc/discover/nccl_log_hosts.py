@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from fractions import Fraction
 
 from optcc.discover.nccl_log import Log, parse_log
-from optcc.discover.parts import Part, PartNic, told
+from optcc.discover.parts import PartNic, TopologyPart, told
 from optcc.errors import InputError
 
 MOST_HOSTS = 4096
@@ -21,7 +21,7 @@ def looks_like_nccl_log(text: str) -> bool:
     return " NCCL INFO " in text and "NET/IB" in text and ": Using" in text
 
 
-def read_nccl_log(text: str, path: str) -> dict[str, Part]:
+def read_nccl_log(text: str, path: str) -> dict[str, TopologyPart]:
     """Host -> what the log tells of it. Raises InputError where it has no NICs."""
     log = parse_log(text)
     if not log.cards or len(log.cards) > MOST_HOSTS:

@@ -14,7 +14,7 @@ from optcc.discover.bonds import note_by_name
 from optcc.discover.given import Given
 from optcc.discover.nccl_document import DUMP, at, number
 from optcc.discover.nccl_gpus import check_device_count
-from optcc.discover.nic_choice import ETHERNET, INFINIBAND, LISTED, Candidate
+from optcc.discover.nic_choice import ETHERNET, INFINIBAND, LISTED, NicCandidate
 from optcc.discover.pci import card_of, pci_of, slot_of
 from optcc.discover.topology import UNUSED_NIC_RATE, Assumed
 from optcc.errors import InputError
@@ -37,7 +37,7 @@ _INFINIBAND, _ETHERNET = "0x0207", "0x0200"
 
 
 @dataclass(frozen=True, eq=False)
-class Port:
+class NcclPort:
     """A <net>, or the <pci> of a NIC in a file without any; the name it goes by; whether --nics asks for it."""
 
     element: etree._Element
@@ -46,14 +46,14 @@ class Port:
     asked: bool = False
 
 
-def ports_in_use(scope: Sequence[etree._Element], path: str, given: Given, assumed: Assumed) -> list[Port]:
+def ports_in_use(scope: Sequence[etree._Element], path: str, given: Given, assumed: Assumed) -> list[NcclPort]:
     """The <net>s that NCCL would use, in the order of dev, each by a name of its own."""
     elements = [net for part in scope for net in part.iter("net")]
     if not elements:
         return _bare_ports(scope, path, given, assumed)
     check_device_count(elements, path)
     names = Counter(element.get("name", "") for element in elements)
-    ports: list[Port] = []
+    ports: list[NcclPort] = []
     for element in elements:
         name, port = element.get("name", ""), element.get("port", "1")
         if names[name] > 1 and port not in ("0", "1"):
@@ -65,7 +65,7 @@ def ports_in_use(scope: Sequence[etree._Element], path: str, given: Given, assum
             reason = "part of a fused NIC" if element.get("net") == "0" else "not in use by NCCL"
             assumed.add(at(element, path), f"skipped, {reason}")
         else:
-            ports.append(Port(element, name, number(element, "dev", path), wanted is True))
+            ports.append(NcclPort(element, name, number(element, "dev", path), wanted is True))
     if not ports:
         given.check_seen()
         expected = "a <net> with dev" + (", among those that --nics leaves" if given.nics else "")
@@ -73,7 +73,7 @@ def ports_in_use(scope: Sequence[etree._Element], path: str, given: Given, assum
     return _named_apart(sorted(ports, key=lambda port: port.dev), path, assumed)
 
 
-def _named_apart(ports: list[Port], path: str, assumed: Assumed) -> list[Port]:
+def _named_apart(ports: list[NcclPort], path: str, assumed: Assumed) -> list[NcclPort]:
     seen: set[str] = set()
     apart = []
     for port in ports:
@@ -82,11 +82,11 @@ def _named_apart(ports: list[Port], path: str, assumed: Assumed) -> list[Port]:
             name = f"{name}.{port.dev}" if name in seen else name
             assumed.add(at(port.element, path), "a name twice, or none; the number of the device tells such NICs apart")
         seen.add(name)
-        apart.append(Port(port.element, name, port.dev, port.asked))
+        apart.append(NcclPort(port.element, name, port.dev, port.asked))
     return apart
 
 
-def _bare_ports(scope: Sequence[etree._Element], path: str, given: Given, assumed: Assumed) -> list[Port]:
+def _bare_ports(scope: Sequence[etree._Element], path: str, given: Given, assumed: Assumed) -> list[NcclPort]:
     """The <pci>s that are NICs by their class, of a file that was made for NCCL rather than by it."""
     devices = [pci for part in scope for pci in part.iter("pci") if pci.find("pci") is None]
     found = [pci for kind in (_INFINIBAND, _ETHERNET) for pci in devices if pci.get("class", "").startswith(kind)]
@@ -114,14 +114,14 @@ def _bare_ports(scope: Sequence[etree._Element], path: str, given: Given, assume
     if infiniband and len(found) > len(nics):
         assumed.add(path, f"{len(found) - len(nics)} Ethernet devices beside InfiniBand ones are skipped", "--nics")
     named = [(pci.get("busid", f"pci{i}"), pci) for i, pci in enumerate(nics)]
-    ports = [Port(p, n, i, bool(given.wanted(n))) for i, (n, p) in enumerate(named) if given.wanted(n) is not False]
+    ports = [NcclPort(p, n, i, bool(given.wanted(n))) for i, (n, p) in enumerate(named) if given.wanted(n) is not False]
     if not ports:
         given.check_seen()
         raise InputError("no NIC is left", where=f"--nics: {path}", expected="at least one")
     return _named_apart(ports, path, assumed)
 
 
-def with_gpu_direct(ports: list[Port], path: str, assumed: Assumed) -> list[Port]:
+def with_gpu_direct(ports: list[NcclPort], path: str, assumed: Assumed) -> list[NcclPort]:
     """The ports with GPU-direct, and those that --nics asks for; all, where none has it."""
     direct = [port for port in ports if port.element.get("gdr", "0") != "0"]
     if not direct:
@@ -135,7 +135,7 @@ def with_gpu_direct(ports: list[Port], path: str, assumed: Assumed) -> list[Port
     return [port for port in ports if port in direct or port.asked]
 
 
-def rates_of(ports: list[Port], given: Given, path: str, assumed: Assumed) -> dict[Port, Fraction]:
+def rates_of(ports: list[NcclPort], given: Given, path: str, assumed: Assumed) -> dict[NcclPort, Fraction]:
     """Bytes per second each way of every port: said for it by name, else the file's, else --nic-rate, else guessed."""
     speeds = {port: _speed(port.element) for port in ports}
     rates = {}
@@ -156,7 +156,7 @@ def rates_of(ports: list[Port], given: Given, path: str, assumed: Assumed) -> di
     return rates
 
 
-def _guessed(port: Port, speeds: dict[Port, Fraction | None], path: str, assumed: Assumed) -> Fraction:
+def _guessed(port: NcclPort, speeds: dict[NcclPort, Fraction | None], path: str, assumed: Assumed) -> Fraction:
     """From a speed in another unit, or from a card of the same kind. Raises InputError where there is neither."""
     text, fix = port.element.get("speed", ""), "--nic-rate NAME=RATE"
     units = (("kb/s", 10**6, _PORT_SPEEDS), ("b/s", 10**9, _PORT_SPEEDS), ("Gb/s", 1, _NEVER_MBPS))
@@ -181,19 +181,19 @@ def _guessed(port: Port, speeds: dict[Port, Fraction | None], path: str, assumed
     )
 
 
-def model_of(port: Port) -> tuple[str, str] | None:
+def model_of(port: NcclPort) -> tuple[str, str] | None:
     """PCI vendor and device of its card, where the file has both."""
     card = pci_of(port.element)
     vendor, device = (None, None) if card is None else (card.get("vendor"), card.get("device"))
     return (vendor, device) if vendor and device else None
 
 
-def candidate(port: Port, rate: Fraction, beside: bool, given: Given, path: str) -> Candidate:
+def candidate(port: NcclPort, rate: Fraction, beside: bool, given: Given, path: str) -> NicCandidate:
     """The port with all that decides whether it counts."""
     card = pci_of(port.element)
     kind = "" if card is None else card.get("class", "")
     fabrics = {_INFINIBAND: INFINIBAND, _ETHERNET: ETHERNET}
-    return Candidate(
+    return NicCandidate(
         name=port.name,
         where=at(port.element, path),
         rate=rate,

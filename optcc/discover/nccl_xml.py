@@ -19,11 +19,11 @@ from optcc.discover.given import Given
 from optcc.discover.nccl_document import at, optional_number, parse
 from optcc.discover.nccl_gpus import bare_gpus, gpus_of, link_rate
 from optcc.discover.nccl_interfaces import without_virtual
-from optcc.discover.nccl_ports import Port, candidate, ports_in_use, rates_of, with_gpu_direct
+from optcc.discover.nccl_ports import NcclPort, candidate, ports_in_use, rates_of, with_gpu_direct
 from optcc.discover.nearness import deal
 from optcc.discover.nic_choice import for_training
 from optcc.discover.pci import slot_of
-from optcc.discover.rails import Clue, Clues, on_rails
+from optcc.discover.rails import Clue, Clues
 from optcc.discover.topology import Assumed, Topology, describe, located
 from optcc.values.cluster import Cluster, Nic, Server
 
@@ -31,14 +31,11 @@ MAX_HOSTS = 256
 """Hosts of one file: those of one NVLink domain, of which the largest has 18 to 144."""
 
 
-def read_nccl_xml(data: bytes, path: str, given: Given) -> Topology:
-    """The servers of a dump, server0 and so on. Raises InputError naming `path`, line and element."""
-    root = parse(data, path)
-    return on_rails(lambda given: _servers(root, path, given), given)
-
-
 def nccl_servers(data: bytes, path: str, given: Given) -> tuple[Topology, Clues]:
-    """The same before NICs that the file gives no rail get one."""
+    """The servers of a dump, server0 and so on, before NICs that the file gives no rail get one, and what tells it.
+
+    Raises InputError naming `path`, line and element.
+    """
     return _servers(parse(data, path), path, given)
 
 
@@ -126,10 +123,10 @@ def _gpu_numbers(gpus: Sequence[etree._Element]) -> list[int]:
     return [int(dev) for dev in devs] if plain else list(range(len(gpus)))
 
 
-def _near(ports: Sequence[Port], gpus: Sequence[etree._Element], below: str = "pci") -> dict[Port, list[int]]:
+def _near(ports: Sequence[NcclPort], gpus: Sequence[etree._Element], below: str = "pci") -> dict[NcclPort, list[int]]:
     """For each port the GPUs under its nearest PCI switch that has one, or, `below` cpu, those of its NUMA node."""
     index = {gpu: i for i, gpu in enumerate(gpus)}
-    near: dict[Port, list[int]] = {port: [] for port in ports}
+    near: dict[NcclPort, list[int]] = {port: [] for port in ports}
     for port in ports:
         for above in port.element.iterancestors(below):
             found = [index[element] for element in above.iter("gpu", "pci") if element in index]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from optcc.discover.pci import Slot
+from optcc.discover.pci import PciSlot
 from optcc.discover.topology import Assumed
 from optcc.values.units import format_rate
 
@@ -19,7 +19,7 @@ LISTED = "list it in --nics"
 
 
 @dataclass(frozen=True)
-class Candidate:
+class NicCandidate:
     """A NIC that a source has, with its rate.
 
     name, where : the NIC's own, and the place that notes name
@@ -37,12 +37,12 @@ class Candidate:
     fabric: str = ""
     card: str = ""
     model: tuple[str, str] | None = None
-    slot: Slot | None = None
+    slot: PciSlot | None = None
     asked: bool = False
     fixed: bool = False
 
 
-def for_training(nics: Sequence[Candidate], assumed: Assumed) -> list[Candidate]:
+def for_training(nics: Sequence[NicCandidate], assumed: Assumed) -> list[NicCandidate]:
     """Without management and storage ports. A NIC that has a GPU beside it is none, however slow it is."""
     fastest = max(nic.rate for nic in nics)
     at_most = [nic.beside for nic in nics if nic.rate == fastest]
@@ -65,7 +65,7 @@ def for_training(nics: Sequence[Candidate], assumed: Assumed) -> list[Candidate]
     return kept
 
 
-def _reason(nic: Candidate, fastest: Fraction, near: bool, fabric: str) -> str:
+def _reason(nic: NicCandidate, fastest: Fraction, near: bool, fabric: str) -> str:
     """What a NIC without a GPU beside it is instead of one for training; empty where it may be one."""
     rate, most = format_rate(nic.rate), format_rate(fastest)
     if nic.rate * MANAGEMENT_RATIO < fastest:
@@ -77,7 +77,7 @@ def _reason(nic: Candidate, fastest: Fraction, near: bool, fabric: str) -> str:
     return ""
 
 
-def _fabric(nics: Sequence[Candidate]) -> str:
+def _fabric(nics: Sequence[NicCandidate]) -> str:
     """That of the fastest NICs; of several kinds, that of those with a GPU beside them; then InfiniBand."""
     known = [nic for nic in nics if nic.fabric]
     return max(known, key=lambda nic: (nic.rate, nic.beside, nic.fabric == INFINIBAND)).fabric if known else ""

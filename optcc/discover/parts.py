@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from optcc.discover.bonds import note_by_name
 from optcc.discover.given import Given
-from optcc.discover.nic_choice import Candidate, for_training
+from optcc.discover.nic_choice import NicCandidate, for_training
 from optcc.discover.rails import Clue, Clues
 from optcc.discover.topology import Assumed, counted, listed, located
 from optcc.errors import InputError
@@ -34,7 +34,7 @@ class PartNic:
 
 
 @dataclass(frozen=True)
-class Part:
+class TopologyPart:
     """What one text tells.
 
     kind : of the text, such as ibstat; read : a line on what was read
@@ -50,7 +50,7 @@ class Part:
     adds: bool = False
 
 
-def server_of(parts: Sequence[Part], name: str, given: Given, assumed: Assumed) -> tuple[Server, Clues]:
+def server_of(parts: Sequence[TopologyPart], name: str, given: Given, assumed: Assumed) -> tuple[Server, Clues]:
     """One server of all that is known of it. Raises InputError where nothing tells NICs, or their rates."""
     where = parts[0].where
     told_of = _merged(parts)
@@ -65,7 +65,7 @@ def server_of(parts: Sequence[Part], name: str, given: Given, assumed: Assumed) 
     nics = _with_link(told_of, name, where, given, assumed)
     rates = _rates(nics, where, given, assumed)
     found = [
-        Candidate(nic.name, f"{where}: {nic.name}", rates[nic.name], fabric=nic.fabric,
+        NicCandidate(nic.name, f"{where}: {nic.name}", rates[nic.name], fabric=nic.fabric,
                   asked=given.wanted(nic.name) is True)
         for nic in nics
     ]  # fmt: skip
@@ -126,7 +126,7 @@ def _rates(nics: Sequence[PartNic], where: str, given: Given, assumed: Assumed) 
     return rates
 
 
-def _merged(parts: Iterable[Part]) -> list[PartNic]:
+def _merged(parts: Iterable[TopologyPart]) -> list[PartNic]:
     """NICs of all parts; of one that several tell, what each of them knows."""
     found: dict[str, PartNic] = {}
     for nic in (nic for part in parts for nic in part.nics):
@@ -139,7 +139,7 @@ def _merged(parts: Iterable[Part]) -> list[PartNic]:
     return list(found.values())
 
 
-def rates_told(parts: Sequence[Part], server: str, given: Given, assumed: Assumed) -> Given:
+def rates_told(parts: Sequence[TopologyPart], server: str, given: Given, assumed: Assumed) -> Given:
     """`given` with the rates of NICs that `parts` tell, and without NICs that they tell to be down."""
     nics = _merged(parts)
     rates = tuple((nic.name, nic.rate) for nic in nics if nic.rate)
@@ -153,11 +153,11 @@ def rates_told(parts: Sequence[Part], server: str, given: Given, assumed: Assume
     )
 
 
-def told(where: str, kind: str, nics: Sequence[PartNic], gpus: Iterable[int] = (), adds: bool = False) -> Part:
+def told(where: str, kind: str, nics: Sequence[PartNic], gpus: Iterable[int] = (), adds: bool = False) -> TopologyPart:
     """A part, and its line: ``ibstat: 8 NICs (mlx5_0, ...)``."""
     numbers, said = frozenset(gpus), []
     if nics:
         said.append(f"{counted(len(nics), 'NIC')} ({listed([nic.name for nic in nics])})")
     if numbers:
         said.append(counted(len(numbers), "GPU"))
-    return Part(where, kind, f"{kind}: {', '.join(said)}", tuple(nics), numbers, adds)
+    return TopologyPart(where, kind, f"{kind}: {', '.join(said)}", tuple(nics), numbers, adds)

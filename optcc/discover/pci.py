@@ -13,7 +13,7 @@ _LANES = (1, 2, 4, 8, 12, 16, 32)
 
 
 @dataclass(frozen=True)
-class Slot:
+class PciSlot:
     """What a PCI slot carries.
 
     rate : bytes per second each way; said : the same as ``32.0 GT/s x16``; lanes : 16 of these
@@ -27,7 +27,7 @@ class Slot:
     best_said: str = ""
 
 
-def link(speed: str, width: str) -> Slot | None:
+def link(speed: str, width: str) -> PciSlot | None:
     """The slot of ``32.0 GT/s PCIe`` and ``16``: lanes times transfers, without what encoding takes.
 
     Rounded down to 0.1 Gb/s. None where the texts do not tell, as on virtual machines. PCI Express Base
@@ -41,7 +41,7 @@ def link(speed: str, width: str) -> Slot | None:
         return None
     coding = Fraction(8, 10) if transfers <= 5 else Fraction(128, 130) if transfers <= 32 else Fraction(242, 256)
     rate = _STEP * (transfers * 10**9 * coding * int(width) / 8 // _STEP)
-    return Slot(rate, f"{found[1]} GT/s x{int(width)}", int(width))
+    return PciSlot(rate, f"{found[1]} GT/s x{int(width)}", int(width))
 
 
 def card_of(element: etree._Element) -> str | None:
@@ -61,7 +61,7 @@ def pci_of(element: etree._Element) -> etree._Element | None:
     return element if element.tag == "pci" else next(element.iterancestors("pci"), None)
 
 
-def slot_of(element: etree._Element) -> Slot | None:
+def slot_of(element: etree._Element) -> PciSlot | None:
     """The slot of a NIC or another device in XML, which has the most that card and slot can do."""
     card = pci_of(element)
     return None if card is None else link(card.get("link_speed", ""), card.get("link_width", ""))

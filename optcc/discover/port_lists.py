@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from optcc.discover.nic_choice import ETHERNET, INFINIBAND
-from optcc.discover.parts import Part, PartNic, told
+from optcc.discover.parts import PartNic, TopologyPart, told
 from optcc.errors import InputError
 
 MOST_PORTS = 1024
@@ -26,7 +26,7 @@ def looks_like_ibstat(text: str) -> bool:
     return _CARD.search(text) is not None and "Physical state:" in text
 
 
-def read_ibstat(text: str, path: str) -> Part:
+def read_ibstat(text: str, path: str) -> TopologyPart:
     """Ports with rate and state. Raises InputError where none is complete."""
     nics = []
     for card, body in _sections(_CARD, text):
@@ -54,7 +54,7 @@ def looks_like_ibdev2netdev(text: str) -> bool:
     return _NETDEV.search(text) is not None
 
 
-def read_ibdev2netdev(text: str, path: str) -> Part:
+def read_ibdev2netdev(text: str, path: str) -> TopologyPart:
     """Ports and whether their interface is up."""
     nics = [PartNic(_named(m[1], m[2]), None, m[4].lower() == "up") for m in _NETDEV.finditer(text)]
     return _part("ibdev2netdev", nics, path)
@@ -65,7 +65,7 @@ def looks_like_rdma_link(text: str) -> bool:
     return text.lstrip()[:1] == "[" and '"ifname"' in text and '"physical_state"' in text
 
 
-def read_rdma_link(text: str, path: str) -> Part:
+def read_rdma_link(text: str, path: str) -> TopologyPart:
     """Ports and their state."""
     try:
         value = json.loads(text)
@@ -84,7 +84,7 @@ def _named(card: str, port: str) -> str:
     return card if port == "1" else f"{card}:{port}"
 
 
-def _part(kind: str, nics: list[PartNic], path: str) -> Part:
+def _part(kind: str, nics: list[PartNic], path: str) -> TopologyPart:
     names = [nic.name for nic in nics]
     if not nics:
         raise InputError("no port", where=path, expected=f"ports, as {kind} prints them", got="none")

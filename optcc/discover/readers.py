@@ -14,7 +14,7 @@ from optcc.discover.amd_gpus import looks_like_amd, read_amd
 from optcc.discover.given import Given, apply_given
 from optcc.discover.nccl_log_hosts import looks_like_nccl_log, read_nccl_log
 from optcc.discover.nccl_xml import nccl_servers
-from optcc.discover.parts import Part, server_of
+from optcc.discover.parts import TopologyPart, server_of
 from optcc.discover.port_lists import (
     looks_like_ibdev2netdev,
     looks_like_ibstat,
@@ -50,10 +50,10 @@ class PartReader:
 
     name: str
     fits: Callable[[str], bool]
-    read: Callable[[str, str], Mapping[str, Part]]
+    read: Callable[[str, str], Mapping[str, TopologyPart]]
 
 
-def _one(read: Callable[[str, str], Part]) -> Callable[[str, str], Mapping[str, Part]]:
+def _one(read: Callable[[str, str], TopologyPart]) -> Callable[[str, str], Mapping[str, TopologyPart]]:
     return lambda text, path: {"": read(text, path)}
 
 
@@ -95,7 +95,7 @@ def text_reader(text: str, path: str, documents_only: bool) -> TextReader:
     return next((reader for reader in known if reader.fits(text, path)), TextReader("YAML", lambda *_: True, _yaml))
 
 
-def of_parts(name: str, parts: Sequence[Part], given: Given) -> tuple[Topology, Clues]:
+def of_parts(name: str, parts: Sequence[TopologyPart], given: Given) -> tuple[Topology, Clues]:
     """The one server of this name with its parts."""
     assumed = Assumed()
     server, clues = server_of(parts, name, given, assumed)

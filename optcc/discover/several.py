@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from optcc.discover.given import Given
-from optcc.discover.parts import Part, rates_told
+from optcc.discover.parts import TopologyPart, rates_told
 from optcc.discover.pasted import by_host, unwrapped
 from optcc.discover.rails import Clue, Clues
 from optcc.discover.readers import Raw, of_parts, part_reader, text_reader
@@ -39,7 +39,7 @@ class Sources:
     """Texts and trees of a cluster's hosts, as they are added; `raw` joins them."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, list[Part]] = defaultdict(list)
+        self._parts: dict[str, list[TopologyPart]] = defaultdict(list)
         self._wholes: list[_Whole] = []
         self._taken: list[Assumption] = []
 
@@ -110,7 +110,7 @@ class Sources:
         return replace(topology, assumed=(*topology.assumed, *self._taken)), clues
 
 
-def _check_once(parts: Sequence[Part], new: Part) -> None:
+def _check_once(parts: Sequence[TopologyPart], new: TopologyPart) -> None:
     """Logs of a job's processes add to each other; of everything else one text says all."""
     if not new.adds and (old := next((part for part in parts if part.kind == new.kind), None)):
         raise InputError(

@@ -15,7 +15,7 @@ from optcc.discover.given import Given
 from optcc.discover.nccl_gpus import IN_YAML, LOST_NVLINK
 from optcc.discover.nearness import deal
 from optcc.discover.nic_choice import LISTED
-from optcc.discover.rails import Clue, Clues, on_rails
+from optcc.discover.rails import Clue, Clues
 from optcc.discover.smi_matrix import GPU, parse_matrix
 from optcc.discover.topology import Assumed, Topology, counted, describe, listed, located
 from optcc.errors import InputError
@@ -39,13 +39,11 @@ def looks_like_smi(text: str) -> bool:
     return rows and not any(words and words[0].startswith("optcc:") for words in lines)
 
 
-def read_smi(text: str, path: str, given: Given) -> Topology:
-    """The one server of the matrix, server0. Raises InputError naming `path` and line, or asking for --nic-rate."""
-    return on_rails(lambda given: smi_server(text, path, given), given)
-
-
 def smi_server(text: str, path: str, given: Given) -> tuple[Topology, Clues]:
-    """The one server, and the GPUs nearest to its NICs, which tell their rails."""
+    """The one server of the matrix, server0, and the GPUs nearest to its NICs, which tell their rails.
+
+    Raises InputError naming `path` and line, or asking for --nic-rate.
+    """
     matrix = parse_matrix(text, path)
     gpus, cards, rows = matrix.gpus, matrix.nics, matrix.cells
     assumed = Assumed()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from optcc.discover.pci import Slot, link
+from optcc.discover.pci import PciSlot, link
 from optcc.machine.sysfs import Sysfs, pci_bridges
 
 
-def nic_slot(tree: Sysfs, place: str, near: Sequence[str]) -> Slot | None:
+def nic_slot(tree: Sysfs, place: str, near: Sequence[str]) -> PciSlot | None:
     """The narrowest link of the NIC at `place` on its way to the GPUs at `near`, or out of PCI where there is none.
 
     None where the card does not tell its own: then what the bridges say is a virtual machine's. The way ends below the
@@ -32,7 +32,7 @@ def nic_slot(tree: Sysfs, place: str, near: Sequence[str]) -> Slot | None:
     return min(slots, key=lambda slot: slot.rate)
 
 
-def gpu_slot(tree: Sysfs, place: str) -> Slot | None:
+def gpu_slot(tree: Sysfs, place: str) -> PciSlot | None:
     """What the slot of a GPU can carry: those that are idle run slower, to save power, but on all of their lanes."""
     now, best = _link(tree, place, "current"), _best(tree, place, pci_bridges(place)[-1:])
     if now is None or best is None:
@@ -40,7 +40,7 @@ def gpu_slot(tree: Sysfs, place: str) -> Slot | None:
     return now if now.lanes < best.lanes else best
 
 
-def _best(tree: Sysfs, place: str, bridges: Sequence[str]) -> Slot | None:
+def _best(tree: Sysfs, place: str, bridges: Sequence[str]) -> PciSlot | None:
     """The most that a card can do in its slot, whose other end are `bridges`: of both the lesser speed and width."""
     ends = [end for end in (place, *bridges) if _link(tree, end, "max")]
     texts = [(tree.text(f"{end}/max_link_speed"), tree.text(f"{end}/max_link_width")) for end in ends]
@@ -48,5 +48,5 @@ def _best(tree: Sysfs, place: str, bridges: Sequence[str]) -> Slot | None:
     return min(both, key=lambda slot: slot.rate, default=None)
 
 
-def _link(tree: Sysfs, place: str, which: str) -> Slot | None:
+def _link(tree: Sysfs, place: str, which: str) -> PciSlot | None:
     return link(tree.text(f"{place}/{which}_link_speed"), tree.text(f"{place}/{which}_link_width"))

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from optcc.errors import InputError
 from optcc.files.regular import open_regular
-from optcc.machine.sysfs import PAGE, Entry, Sysfs, link_as_text
+from optcc.machine.sysfs import PAGE, Sysfs, SysfsEntry, link_as_text
 
 MAX_MEMBERS = 200_000
 MAX_TOTAL = 2**30
@@ -27,7 +27,7 @@ _UNREADABLE = (tarfile.TarError, OSError, EOFError, ValueError, RecursionError)
 class Packed(Sysfs):
     """The members of a tarball: by place, what is there; and the attributes' contents."""
 
-    def __init__(self, where: str, entries: dict[str, Entry], contents: dict[str, bytes]) -> None:
+    def __init__(self, where: str, entries: dict[str, SysfsEntry], contents: dict[str, bytes]) -> None:
         super().__init__(where)
         self._entries, self._contents = entries, contents
         self._inside: dict[str, list[str]] = {}
@@ -35,7 +35,7 @@ class Packed(Sysfs):
             folder, _, name = place.rpartition("/")
             self._inside.setdefault(folder, []).append(name)
 
-    def look(self, place: str) -> Entry | None:
+    def look(self, place: str) -> SysfsEntry | None:
         """See `Sysfs`."""
         return self._entries.get(place)
 
@@ -92,7 +92,7 @@ def read_tarball(path: str, copy_hint: str) -> Packed:
 
 
 def _read(archive: tarfile.TarFile, path: str, copy_hint: str) -> Packed:
-    entries: dict[str, Entry] = {}
+    entries: dict[str, SysfsEntry] = {}
     contents: dict[str, bytes] = {}
     kept = 0
     for count, member in enumerate(archive):
@@ -117,17 +117,17 @@ def _read(archive: tarfile.TarFile, path: str, copy_hint: str) -> Packed:
         entries[place] = entry
         while len(parts) > 1:  # folders that have no member of their own
             parts.pop()
-            entries.setdefault("/".join(parts), Entry("folder"))
+            entries.setdefault("/".join(parts), SysfsEntry("folder"))
     return Packed(path, entries, contents)
 
 
-def _entry(member: tarfile.TarInfo) -> Entry:
+def _entry(member: tarfile.TarInfo) -> SysfsEntry:
     if member.issym():
-        return Entry("link", member.linkname)
+        return SysfsEntry("link", member.linkname)
     kinds = [
         (member.isdir(), "folder"),
         (member.isfile(), "file"),
         (member.isfifo(), "a FIFO"),
         (member.isdev(), "a device"),
     ]
-    return Entry(next((kind for fits, kind in kinds if fits), "a hard link"))
+    return SysfsEntry(next((kind for fits, kind in kinds if fits), "a hard link"))

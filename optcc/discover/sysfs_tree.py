@@ -16,8 +16,8 @@ from optcc.discover.card_ports import within_slots, without_surplus
 from optcc.discover.given import Given
 from optcc.discover.nccl_gpus import MAX_DEVICES
 from optcc.discover.nearness import deal
-from optcc.discover.nic_choice import Candidate, for_training
-from optcc.discover.pci import Slot, without_function
+from optcc.discover.nic_choice import NicCandidate, for_training
+from optcc.discover.pci import PciSlot, without_function
 from optcc.discover.rails import Clue, Clues, on_rails
 from optcc.discover.sysfs_ports import SysfsPort, sysfs_ports, without_functions
 from optcc.discover.sysfs_slots import gpu_slot, nic_slot
@@ -94,7 +94,7 @@ def _read_tree(tree: Sysfs, path: str, given: Given) -> tuple[Topology, Clues]:
 
 def _for_training(
     tree: Sysfs, ports: Sequence[SysfsPort], gpus: Sequence[str], kind: str, path: str, given: Given, assumed: Assumed
-) -> list[Candidate]:
+) -> list[NicCandidate]:
     """Without ports that are down, virtual functions and management ports; with what their slots carry."""
     up: list[SysfsPort] = []
     for port in ports:
@@ -114,18 +114,18 @@ def _for_training(
     own = without_functions(up, path, lambda name: given.wanted(name) is True, assumed)
     found = [_candidate(tree, port, gpus, path, given) for port in own]
     chosen = for_training(without_surplus(found, path, assumed), assumed)
-    slots: list[Slot] = [slot for gpu in gpus if (slot := gpu_slot(tree, gpu))]
+    slots: list[PciSlot] = [slot for gpu in gpus if (slot := gpu_slot(tree, gpu))]
     return within_slots(chosen, slots, assumed)
 
 
-def _candidate(tree: Sysfs, port: SysfsPort, gpus: Sequence[str], path: str, given: Given) -> Candidate:
+def _candidate(tree: Sysfs, port: SysfsPort, gpus: Sequence[str], path: str, given: Given) -> NicCandidate:
     rate = given.rate_of(port.name) or port.rate or given.nic_rate
     if rate is None:
         hint = f"Give it with --nic-rate {port.name}=RATE, or leave it out with --nics ^{port.name}."
         raise InputError("no rate", where=f"{path}: {port.name}", expected="what its driver tells", hint=hint)
     near = _near(port.place, gpus)
     card = port.owner or port.place
-    return Candidate(
+    return NicCandidate(
         name=port.name,
         where=f"{path}: {port.name}",
         rate=rate,

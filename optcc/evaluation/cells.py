@@ -25,7 +25,7 @@ OPTCC = "optcc"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellOutcome:
     """What a cell's scheme reached, simulated; `refused` says why it has no time.
 
     bound_s, fault_free_s : the bounds with and without the failure, without costs
@@ -49,7 +49,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Cell:
+class EvaluationCell:
     """`servers` of `NICS` NICs; `dead[i]` NICs of the i-th server are dead, or at `left` of their rate; an AllReduce of
     `nbytes` per server.
 
@@ -76,7 +76,7 @@ class Cell:
                 cluster = cluster.degrade(f"server{server}/nic{nic % NICS}", self.left)
         return cluster
 
-    def of(self, scheme: str) -> Cell:
+    def of(self, scheme: str) -> EvaluationCell:
         """The same failure, size and costs under another scheme."""
         if scheme == FAULT_FREE:
             return replace(self, scheme=scheme, dead=(), staggered=False, left=Fraction(0))
@@ -88,7 +88,7 @@ class Cell:
         depth = math.sqrt(self.nbytes) / (1 + float(self.per_chunk) / 1e-7)
         return self.servers**2 * depth * (1 if self.scheme in (OPTCC, "optcc-published", "r2cc") else 0.1)
 
-    def run(self) -> Outcome:
+    def run(self) -> CellOutcome:
         """Our plan; or a rival in the way, and with the number of segments, that suit it best."""
         from optcc.api import lower_bound_with_costs, plan
         from optcc.evaluation.rivals import best, way_of
@@ -99,14 +99,14 @@ class Cell:
         bounds = float(bound.seconds), float(bound.fault_free_s), float(least.seconds)
         if self.scheme == OPTCC:
             recipe = plan(cluster, self.nbytes, alpha=self.alpha, per_chunk=self.per_chunk).recipe
-            return Outcome(self._time_s(recipe), *bounds, recipe.family, recipe.segments)
+            return CellOutcome(self._time_s(recipe), *bounds, recipe.family, recipe.segments)
         name = "balance" if self.scheme == FAULT_FREE else self.scheme
         try:
             recipe = best(name, cluster, self.nbytes, alpha=self.alpha, per_chunk=self.per_chunk)
             time_s = self._time_s(recipe)
         except InputError as error:
-            return Outcome(float("nan"), *bounds, refused=str(error))
-        return Outcome(time_s, *bounds, recipe.family, recipe.segments, way_of(recipe))
+            return CellOutcome(float("nan"), *bounds, refused=str(error))
+        return CellOutcome(time_s, *bounds, recipe.family, recipe.segments, way_of(recipe))
 
     def _time_s(self, recipe: Recipe) -> float:
         """Plans are chosen with receivers that take whole stripes, which is quicker, but for fabrics with links between

@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import Any
 
 from optcc.evaluation import rig
-from optcc.evaluation.cells import FAULT_FREE, NICS, OPTCC, Cell
-from optcc.evaluation.grid import PUBLISHED, RIVALS, TARGET, Grid
+from optcc.evaluation.cells import FAULT_FREE, NICS, OPTCC, EvaluationCell
+from optcc.evaluation.grid import PUBLISHED, RIVALS, TARGET, EvaluationGrid
 from optcc.evaluation.markdown import cost_of, percent, sentence_a_line, table
 from optcc.evaluation.rig import Rig
 from optcc.evaluation.rivals import CHANNELS, R2CC_CHUNKS
@@ -31,7 +31,7 @@ PAPER_R2CC = 0.57
 """Over the fault-free ring, at most: 8 servers of which one has lost half its rate (arXiv:2512.25059)."""
 
 
-def words(grid: Grid, outcomes: Outcomes, results: Mapping[Any, Any]) -> dict[str, str]:
+def words(grid: EvaluationGrid, outcomes: Outcomes, results: Mapping[Any, Any]) -> dict[str, str]:
     """Name in page.md -> text; `results` are the rig's."""
     found = {
         "said_unavoidable": unavoidable_said(grid, outcomes),
@@ -46,9 +46,9 @@ def words(grid: Grid, outcomes: Outcomes, results: Mapping[Any, Any]) -> dict[st
     return {name: sentence_a_line(text) for name, text in found.items()}
 
 
-def unavoidable_said(grid: Grid, outcomes: Outcomes) -> str:
+def unavoidable_said(grid: EvaluationGrid, outcomes: Outcomes) -> str:
     """What the bound says of a server at half of its rate."""
-    half = [Cell(p, (NICS // 2,), grid.size, OPTCC) for p in grid.servers]
+    half = [EvaluationCell(p, (NICS // 2,), grid.size, OPTCC) for p in grid.servers]
     shares = {c.servers: unavoidable(c, outcomes) for c in half}
     shown = ", ".join(f"{percent(share)} with {p}" for p, share in shares.items())
     alike = all(abs(share - 1 / (p - 1)) < 1e-9 for p, share in shares.items())
@@ -56,11 +56,11 @@ def unavoidable_said(grid: Grid, outcomes: Outcomes) -> str:
     return f"A server at half of its rate costs every AllReduce, whatever the schedule{law}: {shown} (computed)."
 
 
-def free_said(grid: Grid, outcomes: Outcomes) -> str:
+def free_said(grid: EvaluationGrid, outcomes: Outcomes) -> str:
     """How near each scheme comes where chunks cost nothing."""
     least = min(grid.per_chunks)
     ours, published, r2cc_cells, balance = (
-        [Cell(p, (d,), grid.size, s, per_chunk=least) for p, d in stragglers(grid)]
+        [EvaluationCell(p, (d,), grid.size, s, per_chunk=least) for p, d in stragglers(grid)]
         for s in (OPTCC, PUBLISHED, "r2cc", "balance")
     )
     beyond = [overhead(c, outcomes) - published_form(c, outcomes, hops_of(c.servers)) for c in published]
@@ -80,17 +80,17 @@ def free_said(grid: Grid, outcomes: Outcomes) -> str:
     )
 
 
-def gap(grid: Grid, outcomes: Outcomes, per_chunk: Fraction) -> float:
+def gap(grid: EvaluationGrid, outcomes: Outcomes, per_chunk: Fraction) -> float:
     """By how much the overheads of OptCC as published and of optcc differ at most, as a share."""
     return max(abs(more) for more in _gaps(grid, outcomes, per_chunk))
 
 
-def _gaps(grid: Grid, outcomes: Outcomes, per_chunk: Fraction) -> list[float]:
-    cells = [Cell(p, (d,), grid.size, PUBLISHED, per_chunk=per_chunk) for p, d in stragglers(grid)]
+def _gaps(grid: EvaluationGrid, outcomes: Outcomes, per_chunk: Fraction) -> list[float]:
+    cells = [EvaluationCell(p, (d,), grid.size, PUBLISHED, per_chunk=per_chunk) for p, d in stragglers(grid)]
     return [overhead(c, outcomes) - overhead(c.of(OPTCC), outcomes) for c in cells]
 
 
-def costs_said(grid: Grid, outcomes: Outcomes) -> str:
+def costs_said(grid: EvaluationGrid, outcomes: Outcomes) -> str:
     """What a cost of each chunk does to the best schedules."""
     gaps = {o: max(_gaps(grid, outcomes, o)) for o in grid.per_chunks}
     shown = ", ".join(f"{100 * most:.1f} at {cost_of(o)}" for o, most in gaps.items())
@@ -103,7 +103,7 @@ def costs_said(grid: Grid, outcomes: Outcomes) -> str:
     )
 
 
-def several_said(grid: Grid, outcomes: Outcomes) -> str:
+def several_said(grid: EvaluationGrid, outcomes: Outcomes) -> str:
     """What is left where several servers are degraded."""
     cells = [c for f in grid.failures if len(f.dead) > 1 for c in f.cells((grid.size,))]
     rivals = [[above(c.of(s), outcomes) for s in RIVALS if not outcomes[c.of(s)].refused] for c in cells]
@@ -120,7 +120,7 @@ def several_said(grid: Grid, outcomes: Outcomes) -> str:
     )
 
 
-def targets_said(grid: Grid, outcomes: Outcomes) -> str:
+def targets_said(grid: EvaluationGrid, outcomes: Outcomes) -> str:
     """How many plans for one straggler meet the target, by the cost of a chunk."""
     parts = []
     for per_chunk in grid.per_chunks:
@@ -129,7 +129,7 @@ def targets_said(grid: Grid, outcomes: Outcomes) -> str:
     return f"Within the target of {100 * TARGET:.0f} point are {', '.join(parts)}."
 
 
-def rig_said(grid: Grid, results: Mapping[Any, Any]) -> str:
+def rig_said(grid: EvaluationGrid, results: Mapping[Any, Any]) -> str:
     """Whether the simulated figures of the rig meet the measured one, and for which costs of a chunk."""
     _, slope = rig.MEASURED[rig.AS_MEASURED]
     found = {
@@ -146,15 +146,15 @@ def rig_said(grid: Grid, results: Mapping[Any, Any]) -> str:
     )
 
 
-def optcc_claimed(grid: Grid, outcomes: Outcomes) -> str:
+def optcc_claimed(grid: EvaluationGrid, outcomes: Outcomes) -> str:
     """OptCC's 2 to 6 % beside what it takes here, up to half of a server's NICs dead."""
     up_to_half = [(p, d) for p, d in stragglers(grid) if 2 * d <= NICS]
     parts = []
     for per_chunk in grid.per_chunks:
-        cells = [Cell(p, (d,), grid.size, PUBLISHED, per_chunk=per_chunk) for p, d in up_to_half]
+        cells = [EvaluationCell(p, (d,), grid.size, PUBLISHED, per_chunk=per_chunk) for p, d in up_to_half]
         within = sum(overhead(c, outcomes) <= PAPER_OPTCC[1] for c in cells)
         parts.append(f"{within} of {len(cells)} at {cost_of(per_chunk)}")
-    least = [unavoidable(Cell(p, (d,), grid.size, OPTCC), outcomes) for p, d in up_to_half]
+    least = [unavoidable(EvaluationCell(p, (d,), grid.size, OPTCC), outcomes) for p, d in up_to_half]
     low, high = (f"{100 * share:.0f}" for share in PAPER_OPTCC)
     return (
         f"*OptCC: {low} to {high} % over the fault-free ring for one straggler (SimAI; arXiv:2606.01680).* Here, with "
@@ -165,11 +165,11 @@ def optcc_claimed(grid: Grid, outcomes: Outcomes) -> str:
     )
 
 
-def _servers(grid: Grid) -> str:
+def _servers(grid: EvaluationGrid) -> str:
     return " to ".join(dict.fromkeys(str(f(p for p, _ in stragglers(grid))) for f in (min, max)))
 
 
-def closed_form(cell: Cell, chunks: int) -> float:
+def closed_form(cell: EvaluationCell, chunks: int) -> float:
     """R2CC-AllReduce's T/T0 - 1 with K = `chunks`, without costs (proof id ``rivals``)."""
     values = {P: cell.servers, X: Fraction(cell.dead[0], NICS), K: chunks}
     return float(r2cc().expression.subs(values)) - 1
@@ -182,7 +182,7 @@ R2CC_CASE = (8, NICS // 2)
 def r2cc_claimed() -> str:
     """R2CC's 57 % beside its closed form."""
     servers, dead = R2CC_CASE
-    limit = closed_form(Cell(servers, (dead,), 0, "r2cc"), INFINITE)
+    limit = closed_form(EvaluationCell(servers, (dead,), 0, "r2cc"), INFINITE)
     return (
         f"*R2CC-AllReduce: up to {100 * PAPER_R2CC:.0f} % (arXiv:2512.25059).* Its closed form is "
         f"X (1+1/K) P/(2(P-1)(1-X)) over the fault-free ring: {percent(limit)} with P = {servers} servers, "
@@ -191,7 +191,7 @@ def r2cc_claimed() -> str:
     )
 
 
-def r2cc_table(grid: Grid, outcomes: Outcomes) -> list[str]:
+def r2cc_table(grid: EvaluationGrid, outcomes: Outcomes) -> list[str]:
     """R2CC-AllReduce in the case of its claim, by the cost of a chunk."""
     rows = []
     for cell in grid.at_costs(*R2CC_CASE, grid.size, "r2cc"):

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optcc.evaluation.cells import FAULT_FREE, NICS, OPTCC, PER_CHUNK, Cell
+from optcc.evaluation.cells import FAULT_FREE, NICS, OPTCC, PER_CHUNK, EvaluationCell
 from optcc.evaluation.claims import PAPER_OPTCC, PAPER_R2CC, R2CC_CASE
-from optcc.evaluation.grid import RIVALS, SCHEMES, TARGET, Grid
+from optcc.evaluation.grid import RIVALS, SCHEMES, TARGET, EvaluationGrid
 from optcc.evaluation.markdown import cost_of
 from optcc.evaluation.tables import RECONSTRUCTED_MARK, reconstructed, slowdown
 from optcc.evaluation.target import Outcomes, above, overhead, unavoidable
@@ -35,7 +35,7 @@ LEGEND_INCHES = 12.4
 """The legends' longest row of labels is about so wide; a narrower figure would cut it off at both edges."""
 
 
-def panels(grid: Grid, label: str, along: str = "servers", rows: int = 1) -> tuple[Figure, list[list[Axes]]]:
+def panels(grid: EvaluationGrid, label: str, along: str = "servers", rows: int = 1) -> tuple[Figure, list[list[Axes]]]:
     """A figure with rows of one panel for each l; `along` is what its horizontal axes are for."""
     from matplotlib.figure import Figure
 
@@ -52,13 +52,13 @@ def panels(grid: Grid, label: str, along: str = "servers", rows: int = 1) -> tup
     return figure, found
 
 
-def title(grid: Grid, dead: int) -> str:
+def title(grid: EvaluationGrid, dead: int) -> str:
     """l, with a mark where OptCC as published is our reconstruction with any of the grid's servers."""
     known = not any(reconstructed(p, dead) for p in grid.servers)
     return f"l = {slowdown(dead)}" + ("" if known else f" {RECONSTRUCTED_MARK}")
 
 
-def servers_along(grid: Grid, axes: Axes) -> None:
+def servers_along(grid: EvaluationGrid, axes: Axes) -> None:
     """The numbers of servers, each twice the one before."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(grid.servers, [str(p) for p in grid.servers])
@@ -76,7 +76,7 @@ def percent_scale(axes: Axes, linear: float, ticks: tuple[float, ...]) -> None:
 OVERHEAD_TICKS = (0, 2, 4, 6, 8, 10, 20, 50, 100, 200, 500)
 
 
-def overhead_figure(grid: Grid, outcomes: Outcomes) -> Figure:
+def overhead_figure(grid: EvaluationGrid, outcomes: Outcomes) -> Figure:
     """Overhead over the fault-free ring by the number of servers, a panel for each l, with the papers' claims. Above:
     chunks cost least; below: the page's cost."""
     costs = sorted({min(grid.per_chunks), PER_CHUNK})
@@ -85,7 +85,7 @@ def overhead_figure(grid: Grid, outcomes: Outcomes) -> Figure:
         for axes, dead in zip(row, grid.dead, strict=True):
             servers_along(grid, axes)
             axes.set_title(f"{title(grid, dead)}, {cost_of(per_chunk)} for a chunk", fontsize=10)
-            of = Cell(0, (dead,), grid.size, OPTCC, per_chunk=per_chunk)
+            of = EvaluationCell(0, (dead,), grid.size, OPTCC, per_chunk=per_chunk)
             servers = [p for p in grid.servers if grid.has(replace(of, servers=p))]
             for scheme in SCHEMES:
                 colour, line = STYLE[scheme]
@@ -113,7 +113,7 @@ def _claims(axes: Axes, dead: int) -> None:
         axes.plot([servers], [most], "*", color=colour, markeredgecolor="black", markersize=11, label=label)
 
 
-def cost_figure(grid: Grid, outcomes: Outcomes) -> Figure:
+def cost_figure(grid: EvaluationGrid, outcomes: Outcomes) -> Figure:
     """Overhead over the fault-free ring by the cost of a chunk, a panel for each l, with most servers that have all."""
     servers = max(p for p in grid.servers if p <= grid.most_servers)
     figure, (row,) = panels(
@@ -125,24 +125,24 @@ def cost_figure(grid: Grid, outcomes: Outcomes) -> Figure:
             colour, line = STYLE[scheme]
             values = [100 * overhead(c, outcomes) for c in grid.at_costs(servers, dead, grid.size, scheme)]
             axes.plot(along, values, line, color=colour, markersize=4, linewidth=1.2, label=scheme)
-        least = 100 * unavoidable(Cell(servers, (dead,), grid.size, OPTCC), outcomes)
+        least = 100 * unavoidable(EvaluationCell(servers, (dead,), grid.size, OPTCC), outcomes)
         axes.axhline(least, color="black", linewidth=1, label="unavoidable")
     percent_scale(row[0], 10, OVERHEAD_TICKS)
     legend(figure, [row])
     return figure
 
 
-def above_figure(grid: Grid, outcomes: Outcomes) -> Figure:
+def above_figure(grid: EvaluationGrid, outcomes: Outcomes) -> Figure:
     """Percentage points above the unavoidable overhead at the page's cost of a chunk: ours by size, and the best rival;
     the target."""
     figure, (row,) = panels(grid, "percentage points above the\nunavoidable overhead (simulated)")
     for axes, dead in zip(row, grid.dead, strict=True):
         servers_along(grid, axes)
         for n, line in zip(grid.sizes, ("o:", "o-", "o--", "o-."), strict=False):
-            values = [100 * above(Cell(p, (dead,), n, OPTCC), outcomes) for p in grid.servers]
+            values = [100 * above(EvaluationCell(p, (dead,), n, OPTCC), outcomes) for p in grid.servers]
             label = f"optcc, {format_size(n)}"
             axes.plot(grid.servers, values, line, color=STYLE[OPTCC][0], markersize=4, linewidth=1.2, label=label)
-        cells = [[Cell(p, (dead,), grid.size, scheme) for scheme in RIVALS] for p in grid.servers]
+        cells = [[EvaluationCell(p, (dead,), grid.size, scheme) for scheme in RIVALS] for p in grid.servers]
         rivals = [min(100 * above(c, outcomes) for c in those if not outcomes[c].refused) for those in cells]
         label = f"the best of the others, {format_size(grid.size)}"
         axes.plot(grid.servers, rivals, "s--", color=STYLE["balance"][0], markersize=4, linewidth=1.2, label=label)
@@ -164,7 +164,7 @@ def legend(figure: Figure, rows: list[list[Axes]]) -> None:
     figure.legend(found.values(), names, loc="outside lower center", ncols=5, fontsize=8, frameon=False)
 
 
-def message_figure(grid: Grid, outcomes: Outcomes) -> Figure:
+def message_figure(grid: EvaluationGrid, outcomes: Outcomes) -> Figure:
     """Bus bandwidth by message size with half a server's NICs dead."""
     from matplotlib.figure import Figure
 
@@ -176,10 +176,10 @@ def message_figure(grid: Grid, outcomes: Outcomes) -> Figure:
         return [2 * (p - 1) / p * n / t / 1e9 for n, t in zip(grid.message_sizes, times, strict=True)]
 
     for scheme in (FAULT_FREE, OPTCC, *RIVALS):
-        times = [outcomes[Cell(p, (4,), n, OPTCC).of(scheme)].time_s for n in grid.message_sizes]
+        times = [outcomes[EvaluationCell(p, (4,), n, OPTCC).of(scheme)].time_s for n in grid.message_sizes]
         colour, line = STYLE[scheme]
         axes.plot(grid.message_sizes, busbw(times), line, color=colour, markersize=4, linewidth=1.2, label=scheme)
-    ours = [outcomes[Cell(p, (4,), n, OPTCC)] for n in grid.message_sizes]
+    ours = [outcomes[EvaluationCell(p, (4,), n, OPTCC)] for n in grid.message_sizes]
     healthy, hurt = busbw([o.fault_free_s for o in ours]), busbw([o.bound_s for o in ours])
     label = "fault-free bound, no latency"
     axes.plot(grid.message_sizes, healthy, ":", color=STYLE[FAULT_FREE][0], linewidth=1, label=label)

@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import product
 
 from optcc.evaluation import rig
-from optcc.evaluation.cells import FAULT_FREE, OPTCC, PER_CHUNK, PER_CHUNKS, Cell
+from optcc.evaluation.cells import FAULT_FREE, OPTCC, PER_CHUNK, PER_CHUNKS, EvaluationCell
 from optcc.evaluation.rig import Rig
 from optcc.evaluation.studies import Cost, Rails, Star
 
@@ -23,17 +23,22 @@ TARGET_BYTES = 256 * MIB
 
 
 @dataclass(frozen=True)
-class Failure:
-    """`dead[i]` NICs of the i-th of `servers` servers are dead, or at `left` of their rate; staggered : see `Cell`."""
+class FailurePattern:
+    """`dead[i]` NICs of the i-th of `servers` servers are dead, or at `left` of their rate.
+
+    staggered : see `EvaluationCell`
+    """
 
     servers: int
     dead: tuple[int, ...]
     staggered: bool = False
     left: Fraction = Fraction(0)
 
-    def cells(self, sizes: Iterable[int]) -> list[Cell]:
+    def cells(self, sizes: Iterable[int]) -> list[EvaluationCell]:
         """Our plan at these sizes."""
-        return [Cell(self.servers, self.dead, n, OPTCC, staggered=self.staggered, left=self.left) for n in sizes]
+        return [
+            EvaluationCell(self.servers, self.dead, n, OPTCC, staggered=self.staggered, left=self.left) for n in sizes
+        ]
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class Fleet:
 
 
 @dataclass(frozen=True)
-class Grid:
+class EvaluationGrid:
     """servers, dead, sizes : of the overhead and target tables; size : of those that have one; the rest belongs to
     one table each.
 
@@ -58,7 +63,7 @@ class Grid:
     dead: tuple[int, ...]
     sizes: tuple[int, ...]
     size: int
-    failures: tuple[Failure, ...]
+    failures: tuple[FailurePattern, ...]
     message_sizes: tuple[int, ...]
     message_servers: int
     rails: tuple[Rails, ...]
@@ -68,25 +73,25 @@ class Grid:
     most_servers: int
     per_chunks: tuple[Fraction, ...] = PER_CHUNKS
 
-    def has(self, cell: Cell) -> bool:
+    def has(self, cell: EvaluationCell) -> bool:
         """Whether the tables of one straggler have its servers at its cost of a chunk."""
         return cell.per_chunk == PER_CHUNK or cell.servers <= self.most_servers
 
-    def at_costs(self, servers: int, dead: int, nbytes: int, scheme: str) -> list[Cell]:
+    def at_costs(self, servers: int, dead: int, nbytes: int, scheme: str) -> list[EvaluationCell]:
         """A straggler under one scheme at each of `per_chunks`."""
-        return [Cell(servers, (dead,), nbytes, scheme, per_chunk=per_chunk) for per_chunk in self.per_chunks]
+        return [EvaluationCell(servers, (dead,), nbytes, scheme, per_chunk=per_chunk) for per_chunk in self.per_chunks]
 
-    def overheads(self) -> list[Cell]:
+    def overheads(self) -> list[EvaluationCell]:
         """Every scheme on every straggler, at `size` and each cost."""
         kinds = product(self.servers, self.dead, (FAULT_FREE, *SCHEMES))
         return [c for p, d, s in kinds for c in self.at_costs(p, d, self.size, s) if self.has(c)]
 
-    def targets(self) -> list[Cell]:
+    def targets(self) -> list[EvaluationCell]:
         """Our plan for every straggler, size and cost."""
         kinds = product(self.servers, self.dead, self.sizes)
         return [c for p, d, n in kinds for c in self.at_costs(p, d, n, OPTCC) if self.has(c)]
 
-    def several(self) -> list[Cell]:
+    def several(self) -> list[EvaluationCell]:
         """Our plan for every failure at every size, and the others at `size`."""
         found = []
         for f in self.failures:
@@ -94,22 +99,22 @@ class Grid:
             found += [*ours, *(replace(ours[0], nbytes=self.size, scheme=scheme) for scheme in RIVALS)]
         return found
 
-    def chain(self, servers: int, scheme: str) -> list[Cell]:
+    def chain(self, servers: int, scheme: str) -> list[EvaluationCell]:
         """1, 2, 3, ... servers with a dead NIC each, as far as section 3 has them, at `size`."""
         plain = [f for f in self.failures if f.servers == servers and not f.staggered and not f.left]
         counts = [len(f.dead) for f in plain if set(f.dead) == {1}]
-        return [Cell(servers, (1,) * k, self.size, scheme) for k in sorted(counts)]
+        return [EvaluationCell(servers, (1,) * k, self.size, scheme) for k in sorted(counts)]
 
-    def messages(self) -> list[Cell]:
+    def messages(self) -> list[EvaluationCell]:
         """Half a server's NICs dead, every message size."""
         schemes = (FAULT_FREE, *SCHEMES)
-        return [Cell(self.message_servers, (4,), n, s) for n in self.message_sizes for s in schemes]
+        return [EvaluationCell(self.message_servers, (4,), n, s) for n in self.message_sizes for s in schemes]
 
     def rigs(self) -> list[Rig]:
         """The rig's row at every cost."""
         return [Rig(scheme, per_chunk) for scheme in rig.SCHEMES for per_chunk in self.per_chunks]
 
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[EvaluationCell]:
         """All cells, with the fault-free ring that each is held against."""
         found = [*self.overheads(), *self.targets(), *self.several(), *self.messages()]
         return list(dict.fromkeys([*found, *(cell.of(FAULT_FREE) for cell in found)]))
@@ -158,16 +163,16 @@ RAILS = tuple(
 )  # fmt: skip
 SEVERE = ((4, 4), (4, 3), (4, 4, 4), (4, 1), (4, 2, 1), (3, 3), (5, 4), (6, 6))
 FAILURES = (
-    *(Failure(16, (k,)) for k in range(1, 8)),
-    *(Failure(8, (1,) * k) for k in (2, 4, 8)),
-    *(Failure(16, (1,) * k) for k in range(2, 9)),
-    *(Failure(32, (1,) * k) for k in (2, 4, 8)),
-    *(Failure(128, (1,) * k) for k in (1, 2, 3, 4)),
-    *(Failure(p, (1,) * 4, staggered=True) for p in (8, 16, 32)),
-    *(Failure(p, dead) for dead in SEVERE for p in (8, 16, 32, 64)),
-    *(Failure(p, dead, left=HALF) for dead in ((1,), (1, 1), (4,)) for p in (8, 16, 64)),
+    *(FailurePattern(16, (k,)) for k in range(1, 8)),
+    *(FailurePattern(8, (1,) * k) for k in (2, 4, 8)),
+    *(FailurePattern(16, (1,) * k) for k in range(2, 9)),
+    *(FailurePattern(32, (1,) * k) for k in (2, 4, 8)),
+    *(FailurePattern(128, (1,) * k) for k in (1, 2, 3, 4)),
+    *(FailurePattern(p, (1,) * 4, staggered=True) for p in (8, 16, 32)),
+    *(FailurePattern(p, dead) for dead in SEVERE for p in (8, 16, 32, 64)),
+    *(FailurePattern(p, dead, left=HALF) for dead in ((1,), (1, 1), (4,)) for p in (8, 16, 64)),
 )
-FULL = Grid(
+FULL = EvaluationGrid(
     servers=(8, 16, 32, 64, 128),
     dead=(1, 2, 3, 4, 6),
     sizes=(256 * MIB, GIB, 4 * GIB),
@@ -181,12 +186,16 @@ FULL = Grid(
     fleets=(Fleet(128, 16), Fleet(1024, 128), Fleet(16384, 128)),
     most_servers=32,
 )
-QUICK = Grid(
+QUICK = EvaluationGrid(
     servers=(8, 16),
     dead=(1, 4),
     sizes=(256 * MIB, GIB),
     size=GIB,
-    failures=(*(Failure(8, (1,) * k) for k in (1, 2, 3)), Failure(8, (4, 4)), Failure(8, (1,), left=HALF)),
+    failures=(
+        *(FailurePattern(8, (1,) * k) for k in (1, 2, 3)),
+        FailurePattern(8, (4, 4)),
+        FailurePattern(8, (1,), left=HALF),
+    ),
     message_sizes=(MIB, 64 * MIB, GIB),
     message_servers=8,
     rails=RAILS[:1],

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from optcc import __version__
 from optcc.evaluation import claims, figures, rig, straggler, tables
 from optcc.evaluation.cells import ALPHA, NIC_RATE, NICS, PER_CHUNK
-from optcc.evaluation.grid import PUBLISHED, TARGET_BYTES, Grid
+from optcc.evaluation.grid import PUBLISHED, TARGET_BYTES, EvaluationGrid
 from optcc.evaluation.markdown import cost_of
 from optcc.evaluation.rivals import R2CC_CHUNKS
 from optcc.evaluation.target import counts, held, target_lines
-from optcc.evaluation.tasks import PACKAGES, Kept, Task, run_all
-from optcc.evaluation.training import FAILOVER_S, Job
+from optcc.evaluation.tasks import PACKAGES, ResultJournal, Task, run_all
+from optcc.evaluation.training import FAILOVER_S, TrainingJob
 from optcc.files.writing import staged
 from optcc.values.units import format_rate, format_seconds, format_size
 
@@ -39,13 +39,19 @@ class Evaluation:
     cells: int
 
 
-def work(grid: Grid) -> int:
+def work(grid: EvaluationGrid) -> int:
     """How many tasks `evaluate` does."""
     return sum(map(len, (grid.cells(), grid.rails, grid.stars, grid.rigs(), grid.costs)))
 
 
 def evaluate(
-    grid: Grid, job: Job, *, jobs: int, command: str, done: Callable[[], None], kept: Kept | None = None
+    grid: EvaluationGrid,
+    job: TrainingJob,
+    *,
+    jobs: int,
+    command: str,
+    done: Callable[[], None],
+    kept: ResultJournal | None = None,
 ) -> Evaluation:
     """Run the grid on `jobs` processes. `done` is called after each task; `command` is quoted on the page; what is
     `kept` is not computed again, and what is computed is kept there.

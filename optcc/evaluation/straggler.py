@@ -7,8 +7,8 @@ from itertools import product
 from typing import Any
 
 from optcc.evaluation import rig
-from optcc.evaluation.cells import FAULT_FREE, NICS, OPTCC, Cell
-from optcc.evaluation.grid import PUBLISHED, SCHEMES, Grid
+from optcc.evaluation.cells import FAULT_FREE, NICS, OPTCC, EvaluationCell
+from optcc.evaluation.grid import PUBLISHED, SCHEMES, EvaluationGrid
 from optcc.evaluation.markdown import cost_of, percent, ratio, table
 from optcc.evaluation.rig import Rig
 from optcc.evaluation.rivals import CHANNELS
@@ -25,7 +25,7 @@ def scheme_name(scheme: str, servers: int, dead: int) -> str:
     return f"{scheme} ({RECONSTRUCTED})" if scheme == PUBLISHED and reconstructed(servers, dead) else scheme
 
 
-def published_form(cell: Cell, outcomes: Outcomes, hops: int = 0) -> float:
+def published_form(cell: EvaluationCell, outcomes: Outcomes, hops: int = 0) -> float:
     """Largest overhead of OptCC as published with its k in a cell, by its closed form. It is (k+1)/k of the bound and
     the latency of `hops`, over the fault-free ring, less 1. In channels k counts the segments on each NIC."""
     found = outcomes[cell]
@@ -39,20 +39,20 @@ def hops_of(servers: int) -> int:
     return 2 * (servers - 1)
 
 
-def unavoidable_table(grid: Grid, outcomes: Outcomes) -> list[str]:
+def unavoidable_table(grid: EvaluationGrid, outcomes: Outcomes) -> list[str]:
     """Section 1: what no schedule avoids."""
     rows = []
     for p in grid.servers:
-        cells = [Cell(p, (d,), grid.size, OPTCC) for d in grid.dead]
+        cells = [EvaluationCell(p, (d,), grid.size, OPTCC) for d in grid.dead]
         rows.append((p, *(percent(unavoidable(c, outcomes)) for c in cells)))
     return table(("servers", *(f"l = {slowdown(d)}" for d in grid.dead)), rows)
 
 
-def free_table(grid: Grid, outcomes: Outcomes) -> list[str]:
+def free_table(grid: EvaluationGrid, outcomes: Outcomes) -> list[str]:
     """Section 1: one straggler where chunks cost nothing, at the least of the grid's costs."""
     rows = []
     for p, d in stragglers(grid):
-        cells = {s: Cell(p, (d,), grid.size, s, per_chunk=min(grid.per_chunks)) for s in SCHEMES}
+        cells = {s: EvaluationCell(p, (d,), grid.size, s, per_chunk=min(grid.per_chunks)) for s in SCHEMES}
         shown = [percent(overhead(cells[s], outcomes)) for s in SCHEMES]
         mark = " " + RECONSTRUCTED_MARK if reconstructed(p, d) else ""
         forms = [published_form(cells[PUBLISHED], outcomes, hops) for hops in (0, hops_of(p))]
@@ -62,12 +62,12 @@ def free_table(grid: Grid, outcomes: Outcomes) -> list[str]:
     return table(("servers", "l", "unavoidable", form, f"{form} with latency", *SCHEMES), rows)
 
 
-def stragglers(grid: Grid) -> list[tuple[int, int]]:
+def stragglers(grid: EvaluationGrid) -> list[tuple[int, int]]:
     """(servers, dead NICs) that the grid has at all of its costs."""
     return [(p, d) for p in grid.servers for d in grid.dead if p <= grid.most_servers]
 
 
-def overhead_table(grid: Grid, outcomes: Outcomes) -> list[str]:
+def overhead_table(grid: EvaluationGrid, outcomes: Outcomes) -> list[str]:
     """Section 1: one straggler, every scheme at every cost."""
     rows = []
     for p, d, scheme in product(grid.servers, grid.dead, SCHEMES):
@@ -75,7 +75,7 @@ def overhead_table(grid: Grid, outcomes: Outcomes) -> list[str]:
         over = [overhead(c, outcomes) if c in outcomes else NAN for c in grid.at_costs(p, d, grid.size, scheme)]
         ratios = [ratio(o.over_bound) if o else "-" for o in found]
         taken = [how(o) if o else "-" for o in found]
-        least = percent(unavoidable(Cell(p, (d,), grid.size, OPTCC), outcomes))
+        least = percent(unavoidable(EvaluationCell(p, (d,), grid.size, OPTCC), outcomes))
         rows.append((p, slowdown(d), least, scheme_name(scheme, p, d), *map(percent, over), *ratios, *taken))
     costs = [cost_of(o) for o in grid.per_chunks]
     over_bound = [f"over the bound with costs, {o}" for o in costs]
@@ -85,7 +85,7 @@ def overhead_table(grid: Grid, outcomes: Outcomes) -> list[str]:
     )  # fmt: skip
 
 
-def target_table(grid: Grid, outcomes: Outcomes) -> list[str]:
+def target_table(grid: EvaluationGrid, outcomes: Outcomes) -> list[str]:
     """Section 2: optcc's overhead less the unavoidable one, in percentage points."""
     rows = []
     for p, d, n in product(grid.servers, grid.dead, grid.sizes):
@@ -97,7 +97,7 @@ def target_table(grid: Grid, outcomes: Outcomes) -> list[str]:
     return table(("servers", "l", "size", *costs, *(f"over the bound with costs, {o}" for o in costs)), rows)
 
 
-def rig_table(grid: Grid, results: Mapping[Any, Any]) -> list[str]:
+def rig_table(grid: EvaluationGrid, results: Mapping[Any, Any]) -> list[str]:
     """Section 1: the rig, measured and simulated."""
     rows = []
     for scheme in rig.SCHEMES:

@@ -8,12 +8,12 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import Any
 
-from optcc.evaluation.cells import FAULT_FREE, NICS, OPTCC, Cell, Outcome
-from optcc.evaluation.grid import PUBLISHED, RIVALS, SCHEMES, TARGET, Fleet, Grid
+from optcc.evaluation.cells import FAULT_FREE, NICS, OPTCC, CellOutcome, EvaluationCell
+from optcc.evaluation.grid import PUBLISHED, RIVALS, SCHEMES, TARGET, EvaluationGrid, Fleet
 from optcc.evaluation.markdown import both, percent, ratio, table
 from optcc.evaluation.studies import STAR_SEGMENTS, CostResult, RailsResult
 from optcc.evaluation.target import Outcomes, above, overhead, unavoidable, where
-from optcc.evaluation.training import Job
+from optcc.evaluation.training import TrainingJob
 from optcc.values.units import format_seconds, format_size
 
 
@@ -23,7 +23,7 @@ def slowdown(dead: int) -> str:
     return f"{NICS}/{live}" if NICS % live else str(NICS // live)
 
 
-def how(outcome: Outcome) -> str:
+def how(outcome: CellOutcome) -> str:
     """Of a rival, channels or stripes and k; of ours, family and segments; "-" where there is no time."""
     return "-" if outcome.refused else f"{outcome.way or outcome.family}, {outcome.segments}"
 
@@ -42,7 +42,7 @@ def points(above: float) -> str:
     return f"{100 * above:+.1f}" + ("" if above <= TARGET else " (miss)")
 
 
-def several_table(grid: Grid, outcomes: Outcomes) -> list[str]:
+def several_table(grid: EvaluationGrid, outcomes: Outcomes) -> list[str]:
     """Section 3: dead or slow NICs, on one server and on several."""
     rows = []
     for f in grid.failures:
@@ -64,11 +64,11 @@ def several_table(grid: Grid, outcomes: Outcomes) -> list[str]:
     return table((*head, *sizes, f"optcc's family, segments at {at}"), rows)
 
 
-def message_table(grid: Grid, outcomes: Outcomes) -> list[str]:
+def message_table(grid: EvaluationGrid, outcomes: Outcomes) -> list[str]:
     """Section 4: time of every scheme by message size."""
     rows = []
     for n in grid.message_sizes:
-        cells = [Cell(grid.message_servers, (4,), n, s) for s in (OPTCC, *RIVALS)]
+        cells = [EvaluationCell(grid.message_servers, (4,), n, s) for s in (OPTCC, *RIVALS)]
         best, ring = outcomes[cells[0]], outcomes[cells[0].of(FAULT_FREE)]
         shown = [both(format_seconds(outcomes[c].time_s), outcomes[c].over_bound) for c in cells]
         bounds = format_seconds(best.bound_s), format_seconds(best.with_costs_s)
@@ -76,7 +76,7 @@ def message_table(grid: Grid, outcomes: Outcomes) -> list[str]:
     return table(("size", "bound", "with costs", FAULT_FREE, OPTCC, *RIVALS, "optcc's family, segments"), rows)
 
 
-def rails_table(grid: Grid, results: Mapping[Any, Any]) -> list[str]:
+def rails_table(grid: EvaluationGrid, results: Mapping[Any, Any]) -> list[str]:
     """Section 5: fabrics with rails or pods."""
     rows = []
     for study in grid.rails:
@@ -90,7 +90,7 @@ def rails_table(grid: Grid, results: Mapping[Any, Any]) -> list[str]:
     return table((*head, *more), rows)
 
 
-def cost_table(grid: Grid, results: Mapping[Any, Any]) -> list[str]:
+def cost_table(grid: EvaluationGrid, results: Mapping[Any, Any]) -> list[str]:
     """Section 6: what planning costs, and how close the plan is."""
     rows = []
     for study in grid.costs:
@@ -125,7 +125,7 @@ CITED_OVERLAPPED: dict[tuple[str, ...], dict[int | None, str]] = {
 """Its overlapped form over the optimum on other failures, by number of nodes; None: one figure for 8 and 16."""
 
 
-def star_table(grid: Grid, results: Mapping[Any, Any]) -> list[str]:
+def star_table(grid: EvaluationGrid, results: Mapping[Any, Any]) -> list[str]:
     """Section 7: ForestColl's table with our row."""
     rows = []
     for study in grid.stars:
@@ -148,7 +148,7 @@ AT_BOUND = "go on at the bound"
 """No schedule and no failover loses less than what goes on so."""
 
 
-def training_table(grid: Grid, outcomes: Outcomes, job: Job) -> list[str]:
+def training_table(grid: EvaluationGrid, outcomes: Outcomes, job: TrainingJob) -> list[str]:
     """Section 8: what of a week is lost, and by how much steps are longer."""
     rows = []
     for fleet in grid.fleets:
@@ -167,7 +167,7 @@ def training_table(grid: Grid, outcomes: Outcomes, job: Job) -> list[str]:
     return table((*head, *effects), rows)
 
 
-def _chains(grid: Grid, fleet: Fleet, outcomes: Outcomes) -> dict[str, list[float]]:
+def _chains(grid: EvaluationGrid, fleet: Fleet, outcomes: Outcomes) -> dict[str, list[float]]:
     """Overheads with 1, 2, ... NICs down, by what goes on.
 
     Of several AllReduces the slowest sets the pace: the one that has of the dead NICs as many as cost most.

@@ -8,33 +8,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from optcc.evaluation.cells import ALPHA, FAULT_FREE, OPTCC, PER_CHUNK, Cell, Outcome
-from optcc.evaluation.grid import TARGET, TARGET_BYTES, Grid
+from optcc.evaluation.cells import ALPHA, FAULT_FREE, OPTCC, PER_CHUNK, CellOutcome, EvaluationCell
+from optcc.evaluation.grid import TARGET, TARGET_BYTES, EvaluationGrid
 from optcc.evaluation.markdown import table
 from optcc.evaluation.studies import Rails, RailsResult
 from optcc.values.units import format_size
 
-Outcomes = Mapping[Cell, Outcome]
+Outcomes = Mapping[EvaluationCell, CellOutcome]
 MARK = "†"
 """Of cells where no schedule of whole chunks can meet the target."""
 
 
-def overhead(cell: Cell, outcomes: Outcomes) -> float:
+def overhead(cell: EvaluationCell, outcomes: Outcomes) -> float:
     """Simulated time over that of the fault-free ring at the same costs, less 1; nan where the scheme has no time."""
     return outcomes[cell].time_s / outcomes[cell.of(FAULT_FREE)].time_s - 1
 
 
-def unavoidable(cell: Cell, outcomes: Outcomes) -> float:
+def unavoidable(cell: EvaluationCell, outcomes: Outcomes) -> float:
     """The bound over the fault-free bound, less 1."""
     return outcomes[cell].bound_s / outcomes[cell].fault_free_s - 1
 
 
-def above(cell: Cell, outcomes: Outcomes) -> float:
+def above(cell: EvaluationCell, outcomes: Outcomes) -> float:
     """The overhead less the unavoidable one."""
     return overhead(cell, outcomes) - unavoidable(cell, outcomes)
 
 
-def where(cell: Cell) -> str:
+def where(cell: EvaluationCell) -> str:
     """Dead or slow NICs of the first servers in words; each server has `NICS`."""
     dead, which = cell.dead, ", of server i from NIC i on" if cell.staggered else ""
     which += f" at {cell.left}" if cell.left else ""
@@ -51,7 +51,7 @@ def rails_where(study: Rails) -> str:
 
 
 @dataclass(frozen=True)
-class Held:
+class TargetCheck:
     """One plan that the target holds for: where it stands on the page, and its overhead above the unavoidable one.
 
     beyond : provably no schedule of whole chunks meets the target there
@@ -75,7 +75,7 @@ class Held:
         return self.servers, self.failure, self.nbytes
 
 
-def held(grid: Grid, results: Mapping[Any, Any]) -> list[Held]:
+def held(grid: EvaluationGrid, results: Mapping[Any, Any]) -> list[TargetCheck]:
     """Every plan of ours on the page at the page's costs and of `TARGET_BYTES` or more that has an unavoidable
     overhead, in the page's order; one that stands in two sections is there twice. `results`: outcomes of cells and
     of rails.
@@ -86,28 +86,28 @@ def held(grid: Grid, results: Mapping[Any, Any]) -> list[Held]:
         for c in dict.fromkeys(cells):
             if c.scheme == OPTCC and c.nbytes >= TARGET_BYTES and (c.alpha, c.per_chunk) == (ALPHA, PER_CHUNK):
                 limit_s = results[c.of(FAULT_FREE)].time_s * (1 + unavoidable(c, results) + TARGET)
-                plan = Held(section, c.servers, where(c), c.nbytes, above(c, results))
+                plan = TargetCheck(section, c.servers, where(c), c.nbytes, above(c, results))
                 found.append(_marked(plan, limit_s, results[c].with_costs_s))
     for study in grid.rails:
         if study.nbytes >= TARGET_BYTES:
             reached: RailsResult = results[study]
             limit_s = reached.fault_free_s * (1 + reached.unavoidable + TARGET)
             more = reached.overhead - reached.unavoidable
-            plan = Held("5", study.servers, rails_where(study), study.nbytes, more)
+            plan = TargetCheck("5", study.servers, rails_where(study), study.nbytes, more)
             found.append(_marked(plan, limit_s, reached.with_costs_s))
     return found
 
 
-def _marked(plan: Held, limit_s: float, with_costs_s: float) -> Held:
+def _marked(plan: TargetCheck, limit_s: float, with_costs_s: float) -> TargetCheck:
     return replace(plan, beyond=plan.missed and limit_s < with_costs_s)
 
 
-def counts(found: list[Held]) -> tuple[int, int]:
+def counts(found: list[TargetCheck]) -> tuple[int, int]:
     """(plans that miss, plans), each once in whatever sections it stands."""
     return len({h.same for h in found if h.missed}), len({h.same for h in found})
 
 
-def target_lines(grid: Grid, results: Mapping[Any, Any]) -> list[str]:
+def target_lines(grid: EvaluationGrid, results: Mapping[Any, Any]) -> list[str]:
     """The top of the page: how many meet the target in each section, and all that miss it."""
     found = held(grid, results)
     missed, total = counts(found)
@@ -135,10 +135,10 @@ def target_lines(grid: Grid, results: Mapping[Any, Any]) -> list[str]:
     return lines
 
 
-def _misses(found: list[Held]) -> list[str]:
+def _misses(found: list[TargetCheck]) -> list[str]:
     """A row for each failure with its misses by size; in the first of its sections."""
     sizes = sorted({h.nbytes for h in found})
-    by_failure: dict[tuple[int, str], dict[int, Held]] = {}
+    by_failure: dict[tuple[int, str], dict[int, TargetCheck]] = {}
     for h in found:
         by_failure.setdefault((h.servers, h.failure), {}).setdefault(h.nbytes, h)
     rows = []
@@ -149,7 +149,7 @@ def _misses(found: list[Held]) -> list[str]:
     return table(("section", "servers", "dead or slow NICs", *map(format_size, sizes)), rows)
 
 
-def _shown(h: Held | None) -> str:
+def _shown(h: TargetCheck | None) -> str:
     if h is None:
         return "-"
     return f"**{100 * h.above:+.1f}**{f' {MARK}' if h.beyond else ''}" if h.missed else "met"

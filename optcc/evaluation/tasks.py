@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import optcc
 from optcc.errors import OptccError
-from optcc.evaluation.cells import Outcome
+from optcc.evaluation.cells import CellOutcome
 from optcc.evaluation.rig import RigResult
 from optcc.evaluation.studies import RailsResult, StarResult
 from optcc.files.journal import Journal
@@ -23,7 +23,7 @@ from optcc.machine.workers import processes
 
 PACKAGES = ("numpy", "numba", "scipy", "cvxpy", "highspy")
 """What the figures may depend on."""
-KINDS = {kind.__name__: kind for kind in (Outcome, RailsResult, RigResult, StarResult)}
+KINDS = {kind.__name__: kind for kind in (CellOutcome, RailsResult, RigResult, StarResult)}
 """Results that are kept; times and memory of this machine are not."""
 
 
@@ -38,7 +38,7 @@ class Task(Protocol):
         """The result."""
 
 
-class Kept(Journal[Any]):
+class ResultJournal(Journal[Any]):
     """Results of the evaluation that writes `output`, by the words for their tasks; of this very code."""
 
     def __init__(self, output: Path) -> None:
@@ -50,7 +50,12 @@ class Kept(Journal[Any]):
 
 
 def run_all(
-    tasks: Iterable[Task], *, jobs: int, done: Callable[[], None], kept: Kept | None = None, fresh: bool = False
+    tasks: Iterable[Task],
+    *,
+    jobs: int,
+    done: Callable[[], None],
+    kept: ResultJournal | None = None,
+    fresh: bool = False,
 ) -> dict[Any, Any]:
     """Every task once, its result by the task; `done` is called after each. Those that take longest begin first.
 

@@ -28,7 +28,7 @@ FAILOVER_S = 1.5
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """mttf_s : seconds between interruptions, by any cause, of a job of `mttf_gpus` GPUs; nic_share : the share of them
     that are lost NICs; repair_s : until a dead NIC is replaced; restart_s : lost by a restart; exposed : the share of a
     fault-free step that is AllReduce not hidden behind computation; step_s : of a fault-free step; failover_s : lost by

@@ -18,7 +18,7 @@ from optcc.export.nodes import Node
 
 
 @dataclass(frozen=True)
-class Proof:
+class ChakraRun:
     """What was executed: nodes of all ranks."""
 
     operations: int
@@ -34,7 +34,7 @@ class _Transfer:
     after: tuple[int, ...]
 
 
-def run(files: Sequence[Sequence[Node]]) -> Proof:
+def run(files: Sequence[Sequence[Node]]) -> ChakraRun:
     """Raise VerifyError unless the ranks' traces compute an AllReduce in whatever order they allow."""
     transfers = _transfers(files)
     cuts = sorted({cut for t in transfers for cut in (t.node.offset, t.node.offset + t.node.nbytes)} | {0})
@@ -53,7 +53,7 @@ def run(files: Sequence[Sequence[Node]]) -> Proof:
         if shape not in seen:
             _replay(len(files), [transfers[i] for i in mine], local, f"bytes {cuts[piece]}..{cuts[piece + 1] - 1}")
             seen.add(shape)
-    return Proof(sum(map(len, files)))
+    return ChakraRun(sum(map(len, files)))
 
 
 def _transfers(files: Sequence[Sequence[Node]]) -> list[_Transfer]:

@@ -24,7 +24,7 @@ DEPTHS = 4
 
 
 @dataclass(frozen=True)
-class Kind(Generic[P]):
+class WriterKind(Generic[P]):
     """What a target's writer brings to the choice.
 
     unit : bytes that a chunk must be a multiple of; longest : chunks of a transfer that the target moves in one step
@@ -57,7 +57,7 @@ class Chosen(Generic[P]):
 
 def choose(
     plan: Plan,
-    kind: Kind[P],
+    kind: WriterKind[P],
     *,
     segments: int | None = None,
     chunks: int | None = None,
@@ -90,7 +90,7 @@ def _depths(plan: Plan) -> list[int]:
 
 
 def _at_depth(
-    plan: Plan, kind: Kind[P], depth: int, chunks: int | None, threadblocks: int | None, *, kept: bool,
+    plan: Plan, kind: WriterKind[P], depth: int, chunks: int | None, threadblocks: int | None, *, kept: bool,
     timed: bool = True,
 ) -> list[Chosen[P]]:  # fmt: skip
     """The candidates of one depth; with `timed` false the first that fits."""
@@ -132,7 +132,7 @@ def _at_depth(
     return found
 
 
-def _widths(made: Chunked, kind: Kind[P], threadblocks: int | None, fixed: bool) -> Iterator[tuple[Chunked, int]]:
+def _widths(made: Chunked, kind: WriterKind[P], threadblocks: int | None, fixed: bool) -> Iterator[tuple[Chunked, int]]:
     """Plans cut finely enough for so many threadblocks, fewest last: from as many as fit down to as few as can be."""
     if threadblocks is not None:
         wanted = sorted({min(threadblocks, kind.most) // n or 1 for n in (1, 2, 3, 4)}, reverse=True)
@@ -164,7 +164,12 @@ def _fastest(plan: Plan) -> float:
 
 
 def _advised(
-    error: InputError, plan: Plan, kind: Kind[P], segments: int | None, chunks: int | None, threadblocks: int | None
+    error: InputError,
+    plan: Plan,
+    kind: WriterKind[P],
+    segments: int | None,
+    chunks: int | None,
+    threadblocks: int | None,
 ) -> InputError:
     """The refusal, with the most segments that do fit, found by trying."""
     low, high = 0, (segments if segments is not None else _depths(plan)[-1])  # low fits (0: unknown), high does not

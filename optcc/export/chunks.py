@@ -35,7 +35,7 @@ CLOSE = 1.002
 
 
 @dataclass(frozen=True)
-class Move:
+class ChunkMove:
     """`count` chunks from `start` on go from rank `src` to rank `dst`, which adds them (`reduce`) or takes them as they
     are. `group`: moves of different groups touch different chunks."""
 
@@ -58,7 +58,7 @@ class Chunked:
 
     plan: Plan
     chunks: int
-    moves: tuple[Move, ...]
+    moves: tuple[ChunkMove, ...]
     groups: int
     fluid_s: Fraction
     schedule: Schedule
@@ -197,7 +197,7 @@ def _round(plan: Plan, chunks: int) -> Chunked:
     return Chunked(
         plan=plan,
         chunks=chunks,
-        moves=tuple(Move(*column) for column in columns),
+        moves=tuple(ChunkMove(*column) for column in columns),
         groups=max(group, default=-1) + 1,
         fluid_s=fluid_seconds(small, plan.cluster) * scale,
         schedule=small,

@@ -20,14 +20,14 @@ Clock = NDArray[np.int32]
 """Shape (threads,): how far each thread is known to have come."""
 
 
-class Held(NamedTuple):
+class HeldSum(NamedTuple):
     """What a piece holds: bytes of the chunks from `home` on, summed over `ranks`, bits of an integer."""
 
     home: int
     ranks: int
 
 
-class Memory:
+class BufferPieces:
     """One buffer of one rank in pieces between cut points, within which all bytes fare alike.
 
     name : for messages; cuts : ascending, at least two; fill : the rank whose bytes it holds at first (None: nobody's)
@@ -37,7 +37,7 @@ class Memory:
         self.name = name
         self.cuts = sorted(set(cuts))
         pieces = len(self.cuts) - 1
-        self.held: list[Held | None] = [None if fill is None else Held(cut, 1 << fill) for cut in self.cuts[:-1]]
+        self.held: list[HeldSum | None] = [None if fill is None else HeldSum(cut, 1 << fill) for cut in self.cuts[:-1]]
         self._writer: list[tuple[int, int]] = [(-1, 0)] * pieces
         self._readers: list[dict[int, int]] = [{} for _ in range(pieces)]
 
@@ -47,7 +47,7 @@ class Memory:
             raise VerifyError(f"chunks {start}..{start + count - 1} are outside {self.name}, which has {self.cuts[-1]}")
         return range(bisect_left(self.cuts, start), bisect_left(self.cuts, start + count))
 
-    def read(self, piece: int, clock: Clock, who: str) -> Held:
+    def read(self, piece: int, clock: Clock, who: str) -> HeldSum:
         """What a piece holds. Raises VerifyError for bytes that nobody wrote, or that may still be written."""
         self._after_writer(piece, clock, who)
         held = self.held[piece]
@@ -66,7 +66,7 @@ class Memory:
         """`thread` reads the piece at its time `stamp`."""
         self._readers[piece][thread] = stamp
 
-    def write(self, piece: int, held: Held, thread: int, stamp: int) -> None:
+    def write(self, piece: int, held: HeldSum, thread: int, stamp: int) -> None:
         """`thread` writes the piece at its time `stamp`."""
         self.held[piece] = held
         self._writer[piece] = (thread, stamp)
@@ -81,17 +81,17 @@ class Memory:
         return f"chunks {self.cuts[piece]}..{self.cuts[piece + 1] - 1} of {self.name}"
 
 
-def added(one: Held, other: Held, where: str) -> Held:
+def added(one: HeldSum, other: HeldSum, where: str) -> HeldSum:
     """The sum of two pieces. Raises VerifyError when they belong to different chunks, or when a rank is in both."""
     if one.home != other.home:
         raise VerifyError(f"{where} adds chunk {one.home} to chunk {other.home}")
     twice = one.ranks & other.ranks
     if twice:
         raise VerifyError(f"{where} adds the contribution of rank {(twice & -twice).bit_length() - 1} a second time")
-    return Held(one.home, one.ranks | other.ranks)
+    return HeldSum(one.home, one.ranks | other.ranks)
 
 
-def check_result(memory: Memory, ranks: int) -> None:
+def check_result(memory: BufferPieces, ranks: int) -> None:
     """Raise VerifyError unless every piece holds its own bytes, with every rank's contribution."""
     for piece, held in enumerate(memory.held):
         place = f"chunks {memory.cuts[piece]}..{memory.cuts[piece + 1] - 1} of {memory.name}"

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from optcc.errors import InputError
-from optcc.export.choice import Chosen, Kind, choose
-from optcc.export.chunks import Chunked, Move, in_pieces
+from optcc.export.choice import Chosen, WriterKind, choose
+from optcc.export.chunks import Chunked, ChunkMove, in_pieces
 from optcc.export.limits import refuse_above
 from optcc.export.msccl_clock import seconds
 from optcc.export.msccl_file import (
@@ -23,9 +23,9 @@ from optcc.export.msccl_file import (
     MAX_COUNT,
     MAX_STEPS,
     MAX_THREADBLOCKS,
-    Program,
-    Step,
-    Threadblock,
+    MscclProgram,
+    MscclStep,
+    MscclThreadblock,
     check_limits,
 )
 from optcc.export.targets import MSCCL
@@ -37,13 +37,13 @@ UNIT = 16
 
 def export(
     plan: Plan, *, segments: int | None = None, chunks: int | None = None, threadblocks: int | None = None
-) -> Chosen[Program]:
+) -> Chosen[MscclProgram]:
     """The program for `plan` that the executor's clock calls fastest, and the plan as rounded for it.
 
     segments, chunks, threadblocks : kept where given (threadblocks: at most so many a GPU), else chosen
     Raises InputError over a limit, naming what would help.
     """
-    kind = Kind(
+    kind = WriterKind(
         unit=UNIT,
         longest=MAX_COUNT,
         most=MAX_CHANNELS,
@@ -56,7 +56,7 @@ def export(
     return choose(plan, kind, segments=segments, chunks=chunks, threadblocks=threadblocks)
 
 
-def _within_limits(rounded: Chunked, channels: int) -> Program:
+def _within_limits(rounded: Chunked, channels: int) -> MscclProgram:
     """The program with as many channels, or a few more where the transfers of a pair of ranks need that."""
     rounded = in_pieces(rounded, MAX_COUNT)
     counts = Counter((move.src, move.dst) for move in rounded.moves)
@@ -88,7 +88,7 @@ class _Work:
     awaited: bool = False
 
 
-def build(rounded: Chunked, channels: int) -> Program:
+def build(rounded: Chunked, channels: int) -> MscclProgram:
     """The program of a rounded plan on so many channels, whatever the limits are."""
     ranks = len(rounded.plan.cluster.ranks)
     work: list[list[_Work]] = [[] for _ in range(ranks)]
@@ -103,10 +103,10 @@ def build(rounded: Chunked, channels: int) -> Program:
                 written[rank].update(dict.fromkeys(span, one))
     gpus = tuple(_gpu(rounded.moves, work[rank], channels) for rank in range(ranks))
     used = max(block.chan for blocks in gpus for block in blocks) + 1
-    return Program(f"optcc-{rounded.plan.plan_id}", rounded.chunks, used, (0,) * ranks, gpus)
+    return MscclProgram(f"optcc-{rounded.plan.plan_id}", rounded.chunks, used, (0,) * ranks, gpus)
 
 
-def _gpu(moves: tuple[Move, ...], work: list[_Work], channels: int) -> tuple[Threadblock, ...]:
+def _gpu(moves: tuple[ChunkMove, ...], work: list[_Work], channels: int) -> tuple[MscclThreadblock, ...]:
     lines: dict[tuple[int, bool, int], list[_Work]] = {}
     for one in work:
         move = moves[one.move]
@@ -137,7 +137,7 @@ def _gpu(moves: tuple[Move, ...], work: list[_Work], channels: int) -> tuple[Thr
             one.step = at + max(0, len(_outside(one)) - 1)
             at = one.step + 1
     return tuple(
-        Threadblock(to, come, chan, tuple(step for one in ordered for step in _steps(moves[one.move], one)))
+        MscclThreadblock(to, come, chan, tuple(step for one in ordered for step in _steps(moves[one.move], one)))
         for chan, to, come, ordered in blocks
     )
 
@@ -156,11 +156,11 @@ def _outside(one: _Work) -> list[_Work]:
     return [other for other in one.after if other.block != one.block]
 
 
-def _steps(move: Move, one: _Work) -> list[Step]:
+def _steps(move: ChunkMove, one: _Work) -> list[MscclStep]:
     kind = "s" if one.sends else "rrc" if move.reduce else "r"
-    plain = Step(kind, "i", move.start, "i", move.start, move.count, hasdep=one.awaited)
+    plain = MscclStep(kind, "i", move.start, "i", move.start, move.count, hasdep=one.awaited)
     waits = [(other.block, other.step) for other in _outside(one)]
     if not waits:
         return [plain]
-    nops = [Step("nop", "i", 0, "i", 0, 0, depid=block, deps=step) for block, step in waits[:-1]]
+    nops = [MscclStep("nop", "i", 0, "i", 0, 0, depid=block, deps=step) for block, step in waits[:-1]]
     return [*nops, replace(plain, depid=waits[-1][0], deps=waits[-1][1])]

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optcc.export.msccl_file import RECEIVES, SENDS, Program
+from optcc.export.msccl_file import RECEIVES, SENDS, MscclProgram
 from optcc.export.targets import MSCCL, Msccl, wires
-from optcc.export.timed import Machine, Step
+from optcc.export.timed import TimedStep, TimedThreads
 from optcc.values.cluster import Cluster
 
 PARTS = 2
@@ -21,7 +21,7 @@ SLICES = 6
 """Slices that are run; what more would take is told from how long the second half of them took."""
 
 
-def seconds(program: Program, cluster: Cluster, nbytes: int, target: Msccl = MSCCL) -> float:
+def seconds(program: MscclProgram, cluster: Cluster, nbytes: int, target: Msccl = MSCCL) -> float:
     """Seconds for one launch of `program` on buffers of `nbytes`, on `cluster`.
 
     Raises SimulationError where a rank has to send or receive and has no live NIC.
@@ -36,7 +36,7 @@ def seconds(program: Program, cluster: Cluster, nbytes: int, target: Msccl = MSC
 
 
 @dataclass
-class _Line:
+class _Connection:
     """A connection. room, taken : counters of places that are free at the sender and, on the network, at the receiver;
     sent, there : of parts written, and arrived; proxies : threads at both NICs, and the counter between them"""
 
@@ -45,72 +45,74 @@ class _Line:
     there: int
     taken: int
     wires: tuple[int, int]
-    proxies: tuple[list[Step], list[Step], int] | None = None
+    proxies: tuple[list[TimedStep], list[TimedStep], int] | None = None
     out: int = 0
     into: int = 0
 
 
-def _run(program: Program, cluster: Cluster, size: float, slices: int, target: Msccl) -> float:
-    machine = Machine()
+def _run(program: MscclProgram, cluster: Cluster, size: float, slices: int, target: Msccl) -> float:
+    machine = TimedThreads()
     links = wires(machine, cluster, target.nvlink_payload, target.network_payload)
     done = [[machine.counter() for _ in blocks] for blocks in program.gpus]
-    lines: dict[tuple[int, int, int], _Line] = {}
+    lines: dict[tuple[int, int, int], _Connection] = {}
     nics: dict[int, int] = {}
 
-    def line(src: int, dst: int, channel: int) -> _Line:
+    def line(src: int, dst: int, channel: int) -> _Connection:
         key = (src, dst, channel)
         if key not in lines:
             room, sent, there = machine.counter(PARTS * target.depth), machine.counter(), machine.counter()
             if cluster.ranks[src].server == cluster.ranks[dst].server:
-                lines[key] = _Line(room, sent, there, room, links(src, dst))
+                lines[key] = _Connection(room, sent, there, room, links(src, dst))
             else:
                 proxies = machine.thread(), machine.thread(), machine.counter()
-                lines[key] = _Line(room, sent, there, machine.counter(PARTS * target.depth), links(src, dst), proxies)
+                lines[key] = _Connection(
+                    room, sent, there, machine.counter(PARTS * target.depth), links(src, dst), proxies
+                )
         return lines[key]
 
-    def send(steps: list[Step], line: _Line, nbytes: float) -> None:
+    def send(steps: list[TimedStep], line: _Connection, nbytes: float) -> None:
         line.out += 1
-        steps.append(Step(line.room, line.out))
+        steps.append(TimedStep(line.room, line.out))
         if line.proxies is None:
             one, two = line.wires
-            steps.append(Step(nbytes=nbytes, cap=target.block_rate, one=one, two=two, post=line.there))
+            steps.append(TimedStep(nbytes=nbytes, cap=target.block_rate, one=one, two=two, post=line.there))
             return
-        steps.append(Step(nbytes=nbytes, cap=target.block_rate, post=line.sent))
+        steps.append(TimedStep(nbytes=nbytes, cap=target.block_rate, post=line.sent))
         leaves, lands, between = line.proxies
         out, into = (nics.setdefault(wire, machine.lock()) for wire in line.wires)
-        leaves.append(Step(line.sent, line.out))
-        leaves.append(Step(line.taken, line.out, out, nbytes=nbytes, one=line.wires[0], post=line.room))
-        leaves.append(Step(post=between, delay=target.network_s))
-        lands.append(Step(between, line.out, into, nbytes=nbytes, one=line.wires[1], post=line.there))
+        leaves.append(TimedStep(line.sent, line.out))
+        leaves.append(TimedStep(line.taken, line.out, out, nbytes=nbytes, one=line.wires[0], post=line.room))
+        leaves.append(TimedStep(post=between, delay=target.network_s))
+        lands.append(TimedStep(between, line.out, into, nbytes=nbytes, one=line.wires[1], post=line.there))
 
     per_message = max(1, int(target.message_bytes // size))
     for g, blocks in enumerate(program.gpus):
         for t, block in enumerate(blocks):
             steps = machine.thread()
-            steps.append(Step(pause=target.launch_s))
+            steps.append(TimedStep(pause=target.launch_s))
             for turn in range(slices):
                 for step in block.steps:
                     if step.depid >= 0:
                         need = turn * len(blocks[step.depid].steps) + step.deps + 1
-                        steps.append(Step(wait=done[g][step.depid], need=need))
+                        steps.append(TimedStep(wait=done[g][step.depid], need=need))
                     left = step.cnt
                     while left > 0:
                         moved = min(left, per_message) * size
                         left -= per_message
                         if step.type in RECEIVES + SENDS:
-                            steps.append(Step(pause=target.operation_s))
+                            steps.append(TimedStep(pause=target.operation_s))
                         for _ in range(PARTS):
                             if step.type in RECEIVES:
                                 coming = line(block.recv, g, block.chan)
                                 coming.into += 1
-                                steps.append(Step(coming.there, coming.into))
+                                steps.append(TimedStep(coming.there, coming.into))
                             if step.type in SENDS:
                                 send(steps, line(g, block.send, block.chan), moved / PARTS)
                             elif step.type in RECEIVES:
-                                steps.append(Step(nbytes=moved / PARTS, cap=target.block_rate))
+                                steps.append(TimedStep(nbytes=moved / PARTS, cap=target.block_rate))
                             if step.type in RECEIVES:
-                                steps.append(Step(post=coming.taken))
+                                steps.append(TimedStep(post=coming.taken))
                         if step.type in ("re", "cpy"):
-                            steps.append(Step(pause=target.operation_s, nbytes=moved, cap=target.block_rate))
-                    steps.append(Step(post=done[g][t]))
+                            steps.append(TimedStep(pause=target.operation_s, nbytes=moved, cap=target.block_rate))
+                    steps.append(TimedStep(post=done[g][t]))
     return machine.seconds()

@@ -26,7 +26,7 @@ BUFFERS = ("i", "o", "s")
 
 
 @dataclass(frozen=True)
-class Step:
+class MscclStep:
     """One step. `depid`, `deps`: the threadblock and its step that it waits for, or -1. `hasdep`: others may wait."""
 
     type: str
@@ -41,27 +41,27 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Threadblock:
+class MscclThreadblock:
     """What runs one after the other, with at most one peer each way; -1: none."""
 
     send: int
     recv: int
     chan: int
-    steps: tuple[Step, ...]
+    steps: tuple[MscclStep, ...]
 
 
 @dataclass(frozen=True)
-class Program:
+class MscclProgram:
     """A whole algorithm, in place on the input buffer. scratch : chunks of scratch per GPU"""
 
     name: str
     chunks: int
     channels: int
     scratch: tuple[int, ...]
-    gpus: tuple[tuple[Threadblock, ...], ...]
+    gpus: tuple[tuple[MscclThreadblock, ...], ...]
 
 
-def dump(program: Program) -> str:
+def dump(program: MscclProgram) -> str:
     """The XML text of a program."""
     algo = etree.Element(
         "algo",
@@ -84,12 +84,12 @@ def dump(program: Program) -> str:
                 gpu, "tb", id=str(i), send=str(block.send), recv=str(block.recv), chan=str(block.chan)
             )
             for s, step in enumerate(block.steps):
-                values = {name: str(getattr(step, name)) for name in Step.__dataclass_fields__ if name != "hasdep"}
+                values = {name: str(getattr(step, name)) for name in MscclStep.__dataclass_fields__ if name != "hasdep"}
                 etree.SubElement(tb, "step", {"s": str(s), **values, "hasdep": str(int(step.hasdep))})
     return etree.tostring(algo, pretty_print=True, encoding="unicode")
 
 
-def load(text: str, where: str = "MSCCL algorithm") -> Program:
+def load(text: str, where: str = "MSCCL algorithm") -> MscclProgram:
     """Read an algorithm back. Raises InputError for what is not an in-place AllReduce of this form."""
     try:
         algo = etree.fromstring(text, etree.XMLParser(resolve_entities=False, no_network=True))
@@ -104,7 +104,7 @@ def load(text: str, where: str = "MSCCL algorithm") -> Program:
         chunks = _number(algo, "nchunksperloop")
         for gpu in gpus:
             _demand(_number(gpu, "i_chunks") == _number(gpu, "o_chunks") == chunks > 0, "nchunksperloop chunks")
-        return Program(
+        return MscclProgram(
             name=_get(algo, "name"),
             chunks=chunks,
             channels=_number(algo, "nchannels"),
@@ -116,15 +116,15 @@ def load(text: str, where: str = "MSCCL algorithm") -> Program:
         raise InputError("cannot be read", where=where, expected=expected_text, got=str(error)[:200]) from None
 
 
-def _blocks_in(gpu: etree._Element) -> tuple[Threadblock, ...]:
+def _blocks_in(gpu: etree._Element) -> tuple[MscclThreadblock, ...]:
     blocks = list(gpu.iterchildren("tb"))
     _demand([_number(tb, "id") for tb in blocks] == list(range(len(blocks))), "threadblocks 0, 1, ... without gaps")
     return tuple(
-        Threadblock(_number(tb, "send"), _number(tb, "recv"), _number(tb, "chan"), _steps_in(tb)) for tb in blocks
+        MscclThreadblock(_number(tb, "send"), _number(tb, "recv"), _number(tb, "chan"), _steps_in(tb)) for tb in blocks
     )
 
 
-def _steps_in(tb: etree._Element) -> tuple[Step, ...]:
+def _steps_in(tb: etree._Element) -> tuple[MscclStep, ...]:
     steps = list(tb.iterchildren("step"))
     _demand([_number(step, "s") for step in steps] == list(range(len(steps))), "steps 0, 1, ... without gaps")
     made = []
@@ -133,7 +133,7 @@ def _steps_in(tb: etree._Element) -> tuple[Step, ...]:
         _demand(kind in TYPES, f"a step type of {', '.join(TYPES)}")
         _demand(src in BUFFERS and dst in BUFFERS, "buffer i, o or s")
         numbers = {name: _number(step, name) for name in ("srcoff", "dstoff", "cnt", "depid", "deps")}
-        made.append(Step(type=kind, srcbuf=src, dstbuf=dst, hasdep=bool(_number(step, "hasdep")), **numbers))
+        made.append(MscclStep(type=kind, srcbuf=src, dstbuf=dst, hasdep=bool(_number(step, "hasdep")), **numbers))
     return tuple(made)
 
 
@@ -153,7 +153,7 @@ def _demand(holds: bool, expected: str) -> None:
         raise ValueError(f"expected {expected}")
 
 
-def check_limits(program: Program) -> None:
+def check_limits(program: MscclProgram) -> None:
     """Raise InputError naming the limit that the parser or the kernel's tables are too small for."""
 
     refuse_above(MAX_CHANNELS, program.channels, "channels")

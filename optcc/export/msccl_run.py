@@ -19,8 +19,8 @@ from operator import itemgetter
 import numpy as np
 
 from optcc.errors import VerifyError
-from optcc.export.clocks import Clock, Held, Memory, added, check_result
-from optcc.export.msccl_file import RECEIVES, SENDS, Program, Step, Threadblock
+from optcc.export.clocks import BufferPieces, Clock, HeldSum, added, check_result
+from optcc.export.msccl_file import RECEIVES, SENDS, MscclProgram, MscclStep, MscclThreadblock
 
 DEPTH = 2
 """Messages that a connection holds: 8 buffer steps, of which a message takes 4 (MSCCL_CHUNKSTEPS)."""
@@ -31,24 +31,24 @@ Line = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Proof:
+class MscclRun:
     """What was executed: steps of all GPUs; depth of connections."""
 
     operations: int
     depth: int
 
 
-def run(program: Program, depth: int = DEPTH) -> Proof:
+def run(program: MscclProgram, depth: int = DEPTH) -> MscclRun:
     """Raise VerifyError unless every GPU ends with every contribution once, in any order and with any message size."""
     _check(program)
-    whole = _Machine(program, depth, data=True, single=False, slices=1)
+    whole = _MscclMachine(program, depth, data=True, single=False, slices=1)
     whole.run()
     whole.check()
-    _Machine(program, depth, data=False, single=True, slices=SLICES).run()
-    return Proof(sum(len(block.steps) for blocks in program.gpus for block in blocks), depth)
+    _MscclMachine(program, depth, data=False, single=True, slices=SLICES).run()
+    return MscclRun(sum(len(block.steps) for blocks in program.gpus for block in blocks), depth)
 
 
-def _check(program: Program) -> None:
+def _check(program: MscclProgram) -> None:
     """What parser and set-up demand: one threadblock for each end of a connection, peers for sends and receives."""
     ends: dict[tuple[bool, Line], int] = {}
     for g, blocks in enumerate(program.gpus):
@@ -78,20 +78,20 @@ def _check(program: Program) -> None:
                     raise VerifyError(f"step {s} of {place} has no chunks")
 
 
-class _Machine:
+class _MscclMachine:
     """data : follow contributions and clocks; single : one message per chunk instead of one per step"""
 
-    def __init__(self, program: Program, depth: int, *, data: bool, single: bool, slices: int) -> None:
+    def __init__(self, program: MscclProgram, depth: int, *, data: bool, single: bool, slices: int) -> None:
         self.program, self.depth, self.data, self.single, self.slices = program, depth, data, single, slices
         self.blocks = [(g, t) for g, blocks in enumerate(program.gpus) for t in range(len(blocks))]
         self.place = {block: i for i, block in enumerate(self.blocks)}
         self.clock: list[Clock] = [np.zeros(len(self.blocks) if data else 0, np.int32) for _ in self.blocks]
         # Of each threadblock: (slice, step) of the flag, with the clock it was set at; all that were set, in order.
         self.flags: list[list[tuple[tuple[int, int], Clock]]] = [[] for _ in self.blocks]
-        self.lines: dict[Line, deque[tuple[int, list[Held], Clock]]] = {}
+        self.lines: dict[Line, deque[tuple[int, list[HeldSum], Clock]]] = {}
         self.memory = self._memories() if data else {}
 
-    def _memories(self) -> dict[tuple[int, str], Memory]:
+    def _memories(self) -> dict[tuple[int, str], BufferPieces]:
         """Buffers cut wherever any step of any GPU cuts one: messages then consist of whole pieces."""
         cuts = {0}
         for blocks in self.program.gpus:
@@ -107,7 +107,7 @@ class _Machine:
                 if size:
                     name = f"the {'input' if kind == 'i' else 'scratch'} of GPU {g}"
                     mine = {c for c in cuts if 0 <= c < size} | {0, size}
-                    found[g, kind] = Memory(name, mine, g if kind == "i" else None)
+                    found[g, kind] = BufferPieces(name, mine, g if kind == "i" else None)
         return found
 
     def run(self) -> None:
@@ -141,13 +141,13 @@ class _Machine:
                 f"GPU {left[0][0]} sends to GPU {left[0][1]} on channel {left[0][2]} what nobody receives"
             )
 
-    def _next(self, block: Threadblock, at: tuple[int, int, int]) -> tuple[int, int, int]:
+    def _next(self, block: MscclThreadblock, at: tuple[int, int, int]) -> tuple[int, int, int]:
         turn, s, message = at
         if self.single and message + 1 < block.steps[s].cnt:
             return turn, s, message + 1
         return (turn, s + 1, 0) if s + 1 < len(block.steps) else (turn + 1, 0, 0)
 
-    def _message(self, i: int, block: Threadblock, at: tuple[int, int, int]) -> bool:
+    def _message(self, i: int, block: MscclThreadblock, at: tuple[int, int, int]) -> bool:
         """Move one message of a step, or all of a step that moves none; False: it has to wait."""
         (g, _), (turn, s, message), step = self.blocks[i], at, block.steps[at[1]]
         if message == 0 and step.depid >= 0:
@@ -166,7 +166,7 @@ class _Machine:
             return False
         if outgoing is not None and len(outgoing) >= self.depth:
             return False
-        arrived: list[Held] = []
+        arrived: list[HeldSum] = []
         if incoming is not None:
             size, arrived, clock = incoming.popleft()
             if size != count:
@@ -180,10 +180,10 @@ class _Machine:
             self.flags[i].append(((turn, s), self.clock[i].copy() if self.data else self.clock[i]))
         return True
 
-    def _name(self, i: int, step: Step) -> str:
+    def _name(self, i: int, step: MscclStep) -> str:
         return f"{step.type} in threadblock {self.blocks[i][1]} of GPU {self.blocks[i][0]}"
 
-    def _data(self, i: int, step: Step, arrived: list[Held]) -> list[Held]:
+    def _data(self, i: int, step: MscclStep, arrived: list[HeldSum]) -> list[HeldSum]:
         """Read, add and write what a step does; returns what it sends, piece by piece."""
         name, me = self._name(i, step), i
         self.clock[i][me] += 1
@@ -212,7 +212,7 @@ class _Machine:
                 memory.write(p, value, me, stamp)
         return values
 
-    def _span(self, i: int, kind: str, start: int, count: int, name: str) -> tuple[Memory, range]:
+    def _span(self, i: int, kind: str, start: int, count: int, name: str) -> tuple[BufferPieces, range]:
         where = (self.blocks[i][0], "i" if kind == "o" else kind)  # in place: the output is the input
         if where not in self.memory:
             raise VerifyError(f"{name} uses scratch that its GPU does not have")

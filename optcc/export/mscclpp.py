@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from optcc.errors import InputError
-from optcc.export.choice import Chosen, Kind, choose
+from optcc.export.choice import Chosen, WriterKind, choose
 from optcc.export.chunks import Chunked
 from optcc.export.limits import refuse_above
 from optcc.export.mscclpp_clock import seconds
@@ -23,12 +23,12 @@ from optcc.export.mscclpp_file import (
     MAX_OP_CHANNELS,
     MAX_OPS,
     MAX_THREADBLOCKS,
-    Gpu,
-    Op,
-    Program,
+    ChunkSpan,
+    MscclppGpu,
+    MscclppOp,
+    MscclppProgram,
+    MscclppThreadblock,
     Remote,
-    Span,
-    Threadblock,
     check_limits,
 )
 from optcc.export.targets import MSCCLPP, check_places
@@ -37,14 +37,14 @@ from optcc.plans.plan import Plan
 
 def export(
     plan: Plan, *, segments: int | None = None, chunks: int | None = None, threadblocks: int | None = None
-) -> Chosen[Program]:
+) -> Chosen[MscclppProgram]:
     """The program for `plan` that the executor's clock calls fastest, and the plan as rounded for it.
 
     segments, chunks, threadblocks : kept where given (threadblocks: at most so many a rank), else chosen
     Raises InputError over a limit, naming what would help.
     """
     check_places(plan.cluster)
-    kind = Kind(
+    kind = WriterKind(
         unit=ALIGNMENT,
         longest=None,
         most=MAX_THREADBLOCKS,
@@ -62,11 +62,11 @@ def export(
     return chosen
 
 
-def _threadblocks(program: Program) -> int:
+def _threadblocks(program: MscclppProgram) -> int:
     return max(len(gpu.threadblocks) for gpu in program.gpus)
 
 
-def _within_limits(rounded: Chunked, blocks: int) -> Program:
+def _within_limits(rounded: Chunked, blocks: int) -> MscclppProgram:
     """The program with as many threadblocks, or a few more where their operations need that."""
     least = Counter[int]()  # operations of a rank: a put each; a wait, a nop and an addition
     for move in rounded.moves:
@@ -89,15 +89,15 @@ def _within_limits(rounded: Chunked, blocks: int) -> Program:
 
 
 @dataclass
-class _Block:
+class _OpenBlock:
     """A threadblock in the making. `behind`: whether waits or data operations since the last nop are unknown to the
     threads that need them."""
 
     rank: int
-    ops: list[Op] = field(default_factory=list)
+    ops: list[MscclppOp] = field(default_factory=list)
     peers: dict[str, list[int]] = field(default_factory=dict)  # by type, in order of first use
     remotes: dict[str, list[Remote]] = field(default_factory=dict)
-    unflushed: dict[int, Span] = field(default_factory=dict)  # channel -> what was put last
+    unflushed: dict[int, ChunkSpan] = field(default_factory=dict)  # channel -> what was put last
     waited: bool = False
     worked: bool = False
 
@@ -114,34 +114,34 @@ class _Block:
         return remotes.index(wanted)
 
     def nop(self) -> None:
-        self.ops.append(Op("nop"))
+        self.ops.append(MscclppOp("nop"))
         self.waited = self.worked = False
 
-    def put(self, kind: str, peer: int, src: Span, buffer: str, start: int) -> None:
+    def put(self, kind: str, peer: int, src: ChunkSpan, buffer: str, start: int) -> None:
         channel = self.channel(kind, peer)
-        dst = Span(start, src.count, remote=self.remote(kind, peer, buffer))
+        dst = ChunkSpan(start, src.count, remote=self.remote(kind, peer, buffer))
         if kind == "port":  # by the thread that waits
             if self.worked:
                 self.nop()
-            self.ops.append(Op("pws", kind, (channel,), (src,), (dst,)))
+            self.ops.append(MscclppOp("pws", kind, (channel,), (src,), (dst,)))
             self.unflushed[channel] = dst
             return
         if self.waited or self.worked:
             self.nop()
         # There is no put with signal on memory channels: it would put and never signal.
-        self.ops.append(Op("put", kind, (channel,), (src,), (dst,)))
+        self.ops.append(MscclppOp("put", kind, (channel,), (src,), (dst,)))
         self.nop()
-        self.ops.append(Op("signal", kind, (channel,)))
+        self.ops.append(MscclppOp("signal", kind, (channel,)))
 
     def wait(self, kind: str, peer: int) -> None:
-        self.ops.append(Op("wait", kind, (self.channel(kind, peer),)))
+        self.ops.append(MscclppOp("wait", kind, (self.channel(kind, peer),)))
         self.waited = True
 
     def add(self, start: int, count: int, scratch: int) -> None:
         if self.waited or self.worked:
             self.nop()
-        here = Span(start, count, local="i")
-        self.ops.append(Op("re", None, (), (here, Span(scratch, count, local="s")), (here,)))
+        here = ChunkSpan(start, count, local="i")
+        self.ops.append(MscclppOp("re", None, (), (here, ChunkSpan(scratch, count, local="s")), (here,)))
         self.worked = True
 
     def finish(self) -> None:
@@ -152,19 +152,19 @@ class _Block:
         flushed = list(self.unflushed.items())
         for i in range(0, len(flushed), MAX_OP_CHANNELS):
             part = flushed[i : i + MAX_OP_CHANNELS]
-            self.ops.append(Op("flush", "port", tuple(c for c, _ in part), (), tuple(span for _, span in part)))
+            self.ops.append(MscclppOp("flush", "port", tuple(c for c, _ in part), (), tuple(span for _, span in part)))
 
 
-def build(rounded: Chunked, blocks: int) -> Program:
+def build(rounded: Chunked, blocks: int) -> MscclppProgram:
     """The program of a rounded plan with so many threadblocks a rank, whatever the limits are."""
     cluster = rounded.plan.cluster
     server = [rank.server for rank in cluster.ranks]
-    made = [[_Block(rank) for _ in range(blocks)] for rank in range(len(server))]
+    made = [[_OpenBlock(rank) for _ in range(blocks)] for rank in range(len(server))]
     scratch = [0] * len(server)
     for move in rounded.moves:
         kind = "memory" if server[move.src] == server[move.dst] else "port"
         source, target = made[move.src][move.group % blocks], made[move.dst][move.group % blocks]
-        src = Span(move.start, move.count, local="i")
+        src = ChunkSpan(move.start, move.count, local="i")
         source.put(kind, move.dst, src, *(("s", scratch[move.dst]) if move.reduce else ("i", move.start)))
         target.wait(kind, move.src)
         if move.reduce:
@@ -175,10 +175,10 @@ def build(rounded: Chunked, blocks: int) -> Program:
             block.finish()
     gpus = tuple(_gpu(rounded.chunks, scratch[rank], mine) for rank, mine in enumerate(made))
     per_chunk = MAX_BYTES // max(rounded.chunks, *scratch) // ALIGNMENT * ALIGNMENT
-    return Program(f"optcc-{rounded.plan.plan_id}", gpus, per_chunk * rounded.chunks)
+    return MscclppProgram(f"optcc-{rounded.plan.plan_id}", gpus, per_chunk * rounded.chunks)
 
 
-def _gpu(chunks: int, scratch: int, made: list[_Block]) -> Gpu:
+def _gpu(chunks: int, scratch: int, made: list[_OpenBlock]) -> MscclppGpu:
     """A GPU's lists are those of its threadblocks in order. The k-th channel to a peer then pairs with the peer's k-th
     channel back, since both have one in the same threadblocks."""
     channels: dict[str, list[int]] = {}
@@ -196,5 +196,7 @@ def _gpu(chunks: int, scratch: int, made: list[_Block]) -> Gpu:
         for kind, wanted in sorted(block.remotes.items()):
             remotes += [remote for remote in wanted if remote not in remotes]
             buffers[kind] = tuple(remotes.index(remote) for remote in wanted)
-        out.append(Threadblock(tuple(block.ops), ids, buffers))
-    return Gpu(chunks, scratch, tuple(out), {kind: tuple(p) for kind, p in sorted(channels.items())}, tuple(remotes))
+        out.append(MscclppThreadblock(tuple(block.ops), ids, buffers))
+    return MscclppGpu(
+        chunks, scratch, tuple(out), {kind: tuple(p) for kind, p in sorted(channels.items())}, tuple(remotes)
+    )

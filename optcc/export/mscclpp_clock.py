@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections import Counter
 
-from optcc.export.mscclpp_file import Op, Program, Threadblock
+from optcc.export.mscclpp_file import MscclppOp, MscclppProgram, MscclppThreadblock
 from optcc.export.targets import MSCCLPP, Mscclpp, one_nic, wires
-from optcc.export.timed import Machine, Step
+from optcc.export.timed import TimedStep, TimedThreads
 from optcc.values.cluster import Cluster
 
 Lane = tuple[int, str, int]
 """A channel: rank, type, number."""
 
 
-def seconds(program: Program, cluster: Cluster, nbytes: int, target: Mscclpp = MSCCLPP) -> float:
+def seconds(program: MscclppProgram, cluster: Cluster, nbytes: int, target: Mscclpp = MSCCLPP) -> float:
     """Seconds for one launch of `program` on buffers of `nbytes`, on `cluster`.
 
     Raises SimulationError where a NIC that the executor would take has no rate.
@@ -26,15 +26,15 @@ def seconds(program: Program, cluster: Cluster, nbytes: int, target: Mscclpp = M
     shared = _Shared(program, cluster, nbytes, target)
     for rank, gpu in enumerate(program.gpus):
         for block in gpu.threadblocks:
-            _Block(shared, rank, block).run()
+            _TimedBlock(shared, rank, block).run()
     return shared.machine.seconds()
 
 
 class _Shared:
     """What threadblocks have in common: counters of signals and of puts that are done, proxies, memories, links."""
 
-    def __init__(self, program: Program, cluster: Cluster, nbytes: int, target: Mscclpp) -> None:
-        self.target, self.machine = target, Machine()
+    def __init__(self, program: MscclppProgram, cluster: Cluster, nbytes: int, target: Mscclpp) -> None:
+        self.target, self.machine = target, TimedThreads()
         self.links = wires(self.machine, cluster, target.nvlink_payload, target.network_payload, nic=one_nic)
         self.chunk = nbytes / program.chunks
         self.peers = [gpu.channels for gpu in program.gpus]
@@ -46,71 +46,71 @@ class _Shared:
         self.memory = [self.machine.resource(target.memory_rate / 3) for _ in program.gpus]
 
 
-class _Block:
+class _TimedBlock:
     """A threadblock's operations as steps of a thread, and its puts on port channels as those of a thread each."""
 
-    def __init__(self, shared: _Shared, rank: int, block: Threadblock) -> None:
+    def __init__(self, shared: _Shared, rank: int, block: MscclppThreadblock) -> None:
         self.shared, self.rank, self.block = shared, rank, block
         self.steps = shared.machine.thread()
         self.waits: Counter[Lane] = Counter()
         self.puts: Counter[Lane] = Counter()
-        self.proxies: dict[Lane, tuple[int, list[Step]]] = {}
+        self.proxies: dict[Lane, tuple[int, list[TimedStep]]] = {}
 
     def run(self) -> None:
         target = self.shared.target
-        self.steps.append(Step(pause=target.launch_s))
+        self.steps.append(TimedStep(pause=target.launch_s))
         for op in self.block.ops:
             if op.name == "wait":
                 for lane in self._lanes(op, len(op.channels)):
                     self.waits[lane] += 1
                     arrived = self.shared.arrived[lane]
-                    self.steps.append(Step(arrived, self.waits[lane], pause=target.operation_s))
+                    self.steps.append(TimedStep(arrived, self.waits[lane], pause=target.operation_s))
             elif op.name == "nop":
-                self.steps.append(Step(pause=target.operation_s))
+                self.steps.append(TimedStep(pause=target.operation_s))
             elif op.name in ("re", "copy"):
                 cap = target.add_rate if op.name == "re" else target.put_rate
                 memory = self.shared.memory[self.rank]
-                self.steps.append(Step(pause=target.operation_s, nbytes=self._bytes(op), cap=cap, one=memory))
+                self.steps.append(TimedStep(pause=target.operation_s, nbytes=self._bytes(op), cap=cap, one=memory))
             elif op.name == "signal":
                 for lane in self._lanes(op, len(op.channels)):
                     post = self.shared.arrived[self.shared.far[lane]]
-                    self.steps.append(Step(pause=target.operation_s, post=post, delay=target.signal_s))
+                    self.steps.append(TimedStep(pause=target.operation_s, post=post, delay=target.signal_s))
             elif op.name in ("put", "pws"):
                 self._put(op)
             elif op.name == "flush":
                 for lane in self._lanes(op, len(op.dst)):
-                    self.steps.append(Step(self.shared.sent[lane], self.puts[lane]))
+                    self.steps.append(TimedStep(self.shared.sent[lane], self.puts[lane]))
 
-    def _lanes(self, op: Op, count: int) -> list[Lane]:
+    def _lanes(self, op: MscclppOp, count: int) -> list[Lane]:
         kind = op.channel_type or ""
         return [(self.rank, kind, self.block.channels[kind][c]) for c in op.channels[:count]]
 
-    def _bytes(self, op: Op) -> float:
+    def _bytes(self, op: MscclppOp) -> float:
         return op.dst[0].count * self.shared.chunk
 
-    def _put(self, op: Op) -> None:
+    def _put(self, op: MscclppOp) -> None:
         shared, target, nbytes = self.shared, self.shared.target, self._bytes(op)
         (lane,) = self._lanes(op, 1)
         one, two = shared.links(self.rank, shared.peers[self.rank][lane[1]][lane[2]])
         if lane[1] == "memory":
-            self.steps.append(Step(pause=target.operation_s, nbytes=nbytes, cap=target.put_rate, one=one, two=two))
+            self.steps.append(TimedStep(pause=target.operation_s, nbytes=nbytes, cap=target.put_rate, one=one, two=two))
             return
         if lane not in self.proxies:
             self.proxies[lane] = shared.machine.counter(), shared.machine.thread()
         asked, served = self.proxies[lane]
         self.puts[lane] += 1
-        self.steps.append(Step(pause=target.operation_s, post=asked))
+        self.steps.append(TimedStep(pause=target.operation_s, post=asked))
         served.append(
-            Step(
+            TimedStep(
                 wait=asked, need=self.puts[lane], lock=shared.proxy[self.rank], pause=target.port_message_s,
                 nbytes=nbytes, one=one, two=two, post=shared.sent[lane],
             )
         )  # fmt: skip
         if op.name == "pws":
-            served.append(Step(post=shared.arrived[shared.far[lane]], delay=target.port_s))
+            served.append(TimedStep(post=shared.arrived[shared.far[lane]], delay=target.port_s))
 
 
-def _far_ends(program: Program) -> dict[Lane, Lane]:
+def _far_ends(program: MscclppProgram) -> dict[Lane, Lane]:
     """Channel -> the channel at its other end: the k-th of a type from A to B and the k-th from B to A."""
     ends: dict[tuple[int, int, str], list[int]] = {}
     for r, gpu in enumerate(program.gpus):

@@ -26,7 +26,7 @@ CHANNEL_TYPES = ("memory", "port")
 
 
 @dataclass(frozen=True)
-class Span:
+class ChunkSpan:
     """`count` chunks from `start` on, of a local buffer ("i", "o", "s") or of remote buffer number `remote` of the
     threadblock's list."""
 
@@ -37,21 +37,21 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Op:
+class MscclppOp:
     """One operation. `channels`: places in the threadblock's list of channels of `channel_type`."""
 
     name: str
     channel_type: str | None = None
     channels: tuple[int, ...] = ()
-    src: tuple[Span, ...] = ()
-    dst: tuple[Span, ...] = ()
+    src: tuple[ChunkSpan, ...] = ()
+    dst: tuple[ChunkSpan, ...] = ()
 
 
 @dataclass(frozen=True)
-class Threadblock:
+class MscclppThreadblock:
     """What runs one after the other. `channels`, `buffers`: by channel type, places in the GPU's lists."""
 
-    ops: tuple[Op, ...]
+    ops: tuple[MscclppOp, ...]
     channels: dict[str, tuple[int, ...]]
     buffers: dict[str, tuple[int, ...]]
 
@@ -66,22 +66,22 @@ class Remote:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class MscclppGpu:
     """One rank. `channels`: by type, the peers that its channels lead to."""
 
     chunks: int
     scratch: int
-    threadblocks: tuple[Threadblock, ...]
+    threadblocks: tuple[MscclppThreadblock, ...]
     channels: dict[str, tuple[int, ...]]
     remotes: tuple[Remote, ...]
 
 
 @dataclass(frozen=True)
-class Program:
+class MscclppProgram:
     """A whole plan, in place on the input buffer."""
 
     name: str
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[MscclppGpu, ...]
     max_bytes: int
 
     @property
@@ -90,7 +90,7 @@ class Program:
         return self.gpus[0].chunks
 
 
-def dump(program: Program) -> str:
+def dump(program: MscclppProgram) -> str:
     """The JSON text of a program."""
     whole = {
         "name": program.name,
@@ -108,7 +108,7 @@ def dump(program: Program) -> str:
     return json.dumps(whole, indent=1)
 
 
-def _gpu_out(rank: int, gpu: Gpu) -> dict[str, Any]:
+def _gpu_out(rank: int, gpu: MscclppGpu) -> dict[str, Any]:
     return {
         "id": rank,
         "input_chunks": gpu.chunks,
@@ -133,7 +133,7 @@ def _gpu_out(rank: int, gpu: Gpu) -> dict[str, Any]:
     }
 
 
-def _op_out(op: Op) -> dict[str, Any]:
+def _op_out(op: MscclppOp) -> dict[str, Any]:
     out: dict[str, Any] = {"name": op.name}
     for key, spans in (("src_buff", op.src), ("dst_buff", op.dst)):
         if spans:
@@ -154,7 +154,7 @@ def _op_out(op: Op) -> dict[str, Any]:
     return out
 
 
-def load(text: str, where: str = "MSCCL++ plan") -> Program:
+def load(text: str, where: str = "MSCCL++ plan") -> MscclppProgram:
     """Read a plan back. Raises InputError for what is not an in-place AllReduce of this form."""
     try:
         raw = json.loads(text)
@@ -166,20 +166,20 @@ def load(text: str, where: str = "MSCCL++ plan") -> Program:
         _demand(bool(raw["gpus"]), "at least one GPU")
         gpus = tuple(_gpu_in(gpu) for gpu in raw["gpus"])
         _demand(len({gpu.chunks for gpu in gpus}) == 1 and gpus[0].chunks > 0, "equally many chunks, at least one")
-        return Program(str(raw["name"]), gpus, int(raw["max_message_size"]))
+        return MscclppProgram(str(raw["name"]), gpus, int(raw["max_message_size"]))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
         expected = "an execution plan for MSCCL++"
         raise InputError("cannot be read", where=where, expected=expected, got=repr(error)[:200]) from None
 
 
-def _gpu_in(raw: dict[str, Any]) -> Gpu:
+def _gpu_in(raw: dict[str, Any]) -> MscclppGpu:
     _demand(raw["input_chunks"] == raw["output_chunks"], "as many output as input chunks")
     _demand([b["id"] for b in raw["threadblocks"]] == list(range(len(raw["threadblocks"]))), "threadblocks 0, 1, ...")
-    return Gpu(
+    return MscclppGpu(
         chunks=int(raw["input_chunks"]),
         scratch=int(raw["scratch_chunks"]),
         threadblocks=tuple(
-            Threadblock(
+            MscclppThreadblock(
                 ops=tuple(_op_in(op) for op in block["ops"]),
                 channels=_by_type(block["channels"], "channel_type", "channel_ids"),
                 buffers=_by_type(block["remote_buffer_refs"], "access_channel_type", "remote_buffer_ids"),
@@ -201,19 +201,19 @@ def _by_type(raw: list[dict[str, Any]], key: str, numbers: str) -> dict[str, tup
     return found
 
 
-def _op_in(raw: dict[str, Any]) -> Op:
+def _op_in(raw: dict[str, Any]) -> MscclppOp:
     _demand(raw.get("reduce_op", "sum") == "sum", "reduce_op sum")
     spans = {
         key: tuple(
-            Span(int(s["index"]), int(s["size"]), remote=int(s["buffer_id"]))
+            ChunkSpan(int(s["index"]), int(s["size"]), remote=int(s["buffer_id"]))
             if "buffer_id" in s
-            else Span(int(s["index"]), int(s["size"]), local=str(s["type"]))
+            else ChunkSpan(int(s["index"]), int(s["size"]), local=str(s["type"]))
             for s in raw.get(key, ())
         )
         for key in ("src_buff", "dst_buff")
     }
     channels = tuple(int(c) for c in raw.get("channel_ids", ()))
-    return Op(str(raw["name"]), raw.get("channel_type"), channels, spans["src_buff"], spans["dst_buff"])
+    return MscclppOp(str(raw["name"]), raw.get("channel_type"), channels, spans["src_buff"], spans["dst_buff"])
 
 
 def _demand(holds: bool, expected: str) -> None:
@@ -221,7 +221,7 @@ def _demand(holds: bool, expected: str) -> None:
         raise ValueError(f"expected {expected}")
 
 
-def check_limits(program: Program) -> None:
+def check_limits(program: MscclppProgram) -> None:
     """Raise InputError naming the limit that the executor's tables are too small for."""
 
     for rank, gpu in enumerate(program.gpus):

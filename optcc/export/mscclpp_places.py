@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optcc.errors import VerifyError
-from optcc.export.clocks import Memory
-from optcc.export.mscclpp_file import Op, Program, Span
+from optcc.export.clocks import BufferPieces
+from optcc.export.mscclpp_file import ChunkSpan, MscclppOp, MscclppProgram
 
 SHAPES = {  # name -> how many sources, and whether the destination is remote
     "put": (1, True),
@@ -18,12 +18,12 @@ Place = tuple[int, str]
 """A buffer: rank, and "i" or "s". In place, the output is the input."""
 
 
-def op_name(r: int, t: int, op: Op) -> str:
+def op_name(r: int, t: int, op: MscclppOp) -> str:
     """How messages call an operation."""
     return f"{op.name} in threadblock {t} of rank {r}"
 
 
-def where(program: Program, r: int, t: int, op: Op, span: Span) -> Place:
+def where(program: MscclppProgram, r: int, t: int, op: MscclppOp, span: ChunkSpan) -> Place:
     """The buffer of a span of an operation. Raises VerifyError for a remote buffer that it cannot reach."""
     if span.remote is None:
         kind = span.local or ""
@@ -37,7 +37,7 @@ def where(program: Program, r: int, t: int, op: Op, span: Span) -> Place:
     return remote.rank, "i" if remote.kind == "o" else remote.kind
 
 
-def memories(program: Program) -> dict[Place, Memory]:
+def memories(program: MscclppProgram) -> dict[Place, BufferPieces]:
     """All buffers, inputs with their rank's own bytes in them, cut wherever an operation needs a cut."""
     sizes: dict[Place, int] = {}
     for r, gpu in enumerate(program.gpus):
@@ -62,7 +62,7 @@ def memories(program: Program) -> dict[Place, Memory]:
                 cuts[place] |= wanted
                 moved = moved or bool(wanted)
     return {
-        (r, kind): Memory(
+        (r, kind): BufferPieces(
             f"the {'input' if kind == 'i' else 'scratch'} of rank {r}",
             (cut for cut in cuts[r, kind] if 0 <= cut <= size),
             r if kind == "i" else None,
@@ -71,7 +71,7 @@ def memories(program: Program) -> dict[Place, Memory]:
     }
 
 
-def _data(program: Program) -> Iterator[list[tuple[Place, Span]]]:
+def _data(program: MscclppProgram) -> Iterator[list[tuple[Place, ChunkSpan]]]:
     """The spans of every operation that moves data."""
     for r, gpu in enumerate(program.gpus):
         for t, block in enumerate(gpu.threadblocks):

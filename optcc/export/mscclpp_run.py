@@ -20,32 +20,32 @@ from functools import partial, reduce
 import numpy as np
 
 from optcc.errors import VerifyError
-from optcc.export.clocks import Clock, Held, added, check_result
-from optcc.export.mscclpp_file import CHANNEL_TYPES, Gpu, Op, Program
+from optcc.export.clocks import Clock, HeldSum, added, check_result
+from optcc.export.mscclpp_file import CHANNEL_TYPES, MscclppGpu, MscclppOp, MscclppProgram
 from optcc.export.mscclpp_places import SHAPES, memories, op_name, where
 
 LAUNCHES = 2
 
 
 @dataclass(frozen=True)
-class Proof:
+class MscclppRun:
     """What was executed: operations of all ranks in each launch, and how many launches."""
 
     operations: int
     launches: int
 
 
-def run(program: Program, launches: int = LAUNCHES) -> Proof:
+def run(program: MscclppProgram, launches: int = LAUNCHES) -> MscclppRun:
     """Raise VerifyError unless every launch leaves every rank with every contribution once, with nothing left over."""
-    machine = _Machine(program)
+    machine = _MscclppMachine(program)
     for _ in range(launches):
         machine.launch()
     machine.check_signals()
-    return Proof(sum(len(block.ops) for gpu in program.gpus for block in gpu.threadblocks), launches)
+    return MscclppRun(sum(len(block.ops) for gpu in program.gpus for block in gpu.threadblocks), launches)
 
 
-class _Machine:
-    def __init__(self, program: Program) -> None:
+class _MscclppMachine:
+    def __init__(self, program: MscclppProgram) -> None:
         self.program = program
         self.ranks = len(program.gpus)
         self.blocks = [(r, t) for r, gpu in enumerate(program.gpus) for t in range(len(gpu.threadblocks))]
@@ -114,14 +114,14 @@ class _Machine:
         clock[me] += 1
         for piece in range(len(memory.held)):
             memory.may_write(piece, clock, f"the caller of rank {r}")
-            memory.write(piece, Held(memory.cuts[piece], 1 << r), me, int(clock[me]))
+            memory.write(piece, HeldSum(memory.cuts[piece], 1 << r), me, int(clock[me]))
 
     def _nop(self, i: int) -> None:
         self.crew[i][2 * i + 1] += 1
         both = np.maximum(self.lead[i], self.crew[i])
         self.lead[i], self.crew[i] = both, both.copy()
 
-    def _step(self, i: int, op: Op) -> bool:
+    def _step(self, i: int, op: MscclppOp) -> bool:
         """Do one operation; False: it has to wait."""
         r, t = self.blocks[i]
         if op.name == "nop":
@@ -146,7 +146,7 @@ class _Machine:
             raise VerifyError(f"{op_name(r, t, op)}: an operation that this interpreter does not know")
         return True
 
-    def _lane(self, i: int, op: Op, c: int) -> tuple[int, str, int]:
+    def _lane(self, i: int, op: MscclppOp, c: int) -> tuple[int, str, int]:
         r, t = self.blocks[i]
         ids = self.program.gpus[r].threadblocks[t].channels.get(op.channel_type or "", ())
         if not 0 <= c < len(ids):
@@ -165,7 +165,7 @@ class _Machine:
         if lane in self.joined:
             self.signals[self.joined[lane]].append(clock)
 
-    def _data(self, i: int, op: Op) -> None:
+    def _data(self, i: int, op: MscclppOp) -> None:
         r, t = self.blocks[i]
         name = op_name(r, t, op)
         sources, remote = SHAPES[op.name]
@@ -216,7 +216,7 @@ class _Machine:
 
 
 def _pair(
-    gpus: tuple[Gpu, ...],
+    gpus: tuple[MscclppGpu, ...],
 ) -> tuple[dict[tuple[int, str, int], tuple[int, str, int]], dict[tuple[int, str, int], deque[Clock]]]:
     """Channel -> the channel at the other end; and for each channel the signals that have come in."""
     ends: dict[tuple[int, int, str], list[int]] = {}

@@ -22,7 +22,7 @@ IDLE = "forced idle"
 
 
 @dataclass(frozen=True)
-class Span:
+class TrackSpan:
     """Something that a track did, in microseconds. transfer : None for forced idle"""
 
     track: tuple[int, int]
@@ -41,11 +41,11 @@ class Trace:
 
     processes: dict[int, str]
     names: dict[tuple[int, int], str]
-    spans: tuple[Span, ...]
+    spans: tuple[TrackSpan, ...]
 
 
 @dataclass(frozen=True)
-class Proof:
+class PerfettoRun:
     """What was checked: spans."""
 
     operations: int
@@ -75,15 +75,15 @@ def load(text: str, where: str = "trace") -> Trace:
                 if event["name"] != IDLE
                 else (None, 0, -1, -1)
             )
-            spans.append(Span((pid, tid), str(event["name"]), float(event["ts"]), float(event["dur"]), *moved))
+            spans.append(TrackSpan((pid, tid), str(event["name"]), float(event["ts"]), float(event["dur"]), *moved))
         return Trace(processes, names, tuple(spans))
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise InputError("cannot be read", where=where, expected="a Chrome trace", got=repr(error)[:200]) from None
 
 
-def run(trace: Trace) -> Proof:
+def run(trace: Trace) -> PerfettoRun:
     """Raise VerifyError unless tracks do one thing at a time, and what leaves also lands, whole and not before."""
-    by_track: dict[tuple[int, int], list[Span]] = defaultdict(list)
+    by_track: dict[tuple[int, int], list[TrackSpan]] = defaultdict(list)
     for span in trace.spans:
         if span.track not in trace.names or span.track[0] not in trace.processes:
             raise VerifyError(f"a span on track {span.track}, which has no name")
@@ -95,7 +95,7 @@ def run(trace: Trace) -> Proof:
         for one, other in pairwise(spans):
             if one.begin + one.duration > other.begin + SLACK_US:
                 raise VerifyError(f"two spans at the same time on {trace.names[track]}, at {other.begin} us")
-    sides: dict[tuple[int, bool], list[Span]] = defaultdict(list)
+    sides: dict[tuple[int, bool], list[TrackSpan]] = defaultdict(list)
     for span in trace.spans:
         leaving = trace.names[span.track].endswith(" out")
         if span.transfer is not None and trace.processes[span.track[0]] != "links":
@@ -110,4 +110,4 @@ def run(trace: Trace) -> Proof:
             raise VerifyError(f"transfer {transfer} lands before it leaves")
         if max(s.begin + s.duration for s in into) + SLACK_US < max(s.begin + s.duration for s in out):
             raise VerifyError(f"transfer {transfer} has landed before it has left")
-    return Proof(len(trace.spans))
+    return PerfettoRun(len(trace.spans))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from optcc.errors import InputError
-from optcc.export.timed import Machine
+from optcc.export.timed import TimedThreads
 from optcc.values.cluster import Cluster
 
 
@@ -83,7 +83,7 @@ MSCCL = Msccl(
 
 
 def wires(
-    machine: Machine,
+    machine: TimedThreads,
     cluster: Cluster,
     nvlink: float,
     network: float,

@@ -19,7 +19,7 @@ NONE = -1
 
 
 @dataclass(frozen=True)
-class Step:
+class TimedStep:
     """One step, in this order: wait, lock, pause, move, unlock, post. Seconds, bytes, bytes per second; NONE: without.
 
     wait, need : a counter, and what it must have come to; post, delay : a counter, and how much later it is counted up
@@ -38,16 +38,16 @@ class Step:
     delay: float = 0.0
 
 
-class Machine:
+class TimedThreads:
     """Threads in the making. Counters, locks and resources are numbers that these methods give out."""
 
     def __init__(self) -> None:
-        self._threads: list[list[Step]] = []
+        self._threads: list[list[TimedStep]] = []
         self._counters: list[int] = []
         self._rates: list[float] = []
         self._locks = 0
 
-    def thread(self) -> list[Step]:
+    def thread(self) -> list[TimedStep]:
         """A new thread: its steps, to be added to."""
         self._threads.append([])
         return self._threads[-1]

@@ -38,11 +38,6 @@ class Failover:
     hit: bool | None = None
 
 
-def failover_of(strike: Strike, hit: Collective) -> Failover:
-    """What the ranks have noted about a collective's only fault."""
-    return failovers_of([strike], hit.notes, hit.start_s, 2 * hit.clock_error_s)[0]
-
-
 def failovers_of(
     strikes: Sequence[Strike], notes: Sequence[Note], start_s: float, slack_s: float = 0.0
 ) -> tuple[Failover, ...]:

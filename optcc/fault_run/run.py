@@ -8,105 +8,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from optcc import api
 from optcc.errors import InputError
 from optcc.fault_run.proof import Failover, failovers_of, proved
+from optcc.fault_run.results import BrokenDrill, Drill, Phase
 from optcc.plans.plan import Plan
 
 if TYPE_CHECKING:
     from optcc.runtime import Collective, RankFailedError
     from optcc.runtime.control.rendezvous import Membership
-    from optcc.runtime.evidence.verdicts import Evidence, Verdict
     from optcc.runtime.messages import Note, Strike
     from optcc.values.cluster import Cluster
 
 RETURN_S = 30.0
 """So long is waited for NICs to come back that are known to."""
-
-
-@dataclass(frozen=True)
-class Phase:
-    """Collectives of one plan.
-
-    seconds : of each collective; bound_s : the least time on the cluster as it was then
-    """
-
-    name: str
-    seconds: tuple[float, ...]
-    bound_s: float
-    exact: bool
-
-    @property
-    def ratio(self) -> float:
-        """The median over the bound."""
-        return median(self.seconds) / self.bound_s if self.bound_s else 1.0
-
-
-@dataclass(frozen=True)
-class Drill:
-    """Before, during, after. `events` : the notes of the hit collective, which started at `started_s`.
-
-    lost : NICs that the next plan does without, or with less: name -> fraction left
-    evidence : what probes between the collectives have shown of every NIC; verdicts : what follows from it
-    returned : of the lost NICs those that probes, a boundary later, have found to be whole again
-    back_plan, back : the plan from then on, and its collectives; None: no NIC has returned
-    clock_error_s : so far may each time of the hit collective be off, on several machines; 0: on one
-    """
-
-    plan: Plan
-    after_plan: Plan
-    slowdown: Fraction
-    before: Phase
-    during: Phase
-    after: Phase
-    started_s: float
-    events: tuple[Note, ...]
-    failovers: tuple[Failover, ...]
-    lost: dict[str, Fraction]
-    evidence: tuple[Evidence, ...]
-    clock_error_s: float = 0.0
-    verdicts: tuple[Verdict, ...] = ()
-    returned: tuple[str, ...] = ()
-    back_plan: Plan | None = None
-    back: Phase | None = None
-
-    @property
-    def hit(self) -> bool:
-        """The run proves that every fault struck while the collective ran, and met something on its NIC."""
-        return all(failover.hit for failover in self.failovers)
-
-    @property
-    def exact(self) -> bool:
-        """Every element right, on every rank, in every collective."""
-        return all(phase.exact for phase in self.phases)
-
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """Those that there were, by time."""
-        return tuple(phase for phase in (self.before, self.during, self.after, self.back) if phase)
-
-
-@dataclass(frozen=True)
-class BrokenDrill:
-    """A drill that ended with the failure of a rank, `error`, and what is known of it.
-
-    before, during : None: it did not get that far
-    events : what the ranks that could still tell have noted of the hit collective, which started at `started_s`
-    """
-
-    plan: Plan
-    slowdown: Fraction
-    before: Phase | None
-    during: Phase | None
-    started_s: float
-    events: tuple[Note, ...]
-    failovers: tuple[Failover, ...]
-    error: RankFailedError
 
 
 def drill(plan: Plan, strikes: Sequence[Strike], **options: Any) -> Drill:
@@ -284,54 +203,6 @@ def degraded(cluster: Cluster, left: dict[str, Fraction]) -> Cluster:
     for nic, fraction in left.items():
         cluster = cluster.degrade(nic, fraction)
     return cluster
-
-
-def check_together(strikes: Sequence[Strike]) -> None:
-    """Raise InputError where one fault leaves another of the same NIC nothing to hit, or two contradict each other.
-
-    Flaps of a NIC go together: where they overlap or touch they are one. A fault of a NIC goes before its cut or hole.
-    """
-    for i, one in enumerate(strikes):
-        for other in strikes[i + 1 :]:
-            first, second = (one, other) if one.at <= other.at else (other, one)
-            clash = _clash(first, second)
-            if clash:
-                raise InputError(
-                    clash,
-                    where=f"--{second.kind}",
-                    expected="faults that can all happen",
-                    got=f"{_told(first)} and {_told(second)}",
-                    hint="Leave one out, or run each by itself.",
-                )
-
-
-def _clash(first: Strike, second: Strike) -> str:
-    """What is wrong with two faults, the earlier one first; empty: nothing."""
-    killed = {strike.nic.partition("/")[0] for strike in (first, second) if strike.kind == "kill"}
-    common = {first.nic, first.far} & {second.nic, second.far} - {""}
-    if killed:
-        ends = {end.partition("/")[0] for end in (second.nic, second.far)}
-        if first.kind == "kill" and first.nic.partition("/")[0] in ends:
-            return "the server is killed before"
-        return ""
-    if not common:
-        return ""
-    if first.kind in ("cut", "hole"):
-        return "the NIC is lost already"
-    if first.at == second.at and second.kind in ("cut", "hole"):
-        return "two faults of a NIC at the same moment"
-    if (first.kind, second.kind) == ("slow", "slow"):
-        return "the NIC is slow already"
-    if (first.kind, second.kind) == ("path", "path") and {first.nic, first.far} == {second.nic, second.far}:
-        return "the path is broken already"
-    if {first.kind, second.kind} == {"path", "flap"}:
-        return "a flap of a NIC would heal its path"
-    return ""
-
-
-def _told(strike: Strike) -> str:
-    far = f",{strike.far}" if strike.far else ""
-    return f"--{strike.kind} {strike.nic}{far}@{strike.at:g}"
 
 
 def _check(plan: Plan, strikes: Sequence[Strike], transport: str) -> None:

@@ -65,7 +65,7 @@ def written(path: Path) -> Iterator[BinaryIO]:
             yield whole
             _write_plainly(path, whole.getvalue())
             return
-        part = Part(path)
+        part = PartialFile(path)
         try:
             with open(part.open_unnamed(), "w+b") as file:
                 yield file
@@ -87,11 +87,11 @@ def staged(files: dict[Path, bytes]) -> Iterator[list[Path]]:
     """The contents of `files` under other names, to be looked at; they get their own names when the context ends
     without an error. No path of `files` is one that `is_plain`. Raises InputError as `written` does.
     """
-    parts: list[Part] = []
+    parts: list[PartialFile] = []
     try:
         for path, data in files.items():
             with refusing(path):
-                parts.append(part := Part(path))
+                parts.append(part := PartialFile(path))
                 with open(part.open(), "wb") as file:  # closed again: there may be a file for every rank
                     file.write(data)
                     file.flush()
@@ -105,7 +105,7 @@ def staged(files: dict[Path, bytes]) -> Iterator[list[Path]]:
             part.discard()
 
 
-class Part:
+class PartialFile:
     """What becomes the file `path`. `name` : where it is until then, in the same folder, so that a rename suffices.
 
     With `open_unnamed` it has that name only for the moment between a link and a rename, since a link replaces nothing.
@@ -174,7 +174,7 @@ def check_place(path: Path, make_folder: bool = False) -> None:
             return
         if make_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
-        part = Part(path)
+        part = PartialFile(path)
         try:
             with open(part.open_unnamed(), "wb", buffering=0) as file:
                 file.write(bytes(_PROBE_BYTES))

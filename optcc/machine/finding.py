@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True)
-class Finding:
+class PartFinding:
     """One part: is it here, what was seen, what it gives, and how to get it when it is not here."""
 
     part: str

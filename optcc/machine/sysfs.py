@@ -31,7 +31,7 @@ _UNUSABLE = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.EMFILE, errno.ENFILE)
 
 
 @dataclass(frozen=True)
-class Entry:
+class SysfsEntry:
     """What is at a place: ``file``, ``folder``, ``link`` (to `target`), or else what it is, such as ``a FIFO``."""
 
     kind: str
@@ -45,7 +45,7 @@ class Sysfs(ABC):
         self.where = where
 
     @abstractmethod
-    def look(self, place: str) -> Entry | None:
+    def look(self, place: str) -> SysfsEntry | None:
         """What is at `place`, in whose folders are no links; None for nothing."""
 
     @abstractmethod
@@ -94,7 +94,7 @@ class Sysfs(ABC):
         place = self.real(path)
         if place is None:
             return []
-        entry = self.look(place) if place else Entry("folder")
+        entry = self.look(place) if place else SysfsEntry("folder")
         if entry is None or entry.kind != "folder":
             raise self._error(path, "not a folder", "a folder", entry.kind if entry else "nothing")
         found = self.listing(place)
@@ -134,20 +134,20 @@ class Folder(Sysfs):
     def __init__(self, root: str | Path) -> None:
         super().__init__(str(root))
         self._root = Path(root)
-        self._seen: dict[str, Entry | None] = {}
+        self._seen: dict[str, SysfsEntry | None] = {}
 
-    def look(self, place: str) -> Entry | None:
+    def look(self, place: str) -> SysfsEntry | None:
         """See `Sysfs`."""
         if place not in self._seen:
             self._seen[place] = self._look(place)
         return self._seen[place]
 
-    def _look(self, place: str) -> Entry | None:
+    def _look(self, place: str) -> SysfsEntry | None:
         path = self._root / place
         try:
             found = path.lstat()
             if stat.S_ISLNK(found.st_mode):
-                return Entry("link", os.readlink(path))
+                return SysfsEntry("link", os.readlink(path))
             if stat.S_ISREG(found.st_mode) and found.st_size <= _LONGEST_LINK:
                 with suppress(OSError):  # which `text` tells, where somebody wants it
                     return link_as_text(read_regular(path, PAGE))
@@ -157,7 +157,7 @@ class Folder(Sysfs):
             raise self._error(place[:200], "cannot be read", "a copy of sysfs", error.strerror) from None
         except ValueError:  # a zero byte in a name
             return None
-        return Entry("folder" if stat.S_ISDIR(found.st_mode) else kind_of(found.st_mode) or "file")
+        return SysfsEntry("folder" if stat.S_ISDIR(found.st_mode) else kind_of(found.st_mode) or "file")
 
     def content(self, place: str) -> bytes:
         """See `Sysfs`."""
@@ -178,10 +178,10 @@ class Folder(Sysfs):
         return Folder(self._root / path)
 
 
-def link_as_text(data: bytes) -> Entry:
+def link_as_text(data: bytes) -> SysfsEntry:
     """A file, or the link that it was before a copy made text of it, as zip and git on Windows do."""
     found = _LINK_AS_TEXT.fullmatch(data.rstrip(b"\0\n"))
-    return Entry("link", found[0].decode("ascii", "replace")) if found else Entry("file")
+    return SysfsEntry("link", found[0].decode("ascii", "replace")) if found else SysfsEntry("file")
 
 
 def pci_place(place: str | None) -> str:

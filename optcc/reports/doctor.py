@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from optcc.machine.finding import Finding
+from rich.table import Table
+
+from optcc.machine.finding import PartFinding
 from optcc.machine.rdma import RdmaPort, rdma_ports
 from optcc.machine.sysfs import Folder
+from optcc.reports.console import show
 from optcc.values.units import format_rate
 
 _LIBRARIES = (
@@ -25,18 +28,16 @@ _LIBRARIES = (
     ("starlette", "optcc serve", "pip install starlette uvicorn, the extra `serve`"),
     ("uvicorn", "optcc serve", "pip install starlette uvicorn, the extra `serve`"),
     ("ClusterShell", "Slurm's lists of hosts, --hosts node[1-4]", "pip install ClusterShell, the extra `slurm`"),
-    ("starlette", "optcc serve", "pip install starlette, of the extra `serve`"),
-    ("uvicorn", "optcc serve", "pip install uvicorn, of the extra `serve`"),
     ("pyverbs", "schedules over RDMA verbs", "apt install python3-pyverbs, or the extra `rdma`"),
 )
 
 
-def examine(root: Path = Path("/")) -> list[Finding]:
+def examine(root: Path = Path("/")) -> list[PartFinding]:
     """Look at libraries and at devices under `root` (another root is for tests). Imports none of them."""
     return [*map(_library, *zip(*_LIBRARIES, strict=True)), _gpus(root), *_rdma(root), _topology(root / "sys")]
 
 
-def _topology(sysfs: Path) -> Finding:
+def _topology(sysfs: Path) -> PartFinding:
     """What `optcc topo` reads from sysfs, with what it assumes; where it cannot, what to pass."""
     from optcc.discover.given import Given
     from optcc.discover.sysfs_tree import read_sysfs
@@ -46,15 +47,15 @@ def _topology(sysfs: Path) -> Finding:
     try:
         found = read_sysfs(str(sysfs), Given())
     except InputError as error:
-        return Finding(part, False, error.what, gives, error.hint or str(error))
+        return PartFinding(part, False, error.what, gives, error.hint or str(error))
     assumed = [note.removeprefix(f"{sysfs}: ") for note in found.notes]
-    return Finding(part, True, "; ".join([*found.read[1:], *assumed]), gives)
+    return PartFinding(part, True, "; ".join([*found.read[1:], *assumed]), gives)
 
 
-def _library(name: str, gives: str, get: str) -> Finding:
+def _library(name: str, gives: str, get: str) -> PartFinding:
     if importlib.util.find_spec(name) is None:
-        return Finding(name, False, "not installed", gives, get)
-    return Finding(name, True, _version(name), gives)
+        return PartFinding(name, False, "not installed", gives, get)
+    return PartFinding(name, True, _version(name), gives)
 
 
 def _version(name: str) -> str:
@@ -71,7 +72,7 @@ def _distributions() -> Mapping[str, list[str]]:
     return importlib.metadata.packages_distributions()  # reads all that is installed
 
 
-def _gpus(root: Path) -> Finding:
+def _gpus(root: Path) -> PartFinding:
     gives = "buffers in device memory"
     names = []
     proc = Folder(root / "proc/driver/nvidia/gpus")
@@ -80,18 +81,18 @@ def _gpus(root: Path) -> Finding:
         model = [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
         names.append(model[0] if model else gpu)
     if names:
-        return Finding("GPUs", True, f"{len(names)}: {', '.join(sorted(set(names)))}", gives)
-    return Finding("GPUs", False, "no NVIDIA driver's GPU found", gives, "a machine with an NVIDIA GPU and driver")
+        return PartFinding("GPUs", True, f"{len(names)}: {', '.join(sorted(set(names)))}", gives)
+    return PartFinding("GPUs", False, "no NVIDIA driver's GPU found", gives, "a machine with an NVIDIA GPU and driver")
 
 
-def _rdma(root: Path) -> list[Finding]:
+def _rdma(root: Path) -> list[PartFinding]:
     gives = "real NICs to run schedules on"
     found = []
     for port in rdma_ports(Folder(root / "sys")):
         usable = port.active and port.address() is not None
         get = "" if usable else "a link" if not port.active else "an address on its interface, for a RoCE v2 GID"
-        found.append(Finding(f"RDMA {port.device} port {port.port}", usable, _seen(port), gives, get))
-    return found or [Finding("RDMA devices", False, "none", gives, "an RDMA NIC, or soft-RoCE (rdma_rxe)")]
+        found.append(PartFinding(f"RDMA {port.device} port {port.port}", usable, _seen(port), gives, get))
+    return found or [PartFinding("RDMA devices", False, "none", gives, "an RDMA NIC, or soft-RoCE (rdma_rxe)")]
 
 
 def _seen(port: RdmaPort) -> str:
@@ -103,3 +104,16 @@ def _seen(port: RdmaPort) -> str:
     rate = "rate unknown" if port.rate is None else format_rate(port.rate)
     parts = [port.state or "state unknown", rate, port.link, port.interface, spoken]
     return ", ".join(part for part in [*parts, f"NUMA node {port.numa}" if port.numa >= 0 else ""] if part)
+
+
+def print_doctor(findings: list[PartFinding]) -> None:
+    """A table of parts, and below it how to get what is missing."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("part", "here", "seen", "gives"):
+        table.add_column(column)
+    for f in findings:
+        table.add_row(f.part, "yes" if f.present else "no", f.seen, f.gives)
+    show(table)
+    for f in findings:
+        if f.get and not f.present:
+            show(f"for {f.part}: {f.get}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 
-from optcc.machine.finding import Finding
+from optcc.machine.finding import PartFinding
 
 _GIVES = "optcc.pytorch: plans over torch.distributed, a hook for DDP"
 _BACKENDS = (
@@ -14,20 +14,20 @@ _BACKENDS = (
 )
 
 
-def examine_torch() -> list[Finding]:
+def examine_torch() -> list[PartFinding]:
     """torch and its version; where it loads, Gloo and NCCL too, as far as this build has them."""
     if importlib.util.find_spec("torch") is None:
-        return [Finding("torch", False, "not installed", _GIVES, "make torch, or the extra `torch`")]
+        return [PartFinding("torch", False, "not installed", _GIVES, "make torch, or the extra `torch`")]
     try:
         torch = importlib.import_module("torch")
         distributed = importlib.import_module("torch.distributed")
     except Exception as error:  # a library that it misses, or a build for other processors
         first = (str(error).splitlines() or [""])[0]
         return [
-            Finding("torch", False, f"cannot be loaded: {type(error).__name__}: {first}", _GIVES, "install it anew")
+            PartFinding("torch", False, f"cannot be loaded: {type(error).__name__}: {first}", _GIVES, "install it anew")
         ]
-    found = [Finding("torch", True, str(torch.__version__), _GIVES)]
+    found = [PartFinding("torch", True, str(torch.__version__), _GIVES)]
     for name, title, gives, get in _BACKENDS:
         here = distributed.is_available() and getattr(distributed, f"is_{name}_available")()
-        found.append(Finding(f"torch {title}", here, "in this build" if here else "not in this build", gives, get))
+        found.append(PartFinding(f"torch {title}", here, "in this build" if here else "not in this build", gives, get))
     return found

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from optcc.fault_run.run import BrokenDrill
-from optcc.reports.report import plain_table, show
+from optcc.fault_run.results import BrokenDrill
+from optcc.reports.console import plain_table, show
 from optcc.reports.run import show_clock_error
 from optcc.values.units import format_rate, format_seconds, format_size
 
 if TYPE_CHECKING:
     from optcc.fault_run.proof import Failover
-    from optcc.fault_run.run import Drill, Phase
-    from optcc.runtime.evidence.verdicts import Verdict
+    from optcc.fault_run.results import Drill, Phase
+    from optcc.runtime.evidence.verdicts import FaultVerdict
     from optcc.runtime.messages import Note
 
 
@@ -234,7 +234,7 @@ def _sentence(failover: Failover) -> str:
     return f"{noticed}{also}, {resumed}, {format_size(failover.replayed_bytes)} sent again"
 
 
-def _found(verdict: Verdict) -> str:
+def _found(verdict: FaultVerdict) -> str:
     ends = " - ".join(verdict.nics)
     if verdict.what == "path":
         return f"path {ends} broken"

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from optcc.plans.plan import Plan
-from optcc.reports.report import plan_json, print_plan, ratio_of, show
+from optcc.reports.console import ratio_of, show
+from optcc.reports.plan import plan_json, print_plan
 from optcc.values.units import format_seconds
 
 if TYPE_CHECKING:

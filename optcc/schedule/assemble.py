@@ -16,7 +16,7 @@ from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster
 
 
-class Row(NamedTuple):
+class TemplateRow(NamedTuple):
     """One transfer of a template: a pattern's segment, before it gets its bytes."""
 
     section: int
@@ -45,7 +45,7 @@ def cuts_by(start: int, stop: int, sizes: Sequence[Fraction]) -> NDArray[np.int6
     return np.array([*inner, stop], np.int64)
 
 
-Block = tuple[list[Row], NDArray[np.int64], NDArray[np.int64]]
+Block = tuple[list[TemplateRow], NDArray[np.int64], NDArray[np.int64]]
 """A template, the segments it is tiled over, and each segment's section bounds (segments, sections + 1)."""
 
 

@@ -12,18 +12,18 @@ from optcc.errors import InputError
 from optcc.schedule.optcc_paper import OptccPaper, paper_share
 from optcc.schedule.r2cc import R2cc
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.ring import Ring, Spread
+from optcc.schedule.ring import NicSpread, Ring
 from optcc.values.cluster import Cluster
 
 
 def ring(cluster: Cluster, segments: int) -> Ring:
     """A ring in cluster order, every live NIC with the same part of every transfer."""
-    return Ring(segments, Spread.EQUAL)
+    return Ring(segments, NicSpread.EQUAL)
 
 
 def balance(cluster: Cluster, segments: int) -> Ring:
     """The same ring, transfers spread over live NICs by their rates: T = T0/(1-X) (proof id ``rivals``)."""
-    return Ring(segments, Spread.RATE)
+    return Ring(segments, NicSpread.RATE)
 
 
 def hot_repair(cluster: Cluster, segments: int) -> Ring:
@@ -33,7 +33,7 @@ def hot_repair(cluster: Cluster, segments: int) -> Ring:
     """
     if all(nic.out_rate and nic.in_rate for server in cluster.servers for nic in server.nics):
         raise InputError("nothing to repair", where="hot-repair", expected="a dead NIC", got="none")
-    return Ring(segments, Spread.REPAIRED)
+    return Ring(segments, NicSpread.REPAIRED)
 
 
 def r2cc(cluster: Cluster, segments: int) -> R2cc:

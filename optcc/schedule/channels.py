@@ -14,7 +14,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from optcc.errors import InputError
-from optcc.schedule.assemble import Row
+from optcc.schedule.assemble import TemplateRow
 from optcc.schedule.recipe import MAX_SEGMENTS, require
 from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster
@@ -68,7 +68,7 @@ class Channels:
         self._turns: list[list[int]] = [[] for _ in range(self._ranks)]
         self._given = [[0] * len(nics) for nics in self._nics]
 
-    def template(self, make: Callable[[Way], list[Row]], turn: Callable[[int], int]) -> list[Row]:
+    def template(self, make: Callable[[Way], list[TemplateRow]], turn: Callable[[int], int]) -> list[TemplateRow]:
         """The rows that `make` gives for its way between ranks, moved to single NICs.
 
         turn : section -> turn. A row's channel is the turn modulo `count`; NICs dealt in turn follow the turn

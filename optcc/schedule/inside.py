@@ -31,8 +31,8 @@ from optcc.schedule.inside_channels import Site, channels
 from optcc.schedule.inside_crews import Shares, crews, usable, view
 from optcc.schedule.inside_exchange import exchange_rows
 from optcc.schedule.inside_join import Placed, join
-from optcc.schedule.inside_rows import Rows, channel_rows
-from optcc.schedule.inside_spans import Network, network_of
+from optcc.schedule.inside_rows import GpuRows, channel_rows
+from optcc.schedule.inside_spans import ServerTransfers, network_of
 from optcc.schedule.nested import NestedRings
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, require
 from optcc.schedule.striped import StripedExchange
@@ -106,7 +106,7 @@ class InsideServers(Recipe):
         done, parts = Fraction(0), list[Placed]()
 
         @cache  # channels of one shape are lowered once
-        def network(inner: Recipe, between: Cluster, size: int, guests: tuple[int, ...]) -> Network:
+        def network(inner: Recipe, between: Cluster, size: int, guests: tuple[int, ...]) -> ServerTransfers:
             return network_of(inner.lower(between, size), self.chunks, guests)
 
         @cache
@@ -122,7 +122,7 @@ class InsideServers(Recipe):
             guests: tuple[int, ...],
             straight: bool,
             hands: tuple[bool, ...],
-        ) -> Rows:
+        ) -> GpuRows:
             if isinstance(inner, StripedExchange):
                 return exchange_rows(moves(inner, size), sites, hands, self.chunks)
             return channel_rows(network(inner, between, size, guests), sites, straight=straight)

@@ -21,9 +21,9 @@ import numpy as np
 
 from optcc.schedule.columns import Stage
 from optcc.schedule.inside_channels import Site
-from optcc.schedule.inside_exchange_layout import Layout, layout_of
-from optcc.schedule.inside_exchange_runs import Runs, runs_by_time
-from optcc.schedule.inside_rows import HEAD_START, Block, Rows, rows_of
+from optcc.schedule.inside_exchange_layout import CellLayout, layout_of
+from optcc.schedule.inside_exchange_runs import CellRuns, runs_by_time
+from optcc.schedule.inside_rows import HEAD_START, Block, GpuRows, rows_of
 from optcc.schedule.inside_spans import Bools, Edges, Ints, ranges
 from optcc.schedule.striped_rows import Moves
 
@@ -31,7 +31,7 @@ SUBKEYS = 4096
 """Places in time between two rows of the exchange: equally many in all channels, whose keys are compared."""
 
 
-class Parts(NamedTuple):
+class ServerCells(NamedTuple):
     """Data that rows bring to servers or need there: cells first..stop, and the row. Columns of one shape. Columns of
     one shape."""
 
@@ -40,9 +40,9 @@ class Parts(NamedTuple):
     stop: Ints
     row: Ints
 
-    def at(self, chosen: Bools | Ints) -> Parts:
+    def at(self, chosen: Bools | Ints) -> ServerCells:
         """Those of a mask, or of indices."""
-        return Parts(*(column[chosen] for column in self))
+        return ServerCells(*(column[chosen] for column in self))
 
 
 class _Pieces(NamedTuple):
@@ -65,7 +65,7 @@ class _Fans(NamedTuple):
     gpu: Ints
 
 
-def exchange_rows(moves: Moves, sites: Sequence[Site], hands: Sequence[bool], chunks: int) -> Rows:
+def exchange_rows(moves: Moves, sites: Sequence[Site], hands: Sequence[bool], chunks: int) -> GpuRows:
     """The transfers between GPUs of a channel in which crew i does as sites[i].
 
     moves : the exchange between servers; hands : crews whose next GPU sends results on (they have one duty, and NICs
@@ -85,7 +85,7 @@ def exchange_rows(moves: Moves, sites: Sequence[Site], hands: Sequence[bool], ch
     pieces = _pieces(moves, lay, carry, result, up, down)
 
     at = np.flatnonzero(handed.ravel()[up.begin])
-    hand = Parts(up.server[at], up.first[at], up.stop[at], lay.leave[up.first[at]])
+    hand = ServerCells(up.server[at], up.first[at], up.stop[at], lay.leave[up.first[at]])
     fan_in = _fans(up, gpus, width, np.full(len(up.server), -1))
     given = np.where(handed.ravel()[down.begin], carry.ravel()[down.begin], -1)  # who has it already
     fan_out = _fans(down, gpus, width, given)
@@ -97,7 +97,7 @@ def exchange_rows(moves: Moves, sites: Sequence[Site], hands: Sequence[bool], ch
     def keys(time: Ints, first: Ints, turn: Ints | int) -> Ints:
         return (time * SUBKEYS + first * SUBKEYS // cells) * width + turn
 
-    def inside(runs: Runs, src: Ints, dst: Ints, run: Ints, stage: Stage, key: Ints) -> Block:
+    def inside(runs: CellRuns, src: Ints, dst: Ints, run: Ints, stage: Stage, key: Ints) -> Block:
         first, stop = runs.first[run], runs.stop[run]
         reduce = np.full(len(run), stage == Stage.REDUCE_SCATTER)
         stages, segment = np.full(len(run), stage, np.uint8), lay.segment[first]
@@ -131,7 +131,7 @@ def exchange_rows(moves: Moves, sites: Sequence[Site], hands: Sequence[bool], ch
     return rows_of(blocks, edges, len(sites), width)
 
 
-def _gpus(lay: Layout, sites: Sequence[Site], width: int, which: int) -> Ints:
+def _gpus(lay: CellLayout, sites: Sequence[Site], width: int, which: int) -> Ints:
     """(servers, cells): who gathers (0) or carries (1), as crew * width + behind."""
     found = np.empty_like(lay.duty)
     for s, site in enumerate(sites):
@@ -139,7 +139,7 @@ def _gpus(lay: Layout, sites: Sequence[Site], width: int, which: int) -> Ints:
     return found
 
 
-def _pieces(moves: Moves, lay: Layout, carry: Ints, result: Ints, up: Runs, down: Runs) -> _Pieces:
+def _pieces(moves: Moves, lay: CellLayout, carry: Ints, result: Ints, up: CellRuns, down: CellRuns) -> _Pieces:
     """Sums are cut at the runs of their source, results at those of their destination."""
     row, cell = lay.row, lay.cell
     src, dst, stage = moves.src[row], moves.dst[row], moves.stage[row]
@@ -157,7 +157,7 @@ def _pieces(moves: Moves, lay: Layout, carry: Ints, result: Ints, up: Runs, down
     return _Pieces(row[begin], src[begin], dst[begin], out[begin], into[begin], cell[begin], cell[last] + 1)
 
 
-def _fans(runs: Runs, gpus: Ints, width: int, without: Ints) -> _Fans:
+def _fans(runs: CellRuns, gpus: Ints, width: int, without: Ints) -> _Fans:
     """Members but the gatherer, the carrier, and GPU `without` of each run."""
     count = gpus[runs.server] - 1
     run, turn = np.repeat(np.arange(len(count)), count), ranges(np.ones_like(count), count)
@@ -169,13 +169,13 @@ def _fans(runs: Runs, gpus: Ints, width: int, without: Ints) -> _Fans:
 
 def _edges(
     moves: Moves,
-    lay: Layout,
-    up: Runs,
-    down: Runs,
+    lay: CellLayout,
+    up: CellRuns,
+    down: CellRuns,
     fan_in: _Fans,
     fan_out: _Fans,
     pieces: _Pieces,
-    hand: Parts,
+    hand: ServerCells,
     handed: Bools,
     begins: Sequence[int],
 ) -> list[Edges]:
@@ -188,10 +188,10 @@ def _edges(
     stage = moves.stage[pieces.row]
     raw, partial, final, result = (stage == s for s in Stage.__members__.values())
 
-    def of_runs(runs: Runs, run: Ints, begin: int) -> Parts:
-        return Parts(runs.server[run], runs.first[run], runs.stop[run], begin + np.arange(len(run)))
+    def of_runs(runs: CellRuns, run: Ints, begin: int) -> ServerCells:
+        return ServerCells(runs.server[run], runs.first[run], runs.stop[run], begin + np.arange(len(run)))
 
-    leaves = Parts(pieces.from_server, pieces.first, pieces.stop, first_across + np.arange(len(pieces.row)))
+    leaves = ServerCells(pieces.from_server, pieces.first, pieces.stop, first_across + np.arange(len(pieces.row)))
     lands = leaves._replace(server=pieces.to_server)
     hands = hand._replace(row=first_hand + np.arange(len(hand.row)))
     members, relays = of_runs(up, fan_in.run, 0), of_runs(up, np.flatnonzero(up.gather != up.carry), first_in)
@@ -216,14 +216,14 @@ def _edges(
     ]
 
 
-def _joined(*parts: Parts) -> Parts:
-    return Parts(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+def _joined(*parts: ServerCells) -> ServerCells:
+    return ServerCells(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-def _waits(takers: Parts, givers: Parts, cells: int, where: Bools | None = None) -> Edges:
+def _waits(takers: ServerCells, givers: ServerCells, cells: int, where: Bools | None = None) -> Edges:
     """Every taker waits for every giver with a cell at the same server in common; of givers only those in `where`."""
 
-    def spread(parts: Parts) -> tuple[Ints, Ints]:
+    def spread(parts: ServerCells) -> tuple[Ints, Ints]:
         count = parts.stop - parts.first
         return np.repeat(np.arange(len(count)), count), ranges(parts.server * cells + parts.first, count)
 

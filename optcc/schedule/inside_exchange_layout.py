@@ -27,7 +27,7 @@ PIECES = 4
 """Turns of a GPU in a round, where several share a channel and hubs are few."""
 
 
-class Layout(NamedTuple):
+class CellLayout(NamedTuple):
     """edge : (cells + 1,) byte positions; hub, via, segment : (cells,), via is -1 where nobody adds last
 
     first, stop : (rows,), the cells of a row
@@ -51,7 +51,7 @@ class Layout(NamedTuple):
     duty: Ints
 
 
-def layout_of(moves: Moves, sites: Sequence[Site]) -> Layout:
+def layout_of(moves: Moves, sites: Sequence[Site]) -> CellLayout:
     """Lay out the bytes of an `StripedExchange` between servers of these sites."""
     old = np.unique(np.concatenate(([0, moves.nbytes], moves.offset, moves.offset + moves.length)))
     first = np.searchsorted(old, moves.offset)
@@ -105,7 +105,7 @@ def _even(low: int, high: int) -> Ints:
     return np.array([low + (high - low) * i // parts // GRANULE * GRANULE for i in range(1, parts)], np.int64)
 
 
-def _filled(moves: Moves, edge: Ints, start: Ints, stop: Ints, duty: Ints) -> Layout:
+def _filled(moves: Moves, edge: Ints, start: Ints, stop: Ints, duty: Ints) -> CellLayout:
     servers, cells, rows = moves.ranks, len(edge) - 1, len(moves)
     first, until = np.searchsorted(edge, start), np.searchsorted(edge, stop)
     row, cell = np.repeat(np.arange(rows), until - first), ranges(first, until - first)
@@ -125,10 +125,10 @@ def _filled(moves: Moves, edge: Ints, start: Ints, stop: Ints, duty: Ints) -> La
     need[hub, every] = np.where(via >= 0, leaf, leave)
     full[hub, every] = leave
     need[via[late], late] = full[via[late], late] = answer[late]
-    return Layout(edge, hub, via, segment, first, until, row, cell, need, full, leave, duty)
+    return CellLayout(edge, hub, via, segment, first, until, row, cell, need, full, leave, duty)
 
 
-def _dealt(lay: Layout, server: int, duties: Sequence[Duty]) -> Iterator[tuple[int, int]]:
+def _dealt(lay: CellLayout, server: int, duties: Sequence[Duty]) -> Iterator[tuple[int, int]]:
     """(first byte, duty): for the server's own hub data by parts, for all else in turns in order of time."""
     edge, sizes = lay.edge, np.diff(lay.edge)
     own = np.flatnonzero(lay.hub == server)

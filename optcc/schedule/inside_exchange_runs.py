@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.schedule.inside_exchange_layout import FINE, Layout
+from optcc.schedule.inside_exchange_layout import FINE, CellLayout
 from optcc.schedule.inside_spans import GROWTH, Ints, growth_steps
 
 
-class Runs(NamedTuple):
+class CellRuns(NamedTuple):
     """Sorted by server and cell; columns of shape (runs,), but `of`.
 
     first, stop : cells; begin : server * cells + first; gather, carry : GPUs; of : (servers, cells), the run of each
@@ -27,7 +27,7 @@ class Runs(NamedTuple):
     of: Ints
 
 
-def runs_by_time(lay: Layout, when: Ints, labels: Sequence[NDArray[Any]], chunks: int) -> Runs:
+def runs_by_time(lay: CellLayout, when: Ints, labels: Sequence[NDArray[Any]], chunks: int) -> CellRuns:
     """Neighbouring cells in one run while what goes before them grows little, as in `inside_spans`.
 
     when : (servers, cells), the rows that need the cells, or, less than 0, that bring them, seen from the end; what one
@@ -61,4 +61,4 @@ def runs_by_time(lay: Layout, when: Ints, labels: Sequence[NDArray[Any]], chunks
     server, first = np.divmod(begin, cells)
     stop = np.append(begin[1:], servers * cells) - server * cells
     of = (np.cumsum(starts) - 1).reshape(servers, cells)
-    return Runs(server, first, stop, begin, labels[0].ravel()[begin], labels[1].ravel()[begin], of)
+    return CellRuns(server, first, stop, begin, labels[0].ravel()[begin], labels[1].ravel()[begin], of)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from optcc.schedule.columns import Lane, Route, Schedule
 from optcc.schedule.inside_crews import GpuGroup
-from optcc.schedule.inside_rows import Rows
+from optcc.schedule.inside_rows import GpuRows
 from optcc.schedule.inside_spans import Ints, ranges
 from optcc.schedule.many_objects import no_collection
 from optcc.schedule.routes import Routes
@@ -26,7 +26,7 @@ class Placed:
     start: int
     crews: Sequence[GpuGroup]
     places: Sequence[int]
-    rows: Rows
+    rows: GpuRows
 
 
 def join(cluster: Cluster, nbytes: int, parts: Sequence[Placed]) -> Schedule:

@@ -25,7 +25,7 @@ from optcc.values.cluster import Cluster
 
 
 @dataclass(frozen=True)
-class Part:
+class BufferPart:
     """A part of the buffer as the theory deals it out.
 
     share : of the buffer; teams : number of groups into which each server is divided
@@ -58,7 +58,7 @@ MOST_TRANSFERS = 4_000_000
 
 def inside_servers(
     cluster: Cluster,
-    parts: Sequence[Part],
+    parts: Sequence[BufferPart],
     segments: int,
     *,
     chunks: int | None = None,
@@ -110,7 +110,7 @@ def chunks_for(cluster: Cluster, segments: int, nbytes: int | None = None) -> in
     return max(1, min(fine, nbytes // max(server.gpus for server in cluster.servers) // LEAST_CHUNK))
 
 
-def deepest(cluster: Cluster, parts: Sequence[Part]) -> int:
+def deepest(cluster: Cluster, parts: Sequence[BufferPart]) -> int:
     """Segments up to which a recipe of `parts` has no more than `MOST_TRANSFERS` between servers; 1 at least.
 
     A ring of m of q crews takes 2(q-1)m transfers a segment in each channel.
@@ -124,7 +124,7 @@ def deepest(cluster: Cluster, parts: Sequence[Part]) -> int:
     return max(1, int(MOST_TRANSFERS / every)) if every else MAX_SEGMENTS
 
 
-def _whole(cluster: Cluster, part: Part, segments: int, hand_on: bool) -> Bundle:
+def _whole(cluster: Cluster, part: BufferPart, segments: int, hand_on: bool) -> Bundle:
     """A part of all GPUs; with others beside it, which share its NICs, it is less deep."""
     own = crews(cluster, part.teams)
     carry = even_shares(own) if len(own) == 1 else shares_by_rate(own)
@@ -132,7 +132,7 @@ def _whole(cluster: Cluster, part: Part, segments: int, hand_on: bool) -> Bundle
     return Bundle(part.share, part.teams, even_shares(own), carry, inner, hand_on)
 
 
-def _slots(cluster: Cluster, part: Part, segments: int, hand_on: bool) -> list[Bundle]:
+def _slots(cluster: Cluster, part: BufferPart, segments: int, hand_on: bool) -> list[Bundle]:
     """A bundle for each slot of the part."""
     own, slots, found = crews(cluster, part.teams), part.slots or (), list[Bundle]()
     for slot in slots:
@@ -150,7 +150,7 @@ def slot_strength(crew: GpuGroup, carry: Sequence[Fraction]) -> tuple[Fraction, 
     return sum(carriers, Fraction(0)), sum(map(usable, crew.gpus), Fraction(0))
 
 
-def part_rings(cluster: Cluster, part: Part, carry: Shares, segments: int) -> NestedRings:
+def part_rings(cluster: Cluster, part: BufferPart, carry: Shares, segments: int) -> NestedRings:
     """Nested rings of `part`. On a slot, guests count as the weakest, then the groups with the least total rate. These
     add first: only a group that has not sent yet can pass on their data. Sections are no finer for many leaves: each is
     many transfers inside servers.

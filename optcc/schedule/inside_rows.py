@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from optcc.schedule.columns import Stage
 from optcc.schedule.inside_channels import Site
-from optcc.schedule.inside_runs import Doors, Fans, Pieces, Runs, doors_of, fans_of, piece_deps, pieces_of, runs_of
-from optcc.schedule.inside_spans import Bools, Edges, Ints, Network, ranges
+from optcc.schedule.inside_runs import ByteRuns, Doors, Fans, Pieces, doors_of, fans_of, piece_deps, pieces_of, runs_of
+from optcc.schedule.inside_spans import Bools, Edges, Ints, ServerTransfers, ranges
 
 HEAD_START = 6
 """Results give way to sums that are needed within this part of the whole time: only sums keep NICs waiting."""
 
 
-class Rows(NamedTuple):
+class GpuRows(NamedTuple):
     """Transfers in columns as in `Schedule`, sorted by `key`.
 
     pairs : int64 (pairs, 4), source and destination as (crew, behind the place); pair : row -> index into it
@@ -44,7 +44,7 @@ class Rows(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Rows of one kind; GPUs as in `Runs`."""
+    """Rows of one kind; GPUs as in `ByteRuns`."""
 
     src: Ints
     dst: Ints
@@ -56,7 +56,7 @@ class Block(NamedTuple):
     key: Ints
 
 
-def channel_rows(network: Network, sites: Sequence[Site], *, straight: bool = False) -> Rows:
+def channel_rows(network: ServerTransfers, sites: Sequence[Site], *, straight: bool = False) -> GpuRows:
     """The transfers between GPUs of a channel in which crew i does as sites[i].
 
     Five blocks: members to gatherers, gatherers to carriers, the network, and back: carriers to gatherers, gatherers to
@@ -72,7 +72,7 @@ def channel_rows(network: Network, sites: Sequence[Site], *, straight: bool = Fa
     across = 8 * row + 2
     across[doors.guests_out] += 3  # behind the result, which is handed out at once
 
-    def inside(runs: Runs, src: Ints, dst: Ints, run: Ints, stage: Stage, key: Ints) -> Block:
+    def inside(runs: ByteRuns, src: Ints, dst: Ints, run: Ints, stage: Stage, key: Ints) -> Block:
         reduce, stages = np.full(len(run), stage == Stage.REDUCE_SCATTER), np.full(len(run), stage, np.uint8)
         return Block(src, dst, runs.start[run], (runs.stop - runs.start)[run], reduce, stages, runs.segment[run], key)
 
@@ -97,7 +97,7 @@ def channel_rows(network: Network, sites: Sequence[Site], *, straight: bool = Fa
     return rows_of(blocks, _edges(network, pieces, up, down, fan_in, fan_out, doors), len(sites), width)
 
 
-def rows_of(blocks: Sequence[Block], edges: Sequence[Edges], crews: int, width: int) -> Rows:
+def rows_of(blocks: Sequence[Block], edges: Sequence[Edges], crews: int, width: int) -> GpuRows:
     """All blocks in one order, by key. edges : what rows wait for, by their place in all blocks in turn."""
     columns: Any = zip(*blocks, strict=True)  # of arrays; mypy sees objects, the fields differ in type
     every = Block(*map(np.concatenate, columns))
@@ -107,7 +107,7 @@ def rows_of(blocks: Sequence[Block], edges: Sequence[Edges], crews: int, width: 
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     waits, dep = _csr(len(order), edges)
-    return Rows(
+    return GpuRows(
         pairs=np.stack(np.divmod(ends, width), 2).reshape(-1, 4),
         pair=pair[order],
         offset=every.offset[order],
@@ -121,7 +121,7 @@ def rows_of(blocks: Sequence[Block], edges: Sequence[Edges], crews: int, width: 
     )
 
 
-def _keys(network: Network, pieces: Pieces, up: Runs, down: Runs, doors: Doors) -> tuple[Ints, Ints]:
+def _keys(network: ServerTransfers, pieces: Pieces, up: ByteRuns, down: ByteRuns, doors: Doors) -> tuple[Ints, Ints]:
     """Of runs on the way in, and of runs on the way out; a row of the network has 8 times its place, and 2."""
     rows, runs = len(network.src), len(down.gpus)
     raw, last, alone = network.raw[pieces.row], network.last[pieces.row], not rows
@@ -137,7 +137,7 @@ def _keys(network: Network, pieces: Pieces, up: Runs, down: Runs, doors: Doors) 
     return 8 * begins, np.maximum(8 * (ends + delay) + 6, 8 * latest + 2)
 
 
-def _folded(network: Network, pieces: Pieces, runs: int) -> Bools:
+def _folded(network: ServerTransfers, pieces: Pieces, runs: int) -> Bools:
     """Runs that the network only adds to, or never touches: finished once the crew's own sum is there, too."""
     last = network.last[pieces.row]
     folded = np.ones(runs, np.bool_)
@@ -147,7 +147,7 @@ def _folded(network: Network, pieces: Pieces, runs: int) -> Bools:
 
 
 def _edges(
-    network: Network, pieces: Pieces, up: Runs, down: Runs, fan_in: Fans, fan_out: Fans, doors: Doors
+    network: ServerTransfers, pieces: Pieces, up: ByteRuns, down: ByteRuns, fan_in: Fans, fan_out: Fans, doors: Doors
 ) -> list[Edges]:
     """What the rows of the blocks wait for, by their place in all of them."""
     relay_in, relay_out = np.flatnonzero(up.relayed), np.flatnonzero(down.relayed)
@@ -194,7 +194,7 @@ def _edges(
     return found
 
 
-def _row_of(runs: Runs, run: Ints, gpu: Ints, fans: int, relays: int) -> Ints:
+def _row_of(runs: ByteRuns, run: Ints, gpu: Ints, fans: int, relays: int) -> Ints:
     """Where the row is that takes a run from GPU `gpu` to its gatherer, or brings it; the gatherer's is its relay."""
     behind, carrier = ((x - runs.gather[run]) % runs.gpus[run] for x in (gpu, runs.carry[run]))
     count = runs.gpus - 1 - runs.relayed

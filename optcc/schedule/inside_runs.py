@@ -14,10 +14,10 @@ import numpy as np
 
 from optcc.schedule.columns import GRANULE
 from optcc.schedule.inside_channels import Duty, Site
-from optcc.schedule.inside_spans import Bools, Edges, Ints, Network, Spans, ranges
+from optcc.schedule.inside_spans import Bools, Edges, Ints, ServerTransfers, Spans, ranges
 
 
-class Runs(NamedTuple):
+class ByteRuns(NamedTuple):
     """Sorted by server and start; columns of shape (runs,).
 
     base : the first GPU of the crew, as server * width; gather, carry : GPUs, base + behind; relayed : they differ
@@ -34,7 +34,7 @@ class Runs(NamedTuple):
     relayed: Bools
 
 
-def runs_of(network: Network, spans: Spans, sites: Sequence[Site], width: int) -> Runs:
+def runs_of(network: ServerTransfers, spans: Spans, sites: Sequence[Site], width: int) -> ByteRuns:
     """Chunks of crews with one duty as they are, and the rounds of the others."""
     shared = [s for s, site in enumerate(sites) if len(site.duties) > 1]
     alone = ~np.isin(spans.server, shared)
@@ -49,10 +49,10 @@ def runs_of(network: Network, spans: Spans, sites: Sequence[Site], width: int) -
     server, start, stop, segment = (column[order] for column in joined)
     base, (gather, carry) = server * width, duties[order].T
     gpus = np.array([site.gpus for site in sites])[server]
-    return Runs(server, start, stop, segment, gpus, base, base + gather, base + carry, gather != carry)
+    return ByteRuns(server, start, stop, segment, gpus, base, base + gather, base + carry, gather != carry)
 
 
-def _rounds(network: Network, duties: Sequence[Duty]) -> tuple[Ints, Ints, Ints, Ints]:
+def _rounds(network: ServerTransfers, duties: Sequence[Duty]) -> tuple[Ints, Ints, Ints, Ints]:
     """(duty, start, stop, segment): the channel in the order of time, in as many rounds as chunks.
 
     In each round every duty has its part, and its NIC is busier than others meanwhile. The order changes from round to
@@ -91,12 +91,12 @@ class Pieces(NamedTuple):
     same_count: Ints
 
 
-def pieces_of(network: Network, up: Runs, down: Runs) -> Pieces:
+def pieces_of(network: ServerTransfers, up: ByteRuns, down: ByteRuns) -> Pieces:
     """Cut the network's rows at the runs of their sources and destinations."""
     # Positions by their rank among all positions: products with servers stay small whatever the size.
     places = np.unique(np.concatenate((network.cells, up.start, down.start)))
 
-    def within(runs: Runs, server: Ints, start: Ints, stop: Ints) -> tuple[Ints, Ints]:
+    def within(runs: ByteRuns, server: Ints, start: Ints, stop: Ints) -> tuple[Ints, Ints]:
         """The first run of `server` that has bytes start..stop, and how many have."""
         keys, base = runs.server * len(places) + np.searchsorted(places, runs.start), server * len(places)
         low = np.searchsorted(keys, base + np.searchsorted(places, start), "right") - 1
@@ -113,7 +113,7 @@ def pieces_of(network: Network, up: Runs, down: Runs) -> Pieces:
     return Pieces(row, at[0], at[1], start, stop, first, many)
 
 
-def piece_deps(network: Network, pieces: Pieces) -> Edges:
+def piece_deps(network: ServerTransfers, pieces: Pieces) -> Edges:
     """The network's dependencies, between pieces that share bytes: others may land at another GPU of the server."""
     (waiting, others), rows = network.deps, len(network.src)
     if len(pieces.row) > rows:
@@ -134,7 +134,7 @@ class Fans(NamedTuple):
     member: Ints
 
 
-def fans_of(runs: Runs) -> Fans:
+def fans_of(runs: ByteRuns) -> Fans:
     """Who sends to the gatherer, or is sent to by it."""
     run, turn = np.repeat(np.arange(len(runs.gpus)), runs.gpus - 1), ranges(np.ones_like(runs.gpus), runs.gpus - 1)
     member = runs.base[run] + ((runs.gather - runs.base)[run] + turn) % runs.gpus[run]
@@ -158,7 +158,7 @@ class Doors(NamedTuple):
     run_out: Ints
 
 
-def doors_of(network: Network, pieces: Pieces, up: Runs, down: Runs, straight: bool) -> Doors:
+def doors_of(network: ServerTransfers, pieces: Pieces, up: ByteRuns, down: ByteRuns, straight: bool) -> Doors:
     """With `straight` a sum leaves for the same place in the next server, and a result comes from it."""
     src, dst, none = up.carry[pieces.out], down.carry[pieces.into], np.zeros(0, np.int64)
     if not straight:

@@ -46,7 +46,7 @@ class Edges(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class ServerTransfers:
     """A channel's transfers between servers, and what matters of them inside; columns of shape (rows,).
 
     chunks : least number of parts into which the channel is cut inside
@@ -101,7 +101,7 @@ def growth_steps(before: Ints, least: float, bend: float) -> NDArray[np.float64]
     return np.where(before < bend, whole, float(top))
 
 
-def network_of(schedule: Schedule, chunks: int, guests: Collection[int] = ()) -> Network:
+def network_of(schedule: Schedule, chunks: int, guests: Collection[int] = ()) -> ServerTransfers:
     """Read a schedule between servers.
 
     guests : servers whose sections others move inside one by one, since they wait for them
@@ -141,7 +141,7 @@ def network_of(schedule: Schedule, chunks: int, guests: Collection[int] = ()) ->
     most, shape = schedule.nbytes / chunks, (servers, count)
     group = np.cumsum(opens) - 1
     cut = [_spans(cells, group, segment, when.reshape(shape), apart.reshape(shape), most) for when in (needed, -done)]
-    return Network(
+    return ServerTransfers(
         chunks=chunks,
         src=src,
         dst=dst,

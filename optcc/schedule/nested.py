@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from optcc.schedule.assemble import Block, Row, assemble, cuts_by, even_cuts, granule, require_memory
+from optcc.schedule.assemble import Block, TemplateRow, assemble, cuts_by, even_cuts, granule, require_memory
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.nested_pace import MAX_PACE, PERIOD, in_time, paced, sections_of
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, require, require_segments
@@ -51,7 +51,7 @@ class Ordering(StrEnum):
 
 
 def _section(
-    rows: list[Row], s: int, ring: Sequence[int], leaves: Sequence[int], ordering: Ordering, way: Routes
+    rows: list[TemplateRow], s: int, ring: Sequence[int], leaves: Sequence[int], ordering: Ordering, way: Routes
 ) -> None:
     """Append section `s`: the chain ring[s+1], ring[s+2], ..., ring[s], whose end owns the section."""
 
@@ -60,7 +60,7 @@ def _section(
 
     def add(src: int, dst: int, hop: int, reduce: bool, stage: Stage, deps: tuple[int, ...]) -> tuple[int, ...]:
         row = len(rows)
-        rows.append(Row(s, way(src, dst), hop, reduce, stage, deps))
+        rows.append(TemplateRow(s, way(src, dst), hop, reduce, stage, deps))
         if not deps:
             first[src] = row
         if not reduce:
@@ -122,7 +122,7 @@ def lower(
         cuts = cuts_by(start, nbytes if done == 1 else granule(done * nbytes, nbytes), sizes)
         for turn, ordering in enumerate(orderings):
             mine = np.arange((turn - which) % len(orderings), len(sizes), len(orderings))
-            template: list[Row] = []
+            template: list[TemplateRow] = []
             for s in range(parts):
                 _section(template, s, order[len(order) - m :], order[: len(order) - m], ordering, routes)
             bounds = [even_cuts(int(cuts[g]), int(cuts[g + 1]), parts) for g in mine]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from optcc.schedule.assemble import Row
+from optcc.schedule.assemble import TemplateRow
 
 PERIOD = 2**20
 """Units of due times in a segment's time; more than any segment has sections."""
@@ -68,7 +68,7 @@ def sections_of(ring: int, ranks: int, asked: int | None, pace: int) -> int:
     return ring * -(-least // ring)
 
 
-def paced(rows: Sequence[Row], sections: int, pace: int) -> list[Row]:
+def paced(rows: Sequence[TemplateRow], sections: int, pace: int) -> list[TemplateRow]:
     """The rows of a template of `sections` sections, with due times, in 1/`PERIOD` of a segment, in place of hops."""
     return [row._replace(hop=(row.section + pace * row.hop) * PERIOD // sections) for row in rows]
 

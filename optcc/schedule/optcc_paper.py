@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from optcc.schedule.assemble import Block, Row, assemble, granule, require_memory
+from optcc.schedule.assemble import Block, TemplateRow, assemble, granule, require_memory
 from optcc.schedule.channels import Channels, Way, in_channels, require_channels, turns
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import Recipe, require, require_segments
@@ -58,9 +58,9 @@ def paper_share(ranks: int, left: Fraction) -> Fraction:
     return 1 - (load - 1) * Fraction(ranks, ranks - 2)
 
 
-def pattern_template(healthy: list[int], weak: int, slots: dict[Stage, int], way: Way) -> list[Row]:
+def pattern_template(healthy: list[int], weak: int, slots: dict[Stage, int], way: Way) -> list[TemplateRow]:
     """One segment of a pattern; its hops are its slots, and within a slot the hops of a ring."""
-    m, rows = len(healthy), list[Row]()
+    m, rows = len(healthy), list[TemplateRow]()
     slot = {stage: place * m for stage, place in slots.items()}
     for s in range(m):
         chain = [healthy[(s + 1 + i) % m] for i in range(m)]
@@ -111,10 +111,10 @@ class OptccPaper(Recipe):
         for place in range(min(k, every)):
             pattern, channel = divmod(place, count)
 
-            def patterns(way: Way, slots: dict[Stage, int] = _SLOTS[pattern]) -> list[Row]:
+            def patterns(way: Way, slots: dict[Stage, int] = _SLOTS[pattern]) -> list[TemplateRow]:
                 return pattern_template(healthy, self.weak, slots, way)
 
-            def filler(way: Way, hop: int = pattern * (ranks - 1) + ranks - 2) -> list[Row]:
+            def filler(way: Way, hop: int = pattern * (ranks - 1) + ranks - 2) -> list[TemplateRow]:
                 """All hops of the ring of all ranks fall into one slot: the ring fills the time that the patterns
                 leave."""
                 return [row._replace(hop=hop) for row in ring_template(range(ranks), way)]

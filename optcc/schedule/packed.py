@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from optcc.schedule.assemble import Block, Row, assemble, cuts_by, even_cuts
+from optcc.schedule.assemble import Block, TemplateRow, assemble, cuts_by, even_cuts
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, require, require_segments
 from optcc.schedule.routes import Routes, busiest_seconds
@@ -147,15 +147,15 @@ def _by(arcs: Sequence[Arc], end: str) -> dict[int, list[Arc]]:
     return found
 
 
-def _template(trees: Sequence[TreePair], routes: Routes) -> list[Row]:
+def _template(trees: Sequence[TreePair], routes: Routes) -> list[TemplateRow]:
     """One segment of all trees, each a section."""
-    rows: list[Row] = []
+    rows: list[TemplateRow] = []
     result: list[dict[int, int]] = []  # per tree: rank -> place of the transfer by which it gets the result
     for section, tree in enumerate(trees):
         base = len(rows)
         for arc, hop, reduces, deps in _steps(tree):
             stage = Stage.REDUCE_SCATTER if reduces else Stage.ALLGATHER
-            rows.append(Row(section, arc.route(routes), hop, reduces, stage, tuple(base + dep for dep in deps)))
+            rows.append(TemplateRow(section, arc.route(routes), hop, reduces, stage, tuple(base + dep for dep in deps)))
         result.append({routes.table[row.route].dst: base + i for i, row in enumerate(rows[base:]) if not row.reduce})
     for place, row in enumerate(rows):
         if row.reduce and not row.deps:

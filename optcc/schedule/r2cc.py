@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.schedule.assemble import Block, Row, assemble, even_cuts, granule, require_memory
+from optcc.schedule.assemble import Block, TemplateRow, assemble, even_cuts, granule, require_memory
 from optcc.schedule.channels import Channels, Way, in_channels, require_channels, turns
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, require, require_segments
@@ -34,7 +34,7 @@ from optcc.values.cluster import Cluster
 from optcc.values.json_fields import exact
 
 
-def broadcast_template(healthy: list[int], weak: int, segments: int, last: int, way: Way) -> list[Row]:
+def broadcast_template(healthy: list[int], weak: int, segments: int, last: int, way: Way) -> list[TemplateRow]:
     """Stage 2 of one chunk of `segments` segments: every section to the degraded rank, which adds, then along the
     healthy ranks. The degraded rank sends nothing before the chunk's last segments, `last` of them, one in every
     channel, have come from every helper.
@@ -42,7 +42,7 @@ def broadcast_template(healthy: list[int], weak: int, segments: int, last: int, 
     A section's helper is the rank that its allgather in stage 1 reached last: by then nobody reads the partial sum. The
     broadcast ends at it, so that no healthy rank sends the tail more than once.
     """
-    m, rows = len(healthy), list[Row]()
+    m, rows = len(healthy), list[TemplateRow]()
     landed = [
         add_row(rows, s, way(healthy[s % m - 1], weak), s // m, True, Stage.TO_LEAF, ()) for s in range(segments * m)
     ]
@@ -114,7 +114,7 @@ class R2cc(Recipe):
         each = k // groups
         require_memory((2 * ranks * m + 2 * m * (m - 1) + (m + 1) * m * parts) * k)
 
-        def moved(make: Callable[[Way], list[Row]], turn: Callable[[int], int]) -> list[Row]:
+        def moved(make: Callable[[Way], list[TemplateRow]], turn: Callable[[int], int]) -> list[TemplateRow]:
             return single.template(make, turn) if single else make(routes)
 
         rings, every = list[Block](), segment_bounds(0, start, k, ranks)

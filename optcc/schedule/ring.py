@@ -2,7 +2,7 @@
 
 The data is cut into segments, each into one section per rank; a section is summed along the ring into its owner and
 the finished section goes round from there (Patarasuk and Yuan, 2009). How a transfer is spread over the NICs of its
-two servers tells the baselines apart, see `Spread`.
+two servers tells the baselines apart, see `NicSpread`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.errors import InputError
-from optcc.schedule.assemble import Block, Row, assemble, cuts_by, even_cuts, require_memory
+from optcc.schedule.assemble import Block, TemplateRow, assemble, cuts_by, even_cuts, require_memory
 from optcc.schedule.channels import Way, fastest_nics
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import Recipe, require_segments
@@ -28,7 +28,7 @@ from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster
 
 
-class Spread(StrEnum):
+class NicSpread(StrEnum):
     """What part of every transfer each NIC of a server carries.
 
     EQUAL : every live NIC carries the same, whatever its rate, so a slow NIC sets the pace. This is a library that
@@ -47,15 +47,15 @@ class Spread(StrEnum):
 
 
 def add_row(
-    rows: list[Row], section: int, route: int, hop: int, reduce: bool, stage: Stage, deps: tuple[int, ...]
+    rows: list[TemplateRow], section: int, route: int, hop: int, reduce: bool, stage: Stage, deps: tuple[int, ...]
 ) -> tuple[int, ...]:
     """Append a row to a template; returns its place, as what a next row waits for."""
-    rows.append(Row(section, route, hop, reduce, stage, deps))
+    rows.append(TemplateRow(section, route, hop, reduce, stage, deps))
     return (len(rows) - 1,)
 
 
 def reduce_chain(
-    rows: list[Row], section: int, chain: Sequence[int], way: Way, hop: int, landed: tuple[int, ...] = ()
+    rows: list[TemplateRow], section: int, chain: Sequence[int], way: Way, hop: int, landed: tuple[int, ...] = ()
 ) -> tuple[int, ...]:
     """Append the sum of a section along `chain`, from hop `hop` on, its first transfer after `landed`."""
     for i in range(1, len(chain)):
@@ -65,7 +65,7 @@ def reduce_chain(
 
 
 def copy_chain(
-    rows: list[Row], section: int, chain: Sequence[int], way: Way, hop: int, landed: tuple[int, ...]
+    rows: list[TemplateRow], section: int, chain: Sequence[int], way: Way, hop: int, landed: tuple[int, ...]
 ) -> tuple[int, ...]:
     """Append the way of a finished section from the first rank of `chain` to all others, one after the other."""
     for i in range(1, len(chain)):
@@ -74,9 +74,9 @@ def copy_chain(
     return landed
 
 
-def ring_template(ring: Sequence[int], way: Way) -> list[Row]:
+def ring_template(ring: Sequence[int], way: Way) -> list[TemplateRow]:
     """One segment of a plain ring AllReduce over `ring`: as many sections as ranks, hops 0 to 2(m-1) - 1."""
-    m, rows = len(ring), list[Row]()
+    m, rows = len(ring), list[TemplateRow]()
     for s in range(m):
         chain = [ring[(s + 1 + i) % m] for i in range(m)]  # ends at the section's owner, ring[s]
         landed = reduce_chain(rows, s, chain, way, 0)
@@ -90,11 +90,11 @@ def segment_bounds(start: int, stop: int, segments: int, sections: int) -> NDArr
     return np.stack([even_cuts(a, b, sections) for a, b in pairwise(cuts)])
 
 
-def spread_ways(cluster: Cluster, routes: Routes, spread: Spread) -> Way:
+def spread_ways(cluster: Cluster, routes: Routes, spread: NicSpread) -> Way:
     """The routes of `cluster` with transfers spread over NICs as `spread` says."""
-    if spread is Spread.RATE:
+    if spread is NicSpread.RATE:
         return routes
-    if spread is Spread.REPAIRED:
+    if spread is NicSpread.REPAIRED:
         return cache(lambda src, dst: routes.pinned(src, dst, _repaired(cluster, routes, src, dst)))
     # In proportion to rates that are all 1: as many lanes as rails and NICs need, and no NIC more than another.
     alike = Routes(
@@ -160,14 +160,14 @@ class Ring(Recipe):
 
     family: ClassVar[str] = "ring"
     segments: int
-    spread: Spread = Spread.EQUAL
+    spread: NicSpread = NicSpread.EQUAL
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
         routes, ranks = Routes(cluster), len(cluster.ranks)
         require_memory(2 * ranks * (ranks - 1) * self.segments)
         template = ring_template(range(ranks), spread_ways(cluster, routes, self.spread))
-        if self.spread is Spread.CHANNELS:
+        if self.spread is NicSpread.CHANNELS:
             return assemble(cluster, nbytes, routes, self._channels(cluster, nbytes, routes))
         numbers = np.arange(self.segments, dtype=np.int64)
         blocks: list[Block] = [(template, numbers, segment_bounds(0, nbytes, self.segments, ranks))]
@@ -193,9 +193,9 @@ class Ring(Recipe):
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless segments are in range and every channel has a NIC."""
         require_segments(self.segments)
-        if self.spread is Spread.CHANNELS:
+        if self.spread is NicSpread.CHANNELS:
             fastest_nics(cluster, Routes(cluster))
-        if self.spread is not Spread.REPAIRED:
+        if self.spread is not NicSpread.REPAIRED:
             return
         counts = sorted({len(rank.nics) for rank in cluster.ranks})
         if cluster.gpu_ranks or len(counts) > 1:
@@ -216,15 +216,15 @@ class Ring(Recipe):
     @classmethod
     def read(cls, raw: dict[str, Any]) -> Self:
         """The recipe of `content`."""
-        return cls(raw["segments"], Spread(raw["spread"]))
+        return cls(raw["segments"], NicSpread(raw["spread"]))
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """The ring, what its NICs carry, and the pipeline."""
         carries = {
-            Spread.EQUAL: "equal parts on every live NIC",
-            Spread.RATE: "parts by rate on every live NIC",
-            Spread.REPAIRED: "one part per NIC, a dead one's on its backup",
-            Spread.CHANNELS: "every segment on one NIC of each",
+            NicSpread.EQUAL: "equal parts on every live NIC",
+            NicSpread.RATE: "parts by rate on every live NIC",
+            NicSpread.REPAIRED: "one part per NIC, a dead one's on its backup",
+            NicSpread.CHANNELS: "every segment on one NIC of each",
         }
         return [
             ("ring", f"all {len(cluster.ranks)}, {carries[self.spread]}"),

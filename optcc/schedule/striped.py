@@ -30,7 +30,7 @@ from optcc.schedule.columns import Schedule
 from optcc.schedule.many_objects import no_collection
 from optcc.schedule.recipe import MAX_SEGMENTS, SEGMENTS, Recipe, require, require_segments
 from optcc.schedule.routes import Routes
-from optcc.schedule.striped_rounds import TICKS, Round, rounds
+from optcc.schedule.striped_rounds import TICKS, HubRound, rounds
 from optcc.schedule.striped_rows import Moves, edges, in_order
 from optcc.values.cluster import Cluster
 from optcc.values.json_fields import exact
@@ -98,7 +98,7 @@ class StripedExchange(Recipe):
     def _head(self) -> int:
         return int(sum(part for _, part in self.via) * TICKS) // 2
 
-    def _rounds(self, nbytes: int) -> list[Round]:
+    def _rounds(self, nbytes: int) -> list[HubRound]:
         return rounds(nbytes, self.shares, dict(self.via), self.segments, self.ways)
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:

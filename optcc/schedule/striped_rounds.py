@@ -18,7 +18,7 @@ TICKS = 2**40
 Ints = NDArray[np.int64]
 
 
-class Clock:
+class DueTimes:
     """Due times, in ticks, of transfers towards hubs; `TICKS` minus this is the due time of transfers from hubs.
 
     shares : each rank's part as a hub; via : slow rank -> the part that it adds last to
@@ -60,7 +60,7 @@ class Clock:
         return due
 
 
-class Round(NamedTuple):
+class HubRound(NamedTuple):
     """One section for each of some hubs, int64 (hubs,).
 
     hub, via : ranks; via is -1 where no slow rank adds last; start, stop : the section's bytes
@@ -103,13 +103,15 @@ def sizes(ways: int, slow: int) -> list[Fraction]:
     return [Fraction(size, sum(found)) for size in found]
 
 
-def rounds(nbytes: int, shares: Sequence[Fraction], via: dict[int, Fraction], segments: int, ways: int) -> list[Round]:
+def rounds(
+    nbytes: int, shares: Sequence[Fraction], via: dict[int, Fraction], segments: int, ways: int
+) -> list[HubRound]:
     """All rounds of `StripedExchange` that have bytes. There are `ways` rounds by way of slow ranks and `segments` of
     the other data of full ranks. Each slow rank has one for its share as a hub.
 
     A hub's bytes lie together, and one round by way of slow ranks lies between the first and the last of the others.
     """
-    ranks, clock, by_way = len(shares), Clock(shares, via), sum(via.values(), Fraction(0))
+    ranks, clock, by_way = len(shares), DueTimes(shares, via), sum(via.values(), Fraction(0))
     full = [r for r in range(ranks) if shares[r] and r not in via]
     none, whole = Fraction(0), Fraction(1)
     plans: list[tuple[list[int], Fraction, Fraction, Fraction, Callable[..., Ints]]] = []
@@ -127,7 +129,7 @@ def rounds(nbytes: int, shares: Sequence[Fraction], via: dict[int, Fraction], se
     where = dict(zip(pieces, pairwise(cuts), strict=True))
 
     turns = iter(_turns(via, len(full) * first) if first else [])
-    found, offsets = list[Round](), np.arange(1, ranks)
+    found, offsets = list[HubRound](), np.arange(1, ranks)
     for j, (hubs, _, begin, end, due) in enumerate(plans):
         hub, slow = np.array(hubs), np.array([next(turns) if j < first else -1 for _ in hubs])
         start, stop = (np.array(ends) for ends in zip(*(where[j, h] for h in hubs), strict=True))
@@ -138,5 +140,5 @@ def rounds(nbytes: int, shares: Sequence[Fraction], via: dict[int, Fraction], se
         kept = stop > start
         if kept.any():
             columns = (hub, slow, start, stop, raw, partial, result, final)
-            found.append(Round(len(found), *(column[kept] for column in columns)))
+            found.append(HubRound(len(found), *(column[kept] for column in columns)))
     return found

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.schedule.columns import Stage
-from optcc.schedule.striped_rounds import TICKS, Ints, Round
+from optcc.schedule.striped_rounds import TICKS, HubRound, Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class _Places(NamedTuple):
     from_hub: Ints
 
 
-def _places(r: Round, ranks: int) -> _Places:
+def _places(r: HubRound, ranks: int) -> _Places:
     offsets = np.arange(1, ranks)
     hub = np.repeat(r.hub[:, None], ranks - 1, axis=1)
     before, after = (hub - offsets) % ranks, (hub + offsets) % ranks
@@ -69,7 +69,7 @@ def _places(r: Round, ranks: int) -> _Places:
     return _Places(hub, before, after, before == via, after == via, to_hub, to_hub + ranks - 1)
 
 
-def columns_of(r: Round, ranks: int) -> Columns:
+def columns_of(r: HubRound, ranks: int) -> Columns:
     """Rows of hub k: P-1 towards it, by offset, then P-1 from it."""
     at = _places(r, ranks)
     raw = np.where(at.partial, 0, r.raw)
@@ -95,7 +95,7 @@ def columns_of(r: Round, ranks: int) -> Columns:
     )
 
 
-def edges_of(r: Round, ranks: int) -> tuple[Ints, Ints]:
+def edges_of(r: HubRound, ranks: int) -> tuple[Ints, Ints]:
     """(dependency, dependent) as places within the round. Results wait for all raw data. With a slow rank the sums to
     it do, its answer waits for them, and the results for its answer."""
     at = _places(r, ranks)
@@ -109,7 +109,7 @@ def edges_of(r: Round, ranks: int) -> tuple[Ints, Ints]:
     return np.concatenate([dep for dep, _ in pairs]), np.concatenate([waits for _, waits in pairs])
 
 
-def edges(made: Sequence[Round], ranks: int) -> tuple[Ints, Ints]:
+def edges(made: Sequence[HubRound], ranks: int) -> tuple[Ints, Ints]:
     """`edges_of` all rounds, in order."""
     begins = accumulate((len(r.hub) * 2 * (ranks - 1) for r in made), initial=0)
     parts = [np.stack(edges_of(r, ranks)) + at for r, at in zip(made, begins, strict=False)]
@@ -117,7 +117,7 @@ def edges(made: Sequence[Round], ranks: int) -> tuple[Ints, Ints]:
     return dep, waits
 
 
-def in_order(made: Sequence[Round], ranks: int, nbytes: int, head: int) -> tuple[Moves, Ints]:
+def in_order(made: Sequence[HubRound], ranks: int, nbytes: int, head: int) -> tuple[Moves, Ints]:
     """All rounds' transfers by urgency, and the place there of each row in order of rounds. head : ticks of a single"""
     nothing = Columns(*[np.zeros(0, np.int64)] * len(Columns._fields))
     parts = [columns_of(r, ranks) for r in made] or [nothing]
@@ -141,7 +141,7 @@ def in_order(made: Sequence[Round], ranks: int, nbytes: int, head: int) -> tuple
     return moves, place[into]
 
 
-def fused(c: Columns, made: Sequence[Round], ranks: int, head: int) -> tuple[Columns, Ints]:
+def fused(c: Columns, made: Sequence[HubRound], ranks: int, head: int) -> tuple[Columns, Ints]:
     """Merge the transfers of the only round by way of slow ranks with their neighbours' in the buffer. Raw data joins
     that of the first of the other rounds, results those of the last. Also returns the new row of each row.
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from optcc.errors import InfeasibleError
-from optcc.schedule.assemble import Row, assemble, even_cuts
+from optcc.schedule.assemble import TemplateRow, assemble, even_cuts
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import Recipe, require, require_segments
 from optcc.schedule.routes import Routes
@@ -61,25 +61,25 @@ def pace(trees: Sequence[Tree], rates: Sequence[Fraction], segments: int) -> int
     return TICKS if critical_leaves(rates, len(trees)) else TICKS // 2
 
 
-def _section(rows: list[Row], section: int, tree: Tree, start: int, height: int, way: Routes) -> None:
+def _section(rows: list[TemplateRow], section: int, tree: Tree, start: int, height: int, way: Routes) -> None:
     """Append one tree's section: up into the root in falling order of `when`, down in rising order."""
     root = tree.parent.index(-1)
     down = sorted((rank for rank in range(len(tree.parent)) if rank != root), key=lambda rank: tree.when[rank])
     sums: dict[int, tuple[int, ...]] = {}  # rank -> the rows that bring it its children's sums
     for rank in reversed(down):
         parent, hop = tree.parent[rank], start + height - tree.when[rank]
-        rows.append(Row(section, way(rank, parent), hop, True, Stage.REDUCE_SCATTER, sums.get(rank, ())))
+        rows.append(TemplateRow(section, way(rank, parent), hop, True, Stage.REDUCE_SCATTER, sums.get(rank, ())))
         sums[parent] = (*sums.get(parent, ()), len(rows) - 1)
     result = {root: sums.get(root, ())}
     for rank in down:
         parent, hop = tree.parent[rank], start + height + tree.when[rank]
-        rows.append(Row(section, way(parent, rank), hop, False, Stage.ALLGATHER, result[parent]))
+        rows.append(TemplateRow(section, way(parent, rank), hop, False, Stage.ALLGATHER, result[parent]))
         result[rank] = (len(rows) - 1,)
 
 
 def lower(cluster: Cluster, nbytes: int, *, fan: int, trees: int, segments: int, reach: int) -> Schedule:
     """Lower complementary trees on `cluster` to a Schedule; the parameters are those of `ComplementaryTrees`."""
-    way, rows, step = Routes(cluster), list[Row](), 1
+    way, rows, step = Routes(cluster), list[TemplateRow](), 1
     if len(cluster.ranks) > 1:
         rates = tree_rates(cluster)
         found = complementary(rates, fan, trees, reach)

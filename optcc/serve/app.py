@@ -25,11 +25,11 @@ from optcc.serve.messages import (
     MeasurementRequest,
     PlanReply,
     PlanRequest,
-    RefusedError,
+    ReplyError,
     decode,
 )
 from optcc.serve.service import PlanningService
-from optcc.serve.settings import Settings
+from optcc.serve.settings import ServeSettings
 from optcc.serve.work import described
 
 JSON = "application/json"
@@ -39,7 +39,7 @@ Handler = Callable[[PlanningService, Request], Awaitable[bytes]]
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class HttpRoute:
     """One route: what it takes, what it gives, what for.
 
     query : name -> what it is, of parameters after a "?"
@@ -86,9 +86,9 @@ async def _job_plan(desk: PlanningService, request: Request) -> bytes:
     size, lowered = given.pop("size", "1GiB"), given.pop("lowered", None)
     if given:
         body = ErrorBody("InputError", "unknown parameter", "query", "size, lowered", ", ".join(given)[:100])
-        raise RefusedError(422, body)
+        raise ReplyError(422, body)
     if lowered not in (None, "layout"):
-        raise RefusedError(422, ErrorBody("InputError", "not a form", "lowered", "layout", lowered[:60]))
+        raise ReplyError(422, ErrorBody("InputError", "not a form", "lowered", "layout", lowered[:60]))
     return await desk.job_plan(request.path_params["job"], size, lowered)
 
 
@@ -114,30 +114,30 @@ async def _metrics(desk: PlanningService, request: Request) -> bytes:
 _SIZE = ("size", "Bytes per rank, such as 64MiB; 1GiB when it is not given.")
 _LOWERED = ("lowered", "layout: the plan file also says what it lowers to.")
 ENDPOINTS = (
-    Endpoint("POST", "/v1/plan", "A plan from scratch, or the kept reply.", _plan, PlanRequest, PlanReply),
-    Endpoint("POST", "/v1/jobs", "Keep plans ready for a cluster.", _register, JobRequest, JobReply, 201),
-    Endpoint("GET", "/v1/jobs/{job}", "A job's plans as they are now.", _job, None, JobReply),
-    Endpoint("POST", "/v1/jobs/{job}/events", "A NIC failed, slowed down or came back: the plans for what is left.",
+    HttpRoute("POST", "/v1/plan", "A plan from scratch, or the kept reply.", _plan, PlanRequest, PlanReply),
+    HttpRoute("POST", "/v1/jobs", "Keep plans ready for a cluster.", _register, JobRequest, JobReply, 201),
+    HttpRoute("GET", "/v1/jobs/{job}", "A job's plans as they are now.", _job, None, JobReply),
+    HttpRoute("POST", "/v1/jobs/{job}/events", "A NIC failed, slowed down or came back: the plans for what is left.",
              _event, EventRequest, JobReply, quick=True),
-    Endpoint("POST", "/v1/jobs/{job}/measurements", "How long the job's AllReduce took, for the metrics.",
+    HttpRoute("POST", "/v1/jobs/{job}/measurements", "How long the job's AllReduce took, for the metrics.",
              _measurement, MeasurementRequest, status=204),
-    Endpoint("GET", "/v1/jobs/{job}/plan", "The whole plan file of a job as it is now.", _job_plan, None, PlanReply,
+    HttpRoute("GET", "/v1/jobs/{job}/plan", "The whole plan file of a job as it is now.", _job_plan, None, PlanReply,
              query=(_SIZE, _LOWERED)),
-    Endpoint("DELETE", "/v1/jobs/{job}", "Forget a job.", _forget, status=204),
-    Endpoint("GET", "/v1/health", "Whether the service answers, and what it holds.", _health, None, HealthReply,
+    HttpRoute("DELETE", "/v1/jobs/{job}", "Forget a job.", _forget, status=204),
+    HttpRoute("GET", "/v1/health", "Whether the service answers, and what it holds.", _health, None, HealthReply,
              quick=True),
-    Endpoint("GET", "/v1/openapi.json", "This document.", _openapi, quick=True),
+    HttpRoute("GET", "/v1/openapi.json", "This document.", _openapi, quick=True),
 )  # fmt: skip
-METRICS = Endpoint("GET", "/metrics", "Metrics for Prometheus.", _metrics, quick=True, media=TEXT)
+METRICS = HttpRoute("GET", "/metrics", "Metrics for Prometheus.", _metrics, quick=True, media=TEXT)
 """Where the service is asked for it by ``--metrics``."""
 
 
-def endpoints(settings: Settings) -> tuple[Endpoint, ...]:
+def endpoints(settings: ServeSettings) -> tuple[HttpRoute, ...]:
     """What the service answers."""
     return (*ENDPOINTS, METRICS) if settings.metrics else ENDPOINTS
 
 
-def application(settings: Settings) -> Starlette:
+def application(settings: ServeSettings) -> Starlette:
     """The service, without the guard that it must not run without."""
     desk = PlanningService(settings)
 
@@ -156,12 +156,12 @@ def application(settings: Settings) -> Starlette:
     )
 
 
-def _route(desk: PlanningService, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+def _route(desk: PlanningService, endpoint: HttpRoute) -> Callable[[Request], Awaitable[Response]]:
     async def respond(request: Request) -> Response:
         try:
             with nullcontext() if endpoint.quick else desk.place():
                 body = await endpoint.handler(desk, request)
-        except RefusedError as error:
+        except ReplyError as error:
             return _error(error.status, error.body)
         except MalformedError as error:
             return _error(400, described(error))

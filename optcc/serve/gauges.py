@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 
 from optcc.diagnose.doubt import Sure
-from optcc.diagnose.keep import Costs, keep_or_drain, overheads_of
+from optcc.diagnose.keep import InterruptionCosts, keep_or_drain, overheads_of
 from optcc.diagnose.metrics import set_costs
 from optcc.diagnose.possible import overhead
 from optcc.errors import InfeasibleError
@@ -32,7 +32,7 @@ class JobGauges:
     """
 
     def __init__(self, name: str, planner: Planner, exposed: float) -> None:
-        self._name, self._planner, self._costs = name, planner, Costs(exposed=exposed)
+        self._name, self._planner, self._costs = name, planner, InterruptionCosts(exposed=exposed)
         self._made: tuple[Cluster, Gauges] | None = None
         self._seen: _Seen | None = None
 

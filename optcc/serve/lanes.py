@@ -15,14 +15,14 @@ from functools import partial
 from typing import TypeVar, cast
 
 from optcc.planner.standby.background import Helper, LateError, MemoryLimitError
-from optcc.serve.messages import ErrorBody, RefusedError
-from optcc.serve.settings import Settings
-from optcc.serve.work import Outcome, described, guarded, prepare
+from optcc.serve.messages import ErrorBody, ReplyError
+from optcc.serve.settings import ServeSettings
+from optcc.serve.work import WorkOutcome, described, guarded, prepare
 
 T = TypeVar("T")
 
 
-class Lane:
+class ThreadLane:
     """`threads` threads of one purpose, for which at most `most` calls are in hand; more are turned away."""
 
     def __init__(self, name: str, threads: int, most: int) -> None:
@@ -40,7 +40,7 @@ class Lane:
         """
         if not self._places.acquire(blocking=False):
             body = ErrorBody("BusyError", "too many requests", self.name, f"at most {self.most} at once")
-            raise RefusedError(503, body)
+            raise ReplyError(503, body)
         future = self._threads.submit(function)
         future.add_done_callback(lambda _: self._places.release())
         waited = asyncio.wrap_future(future)
@@ -62,7 +62,7 @@ class Lane:
 class Workers:
     """Processes that plan from scratch, one call at a time each. Calls wait for a free one, first come first served."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServeSettings) -> None:
         self._limit_s = settings.request_s
         self._all = [helper(settings) for _ in range(settings.workers)]
         self._idle: asyncio.Queue[Helper] = asyncio.Queue()
@@ -78,17 +78,19 @@ class Workers:
     async def call(self, function: Callable[..., T], *arguments: object) -> T:
         """`function(*arguments)` in a worker, which is ended when it takes too long, or this call is cancelled.
 
-        Raises RefusedError for an error of the request's, LateError and OptccError as `Helper` does.
+        Raises ReplyError for an error of the request's, LateError and OptccError as `Helper` does.
         """
         try:
             async with asyncio.timeout(self._limit_s):
                 worker = await self._idle.get()
         except TimeoutError:
             body = ErrorBody("LateError", f"no worker was free for {self._limit_s:.3g} s")
-            raise RefusedError(504, body) from None
+            raise ReplyError(504, body) from None
         unwanted = threading.Event()
         limits = {"limit_s": self._limit_s, "unwanted": unwanted}
-        future = self._threads.submit(cast(Callable[..., Outcome[T]], worker), guarded, function, *arguments, **limits)
+        future = self._threads.submit(
+            cast(Callable[..., WorkOutcome[T]], worker), guarded, function, *arguments, **limits
+        )
         future.add_done_callback(partial(self._free, asyncio.get_running_loop(), worker))
         try:
             outcome = await asyncio.wrap_future(future)
@@ -100,7 +102,7 @@ class Workers:
         except (LateError, MemoryLimitError) as error:
             raise refusal(error) from None
         if outcome.error is not None:
-            raise RefusedError(422 if outcome.expected else 500, outcome.error)
+            raise ReplyError(422 if outcome.expected else 500, outcome.error)
         return cast(T, outcome.value)
 
     def _free(self, loop: asyncio.AbstractEventLoop, worker: Helper, _: Future[object]) -> None:
@@ -114,18 +116,18 @@ class Workers:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def helper(settings: Settings) -> Helper:
+def helper(settings: ServeSettings) -> Helper:
     """A process that has imported what planning takes, and may then take `settings.memory` bytes more."""
     return Helper(partial(prepare, settings.memory))
 
 
-def refusal(error: LateError | MemoryLimitError) -> RefusedError:
+def refusal(error: LateError | MemoryLimitError) -> ReplyError:
     """What who asked is told."""
     body = described(error)
     if isinstance(error, LateError):
-        return RefusedError(504, body)
+        return ReplyError(504, body)
     hint = "Fewer servers or segments, or without lowered; or start the service with a larger --memory."
-    return RefusedError(422, ErrorBody(body.type, body.what, hint=hint))
+    return ReplyError(422, ErrorBody(body.type, body.what, hint=hint))
 
 
 def _seen(done: asyncio.Future[T]) -> None:

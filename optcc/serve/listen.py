@@ -19,7 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from optcc.errors import InputError
 from optcc.serve.app import application
 from optcc.serve.middleware import Middleware
-from optcc.serve.settings import Settings
+from optcc.serve.settings import ServeSettings
 
 BACKLOG = 128
 SWITCH_S = 0.0005
@@ -106,7 +106,7 @@ class _Impatient(H11Protocol):
     has a limit; it waits for ever until its reply is read. Where there are as many as may be, the oldest of those that
     have asked for nothing makes room."""
 
-    settings: Settings
+    settings: ServeSettings
     _header: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
     _made = 0.0
@@ -165,7 +165,7 @@ def log_to_stderr(line: str) -> None:
 
 def serve(
     listener: socket.socket,
-    settings: Settings,
+    settings: ServeSettings,
     *,
     names: frozenset[str] | None = None,
     log: Callable[[str], None] = log_to_stderr,

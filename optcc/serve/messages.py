@@ -82,7 +82,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
     hint: str | None = None
 
 
-class RefusedError(Exception):
+class ReplyError(Exception):
     """A reply with a status and an error."""
 
     def __init__(self, status: int, body: ErrorBody) -> None:

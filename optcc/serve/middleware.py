@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from optcc.serve.messages import ErrorBody, ErrorReply, RefusedError
-from optcc.serve.settings import Settings
+from optcc.serve.messages import ErrorBody, ErrorReply, ReplyError
+from optcc.serve.settings import ServeSettings
 
 LONGEST_PATH = 256
 
@@ -31,7 +31,7 @@ class Middleware:
     """
 
     def __init__(
-        self, app: ASGIApp, settings: Settings, *, hosts: frozenset[str] | None, log: Callable[[str], None]
+        self, app: ASGIApp, settings: ServeSettings, *, hosts: frozenset[str] | None, log: Callable[[str], None]
     ) -> None:
         self.app, self.settings, self.hosts, self.log = app, settings, hosts, log
 
@@ -75,19 +75,19 @@ class Middleware:
                 return
             async with asyncio.timeout(self.settings.request_s):
                 await self._while_wanted(scope, body, receive, send)
-        except RefusedError as error:
+        except ReplyError as error:
             await refuse(send, error, close=True)
         except TimeoutError:
             if not sent["status"]:
                 limit = f"a reply within {self.settings.request_s:.3g} s"
-                await refuse(send, RefusedError(504, ErrorBody("LateError", "took too long", None, limit)))
+                await refuse(send, ReplyError(504, ErrorBody("LateError", "took too long", None, limit)))
         except Exception:
             traceback.print_exc(file=sys.stderr)
             if not sent["status"]:
                 body_ = ErrorBody(
                     "InternalError", "a defect of the service", hint="The service's stderr has the trace."
                 )
-                await refuse(send, RefusedError(500, body_))
+                await refuse(send, ReplyError(500, body_))
 
     async def _while_wanted(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """The application's answer; whatever works on it is cancelled when the caller is gone, or this is cancelled."""
@@ -103,18 +103,16 @@ class Middleware:
             await asyncio.gather(answering, leaving, return_exceptions=True)
 
     async def _admit(self, scope: Scope, receive: Receive) -> bytes | None:
-        """The request's body; None when the caller is gone. Raises RefusedError."""
+        """The request's body; None when the caller is gone. Raises ReplyError."""
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         if self.hosts is not None and _host(headers.get("host", "")) not in self.hosts:
             expected = " or ".join(sorted(self.hosts))
-            raise RefusedError(
-                421, ErrorBody("HostError", "another host's name", "Host", expected, headers.get("host"))
-            )
+            raise ReplyError(421, ErrorBody("HostError", "another host's name", "Host", expected, headers.get("host")))
         if scope["method"] in ("POST", "PUT", "PATCH"):
             given = headers.get("content-type", "").partition(";")[0].strip().lower()
             if given != "application/json":
                 body = ErrorBody("MediaTypeError", "not JSON", "Content-Type", "application/json", given[:100] or None)
-                raise RefusedError(415, body)
+                raise ReplyError(415, body)
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdigit() or int(length[:20]) > self.settings.body:
             raise self._too_large(length[:20])
@@ -123,7 +121,7 @@ class Middleware:
                 return await self._body(receive)
         except TimeoutError:
             limit = f"all of it within {self.settings.read_s:.3g} s"
-            raise RefusedError(408, ErrorBody("SlowError", "the request did not come", "body", limit)) from None
+            raise ReplyError(408, ErrorBody("SlowError", "the request did not come", "body", limit)) from None
 
     async def _body(self, receive: Receive) -> bytes | None:
         parts: list[bytes] = []
@@ -139,10 +137,8 @@ class Middleware:
             if not message.get("more_body", False):
                 return b"".join(parts)
 
-    def _too_large(self, got: str) -> RefusedError:
-        return RefusedError(
-            413, ErrorBody("SizeError", "too large", "body", f"at most {self.settings.body} bytes", got)
-        )
+    def _too_large(self, got: str) -> ReplyError:
+        return ReplyError(413, ErrorBody("SizeError", "too large", "body", f"at most {self.settings.body} bytes", got))
 
 
 def _host(header: str) -> str:
@@ -171,7 +167,7 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def refuse(send: Send, error: RefusedError, *, close: bool = False) -> None:
+async def refuse(send: Send, error: ReplyError, *, close: bool = False) -> None:
     """Send an error. `close`: the rest of the request is not wanted."""
     body = msgspec.json.encode(ErrorReply(error.body))
     headers: list[Any] = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]

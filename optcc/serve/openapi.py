@@ -12,7 +12,7 @@ from optcc import __version__
 from optcc.serve.messages import ErrorReply
 
 if TYPE_CHECKING:
-    from optcc.serve.app import Endpoint
+    from optcc.serve.app import HttpRoute
 
 ERRORS = {
     400: "The body is no JSON.",
@@ -29,7 +29,7 @@ ERRORS = {
 }
 
 
-def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+def document(endpoints: Sequence[HttpRoute]) -> dict[str, Any]:
     """OpenAPI 3.1, whose schemas are JSON Schema 2020-12."""
     types = [kind for each in endpoints for kind in (each.request, each.reply) if kind is not None]
     _, schemas = msgspec.json.schema_components([*types, ErrorReply], ref_template="#/components/schemas/{name}")
@@ -44,7 +44,7 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     }
 
 
-def _operation(endpoint: Endpoint) -> dict[str, Any]:
+def _operation(endpoint: HttpRoute) -> dict[str, Any]:
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"{(\w+)}", endpoint.path)

@@ -47,7 +47,7 @@ class _Making:
     waiting: int = 0
 
 
-class Shared:
+class SharedReplies:
     """Makes replies once: what is kept is given again, and who asks for what is being made waits for that.
 
     When the last one who waits is cancelled, so is the making.

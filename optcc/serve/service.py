@@ -14,13 +14,14 @@ import msgspec
 from optcc import __version__
 from optcc.diagnose.keep import DEFAULTS
 from optcc.errors import InputError
+from optcc.planner.standby.answers import Progress, Replanned
 from optcc.planner.standby.background import Helper
-from optcc.planner.standby.planner import KEEP, Planner, Progress, Replanned
+from optcc.planner.standby.planner import KEEP, Planner
 from optcc.planner.standby.state import State
 from optcc.plans.plan import Plan
 from optcc.reports.metrics import CACHED, IN_HAND, JOB, JOB_LABEL, JOBS, SERVICE, Gauges, text_of
 from optcc.serve.gauges import JobGauges
-from optcc.serve.lanes import Lane, Workers, helper
+from optcc.serve.lanes import ThreadLane, Workers, helper
 from optcc.serve.messages import (
     Brief,
     ErrorBody,
@@ -31,10 +32,10 @@ from optcc.serve.messages import (
     MeasurementRequest,
     PlanRequest,
     Readiness,
-    RefusedError,
+    ReplyError,
 )
-from optcc.serve.replies import Replies, Shared
-from optcc.serve.settings import Settings
+from optcc.serve.replies import Replies, SharedReplies
+from optcc.serve.settings import ServeSettings
 from optcc.serve.work import lowered_text, plan_text, read_cluster, size_of
 from optcc.values.cluster import Cluster
 from optcc.values.units import parse_seconds, parse_share
@@ -52,15 +53,15 @@ KEPT_SERVERS = 2**18
 
 
 @dataclass(frozen=True)
-class Job:
+class ServedCluster:
     """A registered cluster. Its events wait for nothing but each other; whoever looks at its plans, in another lane."""
 
     name: str
     planner: Planner
     notes: tuple[str, ...]
     exposed: float = DEFAULTS.exposed
-    events: Lane = field(default_factory=lambda: Lane("events", EVENTS_AT_ONCE, MOST_WAITING))
-    looks: Lane = field(default_factory=lambda: Lane("job", 1, MOST_WAITING))
+    events: ThreadLane = field(default_factory=lambda: ThreadLane("events", EVENTS_AT_ONCE, MOST_WAITING))
+    looks: ThreadLane = field(default_factory=lambda: ThreadLane("job", 1, MOST_WAITING))
 
     @cached_property
     def gauges(self) -> JobGauges:
@@ -77,17 +78,17 @@ class Job:
 class PlanningService:
     """Requests in, replies out; all methods run in one event loop, and long work elsewhere."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
         self.replies = Replies(settings.cache_bytes)
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, ServedCluster] = {}
         self.in_hand = 0
         self._registering = 0
         self._making: set[Helper] = set()
-        self._shared = Shared(self.replies)
+        self._shared = SharedReplies(self.replies)
         self._workers = Workers(settings)
-        self._registrars = Lane("jobs", REGISTRARS, settings.jobs + 1)
-        self._scrapes = Lane("metrics", 1, MOST_SCRAPES)
+        self._registrars = ThreadLane("jobs", REGISTRARS, settings.jobs + 1)
+        self._scrapes = ThreadLane("metrics", 1, MOST_SCRAPES)
 
     def start(self) -> None:
         """Start the processes that plan, so that the first requests need not wait for them."""
@@ -95,10 +96,10 @@ class PlanningService:
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """For a request that may take long, while it is in hand. Raises RefusedError when as many are as may be."""
+        """For a request that may take long, while it is in hand. Raises ReplyError when as many are as may be."""
         if self.in_hand >= self.settings.concurrent:
             busy = f"at most {self.settings.concurrent} at once"
-            raise RefusedError(503, ErrorBody("BusyError", "too many requests", None, busy, hint="Try again."))
+            raise ReplyError(503, ErrorBody("BusyError", "too many requests", None, busy, hint="Try again."))
         self.in_hand += 1
         try:
             yield
@@ -115,17 +116,17 @@ class PlanningService:
         return await self._shared.get(b"plan", request, make)
 
     async def register(self, request: JobRequest) -> JobReply:
-        """A new job. Raises RefusedError where there are as many as there may be."""
+        """A new job. Raises ReplyError where there are as many as there may be."""
         if len(self.jobs) + self._registering >= self.settings.jobs:
             got = str(len(self.jobs))
             body = ErrorBody("BusyError", "too many jobs", "jobs", f"at most {self.settings.jobs}", got, "Delete one.")
-            raise RefusedError(429, body)
+            raise ReplyError(429, body)
         self._registering += 1
         try:
             cluster, notes = await self._workers.call(read_cluster, request)
             exposed = float(parse_share(request.exposed, "exposed"))
             planner, name = await self._planner(cluster, request), secrets.token_hex(8)
-            self.jobs[name] = Job(name, planner, notes, exposed)
+            self.jobs[name] = ServedCluster(name, planner, notes, exposed)
         finally:
             self._registering -= 1
         try:
@@ -170,7 +171,7 @@ class PlanningService:
         job, planner = self._job(name), self._job(name).planner
         if (request.event == "rate") != (request.rate is not None):
             expected = "with an event of rate, and only then"
-            raise RefusedError(422, ErrorBody("InputError", "a rate", "rate", expected, request.rate))
+            raise ReplyError(422, ErrorBody("InputError", "a rate", "rate", expected, request.rate))
 
         def tell() -> JobReply:
             if request.event == "rate":
@@ -242,10 +243,10 @@ class PlanningService:
         self._registrars.close()
         self._scrapes.close()
 
-    def _job(self, name: str) -> Job:
+    def _job(self, name: str) -> ServedCluster:
         if name not in self.jobs:
             expected = "an id from POST /v1/jobs"
-            raise RefusedError(404, ErrorBody("UnknownError", "no such job", "job", expected, name[:64]))
+            raise ReplyError(404, ErrorBody("UnknownError", "no such job", "job", expected, name[:64]))
         return self.jobs[name]
 
 
@@ -254,7 +255,7 @@ def _plan_reply(text: str, notes: tuple[str, ...]) -> bytes:
     return b'{"plan":' + text.encode() + b',"notes":' + msgspec.json.encode(notes) + b"}"
 
 
-def _job_reply(job: Job, answer: Replanned, progress: Progress | None = None) -> JobReply:
+def _job_reply(job: ServedCluster, answer: Replanned, progress: Progress | None = None) -> JobReply:
     return JobReply(
         job.name,
         answer.event,

@@ -8,7 +8,7 @@ from optcc.errors import InputError
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServeSettings:
     """Bytes, seconds and counts.
 
     body : of a request; read_s : seconds from connecting, or from the last reply, to the end of a request's header;

@@ -35,7 +35,7 @@ MAX_REPLY = 2**25
 
 
 @dataclass(frozen=True)
-class Outcome(Generic[T]):
+class WorkOutcome(Generic[T]):
     """A value, or the error in its place: errors do not travel between processes by themselves."""
 
     value: T | None = None
@@ -44,12 +44,12 @@ class Outcome(Generic[T]):
     """The caller can mend it."""
 
 
-def guarded(function: Callable[..., T], *arguments: object) -> Outcome[T]:
+def guarded(function: Callable[..., T], *arguments: object) -> WorkOutcome[T]:
     """Call it; an error that is meant for people becomes part of the outcome."""
     try:
-        return Outcome(function(*arguments))
+        return WorkOutcome(function(*arguments))
     except OptccError as error:
-        return Outcome(error=described(error), expected=isinstance(error, InputError))
+        return WorkOutcome(error=described(error), expected=isinstance(error, InputError))
 
 
 def described(error: OptccError) -> ErrorBody:

@@ -25,7 +25,7 @@ STRIPES: Receivers = "stripes"
 
 
 @dataclass(frozen=True)
-class Job:
+class SweepJob:
     """One computation. alpha_s, per_chunk_s : seconds; segments : None lets the planner choose.
 
     receivers : as `optcc.simulate` takes it; the first one for a bound
@@ -53,13 +53,13 @@ class Job:
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
     @property
-    def reference(self) -> Job | None:
+    def reference(self) -> SweepJob | None:
         """The same collective on the fault-free cluster by a ring; None for a bound."""
         return replace(self, failures=(), algorithm=REFERENCE) if self.algorithm else None
 
 
 @dataclass(frozen=True)
-class Result:
+class SweepResult:
     """What a job gave; None for what could not be computed, and `error` says why. Seconds; times are simulated."""
 
     bound_s: float | None = None
@@ -72,7 +72,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Cell:
+class SweepCell:
     """One row: the names of its inputs, and its job (None: `impossible` says why there is none)."""
 
     topology: str
@@ -84,18 +84,18 @@ class Cell:
     left: Fraction | None
     draw: int | None
     seed: int
-    job: Job
+    job: SweepJob
     impossible: str | None = None
 
     @property
-    def jobs(self) -> tuple[Job, ...]:
+    def jobs(self) -> tuple[SweepJob, ...]:
         """What must be computed for this row: its own job and the fault-free reference."""
         if self.impossible:
             return ()
         return (self.job, self.job.reference) if self.job.reference else (self.job,)
 
-    def done(self, results: Mapping[str, Result]) -> bool:
-        """Whether `results`, by `Job.key`, hold all that the row needs."""
+    def done(self, results: Mapping[str, SweepResult]) -> bool:
+        """Whether `results`, by `SweepJob.key`, hold all that the row needs."""
         return all(job.key in results for job in self.jobs)
 
 
@@ -117,10 +117,10 @@ COLUMNS: dict[str, type] = {
 Row = dict[str, Any]
 
 
-def row(cell: Cell, results: Mapping[str, Result]) -> Row:
-    """The row of `cell`. `results` are by `Job.key`; KeyError when one of the cell's jobs is not done."""
+def row(cell: SweepCell, results: Mapping[str, SweepResult]) -> Row:
+    """The row of `cell`. `results` are by `SweepJob.key`; KeyError when one of the cell's jobs is not done."""
     job = cell.job
-    own, reference = Result(error=cell.impossible), Result()
+    own, reference = SweepResult(error=cell.impossible), SweepResult()
     if not cell.impossible:
         own = results[job.key]
         reference = results[job.reference.key] if job.reference else reference
@@ -148,10 +148,10 @@ def _less_one(ratio: float | None) -> float | None:
     return None if ratio is None else ratio - 1
 
 
-def groups(cells: Iterable[Cell], done: Mapping[str, Result]) -> list[tuple[Job, ...]]:
+def groups(cells: Iterable[SweepCell], done: Mapping[str, SweepResult]) -> list[tuple[SweepJob, ...]]:
     """The jobs that are not `done`, in order of first need; those that differ in the algorithm only share a plan and
     stand together."""
-    found: dict[Job, dict[Job, None]] = {}
+    found: dict[SweepJob, dict[SweepJob, None]] = {}
     for cell in cells:
         for job in cell.jobs:
             if job.key not in done:

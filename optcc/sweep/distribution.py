@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from optcc.sweep.cells import Cell, Job, Result, Row, row
+from optcc.sweep.cells import Row, SweepCell, SweepJob, SweepResult, row
 from optcc.sweep.failures import MonteCarlo
-from optcc.sweep.grid import Grid
+from optcc.sweep.grid import SweepGrid
 
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 
 @dataclass(frozen=True)
-class Spread:
+class OverheadSpread:
     """Overheads of some draws as fractions, ascending; infinite where there is none."""
 
     values: tuple[float, ...]
@@ -56,8 +56,8 @@ class Distribution:
     mean_failed: float
     stopped: int
     unsimulated: int
-    unavoidable: Spread
-    achieved: Spread | None
+    unavoidable: OverheadSpread
+    achieved: OverheadSpread | None
 
     def as_json(self) -> dict[str, Any]:
         """One JSON object."""
@@ -74,10 +74,12 @@ class Distribution:
         }
 
 
-def distributions(grid: Grid, cells: tuple[Cell, ...], results: Mapping[str, Result]) -> tuple[Distribution, ...]:
+def distributions(
+    grid: SweepGrid, cells: tuple[SweepCell, ...], results: Mapping[str, SweepResult]
+) -> tuple[Distribution, ...]:
     """One per Monte Carlo entry, topology, size, cost and algorithm of `grid`, in the order of the table."""
     clusters = grid.clusters()
-    alike: dict[tuple[str, int, Job], list[Row]] = {}
+    alike: dict[tuple[str, int, SweepJob], list[Row]] = {}
     for cell in cells:
         if isinstance(grid.failures[cell.entry], MonteCarlo):
             same = (cell.topology, cell.entry, replace(cell.job, failures=()))
@@ -90,7 +92,7 @@ def distributions(grid: Grid, cells: tuple[Cell, ...], results: Mapping[str, Res
     return tuple(found)
 
 
-def _distribution(expected: Fraction, job: Job, rows: list[Row]) -> Distribution:
+def _distribution(expected: Fraction, job: SweepJob, rows: list[Row]) -> Distribution:
     first = rows[0]
     names = ("topology", "servers", "size", "alpha_s", "per_chunk_s", "failure_entry", "algorithm", "receivers")
     stopped = sum(r["unavoidable_overhead"] is None for r in rows)
@@ -107,5 +109,5 @@ def _distribution(expected: Fraction, job: Job, rows: list[Row]) -> Distribution
     )
 
 
-def _spread(rows: list[Row], column: str) -> Spread:
-    return Spread(tuple(sorted(math.inf if r[column] is None else r[column] for r in rows)))
+def _spread(rows: list[Row], column: str) -> OverheadSpread:
+    return OverheadSpread(tuple(sorted(math.inf if r[column] is None else r[column] for r in rows)))

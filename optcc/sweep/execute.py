@@ -1,6 +1,6 @@
 """Does a sweep's jobs: in this process, on the local cores, or on an existing Dask cluster.
 
-Results do not depend on where or in what order jobs are done: each is a function of its `Job` alone.
+Results do not depend on where or in what order jobs are done: each is a function of its `SweepJob` alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from optcc.machine.workers import processes
 from optcc.planner.search import baseline
 from optcc.plans.plan import Plan
 from optcc.simulation.simulator import simulate
-from optcc.sweep.cells import REFERENCE, Cell, Job, Result, groups
+from optcc.sweep.cells import REFERENCE, SweepCell, SweepJob, SweepResult, groups
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
 
@@ -41,7 +41,7 @@ Progress = Callable[[int, int], None]
 """Told the jobs done and the jobs to do."""
 
 
-def compute(cluster: Cluster, jobs: tuple[Job, ...]) -> list[Result]:
+def compute(cluster: Cluster, jobs: tuple[SweepJob, ...]) -> list[SweepResult]:
     """The results of `jobs`, which differ in the algorithm only; `cluster` is the one before their failures.
 
     What cannot be done is a result with an error, not an exception.
@@ -52,7 +52,7 @@ def compute(cluster: Cluster, jobs: tuple[Job, ...]) -> list[Result]:
         if job.algorithm is None:
             return [_bounded(api.lower_bound(hurt, job.nbytes))]
     except OptccError as error:
-        return [Result(error=str(error))] * len(jobs)
+        return [SweepResult(error=str(error))] * len(jobs)
     try:
         plan = api.plan(hurt, job.nbytes, segments=job.segments, alpha=job.alpha_s, per_chunk=job.per_chunk_s)
     except OptccError as error:
@@ -61,11 +61,11 @@ def compute(cluster: Cluster, jobs: tuple[Job, ...]) -> list[Result]:
     return [_simulated(plan, job) for job in jobs]
 
 
-def _bounded(bound: Bound) -> Result:
-    return Result(float(bound.seconds), float(bound.fault_free_s), float(bound.overhead))
+def _bounded(bound: Bound) -> SweepResult:
+    return SweepResult(float(bound.seconds), float(bound.fault_free_s), float(bound.overhead))
 
 
-def _simulated(plan: Plan, job: Job) -> Result:
+def _simulated(plan: Plan, job: SweepJob) -> SweepResult:
     assert job.algorithm is not None
     result = _bounded(plan.bound)
     try:
@@ -82,9 +82,9 @@ def _simulated(plan: Plan, job: Job) -> Result:
 
 
 def run_sweep(
-    cells: tuple[Cell, ...],
+    cells: tuple[SweepCell, ...],
     clusters: Mapping[str, Cluster],
-    journal: Journal[Result],
+    journal: Journal[SweepResult],
     *,
     workers: int = 1,
     dask: str | None = None,
@@ -101,7 +101,7 @@ def run_sweep(
     done, total = 0, sum(map(len, todo))
     with _pool(min(workers, len(todo)), dask) as pool:
         waiting = iter(todo)
-        running: dict[Future[list[Result]], tuple[Job, ...]] = {}
+        running: dict[Future[list[SweepResult]], tuple[SweepJob, ...]] = {}
         try:
             while True:
                 for jobs in waiting:
@@ -123,19 +123,19 @@ def run_sweep(
             raise
 
 
-def _keep(running: Mapping[Future[list[Result]], tuple[Job, ...]], journal: Journal[Result]) -> None:
+def _keep(running: Mapping[Future[list[SweepResult]], tuple[SweepJob, ...]], journal: Journal[SweepResult]) -> None:
     """Put what was finished at the moment of an interrupt into the journal."""
     for future, jobs in running.items():
         if future.done() and not future.cancelled() and future.exception() is None:
             journal.add(_by_key(jobs, future.result()))
 
 
-def _by_key(jobs: tuple[Job, ...], results: list[Result]) -> dict[str, Result]:
+def _by_key(jobs: tuple[SweepJob, ...], results: list[SweepResult]) -> dict[str, SweepResult]:
     return {job.key: result for job, result in zip(jobs, results, strict=True)}
 
 
 @dataclass(frozen=True)
-class _Pool:
+class _JobPool:
     """Where jobs are done; `at_once` groups of them are handed over ahead of results.
 
     death : what a future raises when its worker is gone
@@ -159,19 +159,19 @@ class _Here(Executor):
 
 
 @contextmanager
-def _pool(workers: int, dask: str | None) -> Iterator[_Pool]:
+def _pool(workers: int, dask: str | None) -> Iterator[_JobPool]:
     if dask is not None:
         with _dask(dask) as pool:
             yield pool
     elif workers == 1:
-        yield _Pool(_Here(), 1)
+        yield _JobPool(_Here(), 1)
     else:
         with processes(workers) as executor:
-            yield _Pool(executor, 2 * workers, (BrokenProcessPool,))
+            yield _JobPool(executor, 2 * workers, (BrokenProcessPool,))
 
 
 @contextmanager
-def _dask(address: str) -> Iterator[_Pool]:
+def _dask(address: str) -> Iterator[_JobPool]:
     try:
         from distributed import Client, KilledWorker
     except ImportError:
@@ -190,7 +190,7 @@ def _dask(address: str) -> Iterator[_Pool]:
     with client:
         _check_workers(client)
         threads = sum(client.nthreads().values())
-        yield _Pool(client.get_executor(pure=False), max(LEAST_AHEAD, 2 * threads), (KilledWorker, CancelledError))
+        yield _JobPool(client.get_executor(pure=False), max(LEAST_AHEAD, 2 * threads), (KilledWorker, CancelledError))
 
 
 def _check_workers(client: Any) -> None:

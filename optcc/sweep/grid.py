@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from optcc.errors import InputError
 from optcc.simulation.simulator import Receivers, usual_receivers
-from optcc.sweep.cells import STRIPES, Cell, Job, fingerprint
+from optcc.sweep.cells import STRIPES, SweepCell, SweepJob, fingerprint
 from optcc.sweep.failures import FailureEntry, MonteCarlo, Renamed
 from optcc.values.cluster import Cluster
 
@@ -35,7 +35,7 @@ class GridTopology:
 
 
 @dataclass(frozen=True)
-class Grid:
+class SweepGrid:
     """The axes of a sweep. Times in seconds, sizes in bytes; `algorithms` is (None,) for bounds alone.
 
     notes : what was skipped or assumed in the topologies; receivers : as `optcc.simulate` takes it
@@ -74,7 +74,7 @@ class Grid:
         own_depth = self.segments == (None,) and all(all(alphas) or all(chunks) for alphas, chunks in costs)
         return "nics" if own_depth and PLACELESS.issuperset(self.algorithms) else "nothing"
 
-    def cells(self) -> tuple[Cell, ...]:
+    def cells(self) -> tuple[SweepCell, ...]:
         """The rows, in the order of the table: topologies, failures, sizes, alpha, per-chunk, segments, algorithms."""
         per_set = len(list(self._jobs("", (), (self.alpha_s, self.per_chunk_s))))
         rows = len(self.topologies) * sum(map(len, self.failures)) * per_set
@@ -82,7 +82,7 @@ class Grid:
             raise InputError("too large a grid", where="grid", expected=f"at most {MAX_CELLS} rows", got=rows)
         return tuple(self._cells())
 
-    def _cells(self) -> Iterator[Cell]:
+    def _cells(self) -> Iterator[SweepCell]:
         for topology in self.topologies:
             cluster_id = fingerprint(topology.cluster)
             receivers = self.receivers or usual_receivers(topology.cluster.uplinks)
@@ -91,7 +91,7 @@ class Grid:
                 for failed in failures.sets(topology.cluster, self.seed, self.renamed):
                     nics = tuple(f"{nic}={left}" for nic, left in failed.nics)
                     for job in self._jobs(cluster_id, nics, self._costs(topology), receivers):
-                        yield Cell(
+                        yield SweepCell(
                             topology.name, servers, ranks, entry, failed.place, len(nics), failed.left, failed.draw,
                             self.seed, job, failed.impossible,
                         )  # fmt: skip
@@ -106,13 +106,13 @@ class Grid:
 
     def _jobs(
         self, cluster_id: str, failures: tuple[str, ...], costs: Costs, receivers: Receivers = STRIPES
-    ) -> Iterator[Job]:
+    ) -> Iterator[SweepJob]:
         for size in self.sizes:
             for alpha_s in costs[0]:
                 for per_chunk_s in costs[1]:
                     for segments in self.segments:
                         for algorithm in self.algorithms:
-                            yield Job(
+                            yield SweepJob(
                                 cluster_id, failures, size, alpha_s, per_chunk_s, segments, algorithm,
                                 receivers if algorithm else STRIPES,
                             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Grid files, and the same written as options, to a `Grid`.
+"""Grid files, and the same written as options, to a `SweepGrid`.
 
 docs/sweeps.md describes the format, and a test reads its example.
 """
@@ -25,7 +25,7 @@ from optcc.schedule.recipe import MAX_SEGMENTS
 from optcc.simulation.simulator import Receivers
 from optcc.sweep.failure_entry import FailuresEntry, read_failures
 from optcc.sweep.failures import Named
-from optcc.sweep.grid import Grid, GridTopology
+from optcc.sweep.grid import GridTopology, SweepGrid
 from optcc.sweep.typed import Texts, Where, check_apart, read_each, whole_number
 from optcc.values.units import format_seconds, parse_seconds, parse_size
 
@@ -59,7 +59,7 @@ class GridFile(msgspec.Struct, forbid_unknown_fields=True):
     seed: str = "0"
 
 
-def read_grid(path: Path) -> Grid:
+def read_grid(path: Path) -> SweepGrid:
     """The grid of a file. Raises InputError naming the file, line and field."""
     data = read_file(path, MAX_FILE_BYTES, what="grid", expected="a grid file")
     document = YamlDocument(data, shown(path), "grid")
@@ -72,7 +72,7 @@ def is_grid(source: str) -> bool:
     return re.search(rb"^(optcc-sweep|topologies)\s*:", beginning(source, 4096), re.MULTILINE) is not None
 
 
-def grid_of(typed: GridFile, where: Where, folder: Path = Path()) -> Grid:
+def grid_of(typed: GridFile, where: Where, folder: Path = Path()) -> SweepGrid:
     """`typed` with every text read. `where` says where and how a person wrote it.
 
     Raises InputError for what cannot be read.
@@ -99,7 +99,7 @@ def grid_of(typed: GridFile, where: Where, folder: Path = Path()) -> Grid:
     entries = {f"$.failures[{i}]": entry for i, entry in enumerate(typed.failures or [])}
     failures = [read_failures(entry, at, where, known) for at, entry in entries.items()]
     check_apart(failures, [f"entry {i}" for i in range(len(failures))], [*entries], where)
-    return Grid(
+    return SweepGrid(
         topologies=tuple(topologies),
         failures=tuple(failures) or (Named(()),),
         sizes=read_each(typed.sizes, "$.sizes", where, _size),

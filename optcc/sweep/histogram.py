@@ -11,7 +11,7 @@ import numpy as np
 from optcc import __version__
 from optcc.errors import InputError
 from optcc.files.writing import check_place, written
-from optcc.sweep.distribution import Distribution, Spread
+from optcc.sweep.distribution import Distribution, OverheadSpread
 from optcc.values.units import format_seconds, format_size
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _dead(one: Distribution) -> str:
 
 
 def _panel(axes: Axes, title: str, ones: list[Distribution]) -> None:
-    lines: list[tuple[str, Spread]] = [("unavoidable", ones[0].unavoidable)]
+    lines: list[tuple[str, OverheadSpread]] = [("unavoidable", ones[0].unavoidable)]
     lines += [(str(one.inputs["algorithm"]), one.achieved) for one in ones if one.achieved]
     finite = [value for _, spread in lines for value in spread.values if math.isfinite(value)]
     low, high = (100 * min(finite), 100 * max(finite)) if finite else (0.0, 0.0)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from optcc.communicator import Communicator
 from optcc.torch_backend.delegated import Delegated
 from optcc.torch_backend.options import NAME
-from optcc.torch_backend.tensors import Move, op_of
+from optcc.torch_backend.tensors import HostArray, op_of
 from optcc.torch_backend.work import CallWork, finished
 
 
@@ -42,7 +42,7 @@ class OptccGroup(Delegated):
     def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Any:
         """Each from `opts.rootRank`."""
         root = opts.rootRank if opts else 0
-        moves = [Move(tensor, as_bytes=True) for tensor in tensors]
+        moves = [HostArray(tensor, as_bytes=True) for tensor in tensors]
         return self._done(
             [
                 lambda now, m=move: self.communicator.broadcast(m.array, root, async_op=not now)  # type: ignore[misc]
@@ -80,7 +80,7 @@ class OptccGroup(Delegated):
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
         """Every rank's tensor into `output`, one after the other."""
-        own, whole = Move(tensor, as_bytes=True), Move(output, as_bytes=True)
+        own, whole = HostArray(tensor, as_bytes=True), HostArray(output, as_bytes=True)
         own.part_from(whole)
         call = lambda now: self.communicator.all_gather(own.array, whole.array, async_op=not now)  # noqa: E731
         return self._done([call], [whole], output, _waits(opts))
@@ -112,7 +112,7 @@ class OptccGroup(Delegated):
         if op is None:
             parts = list(tensor.reshape(-1).chunk(self.size()))
             return self.gloo.reduce_scatter([output.view(-1)], [parts], opts)
-        whole, own = Move(tensor), Move(output)
+        whole, own = HostArray(tensor), HostArray(output)
         whole.part_from(own)
         call = lambda now: self.communicator.reduce_scatter(whole.array, own.array, op, async_op=not now)  # noqa: E731
         return self._done([call], [own], output, _waits(opts))
@@ -138,7 +138,7 @@ class OptccGroup(Delegated):
         """Of `tensor`, equal part number r to rank r; with split sizes, which other ranks do not know, by Gloo."""
         if output_splits or input_splits:
             return self.gloo.alltoall_base(output, tensor, output_splits, input_splits)
-        own, into = Move(tensor, as_bytes=True), Move(output, as_bytes=True)
+        own, into = HostArray(tensor, as_bytes=True), HostArray(output, as_bytes=True)
         own.part_from(into)
         call = lambda now: self.communicator.all_to_all(own.array, into.array, async_op=not now)  # noqa: E731
         return self._done([call], [into], output, _waits(opts))
@@ -165,11 +165,13 @@ class OptccGroup(Delegated):
         op = op_of(opts, tensors)
         if op is None:
             return None
-        moves = [Move(tensor) for tensor in tensors]
+        moves = [HostArray(tensor) for tensor in tensors]
         calls = [lambda now, m=move: self.communicator.all_reduce(m.array, op, async_op=not now) for move in moves]
         return self._done(calls, moves, list(tensors), _waits(opts))
 
-    def _done(self, calls: Sequence[Callable[[bool], Any]], moves: Sequence[Move], result: Any, waits: bool) -> Any:
+    def _done(
+        self, calls: Sequence[Callable[[bool], Any]], moves: Sequence[HostArray], result: Any, waits: bool
+    ) -> Any:
         """The work of calls in a row; at once where the caller waits for it or something has to be copied back."""
         if waits or any(move.copied for move in moves) or not calls:
             for call in calls:

@@ -39,7 +39,7 @@ def op_of(opts: Any, tensors: Sequence[torch.Tensor]) -> str | None:
     return name if whole and not any(t.is_sparse for t in tensors) else None
 
 
-class Move:
+class HostArray:
     """A tensor as an array that the communicator takes: its own memory, or a copy where that is not on the host or has
     gaps.
 
@@ -71,7 +71,7 @@ class Move:
         if self.copied:
             self._tensor.copy_(self._host)
 
-    def part_from(self, other: Move) -> None:
+    def part_from(self, other: HostArray) -> None:
         """Become a copy where both share memory: torch's users may gather in place, into what holds the input."""
         one, two = self.array, other.array
         if one.data_ptr() < two.data_ptr() + two.nbytes and two.data_ptr() < one.data_ptr() + one.nbytes:

@@ -7,30 +7,24 @@ import logging
 import os
 import select
 import socket
-import struct
 import time
 from collections import deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
 
-from optcc.runtime.codec import Json, MessageError, decode, encode
+from optcc.runtime.codec import Json, encode
 from optcc.runtime.control.clocks import Clock, measured
-from optcc.runtime.control.greeting import (
-    GREETING_LIMIT,
-    GREETING_S,
-    PROTOCOL,
-    Challenge,
-    Hello,
-    Introduction,
-    Refused,
-    RefusedError,
-    Welcome,
-    nonce,
-    proof,
-    proves,
-    seals,
+from optcc.runtime.control.connecting import (
+    RETRY_S,
+    Address,
+    HubLostError,
+    connect,
+    decoded,
+    introduce,
+    limit_waits,
+    read_message,
 )
+from optcc.runtime.control.greeting import GREETING_S, Hello, nonce
 from optcc.runtime.control.seals import TAG_BYTES, TAMPERED, Seal, TamperedError
 from optcc.runtime.errors import RankFailedError, TransportError
 from optcc.runtime.messages import (
@@ -44,45 +38,32 @@ from optcc.runtime.messages import (
     FromRank,
     Halt,
     Halted,
-    Journal,
     Late,
     Letter,
-    Lost,
+    LostNics,
     Parcel,
     Ping,
     Pong,
     Post,
+    RankJournal,
     Regroup,
     Reply,
     Saw,
     Share,
-    Shared,
+    SharedValues,
     Shrink,
     Time,
 )
 
 log = logging.getLogger(__name__)
 
-Address = tuple[str, int]
-
-FRAME_S = 10.0
-"""For the hub to take a message, or to send the rest of one that it has begun."""
 
 EXCHANGE_S = 60.0
 """For all ranks to have given their value."""
 
-SILENCE_S = 15
-"""After so long without a sign from the other machine's kernel, a connection is taken to be lost."""
 
 HANG_UP_S = 1.0
 """For the hub to notice that a rank has said its last."""
-
-RETRY_S = 0.1
-"""Between two attempts to reach a hub that is not there yet."""
-
-
-class HubLostError(TransportError):
-    """The control channel ended: the hub is gone, cannot be reached, or does not speak this protocol."""
 
 
 class Control:
@@ -130,10 +111,10 @@ class Control:
         end = time.monotonic() + within_s
         while True:
             try:
-                connection = _connect(address, min(GREETING_S, max(RETRY_S, end - time.monotonic())))
+                connection = connect(address, min(GREETING_S, max(RETRY_S, end - time.monotonic())))
                 try:
                     return cls(
-                        connection, rank, world, *_introduce(connection, secret, Hello(job, rank, world, nonce()))
+                        connection, rank, world, *introduce(connection, secret, Hello(job, rank, world, nonce()))
                     )
                 except BaseException:
                     connection.close()
@@ -148,7 +129,7 @@ class Control:
     def inherited(cls, fd: int, rank: int, world: int) -> Control:
         """Over a socket of which the process that started this one has the other end (`Hub.attach`); says: here."""
         with socket.socket(fileno=fd) as sock:
-            _be_patient(sock)
+            limit_waits(sock)
             control = cls(Connection(sock.detach()), rank, world)
         control._send(control.state())
         return control
@@ -192,7 +173,7 @@ class Control:
             if self._wait(left):
                 self.check()
 
-    def tell(self, message: Reply | Broken | Journal | Saw | Lost | Late | Shrink) -> None:
+    def tell(self, message: Reply | Broken | RankJournal | Saw | LostNics | Late | Shrink) -> None:
         """Send to the hub."""
         self._send(message)
 
@@ -269,7 +250,7 @@ class Control:
 
     def _take(self) -> None:
         try:
-            data = self._theirs.unseal(_read(self._connection, FRAME_LIMIT + TAG_BYTES))
+            data = self._theirs.unseal(read_message(self._connection, FRAME_LIMIT + TAG_BYTES))
         except TamperedError as error:
             log.warning("rank %d: %s: %s", self.rank, TAMPERED, error)
             with contextlib.suppress(HubLostError):
@@ -278,7 +259,7 @@ class Control:
         if data.startswith(PIECE):
             self._piece(data)
             return
-        match _decode(data, TO_RANK):
+        match decoded(data, TO_RANK):
             case Ping():
                 self._send(self.state())
             case Failed(rank, cause):
@@ -290,7 +271,7 @@ class Control:
                 self.regrouped = regrouped
             case Letter(origin, value):
                 self.on_letter(origin, value)
-            case Shared(turn, values):
+            case SharedValues(turn, values):
                 self._shared[turn] = values
             case Time(turn, at):
                 self._times[turn] = at
@@ -314,68 +295,3 @@ class Control:
             if len(data) != announced.nbytes:
                 raise HubLostError("a parcel of the hub is not what it has announced")
             self._parcels.append(data)
-
-
-def prepare(sock: socket.socket) -> None:
-    """Send small messages at once, and have the kernel notice within about SILENCE_S that the other machine is gone."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    options = {"TCP_KEEPIDLE": SILENCE_S // 3, "TCP_KEEPINTVL": SILENCE_S // 3, "TCP_KEEPCNT": 2}
-    for name, value in {**options, "TCP_USER_TIMEOUT": 1000 * SILENCE_S}.items():
-        if hasattr(socket, name):  # Linux; elsewhere the system's own patience counts
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def _connect(address: Address, within_s: float) -> Connection:
-    with socket.create_connection(address, within_s) as sock:
-        sock.setblocking(True)
-        prepare(sock)
-        _be_patient(sock)
-        return Connection(sock.detach())
-
-
-def _be_patient(sock: socket.socket) -> None:
-    """For as long as FRAME_S."""
-    patience = struct.pack("ll", int(FRAME_S), int(FRAME_S % 1 * 1e6))
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
-
-
-def _introduce(connection: Connection, secret: bytes, hello: Hello) -> tuple[Seal, Seal]:
-    """Both sides' proofs, then the seals of the rank's and of the hub's messages.
-
-    EOFError or OSError when the hub ends it without a reason: it may not be ready, or a crowd is at its door.
-    """
-
-    def hear(kind: type) -> Any:
-        answer = _decode(connection.recv_bytes(GREETING_LIMIT), (kind, Refused))
-        if isinstance(answer, Refused):
-            raise RefusedError(f"the hub refuses rank {hello.rank}: {answer.why}")
-        return answer
-
-    challenge: Challenge = hear(Challenge)
-    if challenge.protocol != PROTOCOL:
-        raise RefusedError(
-            f"the hub speaks protocol {challenge.protocol}, rank {hello.rank} protocol {PROTOCOL}: "
-            "run the same version of optcc everywhere"
-        )
-    connection.send_bytes(encode(Introduction(hello, proof(secret, "rank", hello, challenge))))
-    if not proves(hear(Welcome).mac, secret, "hub", hello, challenge):
-        raise RefusedError("what answers as the hub does not know the secret of this job")
-    return seals(secret, hello, challenge)
-
-
-def _decode(data: bytes, allowed: tuple[type, ...]) -> Any:
-    try:
-        return decode(data, allowed)
-    except MessageError as error:
-        raise HubLostError(f"the hub has sent nonsense: {error}") from error
-
-
-def _read(connection: Connection, limit: int) -> bytes:
-    try:
-        return connection.recv_bytes(limit)
-    except EOFError:
-        raise HubLostError("lost the hub: it closed the connection") from None
-    except OSError as error:  # also when the rest of a message does not come: BlockingIOError
-        raise HubLostError(f"lost the hub: {error}") from error

@@ -24,6 +24,6 @@ def end_with_parent(fd: int) -> None:
 if __name__ == "__main__":
     fd, rank, world = map(int, sys.argv[1:])
     threading.Thread(target=end_with_parent, args=(os.dup(fd),), name="parent watch", daemon=True).start()
-    from optcc.runtime.control.worker import serve_child
+    from optcc.runtime.control.serving import serve_child
 
     sys.exit(serve_child(fd, rank, world))

@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from queue import Empty
 from typing import Any, Self
 
-from optcc.runtime.control.channel import Address
+from optcc.runtime.control.connecting import Address
 from optcc.runtime.control.failure_detector import PING_S, FailureDetector
 from optcc.runtime.control.interface import listening_address
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.router import Door, Gone, Heard, Joined, Router
 from optcc.runtime.errors import RankFailedError, TransportError
-from optcc.runtime.messages import Broken, Command, Failed, FromRank, Journal, Ping, Pong, Reply, Saw, ToRank
+from optcc.runtime.messages import Broken, Command, Failed, FromRank, Ping, Pong, RankJournal, Reply, Saw, ToRank
 
 FAREWELL_S = 3.0
 """For ranks to report the verdict, or to leave after Quit, before they are left alone or killed."""
@@ -44,7 +44,7 @@ class Hub:
         self._ranks = range(ranks)
         self._obituary = obituary
         self._present: set[int] = set()
-        self._journals: dict[int, Journal] = {}
+        self._journals: dict[int, RankJournal] = {}
         self._saw: dict[int, str] = {}
 
     @classmethod
@@ -159,7 +159,7 @@ class Hub:
                 self._present.discard(rank)
             else:
                 self._present.add(rank)
-            if isinstance(message, Journal):
+            if isinstance(message, RankJournal):
                 self._journals[rank] = message
             if isinstance(message, Saw):  # before the verdict, of a rank that has come to it by itself
                 self._saw[rank] = message.text

@@ -18,8 +18,8 @@ from optcc.runtime.control.processes import RankProcesses
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.transports import check_devices
 from optcc.runtime.devices.memory import check_device
-from optcc.runtime.evidence.probing import Round, evidence_of, rounds_of, second_look
-from optcc.runtime.evidence.verdicts import Evidence, verdicts_of
+from optcc.runtime.evidence.probing import ProbeRound, evidence_of, rounds_of, second_look
+from optcc.runtime.evidence.verdicts import ProbeResult, verdicts_of
 from optcc.runtime.messages import Check, Go, Note, Prepare, Ran, Strike
 from optcc.runtime.wires.layout import SLOT_BYTES, layout_of, longest_transfer_s
 from optcc.schedule import Port, Schedule
@@ -154,7 +154,7 @@ class Session:
         self._suspects |= {(note.nic, note.far) for note in done.notes if note.kind == "lost"}
         return done
 
-    def probe(self, ports: Sequence[Port]) -> list[Evidence]:
+    def probe(self, ports: Sequence[Port]) -> list[ProbeResult]:
         """Measure the NICs `ports` of all ranks, and paths between them that may be broken.
 
         Those are where no probe came through, and where collectives have lost a wire since the last probes. Afterwards
@@ -174,7 +174,7 @@ class Session:
         check_memory(job, layout, self._here)
         check_descriptors(layout, self._here if job.transport == "local" else (), job.ranks)
 
-    def _shown(self, probes: Round) -> list[Evidence]:
+    def _shown(self, probes: ProbeRound) -> list[ProbeResult]:
         self.adopt(replace(self._job, schedules={"probe": probes.schedule}, dtype="uint8", op="max"))
         probed = self.run("probe", timed=True)
         landed = {row: at for rank in probed.ran for row, at in rank.landed.items()}

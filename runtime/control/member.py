@@ -18,7 +18,8 @@ from typing import Any
 
 from optcc.errors import InputError
 from optcc.runtime.codec import Json
-from optcc.runtime.control.channel import Control, HubLostError
+from optcc.runtime.control.channel import Control
+from optcc.runtime.control.connecting import HubLostError
 from optcc.runtime.control.links import Links
 from optcc.runtime.control.member_failure import regroup, verdict
 from optcc.runtime.control.overseer import Overseer
@@ -26,7 +27,7 @@ from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.devices.host import Op
 from optcc.runtime.engine.program import Program
 from optcc.runtime.errors import LateError, RankFailedError
-from optcc.runtime.messages import Broken, Lost, Note, Renew, Reply, Strike
+from optcc.runtime.messages import Broken, LostNics, Note, Renew, Reply, Strike
 from optcc.runtime.wires.layout import Layout
 from optcc.schedule import Schedule
 
@@ -264,5 +265,5 @@ class Member:
         dead = {note.nic for note in notes if note.kind == "nic down"} - self._reported
         if dead:
             self._reported |= dead
-            self._control.tell(Lost(sorted(dead)))
+            self._control.tell(LostNics(sorted(dead)))
         self._on_notes(notes)

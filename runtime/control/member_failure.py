@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 
 from optcc.errors import InputError, OptccError
-from optcc.runtime.control.channel import Control, HubLostError
+from optcc.runtime.control.channel import Control
+from optcc.runtime.control.connecting import HubLostError
 from optcc.runtime.control.links import Links
 from optcc.runtime.control.overseer import REGROUP_S
 from optcc.runtime.control.rendezvous import Membership

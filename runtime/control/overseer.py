@@ -19,7 +19,7 @@ from optcc.runtime.messages import (
     Halt,
     Halted,
     Late,
-    Lost,
+    LostNics,
     Regroup,
     Renew,
     Reply,
@@ -39,9 +39,9 @@ class Overseer(Hub):
     """A hub with a thread of its own, in rank 0's process. It ends when all ranks have left, or are gone.
 
     Ranks have `within_s` seconds to come. Each may say: a rank is lost (`Broken`), or it leaves (`Reply`), or NICs are
-    dead (`Lost`). The first ends the job on all ranks (`Failed`). NICs: all ranks halt and say in which operation they
-    are (`Halt`, `Halted`); when the last of these is over, they plan anew (`Renew`). So all change plans at the same
-    point without a message in any operation.
+    dead (`LostNics`). The first ends the job on all ranks (`Failed`). NICs: all ranks halt and say in which operation
+    they are (`Halt`, `Halted`); when the last of these is over, they plan anew (`Renew`). So all change plans at the
+    same point without a message in any operation.
     """
 
     def __init__(self, ranks: int, door: Door, within_s: float) -> None:
@@ -117,7 +117,7 @@ class Overseer(Hub):
                 self._vigil.heard(rank, message, now)
             case Reply():
                 self._left.add(rank)
-            case Lost(nics):
+            case LostNics(nics):
                 news = [nic for nic in nics if nic not in self._dead_nics]
                 self._dead_nics += news
                 if news and not self._renewing:

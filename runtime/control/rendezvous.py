@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from optcc.errors import InputError
-from optcc.runtime.control.channel import Address
+from optcc.runtime.control.connecting import Address
 from optcc.runtime.control.secret import secret_of
 
 PORT = 29700

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from optcc.runtime.codec import Json, MessageError, decode, encode
 from optcc.runtime.control.admission import Admission
-from optcc.runtime.control.channel import Address, prepare
+from optcc.runtime.control.connecting import Address, prepare
 from optcc.runtime.control.framing import framed, read_frame
 from optcc.runtime.control.seals import TAG_BYTES, TAMPERED, Seal, TamperedError
 from optcc.runtime.messages import (
@@ -36,7 +36,7 @@ from optcc.runtime.messages import (
     Parcel,
     Post,
     Share,
-    Shared,
+    SharedValues,
     Time,
     ToRank,
 )
@@ -231,7 +231,7 @@ class Router:
                     raise MessageError(f"a second value in exchange {turn}")
                 shares[rank] = value
                 if len(shares) == self._ranks:
-                    data = encode(Shared(turn, [shares[each] for each in range(self._ranks)]))
+                    data = encode(SharedValues(turn, [shares[each] for each in range(self._ranks)]))
                     del self._shares[turn]
                     if len(data) > FRAME_LIMIT:
                         raise MessageError(f"{len(data)} bytes in exchange {turn}, at most {FRAME_LIMIT} can be sent")

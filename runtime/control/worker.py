@@ -1,62 +1,42 @@
-"""What a rank does: it takes jobs and commands from the hub, until the hub or a failure ends it."""
+"""What a rank does when it is told to: take a job, prepare a collective, run it, check its result."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import logging
 import math
 import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
-from optcc.errors import InputError, OptccError
-from optcc.runtime.control.channel import Control, HubLostError
+from optcc.errors import InputError
+from optcc.runtime.control.channel import Control
 from optcc.runtime.control.clocks import by_the_hub
 from optcc.runtime.control.descriptors import provide
 from optcc.runtime.control.fault_injection import FaultInjector
 from optcc.runtime.control.job import Job, digest_of
 from optcc.runtime.control.job_bytes import job_from_bytes
-from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.transports import open_wires
 from optcc.runtime.devices.host import divide, dtype_of, reduction_of
 from optcc.runtime.devices.memory import Memory, memory_of
 from optcc.runtime.engine.loop import Engine
 from optcc.runtime.engine.program import program_of
-from optcc.runtime.errors import PeerLostError, RankFailedError, shortage
 from optcc.runtime.evidence.payload import fill, is_exact, reference
 from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.flows.receive_path import nothing_runs
 from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.messages import (
-    Broken,
-    Check,
     Command,
     Enlist,
-    Go,
-    Journal,
     Note,
     Pong,
     Prepare,
-    Quit,
     Ran,
-    Reply,
-    Saw,
+    RankJournal,
     Strike,
 )
 from optcc.runtime.wires.layout import layout_of
 from optcc.runtime.wires.pacing import Rates
 from optcc.schedule import Port
-
-log = logging.getLogger(__name__)
-
-PR_SET_TIMERSLACK = 29
-"""Linux' prctl(2)."""
-
-JOIN_S = 60.0
-"""To find a hub that may start later than this rank, and be let in."""
 
 PARCEL_S = 300.0
 """For the job to arrive. It ends earlier when the hub does."""
@@ -211,11 +191,11 @@ class Worker:
         self._noted = told.notes
         return told
 
-    def journal(self) -> Journal:
+    def journal(self) -> RankJournal:
         """What has happened here in the collective under way, or the last one; by the hub's clock."""
         clock = self._control.clock
         latest = [replace(note, at=clock.hub(note.at)) for note in self._journal]
-        return Journal(self._start_s, [*self._noted, *latest])
+        return RankJournal(self._start_s, [*self._noted, *latest])
 
     def check(self) -> bool:
         """Whether this rank holds the exact result."""
@@ -232,104 +212,3 @@ def _load(enlisted: Enlist, parcel: bytes) -> Job:
                 "not the schedule that the others run", where=name, expected=enlisted.digests[name], got=digest
             )
     return job
-
-
-def _serve(worker: Worker, control: Control) -> None:
-    while True:
-        match worker.command():
-            case Enlist() as enlisted:
-                worker.adopt(enlisted)
-                control.tell(Reply())
-            case Prepare() as order:
-                worker.prepare(order)
-                control.tell(Reply())
-            case Go(at):
-                control.tell(Reply(worker.run(at)))
-            case Check():
-                control.tell(Reply(worker.check()))
-            case Quit():
-                return
-
-
-def _await_verdict(worker: Worker, control: Control, error: Exception) -> NoReturn:
-    """Raises it, as on every other rank.
-
-    A rank that has lost a peer serves its flows meanwhile. Others may be about to accuse this rank, and must hear that
-    it is alive. Else its word would be the only one, when its own NICs have swallowed all.
-    """
-    try:
-        while isinstance(error, PeerLostError):
-            with contextlib.suppress(PeerLostError):  # one is enough
-                worker.command()
-    except (RankFailedError, HubLostError):
-        raise
-    except Exception as broken:  # these flows are of no use any more
-        log.info("no longer served after %s: %s", error, broken)
-    while True:
-        control.command()
-
-
-def _be_punctual() -> None:
-    """Let the kernel end waits on time: by default it may be 50 us late, the time of a chunk (Linux; else nothing)."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
-
-
-def serve_rank(
-    membership: Membership, within_s: float = JOIN_S, say: Callable[[str], object] = lambda text: None
-) -> int:
-    """Join the hub and do what it says. Exit status 0 after an orderly end, 1 after a failed run.
-
-    say : called with why the run has failed, for the processes that no parent speaks for
-
-    Raises RefusedError and HubLostError when the rank is not let in.
-    """
-    control = Control.join(
-        membership.address,
-        job=membership.job,
-        secret=membership.secret.encode(),
-        rank=membership.rank,
-        world=membership.world,
-        within_s=within_s,
-    )
-    return _serve_until_the_end(control, say)
-
-
-def serve_child(fd: int, rank: int, world: int) -> int:
-    """Serve over an inherited socket, whose other end the parent's hub has. Exit status as `serve_rank`'s."""
-    try:
-        control = Control.inherited(fd, rank, world)
-    except HubLostError:  # the parent is gone: nobody is left to tell
-        return 1
-    return _serve_until_the_end(control, lambda text: None)
-
-
-def _serve_until_the_end(control: Control, say: Callable[[str], object]) -> int:
-    _be_punctual()
-    with control:
-        worker = Worker(control)
-        try:
-            try:
-                _serve(worker, control)
-                return 0
-            except (RankFailedError, HubLostError):
-                raise
-            except Exception as error:
-                cause = str(error) if isinstance(error, OptccError) else shortage(error)
-                if cause is None:
-                    traceback.print_exc()
-                    cause = f"{type(error).__name__}: {error}"
-                control.tell(worker.journal())
-                control.tell(Broken(cause, blames=error.blames if isinstance(error, PeerLostError) else None))
-                _await_verdict(worker, control, error)
-        except RankFailedError as verdict:
-            say(str(verdict))
-            with contextlib.suppress(HubLostError):
-                control.tell(worker.journal())
-                control.tell(Saw(str(verdict)))
-                control.hang_up()
-        except HubLostError as error:
-            say(str(error))
-        finally:
-            worker.close()
-    return 1

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from optcc.errors import InputError
-from optcc.runtime.devices.gpu_array import DeviceArray, Shared
+from optcc.runtime.devices.gpu_array import DeviceArray, SharedArray
 from optcc.runtime.devices.host import Array, Op, dtype_of, name_of
-from optcc.runtime.devices.interop import borrow, demand_apart, stream_pointer
+from optcc.runtime.devices.interop import borrow, demand_alike, stream_pointer
 
 try:
     import cupy
@@ -133,7 +133,7 @@ class Gpu:
         self, out: DeviceArray, source: DeviceArray, *, after: Sequence[Event] = (), stream: Stream = None
     ) -> None:
         """out = source, in the GPU's memory, by a kernel: beside other work, cudaMemcpy is slower at most sizes."""
-        _demand_alike(source, source, out, None)
+        demand_alike(source, source, out, None)
         self._launch("take", source, source, out, None, after, stream or self.stream)
 
     def memcpy(self, out: DeviceArray, source: DeviceArray) -> None:
@@ -165,7 +165,7 @@ class Gpu:
         arrays differ in length, type or GPU, or overlap without being the same.
         """
         out = own if out is None else out
-        _demand_alike(own, landed, out, also)
+        demand_alike(own, landed, out, also)
         self._launch(str(op), own, landed, out, also, after, stream or self.stream)
 
     def _launch(
@@ -263,14 +263,14 @@ class Gpu:
         cupy.cuda.runtime.eventRecord(event.ptr, pointer)
         self.stream.wait_event(event)
 
-    def share(self, array: DeviceArray) -> Shared:
+    def share(self, array: DeviceArray) -> SharedArray:
         """For `open_shared` in another process; the memory must stay, and must have been made by `empty`."""
         base = array.owner.ptr if isinstance(array.owner, cupy.cuda.Memory) else array.address
         handle = cupy.cuda.runtime.ipcGetMemHandle(base)
-        return Shared(bytes(handle), array.address - base, array.count, name_of(array.dtype), self.index)
+        return SharedArray(bytes(handle), array.address - base, array.count, name_of(array.dtype), self.index)
 
     @contextmanager
-    def open_shared(self, shared: Shared) -> Iterator[DeviceArray]:
+    def open_shared(self, shared: SharedArray) -> Iterator[DeviceArray]:
         """Another process's memory in this one's addresses, until the end of the block; not in the process it is of."""
         base = cupy.cuda.runtime.ipcOpenMemHandle(shared.handle)
         try:
@@ -293,17 +293,3 @@ class Gpu:
 @cache
 def _module(dtype: str) -> Any:
     return cupy.RawModule(code=SOURCE.read_text(encoding="utf-8"), options=(f"-DTYPE_{dtype}", "-std=c++17"))
-
-
-def _demand_alike(own: DeviceArray, landed: DeviceArray, out: DeviceArray, also: DeviceArray | None) -> None:
-    arrays = (own, landed, out) if also is None else (own, landed, out, also)
-    for other in arrays[1:]:
-        if other.count != own.count or (other.dtype is not own.dtype and other.dtype != own.dtype):
-            one, two = (f"{a.count} x {name_of(a.dtype)}" for a in (own, other))
-            raise InputError("arrays differ", where="fold", expected=one, got=two)
-        if other.gpu != own.gpu:
-            raise InputError("wrong device", where="fold", expected=f"memory of GPU {own.gpu}", got=f"GPU {other.gpu}")
-    for written in arrays[2:]:
-        for other in arrays:
-            if abs(other.address - written.address) < own.nbytes and other.address != written.address:
-                demand_apart(written, other, where="fold")

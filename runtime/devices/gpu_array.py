@@ -62,7 +62,7 @@ class DeviceArray:
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedArray:
     """A DeviceArray as another process of this machine can open it; picklable."""
 
     handle: bytes

@@ -2,7 +2,7 @@
 
 That a registration succeeds proves nothing: it can succeed where no byte gets through. So a path is taken when bytes
 have gone through that NIC out of that GPU's memory, and into it, and were right. Needs no cupy: the driver is called
-through ctypes. Sources: the CUDA driver API's reference (cuMemGetHandleForAddressRange, cuFlushGPUDirectRDMAWrites),
+through ctypes. Sources: the CUDA driver API's reference (cuMemGetHandleForAddressRange),
 NVIDIA's GPUDirect RDMA guide, rdma-core's ibv_reg_dmabuf_mr(3).
 """
 
@@ -21,12 +21,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from optcc.machine.finding import Finding
+from optcc.machine.finding import PartFinding
 from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.devices.host import Array
 
-_RDMA_SUPPORTED, _WRITES_ORDERING, _DMA_BUF_SUPPORTED = 116, 118, 124  # CUdevice_attribute
-_DMA_BUF_FD, _SYNC_MEMOPS, _ORDERED_FOR_OWNER = 1, 6, 100
+_RDMA_SUPPORTED, _DMA_BUF_SUPPORTED = 116, 124  # CUdevice_attribute
+_DMA_BUF_FD, _SYNC_MEMOPS = 1, 6
 PROBE_BYTES = 4 << 20
 """Of the memory that a path is tried on: two of the blocks that GPU memory is mapped in."""
 
@@ -39,7 +39,7 @@ class Path(StrEnum):
     STAGED = "pinned staging"
 
 
-class RefusedError(Exception):
+class PathRefusedError(Exception):
     """A path cannot be used; the text says why."""
 
 
@@ -56,25 +56,25 @@ class Region:
     handle: Any = field(default=None, repr=False)
 
 
-class Nic(Protocol):
+class RegisteringNic(Protocol):
     """What a path is tried with: two ways to register, and one's own queue pair to send through. See `gpu_nic`."""
 
     name: str
 
     def by_dmabuf(self, fd: int, nbytes: int) -> Region:
-        """Register `nbytes` of a dma-buf. RefusedError when the NIC's driver does not."""
+        """Register `nbytes` of a dma-buf. PathRefusedError when the NIC's driver does not."""
         ...
 
     def by_address(self, address: int, nbytes: int) -> Region:
-        """Register memory by its address; a GPU's if nvidia-peermem is loaded. RefusedError when that fails."""
+        """Register memory by its address; a GPU's if nvidia-peermem is loaded. PathRefusedError when that fails."""
         ...
 
     def take(self, region: Region, offset: int, nbytes: int) -> bytes:
-        """Bytes that have gone out of the region through the NIC. RefusedError when the NIC reports an error."""
+        """Bytes that have gone out of the region through the NIC. PathRefusedError when the NIC reports an error."""
         ...
 
     def bring(self, region: Region, offset: int, data: bytes) -> None:
-        """Write bytes into the region through the NIC. RefusedError when the NIC reports an error."""
+        """Write bytes into the region through the NIC. PathRefusedError when the NIC reports an error."""
         ...
 
     def release(self, region: Region) -> None:
@@ -82,7 +82,7 @@ class Nic(Protocol):
         ...
 
 
-class Memory(Protocol):
+class GpuLike(Protocol):
     """The GPU, as `cuda.Gpu` is one."""
 
     index: int
@@ -93,7 +93,7 @@ class Memory(Protocol):
 
 
 @dataclass(frozen=True)
-class Choice:
+class PathChoice:
     """The path between a GPU and a NIC, and why those before it were refused."""
 
     nic: str
@@ -101,16 +101,16 @@ class Choice:
     path: Path
     refused: Mapping[Path, str]
 
-    def finding(self) -> Finding:
+    def finding(self) -> PartFinding:
         """For the doctor."""
         why = "".join(f"; {path}: {text}" for path, text in self.refused.items())
         gives = "NICs read and write GPU buffers, with no copy through host memory"
         direct = self.path is not Path.STAGED
         get = "" if direct else "an open-source GPU driver and a NIC driver with dma-buf, or modprobe nvidia-peermem"
-        return Finding(f"GPU {self.gpu} by {self.nic}", direct, f"{self.path}{why}", gives, get)
+        return PartFinding(f"GPU {self.gpu} by {self.nic}", direct, f"{self.path}{why}", gives, get)
 
 
-def choose(gpu: Memory, nic: Nic) -> Choice:
+def choose(gpu: GpuLike, nic: RegisteringNic) -> PathChoice:
     """The first path by which bytes get from `gpu` through `nic` and back whole."""
     array = gpu.empty(PROBE_BYTES, np.dtype(np.uint8))
     refused: dict[Path, str] = {}
@@ -118,16 +118,16 @@ def choose(gpu: Memory, nic: Nic) -> Choice:
         try:
             with registered(path, nic, array) as region:
                 _demand_traffic(gpu, nic, array, region)
-        except RefusedError as why:
+        except PathRefusedError as why:
             refused[path] = str(why)
         else:
-            return Choice(nic.name, gpu.index, path, refused)
-    return Choice(nic.name, gpu.index, Path.STAGED, refused)
+            return PathChoice(nic.name, gpu.index, path, refused)
+    return PathChoice(nic.name, gpu.index, Path.STAGED, refused)
 
 
 @contextmanager
-def registered(path: Path, nic: Nic, array: DeviceArray) -> Iterator[Region]:
-    """`array`, which is of whole pages, registered with `nic` until the end of the block. Raises RefusedError."""
+def registered(path: Path, nic: RegisteringNic, array: DeviceArray) -> Iterator[Region]:
+    """`array`, which is of whole pages, registered with `nic` until the end of the block. Raises PathRefusedError."""
     if path is Path.DMABUF:
         with exported(array) as fd:
             region = nic.by_dmabuf(fd, array.nbytes)  # which keeps the dma-buf; the descriptor need not stay open
@@ -141,11 +141,11 @@ def registered(path: Path, nic: Nic, array: DeviceArray) -> Iterator[Region]:
 
 @contextmanager
 def exported(array: DeviceArray) -> Iterator[int]:
-    """The descriptor of a dma-buf of an array of whole pages. Raises RefusedError."""
+    """The descriptor of a dma-buf of an array of whole pages. Raises PathRefusedError."""
     if array.address % mmap.PAGESIZE or array.nbytes % mmap.PAGESIZE:
-        raise RefusedError(f"{array.nbytes} bytes at {array.address:#x} are not whole pages")
+        raise PathRefusedError(f"{array.nbytes} bytes at {array.address:#x} are not whole pages")
     if not attribute(array.gpu, _DMA_BUF_SUPPORTED):
-        raise RefusedError("the GPU's driver has no dma-buf (CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED is 0)")
+        raise PathRefusedError("the GPU's driver has no dma-buf (CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED is 0)")
     fd, on = ctypes.c_int(-1), ctypes.c_uint(1)
     # Copies that wait for nothing else would leave the memory as it was when the NIC looks.
     _call("cuPointerSetAttribute", ctypes.byref(on), _SYNC_MEMOPS, ctypes.c_uint64(array.address))
@@ -157,32 +157,22 @@ def exported(array: DeviceArray) -> Iterator[int]:
         os.close(fd.value)
 
 
-def needs_flush(gpu: int) -> bool:
-    """Whether what a NIC has written and reported may not be seen by that GPU yet (Ampere and older). See `flush`."""
-    return attribute(gpu, _WRITES_ORDERING) < _ORDERED_FOR_OWNER
-
-
-def flush() -> None:
-    """Wait until the current GPU sees all that NICs have reported as written."""
-    _call("cuFlushGPUDirectRDMAWrites", 0, _ORDERED_FOR_OWNER)
-
-
-def examine_gpu_memory(root: FilePath = FilePath("/")) -> list[Finding]:
+def examine_gpu_memory(root: FilePath = FilePath("/")) -> list[PartFinding]:
     """What the driver and the kernel offer, without a NIC. Whether it works, `choose` says."""
     gives = "GPU buffers that a NIC may reach by itself"
     try:
         gpus = gpu_count()
-    except RefusedError as why:
-        return [Finding("GPU memory for NICs", False, str(why), gives, "a machine with an NVIDIA GPU and driver")]
+    except PathRefusedError as why:
+        return [PartFinding("GPU memory for NICs", False, str(why), gives, "a machine with an NVIDIA GPU and driver")]
     offers = [f"GPU {i}: dma-buf" for i in range(gpus) if attribute(i, _DMA_BUF_SUPPORTED)]
     if (root / "sys/module/nvidia_peermem").exists():
         offers += [f"GPU {i}: nvidia-peermem" for i in range(gpus) if attribute(i, _RDMA_SUPPORTED)]
     get = "" if offers else "NVIDIA's open kernel driver (dma-buf), or modprobe nvidia-peermem"
-    return [Finding("GPU memory for NICs", bool(offers), ", ".join(offers) or "staging only", gives, get)]
+    return [PartFinding("GPU memory for NICs", bool(offers), ", ".join(offers) or "staging only", gives, get)]
 
 
 def attribute(gpu: int, number: int) -> int:
-    """A CUdevice_attribute of a GPU. Raises RefusedError where there is no driver."""
+    """A CUdevice_attribute of a GPU. Raises PathRefusedError where there is no driver."""
     value, device = ctypes.c_int(0), ctypes.c_int(0)
     _call("cuDeviceGet", ctypes.byref(device), gpu)
     _call("cuDeviceGetAttribute", ctypes.byref(value), number, device)
@@ -190,7 +180,7 @@ def attribute(gpu: int, number: int) -> int:
 
 
 def gpu_count() -> int:
-    """How many GPUs the driver has. Raises RefusedError where there is none."""
+    """How many GPUs the driver has. Raises PathRefusedError where there is none."""
     count = ctypes.c_int(0)
     _call("cuDeviceGetCount", ctypes.byref(count))
     return count.value
@@ -207,16 +197,16 @@ def _call(name: str, *arguments: Any) -> None:
     try:
         driver = _driver()
     except OSError as missing:
-        raise RefusedError(f"no NVIDIA driver ({missing})") from missing
+        raise PathRefusedError(f"no NVIDIA driver ({missing})") from missing
     result = getattr(driver, name)(*arguments)
     if result:
         text = ctypes.c_char_p()
         driver.cuGetErrorName(result, ctypes.byref(text))
-        raise RefusedError(f"{name}: {text.value.decode() if text.value else result}")
+        raise PathRefusedError(f"{name}: {text.value.decode() if text.value else result}")
 
 
-def _demand_traffic(gpu: Memory, nic: Nic, array: DeviceArray, region: Region) -> None:
-    """Bytes out through the NIC and other bytes in, at both ends and in the middle: right, or RefusedError."""
+def _demand_traffic(gpu: GpuLike, nic: RegisteringNic, array: DeviceArray, region: Region) -> None:
+    """Bytes out through the NIC and other bytes in, at both ends and in the middle: right, or PathRefusedError."""
     rng = np.random.default_rng()
     size = 4096
     for offset in (0, array.nbytes // 2 - size // 2, array.nbytes - size):
@@ -224,8 +214,8 @@ def _demand_traffic(gpu: Memory, nic: Nic, array: DeviceArray, region: Region) -
         there = rng.integers(0, 256, size, np.uint8)
         gpu.put(there, part)
         if nic.take(region, offset, size) != there.tobytes():
-            raise RefusedError("registered, but what came out of the NIC is not what is in the GPU's memory")
+            raise PathRefusedError("registered, but what came out of the NIC is not what is in the GPU's memory")
         back = rng.integers(0, 256, size, np.uint8)
         nic.bring(region, offset, back.tobytes())
         if gpu.get(part).tobytes() != back.tobytes():
-            raise RefusedError("registered, but what the NIC wrote is not in the GPU's memory")
+            raise PathRefusedError("registered, but what the NIC wrote is not in the GPU's memory")

@@ -135,7 +135,7 @@ def check_device(name: str) -> None:
         )
     try:
         count = gpu_memory.gpu_count()
-    except gpu_memory.RefusedError as why:
+    except gpu_memory.PathRefusedError as why:
         raise InputError(str(why), where=where, expected="a machine with an NVIDIA GPU and its driver") from why
     if not count:
         raise InputError("the driver has no GPU", where=where, expected="one GPU or more", got=0)

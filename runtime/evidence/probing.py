@@ -18,7 +18,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from optcc.runtime.evidence.verdicts import Evidence
+from optcc.runtime.evidence.verdicts import ProbeResult
 from optcc.runtime.messages import Note
 from optcc.schedule import Lane, Port, Route, Schedule, Stage
 
@@ -33,14 +33,14 @@ SUSPECTS = 2
 
 
 @dataclass(frozen=True)
-class Round:
+class ProbeRound:
     """Probes that go at the same time: pairs of ports, and the schedule, of which rows 2 i and 2 i + 1 are pair i's."""
 
     pairs: tuple[tuple[Port, Port], ...]
     schedule: Schedule
 
 
-def rounds_of(ports: Sequence[Port], probe_s: float = PROBE_S) -> list[Round]:
+def rounds_of(ports: Sequence[Port], probe_s: float = PROBE_S) -> list[ProbeRound]:
     """The rounds that probe all NICs of `ports`, numbered by rank; none where no two can reach each other."""
     planes: dict[int | None, dict[int, list[Port]]] = {}
     for port in ports:
@@ -76,8 +76,8 @@ def turns_of(nics: Sequence[Sequence[Port]]) -> list[list[tuple[Port, Port]]]:
 
 
 def second_look(
-    ports: Sequence[Port], evidence: Sequence[Evidence], lost: Iterable[tuple[str, str]], probe_s: float = PROBE_S
-) -> list[Round]:
+    ports: Sequence[Port], evidence: Sequence[ProbeResult], lost: Iterable[tuple[str, str]], probe_s: float = PROBE_S
+) -> list[ProbeRound]:
     """Rounds that try from both ends what may be broken although both NICs work.
 
     evidence : of the first rounds; lost : wires that collectives have lost, by their NICs
@@ -108,9 +108,9 @@ def _pair(one: str, other: str) -> tuple[str, str]:
     return min(one, other), max(one, other)
 
 
-def round_of(ports: Sequence[Port], pairs: Sequence[tuple[Port, Port]], probe_s: float = PROBE_S) -> Round:
+def round_of(ports: Sequence[Port], pairs: Sequence[tuple[Port, Port]], probe_s: float = PROBE_S) -> ProbeRound:
     """A round of just these pairs, in each of which `probe_s` is what the large transfer takes at the nominal rate."""
-    return Round(tuple(pairs), _schedule(tuple(ports), pairs, probe_s))
+    return ProbeRound(tuple(pairs), _schedule(tuple(ports), pairs, probe_s))
 
 
 def _schedule(ports: tuple[Port, ...], pairs: Sequence[tuple[Port, Port]], probe_s: float) -> Schedule:
@@ -143,7 +143,7 @@ def _schedule(ports: tuple[Port, ...], pairs: Sequence[tuple[Port, Port]], probe
     )
 
 
-def evidence_of(probes: Round, landed: Mapping[int, float], notes: Iterable[Note]) -> list[Evidence]:
+def evidence_of(probes: ProbeRound, landed: Mapping[int, float], notes: Iterable[Note]) -> list[ProbeResult]:
     """What a round has shown. `landed` : row -> when; `notes` : of all ranks; over a lost wire nothing came through."""
     lost = {frozenset((note.nic, note.far)) for note in notes if note.kind == "lost"}
     down = {note.nic for note in notes if note.kind == "nic down"}
@@ -154,5 +154,5 @@ def evidence_of(probes: Round, landed: Mapping[int, float], notes: Iterable[Note
         if frozenset((out.name, into.name)) not in lost and not said:
             seconds = landed[2 * i + 1] - landed[2 * i]
             rate = float(probes.schedule.length[2 * i + 1]) / max(seconds, 1e-9)
-        found.append(Evidence(out.name, into.name, rate, said))
+        found.append(ProbeResult(out.name, into.name, rate, said))
     return found

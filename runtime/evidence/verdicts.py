@@ -21,7 +21,7 @@ NOISE = 0.9
 
 
 @dataclass(frozen=True)
-class Evidence:
+class ProbeResult:
     """One probe: from NIC `out` to NIC `into`.
 
     rate : bytes per second; None: nothing came through
@@ -35,7 +35,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FaultVerdict:
     """One fault.
 
     what : "nic", "path", "nic or path", or "path or either end"
@@ -50,7 +50,7 @@ class Verdict:
     why: str
 
 
-def verdicts_of(ports: Iterable[Port], evidence: Sequence[Evidence]) -> list[Verdict]:
+def verdicts_of(ports: Iterable[Port], evidence: Sequence[ProbeResult]) -> list[FaultVerdict]:
     """What probes of the NICs `ports` have shown: NICs first, by the order of `ports`, then paths.
 
     A plan cannot avoid a path, only a NIC. Of a broken path's ends it avoids the one with more such paths, else the one
@@ -64,7 +64,7 @@ def verdicts_of(ports: Iterable[Port], evidence: Sequence[Evidence]) -> list[Ver
             best[name] = max(best.get(name, 0.0), (e.rate or 0.0) / rate)
             peers.setdefault(name, {})[far] = None
     said = {name for e in evidence for name in e.down}
-    made: dict[tuple[str, ...], Verdict] = {}
+    made: dict[tuple[str, ...], FaultVerdict] = {}
     for name in known:
         if name in best and best[name] < NOISE:
             verdict = _of_nic(name, list(peers[name]), best, said)
@@ -73,7 +73,7 @@ def verdicts_of(ports: Iterable[Port], evidence: Sequence[Evidence]) -> list[Ver
     return [*made.values(), *_of_paths(known, evidence, best)]
 
 
-def left_of(ports: Iterable[Port], evidence: Sequence[Evidence]) -> dict[str, Fraction]:
+def left_of(ports: Iterable[Port], evidence: Sequence[ProbeResult]) -> dict[str, Fraction]:
     """NICs that plans do without, or with less: name -> fraction left, in hundredths, rounded down; 0: none."""
     left: dict[str, Fraction] = {}
     for verdict in verdicts_of(ports, evidence):
@@ -82,27 +82,29 @@ def left_of(ports: Iterable[Port], evidence: Sequence[Evidence]) -> dict[str, Fr
     return left
 
 
-def _of_nic(name: str, peers: Sequence[str], best: Mapping[str, float], said: set[str]) -> Verdict | None:
+def _of_nic(name: str, peers: Sequence[str], best: Mapping[str, float], said: set[str]) -> FaultVerdict | None:
     """Of a NIC that has not shown its rate; None: its peers' own words explain it."""
     part = _hundredths(best[name])
     if name in said:
-        return Verdict("nic", (name,), {name: part}, "it says that its link is down")
+        return FaultVerdict("nic", (name,), {name: part}, "it says that its link is down")
     if said.issuperset(peers):
         return None
     # Against one over which nothing comes any NIC may speak that works at all.
     witnesses = [far for far in peers if best[far] >= NOISE or (best[name] == 0 and best[far] > 0)]
     if len(witnesses) > 1:
-        return Verdict("nic", (name,), {name: part}, f"{len(witnesses)} NICs tried it that do better with others")
+        return FaultVerdict("nic", (name,), {name: part}, f"{len(witnesses)} NICs tried it that do better with others")
     if witnesses:
         why = f"{witnesses[0]} tried it, which does better with others; no second such NIC has"
-        return Verdict("nic or path", (name,), {name: part}, why)
+        return FaultVerdict("nic or path", (name,), {name: part}, why)
     far = next(far for far in peers if far not in said)
     ends = (min(name, far), max(name, far))
     left = {end: _hundredths(best[end]) for end in ends}
-    return Verdict("path or either end", ends, left, "neither was tried by a NIC that does better with others")
+    return FaultVerdict("path or either end", ends, left, "neither was tried by a NIC that does better with others")
 
 
-def _of_paths(known: Mapping[str, Port], evidence: Sequence[Evidence], best: Mapping[str, float]) -> list[Verdict]:
+def _of_paths(
+    known: Mapping[str, Port], evidence: Sequence[ProbeResult], best: Mapping[str, float]
+) -> list[FaultVerdict]:
     """Of pairs that both work, and not with each other when they were last tried."""
     last = {(e.out, e.into): e for e in evidence}
     broken = sorted(
@@ -127,7 +129,7 @@ def _of_paths(known: Mapping[str, Port], evidence: Sequence[Evidence], best: Map
         ways = "either way" if all(last[pair].rate is None for pair in tried) else "one way"
         tried_by = "tried from both ends" if len(tried) == 2 else f"tried from {tried[0][0]} only"
         why = f"nothing comes through {ways}, {tried_by}; both work with others"
-        verdicts.append(Verdict("path", ends, {end: Fraction(0) for end in ends if end in given_up}, why))
+        verdicts.append(FaultVerdict("path", ends, {end: Fraction(0) for end in ends if end in given_up}, why))
     return verdicts
 
 

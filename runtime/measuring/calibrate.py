@@ -20,7 +20,7 @@ from optcc.errors import InputError
 from optcc.runtime.control.job import Job
 from optcc.runtime.control.launch import Session
 from optcc.runtime.control.rendezvous import Membership
-from optcc.runtime.evidence.probing import Round, evidence_of, round_of, turns_of
+from optcc.runtime.evidence.probing import ProbeRound, evidence_of, round_of, turns_of
 from optcc.schedule import Lane, Port, Route, Schedule, Stage
 
 PROBE_S = 0.1
@@ -142,7 +142,7 @@ def _really(port: Port, left: Mapping[str, Fraction]) -> Port:
     return replace(port, out_rate=port.out_rate * part, in_rate=port.in_rate * part)
 
 
-def rounds_of(ports: Sequence[Port], probe_s: float = PROBE_S) -> list[tuple[bool, Round]]:
+def rounds_of(ports: Sequence[Port], probe_s: float = PROBE_S) -> list[tuple[bool, ProbeRound]]:
     """(whether all NICs are busy, round): every NIC sends and receives in rounds of both kinds, at most once in each;
     only one that is alone on its rail does not.
 

@@ -22,7 +22,7 @@ from optcc.runtime.verbs.binding import (
     SendWR,
     enums,
 )
-from optcc.runtime.verbs.nic import Nic
+from optcc.runtime.verbs.nic import VerbsNic
 from optcc.runtime.verbs.posting import WRITES, poster
 from optcc.runtime.verbs.settings import VerbsSettings
 from optcc.runtime.wires.contract import HEADER_BYTES
@@ -31,7 +31,7 @@ RECEIVE = 0
 """Work request id of receives; sends are numbered from 1."""
 
 
-class State(Enum):
+class EndState(Enum):
     """Of one end."""
 
     OPEN = "open"
@@ -40,11 +40,11 @@ class State(Enum):
     DRAINED = "drained"
 
 
-OPEN, LOST, FENCING, DRAINED = State
-"""Looked up once: in Python 3.11 `State.OPEN` is a call, and every chunk would make ten of them."""
+OPEN, LOST, FENCING, DRAINED = EndState
+"""Looked up once: in Python 3.11 `EndState.OPEN` is a call, and every chunk would make ten of them."""
 
 
-class Work(NamedTuple):
+class PostedWork(NamedTuple):
     """A send under way: chunk `seq` of `flow`, or a read of the record of `flow` (seq -1), or of nothing (flow -1)."""
 
     serial: int
@@ -52,7 +52,7 @@ class Work(NamedTuple):
     seq: int
 
 
-class Chunk(NamedTuple):
+class ChunkWrite(NamedTuple):
     """What `End.write` is given: `payload` is (address, bytes), `to` an address of the far end."""
 
     flow: int
@@ -76,12 +76,12 @@ class Endpoint(NamedTuple):
 class End:
     """The queue pair, its posted work and its state. `remote`: base and key of the far end's memory, once connected."""
 
-    def __init__(self, wire: int, nic: Nic, sends: int, receives: int, spare: int, first_packet: int) -> None:
+    def __init__(self, wire: int, nic: VerbsNic, sends: int, receives: int, spare: int, first_packet: int) -> None:
         self.wire, self.nic, self.state = wire, nic, OPEN
         self.sends, self.remote = sends, (0, 0)
-        self.work: deque[Work] = deque()
+        self.work: deque[PostedWork] = deque()
         self.under_way = 0  # chunks given to `write` that are not done
-        self._waiting: deque[Chunk] = deque()
+        self._waiting: deque[ChunkWrite] = deque()
         self._owed: dict[int, int] = {}  # flow -> immediate value of its latest credit
         self.receives = 0  # posted, and not come back
         self._serial, self._unsignalled = 0, 0
@@ -150,7 +150,7 @@ class End:
         self.qp.post_recv(self._receive)
         self.receives += 1
 
-    def write(self, chunk: Chunk) -> None:
+    def write(self, chunk: ChunkWrite) -> None:
         """Post a chunk, when there is room for it."""
         self.under_way += 1
         if len(self.work) < self.sends and not self._waiting:
@@ -175,7 +175,7 @@ class End:
             else:
                 self._write(self._waiting.popleft())
 
-    def _write(self, chunk: Chunk) -> None:
+    def _write(self, chunk: ChunkWrite) -> None:
         # Numbers of work are consecutive, so of `sends` places this one is not in use.
         place = (self._serial + 1) % self.sends * HEADER_BYTES
         self.headers[place : place + HEADER_BYTES] = chunk.header
@@ -184,7 +184,7 @@ class End:
             self._serial + 1, self.remote[1], chunk.to, chunk.immediate, self.headers_at + place, chunk.payload, lkey
         )
         self._serial += 1
-        self.work.append(Work(self._serial, chunk.flow, chunk.seq))
+        self.work.append(PostedWork(self._serial, chunk.flow, chunk.seq))
 
     def read(self, flow: int, into: int, size: int, source: int) -> None:
         """Post an RDMA READ of `size` bytes at `source` of the far end."""
@@ -233,7 +233,7 @@ class End:
         self._owed.clear()
         self.under_way = self.receives = 0
 
-    def done(self, serial: int) -> list[Work]:
+    def done(self, serial: int) -> list[PostedWork]:
         """All work up to `serial`, taken off the list."""
         taken = []
         while self.work and self.work[0].serial <= serial:
@@ -263,4 +263,4 @@ class End:
     def _post(self, request: Any, flow: int, seq: int) -> None:
         self.qp.post_send(request)
         self._serial += 1
-        self.work.append(Work(self._serial, flow, seq))
+        self.work.append(PostedWork(self._serial, flow, seq))

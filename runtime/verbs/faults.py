@@ -15,7 +15,7 @@ from typing import Any
 from optcc.errors import InputError
 from optcc.runtime.verbs.binding import QPAttr, enums
 from optcc.runtime.verbs.end import OPEN, End
-from optcc.runtime.verbs.nic import Nic
+from optcc.runtime.verbs.nic import VerbsNic
 from optcc.runtime.wires.contract import Cause, Happening, PortDown, Wire
 
 LAB = "OPTCC_LAB"
@@ -27,7 +27,7 @@ class VerbsFaults(ABC):
 
     _rank: int
     _wires: Sequence[Wire]
-    _nics: Mapping[int, Nic]
+    _nics: Mapping[int, VerbsNic]
     _ends: Mapping[int, End]
     _bits: Mapping[int, float]
     _happened: list[Happening]
@@ -101,7 +101,7 @@ class VerbsFaults(ABC):
         return [end for end in self._ends.values() if end.nic.index == nic and end.state is OPEN]
 
     @abstractmethod
-    def _collect(self, nic: Nic) -> None:
+    def _collect(self, nic: VerbsNic) -> None:
         """Take all completions of a NIC."""
 
     @abstractmethod
@@ -109,7 +109,7 @@ class VerbsFaults(ABC):
         """Report a wire as lost."""
 
     @abstractmethod
-    def _device_lost(self, nic: Nic, detail: str) -> None:
+    def _device_lost(self, nic: VerbsNic, detail: str) -> None:
         """Report a NIC as gone."""
 
 

@@ -11,10 +11,10 @@ from typing import Any, Self
 import numpy as np
 
 from optcc.machine.rdma import NicAddress
-from optcc.runtime.devices.gpu_memory import RefusedError, Region
+from optcc.runtime.devices.gpu_memory import PathRefusedError, Region
 from optcc.runtime.verbs.binding import MR, SGE, PyverbsError, SendWR, enums, status_name
 from optcc.runtime.verbs.end import End
-from optcc.runtime.verbs.nic import Nic
+from optcc.runtime.verbs.nic import VerbsNic
 from optcc.runtime.verbs.settings import VerbsSettings
 
 LIMIT_S = 5.0
@@ -27,7 +27,7 @@ class LoopNic:
     def __init__(self, address: NicAddress, page: int = 1 << 16) -> None:
         self.name = address.device
         self._page = np.zeros(page, np.uint8)
-        self._nic = Nic(0, address, 16, self._page.ctypes.data, page)
+        self._nic = VerbsNic(0, address, 16, self._page.ctypes.data, page)
         self._end: End | None = None
 
     def __enter__(self) -> Self:
@@ -46,7 +46,7 @@ class LoopNic:
         try:
             made = DmaBufMR(self._nic.pd, nbytes, _access(), dmabuf=fd, offset=0)
         except PyverbsError as error:
-            raise RefusedError(f"ibv_reg_dmabuf_mr: {error}") from error
+            raise PathRefusedError(f"ibv_reg_dmabuf_mr: {error}") from error
         return Region(0, made.lkey, made.rkey, made)
 
     def by_address(self, address: int, nbytes: int) -> Region:
@@ -54,7 +54,7 @@ class LoopNic:
         try:
             made = MR(self._nic.pd, nbytes, _access(), address=address)
         except PyverbsError as error:
-            raise RefusedError(f"ibv_reg_mr: {error}") from error
+            raise PathRefusedError(f"ibv_reg_mr: {error}") from error
         return Region(address, made.lkey, made.rkey, made)
 
     def take(self, region: Region, offset: int, nbytes: int) -> bytes:
@@ -83,8 +83,8 @@ class LoopNic:
             end.qp.post_send(request)
             self._wait()
         except PyverbsError as error:
-            raise RefusedError(f"ibv_post_send: {error}") from error
-        except RefusedError:
+            raise PathRefusedError(f"ibv_post_send: {error}") from error
+        except PathRefusedError:
             self._disconnect()  # an error leaves a queue pair of no use: the next path gets a new one
             raise
         finally:
@@ -107,12 +107,12 @@ class LoopNic:
         done: list[Any] = self._nic.completions()
         while not done:
             if time.monotonic() > until:
-                raise RefusedError(f"the NIC has not finished after {LIMIT_S:g} s")
+                raise PathRefusedError(f"the NIC has not finished after {LIMIT_S:g} s")
             select.select([self._nic.completions_fd], [], [], 0.1)
             self._nic.rearm()
             done = self._nic.completions()
         if done[0].status != enums.IBV_WC_SUCCESS:
-            raise RefusedError(f"the NIC reports {status_name(done[0].status)}")
+            raise PathRefusedError(f"the NIC reports {status_name(done[0].status)}")
 
 
 def _access() -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 
-from optcc.machine.finding import Finding
+from optcc.machine.finding import PartFinding
 from optcc.machine.rdma import NicAddress, rdma_ports
-from optcc.runtime.devices.gpu_memory import Choice, RefusedError, choose, examine_gpu_memory, gpu_count
+from optcc.runtime.devices.gpu_memory import PathChoice, PathRefusedError, choose, examine_gpu_memory, gpu_count
 
 
-def examine_gpus() -> list[Finding]:
+def examine_gpus() -> list[PartFinding]:
     """What the driver offers; where cupy, pyverbs and NICs are here too, every GPU's path to every NIC, by traffic."""
     findings = examine_gpu_memory()
     if all(importlib.util.find_spec(library) for library in ("cupy", "pyverbs")):
@@ -19,7 +19,9 @@ def examine_gpus() -> list[Finding]:
     return findings
 
 
-def examine_pairs(gpus: int, nics: list[NicAddress], attempt: Callable[[int, NicAddress], Choice]) -> list[Finding]:
+def examine_pairs(
+    gpus: int, nics: list[NicAddress], attempt: Callable[[int, NicAddress], PathChoice]
+) -> list[PartFinding]:
     """Try every GPU with every NIC. What goes wrong is found, too: a doctor does not fall ill."""
     found = []
     for gpu in range(gpus):
@@ -29,18 +31,18 @@ def examine_pairs(gpus: int, nics: list[NicAddress], attempt: Callable[[int, Nic
             except Exception as error:  # whatever a driver or a library says
                 seen = f"cannot be tried: {type(error).__name__}: {error}"
                 gives = "NICs read and write GPU buffers, with no copy through host memory"
-                found.append(Finding(f"GPU {gpu} by {nic.device}", False, seen, gives, "what the message asks for"))
+                found.append(PartFinding(f"GPU {gpu} by {nic.device}", False, seen, gives, "what the message asks for"))
     return found
 
 
 def _count() -> int:
     try:
         return gpu_count()
-    except RefusedError:
+    except PathRefusedError:
         return 0
 
 
-def _try(gpu: int, address: NicAddress) -> Choice:
+def _try(gpu: int, address: NicAddress) -> PathChoice:
     from optcc.runtime.devices.cuda import Gpu
     from optcc.runtime.verbs.gpu_nic import LoopNic
 

@@ -26,7 +26,7 @@ RECORD_BYTES = _RECORD.size
 
 
 @dataclass(frozen=True)
-class Layout:
+class RegionLayout:
     """Offsets in bytes: records, landings and slots by flow, headers by wire; `size` of the whole."""
 
     records: dict[int, int]
@@ -52,7 +52,7 @@ def slot_stride(flow: FlowSpec) -> int:
     return _lines(HEADER_BYTES + flow.slot_bytes)
 
 
-def lay_out(rank: int, wires: Sequence[Wire], flows: Sequence[FlowSpec]) -> Layout:
+def lay_out(rank: int, wires: Sequence[Wire], flows: Sequence[FlowSpec]) -> RegionLayout:
     """The layout of `rank`'s memory."""
     at = 0
 
@@ -67,7 +67,7 @@ def lay_out(rank: int, wires: Sequence[Wire], flows: Sequence[FlowSpec]) -> Layo
     incoming = {f: slot_stride(flow) * flow.window for f, flow in enumerate(flows) if flow.dst == rank}
     outgoing = {f: RECORD_BYTES for f, flow in enumerate(flows) if flow.src == rank}
     headers = {w: HEADER_BYTES * 2 * depth(w, flows) for w, wire in enumerate(wires) if wire.src == rank}
-    return Layout(
+    return RegionLayout(
         records=place(incoming, dict.fromkeys(incoming, RECORD_BYTES)),
         landings=place(outgoing, outgoing),
         headers=place(headers, headers),

@@ -11,7 +11,7 @@ from optcc.machine.rdma import NicAddress
 from optcc.runtime.verbs.binding import PyverbsError
 from optcc.runtime.verbs.end import End, Endpoint
 from optcc.runtime.verbs.layout import depth, receives
-from optcc.runtime.verbs.nic import Nic
+from optcc.runtime.verbs.nic import VerbsNic
 from optcc.runtime.verbs.posting import WRITES
 from optcc.runtime.verbs.settings import VerbsSettings
 from optcc.runtime.wires.contract import Cause, FlowSpec, Wire
@@ -23,13 +23,13 @@ _PACKETS = 1 << 24  # packet sequence numbers have 24 bits
 
 
 @dataclass
-class Ends:
+class OpenedEnds:
     """What has been opened, by index of NIC and of wire; wires that could not be, with cause and detail.
 
     Close it whatever happened: ends before NICs.
     """
 
-    nics: dict[int, Nic] = field(default_factory=dict)
+    nics: dict[int, VerbsNic] = field(default_factory=dict)
     ends: dict[int, End] = field(default_factory=dict)
     lost: dict[int, tuple[Cause, str]] = field(default_factory=dict)
     absent: dict[int, str] = field(default_factory=dict)  # NICs that could not be opened, and why
@@ -50,7 +50,7 @@ class Ends:
 
 
 def open_ends(
-    opened: Ends,
+    opened: OpenedEnds,
     rank: int,
     wires: Sequence[Wire],
     flows: Sequence[FlowSpec],
@@ -71,7 +71,7 @@ def open_ends(
             # Chunks and credits are twice the depth at most; a chunk is `WRITES` requests, all of which come back when
             # flushed. So do receives, and a fence adds a mark.
             most = sum(2 * WRITES * deep[w] + come[w] + 2 for w in using)
-            opened.nics[port] = Nic(port, nics[port], most, *memory)
+            opened.nics[port] = VerbsNic(port, nics[port], most, *memory)
         except PyverbsError as why:
             opened.absent[port] = str(why)
             for w in using:
@@ -82,7 +82,7 @@ def open_ends(
 
 
 def connect_ends(
-    opened: Ends, rank: int, wires: Sequence[Wire], base: int, exchange: Exchange, settings: VerbsSettings
+    opened: OpenedEnds, rank: int, wires: Sequence[Wire], base: int, exchange: Exchange, settings: VerbsSettings
 ) -> None:
     """Connect every end to its far end. Both ends of a wire are given up where one of them has failed."""
     told = exchange(

@@ -11,7 +11,7 @@ _BATCH = 64
 """Completions asked for at once."""
 
 
-class Nic:
+class VerbsNic:
     """Context, protection domain, completion queue with its channel, memory regions. Close queue pairs first.
 
     Attributes

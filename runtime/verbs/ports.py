@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from optcc.runtime.errors import TransportError
 from optcc.runtime.verbs.binding import enums
-from optcc.runtime.verbs.nic import Nic
+from optcc.runtime.verbs.nic import VerbsNic
 from optcc.runtime.wires.contract import Cause, PortDown, PortUp
 
 _QUEUE_PAIR = frozenset(getattr(enums, f"IBV_EVENT_QP_{name}") for name in ("FATAL", "REQ_ERR", "ACCESS_ERR"))
 
 
-class News(NamedTuple):
+class PortChange(NamedTuple):
     """Of one NIC: its port, in order; whether the device is gone; whether some queue pair has failed."""
 
     port: list[PortDown | PortUp]
@@ -21,17 +21,17 @@ class News(NamedTuple):
     queue_pairs: bool
 
 
-class Ports:
+class PortStates:
     """The state of every port as told so far."""
 
-    def __init__(self, nics: Mapping[int, Nic]) -> None:
+    def __init__(self, nics: Mapping[int, VerbsNic]) -> None:
         self._up = {index: nic.active for index, nic in nics.items()}
 
-    def without_link(self, nics: Mapping[int, Nic]) -> list[PortDown]:
+    def without_link(self, nics: Mapping[int, VerbsNic]) -> list[PortDown]:
         """The ports that were down when they were opened."""
         return [_down(nics[index]) for index, up in self._up.items() if not up]
 
-    def read(self, nic: Nic) -> News:
+    def read(self, nic: VerbsNic) -> PortChange:
         """Take all events that are there. Raises TransportError for the overrun of a completion queue."""
         port: list[PortDown | PortUp] = []
         events = nic.events()
@@ -45,8 +45,8 @@ class Ports:
             if up != self._up[nic.index]:
                 self._up[nic.index] = up
                 port.append(PortUp(nic.index) if up else _down(nic))
-        return News(port, enums.IBV_EVENT_DEVICE_FATAL in events, any(event in _QUEUE_PAIR for event in events))
+        return PortChange(port, enums.IBV_EVENT_DEVICE_FATAL in events, any(event in _QUEUE_PAIR for event in events))
 
 
-def _down(nic: Nic) -> PortDown:
+def _down(nic: VerbsNic) -> PortDown:
     return PortDown(nic.index, Cause.PORT, f"{nic.address.device} port {nic.address.port} has no link")

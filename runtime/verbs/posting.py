@@ -25,7 +25,7 @@ from optcc.runtime.verbs.binding import (
     SendWR,
     enums,
 )
-from optcc.runtime.verbs.nic import Nic
+from optcc.runtime.verbs.nic import VerbsNic
 from optcc.runtime.wires.contract import HEADER_BYTES
 
 WRITES = 2
@@ -56,7 +56,7 @@ class Poster(Protocol):
         ...
 
 
-def poster(nic: Nic, cap: QPCap, extended: bool = True) -> Poster:
+def poster(nic: VerbsNic, cap: QPCap, extended: bool = True) -> Poster:
     """A new queue pair on `nic`, with the extended interface where its provider has it."""
     if extended:
         with suppress(PyverbsError):
@@ -65,7 +65,7 @@ def poster(nic: Nic, cap: QPCap, extended: bool = True) -> Poster:
 
 
 class _ByValue:
-    def __init__(self, nic: Nic, cap: QPCap) -> None:
+    def __init__(self, nic: VerbsNic, cap: QPCap) -> None:
         init = QPInitAttrEx(
             **_KIND,
             scq=nic.cq,
@@ -108,7 +108,7 @@ class _ByValue:
 
 
 class _ByRequest:
-    def __init__(self, nic: Nic, cap: QPCap) -> None:
+    def __init__(self, nic: VerbsNic, cap: QPCap) -> None:
         self.qp = QP(nic.pd, QPInitAttr(**_KIND, scq=nic.cq, rcq=nic.cq, cap=cap))
         self._lkey = nic.memory.lkey
 

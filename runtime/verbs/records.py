@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from optcc.runtime.verbs.end import End
-from optcc.runtime.verbs.layout import RECORD_BYTES, Layout, pack_record, unpack_record
+from optcc.runtime.verbs.layout import RECORD_BYTES, RegionLayout, pack_record, unpack_record
 from optcc.runtime.wires.contract import Record
 
 
@@ -18,7 +18,7 @@ class Records:
     mine, far : its layout, and by outgoing flow that of the flow's receiver
     """
 
-    def __init__(self, memory: memoryview, base: int, mine: Layout, far: dict[int, Layout]) -> None:
+    def __init__(self, memory: memoryview, base: int, mine: RegionLayout, far: dict[int, RegionLayout]) -> None:
         self._memory, self._base, self._mine, self._far = memory, base, mine, far
         self._reading: set[int] = set()
         for flow in mine.records:

@@ -15,13 +15,13 @@ from optcc.runtime.engine.transport import Watch
 from optcc.runtime.errors import TransportError
 from optcc.runtime.verbs.backlog import Backlog
 from optcc.runtime.verbs.binding import PyverbsError, enums, error_number, status_name
-from optcc.runtime.verbs.end import DRAINED, FENCING, LOST, OPEN, RECEIVE, Chunk, End
+from optcc.runtime.verbs.end import DRAINED, FENCING, LOST, OPEN, RECEIVE, ChunkWrite, End
 from optcc.runtime.verbs.faults import VerbsFaults
 from optcc.runtime.verbs.immediate import Immediates
 from optcc.runtime.verbs.layout import address_of, lay_out, slot_stride
-from optcc.runtime.verbs.meeting import Ends, Exchange, connect_ends, open_ends
-from optcc.runtime.verbs.nic import Nic
-from optcc.runtime.verbs.ports import Ports
+from optcc.runtime.verbs.meeting import Exchange, OpenedEnds, connect_ends, open_ends
+from optcc.runtime.verbs.nic import VerbsNic
+from optcc.runtime.verbs.ports import PortStates
 from optcc.runtime.verbs.records import Records
 from optcc.runtime.verbs.settings import VerbsSettings
 from optcc.runtime.verbs.waiting import Waiter
@@ -106,7 +106,7 @@ class VerbsWires(VerbsFaults):
         self._immediates = Immediates(own, flows)
         self._records = Records(self._bytes, self._base, self._layout, self._far)
         self._gone: set[int] = set()  # NICs that are no more
-        self._opened = Ends()
+        self._opened = OpenedEnds()
         self._waiter = Waiter()
         try:
             open_ends(self._opened, rank, wires, flows, nics, (self._base, self._layout.size))
@@ -123,7 +123,7 @@ class VerbsWires(VerbsFaults):
             if wires[w].src == rank:
                 self._leaving[wires[w].out].append(end)
         self._by_number = {(end.nic.index, end.number): end for end in self._ends.values()}
-        self._ports = Ports(self._nics)
+        self._ports = PortStates(self._nics)
         self._heard = watch.check
         self._waiter.add(watch.fileno(), self._heard)
         for nic in self._nics.values():
@@ -169,7 +169,7 @@ class VerbsWires(VerbsFaults):
             raise TransportError("a payload lies outside the memory that was registered")
         slot = end.remote[0] + self._far[flow].slots[flow] + seq % self._flows[flow].window * self._strides[flow]
         self._backlog.give(self._wires[wire].out, self._wires[wire].into, size, self._now)
-        chunk = Chunk(flow, seq, header, (start, size), slot, self._immediates.pack(wire, flow, seq))
+        chunk = ChunkWrite(flow, seq, header, (start, size), slot, self._immediates.pack(wire, flow, seq))
         try:
             end.write(chunk)
         except PyverbsError as why:
@@ -319,11 +319,11 @@ class VerbsWires(VerbsFaults):
                 self._device_lost(nic, str(why))
         return not self._happened
 
-    def _wake(self, nic: Nic) -> None:
+    def _wake(self, nic: VerbsNic) -> None:
         nic.take_event()
         self._collect(nic)
 
-    def _collect(self, nic: Nic) -> None:
+    def _collect(self, nic: VerbsNic) -> None:
         """All completions of a NIC."""
         try:
             completions = nic.completions()
@@ -384,7 +384,7 @@ class VerbsWires(VerbsFaults):
             raise TransportError(f"wire {end.wire}: {detail}; this is a bug, not a lost NIC")
         self._lose(end, Cause.ERROR, detail)
 
-    def _hear(self, nic: Nic) -> None:
+    def _hear(self, nic: VerbsNic) -> None:
         """All asynchronous events of a NIC."""
         news = self._ports.read(nic)
         self._happened += news.port
@@ -415,7 +415,7 @@ class VerbsWires(VerbsFaults):
             end.state = LOST
             self._happened.append(Failed(end.wire, cause, detail))
 
-    def _device_lost(self, nic: Nic, detail: str) -> None:
+    def _device_lost(self, nic: VerbsNic, detail: str) -> None:
         if nic.index not in self._gone:
             self._gone.add(nic.index)
             self._waiter.discard(nic.completions_fd)

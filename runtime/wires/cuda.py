@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from optcc.runtime.devices.cuda_memory import CudaMemory
-from optcc.runtime.devices.gpu_array import DeviceArray, Shared
+from optcc.runtime.devices.gpu_array import DeviceArray, SharedArray
 from optcc.runtime.engine.transport import Watch
 from optcc.runtime.wires.contract import FlowSpec, Happening, Wire
 from optcc.runtime.wires.cuda_slots import CudaSlots, room_for
@@ -77,7 +77,7 @@ class CudaWires(LocalWires):
     def _slots_of(self, rank: int, fd: int | None = None) -> Slots:
         if fd is None:
             return CudaSlots(rank, self._flows, self._room)
-        theirs = self._mapped.enter_context(self._gpu.open_shared(Shared.from_json(self._shown[rank])))
+        theirs = self._mapped.enter_context(self._gpu.open_shared(SharedArray.from_json(self._shown[rank])))
         return CudaSlots(rank, self._flows, theirs, fd)
 
     def payload(self, flow: int, seq: int, nbytes: int) -> DeviceArray:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optcc.runtime.devices.gpu_memory import RefusedError
+from optcc.runtime.devices.gpu_memory import PathRefusedError
 
 if TYPE_CHECKING:
     from optcc.runtime.verbs.gpu_nic import LoopNic
@@ -40,7 +40,7 @@ def test_bytes_go_out_and_come_in(nic: LoopNic) -> None:
 def test_what_is_not_registered_is_refused(nic: LoopNic) -> None:
     memory = np.zeros(1 << 16, np.uint8)
     region = nic.by_address(memory.ctypes.data, 4096)
-    with pytest.raises(RefusedError, match=r"the NIC reports|ibv_post_send"):
+    with pytest.raises(PathRefusedError, match=r"the NIC reports|ibv_post_send"):
         nic.bring(region, 8192, b"outside")
     nic.bring(region, 0, b"inside")
     assert memory[:6].tobytes() == b"inside", "the next attempt has a queue pair of its own"
@@ -50,7 +50,7 @@ def test_what_is_not_registered_is_refused(nic: LoopNic) -> None:
 def test_a_dmabuf_that_is_none_is_refused(nic: LoopNic) -> None:
     read, write = os.pipe()
     try:
-        with pytest.raises(RefusedError, match="ibv_reg_dmabuf_mr"):
+        with pytest.raises(PathRefusedError, match="ibv_reg_dmabuf_mr"):
             nic.by_dmabuf(read, 4096)
     finally:
         os.close(read)
@@ -58,5 +58,5 @@ def test_a_dmabuf_that_is_none_is_refused(nic: LoopNic) -> None:
 
 
 def test_memory_that_is_not_there_is_refused(nic: LoopNic) -> None:
-    with pytest.raises(RefusedError, match="ibv_reg_mr"):
+    with pytest.raises(PathRefusedError, match="ibv_reg_mr"):
         nic.by_address(1 << 46, 4096)

@@ -10,79 +10,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Callable, Hashable, Sequence
 from fractions import Fraction
 from types import TracebackType
 from typing import Self
 
-from optcc.errors import InfeasibleError, InputError
-from optcc.planner.search import NEAR, SAME
+from optcc.errors import InputError
+from optcc.planner.standby.answers import Basis, Progress, Replanned
 from optcc.planner.standby.background import SOLVE_S, Background, Helper, SkippedError, Where
+from optcc.planner.standby.decisions import Decisions
 from optcc.planner.standby.shapes import Now, upcoming
-from optcc.planner.standby.solve import solve
 from optcc.planner.standby.state import Places, Rate, rate_of
-from optcc.planner.standby.table import Entry, Table
+from optcc.planner.standby.table import Table
 from optcc.plans.plan import Plan
-from optcc.schedule.candidates import Costs, default_segments
-from optcc.schedule.families import FAMILIES
-from optcc.schedule.nested_order import rings_in_order
-from optcc.schedule.recipe import Recipe
+from optcc.schedule.candidates import Costs
 from optcc.theory import lower_bound
-from optcc.theory.tally import GroupCounts
-from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
 from optcc.values.units import MAX_BYTES, Quantity, as_seconds, as_size
 
 KEEP = 4096
 MOST_SIZES = 16
 MOST_LOOKAHEAD = 4
-
-
-class Basis(StrEnum):
-    """How a plan was come by, the best first.
-
-    PREPARED : the whole planner decided in advance
-    CLOSED_FORM : nested rings at (without latency and chunk costs: within 2 % of) the bound; nothing to decide
-    SOLVED : the whole planner ran now, however long that took
-    NEAREST : what a family's formulas give at once, or what suits a similar cluster, until this one is decided
-    """
-
-    PREPARED = "prepared"
-    CLOSED_FORM = "closed-form"
-    SOLVED = "solved"
-    NEAREST = "nearest"
-
-
-@dataclass(frozen=True)
-class Replanned:
-    """The answer to an event.
-
-    event : how many events there have been; cluster : what is left after them
-    plans : size in bytes -> plan; basis : of the plan that is worst off, in the order of `Basis`
-    took_s : seconds from event to answer
-    """
-
-    event: int
-    cluster: Cluster
-    plans: Mapping[int, Plan]
-    basis: Basis
-    took_s: float
-
-    @property
-    def plan(self) -> Plan:
-        """The plan of the largest size."""
-        return self.plans[max(self.plans)]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How many of the shapes that may come next are decided; `error`: why the last preparation failed, if it did."""
-
-    ready: int
-    wanted: int
-    error: str | None = None
 
 
 class Planner:
@@ -131,15 +79,19 @@ class Planner:
         self._table = Table(_in_range(keep, 1, 10**6, "keep"))
         self._lock = threading.Lock()
         self._now = Now.of(cluster)
-        servers = (*cluster.servers, *cluster.fault_free.servers)
-        even = all(nic.out_rate == nic.in_rate for server in servers for nic in server.nics)
-        self._settled = self._free and self._now.tally is not None and even  # whatever fails: rings at the bound
         self._wanted: tuple[Now | None, list[Now]] = (None, [])
         self._failed: set[Hashable] = set()  # shapes that could not be decided since the last event
         self._background = Background(self._step, background, limit_s, urgent)
+        self._decisions = Decisions(
+            self.sizes, Costs(self.alpha, self.per_chunk), self._table, self._lock, self._background.compute
+        )
+        servers = (*cluster.servers, *cluster.fault_free.servers)
+        even = all(nic.out_rate == nic.in_rate for server in servers for nic in server.nics)
+        # Whatever fails: rings at the bound.
+        self._settled = self._decisions.free and self._now.tally is not None and even
         self._fault_free_s = [lower_bound(cluster.fault_free, size).seconds for size in self.sizes]
-        if self._undecided(self._now):
-            self._decide(self._now, urgent=True)
+        if self._decisions.missing(self._now):
+            self._decisions.decide(self._now, urgent=True)
         self._answer = self._answer_to(self._now, time.perf_counter())
         self._wake()
 
@@ -232,74 +184,10 @@ class Planner:
         plans: dict[int, Plan] = {}
         bases: set[Basis] = set()
         for size, fault_free_s in zip(self.sizes, self._fault_free_s, strict=True):
-            plans[size], basis = self._plan(now, size, fault_free_s)
+            plans[size], basis = self._decisions.plan(now, size, fault_free_s)
             bases.add(basis)
         worst = max(bases, key=list(Basis).index)
         return Replanned(now.state.events, now.state.cluster, plans, worst, time.perf_counter() - start)
-
-    def _plan(self, now: Now, size: int, fault_free_s: Fraction) -> tuple[Plan, Basis]:
-        cluster, tally = now.state.cluster, now.tally
-        with self._lock:
-            entry = self._table.get(now.key)
-            near = self._table.nearest(tally) if entry is None and tally is not None else None
-        if tally is None:
-            made = self._at_once(cluster, size) if entry is None else None
-            return (made, Basis.NEAREST) if made else self._whole(now, size, entry)
-        bound = tally.bound(cluster, size, fault_free_s)
-        found: tuple[Recipe, Basis] | None = None
-        if self._at_bound(tally, bound, SAME):
-            found = rings_in_order(tally.order, tally.shares(), self._depth(cluster, size)), Basis.CLOSED_FORM
-        elif entry is not None and entry.plans:
-            found = _with_basis(entry.recipe(size, tally), Basis.PREPARED)
-        elif self._at_bound(tally, bound, NEAR - 1):
-            found = rings_in_order(tally.order, tally.shares(), self._depth(cluster, size)), Basis.CLOSED_FORM
-        elif near is not None and not self._free:
-            found = _with_basis(self._nearest(near, size, cluster, tally, bound), Basis.NEAREST)
-        if found is not None and not found[0].fits(cluster):
-            found = None  # it is about which NICs are dead; a shape only counts them
-        if found is None:
-            return self._whole(now, size, None)
-        found[0].check(cluster)
-        return Plan(cluster, bound, found[0]), found[1]
-
-    def _whole(self, now: Now, size: int, entry: Entry | None) -> tuple[Plan, Basis]:
-        """By the table, or by the whole planner."""
-        basis = Basis.PREPARED if entry is not None else Basis.SOLVED
-        if entry is None:
-            entry = self._decide(now, urgent=True)
-        if size not in entry.plans:
-            lower_bound(now.state.cluster, size)  # which says who is cut off
-            raise InfeasibleError("no AllReduce is possible", where="cluster", expected="one that has a schedule")
-        # The key tells rates, not the way they came about: `pristine` is the planner's own.
-        return replace(entry.plans[size], cluster=now.state.cluster), basis
-
-    @property
-    def _free(self) -> bool:
-        """Neither latency nor chunk costs: fluid times decide, and deeper is never slower."""
-        return not self.alpha and not self.per_chunk
-
-    def _at_bound(self, tally: GroupCounts, bound: Bound, gap: Fraction) -> bool:
-        """Whether nested rings are what the planner takes without trying anything (`optcc.planner.search.choose`)."""
-        return self._free and tally.rings_s * bound.nbytes <= (1 + gap) * bound.seconds
-
-    def _at_once(self, cluster: Cluster, size: int) -> Plan | None:
-        """Outside the closed form: what the first family that has something at once has; None where none has."""
-        bound, costs = lower_bound(cluster, size), Costs(self.alpha, self.per_chunk)
-        made = (family.at_once(cluster, bound, costs) for family in FAMILIES.values())
-        found = next((recipe for recipe in made if recipe is not None and recipe.fits(cluster)), None)
-        return None if found is None else Plan(cluster, bound, found)
-
-    def _nearest(self, entry: Entry, size: int, cluster: Cluster, tally: GroupCounts, bound: Bound) -> Recipe | None:
-        """What the entry's shape has, carried over, or what a family has at once; None where there is neither."""
-        costs = Costs(self.alpha, self.per_chunk)
-        tried = (
-            entry.plans[size].recipe.like(cluster, bound, costs, tally),
-            *(family.at_once(cluster, bound, costs) for family in FAMILIES.values()),
-        )
-        return next((made for made in tried if made is not None and made.fits(cluster)), None)
-
-    def _depth(self, cluster: Cluster, size: int) -> int:
-        return default_segments(size, len(cluster.servers))
 
     # Preparation
 
@@ -307,7 +195,7 @@ class Planner:
     def progress(self) -> Progress:
         """How much of what may come next is decided."""
         wanted = self._upcoming()
-        return Progress(sum(not self._undecided(now) for now in wanted), len(wanted), self._background.error)
+        return Progress(sum(not self._decisions.missing(now) for now in wanted), len(wanted), self._background.error)
 
     def prepare(self, limit_s: float | None = None, report: Callable[[Progress], None] | None = None) -> Progress:
         """Decide here and now what is missing, the most urgent first, for about `limit_s` seconds at most.
@@ -333,11 +221,13 @@ class Planner:
     def _step(self) -> bool:
         """Decide one shape; False when none is missing. Raises SkippedError for one that cannot be decided."""
         failed = self._failed
-        missing = next((now for now in self._upcoming() if now.key not in failed and self._undecided(now)), None)
+        missing = next(
+            (now for now in self._upcoming() if now.key not in failed and self._decisions.missing(now)), None
+        )
         if missing is None:
             return False
         try:
-            self._decide(missing)
+            self._decisions.decide(missing)
         except Exception as error:
             failed.add(missing.key)
             raise SkippedError("a shape that cannot be decided") from error
@@ -353,24 +243,6 @@ class Planner:
                 self._wanted = (now, wanted)
         return wanted
 
-    def _undecided(self, now: Now) -> bool:
-        """Whether the planner has yet to run for this shape."""
-        if now.tally is not None:
-            if not now.possible:
-                return False
-            bound = now.tally.bound(now.state.cluster, self.sizes[0], Fraction(0))
-            if self._at_bound(now.tally, bound, SAME):
-                return False
-        with self._lock:
-            return now.key not in self._table
-
-    def _decide(self, now: Now, *, urgent: bool = False) -> Entry:
-        task = (now.state.cluster, self.sizes, self.alpha, self.per_chunk)
-        entry = Entry(self._background.compute(solve, *task, urgent=urgent), now.tally)
-        with self._lock:
-            self._table.put(now.key, entry)
-        return entry
-
     def close(self, limit_s: float = 5.0) -> None:
         """Stop preparing; waits at most `limit_s` seconds for what is in hand."""
         self._background.close(limit_s)
@@ -382,10 +254,6 @@ class Planner:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _with_basis(recipe: Recipe | None, basis: Basis) -> tuple[Recipe, Basis] | None:
-    return None if recipe is None else (recipe, basis)
 
 
 def _in_range(value: int, low: int, high: int, where: str) -> int:

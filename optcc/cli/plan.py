@@ -1,0 +1,81 @@
+"""`optcc plan`: the schedule that comes closest to the bound, shown and written as a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from optcc.cli.options import (
+    OUTPUT,
+    alpha_option,
+    check_apart,
+    check_output,
+    cluster_options,
+    emit,
+    family_option,
+    json_option,
+    per_chunk_option,
+    read_cluster,
+    read_costs,
+    read_size,
+    say_written,
+    segments_option,
+    size_option,
+)
+from optcc.errors import InputError
+
+
+@click.command()
+@click.argument("topology")
+@cluster_options
+@size_option
+@segments_option
+@family_option
+@alpha_option
+@per_chunk_option
+@click.option("-o", "--output", type=OUTPUT, help="Where to write the plan; - is standard output.")
+@click.option(
+    "--lowered", type=click.Choice(["layout", "transfers"]),
+    help="With -o, also write what the plan lowers to: rings, trees, NIC shares, offsets; or every transfer besides.",
+)  # fmt: skip
+@json_option
+def plan(
+    topology: str,
+    servers: int | None,
+    fail: tuple[str, ...],
+    nic_rate: str | None,
+    ranks: str | None,
+    size: str,
+    segments: int | None,
+    family: str | None,
+    alpha: str,
+    per_chunk: str,
+    output: Path | None,
+    lowered: str | None,
+    as_json: bool,
+) -> None:
+    """The schedule that comes closest to the bound, as a small file that every rank lowers by itself.
+
+    With --alpha or --per-chunk, families and depths are tried in virtual time and the fastest is taken.
+    """
+    from optcc import api
+    from optcc.plans.files import save_plan
+    from optcc.reports.console import working
+    from optcc.reports.plan import expected, expected_json, plan_json, print_plan
+
+    if lowered is not None and output is None:
+        raise InputError("nowhere to write it", where="--lowered", expected="-o FILE", got="none")
+    check_apart(output, topology)
+    check_output(output, as_json)
+    cluster, nbytes = read_cluster(topology, servers, fail, nic_rate, ranks), read_size(size)
+    costs = read_costs(alpha, per_chunk)
+    with working("planning") as tell:
+        made = api.plan(cluster, nbytes, family=family, segments=segments, **costs, progress=tell)
+        tell("simulated once more")
+        found = expected(made, **costs)
+    if output is not None:
+        save_plan(made, output, lowered)
+        say_written(output)
+    value = {**plan_json(made), **expected_json(made, found)}
+    emit(as_json, value, lambda: print_plan(made, found), beside=output)
