@@ -17,7 +17,7 @@ from optcc.runtime.codec import Json
 
 @dataclass(frozen=True)
 class Enlist:
-    """Take the job whose parcel came before, and connect to the others. Again, for another job of the same ranks.
+    """Take the job whose payload came before, and connect to the others. Again, for another job of the same ranks.
 
     digests : of the job's schedules, by name
     """
@@ -97,7 +97,7 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Letter:
+class RankMessage:
     """What rank `origin` has sent to you."""
 
     origin: int
@@ -121,7 +121,7 @@ class Time:
 
 
 @dataclass(frozen=True)
-class Parcel:
+class Payload:
     """So many bytes follow in pieces."""
 
     nbytes: int
@@ -140,7 +140,7 @@ class Regroup:
     port: int
 
 
-ToRank = Command | Halt | Regroup | Ping | Failed | Letter | SharedValues | Time | Parcel
+ToRank = Command | Halt | Regroup | Ping | Failed | RankMessage | SharedValues | Time | Payload
 
 # --- from a rank to the hub -----------------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class Broken:
 
 @dataclass(frozen=True)
 class Post:
-    """A letter to rank `to`."""
+    """A message to rank `to`."""
 
     to: int
     value: Json
@@ -287,7 +287,7 @@ FRAME_LIMIT = 1 << 26
 """The most bytes of one message between a hub and a rank that know each other."""
 
 PIECE_BYTES = 1 << 20
-"""Of a parcel at a time, so that a question for a sign of life need not wait for the rest."""
+"""Of a payload at a time, so that a question for a sign of life need not wait for the rest."""
 
 PIECE = b"\0"
-"""The first byte of a frame that is a piece of a parcel; messages start with a brace."""
+"""The first byte of a frame that is a piece of a payload; messages start with a brace."""

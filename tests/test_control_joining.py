@@ -18,7 +18,7 @@ import pytest
 
 from optcc.runtime.codec import encode
 from optcc.runtime.control import admission
-from optcc.runtime.control import channel as control_module
+from optcc.runtime.control import connecting as control_module
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.connecting import Address, HubLostError
 from optcc.runtime.control.framing import framed

@@ -98,11 +98,11 @@ def try_depths(
             attempt(place, recipe)
         return list(tried.values())
     # Without a formula times may rise once before they fall: one segment fills no pipeline.
-    guess, patience = min(offer.guess or 1, most), 1 if offer.guess else 2
+    guess, slower_allowed = min(offer.guess or 1, most), 1 if offer.guess else 2
     start = attempt(guess, offer.make(guess))
     for up in (True, False):
         segments, best, worse = guess, start, 0
-        while worse < patience:
+        while worse < slower_allowed:
             segments = min(2 * segments, most) if up else segments // 2
             if not segments or segments in tried:
                 break

@@ -10,13 +10,13 @@ from functools import cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from optcc.schedule.inside_crews import Shares
+from optcc.schedule.inside_groups import Shares
 
 Band = tuple[Fraction, Fraction]
 
 
-class Duty(NamedTuple):
-    """One GPU gathers, one carries `part` of a crew's bytes in a channel; both by how far behind the crew's place."""
+class GpuTask(NamedTuple):
+    """One GPU gathers, one carries `part` of a group's bytes in a channel; both by how far behind the group's place."""
 
     gather: int
     carry: int
@@ -25,10 +25,10 @@ class Duty(NamedTuple):
 
 @dataclass(frozen=True)
 class Site:
-    """A crew in a channel: how many GPUs, and their duties."""
+    """A group in a channel: how many GPUs, and their tasks."""
 
     gpus: int
-    duties: tuple[Duty, ...]
+    tasks: tuple[GpuTask, ...]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Channel:
 
 
 def channels(gather: Shares, carry: Shares, *, hand_on: bool) -> list[Channel]:
-    """One channel for each GPU that gathers in most crews.
+    """One channel for each GPU that gathers in most groups.
 
     In a group with other shares, the GPU does in its channel what its shares allow, and others do the rest. Those that
     can both gather and carry come first (with `hand_on`: carry what the GPU before them gathers).
@@ -59,9 +59,9 @@ def channels(gather: Shares, carry: Shares, *, hand_on: bool) -> list[Channel]:
     def dealt(gather: tuple[Fraction, ...], carry: tuple[Fraction, ...]) -> list[Site]:
         return _deal(bands, places[len(gather)], gather, carry, int(hand_on))
 
-    crews = [dealt(*shares) for shares in zip(gather, carry, strict=True)]
+    groups = [dealt(*shares) for shares in zip(gather, carry, strict=True)]
     return [
-        Channel(*band, tuple(crew[i] for crew in crews), tuple(places[len(row)][i] for row in gather))
+        Channel(*band, tuple(group[i] for group in groups), tuple(places[len(row)][i] for row in gather))
         for i, band in enumerate(bands)
     ]
 
@@ -100,6 +100,8 @@ def _deal(
             for other in range(1, gpus):
                 take(band, place + turn, place + turn + behind + other)
     return [
-        Site(gpus, tuple(Duty((g - place) % gpus, (c - place) % gpus, x / (high - low)) for (g, c), x in mine.items()))
+        Site(
+            gpus, tuple(GpuTask((g - place) % gpus, (c - place) % gpus, x / (high - low)) for (g, c), x in mine.items())
+        )
         for (low, high), place, mine in zip(bands, places, taken, strict=True)
     ]

@@ -66,19 +66,19 @@ class _Fans(NamedTuple):
 
 
 def exchange_rows(moves: Moves, sites: Sequence[Site], hands: Sequence[bool], chunks: int) -> GpuRows:
-    """The transfers between GPUs of a channel in which crew i does as sites[i].
+    """The transfers between GPUs of a channel in which group i does as sites[i].
 
-    moves : the exchange between servers; hands : crews whose next GPU sends results on (they have one duty, and NICs
+    moves : the exchange between servers; hands : groups whose next GPU sends results on (they have one task, and NICs
     everywhere); chunks : no run is longer than the channel over this
     """
     lay = layout_of(moves, sites)
     gpus, width = np.array([site.gpus for site in sites]), max(site.gpus for site in sites)
     gather, carry = (_gpus(lay, sites, width, which) for which in (0, 1))
-    crew, cells = np.arange(len(sites))[:, None], len(lay.hub)
-    on = (np.array(hands, np.bool_) & (gpus > 1))[:, None] & (lay.via != crew)
+    group, cells = np.arange(len(sites))[:, None], len(lay.hub)
+    on = (np.array(hands, np.bool_) & (gpus > 1))[:, None] & (lay.via != group)
     # The place of the result: beside the sum, or at the next GPU.
-    result = np.where(on, crew * width + (carry - crew * width + 1) % gpus[:, None], carry)
-    handed = on & (lay.hub == crew) & (lay.via < 0)
+    result = np.where(on, group * width + (carry - group * width + 1) % gpus[:, None], carry)
+    handed = on & (lay.hub == group) & (lay.via < 0)
     alone = np.where(handed, lay.leave, -1)  # a hub's results of one round do not wait for sums of the next
     up = runs_by_time(lay, lay.need, (gather, carry, alone), chunks)
     down = runs_by_time(lay, -lay.full, (np.where(on, result, gather), result, alone), chunks)
@@ -132,10 +132,10 @@ def exchange_rows(moves: Moves, sites: Sequence[Site], hands: Sequence[bool], ch
 
 
 def _gpus(lay: CellLayout, sites: Sequence[Site], width: int, which: int) -> Ints:
-    """(servers, cells): who gathers (0) or carries (1), as crew * width + behind."""
-    found = np.empty_like(lay.duty)
+    """(servers, cells): who gathers (0) or carries (1), as group * width + behind."""
+    found = np.empty_like(lay.task)
     for s, site in enumerate(sites):
-        found[s] = s * width + np.array([duty[which] for duty in site.duties], np.int64)[lay.duty[s]]
+        found[s] = s * width + np.array([task[which] for task in site.tasks], np.int64)[lay.task[s]]
     return found
 
 
@@ -203,14 +203,14 @@ def _edges(
     direct = ~(down.gather != down.carry)[fan_out.run]
     takers = _joined(leaves.at(result | final), back, goes.at(direct))
     to_sum = _joined(hands, leaves.at(partial))
-    crew, cells = np.arange(len(lay.need))[:, None], len(lay.hub)
-    at_hub = (lay.hub == crew) & (lay.via < 0) & ~handed  # where all that is gathered gives the result
+    group, cells = np.arange(len(lay.need))[:, None], len(lay.hub)
+    at_hub = (lay.hub == group) & (lay.via < 0) & ~handed  # where all that is gathered gives the result
     return [
         _waits(relays, members.at(relayed), cells),
         _waits(_joined(leaves.at(raw), to_sum), own, cells),
         _waits(to_sum, lands.at(raw), cells),
         _waits(takers, _joined(lands.at(~raw), hands), cells),
-        _waits(takers, own, cells, at_hub | (lay.via == crew)),
+        _waits(takers, own, cells, at_hub | (lay.via == group)),
         _waits(takers, lands.at(raw), cells, at_hub),
         _waits(goes.at(~direct), back, cells),
     ]

@@ -37,7 +37,7 @@ class Keeping(NamedTuple):
     sections: int | None
 
 
-def keeping_two(leaves: int, segments: int) -> Keeping:
+def two_segments_under_way(leaves: int, segments: int) -> Keeping:
     """Two segments under way at once, and the highest pace for which these have room.
 
     With longer windows leaves run further ahead, and urgent transfers queue behind theirs. A single leaf delays nobody,
@@ -56,7 +56,7 @@ def keeping(ranks: int, leaves: int, segments: int) -> Keeping:
     Its time has room for a pace if sections are fine: 2 (P-1) times the pace.
     """
     if leaves <= FEW_LEAVES or ranks > MOST_RANKS or segments == 1:
-        return keeping_two(leaves, segments)
+        return two_segments_under_way(leaves, segments)
     pace = 2 if segments <= FEW_SEGMENTS else 4
     return Keeping(1, pace, 2 * pace * (ranks - 1))
 

@@ -125,7 +125,7 @@ def left_alone(cluster: Cluster) -> list[str]:
 
 def pace_lines(cluster: Cluster) -> list[tuple[str, str]]:
     """(label, text) lines for people where NICs differ."""
-    if evened(cluster) is cluster:
+    if at_one_pace(cluster) is cluster:
         return []
     from optcc.values.units import format_rate  # lowering, on every rank, needs numpy alone
 
@@ -143,7 +143,7 @@ def pace_lines(cluster: Cluster) -> list[tuple[str, str]]:
     return lines
 
 
-def evened(cluster: Cluster) -> Cluster:
+def at_one_pace(cluster: Cluster) -> Cluster:
     """The cluster as direct exchange uses it: every NIC at the pace or dead, all but the first of NICs that act as one
     dead. `cluster` itself if nothing changes."""
     rate = nic_rate(cluster)

@@ -44,7 +44,7 @@ LASTING = ("cut", "hole", "no data", "no acks", "fatal", "post", "retries", "rec
 class FaultInjector:
     """Strikes one rank's wires at its moments; every strike is noted in `journal` just before, as kind "struck".
 
-    healing : when which flapping NIC (its index) heals; kept up to date, for the next saboteur of the same wires.
+    healing : when which flapping NIC (its index) heals; kept up to date, for the next injector of the same wires.
         Flaps of a NIC that overlap or touch are one: it heals at the last one's end. A lasting fault ends a flap.
     sent : bytes that have left by each NIC of this rank so far, by index
     farewell : called before the process is killed
