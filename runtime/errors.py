@@ -37,7 +37,7 @@ class PeerLostError(TransportError):
         super().__init__(f"lost rank {peer}: {why}")
 
 
-class LateError(PeerLostError):
+class PeerLateError(PeerLostError):
     """What rank `peer` was waited for has not come in time."""
 
 

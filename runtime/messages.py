@@ -89,7 +89,7 @@ class Ping:
 
 
 @dataclass(frozen=True)
-class Failed:
+class RunFailed:
     """The verdict: this rank failed, so the run has."""
 
     rank: int
@@ -140,7 +140,7 @@ class Regroup:
     port: int
 
 
-ToRank = Command | Halt | Regroup | Ping | Failed | RankMessage | SharedValues | Time | Payload
+ToRank = Command | Halt | Regroup | Ping | RunFailed | RankMessage | SharedValues | Time | Payload
 
 # --- from a rank to the hub -----------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The house: rooms import what their ``__init__`` says, in one direction; theory and runtime never meet."""
+"""The house: rooms import what their ``__init__`` says, in one direction; names, lengths and uses of modules."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,79 @@ def test_the_checks_can_fail() -> None:
     changed = {room: others | {"cli"} if room == "values" else others for room, others in EDGES.items()}
     assert rooms.said(rooms.rooms()["values"]) != rooms.lines("values", changed)
     assert rooms.loops(changed)
+
+
+PRODUCT = {name: path.read_text(encoding="utf-8") for name, path in rooms.modules()}
+"""Module -> its text."""
+
+
+def named_twice(texts: Mapping[str, str]) -> list[str]:
+    """Names that more than one class has."""
+    classes = [node.name for text in texts.values() for node in ast.walk(ast.parse(text)) if type(node) is ast.ClassDef]
+    return sorted(name for name, times in Counter(classes).items() if times > 1)
+
+
+ALIKE: dict[str, str] = {}
+"""Names that two classes may have, and why."""
+
+
+def test_no_two_classes_have_one_name() -> None:
+    assert named_twice(PRODUCT) == sorted(ALIKE)
+
+
+LONGEST = 300
+"""Lines of a file: what can be read in one go. One idea is said in 60 to 250."""
+LONG = {
+    "optcc.simulation.event_loop": "numba's cache looks at one file when it decides whether to compile again",
+    "optcc.runtime.verbs.wires": "one class, whose every method is about the same queue pairs",
+    "optcc.runtime.wires.local": "one class, whose every method is about the same sockets and slots",
+    "optcc.runtime.protocol.sender": "one machine with its table, to be read beside each other",
+    "optcc.runtime.torch.hook": "one class, whose description of parameters is the page in the reference",
+}
+"""Modules that may be longer, five at most, and why."""
+
+
+def too_long(texts: Mapping[str, str]) -> set[str]:
+    return {name for name, text in texts.items() if text.count("\n") > LONGEST}
+
+
+def test_files_are_short() -> None:
+    assert len(LONG) <= 5
+    assert too_long(PRODUCT) <= LONG.keys(), "split them by idea, not by length"
+
+
+BEGINNINGS = {"optcc.__main__", "optcc.pytorch", "optcc.runtime.control.child"}
+"""Modules that users import, or that processes begin with."""
+SHOWN = {
+    "optcc.runtime.measuring.virtual_run": "docs/failover.md",
+    "optcc.theory.coding": "proofs/written/coding.md",
+    "optcc.theory.partition": "docs/bounds.md",
+    "optcc.theory.protocol_examples": "docs/reference/theory.md",
+    "optcc.theory.ramps": "docs/schedules.md",
+    "optcc.theory.segments": "docs/schedules.md",
+    "optcc.theory.splits": "docs/howto-researcher.md",
+}
+"""Other modules that no module of the product imports: the page that shows what they are for."""
+
+
+def imported_by_none(texts: Mapping[str, str]) -> set[str]:
+    """Modules that no other one imports; packages left out."""
+    packages = {module.rpartition(".")[0] for module in texts}
+    imported = {module: rooms.imports_of(text) - {module} for module, text in texts.items()}
+    return texts.keys() - set().union(*imported.values()) - packages
+
+
+def test_what_only_tests_use_has_a_page_that_shows_it() -> None:
+    assert imported_by_none(PRODUCT) == BEGINNINGS | SHOWN.keys(), "the product uses it, or a page shows it, or it goes"
+    for module, page in SHOWN.items():
+        assert module.rpartition(".")[2] in (ROOT / page).read_text(encoding="utf-8"), (module, page)
+
+
+def test_the_checks_of_modules_can_fail() -> None:
+    changed = {**PRODUCT, "optcc.twin": "class Cluster:\n    pass\n" + "\n" * LONGEST}
+    assert "Cluster" in named_twice(changed)
+    assert "optcc.twin" in too_long(changed)
+    assert "optcc.twin" in imported_by_none(changed)
 
 
 RUNTIME_ONLY_NUMPY = """

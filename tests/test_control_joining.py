@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from optcc.runtime.codec import encode
-from optcc.runtime.control import admission
-from optcc.runtime.control import connecting as control_module
+from optcc.runtime.control import admission, connecting
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.connecting import Address, HubLostError
 from optcc.runtime.control.framing import framed
@@ -57,7 +56,7 @@ def test_who_belongs_is_not_refused(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     with star(1) as (hub, members):
-        monkeypatch.setattr(control_module, "PROTOCOL", PROTOCOL + 1)
+        monkeypatch.setattr(connecting, "PROTOCOL", PROTOCOL + 1)
         spoken = f"the hub speaks protocol {PROTOCOL}, rank 0 protocol {PROTOCOL + 1}: run the same version"
         with pytest.raises(RefusedError, match=spoken):
             member(hub)

@@ -20,15 +20,15 @@ from optcc.runtime.control.framing import framed
 from optcc.runtime.control.hub import Hub
 from optcc.runtime.control.seals import TAG_BYTES, TAMPERED, Seal, TamperedError
 from optcc.runtime.errors import RankFailedError
-from optcc.runtime.messages import Check, Failed, Reply, Saw
+from optcc.runtime.messages import Check, Reply, RunFailed, Saw
 from tests.control_star import DOOR, member, together
 
 Tamper = Callable[[bytes, bytes, bytes, bytes], list[bytes]]
 """(a message that came before, the next two, one that went the other way) -> what goes on instead of the two."""
 
 ATTACKS: dict[str, Tamper] = {
-    "forged": lambda before, one, two, back: [bytes(TAG_BYTES) + encode(Failed(0, "forged")), one, two],
-    "without a tag": lambda before, one, two, back: [encode(Failed(0, "forged")), one, two],
+    "forged": lambda before, one, two, back: [bytes(TAG_BYTES) + encode(RunFailed(0, "forged")), one, two],
+    "without a tag": lambda before, one, two, back: [encode(RunFailed(0, "forged")), one, two],
     "empty": lambda before, one, two, back: [b"", one, two],
     "altered": lambda before, one, two, back: [one[:-1] + bytes([one[-1] ^ 1]), two],
     "cut short": lambda before, one, two, back: [one[:-1], two],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -152,13 +152,6 @@ class Star(Recipe):
         return with_rows(schedule.replace(length=length, dep_idx=moved), kept)
 
     def check(self, cluster: Cluster) -> None: ...
-
-    def content(self) -> dict[str, Any]:
-        return {}
-
-    @classmethod
-    def read(cls, raw: dict[str, Any]) -> Self:
-        return cls()
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         return []

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
+import jsonschema
 import numpy as np
 import pytest
 
@@ -30,6 +31,7 @@ from optcc.schedule.routes import Routes
 from optcc.theory.tally import GroupCounts
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
+from tools import plan_schema
 
 COSTS = {"alpha": Fraction(5, 10**6), "per_chunk": Fraction(1, 10**6)}
 
@@ -56,13 +58,6 @@ class Star(Recipe):
 
     def check(self, cluster: Cluster) -> None:
         require(0 <= self.hub < len(cluster.ranks), "hub", f"0 to {len(cluster.ranks) - 1}", self.hub)
-
-    def content(self) -> dict[str, Any]:
-        return {"segments": self.segments, "hub": self.hub}
-
-    @classmethod
-    def read(cls, raw: dict[str, Any]) -> Self:
-        return cls(raw["segments"], raw["hub"])
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         return [("hub", cluster.ranks[self.hub].name)]
@@ -107,6 +102,13 @@ def test_it_travels_as_a_file_with_its_layout(tmp_path: Path) -> None:
     wrong = plan.to_json().replace('"hub": 0', '"hub": 9')
     with pytest.raises(InputError, match="plan does not fit its cluster"):
         Plan.from_json(wrong)
+
+
+def test_the_schema_of_plans_follows_from_its_fields() -> None:
+    schema = jsonschema.Draft202012Validator(plan_schema.schema())
+    content = json.loads(optcc.plan(CLUSTER, 2**20, family="star", segments=2).to_json())
+    assert schema.is_valid(content)
+    assert not schema.is_valid({**content, "recipe": {**content["recipe"], "hub": "0"}})
 
 
 @pytest.mark.parametrize("form", ["mscclpp", "msccl", "chakra", "perfetto"])

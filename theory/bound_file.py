@@ -8,6 +8,7 @@ writes the file anew from them: every field must come out as before. It needs no
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 from optcc.errors import CertificateError, InputError
@@ -16,13 +17,14 @@ from optcc.theory.collectives import COLLECTIVES
 from optcc.theory.costs import bound_with_costs
 from optcc.theory.costs_check import check_bound_with_costs
 from optcc.theory.sensitivity import repair_first, repair_together
-from optcc.values.bound import Bound, Certificate, DualCut, Price, PrimalFlow, ProgramCertificate, ProgramPrimal
+from optcc.values.bound import Bound, Certificate, Direction, DualCut, Kind, Price, ProgramCertificate, ProgramPrimal
 from optcc.values.bound_json import bound_json, certificate_json, costs_json, repairs_json, together_json
 from optcc.values.bound_with_costs import BoundWithCosts
 from optcc.values.canonical_json import parse
 from optcc.values.cluster import Cluster, Nic
 from optcc.values.cluster_json import cluster_in, cluster_out
-from optcc.values.json_fields import MOST_BYTES, MOST_INDEX, exact, one_of, text, whole
+from optcc.values.json_records import read_json, write_json
+from optcc.values.json_types import Bytes, Choice
 
 FORMAT, VERSION = "optcc-bound", "1"
 """The version goes up when fields or words change: a check demands both as they are written."""
@@ -65,25 +67,10 @@ def _proof(cluster: Cluster, cert: Certificate | ProgramCertificate) -> dict[str
     network, _ = rooted_network(cluster, COLLECTIVES[cert.collective], cert.root)
     if cert.primal is None:
         raise CertificateError("nothing proves the rate that is reached in a plan file")
-    return {**known, "network": network_json(network, views_of(network)), "primal": _primal_out(cert.primal)}
-
-
-def _primal_out(primal: ProgramPrimal) -> dict[str, Any]:
     return {
-        "unit_exact": str(primal.unit),
-        "broadcast": list(primal.broadcast),
-        "reduce": list(primal.reduce),
-        "roots": list(primal.roots),
-        "flows": [
-            {
-                "side": flow.side,
-                "seen_from": flow.seen_from,
-                "from": list(flow.source),
-                "to": list(flow.target),
-                "units": list(flow.units),
-            }
-            for flow in primal.flows
-        ],
+        **known,
+        "network": network_json(network, views_of(network)),
+        "primal": write_json(ProgramPrimal, cert.primal),
     }
 
 
@@ -150,22 +137,22 @@ def _no_more(now: Nic, then: Nic) -> bool:
 
 def _with_costs(raw: dict[str, Any], cluster: Cluster, bound: Bound) -> BoundWithCosts:
     """The bound with costs, as it follows from the one without: it has a formula on every cluster."""
-    costs = exact(raw["alpha_s_exact"]), exact(raw["per_chunk_s_exact"])
+    costs = read_json(Fraction, raw["alpha_s_exact"]), read_json(Fraction, raw["per_chunk_s_exact"])
     collective = getattr(bound.certificate, "collective", "allreduce")
     return bound_with_costs(cluster, bound, *costs, collective)
 
 
 def _bound_in(raw: dict[str, Any], cluster: Cluster) -> Bound:
     """The claims, unchecked. Floating-point numbers, which follow from exact ones, are not read."""
-    nbytes = whole(raw["size"], MOST_BYTES)
+    nbytes = read_json(Bytes, raw["size"])
     cert = _certificate_in(raw["certificate"], cluster, nbytes)
     before = None if cluster.pristine is None else _certificate_in(raw["fault_free"], cluster.fault_free, nbytes)
     fault_free = before or cert
     return Bound(
         nbytes=nbytes,
-        seconds=exact(raw["certificate"]["bound_s_exact"]),
+        seconds=read_json(Fraction, raw["certificate"]["bound_s_exact"]),
         fault_free_s=fault_free.seconds,
-        bottleneck=text(raw["bottleneck"]),
+        bottleneck=read_json(str, raw["bottleneck"]),
         certificate=cert,
         fault_free=fault_free if isinstance(fault_free, ProgramCertificate) else None,
     )
@@ -175,70 +162,39 @@ def _certificate_in(raw: dict[str, Any], cluster: Cluster, nbytes: int) -> Certi
     if raw["kind"] != "program":
         index = {rank.name: rank.index for rank in cluster.ranks}
         return Certificate(
-            one_of(raw["kind"], ("cut", "traffic", "trivial")),
-            one_of(raw["direction"], ("out", "in")),
+            read_json(Kind, raw["kind"]),
+            read_json(Direction, raw["direction"]),
             tuple(_index(index, name) for name in raw["ranks"]),
-            whole(raw["bytes"]),
-            exact(raw["rate_exact"]),
+            read_json(int, raw["bytes"]),
+            read_json(Fraction, raw["rate_exact"]),
         )
     return ProgramCertificate(
-        rate=exact(raw["rate_exact"]),
-        reached=exact(raw["reached_exact"]),
+        rate=read_json(Fraction, raw["rate_exact"]),
+        reached=read_json(Fraction, raw["reached_exact"]),
         nbytes=nbytes,
         prices=tuple(
             Price(
-                text(p["what"]),
-                exact(p["share_exact"]),
-                whole(p["count"]),
-                exact(p["gain_exact"]),
-                tuple(map(text, p["nics"])),
+                read_json(str, p["what"]),
+                read_json(Fraction, p["share_exact"]),
+                read_json(int, p["count"]),
+                read_json(Fraction, p["gain_exact"]),
+                read_json(tuple[str, ...], p["nics"]),
             )
             for p in raw["prices"]
         ),
-        cuts=tuple(
-            DualCut(
-                one_of(cut["side"], ("broadcast", "reduce")),
-                whole(cut["seen_from"], MOST_INDEX),
-                tuple(whole(node, MOST_INDEX) for node in cut["inside"]),
-                whole(cut["weight"]),
-            )
-            for cut in raw["cuts"]
-        ),
-        resource_prices=tuple(map(whole, raw["resource_prices"])),
-        denominator=whole(raw["denominator"]),
-        collective=one_of(text(raw["collective"]), tuple(COLLECTIVES)),
-        root=None if raw["root"] is None else text(raw["root"]),
-        primal=_primal_in(raw["primal"]),
+        cuts=read_json(tuple[DualCut, ...], raw["cuts"]),
+        resource_prices=read_json(tuple[int, ...], raw["resource_prices"]),
+        denominator=read_json(int, raw["denominator"]),
+        collective=Choice(tuple(COLLECTIVES)).read(raw["collective"]),
+        root=read_json(str | None, raw["root"]),
+        primal=read_json(ProgramPrimal, raw["primal"]),
     )
 
 
 def _index(index: dict[str, int], name: Any) -> int:
-    if text(name) not in index:
+    if read_json(str, name) not in index:
         raise CertificateError(f"the certificate names {name[:60]!r}, which is no rank of the topology")
     return index[name]
-
-
-def _primal_in(raw: dict[str, Any]) -> ProgramPrimal:
-    return ProgramPrimal(
-        exact(raw["unit_exact"]),
-        _column(raw["broadcast"]),
-        _column(raw["reduce"]),
-        _column(raw["roots"]),
-        tuple(
-            PrimalFlow(
-                one_of(flow["side"], ("broadcast", "reduce")),
-                whole(flow["seen_from"], MOST_INDEX),
-                _column(flow["from"]),
-                _column(flow["to"]),
-                _column(flow["units"]),
-            )
-            for flow in raw["flows"]
-        ),
-    )
-
-
-def _column(raw: Any) -> tuple[int, ...]:
-    return tuple(map(whole, raw))
 
 
 def _difference(said: Any, right: Any, place: str) -> str | None:

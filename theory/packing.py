@@ -28,7 +28,7 @@ from optcc.theory.bounds import lower_bound
 from optcc.theory.hubs import hub_trees
 from optcc.theory.interior import most_weight
 from optcc.theory.network import Network
-from optcc.theory.pricing import PricedPair, Ways, cheapest_pairs, spread_pairs, ways_of
+from optcc.theory.pricing import PricedPair, WayTable, cheapest_pairs, spread_pairs, ways_of
 from optcc.theory.ways import build_network
 from optcc.values.cluster import Cluster
 
@@ -110,7 +110,7 @@ class _Search:
     pool : the columns so far, by their loads; of several pairs with equal loads the one with the fewest hops
     """
 
-    def __init__(self, ways: Ways) -> None:
+    def __init__(self, ways: WayTable) -> None:
         self.ways, self.limit, self.rounds = ways, np.inf, 0
         self.pool: dict[bytes, PricedPair] = {}
         self._centre = np.full(len(ways.rates), 1 / len(ways.rates))  # prices with the best limit so far
@@ -210,7 +210,7 @@ def _rate(network: Network, loads: NDArray[np.int64], shares: list[Fraction]) ->
     return 1 / busiest
 
 
-def _tree(network: Network, ways: Ways, pair: PricedPair, share: Fraction) -> TreePair:
+def _tree(network: Network, ways: WayTable, pair: PricedPair, share: Fraction) -> TreePair:
     def arc(way: int) -> Arc:
         orbit = network.orbits[network.way_orbit[way]]
         if orbit.same_server:
@@ -237,7 +237,7 @@ def _check_size(cluster: Cluster, closed: bool) -> None:
         )
 
 
-def _check_connected(network: Network, ways: Ways) -> None:
+def _check_connected(network: Network, ways: WayTable) -> None:
     there = csr_array((np.ones(len(ways.source)), (ways.source, ways.target)), shape=(ways.ranks, ways.ranks))
     parts, part = connected_components(there, connection="strong")
     if parts > 1:

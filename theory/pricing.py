@@ -18,7 +18,7 @@ from optcc.theory.network import Network
 
 
 @dataclass(frozen=True, eq=False)
-class Ways:
+class WayTable:
     """The ways of an unmerged network: rank (ways,) at either end, and `uses` (ways, most), resources, -1 for none.
 
     ranks : how many; rates : float64 (resources,), in units of `unit` bytes per second, their mean
@@ -32,7 +32,7 @@ class Ways:
     unit: float
 
 
-def ways_of(network: Network) -> Ways:
+def ways_of(network: Network) -> WayTable:
     """The ways of a network in which every rank is its own type, so that every orbit is one ordered pair."""
     use = network.use.T.tocsr()
     counts = np.diff(use.indptr)
@@ -41,7 +41,7 @@ def ways_of(network: Network) -> Ways:
     ends = np.array([(orbit.x, orbit.y) for orbit in network.orbits], np.int64)[network.way_orbit]
     rates = np.array([float(resource.rate) for resource in network.resources])
     unit = float(rates.mean())
-    return Ways(len(network.rank_types), ends[:, 0].copy(), ends[:, 1].copy(), uses, rates / unit, unit)
+    return WayTable(len(network.rank_types), ends[:, 0].copy(), ends[:, 1].copy(), uses, rates / unit, unit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class PricedPair:
     hops: int
 
 
-def cheapest_pairs(ways: Ways, prices: NDArray[np.float64], slack: float = 0.0) -> tuple[list[PricedPair], float]:
+def cheapest_pairs(ways: WayTable, prices: NDArray[np.float64], slack: float = 0.0) -> tuple[list[PricedPair], float]:
     """(for every root a tree pair, least cost of any pair). `prices` : (resources,), of one unit of use.
 
     An arc may cost up to twice `slack` times the mean arc more than it need if that makes its tree shallower. Two roots
@@ -67,7 +67,7 @@ def cheapest_pairs(ways: Ways, prices: NDArray[np.float64], slack: float = 0.0) 
     return _priced(ways, prices, slack, False)
 
 
-def spread_pairs(ways: Ways, steps: int, rise: float, slack: float) -> tuple[list[PricedPair], float]:
+def spread_pairs(ways: WayTable, steps: int, rise: float, slack: float) -> tuple[list[PricedPair], float]:
     """(`steps` pairs, each the cheapest when it was found, while prices rise with use; a limit on the packing's rate).
 
     rise : in the logarithm of a price, when a pair is given as much weight as its busiest resource can carry
@@ -83,7 +83,9 @@ def spread_pairs(ways: Ways, steps: int, rise: float, slack: float) -> tuple[lis
     return pairs, limit
 
 
-def _priced(ways: Ways, prices: NDArray[np.float64], slack: float, only_best: bool) -> tuple[list[PricedPair], float]:
+def _priced(
+    ways: WayTable, prices: NDArray[np.float64], slack: float, only_best: bool
+) -> tuple[list[PricedPair], float]:
     roots, up, down, load, hops, least = price_pairs(
         prices, ways.source, ways.target, ways.uses, ways.ranks, slack, only_best
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -13,7 +12,6 @@ from typing import Self
 from optcc.communicator.calls import Calls
 from optcc.communicator.clusters import (
     Given,
-    MessageCosts,
     agreed,
     alike,
     dead_nics,
@@ -26,6 +24,7 @@ from optcc.communicator.debug import speaker
 from optcc.communicator.events import Events
 from optcc.communicator.groups import ALONE, Regrouped, all_or_none, left_of, part_by_color, with_new
 from optcc.communicator.handles import InOrder
+from optcc.communicator.options import CommunicatorOptions
 from optcc.communicator.prepared import Prepared
 from optcc.errors import InputError, OptccError
 from optcc.runtime.control.fault_injection import KINDS
@@ -36,17 +35,6 @@ from optcc.runtime.control.transports import TRANSPORTS, check_devices
 from optcc.runtime.messages import Note, Strike
 from optcc.schedule.routes import ports_of
 from optcc.values.cluster import Cluster
-
-
-@dataclass(frozen=True)
-class _Options:
-    """Of a communicator and those that come of it."""
-
-    costs: MessageCosts
-    timeout_s: float
-    reproducible: bool
-    tune: bool
-    on_event: Callable[[Note], None] | None
 
 
 class Communicator(Calls):
@@ -89,7 +77,7 @@ class Communicator(Calls):
         if membership.rank == 0 and membership.world > 1:
             overseer = Overseer.open(membership, interface, JOIN_S)
         costs = message_costs(cluster, transport)
-        self._options = _Options(costs, timeout_s, reproducible, tune, on_event)
+        self._options = CommunicatorOptions(costs, timeout_s, reproducible, tune, on_event)
         self._join(membership, overseer, cluster)
 
     @classmethod
@@ -106,13 +94,13 @@ class Communicator(Calls):
         on_event: Callable[[Note], None] | None = None,
     ) -> Communicator:
         """For whoever has found the ranks in another way; `overseer` : in rank 0's process, their hub."""
-        options = _Options(message_costs(cluster, transport), timeout_s, reproducible, tune, on_event)
+        options = CommunicatorOptions(message_costs(cluster, transport), timeout_s, reproducible, tune, on_event)
         return cls._with(options, membership, overseer, cluster)
 
     @classmethod
     def _with(
         cls,
-        options: _Options,
+        options: CommunicatorOptions,
         membership: Membership,
         overseer: Overseer | None,
         cluster: Given | None,

@@ -1,23 +1,58 @@
-"""A plan out of the JSON values of its file, the kind of every value checked."""
+"""The fields of a plan file: what a plan's id is made of."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Annotated, Any
 
 from optcc.errors import InputError
 from optcc.plans.plan import Plan
 from optcc.schedule.families import FAMILIES, REMOVED
-from optcc.values.bound import Bound, Certificate, DualCut, Price, ProgramCertificate
-from optcc.values.cluster_json import cluster_in
-from optcc.values.json_fields import MOST_BYTES, MOST_INDEX, exact, one_of, text, whole
+from optcc.schedule.recipe import OfFamily, Recipe
+from optcc.values.bound import Bound, Certificate, ProgramCertificate
+from optcc.values.cluster_json import InFile
+from optcc.values.json_records import read_json, write_json
+from optcc.values.json_types import Bytes
 
-FLAGS = {"rails", "gpu_ranks", "hand_on", "straight", "nvlink", "each"}
-"""The only fields that are true or false."""
+
+@dataclass(frozen=True)
+class BoundFields:
+    """A bound as plans have it, without what proves that it is reached: an executor needs neither.
+
+    seconds : no AllReduce takes less; fault_free_s : the same before any failure
+    bottleneck : the certificate in words
+    """
+
+    seconds: Fraction
+    fault_free_s: Fraction
+    bottleneck: str
+    certificate: Certificate | ProgramCertificate
+
+
+@dataclass(frozen=True)
+class PlanFields:
+    """A plan as files have it.
+
+    nbytes : bytes of the buffer on each rank
+    """
+
+    nbytes: Bytes
+    recipe: Annotated[Recipe, OfFamily("recipe", FAMILIES)]
+    bound: BoundFields
+    cluster: InFile
+
+
+def plan_out(plan: Plan) -> dict[str, Any]:
+    """The fields of `plan` as JSON values."""
+    bound = plan.bound
+    told = BoundFields(bound.seconds, bound.fault_free_s, bound.bottleneck, bound.certificate)
+    return write_json(PlanFields, PlanFields(bound.nbytes, plan.recipe, told, plan.cluster))  # type: ignore[no-any-return]
 
 
 def plan_in(raw: dict[str, Any]) -> Plan:
-    """The plan whose fields are `raw`. InputError, KeyError, TypeError, ValueError and their like for anything else."""
-    if raw["family"] in REMOVED:
+    """The plan whose fields are `raw`. FieldError or InputError for anything else."""
+    if raw.get("family") in tuple(REMOVED):
         raise InputError(
             "a family of an earlier version",
             where="family",
@@ -25,67 +60,9 @@ def plan_in(raw: dict[str, Any]) -> Plan:
             got=raw["family"],
             hint="Make the plan anew with optcc plan: other families serve its cluster as well.",
         )
-    plan = Plan(
-        cluster=cluster_in(raw),
-        bound=Bound(
-            whole(raw["nbytes"], MOST_BYTES),
-            exact(raw["bound"]["seconds"]),
-            exact(raw["bound"]["fault_free_s"]),
-            text(raw["bound"]["bottleneck"]),
-            _certificate_in(raw["bound"]["certificate"]),
-        ),
-        recipe=FAMILIES[one_of(raw["family"], tuple(FAMILIES))].read(raw["recipe"]),
-    )
+    read: PlanFields = read_json(PlanFields, raw)
+    told = read.bound
+    bound = Bound(read.nbytes, told.seconds, told.fault_free_s, told.bottleneck, told.certificate)
+    plan = Plan(read.cluster, bound, read.recipe)
     plan.recipe.check(plan.cluster)
     return plan
-
-
-def _certificate_in(raw: dict[str, Any]) -> Certificate | ProgramCertificate:
-    if raw["kind"] != "program":
-        return Certificate(
-            one_of(raw["kind"], ("cut", "traffic", "trivial")),
-            one_of(raw["direction"], ("out", "in")),
-            tuple(whole(rank, MOST_INDEX) for rank in raw["ranks"]),
-            whole(raw["nbytes"]),
-            exact(raw["rate"]),
-        )
-    return ProgramCertificate(
-        rate=exact(raw["rate"]),
-        reached=exact(raw["reached"]),
-        nbytes=whole(raw["nbytes"], MOST_BYTES),
-        prices=tuple(
-            Price(
-                text(p["what"]),
-                exact(p["share"]),
-                whole(p["count"]),
-                exact(p["gain"]),
-                tuple(map(text, p["nics"])),
-            )
-            for p in raw["prices"]
-        ),
-        cuts=tuple(
-            DualCut(
-                one_of(c["side"], ("broadcast", "reduce")),
-                whole(c["seen_from"], MOST_INDEX),
-                tuple(map(whole, c["inside"])),
-                whole(c["weight"]),
-            )
-            for c in raw["cuts"]
-        ),
-        resource_prices=tuple(map(whole, raw["resource_prices"])),
-        denominator=whole(raw["denominator"]),
-        collective=text(raw["collective"]),
-        root=None if raw["root"] is None else text(raw["root"]),
-    )
-
-
-def demand_flags(value: Any, name: str = "") -> None:
-    """Python takes true for 1; a recipe that holds it would be written as it was read."""
-    if isinstance(value, dict):
-        for inner, part in value.items():
-            demand_flags(part, inner)
-    elif isinstance(value, list):
-        for part in value:
-            demand_flags(part)
-    elif isinstance(value, bool) and name not in FLAGS:
-        raise ValueError(f"{name}: true or false where a number belongs")

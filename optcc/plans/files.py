@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from optcc.errors import InputError
 from optcc.files.reading import read_file, shown
 from optcc.files.writing import write_file
-from optcc.plans.fields import demand_flags, plan_in
+from optcc.plans.fields import plan_in, plan_out
 from optcc.plans.plan import Plan
-from optcc.values.bound import Certificate, ProgramCertificate
 from optcc.values.canonical_json import MAX_BYTES, agree, canonical, lines, parse
-from optcc.values.cluster_json import cluster_out, plain
+from optcc.values.json_types import FieldError
 
 FORMAT = "optcc-plan"
 MAJOR, MINOR = 1, 0
@@ -33,15 +31,7 @@ def plan_content(plan: Plan) -> dict[str, Any]:
         "format": FORMAT,
         "version": f"{MAJOR}.{MINOR}",
         "family": plan.recipe.family,
-        "nbytes": plan.bound.nbytes,
-        "recipe": plan.recipe.content(),
-        "bound": {
-            "seconds": str(plan.bound.seconds),
-            "fault_free_s": str(plan.bound.fault_free_s),
-            "bottleneck": plan.bound.bottleneck,
-            "certificate": _certificate_out(plan.bound.certificate),
-        },
-        **cluster_out(plan.cluster),
+        **plan_out(plan),
     }
 
 
@@ -76,23 +66,19 @@ def read_plan(text: str, where: str) -> Plan:
     try:
         plan = plan_in(raw)
         known: dict[str, Any] = plan_content(plan)
-        demand_flags(known)
         if "lowered" in raw:
             from optcc.plans.lowered_part import lowered_content
 
-            known["lowered"] = lowered_content(plan, raw["lowered"]["depth"])
+            lowered = raw["lowered"]
+            known["lowered"] = lowered_content(plan, lowered.get("depth") if isinstance(lowered, dict) else lowered)
     except InputError as error:
         place = f"{where}: {error.where}" if error.where else where
         raise InputError(error.what, where=place, expected=error.expected, got=error.got, hint=error.hint) from None
-    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, IndexError) as error:
+    except FieldError as error:
         newer = f"It is of version {raw['version']}: a newer optcc may read it." if minor > MINOR else None
-        missing = isinstance(error, KeyError)
+        place = f"{where}: {error.place}" if error.place else where
         raise InputError(
-            "not an intact plan",
-            where=where,
-            expected=f"a field {str(error)[:200]}" if missing else "the fields of optcc plan",
-            got="none" if missing else str(error)[:200],
-            hint=newer,
+            "not an intact plan", where=place, expected=error.expected, got=error.got, hint=newer
         ) from None
     own = content_id(raw)
     said = {name: value for name, value in raw.items() if name not in ("plan_id", "format", "version")}
@@ -152,10 +138,3 @@ def save_plan(plan: Plan, path: Path, lowered: str | None = None) -> None:
             hint="Fewer --segments, or less of --lowered." if lowered else None,
         )
     write_file(path, data)
-
-
-def _certificate_out(certificate: Certificate | ProgramCertificate) -> dict[str, Any]:
-    """All but a program's primal, which is larger than the plan: an executor needs neither."""
-    if isinstance(certificate, ProgramCertificate):
-        certificate = replace(certificate, primal=None)
-    return {name: value for name, value in plain(asdict(certificate)).items() if name != "primal"}

@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from optcc.errors import InputError
+from optcc.plans.lowered_fields import PortFields, RouteFields, TransferFields
 from optcc.plans.plan import Plan
 from optcc.schedule.columns import GRANULE, Schedule
 from optcc.values.cluster import Cluster
@@ -20,13 +21,13 @@ MAX_TRANSFERS = 1_000_000
 the recipe, or takes the layout, which does not grow with the hops."""
 
 
-def lowered_content(plan: Plan, depth: str) -> dict[str, Any]:
+def lowered_content(plan: Plan, depth: object) -> dict[str, Any]:
     """The lowered part of `plan`, of one of `DEPTHS`.
 
     Raises InputError for another depth, or more than `MAX_TRANSFERS` transfers.
     """
     if depth not in DEPTHS:
-        raise InputError("no such depth", where="--lowered", expected=" or ".join(DEPTHS), got=depth)
+        raise InputError("no such depth", where="--lowered", expected=" or ".join(DEPTHS), got=str(depth)[:60])
     schedule = plan.schedule()
     if depth == "transfers" and len(schedule) > MAX_TRANSFERS:
         raise InputError(
@@ -52,7 +53,7 @@ def lowered_content(plan: Plan, depth: str) -> dict[str, Any]:
     return content if depth == "layout" else {**content, "transfers": _transfers(schedule)}
 
 
-def _ports(cluster: Cluster, schedule: Schedule) -> list[dict[str, Any]]:
+def _ports(cluster: Cluster, schedule: Schedule) -> list[PortFields]:
     rates: dict[str, tuple[Fraction, Fraction]] = {}
     for server in cluster.servers:
         rates |= {f"{server.name}/{nic.name}": (nic.out_rate, nic.in_rate) for nic in server.nics}
@@ -71,7 +72,7 @@ def _ports(cluster: Cluster, schedule: Schedule) -> list[dict[str, Any]]:
     ]
 
 
-def _routes(schedule: Schedule, channels: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _routes(schedule: Schedule, channels: list[dict[str, Any]]) -> list[RouteFields]:
     """Each with its lanes, and where transfers of each length that occurs are cut among them."""
     lengths: list[set[int]] = [set() for _ in schedule.routes]
     for route, length in set(zip(schedule.route.tolist(), schedule.length.tolist(), strict=True)):
@@ -95,7 +96,7 @@ def _routes(schedule: Schedule, channels: list[dict[str, Any]]) -> list[dict[str
     ]
 
 
-def _transfers(schedule: Schedule) -> dict[str, Any]:
+def _transfers(schedule: Schedule) -> TransferFields:
     return {
         "count": len(schedule),
         "src": schedule.src.tolist(),

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from optcc.schedule.columns import Schedule
 from optcc.schedule.direct_rows import dependencies, scheduled
@@ -24,7 +24,7 @@ from optcc.schedule.lanes import MOST_LANES, in_lanes, lane_lines, nics_of
 from optcc.schedule.many_objects import no_collection
 from optcc.schedule.nics import nic_ports, nic_rate, pace_lines
 from optcc.schedule.pods import direct_uplink_s
-from optcc.schedule.recipe import Recipe, require, require_segments
+from optcc.schedule.recipe import Recipe, require
 from optcc.schedule.routes import Routes
 from optcc.schedule.steps import Finder
 from optcc.schedule.steps_even import Even
@@ -32,7 +32,7 @@ from optcc.schedule.steps_one import LEAST, OneStarves
 from optcc.schedule.steps_rounds import Rounds
 from optcc.schedule.steps_several import SeveralStarve
 from optcc.values.cluster import Cluster
-from optcc.values.json_fields import exact
+from optcc.values.json_types import Choice, Exact, Whole
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs
@@ -57,22 +57,23 @@ class DirectExchange(Recipe):
     variant : with even steps, the number that settles ties
     growth : with other steps, the length of a step over the one before, at first
     growing : with several starving ranks, the number of steps that grow
-    margin, chunk : parts of a half: from the end of a step until its bytes are counted on; the cost of a chunk
+    margin : the part of a half from the end of a step to when its bytes are counted on
+    chunk : the part of a half that a chunk costs
     last : the part of the data to which the starving rank adds last
     lanes : number of lanes of a NIC; slow NICs have fewer
     """
 
     family: ClassVar[str] = "direct-exchange"
-    segments: int
-    steps: str = Even.name
+    segments: Annotated[int, Whole(1, MAX_STEPS)]
+    steps: Annotated[str, Choice(tuple(FINDERS))] = Even.name
     each: bool = False
-    variant: int = 0
-    growth: Fraction = Fraction(1)
+    variant: Annotated[int, Whole(0, MAX_VARIANTS - 1)] = 0
+    growth: Annotated[Fraction, Exact(1, MAX_GROWTH)] = Fraction(1)
     growing: int = 0
     margin: Fraction = Fraction(0)
-    chunk: Fraction = Fraction(0)
+    chunk: Annotated[Fraction, Exact(most=MAX_CHUNK)] = Fraction(0)
     last: Fraction = Fraction(0)
-    lanes: int = 1
+    lanes: Annotated[int, Whole(1, MOST_LANES)] = 1
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
@@ -85,25 +86,18 @@ class DirectExchange(Recipe):
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""
-        require(self.steps in FINDERS, "steps", " or ".join(FINDERS), self.steps)
-        whole = type(self.lanes) is int and 1 <= self.lanes <= MOST_LANES
-        require(whole, "lanes", f"1 to {MOST_LANES}", self.lanes)
+        super().check(cluster)
         cluster = in_lanes(cluster, self.lanes)
         finder = FINDERS[self.steps]
         kind = {OneStarves.name: "where one starves", SeveralStarve.name: "where several starve"}
         fits = f"servers of NICs of one pace, {kind.get(self.steps, 'where none starves')}"
         require(finder.applies(cluster), "cluster", fits, f"{len(cluster.ranks)} ranks, other ones")
-        require_segments(self.segments)
-        most = min(MAX_STEPS, finder.most_steps(cluster))
+        most = finder.most_steps(cluster)
         require(self.segments <= most, "segments", f"1 to {most}", self.segments)
         require(self.steps == Even.name or not self.each, "each", "false but for even steps", self.each)
-        require(0 <= self.variant < MAX_VARIANTS, "variant", f"0 to {MAX_VARIANTS - 1}", self.variant)
-        require(1 <= self.growth <= MAX_GROWTH, "growth", f"1 to {MAX_GROWTH}", self.growth)
-        require(self.growing >= 0, "growing", "0 or more", self.growing)
         longer = self.growth ** finder.growing(self)
         require(longer <= MAX_LONGER, "growth", f"steps at most {MAX_LONGER} times as long as the first", self.growth)
-        require(0 <= self.margin < 1, "margin", "at least 0, less than 1", self.margin)
-        require(0 <= self.chunk <= MAX_CHUNK, "chunk", f"0 to {MAX_CHUNK}", self.chunk)
+        require(self.margin < 1, "margin", "less than 1", self.margin)
         lone = self.steps == OneStarves.name
         require(
             LEAST <= self.last <= Fraction(1, 2) if lone else not self.last,
@@ -123,34 +117,6 @@ class DirectExchange(Recipe):
             for x, mine in zip(shares, finder.used(cluster), strict=True)
         ]
         return max(max(works) * nbytes, direct_uplink_s(cluster, shares, nbytes))
-
-    def content(self) -> dict[str, Any]:
-        """Every field as JSON values."""
-        return {
-            "segments": self.segments,
-            "steps": self.steps,
-            "each": self.each,
-            "variant": self.variant,
-            "growth": str(self.growth),
-            "growing": self.growing,
-            "margin": str(self.margin),
-            "chunk": str(self.chunk),
-            "last": str(self.last),
-            "lanes": self.lanes,
-        }
-
-    @classmethod
-    def read(cls, raw: dict[str, Any]) -> Self:
-        """The recipe of `content`."""
-        return cls(
-            segments=raw["segments"],
-            steps=raw["steps"],
-            each=raw["each"],
-            variant=raw["variant"],
-            growing=raw["growing"],
-            lanes=raw["lanes"],
-            **{name: exact(raw[name]) for name in ("growth", "margin", "chunk", "last")},
-        )
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """The hubs' shares, and the steps."""

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 import numpy as np
 
@@ -29,10 +29,12 @@ from optcc.schedule.grouped_trees import Tree, trees
 from optcc.schedule.many_objects import no_collection
 from optcc.schedule.nics import common_rails, live_nics, nic_ports, nic_rate, pace_lines
 from optcc.schedule.pods import pod_numbers, uplinks
-from optcc.schedule.recipe import Recipe, require, require_segments
+from optcc.schedule.recipe import Recipe, Segments, require
 from optcc.schedule.routes import Routes
 from optcc.schedule.steps import Used, rows_of
 from optcc.values.cluster import Cluster
+from optcc.values.json_records import Least
+from optcc.values.json_types import Index, Json
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs
@@ -55,9 +57,9 @@ class GroupedExchange(Recipe):
     """
 
     family: ClassVar[str] = "grouped-exchange"
-    segments: int
-    groups: tuple[int, ...]
-    apart: int | None = None
+    segments: Segments
+    groups: Annotated[tuple[Index, ...], Least(3)]
+    apart: Index | None = None
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
@@ -84,19 +86,18 @@ class GroupedExchange(Recipe):
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""
+        super().check(cluster)
         ranks = len(cluster.ranks)
         require(
             grouped(cluster), "cluster", "servers as ranks, NICs of one pace, each two with a rail in common", ranks
         )
-        require_segments(self.segments)
         most = MOST_MOVES // ranks
         require(self.segments <= most, "segments", f"1 to {most}, of {ranks} servers", self.segments)
         require(len(self.groups) == ranks, "groups", f"{ranks} of them", self.groups)
         named = sorted({*self.groups})
         require(named == list(range(len(named))) and len(named) > 1, "groups", "0 to G-1, two or more", named)
         if self.apart is not None:
-            whole = type(self.apart) is int and 0 <= self.apart < ranks
-            require(whole, "apart", f"0 to {ranks - 1}", self.apart)
+            require(self.apart < ranks, "apart", f"0 to {ranks - 1}", self.apart)
             alone = self.groups.count(self.groups[self.apart]) == 1
             require(not alone, "apart", "a rank with others in its group", self.apart)
 
@@ -104,14 +105,10 @@ class GroupedExchange(Recipe):
         """Seconds of the busiest group, uplink or slowest server, if work is spread evenly in every group."""
         return self.trees(cluster)[-1].even * nbytes / (self.segments * nic_rate(cluster))
 
-    def content(self) -> dict[str, Any]:
-        """Every field as JSON values."""
-        return {"segments": self.segments, "groups": list(self.groups), "apart": self.apart}
-
     @classmethod
-    def read(cls, raw: dict[str, Any]) -> Self:
+    def read(cls, raw: Json) -> Self:
         """The recipe of `content`."""
-        if "rounds" in raw:
+        if isinstance(raw, dict) and "rounds" in raw:
             raise InputError(
                 "a family of an earlier version",
                 where="family",
@@ -119,7 +116,7 @@ class GroupedExchange(Recipe):
                 got=cls.family,
                 hint="Make the plan anew with optcc plan.",
             )
-        return cls(raw["segments"], tuple(raw["groups"]), raw["apart"])
+        return super().read(raw)
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """The groups, and the trees of chunks."""

@@ -22,23 +22,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from optcc.errors import InfeasibleError
 from optcc.schedule.assemble import granule
 from optcc.schedule.columns import GRANULE, Schedule
 from optcc.schedule.inside_channels import Site, channels
 from optcc.schedule.inside_exchange import exchange_rows
-from optcc.schedule.inside_groups import Shares, gpu_groups, usable, view
+from optcc.schedule.inside_groups import SharesInRows, gpu_groups, usable, view
 from optcc.schedule.inside_join import Placed, join
 from optcc.schedule.inside_rows import GpuRows, channel_rows
 from optcc.schedule.inside_spans import ServerTransfers, network_of
 from optcc.schedule.nested import NestedRings
-from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, require
+from optcc.schedule.recipe import OfFamily, Recipe, Segments, require
 from optcc.schedule.striped import StripedExchange
 from optcc.schedule.striped_rows import Moves
 from optcc.values.cluster import Cluster
-from optcc.values.json_fields import exact
+from optcc.values.json_records import LAST, Least
+from optcc.values.json_types import Natural
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs
@@ -58,7 +59,7 @@ class Bundle:
     share : of the buffer
     teams : into how many groups each server is divided
     gather, carry : for each group the shares of its GPUs
-    inner : what runs between the groups, on `view` of them
+    inner : the recipe of what runs between the groups, on `view` of them
     hand_on : a GPU carries what the GPU before it gathers: one hop more, but far fewer dependencies in large schedules.
         In direct exchange a hub's results leave by the GPU after the gathering one, for the same reason
     straight : between servers only GPUs of equal place meet, so no byte leaves its rail. A group in which this GPU does
@@ -67,10 +68,10 @@ class Bundle:
     """
 
     share: Fraction
-    teams: int
-    gather: Shares
-    carry: Shares
-    inner: Recipe
+    teams: Natural
+    gather: SharesInRows
+    carry: SharesInRows
+    inner: Annotated[Recipe, OfFamily("inner", INNER), LAST]
     hand_on: bool = False
     straight: bool = False
 
@@ -90,12 +91,13 @@ class Bundle:
 class InsideServers(Recipe):
     """Bundles side by side in the buffer, all at once in time.
 
+    bundles : parts of the buffer, shares of sum 1
     chunks : least number of parts into which a channel is cut on its way over NVLink
     """
 
     family: ClassVar[str] = "inside-servers"
-    bundles: tuple[Bundle, ...]
-    chunks: int
+    bundles: Annotated[tuple[Bundle, ...], Least(1), LAST]
+    chunks: Segments
     segments: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -164,17 +166,15 @@ class InsideServers(Recipe):
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless shares, inner recipes and chunks fit each other and `cluster`."""
         require(cluster.gpu_ranks, "cluster", "GPUs as ranks", "servers as ranks")
-        require(_whole(self.chunks), "chunks", f"1 to {MAX_SEGMENTS}", self.chunks)
+        super().check(cluster)
         total = sum((bundle.share for bundle in self.bundles), Fraction(0))
         require(total == 1 and all(bundle.share > 0 for bundle in self.bundles), "share", "above 0, of sum 1", total)
         for server in cluster.servers:
             require(server.gpus == 1 or server.nvlink_rate > 0, f"nvlink of {server.name}", "a rate above 0", 0)
         for bundle in self.bundles:
-            fits = _whole(bundle.teams) and all(server.gpus % bundle.teams == 0 for server in cluster.servers)
+            fits = all(server.gpus % bundle.teams == 0 for server in cluster.servers)
             require(fits, "teams", "a divisor of every server's GPUs", bundle.teams)
             require(bundle.teams == 1 or len(cluster.servers) > 1, "teams", "1, for a single server", bundle.teams)
-            for name in ("hand_on", "straight"):
-                require(type(getattr(bundle, name)) is bool, name, "true or false", getattr(bundle, name))
             apart = bundle.straight and isinstance(bundle.inner, StripedExchange)
             require(not apart, "straight", "false, for direct exchange", bundle.straight)
             own = gpu_groups(cluster, bundle.teams)
@@ -191,40 +191,6 @@ class InsideServers(Recipe):
                     alive = not share or len(own) == 1 or usable(gpu) > 0
                     require(alive, f"carry of {gpu.name}", "0, since its NICs are dead one way", share)
             bundle.inner.check(view(cluster, own, bundle.carry))
-
-    def content(self) -> dict[str, Any]:
-        """Every field as JSON values; groups with equal shares share a row."""
-        bundles = [
-            {
-                "share": str(bundle.share),
-                "teams": bundle.teams,
-                "gather": _shares_out(bundle.gather),
-                "carry": _shares_out(bundle.carry),
-                "hand_on": bundle.hand_on,
-                "straight": bundle.straight,
-                "family": bundle.inner.family,
-                "inner": bundle.inner.content(),
-            }
-            for bundle in self.bundles
-        ]
-        return {"chunks": self.chunks, "bundles": bundles}
-
-    @classmethod
-    def read(cls, raw: dict[str, Any]) -> Self:
-        """The recipe of `content`."""
-        bundles = (
-            Bundle(
-                share=exact(item["share"]),
-                teams=item["teams"],
-                gather=_shares_in(item["gather"]),
-                carry=_shares_in(item["carry"]),
-                inner=INNER[item["family"]].read(item["inner"]),
-                hand_on=item["hand_on"],
-                straight=item["straight"],
-            )
-            for item in raw["bundles"]
-        )
-        return cls(tuple(bundles), raw["chunks"])
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """The recipe between servers, and where neighbours' NICs help out."""
@@ -273,17 +239,3 @@ def nvlink_load(gather: Sequence[Fraction]) -> Fraction:
 
 def _down(position: Fraction) -> int:
     return int(position) // GRANULE * GRANULE
-
-
-def _whole(count: object) -> bool:
-    return type(count) is int and 1 <= count <= MAX_SEGMENTS
-
-
-def _shares_out(shares: Shares) -> dict[str, Any]:
-    rows = list(dict.fromkeys(shares))
-    return {"rows": [[str(x) for x in row] for row in rows], "crews": [rows.index(row) for row in shares]}
-
-
-def _shares_in(raw: dict[str, Any]) -> Shares:
-    rows = [tuple(exact(x) for x in row) for row in raw["rows"]]
-    return tuple(rows[row] for row in raw["crews"])

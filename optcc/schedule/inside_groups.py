@@ -9,12 +9,41 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Annotated
 
 from optcc.errors import InfeasibleError
 from optcc.values.cluster import Cluster, Fabric, Nic, Rank, Server
+from optcc.values.json_records import As
+from optcc.values.json_types import FieldError, Index
 
 Shares = tuple[tuple[Fraction, ...], ...]
 """For each group the shares of its GPUs, of sum 1."""
+
+
+@dataclass(frozen=True)
+class RowsOfShares:
+    """Shares as plan files have them, each different row once.
+
+    rows : the shares of a group's GPUs; groups : which row each group has
+    """
+
+    rows: tuple[tuple[Fraction, ...], ...]
+    groups: tuple[Index, ...]
+
+    @classmethod
+    def of(cls, shares: Shares) -> RowsOfShares:
+        """The same, by rows."""
+        rows = tuple(dict.fromkeys(shares))
+        return cls(rows, tuple(rows.index(row) for row in shares))
+
+    def shares(self) -> Shares:
+        """The same, by groups. FieldError for a row that is not there."""
+        if self.groups and max(self.groups) >= len(self.rows):
+            raise FieldError(f"rows below {len(self.rows)}", max(self.groups)).inside("crews")
+        return tuple(self.rows[row] for row in self.groups)
+
+
+SharesInRows = Annotated[Shares, As(RowsOfShares, RowsOfShares.of, RowsOfShares.shares)]
 
 
 @dataclass(frozen=True)

@@ -17,22 +17,23 @@ Either way every leaf sends each byte once and receives it once. The plain ring 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
 from optcc.schedule.assemble import Block, TemplateRow, assemble, cuts_by, even_cuts, granule, require_memory
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.nested_pace import MAX_PACE, PERIOD, in_time, paced, sections_of
-from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, require, require_segments
+from optcc.schedule.recipe import Recipe, Segments, Window, require
 from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster
-from optcc.values.json_fields import exact
+from optcc.values.json_records import OMITTED, As, Least
+from optcc.values.json_types import Index, Natural, Whole
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs
@@ -135,32 +136,47 @@ def lower(
 
 
 @dataclass(frozen=True)
+class RingShare:
+    """A ring of nested ones, and what it carries.
+
+    ring : so many of the last ranks of `order`; share : of the data
+    """
+
+    ring: Natural
+    share: Fraction
+
+
+RingAndShare = Annotated[tuple[int, Fraction], As(RingShare, lambda pair: RingShare(*pair), astuple)]
+
+
+@dataclass(frozen=True)
 class NestedRings(Recipe):
     """Nested rings: the parameters of `lower`.
 
     Attributes
     ----------
-    shares : (ring size m, share of the data), shares sum to 1
+    shares : of each ring, as (number of ranks m, share of the data), sum 1
     order : ranks from weakest to strongest; ring size m is the last m of them
-    segments : pipeline depth; orderings : cycled over the segments
+    segments : pipeline depth; orderings : of the stages of a section, cycled over the segments
     segment_sizes : the part of the data in each segment, sum 1; None: all equal
     sections : least number of sections that a segment is cut into, rounded up so that all owners have equally many.
         None: one per owner with at most one leaf and no pace; otherwise `LEAF_SECTIONS` (P-1)
     window : a rank sends raw bytes of a segment only when it has the finished bytes of the segment `window` before; 0:
         any time. Without a window fast ranks run ahead, and urgent transfers queue behind theirs
-    pace : 0: ports serve an earlier segment first, and of one segment an earlier hop. Above: sections are due one after
-        another, each hop of a section so many sections after the one before (`optcc.schedule.nested_pace`)
+    pace : 0, not written: ports serve an earlier segment first, and of one segment an earlier hop. Above: sections are
+        due one after another, each hop of a section so many sections after the one before
+        (`optcc.schedule.nested_pace`)
     """
 
     family: ClassVar[str] = "nested-rings"
-    shares: tuple[tuple[int, Fraction], ...]
-    order: tuple[int, ...]
-    segments: int
-    orderings: tuple[Ordering, ...]
-    segment_sizes: tuple[Fraction, ...] | None = None
-    sections: int | None = None
-    window: int = 0
-    pace: int = 0
+    shares: tuple[RingAndShare, ...]
+    order: tuple[Index, ...]
+    segments: Segments
+    segment_sizes: tuple[Fraction, ...] | None = field(default=None, kw_only=True)
+    orderings: Annotated[tuple[Ordering, ...], Least(1)]
+    sections: Annotated[int, Whole(1, MAX_SECTIONS)] | None = None
+    window: Window = 0
+    pace: Annotated[int, Whole(1, MAX_PACE), OMITTED] = 0
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
@@ -194,19 +210,11 @@ class NestedRings(Recipe):
         """Raise InputError unless order, shares and segments fit each other and `cluster`."""
         ranks = len(cluster.ranks)
         require(sorted(self.order) == list(range(ranks)), "order", f"each of 0..{ranks - 1} once", self.order)
-        require_segments(self.segments)
+        super().check(cluster)
         sizes = self.segment_sizes
         if sizes is not None:
             require(len(sizes) == self.segments, "segment_sizes", f"{self.segments} of them", len(sizes))
             require(min(sizes) > 0 and sum(sizes) == 1, "segment_sizes", "sizes above 0 of sum 1", sum(sizes))
-        if self.sections is not None:
-            whole = isinstance(self.sections, int) and not isinstance(self.sections, bool)
-            require(whole and 1 <= self.sections <= MAX_SECTIONS, "sections", f"1 to {MAX_SECTIONS}", self.sections)
-        whole = isinstance(self.window, int) and not isinstance(self.window, bool)
-        require(whole and 0 <= self.window <= MAX_SEGMENTS, "window", f"0 to {MAX_SEGMENTS}", self.window)
-        whole = isinstance(self.pace, int) and not isinstance(self.pace, bool)
-        require(whole and 0 <= self.pace <= MAX_PACE, "pace", f"0 to {MAX_PACE}", self.pace)
-        require(bool(self.orderings), "orderings", "at least one", self.orderings)
         require(all(1 <= m <= ranks and s > 0 for m, s in self.shares), "shares", f"ring 1..{ranks}, > 0", self.shares)
         require(len({m for m, _ in self.shares}) == len(self.shares), "shares", "each ring size once", self.shares)
         require(ranks == 1 or sum(s for _, s in self.shares) == 1, "shares", "a sum of 1", self.shares)
@@ -214,33 +222,6 @@ class NestedRings(Recipe):
             parts = [(m, sections_of(m, ranks, self.sections, self.pace)) for m, _ in self.shares]
             fits = all(in_time(m, ranks, count, self.pace, self.window) for m, count in parts)
             require(fits, "pace", "a section's hops due within the window's segments", self.pace)
-
-    def content(self) -> dict[str, Any]:
-        """Every field as JSON values; a pace of 0 is left out, as in plans from before there was one."""
-        return {
-            "shares": [{"ring": m, "share": str(share)} for m, share in self.shares],
-            "order": list(self.order),
-            "segments": self.segments,
-            "segment_sizes": None if self.segment_sizes is None else [str(size) for size in self.segment_sizes],
-            "orderings": [str(o) for o in self.orderings],
-            "sections": self.sections,
-            "window": self.window,
-            **({"pace": self.pace} if self.pace else {}),
-        }
-
-    @classmethod
-    def read(cls, raw: dict[str, Any]) -> Self:
-        """The recipe of `content`."""
-        return cls(
-            shares=tuple((item["ring"], exact(item["share"])) for item in raw["shares"]),
-            order=tuple(raw["order"]),
-            segments=raw["segments"],
-            segment_sizes=None if raw["segment_sizes"] is None else tuple(map(exact, raw["segment_sizes"])),
-            orderings=tuple(Ordering(o) for o in raw["orderings"]),
-            sections=raw["sections"],
-            window=raw["window"],
-            pace=raw.get("pace", 0),
-        )
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """A line per ring, and the pipeline."""

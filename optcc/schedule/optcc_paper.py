@@ -25,18 +25,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from optcc.schedule.assemble import Block, TemplateRow, assemble, granule, require_memory
 from optcc.schedule.channels import Channels, Way, in_channels, require_channels, turns
 from optcc.schedule.columns import Schedule, Stage
-from optcc.schedule.recipe import Recipe, require, require_segments
+from optcc.schedule.recipe import Recipe, Segments, require
 from optcc.schedule.ring import add_row, copy_chain, reduce_chain, ring_template, segment_bounds
 from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster
-from optcc.values.json_fields import exact
+from optcc.values.json_records import OMITTED
+from optcc.values.json_types import Index
 
 _SLOTS = (
     {Stage.REDUCE_SCATTER: 0, Stage.TO_LEAF: 1, Stage.FROM_LEAF: 2, Stage.ALLGATHER: 3},
@@ -91,10 +92,10 @@ class OptccPaper(Recipe):
     """
 
     family: ClassVar[str] = "optcc-published"
-    segments: int
-    weak: int
+    segments: Segments
+    weak: Index
     nested: Fraction
-    channels: int | None = None
+    channels: Annotated[Segments | None, OMITTED] = None
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
@@ -131,20 +132,10 @@ class OptccPaper(Recipe):
         """Raise InputError unless there are 3 ranks, and rank and share are in range."""
         ranks = len(cluster.ranks)
         require(ranks >= 3, "ranks", "3 or more", ranks)
-        require_segments(self.segments)
-        require(type(self.weak) is int and 0 <= self.weak < ranks, "weak", f"a rank, 0 to {ranks - 1}", self.weak)
+        super().check(cluster)
+        require(self.weak < ranks, "weak", f"a rank, 0 to {ranks - 1}", self.weak)
         require(0 < self.nested <= 1, "nested", "above 0, at most 1", self.nested)
         require_channels(self.channels, cluster)
-
-    def content(self) -> dict[str, Any]:
-        """Every field as JSON values."""
-        found = {"segments": self.segments, "weak": self.weak, "nested": str(self.nested)}
-        return found if self.channels is None else {**found, "channels": self.channels}
-
-    @classmethod
-    def read(cls, raw: dict[str, Any]) -> Self:
-        """The recipe of `content`."""
-        return cls(raw["segments"], raw["weak"], exact(raw["nested"]), raw.get("channels"))
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """The two rings and the pipeline."""

@@ -13,21 +13,20 @@ trees in step, as some pass more queues than others.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from optcc.schedule.assemble import Block, TemplateRow, assemble, cuts_by, even_cuts
 from optcc.schedule.columns import Schedule, Stage
-from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, require, require_segments
+from optcc.schedule.recipe import Recipe, Segments, Window, require
 from optcc.schedule.routes import Routes, busiest_seconds
 from optcc.values.cluster import Cluster
-from optcc.values.json_fields import exact
+from optcc.values.json_types import Index, Text
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs
@@ -49,14 +48,9 @@ class Arc(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Arc:
-        """What `str` wrote. ValueError when it is something else."""
-        found = _ARC.fullmatch(text)
-        if not found:
-            raise ValueError(f"not an arc: {text[:60]}")
-        src, dst, out, into = (None if number is None else int(number) for number in found.groups())
-        assert src is not None
-        assert dst is not None
-        return cls(src, dst, out, into)
+        """What `str` wrote."""
+        ends, _, rails = text.partition("@")
+        return cls(*map(int, ends.split(">")), *map(int, rails.split(":") if rails else ()))
 
     def route(self, routes: Routes) -> int:
         """Index of its route. Raises InfeasibleError where the fabric has none."""
@@ -70,17 +64,29 @@ MOST_ROOTS = 32
 takes four times as long."""
 FEW = 4
 """Segments of trees made at once, where chunks cost."""
-_ARC = re.compile(r"([0-9]{1,9})>([0-9]{1,9})(?:@([0-9]{1,9}):([0-9]{1,9}))?")
+Arcs = Annotated[
+    tuple[Arc, ...],
+    Text(
+        r"([0-9]{1,9}>[0-9]{1,9}(@[0-9]{1,9}:[0-9]{1,9})?( |$))*",
+        "SRC>DST or SRC>DST@RAIL:RAIL, with spaces between",
+        lambda text: tuple(map(Arc.read, text.split())),
+        lambda arcs: " ".join(map(str, arcs)),
+    ),
+]
 
 
 @dataclass(frozen=True)
 class TreePair:
-    """`share` of the data, its root, and the arcs up to the root and down from it, one of each per other rank."""
+    """A tree up to a root, and one down from it.
+
+    share : of the data; root : the rank that has the sums
+    up, down : an arc for every other rank, as SRC>DST or SRC>DST@RAIL:RAIL, with spaces between
+    """
 
     share: Fraction
-    root: int
-    up: tuple[Arc, ...]
-    down: tuple[Arc, ...]
+    root: Index
+    up: Arcs
+    down: Arcs
 
     @property
     def hops(self) -> int:
@@ -171,7 +177,7 @@ class PackedTrees(Recipe):
 
     Attributes
     ----------
-    trees : the pairs, shares of sum 1; none for a single rank
+    trees : the pairs, shares of sum 1, none for a single rank
     segments : number of parts into which the data is cut along time
     window : number of segments that may be under way at once; 0 for one more than the hops of the deepest pair, 5 at
         most
@@ -179,8 +185,8 @@ class PackedTrees(Recipe):
 
     family: ClassVar[str] = "packed-trees"
     trees: tuple[TreePair, ...]
-    segments: int
-    window: int = 0
+    segments: Segments
+    window: Window = 0
 
     @property
     def under_way(self) -> int:
@@ -211,9 +217,7 @@ class PackedTrees(Recipe):
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless every pair spans the ranks by ways of `cluster`, and shares sum to 1."""
         ranks, routes = len(cluster.ranks), Routes(cluster)
-        require_segments(self.segments)
-        whole = isinstance(self.window, int) and not isinstance(self.window, bool)
-        require(whole and 0 <= self.window <= MAX_SEGMENTS, "window", f"0 to {MAX_SEGMENTS}", self.window)
+        super().check(cluster)
         if ranks == 1:
             require(not self.trees, "trees", "none, since one rank has nothing to send", len(self.trees))
             return
@@ -235,36 +239,6 @@ class PackedTrees(Recipe):
                 require(not missing, f"{where}, {side}", "every rank joined to the root", f"ranks {missing} apart")
                 for arc in arcs:
                     arc.route(routes)
-
-    def content(self) -> dict[str, Any]:
-        """Every field as JSON values; arcs as text, "2>5" or, with rails, "2>5@0:3"."""
-        return {
-            "trees": [
-                {
-                    "share": str(tree.share),
-                    "root": tree.root,
-                    "up": " ".join(map(str, tree.up)),
-                    "down": " ".join(map(str, tree.down)),
-                }
-                for tree in self.trees
-            ],
-            "segments": self.segments,
-            "window": self.window,
-        }
-
-    @classmethod
-    def read(cls, raw: dict[str, Any]) -> Self:
-        """The recipe of `content`."""
-        trees = tuple(
-            TreePair(
-                exact(item["share"]),
-                item["root"],
-                tuple(map(Arc.read, item["up"].split())),
-                tuple(map(Arc.read, item["down"].split())),
-            )
-            for item in raw["trees"]
-        )
-        return cls(trees, raw["segments"], raw["window"])
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """How many trees, how deep, where their roots are, and the pipeline."""

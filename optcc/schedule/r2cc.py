@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +27,12 @@ from numpy.typing import NDArray
 from optcc.schedule.assemble import Block, TemplateRow, assemble, even_cuts, granule, require_memory
 from optcc.schedule.channels import Channels, Way, in_channels, require_channels, turns
 from optcc.schedule.columns import Schedule, Stage
-from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, require, require_segments
+from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, Segments, require
 from optcc.schedule.ring import add_row, copy_chain, ring_template, segment_bounds
 from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster
-from optcc.values.json_fields import exact
+from optcc.values.json_records import OMITTED
+from optcc.values.json_types import Index, Natural
 
 
 def broadcast_template(healthy: list[int], weak: int, segments: int, last: int, way: Way) -> list[TemplateRow]:
@@ -96,11 +97,11 @@ class R2cc(Recipe):
     """
 
     family: ClassVar[str] = "r2cc-allreduce"
-    segments: int
-    chunks: int
-    weak: int
+    segments: Segments
+    chunks: Natural
+    weak: Index
     tail: Fraction
-    channels: int | None = None
+    channels: Annotated[Segments | None, OMITTED] = None
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
@@ -149,25 +150,15 @@ class R2cc(Recipe):
         """Raise InputError unless there are 3 ranks, and rank, share and chunks are in range."""
         ranks = len(cluster.ranks)
         require(ranks >= 3, "ranks", "3 or more", ranks)
-        require_segments(self.segments)
+        super().check(cluster)
         chunks, weak = self.chunks, self.weak
         require_channels(self.channels, cluster)
         depth, rest = divmod(self.segments, self.channels or 1)
         require(rest == 0 and depth > 0, "channels", f"a divisor of {self.segments} segments", self.channels)
-        fits = type(chunks) is int and 1 <= chunks <= MAX_SEGMENTS and 0 in (depth % chunks, chunks % depth)
+        fits = chunks <= MAX_SEGMENTS and 0 in (depth % chunks, chunks % depth)
         require(fits, "chunks", f"a divisor or a multiple of {depth}", chunks)
-        require(type(weak) is int and 0 <= weak < ranks, "weak", f"a rank, 0 to {ranks - 1}", weak)
+        require(weak < ranks, "weak", f"a rank, 0 to {ranks - 1}", weak)
         require(0 < self.tail < 1, "tail", "above 0, below 1", self.tail)
-
-    def content(self) -> dict[str, Any]:
-        """Every field as JSON values."""
-        found = {"segments": self.segments, "chunks": self.chunks, "weak": self.weak, "tail": str(self.tail)}
-        return found if self.channels is None else {**found, "channels": self.channels}
-
-    @classmethod
-    def read(cls, raw: dict[str, Any]) -> Self:
-        """The recipe of `content`."""
-        return cls(raw["segments"], raw["chunks"], raw["weak"], exact(raw["tail"]), raw.get("channels"))
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """Both stages and the pipeline."""

@@ -14,7 +14,7 @@ from enum import StrEnum
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from optcc.errors import InputError
 from optcc.schedule.assemble import Block, TemplateRow, assemble, cuts_by, even_cuts, require_memory
 from optcc.schedule.channels import Way, fastest_nics
 from optcc.schedule.columns import Schedule, Stage
-from optcc.schedule.recipe import Recipe, require_segments
+from optcc.schedule.recipe import Recipe, Segments
 from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster
 
@@ -156,10 +156,13 @@ def _repaired(cluster: Cluster, routes: Routes, src: int, dst: int) -> list[tupl
 
 @dataclass(frozen=True)
 class Ring(Recipe):
-    """One ring over all ranks in cluster order. segments : pipeline depth; spread : what each NIC carries."""
+    """One ring over all ranks in cluster order.
+
+    segments : pipeline depth; spread : what each NIC carries
+    """
 
     family: ClassVar[str] = "ring"
-    segments: int
+    segments: Segments
     spread: NicSpread = NicSpread.EQUAL
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
@@ -192,7 +195,7 @@ class Ring(Recipe):
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless segments are in range and every channel has a NIC."""
-        require_segments(self.segments)
+        super().check(cluster)
         if self.spread is NicSpread.CHANNELS:
             fastest_nics(cluster, Routes(cluster))
         if self.spread is not NicSpread.REPAIRED:
@@ -208,15 +211,6 @@ class Ring(Recipe):
         ranks, way = len(cluster.ranks), spread_ways(cluster, Routes(cluster), self.spread)
         for rank in range(ranks if ranks > 1 else 0):
             way(rank, (rank + 1) % ranks)
-
-    def content(self) -> dict[str, Any]:
-        """Every field as JSON values."""
-        return {"segments": self.segments, "spread": str(self.spread)}
-
-    @classmethod
-    def read(cls, raw: dict[str, Any]) -> Self:
-        """The recipe of `content`."""
-        return cls(raw["segments"], NicSpread(raw["spread"]))
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """The ring, what its NICs carry, and the pipeline."""

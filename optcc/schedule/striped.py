@@ -21,19 +21,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from optcc.schedule.assemble import require_memory
 from optcc.schedule.columns import Schedule
 from optcc.schedule.many_objects import no_collection
-from optcc.schedule.recipe import MAX_SEGMENTS, SEGMENTS, Recipe, require, require_segments
+from optcc.schedule.recipe import Recipe, Segments, require
 from optcc.schedule.routes import Routes
 from optcc.schedule.striped_rounds import TICKS, HubRound, rounds
 from optcc.schedule.striped_rows import Moves, edges, in_order
 from optcc.values.cluster import Cluster
-from optcc.values.json_fields import exact
+from optcc.values.json_types import Index
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs
@@ -58,10 +58,10 @@ class StripedExchange(Recipe):
     """
 
     family: ClassVar[str] = "striped-exchange"
-    segments: int
+    segments: Segments
     shares: tuple[Fraction, ...]
-    via: tuple[tuple[int, Fraction], ...] = ()
-    ways: int = 1
+    via: tuple[tuple[Index, Fraction], ...] = ()
+    ways: Segments = 1
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
@@ -110,38 +110,18 @@ class StripedExchange(Recipe):
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless the parameters fit each other and `cluster`."""
+        super().check(cluster)
         ranks = len(cluster.ranks)
         require(ranks >= 3, "ranks", "3 or more", ranks)
         require(len(self.shares) == ranks, "shares", f"{ranks} of them", len(self.shares))
         require(min(self.shares) >= 0 and sum(self.shares) == 1, "shares", "parts of sum 1", sum(self.shares))
         slow = [r for r, _ in self.via]
-        fits = all(type(r) is int and 0 <= r < ranks for r in slow) and len(set(slow)) == len(slow)
+        fits = all(r < ranks for r in slow) and len(set(slow)) == len(slow)
         require(fits, "via", "different ranks", slow)
         parts = [part for _, part in self.via]
         require(all(part >= 0 for part in parts) and sum(parts) <= 1, "via", "parts of at most 1 in all", parts)
         full = [x for r, x in enumerate(self.shares) if r not in slow]
         require(bool(full) and full[0] > 0 and len(set(full)) == 1, "shares", "equal ones of full ranks", full)
-        require_segments(self.segments)
-        require(type(self.ways) is int and 1 <= self.ways <= MAX_SEGMENTS, "ways", SEGMENTS, self.ways)
-
-    def content(self) -> dict[str, Any]:
-        """Every field as JSON values."""
-        return {
-            "segments": self.segments,
-            "shares": [str(x) for x in self.shares],
-            "via": [[r, str(part)] for r, part in self.via],
-            "ways": self.ways,
-        }
-
-    @classmethod
-    def read(cls, raw: dict[str, Any]) -> Self:
-        """The recipe of `content`."""
-        return cls(
-            segments=raw["segments"],
-            shares=tuple(exact(x) for x in raw["shares"]),
-            via=tuple((r, exact(part)) for r, part in raw["via"]),
-            ways=raw["ways"],
-        )
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """The hubs' shares, the ranks that add last, and the rounds."""

@@ -15,17 +15,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 import numpy as np
 
 from optcc.errors import InfeasibleError
 from optcc.schedule.assemble import TemplateRow, assemble, even_cuts
 from optcc.schedule.columns import Schedule, Stage
-from optcc.schedule.recipe import Recipe, require, require_segments
+from optcc.schedule.recipe import Recipe, Segments
 from optcc.schedule.routes import Routes
 from optcc.schedule.tree_shapes import TICKS, Tree, complementary, critical_leaves, spare_degrees
 from optcc.values.cluster import Cluster
+from optcc.values.json_types import Whole
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs
@@ -105,10 +106,10 @@ class ComplementaryTrees(Recipe):
     """
 
     family: ClassVar[str] = "trees"
-    fan: int
-    trees: int
-    segments: int
-    reach: int = 0
+    fan: Annotated[int, Whole(1, MOST_TREES)]
+    trees: Annotated[int, Whole(1, MOST_TREES)]
+    segments: Segments
+    reach: Annotated[int, Whole(0, MOST_REACH)] = 0
 
     @classmethod
     def fitted(
@@ -143,26 +144,6 @@ class ComplementaryTrees(Recipe):
             return Fraction(0)
         spare = spare_degrees(rates, self.trees)
         return max(Fraction(self.trees + s, self.trees) / rate for s, rate in zip(spare, rates, strict=True)) * nbytes
-
-    def check(self, cluster: Cluster) -> None:
-        """Raise InputError unless the parameters are in range; they fit every cluster."""
-        require_segments(self.segments)
-        for name, value, low, high in (
-            ("fan", self.fan, 1, MOST_TREES),
-            ("trees", self.trees, 1, MOST_TREES),
-            ("reach", self.reach, 0, MOST_REACH),
-        ):
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            require(whole and low <= value <= high, name, f"{low} to {high}", value)
-
-    def content(self) -> dict[str, Any]:
-        """Every field as JSON values."""
-        return {"fan": self.fan, "trees": self.trees, "segments": self.segments, "reach": self.reach}
-
-    @classmethod
-    def read(cls, raw: dict[str, Any]) -> Self:
-        """The recipe of `content`."""
-        return cls(fan=raw["fan"], trees=raw["trees"], segments=raw["segments"], reach=raw["reach"])
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """How many trees, who has children in none, and the pipeline."""

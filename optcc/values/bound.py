@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Literal
+from typing import Annotated, Literal
 
 from optcc.errors import CertificateError
 from optcc.values.cluster import Cluster, Rank
+from optcc.values.json_records import Called
+from optcc.values.json_types import Bytes, Index
 from optcc.values.units import format_rate
 
 Kind = Literal["cut", "traffic", "trivial"]
@@ -33,7 +35,7 @@ class Certificate:
 
     kind: Kind
     direction: Direction
-    ranks: tuple[int, ...]
+    ranks: tuple[Index, ...]
     nbytes: int
     rate: Fraction
 
@@ -67,7 +69,7 @@ class DualCut:
     """A weighted cut of the dual: `side` broadcast or reduce, as `seen_from` rank type, around the nodes `inside`."""
 
     side: Literal["broadcast", "reduce"]
-    seen_from: int
+    seen_from: Index
     inside: tuple[int, ...]
     weight: int
 
@@ -82,9 +84,9 @@ class PrimalFlow:
     """
 
     side: Literal["broadcast", "reduce"]
-    seen_from: int
-    source: tuple[int, ...]
-    target: tuple[int, ...]
+    seen_from: Index
+    source: Annotated[tuple[int, ...], Called("from")]
+    target: Annotated[tuple[int, ...], Called("to")]
     units: tuple[int, ...]
 
 
@@ -96,7 +98,7 @@ class ProgramPrimal:
     flows : one for each rank type and half of the collective
     """
 
-    unit: Fraction
+    unit: Annotated[Fraction, Called("unit_exact")]
     broadcast: tuple[int, ...]
     reduce: tuple[int, ...]
     roots: tuple[int, ...]
@@ -117,7 +119,7 @@ class ProgramCertificate:
 
     rate: Fraction
     reached: Fraction
-    nbytes: int
+    nbytes: Bytes
     prices: tuple[Price, ...]
     cuts: tuple[DualCut, ...]
     resource_prices: tuple[int, ...]

@@ -10,8 +10,11 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from numbers import Integral
+from typing import Annotated
 
 from optcc.errors import InputError
+from optcc.values.json_records import LAST, Called
+from optcc.values.json_types import Index, Name, Whole
 from optcc.values.units import Quantity, as_rate, format_rate, parse_fraction, parse_rate
 
 Number = int | Fraction
@@ -19,16 +22,18 @@ Number = int | Fraction
 
 @dataclass(frozen=True)
 class Nic:
-    """One network interface: full duplex, `out_rate` and `in_rate` in bytes per second (0 means dead).
+    """One network interface, full duplex. Rates may be given as text, too, such as "400Gb/s".
 
-    Rates may be given as text, too, such as "400Gb/s".
+    out_rate : bytes per second that it sends, 0 if it is dead; in_rate : bytes per second that it receives
+    rail : the switch plane; None: its place among the server's NICs
+    gpu : the GPU that it sits beside, where known
     """
 
-    name: str
-    out_rate: Fraction
-    in_rate: Fraction
-    rail: int | None = None
-    gpu: int | None = None  # the GPU it sits beside, where known
+    name: Name
+    out_rate: Annotated[Fraction, Called("out")]
+    in_rate: Annotated[Fraction, Called("in")]
+    rail: Index | None = None
+    gpu: Index | None = None
 
     def __post_init__(self) -> None:
         _check_name(self.name, "NIC")
@@ -43,16 +48,17 @@ class Nic:
 
 @dataclass(frozen=True)
 class Server:
-    """A server: its NICs, its GPU count, the rate of one GPU's NVLink port each way (0: none described), its pod.
+    """A server: its NICs, its GPU count, its pod.
 
-    nvlink_rate : bytes per second, or text such as "450GB/s"
+    nvlink_rate : bytes per second of one GPU's NVLink port, each way, 0 if none is described; also text such as
+        "450GB/s"
     """
 
-    name: str
-    nics: tuple[Nic, ...]
-    gpus: int = 1
+    name: Name
+    nics: Annotated[tuple[Nic, ...], LAST]
+    gpus: Annotated[int, Whole(1, MAX_COUNT)] = 1
     nvlink_rate: Fraction = field(default=Fraction(0))
-    pod: str | None = None
+    pod: Name | None = None
 
     def __post_init__(self) -> None:
         _check_name(self.name, "server")
@@ -95,7 +101,7 @@ class Fabric:
 
     rails : a NIC reaches NICs of its own rail only (each rail is a non-blocking plane)
     spine : with rails, what joins them: a rail's link to the spine carries its NICs' rates over this factor; None:
-    nothing
+        nothing
     pod_oversubscription : a pod's uplink carries its NICs' rates over this factor; None: pods do not limit anything
     """
 

@@ -2,73 +2,50 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from fractions import Fraction
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
-from optcc.values.cluster import Cluster, Fabric, Nic, Server
-from optcc.values.json_fields import exact, flag, index_or_none, whole
+from optcc.values.cluster import Cluster, Fabric, Server
+from optcc.values.json_records import As, Least, read_json, write_json
+
+Servers = Annotated[tuple[Server, ...], Least(1)]
+
+
+@dataclass(frozen=True)
+class ClusterFields:
+    """A cluster as files have it.
+
+    gpu_ranks : true: every GPU is a rank; false: every server is one
+    cluster : servers as they are now. Ranks are numbered in this order
+    pristine : as they were before any failure, where that is known
+    """
+
+    fabric: Fabric
+    gpu_ranks: bool
+    cluster: Servers
+    pristine: Servers | None
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> ClusterFields:
+        """The fields of `cluster`."""
+        before = cluster.pristine.servers if cluster.pristine else None
+        return cls(cluster.fabric, cluster.gpu_ranks, cluster.servers, before)
+
+    def value(self) -> Cluster:
+        """The cluster. Raises InputError where its servers do not make one."""
+        now = Cluster(self.cluster, fabric=self.fabric, gpu_ranks=self.gpu_ranks)
+        return replace(now, pristine=replace(now, servers=self.pristine)) if self.pristine else now
+
+
+InFile = Annotated[Cluster, As(ClusterFields, ClusterFields.of, ClusterFields.value, flat=True)]
+"""The fields stand among those of the file."""
 
 
 def cluster_out(cluster: Cluster) -> dict[str, Any]:
     """Its fields `fabric`, `gpu_ranks`, `cluster` and `pristine` (docs/plan-format.md)."""
-    return {
-        "fabric": plain(asdict(cluster.fabric)),
-        "gpu_ranks": cluster.gpu_ranks,
-        "cluster": _servers_out(cluster),
-        "pristine": _servers_out(cluster.pristine) if cluster.pristine else None,
-    }
+    return write_json(InFile, cluster)  # type: ignore[no-any-return]
 
 
-def cluster_in(raw: dict[str, Any]) -> Cluster:
-    """The cluster of these fields. InputError, KeyError, TypeError, ValueError and their like for anything else."""
-    fabric = Fabric(
-        flag(raw["fabric"]["rails"]),
-        *(None if raw["fabric"][k] is None else exact(raw["fabric"][k]) for k in ("spine", "pod_oversubscription")),
-    )
-    now = Cluster(_servers_in(raw["cluster"]), fabric=fabric, gpu_ranks=flag(raw["gpu_ranks"]))
-    pristine = replace(now, servers=_servers_in(raw["pristine"])) if raw["pristine"] else None
-    return replace(now, pristine=pristine)
-
-
-def plain(value: Any) -> Any:
-    """Dataclass fields as JSON values: exact numbers become strings."""
-    if isinstance(value, dict):
-        return {name: plain(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(part) for part in value]
-    return str(value) if isinstance(value, Fraction) else value
-
-
-def _servers_out(cluster: Cluster) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": server.name,
-            "gpus": server.gpus,
-            "nvlink_rate": str(server.nvlink_rate),
-            "pod": server.pod,
-            "nics": [
-                {"name": n.name, "out": str(n.out_rate), "in": str(n.in_rate), "rail": n.rail, "gpu": n.gpu}
-                for n in server.nics
-            ],
-        }
-        for server in cluster.servers
-    ]
-
-
-def _servers_in(raw: list[dict[str, Any]]) -> tuple[Server, ...]:
-    return tuple(
-        Server(
-            name=s["name"],
-            nics=tuple(map(_nic_in, s["nics"])),
-            gpus=whole(s["gpus"]),
-            nvlink_rate=exact(s["nvlink_rate"]),
-            pod=s["pod"],
-        )
-        for s in raw
-    )
-
-
-def _nic_in(raw: dict[str, Any]) -> Nic:
-    rail, gpu = index_or_none(raw["rail"]), index_or_none(raw["gpu"])
-    return Nic(raw["name"], exact(raw["out"]), exact(raw["in"]), rail, gpu)
+def cluster_in(raw: Any) -> Cluster:
+    """The cluster of these fields. FieldError or InputError for anything else."""
+    return read_json(InFile, raw)  # type: ignore[no-any-return]

@@ -34,7 +34,6 @@ from optcc.runtime.messages import (
     AskTime,
     Broken,
     Command,
-    Failed,
     FromRank,
     Halt,
     Halted,
@@ -48,6 +47,7 @@ from optcc.runtime.messages import (
     RankMessage,
     Regroup,
     Reply,
+    RunFailed,
     Saw,
     Share,
     SharedValues,
@@ -262,7 +262,7 @@ class Control:
         match decoded(data, TO_RANK):
             case Ping():
                 self._send(self.state())
-            case Failed(rank, cause):
+            case RunFailed(rank, cause):
                 raise RankFailedError(rank, cause)
             case Halt():
                 self.halts += 1

@@ -14,7 +14,7 @@ from optcc.runtime.control.interface import listening_address
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.router import Door, Gone, Heard, Joined, Router
 from optcc.runtime.errors import RankFailedError, TransportError
-from optcc.runtime.messages import Broken, Command, Failed, FromRank, Ping, Pong, RankJournal, Reply, Saw, ToRank
+from optcc.runtime.messages import Broken, Command, FromRank, Ping, Pong, RankJournal, Reply, RunFailed, Saw, ToRank
 
 FAREWELL_S = 3.0
 """For ranks to report the verdict, or to leave after Quit, before they are left alone or killed."""
@@ -137,7 +137,7 @@ class Hub:
     def failure(self, failed: int, cause: str) -> RankFailedError:
         """Tell every rank the verdict and collect their last words."""
         said = time.monotonic()
-        self.send(self._ranks, Failed(failed, cause))
+        self.send(self._ranks, RunFailed(failed, cause))
         end = said + FAREWELL_S
         while self._present - self._saw.keys() and (left := end - time.monotonic()) > 0:
             for _ in self._hear(left):

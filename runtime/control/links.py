@@ -15,7 +15,7 @@ from optcc.runtime.devices.host import Op
 from optcc.runtime.devices.memory import HOST
 from optcc.runtime.engine.loop import Engine
 from optcc.runtime.engine.program import Program
-from optcc.runtime.errors import LateError
+from optcc.runtime.errors import PeerLateError
 from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.flows.receive_path import nothing_runs
 from optcc.runtime.messages import Note, Strike
@@ -73,7 +73,7 @@ class Links:
         linger: bool = True,
         parts: Any = None,
     ) -> None:
-        """The collective itself, in place on `buffer`, shape (elements,). LateError when it is not done in time.
+        """The collective itself, in place on `buffer`, shape (elements,). PeerLateError when it is not done in time.
 
         linger : False: nobody writes to what is sent afterwards, so there is no need to wait until all has landed
         parts : as of `Engine`
@@ -125,7 +125,7 @@ class _Deadline:
         if time.monotonic() > self._at:
             took = self._at - self._start
             why = f"not done within {took:.3g} s: {self._engine.waiting_for()}"
-            raise LateError(self._engine.awaited or 0, why)
+            raise PeerLateError(self._engine.awaited or 0, why)
 
     def wake(self) -> float:
         return min(self._at, self._injector.wake()) if self._injector else self._at

@@ -26,7 +26,7 @@ from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.devices.host import Op
 from optcc.runtime.engine.program import Program
-from optcc.runtime.errors import LateError, RankFailedError
+from optcc.runtime.errors import PeerLateError, RankFailedError
 from optcc.runtime.messages import Broken, LostNics, Note, Renew, Reply, Strike
 from optcc.runtime.wires.layout import Layout
 from optcc.schedule import Schedule
@@ -198,7 +198,7 @@ class Member:
         end = time.monotonic() + within_s
         while not done():
             if time.monotonic() > end:
-                raise LateError(0, f"{what} has not come within {within_s:.3g} s")
+                raise PeerLateError(0, f"{what} has not come within {within_s:.3g} s")
             try:
                 self._look(end)
             except RankFailedError as error:

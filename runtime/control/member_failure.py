@@ -12,7 +12,7 @@ from optcc.runtime.control.connecting import HubLostError
 from optcc.runtime.control.links import Links
 from optcc.runtime.control.overseer import REGROUP_S
 from optcc.runtime.control.rendezvous import Membership
-from optcc.runtime.errors import LateError, PeerLostError, RankFailedError, shortage
+from optcc.runtime.errors import PeerLateError, PeerLostError, RankFailedError, shortage
 from optcc.runtime.messages import Broken, Late, Shrink
 
 VERDICT_S = 30.0
@@ -53,7 +53,7 @@ def verdict(error: Exception, control: Control, links: Links) -> RankFailedError
 
 
 def _accuse(error: Exception, control: Control) -> None:
-    if isinstance(error, LateError):
+    if isinstance(error, PeerLateError):
         control.tell(Late(error.peer, error.why))
         return
     cause = str(error) if isinstance(error, OptccError) else shortage(error)

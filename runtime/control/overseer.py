@@ -14,7 +14,6 @@ from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.router import Door, Gone, Joined
 from optcc.runtime.messages import (
     Broken,
-    Failed,
     FromRank,
     Halt,
     Halted,
@@ -23,6 +22,7 @@ from optcc.runtime.messages import (
     Regroup,
     Renew,
     Reply,
+    RunFailed,
     Shrink,
 )
 
@@ -39,9 +39,9 @@ class Overseer(Hub):
     """A hub with a thread of its own, in rank 0's process. It ends when all ranks have left, or are gone.
 
     Ranks have `within_s` seconds to come. Each may say: a rank is lost (`Broken`), or it leaves (`Reply`), or NICs are
-    dead (`LostNics`). The first ends the job on all ranks (`Failed`). NICs: all ranks halt and say in which operation
-    they are (`Halt`, `Halted`); when the last of these is over, they plan anew (`Renew`). So all change plans at the
-    same point without a message in any operation.
+    dead (`LostNics`). The first ends the job on all ranks (`RunFailed`). NICs: all ranks halt and say in which
+    operation they are (`Halt`, `Halted`); when the last of these is over, they plan anew (`Renew`). So all change plans
+    at the same point without a message in any operation.
     """
 
     def __init__(self, ranks: int, door: Door, within_s: float) -> None:
@@ -52,7 +52,7 @@ class Overseer(Hub):
         self._dead_nics: list[str] = []
         self._renewing = False
         self._halted: dict[int, int] = {}
-        self._failed: Failed | None = None
+        self._failed: RunFailed | None = None
         self._late: Late | None = None
         self._late_at = 0.0
         self._wanting: dict[int, float] = {}  # ranks that want to go on -> since when
@@ -92,7 +92,7 @@ class Overseer(Hub):
                     self._awaited = set()
                 verdict = None if self._failed else self._vigil.verdict(time.monotonic()) or self._latest()
                 if verdict:
-                    self._failed = Failed(*verdict)
+                    self._failed = RunFailed(*verdict)
                     log.warning("rank %d failed: %s", *verdict)
                     self.send(self._ranks, self._failed)
                 if self._wanting:
