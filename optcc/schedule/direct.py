@@ -57,7 +57,7 @@ class DirectExchange(Recipe):
     variant : with even steps, the number that settles ties
     growth : with other steps, the length of a step over the one before, at first
     growing : with several starving ranks, the number of steps that grow
-    margin : the part of a half from the end of a step to when its bytes are counted on
+    margin : the part of a half from the end of a step until its bytes are counted on
     chunk : the part of a half that a chunk costs
     last : the part of the data to which the starving rank adds last
     lanes : number of lanes of a NIC; slow NICs have fewer

@@ -24,11 +24,11 @@ Shares = tuple[tuple[Fraction, ...], ...]
 class RowsOfShares:
     """Shares as plan files have them, each different row once.
 
-    rows : the shares of a group's GPUs; groups : which row each group has
+    rows : the shares of a group's GPUs; crews : the row of each group
     """
 
     rows: tuple[tuple[Fraction, ...], ...]
-    groups: tuple[Index, ...]
+    crews: tuple[Index, ...]
 
     @classmethod
     def of(cls, shares: Shares) -> RowsOfShares:
@@ -38,9 +38,9 @@ class RowsOfShares:
 
     def shares(self) -> Shares:
         """The same, by groups. FieldError for a row that is not there."""
-        if self.groups and max(self.groups) >= len(self.rows):
-            raise FieldError(f"rows below {len(self.rows)}", max(self.groups)).inside("crews")
-        return tuple(self.rows[row] for row in self.groups)
+        if self.crews and max(self.crews) >= len(self.rows):
+            raise FieldError(f"rows below {len(self.rows)}", max(self.crews)).inside("crews")
+        return tuple(self.rows[row] for row in self.crews)
 
 
 SharesInRows = Annotated[Shares, As(RowsOfShares, RowsOfShares.of, RowsOfShares.shares)]
