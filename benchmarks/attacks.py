@@ -4,7 +4,7 @@ hub : silent connections, opened anew when dropped, to the hub of a job whose 4 
 flood : the same without an end, by a process that opens connections as fast as it can
 sockets : silent connections to every Unix socket at which a rank listens, by another process all the time
 orphans : how long ranks live when the process that has started them is killed at once
-seals : what authentication costs a message, and a parcel
+seals : what authentication costs a message, and a payload
 
 Each prints seconds, the first three those of a job without strangers too. With PYTHONPATH, and from the folder, of
 another checkout it attacks that one.

@@ -115,16 +115,16 @@ def load(what: str, where: str, path: str, bodies: Sequence[dict[str, object] | 
     """Ask from `clients` connections at once, each in a process of its own."""
     context = multiprocessing.get_context("fork")
     out = context.Queue()
-    crew = [
+    processes = [
         context.Process(target=client, args=(where, path, bodies, MOST // clients, out), daemon=True)
         for _ in range(clients)
     ]
     start = time.perf_counter()
-    for process in crew:
+    for process in processes:
         process.start()
-    results = [out.get(timeout=LONGEST_S + 60) for _ in crew]
+    results = [out.get(timeout=LONGEST_S + 60) for _ in processes]
     seconds = time.perf_counter() - start
-    for process in crew:
+    for process in processes:
         process.join(10)
     return Load(what, seconds, [t for took, _ in results for t in took], results[0][1])
 

@@ -173,9 +173,9 @@ def run(
 ) -> Run:
     """Run `plan` and its baselines on this machine: one process per rank, real bytes.
 
-    transport : "local", emulated NICs over loopback, whose rates are divided by one factor so that the fastest rank
-        sends at `local_rate` (bytes per second, or text such as "1Gb/s"); "verbs", RDMA devices that are called as
-        the cluster's NICs
+    transport : "local", emulated NICs over loopback. One factor divides their rates so that the fastest rank sends at
+        `local_rate` (bytes per second, or text such as "1Gb/s"); "verbs", RDMA devices that are called as the cluster's
+        NICs
     device : "cpu", or "cuda" for buffers in GPU memory, rank r's on GPU ``r % number of GPUs``; local transport only
     membership, interface : rank 0's, where others start the other ranks; see `optcc.runtime.control.launch.Session`
 

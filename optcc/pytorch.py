@@ -47,9 +47,9 @@ def register(model: Any, rates: Cluster | Sequence[float] | None = None, **optio
         (`optcc.load_topology` reads the file of `optcc calibrate`); or None: measured, every `policy.every` steps
     options : group, policy, timeout_s, costs, rate: see `HookState`
 
-    Raises InputError, before anything is made, for any other model (FSDP, DataParallel, a plain module), for one that
-    takes no hook (it has one, or `mixed_precision`), for another group than the model's, and on all ranks where one
-    was given other things or does not call within `timeout_s`.
+    Raises InputError, before anything is made, for any other model (FSDP, DataParallel, a plain module). A model that
+    takes no hook (it has one, or `mixed_precision`) raises it, too. Another group than the model's is an InputError,
+    too. It is raised on all ranks if one was given other arguments or does not call within `timeout_s` seconds.
     """
     state = all_reduce_state(model, rates, **options)
     unwrapped(model).register_comm_hook(state, allreduce_hook)
@@ -69,8 +69,8 @@ def all_reduce_state(model: Any, rates: Cluster | Sequence[float] | None = None,
 def _plan(cluster: Cluster, nbytes: int, costs: Costs, segments: int | None) -> Plan:
     """Nested rings where the cluster has them: few ranks send to one at a time.
 
-    Direct exchange and trees are as fast in virtual time, but over TCP many senders to one receiver overflow its queue
-    (1.0 times native DDP, where nested rings are 1.4 times as fast: docs/pytorch.md).
+    Direct exchange and trees are as fast in virtual time, but over TCP many senders to one receiver overflow its queue.
+    They reach 1.0 times native DDP, where nested rings reach 1.4 times (docs/pytorch.md).
     """
     from optcc.api import plan
 

@@ -1,7 +1,7 @@
 """What the hub and the ranks say to each other. All of it travels as JSON (`codec`), nothing is ever unpickled.
 
-One command at a time goes to all ranks, and one reply comes from each. Besides, the hub may ask at any moment for a
-sign of life or tell that the run has failed, and ranks send letters to each other and exchange values through it.
+One command at a time goes to all ranks, and one reply comes from each. The hub may also ask at any moment for a sign of
+life, or report that the run has failed. Ranks send messages to each other and exchange values through it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from optcc.runtime.codec import Json
 
 @dataclass(frozen=True)
 class Enlist:
-    """Take the job whose parcel came before, and connect to the others. Again, for another job of the same ranks.
+    """Take the job whose payload came before, and connect to the others. Again, for another job of the same ranks.
 
     digests : of the job's schedules, by name
     """
@@ -97,7 +97,7 @@ class RunFailed:
 
 
 @dataclass(frozen=True)
-class Letter:
+class RankMessage:
     """What rank `origin` has sent to you."""
 
     origin: int
@@ -121,7 +121,7 @@ class Time:
 
 
 @dataclass(frozen=True)
-class Parcel:
+class Payload:
     """So many bytes follow in pieces."""
 
     nbytes: int
@@ -140,7 +140,7 @@ class Regroup:
     port: int
 
 
-ToRank = Command | Halt | Regroup | Ping | RunFailed | Letter | SharedValues | Time | Parcel
+ToRank = Command | Halt | Regroup | Ping | RunFailed | RankMessage | SharedValues | Time | Payload
 
 # --- from a rank to the hub -----------------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class Broken:
 
 @dataclass(frozen=True)
 class Post:
-    """A letter to rank `to`."""
+    """A message to rank `to`."""
 
     to: int
     value: Json
@@ -245,8 +245,8 @@ FromRank = Halted | LostNics | Late | Shrink | Pong | Saw | RankJournal | Reply 
 class Note:
     """Something worth telling, at a time of the rank's clock; once it has left the rank, of the hub's.
 
-    kind : "struck" (a fault was injected), "nic down", "lost" (a wire), "fenced" (this end of a lost wire is drained),
-        "moved" (a flow, off a lost wire); what became of a fault: "healed", "held" (up to the end), "slowed"
+    kind : "struck" (a fault was injected), "nic down", "lost" (a wire), "fenced" (this end of a lost wire is drained);
+        "moved" (a flow, off a lost wire); the outcome of a fault: "healed", "held" (up to the end), "slowed"
     nic : the NIC of this rank; far : the NIC at the other end, if it is about a wire
     cause : how it was detected, or the kind of the fault; text : for people
     nbytes : bytes sent again; of a NIC that was slowed down, sent since
@@ -287,7 +287,7 @@ FRAME_LIMIT = 1 << 26
 """The most bytes of one message between a hub and a rank that know each other."""
 
 PIECE_BYTES = 1 << 20
-"""Of a parcel at a time, so that a question for a sign of life need not wait for the rest."""
+"""Of a payload at a time, so that a question for a sign of life need not wait for the rest."""
 
 PIECE = b"\0"
-"""The first byte of a frame that is a piece of a parcel; messages start with a brace."""
+"""The first byte of a frame that is a piece of a payload; messages start with a brace."""

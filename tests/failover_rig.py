@@ -186,7 +186,7 @@ class Rig:
         self.felt: list[Felt] = []
         self.finished: dict[int, float] = {}  # rank -> when it was done
         self.delay_s = 0.0  # of every fold
-        self.on_letter: Callable[[int, int, Any], None] = lambda sender, to, value: None
+        self.on_message: Callable[[int, int, Any], None] = lambda sender, to, value: None
         for each in self.flows:
             self._watch_moves(each)
         self._timers: list[threading.Timer] = []
@@ -232,7 +232,7 @@ class Rig:
     def _sender(self, rank: int) -> Callable[[int, Any], None]:
         def send(to: int, value: Any) -> None:
             self.letters.append((time.monotonic(), rank, value))
-            self.on_letter(rank, to, value)
+            self.on_message(rank, to, value)
             for delay in self.post.ways():
                 self.after(delay, to, lambda: self.flows[to].letter(rank, value))
 

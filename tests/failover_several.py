@@ -123,7 +123,7 @@ def second_failure(connect: Open, then_all: bool) -> str:
                     for name in [n.name for n in rig.layout.nics if n.rank == 0 and n.name not in (nic, *second)]:
                         rig.strike("cut", name)
 
-        rig.on_letter = letter
+        rig.on_message = letter
         rig.hook = at("posted", 0, 10, lambda rig, _: rig.strike("cut", nic), flow)
         began = time.monotonic()
         ended = rig.run()

@@ -26,7 +26,7 @@ def lost_acknowledgement(connect: Open, position: int, window: int = 4) -> str:
             if value[:2] == [flow, "Ask"]:
                 asked.append((out.sender.acked, out.sender.posted))
 
-        rig.on_letter = letter
+        rig.on_message = letter
         all_right(rig.run())
         hit(rig.struck and asked, "no failover")
         answer = next(value for _, _, value in rig.letters if value[:2] == [flow, "Answer"])

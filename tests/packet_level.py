@@ -27,7 +27,7 @@ import optcc
 from optcc.errors import InputError
 from optcc.schedule import Schedule
 from optcc.schedule.direct import FINDERS, DirectExchange
-from optcc.schedule.nics import evened
+from optcc.schedule.nics import at_one_pace
 from optcc.simulation.simulator import Receivers, stripes_of
 from optcc.values.cluster import Cluster
 
@@ -205,7 +205,7 @@ def schemes(cluster: Cluster, nbytes: int, *depths: int) -> dict[str, Schedule]:
     return {
         **rings,
         "trees": optcc.plan(cluster, nbytes, family="trees", segments=4).schedule(),
-        **(_direct(cluster, nbytes) if evened(cluster) is cluster else {}),
+        **(_direct(cluster, nbytes) if at_one_pace(cluster) is cluster else {}),
     }
 
 

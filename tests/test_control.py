@@ -24,7 +24,7 @@ from optcc.runtime.control.channel import Control
 from optcc.runtime.control.connecting import HubLostError
 from optcc.runtime.control.hub import Hub
 from optcc.runtime.errors import RankFailedError, TransportError
-from optcc.runtime.messages import PIECE, Broken, Check, Go, Parcel, Ping, Pong, Post, Prepare, Saw, Share
+from optcc.runtime.messages import PIECE, Broken, Check, Go, Payload, Ping, Pong, Post, Prepare, Saw, Share
 from tests.control_star import DOOR, eventually, member, star, together, works
 
 
@@ -33,17 +33,17 @@ def test_a_large_parcel_arrives_whole() -> None:
     with star(2) as (hub, members):
         hub.ship(data)
         hub.send([1], Ping())  # in between is answered in between
-        got = together(*(lambda c=c: c.parcel(30) for c in members))
+        got = together(*(lambda c=c: c.payload(30) for c in members))
         assert got == [data, data]
         assert works(hub, members)
 
 
 def test_a_parcel_that_is_not_what_was_announced_is_refused() -> None:
     with star(1) as (hub, (control,)):
-        hub.send([0], Parcel(2))
+        hub.send([0], Payload(2))
         hub._board._call(lambda: hub._board._write(0, PIECE + b"abc"))
         with pytest.raises(HubLostError, match="is not what it has announced"):
-            control.parcel(10)
+            control.payload(10)
 
 
 def test_commands_without_waiting_and_in_order() -> None:
@@ -82,7 +82,7 @@ def test_an_exchange_that_is_not_joined_ends() -> None:
 def test_letters_come_with_their_sender_and_in_order() -> None:
     with star(3) as (_, members):
         got: list[tuple[int, Any]] = []
-        members[2].on_letter = lambda origin, value: got.append((origin, value))
+        members[2].on_message = lambda origin, value: got.append((origin, value))
         for turn in range(20):
             members[0].send(2, {"turn": turn})
         members[1].send(2, None)
@@ -95,7 +95,7 @@ def test_letters_come_with_their_sender_and_in_order() -> None:
         assert [value["turn"] for origin, value in got if origin == 0] == list(range(20))
         assert (1, None) in got
         for other in members[:2]:
-            other.on_letter = lambda *_: pytest.fail("a letter to somebody else")
+            other.on_message = lambda *_: pytest.fail("a message to somebody else")
             other.check()
 
 
@@ -105,7 +105,7 @@ def test_a_rank_that_does_not_read_holds_up_nobody(monkeypatch: pytest.MonkeyPat
         for _ in range(200):
             members[0].send(1, "x" * 100_000)  # rank 1 reads none of them
         got: list[Any] = []
-        members[2].on_letter = lambda origin, value: got.append(value)
+        members[2].on_message = lambda origin, value: got.append(value)
         members[0].send(2, "through")
 
         def arrived() -> bool:
@@ -114,9 +114,9 @@ def test_a_rank_that_does_not_read_holds_up_nobody(monkeypatch: pytest.MonkeyPat
 
         assert eventually(arrived)
         unread: list[Any] = []
-        members[1].on_letter = lambda origin, value: unread.append(value)
-        assert works(hub, members), "it still gets what is not a letter"
-        assert 0 < len(unread) < 200, "letters beyond the backlog are dropped"
+        members[1].on_message = lambda origin, value: unread.append(value)
+        assert works(hub, members), "it still gets what is not a message"
+        assert 0 < len(unread) < 200, "messages beyond the backlog are dropped"
 
 
 def test_pings_are_answered_by_whoever_waits() -> None:
@@ -131,7 +131,7 @@ WAITS: dict[str, Callable[[Control], Any]] = {
     "command": lambda control: control.command(),
     "exchange": lambda control: control.exchange(None),
     "sleep": lambda control: control.sleep_until(time.monotonic() + 10),
-    "parcel": lambda control: control.parcel(10),
+    "payload": lambda control: control.payload(10),
 }
 
 
@@ -181,7 +181,7 @@ def test_a_rank_that_hangs_up_has_failed(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         (encode(Go(0.0)), "unexpected kind of message 'Go'"),
         (b"garbage", "7 bytes that are not JSON"),
-        (encode(Post(9, None)), "a letter to rank 9"),
+        (encode(Post(9, None)), "a message to rank 9"),
         (encode(Share(1, None)) + b" ", "a second value in exchange 1"),
     ],
 )
@@ -254,7 +254,7 @@ def test_last_words_are_not_lost_to_what_is_still_said(properly: bool) -> None:
         far, _ = server.accept()
     rank = Control(Connection(near.detach()), 0, 1)
     far.settimeout(10)
-    far.sendall(b"letters that nobody reads any more")
+    far.sendall(b"messages that nobody reads any more")
     rank.tell(Saw("the end"))
     assert b"the end" in far.recv(1 << 16)
     if not properly:

@@ -152,8 +152,8 @@ def test_sentences_follow_the_figures() -> None:
     assert "optcc is within 1 point of the unavoidable overhead in 2, and faster than every" in said(outcomes())
     slow = said(changed("optcc", 4.0))
     assert "optcc is within 1 point of the unavoidable overhead in 0, and faster than every" in slow
-    assert "others here in 0;" in slow
-    assert "others here in 2;" in said(outcomes())
+    assert "other scheme here in 0." in slow
+    assert "other scheme here in 2." in said(outcomes())
     assert "2 of 4 at 0 us" not in said(outcomes())
     assert "Within the target of 1 point are 4 of 4 at 0 us, 4 of 4 at 1 us." in said(outcomes())
     assert "Within the target of 1 point are 0 of 4 at 0 us, 0 of 4 at 1 us." in slow

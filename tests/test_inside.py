@@ -1,4 +1,4 @@
-"""Inside servers: correct for random crews, duties and rails, and for any schedule between servers."""
+"""Inside servers: correct for random groups, tasks and rails, and for any schedule between servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from optcc.schedule import Port, Schedule
 from optcc.schedule.assemble import TemplateRow, assemble
 from optcc.schedule.columns import Stage
 from optcc.schedule.inside import Bundle, InsideServers
-from optcc.schedule.inside_crews import crews, even_shares, shares_by_rate, usable, view
+from optcc.schedule.inside_groups import even_shares, gpu_groups, shares_by_rate, usable, view
 from optcc.schedule.inside_parts import BufferPart, inside_servers
 from optcc.schedule.nested_order import nested_rings
 from optcc.schedule.recipe import Recipe
@@ -39,8 +39,8 @@ def some_recipe(draw: st.DrawFn) -> tuple[Cluster, InsideServers]:
     for part in range(parts):
         divisors = [t for t in range(1, 5) if all(s.gpus % t == 0 for s in cluster.servers)]
         teams = draw(st.sampled_from(divisors)) if len(cluster.servers) > 1 else 1
-        own = crews(cluster, teams)
-        live = [[usable(gpu) > 0 or len(own) == 1 for gpu in crew.gpus] for crew in own]
+        own = gpu_groups(cluster, teams)
+        live = [[usable(gpu) > 0 or len(own) == 1 for gpu in group.gpus] for group in own]
         assume(all(any(row) for row in live))
         carry = tuple(some_shares(draw, row) for row in live)
         gather = tuple(some_shares(draw, [True] * len(row)) for row in live)
@@ -67,10 +67,10 @@ def test_every_recipe_is_an_allreduce(made: tuple[Cluster, InsideServers], nbyte
 @examples(100)
 @given(cluster=gpu_clusters(min_servers=2, rails=True), nbytes=SIZES, data=st.data())
 def test_guests_on_rails(cluster: Cluster, nbytes: int, data: st.DataObject) -> None:
-    """On one rail some crews, with a NIC on it or without, are guests of the others by all their NICs."""
-    own = crews(cluster)
+    """On one rail some groups, with a NIC on it or without, are guests of the others by all their NICs."""
+    own = gpu_groups(cluster)
     slot = data.draw(st.integers(0, len(own[0].gpus) - 1), label="slot")
-    silent = {i for i, crew in enumerate(own) if not usable(crew.gpus[slot])}
+    silent = {i for i, group in enumerate(own) if not usable(group.gpus[slot])}
     more = data.draw(st.sets(st.integers(0, len(own) - 1)), label="guests")
     guests = tuple(sorted(silent | more))
     assume(len(guests) < len(own))
@@ -160,7 +160,7 @@ class Star(Recipe):
 @pytest.mark.parametrize("hand_on", [False, True])
 def test_any_schedule_between_servers_will_do(hand_on: bool) -> None:
     cluster = gpus(4, 4, dead=1)
-    own = crews(cluster)
+    own = gpu_groups(cluster)
     carry = shares_by_rate(own)
     found = InsideServers((Bundle(WHOLE, 1, even_shares(own), carry, Star(), hand_on),), 3)
     schedule = found.lower(cluster, 10_000)

@@ -17,9 +17,9 @@ from optcc.planner.search import candidate_families
 from optcc.plans.plan import Plan
 from optcc.schedule.columns import GRANULE
 from optcc.schedule.inside import Bundle, InsideServers
-from optcc.schedule.inside_channels import Duty, Site
-from optcc.schedule.inside_crews import crews, shares_by_rate, usable, view
+from optcc.schedule.inside_channels import GpuTask, Site
 from optcc.schedule.inside_exchange_layout import layout_of
+from optcc.schedule.inside_groups import gpu_groups, shares_by_rate, usable, view
 from optcc.schedule.inside_parts import inside_exchange
 from optcc.schedule.many_objects import no_collection
 from optcc.schedule.routes import fluid_seconds
@@ -35,7 +35,7 @@ ALPHA, PER_CHUNK = Fraction(5, 10**6), Fraction(1, 10**6)
 
 def split(cluster: Cluster) -> tuple[tuple[Fraction, ...], tuple[tuple[int, Fraction], ...]]:
     """The hubs and who adds last, between servers."""
-    own = crews(cluster)
+    own = gpu_groups(cluster)
     return hub_split(view(cluster, own, shares_by_rate(own)))
 
 
@@ -51,8 +51,8 @@ def some_recipe(draw: st.DrawFn) -> tuple[Cluster, InsideServers]:
     parts = draw(st.integers(1, 2))
     for part in range(parts):
         teams = draw(st.sampled_from([t for t in (1, 2) if all(s.gpus % t == 0 for s in cluster.servers)]))
-        own = crews(cluster, teams)
-        live = [[usable(gpu) > 0 for gpu in crew.gpus] for crew in own]
+        own = gpu_groups(cluster, teams)
+        live = [[usable(gpu) > 0 for gpu in group.gpus] for group in own]
         assume(all(any(row) for row in live))
         carry = tuple(some_shares(draw, row) for row in live)
         gather = tuple(some_shares(draw, [True] * len(row)) for row in live)
@@ -146,8 +146,8 @@ def test_bytes_due_together_lie_together() -> None:
     cluster = gpus(8, 4)
     inner = recipe(cluster, 3).bundles[0].inner
     assert isinstance(inner, StripedExchange)
-    between = view(cluster, crews(cluster), shares_by_rate(crews(cluster)))
-    lay = layout_of(inner.moves(2**20), [Site(4, (Duty(0, 0, WHOLE),))] * 8)
+    between = view(cluster, gpu_groups(cluster), shares_by_rate(gpu_groups(cluster)))
+    lay = layout_of(inner.moves(2**20), [Site(4, (GpuTask(0, 0, WHOLE),))] * 8)
     assert np.all(np.diff(lay.segment) >= 0)
     assert np.diff(inner.lower(between, 2**20).segment[np.argsort(inner.lower(between, 2**20).offset)]).min() < 0
 
@@ -155,12 +155,12 @@ def test_bytes_due_together_lie_together() -> None:
 def test_duties_are_dealt_by_their_parts() -> None:
     cluster, parts = gpus(6, 4), (Fraction(1, 2), Fraction(1, 3), Fraction(1, 6))
     inner = recipe(cluster, 1).bundles[0].inner
-    duties = tuple(Duty(i, i, part) for i, part in enumerate(parts))
-    sites = [Site(4, duties), *[Site(4, (Duty(0, 0, WHOLE),))] * 5]
+    tasks = tuple(GpuTask(i, i, part) for i, part in enumerate(parts))
+    sites = [Site(4, tasks), *[Site(4, (GpuTask(0, 0, WHOLE),))] * 5]
     lay = layout_of(inner.moves(2**24), sites)
     sizes = np.diff(lay.edge)
     for mine in (lay.hub == 0, lay.hub != 0):
-        given_ = np.bincount(lay.duty[0][mine], sizes[mine], 3)
+        given_ = np.bincount(lay.task[0][mine], sizes[mine], 3)
         assert given_ / given_.sum() == pytest.approx([float(part) for part in parts], abs=0.01)
 
 

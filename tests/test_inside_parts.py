@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from optcc.errors import InfeasibleError, InputError
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.inside_channels import channels
-from optcc.schedule.inside_crews import crews, shares_of_slot, usable
+from optcc.schedule.inside_groups import gpu_groups, shares_of_slot, usable
 from optcc.schedule.inside_parts import BufferPart, deepest, inside_servers
 from optcc.schedule.inside_spans import GROWTH, growth_steps
 from optcc.theory.inside import inside_split
@@ -24,28 +24,28 @@ from tests.inside_cases import WHOLE, gpus, recipe, some_shares
 
 
 @examples(60)
-@given(data=st.data(), count=st.integers(1, 5), crews=st.integers(1, 3), hand_on=st.booleans())
-def test_channels_deal_out_every_share(data: st.DataObject, count: int, crews: int, hand_on: bool) -> None:
-    gather, carry = (tuple(some_shares(data.draw, [True] * count) for _ in range(crews)) for _ in range(2))
+@given(data=st.data(), count=st.integers(1, 5), groups=st.integers(1, 3), hand_on=st.booleans())
+def test_channels_deal_out_every_share(data: st.DataObject, count: int, groups: int, hand_on: bool) -> None:
+    gather, carry = (tuple(some_shares(data.draw, [True] * count) for _ in range(groups)) for _ in range(2))
     found = channels(gather, carry, hand_on=hand_on)
     assert found[0].low == 0
     assert found[-1].high == 1
-    for crew in range(crews):
+    for group in range(groups):
         for shares, which in ((gather, 0), (carry, 1)):
             dealt = [Fraction(0)] * count
             for channel in found:
-                assert sum(duty.part for duty in channel.sites[crew].duties) == 1
-                for duty in channel.sites[crew].duties:
-                    place = (channel.places[crew] + duty[which]) % count
-                    dealt[place] += duty.part * (channel.high - channel.low)
-            assert tuple(dealt) == shares[crew]
+                assert sum(task.part for task in channel.sites[group].tasks) == 1
+                for task in channel.sites[group].tasks:
+                    place = (channel.places[group] + task[which]) % count
+                    dealt[place] += task.part * (channel.high - channel.low)
+            assert tuple(dealt) == shares[group]
 
 
 def test_teams_alternate_between_servers_and_share_the_nics() -> None:
-    own = crews(gpus(3, 4).degrade("server0/nic0").degrade("server0/nic2"), 2)
-    assert [crew.server for crew in own] == [0, 1, 2, 0, 1, 2]
-    assert {sum(usable(gpu) > 0 for gpu in crew.gpus) for crew in own if crew.server == 0} == {1}
-    assert sorted(gpu.index for crew in own for gpu in crew.gpus) == list(range(12))
+    own = gpu_groups(gpus(3, 4).degrade("server0/nic0").degrade("server0/nic2"), 2)
+    assert [group.server for group in own] == [0, 1, 2, 0, 1, 2]
+    assert {sum(usable(gpu) > 0 for gpu in group.gpus) for group in own if group.server == 0} == {1}
+    assert sorted(gpu.index for group in own for gpu in group.gpus) == list(range(12))
 
 
 def forged(found: InsideServers, **fields: Any) -> InsideServers:
@@ -107,7 +107,7 @@ def test_where_there_is_no_way_the_message_says_so() -> None:
     with pytest.raises(InfeasibleError):
         ring.lower(crossing, 1000)
     with pytest.raises(InfeasibleError, match="meets all others"):
-        shares_of_slot(crews(crossing), 0, ())
+        shares_of_slot(gpu_groups(crossing), 0, ())
 
 
 def test_depth_keeps_transfers_in_bounds() -> None:

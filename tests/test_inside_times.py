@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import optcc
 from optcc.errors import InfeasibleError
 from optcc.schedule.inside import Bundle, InsideServers, nvlink_load
-from optcc.schedule.inside_crews import crews, shares_by_rate, view
+from optcc.schedule.inside_groups import gpu_groups, shares_by_rate, view
 from optcc.schedule.inside_parts import BufferPart, inside_servers
 from optcc.schedule.nested_order import nested_rings
 from optcc.schedule.routes import fluid_seconds
@@ -66,7 +66,7 @@ def test_a_dead_nic_on_rails_that_do_not_meet(dead: int) -> None:
 @examples(60)
 @given(cluster=gpu_clusters(min_servers=2), segments=st.integers(1, 3), hand_on=st.booleans())
 def test_fluid_time_in_closed_form_is_that_of_the_bytes(cluster: Cluster, segments: int, hand_on: bool) -> None:
-    own = crews(cluster)
+    own = gpu_groups(cluster)
     try:
         carry = shares_by_rate(own)
     except InfeasibleError:
@@ -85,7 +85,7 @@ def test_fluid_time_in_closed_form_is_that_of_the_bytes(cluster: Cluster, segmen
 def test_nvlink_load_does_not_depend_on_who_carries(count: int, servers: int, data: st.DataObject) -> None:
     """Proof id inside-servers: out and in, a port has 1 + (G-2) of the share that its GPU gathers."""
     cluster = gpus(servers, count)
-    own = crews(cluster)
+    own = gpu_groups(cluster)
     draw = data.draw
     gather = tuple(some_shares(draw, [True] * count) for _ in own)
     carry = tuple(some_shares(draw, [True] * count) for _ in own)

@@ -16,7 +16,15 @@ from optcc.errors import InputError
 from optcc.plans.plan import Plan
 from optcc.schedule.inside_parts import inside_servers
 from optcc.schedule.nested import NestedRings, Ordering, lower
-from optcc.schedule.nested_pace import FEW_LEAVES, MOST_RANKS, PERIOD, in_time, keeping, keeping_two, sections_of
+from optcc.schedule.nested_pace import (
+    FEW_LEAVES,
+    MOST_RANKS,
+    PERIOD,
+    in_time,
+    keeping,
+    sections_of,
+    two_segments_under_way,
+)
 from optcc.theory.inside import inside_split
 from optcc.values.cluster import Cluster
 from tests.conftest import clusters, degraded
@@ -47,7 +55,7 @@ def without_pace(plan: Plan) -> Plan:
 def as_with_few_leaves(plan: Plan) -> Plan:
     """The same shares with two segments under way, as before there was another way for many leaves."""
     assert isinstance(plan.recipe, NestedRings)
-    return replace(plan, recipe=replace(plan.recipe, **keeping_two(2, plan.recipe.segments)._asdict()))
+    return replace(plan, recipe=replace(plan.recipe, **two_segments_under_way(2, plan.recipe.segments)._asdict()))
 
 
 def loss(plan: Plan) -> float:
@@ -124,7 +132,7 @@ def test_gpus_as_ranks_keep_coarse_sections() -> None:
     inner = inside_servers(cluster, inside_split(cluster).parts, 8).bundles[0].inner
     assert isinstance(inner, NestedRings)
     assert min(m for m, _ in inner.shares) < 12 - FEW_LEAVES, "else this case shows nothing"
-    assert (inner.window, inner.pace, inner.sections) == keeping_two(10, 8)
+    assert (inner.window, inner.pace, inner.sections) == two_segments_under_way(10, 8)
 
 
 FORMER_FAILURES = [(32, 6, HALF, 64), (16, 4, HALF, 128), (10, 8, THREE_EIGHTHS, 64), (8, 7, THREE_EIGHTHS, 64)]

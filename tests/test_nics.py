@@ -17,7 +17,7 @@ import optcc
 from optcc.planner.search import baseline
 from optcc.schedule.columns import Schedule
 from optcc.schedule.direct import DirectExchange
-from optcc.schedule.nics import MOST_AS_ONE, applies, evened, left_alone, live_nics, nic_rate
+from optcc.schedule.nics import MOST_AS_ONE, applies, at_one_pace, left_alone, live_nics, nic_rate
 from optcc.simulation.simulator import simulate
 from optcc.values.cluster import Cluster, Fabric, Nic, Server
 from tests.direct_cases import check_allreduce, direct, hurt, kinds
@@ -59,7 +59,7 @@ def test_slow_nics_carry_nothing_and_the_sum_is_everywhere(cluster: Cluster, dat
     check_allreduce(hit, recipe, 2**16)
     schedule = recipe.lower(hit, 2**16)
     assert slow in {port.name for port in schedule.ports} - busy(schedule)
-    dead = evened(hit)
+    dead = at_one_pace(hit)
     assert left_alone(dead) == []
     assert live_nics(dead) == live_nics(hit)
     assert recipe.fluid_s(dead, 2**16) == recipe.fluid_s(hit, 2**16)

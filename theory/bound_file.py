@@ -1,7 +1,7 @@
 """What `optcc bound --json` prints: a bound, the cluster it is for, and all that proves it; and the check of that.
 
-The check reads the cluster and the exact claims, checks them as `optcc.theory.check_bound_with_costs` does, and writes
-the file anew from them: every field must come out as it was. It needs no solver, but for `repair_first` and
+The check reads the cluster and the exact claims, and checks them as `optcc.theory.check_bound_with_costs` does. Then it
+writes the file anew from them: every field must come out as before. It needs no solver, but for `repair_first` and
 `repair_together`, which have no certificate. docs/certificates.md explains the fields.
 """
 

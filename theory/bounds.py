@@ -91,7 +91,7 @@ def check_bound(cluster: Cluster, bound: Bound) -> None:
     A closed form: the certificate proves `seconds`, and no term of the formula is larger; `fault_free_s` is the formula
     on the fault-free cluster. The program: the dual proves the rate and the primal that it is reached to `LARGEST_GAP`,
     here and on the fault-free cluster. `bottleneck` and `prices` must be what follows from the certificate. No solver
-    is used, but for a bound of the program without its primals, as plan files carry it: what those would prove is
+    is used, with one exception: a bound of the program without its primals, as in plan files. For these the program is
     solved anew, and must agree to `LARGEST_GAP`.
     """
     cert = bound.certificate

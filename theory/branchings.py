@@ -1,8 +1,8 @@
 """Cheapest spanning trees of arcs away from a root, for all roots at once.
 
-Chu and Liu (1965), Edmonds ("Optimum branchings", 1967): take the cheapest arc into every node, and where such arcs
-close a cycle, shrink it to one node whose arcs cost what they cost more than the ones they would replace. Nothing
-in that asks which node the root is. So a graph is shrunk once, until one node is left; then for each root the cycles
+Chu and Liu (1965), Edmonds ("Optimum branchings", 1967): take the cheapest arc into every node. Where such arcs close a
+cycle, shrink it to one node; an arc into it then costs its price minus that of the arc it would replace. Nothing in
+that asks which node the root is. So a graph is shrunk once, until one node is left; then for each root the cycles
 around it are opened again, outermost first. Dense graphs of n nodes: n^2 to shrink, n per root to open.
 
 Where costs tie, trees differ in depth; `flatten` makes one shallower. `recentre` moves the root of a pair of trees.
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 def shrink(cost: NDArray[np.float64]) -> Any:
     """Shrink a strongly connected graph to one node. Returns what `open_at` needs.
 
-    (parent, source, target): for every node, the n given ones first, the node it was shrunk into (-1: the last one),
-    and both ends of the arc that was cheapest into it.
+    (parent, source, target) for every node, the n given ones first: the node it was shrunk into (-1: the last one), and
+    both ends of its cheapest incoming arc.
     """
     n = len(cost)
     size = 2 * n
@@ -157,8 +157,8 @@ def flatten(tree: NDArray[np.int32], cost: NDArray[np.float64], slack: float) ->
 def recentre(root: int, up: NDArray[np.int32], down: NDArray[np.int32]) -> int:
     """Move the root to where both trees together are shallowest; returns the new one.
 
-    Where one tree leads from c to the root and the other from the root to c, c can be the root instead: the two arcs
-    change trees, and each resource carries what it did.
+    If one tree leads from c to the root and the other from the root to c, c can be the root instead. The two arcs
+    change trees, and each resource carries the same.
     """
     depth = np.zeros(len(up), np.int64)
     least = depths(up, depth) + depths(down, depth)

@@ -152,8 +152,8 @@ def rooted_network(cluster: Cluster, collective: CollectiveKind, root: str | Non
 
 
 def check_program_certificate(cluster: Cluster, certificate: ProgramCertificate) -> None:
-    """Raise CertificateError unless the certificate's dual proves its rate on `cluster`, exactly, without a solver,
-    `prices` are what follows from it, and the primal, where there is one, proves `reached`, within `LARGEST_GAP`.
+    """Raise CertificateError unless the certificate's dual proves its rate on `cluster`, exactly, without a solver, and
+    `prices` follow from it. The primal, if present, must prove `reached`, within `LARGEST_GAP`.
     """
     collective = collective_named(certificate.collective)
     network, at = rooted_network(cluster, collective, certificate.root)

@@ -3,8 +3,8 @@
 The largest of three, each a theorem about schedules of whole chunks in the simulator's model:
 
 * any bound on bytes, and alpha and one chunk beside it, since no port works in the first or the last alpha;
-* one server, whose bytes leave (or enter) it in chunks that another rank passes on once they are whole: its last chunks
-  must be small, hence many;
+* one server, whose bytes leave (or enter) it in chunks that another rank passes on once whole: its last chunks must be
+  small, hence many;
 * two starving servers (theory/starving_pair.py).
 
 Statements and proofs: proofs/written/chunk-costs.md and starving-pair.md, proof ids chunk-costs and starving-pair.

@@ -1,7 +1,7 @@
 """The check of a bound that knows costs: against the cluster, exactly, without knowing how the bound was found.
 
-What a server loses is not computed again. A claimed loss stands if no number of chunks that loses less can fill the
-time that there is: that is tried for every number, chunk by chunk from the last. Proof ids chunk-costs, starving-pair.
+What a server loses is not computed again. A claimed loss stands if no number of chunks with a smaller loss can fill the
+time available. This is tried for every number, chunk by chunk from the last. Proof ids chunk-costs, starving-pair.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Seen from one rank v, ranks fall into nodes: equal servers other than v's, and equal slots other than v's, stay
 together. That loses no cut. The least cut around v with the fewest ranks is unique (intersections of least cuts are
-least cuts), so every exchange of equal servers and slots that keeps v in place keeps it, and it is a union of such
-nodes.
+least cuts). So every exchange of equal servers and slots that fixes v fixes this cut, and it is a union of such nodes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What no AllReduce can beat, derived: cut, traffic, partition, and the closed form on one non-blocking fabric.
 
-Sources: for schedules that forward and add, traffic is the one-way gossip bound of Harary and Schwenk, "The
-communication problem on graphs and digraphs" (1974), taken per element; for any protocol it is proof id coding.
-Equality with partitions on symmetric capacities goes back to Tutte and to Nash-Williams (1961).
+Sources: for schedules that forward and add, traffic is the one-way gossip bound, taken per element (Harary and Schwenk,
+"The communication problem on graphs and digraphs", 1974); for any protocol it is proof id coding. Equality with
+partitions on symmetric capacities goes back to Tutte and to Nash-Williams (1961).
 """
 
 from __future__ import annotations

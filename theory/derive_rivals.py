@@ -1,6 +1,6 @@
 """What other schemes take after the same failure, as multiples of the fault-free optimum, against the optimum.
 
-One rank of P keeps the share 1-X of its rate. Each scheme is modelled here in the fluid limit from its description:
+One rank of P keeps the share 1-X of its rate. Each scheme is modelled here in the fluid limit from its description.
 R2CC-AllReduce, Balance and hot repair are those of Wang et al., "Reliable and Resilient Collective Communication
 Library for LLM Training and Serving" (arXiv:2512.25059).
 """

@@ -1,9 +1,9 @@
 """Both sides of the exact program, checked without a solver: the primal reaches a rate, the dual excludes more.
 
-The primal says that R is reached: capacities of ways, root weights of sum R, and for every rank a flow of R from the
-roots to it (broadcast) and from it to the roots (reduce). The dual says that no more is possible by trees: prices on
-resources and weights on cuts. For any capacities c, root weights r and rate R, adding up the weighted cuts bounds R by
-the price of the resources (weak duality), provided that
+The primal shows that R is reached. It consists of capacities of routes, root weights of sum R, and a flow of R from the
+roots to every rank (broadcast) and back (reduce). The dual says that no more is possible by trees: prices on resources
+and weights on cuts. For any capacities c, root weights r and rate R, adding up the weighted cuts bounds R by the price
+of the resources (weak duality), provided that
 
 * each way's weighted cuts cost no more than the resources it uses, for broadcast and reduce alike, and
 * each rank is left out by cuts of total weight at least 1.

@@ -1,10 +1,10 @@
 """Tree pairs in closed form on one non-blocking fabric: stars around hubs, for any rates out and in.
 
 Every part of the data has a hub that gathers it from all and a hub that spreads the sum to all. A rank that gathers
-receives P-2 times more than it must, one that spreads sends P-2 times more: a rank that in the bound's time can send b
-times what everybody must can spread the part (b - 1) / (P - 2), and gather by its rate in (proof id attained). Where
-one rank does both, the trees are two hops deep together; only what that leaves over goes by two hubs, in three hops,
-which are paired in order of ranks. At most 2P trees; exact.
+receives P-2 times more than it must, one that spreads sends P-2 times more. A rank that in the bound's time can send b
+times its own data can spread the part (b - 1) / (P - 2), and gather by its rate in (proof id attained). Where one rank
+does both, the trees are two hops deep together; only what that leaves over goes by two hubs, in three hops, which are
+paired in order of ranks. At most 2P trees; exact.
 """
 
 from __future__ import annotations

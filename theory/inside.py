@@ -1,15 +1,15 @@
 """How much of the buffer goes which way inside servers and between them: a linear program over kinds of parts.
 
-With the GPUs of a server as one crew, gathering evenly and carrying by live NIC rate, a byte of the buffer costs every
-NVLink port 2(G-1)/G and a server's NICs what a byte costs a server in nested rings. Where the NICs take longer, that
-is the optimum (proof id inside-servers). Where NVLink does, part of the buffer should cost NVLink less and the NICs
-more: parts whose crews are teams of G/2, G/4, ... GPUs. On rails that do not meet, parts have a rail to themselves, or
-their crews' neighbours as guests on theirs.
+With the GPUs of a server as one group, gathering is even and carrying follows live NIC rates. A byte of the buffer then
+costs every NVLink port 2(G-1)/G, and a server's NICs the cost of a byte in nested rings. Where the NICs take longer,
+that is the optimum (proof id inside-servers). Where NVLink does, part of the buffer should cost NVLink less and the
+NICs more: parts whose groups are teams of G/2, G/4, ... GPUs. On rails that do not meet, parts have a rail to
+themselves, or their groups' neighbours as guests on theirs.
 
-What a byte of each kind of part costs every port and link is counted in a lowered schedule. With these costs as a
-matrix A (resources, kinds) in seconds per byte, the shares y >= 0 of sum 1 that minimise the largest entry of A y are a
-linear program: a zero-sum game of shares against prices. Any prices p >= 0 of sum 1 prove that no shares beat min(p A).
-The solver's numbers are hints: shares are rounded to rationals, and time and bound are computed from these, exactly.
+What a byte of each kind of part costs every port and link is counted in a lowered schedule. Let A (resources, kinds)
+hold these costs in seconds per byte. The shares y >= 0 of sum 1 that minimise the largest entry of A y are a linear
+program: a zero-sum game of shares against prices. Any prices p >= 0 of sum 1 prove that no shares beat min(p A). The
+solver's numbers are hints: shares are rounded to rationals, and time and bound are computed from these, exactly.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 
 from optcc.errors import InfeasibleError, InputError, OptccError
 from optcc.schedule.columns import Schedule
-from optcc.schedule.inside_crews import crews, shares_by_rate, shares_of_slot, usable, view
+from optcc.schedule.inside_groups import gpu_groups, shares_by_rate, shares_of_slot, usable, view
 from optcc.schedule.inside_parts import BufferPart, inside_servers, slot_strength
 from optcc.theory.shares import Shares, nested_shares, ring_loads
 from optcc.values.cluster import Cluster
@@ -100,16 +100,16 @@ def inside_split(cluster: Cluster) -> InsideSplit:
 
 
 def parts_at_once(cluster: Cluster) -> tuple[BufferPart, ...]:
-    """Parts without a program: whole servers where all that they carry meets, else every place with the fewest guests,
+    """Parts without a program: whole servers if all carried data meets, else every place with the fewest guests, each
     as large as its slowest host is fast. Raises InfeasibleError where none joins all servers."""
     if not cluster.fabric.rails or _alike(cluster):
         return (BufferPart(Fraction(1), 1, whole_servers(cluster)[0]),)
-    own, found = crews(cluster), dict[tuple[int, ...], tuple[BufferPart, Fraction]]()
+    own, found = gpu_groups(cluster), dict[tuple[int, ...], tuple[BufferPart, Fraction]]()
     for part in _slots(cluster):
         if part.slots is None or part.slots in found:
             continue
-        hosts = [crew for i, crew in enumerate(own) if i not in part.guests]
-        slowest = min(usable(crew.gpus[slot]) for crew in hosts for slot in part.slots)
+        hosts = [group for i, group in enumerate(own) if i not in part.guests]
+        slowest = min(usable(group.gpus[slot]) for group in hosts for slot in part.slots)
         rings = {len(hosts): Fraction(1)}
         with suppress(InfeasibleError):
             shares_of_slot(own, part.slots[0], part.guests)
@@ -122,7 +122,7 @@ def parts_at_once(cluster: Cluster) -> tuple[BufferPart, ...]:
 
 def whole_servers(cluster: Cluster) -> tuple[Shares, Fraction]:
     """Nested rings between whole servers: shares, and seconds per byte at the busiest NIC."""
-    own = crews(cluster)
+    own = gpu_groups(cluster)
     rates = sorted(rank.out_rate for rank in view(cluster, own, shares_by_rate(own)).ranks)
     rings = nested_shares(rates)
     return rings, max(load / rate for load, rate in zip(ring_loads(rings, len(rates)), rates, strict=True))
@@ -160,8 +160,8 @@ def _rational(values: Sequence[float]) -> tuple[Fraction, ...]:
 
 
 def _alike(cluster: Cluster) -> bool:
-    """Nothing but NICs and NVLink limits a part of whole servers: on one fabric, or where all servers have the same
-    part of their rate on each rail and GPU, so that what they carry meets on its rail.
+    """Whether nothing but NICs and NVLink limits a part of whole servers. True on one fabric, or if all servers have
+    the same part of their rate on each rail and GPU: carried data then meets on its rail.
     """
     if cluster.fabric.pod_oversubscription is not None:
         return False
@@ -181,12 +181,12 @@ def _kinds(cluster: Cluster) -> Iterator[tuple[BufferPart, Column]]:
     """The kinds of parts that can be, each as a part of the whole buffer, and its costs."""
     whole = Fraction(1)
     for crowd in (*_crowds(cluster), *_slots(cluster)):
-        own = crews(cluster, crowd.teams)
+        own = gpu_groups(cluster, crowd.teams)
         try:
             carry = shares_of_slot(own, crowd.slots[0], crowd.guests) if crowd.slots else shares_by_rate(own)
         except InfeasibleError:
             continue
-        # Rings of all crews, and of those that are stronger than some: nested rings need no others, and no guests.
+        # Rings of all groups, and of those that are stronger than some: nested rings need no others, and no guests.
         if crowd.slots:
             strength: list[tuple[Fraction, ...]] = [slot_strength(*pair) for pair in zip(own, carry, strict=True)]
         else:
@@ -219,9 +219,9 @@ def _slots(cluster: Cluster) -> Iterator[BufferPart]:
 
     Places at which all servers have equal rates are taken together: what is best for one is best for all.
     """
-    own, found = crews(cluster), dict[tuple[Fraction, ...], list[int]]()
-    for slot in range(min(len(crew.gpus) for crew in own)) if cluster.fabric.rails else ():
-        found.setdefault(tuple(usable(crew.gpus[slot]) for crew in own), []).append(slot)
+    own, found = gpu_groups(cluster), dict[tuple[Fraction, ...], list[int]]()
+    for slot in range(min(len(group.gpus) for group in own)) if cluster.fabric.rails else ():
+        found.setdefault(tuple(usable(group.gpus[slot]) for group in own), []).append(slot)
     for rates, slots in found.items():
         for least in sorted({min(rate for rate in rates if rate), max(rates)} if any(rates) else ()):
             guests = tuple(i for i, rate in enumerate(rates) if rate < least)
@@ -252,7 +252,7 @@ def _route_bytes(schedule: Schedule) -> list[int]:
 
 
 def _by_crowd(kinds: Sequence[BufferPart], shares: Sequence[Fraction]) -> list[Fraction]:
-    """For every kind the share of all with its crews, or 0 if its own is."""
+    """For every kind the share of all with its groups, or 0 if its own is."""
     total: dict[object, Fraction] = {}
     for kind, share in zip(kinds, shares, strict=True):
         total[_crowd(kind)] = total.get(_crowd(kind), Fraction(0)) + share
@@ -260,7 +260,7 @@ def _by_crowd(kinds: Sequence[BufferPart], shares: Sequence[Fraction]) -> list[F
 
 
 def _merged(kinds: Sequence[BufferPart], shares: Sequence[Fraction]) -> tuple[BufferPart, ...]:
-    """One part for all kinds of the same crews."""
+    """One part for all kinds of the same groups."""
     found: dict[object, list[tuple[BufferPart, Fraction]]] = {}
     for kind, share in zip(kinds, shares, strict=True):
         if share:

@@ -1,9 +1,9 @@
 """Packing programs by an interior-point method: the most weight on columns that shared rows can take.
 
 max sum x, A x <= 1, x >= 0, A >= 0 dense with few rows. Mehrotra's predictor-corrector ("On the implementation of a
-primal-dual interior point method", SIAM J. Optimization 2, 1992), which stops where it is told to. That is the point:
-prices from the middle of the optimal face, not from a corner of it, make column generation take few rounds (Gondzio,
-Gonzalez-Brevis, Munari, "New developments in the primal-dual column generation technique", EJOR 224, 2013).
+primal-dual interior point method", SIAM J. Optimization 2, 1992), which stops where it is told to. This is the purpose:
+prices from the middle of the optimal face, not from a corner, make column generation take few rounds. See Gondzio,
+Gonzalez-Brevis, Munari, "New developments in the primal-dual column generation technique", EJOR 224, 2013.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def most_weight(columns: NDArray[np.float64], gap: float) -> tuple[Vector, Vecto
     """(weights of the columns, prices of the rows) with sum prices <= (1 + `gap`) sum weights, as far as that goes.
 
     columns : (rows, columns) >= 0, every row and every column with an entry above 0
-    Weights may load a row beyond 1, and a column may cost less than 1, by rounding: callers check what they need.
+
+    Weights may load a row beyond 1, and a column may cost less than 1, by rounding. Callers check what they need.
     """
     rows, count = columns.shape
     x = np.full(count, 0.5 / columns.sum(axis=1).max())

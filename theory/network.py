@@ -1,10 +1,10 @@
 """A cluster as the exact program sees it: ranks up to symmetry, ways between them, and what each way uses.
 
 Servers that are equal in every rate are one *server type*; GPUs (or rails) that are equal on every server type are one
-*slot* (or rail) type. A rank is then known by (server type, slot type), and an ordered pair of ranks by both ends and
-by whether server and slot are the same: an *orbit*. Averaging an optimal solution over all exchanges of equal servers
-and of equal slots keeps it optimal, since the program is convex, so one variable for each way and orbit is enough:
-1024 GPUs of which eight lost a NIC are no larger than the nine servers that differ. Proof id linear-program in
+*slot* (or rail) type. A rank is then known by (server type, slot type). An ordered pair of ranks is known by both ends
+and by whether server and slot are the same: an *orbit*. Averaging an optimal solution over all exchanges of equal
+servers and of equal slots keeps it optimal, since the program is convex. So one variable for each route and orbit is
+enough: 1024 GPUs of which eight lost a NIC are no larger than the nine servers that differ. Proof id linear-program in
 proofs/README.md.
 """
 

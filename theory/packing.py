@@ -1,11 +1,11 @@
 """Packed trees: weighted tree pairs that together reach the exact program's optimum, on any fabric.
 
 The program over all tree pairs, max sum x_t with every resource's load within its rate, has more columns than can be
-written down, but its dual has one price per resource: a pair whose resources cost less than 1 in all is a column that
-would help. The cheapest pair is a cheapest tree away from a root and one towards it (`optcc.theory.pricing`), so
-columns are found when they are needed: solve over those at hand, price, add, until the gap is closed. At prices at
-which the cheapest pair costs c, no packing exceeds the worth of all resources over c; that limit and the rate reached
-close in on the optimum, which is the exact program's (proof id packed-trees).
+written down. Its dual has one price per resource: a pair whose resources cost less than 1 in all is a column that would
+help. The cheapest pair is a cheapest tree away from a root and one towards it (`optcc.theory.pricing`). So columns are
+found when needed: solve over the known ones, price, add, until the gap is closed. At prices at which the cheapest pair
+costs c, no packing exceeds the worth of all resources over c; that limit and the rate reached close in on the optimum,
+which is the exact program's (proof id packed-trees).
 
 Then the same rate is given to the pairs with the fewest hops. A corner of that last program has no more pairs than
 there are resources, and one.
@@ -78,9 +78,9 @@ class Packing:
 def pack_trees(cluster: Cluster, gap: float = GAP) -> Packing:
     """The packing of `cluster`, within `gap` of the best; no trees for a single rank. Deterministic.
 
-    In closed form, exactly, where only the rates of servers limit (`optcc.theory.hubs`). Raises InfeasibleError where
-    ranks are cut off, InputError for more ranks than `MAX_RANKS`, and where there is no closed form, for more ports and
-    links than `MAX_RESOURCES` or GPUs without NVLink, and PackingError when the gap does not close.
+    In closed form, exactly, where only the rates of servers limit (`optcc.theory.hubs`). Raises InfeasibleError if
+    ranks are cut off, InputError for more ranks than `MAX_RANKS`, and PackingError if the gap does not close. Without a
+    closed form it also raises InputError for more ports and links than `MAX_RESOURCES`, or GPUs without NVLink.
     """
     if len(cluster.ranks) == 1:
         return Packing((), Fraction(0), 0.0, 0, 0)

@@ -1,9 +1,9 @@
 """Which tree pair is cheapest when every resource has a price? One for every root, from two shrunk graphs.
 
 The arcs between two ranks are ways through the fabric, and a way costs what its resources do; of several, the cheapest
-counts. Tree pairs at given prices are the step of column generation (`optcc.theory.packing`), and, with prices that
-rise with use, its start: the fastest approximation of packing problems known (Garg and Koenemann, "Faster and simpler
-algorithms for multicommodity flow and other fractional packing problems", SIAM J. Computing 37, 2007).
+counts. Tree pairs at given prices are the step of column generation (`optcc.theory.packing`). With prices that rise
+with use they are its start, the fastest approximation of packing problems known. See Garg and Koenemann, "Faster and
+simpler algorithms for multicommodity flow and other fractional packing problems", SIAM J. Computing 37, 2007).
 """
 
 from __future__ import annotations

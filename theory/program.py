@@ -1,17 +1,17 @@
 """The optimum of AllReduce by pairs of trees on any network, as a linear program with cuts made on demand.
 
 A capacitated digraph on the ranks supports AllReduce at rate R by tree pairs (an in-tree and an out-tree with one root
-per element) iff its capacity splits into a broadcast part and a reduce part and there are root weights r >= 0 of sum R
-such that for every set S of ranks r(S) plus the broadcast capacity into S is at least R, and r(S) plus the reduce
-capacity out of S is at least R (Edmonds, "Edge-disjoint branchings", 1973; max-flow min-cut makes cuts of flows). What
-the ways between ranks use of NICs, rails, NVLink ports and uplinks is linear, so the largest R is a linear program, and
-T = n / R. Proof id linear-program in proofs/README.md. Where capacities are equal both ways (id bidirected) or only
-ranks have limits (id attained) no protocol is faster, coded ones included, for sums over a finite abelian group. In
-general that no schedule that forwards and adds is faster rests on id tree-pairs, checked for P <= 6 and conjectured
-beyond, and nothing is known of coded ones.
+per element) under this condition. Its capacity splits into a broadcast part and a reduce part, and there are root
+weights r >= 0 of sum R. For every set S of ranks, r(S) plus the broadcast capacity into S is at least R, and so is r(S)
+plus the reduce capacity out of S. The condition is necessary and sufficient (Edmonds, "Edge-disjoint branchings", 1973;
+max-flow min-cut makes cuts of flows). What the ways between ranks use of NICs, rails, NVLink ports and uplinks is
+linear, so the largest R is a linear program, and T = n / R. Proof id linear-program in proofs/README.md. Where
+capacities are equal both ways (id bidirected) or only ranks have limits (id attained), no protocol is faster, coded or
+not. This holds for sums over a finite abelian group. In general, optimality over schedules that forward and add rests
+on id tree-pairs, checked for P <= 6 and conjectured beyond; nothing is known of coded protocols.
 
-Only violated cuts are generated: solve, round to whole numbers, find each rank's flow from the roots, add the least cut
-where a flow falls short, repeat. The solver is HiGHS' interior-point method without crossover: it ends in the middle of
+Only violated cuts are generated. Solve, round to whole numbers, find each rank's flow from the roots, add the least cut
+where a flow falls short; repeat. The solver is HiGHS' interior-point method without crossover. It ends in the middle of
 the optimal face, where far fewer cuts are violated than at a vertex (48 servers, 4 rails: 1 round instead of 32). One
 last solve with crossover gives sparse duals.
 """

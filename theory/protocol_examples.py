@@ -33,7 +33,7 @@ def random_chatter(begun: Execution, messages: int, rng: np.random.Generator) ->
 def random_protocol(group: Group, ranks: int, messages: int, rng: np.random.Generator) -> Execution:
     """`random_chatter`, and then for each part of the group, in turns, a random tree that adds up and one that spreads.
 
-    On the trees a rank says no more than the next one lacks, in words that depend on all it has: few bits, in no way
+    On the trees a rank sends no more than the next one lacks, as codes that depend on all its data: few bits, in no way
     linear. In the end every rank knows the sum.
     """
     done = random_chatter(start(group, ranks), messages, rng)
@@ -63,8 +63,8 @@ def _trees(begun: Execution, part: int, rng: np.random.Generator) -> list[tuple[
 def _telling(begun: Execution, sender: int, receiver: int, about: Labels, rng: np.random.Generator) -> dict[View, int]:
     """A message from which the receiver, with what it has, knows `about`, which the sender knows: views to values.
 
-    Views of the sender need different values only if the receiver takes both for possible and they differ in `about`:
-    a colouring, made greedily in random order.
+    Views of the sender need different values only if the receiver takes both for possible and they differ in `about`.
+    This is a colouring, made greedily in random order.
     """
     mine, theirs = begun.views(sender), begun.views(receiver)
     names = sorted(set(mine))

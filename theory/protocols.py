@@ -1,9 +1,9 @@
 """Protocols as functions, tried on all inputs: what their messages say, in exact counts.
 
-A protocol is a list of messages in a fixed order. What a message says is any function of what its sender has then:
-its own input and what it has received. The inputs are elements of a finite abelian group, independent and uniform, so
-that every row of an `Execution`, one for each choice of inputs, is equally likely and entropies come from counting
-rows. This is the model of proof id coding.
+A protocol is a list of messages in a fixed order. What a message says is any function of what its sender has then: its
+own input and what it has received. The inputs are elements of a finite abelian group, independent and uniform. So every
+row of an `Execution`, one for each choice of inputs, is equally likely, and entropies come from counting rows. This is
+the model of proof id coding.
 """
 
 from __future__ import annotations

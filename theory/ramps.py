@@ -1,10 +1,10 @@
 """Segments of unequal sizes for one straggler: small ones first and last, by a linear program.
 
-The straggler's link idles until the first segment's first section has been round the ring, and again while the last
-one is; both waits are proportional to that segment's size. In between the link must not starve: while it carries
-segment i, the ring must finish reducing segment i+1 and gathering segment i-1. With sizes growing by r that is, per
-byte of segment i,  rho r + rho / r + rest <= B T_opt/n,  where rho is what a strongest rank sends in either half of
-the ring and rest what it sends to leaves. In a steady state r = 1 the left side is the rank's load L, hence
+The straggler's link idles until the first segment's first section has been round the ring, and again while the last one
+is; both waits are proportional to that segment's size. In between the link must not starve: while it carries segment i,
+the ring must finish reducing segment i+1 and gathering segment i-1. With sizes growing by r this is, per byte of
+segment i, `rho r + rho / r + rest <= B T_opt/n`. Here rho is what a strongest rank sends in either half of the ring,
+and rest what it sends to leaves. In a steady state r = 1 the left side is the rank's load L, hence
 
     r + 1/r <= 2 + (B T_opt/n - L) / rho,
 
@@ -27,14 +27,15 @@ from optcc.errors import InputError, OptccError
 from optcc.theory.shares import nested_shares, ring_loads
 
 BODY = Fraction(1, 20)
-"""Cost of the largest unit against the first and the last one's together: from simulations of 8 to 32 ranks with one
-straggler at l = 15/8 to 4, where 0.02 to 0.2 did equally well within the spread between buffer sizes."""
+"""Weight of the largest unit over the first and last ones together. From simulations of 8 to 32 ranks with one
+straggler at l = 15/8 to 4: 0.02 to 0.2 did equally well within the spread between buffer sizes."""
 
 UNITS = (1, 2, 4)
 
 SHALLOW_BODY, SHALLOW_GROWTHS = Fraction(2), (Fraction(8, 5), Fraction(5, 2))
-"""Ramps of one or two small segments at either end. Below the switch point the model above allows no growth for ever,
-but a step or two can be caught up with: simulated, they took a tenth to a third off what equal segments lose."""
+"""Ramps of one or two small segments at either end. Growth below the switch point. The model above allows no lasting
+growth there, but a step or two can be caught up with. Simulated, they save a tenth to a third of the loss of equal
+segments."""
 
 _DENOMINATOR = 10**9
 
@@ -103,8 +104,8 @@ def ramp_program(segments: int, growth: Fraction, *, unit: int = 2, body: Fracti
 def starts(rates: Sequence[Fraction], segments: int) -> list[Sizes]:
     """Sizes worth trying: equal ones, ramps of every unit, shallow ramps, and a first segment 1.4 times the others.
 
-    The last is where the simulated optimum of four and of eight segments lay: the first segment can leave the
-    straggler at once, so that its link out has work while the second one is reduced.
+    The last is the simulated optimum of four and of eight segments. The first segment can leave the straggler at once,
+    so its outgoing link has work while the second one is reduced.
     """
     growth = growth_ratio(rates)
     heavy = (Fraction(14), *(Fraction(10),) * (segments - 1))

@@ -1,8 +1,8 @@
 """How many equal segments a pipeline should have: a geometric program in one variable, with its closed form beside it.
 
-Model (seconds): T(k) = T_opt (1 + a/k) + h alpha + b o k. More segments shorten the fill and the drain of the
-pipeline, a segment times in all, and add b chunks of fixed cost o at the busiest port. A posynomial in k, so convex in
-log k (Boyd, Kim, Vandenberghe and Hassibi, "A tutorial on geometric programming", 2007); proof id k-segments.
+Model (seconds): T(k) = T_opt (1 + a/k) + h alpha + b o k. More segments shorten the fill and the drain of the pipeline,
+one segment's time in all. Each adds b chunks of fixed cost o at the busiest port. A posynomial in k, so convex in log k
+(Boyd, Kim, Vandenberghe and Hassibi, "A tutorial on geometric programming", 2007); proof id k-segments.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def chunks_per_segment(rings: Iterable[int], ranks: int, place: int) -> int:
 def segment_count(pipeline: Pipeline, *, most: int) -> SegmentCount:
     """The best whole number of equal segments, from 1 to `most`.
 
-    The program's k is only a hint. Two bounds hold whatever it is, exactly: T is convex, so that its tangent there
-    lies below it, and a sum of two positive terms is at least twice the root of their product.
+    The program's k is only a hint. Two bounds hold for every value, exactly. T is convex, so its tangent there lies
+    below it; and a sum of two positive terms is at least twice the root of their product.
     """
     if most < 1 or pipeline.work_s <= 0:
         raise InputError(

@@ -1,13 +1,13 @@
 """Which NIC to repair first: what the bound gains by each failed NIC coming back, and per unit of rate at each NIC.
 
 The gain of a repair is the difference of two bounds, exact. The gain per rate at a live NIC comes from the
-certificate's prices: by linear-programming duality a resource's price is the first-order change of the reachable rate
-R per unit of its rate, and T = n / R. Where several certificates hold at once (a tie) a price is the gain for raising
-all that is tied together. A dead NIC has no price; its repair tells.
+certificate's prices. By linear-programming duality a resource's price is the first-order change of the reachable rate R
+per unit of its rate, and T = n / R. Where several certificates hold at once (a tie) a price is the gain for raising all
+that is tied together. A dead NIC has no price; its repair tells.
 
-Where several servers are equally slow, or one rail is dead everywhere, no repair alone lowers the bound. Then all that
-has failed is reduced to a set that does: one part after the other is left out as long as what remains still lowers it.
-The bound never rises when a NIC is repaired, so that every part of the set that remains is needed.
+Where several servers are equally slow, or one rail is dead everywhere, no repair alone lowers the bound. Then all
+failed parts are reduced to a set that does: parts are left out one by one as long as the rest still lowers it. The
+bound never rises when a NIC is repaired, so that every part of the set that remains is needed.
 """
 
 from __future__ import annotations

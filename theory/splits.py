@@ -4,8 +4,8 @@ Variables: the share x_m of the data in the ring of the m strongest ranks, m = 1
 linear in x; each must fit its rate within T. The closed form in shares.py has the same optimum (proof id
 nested-rings); the program also takes a latency, for which there is no closed form.
 
-A solver's numbers are taken as hints only: shares are rounded to rationals that sum to 1, and both the time they
-take and the bound that the dual proves are computed from these, exactly.
+A solver's numbers are only hints. Shares are rounded to rationals that sum to 1; their time, and the bound that the
+dual proves, are computed from these, exactly.
 """
 
 from __future__ import annotations

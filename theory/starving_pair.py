@@ -1,10 +1,9 @@
 """What chunks cost two starving servers: a lower bound on AllReduce time that knows alpha and the cost of a chunk.
 
-The other bounds are fluid. Here a chunk takes o seconds beside its bytes, at the port that it leaves by and at the one
-that it enters by, and can be sent on only when it has landed whole. Two servers A and B that need nearly all the time
-for their own bytes lose some of it to that: what A sends for B by way of others waits for whole chunks twice, and what
-it sends to B directly uses ports of both once more. Statement and proof: proofs/written/starving-pair.md, proof id
-starving-pair.
+The other bounds are fluid. Here a chunk takes o seconds beside its bytes, at the sending and at the receiving port. It
+can be sent on only when it has landed whole. Two servers A and B that need nearly all the time for their own bytes lose
+time by this. What A sends for B by way of others waits for whole chunks twice; what A sends to B directly uses ports of
+both once more. Statement and proof: proofs/written/starving-pair.md, proof id starving-pair.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The closed form kept up to date: what one server's new rates change in the bound and in nested rings, and no more.
 
 `lower_bound` and `nested_shares` go over every NIC and every rank, which takes tens of milliseconds for 128 servers of
-8. Servers of equal NICs fall into few groups, and the closed forms need only those: the same numbers, exactly, in time
-that grows with the groups. Proof ids cut, traffic, nested-rings.
+8. Servers of equal NICs fall into few groups, and the closed forms need only the groups: the same numbers, exactly, in
+time that grows with their number. Proof ids cut, traffic, nested-rings.
 """
 
 from __future__ import annotations

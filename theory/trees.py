@@ -1,11 +1,11 @@
 """How long complementary trees take, and how many segments suit them: closed forms, beside the simulator's answer.
 
 Model (seconds): T(k) = max over ranks v of (L_v n/B_v + b_v o k) + 3/2 H(k). L_v is the rank's load per byte, b_v its
-chunks per segment (its neighbours in all trees), o what a chunk costs beside its bytes. H(k) is the time from the
-root to the last rank with nothing else on the way: s(n/(M k B) + o) + d alpha for s sends one after the other over d
-hops, M trees. First sums and last results leave the busiest ports idle for about H; that it is 3/2 H was fitted to
-simulations (docs/bench-trees.md). Direct exchange between equal ranks in one segment has no idle port: W + 2 alpha.
-Loads, and what a timetable can promise: proof id double-trees.
+chunks per segment (its neighbours in all trees), o what a chunk costs beside its bytes. H(k) is the time from the root
+to the last rank on idle ports: s(n/(M k B) + o) + d alpha for s sends one after the other over d hops, M trees. First
+sums and last results leave the busiest ports idle for about H; that it is 3/2 H was fitted to simulations
+(docs/bench-trees.md). Direct exchange between equal ranks in one segment has no idle port: W + 2 alpha. Loads, and what
+a timetable can promise: proof id double-trees.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def best_segments(
 ) -> ComplementaryTrees:
     """The recipe with the number of segments, up to `most`, at which `seconds` is least.
 
-    The trees depend on the number of segments by the latency in proportion to a section's time, so the least for
-    given trees is taken until it stays.
+    The trees depend on the number of segments, by the latency over a section's time. So the best number for given trees
+    is taken until it stays.
     """
     tried: dict[int, tuple[Fraction, ComplementaryTrees]] = {}
     rates, k = tree_rates(cluster), 1

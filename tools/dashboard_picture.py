@@ -2,8 +2,8 @@
 
 python -m tools.dashboard_picture [FILE]      docs/pictures/dashboard.svg without an argument
 
-Drawn by matplotlib, not by Grafana, which Debian does not have: places, titles, queries, units and legends are those of
-the dashboard's file, the looks are not.
+It is drawn by matplotlib, as Debian has no Grafana: places, titles, queries, units and legends are from the dashboard's
+file, the style is not.
 """
 
 from __future__ import annotations

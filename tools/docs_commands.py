@@ -4,8 +4,8 @@
     python tools/docs_commands.py --update PAGE ...    writes what the commands print into the pages (doctests stay)
 
 A fence of kind `console` has commands after "$ ", each followed by what it prints; one of kind `pycon` is a doctest.
-All of a page run in one new folder, in which `examples` is the project's. "..." stands for anything: in a line for any
-characters, as a line for any lines. After a comment <!-- measured --> numbers may differ.
+All commands of a page run in one new folder, which contains the project's `examples`. "..." stands for anything: in a
+line for any characters, as a line for any lines. After a comment <!-- measured --> numbers may differ.
 """
 
 from __future__ import annotations

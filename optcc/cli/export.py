@@ -48,8 +48,8 @@ def export(
     """Write PLAN in another format, read it back, and run it by the rules of its target.
 
     MSCCL++ and MSCCL move equal chunks, so unequal shares are rounded; what that costs over the bound is printed. So is
-    how long the target's executor will take for the file, by a model of it, and depth, chunks and threadblocks are
-    chosen by that. A plan that does not fit a limit of the format is refused: fewer --segments make it smaller.
+    its time: a model of the target's executor runs the file, and this time decides depth, chunks and threadblocks. A
+    plan that does not fit a limit of the format is refused: fewer --segments make it smaller.
     """
     from optcc.export.formats import write
     from optcc.plans.files import load_plan

@@ -31,8 +31,7 @@ membership_options = stack(
 def membership_of(rendezvous: str | None, rank: int | None, world: int | None) -> Membership | None:
     """This process's place among ranks that others start; None: there are no others, so the ranks are started here.
 
-    Does not return in a process that is not rank 0: it serves as its rank, says on stderr why the run failed if it
-    did, and exits.
+    Does not return in a process that is not rank 0. It serves as its rank, reports a failure on stderr, and exits.
     """
     from optcc.runtime.control.rendezvous import find
     from optcc.runtime.control.secret import SECRETS

@@ -88,16 +88,16 @@ def run(
 ) -> None:
     """Run the schedule, one process per server, and hold it against its bound and a ring.
 
-    Over the local transport NICs are emulated: real bytes over loopback at real rates, scaled down by one factor,
-    which is printed. The ranks are processes of this machine, unless torchrun, mpirun, srun or --rendezvous say
-    otherwise: then all processes are given the same command, rank 0 reports, and docs/running.md tells the rest.
+    Over the local transport NICs are emulated: real bytes over loopback at real rates, scaled down by one factor, which
+    is printed. The ranks are processes of this machine, unless torchrun, mpirun, srun or --rendezvous say otherwise.
+    Then all processes get the same command, and rank 0 reports (docs/running.md).
 
-    With a fault (--cut and the like, repeatable): the plan runs, then once more with the fault in the middle of it,
-    then the plan for what is left. PART is the part of its transfers that the struck server has done by then.
-    --timeline draws the run with --cut, --hole and --slow, simulated.
+    With a fault (--cut and the like, repeatable) the plan runs twice, the second time with the fault in the middle.
+    Then the plan for the remaining NICs runs. PART is the part of its transfers that the struck server has done by
+    then. --timeline draws the run with --cut, --hole and --slow, simulated.
 
-    The plan is made for what this runtime takes for a message and for a chunk, as `optcc calibrate` has measured it
-    over the same transport or as stated here; which it is, is told.
+    The plan counts this runtime's cost for a message and a chunk, as measured by `optcc calibrate` over the same
+    transport, or as given here; which it is, is told.
 
     Exit status 1 when any element of any rank comes out wrong or a rank fails, which is told up to there; 3 when it is
     not proven of every fault that it struck and met something: no verdict.

@@ -25,10 +25,10 @@ def topo(
 ) -> None:
     """What TOPOLOGY says, what was assumed, and what to pass to correct that.
 
-    TOPOLOGY is an NCCL or RCCL topology XML, NCCL's log, what `nvidia-smi topo -m`, ibstat, ibdev2netdev,
-    `rdma link -j`, rocm-smi or amd-smi print, /sys or a copy of it (a directory or a tarball), optcc's YAML, or a
-    preset. Several files, a folder of them, or a pattern are one cluster, a server of each; NAME=FILE names its server,
-    and several files of one NAME are of one server.
+    TOPOLOGY is an NCCL or RCCL topology XML, NCCL's log, optcc's YAML, a preset, or /sys or a copy of it (a directory
+    or a tarball). It may also be the output of `nvidia-smi topo -m`, ibstat, ibdev2netdev, `rdma link -j`, rocm-smi or
+    amd-smi. Several files, a folder of them, or a pattern are one cluster, a server of each; NAME=FILE names its
+    server, and several files of one NAME are of one server.
     """
     from optcc.discover.topology import listed
     from optcc.discover.yaml_writer import save_yaml, write_yaml

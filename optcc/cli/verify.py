@@ -20,8 +20,8 @@ from optcc.cli.options import (
 def verify(plan_file: Path, algorithm: str, as_json: bool) -> None:
     """Replay a plan's schedule by contributor sets: every byte of every rank summed exactly once.
 
-    PLAN may be what `optcc export` wrote, too: it is run by the rules of its target, and said is whether the plan's
-    order of sends is in it.
+    PLAN may be a file of `optcc export`, too. It is run by the rules of its target, and the output says whether it
+    carries the plan's order of sends.
     """
     from optcc.cli.export import show_reread
     from optcc.plans.files import load_plan

@@ -1,7 +1,7 @@
 """What each collective does with flat arrays in host memory. All ranks do the same, one after the other.
 
-What is small goes in memory of its own, rounded up to a power of two, so that few schedules do for all sizes and nobody
-has to wait until a peer has taken the last byte; what is large goes where it is.
+Small data goes through separate memory, rounded up to a power of two. So few schedules serve all sizes, and nobody
+waits until a peer has taken the last byte; what is large goes where it is.
 """
 
 from __future__ import annotations

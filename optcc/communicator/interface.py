@@ -46,8 +46,8 @@ class Communicator(Calls):
     rendezvous, rank, world, interface : as of `optcc run`: given by torchrun, mpirun, srun, or here. Where nothing
         speaks of other ranks, this is the only one
     timeout_s : seconds for an operation, all ranks' coming included; then a rank has failed
-    reproducible : sums are rounded the same in every run and whatever NICs fail: nothing is tuned, plans are kept then,
-        and are no longer the best ones
+    reproducible : sums are rounded the same in every run, whatever NICs fail. Nothing is tuned, and plans are kept,
+        although they are no longer the best
     tune : the first calls of each size class measure a few plans, of which the fastest is kept
     on_event : called with each event (see `events`), in whichever thread finds it; it must not call this object
 
@@ -219,8 +219,8 @@ class Communicator(Calls):
 
     def strike(self, kind: str, nic: str, part: float = 0.5) -> None:
         """A drill: a fault of `kind` (see `optcc.runtime.control.fault_injection`; "cut" is a link that goes down) at
-        `nic`, such as "server1/nic0", in the next operation, when a part `part` of its rank's transfers are done. All
-        ranks may call. Raises InputError for no such kind or NIC.
+        `nic`, such as "server1/nic0". It strikes in the next operation, when the part `part` of its rank's transfers is
+        done. All ranks may call. Raises InputError for no such kind or NIC.
         """
         nics = {port.name: port.rank for port in ports_of(self.cluster)}
         if kind not in KINDS or nic not in nics:

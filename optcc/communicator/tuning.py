@@ -15,8 +15,8 @@ ROUNDS = 3
 that the machine runs later."""
 
 DEPTHS = (4, Fraction(1, 4))
-"""Candidates beside the planner's choice have so many times its segments: the best number goes with the square root of
-what a chunk costs, so these are best where that is off by a factor of 16 either way."""
+"""Segments of further candidates over the planner's choice. The best number grows with the square root of a chunk's
+cost. So these suit a cost that is off by a factor of 16 either way."""
 
 
 def candidates(cluster: Cluster, nbytes: int, transport: str, alpha: Fraction, per_chunk: Fraction) -> list[Plan]:
@@ -24,8 +24,8 @@ def candidates(cluster: Cluster, nbytes: int, transport: str, alpha: Fraction, p
 
     transport, alpha, per_chunk : as of `clusters.MessageCosts`
 
-    Processes of one machine (transport "local") are as fast as its memory, whatever NICs they are said to have, and
-    each step waits for other processes to be given a processor: there plans have one segment.
+    Processes of one machine (transport "local") are as fast as its memory, whatever NICs they are given. Each step
+    waits until other processes get a processor, so there plans have one segment.
     """
     if transport == "local":
         first = plan(cluster, nbytes, segments=1)

@@ -1,7 +1,7 @@
 """What `optcc calibrate` measured, as evidence: pairs of NICs from ``--json``, rates of NICs from the file of ``-o``.
 
-The file keeps of each NIC the best rate that a peer has seen and not which peer that was: where NICs of other servers
-are as slow the other way, any of them may have held it back. The pairs tell more.
+For each NIC the file keeps the best rate that a peer has measured, but not the peer. Where NICs of other servers are as
+slow the other way, any of them may have limited the rate. The pairs tell more.
 """
 
 from __future__ import annotations

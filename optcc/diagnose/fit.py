@@ -1,10 +1,10 @@
 """The least set of degraded NICs that explains the measurements, and their rates.
 
 A port is at least as fast as the fastest measurement through it shows. So a port that explains a slow measurement at
-all explains it at one rate: the most that was ever seen of it. That leaves a covering problem, small and exact: choose
-NICs, as few as can be, so that every slow measurement has a port of the chosen ones whose rate is its pace. It is an
-integer program, which HiGHS solves; a measurement may be left out at the price of `MOST_FOR_A_PATH` NICs, for the path
-between two NICs can be slow where both are well. The rates follow by least squares, each way of each NIC for itself.
+all explains it at one rate: the most that was ever seen of it. What remains is a covering problem, small and exact.
+Choose the fewest NICs such that every slow measurement has a chosen port whose rate is its pace. It is an integer
+program, which HiGHS solves; a measurement may be left out at the price of `MOST_FOR_A_PATH` NICs, for the path between
+two NICs can be slow where both are well. The rates follow by least squares, each way of each NIC for itself.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FALSE_ALARM = 0.05
 LEAST_DEVIATIONS = 3.0
 """Standard deviations below the healthy pace from which a measurement is slow, however few there are."""
 MOST_FOR_A_PATH = 2.5
-"""NICs that are blamed before a measurement is left unexplained: two ends that are both slow are likelier than a path
-that is slow while both its ends are not, three are not."""
+"""NICs that are blamed before a measurement is left unexplained. Two slow ends are likelier than a slow path between
+two healthy ends; three slow NICs are not."""
 MOST_FOR_A_NIC = 5.0
 """Likewise of a measurement of one NIC alone: no path is to blame, so that the measurement would have to be wrong."""
 SOLVER_S = 20.0

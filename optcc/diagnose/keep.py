@@ -1,9 +1,9 @@
 """Keep or drain: what a day costs with the degraded NICs, by scheme, against a restart without the worst servers.
 
 A step of the healthy job is computation and, for the part `exposed` of it, AllReduce that nothing hides. With the fault
-the AllReduce takes longer, by the scheme. Draining stops the job twice, to leave servers out and to take them back,
-and in between the other servers do their part of the computation, unless spares do. Where several servers are degraded,
-it may be best to drain the worst and to keep the others. All times are of the same job.
+the AllReduce takes longer, by the scheme. Draining stops the job twice: to leave servers out and to take them back. In
+between the other servers, or spares, do their part of the computation. Where several servers are degraded, it may be
+best to drain the worst and to keep the others. All times are of the same job.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a collective makes each port carry: bytes, where its library gives every NIC that it uses an equal share.
 
-Sizes are nccl-tests': the buffer of an AllReduce and of a SendRecv, the whole result of an AllGather, the whole input
-of a ReduceScatter, what one rank holds of an AllToAll (its doc/PERFORMANCE.md). Ring and tree algorithms alike pass a
-server's boundary once each way with what is counted here.
+Sizes are those of nccl-tests (its doc/PERFORMANCE.md). For an AllReduce or SendRecv this is the buffer, for an
+AllGather the whole result. For a ReduceScatter it is the whole input, for an AllToAll one rank's data. Ring and tree
+algorithms alike pass a server's boundary once each way with what is counted here.
 """
 
 from __future__ import annotations

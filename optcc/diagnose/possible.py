@@ -130,8 +130,8 @@ def overhead(suspected: Cluster, nbytes: int) -> float | None:
 def plan_overhead(suspected: Cluster, nbytes: int) -> float | None:
     """By which part our plan's AllReduce takes longer, without latency; None where there is none.
 
-    On rails and in pods the planner takes minutes for a large cluster. There it is a plan that a family has at once,
-    where one has: within some per cent of the bound, and the planner's is no slower.
+    On rails and in pods the planner takes minutes for a large cluster. There it is a plan that a family makes at once,
+    if there is one. It is within some per cent of the bound, and the planner's is no slower.
     """
     from optcc import api
     from optcc.schedule.families import FAMILIES

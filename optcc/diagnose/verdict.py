@@ -202,8 +202,8 @@ def _path(average: Average, ports: NicDirections) -> SlowPath:
 
 
 def _together(named: Collection[str], unseen: Collection[str], ports: NicDirections) -> list[str]:
-    """Servers and rails of which most NICs are named and no other was seen at its full rate, which points at what they
-    share rather than at each of them."""
+    """Servers and rails of which most NICs are named and no other was seen at its full rate: a shared cause is likelier
+    than separate ones."""
     groups: dict[str, set[str]] = defaultdict(set)
     for nic, name in enumerate(ports.names):
         groups[f"{name.partition('/')[0]}: look for what they share, such as its PCIe tree, firmware or power"].add(

@@ -53,12 +53,12 @@ def load_topology(
 
     Parameters
     ----------
-    source : path of an NCCL or RCCL topology XML, of nvidia-smi's matrix, of a YAML file, of what ibstat, ibdev2netdev,
-        ``rdma link -j``, rocm-smi or amd-smi print, of NCCL's log, of a copy of sysfs (a directory or a tarball;
-        ``/sys`` is this machine's), or a preset ``uniform:servers=8,nics=8,rate=400Gb/s``, or ``example:NAME``, which
-        `optcc example` lists; ``-`` is standard input, for all but a copy of sysfs. A folder of such files, a pattern
-        such as ``dumps/*.xml``, or several sources are one cluster, a server of each; ``node1=FILE`` names its server,
-        and two files of one name are parts of it, as NICs of ibstat and GPUs of rocm-smi are
+    source : a path, a preset ``uniform:servers=8,nics=8,rate=400Gb/s``, or ``example:NAME`` (`optcc example` lists
+        them). A path leads to an NCCL or RCCL topology XML, NCCL's log, nvidia-smi's matrix, or a YAML file. A copy of
+        sysfs is a directory or a tarball; ``/sys`` is this machine's. It may also be output of ibstat, ibdev2netdev,
+        ``rdma link -j``, rocm-smi or amd-smi. ``-`` is standard input, for all but a copy of sysfs. A folder of such
+        files, a pattern such as ``dumps/*.xml``, or several sources are one cluster, one server each. ``node1=FILE``
+        names its server; two files of one name are parts of it, such as NICs from ibstat and GPUs from rocm-smi
     servers : make a cluster of this many copies of a one-server topology, named server0, server1, ...
     nic_rate : such as ``400Gb/s``, for NICs whose rate `source` does not give; ``mlx5_8=25Gb/s`` for NICs of that
         name, whatever it gives; several with commas between them

@@ -1,7 +1,8 @@
 """Bonds of Linux in a sysfs: a bonded RDMA device is as fast as those of its ports that have a link.
 
-Drivers tell the rate of one port for the whole bond (mlx5 until recently), so that the interfaces below it are asked:
-``bonding/slaves``, ``bonding/mode`` of Documentation/networking/bonding.rst, ``speed`` and ``operstate`` of each.
+Drivers report the rate of one port for the whole bond (mlx5 until recently), so the interfaces below it are read. Their
+files are ``bonding/slaves`` and ``bonding/mode`` of Documentation/networking/bonding.rst, ``speed`` and ``operstate``
+of each.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """From measured pairs of NICs to rates that a planner can use, and to the file that keeps them.
 
-A pair is as fast as the slower of its ends, so a NIC's rate one way is the best that any peer has seen of it. What the
-planner is given are few rates, not as many as NICs: measured rates that lie within a tolerance of each other count as
-one, for otherwise noise alone would make every NIC a degraded one.
+A pair is as fast as its slower end, so a NIC's rate one way is the best rate that any peer has measured. The planner
+gets few rates, not one for each NIC. Measured rates within a tolerance of each other count as one; otherwise noise
+alone would make every NIC a degraded one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from optcc.values.cluster import Cluster
 LEAST_TOLERANCE = 0.02
 MOST_TOLERANCE = 0.1
 SPREADS = 3
-"""Rates count as one within this many times the spread of repeated measurements, but at least 2 % and at most 10 %:
-the middle half of normal noise spans 1.35 of its standard deviations, so that 3 spreads are 4 of those."""
+"""Tolerance within which rates count as one, in spreads of repeated measurements, but at least 2 % and at most 10 %.
+The middle half of normal noise spans 1.35 standard deviations, so 3 spreads are 4 standard deviations."""
 
 DIGITS = 3
 """Of a rate that is kept."""
@@ -118,8 +118,8 @@ def tolerance_of(nics: Sequence[NicRate]) -> float:
 
 
 def classes_of(rates: Sequence[float], tolerance: float) -> dict[float, Fraction]:
-    """Each of `rates` -> the rate it counts as, in bytes per second: of those within `tolerance` of the fastest one of
-    their class, the median, to three digits. 0 stays 0.
+    """Each of `rates` -> the rate it counts as, in bytes per second, to three digits. Rates within `tolerance` of the
+    fastest of their class count as their median. 0 stays 0.
     """
     found: dict[float, Fraction] = {}
     left = sorted(rates, reverse=True)

@@ -84,7 +84,7 @@ def within_slots(nics: Sequence[NicCandidate], others: Iterable[PciSlot], assume
     """Ports of one card share its PCI slot: where that carries less than they do together, each gets its part.
 
     others : the slots of GPUs and whatever else the source tells. A slot that carries far less than its ports is not
-        believed where these, and those of all NICs, say the same: virtual machines make such values up.
+        believed if these ports, and those of all NICs, say the same: virtual machines invent such values.
     """
     cards: dict[str, list[NicCandidate]] = {}
     for nic in nics:

@@ -1,5 +1,5 @@
-"""Failures as typed: ``--fail server1/mlx5_0`` is a dead NIC, ``server1/mlx5_0=3/8`` one with 3/8 of its rate left,
-``server[0-2]/nic*=150Gb/s`` several that are left with 150 Gb/s each, ``server3=50%`` a server's NICs at half.
+"""Failures as typed. ``--fail server1/mlx5_0`` is a dead NIC, ``server1/mlx5_0=3/8`` one with 3/8 of its rate.
+``server[0-2]/nic*=150Gb/s`` are several with 150 Gb/s each, ``server3=50%`` a server's NICs at half.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def apply_failures(cluster: Cluster, texts: Iterable[str]) -> Cluster:
     """`cluster` with every ``--fail`` of `texts` applied.
 
     Names may hold ``*``, ``?`` and ranges as Slurm writes them, ``[0-3,5]``; without a NIC all of the server are meant.
-    Raises InputError for what no NIC of the cluster fits, a NIC given twice, more than its rate, and a server that
-    would have no NIC left because it was named whole.
+    Raises InputError for a name that fits no NIC of the cluster, a NIC given twice, and more than a NIC's rate. It is
+    also raised for a server without a NIC left because it was named whole.
     """
     seen: set[str] = set()
     for text in texts:

@@ -1,9 +1,9 @@
 """Slurm's lists of hosts, ``gpu[001-004,007],big-[1-3]x[0,1]``, to names in the list's order.
 
-ClusterShell's NodeSet expands them: it is kept up by the CEA, reads Slurm's folded ranges of several dimensions, and is
-under the LGPL (python-hostlist is under the GPL). It sorts, and it knows groups that run commands: so each item is
-expanded by itself (brackets come out sorted, as Slurm writes them), groups are off, and what a range would hold is
-counted before it is made.
+ClusterShell's NodeSet expands them. It is maintained by the CEA, reads Slurm's folded ranges of several dimensions, and
+is under the LGPL (python-hostlist is under the GPL). It sorts, and its groups can run commands. So each item is
+expanded by itself (brackets come out sorted, as Slurm writes them), and groups are off. The size of a range is counted
+before it is expanded.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ IN_YAML = "optcc topo ... -o FILE.yaml, and nvlink: in that file"
 
 LOST_NVLINK = "has no NVLink or xGMI link, where other GPUs have: a fault; the others' rate is taken for all"
 
-# Compute capability from which on a link carries so many GB/s each way: NCCL's figures, src/graph/topo.h
-# (SM60_NVLINK_BW and so on, and the order of the comparisons in ncclTopoNVLinkBw).
+# Least compute capability -> GB/s of a link each way. NCCL's figures, src/graph/topo.h (SM60_NVLINK_BW and so on, and
+# the order of the comparisons in ncclTopoNVLinkBw).
 _NVLINK_RATE = ((100, "40.1"), (90, "20.6"), (87, "20"), (86, "12"), (70, "20"), (60, "18"), (0, "20"))
 _CPU_CLASS = "0x068001"  # POWER9: NVLinks to the CPU do not join GPUs
 

@@ -1,9 +1,9 @@
 """NCCL's and RCCL's topology XML, as ``NCCL_TOPO_DUMP_FILE=topo.xml`` makes a job write it: one server, or several.
 
-What is read: ``<net name dev speed port gdr rail plane>`` under ``<cpu>`` and ``<pci>`` (speed in Mb/s), ``<gpu>``,
-``<nvlink count tclass>`` and ``<xgmi count>``, ``link_speed`` and ``link_width`` of a NIC's slot, ``host_hash``. NICs
-that training does not use are left out; what the report assumes says which and why. A file that was made for
-``NCCL_TOPO_FILE``, as clouds ship them, has PCI devices alone: its NICs and GPUs are told by their PCI class.
+Elements read: ``<net name dev speed port gdr rail plane>`` under ``<cpu>`` and ``<pci>`` (speed in Mb/s), ``<gpu>``,
+``<nvlink count tclass>`` and ``<xgmi count>``. Attributes read: ``link_speed`` and ``link_width`` of a NIC's slot,
+``host_hash``. NICs that training does not use are left out; what the report assumes says which and why. A file that was
+made for ``NCCL_TOPO_FILE``, as clouds ship them, has PCI devices alone: its NICs and GPUs are told by their PCI class.
 """
 
 from __future__ import annotations

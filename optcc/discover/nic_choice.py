@@ -11,8 +11,8 @@ from optcc.discover.topology import Assumed
 from optcc.values.units import format_rate
 
 MANAGEMENT_RATIO = 8
-"""A NIC slower than the fastest by more than this is for management, not training: port rates within one training
-fabric differ by at most 4 (100 beside 400 Gb/s), management ports are 1 to 25 Gb/s beside 200 and more."""
+"""Factor: a NIC slower than the fastest by more than this is for management, not training. Port rates within one
+training fabric differ by at most 4 (100 beside 400 Gb/s); management ports are 1 to 25 Gb/s beside 200 and more."""
 
 INFINIBAND, ETHERNET = "InfiniBand", "Ethernet"
 LISTED = "list it in --nics"

@@ -1,8 +1,8 @@
 """Presets: a cluster in one argument, ``uniform:servers=8,nics=8,rate=400Gb/s,gpus=8,nvlink=450GB/s``.
 
-servers and rate are needed; nics is 1, gpus one per NIC and nvlink 0 otherwise. The fabric does not block unless
-fabric=rails (a NIC reaches its own rail), spine=F (rails joined, F times oversubscribed) or pods=N with
-pod_oversubscription=F (equal blocks of servers, each behind an uplink) say so.
+servers and rate are needed; nics is 1, gpus one per NIC and nvlink 0 otherwise. The fabric does not block unless an
+option says so. fabric=rails: a NIC reaches its own rail; spine=F: rails joined, F times oversubscribed; pods=N with
+pod_oversubscription=F: equal blocks of servers, each behind an uplink.
 """
 
 from __future__ import annotations

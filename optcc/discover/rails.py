@@ -1,8 +1,8 @@
 """Which rail a NIC is on: a host that lacks a NIC keeps the others on the rails that they have elsewhere.
 
-In this order: what the file says (NCCL's ``rail``, YAML's ``rail:``), the number of the GPU beside the NIC, the rail
-that a NIC of the same name has on other hosts, its position. NICs beside one GPU are on one rail, as NVIDIA defines
-rails: this never makes a lower bound too high. NICs of one rail but different planes (NCCL's ``plane``) do not meet.
+The order of sources: the file (NCCL's ``rail``, YAML's ``rail:``), the number of the GPU beside the NIC, the rail of
+this name on other hosts, the position. NICs beside one GPU are on one rail, as NVIDIA defines rails: this never makes a
+lower bound too high. NICs of one rail but different planes (NCCL's ``plane``) do not meet.
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ def _dealt(host: _Host, number: Callable[[int], int | None]) -> None:
 
 
 def _by_position(host: _Host, known: _Known, frequency: Mapping[str, int]) -> None:
-    """What is left: its position, where names tell nothing; else, where the NICs have names of no other host, no GPU,
-    and are as many as the rails that this host lacks, those, in order; else a new one."""
+    """What is left: its position, where names tell nothing; else, if the NICs share no names with other hosts, have no
+    GPU, and are as many as the rails that this host lacks: these rails, in order; else a new one."""
     left, taken = host.open(), {rail for rail in host.rails if rail is not None}
     shares = any(name in known.names for name in host.nics)
     few = len(known.rails) <= len(taken) + len(left)

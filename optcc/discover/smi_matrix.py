@@ -1,7 +1,7 @@
 """The matrix of ``nvidia-smi topo -m`` as cells, once header, rows and legend agree.
 
 A terminal that wraps lines, a copy that lost some, or two outputs in one file leave something that looks like a smaller
-matrix: whatever does not fit is refused, as NICs that go unseen make a lower bound too high.
+matrix. Whatever does not fit is refused: overlooked NICs would make a lower bound too high.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The matrix that ``nvidia-smi topo -m`` prints: one server's GPUs and NICs, and how near they are to each other.
 
-Columns and rows are GPUs, then NICs: by their own names with drivers up to about 450, as NIC0, NIC1, ... with a legend
-at the end since then. Cells say what is crossed: NV# that many NVLinks, PIX one PCIe bridge, PXB several, PHB a host
-bridge, NODE the host bridges of one NUMA node, SYS (SOC at first) the link between sockets. Rates are not in it.
+Columns and rows are GPUs, then NICs. Drivers up to about 450 use the NICs' own names; later ones use NIC0, NIC1, ...
+with a legend at the end. A cell names the path: NV# that many NVLinks, PIX one PCIe bridge, PXB several, PHB a host
+bridge. NODE is the host bridges of one NUMA node, SYS (SOC at first) the link between sockets. Rates are not in it.
 """
 
 from __future__ import annotations

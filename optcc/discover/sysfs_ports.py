@@ -163,8 +163,8 @@ def without_functions(
 ) -> list[SysfsPort]:
     """Without virtual functions and subfunctions, whose rate is that of the port of the card that they share.
 
-    Where the card's own port is not among `ports`, as in a container that has been given some of its functions, the
-    first of them counts in its place. Those that --nics names all count.
+    Where `ports` lacks the card's own port, as in a container with some of its functions, the first function counts in
+    its place. Those that --nics names all count.
     """
     cards = {without_function(port.place) for port in ports if not port.owner}  # a bond of both ports is on the first
     owners: set[str] = set()

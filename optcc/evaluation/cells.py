@@ -14,8 +14,8 @@ from optcc.values.cluster import Cluster
 ALPHA = Fraction(5, 10**6)
 PER_CHUNK = Fraction(1, 10**6)
 PER_CHUNKS = (Fraction(0), Fraction(1, 10**7), Fraction(1, 2 * 10**6), PER_CHUNK)
-"""Seconds for every chunk on every port in the tables of one straggler. Public figures differ by a factor of 1,000: a
-write of 16 KiB at 380 Gb/s, as perftest reports it, leaves about 0.01 us, and NCCL's issue 2409 speaks of 10 us a step.
+"""Seconds for every chunk on every port in the tables of one straggler. Public figures differ by a factor of 1,000. A
+write of 16 KiB at 380 Gb/s, as perftest reports it, leaves about 0.01 us; NCCL's issue 2409 speaks of 10 us a step.
 """
 NIC_RATE = Fraction(50 * 10**9)
 NICS = 8

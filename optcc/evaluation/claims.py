@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from itertools import pairwise
-from textwrap import fill
 from typing import Any
 
 from optcc.evaluation import rig
 from optcc.evaluation.cells import FAULT_FREE, NICS, OPTCC, EvaluationCell
 from optcc.evaluation.grid import PUBLISHED, RIVALS, TARGET, EvaluationGrid
-from optcc.evaluation.markdown import cost_of, percent, table
+from optcc.evaluation.markdown import cost_of, percent, sentence_a_line, table
 from optcc.evaluation.rig import Rig
 from optcc.evaluation.rivals import CHANNELS, R2CC_CHUNKS
 from optcc.evaluation.straggler import hops_of, published_form, stragglers
@@ -44,7 +43,7 @@ def words(grid: EvaluationGrid, outcomes: Outcomes, results: Mapping[Any, Any]) 
         "said_optcc": optcc_claimed(grid, outcomes),
         "said_r2cc": r2cc_claimed(),
     }
-    return {name: fill(text, 120, break_long_words=False, break_on_hyphens=False) for name, text in found.items()}
+    return {name: sentence_a_line(text) for name, text in found.items()}
 
 
 def unavoidable_said(grid: EvaluationGrid, outcomes: Outcomes) -> str:
@@ -66,16 +65,16 @@ def free_said(grid: EvaluationGrid, outcomes: Outcomes) -> str:
     )
     beyond = [overhead(c, outcomes) - published_form(c, outcomes, hops_of(c.servers)) for c in published]
     apart = gap(grid, outcomes, least)
-    near = "and is nearly equal to optcc" if apart <= NEAR else "and is not equal to optcc"
+    near = "is nearly equal to optcc" if apart <= NEAR else "is not equal to optcc"
     within = sum(more <= NEAR for more in beyond)
     form = (
         f"is at most {100 * NEAR:.0f} points above its closed form, (k+1)/k of the bound and the latency of a ring, in "
         f"{within} of {len(beyond)} cells (at most {100 * max(beyond):+.1f} points)"
     )
     return (
-        f"With one straggler and {cost_of(least)} for a chunk OptCC as published {form}, {near}: its overhead is "
+        f"With one straggler and {cost_of(least)} for a chunk OptCC as published {near}. It {form}. Its overhead is "
         f"{spread(above(c, outcomes) for c in published)} points above the unavoidable one, optcc's "
-        f"{spread(above(c, outcomes) for c in ours)}, and they differ by at most {100 * apart:.1f}. R2CC-AllReduce is "
+        f"{spread(above(c, outcomes) for c in ours)}; they differ by at most {100 * apart:.1f}. R2CC-AllReduce is "
         f"{spread(above(c, outcomes) for c in r2cc_cells)} points above it, Balance "
         f"{spread(above(c, outcomes) for c in balance)} (simulated)."
     )
@@ -98,9 +97,9 @@ def costs_said(grid: EvaluationGrid, outcomes: Outcomes) -> str:
     grows = all(a <= b for a, b in pairwise(gaps[o] for o in sorted(gaps)))
     text = "The more a chunk costs, the further they are apart: " if grows else "What a chunk costs sets them apart: "
     return (
-        f"{text}OptCC as published takes up to so many points more than optcc: {shown}. A pipeline of k equal segments "
-        "has to choose between (k+1)/k and k times as many chunks; what optcc does instead differs by cell, and stands "
-        "in the table (simulated)."
+        f"{text}OptCC as published takes more points than optcc, at most {shown}. A pipeline of k equal segments must "
+        "choose between (k+1)/k and k times as many chunks; optcc's choice differs by cell, and is in the table "
+        "(simulated)."
     )
 
 
@@ -113,9 +112,9 @@ def several_said(grid: EvaluationGrid, outcomes: Outcomes) -> str:
     ahead = sum(above(c, outcomes) < min(known, default=float("inf")) for c, known in zip(cells, rivals, strict=True))
     return (
         f"With several degraded servers, of all these schemes only {' and '.join(apply) or 'optcc'} can be run beside "
-        "optcc: the papers of both others speak of several, too, but what we read of them is not enough to run it. Of "
+        "optcc. The papers of both others mention several, too, but what we read of them is not enough to run it. Of "
         f"{len(cells)} such failures at {format_size(grid.size)} optcc is within {100 * TARGET:.0f} point of the "
-        f"unavoidable overhead in {met}, and faster than every scheme of others here in {ahead}; it is "
+        f"unavoidable overhead in {met}, and faster than every other scheme here in {ahead}. It is "
         f"{spread(above(c, outcomes) for c in cells)} points above, the best of the others "
         f"{spread(min(known) for known in rivals if known)} (simulated)."
     )
@@ -142,8 +141,8 @@ def rig_said(grid: EvaluationGrid, results: Mapping[Any, Any]) -> str:
     where = f"At {', '.join(inside)} for a chunk" if inside else "At none of these costs of a chunk"
     side = "between these" if least <= slope <= most else "above all of these" if slope > most else "below all of these"
     return (
-        f"{where} the simulated time is within what was measured, {low:.3f} to {high:.3f} times the fault-free ring. "
-        f"It goes from {least:.3f} to {most:.3f} times, and the middle of what was measured, {slope:.3f}, is {side}."
+        f"{where} the simulated time is within the measured range, {low:.3f} to {high:.3f} times the fault-free ring. "
+        f"It goes from {least:.3f} to {most:.3f} times; the middle of the measured range, {slope:.3f}, is {side}."
     )
 
 
@@ -159,10 +158,10 @@ def optcc_claimed(grid: EvaluationGrid, outcomes: Outcomes) -> str:
     low, high = (f"{100 * share:.0f}" for share in PAPER_OPTCC)
     return (
         f"*OptCC: {low} to {high} % over the fault-free ring for one straggler (SimAI; arXiv:2606.01680).* Here, with "
-        f"l up to 2 and {_servers(grid)} servers, its overhead is at most {high} % in {', '.join(parts)}; at most "
+        f"l up to 2 and {_servers(grid)} servers, its overhead is at most {high} % in {', '.join(parts)}. At most "
         f"{high} % are unavoidable in {sum(share <= PAPER_OPTCC[1] for share in least)} of these {len(least)} cells. "
-        "With how many servers and at which l the paper's figure holds, and how SimAI counts chunks, is not in what we "
-        "read of it."
+        "What we read of the paper does not say for how many servers and which l its figure holds, nor how SimAI "
+        "counts chunks."
     )
 
 

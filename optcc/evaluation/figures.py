@@ -77,8 +77,8 @@ OVERHEAD_TICKS = (0, 2, 4, 6, 8, 10, 20, 50, 100, 200, 500)
 
 
 def overhead_figure(grid: EvaluationGrid, outcomes: Outcomes) -> Figure:
-    """Overhead over the fault-free ring by the number of servers, a panel for each l, with what the papers claim: above
-    where chunks cost least, below at the page's cost."""
+    """Overhead over the fault-free ring by the number of servers, a panel for each l, with the papers' claims. Above:
+    chunks cost least; below: the page's cost."""
     costs = sorted({min(grid.per_chunks), PER_CHUNK})
     figure, rows = panels(grid, "overhead over the\nfault-free ring, % (simulated)", rows=len(costs))
     for per_chunk, row in zip(costs, rows, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
@@ -10,6 +11,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """A Markdown table."""
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return [*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows), ""]
+
+
+def sentence_a_line(text: str) -> str:
+    """The text with each sentence on a line; indented as in a list item, which changes no paragraph."""
+    return re.sub(r"(?<=[.!?])(\*?) (?=[A-Z*])", r"\1\n   ", text)
 
 
 def percent(share: float) -> str:

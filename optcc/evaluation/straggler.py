@@ -26,8 +26,8 @@ def scheme_name(scheme: str, servers: int, dead: int) -> str:
 
 
 def published_form(cell: EvaluationCell, outcomes: Outcomes, hops: int = 0) -> float:
-    """What OptCC as published takes at most with its k in a cell, by its closed form: (k+1)/k of the bound and the
-    latency of `hops`, over the fault-free ring, less 1. In channels k counts the segments on each NIC."""
+    """Largest overhead of OptCC as published with its k in a cell, by its closed form. It is (k+1)/k of the bound and
+    the latency of `hops`, over the fault-free ring, less 1. In channels k counts the segments on each NIC."""
     found = outcomes[cell]
     k = found.segments / (NICS if found.way == CHANNELS else 1)
     time_s = (1 + 1 / k) * found.bound_s + hops * float(cell.alpha)

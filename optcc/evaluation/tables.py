@@ -116,7 +116,7 @@ CITED = {
     32: ("3.875", "2.0", "-"), 64: ("3.938", "2.0", "-"),
 }  # fmt: skip
 """ForestColl (Zhao et al., 2024) on the star with one node at half rate, by number of nodes: the time it states
-(reduce-scatter, then allgather) and that of its trees with both overlapped and the slow node first or last, and in the
+(reduce-scatter, then allgather) and that of its trees with both overlapped, the slow node first or last, and in the
 middle; units of n over a healthy node's rate."""
 CITED_OVERLAPPED: dict[tuple[str, ...], dict[int | None, str]] = {
     ("3/4",): {None: "1.09 to 1.12"}, ("7/8",): {None: "1.05 to 1.06"}, ("1/2",) * 2: {8: "1.75", 16: "1.88"},

@@ -1,5 +1,6 @@
 """Every plan of ours on the page held against the target, whatever its section; those that miss, for the top, with a
-mark where no schedule of whole chunks would do, by the bound with costs (proof ids chunk-costs and starving-pair)."""
+mark where no schedule of whole chunks could meet it. The mark follows the bound with costs (proof ids chunk-costs and
+starving-pair)."""
 
 from __future__ import annotations
 

@@ -3,19 +3,18 @@
 Model: a job of `mttf_gpus` GPUs is interrupted by any cause once every `mttf_s`; the share `nic_share` of that are lost
 NICs, one per GPU, and NICs fail alike in any job. So NICs fail at rate nic_share / mttf_s x gpus / mttf_gpus in a job
 of `gpus` GPUs, as in the Monte Carlo of `optcc.sweep.failures`. At a failure the job either restarts from a checkpoint,
-which loses `restart_s`, or goes on: that stops it for `failover_s`, until all flows have left the NIC, and leaves it a
-slower AllReduce until the NIC is replaced `repair_s` later. Failures are a
-Poisson process and repairs do not wait for each other (M/G/infinity), so the number of NICs that are down at a time is
-Poisson with mean repair x rate, whatever the distribution of repair times (Kleinrock, "Queueing Systems I", 1975, 3.4).
-With k down, a step takes longer by (share of a fault-free step that is exposed AllReduce) x (overhead of the scheme at
-k).
+which loses `restart_s` seconds, or goes on. Then it stops for `failover_s`, until all flows have left the NIC, and has
+a slower AllReduce until the NIC is replaced `repair_s` later. Failures are a Poisson process and repairs are
+independent (M/G/infinity). So the number of NICs down at a time is Poisson with mean repair x rate, whatever the
+distribution of repair times (Kleinrock, "Queueing Systems I", 1975, 3.4). With k down, a step takes longer by (share of
+a fault-free step that is exposed AllReduce) x (overhead of the scheme at k).
 
-Inputs that are quoted: LLaMA 3's 54 days on 16384 GPUs had 466 interruptions, 419 of them unexpected, one in about 3 h,
-and of these 7 were NICs and 35 switches or cables (Grattafiori et al., "The Llama 3 Herd of Models", 2024, table 5);
-2.7 h and 68 minutes lost by a restart are the figures that the literature on NIC failover works with. 6 s is about what
-the same paper's table 4 makes a step: 6 x 405e9 operations for each of 16 million tokens, at 400e12 a second and GPU.
-1.5 s is the deadline of our own runtime's failover (docs/failover.md), which a NIC that goes silent takes nearly all of
-(1.34 s, measured on one machine with emulated NICs), and one that reports its failure some milliseconds.
+Inputs that are quoted: LLaMA 3's 54 days on 16384 GPUs had 466 interruptions, 419 of them unexpected, one in about 3 h.
+Of these 7 were NICs and 35 switches or cables (Grattafiori et al., "The Llama 3 Herd of Models", 2024, table 5); 2.7 h
+and 68 minutes lost by a restart are the figures that the literature on NIC failover works with. 6 s is about what the
+same paper's table 4 makes a step: 6 x 405e9 operations for each of 16 million tokens, at 400e12 a second and GPU. 1.5 s
+is the deadline of our own runtime's failover (docs/failover.md). A NIC that goes silent takes nearly all of it (1.34 s,
+measured on one machine with emulated NICs), one that reports its failure some milliseconds.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A transfer is a send node at one rank and a receive node at the other, joined by a tag of their own; both wait for what
 has to be there before (data_deps, in the same file). Attributes are typed as the feeder reads them
 (src/feeder/et_feeder_node.cpp). A send waits for the one before it at its ports, too (ctrl_deps), since the order of
-sends is part of a plan. Three more attributes, which the feeder keeps and does not use, say which bytes move, whether
-they are added, and by which port, so that sums and order can be checked: `optcc_offset`, `optcc_reduce`, `optcc_port`.
+sends is part of a plan. Three more attributes, which the feeder keeps and does not use, allow checks of sums and order:
+`optcc_offset`, `optcc_reduce`, `optcc_port`. They say which bytes move, whether they are added, and by which port.
 """
 
 from __future__ import annotations

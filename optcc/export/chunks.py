@@ -1,9 +1,9 @@
 """A plan in whole numbers of equal chunks: what executors that know no bytes can run.
 
 Unequal shares become counts of chunks. The schedule is lowered once more as if the buffer had one granule per chunk, so
-that the family itself rounds its cuts; the number of chunks is then the smallest one that keeps all of the plan's
-transfers and whose time with perfect overlap is nearly the best, among those that the format and the buffer's size
-allow. (That time alone would take one chunk, in which nothing overlaps.)
+that the family itself rounds its cuts; the number of chunks is then the smallest that the format and the buffer's size
+allow. It keeps all of the plan's transfers, and has nearly the best time with perfect overlap. (That time alone would
+take one chunk, in which nothing overlaps.)
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 A rank's sends and receives have labels, and wait for each other by `requires`. LogGOPSim serves messages of one NIC
 number one after the other where they leave, and those of one processor number where they arrive. So `nic` is the number
-of the NIC that a message leaves by, counted over all servers, and `cpu` that of the NIC it arrives at; neither is ever
-busy for another reason. Sends of a NIC are chained in the order in which the plan's simulation sends them. One byte is
-one unit of time (G = 1): all NICs must have one rate.
+of the sending NIC, counted over all servers, and `cpu` that of the receiving NIC; neither is ever busy for another
+reason. Sends of a NIC are chained in the order in which the plan's simulation sends them. One byte is one unit of time
+(G = 1): all NICs must have one rate.
 
-LogGOPSim says that a message is there when its first byte has come, our simulator when its last one has: with few
-segments its times are below ours.
+LogGOPSim counts a message as arrived at its first byte, our simulator at its last: with few segments its times are
+below ours.
 
 A comment in front of every operation, which others skip, says which bytes move and whether they are added.
 """

@@ -1,10 +1,10 @@
 """A plan as an MSCCL algorithm.
 
 Every transfer is one step at its sender and one at its receiver; a pair of ranks is joined on one or more channels, and
-a threadblock has one channel and at most one peer each way. Steps of a threadblock stand in the order of the plan's
-transfers, the same order on every rank, so the earliest unfinished step can always go on, however few chunks a
-connection holds. What one threadblock reads and another one wrote before is a dependence; a step has room for one, each
-further one is a nop in front of it.
+a threadblock has one channel and at most one peer each way. Steps of a threadblock are in the order of the plan's
+transfers, the same on every rank. So the earliest unfinished step can always go on, however few chunks a connection
+holds. What one threadblock reads and another one wrote before is a dependence; a step has room for one, each further
+one is a nop in front of it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How long an MSCCL executor takes for an algorithm, told from the file.
 
 A threadblock runs its steps in order, one slice of all chunks after the other. It sends, receives and adds at its own
-rate, into a connection that holds a few messages, each in two parts, so that the receiver works on the first while the
+rate, into a connection that holds a few messages. Each message has two parts: the receiver works on the first while the
 second is sent. Inside a server connections share the NVLink port fairly. Between servers a proxy per connection hands
-parts to the network, where a NIC sends, and the far NIC receives, one after the other in the order in which they come.
+parts to the network. There a NIC sends, and the far NIC receives, one part after another in order of arrival.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An interpreter of MSCCL algorithms, by the rules of the kernel in RCCL (msccl_kernel_impl.h).
 
 * All threadblocks of all GPUs run at the same time; each runs its steps in order, first for the first slice of every
-  chunk, then for the second, and so on, without a barrier between slices.
+  chunk, then for the second, and so on. There is no barrier between slices.
 * A connection is the pair of a sending and a receiving threadblock on one channel; it is first in, first out, and holds
   two messages: half of NCCL's eight buffer steps for each.
 * Depending on sizes a step of cnt chunks moves them in one message or in up to cnt: both ends alike.

@@ -1,10 +1,10 @@
 """A plan as an MSCCL++ execution plan: memory channels inside a server, port channels between servers.
 
-A threadblock looks after some groups of chunks from end to end and runs its operations in the order of the plan's
-transfers, the same order on every rank; so the earliest unfinished operation can always go on, and nothing deadlocks.
-What is to be added is put into scratch of its own and added by the receiver, what is finished is put where it belongs.
-Waits and puts on port channels are made by the first threads of a block, additions and copies by all of them: a nop,
-which is a barrier of the block, stands wherever one follows from the other.
+A threadblock serves some groups of chunks from end to end, its operations in the order of the plan's transfers, the
+same on every rank; so the earliest unfinished operation can always go on, and nothing deadlocks. What is to be added is
+put into scratch of its own and added by the receiver, what is finished is put where it belongs. The first threads of a
+block make waits and puts on port channels, all threads make additions and copies. A nop, which is a barrier of the
+block, stands wherever one depends on the other.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ def build(rounded: Chunked, blocks: int) -> MscclppProgram:
 
 
 def _gpu(chunks: int, scratch: int, made: list[_OpenBlock]) -> MscclppGpu:
-    """A GPU's lists are those of its threadblocks one after the other: the k-th channel to a peer then pairs with the
-    peer's k-th channel back, since both have one in the same threadblocks."""
+    """A GPU's lists are those of its threadblocks in order. The k-th channel to a peer then pairs with the peer's k-th
+    channel back, since both have one in the same threadblocks."""
     channels: dict[str, list[int]] = {}
     remotes: list[Remote] = []
     out = []

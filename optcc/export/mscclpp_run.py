@@ -1,14 +1,14 @@
 """An interpreter of MSCCL++ execution plans, by the rules of the executor's kernel (execution_kernel.hpp).
 
 * All threadblocks of all ranks run at the same time; each runs its operations in order.
-* A threadblock has a *lead* (the first threads, which wait, signal, and hand puts to the proxy) and a *crew* (all
-  threads, which copy and add). Only a nop makes one wait for the other, and the crew's threads for each other.
+* In a threadblock the first threads (*lead*) wait, signal, and hand puts to the proxy; all threads copy and add. Only a
+  nop makes one wait for the other, and all threads for each other.
 * A put on a port channel is done by the proxy some time later, in order per channel; a signal on that channel arrives
-  after it, and a flush returns after it. A put on a memory channel is done by the crew, at once.
-* The k-th channel of a type from A to B is joined to the k-th from B to A. Signals are counted without bound, and so
-  are requests to a proxy, which does not depend on the kernel: waits are the only places to block.
-* Channel pairs and scratch outlive a launch: the program is launched again and again, and in between the caller reads
-  the result and writes new data, without telling other ranks.
+  after it, and a flush returns after it. A put on a memory channel is done by all threads, at once.
+* The k-th channel of a type from A to B is joined to the k-th from B to A. Signals and requests to a proxy are counted
+  without bound, and the proxy does not depend on the kernel: only waits block.
+* Channel pairs and scratch outlive a launch. The program is launched again and again; in between the caller reads the
+  result and writes new data, without telling other ranks.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _MscclppMachine:
         self.place = {block: i for i, block in enumerate(self.blocks)}
         self.joined, self.signals = _pair(program.gpus)
         self.owner: dict[tuple[int, str, int], int] = {}
-        # Threads: a lead and a crew per block, a proxy per channel, the caller of each rank.
+        # Threads: lead and all threads of each block, a proxy per channel, the caller of each rank.
         lanes = [(r, kind, c) for r, gpu in enumerate(program.gpus) for kind in CHANNEL_TYPES
                  for c in range(len(gpu.channels.get(kind, ())))]  # fmt: skip
         self.proxy = {lane: 2 * len(self.blocks) + i for i, lane in enumerate(lanes)}
@@ -60,7 +60,7 @@ class _MscclppMachine:
         self.threads = 2 * len(self.blocks) + len(lanes) + self.ranks
         self.sent = dict.fromkeys(lanes, 0)
         self.lead: list[Clock] = [self._zero() for _ in self.blocks]
-        self.crew: list[Clock] = [self._zero() for _ in self.blocks]
+        self.all_threads: list[Clock] = [self._zero() for _ in self.blocks]
         self.memory = memories(program)
 
     def _zero(self) -> Clock:
@@ -73,11 +73,11 @@ class _MscclppMachine:
             clock = self._zero()
             for i, (rank, _) in enumerate(self.blocks):
                 if rank == r:
-                    np.maximum(clock, np.maximum(self.lead[i], self.crew[i]), out=clock)
+                    np.maximum(clock, np.maximum(self.lead[i], self.all_threads[i]), out=clock)
             self._call(r, clock)
             start.append(clock)
         for i, (r, _) in enumerate(self.blocks):
-            self.lead[i], self.crew[i] = start[r].copy(), start[r].copy()
+            self.lead[i], self.all_threads[i] = start[r].copy(), start[r].copy()
         todo, at = deque(range(len(self.blocks))), [0] * len(self.blocks)
         idle = 0
         while todo and idle < len(todo):
@@ -117,9 +117,9 @@ class _MscclppMachine:
             memory.write(piece, HeldSum(memory.cuts[piece], 1 << r), me, int(clock[me]))
 
     def _nop(self, i: int) -> None:
-        self.crew[i][2 * i + 1] += 1
-        both = np.maximum(self.lead[i], self.crew[i])
-        self.lead[i], self.crew[i] = both, both.copy()
+        self.all_threads[i][2 * i + 1] += 1
+        both = np.maximum(self.lead[i], self.all_threads[i])
+        self.lead[i], self.all_threads[i] = both, both.copy()
 
     def _step(self, i: int, op: MscclppOp) -> bool:
         """Do one operation; False: it has to wait."""
@@ -188,7 +188,7 @@ class _MscclppMachine:
             self.sent[lane] += 1
             stamp = self.sent[lane]
         else:
-            clock, thread = self.crew[i], 2 * i + 1
+            clock, thread = self.all_threads[i], 2 * i + 1
             stamp = int(clock[thread]) + 1  # known from the next nop on
         spans = []
         for span in (*op.src, *op.dst):

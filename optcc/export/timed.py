@@ -1,9 +1,9 @@
 """A clock for executors: threads that run steps in order, counters that they wait for, and rates that they share.
 
 Every executor's file becomes the same few things. A *thread* is a threadblock, or a proxy that sends for one. A *step*
-waits until a counter has come far enough, takes a lock (first come, first served), pauses, moves bytes no faster than
-its own cap and its fair share of up to two resources, gives the lock back, and counts a counter up, at once or a delay
-later. Resources are links, ports and memories; they are shared max-min fairly by those who move at the moment.
+waits until a counter is high enough, takes a lock (first come, first served), and pauses. It moves bytes no faster than
+its own cap and its fair share of up to two resources. Then it releases the lock and increments a counter, at once or a
+delay later. Resources are links, ports and memories; they are shared max-min fairly by those who move at the moment.
 """
 
 from __future__ import annotations

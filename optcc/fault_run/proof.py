@@ -43,8 +43,8 @@ def failovers_of(
 ) -> tuple[Failover, ...]:
     """Put together what the ranks have noted, by time, about each fault of a collective that began at `start_s`.
 
-    A fault has what was noted about its NIC until the next one struck there. slack_s : so much earlier than it was may
-    another machine have noted something
+    A fault owns the notes about its NIC until the next fault there. slack_s : seconds by which another machine's note
+    may be too early
     """
     rows = _struck(strikes, notes)
     return tuple(_failover(strike, row, notes, start_s, slack_s) for strike, row in zip(strikes, rows, strict=True))

@@ -38,7 +38,7 @@ def check_drawn(strikes: Sequence[Strike]) -> None:
 def simulated_drill(plan: Plan, strikes: Sequence[Strike]) -> tuple[Simulation, tuple[Fault, ...]]:
     """The plan with these faults, each at the moment at which its server, without faults, has done its part.
 
-    The sender learns of a cut after `DETECT_S`, of a hole when the runtime's patience is over, as late as that can be.
+    The sender learns of a cut after `DETECT_S`, of a hole when the runtime's longest timeout is over.
     Raises InputError where no way is left, so that there is no end to be drawn.
     """
     check_drawn(strikes)
@@ -76,5 +76,5 @@ def _hole_s(plan: Plan) -> float:
     from optcc.runtime.flows.timeouts import Timeouts
     from optcc.runtime.wires.layout import layout_of
 
-    patience = Timeouts().for_chunks_of(layout_of({"": plan.schedule()}).slowest_chunk_s)
-    return patience.progress + patience.grace
+    timeouts = Timeouts().for_chunks_of(layout_of({"": plan.schedule()}).slowest_chunk_s)
+    return timeouts.progress + timeouts.grace

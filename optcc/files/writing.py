@@ -1,9 +1,9 @@
 """Writing files whole or not at all, and standard output; what cannot be written is told before long work begins.
 
-A file is written beside its place, without a name where the file system can do that (Linux: O_TMPFILE), so that nothing
-stays of it when the process is killed; it is brought to the disk, and only then given its name: what was there before
-stays until then. A symbolic link stays a link, and the file that it leads to is replaced. ``-`` (and
-``/dev/stdout``) is standard output; that, devices, FIFOs and sockets are written to plainly, once all of it is there.
+A file is written beside its place, without a name where the file system supports this (Linux: O_TMPFILE), so nothing
+remains when the process is killed; it is brought to the disk, and only then given its name: what was there before stays
+until then. A symbolic link stays a link, and the file that it leads to is replaced. ``-`` (and ``/dev/stdout``) is
+standard output; that, devices, FIFOs and sockets are written to plainly, once all of it is there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A sysfs, this machine's or a copy: attributes, folders, and links which lead nowhere out of it.
 
-Links are followed here, not by the system, so that a copy made by somebody else can neither lead out of itself nor
-round in circles, whether it is a folder on disk or a tarball in memory. Paths are relative to the root, such as
-``class/infiniband/mlx5_0``.
+Links are followed here, not by the system. So a foreign copy, a folder on disk or a tarball in memory, can neither lead
+out of itself nor round in circles. Paths are relative to the root, such as ``class/infiniband/mlx5_0``.
 """
 
 from __future__ import annotations

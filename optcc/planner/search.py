@@ -2,9 +2,10 @@
 
 A model of each family would have to be right about fill, latency and chunk costs on every cluster; the simulator
 already is. A `CandidateFamily` is one family with its number of segments left open. It names the numbers that are worth
-a try. Or they are searched: times fall and then rise with the segments, so from a first guess the number is doubled, up
-and down, until it gets slower, then tried between the best three, and right beside the best where there are few.
-Families come in the order of what they take at least; one that cannot be faster than what was tried is left out.
+a try. Or they are searched. Times fall and then rise with the segments. From a first guess the number is doubled, up
+and down, until the plan gets slower. Then numbers between the best three are tried, and those right beside the best if
+few remain. Families come in the order of what they take at least; one that cannot be faster than what was tried is left
+out.
 """
 
 from __future__ import annotations
@@ -97,11 +98,11 @@ def try_depths(
             attempt(place, recipe)
         return list(tried.values())
     # Without a formula times may rise once before they fall: one segment fills no pipeline.
-    guess, patience = min(offer.guess or 1, most), 1 if offer.guess else 2
+    guess, slower_allowed = min(offer.guess or 1, most), 1 if offer.guess else 2
     start = attempt(guess, offer.make(guess))
     for up in (True, False):
         segments, best, worse = guess, start, 0
-        while worse < patience:
+        while worse < slower_allowed:
             segments = min(2 * segments, most) if up else segments // 2
             if not segments or segments in tried:
                 break

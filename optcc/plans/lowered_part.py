@@ -1,7 +1,7 @@
 """The lowered part of a plan file: everything an executor needs that does not lower a recipe itself, as JSON values.
 
-Two depths. "layout" has ports, routes with the bytes that each lane of each NIC carries, and channels (rings and trees
-with their offsets). "transfers" has every row of the schedule besides, in the order that is their priority.
+There are two depths. Depth "layout" has ports, routes with the bytes of each lane of each NIC, and channels (rings and
+trees with their offsets). Depth "transfers" also has every row of the schedule, in order of priority.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ _Line = tuple[float, str, str, str]  # when, what, where, how
 def drill_json(drill: Drill | BrokenDrill) -> dict[str, Any]:
     """The JSON value of `optcc run` with faults. Times in seconds; of events, from the start of the hit collective.
 
-    The same keys whether or not the run came to its end: what it did not come to is null or empty, and `error` says
-    why; null: it did.
+    The same keys whether or not the run came to its end: missing values are null or empty, and `error` says why; null:
+    it did.
     """
     return {
         "exact": None,

@@ -87,8 +87,8 @@ def print_run(plan: Plan, outcome: Run, value: dict[str, Any]) -> None:
 def compared_with_ring(plan: Plan, own: Sequence[float], ring: Sequence[float]) -> str:
     """One sentence on two schedules' times in seconds, each of one run's repetitions.
 
-    A difference is claimed only where the two ranges of times do not overlap: then every run of one was faster than
-    every run of the other. One repetition has no range, and shows no difference.
+    A difference is claimed only if the two ranges of times do not overlap: every run of one was faster than every run
+    of the other. One repetition has no range, and shows no difference.
     """
     if _is_ring(plan):
         return "optcc's plan is the ring here: nothing is degraded that another schedule could spare."

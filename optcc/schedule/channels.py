@@ -1,11 +1,11 @@
 """Channels: whole segments on single NICs, as collective libraries run a scheme.
 
-A transfer that is striped over all NICs of two servers costs a chunk on each of them, and more where the servers have
-unequally many. In channels it costs one chunk on one NIC at either end, and the NICs are at work on different segments
-at the same time: k segments on c NICs fill the pipeline as k/c striped ones would.
+A transfer striped over all NICs of two servers costs a chunk on each NIC, and more where the servers have unequally
+many. In channels it costs one chunk on one NIC at either end, and the NICs work on different segments at the same time.
+So k segments on c NICs fill the pipeline as k/c striped segments would.
 
-A segment of channel c leaves and enters a server of as many alike NICs by its c-th NIC. A server with fewer NICs, or
-unequal ones, deals the sections of all segments to its NICs in turn, by their rates.
+A segment of channel c uses the c-th NIC of a server whose NICs are all alike. A server with fewer or unequal NICs deals
+the sections of all segments to its NICs in turn, by their rates.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Way = Callable[[int, int], int]
 
 
 def channel_count(cluster: Cluster) -> int:
-    """As many as the server with most NICs has that work both ways. Raises InputError as `Channels` does."""
+    """The number of channels: of NICs that work both ways at the server with most of them. Raises InputError as
+    `Channels` does."""
     _demand_flat(cluster)
     return max(len(_live(cluster, rank)) for rank in range(len(cluster.ranks)))
 
@@ -38,12 +39,12 @@ def require_channels(channels: object, cluster: Cluster) -> None:
 
 
 def in_channels(channels: int | None) -> str:
-    """Which of both, for people."""
+    """In channels or striped, as text for people."""
     return "striped over all NICs" if channels is None else f"on single NICs, {channels} channels"
 
 
 def turns(channel: int, count: int, lap: int = 0, sections: int = 0) -> Callable[[int], int]:
-    """Section -> turn in one of `count` channels; `lap` templates of so many sections have been dealt before it."""
+    """Section -> turn in one of `count` channels; `lap` templates of `sections` sections were dealt before it."""
     return lambda section: (lap * sections + section) * count + channel
 
 
@@ -70,7 +71,7 @@ class Channels:
     def template(self, make: Callable[[Way], list[TemplateRow]], turn: Callable[[int], int]) -> list[TemplateRow]:
         """The rows that `make` gives for its way between ranks, moved to single NICs.
 
-        turn : of a row's section; its channel is the turn modulo `count`, and NICs which are dealt in turn go by it
+        turn : section -> turn. A row's channel is the turn modulo `count`; NICs dealt in turn follow the turn
         """
         found = []
         for row in make(lambda src, dst: src * self._ranks + dst):
@@ -83,7 +84,7 @@ class Channels:
         return found
 
     def _nic(self, rank: int, turn: int) -> int:
-        """The port that a rank uses in its `turn`-th turn: the one that would have done its turns first, by rate."""
+        """The port that a rank uses in its `turn`-th turn: by rate, the port that would finish its turns first."""
         nics = self._nics[rank]
         if self._alike[rank]:
             return nics[turn % len(nics)][0]
@@ -96,7 +97,7 @@ class Channels:
 
 
 def fastest_nics(cluster: Cluster, routes: Routes) -> tuple[list[Fraction], list[list[int]]]:
-    """As many channels as the server with fewest NICs has: the rate of each, and each rank's port, its c-th fastest.
+    """Channels, as many as the server with fewest NICs has:
 
     Raises InputError as `Channels` does.
     """

@@ -1,13 +1,13 @@
 """Direct exchange in steps: every part of the data has a hub, which gathers it from all and sends the sum to all.
 
-Two hops, and who is the hub of how much loads servers by their NICs (proof id attained). Each transfer takes one NIC at
-each end, which is a chunk there and not one on every NIC. When it is sent is found in steps, one after the other: in
-each, on each rail, a matching of those who have something for each other, in which those who are furthest behind come
-first; so nobody meets another sender. What is passed on is sent when it has landed.
+There are two hops, and the hubs' shares load servers by their NICs (proof id attained). Each transfer takes one NIC at
+each end: one chunk, not one on every NIC. The times of transfers are found in steps, one after another. A step is a
+matching, on each rail, of ranks that have something for each other, the pairs furthest behind first; so no two senders
+share a receiver. A result is sent when its contributions have landed.
 
-There are four ways to find such steps, for three kinds of clusters: where no server starves steps are short and of one
-length (`steps_even`), or few and long (`steps_rounds`); one does (`steps_one`), or several do (`steps_several`). A
-server starves if it only just carries its own data in the time of the bound: then it is the hub of nothing.
+There are four ways to find steps, for three kinds of clusters. Where no server starves, steps are short and of one
+length (`steps_even`), or few and long (`steps_rounds`). One server starves: `steps_one`; several do: `steps_several`. A
+server starves if its own data takes it nearly the whole time of the bound: then it is the hub of nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 FINDERS: dict[str, Finder] = {finder.name: finder for finder in (Even(), Rounds(), OneStarves(), SeveralStarve())}
 MAX_STEPS, MAX_VARIANTS = 1024, 256
 MAX_GROWTH, MAX_LONGER, MAX_CHUNK = 4, 2**24, Fraction(1, 16)
-"""One step over the one before; the longest step over the first; a chunk's cost, as part of a half."""
+"""Limits: one step over the one before; the longest step over the first; a chunk's cost, as part of a half."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,16 @@ class DirectExchange(Recipe):
 
     Attributes
     ----------
-    segments : steps, of the plan where they are even, else of each half; or rounds of steps, in each half
-    steps : how they are found
-    each : of even steps, whether every pair has as many chunks on each of its rails
-    variant : of even steps, what settles ties
-    growth : of other ones, how many times as long one is as the step before, at first
-    growing : with several that starve, how many grow
-    margin : the part of a half from the end of a step to when its bytes are counted on
+    segments : number of steps of the plan if even, else of each half; for rounds, their number in each half
+    steps : way to find them: "even", "rounds", "one-starves" or "several-starve"
+    each : with even steps, whether every pair has equally many chunks on each of its rails
+    variant : with even steps, the number that settles ties
+    growth : with other steps, the length of a step over the one before, at first
+    growing : with several starving ranks, the number of steps that grow
+    margin : the part of a half from the end of a step until its bytes are counted on
     chunk : the part of a half that a chunk costs
-    last : the part of the data to which the one that starves adds last
-    lanes : into which every NIC is divided, slow ones into fewer
+    last : the part of the data to which the starving rank adds last
+    lanes : number of lanes of a NIC; slow NICs have fewer
     """
 
     family: ClassVar[str] = "direct-exchange"
@@ -107,8 +107,8 @@ class DirectExchange(Recipe):
         )
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
-        """What the busiest server needs if all its NICs are equally busy, or the busiest uplink of pods: a hub of x
-        sends 1 - x to the others and x to each of these."""
+        """Seconds of the busiest server, all its NICs equally busy, or of the busiest uplink of a pod. A hub of the
+        part x sends 1 - x to the others and x to each of them."""
         cluster = in_lanes(cluster, self.lanes)
         finder, rate = FINDERS[self.steps], nic_rate(cluster)
         shares = finder.shares(cluster)
@@ -119,7 +119,7 @@ class DirectExchange(Recipe):
         return max(max(works) * nbytes, direct_uplink_s(cluster, shares, nbytes))
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
-        """Who gathers how much, and the steps."""
+        """The hubs' shares, and the steps."""
         finder, laned = FINDERS[self.steps], in_lanes(cluster, self.lanes)
         kinds = sorted(Counter(finder.shares(laned)).items(), reverse=True)
         parts = ", ".join(f"{count} of {100 * float(share):.4g} %" for share, count in kinds if share)

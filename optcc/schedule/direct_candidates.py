@@ -1,9 +1,9 @@
-"""Direct exchange as the planner tries it: numbers of steps about where chunks cost as much as waiting does.
+"""Direct exchange as the planner tries it: numbers of steps for which chunks cost about as much as waiting.
 
-With o what a chunk costs a NIC and X the time of the bound, s steps cost s o, and lose about one step's length, X/s, to
-what is under way: least near s = sqrt(X/o). Of even steps it is known beforehand what they take: as many as are found,
-of the length at which chunks fit into them (`chunks_of`). So these are reckoned, and only the first few simulated.
-What other steps lose scatters with their number, so that several are tried.
+Let o be a chunk's cost on a NIC and X the bound, in seconds. Then s steps cost s o for chunks, and lose about one step,
+X/s, to data under way; the sum is least near s = sqrt(X/o). The time of even steps is known beforehand: their number as
+found, times the length in which chunks fit (`chunks_of`). So it is computed, and only the first few are simulated. The
+loss of other steps varies with their number, so several numbers are tried.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
 
 PARTS = 2**20
-"""What parts of a half, and growths, are rounded to, so that plan files hold short numbers."""
+"""Denominator of parts of a half and of growths, so that plan files hold short numbers."""
 FREE = 64
-"""Steps where chunks cost nothing: about one in so many is lost, and with more hardly less."""
+"""Number of steps where chunks cost nothing: about 1/64 of the time is lost, and with more steps hardly less."""
 FINALISTS, WAITED_FOR = 3, 4_000_000
-"""Of what is reckoned so many are simulated, as reckoned times are a latency or two off; or as many as wait for so many
-transfers in all, which takes about two seconds; one at least."""
+"""Computed candidates that are simulated, as computed times are a latency or two off: so many, or as many as wait for
+this number of transfers in all, about two seconds; at least one."""
 KINDS = 4
-"""Of ways to find steps and numbers of lanes so many are tried where NICs differ."""
+"""Combinations of a way to find steps and a number of lanes that are tried where NICs differ."""
 LOOKED_AT = 400_000
-"""Matchings, times their ranks, that are found at most, in all, which takes a second or two."""
+"""Matchings times ranks: at most so many are computed in all, a second or two."""
 VARIANTS = 4
-"""Ways to settle ties that are looked at where steps do not work out: about every other one does."""
+"""Values of `variant` that are tried where steps do not work out: about every other one does."""
 TRIES, TRIED_CHUNKS = 10, 100_000
-"""Numbers of steps that are simulated where some server starves: so many, or as many as have so many chunks in all,
-about two seconds; one at least. What steps lose scatters by a point or two, so that half as many lose half a point."""
+"""Numbers of steps simulated where some server starves: so many, or as many as have this number of chunks in all, about
+two seconds; at least one. The loss of steps varies by a point or two, so half as many tries lose half a point."""
 FEWEST_TRIES = 4
-"""So many at least, up to `LARGE` servers; where chunks cost little, of fewer steps than would be best. One in their
-place: half a point to a point, 8 and 16 servers, 4 GiB."""
+"""At least so many tries, up to `LARGE` servers; where chunks cost little, with fewer steps than best. One try instead:
+half a point to a point worse (8 and 16 servers, 4 GiB)."""
 FEW_STEPS = 16
-"""Up to so many steps of half a plan that all are alike are tried, too, where several starve."""
+"""Up to so many steps per half, equal steps are tried, too, where several servers starve."""
 NUMBERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Of rounds in each half."""
+"""Numbers of rounds in each half."""
 GOLDEN = (1 + sqrt(5)) / 2
 
 
 @dataclass(frozen=True)
 class Form:
-    """recipe : of one kind of steps, their number open; numbers : that are worth a try, the most promising first"""
+    """recipe : one kind of steps, their number open; numbers : candidates, the most promising first"""
 
     recipe: DirectExchange
     numbers: Sequence[int]
@@ -64,8 +64,8 @@ class Form:
 
 
 def direct_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[CandidateFamily]:
-    """One for each way to find steps that the cluster is of the kind for, and each number of lanes, where NICs differ;
-    the first `KINDS` by the formula above."""
+    """A candidate for each suitable way to find steps and, where NICs differ, each number of lanes; the first `KINDS`
+    by the formula above."""
     many, found = len(cluster.ranks) > MANY, list[tuple[float, int, CandidateFamily]]()
     for lanes in range(1, MOST_LANES + 1 if differ(cluster) else 2):
         laned, own = in_lanes(cluster, lanes), Costs(costs.alpha, lanes * costs.per_chunk)
@@ -88,9 +88,9 @@ def direct_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[Cand
 
 
 def by_formula(cluster: Cluster, bound: Bound, costs: Costs) -> DirectExchange | None:
-    """What the formulas put first, at once, without a try; None where direct exchange does not apply.
+    """The recipe that the formulas put first, without a trial; None where direct exchange does not apply.
 
-    Who starves has nothing to receive until hubs have heard from each other, a turn of the first steps.
+    The starving server has nothing to receive until hubs have heard from each other, a turn of the first steps.
     """
     for name, finder in FINDERS.items():
         if not finder.applies(cluster):
@@ -120,18 +120,19 @@ def _listed(form: Form, lanes: int) -> list[DirectExchange]:
 
 
 def _root(bound: Bound, costs: Costs) -> float:
-    """Steps that cost as much as one of them lasts."""
+    """Number of steps whose chunks cost as much as one step lasts."""
     return max(1.0, sqrt(bound.seconds / costs.per_chunk)) if costs.per_chunk else FREE
 
 
 def _tried(parts: Sequence[float], chunks: float) -> Sequence[float]:
-    """The first ones. chunks : of one schedule, about"""
+    """The first candidates. chunks : of one schedule, about"""
     return parts[: max(1, min(TRIES, int(TRIED_CHUNKS / chunks)))]
 
 
 def _least_s(form: Form, cluster: Cluster, bound: Bound, costs: Costs) -> float:
-    """Every NIC's bytes, a chunk for each peer, and the two hops of the first and of the last one. Of rounds of many
-    servers, as one try takes ten seconds, about what they take: so many chunks, of which a NIC waits for two."""
+    """Lower estimate in seconds: every NIC's bytes, a chunk for each peer, and the two hops of the first and the last
+    chunk. For rounds of many servers, where one try takes ten seconds, an estimate: the chunks, of which a NIC waits
+    for two."""
     used = FINDERS[form.recipe.steps].used(cluster)
     chunks = Fraction(len(used) - 1, max(map(len, used)))
     least = form.recipe.fluid_s(cluster, bound.nbytes) + chunks * costs.per_chunk + 2 * costs.alpha
@@ -142,7 +143,7 @@ def _least_s(form: Form, cluster: Cluster, bound: Bound, costs: Costs) -> float:
 
 
 def _part(bound: Bound, seconds: Fraction, most: Fraction) -> Fraction:
-    """Of half of the bound, at most `most`, rounded."""
+    """`seconds` as part of half of the bound, at most `most`, rounded."""
     halves = min(2 * seconds / bound.seconds, most) if bound.seconds else most
     return Fraction(round(halves * PARTS), PARTS)
 
@@ -152,7 +153,7 @@ def _even(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     used = finder.used(cluster)
     nics, peers = tuple(sorted(map(len, used))), len(used) - 1
     fewest = fewest_steps(nics)
-    # More steps cost more than the root of them could ever save.
+    # More steps would cost more than their square root could save.
     most = max(fewest, int(min(3 * _root(bound, costs), MAX_STEPS, finder.most_steps(cluster))))
     cost = float(costs.per_chunk / bound.seconds) if bound.seconds else 0.0
     alike = unfilled(used)
@@ -164,8 +165,8 @@ def _even(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     finalists = max(1, min(FINALISTS, WAITED_FOR // waits))
 
     def shortlist() -> list[DirectExchange]:
-        """By how long the steps take that are found. Those that nobody has to wait in are as many as planned; where
-        some do they are a few more, about as many whatever the number, so that those found so far say what to look at.
+        """Candidates by the time of the steps found. Steps without waiting are as many as planned. Others need a few
+        more, about the same whatever the number, so the steps found so far say which to try next.
         """
         found, waiting, more, looked = list[tuple[float, int, DirectExchange]](), list(reckoned), inf, 0
         while waiting and looked < LOOKED_AT:
@@ -181,14 +182,14 @@ def _even(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
                 if longer <= 1:
                     break
         first = [recipe for _, _, recipe in sorted(found)[:finalists]]
-        # Fewest chunks of all; with so few steps rounding up is most of what is reckoned.
+        # Fewest chunks of all; with so few steps, rounding up dominates the computed loss.
         return list(dict.fromkeys((*first, DirectExchange(fewest))))
 
     return Form(DirectExchange(1), [steps for _, steps, each in reckoned if not each], shortlist)
 
 
 def _rounds(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
-    """Who lacks n NICs has more data than results for others, which about n rounds make up for."""
+    """A rank that lacks n NICs has more data than results for others; about n rounds make up for this."""
     used = FINDERS[Rounds.name].used(cluster)
     nics = list(map(len, used))
     most = 2 * _root(bound, costs) * max(nics) / (2 * (len(nics) - 1))  # twice as many chunks as the root
@@ -217,7 +218,7 @@ def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     recipe = DirectExchange(1, OneStarves.name, growth=growth, margin=margin, chunk=chunk, last=LEAST)
 
     def shortlist() -> list[DirectExchange]:
-        # Who adds last to how much depends little on the number of steps.
+        # The parts that ranks add last to depend little on the number of steps.
         last = fitted(replace(recipe, segments=numbers[0]), cluster)
         return [replace(recipe, segments=steps, last=last) for steps in numbers]
 
@@ -225,9 +226,8 @@ def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
 
 
 def _several(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
-    """Hubs have heard from each other after a turn, for which a slow server waits at first. As hubs are twice as quick,
-    what they have gathered after one more turn is what they had after the last two: steps may grow by the golden ratio
-    in a turn."""
+    """Hubs have heard from each other after a turn, while the slow servers wait. Hubs are twice as fast, so after one
+    more turn they have gathered as much as after the last two. So steps may grow by the golden ratio in a turn."""
     finder = FINDERS[SeveralStarve.name]
     used, shares = [list(mine) for mine in finder.used(cluster)], finder.shares(cluster)
     slow = [rank for rank, share in enumerate(shares) if not share]

@@ -1,4 +1,5 @@
-"""From slots to transfers: each pair's bytes of a half are cut in its slots, and what overlaps waits for each other."""
+"""From slots to transfers: each pair's bytes of a half are cut in its slots, and overlapping transfers wait for each
+other."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ Ints = NDArray[np.int64]
 
 
 class Kind(IntEnum):
-    """What a transfer carries: RAW goes to hubs, PARTIAL to who adds last, FINAL back, RESULT to everybody."""
+    """Content of a transfer: RAW goes to hubs, PARTIAL to the rank that adds last, FINAL back, RESULT to everybody."""
 
     RAW = 0
     PARTIAL = 1
@@ -54,8 +55,8 @@ class Piece(NamedTuple):
 class Rows(NamedTuple):
     """Transfers in columns, int64 (rows,).
 
-    `key` is when it is planned, of all a rank's transfers; `nic` what tells its ends' ports, `segment` the slot's place
-    among those of its pair, or of its pair and half
+    `key` : planned time, among all a rank's transfers; `nic` : identifies the ports at both ends; `segment` : the
+    slot's place among those of its pair, or of its pair and half
     """
 
     src: Ints
@@ -70,7 +71,7 @@ class Rows(NamedTuple):
 
 
 def cut(pieces: Sequence[Piece], slots: Sequence[Slot], later: int = 0) -> list[tuple[int, ...]]:
-    """The bytes of `pieces`, one after the other, in shares by the slots' weights; a slot may end up with two pieces.
+    """The bytes of `pieces`, in order, divided by the slots' weights; a slot may end up with two pieces.
 
     later : bytes by which cuts of the first piece are moved back
     Returns (begin, kind, hub, start, stop, nic, place of the slot) of each part, in order.
@@ -84,7 +85,7 @@ def cut(pieces: Sequence[Piece], slots: Sequence[Slot], later: int = 0) -> list[
         until = units
         if done < total:
             until = units * done // total // GRANULE * GRANULE
-            # A rest so small would be waited for until the pair's next slot.
+            # A tiny rest would be waited for until the pair's next slot.
             near = units * weight // total // NEAR
             border = borders[min(bisect_left(borders, until - near), len(borders) - 1)]
             until = border if at < border <= until + near else until
@@ -103,7 +104,7 @@ def cut(pieces: Sequence[Piece], slots: Sequence[Slot], later: int = 0) -> list[
 
 
 def joined(pieces: Sequence[Piece]) -> list[Piece]:
-    """Neighbours as one, empty ones left out."""
+    """Neighbouring pieces merged, empty ones left out."""
     found: list[Piece] = []
     for piece in pieces:
         if found and found[-1][:2] == piece[:2] and found[-1].stop == piece.start:
@@ -116,9 +117,9 @@ def joined(pieces: Sequence[Piece]) -> list[Piece]:
 def overlapping(rows: Rows, waits: Ints, on: Ints, floor: Ints | int = 0) -> tuple[Ints, Ints]:
     """(row that waits, row that it waits for) for all of `waits` and `on` that share bytes at `floor` or above.
 
-    on : in order of senders, and of bytes, which do not overlap if they are of one sender
+    on : in order of senders, and of bytes, which do not overlap within one sender
     """
-    # One line for all senders' bytes: each sender has its own stretch of it.
+    # One axis for all senders' bytes: each sender has its own stretch of it.
     stretch = 1 + max(rows.stop[waits].max(initial=0), rows.stop[on].max(initial=0))
     at = rows.src[on] * stretch
     senders = np.unique(at)[:, None]
@@ -130,9 +131,9 @@ def overlapping(rows: Rows, waits: Ints, on: Ints, floor: Ints | int = 0) -> tup
 
 
 def dependencies(rows: Rows, via_end: dict[int, int]) -> list[tuple[Ints, Ints]]:
-    """Pairs (row that waits, row that it waits for), those of later kinds after those that they may wait for.
+    """Pairs (row that waits, row that it waits for); later kinds come after the kinds that they may wait for.
 
-    via_end : full hub -> where the bytes of its section end to which slow ranks add last
+    via_end : full hub -> end of the bytes of its section to which slow ranks add last
     """
     if not len(rows.src):
         return []
@@ -151,16 +152,16 @@ def dependencies(rows: Rows, via_end: dict[int, int]) -> list[tuple[Ints, Ints]]
     ):
         for hub in np.unique(rows.hub).tolist():
             waits = of.get(hub * len(Kind) + waiting, none)
-            # What the slow rank adds last to is finished when it comes back: the raw data need not be waited for twice.
+            # Data that the slow rank adds last to comes back finished: no second wait for the raw data is needed.
             floor = via_end.get(hub, 0) if (waiting, on) == (Kind.RESULT, Kind.RAW) else 0
             found.append(overlapping(rows, waits, of.get(hub * len(Kind) + on, none), floor))
     return found
 
 
 def in_order(rows: Rows, pairs: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
-    """More pairs: a transfer also waits for the latest that those before it on its NIC wait for. Otherwise it would be
-    sent before them when they are late, and they would be later still. Sums that a slow rank hands back do not: a late
-    one would hold up all others."""
+    """More pairs: a transfer also waits for the latest dependencies of earlier transfers on its NIC. Otherwise it would
+    overtake them when they are late, and make them later still. Sums that a slow rank hands back are exempt: a late one
+    would hold up all others."""
     count, kinds = len(rows.src), rows.kind.tolist()
     waits, on = (np.concatenate([pair[end] for pair in pairs] or [rows.src[:0]]) for end in (0, 1))
     keys = rows.key.tolist()
@@ -189,9 +190,10 @@ def in_order(rows: Rows, pairs: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints
 
 
 def on_leash(rows: Rows, starving: int, length: int) -> tuple[Ints, Ints]:
-    """More pairs: what others send each other in the second half waits for the latest that the starving rank was to
-    have sent them `length` ticks before. They have time to spare in the middle of the plan and would run ahead; its
-    sums, from NICs that are always busy, would meet them at receivers that expect neither."""
+    """More pairs, for transfers among the other ranks in the second half. They wait for the latest data that the
+    starving rank was to have sent them `length` ticks before. The others have time to spare in the middle of the plan
+    and would run ahead; sums from the starving rank's always busy NICs would then collide with their transfers at
+    receivers."""
     late = rows.key >= HALF
     sums = np.flatnonzero(late & (rows.src == starving))
     sums = sums[np.lexsort((rows.key[sums], rows.nic[sums]))]
@@ -213,7 +215,7 @@ def on_leash(rows: Rows, starving: int, length: int) -> tuple[Ints, Ints]:
 
 @cache
 def even_shares(count: int) -> tuple[Fraction, ...]:
-    """Of so many lanes; one object for each number of them."""
+    """Equal shares of `count` lanes; one object for each count."""
     return (Fraction(1, count),) * count
 
 
@@ -229,9 +231,9 @@ def scheduled(
 ) -> Schedule:
     """The schedule of `rows`, in the order of their keys.
 
-    pairs : as of `dependencies`; ports : of each rank, `nic` of a row -> the ports that it leaves by or enters by,
-    equally much by each; ordered : whether transfers that could go wait for those before them on their NIC, as
-    `in_order` says; held : more pairs (row that waits, row that it waits for), which count where the second comes first
+    pairs : as of `dependencies`; ports : of each rank, `nic` of a row -> the ports used, each equally; ordered :
+    whether ready transfers wait for earlier ones on their NIC, as in `in_order`; held : more pairs (row that waits, row
+    that it waits for), which count if the second comes first
     """
     key, pairs = rows.key.copy(), list(pairs)
     for waits, on in pairs:  # after what it waits for, also where the timetable has them too near

@@ -1,12 +1,13 @@
 """Direct exchange in two levels: inside groups of servers, and between the groups.
 
 The data is cut into equal chunks. In each group one server, the hub, gathers a chunk's data; of the hubs one adds last:
-the others send it their sums, and it sends them the total, which they spread. Every server sends as much as by direct
-exchange of all, but a chunk has to be gathered from S-1 + G-1 others instead of P-1: far fewer chunks where there are
-many servers. Where pods are the groups, little crosses their uplinks: the data once each way, as the bound demands.
+the others send it their sums, and it sends them the total, which they spread. Every server sends as much as in direct
+exchange among all. But a chunk is gathered from S-1 + G-1 others instead of P-1, with S ranks in a group and G groups:
+far fewer chunks where there are many servers. Where pods are the groups, their uplinks carry the data once each way, as
+the bound demands.
 
-Who sends a chunk to whom is a tree (`grouped_trees`), when it goes is found in steps (`grouped_steps`). A plan holds
-the groups and the number of chunks; all else follows from the cluster.
+The route of a chunk is a tree (`grouped_trees`), the time of each transfer is found in steps (`grouped_steps`). A plan
+holds the groups and the number of chunks; the rest follows from the cluster.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from optcc.values.bound import Bound
 
 MOST_MOVES = 2**20
-"""Chunks times ranks: so many transfers, twice, take a minute to find, and some GB."""
+"""Limit of chunks times ranks: twice as many transfers take a minute to find, and some GB."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class GroupedExchange(Recipe):
             return scheduled(rows, [dependencies(kept, parents)], nic_ports(cluster, routes, used), routes, nbytes)
 
     def trees(self, cluster: Cluster) -> list[Tree]:
-        """Along which tree each chunk goes."""
+        """The tree of each chunk."""
         nics = [len(mine) for mine in nics_of(cluster)]
         return list(trees(self.groups, nics, links_of(cluster, self.groups), self.apart, self.segments))
 
@@ -101,7 +102,7 @@ class GroupedExchange(Recipe):
             require(not alone, "apart", "a rank with others in its group", self.apart)
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
-        """What the busiest group, uplink or slowest server needs, if work is spread evenly in every group."""
+        """Seconds of the busiest group, uplink or slowest server, if work is spread evenly in every group."""
         return self.trees(cluster)[-1].even * nbytes / (self.segments * nic_rate(cluster))
 
     @classmethod
@@ -118,7 +119,7 @@ class GroupedExchange(Recipe):
         return super().read(raw)
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
-        """The groups, and how chunks go."""
+        """The groups, and the trees of chunks."""
         lines = [("groups", told_groups(cluster, self.groups))]
         if self.apart is not None:
             name = cluster.ranks[self.apart].name
@@ -136,7 +137,7 @@ class GroupedExchange(Recipe):
         return grouped_candidates(cluster, bound, costs)
 
     def relabelled(self, to: Mapping[int, int], tally: GroupCounts) -> GroupedExchange:
-        """Every rank in the group of the one whose part it takes."""
+        """Every rank in the group of the rank whose part it takes."""
         back = {new: old for old, new in to.items()}
         groups = tuple(self.groups[back[rank]] for rank in range(len(back)))
         return replace(self, groups=groups, apart=None if self.apart is None else to[self.apart])
@@ -147,8 +148,8 @@ class GroupedExchange(Recipe):
 
 
 def dependencies(moves: Sequence[Move], parents: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-    """(row that waits, row that it waits for): sums for all that the sender adds up, results for its own, or, where it
-    adds last, for all of that."""
+    """(row that waits, row that it waits for): a sum waits for all contributions to it, a result for the sender's own
+    result. At the rank that adds last, a result waits for all contributions."""
     sums: dict[tuple[int, int], list[int]] = defaultdict(list)
     results: dict[tuple[int, int], list[int]] = {}
     for row, move in enumerate(moves):
@@ -166,21 +167,21 @@ def dependencies(moves: Sequence[Move], parents: Sequence[Sequence[int]]) -> tup
 
 
 def nics_of(cluster: Cluster) -> Used:
-    """Of each rank the rails that it serves -> its NIC there; on one fabric, where any NIC reaches any, the first ones,
-    so that who has fewer has all of its in common with everybody."""
+    """Of each rank the rails that it serves -> its NIC there. On one fabric, where any NIC reaches any, these are the
+    first rails: a rank with fewer NICs then shares all its rails."""
     live = live_nics(cluster)
     return live if cluster.fabric.rails else [dict(enumerate(mine.values())) for mine in live]
 
 
 def links_of(cluster: Cluster, groups: Sequence[int]) -> list[Fraction | None]:
-    """Of each group, how many NICs' chunks its uplink carries at a time; None: there is none."""
+    """Of each group, how many NICs' chunks its uplink carries at a time; None: there is no uplink."""
     rate = nic_rate(cluster)
     return [None if uplink is None else uplink / rate for uplink in uplinks(cluster, groups)]
 
 
 def lone(cluster: Cluster, groups: Sequence[int]) -> int | None:
-    """The one rank that only just has time for its own data, where the others could do all else in that, between pods
-    that have others; None: there is none."""
+    """The one starving rank, which nearly needs all the time for its own data, if the other ranks can do everything
+    else in this time. Among pods, its pod must have other ranks. None: there is none."""
     if cluster.fabric.pod_oversubscription is None:
         return None
     nics = [len(mine) for mine in live_nics(cluster)]
@@ -191,7 +192,7 @@ def lone(cluster: Cluster, groups: Sequence[int]) -> int | None:
 
 
 def told_groups(cluster: Cluster, groups: Sequence[int]) -> str:
-    """How many there are, of how many servers, for people."""
+    """The number of groups and their sizes, as text for people."""
     sizes = [groups.count(group) for group in {*groups}]
     text = f"{len(sizes)} of {min(sizes)}" + (f" to {max(sizes)}" if max(sizes) > min(sizes) else "") + " servers"
     pods = pod_numbers(cluster)
@@ -200,7 +201,7 @@ def told_groups(cluster: Cluster, groups: Sequence[int]) -> str:
 
 
 def grouped(cluster: Cluster) -> bool:
-    """Servers as ranks, three or more, of which every two have a NIC in use in common."""
+    """Servers as ranks, three or more, every two with a common NIC in use."""
     if cluster.gpu_ranks or len(cluster.ranks) < 3:
         return False
     live = [tuple(mine) for mine in live_nics(cluster)]

@@ -1,8 +1,8 @@
-"""Direct exchange in two levels, as the planner tries it: by pods, or by groups as large as there are many of them.
+"""Direct exchange in two levels, as the planner tries it: by pods, or by groups whose size is near their number.
 
-With o what a chunk costs and X the time of the bound, k steps cost k o. A plan takes the steps that its busiest server
-has chunks for, to a whole number, so that numbers of chunks are good that fill this. With few steps a plan takes longer
-than that, since chunks are under way over four hops; beside a rank apart always, since that waits for first sums.
+With o the cost of a chunk and X the bound, in seconds, k steps cost k o. A plan takes the steps for the chunks of its
+busiest server, rounded up, so good numbers of chunks fill this whole number. With few steps a plan takes longer, since
+chunks take four hops. Beside a rank apart it always takes longer, since this rank waits for first sums.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ FREE = 64
 """Steps where chunks cost nothing."""
 MOST_STEPS = 256
 TRIES, TRIED_MOVES = 5, 5 * 2**14
-"""Numbers of chunks that are simulated: so many, or as many as are so many chunks times ranks, two seconds."""
+"""Numbers of chunks simulated: so many, or as many as have this number of chunks times ranks in all, two seconds."""
 MEASURED = 128
-"""Chunks with which the others' work beside a rank apart, and their uplinks', is reckoned: where they would be busier
-than that one all are in groups."""
+"""Chunks for which the work of the other ranks and uplinks beside a rank apart is computed. If they would be busier
+than the rank apart, all ranks are in groups."""
 
 
 def grouped_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[CandidateFamily]:
@@ -59,7 +59,7 @@ def grouped_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[Can
 
 
 def _tried(recipe: GroupedExchange, cluster: Cluster, bound: Bound, costs: Costs) -> list[Recipe]:
-    """With the most promising numbers of chunks."""
+    """Recipes with the most promising numbers of chunks."""
     used = nics_of(cluster)
     nics, ranks = [len(mine) for mine in used], len(used)
     per_step = min(Fraction(sum(nics), 2 * (ranks - 1)), Fraction(min(nics)))  # chunks
@@ -87,8 +87,8 @@ def _with_chunks(of: GroupedExchange, chunks: int) -> GroupedExchange:
 
 
 def _dealt(nics: Sequence[int]) -> list[int]:
-    """Groups about as large as there are many of them, of equal sizes where that is possible, and equally strong: ranks
-    with fewer of `nics` are dealt out first."""
+    """Groups whose size is near their number, of equal sizes where possible, and equally strong: ranks with fewer of
+    `nics` are dealt out first."""
     ranks, root = len(nics), isqrt(len(nics))
     sizes = [size for size in range(2, ranks // 2 + 1) if ranks % size == 0 and root <= 2 * size and size <= 2 * root]
     count = ranks // min(sizes, key=lambda size: (max(size, ranks // size), -size)) if sizes else root

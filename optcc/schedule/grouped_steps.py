@@ -1,9 +1,9 @@
 """When each transfer of chunks along trees goes: steps, in each of which every NIC sends a chunk and receives one.
 
-In each step, on each rail, a matching of the ranks, so that nobody meets another sender: of all transfers that can go
-as many as possible, and of these the ones that are furthest behind an even course. Sums of the i-th of N chunks are due
-after i/N of the first half of the time, results after i/N of the second; what others wait for to pass it on is due
-before. What can go is what has landed. Uplinks take so many chunks in a step.
+A step is a matching of the ranks on each rail, so no two senders share a receiver. It has as many of the ready
+transfers as possible, and of these the ones furthest behind an even schedule. Sums of the i-th of N chunks are due
+after i/N of the first half of the time, results after i/N of the second; transfers that others must pass on are due
+before. A transfer is ready when its data has landed. Uplinks carry a limited number of chunks in a step.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from optcc.schedule.direct_rows import Ints
 from optcc.schedule.tuned import EARLY, LANDS
 
 UNIT = 2**16
-"""Of times in a step: whole numbers, so that every rank finds the same."""
+"""Units of time in a step: whole numbers, so that every rank finds the same steps."""
 ONE_MORE, NEVER = 2**32, 2**40
-"""That one more can go weighs more than when all are due; when nothing is due."""
+"""Weight of one more transfer, above all due times; due time of nothing."""
 
 
 class Move(NamedTuple):
@@ -54,7 +54,7 @@ def in_steps(
 
 
 class _Steps:
-    """What two ranks have for each other that can go, the first one due first."""
+    """The ready transfers between each two ranks, the first one due first."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class _Steps:
             step, left = step + 1, left - len(moves)
 
     def _offer(self, src: int, dst: int, chunk: int, down: bool) -> None:
-        """It can go from now on."""
+        """The transfer is ready from now on."""
         count, passed_on = len(self.trees), (dst if down else src) in self.children[chunk]
         if self.apart is None:
             place, of = chunk, count
@@ -113,7 +113,7 @@ class _Steps:
         self.due[src, dst] = self.ready[src, dst][0][0]
 
     def _landed(self, move: Move) -> None:
-        """The receiver may have all now that it waits for."""
+        """The receiver may now have everything that it waits for."""
         rank, chunk, parents = move.dst, move.chunk, self.trees[move.chunk]
         if not move.down:
             self.missing[chunk][rank] -= 1
@@ -126,7 +126,7 @@ class _Steps:
             self._offer(rank, child, chunk, True)
 
     def _step(self, step: int, rails: Sequence[int]) -> list[Move]:
-        """What goes in this step, rail by rail."""
+        """The transfers of this step, rail by rail."""
         found: list[Move] = []
         crossed: Counter[tuple[int, bool]] = Counter()  # by group, and whether it leaves
         for turn, rail in enumerate(rails):
@@ -147,7 +147,7 @@ class _Steps:
         return found
 
     def _keep_room(self, due: Ints, here: Ints, crossed: Mapping[tuple[int, bool], int], part: Fraction) -> None:
-        """Leave out of `due` what uplinks have no room for; what is due first has it.
+        """Leave out of `due` the transfers that uplinks have no room for; transfers due first have precedence.
 
         due : of what can go between the ranks `here` of a rail; crossed : so many did in this step, by group and way;
         part : of the step, up to this rail

@@ -1,13 +1,14 @@
-"""Direct exchange in two levels: along which tree each chunk of the data is summed up, and its result spread.
+"""Direct exchange in two levels: the tree along which each chunk of the data is summed up, and its result spread.
 
 In each group one rank, the hub, gathers the chunk from its group; one of the hubs adds last, and the others send it
-their sums. Or, in one level, one rank gathers it from all, of every group. A rank *apart* is in no group, as far as
-sums go: to one half of the chunks it adds last of all, which that hub sends it for, and of the other half it sends its
-data to the hub that adds last.
+their sums. Or, in one level, one rank gathers the chunk from all ranks of every group. A rank *apart* is in no group
+when sums are formed. For one half of the chunks it adds last of all: the hub sends it the sum. For the other half it
+sends its data to the hub that adds last.
 
-Every chunk, whatever its tree, is sent 2(P-1) times in all. So what is left to choose is who sends how often, and whose
-turn it is is who has least to do so far: hubs in their groups, by their NICs; groups as those whose hub adds last, by
-their NICs and uplinks. A chunk goes in one level, which takes work off all groups but one, if all are less busy then.
+Every chunk, whatever its tree, is sent 2(P-1) times in all. So the choice is who sends how often, and the turn goes to
+the rank or group with the least work so far. Hubs take turns in their groups, by their NICs. Groups take turns to have
+the hub that adds last, by their NICs and uplinks. A chunk goes in one level, which takes work off all groups but one,
+if all are less busy then.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import NamedTuple
 class Tree(NamedTuple):
     """parents : towards whom each rank sends its sum, the last one -1
     steps : the work of the busiest rank or uplink up to this chunk, in chunks on each NIC
-    even : the same if it were spread evenly in every group
+    even : `steps` if the work were spread evenly in every group
     """
 
     parents: tuple[int, ...]
@@ -35,7 +36,7 @@ def trees(
     apart: int | None,
     chunks: int,
 ) -> Iterator[Tree]:
-    """The trees of so many chunks, one after the other.
+    """The trees of `count` chunks, in order.
 
     groups : of each rank its group, 0 to G-1; nics : of each rank, how many it has; uplinks : of each group, how many
     chunks cross its border at a time, each way, None: any number; apart : the rank apart, None: there is none

@@ -1,16 +1,17 @@
 """Inside servers: GPUs as ranks. A schedule between servers runs between their GPUs' NICs, and NVLink does the rest.
 
-Every server sums each piece of the buffer in one of its GPUs over NVLink, takes part in a schedule between servers with
-it, and hands the result out over NVLink, all of it at once for different pieces. Which GPU sums a piece (it *gathers*)
-and whose NIC takes it to other servers (that GPU *carries*) are two questions:
+Every server sums each piece of the buffer in one of its GPUs over NVLink. The sum takes part in a schedule between
+servers, and the result is handed out over NVLink; different pieces do this at the same time. Which GPU sums a piece (it
+*gathers*) and whose NIC takes it to other servers (this GPU *carries*) are separate questions:
 
 * gathering shared out evenly loads every NVLink port by 2(G-1)/G of the buffer, the least there is;
 * carrying in proportion to live NIC rates loads all NICs of a server alike.
 
-So each GPU carries what it gathers as far as its NIC goes, and what a dead or slow NIC leaves goes by the neighbours'
-NICs (NCCL calls that PXN) without making an NVLink port busier (proof id inside-servers). GPUs of equal place gather
-the same bytes on every server, so that a channel stays on its rail. Where NVLink is the limit, part of the buffer goes
-between teams of fewer GPUs. `optcc.theory.inside` finds the parts, `optcc.schedule.inside_parts` makes bundles of them.
+So each GPU carries what it gathers, as far as its NIC allows. The rest, left over by a dead or slow NIC, goes by the
+neighbours' NICs, which NCCL calls PXN. This makes no NVLink port busier (proof id inside-servers). GPUs of equal place
+gather the same bytes on every server, so a channel stays on its rail. Where NVLink is the limit, part of the buffer
+goes between teams of fewer GPUs. `optcc.theory.inside` finds the parts, `optcc.schedule.inside_parts` makes bundles of
+them.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from optcc.errors import InfeasibleError
 from optcc.schedule.assemble import granule
 from optcc.schedule.columns import GRANULE, Schedule
 from optcc.schedule.inside_channels import Site, channels
-from optcc.schedule.inside_crews import SharesInRows, crews, usable, view
 from optcc.schedule.inside_exchange import exchange_rows
+from optcc.schedule.inside_groups import SharesInRows, gpu_groups, usable, view
 from optcc.schedule.inside_join import Placed, join
 from optcc.schedule.inside_rows import GpuRows, channel_rows
 from optcc.schedule.inside_spans import ServerTransfers, network_of
@@ -48,22 +49,22 @@ if TYPE_CHECKING:
 INNER: dict[str, type[NestedRings] | type[StripedExchange]] = {
     inner.family: inner for inner in (NestedRings, StripedExchange)
 }
-"""What may run between servers."""
+"""Recipes that may run between servers."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A part of the buffer, and how it goes.
+    """A part of the buffer, its GPU groups, and the recipe between them.
 
     share : of the buffer
-    teams : into how many crews each server is divided
-    gather, carry : for each crew the shares of its GPUs
-    inner : the recipe of what runs between the crews, on `view` of them
-    hand_on : a GPU carries what the one before it gathers: a hop more, but far fewer dependencies in large schedules.
-        With direct exchange a hub's results leave by the GPU after the one that gathers, for the same reason
-    straight : between servers only GPUs of equal place meet, so that no byte leaves its rail. A crew in which that GPU
-        does not carry is a guest of the others: its neighbours' NICs reach theirs, which pass on what they get with
-        what they have themselves. It can be a leaf of nested rings, not part of a ring
+    teams : into how many groups each server is divided
+    gather, carry : for each group the shares of its GPUs
+    inner : the recipe of what runs between the groups, on `view` of them
+    hand_on : a GPU carries what the GPU before it gathers: one hop more, but far fewer dependencies in large schedules.
+        In direct exchange a hub's results leave by the GPU after the gathering one, for the same reason
+    straight : between servers only GPUs of equal place meet, so no byte leaves its rail. A group in which this GPU does
+        not carry is a guest of the others. Its neighbours' NICs reach theirs, which pass on what they get with their
+        own data. A guest can be a leaf of nested rings, not part of a ring
     """
 
     share: Fraction
@@ -76,7 +77,7 @@ class Bundle:
 
     @property
     def guests(self) -> tuple[int, ...]:
-        """Crews that do not carry where the crew of all rings does; most of them may be guests."""
+        """Groups that do not carry where the group of all rings does; most of them may be guests."""
         if not self.straight:
             return ()
         if isinstance(self.inner, NestedRings):
@@ -91,7 +92,7 @@ class InsideServers(Recipe):
     """Bundles side by side in the buffer, all at once in time.
 
     bundles : parts of the buffer, shares of sum 1
-    chunks : into how many parts at least a channel is cut on its way over NVLink
+    chunks : least number of parts into which a channel is cut on its way over NVLink
     """
 
     family: ClassVar[str] = "inside-servers"
@@ -131,7 +132,7 @@ class InsideServers(Recipe):
         for bundle in self.bundles:
             start, done = granule(done * nbytes, nbytes), done + bundle.share
             whole = (nbytes if done == 1 else granule(done * nbytes, nbytes)) - start
-            own = crews(cluster, bundle.teams)
+            own = gpu_groups(cluster, bundle.teams)
             between = view(cluster, own, bundle.carry)
             direct = isinstance(bundle.inner, StripedExchange)
             hands = tuple(bundle.hand_on and len(set(row)) == 1 for row in bundle.carry) if direct else ()
@@ -150,11 +151,12 @@ class InsideServers(Recipe):
             ) from None
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
-        """In closed form for one bundle of whole servers on one fabric; else from the bytes of the lowered schedule."""
+        """Seconds, in closed form for one bundle of whole servers on one fabric; else from the bytes of the lowered
+        schedule."""
         bundle = self.bundles[0]
         if not cluster.fabric.flat or len(self.bundles) > 1 or bundle.teams > 1:
             return super().fluid_s(cluster, nbytes)
-        own = crews(cluster)
+        own = gpu_groups(cluster)
         worst = bundle.inner.fluid_s(view(cluster, own, bundle.carry), nbytes) if len(own) > 1 else Fraction(0)
         for server, shares in zip(cluster.servers, bundle.gather, strict=True):
             if server.gpus > 1:
@@ -175,37 +177,37 @@ class InsideServers(Recipe):
             require(bundle.teams == 1 or len(cluster.servers) > 1, "teams", "1, for a single server", bundle.teams)
             apart = bundle.straight and isinstance(bundle.inner, StripedExchange)
             require(not apart, "straight", "false, for direct exchange", bundle.straight)
-            own = crews(cluster, bundle.teams)
-            sizes = sorted({len(crew.gpus) for crew in own})
+            own = gpu_groups(cluster, bundle.teams)
+            sizes = sorted({len(group.gpus) for group in own})
             require(not bundle.straight or len(sizes) == 1, "straight", "crews of equal size, since places meet", sizes)
             for name, shares in (("gather", bundle.gather), ("carry", bundle.carry)):
-                fits = [len(row) for row in shares] == [len(crew.gpus) for crew in own]
+                fits = [len(row) for row in shares] == [len(group.gpus) for group in own]
                 require(fits, name, "a share for every GPU of every crew", [len(row) for row in shares])
-                for crew, row in zip(own, shares, strict=True):
+                for group, row in zip(own, shares, strict=True):
                     fine = min(row) >= 0 and sum(row, Fraction(0)) == 1
-                    require(fine, f"{name} of {crew.name}", "shares of 0 or more, of sum 1", [str(x) for x in row])
-            for crew, row in zip(own, bundle.carry, strict=True):
-                for gpu, share in zip(crew.gpus, row, strict=True):
+                    require(fine, f"{name} of {group.name}", "shares of 0 or more, of sum 1", [str(x) for x in row])
+            for group, row in zip(own, bundle.carry, strict=True):
+                for gpu, share in zip(group.gpus, row, strict=True):
                     alive = not share or len(own) == 1 or usable(gpu) > 0
                     require(alive, f"carry of {gpu.name}", "0, since its NICs are dead one way", share)
             bundle.inner.check(view(cluster, own, bundle.carry))
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
-        """What runs between servers, and where neighbours' NICs help out."""
+        """The recipe between servers, and where neighbours' NICs help out."""
         lines: list[tuple[str, str]] = []
         for bundle in self.bundles:
-            own = crews(cluster, bundle.teams)
+            own = gpu_groups(cluster, bundle.teams)
             teams = f" of {bundle.teams} teams each" if bundle.teams > 1 else ""
             part = f"{float(bundle.share) * 100:.4g} % by {bundle.inner.family} between servers{teams}"
             lines += [("part", part), *bundle.inner.describe(view(cluster, own, bundle.carry))]
             helped = [
-                (crew, [gpu.name for gpu, share in zip(crew.gpus, carry, strict=True) if not share])
-                for crew, carry, gather in zip(own, bundle.carry, bundle.gather, strict=True)
+                (group, [gpu.name for gpu, share in zip(group.gpus, carry, strict=True) if not share])
+                for group, carry, gather in zip(own, bundle.carry, bundle.gather, strict=True)
                 if carry != gather
             ]
-            for crew, silent in helped[:4]:
+            for group, silent in helped[:4]:
                 what = f"{', '.join(silent)} send" if silent else "slow NICs leave part"
-                lines.append(("neighbours", f"{crew.name}: {what} by the others' NICs"))
+                lines.append(("neighbours", f"{group.name}: {what} by the others' NICs"))
             lines += [("neighbours", f"and {len(helped) - 4} more")] * (len(helped) > 4)
         return [*lines, ("inside servers", f"over NVLink, {self.chunks} chunks a channel or more")]
 
@@ -227,9 +229,10 @@ class InsideServers(Recipe):
 
 
 def nvlink_load(gather: Sequence[Fraction]) -> Fraction:
-    """Bytes in (and out) of a crew's busiest NVLink port per byte of the buffer; 2(G-1)/G when all gather alike.
+    """Bytes in (and out) of a group's busiest NVLink port per byte of the buffer; 2(G-1)/G when all gather alike.
 
-    Every GPU sends all that it does not gather or is sent the sum of; whoever gathers gets that of G-2 more.
+    Every GPU sends what it does not gather, and is sent the sum of it. A gathering GPU also receives the data of G-2
+    others and sends them results.
     """
     return 1 + (len(gather) - 2) * max(gather) if len(gather) > 1 else Fraction(0)
 

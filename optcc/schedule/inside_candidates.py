@@ -7,7 +7,7 @@ from functools import cache
 
 from optcc.schedule.candidates import LARGE, MANY, CandidateFamily, Costs, default_segments
 from optcc.schedule.inside import InsideServers
-from optcc.schedule.inside_crews import crews, shares_by_rate, usable, view
+from optcc.schedule.inside_groups import gpu_groups, shares_by_rate, usable, view
 from optcc.schedule.inside_parts import inside_exchange, inside_servers
 from optcc.schedule.recipe import Recipe
 from optcc.values.bound import Bound
@@ -46,8 +46,8 @@ def _direct(cluster: Cluster) -> list[CandidateFamily]:
     """Direct exchange between servers, where all their GPUs can meet."""
     from optcc.theory.hubs import hub_split
 
-    own = crews(cluster)
-    if not cluster.fabric.flat or len(own) < 3 or not all(any(map(usable, crew.gpus)) for crew in own):
+    own = gpu_groups(cluster)
+    if not cluster.fabric.flat or len(own) < 3 or not all(any(map(usable, group.gpus)) for group in own):
         return []
 
     @cache

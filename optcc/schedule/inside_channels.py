@@ -1,4 +1,4 @@
-"""The channels of a bundle: who gathers and who carries what, by place in the crew."""
+"""The channels of a bundle: the GPUs that gather and carry, by place in the group."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from functools import cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from optcc.schedule.inside_crews import Shares
+from optcc.schedule.inside_groups import Shares
 
 Band = tuple[Fraction, Fraction]
 
 
-class Duty(NamedTuple):
-    """One GPU gathers, one carries `part` of a crew's bytes in a channel; both by how far behind the crew's place."""
+class GpuTask(NamedTuple):
+    """One GPU gathers, one carries `part` of a group's bytes in a channel; both by how far behind the group's place."""
 
     gather: int
     carry: int
@@ -25,15 +25,16 @@ class Duty(NamedTuple):
 
 @dataclass(frozen=True)
 class Site:
-    """A crew in a channel: how many GPUs, and their duties."""
+    """A group in a channel: how many GPUs, and their tasks."""
 
     gpus: int
-    duties: tuple[Duty, ...]
+    tasks: tuple[GpuTask, ...]
 
 
 @dataclass(frozen=True)
 class Channel:
-    """Part `low` to `high` of a bundle. sites : what each crew does; places : whose channel it is in each crew."""
+    """Part `low` to `high` of a bundle. sites : the work of each group; places : the GPU of each group whose channel it
+    is."""
 
     low: Fraction
     high: Fraction
@@ -42,10 +43,10 @@ class Channel:
 
 
 def channels(gather: Shares, carry: Shares, *, hand_on: bool) -> list[Channel]:
-    """One channel for each GPU that gathers in most crews.
+    """One channel for each GPU that gathers in most groups.
 
-    In a crew that shares out gathering or carrying otherwise a GPU does in its channel what it can, and others the
-    rest: first those that can both gather and carry (with `hand_on`: carry what the one before them gathers).
+    In a group with other shares, the GPU does in its channel what its shares allow, and others do the rest. Those that
+    can both gather and carry come first (with `hand_on`: carry what the GPU before them gathers).
     """
     usual: dict[int, tuple[Fraction, ...]] = {}
     for row, _ in Counter(gather).most_common():
@@ -58,22 +59,22 @@ def channels(gather: Shares, carry: Shares, *, hand_on: bool) -> list[Channel]:
     def dealt(gather: tuple[Fraction, ...], carry: tuple[Fraction, ...]) -> list[Site]:
         return _deal(bands, places[len(gather)], gather, carry, int(hand_on))
 
-    crews = [dealt(*shares) for shares in zip(gather, carry, strict=True)]
+    groups = [dealt(*shares) for shares in zip(gather, carry, strict=True)]
     return [
-        Channel(*band, tuple(crew[i] for crew in crews), tuple(places[len(row)][i] for row in gather))
+        Channel(*band, tuple(group[i] for group in groups), tuple(places[len(row)][i] for row in gather))
         for i, band in enumerate(bands)
     ]
 
 
 def _place(shares: Sequence[Fraction], low: Fraction) -> int:
-    """Whose share position `low` is in."""
+    """The GPU whose share contains position `low`."""
     return next(place for place, end in enumerate(accumulate(shares)) if low < end)
 
 
 def _deal(
     bands: Sequence[Band], places: Sequence[int], gather: Sequence[Fraction], carry: Sequence[Fraction], behind: int
 ) -> list[Site]:
-    """Share out the bands among pairs of who gathers and who carries, within the shares of both."""
+    """Deal the bands to pairs of a gathering and a carrying GPU, within the shares of both."""
     gpus, gathers, carries = len(gather), list(gather), list(carry)
     rest = [high - low for low, high in bands]
     taken: list[dict[tuple[int, int], Fraction]] = [{} for _ in bands]
@@ -99,6 +100,8 @@ def _deal(
             for other in range(1, gpus):
                 take(band, place + turn, place + turn + behind + other)
     return [
-        Site(gpus, tuple(Duty((g - place) % gpus, (c - place) % gpus, x / (high - low)) for (g, c), x in mine.items()))
+        Site(
+            gpus, tuple(GpuTask((g - place) % gpus, (c - place) % gpus, x / (high - low)) for (g, c), x in mine.items())
+        )
         for (low, high), place, mine in zip(bands, places, taken, strict=True)
     ]

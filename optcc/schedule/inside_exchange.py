@@ -1,15 +1,15 @@
 """Direct exchange between servers with GPUs as ranks: what `optcc.schedule.inside` does with `StripedExchange` inside.
 
-Who gathers what and whose NIC carries it is as in any bundle. Three things are different from rings:
+The shares of gathering and carrying are as in any bundle. Three things are different from rings:
 
 * Every byte has a hub, so a server's sums are needed in the order in which it meets the hubs. They are made in *runs*
-  of neighbouring bytes that grow (`runs_by_time`), and where a run is less than what goes to one hub, the transfer to
-  that hub is cut, too: NVLink is hardly faster than the NICs, and a NIC that waits for all that goes to its first hub
-  has lost that time.
-* All results of a hub wait for all that it gathers: P^2 dependencies for each hub. With `hand_on` the sum moves on to
-  the next GPU once it is complete, and results leave by that one's NIC. Sums then cost a hop more, every NIC has as
-  many bytes as before, and results wait for one transfer.
-* Bytes are laid out so that what is due at one time lies side by side (`optcc.schedule.inside_exchange_layout`).
+  of neighbouring bytes that grow (`runs_by_time`). Where a run is less than the data for one hub, the transfer to this
+  hub is cut, too. NVLink is hardly faster than the NICs, and a NIC that waits for all data of its first hub loses this
+  time.
+* All results of a hub wait for everything that it gathers: P^2 dependencies for each hub. With `hand_on` the complete
+  sum moves on to the next GPU, and results leave by its NIC. Sums then cost a hop more, every NIC has as many bytes as
+  before, and results wait for one transfer.
+* Bytes are laid out so that data due at one time lies side by side (`optcc.schedule.inside_exchange_layout`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from optcc.schedule.inside_spans import Bools, Edges, Ints, ranges
 from optcc.schedule.striped_rows import Moves
 
 SUBKEYS = 4096
-"""Places in time between two rows of the exchange: as many in all channels, whose keys are compared."""
+"""Places in time between two rows of the exchange: equally many in all channels, whose keys are compared."""
 
 
 class ServerCells(NamedTuple):
-    """What rows bring to servers or need there: cells first..stop, and the row. Columns of one shape."""
+    """Data that rows bring to servers or need there: cells first..stop, and the row. Columns of one shape. Columns of
+    one shape."""
 
     server: Ints
     first: Ints
@@ -65,19 +66,19 @@ class _Fans(NamedTuple):
 
 
 def exchange_rows(moves: Moves, sites: Sequence[Site], hands: Sequence[bool], chunks: int) -> GpuRows:
-    """The transfers between GPUs of a channel in which crew i does as sites[i].
+    """The transfers between GPUs of a channel in which group i does as sites[i].
 
-    moves : the exchange between servers; hands : crews whose next GPU sends results on (they have one duty, and NICs
+    moves : the exchange between servers; hands : groups whose next GPU sends results on (they have one task, and NICs
     everywhere); chunks : no run is longer than the channel over this
     """
     lay = layout_of(moves, sites)
     gpus, width = np.array([site.gpus for site in sites]), max(site.gpus for site in sites)
     gather, carry = (_gpus(lay, sites, width, which) for which in (0, 1))
-    crew, cells = np.arange(len(sites))[:, None], len(lay.hub)
-    on = (np.array(hands, np.bool_) & (gpus > 1))[:, None] & (lay.via != crew)
-    # Where the result is first: beside the sum, or at the next GPU.
-    result = np.where(on, crew * width + (carry - crew * width + 1) % gpus[:, None], carry)
-    handed = on & (lay.hub == crew) & (lay.via < 0)
+    group, cells = np.arange(len(sites))[:, None], len(lay.hub)
+    on = (np.array(hands, np.bool_) & (gpus > 1))[:, None] & (lay.via != group)
+    # The place of the result: beside the sum, or at the next GPU.
+    result = np.where(on, group * width + (carry - group * width + 1) % gpus[:, None], carry)
+    handed = on & (lay.hub == group) & (lay.via < 0)
     alone = np.where(handed, lay.leave, -1)  # a hub's results of one round do not wait for sums of the next
     up = runs_by_time(lay, lay.need, (gather, carry, alone), chunks)
     down = runs_by_time(lay, -lay.full, (np.where(on, result, gather), result, alone), chunks)
@@ -131,10 +132,10 @@ def exchange_rows(moves: Moves, sites: Sequence[Site], hands: Sequence[bool], ch
 
 
 def _gpus(lay: CellLayout, sites: Sequence[Site], width: int, which: int) -> Ints:
-    """(servers, cells): who gathers (0) or carries (1), as crew * width + behind."""
-    found = np.empty_like(lay.duty)
+    """(servers, cells): who gathers (0) or carries (1), as group * width + behind."""
+    found = np.empty_like(lay.task)
     for s, site in enumerate(sites):
-        found[s] = s * width + np.array([duty[which] for duty in site.duties], np.int64)[lay.duty[s]]
+        found[s] = s * width + np.array([task[which] for task in site.tasks], np.int64)[lay.task[s]]
     return found
 
 
@@ -202,14 +203,14 @@ def _edges(
     direct = ~(down.gather != down.carry)[fan_out.run]
     takers = _joined(leaves.at(result | final), back, goes.at(direct))
     to_sum = _joined(hands, leaves.at(partial))
-    crew, cells = np.arange(len(lay.need))[:, None], len(lay.hub)
-    at_hub = (lay.hub == crew) & (lay.via < 0) & ~handed  # where all that is gathered gives the result
+    group, cells = np.arange(len(lay.need))[:, None], len(lay.hub)
+    at_hub = (lay.hub == group) & (lay.via < 0) & ~handed  # where all that is gathered gives the result
     return [
         _waits(relays, members.at(relayed), cells),
         _waits(_joined(leaves.at(raw), to_sum), own, cells),
         _waits(to_sum, lands.at(raw), cells),
         _waits(takers, _joined(lands.at(~raw), hands), cells),
-        _waits(takers, own, cells, at_hub | (lay.via == crew)),
+        _waits(takers, own, cells, at_hub | (lay.via == group)),
         _waits(takers, lands.at(raw), cells, at_hub),
         _waits(goes.at(~direct), back, cells),
     ]

@@ -1,8 +1,8 @@
-"""The bytes of a direct exchange between servers as cells, laid out by when they are due, and who takes them where.
+"""The bytes of a direct exchange between servers as cells, laid out by due time, and the transfers that take them.
 
-A *cell* is a stretch that nothing cuts. `StripedExchange` puts a hub's bytes side by side; here what hubs exchange in
-one round is, so that what a server needs within a short time are neighbours. Rounds that share transfers stay together,
-in turn forwards and backwards, so that neighbouring hubs still touch with their like.
+A *cell* is a range that nothing cuts. `StripedExchange` puts a hub's bytes side by side. Here the bytes that hubs
+exchange in one round are side by side, so data that a server needs within a short time is contiguous. Rounds that share
+transfers stay together, in turn forwards and backwards, so that neighbouring hubs still touch with their like.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from typing import NamedTuple
 import numpy as np
 
 from optcc.schedule.columns import GRANULE, Stage
-from optcc.schedule.inside_channels import Duty, Site
+from optcc.schedule.inside_channels import GpuTask, Site
 from optcc.schedule.inside_spans import Ints, ranges
 from optcc.schedule.striped_rows import Moves
 
 FINE = 2**21
-"""Bytes that are worth a run of their own. With a cost of 1 us a chunk NVLink takes longer for less than a NIC does."""
+"""Least bytes that are worth a separate run. With a cost of 1 us a chunk, NVLink takes longer for less than a NIC
+does."""
 MOST_FINE = 32
-"""Cells in which at most a hub's bytes of one round are cut for that."""
+"""Most cells into which a hub's bytes of one round are cut for this."""
 PIECES = 4
-"""Times that a GPU has its turn in a round, where several share a channel and hubs are few."""
+"""Turns of a GPU in a round, where several share a channel and hubs are few."""
 
 
 class CellLayout(NamedTuple):
@@ -33,7 +34,7 @@ class CellLayout(NamedTuple):
     row, cell : every cell of every row, in turn
     need, full : (servers, cells), the row before which a server must have its sum, and with which it has the result
     leave : (cells,), the first row that takes the result anywhere
-    duty : (servers, cells), which of its site's
+    task : (servers, cells), which of its site's
     """
 
     edge: Ints
@@ -47,7 +48,7 @@ class CellLayout(NamedTuple):
     need: Ints
     full: Ints
     leave: Ints
-    duty: Ints
+    task: Ints
 
 
 def layout_of(moves: Moves, sites: Sequence[Site]) -> CellLayout:
@@ -62,14 +63,14 @@ def layout_of(moves: Moves, sites: Sequence[Site]) -> CellLayout:
     start, stop = edge[first], edge[first + count]
     whole = _filled(moves, edge, start, stop, np.zeros((moves.ranks, len(edge) - 1), np.int64))
     cuts = [edge, *(_even(low, high) for low, high in zip(edge[:-1].tolist(), edge[1:].tolist(), strict=True))]
-    dealt = {s: list(_dealt(whole, s, site.duties)) for s, site in enumerate(sites) if len(site.duties) > 1}
+    dealt = {s: list(_dealt(whole, s, site.tasks)) for s, site in enumerate(sites) if len(site.tasks) > 1}
     cuts += [np.array([begin for begin, _ in turns]) for turns in dealt.values()]
     fine = np.unique(np.concatenate(cuts))
-    duty = np.zeros((moves.ranks, len(fine) - 1), np.int64)
+    task = np.zeros((moves.ranks, len(fine) - 1), np.int64)
     for s, turns in dealt.items():
         begins, which = (np.array(column) for column in zip(*sorted(turns), strict=True))
-        duty[s] = which[np.searchsorted(begins, fine[:-1], "right") - 1]
-    return _filled(moves, fine, start, stop, duty)
+        task[s] = which[np.searchsorted(begins, fine[:-1], "right") - 1]
+    return _filled(moves, fine, start, stop, task)
 
 
 def _order(moves: Moves, old: Ints, first: Ints, count: Ints) -> tuple[Ints, Ints]:
@@ -104,7 +105,7 @@ def _even(low: int, high: int) -> Ints:
     return np.array([low + (high - low) * i // parts // GRANULE * GRANULE for i in range(1, parts)], np.int64)
 
 
-def _filled(moves: Moves, edge: Ints, start: Ints, stop: Ints, duty: Ints) -> CellLayout:
+def _filled(moves: Moves, edge: Ints, start: Ints, stop: Ints, task: Ints) -> CellLayout:
     servers, cells, rows = moves.ranks, len(edge) - 1, len(moves)
     first, until = np.searchsorted(edge, start), np.searchsorted(edge, stop)
     row, cell = np.repeat(np.arange(rows), until - first), ranges(first, until - first)
@@ -124,29 +125,29 @@ def _filled(moves: Moves, edge: Ints, start: Ints, stop: Ints, duty: Ints) -> Ce
     need[hub, every] = np.where(via >= 0, leaf, leave)
     full[hub, every] = leave
     need[via[late], late] = full[via[late], late] = answer[late]
-    return CellLayout(edge, hub, via, segment, first, until, row, cell, need, full, leave, duty)
+    return CellLayout(edge, hub, via, segment, first, until, row, cell, need, full, leave, task)
 
 
-def _dealt(lay: CellLayout, server: int, duties: Sequence[Duty]) -> Iterator[tuple[int, int]]:
-    """(from which byte on, which duty): what the server is the hub of by parts, for all else turns in order of time."""
+def _dealt(lay: CellLayout, server: int, tasks: Sequence[GpuTask]) -> Iterator[tuple[int, int]]:
+    """(first byte, task): for the server's own hub data by parts, for all else in turns in order of time."""
     edge, sizes = lay.edge, np.diff(lay.edge)
     own = np.flatnonzero(lay.hub == server)
     for cell in own.tolist():
         before = Fraction(0)
-        for which, duty in enumerate(duties):
+        for which, task in enumerate(tasks):
             yield int(edge[cell]) + int(before * int(sizes[cell])) // GRANULE * GRANULE, which
-            before += duty.part
+            before += task.part
     others = np.flatnonzero(lay.hub != server)
     others = others[np.argsort(lay.need[server, others], kind="stable")]
-    total, given = int(sizes[others].sum()), [0] * len(duties)
-    least, done, which, piece = total // (PIECES * len(duties)), 0, 0, 0
+    total, given = int(sizes[others].sum()), [0] * len(tasks)
+    least, done, which, piece = total // (PIECES * len(tasks)), 0, 0, 0
     for cell in others.tolist():
         at, end = int(edge[cell]), int(edge[cell + 1])
         while at < end:
             if piece <= 0:  # who is behind most has the next turn, a piece or to the end of the cell
-                which = max(range(len(duties)), key=lambda d: (duties[d].part * (done + 1) - given[d], -d))
+                which = max(range(len(tasks)), key=lambda d: (tasks[d].part * (done + 1) - given[d], -d))
                 piece = least
-            step, left = end - at, int(duties[which].part * total) - given[which]
+            step, left = end - at, int(tasks[which].part * total) - given[which]
             if step > 2 * least or (step > piece and piece < least // 2):
                 step = min(step, piece)
             # And never more than its part, but for what no other one has left to take.
@@ -154,4 +155,4 @@ def _dealt(lay: CellLayout, server: int, duties: Sequence[Duty]) -> Iterator[tup
             step = end - at if end - at - step < GRANULE else max(GRANULE, step // GRANULE * GRANULE)
             yield at, which
             at, done, given[which], piece = at + step, done + step, given[which] + step, piece - step
-            piece = piece if given[which] + GRANULE <= duties[which].part * total else 0
+            piece = piece if given[which] + GRANULE <= tasks[which].part * total else 0

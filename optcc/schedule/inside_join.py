@@ -1,4 +1,4 @@
-"""The channels of `optcc.schedule.inside` put together: ranks for places in crews, routes, one order of all rows."""
+"""The channels of `optcc.schedule.inside` put together: ranks for places in groups, routes, one order of all rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.schedule.columns import Lane, Route, Schedule
-from optcc.schedule.inside_crews import GpuGroup
+from optcc.schedule.inside_groups import GpuGroup
 from optcc.schedule.inside_rows import GpuRows
 from optcc.schedule.inside_spans import Ints, ranges
 from optcc.schedule.many_objects import no_collection
@@ -21,10 +21,10 @@ from optcc.values.cluster import Cluster
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """A channel's rows: from byte `start` of the buffer on, among `crews`, whose channel it is by their `places`."""
+    """A channel's rows: from byte `start` of the buffer on, among `groups`, whose channel it is by their `places`."""
 
     start: int
-    crews: Sequence[GpuGroup]
+    groups: Sequence[GpuGroup]
     places: Sequence[int]
     rows: GpuRows
 
@@ -105,10 +105,10 @@ def _only_ports(cluster: Cluster, routes: Routes) -> tuple[Ints, Ints]:
 
 
 def _ranks(part: Placed) -> Ints:
-    """int64 (crews, places): the rank so far behind the place."""
-    width = max(len(crew.gpus) for crew in part.crews)
+    """int64 (groups, places): the rank so far behind the place."""
+    width = max(len(group.gpus) for group in part.groups)
     table = [
-        [crew.gpus[(place + behind) % len(crew.gpus)].index for behind in range(width)]
-        for crew, place in zip(part.crews, part.places, strict=True)
+        [group.gpus[(place + behind) % len(group.gpus)].index for behind in range(width)]
+        for group, place in zip(part.groups, part.places, strict=True)
     ]
     return np.array(table, np.int64)

@@ -1,8 +1,8 @@
 """From transfers between servers to transfers between their GPUs, for one channel of `optcc.schedule.inside`.
 
-Who *gathers* a run gets it from the crew's other GPUs over NVLink, adds it up, and gives them the result. Who
-*carries* it takes part with its NIC in the schedule between servers. Where that is the same GPU no byte moves twice;
-elsewhere the sum goes on to the carrier and the result comes back from it, one more hop and no more load (proof id
+The GPU that *gathers* a run gets it from the group's other GPUs over NVLink, adds it up, and gives them the result. The
+GPU that *carries* it takes part with its NIC in the schedule between servers. If both are the same GPU, no byte moves
+twice. Otherwise the sum goes to the carrier and the result comes back, one more hop and no more load (proof id
 inside-servers).
 """
 
@@ -20,13 +20,13 @@ from optcc.schedule.inside_runs import ByteRuns, Doors, Fans, Pieces, doors_of, 
 from optcc.schedule.inside_spans import Bools, Edges, Ints, ServerTransfers, ranges
 
 HEAD_START = 6
-"""Results let sums that are needed within this part of the whole time go first: only sums keep NICs waiting."""
+"""Results give way to sums that are needed within this part of the whole time: only sums keep NICs waiting."""
 
 
 class GpuRows(NamedTuple):
     """Transfers in columns as in `Schedule`, sorted by `key`.
 
-    pairs : int64 (pairs, 4), source and destination as (crew, behind the place); pair : row -> index into it
+    pairs : int64 (pairs, 4), source and destination as (group, behind the place); pair : row -> index into it
     offset : from the channel's start
     waits, dep : how many rows each row waits for, and which, in turn
     """
@@ -57,7 +57,7 @@ class Block(NamedTuple):
 
 
 def channel_rows(network: ServerTransfers, sites: Sequence[Site], *, straight: bool = False) -> GpuRows:
-    """The transfers between GPUs of a channel in which crew i does as sites[i].
+    """The transfers between GPUs of a channel in which group i does as sites[i].
 
     Five blocks: members to gatherers, gatherers to carriers, the network, and back: carriers to gatherers, gatherers to
     members. Keys put a run's sum right before the first transfer that needs it and its result behind the last one that
@@ -97,12 +97,12 @@ def channel_rows(network: ServerTransfers, sites: Sequence[Site], *, straight: b
     return rows_of(blocks, _edges(network, pieces, up, down, fan_in, fan_out, doors), len(sites), width)
 
 
-def rows_of(blocks: Sequence[Block], edges: Sequence[Edges], crews: int, width: int) -> GpuRows:
+def rows_of(blocks: Sequence[Block], edges: Sequence[Edges], groups: int, width: int) -> GpuRows:
     """All blocks in one order, by key. edges : what rows wait for, by their place in all blocks in turn."""
     columns: Any = zip(*blocks, strict=True)  # of arrays; mypy sees objects, the fields differ in type
     every = Block(*map(np.concatenate, columns))
-    pairs, pair = np.unique(every.src * (crews * width) + every.dst, return_inverse=True)
-    ends = np.stack(np.divmod(pairs, crews * width), 1)
+    pairs, pair = np.unique(every.src * (groups * width) + every.dst, return_inverse=True)
+    ends = np.stack(np.divmod(pairs, groups * width), 1)
     order = np.argsort(every.key, kind="stable")
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
@@ -138,7 +138,7 @@ def _keys(network: ServerTransfers, pieces: Pieces, up: ByteRuns, down: ByteRuns
 
 
 def _folded(network: ServerTransfers, pieces: Pieces, runs: int) -> Bools:
-    """Runs that the network only adds to, or never touches: finished once the crew's own sum is there, too."""
+    """Runs that the network only adds to, or never touches: finished once the group's own sum is there, too."""
     last = network.last[pieces.row]
     folded = np.ones(runs, np.bool_)
     folded[pieces.into[last]] = False

@@ -1,7 +1,7 @@
-"""Runs: what one GPU gathers and one GPU carries, as a whole; and the transfers between servers, cut to fit them.
+"""Runs: data that one GPU gathers and one GPU carries, as a whole; and the transfers between servers, cut to fit them.
 
-A run is a chunk, or, where several GPUs of a crew share a channel, what one of them has in one round. GPUs are known by
-crew and by how far they are behind the crew's place in the channel, so that channels of one shape are made once.
+A run is a chunk, or, where several GPUs of a group share a channel, one GPU's part of one round. A GPU is known by its
+group and its distance behind the group's place in the channel, so channels of one shape are made once.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from optcc.schedule.columns import GRANULE
-from optcc.schedule.inside_channels import Duty, Site
+from optcc.schedule.inside_channels import GpuTask, Site
 from optcc.schedule.inside_spans import Bools, Edges, Ints, ServerTransfers, Spans, ranges
 
 
 class ByteRuns(NamedTuple):
     """Sorted by server and start; columns of shape (runs,).
 
-    base : the first GPU of the crew, as server * width; gather, carry : GPUs, base + behind; relayed : they differ
+    base : the first GPU of the group, as server * width; gather, carry : GPUs, base + behind; relayed : they differ
     """
 
     server: Ints
@@ -35,36 +35,36 @@ class ByteRuns(NamedTuple):
 
 
 def runs_of(network: ServerTransfers, spans: Spans, sites: Sequence[Site], width: int) -> ByteRuns:
-    """Chunks of crews with one duty as they are, and the rounds of the others."""
-    shared = [s for s, site in enumerate(sites) if len(site.duties) > 1]
+    """Chunks of groups with one task as they are, and the rounds of the others."""
+    shared = [s for s, site in enumerate(sites) if len(site.tasks) > 1]
     alone = ~np.isin(spans.server, shared)
     found = [Spans(*(column[alone] for column in spans))]
-    duty = [np.array([site.duties[0][:2] for site in sites], np.int64)[found[0].server]]
+    task = [np.array([site.tasks[0][:2] for site in sites], np.int64)[found[0].server]]
     for s in shared:
-        which, start, stop, segment = _rounds(network, sites[s].duties)
+        which, start, stop, segment = _rounds(network, sites[s].tasks)
         found.append(Spans(np.full(len(which), s), start, stop, segment))
-        duty.append(np.array([d[:2] for d in sites[s].duties], np.int64)[which])
-    joined, duties = Spans(*(np.concatenate(column) for column in zip(*found, strict=True))), np.concatenate(duty)
+        task.append(np.array([d[:2] for d in sites[s].tasks], np.int64)[which])
+    joined, tasks = Spans(*(np.concatenate(column) for column in zip(*found, strict=True))), np.concatenate(task)
     order = np.lexsort((joined.start, joined.server))
     server, start, stop, segment = (column[order] for column in joined)
-    base, (gather, carry) = server * width, duties[order].T
+    base, (gather, carry) = server * width, tasks[order].T
     gpus = np.array([site.gpus for site in sites])[server]
     return ByteRuns(server, start, stop, segment, gpus, base, base + gather, base + carry, gather != carry)
 
 
-def _rounds(network: ServerTransfers, duties: Sequence[Duty]) -> tuple[Ints, Ints, Ints, Ints]:
-    """(duty, start, stop, segment): the channel in the order of time, in as many rounds as chunks.
+def _rounds(network: ServerTransfers, tasks: Sequence[GpuTask]) -> tuple[Ints, Ints, Ints, Ints]:
+    """(task, start, stop, segment): the channel in the order of time, in as many rounds as chunks.
 
-    In each round every duty has its part, and its NIC is busier than others meanwhile. The order changes from round to
-    round, since a crew sends more of some sections than of others.
+    In each round every task has its part, and its NIC is busier than others meanwhile. The order changes from round to
+    round, since a group sends more of some sections than of others.
     """
     groups, rounds, total = network.groups, network.chunks, int(network.cells[-1])
     which: list[int] = []
     cuts, done = [0], Fraction(0)
     for i in range(rounds):
-        for turn in range(len(duties)):
-            which.append((i + turn) % len(duties))
-            done += duties[which[-1]].part
+        for turn in range(len(tasks)):
+            which.append((i + turn) % len(tasks))
+            done += tasks[which[-1]].part
             cuts.append(int(total * done / rounds) // GRANULE * GRANULE)
     edge = np.array([*cuts[:-1], total], np.int64)
     begins = np.cumsum(groups.stop - groups.start) - (groups.stop - groups.start)
@@ -72,12 +72,12 @@ def _rounds(network: ServerTransfers, duties: Sequence[Duty]) -> tuple[Ints, Int
     low, high = places[:-1], places[1:]
     group = np.searchsorted(begins, low, "right") - 1
     shift = groups.start[group] - begins[group]
-    duty = np.array(which)[np.searchsorted(edge, low, "right") - 1]
-    return duty, low + shift, high + shift, groups.segment[group]
+    task = np.array(which)[np.searchsorted(edge, low, "right") - 1]
+    return task, low + shift, high + shift, groups.segment[group]
 
 
 class Pieces(NamedTuple):
-    """The network's rows, cut where duties change: row, run at the source and at the destination, bytes.
+    """The network's rows, cut where tasks change: row, run at the source and at the destination, bytes.
 
     same_first, same_count : for each run on the way out, the runs on the way in with the same bytes
     """

@@ -1,9 +1,9 @@
-"""What a schedule between servers needs from the inside of each, and when: the chunks that move over NVLink.
+"""The data that a schedule between servers needs from the inside of each, and when: the chunks that move over NVLink.
 
-A byte's sum must be with a server before the first transfer that takes it from there, and its result can be handed out
+A server must have a byte's sum before the first transfer that takes it from there. It can hand out the byte's result
 once the last transfer that brings it has landed. Chunks are whole sections of the schedule. Fine chunks let the first
-transfer start early and the last result be out soon; coarse ones are few. So a server's chunks grow with the bytes that
-it needs before them (that it still waits for after them, on the way out), up to an even part of the channel.
+transfer start early and the last result be out soon; coarse ones are few. So a server's chunks grow with the bytes
+needed before them (on the way out: still to come after them), up to an even part of the channel.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 GROWTH = 1.2
-"""A chunk is at most this less 1 of what goes before it. NVLink brings a GPU its chunks faster than its NIC takes them
-by 450/7 : 50 in an H100 server, so that chunks that grow by less never keep the NIC waiting."""
+"""Growth of chunks: a chunk is at most `GROWTH` - 1 of the bytes before it. In an H100 server NVLink brings a GPU its
+chunks faster than its NIC takes them by 450/7 : 50. So chunks that grow by less never keep the NIC waiting."""
 
 
 class Spans(NamedTuple):
@@ -49,7 +49,7 @@ class Edges(NamedTuple):
 class ServerTransfers:
     """A channel's transfers between servers, and what matters of them inside; columns of shape (rows,).
 
-    chunks : into how many parts the channel is cut inside, at least
+    chunks : least number of parts into which the channel is cut inside
     src, dst, offset, end, reduce, stage, segment : as in `Schedule`, `end` after the last byte
     raw : the row is among the first to take its bytes from its source, so that the source must have their sum
     last : nothing overwrites the row's bytes at its destination later
@@ -84,11 +84,11 @@ def ranges(start: Ints, count: Ints) -> Ints:
 
 
 def growth_steps(before: Ints, least: float, bend: float) -> NDArray[np.float64]:
-    """How many times by `GROWTH` `least` bytes have grown to `before`, no less than 0: whole times below `bend`, all
-    that there is to `bend` from there on.
+    """Number of times by which `least` bytes must grow by `GROWTH` to reach `before`, at least 0. It is whole below
+    `bend`; from `bend` on it is the number to `bend`.
 
-    A machine's logarithm may be off by the last bit, and all ranks must cut alike. So whole times are counted in whole
-    numbers, and the logarithm is `decimal`'s, which is rounded correctly.
+    A machine's logarithm may be off by the last bit, and all ranks must cut alike. So whole numbers are counted with
+    integers, and `decimal` computes the logarithm, correctly rounded.
     """
     starts, growth = list[int](), Fraction(str(GROWTH))
     exact = Fraction(least) * growth

@@ -1,8 +1,8 @@
-"""NICs as several lanes, so that a slow one takes part in direct exchange with fewer of them.
+"""NICs as several lanes, so that a slow NIC takes part in direct exchange with fewer of them.
 
 A NIC at half of the others' rate cannot keep their pace, and left alone it carries nothing. With two lanes for every
-other NIC and one for it all lanes have one pace again, half as fast, and a schedule in steps is about lanes as about
-the NICs of servers that lack some. In a step a NIC serves its lanes one after the other, and pays for a chunk on each.
+other NIC and one for the slow NIC, all lanes have one pace, half as fast. A schedule in steps then treats lanes as the
+NICs of servers that lack some. In a step a NIC serves its lanes one after another, and pays for a chunk on each.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ MOST_LANES = 4
 
 
 def differ(cluster: Cluster) -> bool:
-    """Whether live NICs are of different rates, so that lanes may gain something."""
+    """Whether live NICs have different rates, so that lanes may gain something."""
     kinds = {id(server.nics): server.nics for server in cluster.servers}
     return len({speed(nic) for nics in kinds.values() for nic in nics if nic.alive}) > 1
 
 
 def in_lanes(cluster: Cluster, count: int) -> Cluster:
-    """The cluster with `count` NICs in place of each, of one rate, or dead where the NIC is slower than so many. NIC i
-    is at places i `count` and after; each lane of a rail is a rail."""
+    """The cluster with `count` NICs of one rate in place of each NIC, some dead where the NIC is too slow for `count`.
+    NIC i is at places i `count` and after; each lane of a rail is a rail."""
     if count == 1:
         return cluster
     kinds = {id(server.nics): server.nics for server in cluster.servers}  # most servers share theirs
@@ -42,9 +42,9 @@ def in_lanes(cluster: Cluster, count: int) -> Cluster:
 
 @lru_cache(maxsize=1024)
 def _pace(kinds: tuple[tuple[tuple[Fraction, ...], int], ...], count: int) -> Fraction:
-    """The rate of lanes, `count` of some NIC, by which the bound of all lanes is least. 0: some server has none.
+    """The rate of lanes, 1/`count` of some NIC's, by which the bound of all lanes is least.
 
-    kinds : (rates of NICs, of so many servers)
+    kinds : (rates of NICs, number of such servers)
     """
     found: list[tuple[Fraction, Fraction]] = []
     for whole in sorted({rate for nics, _ in kinds for rate in nics} - {Fraction(0)}, reverse=True):

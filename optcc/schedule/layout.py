@@ -1,9 +1,8 @@
-"""Rings and trees of a schedule with their bytes: what a collective library's own kernels need, without transfers.
+"""Rings and trees of a schedule with their bytes, without transfers, for a collective library's own kernels.
 
-A *channel* is a stretch of the buffer that goes one way: round a ring of some ranks, which others join as leaves, or up
-and down one tree. It is cut into segments along time, and these into sections, each with an owner that sums it.
-docs/consume-from-cpp.md says which transfers a section of each kind has; a test makes them from that page's rules and
-finds exactly the rows of the schedule.
+A *channel* is a range of the buffer with one route: round a ring of some ranks, which others join as leaves, or up and
+down one tree. It is cut into segments, one after another in time, and these into sections, each with an owner that sums
+it.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def ring(
 
 
 def trees(schedule: Schedule, window: int = 0) -> Iterator[dict[str, Any]]:
-    """Pieces of the buffer that go by the same arcs, added in the same order, are one channel. From the rows alone.
+    """Channels from the rows alone: pieces of the buffer with the same arcs, added in the same order, are one channel.
 
     A hub of direct exchange is a tree of one hop; where a slow rank adds last, that is the root, the hub its child.
     """

@@ -1,10 +1,10 @@
 """Nested rings lowered to transfers: a pure function of shares, rank order, segments and orderings.
 
-In pattern m the m strongest ranks form a ring, the others are leaves. The pattern's bytes are cut into `segments`
-equal segments and each segment into sections, equally many per owner. A section is reduced along the ring into its
-owner, and the finished section goes round from there. A small ring has several sections per owner, so that no
-pattern's sections are much larger than those of a ring of all: a leaf waits for whole sections. Leaves join in one of
-two orderings (stages as in `Stage`):
+In pattern m the m strongest ranks form a ring, the others are leaves. The pattern's bytes are cut into `segments` equal
+segments and each segment into sections, equally many per owner. A section is reduced along the ring into its owner, and
+the finished section goes round from there. A small ring has several sections per owner: a leaf waits for whole
+sections, so no pattern's sections should be much larger than those of the full ring. Leaves join in one of two
+orderings (stages as in `Stage`):
 
 * LEAF_FIRST (stages 3 1 4 2): a leaf sends its raw section to the head of the chain and gets the finished one from
   the owner;
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from optcc.values.bound import Bound
 
 MAX_SECTIONS = 4096
-"""Bounds what a plan file can ask a rank to make; more chunks than that per segment help nobody."""
+"""Limit of the sections that a plan file can ask for; more chunks per segment gain nothing."""
 
 
 class Ordering(StrEnum):
-    """In which order the four stages follow each other within a section."""
+    """The order of the four stages within a section."""
 
     LEAF_FIRST = "leaf-first"
     VIA_LEAF = "via-leaf"
@@ -161,8 +161,8 @@ class NestedRings(Recipe):
     segment_sizes : the part of the data in each segment, sum 1; None: all equal
     sections : least number of sections that a segment is cut into, rounded up so that all owners have equally many.
         None: one per owner with at most one leaf and no pace; otherwise `LEAF_SECTIONS` (P-1)
-    window : a rank sends raw bytes of a segment only when it has the finished ones of the segment so many before; 0:
-        any time. Without a window quick ranks run ahead, and what is urgent queues behind what they sent
+    window : a rank sends raw bytes of a segment only when it has the finished bytes of the segment `window` before; 0:
+        any time. Without a window fast ranks run ahead, and urgent transfers queue behind theirs
     pace : 0, not written: ports serve an earlier segment first, and of one segment an earlier hop. Above: sections are
         due one after another, each hop of a section so many sections after the one before
         (`optcc.schedule.nested_pace`)
@@ -238,7 +238,7 @@ class NestedRings(Recipe):
         """With many leaves also sections as coarse as with few: chunks cost, so either may be faster."""
         from optcc.schedule.candidates import CandidateFamily
         from optcc.schedule.nested_order import nested_rings
-        from optcc.schedule.nested_pace import FEW_LEAVES, MOST_RANKS, keeping_two
+        from optcc.schedule.nested_pace import FEW_LEAVES, MOST_RANKS, two_segments_under_way
         from optcc.theory import nested_shares
 
         if cluster.gpu_ranks:
@@ -254,7 +254,7 @@ class NestedRings(Recipe):
 
         def coarse(segments: int) -> NestedRings:
             leaves = len(rates) - min(shares(), default=len(rates))
-            return replace(fine(segments), **keeping_two(leaves, segments)._asdict())
+            return replace(fine(segments), **two_segments_under_way(leaves, segments)._asdict())
 
         many = len(rates) <= MOST_RANKS and sum(rate < max(rates) for rate in rates) > FEW_LEAVES
         # A byte makes P-1 hops to its sum, and as many back, each a chunk of its own at both ends.
@@ -287,7 +287,7 @@ class NestedRings(Recipe):
         return replace(self, order=tally.order)
 
     def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: GroupCounts) -> NestedRings:
-        """As deep, with shares and order of this cluster."""
+        """The same depth, with shares and order"""
         from optcc.schedule.nested_order import rings_in_order
 
         return rings_in_order(tally.order, tally.shares(), self.segments)

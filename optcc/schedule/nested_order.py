@@ -10,7 +10,7 @@ from optcc.values.cluster import Cluster
 
 
 def nested_rings(cluster: Cluster, shares: dict[int, Fraction], segments: int) -> NestedRings:
-    """Nested rings over the ranks of `cluster` by strength, with the orderings that suit as many leaves."""
+    """Nested rings over the ranks of `cluster` by strength, with the orderings that suit the number of leaves."""
     ranks = cluster.ranks
     order = sorted(range(len(ranks)), key=lambda r: (min(ranks[r].out_rate, ranks[r].in_rate), r))
     return rings_in_order(tuple(order), shares, segments)
@@ -24,9 +24,9 @@ def rings_in_order(order: tuple[int, ...], shares: dict[int, Fraction], segments
 
 
 def _orderings(shares: dict[int, Fraction], ranks: int, segments: int) -> tuple[Ordering, ...]:
-    """One degraded rank: alternate, so that its link is busy both ways from the start, and end with adding last: a
-    leaf that gets a whole segment at the end does it alone. Several: the leaves take turns at adding last, which the
-    simulator shows to be smoother (docs/schedules.md)."""
+    """One degraded rank: the orderings alternate, so that its link is busy both ways from the start. The last adds
+    last: a leaf that gets a whole segment at the end does so alone. Several: the leaves take turns at adding last,
+    which the simulator shows to be smoother (docs/schedules.md)."""
     if ranks - min(shares, default=ranks) != 1:
         return (Ordering.VIA_LEAF,)
     odd = segments > 1 and segments % 2 == 1

@@ -1,10 +1,10 @@
-"""When transfers of nested rings are due, if sections start one after another instead of all of a segment at once.
+"""Due times of transfers of nested rings, if sections start one after another instead of all of a segment at once.
 
 A segment's sections are due one by one, evenly over the time that a segment has; each hop of a section is due `pace`
-sections after the one before. Ports serve what is due first. Then every rank does the same things as its neighbour, one
-section later, and a leaf meets the owners in turn: the steady state repeats itself, and no port starves while another
-has a burst. Where segments only decide, all sections of one start together, ports drift apart from segment to segment,
-and each port's idle time adds up until queues are long enough to hide it (docs/schedules.md).
+sections after the one before. Ports serve what is due first. Then every rank does what its neighbour did one section
+earlier, and a leaf meets the owners in turn. The steady state repeats itself, and no port starves while another has a
+burst. With an order by segments only, all sections of a segment start together, and ports drift apart from segment to
+segment. Each port's idle time then adds up until queues are long enough to hide it (docs/schedules.md).
 """
 
 from __future__ import annotations
@@ -15,32 +15,33 @@ from typing import NamedTuple
 from optcc.schedule.assemble import TemplateRow
 
 PERIOD = 2**20
-"""Due times are whole parts of a segment's time; more parts than any segment has sections."""
+"""Units of due times in a segment's time; more than any segment has sections."""
 MAX_PACE = 64
-"""Bounds what a plan file can ask for; 2 to 3 leave the least idle time."""
+"""Limit of the pace that a plan file can ask for; 2 to 3 leave the least idle time."""
 LEAF_SECTIONS = 3
-"""Sections of a pattern with several leaves or a pace, over P-1, where a recipe names no number: of 1, 2 and 3 only 3
+"""Sections over P-1 of a pattern with several leaves or a pace, where a recipe gives no number. Of 1, 2 and 3 only 3
 kept 1 + 2/k on all clusters with up to eight leaves."""
 FEW_LEAVES = 8
 MOST_RANKS = 64
-"""Between so many leaves and so many ranks one segment at a time keeps 1 + 2/k; above, that is too many transfers."""
+"""Up to so many ranks, and at least so many leaves, one segment at a time keeps 1 + 2/k; with more ranks there would be
+too many transfers."""
 FEW_SEGMENTS = 16
-"""Up to so many a pace of 2 will do; what is lost then grows with the segments, unless sections are finer still."""
+"""Up to so many segments a pace of 2 suffices; with more the loss grows, unless sections are finer still."""
 
 
 class Keeping(NamedTuple):
-    """What a recipe of nested rings says about time, as in `NestedRings`."""
+    """The settings of a recipe of nested rings about time, as in `NestedRings`."""
 
     window: int
     pace: int
     sections: int | None
 
 
-def keeping_two(leaves: int, segments: int) -> Keeping:
+def two_segments_under_way(leaves: int, segments: int) -> Keeping:
     """Two segments under way at once, and the highest pace for which these have room.
 
-    With longer windows leaves run further ahead, and what is urgent queues behind what they sent. A single leaf
-    hurries nobody, and a single segment has nothing to keep pace with.
+    With longer windows leaves run further ahead, and urgent transfers queue behind theirs. A single leaf delays nobody,
+    and a single segment needs no pace.
     """
     if leaves <= 1:
         return Keeping(0, 0, None)
@@ -48,14 +49,14 @@ def keeping_two(leaves: int, segments: int) -> Keeping:
 
 
 def keeping(ranks: int, leaves: int, segments: int) -> Keeping:
-    """As many segments under way, sections and pace as lose least of the time (docs/schedules.md).
+    """The window, sections and pace that lose least time (docs/schedules.md).
 
-    Where nearly all ranks are leaves of a ring of two to four, two segments under way lose up to 4/k: raw sections of
-    many leaves queue where the few full ranks wait for partial sums. With one there are half as many. Its time has room
-    for a pace if sections are fine: 2 (P-1) times the pace.
+    Where nearly all ranks are leaves of a ring of two to four, two segments under way lose up to 4/k. Raw sections of
+    many leaves queue where the few full ranks wait for partial sums; with one segment under way they are half as many.
+    Its time has room for a pace if sections are fine: 2 (P-1) times the pace.
     """
     if leaves <= FEW_LEAVES or ranks > MOST_RANKS or segments == 1:
-        return keeping_two(leaves, segments)
+        return two_segments_under_way(leaves, segments)
     pace = 2 if segments <= FEW_SEGMENTS else 4
     return Keeping(1, pace, 2 * pace * (ranks - 1))
 
@@ -68,7 +69,7 @@ def sections_of(ring: int, ranks: int, asked: int | None, pace: int) -> int:
 
 
 def paced(rows: Sequence[TemplateRow], sections: int, pace: int) -> list[TemplateRow]:
-    """The rows of a template of so many sections, with due times, in 1/`PERIOD` of a segment, in place of hops."""
+    """The rows of a template of `sections` sections, with due times, in 1/`PERIOD` of a segment, in place of hops."""
     return [row._replace(hop=(row.section + pace * row.hop) * PERIOD // sections) for row in rows]
 
 

@@ -1,9 +1,9 @@
-"""Who has which NICs: what direct exchange uses of each server, of which it takes one for each transfer.
+"""The NICs that direct exchange uses of each server, one for each transfer.
 
-Direct exchange is about NICs of one rate, their pace. Where any NIC reaches any, slower ones of a server act as one
-together: two at half of the pace take one half each of every transfer. What is left over is left alone like dead NICs,
-which on many servers is hardly a loss: of P servers with n NICs each, one at half of its rate is 1/(2 n P) of all that
-they have. The pace is the one by which the bound would be least.
+Direct exchange uses NICs of one rate, their pace: the rate by which the bound would be least. Where any NIC reaches
+any, slower NICs of a server act as one: two at half of the pace take one half each of every transfer. The rest is left
+idle like dead NICs, on many servers a small loss. Of P servers with n NICs each, one NIC at half of its rate is 1/(2 n
+P) of the total rate.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from optcc.schedule.tuned import HARDLY
 from optcc.values.cluster import Cluster, Nic, Rank, Server
 
 MOST_AS_ONE = 4
-"""So many slow NICs act as one at most: each takes a chunk of every transfer."""
+"""At most so many slow NICs act as one: each takes a chunk of every transfer."""
 MOST_NAMED = 4
 Rate = TypeVar("Rate", int, Fraction)
 
 
 def applies(cluster: Cluster) -> bool:
-    """NICs as in `of_one_pace`, and every two ranks have a rail in common."""
+    """Whether NICs are as in `of_one_pace`, and every two ranks have a rail in common."""
     return of_one_pace(cluster) and common_rails([tuple(mine) for mine in live_nics(cluster)])
 
 
 def of_one_pace(cluster: Cluster) -> bool:
-    """Servers as ranks, NICs of one pace (on rails one for each), all of them in at least two servers."""
+    """Whether servers are ranks, with NICs of one pace (on rails one for each), all of them in at least two servers."""
     ranks = cluster.ranks
     if cluster.gpu_ranks or len(ranks) < 3:
         return False
@@ -45,10 +45,11 @@ def of_one_pace(cluster: Cluster) -> bool:
 
 
 def nic_rate(cluster: Cluster) -> Fraction:
-    """Bytes per second, each way, at which direct exchange uses NICs: of those that are as fast, or are so together. 0:
-    some rank has none.
+    """Bytes per second, each way, at which direct exchange uses NICs: single NICs of this rate, or several that act as
+    one. 0: some rank has none.
 
-    Ranks with n NICs of rate t or more need as long as the bound of servers that have n t, which is least.
+    With ranks that have n NICs of rate t or more, the time is the bound of servers of rate n t; t is chosen so that it
+    is least.
     """
     ranks = cluster.ranks
     kinds = {id(rank.nics): rank.nics for rank in ranks}  # most servers share theirs
@@ -59,7 +60,7 @@ def nic_rate(cluster: Cluster) -> Fraction:
 
 @lru_cache(maxsize=1024)
 def _pace(kinds: tuple[tuple[tuple[Fraction, ...], int], ...], most: int) -> Fraction:
-    """kinds : (rates of NICs, of so many ranks); most : as of `_lanes`"""
+    """kinds : (rates of NICs, number of such ranks); most : as in `_lanes`"""
     unit = lcm(*(rate.denominator for nics, _ in kinds for rate in nics))
     each = [(sorted((int(rate * unit) for rate in nics), reverse=True), count) for nics, count in kinds]
     rates = {rate for nics, _ in each for rate in nics if rate}
@@ -74,14 +75,14 @@ def _pace(kinds: tuple[tuple[tuple[Fraction, ...], int], ...], most: int) -> Fra
 
 
 def bound_of(used: Sequence[tuple[int, int]]) -> Fraction:
-    """Seconds per byte, if NICs had a rate of 1. used : (NICs, of so many ranks)"""
+    """Seconds per byte for NICs of 1 byte per second. used : (number of NICs, number of such ranks)"""
     ranks = sum(count for _, count in used)
     return max(Fraction(1, min(n for n, _ in used)), Fraction(2 * (ranks - 1), sum(n * count for n, count in used)))
 
 
 def _lanes(fastest: Sequence[Rate], rate: Rate, most: int) -> list[tuple[int, int]]:
-    """(begin, end) of NICs in order of their rates that are as fast as `rate`, one alone or up to `most` of which each
-    carries as much."""
+    """(begin, end) of NICs in order of their rates: one NIC as fast as `rate`, or up to `most` NICs of which each
+    carries an equal part."""
     begin, found = 0, []
     while begin < len(fastest) and fastest[begin]:
         for end in range(begin + 1, min(begin + most, len(fastest)) + 1):
@@ -95,12 +96,13 @@ def _lanes(fastest: Sequence[Rate], rate: Rate, most: int) -> list[tuple[int, in
 
 
 def _most_as_one(cluster: Cluster) -> int:
-    """On rails a NIC reaches only one of each other server: what two send together would keep both of its waiting."""
+    """Most NICs that act as one: 1 on rails, where a NIC reaches one NIC of each other server and would wait for half
+    of a joint transfer."""
     return 1 if cluster.fabric.rails else MOST_AS_ONE
 
 
 def _in_use(cluster: Cluster, owners: Sequence[Server] | Sequence[Rank]) -> dict[int, list[tuple[int, ...]]]:
-    """id of an owner's NICs -> the places of those that direct exchange uses; those together that act as one."""
+    """id of an owner's NICs -> the places of the NICs in use, those that act as one together."""
     rate, most = nic_rate(cluster), _most_as_one(cluster)
     found: dict[int, list[tuple[int, ...]]] = {}
     for nics in {id(owner.nics): owner.nics for owner in owners}.values():
@@ -123,7 +125,7 @@ def left_alone(cluster: Cluster) -> list[str]:
 
 def pace_lines(cluster: Cluster) -> list[tuple[str, str]]:
     """(label, text) lines for people where NICs differ."""
-    if evened(cluster) is cluster:
+    if at_one_pace(cluster) is cluster:
         return []
     from optcc.values.units import format_rate  # lowering, on every rank, needs numpy alone
 
@@ -141,9 +143,9 @@ def pace_lines(cluster: Cluster) -> list[tuple[str, str]]:
     return lines
 
 
-def evened(cluster: Cluster) -> Cluster:
-    """The cluster as direct exchange uses it: every NIC at their pace or dead, all but the first of those that act as
-    one. Itself, if it is that already."""
+def at_one_pace(cluster: Cluster) -> Cluster:
+    """The cluster as direct exchange uses it: every NIC at the pace or dead, all but the first of NICs that act as one
+    dead. `cluster` itself if nothing changes."""
     rate = nic_rate(cluster)
     kinds = {id(server.nics): server.nics for server in cluster.servers}
     if all(nic.out_rate == nic.in_rate in (rate, 0) for nics in kinds.values() for nic in nics):
@@ -167,24 +169,25 @@ def short_of_nics(cluster: Cluster) -> list[int]:
 
 
 def rates_nearly_equal(counts: Sequence[int]) -> list[int]:
-    """The ranks that are, by how many NICs each has."""
+    """The ranks whose rate is nearly that of the fastest, by number of NICs."""
     lone = counts.index(min(counts))
     return [r for r, count in enumerate(counts) if r != lone and count <= HARDLY * max(counts)]
 
 
 def have_spare_time(counts: Sequence[int]) -> bool:
-    """Whether the others do where one rank starves, by how many NICs each has, and none of them is hardly faster: it
-    needs 1/its NICs for the data, they (2P-3)/theirs for what it and they exchange."""
+    """Whether the other ranks have spare time where one rank starves. counts : NICs of each rank, none hardly faster.
+    The starving rank needs 1/(its NICs) for the data, the others (2P-3)/(their NICs) for all that they and it
+    exchange."""
     fewest = min(counts)
     spare = 1 - Fraction(fewest * (2 * len(counts) - 3), sum(counts) - fewest)
     return spare > 0 and not rates_nearly_equal(counts)
 
 
 def live_nics(cluster: Cluster) -> list[dict[int, tuple[int, ...]]]:
-    """Of each rank, what a NIC in use can meet -> its place in its server, or the places of those that act as one: the
-    NICs of its rail, without rails those of its (first) place, or, if two ranks have no place in common or none has
-    them all, those that are the n-th ones in use, too. Ranks whose NICs are one object, as those of a cluster's equal
-    servers are, share one answer."""
+    """Of each rank, rail of a NIC in use -> its place in its server, or the places of NICs that act as one. Without
+    rails, the rail is the NIC's (first) place. If two ranks then have no place in common, or no rank has all places,
+    the n-th NICs in use of all ranks form a rail. Ranks whose NICs are one object, as in a cluster's equal servers,
+    share one answer."""
     ranks, rails, found = cluster.ranks, cluster.fabric.rails, {}
     used = _in_use(cluster, ranks)
     for nics in {id(rank.nics): rank.nics for rank in ranks}.values():
@@ -200,8 +203,8 @@ def live_nics(cluster: Cluster) -> list[dict[int, tuple[int, ...]]]:
 def nic_ports(
     cluster: Cluster, routes: Routes, live: Sequence[Mapping[int, tuple[int, ...]]] = ()
 ) -> list[dict[int, tuple[int, ...]]]:
-    """Of each rank, rail of a NIC in use -> its port, or those of NICs that act as one. live : as of `live_nics`, which
-    it is by default"""
+    """Of each rank, rail of a NIC in use -> its port, or the ports of NICs that act as one. live : `live_nics` by
+    default"""
     names = [cluster.servers[rank.server].name for rank in cluster.ranks]
     return [
         {rail: tuple(routes.port_index[f"{name}/{rank.nics[i].name}"] for i in lane) for rail, lane in mine.items()}
@@ -210,6 +213,6 @@ def nic_ports(
 
 
 def common_rails(ranks: Sequence[Sequence[int]]) -> bool:
-    """Every two ranks have a rail in common."""
+    """Whether every two ranks have a rail in common."""
     kinds = sorted({tuple(rails) for rails in ranks})
     return all({*a} & {*b} for a in kinds for b in kinds)

@@ -1,9 +1,9 @@
 """OptCC as published: four patterns of equal segments around one degraded rank, served slot by slot.
 
-A segment is a ring over the healthy ranks in which the degraded rank joins by one transfer each way per section, in
-four stages (see `Stage`). Patterns A and C go 1 2 3 4, patterns B and D go 3 1 4 2. Segments take the patterns in turn,
-and every four of them (of a channel, where there are channels) start as this table says; a slot is the time in which
-the degraded rank moves one segment.
+A segment is a ring over the healthy ranks; the degraded rank joins by one transfer each way per section, in four stages
+(see `Stage`). Patterns A and C go 1 2 3 4, patterns B and D go 3 1 4 2. Segments take the patterns in turn, and every
+four of them (of a channel, where there are channels) start as this table says; a slot is the time in which the degraded
+rank moves one segment.
 
     slot      0        1        2        3        4
     A         1        2        3        4
@@ -11,9 +11,9 @@ the degraded rank moves one segment.
     C                  1        2        3        4
     D                  3        1        4        2
 
-The degraded rank receives A C B D and sends B D A C, one of each per slot, while the next four follow from slot 4 on:
-k segments take k + 1 slots, (k+1)/k of the bound. A degraded rank that keeps more of its rate than about half (1/l with
-l < 2 - 1/(P-1)) would idle in its slots: the bound's share of the data goes round a ring of all ranks instead, one
+The degraded rank receives A C B D and sends B D A C, one of each per slot, while the next four follow from slot 4 on: k
+segments take k + 1 slots, (k+1)/k of the bound. A degraded rank that keeps more than about half of its rate (1/l with l
+< 2 - 1/(P-1)) would idle in its slots. So the bound's share of the data goes round a ring of all ranks instead, one
 equal segment per slot.
 
 Source: Chen, Jiang, Yu, Wang, Xiong, Wang and Liu, arXiv:2606.01680, as far as public text tells; what is our reading
@@ -51,9 +51,9 @@ _SLOTS = (
 def paper_share(ranks: int, left: Fraction) -> Fraction:
     """The share of the data that goes round the healthy ring; the other goes round a ring of all.
 
-    `left` is what the degraded rank keeps of the others' rate. These are the shares that load all ranks alike (proof id
-    ``nested-rings``), for one degraded rank: with T* the bound and L = max(1, T* left B/n) the degraded rank's load,
-    x = 1 - (L - 1) P/(P-2).
+    `left` is what the degraded rank keeps of the others' rate. These shares load all ranks alike (proof id
+    ``nested-rings``) with one degraded rank. With T* the bound and L = max(1, T* left B/n) the degraded rank's load,
+    the share is x = 1 - (L - 1) P/(P-2).
     """
     load = max(Fraction(1), Fraction(2 * (ranks - 1)) * left / (ranks - 1 + left))
     return 1 - (load - 1) * Fraction(ranks, ranks - 2)
@@ -116,7 +116,8 @@ class OptccPaper(Recipe):
                 return pattern_template(healthy, self.weak, slots, way)
 
             def filler(way: Way, hop: int = pattern * (ranks - 1) + ranks - 2) -> list[TemplateRow]:
-                """All hops of the ring of all ranks fall into one slot: it fills what the patterns leave."""
+                """All hops of the ring of all ranks fall into one slot: the ring fills the time that the patterns
+                leave."""
                 return [row._replace(hop=hop) for row in ring_template(range(ranks), way)]
 
             mine = np.arange(place, k, every)

@@ -4,11 +4,11 @@ A weighted set of such tree pairs reaches the optimum on every fabric that optcc
 one; proof id ``packed-trees``). The buffer is cut into segments, each of them among the trees. A rank sends to its
 parent once all its children's parts have been folded into its own.
 
-A rank that has nothing to wait for would send all its segments at once, and incoming ports would be busy with segments
-that nobody needs yet while results wait: first everything is reduced, then everything is broadcast, and each half keeps
-other ports busy. So a leaf of an in-tree holds back a segment until it has the result of the one `window` earlier, of
-the same tree and of the next one: the first keeps the halves together, the second keeps trees in step, of which some
-pass more queues than others.
+A rank without dependencies would send all its segments at once. Incoming ports would then be busy with segments not
+needed yet, while results wait. First everything would be reduced, then everything broadcast, and each half would use
+other ports. So a leaf of an in-tree holds back a segment until it has results of an earlier one. This is the segment
+one `window` before, of the same tree and the next. The first condition keeps the halves together. The second keeps
+trees in step, as some pass more queues than others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Arc(NamedTuple):
-    """A way from rank to rank: out by the NICs of rail `out`, in by those of rail `into`; None: by all there is."""
+    """A route from rank to rank: out by the NICs of rail `out`, in by the NICs of rail `into`; None: by all NICs."""
 
     src: int
     dst: int
@@ -60,10 +60,10 @@ class Arc(NamedTuple):
 
 
 MOST_ROOTS = 32
-"""Of trees that are made at once: with half as many the ports of each are twice as busy, with twice as many it takes
-four times as long."""
+"""Roots of trees made at once. With half as many, the ports of each are twice as busy; with twice as many, planning
+takes four times as long."""
 FEW = 4
-"""Segments of these where chunks cost."""
+"""Segments of trees made at once, where chunks cost."""
 Arcs = Annotated[
     tuple[Arc, ...],
     Text(
@@ -131,7 +131,7 @@ def _steps(tree: TreePair) -> list[_Step]:
 
 
 def _shortest(routes: Routes, ranks: int, root: int, share: Fraction) -> TreePair | None:
-    """Every rank by the fewest hops, up and down the same way; None where some cannot be reached both ways."""
+    """A route of fewest hops for every rank, the same up and down; None if some cannot be reached both ways."""
     above = {root: root}
     left = set(range(ranks)) - {root}
     reached = [root]
@@ -178,8 +178,9 @@ class PackedTrees(Recipe):
     Attributes
     ----------
     trees : the pairs, shares of sum 1, none for a single rank
-    segments : into how many parts the data is cut along time
-    window : how many segments may be under way at once, or 0 for one more than the deepest pair has hops, 5 at most
+    segments : number of parts into which the data is cut along time
+    window : number of segments that may be under way at once; 0 for one more than the hops of the deepest pair, 5 at
+        most
     """
 
     family: ClassVar[str] = "packed-trees"
@@ -259,7 +260,7 @@ class PackedTrees(Recipe):
 
     @classmethod
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
-        """On any fabric; finding the trees may take long."""
+        """For any fabric; finding the trees may take long."""
         from optcc.schedule.candidates import CandidateFamily
 
         @cache

@@ -1,4 +1,4 @@
-"""Pods: which rank is in which, their uplinks, and what direct exchange sends over these."""
+"""Pods: the ranks of each pod, their uplinks, and the part of the data that direct exchange sends over them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def pod_numbers(cluster: Cluster) -> list[int]:
 
 
 def in_turns(pods: Sequence[int]) -> list[int]:
-    """The ranks, one of each pod after the other."""
+    """The ranks in an order in which pods take turns."""
     return sorted(range(len(pods)), key=lambda rank: (pods[:rank].count(pods[rank]), pods[rank]))
 
 
 def uplinks(cluster: Cluster, groups: Sequence[int]) -> list[Fraction | None]:
-    """Of each group, bytes per second each way of its pod's uplink; None: it has none, or is no pod."""
+    """Of each group, bytes per second each way of its pod's uplink; None: no uplink, or the group is no pod."""
     rates: dict[object, Fraction] = {}
     for (kind, which, _), rate in cluster.uplinks.items():
         if kind == "pod":
@@ -37,7 +37,7 @@ def uplinks(cluster: Cluster, groups: Sequence[int]) -> list[Fraction | None]:
 
 
 def direct_uplink_s(cluster: Cluster, shares: Sequence[Fraction], nbytes: int) -> Fraction:
-    """Seconds that the busiest uplink needs if everybody exchanges directly with every hub; 0 without pods.
+    """Seconds of the busiest uplink if everybody exchanges directly with every hub; 0 without pods.
 
     shares : each rank's part of the data as a hub, sum 1
     """
@@ -47,11 +47,11 @@ def direct_uplink_s(cluster: Cluster, shares: Sequence[Fraction], nbytes: int) -
 
 
 def direct_across(pods: Sequence[int], shares: Sequence[Fraction]) -> list[Fraction]:
-    """What each pod's uplink carries each way by direct exchange, as part of the data.
+    """The part of the data that each pod's uplink carries each way in direct exchange.
 
-    A pod of S of the P servers, hubs of X of the data, sends S (1 - X) of the data to other hubs, and the results of X
-    to P - S servers; it receives as much. To add last to a part is to be sent sums for the result, and to send the
-    result for the data: as much, too.
+    Let a pod have S of the P servers, hubs of the part X. It sends S (1 - X) of the data to other hubs, and the results
+    of X to P - S servers; it receives as much. A rank that adds last to a part receives sums instead of results, and
+    sends results instead of data: the same amounts.
     """
     found = []
     for pod in sorted({*pods}):

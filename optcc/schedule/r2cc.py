@@ -1,14 +1,15 @@
 """R2CC-AllReduce: the published scheme for one degraded server, as transfers.
 
-Stage 1: a ring over all ranks reduces the share 1-Y of the data while a ring over the healthy ranks reduces the other
-Y (the tail). Stage 2: the tail's partial sums meet the degraded rank's contribution and the result is broadcast, in K
-chunks, so that one chunk comes down the weak link while the one before goes up. With Y = X, the lost share of the
-rate, stage 1 takes as long as the fault-free ring.
+Stage 1: a ring over all ranks reduces the share 1-Y of the data while a ring over the healthy ranks reduces the other Y
+(the tail). Stage 2: the tail's partial sums meet the degraded rank's contribution, and the result is broadcast, in K
+chunks. So one chunk comes down the weak link while the one before goes up. With Y = X, the lost share of the rate,
+stage 1 takes as long as the fault-free ring.
 
 Source: Wang, Yu, Xiong and Liu, arXiv:2512.25059, section "R2CC AllReduce", and the K chunks of a reduce and a
 broadcast each from the authors' implementation (github.com/r2cc-project/R-2CCL). There a healthy helper reduces and
-broadcasts. Here the degraded rank does, the mirror image with the same bytes on its link: a transfer may overwrite
-bytes only after all that read them, and the helper could not tell the degraded rank that it has read its own.
+broadcasts. Here the degraded rank does, the mirror image with the same bytes on its link. A transfer may overwrite
+bytes only after all transfers that read them. The helper could not report to the degraded rank that it has read its
+own.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ def broadcast_template(healthy: list[int], weak: int, segments: int, last: int, 
 
 
 def waiting(schedule: Schedule, waits: NDArray[np.int64], dep: NDArray[np.int64]) -> Schedule:
-    """The schedule with more dependencies, none of them there already: row waits[i] also waits for row dep[i].
+    """The schedule with more dependencies, all of them new: row waits[i] also waits for row dep[i].
 
-    -1 stands for a transfer that was left out because it has no bytes; who would wait for it does not.
+    -1 stands for a transfer left out because it has no bytes; its dependents do not wait.
     """
     waits = np.concatenate((np.repeat(np.arange(len(schedule)), np.diff(schedule.dep_ptr)), waits))
     dep = np.concatenate((schedule.dep_idx, dep))
@@ -87,7 +88,7 @@ class R2cc(Recipe):
 
     Attributes
     ----------
-    segments : of both rings, over all channels
+    segments : number in both rings, over
     chunks : K; divides the segments of one channel, or is a multiple of them: the rings may be shallower than stage 2,
         which alone gets quicker with K
     weak : the degraded rank; tail : Y, the share of the data that only healthy ranks reduce in stage 1
@@ -118,7 +119,7 @@ class R2cc(Recipe):
             return single.template(make, turn) if single else make(routes)
 
         rings, every = list[Block](), segment_bounds(0, start, k, ranks)
-        # A server with fewer NICs goes on dealing from one segment to the next, until so many have had their turn.
+        # A server with fewer NICs keeps dealing from one segment to the next, until every channel has had its turn.
         laps = min(k // count, count)
         for place in range(count * laps):
             lap, channel = divmod(place, count)
@@ -190,8 +191,8 @@ def _parts(sections: NDArray[np.int64], groups: int, parts: int) -> NDArray[np.i
 def _window(
     stage2: Schedule, bounds: NDArray[np.int64], parts: int, segment: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(row, row that it waits for): a section goes up once the section one chunk and one segment before it has come
-    down to its helper. Without that, fast helpers would run ahead of slow ones and chunks be complete late.
+    """(row, row that it waits for). A section goes up once the section one chunk and one segment before it has come
+    down to its helper. Otherwise fast helpers would run ahead of slow ones, and chunks would be complete late.
 
     segment : sections of a segment in every channel, and 1 from helper to helper
     """
@@ -209,7 +210,7 @@ def _window(
 def _stage1_done(
     stage1: Schedule, stage2: Schedule, start: int, weak: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(row of stage 2, row of stage 1 that it waits for): a helper sends a section once its partial sum and the last
+    """(row of stage 2, row of stage 1 that it waits for). A helper sends a section once its partial sum and the last
     transfers of both rings have reached it."""
     tail = stage1.offset >= start
     last = np.full((2, stage1.ranks), -1, np.int64)
@@ -223,7 +224,7 @@ def _stage1_done(
 
     keys = key(stage1.dst[finished], stage1.offset[finished])
     by_key = np.argsort(keys)
-    # What goes up may be a part of a section: the last one that begins at or before it.
+    # The transfer up may carry a part of a section: the last one that begins at or before it.
     landed = finished[by_key[np.searchsorted(keys, key(helper, stage2.offset[up]), side="right", sorter=by_key) - 1]]
     dep = np.stack((landed, last[0, helper], last[1, helper]), 1)
     dep[dep[:, 2] == landed, 2] = -1

@@ -31,13 +31,13 @@ from optcc.values.cluster import Cluster
 class NicSpread(StrEnum):
     """What part of every transfer each NIC of a server carries.
 
-    EQUAL : every live NIC as much as the next, whatever its rate, so that a slow NIC sets the pace: a library that
+    EQUAL : every live NIC carries the same, whatever its rate, so a slow NIC sets the pace. This is a library that
         deals equal channels to the NICs it finds
     RATE : each live NIC in proportion to its rate: R2CC-Balance
     REPAIRED : one equal channel per NIC that the server was built with, and the channel of a dead NIC moves to one
         backup NIC: hot repair
-    CHANNELS : whole segments on single NICs, in as many channels as the server with fewest NICs has: channel c joins
-        the c-th fastest NICs of all servers, and has a part of the data by the slowest of them
+    CHANNELS : whole segments on single NICs, in as many channels as the server with fewest NICs has. Channel c joins
+        the c-th fastest NICs of all servers, and its part of the data follows the slowest of them
     """
 
     EQUAL = "equal"

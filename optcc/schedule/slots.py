@@ -1,4 +1,4 @@
-"""Slots: which NIC of a rank sends to which peer when, in whole ticks of a plan of two halves."""
+"""Slots: the times at which a NIC of a rank sends to a peer, in whole ticks of a plan of two halves."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from math import lcm
 from typing import NamedTuple
 
 TICKS = 2**40
-"""Of a whole plan; two halves. Whole numbers, as every rank finds its slots on its own."""
+"""Ticks of a whole plan, which has two halves. Whole numbers, as every rank finds its slots on its own."""
 HALF = TICKS // 2
 ONE = 2**28
-"""What a NIC moves in a half, where steps are found: products of two such numbers fit into 64 bits."""
+"""Units that a NIC moves in a half, where steps are found: products of two such numbers fit into 64 bits."""
 TIES = 2**13
-"""Which of equal pairs a matching takes is settled by numbers below this, and where their sums are equal, too, by the
-solver, which is scipy's on every rank."""
+"""Numbers below this decide which of several equal pairs a matching takes. Where their sums are equal, too, the solver
+decides, which is scipy's on every rank."""
 
 
 class Slot(NamedTuple):
-    """When one NIC serves one peer.
+    """The time in which one NIC serves one peer.
 
     begin, size : ticks of the half, or of the plan
     nic : place of the NIC in its server
-    weight : how much of a pair's bytes it carries, beside the pair's other slots
+    weight : share of a pair's bytes, relative to the pair's other slots
     """
 
     begin: int
@@ -31,14 +31,14 @@ class Slot(NamedTuple):
 
 
 def mirrored(given: Sequence[Slot]) -> list[Slot]:
-    """The same slots seen from the end of the half."""
+    """The slots mirrored in time, seen from the end of the half."""
     return sorted(Slot(HALF - begin - size, size, nic, weight) for begin, size, nic, weight in given)
 
 
 def in_time(given: Sequence[Slot], live: Mapping[int, Sequence[int]], end: int = HALF) -> list[Slot]:
-    """The slots up to the plan's `end`, towards a rank with these NICs. Of m that act as one each takes m times as long
-    for its part of a chunk as the sender, who sends one part after the other; so that the last part of a plan is not
-    late, the last slot carries that much less."""
+    """The slots up to the plan's `end`, towards a rank whose live NICs are `live`. If m NICs of the receiver act as
+    one, each takes m times as long for its part of a chunk as the sender. The sender sends one part after another. The
+    last slot carries less by this delay, so that the last part of a plan is not late."""
     parts = {nic: len(lane) for nic, lane in live.items() if len(lane) > 1}
     if not parts:
         return list(given)
@@ -51,7 +51,7 @@ def in_time(given: Sequence[Slot], live: Mapping[int, Sequence[int]], end: int =
 
 
 def whole(first: Sequence[Slot], second: Sequence[Slot]) -> list[Slot]:
-    """The slots of both halves, as ticks of the plan. Both carry as much."""
+    """The slots of both halves, in ticks of the plan; both halves carry as much."""
     parts = [sum(slot.weight for slot in half) for half in (second, first)]
     return [
         Slot(turn * HALF + slot.begin, slot.size, slot.nic, slot.weight * parts[turn])

@@ -1,4 +1,4 @@
-"""What direct exchange in steps asks of a way to find the steps: there is one for each kind of clusters."""
+"""The interface of a way to find the steps of direct exchange; there is one for each kind of cluster."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from optcc.schedule.direct import DirectExchange
 
 Used = list[dict[int, tuple[int, ...]]]
-"""Of each rank the rails that it serves -> its NIC there, or those that act as one."""
+"""Of each rank the rails that it serves -> its NIC there, or the NICs that act as one."""
 
 
 class Timed(NamedTuple):
-    """All transfers with the time at which each is due.
+    """All transfers with their due times.
 
-    after : hub -> where the bytes of its section end to which others add last
-    held : more pairs (row that waits, row that it waits for), where somebody would run ahead otherwise
+    after : hub -> end of the bytes of its section to which others add last
+    held : more pairs (row that waits, row that it waits for), where a rank would run ahead otherwise
     """
 
     rows: Rows
@@ -31,7 +31,7 @@ class Timed(NamedTuple):
 
 
 class Finder(Protocol):
-    """A way to find steps. Pure: every rank finds the same by itself."""
+    """A way to find steps. Pure: Pure: every rank finds the same by itself."""
 
     name: str
 
@@ -48,21 +48,21 @@ class Finder(Protocol):
         """The transfers of an AllReduce of `nbytes` bytes."""
 
     def most_steps(self, cluster: Cluster) -> int:
-        """More take some GB of memory."""
+        """Limit of `segments`: more take some GB of memory."""
 
     def growing(self, recipe: DirectExchange) -> int:
-        """How many steps each grow over the one before."""
+        """Number of steps that are longer than the step before."""
 
     def told(self, recipe: DirectExchange, cluster: Cluster) -> list[tuple[str, str]]:
         """(label, text) lines for people."""
 
 
 MOST_CHUNKS = 2**19
-"""Steps times NICs of all servers: so many transfers take some GB and some ten seconds."""
+"""Limit of steps times NICs of all servers: so many transfers take some GB and some ten seconds."""
 
 
 def most_steps(used: Used) -> int:
-    """Of a plan, by `MOST_CHUNKS`."""
+    """Limit of a plan's steps by `MOST_CHUNKS`."""
     return max(1, MOST_CHUNKS // (2 * sum(map(len, used))))
 
 

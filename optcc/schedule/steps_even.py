@@ -1,17 +1,17 @@
 """Even steps, where no server starves: in each, every NIC sends one chunk and receives one, all of one length.
 
-Where pairs have chunks of unequal length a sender that is early meets another one at a receiver. Here every chunk fills
-its step, so that nobody does.
+With chunks of unequal length, an early sender meets another one at a receiver. Here every chunk fills its step, so this
+cannot happen.
 
-With n NICs of P ranks, N in all, a rank is the hub of x = (n t - 1)/(P-2) of the data, t = 2 (P-1)/N being the bound in
-units of n/rate (as in `optcc.theory.hubs`, proof id attained). Two ranks then have (n_i + n_k - N/(P-1))/(P-2) chunks
-for each other, each way, in every step of the plan, so that all NICs are busy all the time. Where these are whole
-numbers over all steps every chunk is as long as a step and nobody ever meets another sender; elsewhere chunks are a
-little shorter than steps, as few as fit. That counts all NICs of a rank as one: a rail that few ranks have may have too
-little to carry, and the others too much.
+Let a rank have n NICs, P ranks N in all. It is the hub of x = (n t - 1)/(P-2) of the data, where t = 2 (P-1)/N is the
+bound in units of n/rate (as in `optcc.theory.hubs`, proof id attained). Two ranks then have (n_i + n_k - N/(P-1))/(P-2)
+chunks for each other, each way, in every step of the plan, so that all NICs are busy all the time. Where these numbers,
+summed over all steps, are whole, every chunk is as long as a step. Elsewhere chunks are a little shorter than steps, as
+few as fit. This count treats all NICs of a rank alike; a rail that few ranks have may have too little to carry, and the
+others too much.
 
-Steps are found one after the other: on each rail a matching, in which pairs come first that are behind an even course.
-A rank sends results as far as all raw data for them has landed, in the step before at the latest, better sooner.
+Steps are found one after another: on each rail a matching, the pairs furthest behind an even schedule first. A rank
+sends a result when all raw data for it has landed, in the step before at the latest, better sooner.
 """
 
 from __future__ import annotations
@@ -37,20 +37,21 @@ if TYPE_CHECKING:
     from optcc.schedule.direct import DirectExchange
 
 LATER = 8 * GRANULE
-"""Cuts between data are so much later than those between results, or rounding would make a result wait for data that
-comes a chunk later."""
+"""Bytes by which cuts between data are later than cuts between results. Otherwise rounding would make a result wait for
+data that comes a chunk later."""
 UNIT = 2**20
-"""What it weighs to be a chunk behind."""
+"""Weight of being one chunk behind."""
 FRESH = UNIT
-"""What has landed only just before is a latency late, and makes others late: it counts as a chunk less behind."""
+"""Weight subtracted for data that landed just before: it is a latency late and delays others, so it counts as a chunk
+less behind."""
 MOST_LATE = 2
-"""So many times as many steps as planned are taken at the most until all is sent; what is left then goes before."""
+"""Limit of steps over planned steps until all is sent; the rest then goes earlier."""
 ROUNDING = 1e-9
 
 
 class Found(NamedTuple):
     """(sender, receiver) -> (begin, size, rail) of each chunk, in order, in ticks; when the last step ends, `TICKS` or
-    later; of pairs whose only chunk is data and result at once when the result can be sent."""
+    later. Of pairs with a single chunk, which is data and result at once: when the result can be sent."""
 
     chunks: dict[tuple[int, int], list[tuple[int, int, int]]]
     end: int
@@ -58,7 +59,7 @@ class Found(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Rails whose steps are alike: how many, and how many chunks a pair has on them in all, (ranks, ranks)."""
+    """Rails whose steps are alike: their number, and the number of chunks of a pair on them in all, (ranks, ranks)."""
 
     rails: tuple[int, ...]
     steps: int
@@ -66,13 +67,13 @@ class Part(NamedTuple):
 
 
 class Even:
-    """Even steps. `segments` are those of the whole plan, as many as every rank needs to serve all others once at
-    least; `variant` settles ties between pairs that are as far behind, by which plans differ a little."""
+    """Even steps. `segments` : steps of the whole plan, enough for every rank to serve each other rank at least once;
+    `variant` : settles ties between pairs that are equally far behind, which changes plans a little."""
 
     name = "even"
 
     def applies(self, cluster: Cluster) -> bool:
-        """NICs of one pace, no server so few that it is the hub of nothing, and any two have a rail in common."""
+        """NICs of one pace, no starving server, and any two servers with a rail in common."""
         if not of_one_pace(cluster):
             return False
         used = self.used(cluster)
@@ -80,8 +81,8 @@ class Even:
         return fits and fewest_steps(list(map(len, used))) <= self.most_steps(cluster)
 
     def used(self, cluster: Cluster) -> Used:
-        """Those of `live_nics`. On one fabric, where any NIC reaches any, ranks serve the first rails, so that those
-        with fewer NICs have all of theirs in common with everybody."""
+        """Those of `live_nics`. On one fabric, where any NIC reaches any, ranks serve the first rails, so that ranks
+        with fewer NICs share all their rails."""
         live = live_nics(cluster)
         return live if cluster.fabric.rails else [dict(enumerate(mine.values())) for mine in live]
 
@@ -96,7 +97,7 @@ class Even:
         return most_steps(self.used(cluster))
 
     def timed(self, recipe: DirectExchange, cluster: Cluster, nbytes: int) -> Timed:
-        """What two ranks have for each other, data first, follows their chunks of the whole plan."""
+        """The bytes of two ranks for each other, data first, follow their chunks of the whole plan."""
         used = self.used(cluster)
         order, steps = _steps(used, recipe.segments, recipe.each, recipe.variant)
         section = list(pairwise(cuts_by(0, nbytes, self.shares(cluster)).tolist()))
@@ -122,7 +123,7 @@ class Even:
         return 0
 
     def told(self, recipe: DirectExchange, cluster: Cluster) -> list[tuple[str, str]]:
-        """How many steps it takes."""
+        """The number of steps."""
         used = self.used(cluster)
         longer = longer_by(used, recipe.segments, recipe.each, recipe.variant)
         kinds = sorted(
@@ -132,13 +133,13 @@ class Even:
 
 
 def _steps(used: Sequence[Mapping[int, object]], steps: int, each: bool, variant: int) -> tuple[list[int], Found]:
-    """The ranks in order of their NICs, so that steps are the same whichever have lost some; and these."""
+    """The ranks in order of their NICs, so that steps do not depend on which ranks have lost some; and the steps."""
     order = sorted(range(len(used)), key=lambda rank: (len(used[rank]), [*used[rank]], rank))
     return order, even_steps(tuple(tuple(used[rank]) for rank in order), steps, each, variant)
 
 
 def longer_by(used: Sequence[Mapping[int, object]], steps: int, each: bool, variant: int) -> Fraction:
-    """How many times as many steps as planned it takes: more than 1 if what is due has not landed."""
+    """Steps over planned steps: more than 1 if data that is due has not landed."""
     return Fraction(_steps(used, steps, each, variant)[1].end, TICKS)
 
 
@@ -151,8 +152,8 @@ def hub_shares(nics: Sequence[int]) -> tuple[Fraction, ...] | None:
 
 @lru_cache(maxsize=4096)
 def chunks_of(nics: tuple[int, ...], steps: int) -> tuple[dict[int, int], Fraction]:
-    """NICs of two ranks together -> the chunks that they have for each other, each way; and how many times as long as
-    the bound the steps take, without costs: the least with which all chunks fit into them, whichever rails those have.
+    """NICs of two ranks together -> their chunks for each other, each way; and the steps' time over the bound, without
+    costs. This is the least time in which all chunks fit, whichever rails the ranks have.
 
     nics : of each rank, in order; steps : `fewest_steps` or more
     """
@@ -165,7 +166,7 @@ def chunks_of(nics: tuple[int, ...], steps: int) -> tuple[dict[int, int], Fracti
         full = all(sum((of[b] - (a == b)) * counts.get(a + b, 0) for b in of) <= a * steps for a in of)
         return counts if full else None
 
-    # Rounding up makes at most one more for each peer: slots that are so much longer have room for all.
+    # Rounding up adds at most one chunk for each peer: slots that are longer by this have room for all.
     spare = 1 - Fraction(ranks - 1, min(of) * steps)
     fewest = {much: max(1, int(much * spare)) if spare > 0 else 1 for much in need.values()}
     tried = sorted({much / c for much, least in fewest.items() for c in range(least, int(much) + 2)})
@@ -179,13 +180,14 @@ def chunks_of(nics: tuple[int, ...], steps: int) -> tuple[dict[int, int], Fracti
 
 
 def fewest_steps(nics: Sequence[int]) -> int:
-    """With which every rank can send every other one a chunk."""
+    """The least number with which every rank can send every other rank a chunk."""
     return -(-(len(nics) - 1) // min(nics))
 
 
 def parts_of(live: Sequence[Sequence[int]], steps: int, each: bool) -> list[Part]:
-    """Of all rails together, so many steps, `fewest_steps` at least, or, of `each`, of those that join the same ranks:
-    there every pair has as many chunks on each rail, and a rail of fewer ranks fewer, longer steps."""
+    """All rails together, with `steps` steps, at least `fewest_steps`. With `each`, a part for each set of rails that
+    join the same ranks: there every pair has equally many chunks on each rail, and a rail of fewer ranks has fewer,
+    longer steps."""
     nics = tuple(map(len, live))
     if not each:
         count = max(steps, fewest_steps(nics))
@@ -206,8 +208,8 @@ def parts_of(live: Sequence[Sequence[int]], steps: int, each: bool) -> list[Part
 
 
 def unfilled(used: Sequence[Mapping[int, object]]) -> float:
-    """How many times as long as the bound rounds take in which every pair has a chunk on each of its rails, without
-    costs: where pairs have unequally much in them, steps are as long as those with most need."""
+    """Time over the bound, without costs, of rounds in which every pair has a chunk on each of its rails. Where pairs
+    have unequal chunks, steps are as long as the longest needs."""
     shares = hub_shares(list(map(len, used)))
     assert shares is not None, "some rank is the hub of nothing"
     lasts = np.zeros((len(used), len(used)))
@@ -220,7 +222,7 @@ def unfilled(used: Sequence[Mapping[int, object]]) -> float:
 
 @lru_cache(maxsize=8)
 def even_steps(live: tuple[tuple[int, ...], ...], steps: int, each: bool, variant: int) -> Found:
-    """Who sends to whom on which rail in each step. Pure, and the same on every rank.
+    """Sender, receiver and rail of each chunk in each step. Pure, and the same on every rank.
 
     live : the rails of each rank; steps, each : as of `parts_of`; some beyond if what is due has not landed;
     variant : what settles ties
@@ -236,7 +238,8 @@ def even_steps(live: tuple[tuple[int, ...], ...], steps: int, each: bool, varian
     single = np.sum([part.chunks for part in parts], axis=0) == 1
     ties = (ids[:, None] * 7919 + ids * 104729 + variant * 31337 * ids) % TIES
     on = {rail: [r for r, mine in enumerate(live) if rail in mine] for rail in {rail for mine in live for rail in mine}}
-    # A pair's data comes first; a chunk that is both waits for the result. A single one does not: see `Found`.
+    # A pair's data comes first; a chunk that is data and result waits for the result. A single one does not: see
+    # `Found`.
     sent = [np.zeros_like(part.chunks) for part in parts]
     done, landed, before = (np.zeros_like(whole, np.float64) for _ in range(3))  # before : a step ago
     for known in (landed, before):

@@ -1,10 +1,10 @@
 """Steps of many lengths, where one server starves: it alone sets the bound, and is the hub of nothing.
 
-It would have results to receive from the very beginning, before any can exist. So it adds last to half of the data, or
-a little less: first it receives sums of what the others have, and each of its halves is cut by itself. Other servers
-that lack NICs are hubs of less, and add last to a little as well, since results of what goes by way of who starves come
-late. Between all others what is too much for one half goes on into the other. The second half is the first one's mirror
-image in time. Who sends to whom when: `steps_one_slots`.
+It should receive results from the very beginning, before any exist. So it adds last to half of the data, or a little
+less: first it receives sums of the others' data. Each of its halves is cut separately. Other servers that lack NICs are
+hubs of less. They add last to a little as well, since results of data that passes the starving server come late. Among
+the remaining servers, whatever exceeds one half continues in the other. The second half is the first one's mirror image
+in time. `steps_one_slots` finds the times.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from optcc.schedule.direct import DirectExchange
 
 LEAST = Fraction(1, 4)
-"""Of the data who starves adds last to so much at least; a half if it waited for nothing, less by what it waits."""
+"""Least part of the data to which the starving rank adds last. It is a half without waiting, less by the time it
+waits."""
 UNIT = 2**22
-"""What the part that who starves adds last to is rounded to."""
+"""Denominator of the part to which the starving rank adds last."""
 
 Adding = list[tuple[int, Fraction]]
-"""Who adds last to which part of a hub's section, in order."""
+"""(rank, part of a hub's section to which it adds last), in order."""
 
 
 class Parts(NamedTuple):
@@ -45,12 +46,13 @@ class Parts(NamedTuple):
 
 
 def parts(cluster: Cluster, last: Fraction) -> Parts:
-    """Who is the hub of what, and who adds last to how much.
+    """The hubs' shares, and the parts to which ranks add last.
 
-    All but who starves are equally busy: with n NICs they are hubs of x = (n t - 1)/(P-2), t = (2P-3)/(NICs of them
-    all), of nothing if that is negative. Adding last to y, slow ones have equal halves at y = (1 - (P-1) x)/2.
+    All but the starving rank are equally busy. With n NICs a rank is hub of x = (n t - 1)/(P-2), where t = (2P-3)/(NICs
+    of all these ranks), or of nothing if this is negative. A slow rank that adds last to y has equal halves at y = (1 -
+    (P-1) x)/2.
 
-    last : the part of all data that who starves adds last to
+    last : the part of all data to which the starving rank adds last
     """
     counts, slow = list(map(len, live_nics(cluster))), short_of_nics(cluster)
     ranks, lone = len(counts), counts.index(min(counts))
@@ -64,7 +66,7 @@ def parts(cluster: Cluster, last: Fraction) -> Parts:
     turns = TURNS if rates_nearly_equal(counts) else 1
 
     def adding(hub: int) -> Adding:
-        """Who starves among several first, and to everybody's; and who else is the hub of nothing."""
+        """The starving rank first, for every hub; then other ranks that are hubs of nothing."""
         first = {r: part for r, part in late.items() if not shares[r] and r != hub}
         own = first if hub in late else first | late
         return [(r, part / turns) for r, part in own.items()] * turns
@@ -73,8 +75,8 @@ def parts(cluster: Cluster, last: Fraction) -> Parts:
 
 
 class OneStarves:
-    """Steps of many lengths. `segments` are those of each half, of which the first ones are each `growth` times as long
-    as the one before; who starves adds last to the part `last` of the data."""
+    """Steps of many lengths. `segments` : steps of each half, the first ones each `growth` times as long as the step
+    before; `last` : the part of the data to which the starving rank adds last."""
 
     name = "one-starves"
 
@@ -110,8 +112,8 @@ class OneStarves:
             cuts = [granule(low + part * (high - low), nbytes) for part in ends]
             via[r] = list(zip((rank for rank, _ in of.adding[r]), pairwise(cuts), strict=True))
             plain[r] = cuts[-1], high
-        # In the second half each slow rank's parts are handed out in the same order, what came first first, and they
-        # are among each other as in the first one's mirror image.
+        # In the second half each slow rank's parts come in the same order as in the first. The order between ranks is
+        # the first half's mirror image.
         late = {r: _turned(mine) for r, mine in via.items()}
 
         def gathered(i: int, k: int) -> list[Piece]:
@@ -159,11 +161,11 @@ class OneStarves:
 
 
 def fitted(recipe: DirectExchange, cluster: Cluster) -> Fraction:
-    """`last` with which who starves is busy for as long both ways.
+    """`last` with which the starving rank is busy equally long both ways.
 
-    While first sums are gathered it can send but not receive. If it has nothing to receive in u of a half, then it
-    should receive sums in 1 - u of a half and send totals in all of it: last = (1 - u)/(2 - u). u depends a little on
-    that in turn.
+    While the first sums are gathered it can send but not receive. If it has nothing to receive during the part u of a
+    half, it should receive sums in 1 - u of a half. It should send totals in all of the half: last = (1 - u)/(2 - u).
+    In turn, u depends a little on `last`.
     """
     last = Fraction(1, 2)
     for _ in range(2):

@@ -1,11 +1,12 @@
-"""Steps where a slow server starves, others may be slow, too: in each, every rail serves those who are furthest behind.
+"""Steps where a slow server starves, others may be slow, too: in each step, every rail serves the pairs furthest
+behind.
 
-The starving server alone sets the bound and is the hub of nothing. What it receives depends on what all others send,
-and what other slow servers add last to on what it sends, so that no order of equal rounds suits them all. Here a half
-is cut into steps whose lengths grow, stay and shrink. Step by step the starving server sends to whom it has most for,
-and receives from who has most sums for it, some steps at a time; then each rail has a matching of the others, in which
-those come first who are behind an even course. No sum is sent before its hub has gathered it. For how long the starving
-server has nothing to receive at first says how much it should add last to.
+The starving server alone sets the bound and is the hub of nothing. Its arrivals depend on what all others send, and the
+sums for other slow servers depend on what it sends. So no order of equal rounds suits all. Here a half is cut into
+steps whose lengths grow, stay and shrink. For some steps at a time, the starving server sends to the rank it has most
+data for. It receives from the rank with most sums for it. Then each rail has a matching of the others, the pairs
+furthest behind an even schedule first. No sum is sent before its hub has gathered it. The time during which the
+starving server has nothing to receive decides how much it should add last to.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ from optcc.schedule.tuned import (
 
 Ints = NDArray[np.int64]
 Pairs = tuple[Sequence[int], Sequence[int]]
-"""Senders, and of each its receiver."""
+"""Senders, and the receiver of each."""
 LEAST_PART = ONE // 2**9
-"""Of what is left over at the end: less is not worth another slot."""
+"""Least part of the rest at the end that is worth another slot."""
 SLACK = 2**12
-"""One part in so many of what has been gathered is left out, as cuts are rounded."""
+"""1/SLACK of the gathered data is left out, as cuts are rounded."""
 
 
 @lru_cache(maxsize=64)
 def step_ends(count: int, growth: Fraction) -> tuple[int, ...]:
-    """Where steps end, of `ONE`."""
+    """Ends of steps, in units of which `ONE` is the half."""
     up, down = round(UP * count), round(DOWN * count)
     lengths = [growth ** min(step, up) * SHRINK ** max(0, step - (count - 1 - down)) for step in range(count)]
     sizes = [int(2**64 * length / max(lengths)) for length in lengths]
@@ -56,7 +57,7 @@ def step_ends(count: int, growth: Fraction) -> tuple[int, ...]:
 
 
 def longest_step(count: int, growth: Fraction) -> int:
-    """Of these, in ticks."""
+    """The longest of these steps, in ticks."""
     return max(end - begin for begin, end in pairwise((0, *step_ends(count, growth)))) * (HALF // ONE)
 
 
@@ -66,15 +67,15 @@ def starving(live: Sequence[Sequence[int]], shares: Sequence[Fraction]) -> int:
 
 
 class _Half:
-    """What has been sent so far of all that ranks have for each other, and what can be."""
+    """The data that ranks have for each other: what has been sent so far, and what is ready."""
 
     def __init__(
         self, shares: Sequence[Fraction], adding: Sequence[Sequence[tuple[int, Fraction]]], nic: Fraction, gap: int
     ) -> None:
         self.raw = np.array([[int(part / nic * ONE) for part in shares]] * len(shares), np.int64)
         np.fill_diagonal(self.raw, 0)
-        # Of each part of a hub's section that somebody adds last to, in order: how much it is, at who adds it; where it
-        # begins, in bytes of the section; and in the bytes that who adds it sends, which are the others.
+        # For each part of a hub's section that some rank adds last to, in order: its size at this rank; its begin, in
+        # bytes of the section; its begin in the bytes that this rank sends.
         self.parts = np.zeros((max(map(len, adding)), *self.raw.shape), np.int64)
         self.begins = np.zeros_like(self.parts)
         for hub, parts in enumerate(adding):
@@ -91,7 +92,7 @@ class _Half:
         self.gap = gap
 
     def put(self, pairs: Pairs, rail: int, begin: int, end: int, much: Ints) -> None:
-        """A slot of one rail for each of some pairs, of which no two are the same; much : that it carries of each"""
+        """A slot of one rail for each of some pairs, all different; much : amount carried for each"""
         begin, size = begin * (HALF // ONE), (end - begin) * (HALF // ONE)
         for i, k, part in zip(*pairs, much.tolist(), strict=True):
             self.found.setdefault((i, k), []).append(Slot(begin, size, rail, part))
@@ -106,7 +107,7 @@ class _Half:
         self.flying = [each for each in self.flying if each[0] > now - self.gap]
 
     def hand_out(self, cost: int) -> None:
-        """What is left over at the end goes to the last slots, part by part to those whose NICs have least to do."""
+        """The rest at the end goes to the last slots, part by part to the pairs whose NICs have least to do."""
         out, into = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
         for (i, k), mine in self.found.items():
             mine.sort()
@@ -126,7 +127,8 @@ class _Half:
                 into[k, nic] += more
 
     def ready(self, slow: int) -> Ints:
-        """What each rank can send a slow one: what is its own, then sums as far as all others have sent theirs."""
+        """The amount that each rank can send a slow one: its own data, then sums as far as all others have sent
+        theirs."""
         at = self.landed + np.where(self.landed >= self.gaps, self.parts, 0).sum(0)
         np.fill_diagonal(at, 2**62)
         at[slow] = 2**62
@@ -146,18 +148,19 @@ def greedy_slots(
     chunk: Fraction,
     pods: Sequence[int] = (),
 ) -> tuple[dict[tuple[int, int], list[Slot]], Fraction]:
-    """The slots of every pair that has something to send, weighted by how much; and for which part of the half the
-    starving rank's NICs can receive less than they send. Pure, and the same on every rank.
+    """The slots of every pair with data, weighted by amount; and the part of the half by which the starving rank's NICs
+    receive less than they send. Pure, and the same on every rank.
 
-    live : the rails of each rank; shares : of each as a hub, 0 of the starving one, and of others only if these have
-    more rails; adding : of each hub's section who adds last to which part, in order, the starving rank first; ends : of
-    steps, in `ONE`; margin : part of the half from the end of a slot to when its bytes are counted on; chunk : part of
-    the half that a chunk costs; pods : of each rank its pod, if any: an uplink is like a port of all its ranks
+    live : the rails of each rank; shares : of each as a hub, 0 for the starving rank, and for others only if these have
+    more rails; adding : for each hub's section, the ranks that add last and their parts, in order, the starving rank
+    first; ends : of steps, in `ONE`; margin : part of the half from the end of a slot until its bytes are counted on;
+    chunk : part of the half that a chunk costs; pods : of each rank its pod, if any: an uplink is like a port of all
+    its ranks
     """
     from scipy.optimize import linear_sum_assignment  # who only reads or runs plans of other families has no scipy
 
     ranks, lone = len(live), starving(live, shares)
-    # What a NIC moves in the half: the starving rank's are busy all the time.
+    # The amount that a NIC moves in the half: the starving rank's NICs are busy all the time.
     of_lone = (sum((b for r, b in parts if r == lone), Fraction(0)) for hub, parts in enumerate(adding) if hub != lone)
     nic = (1 - max(of_lone)) / len(live[lone])
     nic, cost = nic / (1 - CHUNKS * chunk), int(chunk * ONE)
@@ -178,7 +181,8 @@ def greedy_slots(
     longest = LONGEST if late else LONGEST_ALONE
 
     def longer(held: dict[int, tuple[int, set[int]]], turn: int, get: bool) -> int:
-        """New slots of the starving rank where the last ones are over, for who has most; what remains of them."""
+        """New slots of the starving rank where the last ones are over, for the rank with most data; and the rest of
+        them."""
         begin, size, remains = starts[turn], starts[turn + 1] - starts[turn], 0
         much = half.ready(lone) if get else half.left[lone].copy()
         first = np.where(get, 0, others - half.served[lone])
@@ -219,7 +223,7 @@ def greedy_slots(
         for rail in sorted(rails, key=lambda rail: (rail + turn) % ranks):
             rows = [i for i in on[rail] if i != lone and i not in getting.get(rail, (0, ()))[1]]
             cols = [k for k in on[rail] if k != lone and k not in sending.get(rail, (0, ()))[1]]
-            # How far behind, of what a pair has in all, as much as its part of the step that it can fill.
+            # How far behind a pair is, as part of its total, up to its part of the step that it can fill.
             behind = (end * half.needs - half.served * ONE) // needs
             fills = np.where(behind < -LEAD * size, 0, np.minimum(limit, room))
             behind += ahead

@@ -1,12 +1,12 @@
-"""Rounds, where no server starves: in each, every pair is served for as long as it takes to send what it has.
+"""Rounds, where no server starves: in each round, every pair is served until its data is sent.
 
-What all pairs have for each other on one rail is a matrix whose rows and columns have the same sum, for all NICs are
-equally busy. Such a matrix is a sum of permutations (Birkhoff 1946, von Neumann 1953): each is a step, in which nobody
-meets another sender, that lasts as long as its least pair needs. So no time is lost, whatever lengths chunks have; what
-has to be waited for is as long as a step, and there are few of these.
+On one rail, the data of all pairs is a matrix of equal row and column sums, as all NICs are equally busy. Such a matrix
+is a sum of permutations (Birkhoff 1946, von Neumann 1953). Each is a step without two senders for one receiver, as long
+as its smallest pair needs. So no time is lost, whatever the lengths of chunks; a wait is as long as a step, and steps
+are few.
 
-In the first half pairs send data, in the second one, its mirror image in time, results; who has more data for the other
-one than results goes on with it into the second half.
+In the first half pairs send data; the second half is its mirror image in time, with results. A rank with more data than
+results for another continues with data in the second half.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from optcc.schedule.direct import DirectExchange
 
 WHOLE = 2**24
-"""Of a round's length."""
+"""Units of a round's length."""
 SHORTEST = WHOLE // 1024
-"""Steps that would be shorter are left out: what pairs would have in them goes in their others."""
+"""Steps that would be shorter are left out; their data goes in the pairs' other steps."""
 FITTINGS, CLOSE = 200, 1e-9
-"""Rails are equally busy up to the second number, which the first is enough for."""
+"""Steps and tolerance of the fitting: rails are equally busy up to the second number, for which the first suffices."""
 
 Rails = tuple[int, ...]
 Steps = list[tuple[Ints, int]]
-"""(By sender its receiver, itself if it sends nothing; how long), one after the other."""
+"""(By sender its receiver, itself if it sends nothing; length), in order."""
 
 
 class Rounds(Even):
@@ -51,15 +51,15 @@ class Rounds(Even):
     name = "rounds"
 
     def applies(self, cluster: Cluster) -> bool:
-        """NICs of one pace, no server so few that it is the hub of nothing, and any two have a rail in common."""
+        """NICs of one pace, no starving server, and any two servers with a rail in common."""
         if not of_one_pace(cluster):
             return False
         used = self.used(cluster)
         return hub_shares(list(map(len, used))) is not None and common_rails([tuple(mine) for mine in used])
 
     def used(self, cluster: Cluster) -> Used:
-        """Those of `live_nics`. On one fabric, where any NIC reaches any, ranks lack different rails, as far as there
-        are any, so that all rails have about as much to do."""
+        """Those of `live_nics`. On one fabric, where any NIC reaches any, ranks lack different rails as far as
+        possible, so that all rails are equally loaded."""
         live = live_nics(cluster)
         if cluster.fabric.rails:
             return live
@@ -71,12 +71,12 @@ class Rounds(Even):
         return found
 
     def most_steps(self, cluster: Cluster) -> int:
-        """By memory: in a round everybody sends everybody a chunk, or a few."""
+        """By memory: in a round every rank sends every other rank a chunk, or a few."""
         ranks = len(cluster.ranks)
         return max(1, MOST_CHUNKS // (4 * ranks * (ranks - 1)))
 
     def timed(self, recipe: DirectExchange, cluster: Cluster, nbytes: int) -> Timed:
-        """What two ranks have for each other, data first, follows their slots of the whole plan."""
+        """The bytes of two ranks for each other, data first, follow their slots of the whole plan."""
         used = self.used(cluster)
         order = sorted(range(len(used)), key=lambda rank: (len(used[rank]), [*used[rank]], rank))
         slots = half_of(tuple(tuple(used[rank]) for rank in order), recipe.segments)
@@ -85,7 +85,7 @@ class Rounds(Even):
         for a, z in permutations(range(len(order)), 2):
             i, k = order[a], order[z]
             own = Piece(Kind.RAW, k, *section[k]), Piece(Kind.RESULT, i, *section[i])
-            # Who has next to nothing for another has no step: the first rail that they share, at the beginning.
+            # A pair with next to no data has no step: it uses its first common rail, at the beginning.
             none = [Slot(0, 1, min({*used[i]} & {*used[k]}), 1)]
             first, back = slots.get((a, z)) or none, slots.get((z, a)) or none
             both = whole(first, in_time(mirrored(back), used[k]))
@@ -93,7 +93,7 @@ class Rounds(Even):
         return Timed(rows_of(found), {}, None)
 
     def told(self, recipe: DirectExchange, cluster: Cluster) -> list[tuple[str, str]]:
-        """How many rounds."""
+        """The number of rounds."""
         return [("rounds", f"{recipe.segments} in each half; one NIC for each transfer")]
 
 
@@ -112,7 +112,7 @@ def half_of(live: tuple[Rails, ...], rounds: int) -> dict[tuple[int, int], list[
     before = 0
     for on, rails in joined.items():
         steps, needs, lasts = steps_of(live, on, rails[0])
-        # Rails of which few join the same ranks have fewer rounds, so that chunks are about as many on all.
+        # Where few rails join the same ranks there are fewer rounds, so that all rails have about as many chunks.
         own_rounds = max(1, round(rounds * fewest * len(rails) / (len(on) - 1)))
         ahead = Fraction(before, len({rail for mine in live for rail in mine}))
         for turn, rail in enumerate(rails):
@@ -125,7 +125,8 @@ def half_of(live: tuple[Rails, ...], rounds: int) -> dict[tuple[int, int], list[
 
 
 def steps_of(live: Sequence[Rails], on: Rails, rail: int) -> tuple[Steps, Ints, Ints]:
-    """The steps of a rail; what every two of its ranks need, and how long they have, (ranks, ranks), of `WHOLE`."""
+    """The steps of a rail; and for every two of its ranks the time needed and the time available, (ranks, ranks), in
+    units of which `WHOLE` is the round."""
     shares = hub_shares(list(map(len, live)))
     assert shares is not None, "some rank is the hub of nothing"
     split = rail_shares(tuple(sorted((kind, many) for kind, many in Counter(live).items())))
@@ -140,10 +141,11 @@ def steps_of(live: Sequence[Rails], on: Rails, rail: int) -> tuple[Steps, Ints, 
 
 
 def matchings(parts: Ints) -> Steps:
-    """Permutations whose sum, each times how long it lasts, is `parts` but for less than `SHORTEST` each; of all that
-    there are that whose least entry is greatest comes first, as that leaves few. Neighbours are as alike as can be.
+    """Permutations whose sum, each times its length, is `parts`, except for less than `SHORTEST` in each entry. The
+    permutation whose least entry is greatest comes first, which leaves few. Neighbours in the list are as alike as
+    possible.
 
-    parts : (ranks, ranks), rows and columns all of one sum
+    parts : (ranks, ranks), all row and column sums equal
     """
     left, senders = parts.copy(), np.arange(len(parts))
     found: Steps = []
@@ -175,7 +177,7 @@ def _perfect(there: NDArray[np.bool_]) -> bool:
 
 
 def _greatest_first(parts: list[list[int]], least: int) -> list[int]:
-    """Of each row its column in a perfect matching among entries of `least` or more, greatest first (Kuhn 1955)."""
+    """For each row its column in a perfect matching among entries of `least` or more, greatest first (Kuhn 1955)."""
     wants = [[k for part, k in sorted((-part, k) for k, part in enumerate(row)) if -part >= least] for row in parts]
     row_of, column_of = [-1] * len(parts), [-1] * len(parts)
 
@@ -193,7 +195,7 @@ def _greatest_first(parts: list[list[int]], least: int) -> list[int]:
 
 
 def _portion(steps: Steps, turn: int, count: int) -> Steps:
-    """The `turn`-th of so many portions of the steps that last as long; some steps are cut in two."""
+    """The `turn`-th of `count` portions of the steps, all equally long; some steps are cut in two."""
     every = sum(last for _, last in steps)
     begin, end, now = every * turn // count, every * (turn + 1) // count, 0
     found: Steps = []
@@ -206,7 +208,7 @@ def _portion(steps: Steps, turn: int, count: int) -> Steps:
 
 
 def _in_turns(steps: Steps, rounds: int, ahead: Fraction) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """(sender, receiver) -> (begin, size) in ticks of the half, of steps that come again in each round.
+    """(sender, receiver) -> (begin, size) in ticks of the half, for steps that recur in each round.
 
     ahead : part of a round that has gone by at first
     """
@@ -226,10 +228,10 @@ def _in_turns(steps: Steps, rounds: int, ahead: Fraction) -> dict[tuple[int, int
 
 @lru_cache(maxsize=64)
 def rail_shares(kinds: tuple[tuple[Rails, int], ...]) -> Mapping[tuple[Rails, Rails], Mapping[int, float]]:
-    """By the rails of sender and receiver, rail -> its part of what they exchange, sum 1, with which all NICs of a rank
-    are equally busy.
+    """By the rails of sender and receiver, rail -> its part of their exchange, sum 1, with which all NICs of a rank are
+    equally busy.
 
-    kinds : (rails of a rank, how many ranks have just these)
+    kinds : (rails of a rank, number of ranks with just these)
 
     Two ranks exchange the sum of their shares as hubs. A rail of m ranks has 1/(m - 1) of each NIC's time for each
     pair. From there each rank's use of each rail is scaled until all its NICs are equally busy (iterative proportional

@@ -1,11 +1,11 @@
 """Steady steps, where two servers or more starve: all of them send and are sent results all the time.
 
-One has half of its NICs or fewer, the others hardly more; they use as many. The rest are hubs, one that lacks few NICs
-of less. What hubs gather from each other goes in the first half, what they spread in the second one, about twice as
-fast as the slow servers send: so hubs have the sums of all others by the time the slow servers have sent theirs for the
-same bytes, except at the very beginning, and results go back to these at once, through both halves. What is lost are a
-step and a half, from when a slow server sends a chunk to when its result comes back, and the cost of chunks. Who sends
-to whom when: `steps_several_slots`.
+One has half of its NICs or fewer, the others hardly more; they all use as many. The rest are hubs; a hub that lacks few
+NICs has a smaller share. Hubs gather from each other in the first half and spread in the second, about twice as fast as
+the slow servers send. So, except at the very beginning, hubs have the sums of all others before the slow servers have
+sent theirs for the same bytes. Results go back to these at once, through both halves. The loss is one and a half steps,
+from sending a slow server's chunk to the return of its result, and the cost of chunks. `steps_several_slots` finds the
+times.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 class SeveralStarve:
-    """Steady steps. `segments` are those of each half, of which the first `growing` are each followed by one that is
-    `growth` times as long."""
+    """Steady steps. `segments` : steps of each half; each of the first `growing` is followed by one `growth` times as
+    long."""
 
     name = "several-starve"
 
@@ -54,8 +54,8 @@ class SeveralStarve:
         return most_steps(self.used(cluster)) // 2
 
     def timed(self, recipe: DirectExchange, cluster: Cluster, nbytes: int) -> Timed:
-        """A pair's bytes, data first, follow its slots of the whole plan, of which the second half is the first one's
-        mirror image: no pair has to be through with anything at the end of a half."""
+        """A pair's bytes, data first, follow its slots of the whole plan; the second half is the first one's mirror
+        image. No pair has to finish anything at the end of a half."""
         slow, used, shares = _slow(cluster), self.used(cluster), self.shares(cluster)
         live = [list(mine) for mine in used]
         hubs = [rank for rank in range(len(live)) if rank not in slow]
@@ -81,7 +81,7 @@ class SeveralStarve:
         return Timed(rows, {}, (waits, on))
 
     def growing(self, recipe: DirectExchange) -> int:
-        """Those first ones."""
+        """`recipe.growing`."""
         return min(recipe.growing, recipe.segments)
 
     def told(self, recipe: DirectExchange, cluster: Cluster) -> list[tuple[str, str]]:
@@ -103,9 +103,9 @@ def _slow(cluster: Cluster) -> tuple[int, ...]:
 
 
 def slow_ranks(cluster: Cluster) -> tuple[int, ...] | None:
-    """The ranks with fewer NICs than `MOST_NICS` of the others' that are no hubs; None where they are not two or more,
-    one of them with half at most, or hubs are too few: on rails that slow ones serve, two more of them than of these
-    keep each other busy, or none more if there are two; and every hub has some of these rails.
+    """The slow ranks: those with fewer than `MOST_NICS` of the others' NICs, which are no hubs. None if there are not
+    two or more of them, one with at most half, or if hubs are too few. To keep each other busy, rails of slow ranks
+    need two hubs more than slow ranks, or as many if there are two; every hub needs some of these rails.
     """
     if not of_one_pace(cluster):
         return None
@@ -134,11 +134,11 @@ def hub_shares(cluster: Cluster, slow: tuple[int, ...]) -> list[Fraction]:
 
 
 def used_nics(cluster: Cluster, slow: tuple[int, ...]) -> Used:
-    """Of each rank the rails that it serves -> its NICs, as of `live_nics`: of the slow ones that have more NICs as
-    many as the one that has fewest. They could send more, but what they are to receive waits for that one. On one
-    fabric, where any NIC reaches any, the slow ones are taken to serve the first rails, and hubs not to lack these; two
-    with one NIC each the first two, as on one they could not send to the same hub at the same time (with two hubs,
-    which then could not exchange on it, one nevertheless)."""
+    """Of each rank the rails that it serves -> its NICs, as in `live_nics`. All slow ranks use as many as the one with
+    fewest: the others could send more, but their results wait for that one. On one fabric, where any NIC reaches any,
+    slow ranks are assigned the first rails, and hubs do not lack these. Two slow ranks with one NIC each use the first
+    two rails: on one they could not send to the same hub together. With two hubs, which then could not exchange on it,
+    they use one rail nevertheless."""
     live = live_nics(cluster)
     if not cluster.fabric.rails:
         live = [dict(enumerate(mine.values())) for mine in live]

@@ -1,11 +1,10 @@
-"""Who sends to whom in each step when several servers starve, so that every NIC is busy in every step.
+"""The transfers of each step when several servers starve: every NIC is busy in every step.
 
 In each step a slow server sends data to hubs and is sent results, on all its NICs; all send to the same hubs at the
 same time, on different NICs. A hub sends a result as soon as all that it adds up has landed. Then each rail has a
-matching of the hubs, in which those pairs come first that have had least. Every chunk fills its step, and nothing is
-left over at the end of the half, so that nobody falls behind anybody: what is too much for it goes on into the other
-half, its mirror image. Half of the rails are half a step behind: what has landed after a step of the one kind leaves on
-the other kind.
+matching of the hubs, the pairs that have had least first. Every chunk fills its step, and nothing is left over at the
+end of the half, so no rank falls behind. Data that exceeds a half continues in the other, its mirror image. Half of the
+rails are half a step behind: data that lands after a step of the one kind leaves on the other kind.
 """
 
 from __future__ import annotations
@@ -24,29 +23,30 @@ from optcc.schedule.tuned import FULL, LEAST, OWN, TWO_KINDS
 
 Ints = NDArray[np.int64]
 PASSES = 2
-"""How much a pair has in all is known once all steps are found. The first time all are taken to have as much."""
+"""Passes over all steps: a pair's total is known once all steps are found. The first pass assumes equal totals."""
 UNIT = 2**20
-"""What places in a hub's section are counted in,"""
+"""Units of places in a hub's section."""
 SLACK = 2**12
-"""and one part in so many of what has landed is left out, as cuts are rounded and pairs have a little more or less."""
+"""1/SLACK of the landed data is left out, as cuts are rounded and pairs have a little more or less."""
 WHOLE = 2**9
-"""What parts of the data are counted in: that of a full hub."""
+"""Units of parts of the data: those of a full hub."""
 COARSE = 24
-"""Bits less for weights, whose squares an assignment must tell apart."""
+"""Bits dropped from weights, whose squares an assignment must distinguish."""
 Place = tuple[int, int, int]
 """(Sender, receiver, place of the slot among theirs)."""
 
 
 class Steps(NamedTuple):
-    """(sender, receiver) -> slots in the first half, by time; and which of these must wait for which ones, since their
-    NIC has nothing to send in the step before, so that nobody runs ahead."""
+    """(sender, receiver) -> slots in the first half, by time; and waits between slots. A slot waits if its NIC has
+    nothing to send in the step before, so that it does not run ahead."""
 
     slots: dict[tuple[int, int], list[Slot]]
     held: list[tuple[Place, Place]]
 
 
 def growing_ends(count: int, growing: int, growth: Fraction) -> tuple[int, ...]:
-    """Where `count` steps end, of `ONE`: the first `growing` ones each that many times as long as the one before."""
+    """Ends of `count` steps, in units of which `ONE` is the half; each of the first `growing` steps is followed by one
+    `growth` times as long."""
     sizes = [2**64]
     for step in range(1, count):
         sizes.append(sizes[-1] * growth.numerator // growth.denominator if step <= growing else sizes[-1])
@@ -72,7 +72,7 @@ def steady_steps(
         half = _Half(live, slow, section, pairs, int(margin * ONE), int(chunk * ONE), quiet if turn else frozenset())
         for begin, end, rails in _turns(live, slow, ends):
             half.step(begin, end, rails)
-        # A hub sends another one results of its own section, too, in the other half, where it is sent the rest.
+        # A hub sends another hub results of its own section in the other half, too, where it is sent the rest.
         section = np.maximum((half.sent + half.sent.T) * part // np.maximum(pairs, 1), 1)
         if quiet:  # hubs have what slow servers have for them, and no more
             section[:] = section[slow[0]]
@@ -80,8 +80,8 @@ def steady_steps(
 
 
 def quiet_rails(live: Sequence[Sequence[int]], slow: Sequence[int]) -> frozenset[int]:
-    """The rails of two slow servers, where hubs have time for each other on the other ones: nobody is in the way of
-    who starves there, and hubs have gathered all before half of the half is over."""
+    """The rails of two slow servers that hubs leave to them, if hubs have time for each other on the other rails. Then
+    nobody is in the starving ranks' way, and hubs have gathered everything before half of the half is over."""
     theirs = frozenset(rail for rank in slow for rail in live[rank])
     free = min(len({*mine} - theirs) for rank, mine in enumerate(live) if rank not in slow)
     return theirs if len(slow) == 2 and free > 2 * len(live[slow[0]]) else frozenset()
@@ -107,7 +107,7 @@ def _turns(live: Sequence[Sequence[int]], slow: Sequence[int], ends: Sequence[in
 
 
 class _Half:
-    """What has been sent so far, and what can be."""
+    """The data sent so far, and the data that is ready."""
 
     def __init__(
         self,
@@ -151,7 +151,8 @@ class _Half:
         self.turns.update(rails)
 
     def _data(self, rank: int, begin: int, end: int, rails: Sequence[int], taken: dict[int, set[int]]) -> None:
-        """A slow server's: to hubs that it has sent fewest chunks. The others, on the same rails, take the same."""
+        """A slow server's data: to the hubs that it has sent fewest chunks. The others, on the same rails, take the
+        same hubs. The others, on the same rails, take the same."""
         weight = self.weight[rank].tolist()
         chunks = {k: len(self.slots.get((rank, k), ())) * weight[k] for k in self.hubs.tolist()}
         for rail in rails:
@@ -162,7 +163,8 @@ class _Half:
             taken[rail].add(k)
 
     def _results(self, rank: int, begin: int, end: int, rails: Sequence[int], taken: dict[int, set[int]]) -> None:
-        """To a slow server: of those that have a full chunk from who has exchanged least with it; or who has most."""
+        """Results to a slow server: from the hub that has a full chunk and has exchanged least with it; or from the hub
+        with most."""
         room = end - begin - self.cost
         places = self.landed * UNIT // self.section
         np.fill_diagonal(places, 2**62)
@@ -177,7 +179,7 @@ class _Half:
                 taken[rail].add(k)
 
     def _rest(self, rail: int, begin: int, end: int, into: set[int], out: set[int]) -> None:
-        """Among hubs, where there are quiet rails as much as they have for each other."""
+        """Among hubs; on quiet rails, as much as they have for each other."""
         from scipy.optimize import linear_sum_assignment  # who only reads or runs plans of other families has no scipy
 
         rows, cols = (self._hubs(rail, {rail: taken}) for taken in (out, into))

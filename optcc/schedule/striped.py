@@ -1,19 +1,19 @@
 """Striped exchange: direct exchange among servers of any rates, each transfer over all NICs of both ends by rate.
 
-Every part of the data has a hub that gathers it from all and sends it to all, as in `direct`, without its steps, which
-are for NICs of one rate. It is what runs between servers where GPUs are ranks (`inside`), too.
+Every part of the data has a hub that gathers it from all and sends it to all, as in `direct`. The steps of `direct`,
+which need NICs of one rate, are not used. It also runs between servers where GPUs are ranks (`inside`).
 
-Two hops instead of a ring's 2(P-1). Which rank is the hub of how much is what loads ranks by their rates (proof id
-attained); a rank that is too slow is a hub of nothing, and sends and receives every byte once. Nobody starves if the
-first half of the time is for raw data, the second for results, on every port. A slow rank breaks that: it sends raw
-data for longer than it receives any. So for a part of the data it adds last (VIA_LEAF in `nested`): the hub sends it
-the sum of the others in the first half and gets the finished sum back in the second. With the part of
-`optcc.theory.hubs.hub_split` both directions of every port have as much to do in the first half as in the second.
+Two hops instead of a ring's 2(P-1). The hubs' shares load ranks by their rates (proof id attained). A rank that is too
+slow is hub of nothing, and sends and receives every byte once. Nobody starves if the first half of the time is for raw
+data, the second for results, on every port. A slow rank breaks that: it sends raw data for longer than it receives any.
+So for a part of the data it adds last (VIA_LEAF in `nested`). The hub sends it the sum of the others in the first half
+and gets the finished sum back in the second. With the part of `optcc.theory.hubs.hub_split` both directions of every
+port have as much to do in the first half as in the second.
 
-The data of all hubs is cut into rounds. In a round offset d follows offset d - 1: rank i sends to i + d, so that
-nobody sends to whom another one sends. Rounds by way of slow ranks come first with their raw data and last with their
-results, the others between them. What goes first is a matter of time: each transfer is as urgent as its place in the
-plan above, in which the second half mirrors the first.
+The data of all hubs is cut into rounds. In a round offset d follows offset d - 1: rank i sends to i + d, so no two
+ranks send to the same rank. Rounds by way of slow ranks come first with their raw data and last with their results, the
+others between them. The order follows time: each transfer is as urgent as its place in the plan above, whose second
+half mirrors the first.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from optcc.values.bound import Bound
 
 WAYS = 4
-"""Where slow ranks add last in many rounds, so many of these go with one of the others, for which nobody waits. Half:
-0.4 points of the bound, double: 0.3 (random clusters with slow NICs, five costs)."""
+"""Rounds by way of slow ranks per other round, for which nobody waits, if there are many. Half: 0.4 points of the
+bound, double: 0.3 (random clusters with slow NICs, five costs)."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ class StripedExchange(Recipe):
 
     Attributes
     ----------
-    segments : rounds of the data that does not go by way of slow ranks
+    segments : rounds of the data that does not pass slow ranks
     shares : each rank's part of the data as a hub, sum 1
     via : (slow rank, the part of the full ranks' data that it adds last to); in all at most 1
-    ways : rounds of what goes by way of slow ranks
+    ways : rounds of the data by way of slow ranks
     """
 
     family: ClassVar[str] = "striped-exchange"
@@ -124,7 +124,7 @@ class StripedExchange(Recipe):
         require(bool(full) and full[0] > 0 and len(set(full)) == 1, "shares", "equal ones of full ranks", full)
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
-        """Who gathers what, who adds last, and the rounds."""
+        """The hubs' shares, the ranks that add last, and the rounds."""
         lines = [("hubs", f"{sum(x > 0 for x in self.shares)} of {len(self.shares)}, each exchanges directly with all")]
         for r, part in self.via[:4]:
             own = f"hub of {float(self.shares[r]) * 100:.4g} %, adds last to {float(part) * 100:.4g} %"
@@ -136,8 +136,8 @@ class StripedExchange(Recipe):
 
     @classmethod
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
-        """Where any NIC reaches any; of many servers transfers would be too many. What goes by way of slow ranks in one
-        round is the fewest chunks, but leaves one that is the hub of nothing with nothing to do at first."""
+        """For fabrics where any NIC reaches any, up to a number of servers that limits transfers. One round by way of
+        slow ranks is the fewest chunks, but leaves a rank that is hub of nothing idle at first."""
         from optcc.schedule.candidates import MANY, CandidateFamily
         from optcc.theory.hubs import hub_split
 

@@ -1,5 +1,5 @@
-"""The rounds of a direct exchange between servers: who is the hub of which bytes in each, who adds last, and when all
-that is due, in whole ticks of the plan's two halves."""
+"""The rounds of a direct exchange between servers: hubs and their bytes, ranks that add last, and due times. Times are
+whole ticks of the plan's two halves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 
 
 class DueTimes:
-    """When transfers towards hubs are due, in ticks; `TICKS` less that is when, from the end, those from hubs are.
+    """Due times, in ticks, of transfers towards hubs; `TICKS` minus this is the due time of transfers from hubs.
 
     shares : each rank's part as a hub; via : slow rank -> the part that it adds last to
     """
@@ -28,16 +28,16 @@ class DueTimes:
         self.ranks = len(shares)
         self.slow = np.isin(np.arange(self.ranks), list(via))
         self.head = sum(via.values(), Fraction(0)) / 2
-        # The part of its time in which a slow rank receives what it is the hub of.
+        # The part of a slow rank's time in which it receives its share as a hub.
         self.own = {r: Fraction(self.ranks - 1) * shares[r] / (1 + (self.ranks - 2) * shares[r]) for r in via}
 
     def _turn(self, begin: Fraction, end: Fraction, peer: Ints, hub: Ints) -> Ints:
-        """begin..end in P-1 steps, in each of which everybody sends to the next but one, two, and so on."""
+        """begin..end in P-1 steps: everybody sends to the next rank, then to the next but one, and so on."""
         low, high = int(begin * TICKS), int(end * TICKS)
         return low + (high - low) * ((hub - peer) % self.ranks - 1) // (self.ranks - 1)
 
     def by_way(self, begin: Fraction, end: Fraction, peer: Ints, hub: Ints) -> Ints:
-        """Raw data, from peers, of the round that covers begin..end of what goes by way of slow ranks."""
+        """Due times of raw data from peers in the round by way of slow ranks that covers begin..end."""
         return self._turn(self.head * begin, self.head * end, peer, hub)
 
     def plain(self, begin: Fraction, end: Fraction, peer: Ints, hub: Ints) -> Ints:
@@ -80,7 +80,7 @@ class HubRound(NamedTuple):
 
 
 def _turns(parts: dict[int, Fraction], count: int) -> list[int]:
-    """Slow ranks in turn, each as often as its part says."""
+    """Slow ranks in turn, each as often as its part requires."""
     given, turns = dict.fromkeys(parts, 0), []
     for _ in range(count):
         turn = max(parts, key=lambda r: (parts[r] / (given[r] + 1), -r))
@@ -96,8 +96,9 @@ def _laid_out(nbytes: int, sizes: Sequence[Fraction]) -> list[int]:
 
 
 def sizes(ways: int, slow: int) -> list[Fraction]:
-    """Of the rounds by way of slow ranks, as parts of 1: 1, 2, 4, ... and down again, so that little waits for the
-    first and after the last. Of several slow ranks each would wait for the others' largest rounds: they are equal."""
+    """Sizes of the rounds by way of slow ranks, as parts of 1: 1, 2, 4, ... and down again, so that little waits for
+    the first round and after the last. With several slow ranks all are equal, as each would wait for the others'
+    largest rounds."""
     found = [2 ** min(i, ways - 1 - i, 62) if slow == 1 else 1 for i in range(ways)]
     return [Fraction(size, sum(found)) for size in found]
 
@@ -105,8 +106,8 @@ def sizes(ways: int, slow: int) -> list[Fraction]:
 def rounds(
     nbytes: int, shares: Sequence[Fraction], via: dict[int, Fraction], segments: int, ways: int
 ) -> list[HubRound]:
-    """All rounds of `StripedExchange`, those without bytes left out: `ways` by way of slow ranks, `segments` of the
-    other data of full ranks, and one of what each slow rank is the hub of.
+    """All rounds of `StripedExchange` that have bytes. There are `ways` rounds by way of slow ranks and `segments` of
+    the other data of full ranks. Each slow rank has one for its share as a hub.
 
     A hub's bytes lie together, and one round by way of slow ranks lies between the first and the last of the others.
     """

@@ -16,7 +16,7 @@ from optcc.schedule.striped_rounds import TICKS, HubRound, Ints
 
 @dataclass(frozen=True, eq=False)
 class Moves:
-    """All transfers in order of priority, without what they wait for; columns (rows,).
+    """All transfers in order of priority, without dependencies; columns (rows,).
 
     ranks, nbytes, reduce, stage, segment, offset, length : as in `Schedule`; src, dst : int64
     """
@@ -36,7 +36,7 @@ class Moves:
 
 
 class Columns(NamedTuple):
-    """Transfers of some rounds one after the other, int64 (rows,) each."""
+    """Transfers of some rounds in order, int64 (rows,) each."""
 
     src: Ints
     dst: Ints
@@ -48,8 +48,8 @@ class Columns(NamedTuple):
 
 
 class _Places(NamedTuple):
-    """Of a round, (hubs, P-1) by offset: the hub, who sends to it, to whom it sends, which of these is the slow rank,
-    and the rows of both. A slow rank's row holds the two by way of it."""
+    """Of a round, (hubs, P-1) by offset: the hub, its sender, its receiver, whether these are the slow rank, and the
+    rows of both. A slow rank's row holds its two transfers."""
 
     hub: Ints
     before: Ints
@@ -96,8 +96,8 @@ def columns_of(r: HubRound, ranks: int) -> Columns:
 
 
 def edges_of(r: HubRound, ranks: int) -> tuple[Ints, Ints]:
-    """(what is waited for, what waits) as places within the round: results wait for all raw data, or sums to the slow
-    rank do, its answer for them, and results for that."""
+    """(dependency, dependent) as places within the round. Results wait for all raw data. With a slow rank the sums to
+    it do, its answer waits for them, and the results for its answer."""
     at = _places(r, ranks)
     pairs: list[tuple[Ints, Ints]] = []
     for k in np.flatnonzero(r.via >= 0):
@@ -110,7 +110,7 @@ def edges_of(r: HubRound, ranks: int) -> tuple[Ints, Ints]:
 
 
 def edges(made: Sequence[HubRound], ranks: int) -> tuple[Ints, Ints]:
-    """`edges_of` all rounds one after the other."""
+    """`edges_of` all rounds, in order."""
     begins = accumulate((len(r.hub) * 2 * (ranks - 1) for r in made), initial=0)
     parts = [np.stack(edges_of(r, ranks)) + at for r, at in zip(made, begins, strict=False)]
     dep, waits = np.concatenate([np.zeros((2, 0), np.int64), *parts], axis=1)
@@ -118,9 +118,7 @@ def edges(made: Sequence[HubRound], ranks: int) -> tuple[Ints, Ints]:
 
 
 def in_order(made: Sequence[HubRound], ranks: int, nbytes: int, head: int) -> tuple[Moves, Ints]:
-    """All rounds' transfers by urgency, and where each row of the rounds one after the
-    other is among them. head : ticks that a single round by way of slow ranks takes
-    """
+    """All rounds' transfers by urgency, and the place there of each row in order of rounds. head : ticks of a single"""
     nothing = Columns(*[np.zeros(0, np.int64)] * len(Columns._fields))
     parts = [columns_of(r, ranks) for r in made] or [nothing]
     c, into = fused(Columns(*(np.concatenate(columns) for columns in zip(*parts, strict=True))), made, ranks, head)
@@ -144,8 +142,8 @@ def in_order(made: Sequence[HubRound], ranks: int, nbytes: int, head: int) -> tu
 
 
 def fused(c: Columns, made: Sequence[HubRound], ranks: int, head: int) -> tuple[Columns, Ints]:
-    """The transfers of the only round by way of slow ranks as one with their neighbours' in the buffer: raw data with
-    that of the first of the other rounds, results with those of the last. Also, which row each row is part of then.
+    """Merge the transfers of the only round by way of slow ranks with their neighbours' in the buffer. Raw data joins
+    that of the first of the other rounds, results those of the last. Also returns the new row of each row.
 
     head : ticks that the round takes
     """
@@ -154,7 +152,7 @@ def fused(c: Columns, made: Sequence[HubRound], ranks: int, head: int) -> tuple[
     if len(ways) != 1:
         return c, rows
     plain = list(takewhile(lambda r: np.array_equal(r.hub, ways[0].hub), made[1:]))
-    # One round alone would wait for everything, and where rounds were left out the neighbours are not the same bytes.
+    # A single round would wait for everything; where rounds were left out, the neighbours are not the same bytes.
     if len(plain) < 2 or (plain[0].stop != ways[0].start).any() or (plain[-1].start != ways[0].stop).any():
         return c, rows
     size = len(ways[0].hub) * 2 * (ranks - 1)

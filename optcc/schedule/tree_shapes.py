@@ -1,13 +1,13 @@
 """Trees that share the work: how many children each rank has in which tree, and where it hangs.
 
-A reduce tree and the broadcast tree that mirrors it load a rank, each way, by its number of neighbours per byte. So
-the loads of several trees are sums of degrees, and choosing degrees is choosing loads. A rank that has many children
-in one tree is a leaf in the others (Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast,
-reduction and scan", 2009, for two trees of two children); a rank that is too slow is a leaf in all.
+A reduce tree and the broadcast tree that mirrors it load a rank, each way, by its number of neighbours per byte. So the
+loads of several trees are sums of degrees, and choosing degrees is choosing loads. A rank with many children in one
+tree is a leaf in the others; a rank that is too slow is a leaf in all. Sanders, Speck and Traeff do this for two trees
+of two children ("Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009).
 
-Places are chosen by time: a rank serves its children one after the other, so the one that is served first has the
-most time left to serve children of its own (Karp, Sahay, Santos and Schauser, "Optimal broadcast and summation in the
-LogP model", 1993). Time is counted in ticks, whole numbers, so that every rank computes the same trees.
+Places are chosen by time. A rank serves its children one after another, so the child served first has the most time
+left to serve its own children. See Karp, Sahay, Santos and Schauser, "Optimal broadcast and summation in the LogP
+model", 1993. Time is counted in ticks, whole numbers, so that every rank computes the same trees.
 """
 
 from __future__ import annotations

@@ -2,12 +2,11 @@
 
 The data is cut into `segments`, each into one section per tree. A section is summed up its tree into the root and the
 result comes down the same tree; sums of later sections overlap with results of earlier ones. The trees are those of
-`tree_shapes`: a rank has its children in few of them, and ranks that are too slow have none and send and receive every
-byte once. Two trees of two children are double binary trees; as many trees as ranks, of as many children, exchange
-directly.
+`tree_shapes`: a rank has its children in few trees. Ranks that are too slow have none, and send and receive every byte
+once. Two trees of two children are double binary trees; as many trees as ranks, of as many children, exchange directly.
 
-What goes first is a matter of time: section j of tree t would, were nothing else on the way, start its ways at
-(j trees + t) pace ticks, and every transfer is as urgent as its time in that plan, leaves as late as they can be.
+The order follows time. Without other traffic, section j of tree t would start its transfers at (j trees + t) pace
+ticks. Every transfer is as urgent as its time in this plan; leaves send as late as they can.
 """
 
 from __future__ import annotations
@@ -42,7 +41,8 @@ MOST_REACH = 64 * TICKS
 
 
 def tree_rates(cluster: Cluster) -> list[Fraction]:
-    """What trees may load each rank with both ways, bytes per second. Raises InfeasibleError where that is nothing."""
+    """Bytes per second, both ways, with which trees may load each rank. Raises InfeasibleError where this is 0. Raises
+    InfeasibleError where that is nothing."""
     rates = [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
     if len(rates) > 1 and not min(rates):
         name = cluster.ranks[rates.index(Fraction(0))].name
@@ -169,7 +169,7 @@ class ComplementaryTrees(Recipe):
         for fan, trees in shapes(rates):
             best = best_segments(cluster, bound.nbytes, fan=fan, trees=trees, alpha=alpha, per_chunk=per_chunk)
             time_s = seconds(best, cluster, bound.nbytes, alpha=alpha, per_chunk=per_chunk)
-            # Of what the closed form adds to the bytes' time a third is fitted: the least is without it.
+            # A third of the closed form's addition to the bytes' time is fitted: the lower limit leaves it out.
             bytes_s = best.fluid_s(cluster, bound.nbytes)
             least_s = float(bytes_s + (time_s - bytes_s) / FILL)
             make = partial(_fitted, cls, cluster, bound.nbytes, fan, trees, costs)
@@ -181,7 +181,7 @@ class ComplementaryTrees(Recipe):
         return self
 
     def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: GroupCounts) -> ComplementaryTrees:
-        """As many trees, fitted to the fastest server, which is all that they are fitted to."""
+        """As many trees, fitted to the fastest server, on which alone they depend."""
         fastest = Cluster((cluster.servers[tally.levels[-1][1][0]],))
         return _fitted(type(self), fastest, bound.nbytes, self.fan, self.trees, costs, self.segments)
 

@@ -23,8 +23,8 @@ from optcc.serve.settings import ServeSettings
 
 BACKLOG = 128
 SWITCH_S = 0.0005
-"""Between turns of this process's threads, Python's own 5 ms otherwise: an event takes some ten turns beside a thread
-that computes, such as one that registers a large cluster."""
+"""Seconds between turns of this process's threads (Python's default is 5 ms). An event takes some ten turns beside a
+thread that computes, such as one that registers a large cluster."""
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -102,9 +102,9 @@ def _answers(path: Path) -> bool:
 
 
 class _Impatient(H11Protocol):
-    """Closes a connection whose request header does not come, or whose replies are not read: uvicorn has a limit
-    between requests only, and waits for ever until what it has sent is read. Where there are as many as may be, the
-    oldest of those that have asked for nothing makes room."""
+    """Closes a connection whose request header does not come, or whose replies are not read. Between requests uvicorn
+    has a limit; it waits for ever until its reply is read. Where there are as many as may be, the oldest of those that
+    have asked for nothing makes room."""
 
     settings: ServeSettings
     _header: asyncio.TimerHandle | None = None

@@ -11,8 +11,8 @@ from optcc.errors import InputError
 class ServeSettings:
     """Bytes, seconds and counts.
 
-    body : of a request; read_s : from connecting, or from the last reply, to the end of a request's header, and from
-    there to the end of its body, and for the last reply to be read; request_s : from there to the reply, and for
+    body : of a request; read_s : seconds from connecting, or from the last reply, to the end of a request's header;
+    from there to the end of its body; and for the last reply to be read; request_s : from there to the reply, and for
     earlier replies to be read
     concurrent : requests at once that may take long, and twice as many connections
     memory : that a process which plans may take beyond what it has after its start

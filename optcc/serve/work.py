@@ -96,8 +96,8 @@ def _renamed(path: str) -> Iterator[None]:
 
 
 def prepare(memory: int) -> None:
-    """In a process that plans: import what plans need, some seconds that are then no request's, and take no more than
-    `memory` bytes from then on.
+    """In a process that plans: import the planner's modules, which takes some seconds, before any request, and take no
+    more than `memory` bytes from then on.
 
     Schedules whose transfers take more are refused by their number, before any memory is spent (`require_memory`). The
     kernel's limit is for everything else, and for that estimate being wrong.

@@ -99,7 +99,7 @@ def _may_follow(head: int, end: int, nbytes: int, r: int, f: Fabric) -> int:
     """When the next resource, `r`, may start on a stripe whose first byte is there at `head` and whose last at `end`.
 
     Not so early that it would serve the first byte or the last before that. Those in between come no later than at an
-    even pace, and rates only fall, so that the two are enough and the present rate will do.
+    even pace, and rates only fall. So the two, and the present rate, suffice.
     """
     rate = _rate(head, r, f)
     return int((max(head, end - _ticks(nbytes, rate)) if rate > 0 else head) - f.fixed[r])
@@ -194,8 +194,8 @@ def _follow(now: int, s: int, place: int, lane: int, nbytes: int, f: Fabric, que
 
 @njit(cache=True)  # type: ignore[misc, unused-ignore]
 def _leave(now: int, s: int, place: int, lane: int, end: int, f: Fabric, queue: Any, since: Any, way: Ways) -> None:
-    """The last byte of a stripe is at a link, and leaves it at `end`: what is still to come to the places after it, as
-    far as the stripe is there, comes so as to be there then, and not when it was expected."""
+    """The last byte of a stripe is at a link, and leaves it at `end`. The rest of the stripe at later places is
+    rescheduled so that it arrives at `end`, and not at the expected time."""
     c = f.chain_ptr[lane]
     for i in range(place, f.chain_ptr[lane + 1] - c - 1):
         was, at = way.pace[s, i], f.chain[c + i + 1]

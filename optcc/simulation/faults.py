@@ -1,8 +1,8 @@
 """Faults in virtual time: a NIC that slows down or dies during a run, and where its traffic goes then (hot repair).
 
 A port that dies loses what it is serving, in both directions. Until that is noticed, peers go on sending to it in vain
-and its own traffic waits. Then everything lost is sent again, whole, and with all that was still to come goes by the
-backup: the next live NIC of the same rank, as in NCCL.
+and its own traffic waits. Then all lost stripes are sent again, whole. They and all later ones go by the backup: the
+next live NIC of the same rank, as in NCCL.
 """
 
 from __future__ import annotations

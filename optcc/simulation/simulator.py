@@ -1,14 +1,14 @@
 """Virtual time: how long a schedule takes when ports and links serve in order and nothing else costs.
 
-The model: a port's sender serves one stripe at a time at its out rate, lowest row first, without preemption (or, to see
-what a plan loses in an executor that does not keep its order, what has been ready for longest first). The links
-that the stripe crosses and the receiving port each serve at their own rate what has come (cut-through): a stripe's head
-moves on as soon as a resource starts to serve it, and never gets ahead of bytes that have not come. So several senders
-share a receiver or a link without a byte ever landing before it was sent: stripe by stripe, in the order in which each
-can be served without waiting for bytes still to come, or packet by packet, in the order in which those come (in the
-limit of small packets). `alpha` passes once between a sending port and what comes next. The fabric does not block
-otherwise. Times are whole picoseconds rounded up, so that a simulated time is never below the bound. docs/simulator.md
-says more, also about faults.
+The model: a port's sender serves one stripe at a time at its out rate, lowest row first, without preemption.
+(Optionally the stripe ready for longest comes first: this shows the loss in an executor that does not keep the order.)
+The links that the stripe crosses and the receiving port each serve arrived bytes at their own rate (cut-through). A
+stripe's head moves on as soon as a resource starts to serve it, and never gets ahead of bytes that have not come. So
+several senders share a receiver or a link, and no byte lands before it was sent. They are served stripe by stripe, in
+the order in which none waits for bytes still to come; or packet by packet, in order of arrival (in the limit of small
+packets). `alpha` passes once between a sending port and what comes next. The fabric does not block otherwise. Times are
+whole picoseconds rounded up, so that a simulated time is never below the bound. docs/simulator.md says more, also about
+faults.
 """
 
 from __future__ import annotations
@@ -115,11 +115,10 @@ def simulate(
     faults : ports that slow down or die during the run
     receivers : "packets": links and receiving ports serve packets in the order in which they come; "stripes": whole
         stripes in the order in which they can; None: as `usual_receivers` says
-    service : "plan": a sending port serves the lowest row that is ready; "ready": what has been ready for longest, as
-        queues of NICs and other libraries do (the lowest row of those that became ready in the same instant)
-    Raises SimulationError when transfers are left that nothing will ever let start, when a rank that still has work has
-    no live NIC left, and when time overflows the clock; InputError for times below 0, faults of unknown ports and
-    unknown `receivers` or `service`.
+    service : "plan": a sending port serves the lowest row that is ready; "ready": the row that has been ready longest,
+        as queues of NICs and other libraries do (of rows ready in the same instant, the lowest)
+    Raises SimulationError if transfers can never start, if a rank with work left has no live NIC, and if time overflows
+    the clock. Raises InputError for times below 0, faults of unknown ports and unknown `receivers` or `service`.
     """
     if receivers is None:
         receivers = usual_receivers(schedule.links)

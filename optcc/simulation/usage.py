@@ -1,9 +1,9 @@
 """What ports and links did with their time: busy, forced idle, idle.
 
-* A sending port serves the moment anything is ready. So whenever it is not busy before the end of its last stripe it is
-  *forced idle*: everything it has yet to send waits for something else (after a fault, perhaps for word of it).
-* A receiving port or a link is *forced idle* while something that it has yet to serve is on its way but cannot be
-  served: its sender is slower, or alpha has not passed.
+* A sending port serves the moment anything is ready. So until the end of its last stripe it is *forced idle* whenever
+  it is not busy: all its later stripes wait (after a fault, perhaps for the notice).
+* A receiving port or a link is *forced idle* while it cannot serve a stripe on its way yet: the sender is slower, or
+  alpha has not passed.
 * The rest is *idle*: a sender that is through, a receiver to which nothing is on its way.
 
 Where receivers serve packets, those of several stripes mix. A receiver or link is busy as long as it would take at its

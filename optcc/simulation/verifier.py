@@ -1,8 +1,8 @@
 """Does a schedule compute AllReduce, whatever order its transfers happen to run in?
 
 Bytes are split at every cut point of the schedule. Within each piece the transfers are replayed by contributor sets:
-who is already summed into a rank's bytes. Replaying one order proves all orders, because every pair of accesses to
-the same bytes of the same rank that do not commute must be ordered by dependencies, and that is checked too.
+who is already summed into a rank's bytes. Replaying one order proves all orders. Dependencies must order every pair of
+accesses to the same bytes of the same rank that do not commute; this is checked too.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Sets of failed NICs: named, so many at a place, or drawn as the moment's dead of a cluster in service.
 
-The Monte Carlo model. Failures that take a NIC out come at a mean distance of `mttf_s` anywhere among `mttf_nics`
-NICs, so that one NIC lives for `mttf_s` x `mttf_nics` on average and is then down for `repair_s` on average. NICs fail
-and are repaired independently, at any distributions with these means. At a moment picked at random, long after the
-start, each NIC is then dead with probability u = repair / (life + repair): the limiting unavailability of an
-alternating renewal process (Barlow and Proschan, Statistical Theory of Reliability and Life Testing, 1975, ch. 7). The
-number of dead among N is binomial; for small u that is the Poisson law of the M/G/infinity queue, of mean
-N x repair / life. One draw is one such moment.
+The Monte Carlo model. Failures of NICs occur at a mean distance of `mttf_s` seconds among `mttf_nics` NICs. So one NIC
+lives for `mttf_s` x `mttf_nics` on average and is then down for `repair_s` on average. NICs fail and are repaired
+independently, at any distributions with these means. At a random moment, long after the start, each NIC is dead with
+probability u = repair / (life + repair). This is the limiting unavailability of an alternating renewal process (Barlow
+and Proschan, Statistical Theory of Reliability and Life Testing, 1975, ch. 7). The number of dead among N is binomial;
+for small u that is the Poisson law of the M/G/infinity queue, of mean N x repair / life. One draw is one such moment.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from optcc.values.cluster import Cluster, Nic, Server
 
 Place = Literal["one-server", "spread", "random"]
 Renamed = Literal["servers", "nics", "nothing"]
-"""What of a draw may be renamed where it is alike without a difference to any result: servers and the NICs of each,
-NICs alone, or nothing. `Grid.renamed` says which."""
+"""Parts of a draw that may be renamed where this changes no result: servers and the NICs of each, NICs alone, or
+nothing. `Grid.renamed` says which."""
 
 
 @dataclass(frozen=True)
@@ -139,9 +138,9 @@ FailureEntry = Named | Counted | MonteCarlo
 class _Alike:
     """Renames dead NICs where it makes no difference, so that equal cases are computed once.
 
-    On a fabric that only NICs limit, equal NICs of a server that acts as one rank may change places, and where results
-    do not depend on the order of servers, so may equal servers: the hardest hit one becomes the first. Elsewhere
-    nothing is renamed.
+    On a fabric that only NICs limit, equal NICs of a server that acts as one rank may change places. Where results do
+    not depend on the order of servers, equal servers may, too: the hardest hit one becomes the first. Elsewhere nothing
+    is renamed.
     """
 
     def __init__(self, cluster: Cluster, renamed: Renamed) -> None:

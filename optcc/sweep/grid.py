@@ -14,9 +14,9 @@ from optcc.values.cluster import Cluster
 
 MAX_CELLS = 10**6
 PLACELESS = {"ring", "balance", "r2cc", "optcc-published"}
-"""Algorithms that spread a transfer over a server's live NICs by their rates and order: their `Routes` on a flat fabric
-are the same, but for names, whichever of equal NICs are dead. Hot repair goes by each NIC's place, and our own families
-by its number (`optcc.schedule.nics`); the order of servers matters to all of them."""
+"""Algorithms that spread a transfer over a server's live NICs by their rates and order. On a flat fabric their `Routes`
+are the same, except for names, whichever of equal NICs are dead. Hot repair goes by each NIC's place, and our own
+families by its number (`optcc.schedule.nics`); the order of servers matters to all of them."""
 
 Costs = tuple[tuple[Fraction, ...], tuple[Fraction, ...]]
 

@@ -51,8 +51,8 @@ def read_each(texts: Texts, at: str, where: Where, parse: Callable[[str, str], T
 
 
 def check_apart(values: Sequence[Hashable], texts: Sequence[str], places: Sequence[str], where: Where) -> None:
-    """Raise InputError where one of `values` is there twice, however it was typed: its rows would be, too, and count
-    twice in whatever is made of the table."""
+    """Raise InputError if one of `values` is there twice, however typed: its rows would be, too, and count twice in
+    results from the table."""
     found: dict[Hashable, int] = {}
     for i, value in enumerate(values):
         if (first := found.setdefault(value, i)) < i:

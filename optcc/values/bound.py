@@ -110,12 +110,11 @@ class ProgramCertificate:
     """The linear program's answer: no schedule of tree pairs moves more than `rate` bytes per second per rank, and
     `reached` is possible.
 
-    For symmetric rates, and for what limits ranks one by one, no protocol does, as `Bound` says; elsewhere that no
-    schedule that forwards and adds does rests on the proof id ``tree-pairs``, checked for up to 6 ranks and conjectured
-    beyond, and coded ones are not excluded.
-    `cuts` and `resource_prices`, over `denominator`, are the dual, which proves `rate`; `prices` tells it in words,
-    dearest first; `primal` proves `reached`, and is None in what a plan file carries. `optcc.theory.check_bound` checks
-    them all. Proof id ``linear-program``.
+    For symmetric rates, and for what limits ranks one by one, no protocol does, as `Bound` says; elsewhere no schedule
+    that forwards and adds does by proof id ``tree-pairs``, checked for up to 6 ranks and conjectured beyond. Coded
+    protocols are not excluded. `cuts` and `resource_prices`, over `denominator`, are the dual, which proves `rate`;
+    `prices` tells it in words, dearest first; `primal` proves `reached`, and is None in what a plan file carries.
+    `optcc.theory.check_bound` checks them all. Proof id ``linear-program``.
     """
 
     rate: Fraction
@@ -152,10 +151,9 @@ class Bound:
 
     Holds for sums over a finite abelian group (whole numbers of a fixed width, say) by any protocol, coded or not; for
     other operations if schedules forward and combine elements. Proof ids ``cut``, ``traffic`` and ``coding``; for what
-    a ProgramCertificate proves, see there.
-    `fault_free_s` is the same bound before any failure, which `fault_free` proves where the program gives it (None for
-    a closed form, which is computed again, and in what a plan file carries); `bottleneck` names the certificate in
-    words.
+    a ProgramCertificate proves, see there. `fault_free_s` is the same bound before any failure. `fault_free` proves it
+    where the program gives it; None for a closed form, which is computed again, and in plan files. `bottleneck` names
+    the certificate in words.
     """
 
     nbytes: int

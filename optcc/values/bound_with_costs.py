@@ -1,8 +1,8 @@
 """A lower bound that knows latency and the cost of a chunk, and its certificate, as values.
 
-The model is the simulator's: a chunk takes `per_chunk` seconds beside its bytes at the port that it leaves by and at
-the one that it enters by, `alpha` passes in between, and it is passed on only when it has landed whole.
-`optcc.theory.costs` finds the bound, `optcc.theory.costs_check` checks it. Proof ids chunk-costs and starving-pair.
+The model is the simulator's. A chunk takes `per_chunk` seconds beside its bytes at the sending and at the receiving
+port, and `alpha` passes in between. It is passed on only when it has landed whole. `optcc.theory.costs` finds the
+bound, `optcc.theory.costs_check` checks it. Proof ids chunk-costs and starving-pair.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class FluidCosts:
 class CutCosts:
     """One server, whose live NICs one way must pass all bytes, in chunks that other ranks pass on.
 
-    server : index; losses : seconds that each NIC with a rate in that direction loses, in order, by cutting its bytes
-    into chunks and by waiting for chunks to be passed on
+    server : index; losses : seconds that each NIC with a rate in this direction loses, in order. It cuts its bytes into
+    chunks and waits for chunks to be passed on
     """
 
     server: int

@@ -1,9 +1,9 @@
 """Classes that describe their own JSON: reader, writer, check and JSON Schema follow from the fields' annotations.
 
 A frozen dataclass is an object with its fields as members; fields that are not compared, or follow from others
-(``init=False``), are not in it. Of the types, `int` is a whole number from 0, `Fraction` an exact number as text such
-as "3/5", ``tuple[X, ...]`` an array, ``tuple[X, Y]`` an array of two, and ``X | None`` may be null. Dataclasses in a
-union are told apart by a `Literal` field that they have in common. A TypedDict is an object that is only written.
+(``init=False``), are not in it. Of the types, `int` is a whole number from 0, and `Fraction` an exact number as text
+such as "3/5". ``tuple[X, ...]`` is an array, ``tuple[X, Y]`` an array of two, and ``X | None`` may be null. Dataclasses
+in a union are told apart by a `Literal` field that they have in common. A TypedDict is an object that is only written.
 
 What a type does not say is a mark in ``Annotated``: a `Codec`, such as ``Whole(1, 64)``, or one of `Called`, `Least`,
 `OMITTED` and `LAST`. The class's docstring describes the fields, as "name : text".

@@ -2,9 +2,9 @@
 
 One connection is taken per turn of the event loop, so that ranks that are in are served between any two strangers.
 Strangers are greeted all at the same time, each for GREETING_S at most. There is room for a fixed number of them; when
-it is full, the one that came first is dropped for the next. A rank needs its place for one round trip only, from when
-its connection is taken to when its proof is here: a flood keeps it out only if as many others are taken meanwhile. It
-comes again then, for as long as it looks for the hub (`worker.JOIN_S`).
+it is full, the one that came first is dropped for the next. A rank needs its place for one round trip only, from
+connecting to its proof. A flood keeps it out only if as many others connect meanwhile. It comes again then, for as long
+as it looks for the hub (`worker.JOIN_S`).
 """
 
 from __future__ import annotations

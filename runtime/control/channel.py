@@ -38,13 +38,13 @@ from optcc.runtime.messages import (
     Halt,
     Halted,
     Late,
-    Letter,
     LostNics,
-    Parcel,
+    Payload,
     Ping,
     Pong,
     Post,
     RankJournal,
+    RankMessage,
     Regroup,
     Reply,
     RunFailed,
@@ -83,8 +83,8 @@ class Control:
         self._ours, self._theirs = ours or Seal(), theirs or Seal()
         self.state: Callable[[], Pong] = lambda: Pong(0, "starting")
         """What to answer to a ping."""
-        self.on_letter: Callable[[int, Json], None] = lambda origin, value: None
-        """What to do with a letter: called with its sender's rank and the value, from whatever reads the connection."""
+        self.on_message: Callable[[int, Json], None] = lambda origin, value: None
+        """Called with a message's sender (a rank) and its value, from whatever reads the connection."""
         self.clock = Clock()
         """This process's monotonic clock, held against the hub's; see `synchronize`."""
         self.operation: Callable[[], int] = lambda: 0
@@ -98,8 +98,8 @@ class Control:
         self._shared: dict[int, list[Json]] = {}
         self._asked = 0
         self._times: dict[int, float] = {}
-        self._parcels: deque[bytes] = deque()
-        self._announced: Parcel | None = None
+        self._payloads: deque[bytes] = deque()
+        self._announced: Payload | None = None
         self._pieces = bytearray()
 
     @classmethod
@@ -151,7 +151,7 @@ class Control:
             return str(sock.getsockname()[0])
 
     def check(self) -> None:
-        """Take in what has come meanwhile, without waiting: pings are answered, letters handed on, commands kept."""
+        """Take in what has come meanwhile, without waiting: pings are answered, messages handed on, commands kept."""
         while select.select([self._connection], [], [], 0)[0]:
             self._take()
 
@@ -189,7 +189,7 @@ class Control:
                 pass
 
     def send(self, to: int, value: Json) -> None:
-        """Send a letter to rank `to` through the hub. It may be lost when that rank does not read for long."""
+        """Send a message to rank `to` through the hub. It may be lost when that rank does not read for long."""
         self._send(Post(to, value))
 
     def exchange(self, value: Json, within_s: float = EXCHANGE_S) -> list[Json]:
@@ -222,10 +222,10 @@ class Control:
 
         self.clock = measured(ask, now)
 
-    def parcel(self, within_s: float) -> bytes:
-        """The next parcel of bytes that the hub ships, whole and unharmed."""
-        self._until(lambda: bool(self._parcels), within_s, "a parcel")
-        return self._parcels.popleft()
+    def payload(self, within_s: float) -> bytes:
+        """The next payload of bytes that the hub ships, whole and unharmed."""
+        self._until(lambda: bool(self._payloads), within_s, "a payload")
+        return self._payloads.popleft()
 
     def _until(self, done: Callable[[], bool], within_s: float, what: str) -> None:
         end = time.monotonic() + within_s
@@ -269,13 +269,13 @@ class Control:
                 self._send(Halted(self.operation()))
             case Regroup() as regrouped:
                 self.regrouped = regrouped
-            case Letter(origin, value):
-                self.on_letter(origin, value)
+            case RankMessage(origin, value):
+                self.on_message(origin, value)
             case SharedValues(turn, values):
                 self._shared[turn] = values
             case Time(turn, at):
                 self._times[turn] = at
-            case Parcel() as announced:
+            case Payload() as announced:
                 self._announced = announced
                 self._pieces = bytearray()
                 self._close_parcel()
@@ -284,7 +284,7 @@ class Control:
 
     def _piece(self, data: bytes) -> None:
         if self._announced is None:
-            raise HubLostError("the hub has sent a piece of a parcel that it has not announced")
+            raise HubLostError("the hub has sent a piece of a payload that it has not announced")
         self._pieces += memoryview(data)[len(PIECE) :]
         self._close_parcel()
 
@@ -293,5 +293,5 @@ class Control:
         if announced and len(self._pieces) >= announced.nbytes:
             data, self._pieces, self._announced = bytes(self._pieces), bytearray(), None
             if len(data) != announced.nbytes:
-                raise HubLostError("a parcel of the hub is not what it has announced")
-            self._parcels.append(data)
+                raise HubLostError("a payload of the hub is not what it has announced")
+            self._payloads.append(data)

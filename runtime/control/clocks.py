@@ -1,8 +1,8 @@
 """One clock for a job: what a rank's monotonic clock says when the hub's says something else.
 
 Machines' monotonic clocks begin when they boot. A rank asks the hub for the time and takes the answer to be that of the
-middle of the round trip; of a few the shortest counts. The answer came out between the two ends of it, so that the
-offset is wrong by half the round trip at most, however unlike the two ways are (F. Cristian, "Probabilistic clock
+middle of the round trip; of a few the shortest counts. The answer was made between the two ends of the round trip. So
+the offset is wrong by at most half of it, however unlike the two directions are (F. Cristian, "Probabilistic clock
 synchronization", Distributed Computing 3, 1989). Clocks drift apart later, by some 1e-5 of the time that passes: a rank
 asks again before every collective.
 """

@@ -44,7 +44,7 @@ def most_accused(accusations: Mapping[int, Accusation]) -> tuple[int, str]:
 class FailureDetector:
     """Waits for one reply from each of `ranks` ranks, for `patience_s` without a sign of life or of progress.
 
-    Times are seconds of one clock, `now` when the vigil begins.
+    Times are seconds of one clock, `now` when the detector begins.
     """
 
     def __init__(self, ranks: int, patience_s: float, now: float) -> None:

@@ -1,7 +1,8 @@
 """Faults on purpose: what `optcc run --cut` and its like do to a rank's wires, and proof that they did it.
 
-That a fault was injected is no proof that it hit anything. What NICs lose is told by those who notice; what a fault
-only delays nobody notices, so it is told here: what the wires held back, or what left by a NIC that was slowed down.
+That a fault was injected is no proof that it hit anything. What NICs lose is told by those who notice; pure delays are
+noticed by nobody, so they are reported here. These are messages that the wires held back, or bytes that left by a NIC
+after it was slowed down.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ LASTING = ("cut", "hole", "no data", "no acks", "fatal", "post", "retries", "rec
 class FaultInjector:
     """Strikes one rank's wires at its moments; every strike is noted in `journal` just before, as kind "struck".
 
-    healing : when which flapping NIC (its index) heals; kept up to date, for the next saboteur of the same wires.
+    healing : when which flapping NIC (its index) heals; kept up to date, for the next injector of the same wires.
         Flaps of a NIC that overlap or touch are one: it heals at the last one's end. A lasting fault ends a flap.
     sent : bytes that have left by each NIC of this rank so far, by index
     farewell : called before the process is killed

@@ -1,9 +1,9 @@
 """How a rank and the hub make sure of each other before anything else is said: a shared secret that neither sends.
 
-The hub begins with a nonce. The rank says who it is, adds a nonce and proves the secret by an HMAC-SHA256 (RFC 2104)
-over its role, both nonces and all that it has said of itself; the hub proves it likewise. The rank proves first, so
-that a stranger gets no proof to use elsewhere. The role is part of the proof, so that none can be sent back. From the
-same values come the keys with which all messages after the greeting are sealed (`seals`).
+The hub begins with a nonce. The rank sends its identity and a nonce, and proves the secret by an HMAC-SHA256 (RFC
+2104). The HMAC covers its role, both nonces and everything it has claimed; the hub proves it likewise. The rank proves
+first, so that a stranger gets no proof to use elsewhere. The role is part of the proof, so that none can be sent back.
+From the same values come the keys with which all messages after the greeting are sealed (`seals`).
 """
 
 from __future__ import annotations

@@ -106,22 +106,22 @@ class Hub:
         moves on any of them.
         """
         values: dict[int, Any] = {}
-        vigil = FailureDetector(len(self._ranks), patience_s, time.monotonic())
-        for rank in vigil.pending - self._present:
-            vigil.heard(rank, Broken(self._obituary(rank)), time.monotonic())
-        while vigil.pending:
+        detector = FailureDetector(len(self._ranks), patience_s, time.monotonic())
+        for rank in detector.pending - self._present:
+            detector.heard(rank, Broken(self._obituary(rank)), time.monotonic())
+        while detector.pending:
             for rank, message in self._hear(PING_S):
                 if isinstance(message, Gone):
                     message = Broken(self._obituary(rank))
                 if isinstance(message, Reply | Pong | Broken):
-                    vigil.heard(rank, message, time.monotonic())
+                    detector.heard(rank, message, time.monotonic())
                 if isinstance(message, Reply):
                     values[rank] = message.value
             now = time.monotonic()
-            verdict = vigil.verdict(now)
+            verdict = detector.verdict(now)
             if verdict:
                 raise self.failure(*verdict)
-            asked = vigil.to_ask(now)
+            asked = detector.to_ask(now)
             if asked:
                 self.send(asked, Ping())
         return [values[rank] for rank in self._ranks]
@@ -131,7 +131,7 @@ class Hub:
         self._board.send(ranks, message)
 
     def ship(self, data: bytes) -> None:
-        """Send all ranks a parcel, without waiting; they take it by `Control.parcel`, before the next is sent."""
+        """Send all ranks a payload, without waiting; they take it by `Control.payload`, before the next is sent."""
         self._board.ship(self._ranks, data)
 
     def failure(self, failed: int, cause: str) -> RankFailedError:

@@ -111,25 +111,25 @@ class Session:
         for schedule in job.schedules.values():
             here = [port for port in schedule.ports if membership is None or port.rank == 0]
             check_devices(job.transport, here)
-        self._crew = RankProcesses(job, membership, interface)
+        self._processes = RankProcesses(job, membership, interface)
         self._suspects: set[tuple[str, str]] = set()  # NICs at the ends of wires that were lost since the last probes
 
     def __enter__(self) -> Self:
-        self._crew.__enter__()
+        self._processes.__enter__()
         try:
-            self._crew.replies(self._setup_s)
+            self._processes.replies(self._setup_s)
         except BaseException:
-            self._crew.__exit__(*sys.exc_info())
+            self._processes.__exit__(*sys.exc_info())
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        self._crew.__exit__(kind, *rest)
+        self._processes.__exit__(kind, *rest)
 
     @property
     def pids(self) -> tuple[int, ...]:
         """Process ids, by rank."""
-        return self._crew.pids
+        return self._processes.pids
 
     def adopt(self, job: Job) -> None:
         """From now on another job of as many ranks, else InputError: its schedules, over wires made anew."""
@@ -137,8 +137,8 @@ class Session:
             raise InputError("another number of ranks", where="job", expected=str(self._job.ranks), got=job.ranks)
         self._check_room(job)
         self._job = job
-        self._crew.adopt(job)
-        self._crew.replies(self._setup_s)
+        self._processes.adopt(job)
+        self._processes.replies(self._setup_s)
 
     def run(self, name: str, strikes: Sequence[Strike] = (), *, timed: bool = False) -> Collective:
         """Run schedule `name` once, with these faults. Raises RankFailedError when a rank fails.
@@ -146,10 +146,10 @@ class Session:
         timed : also tell when each transfer landed
         """
         paced_s = longest_transfer_s(self._job.schedules[name]) if self._job.paced else 0
-        self._crew.order(Prepare(name, list(strikes), timed), self._setup_s)
+        self._processes.order(Prepare(name, list(strikes), timed), self._setup_s)
         start = time.monotonic() + LEAD_S
-        ran = self._crew.order(Go(start), self._stall_s + paced_s)
-        exact = self._crew.order(Check(), self._setup_s)
+        ran = self._processes.order(Go(start), self._stall_s + paced_s)
+        exact = self._processes.order(Check(), self._setup_s)
         done = Collective(tuple(typed(Ran, times) for times in ran), tuple(exact))
         self._suspects |= {(note.nic, note.far) for note in done.notes if note.kind == "lost"}
         return done

@@ -47,14 +47,14 @@ class Links:
         self._wires = open_wires(self._transport, self._rank, layout, rates, self._control, HOST)
         routes = {name: schedule.routes for name, schedule in schedules.items()}
         self._flows = FlowTransport(self._rank, layout, routes, self._wires, self._control.send, time.monotonic)
-        self._control.on_letter = self._flows.letter
+        self._control.on_message = self._flows.letter
 
     def close(self) -> None:
         """Let go of all; an end that closes is a loss at the other one."""
         if self._wires:
             self._wires.close()
         self._wires = self._flows = None
-        self._control.on_letter = lambda origin, value: None
+        self._control.on_message = lambda origin, value: None
 
     def learn(self, name: str, schedule: Schedule, lanes: Sequence[tuple[int, ...]]) -> None:
         """Another schedule over the wires that are there."""
@@ -85,7 +85,7 @@ class Links:
         engine = Engine(program, buffer, op, flows, time.monotonic, HOST, linger, parts)
         if linger:
             self._wires.register(HOST.bytes_of(buffer if parts is None else parts))
-        engine.run(_Deadline(time.monotonic() + within_s, engine, self._saboteur(flows)))
+        engine.run(_Deadline(time.monotonic() + within_s, engine, self._injector(flows)))
 
     def poll(self, until: float) -> None:
         """Between operations: one wait, no longer than `until`, and what peers ask."""
@@ -103,7 +103,7 @@ class Links:
         """In the next operation: a fault on purpose at a NIC of this rank; nothing where that is not used any more."""
         self._strikes.append(strike)
 
-    def _saboteur(self, flows: FlowTransport) -> FaultInjector | None:
+    def _injector(self, flows: FlowTransport) -> FaultInjector | None:
         used = {nic.name for nic in self.layout.nics}
         strikes, self._strikes = [strike for strike in self._strikes if strike.nic in used], []
         if not strikes:
@@ -114,18 +114,18 @@ class Links:
 
 
 class _Deadline:
-    """Ends an operation that takes too long, and has a saboteur look on, if there is one."""
+    """Ends an operation that takes too long, and has a injector look on, if there is one."""
 
-    def __init__(self, at: float, engine: Engine, saboteur: FaultInjector | None) -> None:
-        self._at, self._engine, self._saboteur, self._start = at, engine, saboteur, time.monotonic()
+    def __init__(self, at: float, engine: Engine, injector: FaultInjector | None) -> None:
+        self._at, self._engine, self._injector, self._start = at, engine, injector, time.monotonic()
 
     def look(self, done: float) -> None:
-        if self._saboteur:
-            self._saboteur.look(done)
+        if self._injector:
+            self._injector.look(done)
         if time.monotonic() > self._at:
             took = self._at - self._start
             why = f"not done within {took:.3g} s: {self._engine.waiting_for()}"
             raise PeerLateError(self._engine.awaited or 0, why)
 
     def wake(self) -> float:
-        return min(self._at, self._saboteur.wake()) if self._saboteur else self._at
+        return min(self._at, self._injector.wake()) if self._injector else self._at

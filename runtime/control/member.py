@@ -1,8 +1,8 @@
 """One rank of a communicator: its connections to the other ranks, and schedules run over them on a caller's buffer.
 
-Operations run in the thread that calls them. Between them a thread looks in now and then, for peers may still have to
-ask what has landed, and the overseer whether this rank may change its plan. No two ranks need begin an operation at the
-same time; a peer that is ahead waits, for TIMEOUT_S at most.
+Operations run in the thread that calls them. Between them a thread polls at intervals: peers may still have to ask what
+has landed, and the overseer whether this rank may change its plan. No two ranks need begin an operation at the same
+time; a peer that is ahead waits, for TIMEOUT_S at most.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ TIMEOUT_S = 300.0
 """For an operation, from when this rank begins it: all others must have come to it and finished it by then."""
 
 TICK_S = 0.02
-"""Between two looks at the wires while no operation runs: a peer's question waits so long for its answer, which is less
-than the patience of anything (`timeouts`)."""
+"""Seconds between two polls of the wires while no operation runs. A peer's question waits this long for its answer,
+which is less than every timeout (`timeouts`)."""
 
 
 class Member:

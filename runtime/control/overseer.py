@@ -40,8 +40,8 @@ class Overseer(Hub):
 
     Ranks have `within_s` seconds to come. Each may say: a rank is lost (`Broken`), or it leaves (`Reply`), or NICs are
     dead (`LostNics`). The first ends the job on all ranks (`RunFailed`). NICs: all ranks halt and say in which
-    operation they are (`Halt`, `Halted`); when the last of these is over, they plan anew (`Renew`), so that all change
-    plans at the same point without a message in any operation.
+    operation they are (`Halt`, `Halted`); when the last of these is over, they plan anew (`Renew`). So all change plans
+    at the same point without a message in any operation.
     """
 
     def __init__(self, ranks: int, door: Door, within_s: float) -> None:

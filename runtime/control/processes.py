@@ -33,10 +33,10 @@ class RankProcesses:
     With a `membership`, that of rank 0, only rank 0's process is started here; the others come from elsewhere, by
     `worker.serve_rank`. `interface` : where the hub listens then, if not at the agreed address.
 
-    They are plain child processes and not multiprocessing's, which would import the parent's main module into every
-    rank (and run it again, in a script without a guard) and leave a resource tracker behind. Each inherits its end of a
-    pair of sockets: there is no address at which anybody else could come, no secret to pass on, and a rank ends with
-    its parent, however that ends.
+    They are plain child processes, not multiprocessing's. The latter would import the parent's main module into every
+    rank, run it again in an unguarded script, and leave a resource tracker. Each inherits its end of a pair of sockets.
+    There is no address for others to connect to and no secret to pass on. A rank ends with its parent, however that
+    ends.
     """
 
     def __init__(self, job: Job, membership: Membership | None = None, interface: str | None = None) -> None:

@@ -1,8 +1,8 @@
 """Which rank this process is, and where the hub is: from what the user says, or from the environment of a starter.
 
-Read are what torchrun, Open MPI's and MPICH's mpirun, and Slurm's srun set for every process they start
-(https://docs.pytorch.org/docs/stable/elastic/run.html, https://docs.open-mpi.org "Environment variables set for MPI
-applications", https://slurm.schedmd.com/srun.html). A starter inside another one counts before it: torchrun before
+The variables are those that torchrun, Open MPI's and MPICH's mpirun, and Slurm's srun set for every process they start.
+Sources: https://docs.pytorch.org/docs/stable/elastic/run.html, https://docs.open-mpi.org "Environment variables set for
+MPI applications", https://slurm.schedmd.com/srun.html. A starter inside another one counts before it: torchrun before
 mpirun before Slurm, whose own variables every process inside an allocation has.
 """
 
@@ -24,7 +24,7 @@ PORT = 29700
 class Membership:
     """Rank `rank` of `world` in job `job`, whose hub listens at `address`; all processes of it share `secret`.
 
-    The secret is empty only where the address is loopback and none was given: then every process of this machine that
+    The secret is empty only if the address is loopback and none was given. Then every process of this machine that
     knows the job's name could be a rank.
     """
 

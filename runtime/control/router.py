@@ -1,7 +1,7 @@
 """The middle of the star: hands on what ranks say, and never waits for one of them.
 
-It runs in a thread of its own (asyncio's streams do the reading, writing and waiting), so that letters are relayed
-whatever the process does meanwhile.
+It runs in its own thread (asyncio's streams do the reading, writing and waiting), so messages are relayed whatever the
+process does meanwhile.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from optcc.runtime.messages import (
     AskTime,
     Broken,
     FromRank,
-    Letter,
-    Parcel,
+    Payload,
     Post,
+    RankMessage,
     Share,
     SharedValues,
     Time,
@@ -44,7 +44,7 @@ from optcc.runtime.messages import (
 log = logging.getLogger(__name__)
 
 BACKLOG = 1 << 24
-"""Bytes that a rank has not taken, beyond which letters to it are dropped."""
+"""Bytes that a rank has not taken, beyond which messages to it are dropped."""
 
 FLUSH_S = 1.0
 """At the end, for what has been said to leave."""
@@ -146,7 +146,7 @@ class Router:
         self._call(write)
 
     def ship(self, ranks: Iterable[int], data: bytes) -> None:
-        """Send a parcel, to each rank as fast as it takes it."""
+        """Send a payload, to each rank as fast as it takes it."""
         told = list(ranks)
 
         def spawn() -> None:
@@ -221,10 +221,10 @@ class Router:
         match message:
             case Post(to, value):
                 if not 0 <= to < self._ranks:
-                    raise MessageError(f"a letter to rank {to}")
+                    raise MessageError(f"a message to rank {to}")
                 line = self._lines.get(to)
                 if line and line.writer.transport.get_write_buffer_size() < BACKLOG:
-                    self._write(to, encode(Letter(rank, value)))
+                    self._write(to, encode(RankMessage(rank, value)))
             case Share(turn, value):
                 shares = self._shares[turn]
                 if rank in shares:
@@ -249,7 +249,7 @@ class Router:
 
     async def _ship(self, rank: int, data: bytes) -> None:
         with contextlib.suppress(OSError):
-            self._write(rank, encode(Parcel(len(data))))
+            self._write(rank, encode(Payload(len(data))))
             for start in range(0, len(data), PIECE_BYTES):
                 self._write(rank, PIECE + data[start : start + PIECE_BYTES])
                 if rank in self._lines:

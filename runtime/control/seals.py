@@ -1,9 +1,9 @@
 """Who wrote a message, and that it is the next one: a keyed tag on every message between a rank and the hub.
 
 The tag is BLAKE2b with a key (RFC 7693) over the number of the message and its bytes. Each direction of each connection
-has a key of its own (`greeting.seals`) and counts from 0. So no message fits that is forged, altered, cut short,
-replayed, out of order, after one that was left out, sent back to its sender, or taken from another connection. Nothing
-is encrypted.
+has a key of its own (`greeting.seals`) and counts from 0. So the check fails for a message that is forged, altered, cut
+short, replayed, reordered, reflected to its sender, or from another connection. It also fails for the message after one
+that was left out. Nothing is encrypted.
 """
 
 from __future__ import annotations

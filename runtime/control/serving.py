@@ -55,8 +55,8 @@ def _serve(worker: Worker, control: Control) -> None:
 def _await_verdict(worker: Worker, control: Control, error: Exception) -> NoReturn:
     """Raises it, as on every other rank.
 
-    Who has lost a peer serves its flows meanwhile: others may be about to find out that it is the one who is lost, and
-    have to hear that it is alive. Else its word would be the only one, when its own NICs have swallowed all.
+    A rank that has lost a peer serves its flows meanwhile. Others may be about to accuse this rank, and must hear that
+    it is alive. Else its word would be the only one, when its own NICs have swallowed all.
     """
     try:
         while isinstance(error, PeerLostError):

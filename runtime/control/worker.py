@@ -38,7 +38,7 @@ from optcc.runtime.wires.layout import layout_of
 from optcc.runtime.wires.pacing import Rates
 from optcc.schedule import Port
 
-PARCEL_S = 300.0
+PAYLOAD_S = 300.0
 """For the job to arrive. It ends earlier when the hub does."""
 
 
@@ -50,7 +50,7 @@ class Worker:
         self._memories: dict[str, Memory] = {}  # by name of device; kept, for what it costs to open a GPU
         self._wires: Any = None
         self._engine: Engine | None = None
-        self._saboteur: FaultInjector | None = None
+        self._injector: FaultInjector | None = None
         self._journal: list[Note] = []  # of the flows, by this rank's clock
         self._start_s: float | None = None  # of the last collective, by the hub's clock
         self._noted: list[Note] = []  # in it, likewise
@@ -61,7 +61,7 @@ class Worker:
     def adopt(self, enlisted: Enlist) -> None:
         """Take a job and connect to the other ranks, all at the same time."""
         self.close()
-        job = self._job = _load(enlisted, self._control.parcel(PARCEL_S))
+        job = self._job = _load(enlisted, self._control.payload(PAYLOAD_S))
         self._reduction, dtype = reduction_of(job.op), dtype_of(job.dtype)
         self._op = self._reduction.fold
         count = job.nbytes // dtype.itemsize
@@ -88,11 +88,11 @@ class Worker:
         self._clock = getattr(self._wires, "clock", time.monotonic)
         self._flows = FlowTransport(self._rank, layout, routes, self._wires, self._tell, self._clock, patience)
         self._journal = self._flows.journal
-        self._control.on_letter = self._flows.letter
+        self._control.on_message = self._flows.letter
         self._control.synchronize()
 
     def _tell(self, rank: int, letter: Any) -> None:
-        """A letter to another rank. It may say what has been folded, which must be done then, not just begun."""
+        """A message to another rank. It may say what has been folded, which must be done then, not just begun."""
         self._memory.wait()
         self._control.send(rank, letter)
 
@@ -128,14 +128,14 @@ class Worker:
         """Disconnect."""
         if self._wires:
             self._wires.close()
-            self._wires = self._engine = self._saboteur = None
+            self._wires = self._engine = self._injector = None
 
     def command(self) -> Command:
         """The next command; the flows are served meanwhile, for a peer may still have to ask what has landed."""
         while (command := self._control.poll_command()) is None:
-            if self._engine and self._saboteur:
-                self._engine.serve(self._saboteur.wake())
-                self._saboteur.tend()
+            if self._engine and self._injector:
+                self._engine.serve(self._injector.wake())
+                self._injector.tend()
             elif self._wires:
                 self._flows.poll(math.inf, nothing_runs)
             else:
@@ -155,7 +155,7 @@ class Worker:
         fill(values, rank=self._rank, ranks=self._job.ranks, op=self._op)
         self._memory.load(self._buffer, values)
         self._wires.register(self._memory.bytes_of(self._buffer))
-        self._saboteur = FaultInjector(
+        self._injector = FaultInjector(
             self._rank,
             self._layout,
             order.strikes,
@@ -170,19 +170,19 @@ class Worker:
     def run(self, at: float) -> Ran:
         """The collective, from the common start on."""
         assert self._engine
-        assert self._saboteur
+        assert self._injector
         clock = self._control.clock
         at = clock.here(at)
         while time.monotonic() < at:
             self._engine.serve(at)
         start, cpu = time.monotonic(), time.process_time()
         self._start_s = clock.hub(start)
-        self._engine.run(self._saboteur)
+        self._engine.run(self._injector)
         if self._reduction.mean:  # one rounding, the same on every rank
             self._memory.divide(self._buffer, self._job.ranks)
         self._memory.wait()
         end, cpu = time.monotonic(), time.process_time() - cpu
-        self._saboteur.finish()
+        self._injector.finish()
         sent = {self._layout.nics[nic].name: nbytes for nic, nbytes in self._flows.sent().items()}
         notes, self._journal[:] = list(self._journal), []
         self._remember(notes)
@@ -202,9 +202,9 @@ class Worker:
         return is_exact(self._memory.unload(self._buffer), self._expected)
 
 
-def _load(enlisted: Enlist, parcel: bytes) -> Job:
+def _load(enlisted: Enlist, payload: bytes) -> Job:
     """The job, once it is certain that its schedules are the ones that the parent means."""
-    job = job_from_bytes(parcel)
+    job = job_from_bytes(payload)
     for name, schedule in job.schedules.items():
         digest = digest_of(schedule)
         if digest != enlisted.digests[name]:

@@ -1,10 +1,10 @@
 """Minima, maxima and NaN of floats by their bits, so that a fold's bits depend on its operands alone.
 
-What a processor makes of two zeros or of a NaN depends on the instruction, and numpy takes another one for the rest of
-an array that fills no vector: the same element gives other bits where a piece is cut elsewhere. The rules here:
+The processor's result for two zeros or a NaN depends on the instruction. For the rest of an array that fills no vector,
+numpy uses another instruction. An element's bits would then depend on where a piece is cut. The rules here:
 
-* minimum and maximum are minimumNumber and maximumNumber of IEEE 754-2019 (9.6): -0 is less than +0, and a NaN, quiet
-  or signalling, is left aside where the other operand is a number;
+* minimum and maximum are minimumNumber and maximumNumber of IEEE 754-2019 (9.6): -0 is less than +0; a NaN, quiet or
+  signalling, is ignored if the other operand is a number;
 * every NaN that comes out is the same: quiet, sign 0, payload 0 (that is numpy's `nan`).
 
 Arrays are unsigned integers, the elements' bits, of one shape; `infinity` is the bits of the type's +infinity, which

@@ -1,7 +1,7 @@
 """Element types, and array operations on a rank's buffers in host memory. `cuda.Gpu` has the same on a GPU.
 
 What both keep: one operation per element, rounded once to the element's type, and the rules of `float_bits` for zeros
-and NaN. So a result depends on the order of the folds alone, which the schedule fixes, and has the same bits run to
+and NaN. So a result depends only on the order of the folds, which the schedule fixes. It has the same bits in every
 run, however pieces are cut, in host memory and in a GPU's.
 """
 

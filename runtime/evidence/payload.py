@@ -1,11 +1,11 @@
 """Inputs that make every mistake visible, and the exact result they must give.
 
-Every element depends on its rank and its index through a pseudo-random byte stream, so a section that lands in the
-wrong place, or twice, or not at all, gives another result; and every value is chosen so that the result is the same in
-whatever order the contributions are folded, so that results are compared for equality, without a tolerance:
+Every element depends on its rank and its index through a pseudo-random byte stream. So a section in the wrong place,
+doubled, or missing changes the result; and every value is chosen so that the order of folds does not change the result.
+So results are compared for equality, without a tolerance:
 
-* integers wrap around, which is exact. Sums and products use odd numbers: none is neutral for a sum, and a product of
-  odd numbers never collapses to zero (the neutral 1 occurs, in about one of 128 elements of one byte);
+* integers wrap around, which is exact. Sums and products use odd numbers. None is neutral for a sum. A product of odd
+  numbers never collapses to zero (the neutral 1 occurs, in about one of 128 elements of one byte);
 * float sums use non-zero integers so small that even the total of all ranks is represented exactly;
 * float products use signed powers of two, without +1, so small that no product of some ranks overflows or underflows;
 * minima and maxima use all 256 byte values or more, so every rank is the only winner in about 1 of `ranks` elements;
@@ -68,8 +68,8 @@ def _float_values(dtype: np.dtype[Any], ranks: int, op: Op) -> Array:
 
 
 def peculiar(dtype: np.dtype[Any]) -> Array:
-    """What a float type has besides normal numbers, each with both signs, shape (14,): zeros, the least and the largest
-    subnormal, quiet NaN without and with a payload, signalling NaN, and last infinities."""
+    """The special values of a float type, each with both signs, shape (14,). They are zeros, the least and the largest
+    subnormal, quiet NaN without and with a payload, signalling NaN, infinities."""
     infinity, bits = infinity_of(dtype), 8 * dtype.itemsize
     nan = quiet_nan(infinity)
     found = (0, 1, least_normal(infinity) - 1, nan, nan | 5, infinity | 3, infinity)

@@ -1,10 +1,10 @@
 """What is at fault, by probes between NICs: a NIC, the path between two that work, or what nothing tells apart.
 
-A NIC counts by the best that any probe has shown of it, since the slower end of a pair holds back both. Where that is
-not its rate, its peers are the witnesses: those that do better with somebody else, a third server's NIC or another of
-the same server. Two of them convict it, for then two paths would have to be broken. A NIC that says itself that its
-link is down needs no witness. A pair between which nothing comes through, although both its NICs work with others, has
-a broken path: a cable, or a switch on the way.
+A NIC counts by the best that any probe has shown of it, since the slower end of a pair holds back both. If this is not
+its rate, its peers are the witnesses: those that do better with another NIC, of a third server or of the same one. Two
+of them convict it, for then two paths would have to be broken. A NIC that says itself that its link is down needs no
+witness. A pair between which nothing comes through, although both its NICs work with others, has a broken path: a
+cable, or a switch on the way.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class FaultVerdict:
 def verdicts_of(ports: Iterable[Port], evidence: Sequence[ProbeResult]) -> list[FaultVerdict]:
     """What probes of the NICs `ports` have shown: NICs first, by the order of `ports`, then paths.
 
-    A plan cannot do without a path, only without a NIC: of a broken path's ends it does without the one that has more
-    such paths, else the one whose server has more rate left, which costs least.
+    A plan cannot avoid a path, only a NIC. Of a broken path's ends it avoids the one with more such paths, else the one
+    whose server has more rate left, the cheaper choice.
     """
     known = {port.name: port for port in ports}
     best: dict[str, float] = {}

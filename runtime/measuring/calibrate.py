@@ -1,9 +1,9 @@
 """What NICs and the way between ranks are worth, measured by real transfers while nothing else runs.
 
-Rates: every NIC sends to NICs of two other ranks, all NICs at once (as in a collective), then one NIC per rank at a
-time; a pair's rate is a large transfer's bytes over the time between its landing and a small one's before it, by the
-receiver's clock alone. Latency: chains of small messages to and fro of two lengths; the difference in time over the
-difference in hops is what one hop costs, whatever a run costs beside. A chunk's cost likewise, from two bursts.
+Rates: every NIC sends to NICs of two other ranks, first all NICs at once (as in a collective), then one NIC per rank; a
+pair's rate is a large transfer's bytes over the time between its landing and a small one's before it, by the receiver's
+clock alone. Latency: chains of small messages to and fro of two lengths; the difference in time over the difference in
+hops is what one hop costs, whatever a run costs beside. A chunk's cost likewise, from two bursts.
 """
 
 from __future__ import annotations

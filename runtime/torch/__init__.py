@@ -1,7 +1,7 @@
 """Plans over torch.distributed: an executor of point-to-point messages, and a communication hook for DDP.
 
-Import names from `optcc.pytorch`, which joins this to the planner. Links that fail are the business of the engine
-underneath (Gloo, NCCL): the failover of `optcc.runtime` is not in play here, and a lost rank is an error.
+Import names from `optcc.pytorch`, which joins this to the planner. Link failures are left to the engine underneath
+(Gloo, NCCL): the failover of `optcc.runtime` is not used here, and a lost rank is an error.
 
 Imported by: pytorch.
 Imports: plans, runtime.engine, runtime.errors, schedule, simulation, values.

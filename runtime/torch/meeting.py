@@ -1,7 +1,7 @@
 """All ranks of a group compare what they were given, before anything is made: all go on, or all raise.
 
-They meet in the store by which they found each other, and not in a collective: a rank that refuses need not wait for
-the others, and one that never comes is named when the time is up.
+They meet in the store by which they found each other, not in a collective. A rank that refuses need not wait for the
+others, and one that never comes is named after the timeout.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """When to leave the native AllReduce, and for which rates: a function of what all ranks know alike.
 
-Every rank gathers the rates of all and calls `Switch.update` with the same vector, so all decide the same in the same
+Every rank gathers the rates of all and calls `Switch.update` with the same vector. So all decide the same in the same
 step without another message.
 """
 

@@ -66,8 +66,8 @@ def _seconds(nbytes: int, peer: int, group: dist.ProcessGroup, device: torch.dev
     """How long `nbytes` take, both ways at once, from when both ends are ready: the longer time of the two ends'."""
     out = torch.zeros(nbytes, dtype=torch.uint8, device=device)
     into = torch.empty_like(out)
-    # Gloo tells a sender that a receive is posted on the connection that also carries data: were it posted after the
-    # data had begun to flow the other way, the two ways would take turns. NCCL wants both in one group.
+    # Gloo announces a posted receive on the connection that also carries data. If it were posted after the data in the
+    # other direction had begun to flow, the two directions would take turns. NCCL wants both in one group.
     landing = dist.irecv(into, peer, group, _DATA) if device.type == "cpu" else None
     _exchange(out[:1], torch.empty_like(out[:1]), peer, group, _READY)
     start = time.perf_counter()

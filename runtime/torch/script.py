@@ -1,7 +1,7 @@
 """What one rank does, step by step: a list that is made before the first byte moves and walked without a decision.
 
-Sends cost nothing to post and receives wait, so a script says before which wait each send is posted: as soon as what
-it waits for is in, but not long before its turn. A message posted early stands in the socket's queue in front of what
+Posting a send costs nothing, and receives wait. So a script says before which wait each send is posted: as soon as its
+dependencies are in, but not long before its turn. A message posted early stands in the socket's queue in front of what
 is urgent.
 """
 

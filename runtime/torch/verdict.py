@@ -1,8 +1,8 @@
 """One error for all: which rank failed, agreed on through the store by which the ranks found each other.
 
-A connection that closes tells its two ends that something is wrong, not who: a rank that gives up closes its
-connections, and its neighbours blame it. So every rank that fails reports whom it blames before it gives up, waits a
-bounded time for the reports of the others, and the first to judge writes the verdict, which all take.
+A closed connection shows its two ends that something is wrong, but not which rank: a rank that gives up closes its
+connections, and its neighbours blame it. So every rank that fails first reports whom it blames, then waits a bounded
+time for the others' reports. The first to judge writes the verdict, which all accept.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class Court:
 def verdict_of(reports: Reports, world: int, grace_s: float) -> tuple[int, str]:
     """(the rank that failed, how) from what `reports`, at least one, say.
 
-    A rank that blames itself comes first, then one that says nothing although its peers have given up (one that is
-    blamed before one that is not), then whom the lowest rank blames.
+    A rank that blames itself comes first, then a rank that reports nothing although its peers have given up (a blamed
+    one first). Then comes the rank that the lowest rank blames.
     """
     for rank, (blamed, cause) in sorted(reports.items()):
         if blamed == rank:

@@ -97,8 +97,9 @@ class GroupWalk:
     def run(self, buffer: torch.Tensor) -> None:
         """See `Walk`. The current stream is not the default one, on which nothing can be recorded.
 
-        NCCL wants an exchange to be recorded on all its ranks or on none. So what counts is how often the walk has run,
-        which all ranks know alike, and what is recorded has memory of its own: buffers may lie elsewhere each time.
+        NCCL wants an exchange to be recorded on all its ranks or on none. So the decision depends on how often the walk
+        has run, which all ranks know alike. The recorded walk has memory of its own, as buffers may lie elsewhere each
+        time.
         """
         self._runs += 1
         if self._runs <= EAGER:

@@ -1,7 +1,8 @@
 """The one place that imports pyverbs, and hides how its versions differ.
 
-Tried with 44 (Debian 12); written against the sources of 64, too. Work requests and scatter-gather elements are freed
-by hand in 44, and by the collector as well later on: close each once, and never let two share one's memory.
+Tried with 44 (Debian 12); written against the sources of 64, too. In version 44, work requests and scatter-gather
+elements are freed by hand, later by the garbage collector as well. So close each once, and never let two share one's
+memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The 32 bits that travel with every write: which of the wire's flows, and the low bits of a chunk's number.
 
-The high bits are those that put the number nearest to the flow's last one: a window of slots is far smaller than what
-the low bits can tell apart. Chunks go one way on a queue pair and credits the other, so the kind need not be said.
+The high bits are those that bring the number nearest to the flow's last one. This is unique, as a window of slots is
+far smaller than the range of the low bits. Chunks go one way on a queue pair and credits the other, so the kind need
+not be said.
 """
 
 from __future__ import annotations

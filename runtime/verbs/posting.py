@@ -1,11 +1,11 @@
 """A queue pair, and how a chunk is posted on it without making an object for it.
 
-Work requests and scatter-gather elements of pyverbs cost more to make than to post: 1.5 us for a chunk, and in the lab
-0.1 ms, since every object of pyverbs looks up its logger under a lock, for which Python 3.11 looks at the clock, a
-system call there. The extended interface of verbs takes values instead, so the elements are made
-once. A chunk is two writes then, its payload and after it its header with the immediate value, posted at once: as many
-packets where the payload fills whole ones. One write of two elements would do, but soft-RoCE takes it for twice the
-first (rdma-core, pull request 1744). Providers without the interface get a request and its elements for every chunk.
+Work requests and scatter-gather elements of pyverbs cost more to make than to post: 1.5 us for a chunk, and 0.1 ms in
+the lab. Every object of pyverbs looks up its logger under a lock, for which Python 3.11 looks at the clock, a system
+call there. The extended interface of verbs takes values instead, so the elements are made once. A chunk is then two
+writes posted at once: its payload, then its header with the immediate value. There are no more packets where the
+payload fills whole ones. One write of two elements would do, but soft-RoCE takes it for twice the first (rdma-core,
+pull request 1744). Providers without the interface get a request and its elements for every chunk.
 """
 
 from __future__ import annotations

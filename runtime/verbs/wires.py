@@ -242,8 +242,8 @@ class VerbsWires(VerbsFaults):
     def clock(self) -> float:
         """The time as of the last look: one for every poll, and none where nobody asks.
 
-        For flows and engines over these wires. Where looks at the clock take time, as in the lab's virtual time, or
-        where they are system calls, several for every chunk would cost more than the rest of its work.
+        For flows and engines over these wires. Looks at the clock may take time, as in the lab's virtual time, or be
+        system calls. Then several for every chunk would cost more than the rest of its work.
         """
         if not self._looked:
             self._now, self._looked = self._clock(), True
@@ -266,8 +266,8 @@ class VerbsWires(VerbsFaults):
     def poll(self, until: float) -> Sequence[Happening]:
         """See `Wires`. Waits in the system, never in a loop.
 
-        What is known already is told without a wait, but descriptors are looked at now and then even so, and always
-        when there is no wait anyway (-inf).
+        Known events are reported without a wait. Descriptors are checked at intervals even so, and always when there is
+        no wait anyway (-inf).
         """
         if self._bug:
             raise TransportError(self._bug)
@@ -304,8 +304,8 @@ class VerbsWires(VerbsFaults):
     def _is_quiet(self) -> bool:
         """Whether there is nothing to tell, even now that all NICs have been asked to end a wait.
 
-        They are asked only here: as long as polls find something nobody waits for an event, and to ask for one, to wait
-        and to take it are three system calls.
+        Events are requested only here. As long as polls find something, nobody waits for an event; requesting, waiting
+        and taking are three system calls.
         """
         for nic in self._nics.values():
             self._collect(nic)

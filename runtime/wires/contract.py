@@ -47,7 +47,7 @@ HEADER_BYTES = 64
 
 ECHOES = 2
 """So often a flow's last credit may have been said again before its sender looks. Every doubt asks for one; each end
-doubts its NIC once in a time of GRACE, nothing that comes through is under way for longer, and of questions that come
+suspects its NIC at most once in GRACE, and nothing that comes through is in flight for longer. Of questions that come
 together, as after a pause of the control channel, one is answered."""
 
 
@@ -171,16 +171,16 @@ class Wires(Protocol):
         """The landing slot of a chunk of an incoming flow, HEADER_BYTES + slot_bytes, in this rank's memory."""
         ...
 
-    # Wires that do not tell of every completion by themselves, but for some with the flow's next credit, have
-    # `hasten(wire, flow, seq)`: `poll` tells at once what has landed of `flow`, and `seq` as soon as it has.
+    # Wires that report only some completions, with the flow's next credit, have `hasten(wire, flow, seq)`. After it
+    # `poll` reports at once what has landed of `flow`, and `seq` as soon as it has.
 
     # The same wires may have `landed(wire, flow)`: how many chunks of an outgoing flow can be seen to have landed now.
 
-    # Wires that look at the clock once for a poll have `look_again()`, the time by a look of its own: a timer that is
-    # started after a long fold must not be over at once.
+    # Wires that look at the clock once for a poll have `look_again()`, which looks anew: a timer that is started after
+    # a long fold must not be over at once.
 
     # Wires whose payloads land elsewhere than their headers, in a GPU's memory, also have `payload(flow, seq, nbytes)`,
-    # the landed bytes of a chunk, and take what is like that where `write` says memoryview.
+    # the landed bytes of a chunk. Where `write` says memoryview, they take the GPU's equivalent.
 
     def free_at(self, wire: int, now: float) -> float:
         """The time from which the NIC that an outgoing wire leaves by can take another chunk: past, or `now`.

@@ -5,9 +5,9 @@ As `LocalWires`, with two delays, because a GPU has not done yet what it has bee
 * a chunk's notification goes when the copy into its slot is done, which an event after it on the rank's stream tells;
 * a credit goes when the folds that read the slots are done, likewise.
 
-A rank gives all its copies and folds to one stream. So a copy reads what folds before it have made; and a chunk that
-is sent again, over another wire, is written after the first try, which therefore cannot spoil the slot later, even
-where the receiver has closed the first wire while that copy was under way.
+A rank gives all its copies and folds to one stream. So a copy reads what folds before it have made; and a chunk that is
+sent again, over another wire, is written after the first try. So the first try cannot spoil the slot later, even if the
+receiver closed the first wire during the copy.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Wires between processes of one machine: chunks written straight into the far end's slots, NIC rates emulated.
 
-As with an RDMA write with immediate, the sender puts a chunk into its landing slot, which is in shared memory, and a
-notification into a ring, which is there, too. Credits go back by another. What has landed is marked in shared memory,
-which the sender looks at whenever it is awake; a message comes only if it has asked for one (`hasten`).
+As with an RDMA write with immediate, the sender puts a chunk into its landing slot and a notification into a ring; both
+are in shared memory. Credits go back by another. What has landed is marked in shared memory, which the sender looks at
+whenever it is awake; a message comes only if it has asked for one (`hasten`).
 
 Every wire has a socket. A byte on it wakes who sleeps, once a sleep; while both are awake nobody calls the kernel for a
 chunk. And it tells when the other end is gone, which is looked at whenever there is nothing else to do, and every
 LOOK_S.
 
-A connection that closes is a link that went down; notifications under way on it are lost, and with them their chunks.
-A chunk counts as arrived when its emulated NICs are through with it, not when its bytes are here, so a NIC that dies in
-the middle of a chunk loses it.
+A connection that closes is a link that went down; notifications under way on it are lost, and with them their chunks. A
+chunk counts as arrived when its emulated NICs have served it, not when its bytes are here. So a NIC that dies in the
+middle of a chunk loses it.
 """
 
 from __future__ import annotations

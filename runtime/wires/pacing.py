@@ -1,14 +1,14 @@
 """NIC rates without NICs: when a chunk would leave and land if each port served one chunk at a time at its rate.
 
 Timestamped delivery. Every port has two clocks, one per direction, that say when it is free. The sender stamps each
-chunk with the time its port is busy with it; the receiver's port takes chunks in the order in which they can be
-served without waiting for bytes still to come, and a chunk is handed over when it is through, never before. This is
-the model of the simulator, on a real clock.
+chunk with the time its port is busy with it; the receiver's port takes chunks in the order in which it need not wait
+for bytes still to come. A chunk is handed over when it has been served, never before. This is the model of the
+simulator, on a real clock.
 
-A process that shares its core wakes up late, by 0.1 ms on an idle machine and by several on a busy one; a NIC would
-not have to wait for it. So a chunk starts, by its stamps, when it was ready and its port free, not when the process
-came round to writing it, and one late wake-up does not add to the next. The bytes do leave late then, and what arrives
-after its landing time is handed over when it is there: measured time is never less than the model's.
+A process that shares its core wakes up late, by 0.1 ms on an idle machine and by several on a busy one; a NIC would not
+have to wait for it. So, by its stamps, a chunk starts when it was ready and its port free, not when the process came to
+write it. One late wake-up does not add to the next. The bytes then do leave late, and a chunk that arrives after its
+landing time is handed over on arrival. Measured time is never less than the model's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Landing slots of one rank in memory that the ranks of its machine share, and rings for what is said about them.
 
 A sender writes a chunk into its slot at the far end itself, as an RDMA NIC would do for it; then a notification into a
-ring. Nothing can be written late, as the write of a NIC can: it is over when the call that writes returns, so a sender
-that has fenced its end of a wire has written its last there.
+ring. Nothing can be written late, unlike with a NIC: the write is over when its call returns. So a sender that has
+fenced its end of a wire has written its last there.
 
 The receiver writes back how far a flow has come, as its NIC would acknowledge it: no message, nobody is woken. Credits
 go back by a second ring. Who sleeps says so here, for whoever has something for it to wake it.
@@ -24,8 +24,8 @@ from optcc.runtime.wires.contract import ECHOES, HEADER_BYTES, FlowSpec
 from optcc.runtime.wires.rings import WORD, Ring, ring_bytes
 
 RECORDS = 4
-"""A ring holds so many times what windows and echoes let be under way: a chunk may be asked for, too, and windows may
-be sent again before a peer that was paused reads. One that is full nevertheless makes its writer wait."""
+"""Capacity of a ring over what windows and echoes allow in flight. A chunk may be asked for, too, and windows may be
+sent again before a peer that was paused reads. One that is full nevertheless makes its writer wait."""
 
 NOTICE = Struct("<IIqddq")
 """Flow, bytes of payload, seq, when its first NIC starts and ends with it, wire."""

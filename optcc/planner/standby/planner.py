@@ -1,9 +1,9 @@
 """A planner that is told of events: NICs that fail, slow down and come back; every answer is a plan for what is left.
 
 What takes long is decided before the event: a table holds the recipe for every shape that the next failures can make
-(`optcc.planner.standby.shapes`). What depends on which NIC it was is put in at the event: the bound with its
-certificate, the order of the ranks and the shares of nested rings, all in closed form (`optcc.theory.tally`). Nothing
-is simulated or lowered then.
+(`optcc.planner.standby.shapes`). Everything that depends on the NIC is filled in at the event: the bound with its
+certificate, the order of ranks, the shares of nested rings. All have closed forms (`optcc.theory.tally`). Nothing is
+simulated or lowered then.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ def limited(nic: Nic, rate: Fraction) -> Nic:
 def rate_of(rate: Rate, nic: str, whole: Nic) -> Fraction:
     """Bytes per second of what a caller gave for a NIC, "180Gb/s" or a number.
 
-    Raises InputError for what is no rate, and above what the NIC has without failures: that is a mistake in the
-    topology, which every bound so far was made from.
+    Raises InputError for what is no rate, and for more than the NIC's rate without failures. The latter is a mistake in
+    the topology, the base of every bound so far.
     """
     where = f"rate of {nic}"
     if isinstance(rate, str):

@@ -1,7 +1,7 @@
 """What was decided in advance: for each shape of a cluster and each size the recipe that the planner found best.
 
-A shape is a cluster with its servers' names forgotten, so failures that are alike share an entry: 128 servers of
-8 equal NICs have 1024 single failures of one shape. An entry keeps recipes, not schedules: a few kilobytes.
+A shape is a cluster without its servers' names, so similar failures share an entry. 128 servers of 8 equal NICs have
+1024 single failures of one shape. An entry keeps recipes, not schedules: a few kilobytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Who takes part in the schedule between servers, and in what proportion their GPUs gather and carry.
+"""The GPU groups that take part in the schedule between servers, and the shares with which their GPUs gather and carry.
 
-A *crew* is what takes part: the GPUs of a server, or, where NVLink is too slow to join all of them, one of several
-equal teams of them. Teams share the live NICs as evenly as they can.
+A *group* (`groups` in plan files) is the GPUs of a server. Where NVLink is too slow to join all of them, it is one of
+several equal teams of them. Teams share the live NICs as evenly as they can.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from optcc.values.json_records import As
 from optcc.values.json_types import FieldError, Index
 
 Shares = tuple[tuple[Fraction, ...], ...]
-"""For each crew the shares of its GPUs, of sum 1."""
+"""For each group the shares of its GPUs, of sum 1."""
 
 
 @dataclass(frozen=True)
 class RowsOfShares:
     """Shares as plan files have them, each different row once.
 
-    rows : the shares of a crew's GPUs; crews : which row each crew has
+    rows : the shares of a group's GPUs; crews : the row of each group
     """
 
     rows: tuple[tuple[Fraction, ...], ...]
@@ -37,7 +37,7 @@ class RowsOfShares:
         return cls(rows, tuple(rows.index(row) for row in shares))
 
     def shares(self) -> Shares:
-        """The same, by crews. FieldError for a row that is not there."""
+        """The same, by groups. FieldError for a row that is not there."""
         if self.crews and max(self.crews) >= len(self.rows):
             raise FieldError(f"rows below {len(self.rows)}", max(self.crews)).inside("crews")
         return tuple(self.rows[row] for row in self.crews)
@@ -60,10 +60,10 @@ def usable(rank: Rank) -> Fraction:
     return min(rank.out_rate, rank.in_rate)
 
 
-def crews(cluster: Cluster, teams: int = 1) -> tuple[GpuGroup, ...]:
-    """Every server's GPUs as `teams` crews, which divides their number: the first of every server, then the second...
+def gpu_groups(cluster: Cluster, teams: int = 1) -> tuple[GpuGroup, ...]:
+    """Every server's GPUs as `teams` groups, which divides their number: the first of every server, then the second...
 
-    In this order neighbours in a ring over the crews are on different servers.
+    In this order neighbours in a ring over the groups are on different servers.
     """
     own: list[list[Rank]] = [[] for _ in cluster.servers]
     for rank in cluster.ranks:
@@ -77,20 +77,20 @@ def crews(cluster: Cluster, teams: int = 1) -> tuple[GpuGroup, ...]:
     )
 
 
-def even_shares(crews: Sequence[GpuGroup]) -> Shares:
-    """All GPUs of a crew alike."""
-    return tuple((Fraction(1, len(crew.gpus)),) * len(crew.gpus) for crew in crews)
+def even_shares(groups: Sequence[GpuGroup]) -> Shares:
+    """All GPUs of a group alike."""
+    return tuple((Fraction(1, len(group.gpus)),) * len(group.gpus) for group in groups)
 
 
-def shares_by_rate(crews: Sequence[GpuGroup]) -> Shares:
-    """GPUs in proportion to the rates of their live NICs. Raises InfeasibleError for a crew without any."""
+def shares_by_rate(groups: Sequence[GpuGroup]) -> Shares:
+    """GPUs in proportion to the rates of their live NICs. Raises InfeasibleError for a group without any."""
     shares = []
-    for crew in crews:
-        rates = [usable(gpu) for gpu in crew.gpus]
+    for group in groups:
+        rates = [usable(gpu) for gpu in group.gpus]
         if not any(rates):
             raise InfeasibleError(
                 "no GPU can both send to other servers and receive from them",
-                where=crew.name,
+                where=group.name,
                 expected="a GPU with live NICs each way",
                 got="none",
                 hint="Repair a NIC of this server, or take packed trees, which may send and receive by different GPUs.",
@@ -99,23 +99,23 @@ def shares_by_rate(crews: Sequence[GpuGroup]) -> Shares:
     return tuple(shares)
 
 
-def shares_of_slot(crews: Sequence[GpuGroup], slot: int, guests: Collection[int]) -> Shares:
-    """The GPU in place `slot` of each crew, except that guests (by number) use all that they have, by rate, in places
+def shares_of_slot(groups: Sequence[GpuGroup], slot: int, guests: Collection[int]) -> Shares:
+    """Shares of the GPU in place `slot` of each group. Guests (by number) use all GPUs with NICs, by rate, in places
     where all others have a live NIC.
 
-    Raises InfeasibleError where a crew is left without.
+    Raises InfeasibleError where a group is left without.
     """
-    hosts = [crew for i, crew in enumerate(crews) if i not in guests]
-    width = min(len(crew.gpus) for crew in crews)
-    met = [all(usable(crew.gpus[place]) for crew in hosts) for place in range(width)]
+    hosts = [group for i, group in enumerate(groups) if i not in guests]
+    width = min(len(group.gpus) for group in groups)
+    met = [all(usable(group.gpus[place]) for group in hosts) for place in range(width)]
     shares = []
-    for i, crew in enumerate(crews):
+    for i, group in enumerate(groups):
         serves = met if i in guests else [place == slot for place in range(width)]
-        rates = [usable(gpu) * (place < width and serves[place]) for place, gpu in enumerate(crew.gpus)]
+        rates = [usable(gpu) * (place < width and serves[place]) for place, gpu in enumerate(group.gpus)]
         if not any(rates):
             raise InfeasibleError(
                 "no rail by which a server meets all others",
-                where=crew.name,
+                where=group.name,
                 expected=f"a live NIC in place {slot}, or in one where all others have one",
                 got="none",
                 hint="Join the rails by a spine, or take packed trees, which may use a different rail for each pair.",
@@ -124,11 +124,12 @@ def shares_of_slot(crews: Sequence[GpuGroup], slot: int, guests: Collection[int]
     return tuple(shares)
 
 
-def view(cluster: Cluster, crews: Sequence[GpuGroup], carry: Shares) -> Cluster:
-    """The crews as servers with one NIC each, as fast as `carry` lets their GPUs' NICs be: what they schedule on."""
+def view(cluster: Cluster, groups: Sequence[GpuGroup], carry: Shares) -> Cluster:
+    """The cluster on which the groups schedule: each is a server with one NIC, as fast as `carry` allows for its GPUs'
+    NICs."""
     servers = []
-    for crew, shares in zip(crews, carry, strict=True):
-        limits = [usable(gpu) / share for gpu, share in zip(crew.gpus, shares, strict=True) if share]
+    for group, shares in zip(groups, carry, strict=True):
+        limits = [usable(gpu) / share for gpu, share in zip(group.gpus, shares, strict=True) if share]
         rate = min(limits, default=Fraction(0))
-        servers.append(Server(crew.name, (Nic("all", rate, rate),), pod=cluster.servers[crew.server].pod))
+        servers.append(Server(group.name, (Nic("all", rate, rate),), pod=cluster.servers[group.server].pod))
     return Cluster(tuple(servers), fabric=Fabric(pod_oversubscription=cluster.fabric.pod_oversubscription))

@@ -12,60 +12,60 @@ from optcc.runtime.errors import FlowSeveredError, RankFailedError, TransportErr
 from optcc.runtime.messages import Broken, Pong, Reply
 
 
-def test_vigil_waits_for_every_reply() -> None:
-    vigil = FailureDetector(3, patience_s=2.0, now=0.0)
+def test_the_detector_waits_for_every_reply() -> None:
+    detector = FailureDetector(3, patience_s=2.0, now=0.0)
     for rank in range(3):
-        assert vigil.pending
-        vigil.heard(rank, Reply(), 0.1)
-    assert not vigil.pending
-    assert vigil.verdict(100.0) is None
+        assert detector.pending
+        detector.heard(rank, Reply(), 0.1)
+    assert not detector.pending
+    assert detector.verdict(100.0) is None
 
 
-def test_vigil_pings_those_that_owe_a_reply() -> None:
-    vigil = FailureDetector(3, patience_s=2.0, now=0.0)
-    assert vigil.to_ask(PING_S / 2) == []
-    vigil.heard(1, Reply(), 0.1)
-    assert vigil.to_ask(PING_S) == [0, 2]
-    vigil.heard(0, Pong(1, "x"), 0.6)
-    assert vigil.to_ask(1.2 * PING_S) == []
-    assert vigil.to_ask(2 * PING_S) == [0], "rank 2 has not answered yet"
+def test_the_detector_pings_those_that_owe_a_reply() -> None:
+    detector = FailureDetector(3, patience_s=2.0, now=0.0)
+    assert detector.to_ask(PING_S / 2) == []
+    detector.heard(1, Reply(), 0.1)
+    assert detector.to_ask(PING_S) == [0, 2]
+    detector.heard(0, Pong(1, "x"), 0.6)
+    assert detector.to_ask(1.2 * PING_S) == []
+    assert detector.to_ask(2 * PING_S) == [0], "rank 2 has not answered yet"
 
 
-def test_vigil_takes_silence_for_death_after_its_patience() -> None:
-    vigil = FailureDetector(2, patience_s=2.0, now=0.0)
-    assert vigil.to_ask(1.0) == [0, 1]
-    vigil.heard(0, Pong(1, "x"), 1.0)
+def test_the_detector_takes_silence_for_death_after_its_patience() -> None:
+    detector = FailureDetector(2, patience_s=2.0, now=0.0)
+    assert detector.to_ask(1.0) == [0, 1]
+    detector.heard(0, Pong(1, "x"), 1.0)
     for second in (1.5, 2.5):
-        vigil.heard(0, Pong(int(10 * second), "x"), second)
-        assert vigil.verdict(second) is None
-    assert vigil.verdict(3.1) == (1, "no sign of life for 2 s")
+        detector.heard(0, Pong(int(10 * second), "x"), second)
+        assert detector.verdict(second) is None
+    assert detector.verdict(3.1) == (1, "no sign of life for 2 s")
 
 
-def test_vigil_tells_a_silent_rank_from_those_that_wait_for_it() -> None:
-    vigil = FailureDetector(3, patience_s=2.0, now=0.0)
-    vigil.to_ask(1.0)
+def test_the_detector_tells_a_silent_rank_from_those_that_wait_for_it() -> None:
+    detector = FailureDetector(3, patience_s=2.0, now=0.0)
+    detector.to_ask(1.0)
     for rank in (0, 2):
-        vigil.heard(rank, Pong(0, "waits"), 1.0)
-    assert vigil.verdict(2.9) is None
-    assert vigil.verdict(3.1) == (1, "no sign of life for 2 s"), "not rank 0, which answers"
+        detector.heard(rank, Pong(0, "waits"), 1.0)
+    assert detector.verdict(2.9) is None
+    assert detector.verdict(3.1) == (1, "no sign of life for 2 s"), "not rank 0, which answers"
 
 
-def test_vigil_notices_that_nothing_moves() -> None:
-    vigil = FailureDetector(2, patience_s=2.0, now=0.0)
+def test_the_detector_notices_that_nothing_moves() -> None:
+    detector = FailureDetector(2, patience_s=2.0, now=0.0)
     for second in range(1, 4):
-        assert vigil.verdict(second) is None
-        for rank in vigil.to_ask(second):
-            vigil.heard(rank, Pong(5, "2 transfers"), second)
-    assert vigil.verdict(3.1) == (0, "no progress anywhere for 2 s; there: 2 transfers")
+        assert detector.verdict(second) is None
+        for rank in detector.to_ask(second):
+            detector.heard(rank, Pong(5, "2 transfers"), second)
+    assert detector.verdict(3.1) == (0, "no progress anywhere for 2 s; there: 2 transfers")
 
 
-def test_vigil_prefers_evidence_to_hearsay() -> None:
-    vigil = FailureDetector(3, patience_s=9.0, now=0.0)
-    vigil.heard(0, Broken("lost rank 1: it closed the connection", blames=1), 1.0)
-    assert vigil.verdict(1.0 + GRACE_S / 2) is None
-    assert vigil.verdict(1.0 + GRACE_S) == (1, "rank 0 lost rank 1: it closed the connection")
-    vigil.heard(2, Broken("MemoryError: none left"), 1.1)
-    assert vigil.verdict(1.1) == (2, "MemoryError: none left")
+def test_the_detector_prefers_evidence_to_hearsay() -> None:
+    detector = FailureDetector(3, patience_s=9.0, now=0.0)
+    detector.heard(0, Broken("lost rank 1: it closed the connection", blames=1), 1.0)
+    assert detector.verdict(1.0 + GRACE_S / 2) is None
+    assert detector.verdict(1.0 + GRACE_S) == (1, "rank 0 lost rank 1: it closed the connection")
+    detector.heard(2, Broken("MemoryError: none left"), 1.1)
+    assert detector.verdict(1.1) == (2, "MemoryError: none left")
 
 
 def accused(*said: tuple[int, int]) -> dict[int, Accusation]:
@@ -112,20 +112,20 @@ def test_the_witness_is_one_that_nobody_accuses() -> None:
 
 
 @pytest.mark.parametrize("later_s", [0.0, 0.5])
-def test_vigil_hears_others_before_it_takes_an_accusation(later_s: float) -> None:
-    vigil = FailureDetector(4, patience_s=9.0, now=0.0)
+def test_the_detector_hears_others_before_it_takes_an_accusation(later_s: float) -> None:
+    detector = FailureDetector(4, patience_s=9.0, now=0.0)
     for nth, (accuser, said) in enumerate(accused(*DARK_SPEAKS_FIRST).items()):
-        vigil.heard(accuser, Broken(said.cause, blames=said.blamed), 1.0 + nth * later_s)
-    assert vigil.verdict(0.99 + GRACE_S) is None
-    assert vigil.verdict(1.0 + GRACE_S) == (1, "rank 0 lost rank 1"), "from the first accusation, whatever comes later"
+        detector.heard(accuser, Broken(said.cause, blames=said.blamed), 1.0 + nth * later_s)
+    assert detector.verdict(0.99 + GRACE_S) is None
+    assert detector.verdict(1.0 + GRACE_S) == (1, "rank 0 lost rank 1"), "from the first accusation on"
 
 
 def test_without_the_others_the_first_accusation_would_be_the_verdict() -> None:
     """The negative control: what it was."""
-    vigil = FailureDetector(4, patience_s=9.0, now=0.0)
+    detector = FailureDetector(4, patience_s=9.0, now=0.0)
     accuser, said = next(iter(accused(*DARK_SPEAKS_FIRST).items()))
-    vigil.heard(accuser, Broken(said.cause, blames=said.blamed), 1.0)
-    assert vigil.verdict(1.0 + GRACE_S) == (2, "rank 1 lost rank 2")
+    detector.heard(accuser, Broken(said.cause, blames=said.blamed), 1.0)
+    assert detector.verdict(1.0 + GRACE_S) == (2, "rank 1 lost rank 2")
 
 
 class Says:

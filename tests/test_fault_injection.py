@@ -33,14 +33,14 @@ class Recorder:
 
 
 class Machine:
-    """A saboteur, what it does, and its clock."""
+    """A injector, what it does, and its clock."""
 
     def __init__(self, *planned: Strike, rank: int = 0) -> None:
         self.now, self.wires = 5.0, Recorder()
         self.journal: list[Note] = []
         self.sent: dict[int, int] = {}
         self.last_words: list[list[Note]] = []
-        self.saboteur = FaultInjector(
+        self.injector = FaultInjector(
             rank,
             layout(),
             planned,
@@ -72,12 +72,12 @@ class Machine:
 def test_a_kind_does_what_it_says(kind: str, does: tuple[Any, ...]) -> None:
     far = FAR if kind == "path" else ""
     it = Machine(Strike(kind, NIC, 0.5, 0.25, far))
-    it.saboteur.look(0.49)
+    it.injector.look(0.49)
     assert it.journal == it.wires.done == []
-    it.saboteur.look(0.5)
+    it.injector.look(0.5)
     assert it.wires.done == [does]
     assert it.journal == [Note(5.0, "struck", NIC, far, kind, KINDS[kind])]
-    it.saboteur.look(0.6)
+    it.injector.look(0.6)
     assert len(it.wires.done) == 1, "once"
 
 
@@ -87,7 +87,7 @@ def test_a_pause_and_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fault_injection.time, "sleep", slept.append)
     monkeypatch.setattr(fault_injection.os, "kill", lambda pid, number: killed.append(number))
     it = Machine(Strike("pause", NIC, 0.1, 3.0), Strike("kill", NIC, 0.2))
-    it.saboteur.look(1.0)
+    it.injector.look(1.0)
     assert (slept, killed) == ([3.0], [9])
     assert [note.cause for note in it.journal] == ["pause", "kill"]
     assert it.last_words == [it.journal], "who is killed says so before"
@@ -95,16 +95,16 @@ def test_a_pause_and_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_flap_heals_in_time() -> None:
     it = Machine(Strike("flap", NIC, 0.0, 2.0))
-    assert it.saboteur.wake() == float("inf")
-    it.saboteur.look(0.0)
-    assert it.saboteur.wake() == 7.0
+    assert it.injector.wake() == float("inf")
+    it.injector.look(0.0)
+    assert it.injector.wake() == 7.0
     it.now = 6.9
-    it.saboteur.look(0.5)
+    it.injector.look(0.5)
     assert it.wires.done == [("darken", 0)]
     it.now = 7.0
-    it.saboteur.look(0.5)
+    it.injector.look(0.5)
     assert it.wires.done == [("darken", 0), ("heal", 0)]
-    assert it.saboteur.wake() == float("inf")
+    assert it.injector.wake() == float("inf")
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_a_flap_tells_what_it_has_held_back(before: dict[int, int], then: dict[i
     """What was waiting when it struck does not count; nor what was, over wires that are lost by now."""
     it = Machine(Strike("flap", NIC, 0.0, 2.0))
     it.wires.waiting = before
-    it.saboteur.look(0.0)
+    it.injector.look(0.0)
     it.wires.waiting, it.now = then, 6.0
-    it.saboteur.finish()
+    it.injector.finish()
     it.now = 7.5
-    it.saboteur.tend()
+    it.injector.tend()
     assert [(note.at, note.kind, note.cause, note.held) for note in it.journal[1:]] == [
         (6.0, "held", "flap", held),
         (7.5, "healed", "flap", held),
@@ -128,11 +128,11 @@ def test_a_flap_tells_what_it_has_held_back(before: dict[int, int], then: dict[i
 def test_a_slow_nic_tells_what_has_left_since() -> None:
     it = Machine(Strike("slow", NIC, 0.1, 0.5), Strike("slow", NIC, 0.2, 0.5))
     it.sent = {0: 1000, 1: 5}
-    it.saboteur.look(0.1)
+    it.injector.look(0.1)
     it.sent[0] = 1400
-    it.saboteur.look(0.2)
+    it.injector.look(0.2)
     it.sent[0] = 1500
-    it.saboteur.finish()
+    it.injector.finish()
     assert [(note.kind, note.nbytes) for note in it.journal] == [
         ("struck", 0),
         ("slowed", 400),
@@ -156,10 +156,10 @@ def test_a_flap_that_outlives_its_operation_heals_in_the_next() -> None:
 def test_a_rank_strikes_its_own_nics_only_in_order() -> None:
     planned = (Strike("slow", NIC, 0.9, 0.5), Strike("cut", "rank1/nic0", 0.0), Strike("hole", "rank0/nic1", 0.1))
     it = Machine(*planned)
-    it.saboteur.look(1.0)
+    it.injector.look(1.0)
     assert [note.nic for note in it.journal] == ["rank0/nic1", NIC]
     it = Machine(*planned, rank=1)
-    it.saboteur.look(1.0)
+    it.injector.look(1.0)
     assert [note.nic for note in it.journal] == ["rank1/nic0"]
 
 
@@ -172,8 +172,8 @@ def test_what_cannot_be_struck_is_refused(kind: str, nic: str) -> None:
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"pause", "kill"}))
 def test_emulated_wires_know_every_kind(kind: str) -> None:
     it = layout()
-    saboteur = FaultInjector(0, it, [Strike(kind, NIC, 0.0, 0.5, FAR)], VirtualNet(it).ends[0], [], lambda: 0.0)
-    saboteur.look(0.0)
+    injector = FaultInjector(0, it, [Strike(kind, NIC, 0.0, 0.5, FAR)], VirtualNet(it).ends[0], [], lambda: 0.0)
+    injector.look(0.0)
 
 
 def test_a_path_is_broken_between_two_nics_only() -> None:
@@ -197,35 +197,35 @@ def test_a_path_needs_two_ends_and_wires_that_can_break_it() -> None:
 @pytest.mark.parametrize(("second_at", "seconds", "ends"), [(5.2, 0.5, 5.7), (5.2, 0.1, 5.5), (5.0, 0.5, 5.5)])
 def test_flaps_that_overlap_heal_once_at_the_last_ones_end(second_at: float, seconds: float, ends: float) -> None:
     it = Machine(Strike("flap", NIC, 0.5, 0.5), Strike("flap", NIC, 0.6, seconds))
-    it.saboteur.look(0.5)
+    it.injector.look(0.5)
     it.now = second_at
-    it.saboteur.look(0.6)
-    assert it.saboteur.wake() == pytest.approx(ends)
+    it.injector.look(0.6)
+    assert it.injector.wake() == pytest.approx(ends)
     it.now = ends - 0.01
-    it.saboteur.tend()
+    it.injector.tend()
     assert it.wires.done == [("darken", 0)]
     it.now = ends + 0.01
-    it.saboteur.tend()
+    it.injector.tend()
     assert it.wires.done == [("darken", 0), ("heal", 0)]
     assert [note.kind for note in it.journal] == ["struck", "struck", "healed"]
 
 
 def test_flaps_apart_heal_each_by_itself() -> None:
     it = Machine(Strike("flap", NIC, 0.5, 0.5), Strike("flap", NIC, 0.6, 0.5))
-    it.saboteur.look(0.5)
+    it.injector.look(0.5)
     it.now = 5.6
-    it.saboteur.look(0.5)
-    it.saboteur.look(0.6)
+    it.injector.look(0.5)
+    it.injector.look(0.6)
     it.now = 6.2
-    it.saboteur.tend()
+    it.injector.tend()
     assert it.wires.done == [("darken", 0), ("heal", 0)] * 2
 
 
 @pytest.mark.parametrize("kind", ["cut", "hole", "fatal"])
 def test_what_lasts_ends_a_flap_without_healing(kind: str) -> None:
     it = Machine(Strike("flap", NIC, 0.5, 0.5), Strike(kind, NIC, 0.6))
-    it.saboteur.look(0.6)
+    it.injector.look(0.6)
     it.now = 9.0
-    it.saboteur.tend()
+    it.injector.tend()
     assert ("heal", 0) not in it.wires.done
     assert [note.kind for note in it.journal] == ["struck", "held", "struck"]
