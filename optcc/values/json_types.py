@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
-from numbers import Rational
 from typing import Annotated, Any, ClassVar
 
 Json = Any
@@ -117,7 +116,7 @@ class Exact(Codec):
         return value
 
     def check(self, value: Any) -> None:
-        if not isinstance(value, Rational) or value < self.least or (self.most is not None and value > self.most):
+        if not isinstance(value, int | Fraction) or value < self.least or (self.most is not None and value > self.most):
             raise FieldError(f"an exact number{_between(self.least, self.most)}", value)
 
     def write(self, value: Any) -> Json:
