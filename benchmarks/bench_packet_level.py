@@ -117,8 +117,8 @@ Where ns-3 is over 1 % away, the tables say which of two causes it is.
   In the smallest messages here a stripe is from a fraction of a packet to a few.
   Each hop may then cost the simulator up to a packet more, and with one switch it is mostly the slower one.
   Among pods ns-3 mostly is, as two more switches store each packet that leaves its pod.
-* *Ties* is the range of the simulator's times, over its time, when every port's rates are lower by up to 0.1 %, at random
-  (seed 0, 20 draws).
+* *Ties* is the range of the simulator's times, over its time, when every port's rates are lower by up to 0.1 %, drawn
+  at random (seed 0, 20 draws).
   Rows become ready at the same moment, or within a packet of each other, and their order decides what a port does next.
   So a packet can move a time by more than a packet.
   *Ties, 256 B* is the same with the latency of small packets: the remaining difference may be due to ties, too.
