@@ -103,28 +103,34 @@ Of each pair one thing is changed at a time, and nothing is fitted.
   goes with *rows* if the order is ns-3's in one of the draws: it depends on which of two rows was ready first."""
 
 WHY = """\
-With receivers that serve packets and one switch the simulator says what ns-3 says, to a few parts in 10,000, and among
-pods mostly to a few in 1000: a receiving port's backlog grows by what comes and shrinks by what the port can take, and
-a stripe has landed when what waited as its last byte came has been served. What is left is packets: ns-3's come one by
-one, the simulator's flow. Where ns-3 is over 1 % away the tables say which of two things it is.
+With receivers that serve packets, and one switch, the simulator agrees with ns-3 to a few parts in 10,000; among pods
+mostly to a few in 1000.
+A receiving port's backlog grows by arrivals and shrinks at the port's rate.
+A stripe has landed when the backlog at the arrival of its last byte has been served.
+The rest is packets: ns-3's come one by one, the simulator's flow.
+Where ns-3 is over 1 % away, the tables say which of two causes it is.
 
-* *256 B* is ns-3 over optcc when packets have 256 bytes of data, both with the latency that goes with those. Of two
-  packets that come at once ns-3 serves one first, whole; as a flow they share, and both are done when the second one
-  is. And the switch holds a packet up for its own length, where alpha is that of the largest one for every stripe. In
-  the smallest messages here a stripe is from a fraction of a packet to a few, and each hop may cost the simulator up to
-  a packet more: with one switch it is mostly the slower one there. Among pods ns-3 mostly is, as two more switches
-  store each packet that leaves its pod.
-* *Ties* is the simulator's times, over its time, when every port's rates are lower by up to 0.1 %, at random (seed 0,
-  20 draws, the least and the most). Rows become ready at the same moment, or within a packet of each other, and which
-  of them is first decides what a port does for the next while: a packet can move a time by more than a packet. *Ties,
-  256 B* is the same with the latency of small packets: what is left with these may be due to ties, too.
+* *256 B* is ns-3 over optcc when packets have 256 bytes of data, both with the latency of such packets.
+  Of two packets that come at once ns-3 serves one first, whole; as a flow they share, and both are done when the second
+  one is.
+  The switch also holds a packet up for its own length, where alpha is that of the largest one for every stripe.
+  In the smallest messages here a stripe is from a fraction of a packet to a few.
+  Each hop may then cost the simulator up to a packet more, and with one switch it is mostly the slower one.
+  Among pods ns-3 mostly is, as two more switches store each packet that leaves its pod.
+* *Ties* is the range of the simulator's times, over its time, when every port's rates are lower by up to 0.1 %, drawn
+  at random (seed 0, 20 draws).
+  Rows become ready at the same moment, or within a packet of each other, and their order decides what a port does next.
+  So a packet can move a time by more than a packet.
+  *Ties, 256 B* is the same with the latency of small packets: the remaining difference may be due to ties, too.
 
-Receivers that serve stripes are further away where stripes from several senders come to one port at once. They serve
-one after the other; the switch's queue serves their packets in turn. The last stripe is done at the same time either
-way, but the others are done later, and what waits for them starts later. With one segment a stripe is a large part of
-the message and the longest chain of transfers leads through such a port; with more segments the difference shrinks.
-Among pods they are mostly too slow, whatever the segments: many senders share an uplink, and as stripes they take
-turns, each for a moment with all of it, while packets of all of them pass."""
+Receivers that serve stripes are further away where stripes from several senders come to one port at once.
+They serve one after another; the switch's queue serves their packets in turn.
+The last stripe is done at the same time either way, but the others are done later, and whatever waits for them starts
+later.
+With one segment a stripe is a large part of the message, and the longest chain of transfers leads through such a port;
+with more segments the difference shrinks.
+Among pods they are mostly too slow, whatever the segments: many senders share an uplink.
+As stripes they take turns, each briefly with all of it, while packets of all of them pass."""
 
 
 @dataclass(frozen=True)

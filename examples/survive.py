@@ -9,7 +9,7 @@ with optcc.Communicator("uniform:servers=4,nics=2,rate=100Gb/s") as comm:
     comm.all_reduce(gradients, op="avg")  # in place
     assert (gradients == 2.5).all()
 
-    comm.strike("cut", "server1/nic0")  # a drill: this NIC's link goes down in the middle of the next call
+    comm.strike("cut", "server1/nic0")  # a fault run: this NIC's link goes down in the middle of the next call
     total = np.empty_like(gradients)
     comm.all_reduce(gradients, out=total)
     assert (total == 10).all()

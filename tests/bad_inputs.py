@@ -366,7 +366,7 @@ BAD_INPUTS = [
     bad("fault-left", ["simulate", "{dir}/plan.json", "--fault", "server1/nic0@1us=2"], ["--fault", "0 to 1"], _plan()),
     bad("fault-port", ["simulate", "{dir}/plan.json", "--fault", "a/b@1us"], ["no such port", "a/b"], _plan()),
     bad("detect", ["simulate", "{dir}/plan.json", "--detect", "1ms"], ["--detect", "nothing to", "--fault"], _plan()),
-    # Drills
+    # Fault runs
     *(
         bad(f"strike-{id}", ["run", UNIFORM, "--size", "1MiB", option, f"{struck}@0.4"], [option, says, f"'{struck}'"])
         for id, option, struck, says in (

@@ -1,4 +1,4 @@
-"""One clock for ranks of several machines: measured, with its error, and without it a drill's times are nonsense."""
+"""One clock for ranks of several machines: measured, with its error; without it a fault run's times are nonsense."""
 
 from __future__ import annotations
 
@@ -152,8 +152,8 @@ main(sys.argv[1:])
 RUN = ["run", "uniform:servers=3,nics=2,rate=160Mb/s", "--size", "1MiB", "--repeat", "1", "--cut", "server1/nic1@0.4"]
 
 
-def drilled(correction: str, *how: str) -> str:
-    """What rank 0 prints of a drill with ranks 1 and 2 on such machines."""
+def ran_with_faults(correction: str, *how: str) -> str:
+    """What rank 0 prints of a fault run with ranks 1 and 2 on such machines."""
     told = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "t"}
     told["MASTER_PORT"] = str(free_port())
     ranks = [
@@ -176,8 +176,8 @@ def drilled(correction: str, *how: str) -> str:
 
 
 @pytest.mark.long
-def test_a_drill_over_several_machines_is_told_by_one_clock() -> None:
-    value = json.loads(drilled("corrected", "--json"))
+def test_a_fault_run_over_several_machines_is_told_by_one_clock() -> None:
+    value = json.loads(ran_with_faults("corrected", "--json"))
     took = value["phases"]["during"]["times_s"][0]
     (failover,) = value["failovers"]
     assert 0 < value["clock_error_s"] < 1.0
@@ -185,12 +185,12 @@ def test_a_drill_over_several_machines_is_told_by_one_clock() -> None:
     assert 0 < failover["at_s"] < took < 10
     assert -value["clock_error_s"] <= failover["detected_s"] <= failover["resumed_s"] < took
     assert all(-1.0 < event["at_s"] < took + 1.0 for event in value["events"])
-    assert "the clocks of several machines: every time is within" in drilled("corrected")
+    assert "the clocks of several machines: every time is within" in ran_with_faults("corrected")
 
 
 @pytest.mark.long
-def test_a_drill_by_several_clocks_would_be_noticed() -> None:
+def test_a_fault_run_by_several_clocks_would_be_noticed() -> None:
     """The control of the test above: rank 1 acts as if its clock were the hub's."""
-    value = json.loads(drilled("uncorrected", "--json"))
+    value = json.loads(ran_with_faults("uncorrected", "--json"))
     assert not all(-1.0 < event["at_s"] < 100.0 for event in value["events"])
     assert value["phases"]["during"]["times_s"][0] > 900

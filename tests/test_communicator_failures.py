@@ -269,7 +269,7 @@ def test_split() -> None:
 
 
 @pytest.mark.parametrize(("kind", "nic"), [("hammer", "server0/nic0"), ("cut", "server0/nic7")])
-def test_a_drill_that_cannot_be_is_refused(kind: str, nic: str) -> None:
+def test_a_fault_run_that_cannot_be_is_refused(kind: str, nic: str) -> None:
     with optcc.Communicator() as comm, pytest.raises(InputError, match="no such fault"):
         comm.strike(kind, nic)
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import optcc
-from optcc.fault_run.results import Drill
-from optcc.fault_run.run import drill
+from optcc.fault_run.results import FaultRun
+from optcc.fault_run.run import run_with_faults
 from optcc.plans.plan import Plan
 from optcc.runtime import RankFailedError, run_schedules
 from optcc.runtime.messages import Strike
@@ -53,13 +53,13 @@ def test_a_missing_transfer_shows() -> None:
     assert not all(results["it"].exact)
 
 
-def drilled(*strikes: Strike) -> Drill:
-    return drill(made(16 << 20, weak=False), strikes, repeat=1, local_rate=Fraction(10**12), device="cuda")
+def ran_with_faults(*strikes: Strike) -> FaultRun:
+    return run_with_faults(made(16 << 20, weak=False), strikes, repeat=1, local_rate=Fraction(10**12), device="cuda")
 
 
 @pytest.mark.parametrize("kind", ["cut", "hole", "receiver", "retries"])
 def test_a_lost_nic_is_survived_and_planned_around(kind: str) -> None:
-    told = drilled(Strike(kind, NIC, 0.4))
+    told = ran_with_faults(Strike(kind, NIC, 0.4))
     assert told.exact
     assert told.hit
     assert told.failovers[0].resumed_s is not None
@@ -70,7 +70,7 @@ def test_a_lost_nic_is_survived_and_planned_around(kind: str) -> None:
 
 def test_a_killed_process_ends_all() -> None:
     with pytest.raises(RankFailedError, match="killed by signal 9"):
-        drilled(Strike("kill", NIC, 0.4))
+        ran_with_faults(Strike("kill", NIC, 0.4))
 
 
 def test_on_the_command_line() -> None:

@@ -278,7 +278,7 @@ def test_processes_are_exact() -> None:
 
 
 @pytest.mark.usefixtures("twins")
-def test_a_drill_on_the_command_line() -> None:
+def test_a_fault_run_on_the_command_line() -> None:
     done = CliRunner().invoke(main, [*COMMAND, "--size", "1MiB", "--repeat", "1", "--cut", "server1/nic0@0.4"])
     assert done.exit_code == 0, done.output
 

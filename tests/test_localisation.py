@@ -1,4 +1,4 @@
-"""Drills that tell what is at fault, a NIC or a path, and that go back to a NIC which has returned."""
+"""Fault runs that tell what is at fault, a NIC or a path, and that go back to a NIC which has returned."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from click.testing import CliRunner
 
 import optcc
 from optcc.cli import main
-from optcc.fault_run import run as drill_module
-from optcc.fault_run.results import Drill
-from optcc.fault_run.run import drill
-from optcc.reports.fault_run import drill_json, print_drill
+from optcc.fault_run import run as fault_run_module
+from optcc.fault_run.results import FaultRun
+from optcc.fault_run.run import run_with_faults
+from optcc.reports.fault_run import fault_run_json, print_fault_run
 from optcc.runtime.messages import Strike
 from optcc.values.cluster import Cluster
 
 NIC = "server1/nic1"
 
 
-def run(servers: int, *strikes: Strike) -> Drill:
+def run(servers: int, *strikes: Strike) -> FaultRun:
     plan = optcc.plan(Cluster.uniform(servers=servers, nics=2, rate=20_000_000), 1 << 20, segments=2)
-    return drill(plan, strikes, repeat=1, local_rate=Fraction(10**12))
+    return run_with_faults(plan, strikes, repeat=1, local_rate=Fraction(10**12))
 
 
 def test_between_two_servers_the_dead_nic_alone_is_blamed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,7 +30,7 @@ def test_between_two_servers_the_dead_nic_alone_is_blamed(capsys: pytest.Capture
     assert told.exact
     assert told.hit
     assert told.lost == {NIC: 0}
-    print_drill(told)
+    print_fault_run(told)
     said = capsys.readouterr().out
     assert f"found by probes: {NIC} lost." in said
     assert "it says that its link is down" in said
@@ -50,9 +50,9 @@ def test_a_broken_path_is_told_from_its_ends(capsys: pytest.CaptureFixture[str])
     assert sum(rate is None for rate in pairs.values()) == 1, "both work with others"
     used = {port.name for port in told.after_plan.schedule().ports if port.out_rate}
     assert used == {port.name for port in told.plan.schedule().ports} - {left_out}
-    value = json.loads(json.dumps(drill_json(told)))
+    value = json.loads(json.dumps(fault_run_json(told)))
     assert value["verdicts"][0]["what"] == "path"
-    print_drill(told)
+    print_fault_run(told)
     said = capsys.readouterr().out
     assert f"found by probes: path {ends[0]} - {ends[1]} broken." in said
     assert f"they do without {left_out}, which works" in said
@@ -104,8 +104,8 @@ def test_a_nic_that_returns_is_planned_with_again(capsys: pytest.CaptureFixture[
     assert used(told.after_plan) == whole - {NIC, stays}
     assert used(told.back_plan) == whole - {stays}
     assert told.before.bound_s < told.back.bound_s <= told.after.bound_s
-    assert set(drill_json(told)["phases"]) == {"before", "during", "after", "back"}
-    print_drill(told)
+    assert set(fault_run_json(told)["phases"]) == {"before", "during", "after", "back"}
+    print_fault_run(told)
     assert f"back by the next boundary, by probes: {NIC}." in capsys.readouterr().out
 
 
@@ -123,7 +123,7 @@ def test_the_healthy_plan_is_back_when_all_have_returned() -> None:
 @pytest.mark.long
 def test_a_nic_that_is_not_back_is_not_planned_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: at the next boundary the probes find it as dark as before."""
-    monkeypatch.setattr(drill_module, "RETURN_S", 0.0)
+    monkeypatch.setattr(fault_run_module, "RETURN_S", 0.0)
     told = run(3, Strike("flap", NIC, 0.3, 300.0))
     assert told.lost == {NIC: 0}
     assert told.returned == ()

@@ -121,8 +121,8 @@ def run(
     if strikes:
         check_together(strikes)
         if timeline is not None:
-            _draw_drill(made, strikes, rate, transport, timeline)
-        _drill(made, strikes, repeat, dtype, op, rate, place, as_json)
+            _draw_fault_run(made, strikes, rate, transport, timeline)
+        _fault_run(made, strikes, repeat, dtype, op, rate, place, as_json)
         return
     alpha_s, per_chunk_s = (costs.alpha, costs.per_chunk) if costs else (Fraction(0), Fraction(0))
     simulation = run_virtually(made.schedule(), alpha=alpha_s, per_chunk=per_chunk_s)
@@ -196,21 +196,21 @@ def is_plan(source: str) -> bool:
     return beginning(source, 64).lstrip().startswith(b"{")
 
 
-def _draw_drill(made: Plan, strikes: list[Strike], rate: Fraction, transport: str, timeline: Path) -> None:
+def _draw_fault_run(made: Plan, strikes: list[Strike], rate: Fraction, transport: str, timeline: Path) -> None:
     """Before the run, like the timeline of a run without faults; in the time of what runs, as the events are told."""
     from optcc import api
-    from optcc.fault_run.virtual_time import simulated_drill
+    from optcc.fault_run.virtual_time import simulated_fault_run
     from optcc.reports.simulation import timeline_title
     from optcc.simulation.timeline import write_timeline
 
     scaled, slowdown = api.scaled_to(made, rate) if transport == "local" else (made, 1)
-    simulation, faults = simulated_drill(scaled, strikes)
+    simulation, faults = simulated_fault_run(scaled, strikes)
     title = timeline_title(made) + (f", rates divided by {float(slowdown):.4g}" if slowdown > 1 else "")
     write_timeline(simulation, timeline, title=title, bound_s=float(scaled.bound.seconds), faults=faults)
     click.echo(f"wrote {timeline}", err=True)
 
 
-def _drill(
+def _fault_run(
     made: Plan,
     strikes: list[Strike],
     repeat: int,
@@ -220,7 +220,7 @@ def _drill(
     place: tuple[str, str, Membership | None, str | None],
     as_json: bool,
 ) -> None:
-    from optcc.fault_run.results import BrokenDrill
+    from optcc.fault_run.results import BrokenFaultRun
     from optcc.fault_run.run import attempt
     from optcc.reports import fault_run
     from optcc.reports.run import run_progress
@@ -239,11 +239,11 @@ def _drill(
             interface=place[3],
             progress=lambda name, done, seconds: progress(name, done - 1, seconds),
         )
-    value = fault_run.drill_json(outcome)
-    if isinstance(outcome, BrokenDrill):
+    value = fault_run.fault_run_json(outcome)
+    if isinstance(outcome, BrokenFaultRun):
         emit(as_json, value, lambda: fault_run.print_broken(outcome))
         raise outcome.error
-    emit(as_json, value, lambda: fault_run.print_drill(outcome))
+    emit(as_json, value, lambda: fault_run.print_fault_run(outcome))
     if not outcome.exact:
         raise OptccError("a result is wrong")
     if not outcome.hit:

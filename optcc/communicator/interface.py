@@ -218,7 +218,7 @@ class Communicator(Calls):
         return self._sub(group) if group else None
 
     def strike(self, kind: str, nic: str, part: float = 0.5) -> None:
-        """A drill: a fault of `kind` (see `optcc.runtime.control.fault_injection`; "cut" is a link that goes down) at
+        """Inject a fault of `kind` (see `optcc.runtime.control.fault_injection`; "cut" is a link that goes down) at
         `nic`, such as "server1/nic0". It strikes in the next operation, when the part `part` of its rank's transfers is
         done. All ranks may call. Raises InputError for no such kind or NIC.
         """

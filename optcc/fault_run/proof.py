@@ -1,4 +1,4 @@
-"""What became of each fault of a drill, and whether it met anything: by the notes of the ranks, never by durations."""
+"""The outcome of each fault, and whether it met traffic: by the notes of the ranks, never by durations."""
 
 from __future__ import annotations
 

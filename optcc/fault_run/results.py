@@ -35,7 +35,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Drill:
+class FaultRun:
     """Before, during, after. `events` : the notes of the hit collective, which started at `started_s`.
 
     lost : NICs that the next plan does without, or with less: name -> fraction left
@@ -79,8 +79,8 @@ class Drill:
 
 
 @dataclass(frozen=True)
-class BrokenDrill:
-    """A drill that ended with the failure of a rank, `error`, and what is known of it.
+class BrokenFaultRun:
+    """A fault run that ended with the failure of a rank, `error`, and what is known of it.
 
     before, during : None: it did not get that far
     events : what the ranks that could still tell have noted of the hit collective, which started at `started_s`

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from optcc import api
 from optcc.errors import InputError
 from optcc.fault_run.proof import Failover, failovers_of, proved
-from optcc.fault_run.results import BrokenDrill, Drill, Phase
+from optcc.fault_run.results import BrokenFaultRun, FaultRun, Phase
 from optcc.plans.plan import Plan
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ RETURN_S = 30.0
 """So long is waited for NICs to come back that are known to."""
 
 
-def drill(plan: Plan, strikes: Sequence[Strike], **options: Any) -> Drill:
+def run_with_faults(plan: Plan, strikes: Sequence[Strike], **options: Any) -> FaultRun:
     """Run `plan`, then once with `fault_injection`, then the plan for what is left: as `attempt`, with its options.
 
     Raises RankFailedError when a rank dies or no way is left.
     """
     done = attempt(plan, strikes, **options)
-    if isinstance(done, BrokenDrill):
+    if isinstance(done, BrokenFaultRun):
         raise done.error
     return done
 
@@ -52,7 +52,7 @@ def attempt(
     membership: Membership | None = None,
     interface: str | None = None,
     progress: Callable[[str, int, float], None] | None = None,
-) -> Drill | BrokenDrill:
+) -> FaultRun | BrokenFaultRun:
     """Run `plan` `repeat` times, then once with `fault_injection`, then the plan for what is left `repeat` times.
 
     Where a flap has cost a NIC, once more when the flap is over: with the plan for what probes find by then.
@@ -118,7 +118,7 @@ def attempt(
         return _broken(scaled, slowdown, strikes, before, during, error)
     (hit,) = during
     found = failovers_of(strikes, hit.notes, hit.start_s, 2 * hit.clock_error_s)
-    return Drill(
+    return FaultRun(
         plan=scaled,
         after_plan=after_plan,
         slowdown=slowdown,
@@ -159,7 +159,7 @@ def _broken(
     before: Sequence[Collective],
     during: Sequence[Collective],
     error: RankFailedError,
-) -> BrokenDrill:
+) -> BrokenFaultRun:
     """Of the hit collective all is known if it was over by then, else the ranks' last words."""
     if during:
         notes, start_s, slack_s = during[0].notes, during[0].start_s, 2 * during[0].clock_error_s
@@ -168,7 +168,7 @@ def _broken(
         notes = sorted((note for said in words for note in said.notes), key=lambda note: note.at)
         starts = [said.start_s for said in words if said.start_s is not None]
         start_s, slack_s = min(starts, default=error.at_s or 0.0), 0.0
-    return BrokenDrill(
+    return BrokenFaultRun(
         plan=plan,
         slowdown=slowdown,
         before=_phase("before", before, plan) if before else None,

@@ -1,4 +1,4 @@
-"""A drill in virtual time, for its picture: faults of a run on real bytes as faults of the simulator."""
+"""A fault run in virtual time, for its picture: faults of a run on real bytes as faults of the simulator."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_drawn(strikes: Sequence[Strike]) -> None:
             )
 
 
-def simulated_drill(plan: Plan, strikes: Sequence[Strike]) -> tuple[Simulation, tuple[Fault, ...]]:
+def simulated_fault_run(plan: Plan, strikes: Sequence[Strike]) -> tuple[Simulation, tuple[Fault, ...]]:
     """The plan with these faults, each at the moment at which its server, without faults, has done its part.
 
     The sender learns of a cut after `DETECT_S`, of a hole when the runtime's longest timeout is over.

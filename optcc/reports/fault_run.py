@@ -1,4 +1,4 @@
-"""What a drill has shown, for people and for programs."""
+"""What a fault run has shown, for people and for programs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from optcc.fault_run.results import BrokenDrill
+from optcc.fault_run.results import BrokenFaultRun
 from optcc.reports.console import plain_table, show
 from optcc.reports.run import show_clock_error
 from optcc.values.units import format_rate, format_seconds, format_size
 
 if TYPE_CHECKING:
     from optcc.fault_run.proof import Failover
-    from optcc.fault_run.results import Drill, Phase
+    from optcc.fault_run.results import FaultRun, Phase
     from optcc.runtime.evidence.verdicts import FaultVerdict
     from optcc.runtime.messages import Note
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _Line = tuple[float, str, str, str]  # when, what, where, how
 
 
-def drill_json(drill: Drill | BrokenDrill) -> dict[str, Any]:
+def fault_run_json(outcome: FaultRun | BrokenFaultRun) -> dict[str, Any]:
     """The JSON value of `optcc run` with faults. Times in seconds; of events, from the start of the hit collective.
 
     The same keys whether or not the run came to its end: missing values are null or empty, and `error` says why; null:
@@ -33,55 +33,55 @@ def drill_json(drill: Drill | BrokenDrill) -> dict[str, Any]:
     return {
         "exact": None,
         "conclusive": None,
-        "slowdown": float(drill.slowdown),
+        "slowdown": float(outcome.slowdown),
         "clock_error_s": 0.0,
-        "plan_id": drill.plan.plan_id,
-        "family": drill.plan.recipe.family,
+        "plan_id": outcome.plan.plan_id,
+        "family": outcome.plan.recipe.family,
         "after_plan_id": None,
         "after_family": None,
         "phases": {},
-        "failovers": [asdict(failover) for failover in drill.failovers],
+        "failovers": [asdict(failover) for failover in outcome.failovers],
         "nics_left": {},
         "returned": [],
         "back_plan_id": None,
         "verdicts": [],
         "evidence": [],
-        "events": [_event_json(note, drill.started_s) for note in drill.events],
+        "events": [_event_json(note, outcome.started_s) for note in outcome.events],
         "error": None,
-        **(_broken_json(drill) if isinstance(drill, BrokenDrill) else _whole_json(drill)),
+        **(_broken_json(outcome) if isinstance(outcome, BrokenFaultRun) else _whole_json(outcome)),
     }
 
 
-def _whole_json(drill: Drill) -> dict[str, Any]:
+def _whole_json(outcome: FaultRun) -> dict[str, Any]:
     return {
-        "exact": drill.exact,
-        "conclusive": drill.hit,
-        "clock_error_s": drill.clock_error_s,
-        "after_plan_id": drill.after_plan.plan_id,
-        "after_family": drill.after_plan.recipe.family,
-        "phases": {phase.name: _phase_json(phase) for phase in drill.phases},
-        "nics_left": {nic: float(left) for nic, left in drill.lost.items()},
-        "returned": list(drill.returned),
-        "back_plan_id": drill.back_plan.plan_id if drill.back_plan else None,
+        "exact": outcome.exact,
+        "conclusive": outcome.hit,
+        "clock_error_s": outcome.clock_error_s,
+        "after_plan_id": outcome.after_plan.plan_id,
+        "after_family": outcome.after_plan.recipe.family,
+        "phases": {phase.name: _phase_json(phase) for phase in outcome.phases},
+        "nics_left": {nic: float(left) for nic, left in outcome.lost.items()},
+        "returned": list(outcome.returned),
+        "back_plan_id": outcome.back_plan.plan_id if outcome.back_plan else None,
         "verdicts": [
             {"what": v.what, "nics": list(v.nics), "left": {n: float(left) for n, left in v.left.items()}, "why": v.why}
-            for v in drill.verdicts
+            for v in outcome.verdicts
         ],
         "evidence": [
-            {"out": e.out, "into": e.into, "bytes_per_second": e.rate, "down": list(e.down)} for e in drill.evidence
+            {"out": e.out, "into": e.into, "bytes_per_second": e.rate, "down": list(e.down)} for e in outcome.evidence
         ],
     }
 
 
-def _broken_json(drill: BrokenDrill) -> dict[str, Any]:
-    error = drill.error
+def _broken_json(outcome: BrokenFaultRun) -> dict[str, Any]:
+    error = outcome.error
     return {
-        "phases": {phase.name: _phase_json(phase) for phase in (drill.before, drill.during) if phase},
+        "phases": {phase.name: _phase_json(phase) for phase in (outcome.before, outcome.during) if phase},
         "error": {
             "type": type(error).__name__,
             "rank": error.rank,
             "cause": error.cause,
-            "at_s": None if error.at_s is None else error.at_s - drill.started_s,
+            "at_s": None if error.at_s is None else error.at_s - outcome.started_s,
             "seen_by": {str(rank): text for rank, text in error.seen_by.items()},
         },
     }
@@ -104,48 +104,52 @@ def _phase_json(phase: Phase) -> dict[str, Any]:
     return {"times_s": list(phase.seconds), "bound_s": phase.bound_s, "ratio": phase.ratio, "exact": phase.exact}
 
 
-def print_drill(drill: Drill) -> None:
+def print_fault_run(outcome: FaultRun) -> None:
     """The timeline of the hit collective, what became of each fault, and the times before, during and after."""
-    timeline = _timeline(_lines(drill.events, drill.started_s))
-    timeline.add_row(format_seconds(drill.during.seconds[0]), "done", "", "exact" if drill.during.exact else "WRONG")
-    old, new = drill.plan, drill.after_plan
+    timeline = _timeline(_lines(outcome.events, outcome.started_s))
+    timeline.add_row(
+        format_seconds(outcome.during.seconds[0]), "done", "", "exact" if outcome.during.exact else "WRONG"
+    )
+    old, new = outcome.plan, outcome.after_plan
     if new.plan_id == old.plan_id:
         timeline.add_row("next", "same plan", old.plan_id, old.recipe.family)
     else:
         timeline.add_row("next", "new plan", new.plan_id, f"{new.recipe.family}, after {old.plan_id}")
     show(timeline)
-    show_clock_error(drill.clock_error_s)
-    for failover in drill.failovers:
+    show_clock_error(outcome.clock_error_s)
+    for failover in outcome.failovers:
         show(_sentence(failover))
-    if drill.verdicts:
-        show(f"found by probes: {', '.join(map(_found, drill.verdicts))}. The next plan goes by that.")
-    for verdict in drill.verdicts:
+    if outcome.verdicts:
+        show(f"found by probes: {', '.join(map(_found, outcome.verdicts))}. The next plan goes by that.")
+    for verdict in outcome.verdicts:
         show(f"  {verdict.what} {' - '.join(verdict.nics)}: {verdict.why}")
         for nic in verdict.nics:
-            show(f"    {nic}: {_witnesses(drill, nic)}")
+            show(f"    {nic}: {_witnesses(outcome, nic)}")
         if verdict.what == "path":
             show(f"    Plans cannot do without a path; they do without {', '.join(verdict.left)}, which works.")
-    if drill.back_plan:
-        again = "the plan from before" if drill.back_plan.plan_id == old.plan_id else f"plan {drill.back_plan.plan_id}"
-        show(f"back by the next boundary, by probes: {', '.join(drill.returned)}. From there on {again} ran.")
-    show("", _phases("before, during and after", drill.phases))
+    if outcome.back_plan:
+        again = (
+            "the plan from before" if outcome.back_plan.plan_id == old.plan_id else f"plan {outcome.back_plan.plan_id}"
+        )
+        show(f"back by the next boundary, by probes: {', '.join(outcome.returned)}. From there on {again} ran.")
+    show("", _phases("before, during and after", outcome.phases))
 
 
-def print_broken(drill: BrokenDrill) -> None:
+def print_broken(outcome: BrokenFaultRun) -> None:
     """The timeline of the hit collective up to the failure of a rank, what became of each fault, and who saw what."""
-    error = drill.error
-    lines = _lines(drill.events, drill.started_s)
+    error = outcome.error
+    lines = _lines(outcome.events, outcome.started_s)
     verdict = ("verdict", f"rank {error.rank}", error.cause)
-    lines.append((math.inf if error.at_s is None else error.at_s - drill.started_s, *verdict))
+    lines.append((math.inf if error.at_s is None else error.at_s - outcome.started_s, *verdict))
     show(_timeline(sorted(lines, key=lambda line: line[0])))
-    for failover in drill.failovers:
+    for failover in outcome.failovers:
         show(_sentence(failover))
     alike: dict[str, list[str]] = {}
     for rank, text in error.seen_by.items():
         alike.setdefault(text, []).append(str(rank))
     for text, ranks in alike.items():
         show(f"seen by rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}: {text}")
-    done = [phase for phase in (drill.before, drill.during) if phase]
+    done = [phase for phase in (outcome.before, outcome.during) if phase]
     if done:
         show("", _phases("up to the failure", done))
 
@@ -243,9 +247,9 @@ def _found(verdict: FaultVerdict) -> str:
     return f"{who} {'lost' if left == 0 else f'at {float(left):.0%}'}"
 
 
-def _witnesses(drill: Drill, nic: str) -> str:
+def _witnesses(outcome: FaultRun, nic: str) -> str:
     parts = []
-    for e in drill.evidence:
+    for e in outcome.evidence:
         if nic in (e.out, e.into):
             far, way = (e.into, "to") if e.out == nic else (e.out, "from")
             parts.append(f"{way} {far} {'nothing' if e.rate is None else format_rate(e.rate, 3)}")

@@ -8,9 +8,9 @@ from heapq import heappop, heappush
 class ReadyQueue:
     """The transfers of one route that may start.
 
-    A process that wakes up late finds several transfers ready and its ports free for some time. Then the one goes
-    that the ports would have started first, not one of lower row that became ready meanwhile: else they would have
-    idled for it.
+    A process that wakes up late finds several transfers ready and its ports free for some time. Then the transfer goes
+    that the ports would have started first, not one of a lower row that became ready meanwhile. Otherwise they would
+    have idled for it.
     """
 
     def __init__(self) -> None:

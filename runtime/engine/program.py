@@ -49,8 +49,8 @@ class Program:
 def program_of(schedule: Schedule, rank: int, itemsize: int) -> Program:
     """The part of `rank`, for elements of `itemsize` bytes.
 
-    Raises InputError when the schedule cannot be run by ranks that know only their own transfers: a transfer waits
-    for one that ends elsewhere, is empty, or cuts an element.
+    Raises InputError if ranks that know only their own transfers cannot run the schedule: a transfer waits for one that
+    ends elsewhere, is empty, or cuts an element.
     """
     sends = _moves(schedule, np.flatnonzero(schedule.src == rank), itemsize, schedule.dst)
     receives = _moves(schedule, np.flatnonzero(schedule.dst == rank), itemsize, schedule.src)

@@ -19,8 +19,8 @@ CHUNK_MARK = 0x0C0FFEE5
 """Marks a slot that holds a chunk."""
 
 OPERATIONS = 1 << 20
-"""The operation in a chunk's header: their number, which starts again after so many, and above it a sign of what is
-called, so that ranks which call different things notice."""
+"""The operation in a chunk's header: its number modulo a limit, and above it a sign of the call. Ranks that call
+different things notice by this sign."""
 
 CREDITS = 4
 """A window is given back in so many parts: less to do than slot by slot, and the sender need not wait."""

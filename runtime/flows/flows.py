@@ -1,8 +1,8 @@
 """One rank's flows: what goes out, what comes in, and every flow moved off a wire that is lost.
 
-What to do about an event is decided by the protocol's machines (`optcc.runtime.protocol`), what carries the chunks is
-behind the contract of `wires`; this file joins them and remembers what happened. What goes out is in `send_path`,
-what comes in in `receive_path`, what is lost in `losses`, what may be in `suspicion`, how long is waited in `timeouts`.
+The protocol's machines (`optcc.runtime.protocol`) decide what to do about an event; the contract of `wires` hides what
+carries the chunks. This file joins them and records what happened. Parts: `send_path` and `receive_path`;
+`path_failover` for lost wires, `suspicion` for suspected NICs; `timeouts`.
 """
 
 from __future__ import annotations

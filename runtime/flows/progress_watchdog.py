@@ -1,8 +1,8 @@
 """Which outgoing flows have not moved for too long: what the progress timer of the protocol watches.
 
-A NIC sends in the order in which it is given. So a chunk that waits behind others at its NIC is not stuck: as long as
-one of those is acknowledged, whichever wire it took, that is progress of the chunk behind it. What the NIC was given
-later says nothing: it might go on for ever next to a black hole.
+A NIC sends in the order in which it is given. So a chunk that waits behind others at its NIC is not stuck. Each of
+their acknowledgements, on whichever wire, is progress of the chunk behind them. What the NIC was given later says
+nothing: it might go on for ever next to a black hole.
 
 Nothing is counted chunk by chunk: a few looks in a deadline compare what the machines of the flows know.
 """
@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from optcc.runtime.protocol.sender import Sender
 
 LOOKS = 8
-"""In a deadline. A flow that stops moves to doubt after `LOOKS - 2` to `LOOKS` of its parts: one look may still see its
-own progress, and the next one that of what was before it at its NIC."""
+"""In a deadline. A flow that stops is suspected after `LOOKS - 2` to `LOOKS` parts of a timeout. One look may still see
+its own progress, and the next one that of earlier chunks at its NIC."""
 SUSPECTED = 2
 """Looks after which a flow moves to doubt at a NIC that another one has come upon."""
 
 
 @dataclass
 class _Stall:
-    """A flow that has not moved: since when, its own progress then, how much each flow before it at its NIC had posted,
-    and how much of that had been acknowledged."""
+    """A flow that has not moved: since when, and its own progress then. For each earlier flow at its NIC, the number of
+    chunks posted and acknowledged then."""
 
     since: float
     progress: int

@@ -1,8 +1,8 @@
 """Which flow carries what: by the shares of the schedule, and by rates when these no longer hold.
 
-A transfer is cut among its route's flows by the shares of the schedule. When some of them have lost their home wire,
-what is new is cut among the others, and the lost ones carry only what they had begun. So a NIC's traffic spreads over
-all that is left, as its rates allow, until the next plan. A flow that is slow (`straggler_monitor`) is given less.
+A transfer is cut among its route's flows by the shares of the schedule. When some of these have lost their own wire,
+new transfers are cut among the others; the lost ones carry only what they had begun. So a NIC's traffic spreads over
+the remaining NICs, as their rates allow, until the next plan. A flow that is slow (`straggler_monitor`) is given less.
 """
 
 from __future__ import annotations

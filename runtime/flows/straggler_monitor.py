@@ -1,13 +1,13 @@
-"""How fast the lanes of a route are of late, each next to others like it: one that has become slow is given less.
+"""Recent rates of a route's lanes, compared between similar lanes: a lane that has become slow is given less.
 
-Lanes that the plan uses alike (`symmetry_classes`) are through with what they are given at the same time. When one of
-them brings over less than another in the time in which it has something to bring, it would hold all the others back.
-So its share is lowered by as much, until it keeps up again or the next plan knows better.
+Lanes that the plan uses alike (`symmetry_classes`) finish their work at the same time. If one achieves a lower rate
+than another, over the time in which it has data, it would delay all the others. So its share is lowered in proportion,
+until it keeps up again or the next plan uses its rate.
 
-A lane is held against its like, not against the plan's bytes per second: those of real NICs are other ones, and a peer
-that is slow, or a process that wakes up late, makes all lanes slow alike.
+A lane is compared with similar lanes, not with the plan's bytes per second. Real NICs have other rates, and a slow
+peer, or a process that wakes up late, makes all lanes slow alike.
 
-Nothing is counted chunk by chunk: a look now and then compares what the flows know.
+Nothing is counted chunk by chunk: the flows' counters are compared at intervals.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from dataclasses import dataclass
 from optcc.runtime.flows.ends import Out
 
 SLOW = 2 / 3
-"""A lane that brings less than this part of what its siblings bring is slow."""
+"""A lane below this part of its siblings' rate is slow."""
 FAST = 0.9
-"""A slow lane that brings at least this part is so no more: between the two, nothing changes its mind."""
+"""A slow lane at or above this part is slow no more; between the two limits nothing changes."""
 LEAST = 1 / 32
-"""Of its share a lane keeps so much whatever happens: what carries nothing cannot be measured."""
+"""Least part of its share that a lane keeps: an idle lane cannot be measured."""
 LOOKS, CHUNKS = 8, 4
-"""A lane is judged by two windows, the last whole one and that since then. A window has at least so many looks, and its
-fastest lane has brought so many chunks in it: of fewer, one more or less says too much."""
+"""Least looks and chunks of a window. A lane is judged by two windows, the last whole one and the current one. The
+window's fastest lane must have brought `CHUNKS`: with fewer, one chunk more or less decides."""
 LONGEST = 16
-"""One look counts for so many at most: a process may have been stopped."""
+"""Most looks that one look counts for: the process may have been stopped."""
 ROUTES = 8
-"""With more routes than this in use a look comes as much later, so that looking takes no more of the time."""
+"""With more routes than this in use, looks are rarer in proportion, so that looking takes no more of the time."""
 
 
 @dataclass

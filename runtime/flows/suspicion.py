@@ -1,8 +1,8 @@
 """NICs that may be black holes: whatever uses one is tested together, once one flow has come upon it.
 
 Or one flow after the other would, each with a deadline of its own: those that only begin to send when others have gone
-on. A flow that owes something is tested by that. One that owes nothing has its last credit sent once more by the far
-end and, where wires can, its record read: what comes over its wire clears it. Only its own wire's silence in the time
+on. A flow that owes something is tested by that. For a flow that owes nothing, the far end sends the last credit once
+more, and its record is read where wires can. Arrivals over its wire clear it. Only its own wire's silence in the time
 of grace, with a peer that is alive, makes it move.
 """
 

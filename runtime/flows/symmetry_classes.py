@@ -1,9 +1,9 @@
 """Which lanes of a plan must be as fast as each other as long as all NICs are.
 
-Two lanes of a route are alike when nothing in the plan tells them apart: the same share, NICs of the same rates, and
-what else goes through these NICs is alike again, to the far ends of that. Then whatever one has to wait for, the other
-has, too, and at the same time: transfers are cut over all lanes of a route at once. A lane that shares a NIC with
-another one of its route is like none, for one of the two waits for the other.
+Two lanes of a route are alike when nothing in the plan distinguishes them. They have the same share and NICs of the
+same rates; other traffic through these NICs is alike again, and so on to its far ends. Then both wait for the same
+things at the same time: transfers are cut over all lanes of a route at once. A lane that shares a NIC with another one
+of its route is like none, for one of the two waits for the other.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Span(NamedTuple):
 def likeness(routes: Sequence[Sequence[Span]], rates: Sequence[Hashable]) -> list[list[int]]:
     """By route, a number for each of its lanes; those with the same one are alike. `rates` : by NIC, how fast it is.
 
-    By colour refinement (Weisfeiler and Leman, 1968): lanes that look the same are told apart by what goes through
-    their NICs, until that tells no more of them apart.
+    By colour refinement (Weisfeiler and Leman, 1968). Classes of equal lanes are split by the traffic through their
+    NICs, until no class splits any more.
     """
     spans = [(number, span) for number, route in enumerate(routes) for span in route]
     kinds = _numbered(

@@ -39,9 +39,8 @@ class Timeouts:
 
 
 class Timers:
-    """GRACE and ANSWER of one rank's flows; PROGRESS is sampled by `progress_watchdog`. `clock` : asked only to start
-    one, anew too, and then it must tell the time of that moment, not of the poll in which something was folded
-    before."""
+    """GRACE and ANSWER of one rank's flows; PROGRESS is sampled by `progress_watchdog`. `clock` : asked only when a
+    timer is started, also anew. It must give the time of that moment, not of the poll before a fold."""
 
     def __init__(self, patience: Timeouts, stalls: ProgressWatchdog, clock: Callable[[], float]) -> None:
         self._patience, self._stalls, self._clock = patience, stalls, clock

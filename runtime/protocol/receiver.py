@@ -1,7 +1,7 @@
 """The receiving end of a flow: the only authority on what has landed.
 
-What the transport owes this machine: see `sender`. The letters that it answers are handled by the loop that polls the
-wires, after a poll, so that a peer which says that it is alive has also looked at its slots.
+What the transport owes this machine: see `sender`. The loop that polls the wires hands it messages after a poll. So a
+peer which says that it is alive has also looked at its slots.
 """
 
 from __future__ import annotations

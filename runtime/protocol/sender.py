@@ -2,13 +2,14 @@
 
 What the transport owes this machine, besides carrying out its commands:
 
-* Events of one rank in the order in which they happened, and a timer's end only after everything that had happened by
-  then, so that a rank that was paused does not judge by what it has not looked at yet.
-* `Timer.PROGRESS` is not started or stopped by commands, which every chunk would pay for. The transport samples: when
-  `stuck(waiting)` has been true and `progress` the same for six looks of eight in a deadline, it says
+* Events of one rank in the order in which they happened. A timer's end comes only after everything that had happened by
+  then, so a rank that was paused does not judge by what it has not looked at yet.
+* `Timer.PROGRESS` is not started or stopped by commands, which every chunk would pay for. The transport samples eight
+  times in a timeout. When `stuck(waiting)` has been true and `progress` the same for six looks, it says
   Expired(PROGRESS), and again at each look after that. GRACE and ANSWER are started and stopped by commands.
-* Letters after all that had happened on the wires when they came, at either end: so who says how far it has got, or
-  hears that, has looked. Commands in their order: a credit is on its wire before the letter that comes after it.
+* Messages after everything that had happened on the wires at their arrival, at either end: so a rank has looked before
+  it reports its progress or hears a report. Commands in their order: a credit is on its wire before the message that
+  comes after it.
 * Doubt only while `state` is ACTIVE, `reading` only if nothing is outstanding.
 * No Expired(PROGRESS) and no Expired(GRACE) while what the flow's NIC was given before is still coming through.
 * Lost to every flow of a wire, when it is lost and when another flow has fenced it.

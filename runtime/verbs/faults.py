@@ -1,4 +1,4 @@
-"""Faults of queue pairs, for tests and for drills: what can really be done to a NIC from here.
+"""Faults of queue pairs, for tests and for fault runs: what can really be done to a NIC from here.
 
 In the lab links and packets are ours to spoil (`lab/network.py`). Elsewhere only queue pairs are; what would need more
 is refused.

@@ -1,4 +1,4 @@
-"""Faults of local wires, for tests and for drills: what a NIC, its link or its driver may do to them."""
+"""Faults of local wires, for tests and for fault runs: what a NIC, its link or its driver may do to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drills over local processes: the fault is real, the result exact, the next plan goes by what was found."""
+"""Fault runs over local processes: the fault is real, the result exact, the next plan goes by what was found."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from optcc.cli import main
 from optcc.errors import InputError
 from optcc.fault_run.conflicts import check_together
 from optcc.fault_run.proof import Failover
-from optcc.fault_run.results import BrokenDrill, Drill
-from optcc.fault_run.run import _seen_to_die, attempt, drill
+from optcc.fault_run.results import BrokenFaultRun, FaultRun
+from optcc.fault_run.run import _seen_to_die, attempt, run_with_faults
 from optcc.plans.plan import Plan
-from optcc.reports.fault_run import drill_json
+from optcc.reports.fault_run import fault_run_json
 from optcc.runtime import RankFailedError
 from optcc.runtime.messages import Strike
 from optcc.values.cluster import Cluster
@@ -35,13 +35,13 @@ def planned() -> Plan:
     return optcc.plan(Cluster.uniform(servers=3, nics=3, rate=RATE), 8 << 20, segments=8)
 
 
-def run(strike: Strike, *more: Strike) -> Drill:
-    return drill(planned(), [strike, *more], repeat=1, local_rate=Fraction(10**12))
+def run(strike: Strike, *more: Strike) -> FaultRun:
+    return run_with_faults(planned(), [strike, *more], repeat=1, local_rate=Fraction(10**12))
 
 
-def run_until_broken(*strikes: Strike) -> BrokenDrill:
+def run_until_broken(*strikes: Strike) -> BrokenFaultRun:
     told = attempt(planned(), strikes, repeat=1, local_rate=Fraction(10**12))
-    assert isinstance(told, BrokenDrill)
+    assert isinstance(told, BrokenFaultRun)
     return told
 
 
@@ -335,7 +335,7 @@ def test_overlapping_flaps_are_one() -> None:
 
 
 def test_what_programs_get_is_json() -> None:
-    json.dumps(drill_json(run(Strike("cut", NIC, 0.4))))
+    json.dumps(fault_run_json(run(Strike("cut", NIC, 0.4))))
 
 
 def processes(world: int, *more: str) -> list[subprocess.Popen[str]]:

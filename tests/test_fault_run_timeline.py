@@ -1,4 +1,4 @@
-"""Pictures of drills: the fault of the real run at the same point of the simulated one."""
+"""Pictures of fault runs: the fault of the real run at the same point of the simulated one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import optcc
 from optcc.cli import main
 from optcc.errors import InputError
 from optcc.fault_run import run
-from optcc.fault_run.virtual_time import DRAWN, moment_of, simulated_drill
+from optcc.fault_run.virtual_time import DRAWN, moment_of, simulated_fault_run
 from optcc.plans.plan import Plan
 from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.messages import Strike
@@ -45,12 +45,12 @@ def test_faults_of_the_run_are_faults_of_the_simulation() -> None:
     strikes = [Strike("slow", "server2/nic1", 0.3, 0.25), Strike("hole", "server1/nic0", 0.5)]
     made = plan()
     whole = simulate(made.schedule())
-    simulation, (slow, hole) = simulated_drill(made, strikes)
+    simulation, (slow, hole) = simulated_fault_run(made, strikes)
     assert (slow.port, slow.at_s, slow.left) == ("server2/nic1", moment_of(whole, 2, 0.3), Fraction(1, 4))
     assert (hole.port, hole.at_s, hole.left) == ("server1/nic0", moment_of(whole, 1, 0.5), 0)
     assert hole.detect_s == Timeouts().progress + Timeouts().grace
     assert simulation.time_s > whole.time_s + hole.detect_s
-    cut, (fault,) = simulated_drill(made, [Strike("cut", "server1/nic0", 0.5)])
+    cut, (fault,) = simulated_fault_run(made, [Strike("cut", "server1/nic0", 0.5)])
     assert fault.detect_s == DETECT_S
     assert whole.time_s + float(DETECT_S) < cut.time_s < simulation.time_s
 
@@ -58,13 +58,13 @@ def test_faults_of_the_run_are_faults_of_the_simulation() -> None:
 @pytest.mark.parametrize("kind", ["flap", "path", "kill"])
 def test_kinds_that_the_simulator_does_not_know_are_refused(kind: str) -> None:
     with pytest.raises(InputError, match=f"--{kind} is not drawn.*expected {' or '.join(f'--{k}' for k in DRAWN)}"):
-        simulated_drill(plan(), [Strike(kind, "server1/nic0", 0.4, 1.0)])
+        simulated_fault_run(plan(), [Strike(kind, "server1/nic0", 0.4, 1.0)])
 
 
 def test_a_run_without_an_end_is_refused() -> None:
     strikes = [Strike("cut", f"server1/nic{i}", 0.4 + i / 10) for i in range(2)]
     with pytest.raises(InputError, match="no way is left, so no end can be drawn"):
-        simulated_drill(plan(), strikes)
+        simulated_fault_run(plan(), strikes)
 
 
 def test_the_picture_is_there_before_the_run_and_in_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
