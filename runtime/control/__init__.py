@@ -1,4 +1,4 @@
-"""Processes of a job: how they find and trust each other, take commands, and learn who has failed.
+"""Processes of a job: how they find and trust each other, open wires, take commands, and learn who has failed.
 
 Imported by: cli, communicator, fault_run, runtime.measuring, torch_backend.
 Imports: machine, runtime.codec, runtime.devices, runtime.engine, runtime.errors, runtime.evidence, runtime.flows,
