@@ -1,0 +1,144 @@
+"""Matchings of greatest worth, by which steps are found: compiled, and the same on every rank.
+
+All that is compiled is in this file, because numba's cache looks at no other when it decides whether to compile again.
+Without numba it is plain Python, which finds the same, a hundred times slower.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+
+    def njit(**options: Any) -> Any: ...
+
+else:
+    try:
+        from numba import njit
+    except ImportError:  # a rank that only runs plans
+
+        def njit(**options):
+            return lambda function: function
+
+
+Ints = NDArray[np.int64]
+
+
+@njit(cache=True)
+def assigned(worth: Any) -> Any:
+    """Of each row its column, -1 of rows beyond the columns: a matching of greatest worth in all.
+
+    worth : (rows, columns), numbers that float64 holds
+
+    Shortest augmenting paths (Crouse 2016, On implementing 2D rectangular assignment algorithms), row by row, or column
+    by column if these are fewer. Where several are of greatest worth this takes the one that scipy 1.11 to 1.18 take.
+    """
+    wide = worth.shape[0] <= worth.shape[1]
+    cost = -worth.astype(np.float64) if wide else -worth.T.astype(np.float64)
+    rows, columns = cost.shape
+    of_row, of_column = np.full(rows, -1), np.full(columns, -1)
+    price, reach = np.zeros(columns), np.zeros(columns)
+    gain = np.zeros(rows)
+    before, left = np.full(columns, -1), np.zeros(columns, np.int64)
+    seen_row, seen_column = np.zeros(rows, np.bool_), np.zeros(columns, np.bool_)
+    for current in range(rows):
+        for place in range(columns):
+            left[place] = columns - place - 1
+        reach[:], seen_row[:], seen_column[:] = np.inf, False, False
+        count, least, row, end = columns, 0.0, current, -1
+        while end < 0:
+            seen_row[row] = True
+            nearest, at = np.inf, -1
+            for place in range(count):
+                column = left[place]
+                far = least + cost[row, column] - gain[row] - price[column]
+                if far < reach[column]:
+                    before[column], reach[column] = row, far
+                if reach[column] < nearest or (reach[column] == nearest and of_column[column] < 0):
+                    nearest, at = reach[column], place
+            least, column = nearest, left[at]
+            if of_column[column] < 0:
+                end = column
+            else:
+                row = of_column[column]
+            seen_column[column] = True
+            count -= 1
+            left[at] = left[count]
+        gain[current] += least
+        for row in range(rows):
+            if seen_row[row] and row != current:
+                gain[row] += least - reach[of_row[row]]
+        for column in range(columns):
+            if seen_column[column]:
+                price[column] -= least - reach[column]
+        row, column = -1, end
+        while row != current:
+            row = before[column]
+            of_column[column] = row
+            of_row[row], column = column, of_row[row]
+    return of_row if wide else of_column
+
+
+@njit(cache=True)
+def part_of(some: int, whole: int, unit: int) -> int:
+    """some * unit // whole, of 0 <= some, whole < 2**48 and a unit that is a power of 2**14, without overflow."""
+    found, rest = some // whole, some % whole
+    while unit > 1:
+        rest *= 2**14
+        found, rest, unit = found * 2**14 + rest // whole, rest % whole, unit // 2**14
+    return found
+
+
+@njit(cache=True)
+def exchanged(
+    senders: Any, receivers: Any, begin: int, end: int, cost: int, one: int, lead: int, ports: int, tie: int,
+    needs: Any, served: Any, limit: Any, ahead: Any, across: Any, ties: Any,
+) -> Any:  # fmt: skip
+    """One step, rail after rail a matching of those who are furthest behind; (chunks, 4): place of the rail, sender,
+    receiver, how much. `served` and `limit` count it.
+
+    senders, receivers : bool, (rails, ranks), who may; begin, end : of the step, in `one`; cost : of a chunk
+    lead : so many steps ahead of an even course a pair waits; ports : what a pod's uplink being behind weighs
+    needs, served, limit : (ranks, ranks), what pairs have in all, have sent, and can send now
+    ahead : what is added to how far behind a pair is; across : bool, (uplinks, ranks, ranks), who uses which one
+    ties : (ranks, ranks), less than `tie`, what settles ties
+    """
+    rails, ranks = senders.shape
+    found, count, size = np.empty((rails * ranks, 4), np.int64), 0, end - begin
+    room, late = size - cost, ahead.copy()
+    for rail in range(rails):
+        late[:] = ahead
+        for link in range(len(across)):
+            sent = total = 0
+            for i in range(ranks):
+                for k in range(ranks):
+                    if across[link, i, k]:
+                        sent, total = sent + served[i, k], total + needs[i, k]
+            for i in range(ranks):
+                for k in range(ranks):
+                    if across[link, i, k]:
+                        late[i, k] += ports * (end - part_of(sent, total, one))
+        rows, columns = np.flatnonzero(senders[rail]), np.flatnonzero(receivers[rail])
+        worth = np.empty((len(rows), len(columns)), np.int64)
+        fills = np.zeros_like(worth)
+        for a, i in enumerate(rows):
+            for z, k in enumerate(columns):
+                # How far behind, of what a pair has in all, as much as its part of the step that it can fill.
+                need = max(needs[i, k], 1)
+                behind = (end * needs[i, k] - served[i, k] * one) // need
+                much = min(limit[i, k], room) if behind >= -lead * size else 0
+                behind += late[i, k]
+                value = (behind * much // size if behind > 0 else behind) + much
+                worth[a, z] = (value if much > 0 else -one) * tie + ties[i, k]
+                fills[a, z] = much
+        for a, z in enumerate(assigned(worth)):
+            if z >= 0 and fills[a, z] > 0:
+                i, k, much = rows[a], columns[z], fills[a, z]
+                found[count] = rail, i, k, much
+                count += 1
+                served[i, k] += much
+                limit[i, k] -= much
+    return found[:count]
