@@ -12,15 +12,14 @@ starving server has nothing to receive decides how much it should add last to.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.schedule.matching import exchanged
 from optcc.schedule.slots import HALF, ONE, TIES, Slot
 from optcc.schedule.tuned import (
     CHUNKS,
@@ -155,9 +154,9 @@ def greedy_slots(
     margin: Fraction,
     chunk: Fraction,
     pods: Sequence[int] = (),
-) -> tuple[dict[tuple[int, int], list[Slot]], Fraction]:
-    """The slots of every pair with data, weighted by amount; and the part of the half by which the starving rank's NICs
-    receive less than they send. Pure, and the same on every rank.
+) -> tuple[Callable[[], dict[tuple[int, int], list[Slot]]], Fraction]:
+    """The slots of every pair that has something to send, weighted by how much, made when they are asked for; and for
+    which part of the half the starving rank's NICs can receive less than they send. Pure, and the same on every rank.
 
     live : the rails of each rank; shares : of each as a hub, 0 for the starving rank, and for others only if these have
     more rails; adding : for each hub's section, the ranks that add last and their parts, in order, the starving rank
@@ -165,6 +164,8 @@ def greedy_slots(
     chunk : part of the half that a chunk costs; pods : of each rank its pod, if any: an uplink is like a port of all
     its ranks
     """
+    from optcc.schedule.compiled import exchanged  # with numba, which other families' plans do without
+
     ranks, lone = len(live), starving(live, shares)
     # The amount that a NIC moves in the half: the starving rank's NICs are busy all the time.
     of_lone = (sum((b for r, b in parts if r == lone), Fraction(0)) for hub, parts in enumerate(adding) if hub != lone)
@@ -241,4 +242,4 @@ def greedy_slots(
         chunks[:, 0] = np.array(order)[chunks[:, 0]]
         half.put_all(chunks, begin, end)
     whole = len(live[lone]) * ONE
-    return half.slots(cost), 1 - Fraction(whole - idle - counts[True] * cost, whole - counts[False] * cost)
+    return partial(half.slots, cost), 1 - Fraction(whole - idle - counts[True] * cost, whole - counts[False] * cost)

@@ -1,4 +1,4 @@
-"""Matchings of greatest worth, by which steps are found: compiled, and the same on every rank.
+"""What takes longest about direct exchange, compiled: matchings of greatest worth, and who waits for whom.
 
 All that is compiled is in this file, because numba's cache looks at no other when it decides whether to compile again.
 Without numba it is plain Python, which finds the same, a hundred times slower.
@@ -141,4 +141,60 @@ def exchanged(
                 count += 1
                 served[i, k] += much
                 limit[i, k] -= much
+    return found[:count]
+
+
+@njit(cache=True)
+def grouped_by(numbers: Any, count: int) -> Any:
+    """(ptr, places), CSR: where each number from 0 to `count` - 1 stands in `numbers`, ascending."""
+    ptr = np.zeros(count + 1, np.int64)
+    for number in numbers:
+        ptr[number + 1] += 1
+    for number in range(count):
+        ptr[number + 1] += ptr[number]
+    places, at = np.empty(len(numbers), np.int64), ptr[:-1].copy()
+    for place, number in enumerate(numbers):
+        places[at[number]] = place
+        at[number] += 1
+    return ptr, places
+
+
+@njit(cache=True)
+def _among(number: int, numbers: Any, count: int) -> bool:
+    for place in range(count):  # noqa: SIM110
+        if numbers[place] == number:
+            return True
+    return False
+
+
+@njit(cache=True)
+def waited_for_before(order: Any, nics: Any, keys: Any, free: Any, ptr: Any, on: Any, most: int) -> Any:
+    """(pairs, 2), row that waits and row that it waits for, which is the latest that an earlier one on its NIC waits
+    for: those of the greatest key, at most so many; not what it waits for anyway.
+
+    order : rows by time; nics : of each row, its NIC's number; free : bool, of rows that do not wait so
+    ptr, on : CSR, what each row waits for by itself
+    """
+    before, many = np.empty((nics.max() + 1, most), np.int64), np.zeros(nics.max() + 1, np.int64)
+    found, count, latest = np.empty((len(order) * most, 2), np.int64), 0, np.empty(most, np.int64)
+    for row in order:
+        nic, own = nics[row], on[ptr[row] : ptr[row + 1]]
+        earlier = before[nic, : many[nic]]
+        for landing in earlier:
+            if not free[row] and not _among(landing, own, len(own)):
+                found[count] = row, landing
+                count += 1
+        key = -1
+        for landing in own:
+            key = max(key, keys[landing])
+        if key < 0 or (len(earlier) and key < keys[earlier[0]]):
+            continue
+        kept = 0
+        for some in (own, earlier):
+            for landing in some:
+                if kept < most and keys[landing] == key and not _among(landing, latest, kept):
+                    latest[kept] = landing
+                    kept += 1
+        before[nic, :kept] = latest[:kept]
+        many[nic] = kept
     return found[:count]
