@@ -54,6 +54,22 @@ class Candidate:
     both: bool = False
 
 
+class Kept:
+    """The schedule that the fastest candidate lowers to, so that nobody has to lower it again."""
+
+    def __init__(self) -> None:
+        self._fastest: tuple[float, Recipe, Schedule] | None = None
+
+    def offer(self, time_s: float, recipe: Recipe, schedule: Schedule) -> None:
+        """Keep it, if none that is kept is as fast."""
+        if self._fastest is None or time_s < self._fastest[0]:
+            self._fastest = time_s, recipe, schedule
+
+    def schedule(self, recipe: Recipe) -> Schedule | None:
+        """That of `recipe`, if it is kept."""
+        return self._fastest[2] if self._fastest is not None and self._fastest[1] == recipe else None
+
+
 def candidate_families(
     cluster: Cluster, bound: Bound, *, alpha: Fraction = Fraction(0), per_chunk: Fraction = Fraction(0)
 ) -> list[CandidateFamily]:
@@ -71,9 +87,16 @@ def merged_nics(cluster: Cluster) -> Cluster:
 
 
 def try_depths(
-    offer: CandidateFamily, cluster: Cluster, nbytes: int, *, alpha: Fraction, per_chunk: Fraction
+    offer: CandidateFamily,
+    cluster: Cluster,
+    nbytes: int,
+    *,
+    alpha: Fraction,
+    per_chunk: Fraction,
+    kept: Kept | None = None,
 ) -> list[Candidate]:
-    """Try an offer's numbers of segments. Raises InputError where the family has no recipe for the cluster."""
+    """Try an offer's numbers of segments; `kept` is offered what they lower to. Raises InputError where the family has
+    no recipe for the cluster."""
     costs = Costs(alpha, per_chunk)
     on = merged_nics(cluster) if offer.by_rate and _merges(cluster) else cluster
     tried: dict[int, Candidate] = {}
@@ -90,6 +113,8 @@ def try_depths(
         if both and time_s <= best:
             time_s = max(time_s, _time_s(schedule, costs, "packets"))
         tried[segments] = Candidate(recipe, time_s, len(schedule), on is not cluster, both)
+        if kept is not None and on is cluster:
+            kept.offer(time_s, recipe, schedule)
         return time_s
 
     most = max(1, min(offer.deepest or MAX_SEGMENTS, nbytes // (MIN_CHUNK * len(cluster.ranks))))
@@ -140,7 +165,13 @@ def suited(name: str, cluster: Cluster, bound: Bound, *, alpha: Fraction, per_ch
 
 
 def candidates(
-    offered: list[CandidateFamily], cluster: Cluster, bound: Bound, *, alpha: Fraction, per_chunk: Fraction
+    offered: list[CandidateFamily],
+    cluster: Cluster,
+    bound: Bound,
+    *,
+    alpha: Fraction,
+    per_chunk: Fraction,
+    kept: Kept | None = None,
 ) -> list[Candidate]:
     """Everything that was tried, the fastest first, or in its place what ties with it and is faster where receivers
     take packets.
@@ -157,7 +188,7 @@ def candidates(
         if best is not None and offer.costly and best.recipe.fluid_s(cluster, bound.nbytes) <= NEAR * bound.seconds:
             continue
         try:
-            found += try_depths(offer, cluster, bound.nbytes, alpha=alpha, per_chunk=per_chunk)
+            found += try_depths(offer, cluster, bound.nbytes, alpha=alpha, per_chunk=per_chunk, kept=kept)
         except InputError as error:
             refused = refused or error
     if not found:
@@ -225,6 +256,7 @@ def choose(
     alpha: Fraction = Fraction(0),
     per_chunk: Fraction = Fraction(0),
     progress: Callable[[str], None] | None = None,
+    kept: Kept | None = None,
 ) -> Recipe:
     """The recipe for an AllReduce of `bound.nbytes` bytes. Raises InputError where there is none.
 
@@ -241,7 +273,7 @@ def choose(
     if progress is not None:
         offered = [_telling(offer, progress) for offer in offered]
     if segments is None and (alpha or per_chunk) and len(cluster.ranks) > 1 and bound.nbytes:
-        return candidates(offered, cluster, bound, alpha=alpha, per_chunk=per_chunk)[0].recipe
+        return candidates(offered, cluster, bound, alpha=alpha, per_chunk=per_chunk, kept=kept)[0].recipe
     default = default_segments(bound.nbytes, len(cluster.ranks), gpus=cluster.gpu_ranks)
     best: tuple[Fraction, Recipe] | None = None
     refused: InputError | None = None

@@ -6,14 +6,17 @@ Without numba it is plain Python, which finds the same, a hundred times slower.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
 
-    def njit(**options: Any) -> Any: ...
+    Compiled = TypeVar("Compiled", bound=Callable[..., Any])
+
+    def njit(**options: Any) -> Callable[[Compiled], Compiled]: ...
 
 else:
     try:
@@ -116,7 +119,8 @@ def exchanged(
             for i in range(ranks):
                 for k in range(ranks):
                     if across[link, i, k]:
-                        sent, total = sent + served[i, k], total + needs[i, k]
+                        sent += int(served[i, k])
+                        total += int(needs[i, k])
             for i in range(ranks):
                 for k in range(ranks):
                     if across[link, i, k]:
@@ -124,8 +128,9 @@ def exchanged(
         rows, columns = np.flatnonzero(senders[rail]), np.flatnonzero(receivers[rail])
         worth = np.empty((len(rows), len(columns)), np.int64)
         fills = np.zeros_like(worth)
-        for a, i in enumerate(rows):
-            for z, k in enumerate(columns):
+        for a in range(len(rows)):
+            for z in range(len(columns)):
+                i, k = int(rows[a]), int(columns[z])
                 # How far behind, of what a pair has in all, as much as its part of the step that it can fill.
                 need = max(needs[i, k], 1)
                 behind = (end * needs[i, k] - served[i, k] * one) // need
