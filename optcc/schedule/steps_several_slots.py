@@ -191,9 +191,8 @@ class _Half:
         np.fill_diagonal(much, 0)
         worth[much <= 0] = -(2**62)
         for i, z in zip(rows, assigned(worth[np.ix_(rows, cols)]).tolist(), strict=True):
-            k = cols[z]
-            if z >= 0 and much[i, k] > 0:
-                self._put(i, k, rail, begin, end, int(much[i, k]))
+            if z >= 0 and much[i, cols[z]] > 0:
+                self._put(i, cols[z], rail, begin, end, int(much[i, cols[z]]))
 
     def _hubs(self, rail: int, taken: Mapping[int, set[int]]) -> list[int]:
         return [k for k in self.hubs.tolist() if rail in self.live[k] and k not in taken[rail]]
