@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
+from math import inf
 
 from optcc.errors import InputError
 from optcc.plans.plan import Plan
@@ -38,6 +39,8 @@ MAX_FINAL_STRIPES = 200_000
 """Longest simulation of what ties by packets; and, of more than `MANY` ranks, again without merging."""
 NEAR = Fraction(51, 50)
 """Costly families are not tried where the fluid time of what is fastest is so near the bound."""
+FAR = 1.1
+"""Of recipes that are alike no more are tried after one that takes so many times as long as what is fastest."""
 SAME = Fraction(1, 10**6)
 """The exact program's certificates have this gap: closer to the bound than that is as good as on it."""
 
@@ -94,9 +97,13 @@ def try_depths(
     alpha: Fraction,
     per_chunk: Fraction,
     kept: Kept | None = None,
+    fastest_s: float = inf,
 ) -> list[Candidate]:
     """Try an offer's numbers of segments; `kept` is offered what they lower to. Raises InputError where the family has
-    no recipe for the cluster."""
+    no recipe for the cluster.
+
+    fastest_s : the time of the fastest candidate so far
+    """
     costs = Costs(alpha, per_chunk)
     on = merged_nics(cluster) if offer.by_rate and _merges(cluster) else cluster
     tried: dict[int, Candidate] = {}
@@ -120,7 +127,8 @@ def try_depths(
     most = max(1, min(offer.deepest or MAX_SEGMENTS, nbytes // (MIN_CHUNK * len(cluster.ranks))))
     if offer.shortlist is not None:
         for place, recipe in enumerate(offer.shortlist()):
-            attempt(place, recipe)
+            if attempt(place, recipe) > FAR * fastest_s and offer.alike:
+                break
         return list(tried.values())
     # Without a formula times may rise once before they fall: one segment fills no pipeline.
     guess, slower_allowed = min(offer.guess or 1, most), 1 if offer.guess else 2
@@ -188,7 +196,15 @@ def candidates(
         if best is not None and offer.costly and best.recipe.fluid_s(cluster, bound.nbytes) <= NEAR * bound.seconds:
             continue
         try:
-            found += try_depths(offer, cluster, bound.nbytes, alpha=alpha, per_chunk=per_chunk, kept=kept)
+            found += try_depths(
+                offer,
+                cluster,
+                bound.nbytes,
+                alpha=alpha,
+                per_chunk=per_chunk,
+                kept=kept,
+                fastest_s=best.time_s if best else inf,
+            )
         except InputError as error:
             refused = refused or error
     if not found:

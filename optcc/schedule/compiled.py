@@ -111,42 +111,56 @@ def exchanged(
     """
     rails, ranks = senders.shape
     found, count, size = np.empty((rails * ranks, 4), np.int64), 0, end - begin
-    room, late = size - cost, ahead.copy()
+    worth, fills, late = np.empty((ranks, ranks), np.int64), np.empty((ranks, ranks), np.int64), ahead.copy()
     for rail in range(rails):
-        late[:] = ahead
-        for link in range(len(across)):
-            sent = total = 0
+        if rail == 0 or len(across):  # else what has changed is what the rail before has served
+            late[:] = ahead
+            for link in range(len(across)):
+                sent = total = 0
+                for i in range(ranks):
+                    for k in range(ranks):
+                        if across[link, i, k]:
+                            sent += int(served[i, k])
+                            total += int(needs[i, k])
+                for i in range(ranks):
+                    for k in range(ranks):
+                        if across[link, i, k]:
+                            late[i, k] += ports * (end - part_of(sent, total, one))
             for i in range(ranks):
                 for k in range(ranks):
-                    if across[link, i, k]:
-                        sent += int(served[i, k])
-                        total += int(needs[i, k])
-            for i in range(ranks):
-                for k in range(ranks):
-                    if across[link, i, k]:
-                        late[i, k] += ports * (end - part_of(sent, total, one))
+                    of = needs[i, k], served[i, k], limit[i, k], late[i, k]
+                    worth[i, k], fills[i, k] = _worth(of, end, size, size - cost, one, lead)
         rows, columns = np.flatnonzero(senders[rail]), np.flatnonzero(receivers[rail])
-        worth = np.empty((len(rows), len(columns)), np.int64)
-        fills = np.zeros_like(worth)
+        values = np.empty((len(rows), len(columns)), np.int64)
         for a in range(len(rows)):
             for z in range(len(columns)):
-                i, k = int(rows[a]), int(columns[z])
-                # How far behind, of what a pair has in all, as much as its part of the step that it can fill.
-                need = max(needs[i, k], 1)
-                behind = (end * needs[i, k] - served[i, k] * one) // need
-                much = min(limit[i, k], room) if behind >= -lead * size else 0
-                behind += late[i, k]
-                value = (behind * much // size if behind > 0 else behind) + much
-                worth[a, z] = (value if much > 0 else -one) * tie + ties[i, k]
-                fills[a, z] = much
-        for a, z in enumerate(assigned(worth)):
-            if z >= 0 and fills[a, z] > 0:
-                i, k, much = rows[a], columns[z], fills[a, z]
-                found[count] = rail, i, k, much
+                values[a, z] = worth[rows[a], columns[z]] * tie + ties[rows[a], columns[z]]
+        taken = assigned(values)
+        for a in range(len(rows)):
+            if taken[a] < 0:
+                continue
+            i, k = int(rows[a]), int(columns[taken[a]])
+            if fills[i, k] > 0:
+                found[count] = rail, i, k, fills[i, k]
                 count += 1
-                served[i, k] += much
-                limit[i, k] -= much
+                served[i, k] += fills[i, k]
+                limit[i, k] -= fills[i, k]
+                of = needs[i, k], served[i, k], limit[i, k], late[i, k]
+                worth[i, k], fills[i, k] = _worth(of, end, size, size - cost, one, lead)
     return found[:count]
+
+
+@njit(cache=True)
+def _worth(of: Any, end: int, size: int, room: int, one: int, lead: int) -> Any:
+    """(worth, much): how far behind a pair is, of what it has in all, as much as its part of the step that it can fill.
+
+    of : what it needs and has been served in all, can be served now, and what is added to how far behind it is
+    """
+    need, served, limit, late = of
+    behind = (end * need - served * one) // max(need, 1)
+    much = min(limit, room) if behind >= -lead * size else 0
+    behind += late
+    return ((behind * much // size if behind > 0 else behind) + much if much > 0 else -one), much
 
 
 @njit(cache=True)
