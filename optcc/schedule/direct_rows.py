@@ -158,13 +158,12 @@ def dependencies(rows: Rows, via_end: dict[int, int]) -> list[tuple[Ints, Ints]]
     return found
 
 
-def in_order(rows: Rows, pairs: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
+def in_order(rows: Rows, waits: Ints, on: Ints) -> tuple[Ints, Ints]:
     """More pairs: a transfer also waits for the latest that those before it on its NIC wait for. Otherwise it would be
     sent before them when they are late, and they would be later still. Sums that a slow rank hands back do not: a late
     one would hold up all others."""
     from optcc.schedule.compiled import grouped_by, waited_for_before  # with numba, which other families do without
 
-    waits, on = (np.concatenate([pair[end] for pair in pairs] or [rows.src[:0]]) for end in (0, 1))
     if not len(rows.src):
         return waits, on
     ptr, places = grouped_by(waits, len(rows.src))
@@ -228,12 +227,14 @@ def scheduled(
     if held is not None:
         before = key[held[1]] < key[held[0]]
         pairs.append((held[0][before], held[1][before]))
+    waits, on = (np.concatenate([pair[end] for pair in pairs] or [key[:0]]) for end in (0, 1))
     if ordered:
-        pairs.append(in_order(rows._replace(key=key), pairs))
+        more, then = in_order(rows._replace(key=key), waits, on)
+        waits, on = np.concatenate((waits, more)), np.concatenate((on, then))
     order = np.argsort(key, kind="stable")
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    waits, on = (place[np.concatenate([pair[end] for pair in pairs] or [order[:0]])] for end in (0, 1))
+    waits, on = place[waits], place[on]
     _, by_on = grouped_by(on, len(order))
     ptr, by_waits = grouped_by(waits[by_on], len(order))
     ranks, nics = len(ports), 1 + max(max(mine) for mine in ports)

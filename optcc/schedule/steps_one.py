@@ -19,7 +19,7 @@ from optcc.schedule.direct_rows import Kind, Piece, cut, joined, on_leash
 from optcc.schedule.nics import applies, have_spare_time, live_nics, rates_nearly_equal, short_of_nics
 from optcc.schedule.pods import in_turns, pod_numbers
 from optcc.schedule.slots import HALF, Slot, in_time, mirrored, whole
-from optcc.schedule.steps import Timed, Used, most_steps, rows_of
+from optcc.schedule.steps import MOST_WAITS, Timed, Used, rows_of
 from optcc.schedule.steps_one_slots import greedy_slots, longest_step, step_ends
 from optcc.schedule.tuned import TURNS, UP
 from optcc.values.cluster import Cluster
@@ -96,8 +96,8 @@ class OneStarves:
         return parts(cluster, LEAST).shares
 
     def most_steps(self, cluster: Cluster) -> int:
-        """By memory."""
-        return most_steps(self.used(cluster)) // 2
+        """By memory: in each step of a half every NIC sends a chunk, and most chunks wait for one of every rank."""
+        return max(1, MOST_WAITS // (sum(map(len, self.used(cluster))) * len(cluster.ranks)))
 
     def timed(self, recipe: DirectExchange, cluster: Cluster, nbytes: int) -> Timed:
         """All transfers; where others have time to spare, held back in the second half."""
