@@ -18,6 +18,7 @@ from optcc.values.cluster import Cluster
 from optcc.values.units import Quantity, as_rate, as_seconds, as_size
 
 if TYPE_CHECKING:
+    from optcc.planner.search import Kept
     from optcc.runtime import RunResult
     from optcc.runtime.control.rendezvous import Membership
     from optcc.theory.derivation import Result
@@ -104,6 +105,7 @@ def plan(
     alpha: Quantity = 0,
     per_chunk: Quantity = 0,
     progress: Callable[[str], None] | None = None,
+    kept: Kept | None = None,
 ) -> Plan:
     """The plan for an AllReduce of `nbytes` per rank that comes closest to the bound. See `optcc.planner.search`.
 
@@ -113,7 +115,7 @@ def plan(
 
     With either, families and numbers of segments are tried in virtual time and the fastest is taken; without, the
     latency-free optimum is, 64 segments deep where the size allows. `family` and `segments` fix what is given.
-    `progress` is told what is tried, such as "trees, 12 segments".
+    `progress` is told what is tried, such as "trees, 12 segments"; `kept` has its schedule then, if that was lowered.
 
     Raises InputError for a family, a depth or costs that cannot be, InfeasibleError when a rank is cut off.
     """
@@ -124,7 +126,14 @@ def plan(
     alpha, per_chunk = as_seconds(alpha, "--alpha"), as_seconds(per_chunk, "--per-chunk")
     bound = lower_bound(cluster, nbytes)
     recipe = search.choose(
-        cluster, bound, family=family, segments=segments, alpha=alpha, per_chunk=per_chunk, progress=progress
+        cluster,
+        bound,
+        family=family,
+        segments=segments,
+        alpha=alpha,
+        per_chunk=per_chunk,
+        progress=progress,
+        kept=kept,
     )
     recipe.check(cluster)
     return Plan(cluster, bound, recipe)

@@ -130,7 +130,7 @@ from optcc.plans.plan import Plan
 Plan.from_json(sys.stdin.read()).schedule()
 """
 HEAVY = (
-    *("sympy", "cvxpy", "scipy", "numba", "pint", "msgspec"),
+    *("sympy", "cvxpy", "scipy", "numba", "msgspec"),
     *("lxml", "yaml", "click", "rich", "matplotlib", "highspy"),
 )
 

@@ -60,6 +60,7 @@ def plan(
     With --alpha or --per-chunk, families and depths are tried in virtual time and the fastest is taken.
     """
     from optcc import api
+    from optcc.planner.search import Kept
     from optcc.plans.files import save_plan
     from optcc.reports.console import working
     from optcc.reports.plan import expected, expected_json, plan_json, print_plan
@@ -69,11 +70,11 @@ def plan(
     check_apart(output, topology)
     check_output(output, as_json)
     cluster, nbytes = read_cluster(topology, servers, fail, nic_rate, ranks), read_size(size)
-    costs = read_costs(alpha, per_chunk)
+    costs, kept = read_costs(alpha, per_chunk), Kept()
     with working("planning") as tell:
-        made = api.plan(cluster, nbytes, family=family, segments=segments, **costs, progress=tell)
+        made = api.plan(cluster, nbytes, family=family, segments=segments, **costs, progress=tell, kept=kept)
         tell("simulated once more")
-        found = expected(made, **costs)
+        found = expected(made, **costs, schedule=kept.schedule(made.recipe))
     if output is not None:
         save_plan(made, output, lowered)
         say_written(output)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
+from math import inf
 
 from optcc.errors import InputError
 from optcc.plans.plan import Plan
@@ -38,6 +39,8 @@ MAX_FINAL_STRIPES = 200_000
 """Longest simulation of what ties by packets; and, of more than `MANY` ranks, again without merging."""
 NEAR = Fraction(51, 50)
 """Costly families are not tried where the fluid time of what is fastest is so near the bound."""
+FAR = 1.1
+"""Of recipes that are alike no more are tried after one that takes so many times as long as what is fastest."""
 SAME = Fraction(1, 10**6)
 """The exact program's certificates have this gap: closer to the bound than that is as good as on it."""
 
@@ -52,6 +55,22 @@ class Candidate:
     transfers: int
     merged: bool = False
     both: bool = False
+
+
+class Kept:
+    """The schedule that the fastest candidate lowers to, so that nobody has to lower it again."""
+
+    def __init__(self) -> None:
+        self._fastest: tuple[float, Recipe, Schedule] | None = None
+
+    def offer(self, time_s: float, recipe: Recipe, schedule: Schedule) -> None:
+        """Keep it, if none that is kept is as fast."""
+        if self._fastest is None or time_s < self._fastest[0]:
+            self._fastest = time_s, recipe, schedule
+
+    def schedule(self, recipe: Recipe) -> Schedule | None:
+        """That of `recipe`, if it is kept."""
+        return self._fastest[2] if self._fastest is not None and self._fastest[1] == recipe else None
 
 
 def candidate_families(
@@ -71,9 +90,20 @@ def merged_nics(cluster: Cluster) -> Cluster:
 
 
 def try_depths(
-    offer: CandidateFamily, cluster: Cluster, nbytes: int, *, alpha: Fraction, per_chunk: Fraction
+    offer: CandidateFamily,
+    cluster: Cluster,
+    nbytes: int,
+    *,
+    alpha: Fraction,
+    per_chunk: Fraction,
+    kept: Kept | None = None,
+    fastest_s: float = inf,
 ) -> list[Candidate]:
-    """Try an offer's numbers of segments. Raises InputError where the family has no recipe for the cluster."""
+    """Try an offer's numbers of segments; `kept` is offered what they lower to. Raises InputError where the family has
+    no recipe for the cluster.
+
+    fastest_s : the time of the fastest candidate so far
+    """
     costs = Costs(alpha, per_chunk)
     on = merged_nics(cluster) if offer.by_rate and _merges(cluster) else cluster
     tried: dict[int, Candidate] = {}
@@ -90,12 +120,15 @@ def try_depths(
         if both and time_s <= best:
             time_s = max(time_s, _time_s(schedule, costs, "packets"))
         tried[segments] = Candidate(recipe, time_s, len(schedule), on is not cluster, both)
+        if kept is not None and on is cluster:
+            kept.offer(time_s, recipe, schedule)
         return time_s
 
     most = max(1, min(offer.deepest or MAX_SEGMENTS, nbytes // (MIN_CHUNK * len(cluster.ranks))))
     if offer.shortlist is not None:
         for place, recipe in enumerate(offer.shortlist()):
-            attempt(place, recipe)
+            if attempt(place, recipe) > FAR * fastest_s and offer.alike:
+                break
         return list(tried.values())
     # Without a formula times may rise once before they fall: one segment fills no pipeline.
     guess, slower_allowed = min(offer.guess or 1, most), 1 if offer.guess else 2
@@ -140,7 +173,13 @@ def suited(name: str, cluster: Cluster, bound: Bound, *, alpha: Fraction, per_ch
 
 
 def candidates(
-    offered: list[CandidateFamily], cluster: Cluster, bound: Bound, *, alpha: Fraction, per_chunk: Fraction
+    offered: list[CandidateFamily],
+    cluster: Cluster,
+    bound: Bound,
+    *,
+    alpha: Fraction,
+    per_chunk: Fraction,
+    kept: Kept | None = None,
 ) -> list[Candidate]:
     """Everything that was tried, the fastest first, or in its place what ties with it and is faster where receivers
     take packets.
@@ -157,7 +196,15 @@ def candidates(
         if best is not None and offer.costly and best.recipe.fluid_s(cluster, bound.nbytes) <= NEAR * bound.seconds:
             continue
         try:
-            found += try_depths(offer, cluster, bound.nbytes, alpha=alpha, per_chunk=per_chunk)
+            found += try_depths(
+                offer,
+                cluster,
+                bound.nbytes,
+                alpha=alpha,
+                per_chunk=per_chunk,
+                kept=kept,
+                fastest_s=best.time_s if best else inf,
+            )
         except InputError as error:
             refused = refused or error
     if not found:
@@ -225,6 +272,7 @@ def choose(
     alpha: Fraction = Fraction(0),
     per_chunk: Fraction = Fraction(0),
     progress: Callable[[str], None] | None = None,
+    kept: Kept | None = None,
 ) -> Recipe:
     """The recipe for an AllReduce of `bound.nbytes` bytes. Raises InputError where there is none.
 
@@ -241,7 +289,7 @@ def choose(
     if progress is not None:
         offered = [_telling(offer, progress) for offer in offered]
     if segments is None and (alpha or per_chunk) and len(cluster.ranks) > 1 and bound.nbytes:
-        return candidates(offered, cluster, bound, alpha=alpha, per_chunk=per_chunk)[0].recipe
+        return candidates(offered, cluster, bound, alpha=alpha, per_chunk=per_chunk, kept=kept)[0].recipe
     default = default_segments(bound.nbytes, len(cluster.ranks), gpus=cluster.gpu_ranks)
     best: tuple[Fraction, Recipe] | None = None
     refused: InputError | None = None

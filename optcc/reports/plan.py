@@ -12,6 +12,7 @@ from optcc.plans.plan import Plan
 from optcc.reports.bound import print_bound
 from optcc.reports.console import over, percent, plain_table, ratio_of, show
 from optcc.reports.simulation import OUT_OF_ORDER
+from optcc.schedule.columns import Schedule
 from optcc.values.bound import LARGEST_GAP
 from optcc.values.bound_json import bound_json
 from optcc.values.units import format_seconds
@@ -34,13 +35,16 @@ MOST_SIMULATED = 2**21
 """Transfers of a plan whose time is simulated for the report: about two seconds. 128 servers, 64 segments deep."""
 
 
-def expected(plan: Plan, alpha: Fraction, per_chunk: Fraction) -> Expected:
-    """The plan's simulated time, unless there are more than `MOST_SIMULATED` transfers or so."""
+def expected(plan: Plan, alpha: Fraction, per_chunk: Fraction, schedule: Schedule | None = None) -> Expected:
+    """The plan's simulated time, unless there are more than `MOST_SIMULATED` transfers or so.
+
+    schedule : what the plan lowers to, where that is at hand
+    """
     from optcc.simulation.simulator import simulate
 
     time_s = ready_s = None
     if 2 * len(plan.cluster.ranks) ** 2 * plan.recipe.segments <= MOST_SIMULATED:
-        schedule = plan.schedule()
+        schedule = plan.schedule() if schedule is None else schedule
         time_s = simulate(schedule, alpha=alpha, per_chunk=per_chunk).time_s
         ready_s = simulate(schedule, alpha=alpha, per_chunk=per_chunk, service="ready").time_s
     return Expected(time_s, ready_s, float(alpha), float(per_chunk))

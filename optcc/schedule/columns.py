@@ -153,13 +153,6 @@ class Schedule:
         """The rows that must have finished before `row` may start."""
         return self.dep_idx[self.dep_ptr[row] : self.dep_ptr[row + 1]]
 
-    def dependents(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """CSR (ptr, idx) of the reverse relation: rows that wait for each row, ascending."""
-        waiting = np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.dep_ptr))
-        order = np.argsort(self.dep_idx, kind="stable")
-        counts = np.bincount(self.dep_idx, minlength=len(self))
-        return np.concatenate(([0], np.cumsum(counts))).astype(np.int64), waiting[order]
-
     def replace(self, **columns: Any) -> Schedule:
         """A copy with some columns or tables exchanged (the tests break schedules this way)."""
         kept = {name: getattr(self, name) for name in self.__dataclass_fields__}

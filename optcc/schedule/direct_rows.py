@@ -158,35 +158,19 @@ def dependencies(rows: Rows, via_end: dict[int, int]) -> list[tuple[Ints, Ints]]
     return found
 
 
-def in_order(rows: Rows, pairs: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
-    """More pairs: a transfer also waits for the latest dependencies of earlier transfers on its NIC. Otherwise it would
-    overtake them when they are late, and make them later still. Sums that a slow rank hands back are exempt: a late one
-    would hold up all others."""
-    count, kinds = len(rows.src), rows.kind.tolist()
-    waits, on = (np.concatenate([pair[end] for pair in pairs] or [rows.src[:0]]) for end in (0, 1))
-    keys = rows.key.tolist()
-    at = np.full(count, -1)  # the latest key of what a row waits for
-    np.maximum.at(at, waits, rows.key[on])
-    last = np.flatnonzero(rows.key[on] == at[waits])
-    last = last[np.argsort(waits[last], kind="stable")]
-    first = np.searchsorted(waits[last], np.arange(count + 1)).tolist()
-    landings = on[last].tolist()
-    ends, latest = (rows.src * (1 + rows.nic.max(initial=0)) + rows.nic).tolist(), at.tolist()
-    before: dict[int, list[int]] = {}  # all of one key
-    found: list[tuple[int, list[int]]] = []
-    for row in np.argsort(rows.key, kind="stable").tolist():
-        earlier, own = before.get(ends[row], []), latest[row]
-        if kinds[row] != Kind.FINAL:
-            found.append((row, earlier))
-        if own >= 0 and (not earlier or own >= keys[earlier[0]]):
-            kept = landings[first[row] : first[row + 1]]
-            kept += [landing for landing in earlier if keys[landing] == own]
-            before[ends[row]] = list(dict.fromkeys(kept))[:MOST_KEPT]
-    more = np.array([row for row, earlier in found for _ in earlier], np.int64)
-    then = np.array([landing for _, earlier in found for landing in earlier], np.int64)
-    known, new = np.sort(waits * count + on), more * count + then
-    fresh = np.searchsorted(known, new, "left") == np.searchsorted(known, new, "right")
-    return more[fresh], then[fresh]
+def in_order(rows: Rows, waits: Ints, on: Ints) -> tuple[Ints, Ints]:
+    """More pairs: a transfer also waits for the latest that those before it on its NIC wait for. Otherwise it would be
+    sent before them when they are late, and they would be later still. Sums that a slow rank hands back do not: a late
+    one would hold up all others."""
+    from optcc.schedule.compiled import grouped_by, waited_for_before  # with numba, which other families do without
+
+    if not len(rows.src):
+        return waits, on
+    ptr, places = grouped_by(waits, len(rows.src))
+    nics = rows.src * (1 + rows.nic.max()) + rows.nic
+    order = np.argsort(rows.key, kind="stable")
+    found = waited_for_before(order, nics, rows.key, rows.kind == Kind.FINAL, ptr, on[places], MOST_KEPT)
+    return found[:, 0], found[:, 1]
 
 
 def on_leash(rows: Rows, starving: int, length: int) -> tuple[Ints, Ints]:
@@ -235,22 +219,29 @@ def scheduled(
     whether ready transfers wait for earlier ones on their NIC, as in `in_order`; held : more pairs (row that waits, row
     that it waits for), which count if the second comes first
     """
+    from optcc.schedule.compiled import grouped_by  # with numba, which other families' plans do without
+
     key, pairs = rows.key.copy(), list(pairs)
     for waits, on in pairs:  # after what it waits for, also where the timetable has them too near
         np.maximum.at(key, waits, key[on] + 1)
     if held is not None:
         before = key[held[1]] < key[held[0]]
         pairs.append((held[0][before], held[1][before]))
+    waits, on = (np.concatenate([pair[end] for pair in pairs] or [key[:0]]) for end in (0, 1))
     if ordered:
-        pairs.append(in_order(rows._replace(key=key), pairs))
+        more, then = in_order(rows._replace(key=key), waits, on)
+        waits, on = np.concatenate((waits, more)), np.concatenate((on, then))
     order = np.argsort(key, kind="stable")
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    waits, on = (place[np.concatenate([pair[end] for pair in pairs] or [order[:0]])] for end in (0, 1))
+    waits, on = place[waits], place[on]
+    _, by_on = grouped_by(on, len(order))
+    ptr, by_waits = grouped_by(waits[by_on], len(order))
     ranks, nics = len(ports), 1 + max(max(mine) for mine in ports)
-    ends, which = np.unique(((rows.src * ranks + rows.dst) * nics + rows.nic)[order], return_inverse=True)
+    ends = ((rows.src * ranks + rows.dst) * nics + rows.nic)[order]
+    used = np.bincount(ends, minlength=ranks * ranks * nics) > 0
     route = []
-    for end in ends.tolist():
+    for end in np.flatnonzero(used).tolist():
         (src, dst), nic = divmod(end // nics, ranks), end % nics
         out, at = ports[src][nic], ports[dst][nic]
         equal = even_shares(lcm(len(out), len(at)))
@@ -261,13 +252,13 @@ def scheduled(
         nbytes=nbytes,
         ports=routes.ports,
         routes=tuple(routes.table),
-        route=np.array(route, np.int32)[which],
+        route=np.array(route, np.int32)[(np.cumsum(used) - 1)[ends]],
         offset=rows.start[order],
         length=(rows.stop - rows.start)[order],
         reduce=ADDED[rows.kind][order],
         stage=STAGES[rows.kind[order]].astype(np.uint8),
         segment=rows.segment[order].astype(np.int32),
-        dep_ptr=np.concatenate(([0], np.cumsum(np.bincount(waits, minlength=len(order))))).astype(np.int64),
-        dep_idx=on[np.lexsort((on, waits))],
+        dep_ptr=ptr,
+        dep_idx=on[by_on][by_waits],
         links=routes.links,
     )

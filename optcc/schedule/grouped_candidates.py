@@ -16,6 +16,7 @@ from math import ceil, isqrt, sqrt
 from optcc.schedule.candidates import LARGE, CandidateFamily, Costs
 from optcc.schedule.grouped import MOST_MOVES, GroupedExchange, grouped, links_of, lone, nics_of
 from optcc.schedule.grouped_trees import trees
+from optcc.schedule.nics import nic_rate
 from optcc.schedule.pods import pod_numbers
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.tuned import FEWEST, WAITS
@@ -51,11 +52,24 @@ def grouped_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[Can
             partial(_with_chunks, recipe),
             by_rate=False,
             shortlist=partial(_tried, recipe, cluster, bound, costs),
+            alike=True,
             both=ranks <= LARGE,
-            least_s=float(bound.seconds + 4 * costs.alpha),
+            least_s=_least_s(nics, nic_rate(cluster), bound, costs),
             deepest=MOST_MOVES // ranks,
         )
     ]
+
+
+def _least_s(nics: Sequence[int], rate: Fraction, bound: Bound, costs: Costs) -> float:
+    """Seconds that no number of chunks n takes less than. Who has fewest NICs, m of them, sends each chunk, which takes
+    X + o n/m, X being the time for all data on these NICs and o what a chunk costs; and it is sent nothing until a
+    first chunk has come from somebody, m X/n, or as a hub it sends at least one chunk more than that: 2 sqrt(o X) + X
+    if n is the best one."""
+    alone = bound.nbytes / float(min(nics) * rate)
+    return max(
+        float(bound.seconds + 4 * costs.alpha),
+        alone + 2 * sqrt(costs.per_chunk * alone) + float(costs.per_chunk + 2 * costs.alpha),
+    )
 
 
 def _tried(recipe: GroupedExchange, cluster: Cluster, bound: Bound, costs: Costs) -> list[Recipe]:

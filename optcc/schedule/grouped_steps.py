@@ -64,9 +64,9 @@ class _Steps:
         uplinks: Sequence[Fraction | None],
         apart: int | None,
     ) -> None:
-        from scipy.optimize import linear_sum_assignment  # who only reads or runs plans of other families has no scipy
+        from optcc.schedule.compiled import assigned  # with numba, which other families' plans do without
 
-        self.trees, self.groups, self.apart, self.match = trees, groups, apart, linear_sum_assignment
+        self.trees, self.groups, self.apart, self.assigned = trees, groups, apart, assigned
         ranks, served = len(groups), [{*rails} for rails in used]
         nics = [len(rails) for rails in served]
         self.half = UNIT * max(-(-len(trees) * (ranks - 1) // sum(nics)), -(-len(trees) // (2 * min(nics))))
@@ -135,8 +135,9 @@ class _Steps:
             if any(self.uplinks):
                 self._keep_room(due, here, crossed, Fraction(turn + 1, len(rails)))
             can = due != NEVER
-            pairs = np.array(self.match(np.where(can, ONE_MORE + step * UNIT - due, 0), maximize=True))
-            for src, dst in here[pairs[:, can[pairs[0], pairs[1]]]].T.tolist():
+            into = self.assigned(np.where(can, ONE_MORE + step * UNIT - due, 0))
+            goes = can[np.arange(len(here)), into]
+            for src, dst in zip(here[goes].tolist(), here[into[goes]].tolist(), strict=True):
                 own = self.ready[src, dst]
                 _, chunk, down = heappop(own)
                 self.due[src, dst] = own[0][0] if own else NEVER

@@ -12,8 +12,8 @@ HALF = TICKS // 2
 ONE = 2**28
 """Units that a NIC moves in a half, where steps are found: products of two such numbers fit into 64 bits."""
 TIES = 2**13
-"""Numbers below this decide which of several equal pairs a matching takes. Where their sums are equal, too, the solver
-decides, which is scipy's on every rank."""
+"""Which of equal pairs a matching takes is settled by numbers below this, and where their sums are equal, too, by
+`compiled.assigned`."""
 
 
 class Slot(NamedTuple):

@@ -227,7 +227,7 @@ def even_steps(live: tuple[tuple[int, ...], ...], steps: int, each: bool, varian
     live : the rails of each rank; steps, each : as of `parts_of`; some beyond if what is due has not landed;
     variant : what settles ties
     """
-    from scipy.optimize import linear_sum_assignment  # who only reads or runs plans of other families has no scipy
+    from optcc.schedule.compiled import assigned  # with numba, which other families' plans do without
 
     shares, ids = hub_shares(list(map(len, live))), np.arange(len(live))
     assert shares is not None, "some rank is the hub of nothing"
@@ -269,8 +269,8 @@ def even_steps(live: tuple[tuple[int, ...], ...], steps: int, each: bool, varian
             may = (own < part.chunks) & (single | (need <= share + gathered[:, None] + ROUNDING * size))
             worth = due - own * UNIT - FRESH * ((need > share + sure[:, None]) & ~single)
             worth = np.where(may, worth * TIES + ties, -(2**52))
-            for a, z in zip(*linear_sum_assignment(worth[np.ix_(rows, rows)], maximize=True), strict=True):
-                i, k = rows[a], rows[z]
+            for i, z in zip(rows, assigned(worth[np.ix_(rows, rows)]).tolist(), strict=True):
+                k = rows[z]
                 if i != k and may[i, k]:
                     own[i, k] += 1
                     done[i, k] += size[i, k]

@@ -9,7 +9,7 @@ in time. `steps_one_slots` finds the times.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise, permutations
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,7 +19,7 @@ from optcc.schedule.direct_rows import Kind, Piece, cut, joined, on_leash
 from optcc.schedule.nics import applies, have_spare_time, live_nics, rates_nearly_equal, short_of_nics
 from optcc.schedule.pods import in_turns, pod_numbers
 from optcc.schedule.slots import HALF, Slot, in_time, mirrored, whole
-from optcc.schedule.steps import Timed, Used, most_steps, rows_of
+from optcc.schedule.steps import MOST_WAITS, Timed, Used, rows_of
 from optcc.schedule.steps_one_slots import greedy_slots, longest_step, step_ends
 from optcc.schedule.tuned import TURNS, UP
 from optcc.values.cluster import Cluster
@@ -96,13 +96,13 @@ class OneStarves:
         return parts(cluster, LEAST).shares
 
     def most_steps(self, cluster: Cluster) -> int:
-        """By memory."""
-        return most_steps(self.used(cluster)) // 2
+        """By memory: in each step of a half every NIC sends a chunk, and most chunks wait for one of every rank."""
+        return max(1, MOST_WAITS // (sum(map(len, self.used(cluster))) * len(cluster.ranks)))
 
     def timed(self, recipe: DirectExchange, cluster: Cluster, nbytes: int) -> Timed:
         """All transfers; where others have time to spare, held back in the second half."""
         live, of = live_nics(cluster), parts(cluster, recipe.last)
-        times, _ = _slots(cluster, of, recipe)
+        times = _slots(cluster, of, recipe)[0]()
         borders = [granule(end * nbytes, nbytes) for end in accumulate(of.shares[:-1], initial=Fraction(0))]
         section = list(pairwise([*borders, nbytes]))
         via: dict[int, list[tuple[int, tuple[int, int]]]] = {}  # hub -> (slow rank, bytes that it adds last to)
@@ -174,7 +174,9 @@ def fitted(recipe: DirectExchange, cluster: Cluster) -> Fraction:
     return last
 
 
-def _slots(cluster: Cluster, of: Parts, recipe: DirectExchange) -> tuple[dict[tuple[int, int], list[Slot]], Fraction]:
+def _slots(
+    cluster: Cluster, of: Parts, recipe: DirectExchange
+) -> tuple[Callable[[], dict[tuple[int, int], list[Slot]]], Fraction]:
     """`greedy_slots`, of ranks in an order in which pods take turns."""
     pods, live = pod_numbers(cluster), [tuple(mine) for mine in live_nics(cluster)]
     order = in_turns(pods)
@@ -188,7 +190,7 @@ def _slots(cluster: Cluster, of: Parts, recipe: DirectExchange) -> tuple[dict[tu
         recipe.chunk,
         [pods[rank] for rank in order],
     )
-    return {(order[i], order[k]): own for (i, k), own in slots.items()}, idle
+    return lambda: {(order[i], order[k]): own for (i, k), own in slots().items()}, idle
 
 
 def _turned(of: Sequence[tuple[int, tuple[int, int]]]) -> list[tuple[int, tuple[int, int]]]:

@@ -12,10 +12,9 @@ starving server has nothing to receive decides how much it should add last to.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -38,8 +37,6 @@ from optcc.schedule.tuned import (
 )
 
 Ints = NDArray[np.int64]
-Pairs = tuple[Sequence[int], Sequence[int]]
-"""Senders, and the receiver of each."""
 LEAST_PART = ONE // 2**9
 """Least part of the rest at the end that is worth another slot."""
 SLACK = 2**12
@@ -87,44 +84,54 @@ class _Half:
         self.raw -= self.skipped
         self.needs = self.raw + self.skipped.T
         self.left, self.served, self.landed = self.needs.copy(), np.zeros_like(self.raw), np.zeros_like(self.raw)
-        self.found: dict[tuple[int, int], list[Slot]] = {}
-        self.flying: list[tuple[int, Pairs, Ints]] = []
+        self.found: list[Ints] = []  # (slots, 6): rail, sender, receiver, how much, begin, size
+        self.flying: list[tuple[int, Ints, Ints, Ints]] = []  # end, senders, receivers, how much
         self.gap = gap
 
-    def put(self, pairs: Pairs, rail: int, begin: int, end: int, much: Ints) -> None:
-        """A slot of one rail for each of some pairs, all different; much : amount carried for each"""
-        begin, size = begin * (HALF // ONE), (end - begin) * (HALF // ONE)
-        for i, k, part in zip(*pairs, much.tolist(), strict=True):
-            self.found.setdefault((i, k), []).append(Slot(begin, size, rail, part))
-        self.left[pairs] -= much
-        self.served[pairs] += much
-        self.flying.append((end, pairs, much))
+    def put(self, i: int, k: int, rail: int, begin: int, end: int, much: int) -> None:
+        """A slot that carries so much."""
+        self.left[i, k] -= much
+        self.served[i, k] += much
+        self.put_all(np.array([[rail, i, k, much]]), begin, end)
+
+    def put_all(self, chunks: Ints, begin: int, end: int) -> None:
+        """Slots of one step that have been counted; chunks : (slots, 4), rail, sender, receiver, and how much"""
+        self.found.append(np.column_stack((chunks, np.full((len(chunks), 2), (begin, end - begin)))))
+        self.flying.append((end, chunks[:, 1], chunks[:, 2], chunks[:, 3]))
 
     def land(self, now: int) -> None:
-        for end, pairs, much in self.flying:
+        for end, i, k, much in self.flying:
             if end <= now - self.gap:
-                self.landed[pairs] += much
+                np.add.at(self.landed, (i, k), much)
         self.flying = [each for each in self.flying if each[0] > now - self.gap]
 
-    def hand_out(self, cost: int) -> None:
-        """The rest at the end goes to the last slots, part by part to the pairs whose NICs have least to do."""
-        out, into = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
-        for (i, k), mine in self.found.items():
-            mine.sort()
-            for slot in mine:
-                out[i, slot.nic] += slot.weight + cost
-                into[k, slot.nic] += slot.weight + cost
-        left = {pair: int(self.left[pair]) for pair in self.found}
-        for (i, k), much in sorted(left.items(), key=lambda each: (-each[1], each[0])):
-            mine = self.found[i, k]
-            late = {slot.nic: n for n, slot in enumerate(mine) if slot.begin >= LATE or n + 1 == len(mine)}
-            part = max(much // PARTS, LEAST_PART)
-            for had in range(0, much, part):
-                nic = min(late, key=lambda nic: (max(out[i, nic], into[k, nic]), nic))
-                more = min(part, much - had)
-                mine[late[nic]] = mine[late[nic]]._replace(weight=mine[late[nic]].weight + more)
-                out[i, nic] += more
-                into[k, nic] += more
+    def slots(self, cost: int) -> dict[tuple[int, int], list[Slot]]:
+        """Those of every pair. What is left over at the end goes to the last ones, part by part to those whose NICs
+        have least to do."""
+        rail, i, k, much, begin, size = np.concatenate(self.found).T
+        order = np.lexsort((rail, size, begin, k, i))
+        rail, i, k, much, begin, size = (column[order] for column in (rail, i, k, much, begin, size))
+        out, into = (np.zeros((len(self.raw), 1 + int(rail.max())), np.int64) for _ in range(2))
+        np.add.at(out, (i, rail), much + cost)
+        np.add.at(into, (k, rail), much + cost)
+        new = np.flatnonzero(np.diff(i * len(self.raw) + k, prepend=-1))
+        first = dict(
+            zip(zip(i[new].tolist(), k[new].tolist(), strict=True), pairwise([*new.tolist(), len(i)]), strict=True)
+        )
+        last = begin * (HALF // ONE) >= LATE
+        last[np.append(new[1:], len(i)) - 1] = True
+        left = {pair: int(self.left[pair]) for pair in first}
+        for (src, dst), over in sorted(left.items(), key=lambda each: (-each[1], each[0])):
+            late = {int(rail[n]): n for n in range(*first[src, dst]) if last[n]} if over > 0 else {}
+            part = max(over // PARTS, LEAST_PART)
+            for had in range(0, over, part):
+                nic = min(late, key=lambda nic: (max(out[src, nic], into[dst, nic]), nic))
+                more = min(part, over - had)
+                much[late[nic]] += more
+                out[src, nic] += more
+                into[dst, nic] += more
+        rows = np.column_stack((begin * (HALF // ONE), size * (HALF // ONE), rail, much)).tolist()
+        return {pair: [Slot(*row) for row in rows[a:z]] for pair, (a, z) in first.items()}
 
     def ready(self, slow: int) -> Ints:
         """The amount that each rank can send a slow one: its own data, then sums as far as all others have sent
@@ -147,9 +154,9 @@ def greedy_slots(
     margin: Fraction,
     chunk: Fraction,
     pods: Sequence[int] = (),
-) -> tuple[dict[tuple[int, int], list[Slot]], Fraction]:
-    """The slots of every pair with data, weighted by amount; and the part of the half by which the starving rank's NICs
-    receive less than they send. Pure, and the same on every rank.
+) -> tuple[Callable[[], dict[tuple[int, int], list[Slot]]], Fraction]:
+    """The slots of every pair that has something to send, weighted by how much, made when they are asked for; and for
+    which part of the half the starving rank's NICs can receive less than they send. Pure, and the same on every rank.
 
     live : the rails of each rank; shares : of each as a hub, 0 for the starving rank, and for others only if these have
     more rails; adding : for each hub's section, the ranks that add last and their parts, in order, the starving rank
@@ -157,7 +164,7 @@ def greedy_slots(
     chunk : part of the half that a chunk costs; pods : of each rank its pod, if any: an uplink is like a port of all
     its ranks
     """
-    from scipy.optimize import linear_sum_assignment  # who only reads or runs plans of other families has no scipy
+    from optcc.schedule.compiled import exchanged  # with numba, which other families' plans do without
 
     ranks, lone = len(live), starving(live, shares)
     # The amount that a NIC moves in the half: the starving rank's NICs are busy all the time.
@@ -168,15 +175,17 @@ def greedy_slots(
     late = sorted({r for parts in adding for r, _ in parts} - {lone})
     rails = sorted({rail for mine in live for rail in mine})
     on = {rail: [r for r in range(ranks) if rail in live[r]] for rail in rails}
-    ids, needs = np.arange(ranks), np.maximum(half.needs, 1)
+    others_on = {rail: np.array([r != lone and rail in live[r] for r in range(ranks)]) for rail in rails}
+    ids = np.arange(ranks)
     ties = (ids[:, None] * 7919 + ids * 104729) % TIES
     sending: dict[int, tuple[int, set[int]]] = {rail: (0, set()) for rail in live[lone]}  # until when, to whom
     getting = sending.copy()
-    starts, idle, chunks = [0, *ends], 0, [0, 0]
+    starts, idle, counts = [0, *ends], 0, [0, 0]
     others = half.skipped.sum(0) - half.skipped[lone]
     of, several = np.array(pods), sorted({*pods})
     leaving = [(of[:, None] == pod) & (of != pod) for pod in several[: 1 if len(several) == 2 else None]]
-    across = [way for out in leaving for way in (out, out.T) if half.needs[out].any()]
+    ways = [way for out in leaving for way in (out, out.T) if half.needs[out].any()]
+    across = np.array(ways, np.bool_).reshape(-1, ranks, ranks)
     brief = max(b - a for a, b in pairwise(starts)) // 2
     longest = LONGEST if late else LONGEST_ALONE
 
@@ -198,9 +207,9 @@ def greedy_slots(
                     end = max(end, starts[bisect_right(starts, begin + min(longest[get], most)) - 1])
                     room = end - begin
                 part = min(most, room - cost)
-                half.put(([k], [lone]) if get else ([lone], [k]), rail, begin, end, np.array([part]))
+                half.put(*((k, lone) if get else (lone, k)), rail, begin, end, part)
                 room, much[k], first[k] = room - part - cost, much[k] - part, max(0, first[k] - part)
-                chunks[get] += 1
+                counts[get] += 1
                 own.add(k)
             held[rail] = end, own
             remains += room
@@ -216,29 +225,21 @@ def greedy_slots(
         late_out, late_in = (
             end - half.served.sum(axis) * ONE // np.maximum(half.needs.sum(axis), 1) for axis in (1, 0)
         )
-        size, room, ahead = end - begin, end - begin - cost, PORTS * (late_out[:, None] + late_in)
         limit = half.left.copy()
         for k in late:
             limit[:, k] = half.ready(k)
-        for rail in sorted(rails, key=lambda rail: (rail + turn) % ranks):
-            rows = [i for i in on[rail] if i != lone and i not in getting.get(rail, (0, ()))[1]]
-            cols = [k for k in on[rail] if k != lone and k not in sending.get(rail, (0, ()))[1]]
-            # How far behind a pair is, as part of its total, up to its part of the step that it can fill.
-            behind = (end * half.needs - half.served * ONE) // needs
-            fills = np.where(behind < -LEAD * size, 0, np.minimum(limit, room))
-            behind += ahead
-            for crossing in across:
-                behind[crossing] += PORTS * (
-                    end - int(half.served[crossing].sum()) * ONE // int(half.needs[crossing].sum())
-                )
-            worth = np.where(behind > 0, behind * fills // size, behind) + fills
-            worth = np.where(fills > 0, worth, -ONE) * TIES + ties
-            found = linear_sum_assignment(worth.take(rows, 0).take(cols, 1), maximize=True)
-            some = [(i, k) for a, b in zip(*found, strict=True) if fills[i := rows[a], k := cols[b]] > 0]
-            if some:
-                pairs = [i for i, _ in some], [k for _, k in some]
-                half.put(pairs, rail, begin, end, fills[pairs])
-                limit[pairs] -= fills[pairs]
-    half.hand_out(cost)
+        order = sorted(rails, key=lambda rail: (rail + turn) % ranks)
+        senders, receivers = (np.array([others_on[rail] for rail in order]) for _ in range(2))
+        for place, rail in enumerate(order):
+            senders[place, list(getting.get(rail, (0, ()))[1])] = False
+            receivers[place, list(sending.get(rail, (0, ()))[1])] = False
+        before = half.served.copy()
+        chunks = exchanged(
+            senders, receivers, begin, end, cost, ONE, LEAD, PORTS, TIES,
+            half.needs, half.served, limit, PORTS * (late_out[:, None] + late_in), across, ties,
+        )  # fmt: skip
+        half.left -= half.served - before
+        chunks[:, 0] = np.array(order)[chunks[:, 0]]
+        half.put_all(chunks, begin, end)
     whole = len(live[lone]) * ONE
-    return half.found, 1 - Fraction(whole - idle - chunks[True] * cost, whole - chunks[False] * cost)
+    return partial(half.slots, cost), 1 - Fraction(whole - idle - counts[True] * cost, whole - counts[False] * cost)

@@ -179,8 +179,8 @@ class _Half:
                 taken[rail].add(k)
 
     def _rest(self, rail: int, begin: int, end: int, into: set[int], out: set[int]) -> None:
-        """Among hubs; on quiet rails, as much as they have for each other."""
-        from scipy.optimize import linear_sum_assignment  # who only reads or runs plans of other families has no scipy
+        """Among hubs, where there are quiet rails as much as they have for each other."""
+        from optcc.schedule.compiled import assigned  # with numba, which other families' plans do without
 
         rows, cols = (self._hubs(rail, {rail: taken}) for taken in (out, into))
         had = (OWN * self.sent + self.sent.T) * self.weight >> COARSE
@@ -190,10 +190,9 @@ class _Half:
             much = np.minimum(much, self.section - self.sent)
         np.fill_diagonal(much, 0)
         worth[much <= 0] = -(2**62)
-        for a, z in zip(*linear_sum_assignment(worth[np.ix_(rows, cols)], maximize=True), strict=True):
-            i, k = rows[a], cols[z]
-            if much[i, k] > 0:
-                self._put(i, k, rail, begin, end, int(much[i, k]))
+        for i, z in zip(rows, assigned(worth[np.ix_(rows, cols)]).tolist(), strict=True):
+            if z >= 0 and much[i, cols[z]] > 0:
+                self._put(i, cols[z], rail, begin, end, int(much[i, cols[z]]))
 
     def _hubs(self, rail: int, taken: Mapping[int, set[int]]) -> list[int]:
         return [k for k in self.hubs.tolist() if rail in self.live[k] and k not in taken[rail]]

@@ -25,6 +25,22 @@ _BACKLOG, _INFLOW, _COMING, _WORKED = 0, 1, 2, 3  # columns of a queue, see _tab
 
 
 @njit(cache=True)  # type: ignore[misc, unused-ignore]
+def waiting_rows(dep_ptr: Any, dep_idx: Any) -> Any:
+    """CSR (ptr, idx), the other way round: the rows that wait for each row, ascending."""
+    ptr = np.zeros(len(dep_ptr), np.int64)
+    for row in dep_idx:
+        ptr[row + 1] += 1
+    for row in range(len(ptr) - 1):
+        ptr[row + 1] += ptr[row]
+    idx, at = np.empty(len(dep_idx), np.int64), ptr[:-1].copy()
+    for row in range(len(ptr) - 1):
+        for place in range(dep_ptr[row], dep_ptr[row + 1]):
+            idx[at[dep_idx[place]]] = row
+            at[dep_idx[place]] += 1
+    return ptr, idx
+
+
+@njit(cache=True)  # type: ignore[misc, unused-ignore]
 def _push(keys: Any, values: Any, size: int, key: int, value: int) -> None:
     i = size
     while i > 0:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from optcc.errors import InputError, SimulationError
 from optcc.schedule import Lane, Schedule
 from optcc.schedule.stripes import Stripes, stripes_of
-from optcc.simulation.event_loop import LAST, NEVER, NO_WAY, TICKS_PER_S, TOO_LONG, run_events
+from optcc.simulation.event_loop import LAST, NEVER, NO_WAY, TICKS_PER_S, TOO_LONG, run_events, waiting_rows
 from optcc.simulation.faults import LONGEST_S, Fault, FaultTables, fault_tables
 from optcc.simulation.tables import Fabric, Times, Work
 from optcc.values.units import Quantity, as_seconds
@@ -131,8 +131,8 @@ def simulate(
             raise InputError("time out of range", where=name, expected=f"0 to {LONGEST_S} s", got=str(seconds))
     stripes = stripes_of(schedule)
     tables = fault_tables(schedule, stripes.lanes, faults)
-    missing = np.diff(schedule.dep_ptr)
-    work = Work(stripes.row, stripes.lane, stripes.length, stripes.ptr, missing, *schedule.dependents())
+    missing, dependents = np.diff(schedule.dep_ptr), waiting_rows(schedule.dep_ptr, schedule.dep_idx)
+    work = Work(stripes.row, stripes.lane, stripes.length, stripes.ptr, missing, *dependents)
     fabric = _fabric(schedule, stripes, tables, round(Fraction(alpha) * TICKS_PER_S), per_chunk)
     packets = receivers == "packets"
     if packets:  # work is bytes over rates: a resource without rate takes too long, and divides by something

@@ -3,8 +3,8 @@
 With a B sizes are what they say: 1KB is 1000 bytes, 1KiB 1024. A letter alone counts in powers of 1024, as nccl-tests
 reads its -b and -e: 256M is 256MiB. Of a rate a letter alone is how NICs are called: 400G is 400Gb/s, as is 400Gbps.
 
-Units are pint's, over a registry of our own with nothing but bits, bytes, seconds and prefixes, because pint's
-stock registry reads `b` as barn. Numbers stay exact: 0.37 becomes Fraction(37, 100).
+Units are bits, bytes and seconds, by symbol or by name, with a prefix or without, and nothing else. Numbers stay exact:
+0.37 becomes Fraction(37, 100).
 """
 
 from __future__ import annotations
@@ -12,37 +12,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from fractions import Fraction
-from functools import cache, lru_cache
 from math import inf
 from numbers import Real
-from typing import TYPE_CHECKING, Any
 
 from optcc.errors import InputError
 
-if TYPE_CHECKING:
-    import pint
+_TENS = {"kilo": 3, "k": 3, "K": 3, "mega": 6, "M": 6, "giga": 9, "G": 9, "tera": 12, "T": 12}
+_TENS |= {"milli": -3, "m": -3, "micro": -6, "u": -6, "µ": -6, "μ": -6, "nano": -9, "n": -9}
+_TWOS = {"kibi": 10, "Ki": 10, "mebi": 20, "Mi": 20, "gibi": 30, "Gi": 30, "tebi": 40, "Ti": 40}
+_BYTES = {"byte": Fraction(1), "B": Fraction(1), "bit": Fraction(1, 8), "b": Fraction(1, 8)}
+_SECONDS = {"second": 1, "sec": 1, "s": 1, "minute": 60, "min": 60, "hour": 3600, "h": 3600}
+_NAMES = "|".join(name + "s?" * (len(name) > 1) for name in (*_BYTES, *_SECONDS))
+_UNIT = re.compile(f"({'|'.join([*_TENS, *_TWOS])})?({_NAMES})")
 
-_DEFINITIONS = """
-kilo- = 1000 = k- = K-
-mega- = 1000000 = M-
-giga- = 1000000000 = G-
-tera- = 1000000000000 = T-
-kibi- = 1024 = Ki-
-mebi- = 1048576 = Mi-
-gibi- = 1073741824 = Gi-
-tebi- = 1099511627776 = Ti-
-milli- = 1/1000 = m-
-micro- = 1/1000000 = u- = µ- = μ-
-nano- = 1/1000000000 = n-
-byte = [information] = B
-bit = byte / 8 = b
-second = [time] = s = sec
-minute = 60 * second = min
-hour = 60 * minute = h
-""".strip().splitlines()
-
-# One number, one unit, nothing else: a pint expression may hold powers and products that take for ever to compute,
-# and pint reads "1,5GB" as 15 GB.
+# One number, one unit, nothing else.
 _QUANTITY = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,2})?)\s*(?P<unit>[A-Za-zµμ]+(?:/[A-Za-z]+)?)"
 )
@@ -70,26 +53,17 @@ def _rate_unit(unit: str) -> str:
     return unit
 
 
-@cache
-def _registry() -> pint.UnitRegistry[Any]:
-    import pint  # the runtime, which types no units, does without
-
-    registry: pint.UnitRegistry[Any] = pint.UnitRegistry(None, non_int_type=Fraction)
-    for line in _DEFINITIONS:
-        registry.define(line)
-    return registry
-
-
-@lru_cache(maxsize=256)
 def _factor(unit: str, base: str) -> Fraction | None:
     """How many of `base` one `unit` is; None for what is no unit, or one of something else."""
-    registry = _registry()
-    from pint import PintError
-
-    try:
-        return Fraction(registry.Quantity(1, unit).to(base).magnitude)
-    except (PintError, ValueError, TypeError):
+    if base == "byte/second":
+        size, time = (_factor(*each) for each in zip(unit.partition("/")[::2], base.split("/"), strict=True))
+        return size / time if size and time else None
+    match = _UNIT.fullmatch(unit)
+    known = _BYTES if base == "byte" else _SECONDS
+    number = known.get(match[2]) or known.get(match[2].removesuffix("s")) if match else None
+    if not match or not number:
         return None
+    return Fraction(10) ** _TENS.get(match[1], 0) * Fraction(2) ** _TWOS.get(match[1], 0) * number
 
 
 def _as_written(unit: str) -> str:

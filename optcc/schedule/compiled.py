@@ -1,0 +1,219 @@
+"""What takes longest about direct exchange, compiled: matchings of greatest worth, and who waits for whom.
+
+All that is compiled is in this file, because numba's cache looks at no other when it decides whether to compile again.
+Without numba it is plain Python, which finds the same, a hundred times slower.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Compiled = TypeVar("Compiled", bound=Callable[..., Any])
+
+    def njit(**options: Any) -> Callable[[Compiled], Compiled]: ...
+
+else:
+    try:
+        from numba import njit
+    except ImportError:  # a rank that only runs plans
+
+        def njit(**options):
+            return lambda function: function
+
+
+Ints = NDArray[np.int64]
+
+
+@njit(cache=True)
+def assigned(worth: Any) -> Any:
+    """Of each row its column, -1 of rows beyond the columns: a matching of greatest worth in all.
+
+    worth : (rows, columns), numbers that float64 holds
+
+    Shortest augmenting paths (Crouse 2016, On implementing 2D rectangular assignment algorithms), row by row, or column
+    by column if these are fewer. Where several are of greatest worth this takes the one that scipy 1.11 to 1.18 take.
+    """
+    wide = worth.shape[0] <= worth.shape[1]
+    cost = -worth.astype(np.float64) if wide else -worth.T.astype(np.float64)
+    rows, columns = cost.shape
+    of_row, of_column = np.full(rows, -1), np.full(columns, -1)
+    price, reach = np.zeros(columns), np.zeros(columns)
+    gain = np.zeros(rows)
+    before, left = np.full(columns, -1), np.zeros(columns, np.int64)
+    seen_row, seen_column = np.zeros(rows, np.bool_), np.zeros(columns, np.bool_)
+    for current in range(rows):
+        for place in range(columns):
+            left[place] = columns - place - 1
+        reach[:], seen_row[:], seen_column[:] = np.inf, False, False
+        count, least, row, end = columns, 0.0, current, -1
+        while end < 0:
+            seen_row[row] = True
+            nearest, at = np.inf, -1
+            for place in range(count):
+                column = left[place]
+                far = least + cost[row, column] - gain[row] - price[column]
+                if far < reach[column]:
+                    before[column], reach[column] = row, far
+                if reach[column] < nearest or (reach[column] == nearest and of_column[column] < 0):
+                    nearest, at = reach[column], place
+            least, column = nearest, left[at]
+            if of_column[column] < 0:
+                end = column
+            else:
+                row = of_column[column]
+            seen_column[column] = True
+            count -= 1
+            left[at] = left[count]
+        gain[current] += least
+        for row in range(rows):
+            if seen_row[row] and row != current:
+                gain[row] += least - reach[of_row[row]]
+        for column in range(columns):
+            if seen_column[column]:
+                price[column] -= least - reach[column]
+        row, column = -1, end
+        while row != current:
+            row = before[column]
+            of_column[column] = row
+            of_row[row], column = column, of_row[row]
+    return of_row if wide else of_column
+
+
+@njit(cache=True)
+def part_of(some: int, whole: int, unit: int) -> int:
+    """some * unit // whole, of 0 <= some, whole < 2**48 and a unit that is a power of 2**14, without overflow."""
+    found, rest = some // whole, some % whole
+    while unit > 1:
+        rest *= 2**14
+        found, rest, unit = found * 2**14 + rest // whole, rest % whole, unit // 2**14
+    return found
+
+
+@njit(cache=True)
+def exchanged(
+    senders: Any, receivers: Any, begin: int, end: int, cost: int, one: int, lead: int, ports: int, tie: int,
+    needs: Any, served: Any, limit: Any, ahead: Any, across: Any, ties: Any,
+) -> Any:  # fmt: skip
+    """One step, rail after rail a matching of those who are furthest behind; (chunks, 4): place of the rail, sender,
+    receiver, how much. `served` and `limit` count it.
+
+    senders, receivers : bool, (rails, ranks), who may; begin, end : of the step, in `one`; cost : of a chunk
+    lead : so many steps ahead of an even course a pair waits; ports : what a pod's uplink being behind weighs
+    needs, served, limit : (ranks, ranks), what pairs have in all, have sent, and can send now
+    ahead : what is added to how far behind a pair is; across : bool, (uplinks, ranks, ranks), who uses which one
+    ties : (ranks, ranks), less than `tie`, what settles ties
+    """
+    rails, ranks = senders.shape
+    found, count, size = np.empty((rails * ranks, 4), np.int64), 0, end - begin
+    worth, fills, late = np.empty((ranks, ranks), np.int64), np.empty((ranks, ranks), np.int64), ahead.copy()
+    for rail in range(rails):
+        if rail == 0 or len(across):  # else what has changed is what the rail before has served
+            late[:] = ahead
+            for link in range(len(across)):
+                sent = total = 0
+                for i in range(ranks):
+                    for k in range(ranks):
+                        if across[link, i, k]:
+                            sent += int(served[i, k])
+                            total += int(needs[i, k])
+                for i in range(ranks):
+                    for k in range(ranks):
+                        if across[link, i, k]:
+                            late[i, k] += ports * (end - part_of(sent, total, one))
+            for i in range(ranks):
+                for k in range(ranks):
+                    of = needs[i, k], served[i, k], limit[i, k], late[i, k]
+                    worth[i, k], fills[i, k] = _worth(of, end, size, size - cost, one, lead)
+        rows, columns = np.flatnonzero(senders[rail]), np.flatnonzero(receivers[rail])
+        values = np.empty((len(rows), len(columns)), np.int64)
+        for a in range(len(rows)):
+            for z in range(len(columns)):
+                values[a, z] = worth[rows[a], columns[z]] * tie + ties[rows[a], columns[z]]
+        taken = assigned(values)
+        for a in range(len(rows)):
+            if taken[a] < 0:
+                continue
+            i, k = int(rows[a]), int(columns[taken[a]])
+            if fills[i, k] > 0:
+                found[count] = rail, i, k, fills[i, k]
+                count += 1
+                served[i, k] += fills[i, k]
+                limit[i, k] -= fills[i, k]
+                of = needs[i, k], served[i, k], limit[i, k], late[i, k]
+                worth[i, k], fills[i, k] = _worth(of, end, size, size - cost, one, lead)
+    return found[:count]
+
+
+@njit(cache=True)
+def _worth(of: Any, end: int, size: int, room: int, one: int, lead: int) -> Any:
+    """(worth, much): how far behind a pair is, of what it has in all, as much as its part of the step that it can fill.
+
+    of : what it needs and has been served in all, can be served now, and what is added to how far behind it is
+    """
+    need, served, limit, late = of
+    behind = (end * need - served * one) // max(need, 1)
+    much = min(limit, room) if behind >= -lead * size else 0
+    behind += late
+    return ((behind * much // size if behind > 0 else behind) + much if much > 0 else -one), much
+
+
+@njit(cache=True)
+def grouped_by(numbers: Any, count: int) -> Any:
+    """(ptr, places), CSR: where each number from 0 to `count` - 1 stands in `numbers`, ascending."""
+    ptr = np.zeros(count + 1, np.int64)
+    for number in numbers:
+        ptr[number + 1] += 1
+    for number in range(count):
+        ptr[number + 1] += ptr[number]
+    places, at = np.empty(len(numbers), np.int64), ptr[:-1].copy()
+    for place, number in enumerate(numbers):
+        places[at[number]] = place
+        at[number] += 1
+    return ptr, places
+
+
+@njit(cache=True)
+def _among(number: int, numbers: Any, count: int) -> bool:
+    for place in range(count):  # noqa: SIM110
+        if numbers[place] == number:
+            return True
+    return False
+
+
+@njit(cache=True)
+def waited_for_before(order: Any, nics: Any, keys: Any, free: Any, ptr: Any, on: Any, most: int) -> Any:
+    """(pairs, 2), row that waits and row that it waits for, which is the latest that an earlier one on its NIC waits
+    for: those of the greatest key, at most so many; not what it waits for anyway.
+
+    order : rows by time; nics : of each row, its NIC's number; free : bool, of rows that do not wait so
+    ptr, on : CSR, what each row waits for by itself
+    """
+    before, many = np.empty((nics.max() + 1, most), np.int64), np.zeros(nics.max() + 1, np.int64)
+    found, count, latest = np.empty((len(order) * most, 2), np.int64), 0, np.empty(most, np.int64)
+    for row in order:
+        nic, own = nics[row], on[ptr[row] : ptr[row + 1]]
+        earlier = before[nic, : many[nic]]
+        for landing in earlier:
+            if not free[row] and not _among(landing, own, len(own)):
+                found[count] = row, landing
+                count += 1
+        key = -1
+        for landing in own:
+            key = max(key, keys[landing])
+        if key < 0 or (len(earlier) and key < keys[earlier[0]]):
+            continue
+        kept = 0
+        for some in (own, earlier):
+            for landing in some:
+                if kept < most and keys[landing] == key and not _among(landing, latest, kept):
+                    latest[kept] = landing
+                    kept += 1
+        before[nic, :kept] = latest[:kept]
+        many[nic] = kept
+    return found[:count]
