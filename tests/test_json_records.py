@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optcc.values.json_records import LAST, OMITTED, As, Called, Least, Record, codec, read_json, write_json
+from optcc.values.json_records import LAST, OMITTED, As, Called, Least, RecordCodec, codec, read_json, write_json
 from optcc.values.json_types import Choice, Defs, Exact, FieldError, Index, Text, Whole
 from tools import plan_schema
 
@@ -157,7 +157,7 @@ def test_a_value_may_be_another_record_in_json() -> None:
 
 
 def test_descriptions_are_from_the_docstring() -> None:
-    told = {name: part.get("description") for name, part in Record(Sheet).members_schema({})["properties"].items()}
+    told = {name: part.get("description") for name, part in RecordCodec(Sheet).members_schema({})["properties"].items()}
     assert told["width"] == told["height"] == "in points, at most 9"
     assert (told["note"], told["colour"], told["work"]) == ("null: there is none", "one of two", None)
 

@@ -17,7 +17,7 @@ from optcc.plans.fields import PlanFields
 from optcc.plans.files import FORMAT, MAJOR, MINOR
 from optcc.plans.lowered_fields import LoweredFields
 from optcc.values.canonical_json import lines
-from optcc.values.json_records import Record
+from optcc.values.json_records import RecordCodec
 from optcc.values.json_types import MOST_INDEX, Defs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,8 +39,8 @@ ID = (
 def schema() -> dict[str, Any]:
     """The schema as a JSON value."""
     defs: Defs = {}
-    plan = Record(PlanFields).members_schema(defs)
-    lowered = Record(LoweredFields).schema(defs)
+    plan = RecordCodec(PlanFields).members_schema(defs)
+    lowered = RecordCodec(LoweredFields).schema(defs)
     defs["LoweredFields"] |= {
         "if": {"properties": {"depth": {"const": "transfers"}}, "required": ["depth"]},
         "then": {"required": ["transfers"]},

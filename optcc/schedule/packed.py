@@ -15,16 +15,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from optcc.schedule.arcs import Arc, Arcs
 from optcc.schedule.assemble import Block, TemplateRow, assemble, cuts_by, even_cuts
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import Recipe, Segments, Window, require
 from optcc.schedule.routes import Routes, busiest_seconds
 from optcc.values.cluster import Cluster
-from optcc.values.json_types import Index, Text
+from optcc.values.json_types import Index
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs
@@ -33,43 +34,10 @@ if TYPE_CHECKING:
     from optcc.values.bound import Bound
 
 
-class Arc(NamedTuple):
-    """A route from rank to rank: out by the NICs of rail `out`, in by the NICs of rail `into`; None: by all NICs."""
-
-    src: int
-    dst: int
-    out: int | None = None
-    into: int | None = None
-
-    def __str__(self) -> str:
-        return f"{self.src}>{self.dst}" + ("" if self.out is None else f"@{self.out}:{self.into}")
-
-    @classmethod
-    def read(cls, text: str) -> Arc:
-        """What `str` wrote."""
-        ends, _, rails = text.partition("@")
-        return cls(*map(int, ends.split(">")), *map(int, rails.split(":") if rails else ()))
-
-    def route(self, routes: Routes) -> int:
-        """Index of its route. Raises InfeasibleError where the fabric has none."""
-        if self.out is None or self.into is None:
-            return routes(self.src, self.dst)
-        return routes.by_rail(self.src, self.dst, self.out, self.into)
-
-
 MOST_ROOTS = 32
 """Roots of trees made at once. Half as many: their ports are twice as busy; twice as many: planning takes 4 times."""
 FEW = 4
 """Segments of trees made at once, where chunks cost."""
-Arcs = Annotated[
-    tuple[Arc, ...],
-    Text(
-        r"([0-9]{1,9}>[0-9]{1,9}(@[0-9]{1,9}:[0-9]{1,9})?( |$))*",
-        "SRC>DST or SRC>DST@RAIL:RAIL, with spaces between",
-        lambda text: tuple(map(Arc.read, text.split())),
-        lambda arcs: " ".join(map(str, arcs)),
-    ),
-]
 
 
 @dataclass(frozen=True)

@@ -57,13 +57,13 @@ def codec(kind: Any) -> Codec:
         return Choice(inner)
     if origin in (Union, UnionType):
         codecs = [codec(one) for one in inner if one is not NoneType]
-        found = codecs[0] if len(codecs) == 1 else OneOf([each for each in codecs if isinstance(each, Record)])
+        found = codecs[0] if len(codecs) == 1 else OneOf([each for each in codecs if isinstance(each, RecordCodec)])
         return Nullable(found) if NoneType in inner else found
     if origin is list or (origin is tuple and inner[-1] is ...):
         return Array(codec(inner[0]), next((mark.count for mark in marks if isinstance(mark, Least)), 0))
     if origin is tuple:
         return Pair([codec(one) for one in inner])
-    return Choice(tuple(plain)) if issubclass(plain, Enum) else Record(plain)
+    return Choice(tuple(plain)) if issubclass(plain, Enum) else RecordCodec(plain)
 
 
 def read_json(kind: Any, raw: Json) -> Any:
@@ -99,11 +99,11 @@ class As(Codec):
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         record = codec(self.record)
-        return record.members_schema(defs) if self.flat and isinstance(record, Record) else record.schema(defs)
+        return record.members_schema(defs) if self.flat and isinstance(record, RecordCodec) else record.schema(defs)
 
 
 @dataclass(frozen=True)
-class Member:
+class RecordField:
     """A field of a record: its name there and in JSON, its type, and the default at which it is left out.
 
     name : None where its value's own members stand among the record's; omitted : ... if it is never left out
@@ -116,7 +116,7 @@ class Member:
     required: bool = True
 
 
-class Record(Codec):
+class RecordCodec(Codec):
     """An object whose members are the fields of a dataclass, or of a TypedDict. Others are passed over in reading."""
 
     def __init__(self, kind: type) -> None:
@@ -182,14 +182,14 @@ def _marks(hint: Any) -> tuple[Any, ...]:
     return hint.__metadata__ if get_origin(hint) is Annotated else ()
 
 
-def _member(name: str, hint: Any, default: Any) -> Member:
+def _member(name: str, hint: Any, default: Any) -> RecordField:
     required = get_origin(hint) is not NotRequired
     hint = hint if required else get_args(hint)[0]
     marks, inner = _marks(hint), codec(hint)
     called = next((mark.name for mark in marks if isinstance(mark, Called)), name)
     if OMITTED in marks:
-        return Member(name, called, inner.inner if isinstance(inner, Nullable) else inner, default, required=False)
-    return Member(name, None if inner.flat else called, inner, required=required)
+        return RecordField(name, called, inner.inner if isinstance(inner, Nullable) else inner, default, required=False)
+    return RecordField(name, None if inner.flat else called, inner, required=required)
 
 
 def _told(kind: type) -> dict[str, str]:
@@ -206,12 +206,12 @@ def _told(kind: type) -> dict[str, str]:
 class OneOf(Codec):
     """One of several records, told apart by a member that all have, each with other words in it."""
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    def __init__(self, records: Sequence[RecordCodec]) -> None:
         words = [{m.name: m.codec.known for m in r.members if m.name and isinstance(m.codec, Choice)} for r in records]
         self.tag = next(name for name in words[0] if all(name in own for own in words))
         self.by_word = {word: record for own, record in zip(words, records, strict=True) for word in own[self.tag]}
 
-    def _of(self, kind: type) -> Record:
+    def _of(self, kind: type) -> RecordCodec:
         return next(record for record in self.by_word.values() if record.kind is kind)
 
     def read(self, raw: Json) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 
 from optcc.errors import InputError
 from optcc.runtime.messages import Note, Strike
-from optcc.runtime.wires.contract import Cause
+from optcc.runtime.wires.contract import Abilities, Cause
 from optcc.runtime.wires.layout import Layout
 
 KINDS: Mapping[str, str] = {
@@ -65,9 +65,9 @@ class FaultInjector:
         sent: Callable[[], Mapping[int, int]] = dict,
         farewell: Callable[[], None] = lambda: None,
     ) -> None:
-        nics = {nic.name: i for i, nic in enumerate(layout.nics)}
+        nics, able = {nic.name: i for i, nic in enumerate(layout.nics)}, Abilities.of(wires)
         for strike in strikes:
-            if strike.kind == "path" and not hasattr(wires, "break_path"):
+            if strike.kind == "path" and able.break_path is None:
                 raise InputError("real NICs cannot be told to", where="path", expected="--transport local")
             ends = {strike.nic, strike.far} if strike.kind == "path" else {strike.nic}
             if not ends <= nics.keys() or strike.kind not in KINDS:
@@ -82,7 +82,7 @@ class FaultInjector:
         self._names = [nic.name for nic in layout.nics]
         self._sent, self._farewell = sent, farewell
         # Wires that know what they hold back say how much by wire; those of real NICs cannot know.
-        self._held: Callable[[int], Mapping[int, int]] = getattr(wires, "held", lambda nic: {})
+        self._held: Callable[[int], Mapping[int, int]] = able.held or (lambda nic: {})
         self._before: dict[int, Mapping[int, int]] = {}  # flapping NIC -> what was waiting when it was struck
         self._lasting: set[int] = set()  # NICs that no end of a flap brings back
         self._slowed: dict[int, int] = {}  # NIC -> bytes that had left when it was slowed down

@@ -34,6 +34,7 @@ from optcc.runtime.messages import (
     RankJournal,
     Strike,
 )
+from optcc.runtime.wires.contract import Abilities
 from optcc.runtime.wires.layout import layout_of
 from optcc.runtime.wires.pacing import Rates
 from optcc.schedule import Port
@@ -85,7 +86,7 @@ class Worker:
         self._ail()
         patience = Timeouts().for_chunks_of(layout.slowest_chunk_s if job.paced else 0.0)
         routes = {name: schedule.routes for name, schedule in job.schedules.items()}
-        self._clock = getattr(self._wires, "clock", time.monotonic)
+        self._clock = Abilities.of(self._wires).clock or time.monotonic
         self._flows = FlowTransport(self._rank, layout, routes, self._wires, self._tell, self._clock, patience)
         self._journal = self._flows.journal
         self._control.on_message = self._flows.letter

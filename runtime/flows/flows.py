@@ -26,6 +26,7 @@ from optcc.runtime.messages import Note
 from optcc.runtime.protocol import Receiver, Sender, events, messages
 from optcc.runtime.protocol.table import Commands
 from optcc.runtime.wires.contract import (
+    Abilities,
     Cause,
     Completed,
     Credited,
@@ -61,12 +62,13 @@ class FlowTransport:
         patience: Timeouts = Timeouts(),  # noqa: B008 - frozen
     ) -> None:
         self._wires, self._send, self._clock = wires, send, clock
-        self._hasten: Callable[[int, int, int], None] | None = getattr(wires, "hasten", None)
+        able = Abilities.of(wires)
+        self._hasten = able.hasten
 
         self._ends = ends = Ends(rank, layout, Sender, Receiver)
         self._outs, self._ins = ends.outs, ends.ins
         self._stalls = stalls = ProgressWatchdog({f: out.sender for f, out in ends.outs.items()}, patience.progress)
-        self._timers = timers = Timers(patience, stalls, getattr(wires, "look_again", clock))
+        self._timers = timers = Timers(patience, stalls, able.look_again or clock)
         self._doubts = doubts = Suspicions(
             ends, wires, stalls, patience.grace, self._handle, send, self._stirred, clock
         )

@@ -17,7 +17,7 @@ from optcc.runtime.errors import CallsDifferError, TransportError
 from optcc.runtime.flows.ends import CHUNK_HEADER, CHUNK_MARK, OPERATIONS, In
 from optcc.runtime.protocol import events
 from optcc.runtime.protocol.table import Commands
-from optcc.runtime.wires.contract import HEADER_BYTES, Arrived, Happening, Wires
+from optcc.runtime.wires.contract import HEADER_BYTES, Abilities, Arrived, Happening, Wires
 
 _AT = itemgetter(Landing._fields.index("at"))
 
@@ -39,7 +39,7 @@ class ReceivePath:
     def __init__(self, ins: Mapping[int, In], wires: Wires, do: Callable[[In, Commands], None]) -> None:
         self._ins, self._wires, self._do = ins, wires, do
         # Where payloads land that are not in host memory with their headers.
-        self._elsewhere: Callable[[int, int, int], Any] | None = getattr(wires, "payload", None)
+        self._elsewhere = Abilities.of(wires).payload
         self._operation = 0
         self._early: deque[tuple[int, int, float]] = deque()  # flow, seq, since when: of later operations
         self.due = False  # some of them may belong to the operation that has begun

@@ -11,7 +11,7 @@ from optcc.runtime.flows.ends import CHUNK_HEADER, CHUNK_MARK, Ends, Out, Piece
 from optcc.runtime.flows.shares import Shares
 from optcc.runtime.protocol import events
 from optcc.runtime.protocol.table import Commands
-from optcc.runtime.wires.contract import Completed, Credited, Wires
+from optcc.runtime.wires.contract import Abilities, Completed, Credited, Wires
 
 _SEND = events.Send()
 
@@ -39,7 +39,7 @@ class SendPath:
         self.busy: set[int] = set()
         self._operation = 0
         # Where acknowledgements are told late, what has landed can be seen.
-        self._landed: Callable[[int, int], int] | None = getattr(wires, "landed", None)
+        self._landed = Abilities.of(wires).landed
         self._posted: Counter[int] = Counter()  # wire -> bytes in this operation
 
     def begin(self, operation: int) -> None:

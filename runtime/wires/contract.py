@@ -10,10 +10,10 @@ because a wire is down.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 @dataclass(frozen=True)
@@ -171,17 +171,6 @@ class Wires(Protocol):
         """The landing slot of a chunk of an incoming flow, HEADER_BYTES + slot_bytes, in this rank's memory."""
         ...
 
-    # Wires that report only some completions, with the flow's next credit, have `hasten(wire, flow, seq)`. After it
-    # `poll` reports at once what has landed of `flow`, and `seq` as soon as it has.
-
-    # The same wires may have `landed(wire, flow)`: how many chunks of an outgoing flow can be seen to have landed now.
-
-    # Wires that look at the clock once for a poll have `look_again()`, which looks anew: a timer that is started after
-    # a long fold must not be over at once.
-
-    # Wires whose payloads land elsewhere than their headers, in a GPU's memory, also have `payload(flow, seq, nbytes)`,
-    # the landed bytes of a chunk. Where `write` says memoryview, they take the GPU's equivalent.
-
     def free_at(self, wire: int, now: float) -> float:
         """The time from which the NIC that an outgoing wire leaves by can take another chunk: past, or `now`.
 
@@ -200,3 +189,33 @@ class Wires(Protocol):
     def close(self) -> None:
         """Free everything, children first."""
         ...
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What some wires can do besides what `Wires` says; None where they cannot.
+
+    hasten : (wire, flow, seq): of wires that report only some completions, with the flow's next credit. After it `poll`
+        reports at once what has landed of `flow`, and `seq` as soon as it has
+    landed : (wire, flow): of the same wires, how many chunks of an outgoing flow can be seen to have landed now
+    payload : (flow, seq, nbytes): of wires whose payloads land elsewhere than their headers, in a GPU's memory, the
+        landed bytes of a chunk. Where `Wires.write` says memoryview, they take the GPU's equivalent
+    clock : of wires with a clock of their own, the time in seconds
+    look_again : of wires that look at the clock once for a poll, the time by a new look: a timer that is started after
+        a long fold must not be over at once
+    held : (nic): of emulated wires, wire -> chunks that a fault holds back
+    break_path : (nic, far): of emulated wires, breaks what goes between two NICs
+    """
+
+    hasten: Callable[[int, int, int], None] | None
+    landed: Callable[[int, int], int] | None
+    payload: Callable[[int, int, int], Any] | None
+    clock: Callable[[], float] | None
+    look_again: Callable[[], float] | None
+    held: Callable[[int], Mapping[int, int]] | None
+    break_path: Callable[[int, int], None] | None
+
+    @classmethod
+    def of(cls, wires: Wires) -> Abilities:
+        """Those of `wires`: its methods of these names."""
+        return cls(**{field.name: getattr(wires, field.name, None) for field in fields(cls)})
