@@ -4,11 +4,9 @@ A weighted set of such tree pairs reaches the optimum on every fabric that optcc
 one; proof id ``packed-trees``). The buffer is cut into segments, each of them among the trees. A rank sends to its
 parent once all its children's parts have been folded into its own.
 
-A rank without dependencies would send all its segments at once. Incoming ports would then be busy with segments not
-needed yet, while results wait. First everything would be reduced, then everything broadcast, and each half would use
-other ports. So a leaf of an in-tree holds back a segment until it has results of an earlier one. This is the segment
-one `window` before, of the same tree and the next. The first condition keeps the halves together. The second keeps
-trees in step, as some pass more queues than others.
+Without a limit, leaves would send all their segments at once, and incoming ports would carry segments not needed yet
+while results wait. So a leaf of an in-tree holds back a segment until it has results of the segment a `window` before.
+It waits for those of its own tree and of the next, which keeps both halves together, and trees in step.
 """
 
 from __future__ import annotations
@@ -37,8 +35,7 @@ if TYPE_CHECKING:
 
 
 MOST_ROOTS = 32
-"""Roots of trees made at once. With half as many, the ports of each are twice as busy; with twice as many, planning
-takes four times as long."""
+"""Roots of trees made at once. Half as many: their ports are twice as busy; twice as many: planning takes 4 times."""
 FEW = 4
 """Segments of trees made at once, where chunks cost."""
 

@@ -1,4 +1,4 @@
-"""The sending end of a flow in doubt: nothing comes through, or a NIC that it uses is suspected. Is its wire lost?
+"""The sending end of a suspected flow: nothing comes through, or a NIC that it uses is suspected. Is its wire lost?
 
 No event says that of a black hole. The peer is asked whether it lives. If it does, the wire has the time of grace to
 bring anything at all; then the peer is asked once more, for it may have been paused meanwhile. One that is paused does
@@ -70,13 +70,13 @@ class DoubtingSender(SteadySender, ABC):
         return self.posted > self.acked or (waiting and self.posted - self.folded >= self.window) or bool(self._owed)
 
     def _doubt(self, event: Expired) -> Commands:
-        """When nothing moved for a deadline: probes, and has all tested that shares its NICs."""
+        """Without progress for a timeout: probes, and has all flows tested that share its NICs."""
         if event.timer is not Timer.PROGRESS:
             return ()
         return (Spread(self.wire), *self._probe(spread=True))
 
     def _suspected(self, event: Doubt) -> Commands:
-        """Others have come upon a black hole: probes."""
+        """Other flows have met a black hole: probes."""
         commands = self._probe(spread=False)
         if not self.outstanding:
             self._owed = frozenset((Credit, Heard) if event.reading else (Credit,))
@@ -115,7 +115,7 @@ class DoubtingSender(SteadySender, ABC):
         return (again, Start(Timer.ANSWER, PROBES - 1 - self._left))
 
     def _hears(self, event: Heard) -> Commands:
-        """Its wire brings something: that may end the doubt."""
+        """Something arrived by its wire: this may end the suspicion."""
         if event.epoch == self.epoch:
             return self._shown(Heard)
         if Heard in self._owed:
@@ -123,7 +123,7 @@ class DoubtingSender(SteadySender, ABC):
         return ()
 
     def _shown(self, kind: type) -> Commands:
-        """An idle flow is no longer in doubt when all that is owed has come."""
+        """An idle flow is no longer suspected when everything owed has come."""
         if kind not in self._owed:
             return ()
         self._owed -= {kind}
@@ -162,7 +162,7 @@ class DoubtingSender(SteadySender, ABC):
         return bool(self._owed) or said.landed > self.acked or said.folded > self.folded
 
     def _verdict(self, event: Expired) -> Commands:
-        """At the end of grace, if nothing at all has come through since the doubt arose: asks the peer once more."""
+        """At the end of grace, if nothing has come through since the suspicion arose: asks the peer once more."""
         if event.timer is not Timer.GRACE:
             return ()
         if self.progress == self._mark:

@@ -116,7 +116,7 @@ class Receiver(SteadyReceiver):
         return (Return(self.wire, self.folded),)
 
     def _fold(self, event: Folded) -> Commands:
-        """Counts; the answer will tell."""
+        """Counts the chunk; the answer will include it."""
         seq = event.seq
         if not self.folded <= seq < self.landed or seq in self._early:
             raise ProtocolError(f"{event}, but {self.landed} landed and {self.folded} folded before")
@@ -130,7 +130,8 @@ class Receiver(SteadyReceiver):
         return ()
 
     def _probed(self, event: Probe) -> Commands:
-        """Says what has come through, in this epoch only; again that its wire is lost, if it is; and helps to test."""
+        """Reports what has come through, in this epoch only. Repeats that its wire is lost, if so, and helps to
+        test."""
         if event.epoch != self.epoch:
             return ()
         alive = Tell(Alive(self.epoch, event.nonce, self.landed, self._returned))
@@ -145,7 +146,7 @@ class Receiver(SteadyReceiver):
     # --- failover -------------------------------------------------------------------------------------------------
 
     def _lost(self, event: Lost) -> Commands:
-        """Tells the sender; the rest is up to it."""
+        """Tells the sender, which decides."""
         if event.wire not in self.wires:
             raise ProtocolError(f"{event}: the flow's wires are {self.wires}")
         if event.wire in self.lost:
@@ -169,7 +170,7 @@ class Receiver(SteadyReceiver):
         return (Tell(self._notice), Start(Timer.ANSWER, NOTICES - 1 - self._left))
 
     def _found(self, event: Found) -> Commands:
-        """The wire may be asked for again, unless it is the one to move off."""
+        """The wire may be asked for again, unless the flow is moving off it."""
         if event.wire != self.wire:
             self.lost.discard(event.wire)
         return ()
@@ -189,7 +190,7 @@ class Receiver(SteadyReceiver):
         return (Fence(self.wire),)
 
     def _ask_other(self, event: Ask) -> Commands:
-        """A later epoch takes the place of the question it is fencing for. Anything else: nothing."""
+        """A later epoch replaces the question that it is fencing for. Anything else changes nothing."""
         if event.wire not in self.wires:
             raise ProtocolError(f"{event}: the flow's wires are {self.wires}")
         if event.epoch > self._asked.epoch:

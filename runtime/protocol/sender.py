@@ -119,7 +119,7 @@ class Sender(DoubtingSender):
         return (Write(self.wire, self.epoch, seq, False),)
 
     def _acked(self, event: Acked) -> Commands:
-        """Releases all chunks up to this one; they land in order. Nothing for a wire it has left."""
+        """Releases all chunks up to this one; they land in order. Changes nothing for a wire that the flow has left."""
         wire, seq = event
         if wire != self.wire or seq < self.acked:
             return ()
@@ -129,7 +129,7 @@ class Sender(DoubtingSender):
         return (Release(seq + 1),)
 
     def _credit(self, event: Credit) -> Commands:
-        """Frees slots, whichever wire says so: what is folded stays folded. By its own wire, it may end a doubt."""
+        """Frees slots, whichever wire the credit comes by. A credit by the flow's own wire may end a suspicion."""
         folded = event.folded
         if folded > self.posted:
             raise ProtocolError(f"{folded} chunks folded, {self.posted} posted")
@@ -140,7 +140,7 @@ class Sender(DoubtingSender):
     # --- failover -------------------------------------------------------------------------------------------------
 
     def _lost(self, event: Lost | Notice) -> Commands:
-        """Its own wire: fences it, to move off, if there is another. Another: out of the choice."""
+        """Its own wire: fences it, to move off, if there is another. Another wire: no candidate any more."""
         if event.wire != self.wire:
             return self._drop(event)
         return self._stop_doubt() + self._leave(Cause.NOTICE if type(event) is Notice else event.cause)
@@ -154,7 +154,7 @@ class Sender(DoubtingSender):
         return (Fence(self.wire),)
 
     def _drop(self, event: Lost | Notice) -> Commands:
-        """The wire is out of the choice."""
+        """The wire is no candidate any more."""
         if event.wire not in self.wires:
             raise ProtocolError(f"{event}: the flow's wires are {self.wires}")
         self.lost.add(event.wire)
@@ -191,7 +191,7 @@ class Sender(DoubtingSender):
         return self._question()
 
     def _target_lost(self, event: Lost | Notice) -> Commands:
-        """The wire asked for: asks for the next one, in the next epoch. Another: out of the choice."""
+        """The wire asked for: asks for the next one, in the next epoch. Another wire: no candidate any more."""
         self._drop(event)
         return self._ask_anew() if event.wire == self._target else ()
 
@@ -228,13 +228,13 @@ class Sender(DoubtingSender):
         return choice(self.wires, self.lost, self.ends)
 
     def _found(self, event: Found) -> Commands:
-        """The wire is in the choice again, unless it is the one to move off."""
+        """The wire is a candidate again, unless the flow is moving off it."""
         if event.wire != self.wire:
             self.lost.discard(event.wire)
         return ()
 
     def _rescued(self, event: Found) -> Commands:
-        """A wire at last: fences what it was on, to move off."""
+        """A wire is found: fences the old one, to move off."""
         self._found(event)
         if self._choice() is None:
             return ()
@@ -249,7 +249,7 @@ class Sender(DoubtingSender):
         return ()
 
     def _too_late(self, event: Send | Expired) -> Commands:
-        """Something is to be sent and there is no wire: gives up."""
+        """A chunk is to be sent and there is no wire: gives up."""
         if type(event) is Expired and event.timer is not Timer.PROGRESS:
             return ()
         return self._sever(self._why())
