@@ -150,6 +150,8 @@ def test_too_many_transfers_for_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
 NESTED = ("nested-rings", "transfers")
 TREES = ("packed-trees-rails", "transfers")
 GPUS = ("inside-servers", "transfers")
+STEPS = ("direct-exchange-even", "transfers")
+GROUPS = ("grouped-exchange", "transfers")
 FAULTS: list[tuple[tuple[str, str], tuple[str | int, ...], Any]] = [
     (NESTED, ("format",), "other"),
     (NESTED, ("version",), "2.0"),
@@ -195,6 +197,9 @@ FAULTS: list[tuple[tuple[str, str], tuple[str | int, ...], Any]] = [
     (TREES, ("lowered", "channels", 0, "root"), "0"),
     (GPUS, ("recipe", "bundles", 0, "hand_on"), 0),
     (GPUS, ("recipe", "bundles", 0, "inner", "extra"), 0),
+    (STEPS, ("recipe", "each"), 1),
+    (STEPS, ("recipe", "each"), "yes"),
+    (GROUPS, ("recipe",), 7),
 ]
 
 
@@ -206,6 +211,22 @@ def test_schema_and_reader_both_refuse(which: tuple[str, str], path: tuple[str |
     wrong = bent(content, path, value)
     assert complaints(wrong)
     assert refused(wrong)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        (("recipe", "shares", 0, "share"), "0.5", r'^plan: recipe\.shares\[0\]\.share: .*such as "3/5", got \'0\.5\''),
+        (("recipe", "window"), None, r"^plan: recipe\.window: .*a whole number from 0 to 65536, got null"),
+        (("cluster", 1, "nics", 0, "out"), 7, r"^plan: cluster\[1\]\.nics\[0\]\.out: .*such as \"3/5\", got 7"),
+        (("bound", "certificate", "kind"), "hearsay", r"^plan: bound\.certificate\.kind: .*cut, traffic, trivial"),
+        (("recipe", "order"), ..., r"^plan: recipe: .*a field 'order', got 'none'"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_named_with_its_place(path: tuple[str | int, ...], value: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        Plan.from_json(again(bent(json.loads(cases()["nested-rings"].to_json()), path, value)))
 
 
 @examples(60)

@@ -13,6 +13,7 @@ import pytest
 
 from optcc.runtime.errors import TransportError
 from optcc.runtime.wires.contract import (
+    Abilities,
     Arrived,
     Cause,
     Completed,
@@ -23,6 +24,7 @@ from optcc.runtime.wires.contract import (
     PortDown,
     Wires,
 )
+from optcc.runtime.wires.cuda import CudaWires
 from optcc.runtime.wires.layout import Layout
 from optcc.runtime.wires.local import LocalWires
 from optcc.runtime.wires.virtual import VirtualNet
@@ -353,3 +355,15 @@ def test_what_came_before_the_watch_spoke_is_told_with_it() -> None:
         assert landed(job.ranks[1].poll(-math.inf)) == [(0, 0, 0)]
     finally:
         job.close()
+
+
+class Bare:
+    """Wires without abilities."""
+
+
+def test_abilities_are_found_by_their_names() -> None:
+    """A name that no wires have would be an ability that nobody gets."""
+    assert set(vars(Abilities.of(Bare())).values()) == {None}  # type: ignore[arg-type]
+    local = Abilities.of(LocalWires.__new__(LocalWires))
+    assert {name for name, able in vars(local).items() if able} == {"hasten", "landed", "held", "break_path"}
+    assert callable(CudaWires.payload)
