@@ -15,7 +15,7 @@ import pytest
 from scipy.optimize import linear_sum_assignment
 
 import optcc
-from optcc.planner.search import Kept
+from optcc.planner.kept import Kept
 from optcc.plans.plan import Plan
 from optcc.schedule.candidates import Costs
 from optcc.schedule.columns import Schedule

@@ -18,6 +18,7 @@ from itertools import pairwise
 from math import inf
 
 from optcc.errors import InputError
+from optcc.planner.kept import Kept
 from optcc.plans.plan import Plan
 from optcc.schedule.baselines import BASELINES
 from optcc.schedule.candidates import LARGE, MANY, MIN_CHUNK, CandidateFamily, Costs, default_segments
@@ -55,22 +56,6 @@ class Candidate:
     transfers: int
     merged: bool = False
     both: bool = False
-
-
-class Kept:
-    """The schedule that the fastest candidate lowers to, so that nobody has to lower it again."""
-
-    def __init__(self) -> None:
-        self._fastest: tuple[float, Recipe, Schedule] | None = None
-
-    def offer(self, time_s: float, recipe: Recipe, schedule: Schedule) -> None:
-        """Keep it, if none that is kept is as fast."""
-        if self._fastest is None or time_s < self._fastest[0]:
-            self._fastest = time_s, recipe, schedule
-
-    def schedule(self, recipe: Recipe) -> Schedule | None:
-        """That of `recipe`, if it is kept."""
-        return self._fastest[2] if self._fastest is not None and self._fastest[1] == recipe else None
 
 
 def candidate_families(

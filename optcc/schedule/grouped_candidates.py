@@ -61,10 +61,12 @@ def grouped_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[Can
 
 
 def _least_s(nics: Sequence[int], rate: Fraction, bound: Bound, costs: Costs) -> float:
-    """Seconds that no number of chunks n takes less than. Who has fewest NICs, m of them, sends each chunk, which takes
-    X + o n/m, X being the time for all data on these NICs and o what a chunk costs; and it is sent nothing until a
-    first chunk has come from somebody, m X/n, or as a hub it sends at least one chunk more than that: 2 sqrt(o X) + X
-    if n is the best one."""
+    """Seconds below which no number of chunks n comes.
+
+    The rank with fewest NICs, m of them, needs X for all data on these NICs. It sends every chunk, each of which costs
+    o: X + o n/m. Before that, or as a hub beside that, it waits for or sends one chunk more, which lasts m X/n. The sum
+    is least at X + 2 sqrt(o X).
+    """
     alone = bound.nbytes / float(min(nics) * rate)
     return max(
         float(bound.seconds + 4 * costs.alpha),
