@@ -21,7 +21,7 @@ from optcc.errors import OptccError
 from optcc.export import chakra, chakra_run, msccl, msccl_file, msccl_run, mscclpp, mscclpp_file, mscclpp_run
 from optcc.export.choice import Chosen
 from optcc.plans.plan import Plan
-from optcc.schedule.ring import NicSpread, Ring
+from optcc.schedule.ring import NicSpread, PlainRing
 from optcc.values.cluster import Cluster
 from optcc.values.units import format_size
 
@@ -41,7 +41,7 @@ def cases() -> Iterator[tuple[str, Plan]]:
                 made = optcc.plan(cluster, NBYTES, segments=NESTED[degraded])
                 yield f"{ranks} | nested rings | {degraded} | {NESTED[degraded]}", made
             if degraded == 1:
-                yield f"{ranks} | ring | 1 | 2", replace(made, recipe=Ring(2, NicSpread.RATE))
+                yield f"{ranks} | ring | 1 | 2", replace(made, recipe=PlainRing(2, NicSpread.RATE))
 
 
 def over(chosen: Chosen[Any]) -> str:

@@ -13,7 +13,6 @@ Importing it also makes the backend "optcc" known, whose collectives survive NIC
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from optcc.errors import InputError
@@ -74,7 +73,7 @@ def _plan(cluster: Cluster, nbytes: int, costs: Costs, segments: int | None) -> 
     """
     from optcc.api import plan
 
-    deep: dict[str, Any] = {"segments": segments} if segments is not None else asdict(costs)
+    deep: dict[str, Any] = {"segments": segments} if segments is not None else costs._asdict()
     try:
         return plan(cluster, nbytes, family=NestedRings.family, **deep)
     except InputError:

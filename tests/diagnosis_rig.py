@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
 
-from optcc.schedule.ring import NicSpread, Ring
+from optcc.schedule.ring import NicSpread, PlainRing
 from optcc.schedule.simple import all_gather
 from optcc.simulation.simulator import simulate
 from optcc.values.cluster import Cluster, Nic, Server
@@ -127,7 +127,7 @@ def _probe(kind: str, rates: tuple[float, ...]) -> float:
         servers.append(Server(f"s{i}", (Nic("n", rate, rate),)))
     cluster = Cluster(tuple(servers))
     if kind == "all_reduce":
-        schedule = Ring(8, NicSpread.EQUAL).lower(cluster, PROBE)
+        schedule = PlainRing(8, NicSpread.EQUAL).lower(cluster, PROBE)
     elif kind == "alltoall":
         schedule = all_gather(cluster, PROBE // len(rates))  # the same bytes between the same ranks
     else:

@@ -54,8 +54,8 @@ def named_twice(texts: Mapping[str, str]) -> list[str]:
     return sorted(name for name, times in Counter(classes).items() if times > 1)
 
 
-ALIKE: dict[str, str] = {}
-"""Names that two classes may have, and why."""
+ALIKE = {"Fabric": "what numba has compiled, and keeps beside the code, asks for the simulator's by this name"}
+"""Names that two classes have, and why."""
 
 
 def test_no_two_classes_have_one_name() -> None:

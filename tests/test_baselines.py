@@ -18,7 +18,7 @@ from optcc.schedule.baselines import BASELINES
 from optcc.schedule.optcc_paper import OptccPaper
 from optcc.schedule.r2cc import R2cc
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.ring import NicSpread, Ring, channels
+from optcc.schedule.ring import NicSpread, PlainRing, channels
 from optcc.theory import nested_shares
 from optcc.values.cluster import Cluster, Fabric
 from tests.broken_schedules import with_rows
@@ -343,14 +343,14 @@ def test_recipes_travel(name: str, data: st.DataObject, segments: int) -> None:
     assert type(recipe).read(json.loads(json.dumps(recipe.content()))) == recipe
 
 
-GOOD: list[Recipe] = [Ring(4), R2cc(8, 4, 1, Fraction(1, 2)), OptccPaper(4, 1, Fraction(1, 2))]
+GOOD: list[Recipe] = [PlainRing(4), R2cc(8, 4, 1, Fraction(1, 2)), OptccPaper(4, 1, Fraction(1, 2))]
 
 
 @pytest.mark.parametrize(
     "recipe",
     [
-        Ring(0),
-        Ring(True),
+        PlainRing(0),
+        PlainRing(True),
         R2cc(8, 3, 1, Fraction(1, 2)),
         R2cc(8, 0, 1, Fraction(1, 2)),
         R2cc(8, 4, 4, Fraction(1, 2)),
@@ -382,4 +382,4 @@ def test_what_is_no_recipe_is_refused(recipe: Recipe, raw: dict[str, object]) ->
 
 
 def test_spreads_tell_rings_apart() -> None:
-    assert len({json.dumps(Ring(4, spread).content()) for spread in NicSpread}) == len(NicSpread)
+    assert len({json.dumps(PlainRing(4, spread).content()) for spread in NicSpread}) == len(NicSpread)

@@ -20,7 +20,7 @@ from optcc.export.nodes import Node, out_of_order
 from optcc.export.reread import reader_of
 from optcc.plans.files import save_plan
 from optcc.plans.plan import Plan
-from optcc.schedule.ring import NicSpread, Ring
+from optcc.schedule.ring import NicSpread, PlainRing
 from optcc.values.cluster import Cluster
 
 MIB = 2**20
@@ -37,7 +37,7 @@ def plan(servers: int = 4, nics: int = 2, dead: int = 1, segments: int = 8, nbyt
 
 
 def ring(servers: int) -> Plan:
-    return replace(plan(servers, 1, 0), recipe=Ring(8, NicSpread.RATE))
+    return replace(plan(servers, 1, 0), recipe=PlainRing(8, NicSpread.RATE))
 
 
 @cache

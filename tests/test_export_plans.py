@@ -23,7 +23,7 @@ from optcc.export import chakra_run, choice, formats, msccl, msccl_file, msccl_r
 from optcc.export.chunks import chunked, finer, keeps_segments
 from optcc.plans.files import save_plan
 from optcc.plans.plan import Plan
-from optcc.schedule.ring import NicSpread, Ring
+from optcc.schedule.ring import NicSpread, PlainRing
 from optcc.values.cluster import Cluster
 from tests.conftest import degraded
 
@@ -41,7 +41,7 @@ def plan(ranks: int, weak: int, segments: int = 1) -> Plan:
 
 @cache
 def ring(ranks: int, weak: int = 1, segments: int = 2) -> Plan:
-    return replace(plan(ranks, weak), recipe=Ring(segments, NicSpread.RATE))
+    return replace(plan(ranks, weak), recipe=PlainRing(segments, NicSpread.RATE))
 
 
 PLANS = {

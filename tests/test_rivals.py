@@ -24,7 +24,7 @@ from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.optcc_paper import OptccPaper
 from optcc.schedule.r2cc import R2cc
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.ring import NicSpread, Ring
+from optcc.schedule.ring import NicSpread, PlainRing
 from optcc.values.cluster import Cluster, Fabric
 from tests.broken_schedules import with_rows
 from tests.test_baselines import one_weak
@@ -105,7 +105,7 @@ def test_a_slow_nic_gets_fewer_sections() -> None:
 def test_the_ring_in_channels_keeps_the_pace_of_what_is_left() -> None:
     """As many channels as live NICs, a slow one with less data: 1/(1-X) of the fault-free ring."""
     cluster = straggler(4, 1, nics=4).degrade("server1/nic3", Fraction(1, 2))
-    time_s = optcc.simulate(Ring(24, NicSpread.CHANNELS).lower(cluster, 2**30)).time_s
+    time_s = optcc.simulate(PlainRing(24, NicSpread.CHANNELS).lower(cluster, 2**30)).time_s
     assert time_s == pytest.approx(2 * 3 / 4 * 2**30 / (2.5 * 50e9), rel=0.01)
     assert time_s != pytest.approx(2 * 3 / 4 * 2**30 / (3 * 50e9), rel=0.01)
 

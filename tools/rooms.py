@@ -143,7 +143,7 @@ def levels(edges: dict[str, set[str]]) -> dict[str, int]:
 
     def floor(room: str) -> int:
         if room not in found:
-            found[room] = 1 + max((floor(other) for other in kept.get(room, ())), default=-1)
+            found[room] = 1 + max((floor(other) for other in sorted(kept.get(room, ()))), default=-1)
         return found[room]
 
     for room in kept:
@@ -173,7 +173,7 @@ def draw(edges: dict[str, set[str]]) -> None:
     for level in sorted(rows):
 
         def wish(room: str) -> tuple[bool, float]:
-            below = [at[to] for to in edges.get(room, ()) if to in at]
+            below = [at[to] for to in sorted(edges.get(room, ())) if to in at]
             return room.startswith("runtime"), sum(below) / len(below) if below else 0.5
 
         ordered = sorted(rows[level], key=wish)
@@ -181,7 +181,7 @@ def draw(edges: dict[str, set[str]]) -> None:
             at[room] = (i + 0.5) / len(ordered)
     figure, axes = plt.subplots(figsize=(11, 0.75 * (1 + max(rows))))
     for room, others in edges.items():
-        direct = [to for to in others if not any(to in reach[via] for via in others if (room, via) != ASKED)]
+        direct = [to for to in sorted(others) if not any(to in reach[via] for via in others if (room, via) != ASKED)]
         for to in direct:
             if (room, to) != ASKED:
                 axes.plot([at[room], at[to]], [floors[room], floors[to]], color="#b0b0b0", lw=0.7, zorder=1)

@@ -9,7 +9,7 @@ from optcc.errors import InputError
 from optcc.schedule.baselines import BASELINES, optcc_published, r2cc
 from optcc.schedule.channels import channel_count
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.ring import NicSpread, Ring
+from optcc.schedule.ring import NicSpread, PlainRing
 from optcc.values.cluster import Cluster
 
 R2CC_CHUNKS = 4
@@ -31,7 +31,7 @@ def in_channels(name: str, cluster: Cluster, depth: int) -> Recipe:
     count = channel_count(cluster)
     if name == "balance":
         live = min(sum(nic.out_rate > 0 and nic.in_rate > 0 for nic in rank.nics) for rank in cluster.ranks)
-        return Ring(depth * live, NicSpread.CHANNELS)
+        return PlainRing(depth * live, NicSpread.CHANNELS)
     if name == "r2cc":
         return replace(r2cc(cluster, depth * count), chunks=depth * R2CC_CHUNKS, channels=count)
     if name == "optcc-published":
@@ -41,7 +41,7 @@ def in_channels(name: str, cluster: Cluster, depth: int) -> Recipe:
 
 def way_of(recipe: Recipe) -> str:
     """Channels or stripes."""
-    if isinstance(recipe, Ring):
+    if isinstance(recipe, PlainRing):
         return CHANNELS if recipe.spread is NicSpread.CHANNELS else STRIPES
     return STRIPES if getattr(recipe, "channels", None) is None else CHANNELS
 

@@ -12,28 +12,28 @@ from optcc.errors import InputError
 from optcc.schedule.optcc_paper import OptccPaper, paper_share
 from optcc.schedule.r2cc import R2cc
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.ring import NicSpread, Ring
+from optcc.schedule.ring import NicSpread, PlainRing
 from optcc.values.cluster import Cluster
 
 
-def ring(cluster: Cluster, segments: int) -> Ring:
+def ring(cluster: Cluster, segments: int) -> PlainRing:
     """A ring in cluster order, every live NIC with the same part of every transfer."""
-    return Ring(segments, NicSpread.EQUAL)
+    return PlainRing(segments, NicSpread.EQUAL)
 
 
-def balance(cluster: Cluster, segments: int) -> Ring:
+def balance(cluster: Cluster, segments: int) -> PlainRing:
     """The same ring, transfers spread over live NICs by their rates: T = T0/(1-X) (proof id ``rivals``)."""
-    return Ring(segments, NicSpread.RATE)
+    return PlainRing(segments, NicSpread.RATE)
 
 
-def hot_repair(cluster: Cluster, segments: int) -> Ring:
+def hot_repair(cluster: Cluster, segments: int) -> PlainRing:
     """The fault-free ring with a dead NIC's channel on one backup NIC: T = 2 T0 (proof id ``rivals``).
 
     Raises InputError where no NIC is dead: nothing was repaired then.
     """
     if all(nic.out_rate and nic.in_rate for server in cluster.servers for nic in server.nics):
         raise InputError("nothing to repair", where="hot-repair", expected="a dead NIC", got="none")
-    return Ring(segments, NicSpread.REPAIRED)
+    return PlainRing(segments, NicSpread.REPAIRED)
 
 
 def r2cc(cluster: Cluster, segments: int) -> R2cc:

@@ -27,7 +27,10 @@ def default_segments(nbytes: int, ranks: int, *, gpus: bool = False) -> int:
 
 
 class Costs(NamedTuple):
-    """Seconds from NIC to NIC, and that a NIC spends on each chunk."""
+    """What a chunk, or a message, costs besides its bytes.
+
+    alpha : seconds from its sender to its receiver; per_chunk : seconds that either end spends on it
+    """
 
     alpha: Fraction = Fraction(0)
     per_chunk: Fraction = Fraction(0)

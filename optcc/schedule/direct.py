@@ -29,7 +29,7 @@ from optcc.schedule.routes import Routes
 from optcc.schedule.steps import Finder
 from optcc.schedule.steps_even import Even
 from optcc.schedule.steps_one import LEAST, OneStarves
-from optcc.schedule.steps_rounds import Rounds
+from optcc.schedule.steps_rounds import EvenRounds
 from optcc.schedule.steps_several import SeveralStarve
 from optcc.values.cluster import Cluster
 from optcc.values.json_types import Choice, Exact, Whole
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from optcc.theory.tally import GroupCounts
     from optcc.values.bound import Bound
 
-FINDERS: dict[str, Finder] = {finder.name: finder for finder in (Even(), Rounds(), OneStarves(), SeveralStarve())}
+FINDERS: dict[str, Finder] = {finder.name: finder for finder in (Even(), EvenRounds(), OneStarves(), SeveralStarve())}
 MAX_STEPS, MAX_VARIANTS = 1024, 256
 MAX_GROWTH, MAX_LONGER, MAX_CHUNK = 4, 2**24, Fraction(1, 16)
 """Limits: one step over the one before; the longest step over the first; a chunk's cost, as part of a half."""

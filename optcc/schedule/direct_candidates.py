@@ -22,7 +22,7 @@ from optcc.schedule.slots import ONE
 from optcc.schedule.steps_even import Even, chunks_of, fewest_steps, longer_by, unfilled
 from optcc.schedule.steps_one import LEAST, OneStarves, fitted
 from optcc.schedule.steps_one_slots import step_ends
-from optcc.schedule.steps_rounds import Rounds
+from optcc.schedule.steps_rounds import EvenRounds
 from optcc.schedule.steps_several import SeveralStarve
 from optcc.schedule.steps_several_slots import quiet_rails
 from optcc.values.bound import Bound
@@ -136,7 +136,7 @@ def _least_s(form: Form, cluster: Cluster, bound: Bound, costs: Costs) -> float:
     used = FINDERS[form.recipe.steps].used(cluster)
     chunks = Fraction(len(used) - 1, max(map(len, used)))
     least = form.recipe.fluid_s(cluster, bound.nbytes) + chunks * costs.per_chunk + 2 * costs.alpha
-    if form.recipe.steps != Rounds.name or len(used) <= MANY:
+    if form.recipe.steps != EvenRounds.name or len(used) <= MANY:
         return float(least)
     chunks *= 2 * form.numbers[0]
     return float(least + chunks * costs.per_chunk + 2 * bound.seconds / chunks)
@@ -190,14 +190,14 @@ def _even(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
 
 def _rounds(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     """A rank that lacks n NICs has more data than results for others; about n rounds make up for this."""
-    used = FINDERS[Rounds.name].used(cluster)
+    used = FINDERS[EvenRounds.name].used(cluster)
     nics = list(map(len, used))
     most = 2 * _root(bound, costs) * max(nics) / (2 * (len(nics) - 1))  # twice as many chunks as the root
     about = max(nics) - min(nics) + 1
     numbers = sorted((n for n in NUMBERS if n <= max(most, about)), key=lambda n: abs(log(n / about)))
     left = TRIED_CHUNKS
     tried = [n for n in numbers if (left := left - 2 * n * len(nics) * (len(nics) - 1)) > 0 or n == numbers[0]]
-    recipe = DirectExchange(1, Rounds.name)
+    recipe = DirectExchange(1, EvenRounds.name)
     return Form(recipe, numbers, lambda: [replace(recipe, segments=n) for n in tried])
 
 
@@ -262,7 +262,7 @@ def _several(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
 
 FORMS: dict[str, Callable[[Cluster, Bound, Costs], Form]] = {
     Even.name: _even,
-    Rounds.name: _rounds,
+    EvenRounds.name: _rounds,
     OneStarves.name: _one,
     SeveralStarve.name: _several,
 }

@@ -43,7 +43,7 @@ STAGES = np.array(
 ADDED = np.isin(list(Kind), [Kind.RAW, Kind.PARTIAL])
 
 
-class Piece(NamedTuple):
+class SectionPart(NamedTuple):
     """Bytes of hub `hub`'s section that a pair moves, from `start` to `stop`, upwards or downwards."""
 
     kind: Kind
@@ -70,7 +70,7 @@ class Rows(NamedTuple):
     segment: Ints
 
 
-def cut(pieces: Sequence[Piece], slots: Sequence[Slot], later: int = 0) -> list[tuple[int, ...]]:
+def cut(pieces: Sequence[SectionPart], slots: Sequence[Slot], later: int = 0) -> list[tuple[int, ...]]:
     """The bytes of `pieces`, in order, divided by the slots' weights; a slot may end up with two pieces.
 
     later : bytes by which cuts of the first piece are moved back
@@ -103,9 +103,9 @@ def cut(pieces: Sequence[Piece], slots: Sequence[Slot], later: int = 0) -> list[
     return found
 
 
-def joined(pieces: Sequence[Piece]) -> list[Piece]:
+def joined(pieces: Sequence[SectionPart]) -> list[SectionPart]:
     """Neighbouring pieces merged, empty ones left out."""
-    found: list[Piece] = []
+    found: list[SectionPart] = []
     for piece in pieces:
         if found and found[-1][:2] == piece[:2] and found[-1].stop == piece.start:
             found[-1] = found[-1]._replace(stop=piece.stop)

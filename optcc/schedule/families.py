@@ -10,7 +10,7 @@ from optcc.schedule.optcc_paper import OptccPaper
 from optcc.schedule.packed import PackedTrees
 from optcc.schedule.r2cc import R2cc
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.ring import Ring
+from optcc.schedule.ring import PlainRing
 from optcc.schedule.striped import StripedExchange
 from optcc.schedule.trees import ComplementaryTrees
 
@@ -24,7 +24,7 @@ FAMILIES: dict[str, type[Recipe]] = {
         ComplementaryTrees,
         InsideServers,
         PackedTrees,
-        Ring,
+        PlainRing,
         R2cc,
         OptccPaper,
     )

@@ -24,8 +24,8 @@ from optcc.errors import InputError
 from optcc.schedule.assemble import even_cuts
 from optcc.schedule.columns import Schedule
 from optcc.schedule.direct_rows import Ints, Kind, scheduled
-from optcc.schedule.grouped_steps import Move, in_steps
-from optcc.schedule.grouped_trees import Tree, trees
+from optcc.schedule.grouped_steps import GroupMove, in_steps
+from optcc.schedule.grouped_trees import GroupTree, trees
 from optcc.schedule.many_objects import no_collection
 from optcc.schedule.nics import common_rails, live_nics, nic_ports, nic_rate, pace_lines
 from optcc.schedule.pods import pod_numbers, uplinks
@@ -79,7 +79,7 @@ class GroupedExchange(Recipe):
             )
             return scheduled(rows, [dependencies(kept, parents)], nic_ports(cluster, routes, used), routes, nbytes)
 
-    def trees(self, cluster: Cluster) -> list[Tree]:
+    def trees(self, cluster: Cluster) -> list[GroupTree]:
         """The tree of each chunk."""
         nics = [len(mine) for mine in nics_of(cluster)]
         return list(trees(self.groups, nics, links_of(cluster, self.groups), self.apart, self.segments))
@@ -147,7 +147,7 @@ class GroupedExchange(Recipe):
         return replace(self, apart=lone(cluster, self.groups)) if grouped(cluster) else None
 
 
-def dependencies(moves: Sequence[Move], parents: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+def dependencies(moves: Sequence[GroupMove], parents: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     """(row that waits, row that it waits for): a sum waits for all contributions to it, a result for the sender's own
     result. At the rank that adds last, a result waits for all contributions."""
     sums: dict[tuple[int, int], list[int]] = defaultdict(list)

@@ -25,7 +25,7 @@ ONE_MORE, NEVER = 2**32, 2**40
 """Weight of one more transfer, above all due times; due time of nothing."""
 
 
-class Move(NamedTuple):
+class GroupMove(NamedTuple):
     """A transfer of a chunk on a rail in a step; `down`: of its result, not of a sum."""
 
     step: int
@@ -42,7 +42,7 @@ def in_steps(
     used: Sequence[Iterable[int]],
     uplinks: Sequence[Fraction | None],
     apart: int | None,
-) -> list[Move]:
+) -> list[GroupMove]:
     """All transfers, in order of steps.
 
     trees : of each chunk, towards whom each rank sends its sum, the last one -1; groups : of each rank its group, 0 to
@@ -78,7 +78,7 @@ class _Steps:
         self.missing: list[dict[int, int]] = []
         self.ready: dict[tuple[int, int], list[tuple[int, int, bool]]] = defaultdict(list)
         self.due = np.full((ranks, ranks), NEVER)
-        self.found: list[Move] = []
+        self.found: list[GroupMove] = []
         for chunk, parents in enumerate(trees):
             children: dict[int, list[int]] = {}
             for rank, parent in enumerate(parents):
@@ -88,7 +88,7 @@ class _Steps:
             for rank, parent in enumerate(parents):
                 if rank not in children:
                     self._offer(rank, parent, chunk, False)
-        landing: dict[int, list[Move]] = defaultdict(list)
+        landing: dict[int, list[GroupMove]] = defaultdict(list)
         step, left = 0, 2 * len(trees) * (ranks - 1)
         while left:
             for move in landing.pop(step, ()):
@@ -112,7 +112,7 @@ class _Steps:
         heappush(self.ready[src, dst], (due, chunk, down))
         self.due[src, dst] = self.ready[src, dst][0][0]
 
-    def _landed(self, move: Move) -> None:
+    def _landed(self, move: GroupMove) -> None:
         """The receiver may now have everything that it waits for."""
         rank, chunk, parents = move.dst, move.chunk, self.trees[move.chunk]
         if not move.down:
@@ -125,9 +125,9 @@ class _Steps:
         for child in self.children[chunk].get(rank, ()):
             self._offer(rank, child, chunk, True)
 
-    def _step(self, step: int, rails: Sequence[int]) -> list[Move]:
+    def _step(self, step: int, rails: Sequence[int]) -> list[GroupMove]:
         """The transfers of this step, rail by rail."""
-        found: list[Move] = []
+        found: list[GroupMove] = []
         crossed: Counter[tuple[int, bool]] = Counter()  # by group, and whether it leaves
         for turn, rail in enumerate(rails):
             here = self.on[rail]
@@ -144,7 +144,7 @@ class _Steps:
                 if self.groups[src] != self.groups[dst]:
                     crossed[self.groups[src], True] += 1
                     crossed[self.groups[dst], False] += 1
-                found.append(Move(step, src, dst, rail, chunk, down))
+                found.append(GroupMove(step, src, dst, rail, chunk, down))
         return found
 
     def _keep_room(self, due: Ints, here: Ints, crossed: Mapping[tuple[int, bool], int], part: Fraction) -> None:

@@ -18,7 +18,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 
-class Tree(NamedTuple):
+class GroupTree(NamedTuple):
     """parents : towards whom each rank sends its sum, the last one -1
     steps : the work of the busiest rank or uplink up to this chunk, in chunks on each NIC
     even : `steps` if the work were spread evenly in every group
@@ -35,7 +35,7 @@ def trees(
     uplinks: Sequence[Fraction | None],
     apart: int | None,
     chunks: int,
-) -> Iterator[Tree]:
+) -> Iterator[GroupTree]:
     """The trees of `count` chunks, in order.
 
     groups : of each rank its group, 0 to G-1; nics : of each rank, how many it has; uplinks : of each group, how many
@@ -50,12 +50,12 @@ def trees(
     gathered, added_last = [0] * ranks, [0] * ranks  # what each has sent, as one of its group, and for all groups
     busy, crossed, lasts = ([0] * len(every) for _ in range(3))  # of groups: sent, over uplinks, how often the last
 
-    def linked(way: Work) -> float:
+    def linked(way: GroupWork) -> float:
         """How busy the busiest uplink would be."""
         links = enumerate(uplinks)
         return max([(crossed[g] + way.across[g]) / float(link) for g, link in links if link is not None], default=0.0)
 
-    def after(way: Work) -> float:
+    def after(way: GroupWork) -> float:
         """How busy the busiest group or uplink would be."""
         return max(linked(way), *((busy[g] + way.sent[g]) / room[g] for g in every))
 
@@ -86,17 +86,17 @@ def trees(
         links = [Fraction(work) / link for work, link in zip(crossed, uplinks, strict=True) if link is not None]
         sent = max(Fraction(max(gathered[r] + added_last[r] for r in own), count) for count, own in alike.items())
         even = max(Fraction(work, own) for work, own in zip(busy, room, strict=True))
-        yield Tree(tuple(parents), max([sent, *links]), max([even, Fraction(chunk + 1, min(nics)), *links]))
+        yield GroupTree(tuple(parents), max([sent, *links]), max([even, Fraction(chunk + 1, min(nics)), *links]))
 
 
-class Work(NamedTuple):
+class GroupWork(NamedTuple):
     """What a chunk gives groups to send, and their uplinks to carry each way."""
 
     sent: list[int]
     across: list[int]
 
 
-def _two_levels(sizes: Sequence[int], last: int, home: int | None) -> Work:
+def _two_levels(sizes: Sequence[int], last: int, home: int | None) -> GroupWork:
     """In groups of so many the hub of group `last` adds last; `home` : the group that the rank apart is a pod with."""
     sent, across = [2 * size - 1 for size in sizes], [1] * len(sizes)
     sent[last] += len(sizes) - 2 + (home is not None)
@@ -104,12 +104,12 @@ def _two_levels(sizes: Sequence[int], last: int, home: int | None) -> Work:
     if home not in (None, last):
         across[last] += 1
         across[home] += 1
-    return Work(sent, across)
+    return GroupWork(sent, across)
 
 
-def _one_level(sizes: Sequence[int], last: int) -> Work:
+def _one_level(sizes: Sequence[int], last: int) -> GroupWork:
     """A rank of group `last` gathers from all."""
     sent, across = list(sizes), list(sizes)
     sent[last] += sum(sizes) - 2
     across[last] = sum(sizes) - sizes[last]
-    return Work(sent, across)
+    return GroupWork(sent, across)

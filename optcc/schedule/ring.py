@@ -155,7 +155,7 @@ def _repaired(cluster: Cluster, routes: Routes, src: int, dst: int) -> list[tupl
 
 
 @dataclass(frozen=True)
-class Ring(Recipe):
+class PlainRing(Recipe):
     """One ring over all ranks in cluster order.
 
     segments : pipeline depth; spread : what each NIC carries

@@ -27,7 +27,7 @@ import numpy as np
 
 from optcc.schedule.assemble import cuts_by
 from optcc.schedule.columns import GRANULE
-from optcc.schedule.direct_rows import Ints, Kind, Piece, cut
+from optcc.schedule.direct_rows import Ints, Kind, SectionPart, cut
 from optcc.schedule.nics import common_rails, live_nics, of_one_pace
 from optcc.schedule.slots import TICKS, TIES, Slot, in_time
 from optcc.schedule.steps import Timed, Used, most_steps, rows_of
@@ -49,7 +49,7 @@ MOST_LATE = 2
 ROUNDING = 1e-9
 
 
-class Found(NamedTuple):
+class PlacedChunks(NamedTuple):
     """(sender, receiver) -> (begin, size, rail) of each chunk, in order, in ticks; when the last step ends, `TICKS` or
     later. Of pairs with a single chunk, which is data and result at once: when the result can be sent."""
 
@@ -58,7 +58,7 @@ class Found(NamedTuple):
     results: dict[tuple[int, int], int]
 
 
-class Part(NamedTuple):
+class AlikeRails(NamedTuple):
     """Rails whose steps are alike: their number, and the number of chunks of a pair on them in all, (ranks, ranks)."""
 
     rails: tuple[int, ...]
@@ -104,7 +104,7 @@ class Even:
         found: list[tuple[int, ...]] = []
         for a, z in permutations(range(len(order)), 2):
             i, k = order[a], order[z]
-            own = Piece(Kind.RAW, k, *section[k]), Piece(Kind.RESULT, i, *section[i])
+            own = SectionPart(Kind.RAW, k, *section[k]), SectionPart(Kind.RESULT, i, *section[i])
             # With few steps some pairs may have had no turn.
             places = steps.chunks.get((a, z)) or [(steps.end // 2, 1, min({*used[i]} & {*used[k]}))]
             weights = [size for _, size, _ in places]
@@ -132,7 +132,9 @@ class Even:
         return [("steps", f"{' or '.join(map(str, kinds))}, chunks of one length; one NIC for each transfer")]
 
 
-def _steps(used: Sequence[Mapping[int, object]], steps: int, each: bool, variant: int) -> tuple[list[int], Found]:
+def _steps(
+    used: Sequence[Mapping[int, object]], steps: int, each: bool, variant: int
+) -> tuple[list[int], PlacedChunks]:
     """The ranks in order of their NICs, so that steps do not depend on which ranks have lost some; and the steps."""
     order = sorted(range(len(used)), key=lambda rank: (len(used[rank]), [*used[rank]], rank))
     return order, even_steps(tuple(tuple(used[rank]) for rank in order), steps, each, variant)
@@ -184,7 +186,7 @@ def fewest_steps(nics: Sequence[int]) -> int:
     return -(-(len(nics) - 1) // min(nics))
 
 
-def parts_of(live: Sequence[Sequence[int]], steps: int, each: bool) -> list[Part]:
+def parts_of(live: Sequence[Sequence[int]], steps: int, each: bool) -> list[AlikeRails]:
     """All rails together, with `steps` steps, at least `fewest_steps`. With `each`, a part for each set of rails that
     join the same ranks: there every pair has equally many chunks on each rail, and a rail of fewer ranks has fewer,
     longer steps."""
@@ -194,7 +196,7 @@ def parts_of(live: Sequence[Sequence[int]], steps: int, each: bool) -> list[Part
         counts, _ = chunks_of(tuple(sorted(nics)), count)
         pooled = np.vectorize(lambda both: counts.get(both, 0), otypes=[np.int64])(np.add.outer(nics, nics))
         np.fill_diagonal(pooled, 0)
-        return [Part(tuple(sorted({rail for mine in live for rail in mine})), count, pooled)]
+        return [AlikeRails(tuple(sorted({rail for mine in live for rail in mine})), count, pooled)]
     joined: dict[tuple[int, ...], list[int]] = {}
     for rail in sorted({rail for mine in live for rail in mine}):
         joined.setdefault(tuple(r for r, mine in enumerate(live) if rail in mine), []).append(rail)
@@ -203,7 +205,7 @@ def parts_of(live: Sequence[Sequence[int]], steps: int, each: bool) -> list[Part
         chunks = np.zeros((len(live), len(live)), np.int64)
         chunks[np.ix_(ranks, ranks)] = rounds * len(rails)
         np.fill_diagonal(chunks, 0)
-        found.append(Part(tuple(rails), rounds * max(1, len(ranks) - 1), chunks))
+        found.append(AlikeRails(tuple(rails), rounds * max(1, len(ranks) - 1), chunks))
     return found
 
 
@@ -221,7 +223,7 @@ def unfilled(used: Sequence[Mapping[int, object]]) -> float:
 
 
 @lru_cache(maxsize=8)
-def even_steps(live: tuple[tuple[int, ...], ...], steps: int, each: bool, variant: int) -> Found:
+def even_steps(live: tuple[tuple[int, ...], ...], steps: int, each: bool, variant: int) -> PlacedChunks:
     """Sender, receiver and rail of each chunk in each step. Pure, and the same on every rank.
 
     live : the rails of each rank; steps, each : as of `parts_of`; some beyond if what is due has not landed;
@@ -239,7 +241,7 @@ def even_steps(live: tuple[tuple[int, ...], ...], steps: int, each: bool, varian
     ties = (ids[:, None] * 7919 + ids * 104729 + variant * 31337 * ids) % TIES
     on = {rail: [r for r, mine in enumerate(live) if rail in mine] for rail in {rail for mine in live for rail in mine}}
     # A pair's data comes first; a chunk that is data and result waits for the result. A single one does not: see
-    # `Found`.
+    # `PlacedChunks`.
     sent = [np.zeros_like(part.chunks) for part in parts]
     done, landed, before = (np.zeros_like(whole, np.float64) for _ in range(3))  # before : a step ago
     for known in (landed, before):
@@ -280,4 +282,6 @@ def even_steps(live: tuple[tuple[int, ...], ...], steps: int, each: bool, varian
         turn[which] += 1
     late = {pair: int(complete[pair[0]]) for pair in slots if single[pair]}
     longest = max(lasts)
-    return Found(slots, max(end, min(lasts) * 1), {pair: min(when, end - longest) for pair, when in late.items()})
+    return PlacedChunks(
+        slots, max(end, min(lasts) * 1), {pair: min(when, end - longest) for pair, when in late.items()}
+    )

@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise, permutations
 from typing import TYPE_CHECKING, NamedTuple
 
 from optcc.schedule.assemble import granule
-from optcc.schedule.direct_rows import Kind, Piece, cut, joined, on_leash
+from optcc.schedule.direct_rows import Kind, SectionPart, cut, joined, on_leash
 from optcc.schedule.nics import applies, have_spare_time, live_nics, rates_nearly_equal, short_of_nics
 from optcc.schedule.pods import in_turns, pod_numbers
 from optcc.schedule.slots import HALF, Slot, in_time, mirrored, whole
@@ -116,15 +116,15 @@ class OneStarves:
         # the first half's mirror image.
         late = {r: _turned(mine) for r, mine in via.items()}
 
-        def gathered(i: int, k: int) -> list[Piece]:
+        def gathered(i: int, k: int) -> list[SectionPart]:
             """What i sends to k in the first half."""
-            own = [Piece(Kind.RAW, k, *part) for part in (*(part for s, part in via[k] if s != i), plain[k])]
-            return own + [Piece(Kind.PARTIAL, i, *part) for s, part in via[i] if s == k]
+            own = [SectionPart(Kind.RAW, k, *part) for part in (*(part for s, part in via[k] if s != i), plain[k])]
+            return own + [SectionPart(Kind.PARTIAL, i, *part) for s, part in via[i] if s == k]
 
-        def spread(i: int, k: int) -> list[Piece]:
+        def spread(i: int, k: int) -> list[SectionPart]:
             """What i sends to k in the second half."""
-            own = [Piece(Kind.RESULT, i, *part) for part in (plain[i], *(part for s, part in late[i] if s != k))]
-            return [Piece(Kind.FINAL, k, *part) for s, part in late[k] if s == i] + own
+            own = [SectionPart(Kind.RESULT, i, *part) for part in (plain[i], *(part for s, part in late[i] if s != k))]
+            return [SectionPart(Kind.FINAL, k, *part) for s, part in late[k] if s == i] + own
 
         found: list[tuple[int, ...]] = []
         adding = {*short_of_nics(cluster)}

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.schedule.assemble import cuts_by
-from optcc.schedule.direct_rows import Ints, Kind, Piece, cut
+from optcc.schedule.direct_rows import Ints, Kind, SectionPart, cut
 from optcc.schedule.nics import common_rails, live_nics, of_one_pace
 from optcc.schedule.slots import HALF, Slot, in_time, mirrored, whole
 from optcc.schedule.steps import MOST_CHUNKS, Timed, Used, rows_of
@@ -45,7 +45,7 @@ Steps = list[tuple[Ints, int]]
 """(By sender its receiver, itself if it sends nothing; length), in order."""
 
 
-class Rounds(Even):
+class EvenRounds(Even):
     """`segments` rounds in each half. Rails that join the same ranks share the steps of a round: each is on one."""
 
     name = "rounds"
@@ -84,7 +84,7 @@ class Rounds(Even):
         found: list[tuple[int, ...]] = []
         for a, z in permutations(range(len(order)), 2):
             i, k = order[a], order[z]
-            own = Piece(Kind.RAW, k, *section[k]), Piece(Kind.RESULT, i, *section[i])
+            own = SectionPart(Kind.RAW, k, *section[k]), SectionPart(Kind.RESULT, i, *section[i])
             # A pair with next to no data has no step: it uses its first common rail, at the beginning.
             none = [Slot(0, 1, min({*used[i]} & {*used[k]}), 1)]
             first, back = slots.get((a, z)) or none, slots.get((z, a)) or none

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optcc.schedule.assemble import cuts_by
-from optcc.schedule.direct_rows import Kind, Piece, cut
+from optcc.schedule.direct_rows import Kind, SectionPart, cut
 from optcc.schedule.nics import live_nics, of_one_pace
 from optcc.schedule.slots import HALF, Slot, mirrored
 from optcc.schedule.steps import Timed, Used, most_steps, rows_of
@@ -65,8 +65,8 @@ class SeveralStarve:
         section = dict(zip(hubs, pairwise(cuts), strict=True))
         found: list[tuple[int, ...]] = []
         for i, k in permutations(range(len(live)), 2):
-            pieces = [Piece(Kind.RAW, k, *section[k])] if k in section else []
-            pieces += [Piece(Kind.RESULT, i, *section[i])] if i in section else []
+            pieces = [SectionPart(Kind.RAW, k, *section[k])] if k in section else []
+            pieces += [SectionPart(Kind.RESULT, i, *section[i])] if i in section else []
             if not pieces:  # slow servers, which need not have a rail in common
                 continue
             back = (slot._replace(begin=slot.begin + HALF) for slot in mirrored(slots.get((k, i), [])))

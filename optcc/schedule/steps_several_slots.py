@@ -69,7 +69,9 @@ def steady_steps(
     section = np.maximum(np.broadcast_to(part * (UNIT // WHOLE), pairs.shape), 1)
     quiet = quiet_rails(live, slow)
     for turn in range(PASSES):
-        half = _Half(live, slow, section, pairs, int(margin * ONE), int(chunk * ONE), quiet if turn else frozenset())
+        half = _SeveralHalf(
+            live, slow, section, pairs, int(margin * ONE), int(chunk * ONE), quiet if turn else frozenset()
+        )
         for begin, end, rails in _turns(live, slow, ends):
             half.step(begin, end, rails)
         # A hub sends another hub results of its own section in the other half, too, where it is sent the rest.
@@ -106,7 +108,7 @@ def _turns(live: Sequence[Sequence[int]], slow: Sequence[int], ends: Sequence[in
     return sorted(found)
 
 
-class _Half:
+class _SeveralHalf:
     """The data sent so far, and the data that is ready."""
 
     def __init__(

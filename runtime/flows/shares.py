@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from optcc.runtime.engine.program import Move
 from optcc.runtime.flows.ends import Out, Piece
-from optcc.runtime.flows.straggler_monitor import Lane, StragglerMonitor
+from optcc.runtime.flows.straggler_monitor import StragglerMonitor, WatchedFlow
 from optcc.runtime.flows.symmetry_classes import Span, likeness
 from optcc.runtime.wires.layout import Layout
 from optcc.schedule import Route
@@ -143,9 +143,9 @@ class Shares:
             for number, route in enumerate(self._routes[name])
         ]
 
-    def _watched(self, route: int) -> list[Lane]:
+    def _watched(self, route: int) -> list[WatchedFlow]:
         outs = [self._outs[flow] for flow in self._lanes[route]]
-        return [Lane(out, kind) for out, kind in zip(outs, self._kinds[self._name][route], strict=True)]
+        return [WatchedFlow(out, kind) for out, kind in zip(outs, self._kinds[self._name][route], strict=True)]
 
     def at_home(self, peer: int) -> list[Out]:
         """The flows to a rank that are at home."""

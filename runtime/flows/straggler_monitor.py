@@ -34,7 +34,7 @@ ROUTES = 8
 
 
 @dataclass
-class Lane:
+class WatchedFlow:
     """A flow of a route. `kind` : it is held against those of the same kind, see `symmetry_classes`."""
 
     out: Out
@@ -83,7 +83,7 @@ class Lane:
 class _Watch:
     """What is known of the lanes of a route."""
 
-    def __init__(self, lanes: Sequence[Lane]) -> None:
+    def __init__(self, lanes: Sequence[WatchedFlow]) -> None:
         self.lanes, self._looks, self._known, self._at = lanes, 0, False, 0.0
 
     def wake(self, now: float) -> None:
@@ -99,10 +99,10 @@ class _Watch:
         busy = [lane.look(seconds) for lane in self.lanes]
         return any(busy)
 
-    def judge(self, lanes: Sequence[Lane], factors: dict[int, float]) -> None:
+    def judge(self, lanes: Sequence[WatchedFlow], factors: dict[int, float]) -> None:
         """Which of these lanes are slow, and by how much."""
         turn = self._looks >= LOOKS and max(lane.chunks for lane in self.lanes) >= CHUNKS
-        kinds: dict[int, list[Lane]] = {}
+        kinds: dict[int, list[WatchedFlow]] = {}
         for lane in lanes if self._known else ():
             kinds.setdefault(lane.kind, []).append(lane)
         for like in kinds.values():
@@ -148,7 +148,7 @@ class StragglerMonitor:
         self._busy.clear()
         self.look_at = math.inf
 
-    def wake(self, route: Hashable, now: float, lanes: Callable[[], Sequence[Lane]]) -> None:
+    def wake(self, route: Hashable, now: float, lanes: Callable[[], Sequence[WatchedFlow]]) -> None:
         """From now on there is something to bring on a route; of `lanes` when it is new."""
         if route in self._busy:
             return

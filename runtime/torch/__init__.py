@@ -18,9 +18,9 @@ if find_spec("torch") is None:
 import torch
 import torch.distributed as dist
 
-from optcc.runtime.torch.book import Costs
 from optcc.runtime.torch.hook import HookState
 from optcc.runtime.torch.policy import Policy
+from optcc.schedule.candidates import Costs
 
 __all__ = ["Costs", "HookState", "Policy", "allreduce_hook"]
 

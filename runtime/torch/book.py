@@ -10,7 +10,6 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -26,21 +25,11 @@ from optcc.runtime.torch.script import rounds_script, script_of
 from optcc.runtime.torch.turns import in_rounds, rounds_of, turns_of
 from optcc.runtime.torch.walk import GroupWalk, MessageWalk, Walk
 from optcc.schedule import Schedule
+from optcc.schedule.candidates import Costs
 from optcc.values.cluster import Cluster
 from optcc.values.units import format_size
 
 log = logging.getLogger("optcc.pytorch")
-
-
-@dataclass(frozen=True)
-class Costs:
-    """What a message costs besides its bytes, for the order of transfers and for depth.
-
-    alpha : seconds from a sender to its receiver; per_chunk : seconds that either end spends on each
-    """
-
-    alpha: Fraction
-    per_chunk: Fraction
 
 
 Planner = Callable[[Cluster, int, Costs, int | None], Plan]
@@ -122,7 +111,7 @@ class Book:
 
         plan, lanes = self._planner(self._cluster, nbytes, self._costs, segments), len(self._groups)
         schedule = plan.schedule()
-        turns, _ = _virtual(schedule, Costs(Fraction(0), Fraction(0)))
+        turns, _ = _virtual(schedule, Costs())
         rounds = rounds_of(schedule, _programs(schedule, 1), turns, _round_s(plan, lanes), lanes)
         exchanged = simulate(in_rounds(schedule, rounds, turns), alpha=self._costs.alpha)
         return _Tried(plan, turns, exchanged.time_s, float(plan.baseline("ring").fluid_s))

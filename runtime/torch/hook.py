@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from optcc.errors import InputError, OptccError
 from optcc.runtime.errors import PeerLostError, RankFailedError, TransportError
-from optcc.runtime.torch.book import GLOO, LANES, NCCL, Book, Costs, Planner, load
+from optcc.runtime.torch.book import GLOO, LANES, NCCL, Book, Planner, load
 from optcc.runtime.torch.meeting import Meeting, group_like, groups_here
 from optcc.runtime.torch.policy import Levels, Policy, Switch, full_rate
 from optcc.runtime.torch.probe import probe
@@ -26,6 +26,7 @@ from optcc.runtime.torch.settings import cluster_of, settings_of
 from optcc.runtime.torch.streams import by_stream, stream_of
 from optcc.runtime.torch.verdict import GRACE_S, Court
 from optcc.runtime.torch.walk import Walk, first_line
+from optcc.schedule.candidates import Costs
 from optcc.values.cluster import Cluster
 from optcc.values.units import format_size
 
@@ -247,7 +248,7 @@ class HookState:
             self._book = None if cluster is None else self._new_book(cluster, device)
 
     def _new_book(self, cluster: Cluster, device: torch.device) -> Book:
-        costs = self._costs or (GLOO if device.type == "cpu" else NCCL)
+        costs = self._costs if self._costs is not None else GLOO if device.type == "cpu" else NCCL
         return Book(self._groups, cluster, self._planner, costs, self.policy.gain)
 
     def _by_cpu(self, walk: Walk, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:

@@ -8,8 +8,8 @@ from fractions import Fraction
 from typing import Any
 
 from optcc.errors import InputError
-from optcc.runtime.torch.book import Costs
 from optcc.runtime.torch.policy import Levels, Policy
+from optcc.schedule.candidates import Costs
 from optcc.values.cluster import Cluster, Nic, Server
 
 

@@ -37,7 +37,7 @@ from optcc.runtime.wires.contract import (
     Happening,
     Wire,
 )
-from optcc.runtime.wires.local_ends import In, Out, Unsent
+from optcc.runtime.wires.local_ends import ReceivingEnd, SendingEnd, Unsent
 from optcc.runtime.wires.local_faults import LocalFaults
 from optcc.runtime.wires.local_meeting import connect_ends
 from optcc.runtime.wires.pacing import Chunk, PortClocks, Rates
@@ -72,8 +72,8 @@ class LocalWires(LocalFaults):
         self._slots = self._slots_of(rank)
         self._far: dict[int, Slots] = {}  # other ranks' slots
         self._news: list[Happening] = []
-        self._out: dict[int, Out] = {}
-        self._in: dict[int, In] = {}
+        self._out: dict[int, SendingEnd] = {}
+        self._in: dict[int, ReceivingEnd] = {}
         self._dirty: set[int] = set()  # incoming wires with acknowledgements or credits to send
         self._full: set[int] = set()  # outgoing wires with something unsent, for their ring has no room
         self._stuck: dict[int, list[tuple[Any, ...]]] = {}  # wire -> records that a black hole keeps
@@ -90,7 +90,7 @@ class LocalWires(LocalFaults):
         self._told: dict[tuple[int, int], int] = {}  # the same -> what is below has been told
         self._bug = ""
         self._epoll = select.epoll()
-        self._ends: dict[int, Out | In] = {}  # by descriptor
+        self._ends: dict[int, SendingEnd | ReceivingEnd] = {}  # by descriptor
         try:
             connect_ends(rank, wires, exchange, self._slots, self._borrow, self._adopt, clock)
             self._open_rings()
@@ -105,8 +105,8 @@ class LocalWires(LocalFaults):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _adopt(self, end: Out | In) -> None:
-        if isinstance(end, In):
+    def _adopt(self, end: SendingEnd | ReceivingEnd) -> None:
+        if isinstance(end, ReceivingEnd):
             self._in[end.wire] = end
         else:
             self._out[end.wire] = end
@@ -154,7 +154,7 @@ class LocalWires(LocalFaults):
         if out.unsent or wire in self._no_data or not self._put(out, flow, seq, header, payload, start, end):
             out.unsent.append(Unsent(flow, seq, header, payload, start, end))
 
-    def _put(self, out: Out, flow: int, seq: int, header: bytes, payload: Any, start: float, end: float) -> bool:
+    def _put(self, out: SendingEnd, flow: int, seq: int, header: bytes, payload: Any, start: float, end: float) -> bool:
         """A chunk into its slot and a notification into the ring; False: that has no room. Both not, on a lost wire."""
         far, wire = out.far, out.wire
         if far.is_closed(wire):
@@ -170,7 +170,7 @@ class LocalWires(LocalFaults):
             self._wake(out, sleep)
         return True
 
-    def _wake(self, end: Out | In, sleep: int) -> None:
+    def _wake(self, end: SendingEnd | ReceivingEnd, sleep: int) -> None:
         """A byte for the peer's `sleep`; one of another wire may find it deaf, so each wakes for itself."""
         end.woke = sleep
         try:
@@ -359,7 +359,7 @@ class LocalWires(LocalFaults):
         self._far.clear()
         self._epoll.close()
 
-    def _flush(self, out: Out) -> None:
+    def _flush(self, out: SendingEnd) -> None:
         """Write what is unsent while there is room for its notifications."""
         self._full.discard(out.wire)
         while out.unsent and out.wire not in self._no_data:
@@ -434,7 +434,7 @@ class LocalWires(LocalFaults):
             for record in records:
                 self._back(record)
 
-    def _hear(self, end: Out | In) -> None:
+    def _hear(self, end: SendingEnd | ReceivingEnd) -> None:
         """Bytes that woke; or the wire is lost, for its other end is gone."""
         try:
             if not end.sock.recv(1 << 12):

@@ -21,7 +21,7 @@ class Unsent(NamedTuple):
     end: float
 
 
-class Out:
+class SendingEnd:
     """The sending end of a wire, and the slots at its other end."""
 
     def __init__(self, wire: int, sock: socket.socket, far: Slots) -> None:
@@ -36,7 +36,7 @@ class Out:
         return len(self.unsent)
 
 
-class In:
+class ReceivingEnd:
     """The receiving end of a wire, from rank `src`."""
 
     def __init__(self, wire: int, sock: socket.socket) -> None:

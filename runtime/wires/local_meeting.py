@@ -21,7 +21,7 @@ from typing import Any
 
 from optcc.runtime.errors import PeerLostError, TransportError
 from optcc.runtime.wires.contract import Wire
-from optcc.runtime.wires.local_ends import In, Out
+from optcc.runtime.wires.local_ends import ReceivingEnd, SendingEnd
 from optcc.runtime.wires.slots import Slots
 
 HELLO = Struct("<32sI")
@@ -45,7 +45,7 @@ def connect_ends(
     exchange: Callable[[Any], list[Any]],
     lent: Slots,
     borrow: Callable[[int, int], Slots],
-    adopt: Callable[[Out | In], None],
+    adopt: Callable[[SendingEnd | ReceivingEnd], None],
     clock: Callable[[], float],
 ) -> None:
     """Give `adopt` every end of this rank's as soon as it stands; it is the one to close them.
@@ -85,7 +85,7 @@ def connect_ends(
                 if sock is None:
                     break
                 entering.popleft()
-                adopt(In(w, sock))
+                adopt(ReceivingEnd(w, sock))
             if not entering and not leaving:
                 break
             for fd, _ in ready.poll(RETRY_S if entering else left):
@@ -102,7 +102,7 @@ def connect_ends(
                     if heard:
                         w, sock, slots = heard
                         leaving.remove(w)
-                        adopt(Out(w, sock, borrow(wires[w].dst, slots)))
+                        adopt(SendingEnd(w, sock, borrow(wires[w].dst, slots)))
         exchange(None)  # nobody writes before all are connected, nor closes its listener before
 
 
