@@ -87,6 +87,7 @@ def test_a_record_is_written_and_read() -> None:
     assert write_json(Sheet, SHEET) == JSON
     assert read_json(Sheet, JSON) == SHEET
     assert read_json(Sheet, {**JSON, "layers": 2}).layers == 2
+    assert read_json(Sheet, {**JSON, "layers": None}) == SHEET
     assert read_json(Sheet, {**JSON, "added_later": [1]}) == SHEET
     assert schema().is_valid(JSON)
     codec(Sheet).check(SHEET)
@@ -111,7 +112,7 @@ FAULTS = [
     ("note", "ABC", "note", "small letters", "ABC"),
     ("paper", None, "paper", "one of thin, thick", "null"),
     ("fiber", 1, "fiber", "text", "1"),
-    ("layers", None, "layers", "a whole number, 0 or more", "null"),
+    ("layers", "2", "layers", "a whole number, 0 or more", "2"),
     ("done", 1, "done", "true or false", "1"),
     ("done", ..., "", "a field 'done'", "none"),
 ]

@@ -291,6 +291,15 @@ def test_fields_of_a_newer_minor_are_passed_over(name: str, depth: str | None) -
         Plan.from_json(json.dumps({**newer, "plan_id": "0" * 16}))
 
 
+@pytest.mark.parametrize(
+    ("name", "field", "value"), [("nested-rings", "pace", 0), ("r2cc-allreduce", "channels", None)]
+)
+def test_a_newer_minor_may_say_what_is_left_out_here(name: str, field: str, value: int | None) -> None:
+    content = bent(json.loads(cases()[name].to_json()), ("recipe", field), value)
+    assert refused(content)
+    assert Plan.from_json(again({**content, "version": f"{MAJOR}.{MINOR + 1}"})) == cases()[name]
+
+
 def test_a_family_of_a_newer_minor_is_refused_and_says_why() -> None:
     content = {**json.loads(cases()["trees"].to_json()), "family": "magic", "version": f"{MAJOR}.{MINOR + 1}"}
     with pytest.raises(InputError, match=rf"magic.*version {MAJOR}\.{MINOR + 1}: a newer optcc may read it"):

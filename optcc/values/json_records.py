@@ -115,6 +115,10 @@ class RecordField:
     omitted: Any = ...
     required: bool = True
 
+    def left_out(self, value: Any) -> bool:
+        """Whether the member is not written for `value`."""
+        return self.omitted is not ... and type(value) is type(self.omitted) and bool(value == self.omitted)
+
 
 class RecordCodec(Codec):
     """An object whose members are the fields of a dataclass, or of a TypedDict. Others are passed over in reading."""
@@ -134,6 +138,8 @@ class RecordCodec(Codec):
         for member in self.members:
             if member.name is None:
                 found[member.field] = member.codec.read(raw)
+            elif member.name in raw and member.left_out(raw[member.name]):
+                continue  # said although it need not be, as another writer may
             elif member.name in raw:
                 found[member.field] = placed(member.name, member.codec.read, raw[member.name])
             elif member.omitted is ...:
@@ -143,7 +149,7 @@ class RecordCodec(Codec):
     def check(self, value: Any) -> None:
         for member in self.members:
             part = getattr(value, member.field)
-            if member.omitted is ... or part != member.omitted or type(part) is not type(member.omitted):
+            if not member.left_out(part):
                 placed(member.field, member.codec.check, part)
 
     def write(self, value: Any) -> Json:
@@ -152,7 +158,7 @@ class RecordCodec(Codec):
             part = getattr(value, member.field)
             if member.name is None:
                 found |= member.codec.write(part)
-            elif member.omitted is ... or part != member.omitted:
+            elif not member.left_out(part):
                 found[member.name] = member.codec.write(part)
         return found
 
