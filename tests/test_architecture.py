@@ -69,7 +69,6 @@ LONG = {
     "optcc.runtime.verbs.wires": "one class, whose every method is about the same queue pairs",
     "optcc.runtime.wires.local": "one class, whose every method is about the same sockets and slots",
     "optcc.runtime.protocol.sender": "one machine with its table, to be read beside each other",
-    "optcc.runtime.torch.hook": "one class, whose description of parameters is the page in the reference",
 }
 """Modules that may be longer, five at most, and why."""
 

@@ -25,8 +25,7 @@ from optcc.runtime.control.job import Job
 from optcc.runtime.control.launch import run_schedules
 from optcc.runtime.devices import gpu_memory, memory
 from optcc.runtime.devices.cuda_memory import CudaMemory
-from optcc.runtime.devices.gpu_memory import Path as GpuPath
-from optcc.runtime.devices.gpu_memory import PathChoice
+from optcc.runtime.devices.gpu_memory import GpuPath, PathChoice
 from optcc.runtime.devices.host import dtype_of, reduction_of
 from optcc.runtime.engine.loop import Engine
 from optcc.runtime.engine.program import program_of

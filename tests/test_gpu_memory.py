@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pytest
 from optcc.runtime.devices import gpu_memory
 from optcc.runtime.devices.gpu_memory import (
     PROBE_BYTES,
-    Path,
+    GpuPath,
     PathChoice,
     PathRefusedError,
     Region,
@@ -49,11 +49,11 @@ class FakeNic:
 
     name = "mlx5_0"
 
-    def __init__(self, gpu: FakeGpu, registers: set[Path], faults: dict[Path, str] | None = None) -> None:
+    def __init__(self, gpu: FakeGpu, registers: set[GpuPath], faults: dict[GpuPath, str] | None = None) -> None:
         self.gpu, self.registers, self.faults = gpu, registers, faults or {}
         self.live = 0
 
-    def _register(self, path: Path) -> Region:
+    def _register(self, path: GpuPath) -> Region:
         if path not in self.registers:
             raise PathRefusedError("Operation not supported")
         self.live += 1
@@ -61,11 +61,11 @@ class FakeNic:
 
     def by_dmabuf(self, fd: int, nbytes: int) -> Region:
         assert (fd, nbytes) == (33, PROBE_BYTES)
-        return self._register(Path.DMABUF)
+        return self._register(GpuPath.DMABUF)
 
     def by_address(self, address: int, nbytes: int) -> Region:
         assert nbytes == PROBE_BYTES
-        return self._register(Path.PEERMEM)
+        return self._register(GpuPath.PEERMEM)
 
     def take(self, region: Region, offset: int, nbytes: int) -> bytes:
         fault = self.faults.get(region.handle)
@@ -95,41 +95,43 @@ def export(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_memory, "exported", exported)
 
 
-BOTH = {Path.DMABUF, Path.PEERMEM}
+BOTH = {GpuPath.DMABUF, GpuPath.PEERMEM}
 
 
 @pytest.mark.usefixtures("export")
 @pytest.mark.parametrize(
     ("registers", "faults", "path"),
     [
-        (BOTH, {}, Path.DMABUF),
-        ({Path.PEERMEM}, {}, Path.PEERMEM),
-        (set(), {}, Path.STAGED),
-        (BOTH, {Path.DMABUF: "zeros"}, Path.PEERMEM),
-        (BOTH, {Path.DMABUF: "lost"}, Path.PEERMEM),
-        (BOTH, {Path.DMABUF: "last page"}, Path.PEERMEM),
-        (BOTH, {Path.DMABUF: "error"}, Path.PEERMEM),
-        (BOTH, {Path.DMABUF: "zeros", Path.PEERMEM: "lost"}, Path.STAGED),
+        (BOTH, {}, GpuPath.DMABUF),
+        ({GpuPath.PEERMEM}, {}, GpuPath.PEERMEM),
+        (set(), {}, GpuPath.STAGED),
+        (BOTH, {GpuPath.DMABUF: "zeros"}, GpuPath.PEERMEM),
+        (BOTH, {GpuPath.DMABUF: "lost"}, GpuPath.PEERMEM),
+        (BOTH, {GpuPath.DMABUF: "last page"}, GpuPath.PEERMEM),
+        (BOTH, {GpuPath.DMABUF: "error"}, GpuPath.PEERMEM),
+        (BOTH, {GpuPath.DMABUF: "zeros", GpuPath.PEERMEM: "lost"}, GpuPath.STAGED),
     ],
 )
-def test_the_path_that_carries_bytes_is_taken(registers: set[Path], faults: dict[Path, str], path: Path) -> None:
+def test_the_path_that_carries_bytes_is_taken(
+    registers: set[GpuPath], faults: dict[GpuPath, str], path: GpuPath
+) -> None:
     gpu = FakeGpu()
     nic = FakeNic(gpu, registers, faults)
     choice = choose(gpu, nic)
     assert choice.path is path
-    assert list(choice.refused) == list(Path)[: list(Path).index(path)]
+    assert list(choice.refused) == list(GpuPath)[: list(GpuPath).index(path)]
     assert nic.live == 0, "every registration is taken back"
 
 
 @pytest.mark.usefixtures("export")
 def test_the_doctor_says_what_was_refused_and_why() -> None:
     gpu = FakeGpu()
-    finding = choose(gpu, FakeNic(gpu, BOTH, {Path.DMABUF: "lost", Path.PEERMEM: "error"})).finding()
+    finding = choose(gpu, FakeNic(gpu, BOTH, {GpuPath.DMABUF: "lost", GpuPath.PEERMEM: "error"})).finding()
     assert finding.part == "GPU 2 by mlx5_0"
     assert not finding.present
     assert "pinned staging; dma-buf: registered, but what the NIC wrote is not" in finding.seen
     assert "nvidia-peermem: the NIC reports LOC_PROT_ERR" in finding.seen
-    assert PathChoice("a", 0, Path.DMABUF, {}).finding().present
+    assert PathChoice("a", 0, GpuPath.DMABUF, {}).finding().present
 
 
 def test_a_dmabuf_is_of_whole_pages() -> None:
@@ -144,7 +146,7 @@ def test_a_dmabuf_is_of_whole_pages() -> None:
             pass
 
 
-def test_without_a_driver_the_doctor_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: FilePath) -> None:
+def test_without_a_driver_the_doctor_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def missing() -> Any:
         raise OSError("libcuda.so.1: cannot open shared object file")
 
@@ -154,7 +156,7 @@ def test_without_a_driver_the_doctor_says_so(monkeypatch: pytest.MonkeyPatch, tm
     assert "no NVIDIA driver (libcuda.so.1" in finding.seen
 
 
-def test_what_the_driver_offers(monkeypatch: pytest.MonkeyPatch, tmp_path: FilePath) -> None:
+def test_what_the_driver_offers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(gpu_memory, "gpu_count", lambda: 2)
     monkeypatch.setattr(gpu_memory, "attribute", lambda gpu, number: int(number != 124 or gpu == 1))
     (finding,) = examine_gpu_memory(tmp_path)

@@ -19,7 +19,7 @@ from optcc.values.units import format_seconds
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedTime:
     """What a plan takes in virtual time at the costs it was made for, in seconds; None where that was not simulated.
 
     ready_s : likewise, where ports serve what has been ready for longest and not the plan's order
@@ -35,7 +35,7 @@ MOST_SIMULATED = 2**21
 """Transfers of a plan whose time is simulated for the report: about two seconds. 128 servers, 64 segments deep."""
 
 
-def expected(plan: Plan, alpha: Fraction, per_chunk: Fraction, schedule: Schedule | None = None) -> Expected:
+def expected(plan: Plan, alpha: Fraction, per_chunk: Fraction, schedule: Schedule | None = None) -> ExpectedTime:
     """The plan's simulated time, unless there are more than `MOST_SIMULATED` transfers or so.
 
     schedule : what the plan lowers to, where that is at hand
@@ -47,10 +47,10 @@ def expected(plan: Plan, alpha: Fraction, per_chunk: Fraction, schedule: Schedul
         schedule = plan.schedule() if schedule is None else schedule
         time_s = simulate(schedule, alpha=alpha, per_chunk=per_chunk).time_s
         ready_s = simulate(schedule, alpha=alpha, per_chunk=per_chunk, service="ready").time_s
-    return Expected(time_s, ready_s, float(alpha), float(per_chunk))
+    return ExpectedTime(time_s, ready_s, float(alpha), float(per_chunk))
 
 
-def expected_json(plan: Plan, found: Expected) -> dict[str, Any]:
+def expected_json(plan: Plan, found: ExpectedTime) -> dict[str, Any]:
     """Simulated seconds, over the bound, and at which costs; null where it was not simulated."""
     ratio = None if found.time_s is None else ratio_of(found.time_s, float(plan.bound.seconds))
     return {
@@ -82,7 +82,7 @@ def _plan_rows(table: Table, plan: Plan) -> None:
         table.add_row("  note", f"without latency this family stays {percent(gap)} above the bound on this cluster")
 
 
-def print_plan(plan: Plan, found: Expected | None = None) -> None:
+def print_plan(plan: Plan, found: ExpectedTime | None = None) -> None:
     """The bound's lines and the plan's, and what it is expected to take."""
     print_bound(plan.bound, plan.cluster)
     table = plain_table(f"plan: {plan.recipe.family}")

@@ -52,7 +52,7 @@ class SectionPart(NamedTuple):
     stop: int
 
 
-class Rows(NamedTuple):
+class DirectRows(NamedTuple):
     """Transfers in columns, int64 (rows,).
 
     `key` : planned time, among all a rank's transfers; `nic` : identifies the ports at both ends; `segment` : the
@@ -114,7 +114,7 @@ def joined(pieces: Sequence[SectionPart]) -> list[SectionPart]:
     return found
 
 
-def overlapping(rows: Rows, waits: Ints, on: Ints, floor: Ints | int = 0) -> tuple[Ints, Ints]:
+def overlapping(rows: DirectRows, waits: Ints, on: Ints, floor: Ints | int = 0) -> tuple[Ints, Ints]:
     """(row that waits, row that it waits for) for all of `waits` and `on` that share bytes at `floor` or above.
 
     on : in order of senders, and of bytes, which do not overlap within one sender
@@ -130,7 +130,7 @@ def overlapping(rows: Rows, waits: Ints, on: Ints, floor: Ints | int = 0) -> tup
     return np.repeat(np.tile(waits, len(senders)), counts), on[np.repeat(first, counts) + place]
 
 
-def dependencies(rows: Rows, via_end: dict[int, int]) -> list[tuple[Ints, Ints]]:
+def dependencies(rows: DirectRows, via_end: dict[int, int]) -> list[tuple[Ints, Ints]]:
     """Pairs (row that waits, row that it waits for); later kinds come after the kinds that they may wait for.
 
     via_end : full hub -> end of the bytes of its section to which slow ranks add last
@@ -158,7 +158,7 @@ def dependencies(rows: Rows, via_end: dict[int, int]) -> list[tuple[Ints, Ints]]
     return found
 
 
-def in_order(rows: Rows, waits: Ints, on: Ints) -> tuple[Ints, Ints]:
+def in_order(rows: DirectRows, waits: Ints, on: Ints) -> tuple[Ints, Ints]:
     """More pairs: a transfer also waits for the latest that those before it on its NIC wait for. Otherwise it would be
     sent before them when they are late, and they would be later still. Sums that a slow rank hands back do not: a late
     one would hold up all others."""
@@ -173,7 +173,7 @@ def in_order(rows: Rows, waits: Ints, on: Ints) -> tuple[Ints, Ints]:
     return found[:, 0], found[:, 1]
 
 
-def on_leash(rows: Rows, starving: int, length: int) -> tuple[Ints, Ints]:
+def on_leash(rows: DirectRows, starving: int, length: int) -> tuple[Ints, Ints]:
     """More pairs, for transfers among the other ranks in the second half. They wait for the latest data that the
     starving rank was to have sent them `length` ticks before. The others have time to spare in the middle of the plan
     and would run ahead; sums from the starving rank's always busy NICs would then collide with their transfers at
@@ -204,7 +204,7 @@ def even_shares(count: int) -> tuple[Fraction, ...]:
 
 
 def scheduled(
-    rows: Rows,
+    rows: DirectRows,
     pairs: Sequence[tuple[Ints, Ints]],
     ports: Sequence[Mapping[int, tuple[int, ...]]],
     routes: Routes,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from optcc.schedule.direct_rows import Ints, Rows
+from optcc.schedule.direct_rows import DirectRows, Ints
 from optcc.values.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Timed(NamedTuple):
     held : more pairs (row that waits, row that it waits for), where a rank would run ahead otherwise
     """
 
-    rows: Rows
+    rows: DirectRows
     after: dict[int, int]
     held: tuple[Ints, Ints] | None
 
@@ -72,6 +72,6 @@ of 80 bytes while a schedule is made (128 servers of 8 NICs, 311 steps: 1.1 GB):
 those steps, 0.2 points (six of 8 NICs dead, 4 GiB); double: 0.0."""
 
 
-def rows_of(found: Sequence[tuple[int, ...]]) -> Rows:
+def rows_of(found: Sequence[tuple[int, ...]]) -> DirectRows:
     """Transfers as columns."""
-    return Rows(*np.array(found, np.int64).reshape(-1, len(Rows._fields)).T)
+    return DirectRows(*np.array(found, np.int64).reshape(-1, len(DirectRows._fields)).T)

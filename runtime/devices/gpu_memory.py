@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,7 +31,7 @@ PROBE_BYTES = 4 << 20
 """Of the memory that a path is tried on: two of the blocks that GPU memory is mapped in."""
 
 
-class Path(StrEnum):
+class GpuPath(StrEnum):
     """How bytes get from a GPU's memory to a NIC and back."""
 
     DMABUF = "dma-buf"
@@ -98,14 +98,14 @@ class PathChoice:
 
     nic: str
     gpu: int
-    path: Path
-    refused: Mapping[Path, str]
+    path: GpuPath
+    refused: Mapping[GpuPath, str]
 
     def finding(self) -> PartFinding:
         """For the doctor."""
         why = "".join(f"; {path}: {text}" for path, text in self.refused.items())
         gives = "NICs read and write GPU buffers, with no copy through host memory"
-        direct = self.path is not Path.STAGED
+        direct = self.path is not GpuPath.STAGED
         get = "" if direct else "an open-source GPU driver and a NIC driver with dma-buf, or modprobe nvidia-peermem"
         return PartFinding(f"GPU {self.gpu} by {self.nic}", direct, f"{self.path}{why}", gives, get)
 
@@ -113,8 +113,8 @@ class PathChoice:
 def choose(gpu: GpuLike, nic: RegisteringNic) -> PathChoice:
     """The first path by which bytes get from `gpu` through `nic` and back whole."""
     array = gpu.empty(PROBE_BYTES, np.dtype(np.uint8))
-    refused: dict[Path, str] = {}
-    for path in (Path.DMABUF, Path.PEERMEM):
+    refused: dict[GpuPath, str] = {}
+    for path in (GpuPath.DMABUF, GpuPath.PEERMEM):
         try:
             with registered(path, nic, array) as region:
                 _demand_traffic(gpu, nic, array, region)
@@ -122,13 +122,13 @@ def choose(gpu: GpuLike, nic: RegisteringNic) -> PathChoice:
             refused[path] = str(why)
         else:
             return PathChoice(nic.name, gpu.index, path, refused)
-    return PathChoice(nic.name, gpu.index, Path.STAGED, refused)
+    return PathChoice(nic.name, gpu.index, GpuPath.STAGED, refused)
 
 
 @contextmanager
-def registered(path: Path, nic: RegisteringNic, array: DeviceArray) -> Iterator[Region]:
+def registered(path: GpuPath, nic: RegisteringNic, array: DeviceArray) -> Iterator[Region]:
     """`array`, which is of whole pages, registered with `nic` until the end of the block. Raises PathRefusedError."""
-    if path is Path.DMABUF:
+    if path is GpuPath.DMABUF:
         with exported(array) as fd:
             region = nic.by_dmabuf(fd, array.nbytes)  # which keeps the dma-buf; the descriptor need not stay open
     else:
@@ -157,7 +157,7 @@ def exported(array: DeviceArray) -> Iterator[int]:
         os.close(fd.value)
 
 
-def examine_gpu_memory(root: FilePath = FilePath("/")) -> list[PartFinding]:
+def examine_gpu_memory(root: Path = Path("/")) -> list[PartFinding]:
     """What the driver and the kernel offer, without a NIC. Whether it works, `choose` says."""
     gives = "GPU buffers that a NIC may reach by itself"
     try:

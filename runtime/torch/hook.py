@@ -8,7 +8,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Self
 
@@ -18,12 +17,13 @@ import torch.distributed as dist
 from optcc.errors import InputError, OptccError
 from optcc.runtime.errors import PeerLostError, RankFailedError, TransportError
 from optcc.runtime.torch.book import GLOO, LANES, NCCL, Book, Planner, load
-from optcc.runtime.torch.meeting import Meeting, group_like, groups_here
+from optcc.runtime.torch.groups import group_like, groups_here, hang_up
+from optcc.runtime.torch.meeting import Meeting
 from optcc.runtime.torch.policy import Levels, Policy, Switch, full_rate
 from optcc.runtime.torch.probe import probe
 from optcc.runtime.torch.served import check_served, divides_by_active, unwrapped
 from optcc.runtime.torch.settings import cluster_of, settings_of
-from optcc.runtime.torch.streams import by_stream, stream_of
+from optcc.runtime.torch.streams import by_stream, done_with, stream_of
 from optcc.runtime.torch.verdict import GRACE_S, Court
 from optcc.runtime.torch.walk import Walk, first_line
 from optcc.schedule.candidates import Costs
@@ -87,9 +87,8 @@ class HookState:
         dist.all_reduce(ready := torch.zeros(1, device=model.device), group=self.native)
         ready.item()
         # Our messages never meet those of others, and our bound is our own.
-        bound = timedelta(seconds=timeout_s)
         lanes = 1 if model.device.type == "cpu" else LANES
-        self._groups = [group_like(self.native, most, timeout=bound) for _ in range(lanes)]
+        self._groups = [group_like(self.native, most, timeout=timedelta(seconds=timeout_s)) for _ in range(lanes)]
         self._group = self._groups[0]
         store = dist.distributed_c10d._get_default_store()
         self._court = Court(store, self._group.group_name, dist.get_rank(self.native), world, min(GRACE_S, timeout_s))
@@ -222,7 +221,7 @@ class HookState:
             future = dist.all_reduce(buffer, group=self.native, async_op=True).get_future()
             self._pending.append((future, True))
             # Of complex numbers, torch's result is a view in real ones.
-            return future.then(lambda done: done.value()[0] if not dense else _after(done, buffer))
+            return future.then(lambda done: done.value()[0] if not dense else done_with(done, buffer))
         self.by_plan += 1
         if buffer.device.type == "cpu":
             future = self._by_cpu(walk, buffer)
@@ -297,25 +296,5 @@ class HookState:
                 known = error if isinstance(error, OptccError) else TransportError(first_line(error))
                 self._failure = RankFailedError(self._court.rank, str(known))  # stands if judging fails
                 own = not isinstance(error, (RuntimeError, PeerLostError))  # a RuntimeError is how torch tells of peers
-                self._failure = self._court.judge(known, lambda: _hang_up(where or self._group), own=own)
+                self._failure = self._court.judge(known, lambda: hang_up(where or self._group), own=own)
         return self._failure
-
-
-def _hang_up(group: dist.ProcessGroup) -> None:
-    """Close this rank's connections, so that peers that wait for it fail now and not when their time is up.
-
-    Gloo has no call for that, but a wait whose time is up closes all connections of its group. With a peer whose
-    connection is closed already there is no wait, so all are tried.
-    """
-    if "gloo" not in dist.get_backend_config(group):
-        return
-    for peer in dist.get_process_group_ranks(group):
-        if peer != dist.get_rank():
-            with suppress(RuntimeError):
-                dist.irecv(torch.empty(1), peer, group, 2**30 - 1).wait(timedelta(milliseconds=1))
-
-
-def _after(done: torch.futures.Future[Any], result: torch.Tensor) -> torch.Tensor:
-    """`result`, or the error of `done`."""
-    done.value()
-    return result

@@ -81,22 +81,3 @@ class Meeting:
 
 def _some(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
-
-
-def groups_here() -> int:
-    """How many process groups this rank is in."""
-    return len(dist.distributed_c10d._world.pg_names)
-
-
-def group_like(group: dist.ProcessGroup, most: int, **options: Any) -> dist.ProcessGroup:
-    """Another group of the ranks of `group`, of which the ranks outside know nothing.
-
-    torch derives its name from how many groups a rank is in, and ranks with different names wait for each other in
-    vain. So a rank in fewer than `most` makes up for it with groups of its own.
-    """
-    backend = dist.get_backend(group)
-    for _ in range(most - groups_here()):
-        dist.new_group([dist.get_rank()], backend=backend, use_local_synchronization=True)
-    ranks = dist.get_process_group_ranks(group)
-    made: dist.ProcessGroup = dist.new_group(ranks, backend=backend, use_local_synchronization=True, **options)
-    return made

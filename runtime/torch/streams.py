@@ -29,3 +29,9 @@ def stream_of(device: torch.device) -> Any:
     if device not in _streams:
         _streams[device] = torch.cuda.Stream(device)
     return _streams[device]
+
+
+def done_with(done: torch.futures.Future[Any], result: torch.Tensor) -> torch.Tensor:
+    """`result`, or the error of `done`."""
+    done.value()
+    return result
