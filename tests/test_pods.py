@@ -114,8 +114,8 @@ def behind(pods: list[int], crossing: list[int]) -> float:
     live = [tuple(range(8))] * 16
     live[1] = (4, 5, 6, 7)
     adding = [[(1, recipe.last)] if hub != 1 else [] for hub in range(16)]
-    slots, _ = greedy_slots(live, shares, adding, step_ends(60, recipe.growth), Fraction(0), Fraction(0), pods)
-    mine = [(slot.begin, slot.size, slot.weight) for (i, k), own in slots.items() if crossing[i] < crossing[k]
+    slots_of, _ = greedy_slots(live, shares, adding, step_ends(60, recipe.growth), Fraction(0), Fraction(0), pods)
+    mine = [(slot.begin, slot.size, slot.weight) for (i, k), own in slots_of().items() if crossing[i] < crossing[k]
             for slot in own]  # fmt: skip
     begin, size, weight = np.array(mine, float).T
     at = np.linspace(0.1, 0.9, 33) * HALF
