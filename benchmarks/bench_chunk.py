@@ -388,6 +388,10 @@ and by the matrix of faults, with strikes after any single chunk.
 
 ## What is left
 
+The target is missed where it was measured last, on two processors that others kept busy; a quiet machine has not been \
+tried.
+What is left beside bytes grows with the time that a run takes more than with the chunks: sleeping and waking, caches that \
+others have used in between, the clock that times, and turns of Python's.
 Chunks of verbs, of GPU buffers and of virtual wires go by Python, and so do float16 and bfloat16.
 So do a piece of a reduce that comes before its turn, and all chunks of a rank while one of its lanes is slow or \
 one of its flows is in doubt.
