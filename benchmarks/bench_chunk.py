@@ -33,7 +33,8 @@ from rich.progress import track
 import optcc
 from benchmarks.bench_steady import KINDS, OVER, Quiet, Silence
 from optcc.runtime.compiled.engine import CompiledEngine
-from optcc.runtime.compiled.path import CompiledPath, compile_all
+from optcc.runtime.compiled.making import compile_all
+from optcc.runtime.compiled.path import CompiledPath
 from optcc.runtime.devices.host import Op, empty
 from optcc.runtime.devices.memory import HostMemory
 from optcc.runtime.engine.loop import Engine
@@ -390,8 +391,8 @@ and by the matrix of faults, with strikes after any single chunk.
 
 The target is missed where it was measured last, on two processors that others kept busy; a quiet machine has not been \
 tried.
-What is left beside bytes grows with the time that a run takes more than with the chunks: sleeping and waking, caches that \
-others have used in between, the clock that times, and turns of Python's.
+What is left beside bytes grows with the time that a run takes more than with the chunks: sleeping and waking, \
+caches that others have used in between, the clock that times, and turns of Python's.
 Chunks of verbs, of GPU buffers and of virtual wires go by Python, and so do float16 and bfloat16.
 So do a piece of a reduce that comes before its turn, and all chunks of a rank while one of its lanes is slow or \
 one of its flows is in doubt.

@@ -16,10 +16,11 @@ import pytest
 import optcc
 from optcc.errors import InputError
 from optcc.runtime.compiled import loop
-from optcc.runtime.compiled.choice import TYPES, Path, path_asked, path_of
+from optcc.runtime.compiled.choice import TYPES, ChunkPath, path_asked, path_of
 from optcc.runtime.compiled.engine import CompiledEngine, Queue
 from optcc.runtime.compiled.folds import fold_of
-from optcc.runtime.compiled.path import CompiledPath, compile_all
+from optcc.runtime.compiled.making import compile_all, rows_table
+from optcc.runtime.compiled.path import CompiledPath
 from optcc.runtime.control.job import Job
 from optcc.runtime.control.launch import run_schedules
 from optcc.runtime.devices import host
@@ -277,9 +278,7 @@ def test_ready_queues_agree() -> None:
     rng = np.random.default_rng(1)
     schedule = schedule_of(weak=0, nics=1, nbytes=24_000)
     program = program_of(schedule, 0, 4)
-    from optcc.runtime.compiled.path import _rows_table
-
-    place, routes, rows = _rows_table(program)
+    place, routes, rows = rows_table(program)
     route = next(iter(routes))
     mine, theirs = Queue(rows, place, routes[route]), ReadyQueue()
     free = 0.0
@@ -296,8 +295,8 @@ def test_ready_queues_agree() -> None:
 
 
 def test_what_is_not_compiled_is_said() -> None:
-    assert path_of("compiled", "local", "cpu", "float32") == Path("compiled")
-    assert path_of("python", "local", "cpu") == Path("python")
+    assert path_of("compiled", "local", "cpu", "float32") == ChunkPath("compiled")
+    assert path_of("python", "local", "cpu") == ChunkPath("python")
     assert str(path_of("compiled", "verbs", "cpu")) == "python (verbs has no compiled path)"
     assert str(path_of("compiled", "local", "cuda")) == "python (cuda buffers have no compiled path)"
 

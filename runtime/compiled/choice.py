@@ -19,7 +19,7 @@ TYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64
 """Element types whose folds are compiled."""
 
 
-class Path(NamedTuple):
+class ChunkPath(NamedTuple):
     """name : one of PATHS; why : where the compiled one was asked for and is not taken, for what reason."""
 
     name: str
@@ -41,21 +41,21 @@ def path_named(name: str, where: str) -> str:
     return name
 
 
-def path_of(asked: str, transport: str, device: str, dtype: str | None = None) -> Path:
+def path_of(asked: str, transport: str, device: str, dtype: str | None = None) -> ChunkPath:
     """The path that is taken. `dtype` : of the elements; None: of each operation another.
 
     Raises InputError where the compiled one is asked for and numba is missing.
     """
     if asked == "python":
-        return Path(asked)
+        return ChunkPath(asked)
     if transport != "local":
-        return Path("python", f"{transport} has no compiled path")
+        return ChunkPath("python", f"{transport} has no compiled path")
     if device != "cpu":
-        return Path("python", f"{device} buffers have no compiled path")
+        return ChunkPath("python", f"{device} buffers have no compiled path")
     if dtype is not None and dtype not in TYPES:
-        return Path("python", f"{dtype} is folded by numpy")
+        return ChunkPath("python", f"{dtype} is folded by numpy")
     if not sys.platform.startswith("linux") or sys.byteorder != "little":
-        return Path("python", "the compiled path is for Linux on a little-endian machine")
+        return ChunkPath("python", "the compiled path is for Linux on a little-endian machine")
     if importlib.util.find_spec("numba") is None:
         raise InputError(
             "the compiled path needs numba",
@@ -64,18 +64,18 @@ def path_of(asked: str, transport: str, device: str, dtype: str | None = None) -
             got="numba is not installed",
             hint="pip install numba",
         )
-    return Path(asked)
+    return ChunkPath(asked)
 
 
-def warm(path: Path) -> None:
+def warm(path: ChunkPath) -> None:
     """Compile, if that has not been done on this machine: seconds, before anybody waits."""
     if path.name == "compiled":
-        from optcc.runtime.compiled.path import compile_all
+        from optcc.runtime.compiled.making import compile_all
 
         compile_all()
 
 
-def engines(path: Path, flows: FlowTransport, wires: Any) -> Callable[..., Engine]:
+def engines(path: ChunkPath, flows: FlowTransport, wires: Any) -> Callable[..., Engine]:
     """What makes an engine over these flows, with `Engine`'s arguments. Virtual wires, for tests, stay with Python."""
     if path.name == "python" or type(wires) is not LocalWires:
         return Engine

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optcc.runtime.compiled.loop import first_ready, pop_ready, push_ready
-from optcc.runtime.compiled.tables import INTS, TIMES, TOTAL, UNFINISHED, UNSENT, Rows
+from optcc.runtime.compiled.tables import INTS, TIMES, TOTAL, UNFINISHED, UNSENT, RowTables
 from optcc.runtime.engine.loop import Engine
 from optcc.runtime.engine.program import Program
 from optcc.runtime.engine.transport import Attendant
@@ -39,7 +39,7 @@ class Column:
         return value if value == value else default
 
 
-class Expected:
+class ExpectedRows:
     """A set of rows, in an array."""
 
     def __init__(self, rows: Any, place: Mapping[int, int]) -> None:
@@ -64,7 +64,7 @@ class Expected:
 class Queue:
     """A `ReadyQueue` in arrays."""
 
-    def __init__(self, rows: Rows, place: Mapping[int, int], route: int) -> None:
+    def __init__(self, rows: RowTables, place: Mapping[int, int], route: int) -> None:
         self._rows, self._place, self._route = rows, place, route
 
     def __bool__(self) -> bool:
@@ -102,8 +102,8 @@ class CompiledEngine(Engine):
         self.rows, self.address = rows, address
         self._waits = self._awaits = Column(self.place, rows.rows["count"])  # type: ignore[assignment]
         self._since = Column(self.place, rows.rows["since"])  # type: ignore[assignment]
-        self._expected = Expected(rows.rows, self.place)  # type: ignore[assignment]
-        self._ready = {route: Queue(rows, self.place, i) for route, i in self.routes.items()}  # type: ignore[assignment]
+        self._expected = ExpectedRows(rows.rows, self.place)  # type: ignore[assignment]
+        self._ready = {route: Queue(rows, self.place, i) for route, i in self.routes.items()}  # type: ignore[assignment, misc]
         self.numbers[TOTAL] = len(program.sends) + len(program.receives)
 
     def column(self, name: str) -> Column:
@@ -115,7 +115,7 @@ class CompiledEngine(Engine):
         return int(np.frombuffer(data, np.uint8).ctypes.data) if len(data) else 0
 
     @property
-    def _unsent(self) -> int:  # type: ignore[override]
+    def _unsent(self) -> int:
         return int(self.numbers[UNSENT])
 
     @_unsent.setter
@@ -123,7 +123,7 @@ class CompiledEngine(Engine):
         self.numbers[UNSENT] = count
 
     @property
-    def _unfinished(self) -> int:  # type: ignore[override]
+    def _unfinished(self) -> int:
         return int(self.numbers[UNFINISHED])
 
     @_unfinished.setter

@@ -4,6 +4,7 @@ One operation per element, rounded once to its type; every NaN that comes out is
 minimumNumber and maximumNumber of IEEE 754-2019. Types of two bytes are left to numpy: they are not here.
 """
 
+# mypy: disable-error-code="untyped-decorator, misc, call-arg, call-overload, no-any-return, attr-defined"
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -89,6 +90,7 @@ def fold_of(op: Op, name: str) -> Any:
     """The fold of elements of a type, as numba's cfunc: (own, landed, count); own = own op landed. None: not here."""
     if name not in TYPES:
         return None
+    work: Callable[[Any, Any, int], None]
     if name not in _BITS:
         work, kind = _OF_WHOLE[op], name
     elif op in _OF_FLOATS:

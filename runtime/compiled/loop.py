@@ -8,6 +8,7 @@ All that is compiled is in this file, because numba's cache looks at no other wh
 but for `machine`, and the folds, which are called by address.
 """
 
+# mypy: disable-error-code="untyped-decorator, misc, call-arg, call-overload, no-any-return, attr-defined"
 from __future__ import annotations
 
 from typing import Any
@@ -70,7 +71,7 @@ from optcc.runtime.compiled.tables import (
     WAKE,
     Flows,
     Lines,
-    Rows,
+    RowTables,
 )
 
 GOES_ON, DONE, ASIDE, SPOKEN, EXPIRED, LANES, WATCH, BREATH = range(8)
@@ -111,7 +112,7 @@ def _now(w: Lines) -> float:
 
 
 @_called  # type: ignore[misc, unused-ignore]
-def push_ready(r: Rows, route: int, place: int, since: float) -> None:
+def push_ready(r: RowTables, route: int, place: int, since: float) -> None:
     """Place `place` of the rows is ready since a time."""
     first, i = r.routes[route].queue_at, r.routes[route].timed
     r.routes[route].timed += 1
@@ -128,7 +129,7 @@ def push_ready(r: Rows, route: int, place: int, since: float) -> None:
 
 
 @_inner  # type: ignore[misc, unused-ignore]
-def _pop_time(r: Rows, route: int) -> int:
+def _pop_time(r: RowTables, route: int) -> int:
     first = r.routes[route].queue_at
     top = r.queues[first].by_time
     r.routes[route].timed -= 1
@@ -156,7 +157,7 @@ def _pop_time(r: Rows, route: int) -> int:
 
 
 @_inner  # type: ignore[misc, unused-ignore]
-def _push_row(r: Rows, route: int, place: int) -> None:
+def _push_row(r: RowTables, route: int, place: int) -> None:
     first, i = r.routes[route].queue_at, r.routes[route].rowed
     r.routes[route].rowed += 1
     while i > 0:
@@ -169,7 +170,7 @@ def _push_row(r: Rows, route: int, place: int) -> None:
 
 
 @_called  # type: ignore[misc, unused-ignore]
-def first_ready(r: Rows, route: int, free: float) -> tuple[float, int]:
+def first_ready(r: RowTables, route: int, free: float) -> tuple[float, int]:
     """See `ReadyQueue.first`."""
     first = r.routes[route].queue_at
     while r.routes[route].timed > 0 and r.queues[first].since <= free:
@@ -180,7 +181,7 @@ def first_ready(r: Rows, route: int, free: float) -> tuple[float, int]:
 
 
 @_called  # type: ignore[misc, unused-ignore]
-def pop_ready(r: Rows, route: int) -> None:
+def pop_ready(r: RowTables, route: int) -> None:
     """See `ReadyQueue.pop`."""
     if r.routes[route].rowed == 0:
         _pop_time(r, route)
@@ -253,7 +254,7 @@ def _copy(w: Lines, g: Any, to: int, source: int, nbytes: int) -> None:
 
 
 @_inner  # type: ignore[misc, unused-ignore]
-def _write(r: Rows, f: Flows, w: Lines, g: Any, flow: int) -> int:
+def _write(r: RowTables, f: Flows, w: Lines, g: Any, flow: int) -> int:
     """The next chunk of what is queued; nothing where Python has to do it."""
     wire, seq, place, start = f.flows[flow].wire, f.flows[flow].posted, f.flows[flow].queued, f.flows[flow].start
     ring = w.wires[wire].ring
@@ -296,7 +297,7 @@ def _write(r: Rows, f: Flows, w: Lines, g: Any, flow: int) -> int:
 
 
 @_inner  # type: ignore[misc, unused-ignore]
-def _pump(r: Rows, f: Flows, w: Lines, g: Any, flow: int) -> int:
+def _pump(r: RowTables, f: Flows, w: Lines, g: Any, flow: int) -> int:
     while f.flows[flow].queued >= 0 and f.flows[flow].posted - f.flows[flow].folded < f.flows[flow].window:
         if _write(r, f, w, g, flow) != GOES_ON:
             return ASIDE
@@ -304,7 +305,7 @@ def _pump(r: Rows, f: Flows, w: Lines, g: Any, flow: int) -> int:
 
 
 @_inner  # type: ignore[misc, unused-ignore]
-def _pump_all(r: Rows, f: Flows, w: Lines, g: Any) -> int:
+def _pump_all(r: RowTables, f: Flows, w: Lines, g: Any) -> int:
     """First rows first."""
     last_place, last_flow = -1, -1
     for _ in range(g[BUSY]):
@@ -322,7 +323,7 @@ def _pump_all(r: Rows, f: Flows, w: Lines, g: Any) -> int:
 
 
 @_inner  # type: ignore[misc, unused-ignore]
-def _free_at(r: Rows, f: Flows, w: Lines, route: int) -> float:
+def _free_at(r: RowTables, f: Flows, w: Lines, route: int) -> float:
     free = np.inf
     for i in range(r.routes[route].lane_at, r.routes[route + 1].lane_at):
         flow = r.lanes[i]
@@ -333,7 +334,7 @@ def _free_at(r: Rows, f: Flows, w: Lines, route: int) -> float:
 
 
 @_inner  # type: ignore[misc, unused-ignore]
-def _post_ready(r: Rows, f: Flows, w: Lines, g: Any, x: Any) -> int:
+def _post_ready(r: RowTables, f: Flows, w: Lines, g: Any, x: Any) -> int:
     """See `Engine.post_ready`; when to look again is in WAKE."""
     now = _now(w)
     while True:
@@ -379,7 +380,7 @@ def _post_ready(r: Rows, f: Flows, w: Lines, g: Any, x: Any) -> int:
 
 
 @_inner  # type: ignore[misc, unused-ignore]
-def _place_of(r: Rows, row: int) -> int:
+def _place_of(r: RowTables, row: int) -> int:
     low, high = 0, len(r.rows)
     while low < high:
         middle = (low + high) >> 1
@@ -391,7 +392,7 @@ def _place_of(r: Rows, row: int) -> int:
 
 
 @_inner  # type: ignore[misc, unused-ignore]
-def _landed(r: Rows, g: Any, place: int, at: float) -> None:
+def _landed(r: RowTables, g: Any, place: int, at: float) -> None:
     """See `Engine.landed`."""
     r.rows[place].expected = 0
     r.stack[0].place, r.stack[0].at, size = place, at, 1
@@ -418,7 +419,7 @@ def _landed(r: Rows, g: Any, place: int, at: float) -> None:
 
 
 @_inner  # type: ignore[misc, unused-ignore]
-def _chunk(r: Rows, f: Flows, w: Lines, g: Any, wire: int, flow: int, seq: int, at: float) -> int:
+def _chunk(r: RowTables, f: Flows, w: Lines, g: Any, wire: int, flow: int, seq: int, at: float) -> int:
     """A chunk is here: to its place, or nothing where it is not the next one of a flow in its steady state."""
     slot = f.flows[flow].slots + seq % f.flows[flow].window * f.flows[flow].size
     if load_u32(slot) != MARK or load_i64(slot + 16) != seq:
@@ -519,7 +520,7 @@ def _next_landing(w: Lines, g: Any) -> float:
 
 
 @_inner  # type: ignore[misc, unused-ignore]
-def _land(r: Rows, f: Flows, w: Lines, g: Any, now: float) -> int:
+def _land(r: RowTables, f: Flows, w: Lines, g: Any, now: float) -> int:
     """See `PortClocks.landed`."""
     while g[HELD] and w.ways[w.held[0]].at <= now:
         chunk = w.held[0]
@@ -548,7 +549,7 @@ def _land(r: Rows, f: Flows, w: Lines, g: Any, now: float) -> int:
 
 
 @_inner  # type: ignore[misc, unused-ignore]
-def _notice(r: Rows, f: Flows, w: Lines, g: Any, at: int, now: float) -> int:
+def _notice(r: RowTables, f: Flows, w: Lines, g: Any, at: int, now: float) -> int:
     """One record: see `LocalWires._notice`."""
     flow, nbytes, seq = load_u32(at), load_u32(at + 4), load_i64(at + 8)
     begins, ends, wire = load_f64(at + 16), load_f64(at + 24), load_i64(at + 32)
@@ -603,7 +604,7 @@ def _back(f: Flows, w: Lines, g: Any, at: int) -> int:
 
 
 @_inner  # type: ignore[misc, unused-ignore]
-def _read(r: Rows, f: Flows, w: Lines, g: Any, ring: int, notices: bool, now: float) -> int:
+def _read(r: RowTables, f: Flows, w: Lines, g: Any, ring: int, notices: bool, now: float) -> int:
     """All that is in a ring, or up to what Python has to do."""
     written, taken = word(w.rings[ring].written_at), w.rings[ring].taken
     if written == taken:
@@ -691,7 +692,7 @@ def _look(w: Lines, x: Any, now: float) -> int:
 
 
 @_inner  # type: ignore[misc, unused-ignore]
-def _poll(r: Rows, f: Flows, w: Lines, g: Any, x: Any, until: float) -> int:
+def _poll(r: RowTables, f: Flows, w: Lines, g: Any, x: Any, until: float) -> int:
     g[NEWS], now = 0, _now(w)
     if now >= x[SOCKETS_AT]:
         code = _look(w, x, now)
@@ -729,7 +730,7 @@ def _poll(r: Rows, f: Flows, w: Lines, g: Any, x: Any, until: float) -> int:
 
 
 @_called  # type: ignore[misc, unused-ignore]
-def advance(r: Rows, f: Flows, w: Lines, g: Any, x: Any) -> int:
+def advance(r: RowTables, f: Flows, w: Lines, g: Any, x: Any) -> int:
     """Until all is sent and received, or something is left to Python: which of these codes."""
     while True:
         code = _post_ready(r, f, w, g, x)

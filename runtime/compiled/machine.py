@@ -3,6 +3,7 @@
 numba compiles these into the functions that call them. Nothing here checks an address.
 """
 
+# mypy: disable-error-code="untyped-decorator, misc, call-arg, call-overload, no-any-return, attr-defined"
 from __future__ import annotations
 
 from typing import Any

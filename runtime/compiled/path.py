@@ -13,20 +13,19 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numba import typeof
 
 from optcc.runtime.compiled import loop
 from optcc.runtime.compiled import tables as t
+from optcc.runtime.compiled.clocks import fill_clocks, write_back_clocks
 from optcc.runtime.compiled.engine import CompiledEngine
 from optcc.runtime.compiled.folds import fold_of
-from optcc.runtime.compiled.tables import Flows, Lines, Rows
+from optcc.runtime.compiled.making import flows_table, lines_table, lists_in_one, rows_table
+from optcc.runtime.compiled.tables import RowTables
 from optcc.runtime.devices.host import name_of
 from optcc.runtime.engine.program import Program
 from optcc.runtime.flows.ends import Out, Piece
 from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.wires.local import LocalWires
-from optcc.runtime.wires.pacing import Chunk
-from optcc.runtime.wires.rings import WORD, Ring
 
 UNBOUNDED = 2**62
 BREATH_S = 0.25
@@ -34,31 +33,6 @@ BREATH_S = 0.25
 
 
 _AT_FIRST = {"out": 0, "into": 0, "numbered": 0, "queued": -1, "call": -1, "asked": -1}
-
-
-def _ints(count: int) -> Any:
-    return np.zeros(count, np.int64)
-
-
-def _floats(count: int) -> Any:
-    return np.zeros(count, np.float64)
-
-
-def _lists(lists: list[list[int]]) -> tuple[Any, Any]:
-    """Where each begins, and all of them."""
-    at = np.concatenate(([0], np.cumsum([len(each) for each in lists]))).astype(np.int64)
-    return at, np.array([value for each in lists for value in each], np.int64)
-
-
-def compile_all() -> None:
-    """Compile the loop, or load what was compiled before."""
-    one = _ints(1)
-    records = (np.zeros(1, kind) for kind in (t.ROW, t.ROUTE, t.QUEUE, t.STRIPE))
-    rows = Rows(*records, one, one, one, one, np.zeros(1, t.STACK))
-    flows = Flows(np.zeros(1, t.FLOW), np.zeros(1, t.KEPT), one)
-    records = (np.zeros(1, kind) for kind in (t.WIRE, t.RING, t.NIC, t.WAY))
-    lines = Lines(*records, one, one, one, one, one, one, np.zeros((1, 2), np.int32), one)
-    loop.advance.compile(tuple(typeof(table) for table in (rows, flows, lines, one, _floats(1))))
 
 
 class CompiledPath:
@@ -70,84 +44,22 @@ class CompiledPath:
         self._rows: WeakKeyDictionary[Program, Any] = WeakKeyDictionary()
         self._shares: tuple[Any, ...] = ()
         self._bound: Any = None
-        self._rates: list[Any] = []
         self.timing, self.bytes_s = False, 0.0
         self.chunks = 0  # sent and taken by compiled code
         self.most = UNBOUNDED  # in one turn; few for tests, who look on after each
-        self.f, self.w = self._flows_table(), self._lines_table()
+        self.f = flows_table(flows, wires)
+        self.w, self._rings = lines_table(flows, wires)
 
     # --- made once ---------------------------------------------------------------------------------------------------
 
-    def rows_of(self, program: Program) -> tuple[Mapping[int, int], Mapping[int, int], Rows]:
+    def rows_of(self, program: Program) -> tuple[Mapping[int, int], Mapping[int, int], RowTables]:
         """Row -> place, route -> its number, and the arrays, as they are before a run."""
         known = self._rows.get(program)
         if known is None:
-            known = self._rows[program] = _rows_table(program)
+            known = self._rows[program] = rows_table(program)
         place, routes, rows = known
         changing = {name: getattr(rows, name).copy() for name in ("rows", "routes", "queues", "stack")}
         return place, routes, rows._replace(**changing)
-
-    def _flows_table(self) -> Flows:
-        specs, wires = self._layout.flows, self._wires
-        outs, ins = self._flows._outs, self._flows._ins
-        f, at = np.zeros(len(specs), t.FLOW), 0
-        for number, spec in enumerate(specs):
-            slots = wires._slots if number in ins else wires._far.get(spec.dst)
-            if slots is None or number not in slots or (number not in outs and number not in ins):
-                continue
-            base = _address(slots._bytes)
-            start, _, size = slots._places[number]
-            record = f[number]
-            record["window"], record["most"], record["size"] = spec.window, spec.slot_bytes, size
-            record["slots"], record["mark"] = base + start, base + slots._marks_at[number] * WORD
-            if number in outs:
-                record["kept_at"], at = at, at + spec.window
-        return Flows(f, np.zeros(at, t.KEPT), np.array(sorted(outs), np.int64))
-
-    def _lines_table(self) -> Lines:
-        wires, layout = self._wires, self._layout
-        own = _address(wires._slots._bytes)
-        self._rings: list[Ring] = [*wires._notices, *wires._backs]
-        reading = len(wires._notices)
-        number = {id(ring): i for i, ring in enumerate(self._rings)}
-
-        def ring(it: Ring) -> int:
-            if id(it) not in number:
-                number[id(it)] = len(self._rings)
-                self._rings.append(it)
-            return number[id(it)]
-
-        records = np.zeros(len(layout.wires), t.WIRE)
-        records["out_nic"], records["in_nic"] = [w.out for w in layout.wires], [w.into for w in layout.wires]
-        for wire, out in wires._out.items():
-            base, record = _address(out.far._bytes), records[wire]
-            record["closed"], record["sleep"] = base + out.far._closed_at[wire] * WORD, base
-            record["ring"], record["socket"] = ring(out.notices), out.sock.fileno()
-        for wire, end in wires._in.items():
-            record = records[wire]
-            record["sleep"] = own + wires._slots._sleeps_at[end.src] * WORD
-            record["ring"], record["socket"] = ring(end.backs), end.sock.fileno()
-        rings = np.zeros(len(self._rings), t.RING)
-        for record, it in zip(rings, self._rings, strict=True):
-            base = _address(it._memory)
-            record["written_at"], record["taken_at"] = base + it._written_at * WORD, base + it._taken_at * WORD
-            record["records"], record["count"] = base + it._start, it._count
-        words = [own, *(_address(far._bytes) + far._sleeps_at[wires._rank] * WORD for far in wires._far.values())]
-        ways = 16 + 2 * sum(layout.flows[f].window for f in self._flows._ins)
-        return Lines(
-            wires=records,
-            rings=rings,
-            nics=np.zeros(len(layout.nics), t.NIC),
-            ways=np.zeros(ways, t.WAY),
-            held=_ints(ways),
-            through=_ints(ways),
-            unused=_ints(ways),
-            notices=np.arange(reading, dtype=np.int64),
-            backs=np.arange(reading, reading + len(wires._backs), dtype=np.int64),
-            words=np.array(words, np.int64),
-            polls=np.zeros((2, 2), np.int32),
-            scratch=_ints(64),
-        )
 
     # --- a turn ------------------------------------------------------------------------------------------------------
 
@@ -245,7 +157,7 @@ class CompiledPath:
         column = engine.column("missing")
         for row, nbytes in arrivals._missing.items():
             column[row] = nbytes
-        arrivals._missing = column
+        arrivals._missing = column  # type: ignore[assignment]
         self._bound, self._shares = engine, ()
         g[t.OPERATION] = arrivals._operation
         g[t.BUFFER], g[t.BUFFER_BYTES], g[t.ITEM] = engine.address, len(engine._bytes), engine._itemsize
@@ -268,7 +180,7 @@ class CompiledPath:
                 engine.rows.rows["kind"][engine.place[row]] = kind
             at = np.concatenate(([0], np.cumsum([len(many) for many in stripes]))).astype(np.int64)
             every = np.array([stripe for many in stripes for stripe in many], t.STRIPE)
-            engine.rows.routes["lane_at"], lanes = _lists([list(shares.live(route)) for route in engine.routes])
+            engine.rows.routes["lane_at"], lanes = lists_in_one([list(shares.live(route)) for route in engine.routes])
             engine.rows = engine.rows._replace(stripes=every, kinds=at, lanes=lanes)
         for route, i in engine.routes.items():
             watched = len(shares._lanes[route]) < 2 or (shares._name, route) in shares.tempo._busy
@@ -294,20 +206,7 @@ class CompiledPath:
             self.w = w = w._replace(polls=polls)
         for i, ring in enumerate(self._rings):
             w.rings["written"][i], w.rings["taken"][i] = ring._written, ring._taken
-        if self._rates != clocks.rates:
-            self._rates = list(clocks.rates)
-            w.nics["out_rate"], w.nics["in_rate"] = [r.out for r in self._rates], [r.into for r in self._rates]
-        w.nics["out_free"], w.nics["in_free"] = clocks._out_free, clocks._in_free
-        for i, (at, order, nic, chunk) in enumerate(
-            [*clocks._held, *((at, order, -1, chunk) for at, order, chunk in clocks._through)]
-        ):
-            w.ways["at"][i], w.ways["order"][i], w.ways["nic"][i], w.ways["flow"][i] = at, order, nic, chunk.flow
-            w.ways["seq"][i], w.ways["bytes"][i], w.ways["wire"][i] = chunk.seq, chunk.nbytes, chunk.wire
-        held = len(clocks._held)
-        w.held[:held], w.through[: ways - held] = range(held), range(held, ways)  # heaps as they were
-        unused = len(w.unused) - ways
-        w.unused[:unused] = range(ways, len(w.unused))
-        g[t.HELD], g[t.THROUGH], g[t.UNUSED], g[t.ORDER] = held, ways - held, unused, next(clocks._order)
+        fill_clocks(clocks, w, g)
         g[t.MOST] = self.most
         g[t.SLEEPS], g[t.EARLY] = wires._sleeps, len(engine._early)
         g[t.LANDED] = g[t.UNHEARD] = g[t.CHUNKS] = g[t.BYTES_NS] = 0
@@ -398,51 +297,6 @@ class CompiledPath:
                     end.woke = int(w.wires["woke"][wire])
         for i, ring in enumerate(self._rings):
             ring._written, ring._taken = int(w.rings["written"][i]), int(w.rings["taken"][i])
-        clocks = wires._clocks
-        clocks._out_free[:], clocks._in_free[:] = w.nics["out_free"].tolist(), w.nics["in_free"].tolist()
-        held, through = w.ways[w.held[: g[t.HELD]]].tolist(), w.ways[w.through[: g[t.THROUGH]]].tolist()
-        clocks._held = [(at, order, nic, Chunk(*chunk)) for order, nic, *chunk, at in held]
-        clocks._through = [(at, order, Chunk(*chunk)) for order, _, *chunk, at in through]
-        clocks.count_from(int(g[t.ORDER]))
+        write_back_clocks(wires._clocks, w, g)
         wires._sleeps = int(g[t.SLEEPS])
         wires._look_at = -math.inf if code == loop.SPOKEN else float(engine.times[t.SOCKETS_AT])
-
-
-def _address(memory: Any) -> int:
-    return int(np.frombuffer(memory, np.uint8).ctypes.data)
-
-
-def _rows_table(program: Program) -> tuple[Mapping[int, int], Mapping[int, int], Rows]:
-    numbers = sorted((*program.sends, *program.receives))
-    place = {number: i for i, number in enumerate(numbers)}
-    routes = {route: i for i, route in enumerate(sorted({move.route for move in program.sends.values()}))}
-    rows, sends = np.zeros(len(numbers) + 1, t.ROW), np.zeros(len(routes) + 1, t.ROUTE)
-    sizes = [0] * len(routes)
-    for record, number in zip(rows, numbers, strict=False):
-        sent = number in program.sends
-        move = program.sends[number] if sent else program.receives[number]
-        record["row"], record["offset"], record["length"], record["reduce"] = (number, *move[3:])
-        record["count"] = program.waits[number] if sent else program.awaits[number]
-        record["route"] = routes[move.route] if sent else -1
-        record["expected"], record["missing"] = not sent, 0 if sent else move.length
-        if sent:
-            sizes[routes[move.route]] += 1
-    rows["since"] = np.nan
-    rows["released_at"], released = _lists([[place[to] for to in program.releases.get(n, ())] for n in numbers])
-    rows["after_at"], after = _lists([[place[to] for to in program.folds_after.get(n, ())] for n in numbers])
-    sends["queue_at"] = np.concatenate(([0], np.cumsum(sizes)))
-    return (
-        place,
-        routes,
-        Rows(
-            rows=rows,
-            routes=sends,
-            queues=np.zeros(len(program.sends), t.QUEUE),
-            stripes=np.zeros(0, t.STRIPE),
-            kinds=_ints(1),
-            lanes=_ints(0),
-            released=released,
-            after=after,
-            stack=np.zeros(len(after) + 2, t.STACK),
-        ),
-    )

@@ -53,7 +53,7 @@ WAY = _record("order nic flow seq bytes wire", "at")
 """A chunk on its way between emulated NICs. at : when it can be served or lands."""
 
 
-class Rows(NamedTuple):
+class RowTables(NamedTuple):
     """What the engine knows. kinds : where the stripes of a kind of transfer begin; lanes : flows that may carry
     something, by route; released, after : places; stack : for landings that finish others."""
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from optcc.runtime.compiled.choice import Path, engines, path_of
+from optcc.runtime.compiled.choice import ChunkPath, engines, path_of
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.descriptors import provide
 from optcc.runtime.control.fault_injection import FaultInjector
@@ -28,7 +28,7 @@ from optcc.schedule import Schedule
 class Links:
     """Those of rank `rank`, none at first; made by `connect`, on all ranks at the same time. `path` : of chunks."""
 
-    def __init__(self, rank: int, transport: str, control: Control, path: Path) -> None:
+    def __init__(self, rank: int, transport: str, control: Control, path: ChunkPath) -> None:
         self._rank, self._transport, self._control = rank, transport, control
         self._wires: Any = None
         self._flows: FlowTransport | None = None
