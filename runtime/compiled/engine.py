@@ -103,7 +103,7 @@ class CompiledEngine(Engine):
         self._waits = self._awaits = Column(self.place, rows.rows["count"])  # type: ignore[assignment]
         self._since = Column(self.place, rows.rows["since"])  # type: ignore[assignment]
         self._expected = ExpectedRows(rows.rows, self.place)  # type: ignore[assignment]
-        self._ready = {route: Queue(rows, self.place, i) for route, i in self.routes.items()}  # type: ignore[assignment, misc]
+        self._ready = {route: Queue(rows, self.place, i) for route, i in self.routes.items()}  # type: ignore[misc]
         self.numbers[TOTAL] = len(program.sends) + len(program.receives)
 
     def column(self, name: str) -> Column:

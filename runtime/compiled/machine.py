@@ -3,7 +3,7 @@
 numba compiles these into the functions that call them. Nothing here checks an address.
 """
 
-# mypy: disable-error-code="untyped-decorator, misc, call-arg, call-overload, no-any-return, attr-defined"
+# mypy: disable-error-code="untyped-decorator, misc, call-arg, call-overload, no-any-return, attr-defined, import-untyped"
 from __future__ import annotations
 
 from typing import Any

@@ -39,8 +39,7 @@ class CompiledPath:
     """That of one rank's flows. `timing` : count the processor time of copies and folds, in `bytes_s`."""
 
     def __init__(self, flows: FlowTransport, wires: LocalWires) -> None:
-        self._flows, self._wires = flows, wires
-        self._layout = flows._ends.layout
+        self._flows, self._wires, self._layout = flows, wires, flows._ends.layout
         self._rows: WeakKeyDictionary[Program, Any] = WeakKeyDictionary()
         self._shares: tuple[Any, ...] = ()
         self._bound: Any = None
@@ -189,8 +188,7 @@ class CompiledPath:
     def _fill_lines(self, engine: CompiledEngine, dark: Any) -> bool:
         wires, w, g, x = self._wires, self.w, engine.numbers, engine.times
         clocks = wires._clocks
-        ways = len(clocks._held) + len(clocks._through)
-        if ways > len(w.unused):
+        if len(clocks._held) + len(clocks._through) > len(w.unused):
             return False
         w.wires["out"][:] = w.wires["into"][:] = 0
         sockets = []
