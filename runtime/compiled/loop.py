@@ -8,7 +8,8 @@ All that is compiled is in this file, because numba's cache looks at no other wh
 but for `machine`, and the folds, which are called by address.
 """
 
-# mypy: disable-error-code="untyped-decorator, misc, call-arg, call-overload, no-any-return, attr-defined, assignment, var-annotated"
+# mypy: disable-error-code="untyped-decorator, misc, call-arg"
+# mypy: disable-error-code="call-overload, no-any-return, attr-defined, assignment, var-annotated"
 from __future__ import annotations
 
 from typing import Any

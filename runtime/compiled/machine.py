@@ -3,7 +3,8 @@
 numba compiles these into the functions that call them. Nothing here checks an address.
 """
 
-# mypy: disable-error-code="untyped-decorator, misc, call-arg, call-overload, no-any-return, attr-defined, import-untyped"
+# mypy: disable-error-code="untyped-decorator, misc, call-arg"
+# mypy: disable-error-code="call-overload, no-any-return, attr-defined, import-untyped"
 from __future__ import annotations
 
 from typing import Any
