@@ -176,6 +176,7 @@ def run(
     local_rate: Quantity = LOCAL_RATE,
     transport: str = "local",
     device: str = "cpu",
+    path: str | None = None,
     membership: Membership | None = None,
     interface: str | None = None,
     progress: Callable[[str, int, float], None] | None = None,
@@ -186,6 +187,7 @@ def run(
         `local_rate` (bytes per second, or text such as "1Gb/s"); "verbs", RDMA devices that are called as the cluster's
         NICs
     device : "cpu", or "cuda" for buffers in GPU memory, rank r's on GPU ``r % number of GPUs``; local transport only
+    path : "python" or "compiled": what handles chunks; None: as OPTCC_PATH says, Python where it says nothing
     membership, interface : rank 0's, where others start the other ranks; see `optcc.runtime.control.launch.Session`
 
     Raises RankFailedError when a rank dies, InputError when there are no such devices.
@@ -211,6 +213,7 @@ def run(
         paced=paced,
         transport=transport,
         device=device,
+        path=path,
         membership=membership,
         interface=interface,
         progress=progress,

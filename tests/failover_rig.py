@@ -269,7 +269,7 @@ class Rig:
         left = [schedule.ranks]
         lock, ready = threading.Lock(), threading.Barrier(schedule.ranks)
         engines = [
-            Engine(program, buffer, self.op, self.flows[rank], time.monotonic)
+            self.engine(rank, program, buffer)
             for rank, (program, buffer) in enumerate(zip(programs, buffers, strict=True))
         ]
         for rank, engine in enumerate(engines):
@@ -327,6 +327,10 @@ class Rig:
         if not any(ended):
             self._check(name, buffers)
         return ended
+
+    def engine(self, rank: int, program: Program, buffer: Array) -> Engine:
+        """That of one rank; `compiled_rig` puts another in its place."""
+        return Engine(program, buffer, self.op, self.flows[rank], time.monotonic)
 
     def idle(self, until: float) -> None:
         """All ranks look after their flows, between operations."""

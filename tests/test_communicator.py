@@ -391,8 +391,12 @@ def test_what_may_be_sent_again_stays_as_it_was_sent(ranks: Ranks, kind: str, mo
 # --- OPTCC_DEBUG -----------------------------------------------------------------------------------------------------
 
 
-def test_it_says_what_it_goes_by_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("path", ["python", "compiled"])
+def test_it_says_what_it_goes_by_once(
+    path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("OPTCC_DEBUG", "info")
+    monkeypatch.setenv("OPTCC_PATH", path)
     with Ranks(2, "uniform:servers=2,nics=2,rate=100Gb/s") as ranks:
         for _ in range(2):
             ranks.good(lambda comm: comm.all_reduce(np.zeros(SMALL)))
@@ -402,7 +406,7 @@ def test_it_says_what_it_goes_by_once(monkeypatch: pytest.MonkeyPatch, capsys: p
         first, plan, wires = [line for line in err.splitlines() if line.startswith(f"optcc INFO rank {rank} of 2: ")]
         assert first.endswith("cluster of 4 NICs, 0 of them dead; here nic0 100Gb/s, nic1 100Gb/s; transport local")
         assert re.search(r": AllReduce up to 2MiB: [a-z-]+, 1 segment, plan [0-9a-f]{16}$", plan)
-        assert re.search(r": \d+ wires out, \d+ in; landing slots of \d+MiB$", wires)
+        assert re.search(rf": \d+ wires out, \d+ in; landing slots of \d+MiB; path of chunks: {path}$", wires)
     assert len(err.splitlines()) == 6
 
 

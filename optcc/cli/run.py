@@ -50,6 +50,10 @@ class RuntimeChoice(NamedTuple):
     help="Where the buffers are: cuda is GPU memory, of GPU r mod the number of GPUs for rank r.",
 )  # fmt: skip
 @click.option(
+    "--chunk-path", type=click.Choice(["python", "compiled"]), default="python", show_default=True, envvar="OPTCC_PATH",
+    help="What handles chunks: Python, or compiled code (local transport, CPU). Also set by OPTCC_PATH.",
+)  # fmt: skip
+@click.option(
     "--repeat", type=click.IntRange(1, 1000), default=5, show_default=True, help="Timed runs of each algorithm."
 )
 @click.option("--dtype", default="float32", show_default=True, help="Element type.")
@@ -72,6 +76,7 @@ def run(
     segments: int | None,
     transport: str,
     device: str,
+    chunk_path: str,
     repeat: int,
     dtype: str,
     op: str,
@@ -106,12 +111,14 @@ def run(
     from optcc.fault_run.conflicts import check_together
     from optcc.reports import run
     from optcc.reports.simulation import timeline_title
+    from optcc.runtime.compiled.choice import path_of
     from optcc.simulation.simulator import simulate as run_virtually
     from optcc.simulation.timeline import check_timeline, write_timeline
     from optcc.values.units import parse_rate
 
     membership = membership_of(rendezvous, rank, world)
-    place = (transport, device, membership, interface)
+    taken = path_of(chunk_path, transport, device, dtype)
+    place = (transport, device, membership, interface, chunk_path)
     rate = parse_rate(local_rate, where="--local-rate")
     check_timeline(timeline)
     check_apart(timeline, source, "--timeline")
@@ -122,6 +129,8 @@ def run(
         check_together(strikes)
         if timeline is not None:
             _draw_fault_run(made, strikes, rate, transport, timeline)
+        if chunk_path != "python":
+            click.echo(f"note: path of chunks: {taken}", err=True)
         _fault_run(made, strikes, repeat, dtype, op, rate, place, as_json)
         return
     alpha_s, per_chunk_s = (costs.alpha, costs.per_chunk) if costs else (Fraction(0), Fraction(0))
@@ -138,11 +147,15 @@ def run(
             local_rate=rate,
             transport=transport,
             device=device,
+            path=chunk_path,
             membership=membership,
             interface=interface,
             progress=progress,
         )
     summary = run.run_json(made, outcome, simulation.time_s)
+    summary["path"] = taken.name
+    if chunk_path != "python":
+        click.echo(f"note: path of chunks: {taken}", err=True)
     summary["planned_for"] = costs and costs.as_json()
     emit(as_json, summary, lambda: run.print_run(made, outcome, summary))
     if costs and not costs.known:  # at the end: it explains a result, and an error is alone on stderr
@@ -217,7 +230,7 @@ def _fault_run(
     dtype: str,
     op: str,
     rate: Fraction,
-    place: tuple[str, str, Membership | None, str | None],
+    place: tuple[str, str, Membership | None, str | None, str],
     as_json: bool,
 ) -> None:
     from optcc.fault_run.results import BrokenFaultRun
@@ -237,6 +250,7 @@ def _fault_run(
             device=place[1],
             membership=place[2],
             interface=place[3],
+            path=place[4],
             progress=lambda name, done, seconds: progress(name, done - 1, seconds),
         )
     value = fault_run.fault_run_json(outcome)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from optcc.errors import InputError
 from optcc.plans.plan import Plan
+from optcc.runtime.compiled.choice import ChunkPath
 from optcc.runtime.wires.layout import Layout
 from optcc.values.cluster import Cluster
 from optcc.values.units import format_rate, format_size
@@ -54,8 +55,8 @@ def plans_text(plans: Sequence[Plan], nbytes: int) -> str:
     return f"AllReduce up to {format_size(nbytes)}: {'; or '.join(text(plan) for plan in plans)}"
 
 
-def wires_text(layout: Layout, rank: int) -> str:
-    """This rank's wires and the memory that they take."""
+def wires_text(layout: Layout, rank: int, path: ChunkPath) -> str:
+    """This rank's wires, the memory that they take, and what handles chunks."""
     out, into = (sum(getattr(wire, end) == rank for wire in layout.wires) for end in ("src", "dst"))
     slots = sum(flow.window * flow.slot_bytes for flow in layout.flows if flow.dst == rank)
-    return f"{out} wires out, {into} in; landing slots of {format_size(slots)}"
+    return f"{out} wires out, {into} in; landing slots of {format_size(slots)}; path of chunks: {path}"

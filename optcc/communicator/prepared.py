@@ -162,7 +162,7 @@ class Prepared:
         into = Counter(flow.dst for flow in layout_of(schedules).flows)
         window = min(max(UNDER_WAY // max(into.values()), WINDOW_BYTES // 4), WINDOW_BYTES)
         self._member.connect(layout_of(schedules, window_bytes=window), schedules)
-        self._say(wires_text(self._member.layout, self._member.rank))
+        self._say(wires_text(self._member.layout, self._member.rank, self._member.path))
         self._connected = True
         self._calls.clear()  # some may go by routes that are forgotten
         return name

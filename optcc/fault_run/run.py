@@ -49,6 +49,7 @@ def attempt(
     local_rate: Fraction = api.LOCAL_RATE,
     transport: str = "local",
     device: str = "cpu",
+    path: str = "python",
     membership: Membership | None = None,
     interface: str | None = None,
     progress: Callable[[str, int, float], None] | None = None,
@@ -86,6 +87,7 @@ def attempt(
             paced=transport == "local",
             transport=transport,
             device=device,
+            path=path,
         )
 
     def phase(name: str, done: list[Collective], session: Session, count: int, strikes: Sequence[Strike] = ()) -> None:

@@ -91,6 +91,10 @@ class FaultInjector:
         """When something is due although nothing happens; inf: nothing."""
         return min((at for at, _ in self._healing), default=math.inf)
 
+    def due(self) -> float:
+        """The part done at which the next strike is due; inf: none is left."""
+        return self._pending[0].at if self._pending else math.inf
+
     def look(self, done: float) -> None:
         """Strike what is due now that a part `done` of the rank's transfers, 0 to 1, are done."""
         while self._pending and self._pending[0].at <= done:

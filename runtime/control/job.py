@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from optcc.errors import InputError
+from optcc.runtime.compiled.choice import path_asked, path_named
 from optcc.runtime.control.available import available_bytes
 from optcc.runtime.control.transports import TRANSPORTS
 from optcc.runtime.devices.host import dtype_of, reduction_of
@@ -32,6 +35,7 @@ class Job:
     transport : what carries the chunks, one of TRANSPORTS
     slot_bytes : the most that a chunk carries
     device : where the buffers are, one of memory.DEVICES
+    path : what handles chunks, one of `compiled.choice.PATHS`; as OPTCC_PATH says unless given
     """
 
     schedules: Mapping[str, Schedule]
@@ -41,9 +45,11 @@ class Job:
     transport: str = "local"
     slot_bytes: int = SLOT_BYTES
     device: str = "cpu"
+    path: str = dataclasses.field(default_factory=lambda: path_asked(os.environ))
 
     def __post_init__(self) -> None:
         reduction_of(self.op)
+        path_named(self.path, "--chunk-path")
         if self.transport not in TRANSPORTS:
             raise InputError(
                 "no such transport", where="--transport", expected=" or ".join(TRANSPORTS), got=self.transport

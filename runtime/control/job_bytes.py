@@ -36,6 +36,7 @@ def job_to_bytes(job: Job) -> bytes:
         "transport": job.transport,
         "slot_bytes": job.slot_bytes,
         "device": job.device,
+        "path": job.path,
         "schedules": [{"name": name, **_tables(job.schedules[name])} for name in names],
     }
     arrays[TABLES] = np.frombuffer(json.dumps(tables).encode(), np.uint8)
@@ -53,7 +54,7 @@ def job_from_bytes(data: bytes) -> Job:
                 table["name"]: _schedule(table, {column: archive[f"{at}/{column}"] for column in COLUMNS})
                 for at, table in enumerate(tables["schedules"])
             }
-        given = {name: tables[name] for name in ("dtype", "op", "paced", "transport", "slot_bytes", "device")}
+        given = {name: tables[name] for name in ("dtype", "op", "paced", "transport", "slot_bytes", "device", "path")}
         return Job(schedules, **given)
     except (BadZipFile, EOFError, KeyError, TypeError, ValueError, OSError) as error:
         raise MessageError(f"not a job: {type(error).__name__}: {error}") from error

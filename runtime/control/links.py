@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from optcc.runtime.compiled.choice import ChunkPath, engines, path_of
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.descriptors import provide
 from optcc.runtime.control.fault_injection import FaultInjector
 from optcc.runtime.control.transports import open_wires
-from optcc.runtime.devices.host import Op
+from optcc.runtime.devices.host import Op, name_of
 from optcc.runtime.devices.memory import HOST
 from optcc.runtime.engine.loop import Engine
 from optcc.runtime.engine.program import Program
@@ -25,13 +26,15 @@ from optcc.schedule import Schedule
 
 
 class Links:
-    """Those of rank `rank`, none at first; made by `connect`, on all ranks at the same time."""
+    """Those of rank `rank`, none at first; made by `connect`, on all ranks at the same time. `path` : of chunks."""
 
-    def __init__(self, rank: int, transport: str, control: Control) -> None:
+    def __init__(self, rank: int, transport: str, control: Control, path: ChunkPath) -> None:
         self._rank, self._transport, self._control = rank, transport, control
         self._wires: Any = None
         self._flows: FlowTransport | None = None
         self._strikes: list[Strike] = []
+        self._path = path
+        self._engine_of: Callable[..., Engine] = Engine
 
     @property
     def up(self) -> bool:
@@ -47,6 +50,7 @@ class Links:
         self._wires = open_wires(self._transport, self._rank, layout, rates, self._control, HOST)
         routes = {name: schedule.routes for name, schedule in schedules.items()}
         self._flows = FlowTransport(self._rank, layout, routes, self._wires, self._control.send, time.monotonic)
+        self._engine_of = engines(self._path, self._flows, self._wires)
         self._control.on_message = self._flows.letter
 
     def close(self) -> None:
@@ -82,7 +86,9 @@ class Links:
         assert flows
         linger = linger or self._transport != "local"  # a NIC reads from the memory that is registered
         flows.begin(name, program.receives, sign)
-        engine = Engine(program, buffer, op, flows, time.monotonic, HOST, linger, parts)
+        compiled = path_of(self._path.name, self._transport, "cpu", name_of(buffer.dtype)) == self._path
+        engine_of = self._engine_of if compiled else Engine
+        engine = engine_of(program, buffer, op, flows, time.monotonic, HOST, linger, parts)
         if linger:
             self._wires.register(HOST.bytes_of(buffer if parts is None else parts))
         engine.run(_Deadline(time.monotonic() + within_s, engine, self._injector(flows)))
@@ -126,6 +132,9 @@ class _Deadline:
             took = self._at - self._start
             why = f"not done within {took:.3g} s: {self._engine.waiting_for()}"
             raise PeerLateError(self._engine.awaited or 0, why)
+
+    def due(self) -> float:
+        return self._injector.due() if self._injector else math.inf
 
     def wake(self) -> float:
         return min(self._at, self._injector.wake()) if self._injector else self._at

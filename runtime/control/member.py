@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import select
 import threading
 import time
@@ -18,6 +19,7 @@ from typing import Any
 
 from optcc.errors import InputError
 from optcc.runtime.codec import Json
+from optcc.runtime.compiled.choice import path_asked, path_of, warm
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.connecting import HubLostError
 from optcc.runtime.control.links import Links
@@ -47,6 +49,7 @@ class Member:
 
     All methods that wait raise RankFailedError, with the same text on all ranks, once a rank has failed.
 
+    path : of chunks, as OPTCC_PATH asks for
     overseer : where this process has the ranks' hub: that of a job with rank 0
     on_renew : called with the names of NICs that are dead, at the same point between operations on every rank
     on_notes : called with what this rank has noted of NICs, wires and flows; from whichever thread finds it
@@ -64,6 +67,8 @@ class Member:
     ) -> None:
         self.rank, self.world, self.timeout_s = membership.rank, membership.world, timeout_s
         self.membership = membership
+        self.path = path_of(path_asked(os.environ), transport, "cpu")
+        warm(self.path)  # before anybody waits for this rank
         self._on_renew, self._on_notes, self.overseer = on_renew, on_notes, overseer
         self._lock = threading.RLock()
         self._renewals: deque[Renew] = deque()  # each at its point: another rank may be past that of the first
@@ -84,7 +89,7 @@ class Member:
                 self.overseer.leave()
             raise
         self._control.operation = lambda: self.operation
-        self._links = Links(self.rank, transport, self._control)
+        self._links = Links(self.rank, transport, self._control, self.path)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._tend, name=f"optcc rank {self.rank}", daemon=True)
         self._thread.start()

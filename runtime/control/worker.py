@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from optcc.errors import InputError
+from optcc.runtime.compiled.choice import engines, path_of
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.clocks import by_the_hub
 from optcc.runtime.control.descriptors import provide
@@ -88,6 +89,7 @@ class Worker:
         routes = {name: schedule.routes for name, schedule in job.schedules.items()}
         self._clock = Abilities.of(self._wires).clock or time.monotonic
         self._flows = FlowTransport(self._rank, layout, routes, self._wires, self._tell, self._clock, patience)
+        self._engine_of = engines(path_of(job.path, job.transport, job.device, job.dtype), self._flows, self._wires)
         self._journal = self._flows.journal
         self._control.on_message = self._flows.letter
         self._control.synchronize()
@@ -150,7 +152,7 @@ class Worker:
         program, self._timed = self._programs[order.algorithm], order.timed
         self._strikes, self._start_s, self._noted = order.strikes, None, []
         self._flows.begin(order.algorithm, program.receives)
-        engine = self._engine = Engine(program, self._buffer, self._op, self._flows, self._clock, self._memory)
+        engine = self._engine = self._engine_of(program, self._buffer, self._op, self._flows, self._clock, self._memory)
         self._control.state = lambda: Pong(engine.progress, engine.waiting_for())
         values = self._memory.staging(self._buffer)
         fill(values, rank=self._rank, ranks=self._job.ranks, op=self._op)

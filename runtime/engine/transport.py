@@ -65,6 +65,10 @@ class Attendant(Protocol):
         """When to look again although nothing happens; inf: never."""
         ...
 
+    def due(self) -> float:
+        """The part done at which `look` has something to do next; inf: at none, but for what `wake` says."""
+        ...
+
 
 class Watch(Protocol):
     """What can interrupt a wait: a file descriptor, and what to do when it can be read."""

@@ -93,6 +93,10 @@ class PortClocks:
             first = min(first, max(at, self._in_free[port]) + chunk.nbytes / self.rates[port].into)
         return first
 
+    def count_from(self, order: int) -> None:
+        """Of what arrives next, the first comes after `order` others."""
+        self._order = count(order)
+
     def forget(self, wire: int) -> None:
         """Drop what came on a wire and has not landed: it is lost with the wire."""
         self._held = [held for held in self._held if held[3].wire != wire]

@@ -1,0 +1,85 @@
+"""Which path a rank's chunks take: compiled code, or Python, which is the reference. It is asked for, never guessed."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from optcc.errors import InputError
+from optcc.runtime.engine.loop import Engine
+from optcc.runtime.flows.flows import FlowTransport
+from optcc.runtime.wires.local import LocalWires
+
+PATHS = ("python", "compiled")
+VARIABLE = "OPTCC_PATH"
+TYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64")
+"""Element types whose folds are compiled."""
+
+
+class ChunkPath(NamedTuple):
+    """name : one of PATHS; why : where the compiled one was asked for and is not taken, for what reason."""
+
+    name: str
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.why})" if self.why else self.name
+
+
+def path_asked(environ: Mapping[str, str]) -> str:
+    """What OPTCC_PATH says; Python where it says nothing. InputError for no path."""
+    return path_named(environ.get(VARIABLE, PATHS[0]), VARIABLE)
+
+
+def path_named(name: str, where: str) -> str:
+    """`name`, one of PATHS; InputError for another, which came from `where`."""
+    if name not in PATHS:
+        raise InputError("no such path", where=where, expected=" or ".join(PATHS), got=name)
+    return name
+
+
+def path_of(asked: str, transport: str, device: str, dtype: str | None = None) -> ChunkPath:
+    """The path that is taken. `dtype` : of the elements; None: of each operation another.
+
+    Raises InputError where the compiled one is asked for and numba is missing.
+    """
+    if asked == "python":
+        return ChunkPath(asked)
+    if transport != "local":
+        return ChunkPath("python", f"{transport} has no compiled path")
+    if device != "cpu":
+        return ChunkPath("python", f"{device} buffers have no compiled path")
+    if dtype is not None and dtype not in TYPES:
+        return ChunkPath("python", f"{dtype} is folded by numpy")
+    if not sys.platform.startswith("linux") or sys.byteorder != "little":
+        return ChunkPath("python", "the compiled path is for Linux on a little-endian machine")
+    if importlib.util.find_spec("numba") is None:
+        raise InputError(
+            "the compiled path needs numba",
+            where=VARIABLE,
+            expected="numba, or the path python",
+            got="numba is not installed",
+            hint="pip install numba",
+        )
+    return ChunkPath(asked)
+
+
+def warm(path: ChunkPath) -> None:
+    """Compile, if that has not been done on this machine: seconds, before anybody waits."""
+    if path.name == "compiled":
+        from optcc.runtime.compiled.making import compile_all
+
+        compile_all()
+
+
+def engines(path: ChunkPath, flows: FlowTransport, wires: Any) -> Callable[..., Engine]:
+    """What makes an engine over these flows, with `Engine`'s arguments. Virtual wires, for tests, stay with Python."""
+    if path.name == "python" or type(wires) is not LocalWires:
+        return Engine
+    from optcc.runtime.compiled.engine import CompiledEngine
+    from optcc.runtime.compiled.path import CompiledPath
+
+    return partial(CompiledEngine, CompiledPath(flows, wires))

@@ -1,0 +1,114 @@
+"""What the compiled loop works on: arrays of records, by name. Filled by `path`; `loop` says what it does with them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Records = NDArray[Any]
+
+
+def _record(ints: str, floats: str = "") -> np.dtype[Any]:
+    """A record of whole numbers and of times or rates."""
+    return np.dtype([*((name, np.int64) for name in ints.split()), *((name, np.float64) for name in floats.split())])
+
+
+ROW = _record("row count offset length source route kind missing expected reduce released_at after_at", "since")
+"""A transfer, in order of rows; its index is its place. count : of what a sent one waits for, or a received one awaits;
+since : as the engine's, NaN where there is none; source : address of a sent one's payload; route, kind : numbers of its
+route and of its stripes; missing : bytes still to come; expected, reduce : 0 or 1; released_at, after_at : where its
+part of the lists `released` and `after` begins."""
+ROUTE = _record("queue_at timed rowed lane_at watched")
+"""A route that this rank sends by: where its queues and its lanes begin, the sizes of its two heaps; watched : 0 while
+its lanes are not."""
+QUEUE = _record("by_time by_row", "since")
+"""The heaps of `ReadyQueue`, those of one route after those of another, of places instead of rows."""
+STRIPE = _record("flow start stop")
+STACK = _record("place", "at")
+FLOW = _record(
+    "out into wire epoch window most size posted acked folded landed returned every slots mark"
+    " queued start stop kept_at numbered call asked",
+    "ready",
+)
+"""A flow. out, into : 1 where it leaves or enters here, and is in its steady state on a wire that works; wire, epoch,
+window : as the machine's; most : bytes of payload of a chunk; size : of a slot; posted, acked, folded : the sender's;
+landed, returned, every : the receiver's, whose `folded` is `landed`; slots, mark : addresses of its first slot and of
+the word that says what has landed; queued : the place of the transfer that is being cut into chunks, -1: none; start,
+stop, ready : what is left of that, and since when; kept_at : where its part of `kept` begins; numbered : bytes posted
+since the machines were asked; call : the chunk whose landing the sender wants to be told, -1: none; asked : likewise,
+by this rank's sender."""
+KEPT = _record("place start bytes", "ready")
+"""A chunk that may have to be sent again: of a flow's `window`, the one with number ``seq % window``."""
+WIRE = _record("out into closed out_nic in_nic socket woke sleep ring")
+"""A wire. out, into : 1 where its sending, its receiving end here works; closed : address of the word that closes it;
+socket : descriptor; woke : the sleep of the peer for which it has been woken; sleep : address of the word in which the
+peer says that it sleeps; ring : that what is said at this end goes into."""
+RING = _record("written_at taken_at records count written taken")
+"""A ring: addresses of its two counts and of its records, how many it holds, both counts as far as this end knows."""
+NIC = _record("", "out_free in_free out_rate in_rate")
+WAY = _record("order nic flow seq bytes wire", "at")
+"""A chunk on its way between emulated NICs. at : when it can be served or lands."""
+
+
+class RowTables(NamedTuple):
+    """What the engine knows. kinds : where the stripes of a kind of transfer begin; lanes : flows that may carry
+    something, by route; released, after : places; stack : for landings that finish others."""
+
+    rows: Records
+    routes: Records
+    queues: Records
+    stripes: Records
+    kinds: Ints
+    lanes: Ints
+    released: Ints
+    after: Ints
+    stack: Records
+
+
+class Flows(NamedTuple):
+    """By number of the flow; of flows that are not this rank's, nothing. mine : the outgoing ones."""
+
+    flows: Records
+    kept: Records
+    mine: Ints
+
+
+class Lines(NamedTuple):
+    """What carries chunks. notices, backs : the rings to read; words : addresses of those in which this rank says that
+    it sleeps; polls : struct pollfd, the wires' epoll first, then the watch and all sockets; held, through : heaps of
+    chunks on their way, `unused` : a stack of records for such; scratch : for calls of libc."""
+
+    wires: Records
+    rings: Records
+    nics: Records
+    ways: Records
+    held: Ints
+    through: Ints
+    unused: Ints
+    notices: Ints
+    backs: Ints
+    words: Ints
+    polls: NDArray[np.int32]
+    scratch: Ints
+
+
+# Places in the array of whole numbers.
+UNSENT, UNFINISHED, TOTAL, OPERATION, BUSY, SLEEPS, STRIKE, ORDER, HELD, THROUGH, UNUSED, EARLY = range(12)
+LANDED, BUFFER, BUFFER_BYTES, ITEM, FOLD, UNHEARD, NEWS, ASKED, CHUNKS, TIMING, BYTES_NS, LANE, MOST, INTS = range(
+    12, 26
+)
+"""Sends not posted, receives not done, all of both; the operation; flows with something queued; how often this rank has
+slept; how many must be done when somebody looks on; of chunks on their way: the next one's order, the sizes of both
+heaps and of the stack; transfers of which Python keeps pieces until their turn; landings left to Python; address and
+bytes of the buffer, bytes of an element, address of the fold; 1 + a wire whose peer could not be woken; what this poll
+has told; flows of which something is asked; chunks taken; whether copies and folds are timed, their nanoseconds; a
+route whose lanes are to be watched; after how many chunks, sent or taken, Python has a turn."""
+
+# Places in the array of times.
+LOOK_AT, TIMERS, EVERY, BEFORE, DUE, LANES_AT, SOCKETS_AT, WAKE, BREATH_AT, TIMES = range(10)
+"""When to look at progress, when the first timer runs out, and how long after something was sent progress is looked at;
+a moment of which all has been told that had happened; when an attendant looks on; when Python looks at how fast lanes
+are; when sockets are looked at; when something may be posted; when Python deals with signals."""
