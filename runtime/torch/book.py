@@ -40,7 +40,8 @@ Called on rank 0 alone."""
 GLOO = Costs(Fraction(3, 10**4), Fraction(2, 10**4))
 """Four Gloo processes on two cores: 300 us half a round trip, 180 us a message (docs/pytorch.md)."""
 NCCL = Costs(Fraction(3, 10**5), Fraction(0))
-"""Four H200s of one host: 27 us from one recorded group of calls to the next, however many calls (docs/pytorch.md)."""
+"""H200s of one host: 12 us from one recorded group of one small message to the next, 28 with four that are added, as in
+most rounds of a plan (docs/pytorch.md)."""
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64)
 """Segments that are tried where rounds are exchanged: planned times are of messages, which go when they can."""
