@@ -73,8 +73,8 @@ def seconds_of(gigabytes: float) -> float:
 
 
 # Measured in November 2026: MSCCL++ 0.9.0 (1f5f065d), msccl-executor-nccl (NCCL 2.23.4), NCCL 2.28.9 on two H100s of
-# one host, CUDA 13; MSCCL's of 8 to 32 channels, and NCCL's of 16 MiB, on two H200s; "slow": network namespaces joined by veth with tbf at 1 Gb/s, one rank at half. The
-# same table is in docs/exports.md.
+# one host, CUDA 13; MSCCL's of 8 to 32 channels, and NCCL's of 16 MiB, on two H200s; "slow": network namespaces joined
+# by veth with tbf at 1 Gb/s, one rank at half. The same table is in docs/exports.md.
 MEASURED: dict[str, tuple[float, Callable[[], float]]] = {
     "MSCCL++, memory, 256 MiB, 4 threadblocks": (seconds_of(43.7), lambda: plus(gpus(256), 4, 4)),
     "MSCCL++, memory, 256 MiB, 8 threadblocks": (seconds_of(85), lambda: plus(gpus(256), 16, 8)),

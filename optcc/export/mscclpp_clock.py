@@ -1,8 +1,8 @@
 """How long the MSCCL++ executor takes for a plan, told from the file.
 
 A threadblock runs its operations in order. It stores into a peer's memory (`put` on a memory channel) and adds (`re`)
-at its own rate; the blocks of a rank share its NVLink port and its memory. Puts and flushes on port channels go to the rank's
-proxy, which serves one after the other and spends some time on each; the block goes on, and waits at a flush.
+at its own rate; the blocks of a rank share its NVLink port and its memory. Puts and flushes on port channels go to the
+rank's proxy, which serves one after the other and spends some time on each; the block goes on, and waits at a flush.
 """
 
 from __future__ import annotations
