@@ -156,7 +156,7 @@ def _chakra(plan: Plan, path: Path, segments: int | None) -> Exported:
     ideal_s, order = _links(made)
     notes = (
         "bytes and additions are in attributes that ASTRA-sim does not read: it tells time, not sums",
-        "its switch receives a message whole before it sends it on, which takes longer than the links alone",
+        "it frees what follows a send when the message has arrived: over its Switch, twice the time of the links",
         *order,
     )
     return Exported("chakra", tuple(files), operations, None, notes, ideal_s=ideal_s)
