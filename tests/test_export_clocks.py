@@ -55,6 +55,12 @@ def plus(made: Plan, chunks: int, blocks: int, split: int = 1) -> float:
     return mscclpp_clock.seconds(program, made.cluster, made.bound.nbytes)
 
 
+def split(made: Plan, chunks: int, parts: int, blocks: int) -> float:
+    """Seconds of a file of so many chunks, each split in parts, dealt out to so many threadblocks."""
+    program = mscclpp.build(rounded(made, chunks, parts), blocks)
+    return mscclpp_clock.seconds(program, made.cluster, made.bound.nbytes)
+
+
 def classic(made: Plan, chunks: int, channels: int, split: int = 1, on: Cluster | None = None) -> float:
     program = msccl.build(rounded(made, chunks, split), channels * split)
     assert program.channels == channels * split
@@ -67,8 +73,8 @@ def seconds_of(gigabytes: float) -> float:
 
 
 # Measured in November 2026: MSCCL++ 0.9.0 (1f5f065d), msccl-executor-nccl (NCCL 2.23.4), NCCL 2.28.9 on two H100s of
-# one host, CUDA 13; "slow": network namespaces joined by veth with tbf at 1 Gb/s, one rank at half. The
-# same table is in docs/exports.md.
+# one host, CUDA 13; MSCCL's of 8 to 32 channels, and NCCL's of 16 MiB, on two H200s; "slow": network namespaces joined
+# by veth with tbf at 1 Gb/s, one rank at half. The same table is in docs/exports.md.
 MEASURED: dict[str, tuple[float, Callable[[], float]]] = {
     "MSCCL++, memory, 256 MiB, 4 threadblocks": (seconds_of(43.7), lambda: plus(gpus(256), 4, 4)),
     "MSCCL++, memory, 256 MiB, 8 threadblocks": (seconds_of(85), lambda: plus(gpus(256), 16, 8)),
@@ -78,17 +84,27 @@ MEASURED: dict[str, tuple[float, Callable[[], float]]] = {
     "MSCCL++, port, 256 MiB, 8 split in 4": (seconds_of(208), lambda: plus(hosts(256, 64), 16, 8, 4)),
     "MSCCL++, port, 1 MiB, 8 segments": (147e-6, lambda: plus(hosts(1, 8), 16, 8)),
     "MSCCL++, port, 1 MiB, 64 segments": (967e-6, lambda: plus(hosts(1, 64), 128, 9)),
+    "MSCCL++, memory, 256 MiB, as exported": (seconds_of(305), lambda: split(gpus(256), 16, 8, 96)),
+    "MSCCL++, memory, 1 MiB, as exported": (19.7e-6, lambda: split(gpus(1, 2), 16, 8, 48)),
+    "MSCCL++, port, 256 MiB, as exported": (1.249e-3, lambda: split(hosts(256, 16), 64, 1, 20)),
+    "MSCCL++, port, 1 MiB, as exported": (48e-6, lambda: split(hosts(1, 1), 8, 1, 2)),
     "MSCCL, 256 MiB, 1 channel": (seconds_of(15), lambda: classic(gpus(256), 4, 1)),
     "MSCCL, 256 MiB, 64 segments": (seconds_of(67), lambda: classic(hosts(256, 64), 256, 2, on=GPUS)),
     "MSCCL, 256 MiB, 64 segments split in 16": (
         seconds_of(188),
         lambda: classic(hosts(256, 64), 256, 2, 16, on=GPUS),
     ),
+    "MSCCL, 256 MiB, 8 channels": (2699.8e-6, lambda: classic(gpus(256), 64, 8)),
+    "MSCCL, 256 MiB, 16 channels": (1389.6e-6, lambda: classic(gpus(256), 64, 16)),
+    "MSCCL, 256 MiB, as exported": (997e-6, lambda: classic(gpus(256), 64, 32)),
+    "MSCCL, 16 MiB, as exported": (81.5e-6, lambda: classic(gpus(16), 64, 32)),
+    "MSCCL, 1 MiB, as exported": (25.0e-6, lambda: classic(gpus(1), 4, 4, 4)),
     "MSCCL, slow, 8 ranks, 64 segments": (1.190, lambda: classic(slow(8, 64), 1024, 14)),
     "MSCCL, slow, 4 ranks, 64 segments": (1.534, lambda: classic(slow(4, 64), 1024, 4)),
     "MSCCL, slow, 4 ranks, 64 segments, 16 channels": (1.365, lambda: classic(slow(4, 64), 1024, 16)),
     "MSCCL, slow, 4 ranks, 16 segments": (2.312, lambda: classic(slow(4, 16), 256, 1)),
     "NCCL, 256 MiB": (seconds_of(299), lambda: native_ring_s(GPUS, 256 * MIB) or 0),
+    "NCCL, 16 MiB": (73.7e-6, lambda: native_ring_s(GPUS, 16 * MIB) or 0),
     "NCCL, 1 MiB": (13.5e-6, lambda: native_ring_s(GPUS, MIB) or 0),
     "NCCL, slow, 8 ranks": (2.178, lambda: native_ring_s(slow(8, 64).cluster, 64 * MIB) or 0),
     "NCCL, slow, 4 ranks": (1.745, lambda: native_ring_s(slow(4, 64).cluster, 64 * MIB) or 0),

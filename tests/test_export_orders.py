@@ -196,6 +196,17 @@ def test_verify_still_reads_plans(tmp_path: Path) -> None:
     assert "every contribution exactly once" in verify(tmp_path / "plan.json").stdout
 
 
+@pytest.mark.parametrize("name", ["goal", "chakra"])
+def test_the_time_of_links_alone_is_told(name: str, tmp_path: Path) -> None:
+    done = formats.write(plan(), name, tmp_path / "out")
+    assert done.ideal_s == optcc.simulate(plan().schedule()).time_s
+    assert done.predicted_s is None
+    save_plan(plan(), tmp_path / "plan.json")
+    arguments = ["export", str(tmp_path / "plan.json"), "--format", name, "-o", str(tmp_path / "x")]
+    told = CliRunner().invoke(main, arguments)
+    assert re.search(r"^simulated .* if nothing but the links took time$", told.stdout, re.MULTILINE)
+
+
 # LogGOPSim, where it is built
 
 

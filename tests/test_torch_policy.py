@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from optcc.errors import InputError
+from optcc.plans.plan import Plan
 
 pytestmark = pytest.mark.torch
 
@@ -74,3 +75,27 @@ def test_the_verdict_names_who_says_nothing() -> None:
     assert verdict_of({0: (None, "a"), 1: (2, "b")}, 4, 3.0)[0] == 2  # blamed before merely silent
     assert verdict_of({0: (1, "a"), 1: (0, "b")}, 2, 3.0)[0] == 1
     assert verdict_of({0: (None, "a")}, 1, 3.0) == (0, "a")
+
+
+def choice(levels: tuple[int, ...], rate: float, nbytes: int) -> Plan | None:
+    """What rank 0 chooses where groups of calls are exchanged."""
+    from optcc.pytorch import _plan
+    from optcc.runtime.torch.book import NCCL, Book
+    from optcc.runtime.torch.settings import cluster_of
+
+    none: Any = None  # no process group: nobody is told
+    chosen = Book(none, cluster_of(levels, rate, 16), _plan, NCCL, 1.05)._choose(nbytes, grouped=True)
+    return chosen and chosen[0]
+
+
+def test_slow_links_get_deep_plans_and_fast_ones_few_rounds() -> None:
+    slow, fast = choice((16, 8, 16, 16), 1.25e8, 2**26), choice((16, 8, 16, 16), 5e10, 2**26)
+    assert slow is not None
+    assert fast is not None
+    assert (slow.recipe.segments, fast.recipe.segments) == (256, 16)
+
+
+def test_two_ranks_are_left_to_the_native_ring() -> None:
+    """Whatever their rates: no plan of two is faster."""
+    assert choice((16, 16), 3e11, 2**28) is None
+    assert choice((16, 8), 3e11, 2**28) is None

@@ -109,28 +109,10 @@ def sum_by(rank: int, schedule: Any, turns: Any, dtype: str) -> tuple[bool, floa
     )
     native = mine.to(torch.float64) if kind.is_floating_point else mine.clone()
     dist.all_reduce(native)
-    walk = walk_of(schedule, turns, [dist.group.WORLD], kind.itemsize, mine.device)
+    walk = walk_of(schedule, turns, dist.group.WORLD, kind.itemsize, mine.device)
     walk.run(mine)
     apart = float((mine.to(torch.float64) - native).abs().max()) if count else 0.0
     return torch.equal(mine, native.to(kind)), apart, bytes(mine.view(torch.uint8).numpy())
-
-
-def sum_in_rounds(rank: int, schedule: Any, turns: Any) -> bool:
-    """Exchange in rounds, in three lanes, over Gloo as it is done over NCCL: whether it equals the native AllReduce."""
-    import torch
-    import torch.distributed as dist
-
-    from optcc.runtime.engine.program import program_of
-    from optcc.runtime.torch.script import rounds_script
-    from optcc.runtime.torch.turns import rounds_of
-    from optcc.runtime.torch.walk import GroupWalk
-
-    programs = [program_of(schedule, r, 1) for r in range(schedule.ranks)]
-    rounds = rounds_of(schedule, programs, turns, 1e-6, 3)
-    mine = torch.randint(0, 2**8, (schedule.nbytes,), generator=torch.Generator().manual_seed(rank)).to(torch.uint8)
-    dist.all_reduce(native := mine.clone())
-    GroupWalk(rounds_script(programs[rank], turns, rounds), [dist.group.WORLD] * 3).run(mine)
-    return torch.equal(mine, native)
 
 
 def sum_on_gpus(rank: int, schedule: Any, turns: Any, dtype: str) -> list[bool]:
@@ -142,12 +124,12 @@ def sum_on_gpus(rank: int, schedule: Any, turns: Any, dtype: str) -> list[bool]:
 
     kind, device = getattr(torch, dtype), torch.device("cuda", rank)
     torch.cuda.set_device(device)
-    groups = [dist.new_group(backend="nccl") for _ in range(3)]
+    group = dist.new_group(backend="nccl")
     count = schedule.nbytes // kind.itemsize
     mine = torch.randint(-30, 30, (count,), generator=torch.Generator().manual_seed(rank)).to(device, kind)
     native, buffer = mine.clone(), mine.clone()
-    dist.all_reduce(native, group=groups[0])
-    walk = walk_of(schedule, turns, groups, kind.itemsize, device, round_s=1e-6)
+    dist.all_reduce(native, group=group)
+    walk = walk_of(schedule, turns, group, kind.itemsize, device, round_s=1e-6)
     same = []
     with torch.cuda.stream(torch.cuda.Stream(device)):
         for _ in range(5):
@@ -257,6 +239,26 @@ def switching(rank: int, script: list[list[float]]) -> list[tuple[Any, int]]:
     return seen
 
 
+def told(rank: int) -> tuple[list[str], str]:
+    """A step where no plan is faster: what is logged, and what the state says of itself."""
+    import logging
+
+    from optcc.pytorch import Policy
+
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    log = logging.getLogger("optcc.pytorch")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    state, step = small([1e6] * 4, policy=Policy())
+    step()
+    state_says = state.describe()
+    state.close()
+    log.removeHandler(handler)
+    return said, state_says
+
+
 def given(rank: int, rates: list[list[float]]) -> None:
     """Make a hook for rates that may differ from rank to rank."""
     import torch
@@ -279,7 +281,7 @@ def no_plan(rank: int) -> None:
     import torch
 
     state = HookState(_ddp(), refuse, rates=_half())
-    Book(state._groups, _half(), refuse, None, 1.0).walk(torch.zeros(10))  # type: ignore[arg-type]
+    Book(state._group, _half(), refuse, None, 1.0).walk(torch.zeros(10))  # type: ignore[arg-type]
 
 
 def apart(rank: int) -> float:
@@ -324,7 +326,7 @@ def bug_in_planner(rank: int) -> None:
         raise KeyError("rates")
 
     state = HookState(_ddp(), broken, rates=_half())
-    Book(state._groups, _half(), broken, None, 1.0).walk(torch.zeros(10))  # type: ignore[arg-type]
+    Book(state._group, _half(), broken, None, 1.0).walk(torch.zeros(10))  # type: ignore[arg-type]
 
 
 def _ddp() -> Any:

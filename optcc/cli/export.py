@@ -81,6 +81,8 @@ def _show(done: Exported) -> None:
     if done.predicted_s is not None:
         more = "" if done.ideal_s is None else f", {format_seconds(done.ideal_s)} if nothing but the links took time"
         click.echo(f"predicted {format_seconds(done.predicted_s)} by the target's clock{more}")
+    elif done.ideal_s is not None:
+        click.echo(f"simulated {format_seconds(done.ideal_s)} if nothing but the links took time")
     for warning in done.warnings:
         click.echo(f"warning   {warning}")
     for note in done.notes:

@@ -6,8 +6,8 @@ of the sending NIC, counted over all servers, and `cpu` that of the receiving NI
 reason. Sends of a NIC are chained in the order in which the plan's simulation sends them. One byte is one unit of time
 (G = 1): all NICs must have one rate.
 
-LogGOPSim counts a message as arrived at its first byte, our simulator at its last: with few segments its times are
-below ours.
+LogGOPSim counts a message as arrived at its first byte, our simulator at its last; and a send that has waited starts
+when its NIC was last busy, however long ago. With NICs that idle its times are below ours.
 
 A comment in front of every operation, which others skip, says which bytes move and whether they are added.
 """

@@ -1,13 +1,14 @@
 """How long the MSCCL++ executor takes for a plan, told from the file.
 
 A threadblock runs its operations in order. It stores into a peer's memory (`put` on a memory channel) and adds (`re`)
-at its own rate; the blocks of a rank share its NVLink port and its memory. A put on a port channel goes to the rank's
-proxy, which serves one after the other and spends some time on each; the block goes on at once.
+at its own rate; the blocks of a rank share its NVLink port and its memory. Puts and flushes on port channels go to the
+rank's proxy, which serves one after the other and spends some time on each; the block goes on, and waits at a flush.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from optcc.export.mscclpp_file import MscclppOp, MscclppProgram, MscclppThreadblock
 from optcc.export.targets import MSCCLPP, Mscclpp, one_nic, wires
@@ -53,7 +54,7 @@ class _TimedBlock:
         self.shared, self.rank, self.block = shared, rank, block
         self.steps = shared.machine.thread()
         self.waits: Counter[Lane] = Counter()
-        self.puts: Counter[Lane] = Counter()
+        self.asked: Counter[Lane] = Counter()
         self.proxies: dict[Lane, tuple[int, list[TimedStep]]] = {}
 
     def run(self) -> None:
@@ -79,7 +80,9 @@ class _TimedBlock:
                 self._put(op)
             elif op.name == "flush":
                 for lane in self._lanes(op, len(op.dst)):
-                    self.steps.append(TimedStep(self.shared.sent[lane], self.puts[lane]))
+                    if lane[1] == "port":
+                        self._ask(lane, TimedStep(pause=target.port_flush_s))
+                    self.steps.append(TimedStep(self.shared.sent[lane], self.asked[lane]))
 
     def _lanes(self, op: MscclppOp, count: int) -> list[Lane]:
         kind = op.channel_type or ""
@@ -95,19 +98,21 @@ class _TimedBlock:
         if lane[1] == "memory":
             self.steps.append(TimedStep(pause=target.operation_s, nbytes=nbytes, cap=target.put_rate, one=one, two=two))
             return
-        if lane not in self.proxies:
-            self.proxies[lane] = shared.machine.counter(), shared.machine.thread()
-        asked, served = self.proxies[lane]
-        self.puts[lane] += 1
-        self.steps.append(TimedStep(pause=target.operation_s, post=asked))
-        served.append(
-            TimedStep(
-                wait=asked, need=self.puts[lane], lock=shared.proxy[self.rank], pause=target.port_message_s,
-                nbytes=nbytes, one=one, two=two, post=shared.sent[lane],
-            )
-        )  # fmt: skip
+        served = self._ask(lane, TimedStep(pause=target.port_message_s, nbytes=nbytes, one=one, two=two))
         if op.name == "pws":
-            served.append(TimedStep(post=shared.arrived[shared.far[lane]], delay=target.port_s))
+            served.append(TimedStep(post=shared.arrived[shared.far[lane]], delay=target.signal_s))
+
+    def _ask(self, lane: Lane, what: TimedStep) -> list[TimedStep]:
+        """Hand `what` to the rank's proxy, which does it after what it was asked before; the lane's steps there."""
+        machine = self.shared.machine
+        if lane not in self.proxies:
+            self.proxies[lane] = machine.counter(), machine.thread()
+        asked, served = self.proxies[lane]
+        self.asked[lane] += 1
+        self.steps.append(TimedStep(pause=self.shared.target.operation_s, post=asked))
+        proxy, sent = self.shared.proxy[self.rank], self.shared.sent[lane]
+        served.append(replace(what, wait=asked, need=self.asked[lane], lock=proxy, post=sent))
+        return served
 
 
 def _far_ends(program: MscclppProgram) -> dict[Lane, Lane]:

@@ -22,8 +22,8 @@ class Mscclpp:
     memory_rate : what a GPU's memory reads and writes in all
     nvlink_payload, network_payload : the part of a port's nominal rate that is left for data
     launch_s : of a kernel, beside what it does; operation_s : of an operation, beside its bytes
-    signal_s, port_s : from a signal, by a memory or a port channel, to the end of the wait
-    port_message_s : that the proxy spends on a put beside its bytes
+    signal_s : from a signal to the end of the wait
+    port_message_s, port_flush_s : that the proxy spends on a put beside its bytes, and on a flush
     """
 
     put_rate: float
@@ -35,7 +35,7 @@ class Mscclpp:
     operation_s: float
     signal_s: float
     port_message_s: float
-    port_s: float
+    port_flush_s: float
 
 
 MSCCLPP = Mscclpp(
@@ -47,8 +47,8 @@ MSCCLPP = Mscclpp(
     launch_s=5e-6,  # with operation_s and signal_s, 1 MiB by memory channels
     operation_s=0.3e-6,
     signal_s=1.0e-6,
-    port_message_s=7.3e-6,  # 1 MiB by 16 and by 128 puts a rank
-    port_s=8e-6,  # the same
+    port_message_s=7.3e-6,  # 1 MiB by 2, 16 and 128 puts a rank
+    port_flush_s=2.5e-6,  # the same, with 2, 8 and 9 flushes
 )
 
 
@@ -71,10 +71,10 @@ class Msccl:
 
 
 MSCCL = Msccl(
-    block_rate=41e9,  # with operation_s, 256 MiB by 1, 2 and 32 channels of two H100s
-    nvlink_payload=0.66,  # what NCCL's own ring reaches there
+    block_rate=41e9,  # with operation_s, 256 MiB by 1 to 16 channels of two H100s or H200s
+    nvlink_payload=0.74,  # 32 channels
     network_payload=0.95,  # headers of TCP and IP in frames of 1500 bytes
-    launch_s=8e-6,  # with 1 us a step, what NCCL takes for 1 MiB
+    launch_s=5e-6,  # 1 MiB by 16 channels
     operation_s=8e-6,
     message_bytes=2 * 2**20,  # MSCCL_CHUNKSTEPS, 4, of NCCL's 8 buffer steps of 512 KiB
     depth=2,  # 8 buffer steps over 4

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from fractions import Fraction
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from optcc.errors import InputError, OptccError
 from optcc.plans.plan import Plan
 from optcc.runtime.engine.program import Program, program_of
 from optcc.runtime.torch.script import rounds_script, script_of
-from optcc.runtime.torch.turns import in_rounds, rounds_of, turns_of
+from optcc.runtime.torch.turns import rounds_of, turns_of
 from optcc.runtime.torch.walk import GroupWalk, MessageWalk, Walk
 from optcc.schedule import Schedule
 from optcc.schedule.candidates import Costs
@@ -40,26 +40,26 @@ Called on rank 0 alone."""
 GLOO = Costs(Fraction(3, 10**4), Fraction(2, 10**4))
 """Four Gloo processes on two cores: 300 us half a round trip, 180 us a message (docs/pytorch.md)."""
 NCCL = Costs(Fraction(3, 10**5), Fraction(0))
-"""Four H200s of one host: 27 us from one recorded group of calls to the next, however many calls (docs/pytorch.md)."""
+"""H200s of one host: 12 us from one recorded group of one small message to the next, 28 with four that are added, as in
+most rounds of a plan (docs/pytorch.md)."""
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64)
 """Segments that are tried where rounds are exchanged: planned times are of messages, which go when they can."""
-LANES = 3
-"""Communicators that exchange rounds beside each other. In virtual time, four ranks, one at half rate, 27 us a round:
-1.43 times the bound with one lane, 1.33 with two, 1.19 with three, 1.17 with four; each takes memory of its own."""
+DEEPER = (128, 256, 512)
+"""The same, for plans of few transfers: short messages fit into what NCCL buffers, and their senders are not held up.
+Four ranks over TCP, 128 MiB: 1.17 times native in 64 segments, 1.36 in 128, 1.45 in 256 (docs/pytorch.md)."""
+MOST_ROWS = 2**15
+"""Transfers of such a plan at most: three seconds of planning."""
 
 
 class Book:
-    """The plans of one cluster, by bytes. Every method is collective: all ranks of `groups` call it in the same order.
+    """The plans of one cluster, by bytes. Every method is collective: all ranks of `group` call it in the same order.
 
-    groups : of the same ranks, one for each lane; messages go by the first
     planner, gain : on rank 0, the plan, and how many times faster than a ring in virtual time it must be
     """
 
-    def __init__(
-        self, groups: Sequence[dist.ProcessGroup], cluster: Cluster, planner: Planner, costs: Costs, gain: float
-    ) -> None:
-        self._groups, self._group, self._cluster, self._planner = groups, groups[0], cluster, planner
+    def __init__(self, group: dist.ProcessGroup, cluster: Cluster, planner: Planner, costs: Costs, gain: float) -> None:
+        self._group, self._cluster, self._planner = group, cluster, planner
         self._costs, self._gain = costs, gain
         self._walks: dict[tuple[int, torch.dtype, torch.device], Walk | None] = {}
         self.plans: dict[int, Plan | None] = {}
@@ -83,21 +83,19 @@ class Book:
             raise InputError(message["error"], where="the plan of rank 0")
         size = format_size(buffer.nbytes)
         if message["plan"] is None:
-            log.info("buckets of %s go natively: no plan is %g times as fast as a ring", size, self._gain)
+            log.info("buckets of %s: no plan is %g times as fast as a ring: native", size, self._gain)
             self.plans[buffer.nbytes] = None
             return None
         plan = Plan.from_json(message["plan"], "the plan of rank 0")
-        log.info("buckets of %s go by plan: %s of %d segments", size, plan.recipe.family, plan.recipe.segments)
+        log.info("buckets of %s: by plan, %s in %d segments", size, plan.recipe.family, plan.recipe.segments)
         self.plans[buffer.nbytes] = plan
         schedule = plan.schedule()
         order = np.frombuffer(turns, np.int32)
-        round_s = _round_s(plan, len(self._groups))
-        return walk_of(schedule, order, self._groups, buffer.element_size(), buffer.device, round_s)
+        return walk_of(schedule, order, self._group, buffer.element_size(), buffer.device, _round_s(plan))
 
     def _choose(self, nbytes: int, grouped: bool) -> tuple[Plan, bytes] | None:
         """A plan and the order of its transfers; None where a ring is about as fast. Seconds are virtual ones."""
-        found = min((self._rounds(nbytes, k) for k in DEPTHS) if grouped else [self._messages(nbytes)], key=_time)
-        plan, turns, time_s, ring_s = found
+        plan, turns, time_s, ring_s = self._deepened(nbytes) if grouped else self._messages(nbytes)
         return (plan, turns.tobytes()) if time_s * self._gain < ring_s else None
 
     def _messages(self, nbytes: int) -> _Tried:
@@ -106,15 +104,20 @@ class Book:
         _, ring_s = _virtual(plan.baseline("ring").schedule(), self._costs)
         return _Tried(plan, turns, time_s, ring_s)
 
-    def _rounds(self, nbytes: int, segments: int) -> _Tried:
-        from optcc.simulation.simulator import simulate
+    def _deepened(self, nbytes: int) -> _Tried:
+        tried = [self._rounds(nbytes, segments) for segments in DEPTHS]
+        for segments in DEEPER:
+            if segments // DEPTHS[-1] * len(tried[len(DEPTHS) - 1].turns) <= MOST_ROWS:
+                tried.append(self._rounds(nbytes, segments))
+        return min(tried, key=lambda one: one.time_s)
 
-        plan, lanes = self._planner(self._cluster, nbytes, self._costs, segments), len(self._groups)
+    def _rounds(self, nbytes: int, segments: int) -> _Tried:
+        plan = self._planner(self._cluster, nbytes, self._costs, segments)
         schedule = plan.schedule()
         turns, _ = _virtual(schedule, Costs())
-        rounds = rounds_of(schedule, _programs(schedule, 1), turns, _round_s(plan, lanes), lanes)
-        exchanged = simulate(in_rounds(schedule, rounds, turns), alpha=self._costs.alpha)
-        return _Tried(plan, turns, exchanged.time_s, float(plan.baseline("ring").fluid_s))
+        rounds = rounds_of(schedule, _programs(schedule, 1), turns, _round_s(plan))
+        time_s = sum(rounds.seconds) + float(self._costs.alpha) * len(rounds.seconds)
+        return _Tried(plan, turns, time_s, float(plan.baseline("ring").fluid_s))
 
 
 def load(planner: Planner) -> None:
@@ -129,10 +132,6 @@ class _Tried(NamedTuple):
     turns: NDArray[np.int32]
     time_s: float
     ring_s: float
-
-
-def _time(tried: _Tried) -> float:
-    return tried.time_s
 
 
 def _virtual(schedule: Schedule, costs: Costs) -> tuple[NDArray[np.int32], float]:
@@ -150,18 +149,15 @@ def _programs(schedule: Schedule, itemsize: int) -> list[Program]:
 def walk_of(
     schedule: Schedule,
     turns: NDArray[np.int32],
-    groups: Sequence[dist.ProcessGroup],
+    group: dist.ProcessGroup,
     itemsize: int,
     device: torch.device,
     round_s: float = 0.0,
 ) -> Walk:
-    """This rank's walk of a schedule, rank r of which is rank r of `groups`, in the order `turns`.
-
-    groups : one for each lane; in host memory there are no lanes, and the first carries all
+    """This rank's walk of a schedule, rank r of which is rank r of `group`, in the order `turns`.
 
     round_s : seconds of a round, where groups of calls are exchanged; 0: a round for each step that must come later
     """
-    group = groups[0]
     if schedule.ranks != dist.get_world_size(group) or sorted(turns.tolist()) != list(range(len(schedule))):
         raise InputError("not the schedule of this group", where="plan", expected="as many ranks, and each row's turn")
     rank = dist.get_rank(group)
@@ -169,13 +165,13 @@ def walk_of(
         deps = {row: schedule.deps(row).tolist() for row in np.flatnonzero(schedule.src == rank).tolist()}
         return MessageWalk(script_of(program_of(schedule, rank, itemsize), turns, deps), group)
     programs = _programs(schedule, itemsize)
-    rounds = rounds_of(schedule, programs, turns, round_s, len(groups))
-    return GroupWalk(rounds_script(programs[rank], turns, rounds), groups)
+    rounds = rounds_of(schedule, programs, turns, round_s)
+    return GroupWalk(rounds_script(programs[rank], turns, rounds.of), group)
 
 
-def _round_s(plan: Plan, lanes: int) -> float:
-    """A lane's part of what a port does in one segment's time: shorter rounds wait more often, longer ones idle."""
-    return float(plan.fluid_s / plan.recipe.segments / lanes) * 1.01
+def _round_s(plan: Plan) -> float:
+    """What a port does in one segment's time: shorter rounds wait for each other more often, longer ones idle."""
+    return float(plan.fluid_s / plan.recipe.segments) * 1.01
 
 
 def _said(choose: Callable[[], tuple[Plan, bytes] | None]) -> bytes:

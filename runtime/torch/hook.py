@@ -16,8 +16,8 @@ import torch.distributed as dist
 
 from optcc.errors import InputError, OptccError
 from optcc.runtime.errors import PeerLostError, RankFailedError, TransportError
-from optcc.runtime.torch.book import GLOO, LANES, NCCL, Book, Planner, load
-from optcc.runtime.torch.groups import group_like, groups_here, hang_up
+from optcc.runtime.torch.book import GLOO, NCCL, Book, Planner, load
+from optcc.runtime.torch.groups import group_like, groups_here
 from optcc.runtime.torch.meeting import Meeting
 from optcc.runtime.torch.policy import Levels, Policy, Switch, full_rate
 from optcc.runtime.torch.probe import probe
@@ -87,9 +87,7 @@ class HookState:
         dist.all_reduce(ready := torch.zeros(1, device=model.device), group=self.native)
         ready.item()
         # Our messages never meet those of others, and our bound is our own.
-        lanes = 1 if model.device.type == "cpu" else LANES
-        self._groups = [group_like(self.native, most, timeout=timedelta(seconds=timeout_s)) for _ in range(lanes)]
-        self._group = self._groups[0]
+        self._group = group_like(self.native, most, timeout=timedelta(seconds=timeout_s))
         store = dist.distributed_c10d._get_default_store()
         self._court = Court(store, self._group.group_name, dist.get_rank(self.native), world, min(GRACE_S, timeout_s))
         self._model = weakref.ref(model)  # the model holds the state
@@ -139,7 +137,7 @@ class HookState:
     def describe(self) -> str:
         """For people: what is in force."""
         planned = [nbytes for nbytes, plan in self._book.plans.items() if plan] if self._book is not None else []
-        if self._book is not None and self._book.plans and not planned:
+        if not planned and self._book is not None and self._book.plans:
             sizes = ", ".join(map(format_size, self._book.plans))
             return f"native: no plan is {self.policy.gain:g} times as fast as a ring for buckets of {sizes}"
         if not planned:
@@ -248,7 +246,7 @@ class HookState:
 
     def _new_book(self, cluster: Cluster, device: torch.device) -> Book:
         costs = self._costs if self._costs is not None else GLOO if device.type == "cpu" else NCCL
-        return Book(self._groups, cluster, self._planner, costs, self.policy.gain)
+        return Book(self._group, cluster, self._planner, costs, self.policy.gain)
 
     def _by_cpu(self, walk: Walk, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         """On the worker, in the order in which buckets come, which is the same on all ranks."""

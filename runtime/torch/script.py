@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.runtime.engine.program import Move, Program
-from optcc.runtime.torch.turns import Rounds
 
 LEAD = 4
 """Sends in the queue ahead of their time: what the link carries while the process waits for a processor."""
@@ -72,17 +71,13 @@ class Round:
     receives: tuple[Move, ...]
 
 
-def rounds_script(program: Program, turns: NDArray[np.int32], rounds: Rounds) -> tuple[tuple[Round, ...], ...]:
-    """Lane -> the rounds of `program`'s rank in it, those left out in which it has nothing to do."""
-    sends: dict[tuple[int, int], list[Move]] = {}
-    receives: dict[tuple[int, int], list[Move]] = {}
+def rounds_script(program: Program, turns: NDArray[np.int32], rounds: Sequence[int]) -> tuple[Round, ...]:
+    """The rounds of `program`'s rank, those left out in which it has nothing to do."""
+    sends: dict[int, list[Move]] = {}
+    receives: dict[int, list[Move]] = {}
     for moves, by_round in ((program.sends, sends), (program.receives, receives)):
         for move in sorted(moves.values(), key=lambda move: turns[move.row]):
-            by_round.setdefault((rounds.lane[move.row], rounds.of[move.row]), []).append(move)
+            by_round.setdefault(rounds[move.row], []).append(move)
     return tuple(
-        tuple(
-            Round(tuple(sends.get((lane, at), ())), tuple(receives.get((lane, at), ())))
-            for at in sorted({at for of, at in sends.keys() | receives.keys() if of == lane})
-        )
-        for lane in range(max(rounds.lane, default=-1) + 1)
+        Round(tuple(sends.get(at, ())), tuple(receives.get(at, ()))) for at in sorted(sends.keys() | receives.keys())
     )

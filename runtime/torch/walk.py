@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -82,14 +81,14 @@ class GroupWalk:
     """For engines that exchange in groups and order by stream (NCCL). Nothing here blocks the host.
 
     Launching a group takes the host about 200 us, which is more than many rounds take. So what has run `EAGER` times,
-    as for DDP's buckets, is recorded as a CUDA graph and replayed, all lanes at once (docs/pytorch.md).
-
-    lanes : of this rank; groups : for each a process group, and so a communicator, of its own
+    as for DDP's buckets, is recorded as a CUDA graph and replayed: 12 to 28 us a round (docs/pytorch.md).
     """
 
-    def __init__(self, lanes: tuple[tuple[Round, ...], ...], groups: Sequence[dist.ProcessGroup]) -> None:
-        self._lanes = [_Lane(rounds, group) for rounds, group in zip(lanes, groups, strict=False)]
-        self._streams: list[Any] = []
+    def __init__(self, rounds: tuple[Round, ...], group: dist.ProcessGroup) -> None:
+        self._rounds, self._group = rounds, group
+        self._global = dist.get_process_group_ranks(group)
+        self._slot_bytes = max((sum(m.length for m in r.receives if m.reduce) for r in rounds), default=0)
+        self._slot: torch.Tensor | None = None
         self._runs = 0
         self._graph: Any = None
         self._mine: torch.Tensor | None = None
@@ -103,40 +102,19 @@ class GroupWalk:
         """
         self._runs += 1
         if self._runs <= EAGER:
-            for lane in self._lanes:  # one after the other: communicators that are being made may wait for the GPU
-                lane.exchange(buffer)
+            self._exchange(buffer)
             return
         if self._mine is None:
             self._mine = torch.empty_like(buffer)
-            self._streams = [torch.cuda.Stream(buffer.device) for _ in self._lanes]
             self._graph = torch.cuda.CUDAGraph()
             # Other threads go on with their own work meanwhile, NCCL's watchdog among them.
             with torch.cuda.graph(self._graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
-                self._at_once(self._mine)
+                self._exchange(self._mine)
         self._mine.copy_(buffer)
         self._graph.replay()
         buffer.copy_(self._mine)
 
-    def _at_once(self, buffer: torch.Tensor) -> None:
-        here = torch.cuda.current_stream()
-        for lane, stream in zip(self._lanes, self._streams, strict=True):
-            stream.wait_stream(here)
-            with torch.cuda.stream(stream):
-                lane.exchange(buffer)
-        for stream in self._streams:
-            here.wait_stream(stream)
-
-
-class _Lane:
-    """Its rounds, one after the other on the current stream, and a place for what is to be added."""
-
-    def __init__(self, rounds: tuple[Round, ...], group: dist.ProcessGroup) -> None:
-        self._rounds, self._group = rounds, group
-        self._global = dist.get_process_group_ranks(group)
-        self._slot_bytes = max((sum(m.length for m in r.receives if m.reduce) for r in rounds), default=0)
-        self._slot: torch.Tensor | None = None
-
-    def exchange(self, buffer: torch.Tensor) -> None:
+    def _exchange(self, buffer: torch.Tensor) -> None:
         raw = buffer.view(torch.uint8)
         if self._slot is None or self._slot.device != buffer.device:
             self._slot = torch.empty(self._slot_bytes, dtype=torch.uint8, device=buffer.device)
@@ -153,20 +131,8 @@ class _Lane:
                 ops.append(dist.P2POp(dist.irecv, into, self._global[move.peer], self._group))
             for work in dist.batch_isend_irecv(ops):
                 work.wait()  # the stream waits, the host does not
-            for apart in _apart(folds):
-                sums = [_part(raw, move).view(buffer.dtype) for move, _ in apart]
-                torch._foreach_add_(sums, [landed.view(buffer.dtype) for _, landed in apart])  # one kernel
-
-
-def _apart(folds: list[tuple[Move, torch.Tensor]]) -> list[list[tuple[Move, torch.Tensor]]]:
-    """`folds` in their order, in runs of which no two add to the same bytes."""
-    runs: list[list[tuple[Move, torch.Tensor]]] = []
-    for move, landed in folds:
-        end = move.offset + move.length
-        if not runs or any(m.offset < end and move.offset < m.offset + m.length for m, _ in runs[-1]):
-            runs.append([])
-        runs[-1].append((move, landed))
-    return runs
+            for move, landed in folds:
+                _part(raw, move).view(buffer.dtype).add_(landed.view(buffer.dtype))
 
 
 def _part(raw: torch.Tensor, move: Move) -> torch.Tensor:
