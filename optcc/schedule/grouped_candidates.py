@@ -61,10 +61,10 @@ def grouped_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[Can
 
 
 def _least_s(nics: Sequence[int], rate: Fraction, bound: Bound, costs: Costs) -> float:
-    """Seconds that no number of chunks n takes less than. Who has fewest NICs, m of them, sends each chunk, which takes
-    X + o n/m, X being the time for all data on these NICs and o what a chunk costs; and it is sent nothing until a
-    first chunk has come from somebody, m X/n, or as a hub it sends at least one chunk more than that: 2 sqrt(o X) + X
-    if n is the best one."""
+    """Lower limit in seconds over all numbers n of chunks. The rank with fewest NICs, m, sends each chunk in X + o n/m:
+    X is the time for all data on these NICs, o the cost of a chunk. It receives nothing until a first chunk has come
+    from another rank, m X/n; or, as a hub, it sends at least one chunk more than this. With the best n the sum is 2
+    sqrt(o X) + X."""
     alone = bound.nbytes / float(min(nics) * rate)
     return max(
         float(bound.seconds + 4 * costs.alpha),
