@@ -153,8 +153,8 @@ def exchanged(
 
 @njit(cache=True)
 def _worth(of: Any, end: int, size: int, room: int, one: int, lead: int) -> Any:
-    """(worth, much): `much` is the amount that the pair can send in the step. The worth is `much` plus the pair's delay,
-    relative to its total, scaled by the part of the step that `much` fills.
+    """(worth, much): `much` is the amount that the pair can send in the step. The worth is `much`, plus the pair's
+    delay relative to its total, scaled by the part of the step that `much` fills.
 
     of : its total, the amount served, the amount ready, and the amount added to its delay
     """
