@@ -1,4 +1,4 @@
-"""What takes longest about direct exchange, compiled: matchings of greatest worth, and who waits for whom.
+"""The slowest parts of planning direct exchange, compiled: matchings of greatest worth, and dependencies of transfers.
 
 All that is compiled is in this file, because numba's cache looks at no other when it decides whether to compile again.
 Without numba it is plain Python, which finds the same, a hundred times slower.
@@ -32,12 +32,13 @@ Ints = NDArray[np.int64]
 
 @njit(cache=True)
 def assigned(worth: Any) -> Any:
-    """Of each row its column, -1 of rows beyond the columns: a matching of greatest worth in all.
+    """For each row its column, -1 for rows beyond the columns: a matching of greatest total worth.
 
-    worth : (rows, columns), numbers that float64 holds
+    worth : (rows, columns), numbers that float64 represents exactly
 
     Shortest augmenting paths (Crouse 2016, On implementing 2D rectangular assignment algorithms), row by row, or column
-    by column if these are fewer. Where several are of greatest worth this takes the one that scipy 1.11 to 1.18 take.
+    by column if these are fewer. Of several matchings of greatest worth this takes the one that scipy 1.11 to 1.18
+    take.
     """
     wide = worth.shape[0] <= worth.shape[1]
     cost = -worth.astype(np.float64) if wide else -worth.T.astype(np.float64)
@@ -87,7 +88,7 @@ def assigned(worth: Any) -> Any:
 
 @njit(cache=True)
 def part_of(some: int, whole: int, unit: int) -> int:
-    """some * unit // whole, of 0 <= some, whole < 2**48 and a unit that is a power of 2**14, without overflow."""
+    """some * unit // whole without overflow, for 0 <= some, whole < 2**48 and a unit that is a power of 2**14."""
     found, rest = some // whole, some % whole
     while unit > 1:
         rest *= 2**14
@@ -100,14 +101,14 @@ def exchanged(
     senders: Any, receivers: Any, begin: int, end: int, cost: int, one: int, lead: int, ports: int, tie: int,
     needs: Any, served: Any, limit: Any, ahead: Any, across: Any, ties: Any,
 ) -> Any:  # fmt: skip
-    """One step, rail after rail a matching of those who are furthest behind; (chunks, 4): place of the rail, sender,
-    receiver, how much. `served` and `limit` count it.
+    """One step: on each rail a matching of the pairs furthest behind. Returns (chunks, 4): place of the rail, sender,
+    receiver, amount. Updates `served` and `limit`.
 
-    senders, receivers : bool, (rails, ranks), who may; begin, end : of the step, in `one`; cost : of a chunk
-    lead : so many steps ahead of an even course a pair waits; ports : what a pod's uplink being behind weighs
-    needs, served, limit : (ranks, ranks), what pairs have in all, have sent, and can send now
-    ahead : what is added to how far behind a pair is; across : bool, (uplinks, ranks, ranks), who uses which one
-    ties : (ranks, ranks), less than `tie`, what settles ties
+    senders, receivers : bool, (rails, ranks), the ranks that may; begin, end : of the step, in `one`; cost : of a chunk
+    lead : steps by which a pair may be ahead of an even schedule; ports : weight of a pod's uplink being behind
+    needs, served, limit : (ranks, ranks), a pair's total, the amount sent, and the amount that is ready
+    ahead : amount added to a pair's delay; across : bool, (uplinks, ranks, ranks), the pairs that use each uplink
+    ties : (ranks, ranks), less than `tie`, settles ties
     """
     rails, ranks = senders.shape
     found, count, size = np.empty((rails * ranks, 4), np.int64), 0, end - begin
@@ -152,9 +153,10 @@ def exchanged(
 
 @njit(cache=True)
 def _worth(of: Any, end: int, size: int, room: int, one: int, lead: int) -> Any:
-    """(worth, much): how far behind a pair is, of what it has in all, as much as its part of the step that it can fill.
+    """(worth, much): `much` is the amount that the pair can send in the step. The worth is `much`, plus the pair's
+    delay relative to its total, scaled by the part of the step that `much` fills.
 
-    of : what it needs and has been served in all, can be served now, and what is added to how far behind it is
+    of : its total, the amount served, the amount ready, and the amount added to its delay
     """
     need, served, limit, late = of
     behind = (end * need - served * one) // max(need, 1)
@@ -165,7 +167,7 @@ def _worth(of: Any, end: int, size: int, room: int, one: int, lead: int) -> Any:
 
 @njit(cache=True)
 def grouped_by(numbers: Any, count: int) -> Any:
-    """(ptr, places), CSR: where each number from 0 to `count` - 1 stands in `numbers`, ascending."""
+    """(ptr, places), CSR: the places in `numbers` of each number from 0 to `count` - 1, ascending."""
     ptr = np.zeros(count + 1, np.int64)
     for number in numbers:
         ptr[number + 1] += 1
@@ -188,8 +190,8 @@ def _among(number: int, numbers: Any, count: int) -> bool:
 
 @njit(cache=True)
 def waited_for_before(order: Any, nics: Any, keys: Any, free: Any, ptr: Any, on: Any, most: int) -> Any:
-    """(pairs, 2), row that waits and row that it waits for, which is the latest that an earlier one on its NIC waits
-    for: those of the greatest key, at most so many; not what it waits for anyway.
+    """(pairs, 2), row that waits and row that it waits for. A row waits for the latest dependencies of earlier rows on
+    its NIC: those of the greatest key, at most `most`, except its own dependencies.
 
     order : rows by time; nics : of each row, its NIC's number; free : bool, of rows that do not wait so
     ptr, on : CSR, what each row waits for by itself

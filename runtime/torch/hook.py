@@ -17,7 +17,7 @@ import torch.distributed as dist
 from optcc.errors import InputError, OptccError
 from optcc.runtime.errors import PeerLostError, RankFailedError, TransportError
 from optcc.runtime.torch.book import GLOO, NCCL, Book, Planner, load
-from optcc.runtime.torch.groups import group_like, groups_here
+from optcc.runtime.torch.groups import group_like, groups_here, hang_up
 from optcc.runtime.torch.meeting import Meeting
 from optcc.runtime.torch.policy import Levels, Policy, Switch, full_rate
 from optcc.runtime.torch.probe import probe
