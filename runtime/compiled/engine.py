@@ -1,7 +1,7 @@
 """The engine over arrays that compiled code goes through, too: the reference's rules, from another store.
 
-`CompiledEngine` inherits every method of `Engine`. What these look up by row are columns of arrays here, so that
-compiled code and they can take turns at any moment without a conversion.
+`CompiledEngine` inherits every method of `Engine`. Its tables by row are columns of arrays, which compiled code
+reads and writes too.
 """
 
 from __future__ import annotations
