@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help setup programs demo test test-long test-bare test-verbs lint proofs notebook notebooks ns3 torch reproduce failover failover-verbs docs docs-serve docs-commands docs-pictures rooms lock clean
+.PHONY: help setup programs demo test test-long test-bare test-verbs lint proofs notebook notebooks ns3 torch reproduce failover failover-verbs docs docs-serve docs-commands docs-pictures rooms plan-schema lock clean
 
 help:
 	@echo "make demo            the main job on a bundled example, about a minute"
@@ -26,7 +26,7 @@ help:
 	@echo "make bench-torch     DDP steps with a slow link against native DDP (after make torch), table in docs/"
 	@echo "make bench-chunk     processor time per chunk of the runtime, by part, table in docs/"
 	@echo "make bench-steady    what it costs to be able to fail over, table in docs/"
-	@echo "make bench-gpu       folds, staging and an AllReduce on this machine's GPU, table in docs/"
+	@echo "make bench-gpu       folds on this machine's GPU, table in docs/"
 	@echo "make bench-program   size and time of the exact program, table in docs/"
 	@echo "make bench-lab       achieved time over bound over queue pairs, in the lab's virtual time, table in docs/"
 	@echo "make bench-verbs-loop  our wires against a plain pyverbs loop, in the lab, table in docs/"
@@ -44,6 +44,7 @@ help:
 	@echo "make failover-verbs  the same over queue pairs in the lab, 200 cuts, table in docs/failover-verbs.md; goes on where it was stopped"
 	@echo "make docs            the site into out/site, any warning an error; make docs-serve shows it at http://localhost:8000"
 	@echo "make docs-commands   what the commands of tutorial and how-to pages print, into these pages"
+	@echo "make plan-schema     the schema of plan files and the tables of its page, from the families' fields"
 	@echo "make rooms           who imports whom: the lines in each room's __init__, the picture of the house"
 	@echo "make docs-pictures   the pictures of the site's first page, from simulations, and of the dashboard"
 	@echo "make lock            resolve the dependencies anew into requirements.lock"
@@ -126,6 +127,9 @@ docs-commands: $(VENV)/ready
 
 docs-pictures: $(VENV)/ready
 	$(BIN)/python tools/docs_pictures.py
+
+plan-schema: $(VENV)/ready
+	$(BIN)/python tools/plan_schema.py
 
 rooms: $(VENV)/ready
 	$(BIN)/python tools/rooms.py
