@@ -27,7 +27,7 @@ from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.messages import Strike
 from optcc.runtime.wires.contract import Cause
 from tests import test_failover_local as local
-from tests.failover_cuts import KINDS, PATIENCE, cut
+from tests.failover_cuts import KINDS, TIMEOUTS, cut
 from tests.failover_matrix import ROWS
 from tests.failover_runs import InconclusiveError
 from tests.protocol_ground import FAULTS
@@ -183,8 +183,8 @@ def interleaved(count: int, seed: int) -> str:
     tally.proof = (
         f"a wire failed in {struck} of them: {seen['moved']} failovers, {seen['moved back']} of them to a wire made "
         f"anew, {seen['severed']} flows with no way or answer left; {seen['written again']} chunks sent again, "
-        f"{seen['landed late']} writes that took effect late; {seen['letters lost']} messages lost, "
-        f"{seen['letters doubled']} doubled, {seen['stale letters']} stale"
+        f"{seen['landed late']} writes that took effect late; {seen['messages lost']} messages lost, "
+        f"{seen['messages doubled']} doubled, {seen['stale messages']} stale"
     ) + (f"; too rare: {', '.join(rare)}" if rare else "")
     return line(str(INTERLEAVED), "anything at any moment: random interleavings of the pure machines", "fake", tally)
 
@@ -232,15 +232,15 @@ def randomised(count: int, seed: int) -> tuple[list[str], bool]:
         "## From the strike to the flow's first chunk on its new wire",
         "",
         "In the randomised cuts, where the ranks are threads that share one interpreter, and may be folding.",
-        settings_of(PATIENCE) + " A third of the runs lose 30 % of their messages.",
+        settings_of(TIMEOUTS) + " A third of the runs lose 30 % of their messages.",
         "",
         *by_means(times),
     ]
     return lines, not tally.wrong and done == count
 
 
-def settings_of(patience: Timeouts) -> str:
-    return f"Progress {patience.progress:g} s, grace {patience.grace:g} s, answer {patience.answer:g} s."
+def settings_of(timeouts: Timeouts) -> str:
+    return f"Progress {timeouts.progress:g} s, grace {timeouts.grace:g} s, answer {timeouts.answer:g} s."
 
 
 def by_means(times: Mapping[Cause, list[float]]) -> list[str]:

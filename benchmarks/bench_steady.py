@@ -81,8 +81,8 @@ class Bare(FlowTransport):
         self._every = {f: flow.receiver.credit_every for f, flow in self._ins.items()}
         for f, out in self._outs.items():
             out.sender = Count(layout.flows[f].wires[0], layout.flows[f].window)  # type: ignore[assignment]
-        self._departures.pump = self._pump  # type: ignore[method-assign]
-        self._busy = self._departures.busy
+        self._send_path.pump = self._pump  # type: ignore[method-assign]
+        self._busy = self._send_path.busy
 
     def _pump(self, out: Any) -> None:
         now, count = self._clock(), out.sender
@@ -97,7 +97,7 @@ class Bare(FlowTransport):
             self._busy.discard(out.number)
 
     def poll(self, until: float, take: Take) -> list[Landing]:
-        landings, missing = [], self._arrivals._missing
+        landings, missing = [], self._receive_path._missing
         for happening in self._wires.poll(until):
             if type(happening) is Arrived:
                 wire, flow, seq, at = happening

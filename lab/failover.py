@@ -140,7 +140,7 @@ def main() -> int:
     options = parser.parse_args()
     processes.start_rank = Forked  # type: ignore[assignment]
     failover_runs.nested = verbs.leaf  # type: ignore[assignment]
-    failover_cuts.PATIENCE = verbs.CUTS
+    failover_cuts.TIMEOUTS = verbs.CUTS
     results = Path("/results")
     book = Book(results / "failover.json", sources(options.failovers, options.times))
     lines = head(options.times)
@@ -220,7 +220,7 @@ def one_cut(seed: int) -> dict[str, Any]:
         "moved": hit.moved,
         "waited": hit.waited,
         "replayed": hit.replayed,
-        "letters": hit.letters,
+        "messages": hit.messages,
         "folding": hit.folding,
     }
 
@@ -230,8 +230,8 @@ def page_of(cuts: Sequence[Mapping[str, Any]]) -> list[str]:
     hits = [cut for cut in cuts if "kinds" in cut]
     struck = Counter(KINDS[kind] for cut in hits for kind in cut["kinds"])
     wrong, missed = (sum(what in cut for cut in cuts) for what in ("wrong", "missed"))
-    patience = failover_cuts.PATIENCE
-    calm = [cut for cut in hits if cut["letters"]]
+    timeouts = failover_cuts.TIMEOUTS
+    calm = [cut for cut in hits if cut["messages"]]
     prompt = [cut for cut in calm if not cut["folding"]]
     two = [cut for cut in prompt if len(cut["kinds"]) > 1]
     return [
@@ -245,14 +245,14 @@ def page_of(cuts: Sequence[Mapping[str, Any]]) -> list[str]:
         "",
         "## From the cut to resumed",
         "",
-        f"Virtual time: progress {patience.progress:g} s, grace {patience.grace:g} s, a question repeated after"
-        f" {1000 * patience.first:g} ms at first and at most {patience.answer:g} s. A",
+        f"Virtual time: progress {timeouts.progress:g} s, grace {timeouts.grace:g} s, a question repeated after"
+        f" {1000 * timeouts.first:g} ms at first and at most {timeouts.answer:g} s. A",
         "NIC gives up by itself only after 30 s, so that nothing hides behind that.",
         "",
         f"From the strike to the flow's first chunk on another wire, in the {len(prompt) - len(two)} runs that lose no",
         "message, fold at once, and have one NIC struck.",
         "A black hole's stated deadline is progress and grace together,",
-        f"{1000 * (patience.progress + patience.grace):.0f} ms from the strike, for all flows that ever come upon it:",
+        f"{1000 * (timeouts.progress + timeouts.grace):.0f} ms from the strike, for all flows that ever come upon it:",
         "",
         *table([(cause, s) for cut in prompt if cut not in two for cause, s in cut["moved"]]),
         "",
@@ -274,7 +274,7 @@ def page_of(cuts: Sequence[Mapping[str, Any]]) -> list[str]:
         f"From the strike, in the {len(hits) - len(calm)} runs that lose 30 % of their messages, double and delay",
         "others, by up to 50 ms. Questions, notices and probes are repeated, the first time soon:",
         "",
-        *table([(cause, s) for cut in hits if not cut["letters"] for cause, s in cut["moved"]]),
+        *table([(cause, s) for cut in hits if not cut["messages"] for cause, s in cut["moved"]]),
     ]
 
 

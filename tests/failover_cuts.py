@@ -14,7 +14,7 @@ from optcc.schedule import Schedule
 from tests.failover_rig import Moment, Open, Post, Rig
 from tests.failover_runs import InconclusiveError, leaves, of, rings
 
-PATIENCE = Timeouts(progress=0.25, grace=0.15, answer=0.05)
+TIMEOUTS = Timeouts(progress=0.25, grace=0.15, answer=0.05)
 
 KINDS = {
     "cut": "link down, the NIC says so",
@@ -37,7 +37,7 @@ class Hit:
     kinds : what struck
     moved : of each flow that left a struck NIC, how that was noticed, and seconds since the strike
     waited : likewise, of every flow that moved, the seconds in which nothing of it came through
-    letters : whether none was lost
+    messages : whether none was lost
     folding : seconds that a fold takes, in which a rank does nothing else
     """
 
@@ -45,7 +45,7 @@ class Hit:
     moved: tuple[tuple[Cause, float], ...]
     replayed: int
     waited: tuple[tuple[Cause, float], ...]
-    letters: bool
+    messages: bool
     folding: float
 
 
@@ -80,7 +80,7 @@ def cut(connect: Open, seed: int) -> Hit:
     post = rng.choice((None, None, Post(0.3, 0.2, 0.2, seed)))
     how: dict[str, Any] = {"slot_bytes": rng.choice((500, 2048, 10_000)), "window": rng.choice((1, 2, 4, 16))}
     how["op"] = (Op.SUM, Op.MIN, Op.MAX)[seed % 3]
-    with Rig({"it": schedule}, connect, patience=PATIENCE, post=post, **how) as rig:
+    with Rig({"it": schedule}, connect, timeouts=TIMEOUTS, post=post, **how) as rig:
         flow = rng.randrange(len(rig.layout.flows))
         spec = rig.layout.flows[flow]
         wire = rig.layout.wires[spec.wires[0]]

@@ -31,7 +31,7 @@ from optcc.runtime.wires.contract import Arrived, Completed, Credited
 from optcc.runtime.wires.layout import Layout, layout_of
 from optcc.schedule import Schedule
 
-PATIENCE = Timeouts(progress=0.2, grace=0.15, answer=0.03)
+TIMEOUTS = Timeouts(progress=0.2, grace=0.15, answer=0.03)
 BOUND_S = 20.0
 """No run here takes as long; one that does hangs."""
 
@@ -51,7 +51,7 @@ Hook = Callable[["Rig", Moment], None]
 
 
 class Mailbox:
-    """A rank's watch: letters and what else others want it to do, which its own thread does when it polls."""
+    """A rank's watch: messages and what else others want it to do, which its own thread does when it polls."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
@@ -125,7 +125,7 @@ class Felt:
 
 
 class Post:
-    """Letters between ranks, each lost, doubled or late with these chances."""
+    """Messages between ranks, each lost, doubled or late with these chances."""
 
     def __init__(self, drop: float = 0.0, double: float = 0.0, late: float = 0.0, seed: int = 0) -> None:
         self.drop, self.double, self.late = drop, double, late
@@ -158,14 +158,14 @@ class Rig:
         *,
         slot_bytes: int = 2048,
         window: int = 4,
-        patience: Timeouts = PATIENCE,
+        timeouts: Timeouts = TIMEOUTS,
         post: Post | None = None,
         hook: Hook | None = None,
         op: Op = Op.SUM,
     ) -> None:
         with mock.patch.object(layout_module, "WINDOW", (1, window)):
             self.layout = layout_of(schedules, slot_bytes)
-        self.schedules, self.patience, self.hook, self.op = schedules, patience, hook, op
+        self.schedules, self.timeouts, self.hook, self.op = schedules, timeouts, hook, op
         self.post = post or Post()
         self.nics = {nic.name: i for i, nic in enumerate(self.layout.nics)}
         self.boxes = [Mailbox() for _ in range(self.layout.ranks)]
@@ -173,12 +173,12 @@ class Rig:
         routes = {name: schedule.routes for name, schedule in schedules.items()}
         self.flows = [
             FlowTransport(
-                rank, self.layout, routes, Tap(self, rank, end), self._sender(rank), time.monotonic, self.patience
+                rank, self.layout, routes, Tap(self, rank, end), self._sender(rank), time.monotonic, self.timeouts
             )
             for rank, end in enumerate(self.ends)
         ]
         self.struck: list[tuple[float, str]] = []
-        self.letters: list[tuple[float, int, Any]] = []
+        self.messages: list[tuple[float, int, Any]] = []
         self.writes: Counter[tuple[int, int]] = Counter()
         self.takes: Counter[tuple[int, int, int, int]] = Counter()
         self.acked: dict[int, list[float]] = {}  # flow -> when something was acknowledged
@@ -231,10 +231,10 @@ class Rig:
 
     def _sender(self, rank: int) -> Callable[[int, Any], None]:
         def send(to: int, value: Any) -> None:
-            self.letters.append((time.monotonic(), rank, value))
+            self.messages.append((time.monotonic(), rank, value))
             self.on_message(rank, to, value)
             for delay in self.post.ways():
-                self.after(delay, to, lambda: self.flows[to].letter(rank, value))
+                self.after(delay, to, lambda: self.flows[to].message(rank, value))
 
         return send
 

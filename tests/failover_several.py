@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from optcc.runtime.wires.contract import Cause
-from tests.failover_rig import PATIENCE, Moment, Open, Post, Rig
+from tests.failover_rig import TIMEOUTS, Moment, Open, Post, Rig
 from tests.failover_runs import MB, all_right, at, hit, home, leaves, ms, of, rings, same_error
 
 
 def both_ends(connect: Open, drop: float, seed: int = 0) -> str:
     """Row 4. Both ends of a wire lose their NICs at once while messages are lost."""
     post = Post(drop, double=0.2, late=0.2, seed=seed) if drop < 1 else Post(drop)
-    with Rig({"it": rings(nics=3)}, connect, post=post, patience=replace(PATIENCE, answer=0.02)) as rig:
+    with Rig({"it": rings(nics=3)}, connect, post=post, timeouts=replace(TIMEOUTS, answer=0.02)) as rig:
         flow = rig.flow_of(0, 1)
         ours, theirs = home(rig, flow)
 
@@ -39,7 +39,7 @@ def both_ends(connect: Open, drop: float, seed: int = 0) -> str:
 
 def two_flows(connect: Open) -> str:
     """Row 5. Two flows leave by a NIC; that it is lost is noticed for one of them 50 ms after the other."""
-    with Rig({"it": leaves()}, connect, patience=replace(PATIENCE, progress=3.0)) as rig:
+    with Rig({"it": leaves()}, connect, timeouts=replace(TIMEOUTS, progress=3.0)) as rig:
         by_nic: dict[int, list[int]] = {}
         for number, spec in enumerate(rig.layout.flows):
             if spec.src != 0:  # the weak server, which has no other NIC
@@ -115,7 +115,7 @@ def second_failure(connect: Open, then_all: bool) -> str:
         nic = home(rig, flow)[0]
         second: list[str] = []
 
-        def letter(sender: int, to: int, value: Any) -> None:
+        def message(sender: int, to: int, value: Any) -> None:
             if value[:2] == [flow, "Ask"] and not second:
                 second.append(rig.layout.nics[rig.layout.wires[value[3]].out].name)
                 rig.strike("cut", second[0])
@@ -123,7 +123,7 @@ def second_failure(connect: Open, then_all: bool) -> str:
                     for name in [n.name for n in rig.layout.nics if n.rank == 0 and n.name not in (nic, *second)]:
                         rig.strike("cut", name)
 
-        rig.on_message = letter
+        rig.on_message = message
         rig.hook = at("posted", 0, 10, lambda rig, _: rig.strike("cut", nic), flow)
         began = time.monotonic()
         ended = rig.run()

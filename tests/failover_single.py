@@ -9,7 +9,7 @@ from typing import Any
 
 from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.wires.contract import Cause
-from tests.failover_rig import PATIENCE, Moment, Open, Rig
+from tests.failover_rig import TIMEOUTS, Moment, Open, Rig
 from tests.failover_runs import MB, all_right, at, hit, home, ms, of, rings, same_error
 
 
@@ -22,14 +22,14 @@ def lost_acknowledgement(connect: Open, position: int, window: int = 4) -> str:
         nic = home(rig, flow)[0]
         rig.hook = at("posted", 0, 2 * window + position, lambda rig, _: rig.strike("darken", nic, data=False), flow)
 
-        def letter(sender: int, to: int, value: Any) -> None:
+        def message(sender: int, to: int, value: Any) -> None:
             if value[:2] == [flow, "Ask"]:
                 asked.append((out.sender.acked, out.sender.posted))
 
-        rig.on_message = letter
+        rig.on_message = message
         all_right(rig.run())
         hit(rig.struck and asked, "no failover")
-        answer = next(value for _, _, value in rig.letters if value[:2] == [flow, "Answer"])
+        answer = next(value for _, _, value in rig.messages if value[:2] == [flow, "Answer"])
         hit(asked[0][0] < answer[3], "nothing had landed without its acknowledgement")
         assert not {seq for (f, seq), times in rig.writes.items() if f == flow and times > 1 and seq < answer[3]}
         return f"{answer[3] - asked[0][0]} chunks had landed unacknowledged; none of them sent again"
@@ -57,7 +57,7 @@ def last_acknowledgement(connect: Open, another: bool, window: int = 4) -> str:
 def flap(connect: Open, heals: float, retry_s: float = 0.12) -> str:
     """Row 3. A flap with the window full, which heals before or after the NIC's retries are over."""
     window = 4
-    with Rig({"it": rings()}, connect, window=window, patience=replace(PATIENCE, progress=5.0)) as rig:
+    with Rig({"it": rings()}, connect, window=window, timeouts=replace(TIMEOUTS, progress=5.0)) as rig:
         flow = rig.flow_of(0, 1)
         sender, (ours, theirs) = rig.flows[0]._outs[flow].sender, home(rig, flow)
         begun: list[float] = []
@@ -111,21 +111,21 @@ def black_hole(connect: Open, wait_s: float, at_receiver: bool = False) -> str:
         moved = of(rig, nic, Cause.PROGRESS)
         hit(rig.struck and moved, "no failover")
         took = moved[0].at - rig.struck[0][0]
-        assert took >= PATIENCE.progress, "sooner than the deadline"
+        assert took >= TIMEOUTS.progress, "sooner than the deadline"
         return f"moved by the progress timer {ms(took)} after the strike, {moved[0].nbytes} bytes sent again"
 
 
-def pause(connect: Open, rank: int, patience: Timeouts = Timeouts(0.4, 0.3, 0.05)) -> str:  # noqa: B008 - frozen
+def pause(connect: Open, rank: int, timeouts: Timeouts = Timeouts(0.4, 0.3, 0.05)) -> str:  # noqa: B008 - frozen
     """Row 8. A rank is paused for more than twice the deadline, and is healthy."""
-    with Rig({"it": rings()}, connect, patience=patience) as rig:
+    with Rig({"it": rings()}, connect, timeouts=timeouts) as rig:
 
         def strike(rig: Rig, _: Moment) -> None:
             rig.struck.append((time.monotonic(), "pause"))
-            time.sleep(2 * (patience.progress + patience.grace))
+            time.sleep(2 * (timeouts.progress + timeouts.grace))
 
         rig.hook = at("landed", rank, 20, strike)
         all_right(rig.run())
-        probes = sum(value[1] == "Probe" for _, _, value in rig.letters)
+        probes = sum(value[1] == "Probe" for _, _, value in rig.messages)
         assert rig.notes("moved") == rig.notes("lost") == [], "a paused peer is not a lost NIC"
         hit(rig.struck and probes, "nobody has missed the rank")
         return f"{probes} probes sent, no failover"
@@ -155,7 +155,7 @@ def device(connect: Open, what: str) -> str:
                 rig.strike("fail_out", "server1/nic0", cause=Cause.DEVICE, detail="post failed")
             else:
                 rig.struck.append((time.monotonic(), "status"))
-                rig.ends[1].betray("wire 3: REM_ACCESS_ERR")
+                rig.ends[1].fail_nic("wire 3: REM_ACCESS_ERR")
 
         rig.hook = at("posted", 1, 10, strike)
         ended = rig.run()

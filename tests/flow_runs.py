@@ -17,7 +17,7 @@ from optcc.runtime.messages import Note
 from optcc.runtime.wires import layout
 from optcc.schedule import Lane, Port, Route, Schedule
 
-PATIENCE = Timeouts(progress=100.0, grace=50.0, answer=5.0)
+TIMEOUTS = Timeouts(progress=100.0, grace=50.0, answer=5.0)
 NIC = {"rank0/nic0": 0, "rank0/nic1": 1, "rank0/nic2": 2, "rank1/nic0": 3, "rank1/nic1": 4, "rank1/nic2": 5}
 
 
@@ -43,13 +43,13 @@ def one_way(lengths: Sequence[int], shares: Sequence[Fraction] = (Fraction(1, 3)
 class Watched(VirtualRun):
     """A one-way run with 8-byte chunks that remembers what was written: (time, wire, flow, seq)."""
 
-    def __init__(self, schedule: Schedule, window: int = 64, patience: Timeouts = PATIENCE) -> None:
+    def __init__(self, schedule: Schedule, window: int = 64, timeouts: Timeouts = TIMEOUTS) -> None:
         buffers: list[Array] = [
             np.arange(schedule.nbytes // 4, dtype=np.int32),
             np.zeros(schedule.nbytes // 4, np.int32),
         ]
         with mock.patch.object(layout, "WINDOW", (1, window)):
-            super().__init__(schedule, buffers, Op.SUM, slot_bytes=8, patience=patience)
+            super().__init__(schedule, buffers, Op.SUM, slot_bytes=8, timeouts=timeouts)
         self.buffers = buffers
         self.writes: list[tuple[float, int, int, int]] = []
         end: Any = self.net.ends[0]

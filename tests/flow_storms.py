@@ -1,4 +1,4 @@
-"""Collectives in virtual time while NICs fail anyhow: a schedule, faults and lost letters, all from one seed."""
+"""Collectives in virtual time while NICs fail anyhow: a schedule, faults and lost messages, all from one seed."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ class Storm(VirtualRun):
             np.random.default_rng(rank).standard_normal(schedule.nbytes // 4).astype(np.float32)
             for rank in range(schedule.ranks)
         ]
-        patience = Timeouts(20 * unit_s, 10 * unit_s, unit_s, unit_s / 8)
+        timeouts = Timeouts(20 * unit_s, 10 * unit_s, unit_s, unit_s / 8)
         with mock.patch.object(layout, "WINDOW", (1, window)):
-            super().__init__(schedule, self.buffers, Op.SUM, slot_bytes=slot_bytes, patience=patience)
+            super().__init__(schedule, self.buffers, Op.SUM, slot_bytes=slot_bytes, timeouts=timeouts)
         self.writes: Counter[tuple[int, int]] = Counter()  # by (flow, seq)
         self.hit: set[int] = set()  # wires
         self.seen: Counter[str] = Counter()
@@ -90,13 +90,13 @@ class Storm(VirtualRun):
         end.write, end.poll = watched, polled
 
     def _post_for(self, rank: int) -> Callable[[int, object], None]:
-        """Letters are lost, doubled, late and out of order."""
+        """Messages are lost, doubled, late and out of order."""
 
         def post(to: int, value: object) -> None:
             told = json.loads(json.dumps(value))
             while self._rng.random() > self._drop:
                 late = 3 * self._unit_s * self._rng.random() ** 4
-                self.at(self.net.now + late, lambda net: self.flows[to].letter(rank, told))
+                self.at(self.net.now + late, lambda net: self.flows[to].message(rank, told))
                 if self._rng.random() > 0.2:
                     break
 

@@ -15,7 +15,7 @@ from optcc.runtime.wires.contract import ECHOES, Cause
 
 SENDER, RECEIVER = 0, 1
 REST, HAPPENING, LETTER, TIMER = range(4)
-"""In this order a process does what there is to do: what it had begun, what its wires say, letters, timers."""
+"""In this order a process does what there is to do: what it had begun, what its wires say, messages, timers."""
 FAULTS = ("sender error", "receiver error", "data lost", "acks lost", "black hole", *("link down", "flap") * 2)
 
 

@@ -13,7 +13,7 @@ SEED = int(os.environ.get("OPTCC_PROTOCOL_SEED") or random.SystemRandom().randra
 """First seed of the random interleavings; set the variable to the seed that a failure names to see it again first."""
 MUST_HAPPEN = (
     *("moved", "moved back", "written again", "landed late", "severed", "found", "heard"),
-    *("letters lost", "letters doubled", "stale letters", "Refuse", "Notice", "paused right after it was alive"),
+    *("messages lost", "messages doubled", "stale messages", "Refuse", "Notice", "paused right after it was alive"),
 )
 """Each for more than one in a hundred runs, or the world is too kind for them to say anything."""
 

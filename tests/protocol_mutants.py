@@ -142,7 +142,7 @@ class AnswersOnce(Receiver):
 
 
 class AsksOnce(Sender):
-    """I7: relies on its letters."""
+    """I7: relies on its messages."""
 
     __slots__ = ()
 
@@ -252,7 +252,7 @@ class DoesNotEcho(Receiver):
 
 
 class EchoesEveryProbe(Receiver):
-    """I18: sends the last credit once more for every probe, also where letters are doubled or repeated."""
+    """I18: sends the last credit once more for every probe, also where messages are doubled or repeated."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""A small world in virtual time for the failover protocol: two ranks, wires that fail in every way, letters lost.
+"""A small world in virtual time for the failover protocol: two ranks, wires that fail in every way, messages lost.
 
 `run(seed)` plays one random interleaving against real `Sender` and `Receiver` machines and raises `InvariantError`,
 which names the invariant, as soon as one does not hold. The world is stricter than hardware is: a write may take effect
@@ -31,9 +31,9 @@ from optcc.runtime.protocol.events import (
     Event,
     Expired,
     Fence,
+    FlowMessage,
     Folded,
     Found,
-    Letter,
     Lost,
     Moved,
     Notice,
@@ -70,9 +70,9 @@ from tests.protocol_states import state_of
 
 PROGRESS, GRACE, ANSWER, FIRST = 6.0, 4.0, 3.0, 0.5  # timers, in units of the longest healthy delay on a wire
 FEW, MANY = 3, 80
-"""Questions a sender may ask: so few that it gives up now and then, or so many that half of all letters may be lost."""
+"""Questions a sender may ask: few, so that it gives up at times, or so many that half of all messages may get lost."""
 
-PATIENCE = 4000.0
+TIMEOUTS = 4000.0
 """A run that has not ended by then hangs. The longest timeouts and pauses that can add up stay well below."""
 
 
@@ -90,7 +90,7 @@ class Net(Ground):
         self.paths = [Path(number) for number in range(rng.choice((1, 2, 2, 3, 3)))]
         self.loss = rng.choice((0.0, 0.0, 0.2, 0.5))
         self.doubled = rng.choice((0.0, 0.3))
-        self.letter_delay = rng.choice((0.5, 2.0, 10.0))
+        self.message_delay = rng.choice((0.5, 2.0, 10.0))
         self.fold_delay = rng.choice((0.2, 1.0, 4.0, 20.0))
         self.readable = rand() < 0.5
         self.linger = 15.0 if rand() < 0.2 else 0.0
@@ -124,14 +124,14 @@ class Net(Ground):
 
     def run(self) -> Net:
         """Until every flow is done or one is severed. Raises InvariantError."""
-        heap, end = self.heap, PATIENCE
+        heap, end = self.heap, TIMEOUTS
         while heap and not self.over:
             self.now, _, what, args = heappop(heap)
             if self.now > end:
                 break
             self.steps += 1
             what(*args)
-            if end == PATIENCE and all(flow.done() for flow in self.flows):
+            if end == TIMEOUTS and all(flow.done() for flow in self.flows):
                 end = self.now + self.linger
         for flow in self.flows:
             if not self.over and not flow.done():
@@ -193,42 +193,42 @@ class Net(Ground):
         self.seen["doubted"] += 1
         self._handle(flow, SENDER, Doubt(reading))
 
-    # --- letters --------------------------------------------------------------------------------------------------
+    # --- messages --------------------------------------------------------------------------------------------------
 
-    def _post(self, flow: Flow, side: int, letter: Letter) -> None:
+    def _post(self, flow: Flow, side: int, message: FlowMessage) -> None:
         rand = self.rng.random
         if rand() < self.loss:
-            self.seen["letters lost"] += 1
+            self.seen["messages lost"] += 1
             return
-        path = self.paths[letter.wire] if isinstance(letter, (Ask, Refuse, Notice)) else None
-        envelope = [letter, path, path.life if path else 0, False]
+        path = self.paths[message.wire] if isinstance(message, (Ask, Refuse, Notice)) else None
+        envelope = [message, path, path.life if path else 0, False]
         copies = 1 + (rand() < self.doubled)
-        self.seen["letters doubled"] += copies - 1
+        self.seen["messages doubled"] += copies - 1
         for _ in range(copies):
-            self._later(self.letter_delay * rand(), self._deliver_letter, flow, 1 - side, envelope)
+            self._later(self.message_delay * rand(), self._deliver_letter, flow, 1 - side, envelope)
 
     def _deliver_letter(self, flow: Flow, side: int, envelope: list[Any]) -> None:
         self._process(side, self._open, flow, side, envelope, turn=LETTER)
 
     def _open(self, flow: Flow, side: int, envelope: list[Any]) -> None:
-        letter, path, life, read = envelope
+        message, path, life, read = envelope
         if path is not None and not path.life == life == flow.found[side][path.number]:
             return None
-        if isinstance(letter, Suspect):  # once more is once more tested
-            return self._doubt(flow) if flow.sender.epoch == letter.epoch else None
+        if isinstance(message, Suspect):  # once more is once more tested
+            return self._doubt(flow) if flow.sender.epoch == message.epoch else None
         envelope[3] = True
         known = flow.sender.epoch if side == SENDER else flow.asked
-        if not read and (isinstance(letter, Notice) or letter.epoch >= known):
-            if isinstance(letter, Ask):
-                flow.asked = letter.epoch
-            return self._handle(flow, side, letter)
-        self.seen["stale letters"] += 1
+        if not read and (isinstance(message, Notice) or message.epoch >= known):
+            if isinstance(message, Ask):
+                flow.asked = message.epoch
+            return self._handle(flow, side, message)
+        self.seen["stale messages"] += 1
         end = flow.ends[side]
         before = state_of(end)
-        commands = end.handle(letter)
+        commands = end.handle(message)
         if state_of(end) != before or any(not isinstance(command, (Tell, Spread, Echo)) for command in commands):
             raise InvariantError(
-                "I6", f"{letter} again, or too late, changes {before} to {state_of(end)} and has {commands} done"
+                "I6", f"{message} again, or too late, changes {before} to {state_of(end)} and has {commands} done"
             )
         return self._do(flow, side, commands)
 
@@ -267,14 +267,14 @@ class Net(Ground):
         self._later(self.rng.random(), self._fence, path, path.life, side, flow)
 
     def _tell(self, flow: Flow, side: int, command: Tell) -> None:
-        letter = command.letter
-        self.seen[type(letter).__name__] += 1
-        if isinstance(letter, Ask):
-            flow.questions[letter.epoch] += 1
+        message = command.message
+        self.seen[type(message).__name__] += 1
+        if isinstance(message, Ask):
+            flow.questions[message.epoch] += 1
             if not self.paths[flow.sender.wire].fenced[SENDER]:
-                raise InvariantError("I4", f"{letter}, but the sender's end of wire {flow.sender.wire} is not fenced")
-        self._post(flow, side, letter)
-        if isinstance(letter, Alive) and self.naps and self.rng.random() < 0.3:
+                raise InvariantError("I4", f"{message}, but the sender's end of wire {flow.sender.wire} is not fenced")
+        self._post(flow, side, message)
+        if isinstance(message, Alive) and self.naps and self.rng.random() < 0.3:
             self.naps -= 1
             self.seen["paused right after it was alive"] += 1
             self._pause(side, 40 * self.rng.random())

@@ -21,7 +21,7 @@ from optcc.schedule import Lane, Port, Route, Schedule
 from tests import protocol_mutants
 from tests.failover_runs import leaves, rings
 from tests.test_stalls import moved_behind_a_queue
-from tests.timed_runs import DEADLINE_S, LETTERS_S, PAIR, PATIENCE, Timed, doubt_everything, unreadable, whole
+from tests.timed_runs import DEADLINE_S, MESSAGES_S, PAIR, TIMEOUTS, Timed, doubt_everything, unreadable, whole
 
 SCHEDULES = (
     PAIR,
@@ -59,9 +59,9 @@ def felt_s(schedule: Schedule, part: float, rank: int, **how: bool) -> float:
 def test_a_black_hole_costs_one_deadline(fault: str, readable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not readable:
         unreadable(monkeypatch)
-    bound = DEADLINE_S + LETTERS_S
+    bound = DEADLINE_S + MESSAGES_S
     if fault == "no data" and not readable:  # credits come through, so what begins to send later has to notice
-        bound += PATIENCE.progress / 2 + PATIENCE.grace
+        bound += TIMEOUTS.progress / 2 + TIMEOUTS.grace
     assert 0 < max(felt_by_all(**FAULTS[fault])) <= bound
 
 
@@ -78,8 +78,8 @@ def test_flows_of_one_nic_are_in_doubt_together_and_moved_together() -> None:
     moved = [note for note in run.moved() if note.nic == "rank0/nic0"]
     assert {note.far[:5] for note in moved} == {"rank1", "rank2", "rank3"}
     assert {note.cause for note in moved} == {Cause.PROGRESS}
-    assert moved[-1].at - moved[0].at <= LETTERS_S
-    assert moved[-1].at - 0.5 <= DEADLINE_S + LETTERS_S
+    assert moved[-1].at - moved[0].at <= MESSAGES_S
+    assert moved[-1].at - 0.5 <= DEADLINE_S + MESSAGES_S
 
 
 def hub() -> Schedule:
@@ -111,10 +111,10 @@ def test_a_paused_rank_is_doubted_and_nothing_moves(rank: int, deadlines: float)
     schedule = rings(3, 2, 1 << 17, 8_000_000)
     run, at = Timed(schedule), 0.4 * whole(schedule)[0]
     run.at(at, lambda net: net.paused.add(rank))
-    run.at(at + deadlines * PATIENCE.progress, lambda net: net.paused.discard(rank))
+    run.at(at + deadlines * TIMEOUTS.progress, lambda net: net.paused.discard(rank))
     run.finish()
-    assert run.letters["Probe"] > 2, "or nothing was tried"
-    assert run.letters["Suspect"] > 0, "and spread"
+    assert run.messages["Probe"] > 2, "or nothing was tried"
+    assert run.messages["Suspect"] > 0, "and spread"
     assert run.moved() == []
 
 
@@ -132,7 +132,7 @@ class Napping(Timed):
             if rank == 1 and value[1] == "Alive" and rank not in self.net.paused and self.naps < 3:
                 self.naps += 1
                 self.net.paused.add(rank)
-                self.at(self.net.now + 3 * PATIENCE.grace, lambda net: net.paused.discard(rank))
+                self.at(self.net.now + 3 * TIMEOUTS.grace, lambda net: net.paused.discard(rank))
 
         return post_and_nap
 
@@ -164,21 +164,21 @@ def test_a_hole_that_heals_during_the_tests_moves_nothing(heals: float) -> None:
     schedule = rings(3, 2, 1 << 17, 8_000_000)
     run, at = Timed(schedule), 0.4 * whole(schedule)[0]
     run.strike(at, "server1/nic0", "darken")
-    run.strike(at + heals * PATIENCE.progress, "server1/nic0", "heal")
+    run.strike(at + heals * TIMEOUTS.progress, "server1/nic0", "heal")
     run.finish()
-    assert run.letters["Probe"] > 0
+    assert run.messages["Probe"] > 0
     assert run.moved() == []
 
 
 def test_doubt_alone_moves_nothing() -> None:
-    """Every NIC is doubted all the time while all work: tests cost letters and nothing else."""
+    """Every NIC is doubted all the time while all work: tests cost messages and nothing else."""
     schedule = rings(3, 2, 1 << 17, 8_000_000)
     run = Timed(schedule)
     for step in range(40):
         run.at(step * whole(schedule)[0] / 30, lambda net: doubt_everything(run))
     run.finish()
-    assert run.letters["Suspect"] > 40
-    assert run.letters["Alive"] > 40
+    assert run.messages["Suspect"] > 40
+    assert run.messages["Alive"] > 40
     assert run.moved() == []
     assert run.net.now < 1.01 * whole(schedule)[0]
 
@@ -207,16 +207,16 @@ def test_believing_every_doubt_would_be_noticed(monkeypatch: pytest.MonkeyPatch)
 
 
 class Outage(Timed):
-    """No letter arrives between these two moments; all of them do at the second."""
+    """No message arrives between these two moments; all of them do at the second."""
 
     away = (0.5, 3.5)
 
     def _post_for(self, rank: int) -> Callable[[int, Any], None]:
         def post(to: int, value: Any) -> None:
             now, (begin, end) = self.net.now, self.away
-            self.letters[value[1]] += 1
+            self.messages[value[1]] += 1
             arrives = max(now + self.rtt_s / 2, end if begin <= now < end else 0.0)
-            self.at(arrives, lambda net: self.flows[to].letter(rank, value))
+            self.at(arrives, lambda net: self.flows[to].message(rank, value))
 
         return post
 
@@ -228,7 +228,7 @@ def test_questions_that_come_together_are_echoed_once(monkeypatch: pytest.Monkey
     def doubt(net: VirtualNet) -> None:
         for each in run.flows:
             for flow in each._outs.values():
-                each._doubts.spread(None, Spread(flow.sender.wire))  # type: ignore[arg-type]
+                each._suspicions.spread(None, Spread(flow.sender.wire))  # type: ignore[arg-type]
 
     credit = VirtualWires.credit
 
@@ -240,6 +240,6 @@ def test_questions_that_come_together_are_echoed_once(monkeypatch: pytest.Monkey
     for i in range(1, 100):
         run.at(i * 0.05, doubt)
     run.finish()
-    assert run.letters["Probe"] > 40, "doubts asked while nothing came"
+    assert run.messages["Probe"] > 40, "doubts asked while nothing came"
     assert max(n for (_, _, at), n in said.items() if at >= Outage.away[1]) <= ECHOES
     assert not run.moved()

@@ -107,7 +107,7 @@ def test_a_new_plan_that_was_heard_of_in_the_middle_of_a_call_is_taken_up_after_
     """The word is read with what else comes then; who waits for it later would wait in vain."""
     with Ranks(2, timeout_s=10.0) as ranks:
         ranks.good(lambda comm: comm.barrier())
-        ranks.comms[0]._member.timeout_s = 60.0  # the other one's patience ends before
+        ranks.comms[0]._member.timeout_s = 60.0  # the other one's timeout ends before
 
         def call(comm: optcc.Communicator) -> None:
             member = comm._member

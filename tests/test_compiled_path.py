@@ -122,7 +122,7 @@ def run_both(schedule: Schedule, dtype: str, op: Op, paced: bool, slot_bytes: in
     flows: list[FlowTransport] = []
 
     def send(to: int, rank: int, value: Any) -> None:
-        boxes[to].put(lambda: flows[to].letter(rank, value))
+        boxes[to].put(lambda: flows[to].message(rank, value))
 
     for rank in range(schedule.ranks):
         flows.append(

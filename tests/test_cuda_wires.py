@@ -157,15 +157,15 @@ def run(
     def teller(rank: int) -> Callable[[int, Any], None]:
         def tell(to: int, value: Any) -> None:
             memories[rank].wait()
-            transports[to].letter(rank, value)
+            transports[to].message(rank, value)
             watches[to].speak()
 
         return tell
 
     for rank in range(ranks):
-        patience = Timeouts(progress=0.3, grace=0.2, answer=0.1)
+        timeouts = Timeouts(progress=0.3, grace=0.2, answer=0.1)
         transports.append(
-            FlowTransport(rank, it, {"it": schedule.routes}, ends[rank], teller(rank), time.monotonic, patience)
+            FlowTransport(rank, it, {"it": schedule.routes}, ends[rank], teller(rank), time.monotonic, timeouts)
         )
 
     def one(rank: int) -> None:

@@ -59,13 +59,13 @@ def changed(**values: object) -> list[list[Node]]:
 
 def test_a_schedule_can_be_read_back_and_adds_everything_once() -> None:
     made, again = plan().schedule(), files()
-    assert goal.dump(again, _arrivals()) == text()
+    assert goal.dump(again, _receive_path()) == text()
     assert chakra_run.run(again).operations == sum(map(len, again))
     assert sum(node.nbytes for nodes in again for node in nodes if node.sends) == made.length.sum()
     assert out_of_order(again)[0] == 0
 
 
-def _arrivals() -> list[int]:
+def _receive_path() -> list[int]:
     found = {int(tag): int(cpu) for tag, cpu in re.findall(r"send .* tag (\d+) cpu (\d+)", text())}
     return [found[tag] for tag in range(len(found))]
 
@@ -161,7 +161,7 @@ def test_verify_knows_what_was_exported(name: str, tmp_path: Path) -> None:
 
 def test_verify_says_when_the_order_is_lost(tmp_path: Path) -> None:
     loose = [[replace(node, order=()) for node in nodes] for nodes in files()]
-    (tmp_path / "out.goal").write_text(goal.dump(loose, _arrivals()))
+    (tmp_path / "out.goal").write_text(goal.dump(loose, _receive_path()))
     done = verify(tmp_path / "out.goal")
     assert done.exit_code == 0
     assert "LOST" in done.stdout
@@ -245,4 +245,4 @@ def test_loggopsim_agrees_with_the_simulator(made, latency: int, tmp_path: Path)
 @pytest.mark.loggopsim
 def test_loggopsim_takes_longer_without_the_order(tmp_path: Path) -> None:
     loose = [[replace(node, order=()) for node in nodes] for nodes in files()]
-    assert loggopsim(goal.dump(loose, _arrivals()), tmp_path) > 1.05 * loggopsim(text(), tmp_path)
+    assert loggopsim(goal.dump(loose, _receive_path()), tmp_path) > 1.05 * loggopsim(text(), tmp_path)

@@ -207,7 +207,7 @@ def test_packed_trees_are_no_reason_to_wait_either(monkeypatch: pytest.MonkeyPat
     cluster = uniform(servers=5)
     with Planner(cluster, MIB, lookahead=0, background="off", **COSTS) as planner:
         packed = optcc.plan(cluster, MIB, family="packed-trees", segments=2)
-        planner._table.put(planner._now.key, Entry({MIB: packed}, planner._now.tally))
+        planner._table.put(planner._now.key, Entry({MIB: packed}, planner._now.counts))
         asked = counted(monkeypatch)
         answer = planner.rate("server1/nic0", "150Gb/s")
         assert (asked, answer.basis) == ([], Basis.NEAREST)

@@ -12,8 +12,8 @@ from optcc.planner.standby.solve import solve
 from optcc.planner.standby.table import Entry, Table, distance, matching
 from optcc.schedule.grouped import GroupedExchange
 from optcc.theory import lower_bound
+from optcc.theory.group_counts import GroupCounts
 from optcc.theory.packing import pack_trees
-from optcc.theory.tally import GroupCounts
 from optcc.values.cluster import Cluster
 from tests.failure_cases import COSTS, MIB, uniform
 
@@ -90,7 +90,7 @@ def test_the_nearest_shape_is_the_most_similar_one() -> None:
     ):
         entry = table.nearest(GroupCounts.of(hurt))
         assert entry is not None
-        assert entry.tally == GroupCounts.of(expected)
+        assert entry.counts == GroupCounts.of(expected)
     assert distance(GroupCounts.of(one), GroupCounts.of(one)) == 0
     assert (
         distance(GroupCounts.of(one), GroupCounts.of(two))

@@ -65,7 +65,7 @@ class Machine:
         ("post", ("fail_out", 0, Cause.DEVICE, "post failed")),
         ("retries", ("fail_out", 0)),
         ("receiver", ("fail_in", 0)),
-        ("status", ("betray", f"{NIC}: remote access error")),
+        ("status", ("fail_nic", f"{NIC}: remote access error")),
         ("slow", ("slow", 0, 0.25)),
     ],
 )

@@ -112,7 +112,7 @@ def test_a_nic_that_is_gone_cannot_be_struck_again() -> None:
 
 
 def test_a_nic_that_comes_back_is_used_again() -> None:
-    told = run(Strike("flap", NIC, 0.3, 2.5))  # longer than the patience of the flows
+    told = run(Strike("flap", NIC, 0.3, 2.5))  # longer than the timeouts of the flows
     assert told.exact
     assert told.hit
     assert told.failovers[0].resumed_s is not None

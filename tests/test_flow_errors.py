@@ -1,4 +1,4 @@
-"""Flows over virtual wires: errors that end a run, and letters that do not."""
+"""Flows over virtual wires: errors that end a run, and messages that do not."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_losing_all_nics_when_idle_fails_nothing() -> None:
 
 def test_what_no_lost_nic_explains_is_an_error_and_no_failover() -> None:
     run = Watched(one_way([240]))
-    run.at(2.5, lambda net: net.ends[1].betray("REM_ACCESS_ERR"))
+    run.at(2.5, lambda net: net.ends[1].fail_nic("REM_ACCESS_ERR"))
     with pytest.raises(TransportError, match="REM_ACCESS_ERR"):
         run.run()
     assert run.flows[1].journal == []
@@ -88,12 +88,12 @@ def test_a_chunk_of_another_operation_is_an_error() -> None:
 
 def test_letters_from_strangers_are_ignored_and_nonsense_is_not() -> None:
     run = Watched(one_way([24]))
-    for rank, letter in ((1, [99, "Ask", 1, 3]), (0, [0, "Answer", 1, 0, 0]), (7, [0, "Refuse", 1, 3])):
-        run.flows[0].letter(rank, letter)
+    for rank, message in ((1, [99, "Ask", 1, 3]), (0, [0, "Answer", 1, 0, 0]), (7, [0, "Refuse", 1, 3])):
+        run.flows[0].message(rank, message)
     run.flows[0].poll(0.0, nothing_runs)
     assert run.flows[0].journal == []
-    run.flows[0].letter(1, [0, "Ask", "x", 3])
-    with pytest.raises(TransportError, match="not a letter"):
+    run.flows[0].message(1, [0, "Ask", "x", 3])
+    with pytest.raises(TransportError, match="not a message"):
         run.flows[0].poll(0.0, nothing_runs)
 
 
@@ -117,19 +117,19 @@ def test_a_repeated_notice_is_sent_again() -> None:
 
 
 def told_by_a_probe() -> list[str]:
-    """What a rank does about two probes that come together: credits on wires and letters, in order."""
+    """What a rank does about two probes that come together: credits on wires and messages, in order."""
     run = Watched(one_way([24]))
     order: list[str] = []
     far, wires = run.flows[1], run.net.ends[1]
     far._send = lambda to, value: order.append(value[1])  # type: ignore[method-assign]
     with mock.patch.object(wires, "credit", side_effect=lambda *_: order.append("credit")):
         for nonce in (1, 2):
-            far.letter(0, [0, "Probe", 0, nonce, False])
+            far.message(0, [0, "Probe", 0, nonce, False])
         far.poll(0.0, nothing_runs)
     return order
 
 
 def test_a_credit_that_is_asked_for_is_on_its_wire_before_the_peer_hears_that_it_will_come() -> None:
-    assert told_by_a_probe() == ["credit", "Alive", "Alive"], "of letters that came together one is enough"
+    assert told_by_a_probe() == ["credit", "Alive", "Alive"], "of messages that came together one is enough"
     with mock.patch.object(flows, "Receiver", protocol_mutants.EchoesAfterwards):
         assert told_by_a_probe() == ["Alive", "credit", "Alive"], "the negative control"

@@ -15,7 +15,7 @@ from optcc.runtime.flows.receive_path import nothing_runs
 from optcc.runtime.measuring import virtual_run
 from optcc.runtime.wires.contract import Cause
 from tests.flow_mutants import LooksOnlyWhenItSends
-from tests.flow_runs import PATIENCE, Watched, one_way
+from tests.flow_runs import TIMEOUTS, Watched, one_way
 
 # --- shares ----------------------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ def test_sent_counts_what_is_sent_again() -> None:
     assert sum(sent.values()) == 240 + sum(note.nbytes for note in run.journal("moved")) == 8 * len(run.writes)
 
 
-# --- patience --------------------------------------------------------------------------------------------------------
+# --- timeouts --------------------------------------------------------------------------------------------------------
 
 
 def test_a_black_hole_is_noticed_by_its_deadline() -> None:
@@ -156,8 +156,8 @@ def test_a_black_hole_is_noticed_by_its_deadline() -> None:
     run.finish()
     (moved,) = run.journal("moved")
     assert moved.cause == Cause.PROGRESS
-    wait = PATIENCE.progress + PATIENCE.grace
-    assert wait - PATIENCE.progress / 4 <= moved.at - 2.25 <= wait, "looked at four times in a deadline"
+    wait = TIMEOUTS.progress + TIMEOUTS.grace
+    assert wait - TIMEOUTS.progress / 4 <= moved.at - 2.25 <= wait, "looked at four times in a deadline"
 
 
 def test_a_black_hole_behind_a_failover_is_noticed_too() -> None:
@@ -167,7 +167,7 @@ def test_a_black_hole_behind_a_failover_is_noticed_too() -> None:
         run.strike(5.0, f"rank0/nic{nic}", "darken")
     run.at(5.0, lambda net: net.paused.add(1))  # so that the answer takes longer than it takes to look around
     run.strike(5.0, "rank0/nic0", "cut")
-    run.at(5.0 + 3 * PATIENCE.progress, lambda net: net.paused.discard(1))
+    run.at(5.0 + 3 * TIMEOUTS.progress, lambda net: net.paused.discard(1))
     run.finish()
     assert [note.cause for note in run.journal("moved")] == [Cause.PORT, Cause.PROGRESS]
     assert run.journal("moved")[-1].text.startswith("to rank0/nic2"), "not by the black hole to another NIC"
@@ -177,7 +177,7 @@ def test_a_black_hole_behind_a_failover_is_noticed_too() -> None:
 def test_a_hole_that_heals_in_time_moves_nothing(span: float) -> None:
     run = Watched(one_way([240]))
     run.strike(2.5, "rank0/nic0", "darken")
-    run.strike(2.5 + span * PATIENCE.progress, "rank0/nic0", "heal")
+    run.strike(2.5 + span * TIMEOUTS.progress, "rank0/nic0", "heal")
     run.finish()
     assert run.journal("moved") == run.journal("lost") == []
     assert run.again() == {}
@@ -188,15 +188,15 @@ def test_a_hole_that_heals_in_time_moves_nothing(span: float) -> None:
 def test_a_paused_rank_moves_nothing(rank: int, deadlines: int) -> None:
     run = Watched(one_way([240]), window=3)
     run.at(2.5, lambda net: net.paused.add(rank))
-    run.at(2.5 + deadlines * PATIENCE.progress, lambda net: net.paused.discard(rank))
-    assert run.finish() > deadlines * PATIENCE.progress
+    run.at(2.5 + deadlines * TIMEOUTS.progress, lambda net: net.paused.discard(rank))
+    assert run.finish() > deadlines * TIMEOUTS.progress
     assert run.flows[0].journal == run.flows[1].journal == []
 
 
 def test_an_idle_flow_is_not_looked_at() -> None:
     run = Watched(one_way([24]))
     run.finish()
-    run.net.now += 10 * PATIENCE.progress
+    run.net.now += 10 * TIMEOUTS.progress
     for each in (*run.flows, *run.flows):
         each.poll(run.net.now, nothing_runs)
     assert [each.next_wake() for each in run.flows] == [float("inf")] * 2

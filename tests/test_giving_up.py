@@ -17,10 +17,10 @@ from optcc.runtime.flows import timeouts
 from optcc.runtime.flows.progress_watchdog import LOOKS, ProgressWatchdog
 from optcc.schedule import Lane, Port, Route, Schedule
 from tests.failover_runs import rings
-from tests.timed_runs import LETTERS_S, PATIENCE, Timed, whole
+from tests.timed_runs import MESSAGES_S, TIMEOUTS, Timed, whole
 
-FIRST_S = PATIENCE.progress + PATIENCE.grace + LETTERS_S
-FURTHER_S = PATIENCE.progress / LOOKS + PATIENCE.grace + LETTERS_S
+FIRST_S = TIMEOUTS.progress + TIMEOUTS.grace + MESSAGES_S
+FURTHER_S = TIMEOUTS.progress / LOOKS + TIMEOUTS.grace + MESSAGES_S
 
 
 def bound_s(rounds: int) -> float:
@@ -64,7 +64,7 @@ def lanes(nics: int, used: int) -> Schedule:
 @pytest.mark.parametrize("nics", [1, 2, 4, 8])
 def test_with_flows_on_all_nics_there_are_as_many_rounds_as_nics(nics: int, servers: int, part: float) -> None:
     seconds = given_up_s(rings(servers, nics, 1 << 17, 8_000_000), part)
-    assert bound_s(nics) - PATIENCE.progress / 4 - nics * LETTERS_S <= seconds <= bound_s(nics)
+    assert bound_s(nics) - TIMEOUTS.progress / 4 - nics * MESSAGES_S <= seconds <= bound_s(nics)
 
 
 @pytest.mark.parametrize(("nics", "used"), [(2, 1), (3, 1), (3, 2), (4, 2)])
@@ -73,7 +73,7 @@ def test_one_wire_of_the_pair_a_round_is_the_most(nics: int, used: int) -> None:
 
 
 def test_a_single_flow_tries_them_one_by_one() -> None:
-    assert given_up_s(lanes(3, 1)) == pytest.approx(bound_s(9), abs=PATIENCE.progress / 4 + 9 * LETTERS_S)
+    assert given_up_s(lanes(3, 1)) == pytest.approx(bound_s(9), abs=TIMEOUTS.progress / 4 + 9 * MESSAGES_S)
 
 
 def test_if_what_is_moved_had_a_whole_deadline_it_would_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,8 +82,8 @@ def test_if_what_is_moved_had_a_whole_deadline_it_would_take_longer(monkeypatch:
 
     def begin_anew(self: timeouts.Timers, flow: int, timer: object) -> None:
         over(self, flow, timer)  # type: ignore[arg-type]
-        if timer is timeouts.Timer.ANSWER and self._stalls._senders[flow].epoch:
-            self._stalls._stalls.pop(flow, None)
+        if timer is timeouts.Timer.ANSWER and self._watchdog._senders[flow].epoch:
+            self._watchdog._watchdog.pop(flow, None)
 
     monkeypatch.setattr(timeouts.Timers, "stop", begin_anew)
     monkeypatch.setattr(ProgressWatchdog, "suspect", lambda self, nics: None)

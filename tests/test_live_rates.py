@@ -16,7 +16,7 @@ import optcc
 from optcc.runtime.devices.host import Op
 from optcc.runtime.flows import shares
 from optcc.runtime.flows.straggler_monitor import LEAST, StragglerMonitor
-from optcc.runtime.flows.symmetry_classes import Span, likeness
+from optcc.runtime.flows.symmetry_classes import Span, lane_classes
 from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.measuring.virtual_run import VirtualRun
 from optcc.runtime.wires.contract import Arrived
@@ -50,8 +50,8 @@ class Slowed(VirtualRun):
         self.buffers: list[Any] = [np.arange(nbytes // 4, dtype=np.int32) * (rank + 1) for rank in range(4)]
         self.expected = sum(self.buffers[1:], self.buffers[0].copy())
         # Some 300 looks, as over a collective of a second.
-        patience = Timeouts(progress=self.bound_s * 256 / 300, grace=1e9, answer=1e6)
-        super().__init__(plan.schedule(), self.buffers, Op.SUM, slot_bytes=4096, patience=patience)
+        timeouts = Timeouts(progress=self.bound_s * 256 / 300, grace=1e9, answer=1e6)
+        super().__init__(plan.schedule(), self.buffers, Op.SUM, slot_bytes=4096, timeouts=timeouts)
         self.nic = next(i for i, nic in enumerate(self.net.layout.nics) if nic.name == "server1/nic3")
         for at, factor in changes:
             self.at(at * self.bound_s, lambda net, factor=factor: net.ends[1].slow(self.nic, factor))
@@ -66,7 +66,7 @@ class Slowed(VirtualRun):
     def slow(self) -> set[tuple[int, int]]:
         """(NIC it leaves by, NIC it enters by) of the flows that are held to be slow."""
         wires, specs = self.net.layout.wires, self.net.layout.flows
-        homes = [wires[specs[flow].wires[0]] for each in self.flows for flow in each._shares.tempo.factors]
+        homes = [wires[specs[flow].wires[0]] for each in self.flows for flow in each._shares.monitor.factors]
         return {(wire.out, wire.into) for wire in homes}
 
 
@@ -88,7 +88,7 @@ def test_all_nics_at_their_rates_are_used_as_planned() -> None:
     run = Slowed([])
     assert run.over_bound() == pytest.approx(1)
     assert run.slow == set()
-    assert all(flows._shares.tempo._busy or flows._shares.tempo._idle for flows in run.flows), "they were looked at"
+    assert all(flows._shares.monitor._busy or flows._shares.monitor._idle for flows in run.flows), "they were looked at"
 
 
 def test_a_nic_that_is_back_at_its_rate_is_given_its_share_again() -> None:
@@ -101,19 +101,19 @@ def test_a_nic_that_is_back_at_its_rate_is_given_its_share_again() -> None:
 def looked_at(schedule: Schedule, slot_bytes: int) -> tuple[int, set[int]]:
     """(lanes that were judged, flows that were held to be slow) in a run without a fault, with a hundred looks."""
     buffers = [np.zeros(schedule.nbytes // 4, np.float32) for _ in range(schedule.ranks)]
-    seconds = VirtualRun(schedule, buffers, Op.SUM, slot_bytes=slot_bytes, patience=CALM).run()
-    run = VirtualRun(schedule, buffers, Op.SUM, slot_bytes=slot_bytes, patience=CALM)
+    seconds = VirtualRun(schedule, buffers, Op.SUM, slot_bytes=slot_bytes, timeouts=CALM).run()
+    run = VirtualRun(schedule, buffers, Op.SUM, slot_bytes=slot_bytes, timeouts=CALM)
     judged, slow = Counter[int](), set[int]()
     for flows in run.flows:
-        tempo = flows._shares.tempo
-        tempo._every = seconds / 100
+        monitor = flows._shares.monitor
+        monitor._every = seconds / 100
 
-        def look(now: float, refresh: Any, tempo: StragglerMonitor = tempo, look: Any = tempo.look) -> None:
+        def look(now: float, refresh: Any, monitor: StragglerMonitor = monitor, look: Any = monitor.look) -> None:
             look(now, refresh)
-            judged.update(lane.out.number for watch in tempo._busy.values() for lane in watch.lanes if watch._known)
-            slow.update(tempo.factors)
+            judged.update(lane.out.number for watch in monitor._busy.values() for lane in watch.lanes if watch._known)
+            slow.update(monitor.factors)
 
-        tempo.look = look  # type: ignore[method-assign]
+        monitor.look = look  # type: ignore[method-assign]
     run.run()
     return len(judged), slow
 
@@ -126,12 +126,12 @@ def test_without_a_fault_no_plan_of_any_family_has_a_slow_lane() -> None:
 
 
 def test_lanes_that_are_not_alike_would_be_held_to_be_slow() -> None:
-    """The negative control of likeness: all lanes of a route against each other."""
+    """The negative control of lane_classes: all lanes of a route against each other."""
 
     def one_kind(routes: Sequence[Sequence[Span]], rates: Any) -> list[list[int]]:
         return [[0 for _ in route] for route in routes]
 
-    with mock.patch.object(shares, "likeness", one_kind):
+    with mock.patch.object(shares, "lane_classes", one_kind):
         assert any(looked_at(schedule, 256)[1] for schedule in schedules()[30:])
 
 
@@ -140,7 +140,7 @@ def test_lanes_that_are_not_alike_would_be_held_to_be_slow() -> None:
 
 def queue_behind_a_slow_nic() -> Counter[int]:
     """Chunks by flow, of one long transfer that waits in the flows' queues for room in windows of two."""
-    run = Watched(one_way([2400]), window=2, patience=Timeouts(progress=100.0, grace=1e9, answer=1e6))
+    run = Watched(one_way([2400]), window=2, timeouts=Timeouts(progress=100.0, grace=1e9, answer=1e6))
     run.strike(20.0, "rank0/nic1", "slow", factor=0.125)
     run.finish()
     assert run.flows[0].journal == []
@@ -166,9 +166,9 @@ def test_without_looks_they_wait_behind_the_slow_nic() -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_paused_rank_makes_no_lane_slow(rank: int) -> None:
     run = Watched(one_way([24] * 40), window=3)
-    tempo, slow = run.flows[0]._shares.tempo, set[int]()
-    look = tempo.look
-    tempo.look = lambda *a: (look(*a), slow.update(tempo.factors))  # type: ignore[assignment, method-assign]
+    monitor, slow = run.flows[0]._shares.monitor, set[int]()
+    look = monitor.look
+    monitor.look = lambda *a: (look(*a), slow.update(monitor.factors))  # type: ignore[assignment, method-assign]
     run.at(20.2, lambda net: net.paused.add(rank))
     run.at(90.7, lambda net: net.paused.discard(rank))
     run.finish()
@@ -180,13 +180,13 @@ def least_factor() -> float:
     run = Slowed([(AT, 1e-3), (AT + 0.1, 1e3)])
     seen = [1.0]
     for flows in run.flows:
-        tempo = flows._shares.tempo
+        monitor = flows._shares.monitor
 
-        def look(now: float, refresh: Any, tempo: StragglerMonitor = tempo, look: Any = tempo.look) -> None:
+        def look(now: float, refresh: Any, monitor: StragglerMonitor = monitor, look: Any = monitor.look) -> None:
             look(now, refresh)
-            seen.extend(tempo.factors.values())
+            seen.extend(monitor.factors.values())
 
-        tempo.look = look  # type: ignore[method-assign]
+        monitor.look = look  # type: ignore[method-assign]
     run.over_bound()
     return min(seen)
 
@@ -213,14 +213,14 @@ def slow_storm(seed: int) -> int:
     run = Storm(schedules()[which], rng, rng.choice((0.0, 0.3)), slot_bytes, window, healthy_s)
     slow: set[int] = set()
     for flows in run.flows:
-        tempo = flows._shares.tempo
-        tempo._every = healthy_s / 200
+        monitor = flows._shares.monitor
+        monitor._every = healthy_s / 200
 
-        def look(now: float, refresh: Any, tempo: StragglerMonitor = tempo, look: Any = tempo.look) -> None:
+        def look(now: float, refresh: Any, monitor: StragglerMonitor = monitor, look: Any = monitor.look) -> None:
             look(now, refresh)
-            slow.update(tempo.factors)
+            slow.update(monitor.factors)
 
-        tempo.look = look  # type: ignore[method-assign]
+        monitor.look = look  # type: ignore[method-assign]
     nics = [i for i, nic in enumerate(run.net.layout.nics) if not nic.nvlink]
     for kind in ("slow", "slow", rng.choice(flow_storms.KINDS)):
         at = rng.random() * healthy_s
@@ -246,13 +246,13 @@ def test_storms_with_slow_nics() -> None:
     assert found > 10, "runs in which the rule did something"
 
 
-# --- likeness --------------------------------------------------------------------------------------------------------
+# --- lane classes --------------------------------------------------------------------------------------------------
 
 
 def kinds(*routes: Sequence[tuple[int, int]], rates: Sequence[float] = (1.0,) * 8) -> list[int]:
     """How many kinds of lanes each route has; its lanes have the same share."""
     spans = [[Span(Fraction(1, len(route)), out, into) for out, into in route] for route in routes]
-    return [len(set(of)) for of in likeness(spans, rates)]
+    return [len(set(of)) for of in lane_classes(spans, rates)]
 
 
 def test_lanes_that_the_plan_uses_alike_are_alike() -> None:
@@ -276,7 +276,7 @@ def test_lanes_are_not_alike_when(why: str, routes: Any, rates: Sequence[float])
 
 def test_lanes_with_other_shares_are_not_alike() -> None:
     spans = [[Span(Fraction(1, 3), 0, 2), Span(Fraction(2, 3), 1, 3)]]
-    assert len(set(likeness(spans, [1.0] * 4)[0])) == 2
+    assert len(set(lane_classes(spans, [1.0] * 4)[0])) == 2
 
 
 # --- local wires -----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from optcc.runtime.wires.contract import Arrived, Cause, Completed, Credited, Dr
 from optcc.runtime.wires.layout import layout_of
 from tests.failover_runs import rings
 
-PATIENCE = Timeouts(progress=1.0, grace=0.5, answer=0.25, first=0.002)
+TIMEOUTS = Timeouts(progress=1.0, grace=0.5, answer=0.25, first=0.002)
 FOLD_S = 0.6
 """Longer than grace."""
 
@@ -95,7 +95,7 @@ class Rank:
             self.wires,
             lambda rank, value: self.told.append(value),
             self.wires.clock,
-            PATIENCE,
+            TIMEOUTS,
         )
         program = program_of(schedule, 0, 4)
         self.flows.begin("it", program.receives)
@@ -122,15 +122,15 @@ class Rank:
         self.wires.now = at if at is not None else self.wires.now
         self.flows.poll(math.inf, take)
 
-    def letters(self, kind: str) -> list[list[Any]]:
-        return [letter for letter in self.told if letter[1] == kind]
+    def messages(self, kind: str) -> list[list[Any]]:
+        return [message for message in self.told if message[1] == kind]
 
 
 def in_grace(wires: type[Scripted]) -> Rank:
     """Nothing has come through for the deadline, and the peer has said that it lives: a second from the start."""
     rank = Rank(wires)
     for look in range(5):
-        rank.poll(at=look * PATIENCE.progress / 4)
+        rank.poll(at=look * TIMEOUTS.progress / 4)
         rank.poll()
     answer(rank)
     assert rank.out.sender.state == "grace"
@@ -139,8 +139,8 @@ def in_grace(wires: type[Scripted]) -> Rank:
 
 def answer(rank: Rank) -> None:
     """The peer says that it lives and that nothing has come."""
-    epoch, nonce = [letter[2:4] for letter in rank.letters("Probe") if letter[0] == rank.out.number][-1]
-    rank.flows.letter(1, [rank.out.number, "Alive", epoch, nonce, 0, 0])
+    epoch, nonce = [message[2:4] for message in rank.messages("Probe") if message[0] == rank.out.number][-1]
+    rank.flows.message(1, [rank.out.number, "Alive", epoch, nonce, 0, 0])
     rank.poll()
 
 
@@ -178,13 +178,13 @@ def test_a_letter_that_came_during_a_long_fold_is_read_before_a_question_is_repe
     rank.wires.news = [Failed(rank.out.sender.wire, Cause.ERROR, "flushed")]
     rank.poll(at=0.1)
     rank.poll()
-    assert len(rank.letters("Ask")) == 1
+    assert len(rank.messages("Ask")) == 1
     rank.wires.news = [rank.arrives()]
     poll = rank.wires.poll
 
     def hears(until: float) -> Sequence[Happening]:
         if rank.folds:
-            rank.flows.letter(1, [rank.out.number, "Answer", 1, 0, 0])
+            rank.flows.message(1, [rank.out.number, "Answer", 1, 0, 0])
         news: Sequence[Happening] = poll(until)
         return news
 
@@ -193,7 +193,7 @@ def test_a_letter_that_came_during_a_long_fold_is_read_before_a_question_is_repe
     rank.poll()
     assert rank.out.sender.epoch == 1
     assert rank.out.sender.state == "active"
-    assert len(rank.letters("Ask")) == 1
+    assert len(rank.messages("Ask")) == 1
 
 
 def test_a_timer_that_is_started_after_a_long_fold_has_its_whole_time() -> None:
@@ -203,8 +203,8 @@ def test_a_timer_that_is_started_after_a_long_fold_has_its_whole_time() -> None:
     rank.wires.news = [rank.arrives(), *rank.wires.news]
     rank.poll(at=0.2)
     assert rank.folds == 1
-    assert len(rank.letters("Ask")) == 1
-    assert rank.flows._timers.next() == pytest.approx(rank.wires.now + PATIENCE.first)
+    assert len(rank.messages("Ask")) == 1
+    assert rank.flows._timers.next() == pytest.approx(rank.wires.now + TIMEOUTS.first)
 
 
 # --- what `poll` owes the timers, and the bugs that it keeps out -----------------------------------------------------
@@ -246,7 +246,7 @@ def graceful_end(wires: type[Scripted]) -> Rank:
 def test_before_a_timer_ends_everything_is_looked_at() -> None:
     rank = graceful_end(LooksWhenItMayNotWait)
     assert rank.out.sender.state == "active"
-    assert rank.letters("Probe")[-1][3] == 1, "nobody has to be asked again"
+    assert rank.messages("Probe")[-1][3] == 1, "nobody has to be asked again"
 
 
 def test_without_that_look_the_peer_would_be_asked_again() -> None:
@@ -262,7 +262,7 @@ def folded_into_the_end(wires: type[Scripted]) -> Rank:
     rank.wires.news = [rank.arrives()]
     rank.wires.later = [Completed(rank.out.sender.wire, rank.out.number, 0)]
     rank.poll()
-    assert rank.wires.now == 1.3 + FOLD_S > 1.0 + PATIENCE.grace
+    assert rank.wires.now == 1.3 + FOLD_S > 1.0 + TIMEOUTS.grace
     return rank
 
 
@@ -273,7 +273,7 @@ def test_a_timer_that_ends_within_a_fold_waits_for_what_came_meanwhile(wires: ty
     rank.poll()
     rank.poll()
     assert rank.out.sender.state == "active"
-    assert rank.letters("Probe")[-1][3] == 1, "nobody had to be asked again"
+    assert rank.messages("Probe")[-1][3] == 1, "nobody had to be asked again"
 
 
 class EndsTimersAtOnce(FlowTransport):
@@ -281,7 +281,7 @@ class EndsTimersAtOnce(FlowTransport):
 
     def poll(self, until: float, take: Take) -> list[Landing]:
         landings = super().poll(until, take)
-        self._expire(self._departures.now)
+        self._expire(self._send_path.now)
         return landings
 
 
@@ -289,7 +289,7 @@ class CountsTheFold(FlowTransport):
     """The planted bug: when one timer has run out before a poll, all count that have by its end."""
 
     def _expire(self, now: float) -> None:
-        super()._expire(self._departures.now)
+        super()._expire(self._send_path.now)
 
 
 @pytest.mark.parametrize("planted", [EndsTimersAtOnce, CountsTheFold])

@@ -65,4 +65,4 @@ def test_the_world_takes_every_transition_and_no_other() -> None:
 
 
 def test_letters_are_often_slower_than_the_first_repetition() -> None:
-    assert sum(Net(seed).letter_delay > FIRST for seed in range(200)) > 100
+    assert sum(Net(seed).message_delay > FIRST for seed in range(200)) > 100

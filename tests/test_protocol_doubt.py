@@ -45,7 +45,7 @@ def test_an_unanswered_probe_is_repeated_soon_and_then_by_the_progress_timer() -
     assert fed(machine, Expired(Timer.GRACE)) == []
     assert fed(machine, Acked(7, 0), Expired(Timer.ANSWER)) == [Release(1)]
     assert machine.state is SenderState.ACTIVE, (
-        "something came through since: however slow letters are, that ends the doubt"
+        "something came through since: however slow messages are, that ends the doubt"
     )
 
 

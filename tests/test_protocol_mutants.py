@@ -84,7 +84,7 @@ def test_a_record_of_an_old_epoch_must_be_read_again() -> None:
 
 
 class AnswersBeforeItLooks(Net):
-    """A transport that reads letters before it looks at its wires."""
+    """A transport that reads messages before it looks at its wires."""
 
     def _deliver_letter(self, flow: Any, side: int, envelope: list[Any]) -> None:
         self._process(side, self._open, flow, side, envelope, turn=protocol_ground.REST)

@@ -1,4 +1,4 @@
-"""How long it takes from the fault to the last flow's first chunk on another wire, in virtual time: letters that are
+"""How long it takes from the fault to the last flow's first chunk on another wire, in virtual time: messages that are
 lost or slow cost little."""
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from optcc.runtime.protocol.events import Alive, Expired, Probe, Start, Tell, Ti
 from optcc.runtime.protocol.table import Commands
 from optcc.runtime.wires.contract import Cause
 from tests.failover_runs import rings
-from tests.timed_runs import DEADLINE_S, PAIR, PATIENCE, RTT_S, Timed, doubt_everything, unreadable, whole
+from tests.timed_runs import DEADLINE_S, PAIR, RTT_S, TIMEOUTS, Timed, doubt_everything, unreadable, whole
 
 WANTED_S = 0.03
 """From a port event to the first chunk on another wire."""
 
 
-# --- lost letters ----------------------------------------------------------------------------------------------------
+# --- lost messages ----------------------------------------------------------------------------------------------------
 
 
-def resumed_s(what: str, loses: Callable[[str, int], bool], patience: Timeouts = PATIENCE, **how: Any) -> float:
+def resumed_s(what: str, loses: Callable[[str, int], bool], timeouts: Timeouts = TIMEOUTS, **how: Any) -> float:
     """From the strike until the last flow goes on, with a NIC lost in the middle of a ring of two."""
-    run = Timed(PAIR, loses, patience=patience)
+    run = Timed(PAIR, loses, timeouts=timeouts)
     at = 0.4 * whole(PAIR)[0]
     run.strike(at, "server1/nic0", what, **how)
     run.finish()
@@ -40,7 +40,7 @@ def resumed_s(what: str, loses: Callable[[str, int], bool], patience: Timeouts =
 
 
 def first_of(*lost: tuple[str, int]) -> Callable[[str, int], bool]:
-    """Loses the first so many letters of some kinds."""
+    """Loses the first so many messages of some kinds."""
     return lambda kind, nth: nth < dict(lost).get(kind, 0)
 
 
@@ -50,17 +50,17 @@ def first_of(*lost: tuple[str, int]) -> Callable[[str, int], bool]:
 def test_a_cut_with_lost_letters_is_over_in_30_ms(
     lost: tuple[tuple[str, int], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two flows are hit: of twelve lost letters each loses six."""
+    """Two flows are hit: of twelve lost messages each loses six."""
     unreadable(monkeypatch)
     seconds = resumed_s("cut", first_of(*lost))
     assert seconds < WANTED_S
     assert lost or seconds == pytest.approx(RTT_S, abs=RTT_S / 10)
-    slow = replace(PATIENCE, first=PATIENCE.answer)
-    assert not lost or resumed_s("cut", first_of(*lost), slow) >= PATIENCE.answer, "what it was with one timer"
+    slow = replace(TIMEOUTS, first=TIMEOUTS.answer)
+    assert not lost or resumed_s("cut", first_of(*lost), slow) >= TIMEOUTS.answer, "what it was with one timer"
 
 
 def test_a_record_that_can_be_read_saves_the_answer() -> None:
-    assert resumed_s("cut", lambda kind, nth: kind == "Answer") <= PATIENCE.first + RTT_S
+    assert resumed_s("cut", lambda kind, nth: kind == "Answer") <= TIMEOUTS.first + RTT_S
 
 
 def test_a_lost_notice_is_repeated_soon() -> None:
@@ -68,7 +68,7 @@ def test_a_lost_notice_is_repeated_soon() -> None:
     told = resumed_s("fail_in", first_of(("Notice", 3)), told=True)
     assert RTT_S < told < WANTED_S
     never = resumed_s("fail_in", lambda kind, nth: kind == "Notice" and nth < 50, told=True)
-    assert never > PATIENCE.progress / 2, "then the progress timer has to notice"
+    assert never > TIMEOUTS.progress / 2, "then the progress timer has to notice"
 
 
 def test_nine_of_ten_are_over_in_30_ms_when_a_third_of_all_letters_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,17 +78,17 @@ def test_nine_of_ten_are_over_in_30_ms_when_a_third_of_all_letters_is_lost(monke
         rng = random.Random(seed)
         times.append(resumed_s("cut", lambda kind, nth, rng=rng: rng.random() < 0.3))
     assert sorted(times)[int(0.9 * len(times))] < WANTED_S
-    assert max(times) < PATIENCE.answer
+    assert max(times) < TIMEOUTS.answer
 
 
 def test_a_peer_that_never_answers_is_asked_less_and_less_often() -> None:
     run = Timed(PAIR, lambda kind, nth: kind == "Ask" and nth < 60)
     run.strike(0.4 * whole(PAIR)[0], "server1/nic0", "cut")
     run.finish()
-    assert run.moved()[-1].at > 10 * PATIENCE.answer, "30 questions for each of the two flows"
+    assert run.moved()[-1].at > 10 * TIMEOUTS.answer, "30 questions for each of the two flows"
 
 
-# --- letters slower than the first repetition ------------------------------------------------------------------------
+# --- messages slower than the first repetition ------------------------------------------------------------------------
 
 SLOW = pytest.mark.parametrize("rtt_s", [0.01, 0.1, 0.4])
 
@@ -96,7 +96,7 @@ SLOW = pytest.mark.parametrize("rtt_s", [0.01, 0.1, 0.4])
 @SLOW
 def test_slow_letters_leave_healthy_flows_alone_and_come_to_an_end(rtt_s: float) -> None:
     """Everything is doubted, and the answer to no probe comes before it has been repeated."""
-    assert rtt_s > 2 * PATIENCE.first
+    assert rtt_s > 2 * TIMEOUTS.first
     schedule = rings(3, 2, 1 << 17, 8_000_000)
     run = Timed(schedule)
     run.rtt_s = rtt_s
@@ -106,7 +106,7 @@ def test_slow_letters_leave_healthy_flows_alone_and_come_to_an_end(rtt_s: float)
     run.settle()
     senders = [out.sender for each in run.flows for out in each._outs.values()]
     doubts = sum(sender._nonce for sender in senders)
-    assert 0 < doubts < run.letters["Probe"] <= PROBES * doubts, "repeated, and not for ever"
+    assert 0 < doubts < run.messages["Probe"] <= PROBES * doubts, "repeated, and not for ever"
     assert {sender.state for sender in senders} == {SenderState.ACTIVE}
     assert [note for each in run.flows for note in each.journal] == []
 
@@ -121,7 +121,7 @@ def test_a_cut_with_slow_letters_costs_a_round_trip(rtt_s: float, monkeypatch: p
     run.settle()
     assert run.moved()[-1].at - at == pytest.approx(rtt_s, rel=0.1)
     assert {note.cause for note in run.moved()} <= {Cause.PORT, Cause.ERROR, Cause.NOTICE}
-    assert 2 < run.letters["Ask"] < 30
+    assert 2 < run.messages["Ask"] < 30
 
 
 @SLOW

@@ -96,7 +96,7 @@ def test_a_call_that_is_cancelled_while_its_worker_starts_never_begins(
 
 def test_the_last_who_leaves_ends_what_is_shared() -> None:
     async def run() -> list[object]:
-        desk, ended, begun = PlanningService(ServeSettings()), list[int](), list[int]()
+        service, ended, begun = PlanningService(ServeSettings()), list[int](), list[int]()
 
         async def make() -> bytes:
             begun.append(1)
@@ -109,15 +109,15 @@ def test_the_last_who_leaves_ends_what_is_shared() -> None:
         async def another() -> bytes:
             return b"anew"
 
-        two = [asyncio.create_task(desk._shared.get(b"plan", 1, make)) for _ in range(2)]
+        two = [asyncio.create_task(service._shared.get(b"plan", 1, make)) for _ in range(2)]
         await until(lambda: begun)
         two[0].cancel()
         await asyncio.gather(two[0], return_exceptions=True)
         after_one = list(ended)
         two[1].cancel()
-        anew = await asyncio.gather(two[1], desk._shared.get(b"plan", 1, another), return_exceptions=True)
+        anew = await asyncio.gather(two[1], service._shared.get(b"plan", 1, another), return_exceptions=True)
         await until(lambda: ended)
-        desk.close()
+        service.close()
         return [after_one, ended, begun, anew[1]]
 
     assert asyncio.run(run()) == [[], [1], [1], b"anew"]
@@ -139,48 +139,48 @@ class FakePlanner:
 
 
 def desk_with_a_job() -> tuple[PlanningService, FakePlanner]:
-    desk, planner = PlanningService(ServeSettings(concurrent=4, request_s=LIMIT_S)), FakePlanner()
-    desk.jobs["job"] = ServedCluster("job", planner, ())  # type: ignore[arg-type]
-    return desk, planner
+    service, planner = PlanningService(ServeSettings(concurrent=4, request_s=LIMIT_S)), FakePlanner()
+    service.jobs["job"] = ServedCluster("job", planner, ())  # type: ignore[arg-type]
+    return service, planner
 
 
 def test_events_and_health_are_answered_while_all_workers_are_busy_and_all_places_taken(tmp_path: Path) -> None:
     """The worker is held, requests wait for it, others have all threads for registering and looking at the job."""
 
     async def run() -> None:
-        desk, planner = desk_with_a_job()
+        service, planner = desk_with_a_job()
         planner.go_on.set()
         hold = threading.Event()
-        busy = [asyncio.create_task(desk._workers.call(wait_in, tmp_path))]
+        busy = [asyncio.create_task(service._workers.call(wait_in, tmp_path))]
         await until((tmp_path / "began").exists)
-        busy += [asyncio.create_task(desk.plan(PlanRequest(topology=SMALL, size=f"{n}MiB"))) for n in range(1, 40)]
-        busy += [asyncio.create_task(desk.register(JobRequest(topology=SMALL))) for _ in range(8)]
-        lanes = (desk._registrars, desk.jobs["job"].looks)
+        busy += [asyncio.create_task(service.plan(PlanRequest(topology=SMALL, size=f"{n}MiB"))) for n in range(1, 40)]
+        busy += [asyncio.create_task(service.register(JobRequest(topology=SMALL))) for _ in range(8)]
+        lanes = (service._registrars, service.jobs["job"].looks)
         busy += [asyncio.create_task(lane.run(partial(hold.wait, LIMIT_S))) for lane in lanes for _ in range(10)]
         await asyncio.sleep(0)
-        reply = await asyncio.wait_for(desk.event("job", EventRequest("fail", "server1/nic0")), LIMIT_S)
-        assert (reply.event, planner.told, desk.health().status) == (1, ["server1/nic0"], "ok")
+        reply = await asyncio.wait_for(service.event("job", EventRequest("fail", "server1/nic0")), LIMIT_S)
+        assert (reply.event, planner.told, service.health().status) == (1, ["server1/nic0"], "ok")
         assert not any(task.done() for task in busy)
         hold.set()
         for task in busy:
             task.cancel()
         await asyncio.gather(*busy, return_exceptions=True)
-        desk.close()
+        service.close()
 
     asyncio.run(run())
 
 
 def test_an_event_counts_although_its_caller_leaves() -> None:
     async def run() -> list[str]:
-        desk, planner = desk_with_a_job()
-        tasks = [asyncio.create_task(desk.event("job", EventRequest("fail", f"nic{n}"))) for n in range(6)]
+        service, planner = desk_with_a_job()
+        tasks = [asyncio.create_task(service.event("job", EventRequest("fail", f"nic{n}"))) for n in range(6)]
         await asyncio.sleep(0)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         planner.go_on.set()
         await until(lambda: len(planner.told) == 6)
-        desk.close()
+        service.close()
         return sorted(planner.told)
 
     assert asyncio.run(run()) == [f"nic{n}" for n in range(6)]

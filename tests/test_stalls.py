@@ -20,7 +20,7 @@ from optcc.runtime.wires.contract import Cause
 from optcc.schedule import Lane, Port, Route, Schedule
 
 DEADLINE = 8.0
-PATIENCE = Timeouts(progress=DEADLINE, grace=4.0, answer=1.0)
+TIMEOUTS = Timeouts(progress=DEADLINE, grace=4.0, answer=1.0)
 LONG, SHORT = 480, 40  # bytes, at 8 bytes a second: a minute, and five seconds
 
 
@@ -51,7 +51,7 @@ def moved_behind_a_queue(dark: bool = False) -> VirtualRun:
     schedule = two_peers()
     buffers = [np.arange(schedule.nbytes // 4, dtype=np.int32) for _ in range(3)]
     with mock.patch.object(layout, "WINDOW", (1, 64)):
-        run = VirtualRun(schedule, buffers, Op.SUM, slot_bytes=8, patience=PATIENCE)
+        run = VirtualRun(schedule, buffers, Op.SUM, slot_bytes=8, timeouts=TIMEOUTS)
     run.at(1.5, lambda net: net.ends[0].cut(1))
     if dark:
         run.at(1.5, lambda net: net.ends[2].darken(3))
@@ -78,7 +78,7 @@ def test_a_black_hole_is_noticed_when_the_queue_before_it_has_gone() -> None:
         run.run()
     queue = LONG / 8
     # The last chunk before it has gone within a part of the deadline after a look; grace may begin anew once.
-    assert queue < run.net.now <= queue + PATIENCE.progress * (1 + 1 / LOOKS) + 2 * PATIENCE.grace
+    assert queue < run.net.now <= queue + TIMEOUTS.progress * (1 + 1 / LOOKS) + 2 * TIMEOUTS.grace
 
 
 # --- looks, one by one -----------------------------------------------------------------------------------------------

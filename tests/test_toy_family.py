@@ -28,7 +28,7 @@ from optcc.schedule.columns import Stage
 from optcc.schedule.families import FAMILIES
 from optcc.schedule.recipe import Recipe, require
 from optcc.schedule.routes import Routes
-from optcc.theory.tally import GroupCounts
+from optcc.theory.group_counts import GroupCounts
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
 from tools import plan_schema
@@ -66,7 +66,7 @@ class Star(Recipe):
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
         return [CandidateFamily(cls.family, lambda segments: cls(segments, 0))]
 
-    def relabelled(self, to: Mapping[int, int], tally: GroupCounts) -> Star:
+    def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> Star:
         return Star(self.segments, to[self.hub])
 
 

@@ -212,7 +212,7 @@ class EmulatedContract(WiresContract):
         assert not landed(quiet(job, 1))
 
     def test_a_bug_is_no_lost_nic(self, job: Any) -> None:
-        job.ranks[1].betray("REM_ACCESS_ERR")
+        job.ranks[1].fail_nic("REM_ACCESS_ERR")
         with pytest.raises(TransportError, match="REM_ACCESS_ERR"):
             job.ranks[1].poll(job.now())
 
@@ -341,7 +341,7 @@ def _check(local: LocalWires) -> None:
 
 
 def test_what_came_before_the_watch_spoke_is_told_with_it() -> None:
-    """Or a rank that was paused between its look at the sockets and at letters would say that it has got no further."""
+    """Or a rank that was paused between its look at the sockets and at messages would say it got no further."""
     job = LocalJob()
     check = job.watches[1].check
 

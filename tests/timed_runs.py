@@ -1,4 +1,4 @@
-"""Runs in virtual time whose letters take their time: what is struck, lost, doubted and moved in them, and when."""
+"""Runs in virtual time whose messages take their time: what is struck, lost, doubted and moved in them, and when."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from optcc.runtime.wires.virtual import VirtualWires
 from optcc.schedule import Schedule
 from tests.failover_runs import rings
 
-PATIENCE = Timeouts()
+TIMEOUTS = Timeouts()
 RTT_S = 0.001
-"""Of a letter and its answer."""
+"""Of a message and its answer."""
 
 
 class Timed(VirtualRun):
-    """A run whose letters take their time, and get lost as `loses` says: (kind, how many of it there were before)."""
+    """A run whose messages take their time, and get lost as `loses` says: (kind, how many of it there were before)."""
 
     rtt_s = RTT_S
 
     def __init__(
         self, schedule: Schedule, loses: Callable[[str, int], bool] = lambda kind, nth: False, **how: Any
     ) -> None:
-        self.schedule, self._loses, self.letters = schedule, loses, Counter[str]()
+        self.schedule, self._loses, self.messages = schedule, loses, Counter[str]()
         self.buffers = [
             np.random.default_rng(rank).standard_normal(schedule.nbytes // 4).astype(np.float32)
             for rank in range(schedule.ranks)
         ]
-        how = {"slot_bytes": 2048, "patience": PATIENCE, **how}
+        how = {"slot_bytes": 2048, "timeouts": TIMEOUTS, **how}
         with mock.patch.object(layout, "WINDOW", (1, 4)):
             super().__init__(schedule, self.buffers, Op.SUM, **how)
 
     def _post_for(self, rank: int) -> Callable[[int, object], None]:
         def post(to: int, value: Any) -> None:
-            lost = self._loses(value[1], self.letters[value[1]])
-            self.letters[value[1]] += 1
+            lost = self._loses(value[1], self.messages[value[1]])
+            self.messages[value[1]] += 1
             if not lost:
-                self.at(self.net.now + self.rtt_s / 2, lambda net: self.flows[to].letter(rank, value))
+                self.at(self.net.now + self.rtt_s / 2, lambda net: self.flows[to].message(rank, value))
 
         return post
 
@@ -66,7 +66,7 @@ class Timed(VirtualRun):
         end = self.net.now + within_s
         while self._next() < np.inf:
             self.net.now = max(self.net.now, self._next())
-            assert self.net.now < end, f"still asking: {self.letters}"
+            assert self.net.now < end, f"still asking: {self.messages}"
             while self._pending and self._pending[0][0] <= self.net.now:
                 heappop(self._pending)[2](self.net)
             for each in self.flows:
@@ -95,20 +95,20 @@ def whole(schedule: Schedule) -> tuple[float, list[bytes]]:
 
 
 def unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As over sockets: letters are all there is."""
+    """As over sockets: messages are all there is."""
     monkeypatch.setattr(VirtualWires, "ask_record", lambda self, wire, flow: False)
 
 
 PAIR = rings(2, 2, 1 << 16, 4_000_000)
-DEADLINE_S = PATIENCE.progress + PATIENCE.grace
-LETTERS_S = 4 * RTT_S
+DEADLINE_S = TIMEOUTS.progress + TIMEOUTS.grace
+MESSAGES_S = 4 * RTT_S
 """A probe and its answer, word to those who share the NIC, the question after the verdict: what comes on top."""
 
 
 def doubt_everything(run: VirtualRun) -> None:
     """As if every flow had come upon a black hole."""
     for each in run.flows:
-        doubts: Any = each._doubts
+        doubts: Any = each._suspicions
         doubts._nics.clear()
         for flow in (*each._outs.values(), *each._ins.values()):
             machine: Any = getattr(flow, "sender", None) or flow.receiver  # type: ignore[union-attr]

@@ -36,7 +36,7 @@ from optcc.values.json_types import Choice, Exact, Whole
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs
-    from optcc.theory.tally import GroupCounts
+    from optcc.theory.group_counts import GroupCounts
     from optcc.values.bound import Bound
 
 FINDERS: dict[str, Finder] = {finder.name: finder for finder in (Even(), EvenRounds(), OneStarves(), SeveralStarve())}
@@ -134,7 +134,7 @@ class DirectExchange(Recipe):
 
         return direct_candidates(cluster, bound, costs)
 
-    def relabelled(self, to: Mapping[int, int], tally: GroupCounts) -> DirectExchange:
+    def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> DirectExchange:
         """Itself: it names no rank."""
         return self
 
@@ -145,6 +145,6 @@ class DirectExchange(Recipe):
 
         return by_formula(cluster, bound, costs)
 
-    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: GroupCounts) -> DirectExchange | None:
+    def like(self, cluster: Cluster, bound: Bound, costs: Costs, counts: GroupCounts) -> DirectExchange | None:
         """See `at_once`: it asks for no neighbour."""
         return self.at_once(cluster, bound, costs)

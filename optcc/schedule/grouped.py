@@ -38,7 +38,7 @@ from optcc.values.json_types import Index, Json
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs
-    from optcc.theory.tally import GroupCounts
+    from optcc.theory.group_counts import GroupCounts
     from optcc.values.bound import Bound
 
 MOST_MOVES = 2**20
@@ -136,13 +136,13 @@ class GroupedExchange(Recipe):
 
         return grouped_candidates(cluster, bound, costs)
 
-    def relabelled(self, to: Mapping[int, int], tally: GroupCounts) -> GroupedExchange:
+    def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> GroupedExchange:
         """Every rank in the group of the rank whose part it takes."""
         back = {new: old for old, new in to.items()}
         groups = tuple(self.groups[back[rank]] for rank in range(len(back)))
         return replace(self, groups=groups, apart=None if self.apart is None else to[self.apart])
 
-    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: GroupCounts) -> Recipe | None:
+    def like(self, cluster: Cluster, bound: Bound, costs: Costs, counts: GroupCounts) -> Recipe | None:
         """The same groups and chunks, with the rank apart that this cluster has, if any."""
         return replace(self, apart=lone(cluster, self.groups)) if grouped(cluster) else None
 

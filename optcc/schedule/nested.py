@@ -37,7 +37,7 @@ from optcc.values.json_types import Index, Natural, Whole
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs
-    from optcc.theory.tally import GroupCounts
+    from optcc.theory.group_counts import GroupCounts
     from optcc.values.bound import Bound
 
 MAX_SECTIONS = 4096
@@ -282,12 +282,12 @@ class NestedRings(Recipe):
                 segments.append((g, ordering, even_cuts(low, high, sections).tolist()))
             yield ring(order[count - m :], order[: count - m], segments, window)
 
-    def relabelled(self, to: Mapping[int, int], tally: GroupCounts) -> NestedRings:
+    def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> NestedRings:
         """Ranks in the order of their rates."""
-        return replace(self, order=tally.order)
+        return replace(self, order=counts.order)
 
-    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: GroupCounts) -> NestedRings:
+    def like(self, cluster: Cluster, bound: Bound, costs: Costs, counts: GroupCounts) -> NestedRings:
         """The same depth, with shares and order"""
         from optcc.schedule.nested_order import rings_in_order
 
-        return rings_in_order(tally.order, tally.shares(), self.segments)
+        return rings_in_order(counts.order, counts.shares(), self.segments)

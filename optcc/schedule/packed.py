@@ -29,8 +29,8 @@ from optcc.values.json_types import Index
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs
+    from optcc.theory.group_counts import GroupCounts
     from optcc.theory.packing import Packing
-    from optcc.theory.tally import GroupCounts
     from optcc.values.bound import Bound
 
 
@@ -258,7 +258,7 @@ class PackedTrees(Recipe):
 
         return trees(schedule, self.under_way)
 
-    def relabelled(self, to: Mapping[int, int], tally: GroupCounts) -> PackedTrees:
+    def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> PackedTrees:
         """Every arc between the ranks that take its ends' parts."""
 
         def moved(arcs: tuple[Arc, ...]) -> tuple[Arc, ...]:

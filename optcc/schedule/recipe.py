@@ -17,7 +17,7 @@ from optcc.values.json_types import Codec, Defs, FieldError, Json, Whole
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs
-    from optcc.theory.tally import GroupCounts
+    from optcc.theory.group_counts import GroupCounts
     from optcc.values.bound import Bound
 
 MAX_SEGMENTS = 65536
@@ -97,14 +97,14 @@ class Recipe(ABC):
 
         return trees(schedule)
 
-    def relabelled(self, to: Mapping[int, int], tally: GroupCounts) -> Recipe | None:
-        """The same with every rank r as `to[r]`, on a cluster of equal servers in other places, which `tally` counts;
+    def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> Recipe | None:
+        """The same with every rank r as `to[r]`, on a cluster of equal servers in other places, which `counts` counts;
         None where the family cannot say."""
         return None
 
-    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: GroupCounts) -> Recipe | None:
+    def like(self, cluster: Cluster, bound: Bound, costs: Costs, counts: GroupCounts) -> Recipe | None:
         """About as deep, for a similar cluster, at once: nothing is lowered or simulated. None where that cannot be
-        carried over. `tally` counts the cluster."""
+        carried over. `counts` counts the cluster."""
         return None
 
 

@@ -37,7 +37,7 @@ from optcc.values.json_types import Index
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs
-    from optcc.theory.tally import GroupCounts
+    from optcc.theory.group_counts import GroupCounts
     from optcc.values.bound import Bound
 
 WAYS = 4
@@ -156,7 +156,7 @@ class StripedExchange(Recipe):
         plain = CandidateFamily(cls.family, lambda segments: cls(segments, shares, via), least_s=least_s)
         return [plain, CandidateFamily(cls.family, growing, least_s=least_s)] if via else [plain]
 
-    def relabelled(self, to: Mapping[int, int], tally: GroupCounts) -> StripedExchange:
+    def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> StripedExchange:
         """Every share at the rank that takes its part."""
         shares = [Fraction(0)] * len(self.shares)
         for rank, share in enumerate(self.shares):
@@ -164,6 +164,6 @@ class StripedExchange(Recipe):
         via = tuple(sorted((to[rank], part) for rank, part in self.via))
         return replace(self, shares=tuple(shares), via=via)
 
-    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: GroupCounts) -> StripedExchange | None:
+    def like(self, cluster: Cluster, bound: Bound, costs: Costs, counts: GroupCounts) -> StripedExchange | None:
         """As many rounds, with shares of this cluster."""
-        return replace(self, shares=tally.hub_split()[0], via=tally.hub_split()[1]) if tally.ranks > 2 else None
+        return replace(self, shares=counts.hub_split()[0], via=counts.hub_split()[1]) if counts.ranks > 2 else None

@@ -30,7 +30,7 @@ from optcc.values.json_types import Whole
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs
-    from optcc.theory.tally import GroupCounts
+    from optcc.theory.group_counts import GroupCounts
     from optcc.values.bound import Bound
 
 SHAPES = 4
@@ -176,13 +176,13 @@ class ComplementaryTrees(Recipe):
             found.append((time_s, len(found), CandidateFamily(cls.family, make, best.segments, least_s=least_s)))
         return [offer for _, _, offer in sorted(found)[:SHAPES]]
 
-    def relabelled(self, to: Mapping[int, int], tally: GroupCounts) -> ComplementaryTrees:
+    def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> ComplementaryTrees:
         """Itself: trees are made of the rates anew whenever they are lowered."""
         return self
 
-    def like(self, cluster: Cluster, bound: Bound, costs: Costs, tally: GroupCounts) -> ComplementaryTrees:
+    def like(self, cluster: Cluster, bound: Bound, costs: Costs, counts: GroupCounts) -> ComplementaryTrees:
         """As many trees, fitted to the fastest server, on which alone they depend."""
-        fastest = Cluster((cluster.servers[tally.levels[-1][1][0]],))
+        fastest = Cluster((cluster.servers[counts.levels[-1][1][0]],))
         return _fitted(type(self), fastest, bound.nbytes, self.fan, self.trees, costs, self.segments)
 
 

@@ -59,29 +59,31 @@ class HttpRoute:
     media: str = JSON
 
 
-async def _plan(desk: PlanningService, request: Request) -> bytes:
-    return await desk.plan(decode(await request.body(), PlanRequest))
+async def _plan(service: PlanningService, request: Request) -> bytes:
+    return await service.plan(decode(await request.body(), PlanRequest))
 
 
-async def _register(desk: PlanningService, request: Request) -> bytes:
-    return msgspec.json.encode(await desk.register(decode(await request.body(), JobRequest)))
+async def _register(service: PlanningService, request: Request) -> bytes:
+    return msgspec.json.encode(await service.register(decode(await request.body(), JobRequest)))
 
 
-async def _job(desk: PlanningService, request: Request) -> bytes:
-    return msgspec.json.encode(await desk.job(request.path_params["job"]))
+async def _job(service: PlanningService, request: Request) -> bytes:
+    return msgspec.json.encode(await service.job(request.path_params["job"]))
 
 
-async def _event(desk: PlanningService, request: Request) -> bytes:
-    return msgspec.json.encode(await desk.event(request.path_params["job"], decode(await request.body(), EventRequest)))
+async def _event(service: PlanningService, request: Request) -> bytes:
+    return msgspec.json.encode(
+        await service.event(request.path_params["job"], decode(await request.body(), EventRequest))
+    )
 
 
-async def _measurement(desk: PlanningService, request: Request) -> bytes:
+async def _measurement(service: PlanningService, request: Request) -> bytes:
     body = decode(await request.body(), MeasurementRequest)
-    await desk.measured(request.path_params["job"], body)
+    await service.measured(request.path_params["job"], body)
     return b""
 
 
-async def _job_plan(desk: PlanningService, request: Request) -> bytes:
+async def _job_plan(service: PlanningService, request: Request) -> bytes:
     given = dict(request.query_params)
     size, lowered = given.pop("size", "1GiB"), given.pop("lowered", None)
     if given:
@@ -89,26 +91,26 @@ async def _job_plan(desk: PlanningService, request: Request) -> bytes:
         raise ReplyError(422, body)
     if lowered not in (None, "layout"):
         raise ReplyError(422, ErrorBody("InputError", "not a form", "lowered", "layout", lowered[:60]))
-    return await desk.job_plan(request.path_params["job"], size, lowered)
+    return await service.job_plan(request.path_params["job"], size, lowered)
 
 
-async def _forget(desk: PlanningService, request: Request) -> bytes:
-    await desk.forget(request.path_params["job"])
+async def _forget(service: PlanningService, request: Request) -> bytes:
+    await service.forget(request.path_params["job"])
     return b""
 
 
-async def _health(desk: PlanningService, request: Request) -> bytes:
-    return msgspec.json.encode(desk.health())
+async def _health(service: PlanningService, request: Request) -> bytes:
+    return msgspec.json.encode(service.health())
 
 
-async def _openapi(desk: PlanningService, request: Request) -> bytes:
+async def _openapi(service: PlanningService, request: Request) -> bytes:
     from optcc.serve.openapi import document
 
-    return msgspec.json.encode(document(endpoints(desk.settings)))
+    return msgspec.json.encode(document(endpoints(service.settings)))
 
 
-async def _metrics(desk: PlanningService, request: Request) -> bytes:
-    return await desk.metrics()
+async def _metrics(service: PlanningService, request: Request) -> bytes:
+    return await service.metrics()
 
 
 _SIZE = ("size", "Bytes per rank, such as 64MiB; 1GiB when it is not given.")
@@ -139,28 +141,28 @@ def endpoints(settings: ServeSettings) -> tuple[HttpRoute, ...]:
 
 def application(settings: ServeSettings) -> Starlette:
     """The service, without the guard that it must not run without."""
-    desk = PlanningService(settings)
+    service = PlanningService(settings)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        desk.start()
+        service.start()
         try:
             yield
         finally:
-            desk.close()
+            service.close()
 
     return Starlette(
-        routes=[Route(each.path, _route(desk, each), methods=[each.method]) for each in endpoints(settings)],
+        routes=[Route(each.path, _route(service, each), methods=[each.method]) for each in endpoints(settings)],
         exception_handlers={HTTPException: _http_error},
         lifespan=lifespan,
     )
 
 
-def _route(desk: PlanningService, endpoint: HttpRoute) -> Callable[[Request], Awaitable[Response]]:
+def _route(service: PlanningService, endpoint: HttpRoute) -> Callable[[Request], Awaitable[Response]]:
     async def respond(request: Request) -> Response:
         try:
-            with nullcontext() if endpoint.quick else desk.place():
-                body = await endpoint.handler(desk, request)
+            with nullcontext() if endpoint.quick else service.place():
+                body = await endpoint.handler(service, request)
         except ReplyError as error:
             return _error(error.status, error.body)
         except MalformedError as error:

@@ -130,10 +130,10 @@ class CompiledEngine(Engine):
     def _unfinished(self, count: int) -> None:
         self.numbers[UNFINISHED] = count
 
-    def run(self, saboteur: Attendant | None = None) -> None:
+    def run(self, attendant: Attendant | None = None) -> None:
         """See `Engine`."""
-        self.attendant = saboteur
-        super().run(saboteur)
+        self.attendant = attendant
+        super().run(attendant)
 
     def post_ready(self) -> float:
         """See `Engine`; before that, all that compiled code can do."""

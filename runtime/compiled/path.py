@@ -1,8 +1,7 @@
 """Where compiled code takes over from a rank's flows and wires, and where it gives back.
 
-The protocol's machines, queues and rings are filled into arrays (`_fill`); compiled code goes on from there (`loop`)
-until something is to be done that is not steady; then what it has counted is written back (`_write_back`), and the
-machines stand as if every chunk had gone through them. Python does what is to be done, as it always does.
+Machines, queues and rings are filled into arrays (`_fill`); compiled code goes on from there (`loop`) until something
+is not steady. Then its counts are written back (`_write_back`): the machines stand as if they had seen every chunk.
 """
 
 from __future__ import annotations
@@ -77,20 +76,21 @@ class CompiledPath:
             if code == loop.EXPIRED:
                 flows._expire(float(engine.times[t.BEFORE]))
             elif code == loop.LANES:
-                flows._departures.look()
+                flows._send_path.look()
             elif code == loop.WATCH:
-                flows._shares.watch([*engine.routes][engine.numbers[t.LANE]], flows._departures.now)
+                flows._shares.watch([*engine.routes][engine.numbers[t.LANE]], flows._send_path.now)
             elif code != loop.BREATH:
                 return
 
     def _fill(self, engine: CompiledEngine) -> bool:
         """False where something is not in its steady state: then nothing has changed."""
         flows, wires = self._flows, self._wires
-        departures, arrivals, tempo = flows._departures, flows._arrivals, flows._shares.tempo
+        send_path, receive_path, monitor = flows._send_path, flows._receive_path, flows._shares.monitor
         g, f = engine.numbers, self.f
-        if not (g[t.UNSENT] or g[t.UNFINISHED] or departures.busy):
+        busy = g[t.UNSENT] or g[t.UNFINISHED] or send_path.busy
+        if not busy or flows._inbox or receive_path.due or monitor.factors:
             return False
-        if flows._mail or arrivals.due or wires._news or wires._dirty or wires._full or wires._bug or tempo.factors:
+        if wires._news or wires._dirty or wires._full or wires._bug:
             return False
         if self._bound is not engine:
             self._bind(engine)
@@ -138,7 +138,7 @@ class CompiledPath:
         """What is queued, as one stretch of one transfer; False: it is not."""
         first, last, most = out.queue[0], out.queue[-1], self._layout.flows[out.number].slot_bytes
         offset, at = engine._program.sends[first.row].offset if first.row in engine.place else 0, first.offset
-        if first.row not in engine.place or first.operation != self._flows._departures._operation:
+        if first.row not in engine.place or first.operation != self._flows._send_path._operation:
             return False
         for piece in out.queue:
             if piece.row != first.row or piece.offset != at or (piece is not last and len(piece.payload) != most):
@@ -152,13 +152,13 @@ class CompiledPath:
 
     def _bind(self, engine: CompiledEngine) -> None:
         """From now on this engine's: what is missing of its transfers is counted in its arrays."""
-        arrivals, g = self._flows._arrivals, engine.numbers
+        receive_path, g = self._flows._receive_path, engine.numbers
         column = engine.column("missing")
-        for row, nbytes in arrivals._missing.items():
+        for row, nbytes in receive_path._missing.items():
             column[row] = nbytes
-        arrivals._missing = column  # type: ignore[assignment]
+        receive_path._missing = column  # type: ignore[assignment]
         self._bound, self._shares = engine, ()
-        g[t.OPERATION] = arrivals._operation
+        g[t.OPERATION] = receive_path._operation
         g[t.BUFFER], g[t.BUFFER_BYTES], g[t.ITEM] = engine.address, len(engine._bytes), engine._itemsize
         g[t.FOLD] = fold_of(engine._op, name_of(engine._dtype)).address
         g[t.TIMING] = self.timing
@@ -182,7 +182,7 @@ class CompiledPath:
             engine.rows.routes["lane_at"], lanes = lists_in_one([list(shares.live(route)) for route in engine.routes])
             engine.rows = engine.rows._replace(stripes=every, kinds=at, lanes=lanes)
         for route, i in engine.routes.items():
-            watched = len(shares._lanes[route]) < 2 or (shares._name, route) in shares.tempo._busy
+            watched = len(shares._lanes[route]) < 2 or (shares._name, route) in shares.monitor._busy
             engine.rows.routes["watched"][i] = watched
 
     def _fill_lines(self, engine: CompiledEngine, dark: Any) -> bool:
@@ -216,16 +216,16 @@ class CompiledPath:
             if due <= (total - 1) / total:
                 g[t.STRIKE] = math.ceil(due * total)
             wake = attendant.wake()
-        x[t.LOOK_AT], x[t.EVERY] = flows._look_at, flows._stalls.every
+        x[t.LOOK_AT], x[t.EVERY] = flows._look_at, flows._watchdog.every
         x[t.TIMERS], x[t.DUE], x[t.BREATH_AT] = flows._timers.next(), wake, now + BREATH_S
-        x[t.LANES_AT], x[t.SOCKETS_AT] = flows._shares.tempo.look_at, wires._look_at
+        x[t.LANES_AT], x[t.SOCKETS_AT] = flows._shares.monitor.look_at, wires._look_at
         return True
 
     # --- and back ----------------------------------------------------------------------------------------------------
 
     def _write_back(self, engine: CompiledEngine, code: int) -> None:
         flows, wires, f, g, x = self._flows, self._wires, self.f, engine.numbers, engine.times
-        flows._look_at, flows._departures.now = float(x[t.LOOK_AT]), flows._clock()
+        flows._look_at, flows._send_path.now = float(x[t.LOOK_AT]), flows._clock()
         for number, out in flows._outs.items():
             if f.flows["out"][number]:
                 self._write_back_out(engine, number, out)
@@ -253,12 +253,12 @@ class CompiledPath:
         return {(int(flows["wire"][n]), n): int(flows[what][n]) for n in numbers}
 
     def _write_back_out(self, engine: CompiledEngine, number: int, out: Out) -> None:
-        departures, f, sender = self._flows._departures, self.f, out.sender
+        send_path, f, sender = self._flows._send_path, self.f, out.sender
         wire, posted, acked = sender.wire, int(f.flows["posted"][number]), int(f.flows["acked"][number])
         sender.posted, sender.acked, sender.folded = posted, acked, int(f.flows["folded"][number])
         if f.flows["numbered"][number]:
             out.numbered += int(f.flows["numbered"][number])
-            departures._posted[wire] += int(f.flows["numbered"][number])
+            send_path._posted[wire] += int(f.flows["numbered"][number])
         if acked > out.base:
             for _ in range(min(acked - out.base, len(out.kept))):
                 out.kept.popleft()
@@ -274,14 +274,14 @@ class CompiledPath:
         if flow["queued"] >= 0:
             for begin in range(start, stop, most):
                 out.queue.append(self._piece(engine, flow["queued"], begin, min(most, stop - begin), flow["ready"]))
-        (departures.busy.add if out.queue else departures.busy.discard)(number)
+        (send_path.busy.add if out.queue else send_path.busy.discard)(number)
 
     def _piece(self, engine: CompiledEngine, place: Any, start: Any, nbytes: Any, ready: Any) -> Piece:
         move = engine._program.sends[int(engine.rows.rows["row"][place])]
         start, payload = int(start), engine._payload(move)
         return Piece(
             float(ready),
-            self._flows._departures._operation,
+            self._flows._send_path._operation,
             move.row,
             move.offset + start,
             payload[start : start + int(nbytes)],

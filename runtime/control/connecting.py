@@ -44,7 +44,7 @@ def prepare(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = {"TCP_KEEPIDLE": SILENCE_S // 3, "TCP_KEEPINTVL": SILENCE_S // 3, "TCP_KEEPCNT": 2}
     for name, value in {**options, "TCP_USER_TIMEOUT": 1000 * SILENCE_S}.items():
-        if hasattr(socket, name):  # Linux; elsewhere the system's own patience counts
+        if hasattr(socket, name):  # Linux; elsewhere the system's own timeout counts
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
@@ -59,9 +59,9 @@ def connect(address: Address, within_s: float) -> Connection:
 
 def limit_waits(sock: socket.socket) -> None:
     """Let the kernel end every read and write on it after FRAME_S."""
-    patience = struct.pack("ll", int(FRAME_S), int(FRAME_S % 1 * 1e6))
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
+    timeout = struct.pack("ll", int(FRAME_S), int(FRAME_S % 1 * 1e6))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
 
 
 def introduce(connection: Connection, secret: bytes, hello: Hello) -> tuple[Seal, Seal]:

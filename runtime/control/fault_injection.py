@@ -176,7 +176,7 @@ class FaultInjector:
             case "receiver":
                 wires.fail_in(nic)
             case "status":
-                wires.betray(f"{strike.nic}: remote access error")
+                wires.fail_nic(f"{strike.nic}: remote access error")
             case "slow":
                 self._slowed[nic] = self._sent().get(nic, 0)
                 wires.slow(nic, strike.amount)

@@ -51,7 +51,7 @@ class Links:
         routes = {name: schedule.routes for name, schedule in schedules.items()}
         self._flows = FlowTransport(self._rank, layout, routes, self._wires, self._control.send, time.monotonic)
         self._engine_of = engines(self._path, self._flows, self._wires)
-        self._control.on_message = self._flows.letter
+        self._control.on_message = self._flows.message
 
     def close(self) -> None:
         """Let go of all; an end that closes is a loss at the other one."""

@@ -56,7 +56,7 @@ class Overseer(Hub):
         self._late: Late | None = None
         self._late_at = 0.0
         self._wanting: dict[int, float] = {}  # ranks that want to go on -> since when
-        self._vigil = FailureDetector(ranks, math.inf, time.monotonic())
+        self._detector = FailureDetector(ranks, math.inf, time.monotonic())
         self.heir: Overseer | None = None
         """The hub of those that go on after a verdict, once they are brought together."""
         self._gone = threading.Event()
@@ -88,9 +88,9 @@ class Overseer(Hub):
                     self._take(rank, message)
                 if self._awaited and time.monotonic() > come_by:
                     why = f"not there: {self.absence(self._awaited, self._within_s)}"
-                    self._vigil.heard(min(self._awaited), Broken(why), time.monotonic())
+                    self._detector.heard(min(self._awaited), Broken(why), time.monotonic())
                     self._awaited = set()
-                verdict = None if self._failed else self._vigil.verdict(time.monotonic()) or self._latest()
+                verdict = None if self._failed else self._detector.verdict(time.monotonic()) or self._latest()
                 if verdict:
                     self._failed = RunFailed(*verdict)
                     log.warning("rank %d failed: %s", *verdict)
@@ -112,9 +112,9 @@ class Overseer(Hub):
                 if self._failed:
                     self.send([rank], self._failed)
             case Gone() if rank not in self._left:
-                self._vigil.heard(rank, Broken(self._obituary(rank)), now)
+                self._detector.heard(rank, Broken(self._obituary(rank)), now)
             case Broken():
-                self._vigil.heard(rank, message, now)
+                self._detector.heard(rank, message, now)
             case Reply():
                 self._left.add(rank)
             case LostNics(nics):

@@ -85,19 +85,19 @@ class Worker:
         self._wires = open_wires(job.transport, self._rank, layout, rates, self._control, memory)
         self._healing: list[tuple[float, int]] = []
         self._ail()
-        patience = Timeouts().for_chunks_of(layout.slowest_chunk_s if job.paced else 0.0)
+        timeouts = Timeouts().for_chunks_of(layout.slowest_chunk_s if job.paced else 0.0)
         routes = {name: schedule.routes for name, schedule in job.schedules.items()}
         self._clock = Abilities.of(self._wires).clock or time.monotonic
-        self._flows = FlowTransport(self._rank, layout, routes, self._wires, self._tell, self._clock, patience)
+        self._flows = FlowTransport(self._rank, layout, routes, self._wires, self._tell, self._clock, timeouts)
         self._engine_of = engines(path_of(job.path, job.transport, job.device, job.dtype), self._flows, self._wires)
         self._journal = self._flows.journal
-        self._control.on_message = self._flows.letter
+        self._control.on_message = self._flows.message
         self._control.synchronize()
 
-    def _tell(self, rank: int, letter: Any) -> None:
+    def _tell(self, rank: int, message: Any) -> None:
         """A message to another rank. It may say what has been folded, which must be done then, not just begun."""
         self._memory.wait()
-        self._control.send(rank, letter)
+        self._control.send(rank, message)
 
     def _rates(self, nic: Port) -> Rates:
         return Rates(nic.out_rate, nic.in_rate) if self._job.paced else Rates(math.inf, math.inf)

@@ -90,7 +90,7 @@ class Engine:
             if count == 0:
                 self._now_ready(row, now)
 
-    def run(self, saboteur: Attendant | None = None) -> None:
+    def run(self, attendant: Attendant | None = None) -> None:
         """Post what may go, wait, take in what has landed, until all is done; raises what the transport raises."""
         self.begin()
         total = len(self._program.sends) + len(self._program.receives)
@@ -98,10 +98,10 @@ class Engine:
             wake = self.post_ready()
             if self.finished:  # asked before every wait: the last thing a rank does may be to post
                 return
-            if saboteur:
+            if attendant:
                 # Never all of it: when the last transfer is done, there is nothing left to hit.
-                saboteur.look(min(self.progress, total - 1) / total)
-                wake = min(wake, saboteur.wake())
+                attendant.look(min(self.progress, total - 1) / total)
+                wake = min(wake, attendant.wake())
             self.serve(wake)
 
     def serve(self, until: float) -> None:

@@ -47,7 +47,7 @@ class FlowTransport:
     Parameters
     ----------
     routes : by schedule name, the schedule's routes
-    send : (rank, JSON value): a letter to another rank, which hands it to its `letter`
+    send : (rank, JSON value): a message to another rank, which hands it to its `message`
     journal : notes of all failovers so far, kinds: lost (a wire), moved (a flow)
     """
 
@@ -59,7 +59,7 @@ class FlowTransport:
         wires: Wires,
         send: Callable[[int, Any], None],
         clock: Callable[[], float],
-        patience: Timeouts = Timeouts(),  # noqa: B008 - frozen
+        timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
     ) -> None:
         self._wires, self._send, self._clock = wires, send, clock
         able = Abilities.of(wires)
@@ -67,43 +67,43 @@ class FlowTransport:
 
         self._ends = ends = Ends(rank, layout, Sender, Receiver)
         self._outs, self._ins = ends.outs, ends.ins
-        self._stalls = stalls = ProgressWatchdog({f: out.sender for f, out in ends.outs.items()}, patience.progress)
-        self._timers = timers = Timers(patience, stalls, able.look_again or clock)
-        self._doubts = doubts = Suspicions(
-            ends, wires, stalls, patience.grace, self._handle, send, self._stirred, clock
+        self._watchdog = watchdog = ProgressWatchdog({f: out.sender for f, out in ends.outs.items()}, timeouts.progress)
+        self._timers = timers = Timers(timeouts, watchdog, able.look_again or clock)
+        self._suspicions = suspicions = Suspicions(
+            ends, wires, watchdog, timeouts.grace, self._handle, send, self._stirred, clock
         )
-        self._losses = losses = PathFailover(ends, wires, stalls, doubts, self._handle, self._note)
-        self._shares = shares = Shares(layout, routes, ends.outs, losses.lost, patience.look)
-        self._departures = departures = SendPath(ends, wires, shares, self._do, clock)
-        self._arrivals = ReceivePath(ends.ins, wires, self._do)
-        self._mail: deque[tuple[int, Any]] = deque()
-        self._echoed: set[int] = set()  # flows: of letters that came together one echo is enough
+        self._failover = failover = PathFailover(ends, wires, watchdog, suspicions, self._handle, self._note)
+        self._shares = shares = Shares(layout, routes, ends.outs, failover.lost, timeouts.look)
+        self._send_path = send_path = SendPath(ends, wires, shares, self._do, clock)
+        self._receive_path = ReceivePath(ends.ins, wires, self._do)
+        self._inbox: deque[tuple[int, Any]] = deque()
+        self._echoed: set[int] = set()  # flows: of messages that came together one echo is enough
         self._look_at = math.inf  # when to look at progress next
         self._operation = 0
         self.journal: list[Note] = []
         self._on: dict[type, Callable[[Any], None]] = {
-            Completed: departures.completed,
-            Credited: departures.credited,
-            Failed: lambda f: losses.lose(f.wire, f.cause, f.detail),
-            Drained: losses.drained,
-            Record: doubts.recorded,
-            PortDown: losses.port_down,
+            Completed: send_path.completed,
+            Credited: send_path.credited,
+            Failed: lambda f: failover.lose(f.wire, f.cause, f.detail),
+            Drained: failover.drained,
+            Record: suspicions.recorded,
+            PortDown: failover.port_down,
             PortUp: lambda up: self._note("nic up", layout.nics[up.nic].name),
         }
         self._does: dict[type, Callable[[Any, Any], object]] = {
-            events.Write: departures.write,
+            events.Write: send_path.write,
             events.Publish: lambda flow, c: wires.publish(flow.number, c.epoch, c.landed, c.folded),
             events.Release: lambda out, c: out.release(c.seq),
-            events.Fence: losses.fence,
+            events.Fence: failover.fence,
             events.Tell: self._tell,
-            events.Read: doubts.read,
+            events.Read: suspicions.read,
             events.Start: lambda flow, c: timers.start(flow.number, c),
             events.Stop: lambda flow, c: timers.stop(flow.number, c.timer),
-            events.Spread: doubts.spread,
+            events.Spread: suspicions.spread,
             events.Moved: self._moved,
             events.Return: lambda flow, c: wires.credit(c.wire, flow.number, c.folded),
             events.Echo: self._echo,
-            events.Severed: losses.severed,
+            events.Severed: failover.severed,
         }
 
     # --- the engine's side -------------------------------------------------------------------------------------------
@@ -116,8 +116,8 @@ class FlowTransport:
         """
         self._operation = (self._operation + 1) % OPERATIONS
         self._shares.begin(name)
-        self._departures.begin(sign * OPERATIONS + self._operation)
-        self._arrivals.begin(sign * OPERATIONS + self._operation, receives)
+        self._send_path.begin(sign * OPERATIONS + self._operation)
+        self._receive_path.begin(sign * OPERATIONS + self._operation, receives)
 
     def learn(self, name: str, routes: Sequence[Route], lanes: Sequence[tuple[int, ...]]) -> None:
         """Another schedule over the flows of the layout; `lanes` : route -> the flow of each of its lanes."""
@@ -125,11 +125,11 @@ class FlowTransport:
 
     def free_at(self, route: int, now: float) -> float:
         """See `SendPath`."""
-        return self._departures.free_at(route, now)
+        return self._send_path.free_at(route, now)
 
     def post(self, move: Move, payload: memoryview, ready: float) -> None:
         """Cut into chunks and begin to send."""
-        self._departures.post(move, payload, ready)
+        self._send_path.post(move, payload, ready)
         self._look_soon()
 
     def poll(self, until: float, take: Take) -> list[Landing]:
@@ -138,48 +138,48 @@ class FlowTransport:
         A timer's end counts only when all that had happened by then has been dealt with, and folds may take longer than
         a timer. So what is over by the end of one poll is dealt with by the next, after that has looked at everything.
         """
-        arrivals, departures = self._arrivals, self._departures
-        arrivals.take = take
-        before = departures.now
-        wake = self.next_wake() if self._timers or self._mail else self._look_at
+        receive_path, send_path = self._receive_path, self._send_path
+        receive_path.take = take
+        before = send_path.now
+        wake = self.next_wake() if self._timers or self._inbox else self._look_at
         due = wake <= before
-        if arrivals.due:
-            arrivals.take_early()
+        if receive_path.due:
+            receive_path.take_early()
             until = -math.inf
-        arrivals.hear(self._wires.poll(-math.inf if due else wake if wake < until else until), self._on)
-        while self._mail:
-            self._read(*self._mail.popleft())
+        receive_path.hear(self._wires.poll(-math.inf if due else wake if wake < until else until), self._on)
+        while self._inbox:
+            self._read(*self._inbox.popleft())
         self._echoed.clear()
-        departures.now = self._clock()
+        send_path.now = self._clock()
         if due:
             self._expire(before)
-        departures.look()
-        if departures.busy:
-            departures.pump_all()
+        send_path.look()
+        if send_path.busy:
+            send_path.pump_all()
             self._look_soon()
-        return arrivals.landed()
+        return receive_path.landed()
 
     def next_wake(self) -> float:
         """When `poll` has something to do even if nothing happens; inf: nothing."""
-        if self._mail:
+        if self._inbox:
             return -math.inf
         return min(self._look_at, self._timers.next())
 
     def given(self) -> bool:
         """Whether all that was posted has been given to wires, so that it lands without anything done here."""
-        return not self._departures.busy
+        return not self._send_path.busy
 
     def drain(self) -> bool:
         """Whether all that was posted has landed at the other ends; if not, `poll` returns when it has."""
-        return not self._want() and not self._departures.busy
+        return not self._want() and not self._send_path.busy
 
     def sent(self) -> dict[int, int]:
         """Bytes of payload that left by each NIC in this operation, replays counted: NIC -> bytes."""
-        return self._departures.sent()
+        return self._send_path.sent()
 
-    def letter(self, rank: int, value: Any) -> None:
-        """A letter from another rank; read at the end of the next poll."""
-        self._mail.append((rank, value))
+    def message(self, rank: int, value: Any) -> None:
+        """A message from another rank; read at the end of the next poll."""
+        self._inbox.append((rank, value))
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
@@ -191,18 +191,18 @@ class FlowTransport:
             self._does[type(command)](flow, command)
 
     def _read(self, rank: int, value: Any) -> None:
-        """A letter: to the sender of the flow if its receiver wrote it, and the other way round."""
-        flow, letter = messages.from_json(value)
+        """A message: to the sender of the flow if its receiver wrote it, and the other way round."""
+        flow, message = messages.from_json(value)
         mine = self._ends.get(flow)
         if mine is None or mine.peer != rank:
             return  # from another layout, or a stranger
-        if isinstance(letter, events.Notice):
-            self._losses.lose(letter.wire, Cause.NOTICE, f"{letter.cause} at the other end")
-        elif isinstance(letter, events.Suspect):
+        if isinstance(message, events.Notice):
+            self._failover.lose(message.wire, Cause.NOTICE, f"{message.cause} at the other end")
+        elif isinstance(message, events.Suspect):
             if isinstance(mine, Out):
-                self._doubts.suspected(mine, letter)
+                self._suspicions.suspected(mine, message)
         else:
-            self._handle(mine, letter)
+            self._handle(mine, message)
 
     def _expire(self, now: float) -> None:
         """Timers that had run out by `now`, and flows that have not moved for too long."""
@@ -211,9 +211,9 @@ class FlowTransport:
         if now < self._look_at:
             return
         self._want()  # so that what has come through is known by the next look
-        at = self._departures.now
-        over = self._stalls.look(now, at, lambda flow: bool(self._outs[flow].queue))
-        self._look_at = at + self._stalls.every if self._stalls.any else math.inf
+        at = self._send_path.now
+        over = self._watchdog.look(now, at, lambda flow: bool(self._outs[flow].queue))
+        self._look_at = at + self._watchdog.every if self._watchdog.any else math.inf
         for flow in over:
             self._handle(self._outs[flow], events.Expired(events.Timer.PROGRESS))
 
@@ -230,16 +230,16 @@ class FlowTransport:
     def _look_soon(self) -> None:
         """Something was sent: from now on it may be stuck."""
         if self._look_at == math.inf:
-            self._look_at = self._departures.now + self._stalls.every
+            self._look_at = self._send_path.now + self._watchdog.every
 
     def _stirred(self) -> None:
         self._want()
         self._look_soon()
 
     def _tell(self, flow: Out | In, command: events.Tell) -> None:
-        letter = command.letter
-        if not isinstance(letter, events.Notice) or not self._losses.already_told(flow):
-            self._send(flow.peer, messages.to_json(flow.number, letter))
+        message = command.message
+        if not isinstance(message, events.Notice) or not self._failover.already_told(flow):
+            self._send(flow.peer, messages.to_json(flow.number, message))
 
     def _echo(self, flow: In, command: events.Echo) -> None:
         """At once, so that it is on its wire before the peer hears that this rank is alive."""
@@ -249,7 +249,7 @@ class FlowTransport:
 
     def _moved(self, out: Out, command: events.Moved) -> None:
         """For the journal; and all has to be looked after: what is sent again may be stuck, too."""
-        self._doubts.left(out.number, command.lost)
+        self._suspicions.left(out.number, command.lost)
         self._look_soon()
         replayed = list(out.kept)[len(out.kept) - command.replayed :] if command.replayed else []
         self._note(
@@ -259,7 +259,7 @@ class FlowTransport:
             f"to {' -> '.join(self._ends.names(command.wire))}, {command.replayed} chunks again",
             sum(len(piece.payload) for piece in replayed),
         )
-        self._departures.moved(out)
+        self._send_path.moved(out)
 
     def _note(self, kind: str, nic: str, far: str = "", cause: str = "", text: str = "", nbytes: int = 0) -> None:
         self.journal.append(Note(self._clock(), kind, nic, far, cause, text, nbytes))

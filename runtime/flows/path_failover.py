@@ -35,13 +35,13 @@ class PathFailover:
         self,
         ends: Ends,
         wires: Wires,
-        stalls: ProgressWatchdog,
-        doubts: Suspicions,
+        watchdog: ProgressWatchdog,
+        suspicions: Suspicions,
         handle: Callable[[Out | In, events.Event], None],
         note: Noting,
     ) -> None:
         self._ends, self._layout, self._wires = ends, ends.layout, wires
-        self._stalls, self._doubts = stalls, doubts
+        self._watchdog, self._suspicions = watchdog, suspicions
         self._handle, self._note = handle, note
         self.lost: set[int] = set()
         self._down: set[int] = set()  # NICs of this rank
@@ -55,7 +55,7 @@ class PathFailover:
             return
         self.lost.add(wire)
         if cause is Cause.PROGRESS:
-            self._stalls.suspect((self._layout.wires[wire].out, self._layout.wires[wire].into))
+            self._watchdog.suspect((self._layout.wires[wire].out, self._layout.wires[wire].into))
         self._note("lost", *self._ends.names(wire), cause, detail)
         self._told = set()
         for flow in self._ends.using.get(wire, ()):
@@ -92,8 +92,8 @@ class PathFailover:
                 self.lose(wire, flow.sender.cause, "given up")
             else:
                 self.lose(wire, Cause.NOTICE, "fenced at the other end")
-                if self._doubts.of(self._ends.nic(wire)):
-                    self._stalls.suspect((self._ends.nic(wire),))
+                if self._suspicions.of(self._ends.nic(wire)):
+                    self._watchdog.suspect((self._ends.nic(wire),))
             self._wires.fence(wire)  # noted before: the other end may see it at once, and note that
 
     def drained(self, happening: Drained) -> None:

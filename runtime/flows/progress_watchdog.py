@@ -44,7 +44,7 @@ class ProgressWatchdog:
 
     def __init__(self, senders: Mapping[int, Sender], deadline: float) -> None:
         self._senders, self.every = senders, deadline / LOOKS
-        self._stalls: dict[int, _Stall] = {}
+        self._watchdog: dict[int, _Stall] = {}
         self._suspects: set[int] = set()
         self._seen: dict[int, tuple[int, int]] = {}  # while there are suspects: flow -> its wire, what it had acked
         self._graces: dict[int, int] = {}
@@ -52,7 +52,7 @@ class ProgressWatchdog:
     @property
     def any(self) -> bool:
         """Whether some flow might be stuck, at the last look."""
-        return bool(self._stalls)
+        return bool(self._watchdog)
 
     def look(self, by: float, now: float, waiting: Callable[[int], bool]) -> list[int]:
         """The flows whose deadline is over; again at each look after that.
@@ -64,8 +64,8 @@ class ProgressWatchdog:
         over = []
         for flow, sender in self._senders.items():
             if not sender.stuck(waiting(flow)):
-                self._stalls.pop(flow, None)
-            elif not self._moves(flow, now) and by - self._stalls[flow].since >= self._allowed(flow):
+                self._watchdog.pop(flow, None)
+            elif not self._moves(flow, now) and by - self._watchdog[flow].since >= self._allowed(flow):
                 over.append(flow)
         return over
 
@@ -79,19 +79,19 @@ class ProgressWatchdog:
 
     def doubt(self, flow: int, now: float) -> None:
         """A flow is in doubt, whatever the last look has seen: what its NIC was given before counts from here."""
-        sender, old = self._senders[flow], self._stalls.get(flow)
+        sender, old = self._senders[flow], self._watchdog.get(flow)
         if old is None or old.progress != sender.progress:
-            stall = self._stalls[flow] = _Stall(now, sender.progress, self._before(flow))
+            stall = self._watchdog[flow] = _Stall(now, sender.progress, self._before(flow))
             stall.passed = self._passed(stall)
 
     def grace(self, flow: int) -> None:
         """Grace begins, for `still_moves`."""
-        stall = self._stalls.get(flow)
+        stall = self._watchdog.get(flow)
         self._graces[flow] = self._passed(stall) if stall else 0
 
     def still_moves(self, flow: int) -> bool:
         """Whether something before the flow at its NIC has been acknowledged since grace began, or was found so."""
-        stall, before = self._stalls.get(flow), self._graces.get(flow, 0)
+        stall, before = self._watchdog.get(flow), self._graces.get(flow, 0)
         self._graces[flow] = self._passed(stall) if stall else 0
         return self._graces[flow] > before
 
@@ -107,9 +107,9 @@ class ProgressWatchdog:
 
     def _moves(self, flow: int, now: float) -> bool:
         """Whether there was progress since the last look; remembers what there is now."""
-        sender, stall = self._senders[flow], self._stalls.get(flow)
+        sender, stall = self._senders[flow], self._watchdog.get(flow)
         if stall is None or stall.progress != sender.progress:
-            stall = self._stalls[flow] = _Stall(now, sender.progress, self._before(flow))
+            stall = self._watchdog[flow] = _Stall(now, sender.progress, self._before(flow))
             stall.passed = self._passed(stall)
             return True
         passed = self._passed(stall)

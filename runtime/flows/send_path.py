@@ -74,13 +74,13 @@ class SendPath:
 
     def look(self) -> None:
         """See which flows are slow, if it is time to; what has no number yet goes by their rates."""
-        tempo = self._shares.tempo
-        if self.now < tempo.look_at:
+        monitor = self._shares.monitor
+        if self.now < monitor.look_at:
             return
-        tempo.look(self.now, self._refresh)
-        for peer in {self._outs[flow].peer for flow in self.busy} if tempo.factors else ():
+        monitor.look(self.now, self._refresh)
+        for peer in {self._outs[flow].peer for flow in self.busy} if monitor.factors else ():
             among = self._shares.at_home(peer)
-            if any(out.number in tempo.factors for out in among):
+            if any(out.number in monitor.factors for out in among):
                 pieces = sorted((piece for out in among for piece in out.queue), key=lambda piece: piece.row)
                 for out in among:
                     out.queue.clear()

@@ -15,7 +15,7 @@ from itertools import pairwise
 from optcc.runtime.engine.program import Move
 from optcc.runtime.flows.ends import Out, Piece
 from optcc.runtime.flows.straggler_monitor import StragglerMonitor, WatchedFlow
-from optcc.runtime.flows.symmetry_classes import Span, likeness
+from optcc.runtime.flows.symmetry_classes import Span, lane_classes
 from optcc.runtime.wires.layout import Layout
 from optcc.schedule import Route
 from optcc.schedule.columns import GRANULE
@@ -48,12 +48,12 @@ class Shares:
         self._stripes: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
         for name in routes:
             self.learn(name, routes[name], layout.lanes[name])
-        self.tempo = StragglerMonitor(every, self._at_home)
+        self.monitor = StragglerMonitor(every, self._at_home)
 
     def learn(self, name: str, routes: Sequence[Route], lanes: Sequence[tuple[int, ...]]) -> None:
         """Another schedule; `lanes` : route -> the flow of each of its lanes."""
         self._routes[name], self._lanes_of[name] = routes, lanes
-        self._kinds[name] = likeness(self._spans(name), self._layout.rates)
+        self._kinds[name] = lane_classes(self._spans(name), self._layout.rates)
 
     def begin(self, name: str) -> None:
         """The next operation runs schedule `name`."""
@@ -61,7 +61,7 @@ class Shares:
         if lanes is not self._lanes or route is not self._route:
             self._stripes.clear()
         self._name, self._lanes, self._route = name, lanes, route
-        self.tempo.begin()
+        self.monitor.begin()
 
     def live(self, route: int) -> Sequence[int]:
         """The flows of a route that are at home; all of them when none is."""
@@ -72,7 +72,7 @@ class Shares:
 
     def cut(self, move: Move) -> list[tuple[int, int, int]]:
         """(flow, start, stop) of the stripes of a transfer."""
-        factors = self.tempo.factors
+        factors = self.monitor.factors
         if not factors and not self._lost:
             return self._by_plan(move.route, move.length)
         live = self.live(move.route)
@@ -108,7 +108,7 @@ class Shares:
 
         Flows bring in proportion to their shares, slow ones less. One that has more than that gets nothing.
         """
-        lanes, factors = self._route[move.route].lanes, self.tempo.factors
+        lanes, factors = self._route[move.route].lanes, self.monitor.factors
         rate = {
             flow: float(lane.share) * factors.get(flow, 1.0)
             for lane, flow in zip(lanes, self._lanes[move.route], strict=True)
@@ -130,7 +130,7 @@ class Shares:
     def watch(self, route: int, now: float) -> None:
         """Something is given to the flows of a route."""
         if len(self._lanes[route]) > 1:
-            self.tempo.wake((self._name, route), now, lambda: self._watched(route))
+            self.monitor.wake((self._name, route), now, lambda: self._watched(route))
 
     def _spans(self, name: str) -> list[list[Span]]:
         """The lanes of a schedule, of all ranks."""
@@ -153,7 +153,7 @@ class Shares:
 
     def deal(self, pieces: Iterable[Piece], among: Sequence[Out]) -> None:
         """Each to the flow that would be through with it first, by its rate and what it has queued."""
-        factors = self.tempo.factors
+        factors = self.monitor.factors
         worth = [rate * factors.get(out.number, 1.0) for rate, out in zip(self._worth(among), among, strict=True)]
         load = [out.load for out in among]
         for piece in pieces:

@@ -25,7 +25,7 @@ class Suspicions:
     ----------
     span : seconds from when a NIC was doubted in which that is not done again
     handle : have the machine of a flow handle an event
-    send : (rank, JSON value): a letter to another rank
+    send : (rank, JSON value): a message to another rank
     soon : something may be stuck from now on
     """
 
@@ -33,14 +33,14 @@ class Suspicions:
         self,
         ends: Ends,
         wires: Wires,
-        stalls: ProgressWatchdog,
+        watchdog: ProgressWatchdog,
         span: float,
         handle: Callable[[Out | In, events.Event], None],
         send: Callable[[int, Any], None],
         soon: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
-        self._ends, self._wires, self._stalls, self._span = ends, wires, stalls, span
+        self._ends, self._wires, self._watchdog, self._span = ends, wires, watchdog, span
         self._handle, self._send, self._soon, self._clock = handle, send, soon, clock
         self._nics: dict[int, float] = {}  # NICs of this rank that are or were in doubt, since when
         self._reading: dict[int, int] = {}  # flow -> the wire over which its record is being read
@@ -62,9 +62,9 @@ class Suspicions:
             if other is not flow and self._ends.nic(other.receiver.wire) == nic:
                 self._send(other.peer, messages.to_json(other.number, events.Suspect(other.receiver.epoch)))
 
-    def suspected(self, out: Out, letter: events.Suspect) -> None:
+    def suspected(self, out: Out, message: events.Suspect) -> None:
         """The other end doubts its NIC."""
-        if out.sender.epoch == letter.epoch:
+        if out.sender.epoch == message.epoch:
             self._test(out)
 
     def _test(self, out: Out) -> None:
@@ -72,7 +72,7 @@ class Suspicions:
         if sender.state is not sender.steady:
             return  # it is being tested, or moves
         reading = not sender.outstanding and self._read(out, sender.wire)
-        self._stalls.doubt(out.number, self._clock())
+        self._watchdog.doubt(out.number, self._clock())
         self._handle(out, events.Doubt(reading))
         self._soon()
 

@@ -22,7 +22,7 @@ class Span(NamedTuple):
     into: int
 
 
-def likeness(routes: Sequence[Sequence[Span]], rates: Sequence[Hashable]) -> list[list[int]]:
+def lane_classes(routes: Sequence[Sequence[Span]], rates: Sequence[Hashable]) -> list[list[int]]:
     """By route, a number for each of its lanes; those with the same one are alike. `rates` : by NIC, how fast it is.
 
     By colour refinement (Weisfeiler and Leman, 1968). Classes of equal lanes are split by the traffic through their

@@ -18,8 +18,8 @@ class Timeouts:
         three quarters of it. What a NIC was given before, for whichever flow, is progress when it comes through
     grace : from the peer's answer until it is asked once more, for the verdict that the wire is a black hole
     answer : at most so long for an answer to a question, before it is repeated
-    first : so long before it is repeated for the first two times, about two round trips of a letter; then twice as long
-        every other time. A question too many costs nothing, for the same answer is given again
+    first : so long before it is repeated for the first two times, about two round trips of a message; then twice as
+        long every other time. A question too many costs nothing, for the same answer is given again
     """
 
     progress: float = 1.0
@@ -42,8 +42,8 @@ class Timers:
     """GRACE and ANSWER of one rank's flows; PROGRESS is sampled by `progress_watchdog`. `clock` : asked only when a
     timer is started, also anew. It must give the time of that moment, not of the poll before a fold."""
 
-    def __init__(self, patience: Timeouts, stalls: ProgressWatchdog, clock: Callable[[], float]) -> None:
-        self._patience, self._stalls, self._clock = patience, stalls, clock
+    def __init__(self, timeouts: Timeouts, watchdog: ProgressWatchdog, clock: Callable[[], float]) -> None:
+        self._timeouts, self._watchdog, self._clock = timeouts, watchdog, clock
         self._ends: dict[tuple[int, Timer], float] = {}
 
     def __bool__(self) -> bool:
@@ -51,10 +51,10 @@ class Timers:
 
     def start(self, flow: int, command: Start) -> None:
         """Start one, anew if it runs."""
-        seconds = min(self._patience.answer, self._patience.first * 2 ** (command.nth // 2))
+        seconds = min(self._timeouts.answer, self._timeouts.first * 2 ** (command.nth // 2))
         if command.timer is Timer.GRACE:
-            seconds = self._patience.grace
-            self._stalls.grace(flow)
+            seconds = self._timeouts.grace
+            self._watchdog.grace(flow)
         self._ends[flow, command.timer] = self._clock() + seconds
 
     def stop(self, flow: int, timer: Timer) -> None:
@@ -69,8 +69,8 @@ class Timers:
         """(flow, timer) of those that have run out, unless stopped by what was done about those before them."""
         for (flow, timer), at in list(self._ends.items()):
             if at <= now and self._ends.pop((flow, timer), None) is not None:
-                if timer is Timer.GRACE and self._stalls.still_moves(flow):
+                if timer is Timer.GRACE and self._watchdog.still_moves(flow):
                     # Its chunks have not had their turn.
-                    self._ends[flow, timer] = self._clock() + self._patience.grace
+                    self._ends[flow, timer] = self._clock() + self._timeouts.grace
                 else:
                     yield flow, timer

@@ -34,7 +34,7 @@ class VirtualRun:
         op: Op,
         *,
         slot_bytes: int | None = None,
-        patience: Timeouts = Timeouts(),  # noqa: B008 - frozen
+        timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
     ) -> None:
         self._pending: list[tuple[float, int, Fault]] = []
         self._order = count()
@@ -42,7 +42,7 @@ class VirtualRun:
         self.net = VirtualNet(layout)
         routes = {"it": schedule.routes}
         self.flows = [
-            FlowTransport(rank, layout, routes, end, self._post_for(rank), self.net.clock, patience)
+            FlowTransport(rank, layout, routes, end, self._post_for(rank), self.net.clock, timeouts)
             for rank, end in enumerate(self.net.ends)
         ]
         programs = [program_of(schedule, rank, buffers[rank].itemsize) for rank in range(schedule.ranks)]
@@ -54,7 +54,7 @@ class VirtualRun:
             flows.begin("it", program.receives)
 
     def _post_for(self, rank: int) -> Callable[[int, object], None]:
-        return lambda to, value: self.flows[to].letter(rank, value)
+        return lambda to, value: self.flows[to].message(rank, value)
 
     def at(self, time: float, fault: Fault) -> None:
         """Let `fault` happen at a time; of those of one time, the first given comes first."""

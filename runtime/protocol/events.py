@@ -78,7 +78,7 @@ class Suspect(NamedTuple):
     epoch: int
 
 
-Letter = Ask | Answer | Refuse | Probe | Alive | Notice | Suspect
+FlowMessage = Ask | Answer | Refuse | Probe | Alive | Notice | Suspect
 
 
 # --- events --------------------------------------------------------------------------------------------------------
@@ -194,9 +194,9 @@ class Fence(NamedTuple):
 
 
 class Tell(NamedTuple):
-    """Send a letter to the other end."""
+    """Send a message to the other end."""
 
-    letter: Letter
+    message: FlowMessage
 
 
 class Start(NamedTuple):

@@ -14,7 +14,7 @@ What the transport owes this machine, besides carrying out its commands:
 * No Expired(PROGRESS) and no Expired(GRACE) while what the flow's NIC was given before is still coming through.
 * Lost to every flow of a wire, when it is lost and when another flow has fenced it.
 * Found only for a wire whose both ends are new and which no flow is still on or moving off; nothing about its former
-  life, letters included, comes after that, nothing about its new one before.
+  life, messages included, comes after that, nothing about its new one before.
 """
 
 from __future__ import annotations

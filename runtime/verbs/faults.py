@@ -89,7 +89,7 @@ class VerbsFaults(ABC):
         """From now on the NIC works at `factor` times its rate. Raises InputError outside the lab."""
         _network().rate(self._number(nic), self._bits[nic] * factor)
 
-    def betray(self, detail: str) -> None:
+    def fail_nic(self, detail: str) -> None:
         """Something happens that no lost NIC can explain: the next poll raises TransportError."""
         self._bug = detail
 

@@ -99,7 +99,7 @@ class LocalFaults(ABC):
         rates = self._clocks.rates[nic]
         self._clocks.rates[nic] = Rates(rates.out * factor, rates.into * factor)
 
-    def betray(self, detail: str) -> None:
+    def fail_nic(self, detail: str) -> None:
         """Something happens that no lost NIC can explain: the next poll raises TransportError."""
         self._bug = detail
 

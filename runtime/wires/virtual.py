@@ -213,7 +213,7 @@ class VirtualWires:
             for arrived in self._net.no_data.pop(wire, []):
                 self._net.ends[ends.dst].take(arrived._replace(at=self._net.now))
 
-    def betray(self, detail: str) -> None:
+    def fail_nic(self, detail: str) -> None:
         """Something happens that no lost NIC can explain: the next poll raises TransportError."""
         self.bug = detail
 

@@ -70,7 +70,7 @@ CUTS = Timeouts()
 @pytest.fixture(autouse=True)
 def adapted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failover_runs, "nested", leaf)
-    monkeypatch.setattr(failover_cuts, "PATIENCE", CUTS)
+    monkeypatch.setattr(failover_cuts, "TIMEOUTS", CUTS)
 
 
 @pytest.mark.parametrize(
@@ -122,16 +122,16 @@ def test_random_cuts(network: ModuleType, cuts: int) -> None:
         except Exception as error:
             raise AssertionError(f"cut({seed}): {error}") from error
     assert len(hits) > cuts // 2
-    # Virtual time, to the first chunk on another wire. A lost letter costs time, and so do folds that take long.
-    calm = [hit for hit in hits if hit.letters and not hit.folding]
+    # Virtual time, to the first chunk on another wire. A lost message costs time, and so do folds that take long.
+    calm = [hit for hit in hits if hit.messages and not hit.folding]
     told = [seconds for hit in calm for cause, seconds in hit.moved if cause in (Cause.PORT, Cause.DEVICE, Cause.ERROR)]
     assert told
     assert not VIRTUAL_TIME or max(told) < 0.03
-    stuck = [seconds for hit in hits if hit.letters for cause, seconds in hit.waited if cause is Cause.PROGRESS]
+    stuck = [seconds for hit in hits if hit.messages for cause, seconds in hit.waited if cause is Cause.PROGRESS]
     assert stuck
     assert not VIRTUAL_TIME or max(stuck) < CUTS.progress + CUTS.grace + FOLDING_S
     # From the strike, by whichever flow comes upon it last; a second black hole may be come upon after the first.
-    alone = [hit for hit in hits if hit.letters and len(hit.kinds) == 1]
+    alone = [hit for hit in hits if hit.messages and len(hit.kinds) == 1]
     felt = [seconds for hit in alone for cause, seconds in hit.moved if cause is Cause.PROGRESS]
     assert felt
     assert not VIRTUAL_TIME or max(felt) < CUTS.progress + CUTS.grace + FOLDING_S

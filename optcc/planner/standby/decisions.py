@@ -24,7 +24,7 @@ from optcc.schedule.families import FAMILIES
 from optcc.schedule.nested_order import rings_in_order
 from optcc.schedule.recipe import Recipe
 from optcc.theory import lower_bound
-from optcc.theory.tally import GroupCounts
+from optcc.theory.group_counts import GroupCounts
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
 
@@ -43,23 +43,29 @@ class Decisions:
 
     def plan(self, now: Now, size: int, fault_free_s: Fraction) -> tuple[Plan, Basis]:
         """The plan of state `now`. Raises InfeasibleError where a server is cut off."""
-        cluster, tally = now.state.cluster, now.tally
+        cluster, counts = now.state.cluster, now.counts
         with self._lock:
             entry = self._table.get(now.key)
-            near = self._table.nearest(tally) if entry is None and tally is not None else None
-        if tally is None:
+            near = self._table.nearest(counts) if entry is None and counts is not None else None
+        if counts is None:
             made = self._at_once(cluster, size) if entry is None else None
             return (made, Basis.NEAREST) if made else self._whole(now, size, entry)
-        bound = tally.bound(cluster, size, fault_free_s)
+        bound = counts.bound(cluster, size, fault_free_s)
         found: tuple[Recipe, Basis] | None = None
-        if self._at_bound(tally, bound, SAME):
-            found = rings_in_order(tally.order, tally.shares(), self._depth(cluster, size)), Basis.CLOSED_FORM
+        if self._at_bound(counts, bound, SAME):
+            found = (
+                rings_in_order(counts.order, counts.shares(), self._depth(cluster, size)),
+                Basis.CLOSED_FORM,
+            )
         elif entry is not None and entry.plans:
-            found = _with_basis(entry.recipe(size, tally), Basis.PREPARED)
-        elif self._at_bound(tally, bound, NEAR - 1):
-            found = rings_in_order(tally.order, tally.shares(), self._depth(cluster, size)), Basis.CLOSED_FORM
+            found = _with_basis(entry.recipe(size, counts), Basis.PREPARED)
+        elif self._at_bound(counts, bound, NEAR - 1):
+            found = (
+                rings_in_order(counts.order, counts.shares(), self._depth(cluster, size)),
+                Basis.CLOSED_FORM,
+            )
         elif near is not None and not self.free:
-            found = _with_basis(self._nearest(near, size, cluster, tally, bound), Basis.NEAREST)
+            found = _with_basis(self._nearest(near, size, cluster, counts, bound), Basis.NEAREST)
         if found is not None and not found[0].fits(cluster):
             found = None  # it is about which NICs are dead; a shape only counts them
         if found is None:
@@ -83,9 +89,9 @@ class Decisions:
         """Neither latency nor chunk costs: fluid times decide, and deeper is never slower."""
         return not self._costs.alpha and not self._costs.per_chunk
 
-    def _at_bound(self, tally: GroupCounts, bound: Bound, gap: Fraction) -> bool:
+    def _at_bound(self, counts: GroupCounts, bound: Bound, gap: Fraction) -> bool:
         """Whether nested rings are what the planner takes without trying anything (`optcc.planner.search.choose`)."""
-        return self.free and tally.rings_s * bound.nbytes <= (1 + gap) * bound.seconds
+        return self.free and counts.rings_s * bound.nbytes <= (1 + gap) * bound.seconds
 
     def _at_once(self, cluster: Cluster, size: int) -> Plan | None:
         """Outside the closed form: what the first family that has something at once has; None where none has."""
@@ -94,10 +100,10 @@ class Decisions:
         found = next((recipe for recipe in made if recipe is not None and recipe.fits(cluster)), None)
         return None if found is None else Plan(cluster, bound, found)
 
-    def _nearest(self, entry: Entry, size: int, cluster: Cluster, tally: GroupCounts, bound: Bound) -> Recipe | None:
+    def _nearest(self, entry: Entry, size: int, cluster: Cluster, counts: GroupCounts, bound: Bound) -> Recipe | None:
         """What the entry's shape has, carried over, or what a family has at once; None where there is neither."""
         tried = (
-            entry.plans[size].recipe.like(cluster, bound, self._costs, tally),
+            entry.plans[size].recipe.like(cluster, bound, self._costs, counts),
             *(family.at_once(cluster, bound, self._costs) for family in FAMILIES.values()),
         )
         return next((made for made in tried if made is not None and made.fits(cluster)), None)
@@ -107,11 +113,11 @@ class Decisions:
 
     def missing(self, now: Now) -> bool:
         """Whether the planner has yet to run for this shape."""
-        if now.tally is not None:
+        if now.counts is not None:
             if not now.possible:
                 return False
-            bound = now.tally.bound(now.state.cluster, self._sizes[0], Fraction(0))
-            if self._at_bound(now.tally, bound, SAME):
+            bound = now.counts.bound(now.state.cluster, self._sizes[0], Fraction(0))
+            if self._at_bound(now.counts, bound, SAME):
                 return False
         with self._lock:
             return now.key not in self._table
@@ -119,7 +125,7 @@ class Decisions:
     def decide(self, now: Now, *, urgent: bool = False) -> Entry:
         """Run the whole planner for this shape, and keep what it gives."""
         task = (now.state.cluster, self._sizes, self._costs.alpha, self._costs.per_chunk)
-        entry = Entry(self._compute(solve, *task, urgent=urgent), now.tally)
+        entry = Entry(self._compute(solve, *task, urgent=urgent), now.counts)
         with self._lock:
             self._table.put(now.key, entry)
         return entry

@@ -2,8 +2,8 @@
 
 What takes long is decided before the event: a table holds the recipe for every shape that the next failures can make
 (`optcc.planner.standby.shapes`). Everything that depends on the NIC is filled in at the event: the bound with its
-certificate, the order of ranks, the shares of nested rings. All have closed forms (`optcc.theory.tally`). Nothing is
-simulated or lowered then.
+certificate, the order of ranks, the shares of nested rings. All have closed forms
+(`optcc.theory.group_counts`). Nothing is simulated or lowered then.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Planner:
         servers = (*cluster.servers, *cluster.fault_free.servers)
         even = all(nic.out_rate == nic.in_rate for server in servers for nic in server.nics)
         # Whatever fails: rings at the bound.
-        self._settled = self._decisions.free and self._now.tally is not None and even
+        self._settled = self._decisions.free and self._now.counts is not None and even
         self._fault_free_s = [lower_bound(cluster.fault_free, size).seconds for size in self.sizes]
         if self._decisions.missing(self._now):
             self._decisions.decide(self._now, urgent=True)
@@ -174,10 +174,10 @@ class Planner:
         found = self.current.plans[bucket]
         with self._lock:
             now = self._now
-        if now.tally is None or now.state.cluster is not found.cluster:  # or an event came in between
+        if now.counts is None or now.state.cluster is not found.cluster:  # or an event came in between
             bound = lower_bound(found.cluster, nbytes)
         else:
-            bound = now.tally.bound(found.cluster, nbytes, self._fault_free_s[0] * nbytes / self.sizes[0])
+            bound = now.counts.bound(found.cluster, nbytes, self._fault_free_s[0] * nbytes / self.sizes[0])
         return Plan(found.cluster, bound, found.recipe)
 
     def _answer_to(self, now: Now, start: float) -> Replanned:

@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from optcc.planner.standby.state import Places, State
-from optcc.theory.tally import GroupCounts
+from optcc.theory.group_counts import GroupCounts
 from optcc.values.cluster import Cluster
 
 
@@ -19,10 +19,10 @@ def closed_form(cluster: Cluster) -> bool:
 
 @dataclass(frozen=True)
 class Now:
-    """A state and, in the closed form, its tally."""
+    """A state and, in the closed form, its counts."""
 
     state: State
-    tally: GroupCounts | None
+    counts: GroupCounts | None
 
     @classmethod
     def of(cls, cluster: Cluster) -> Now:
@@ -32,20 +32,20 @@ class Now:
     @cached_property
     def key(self) -> Hashable:
         """Of the table: equal for clusters that need the same decision."""
-        return self.state.deviations if self.tally is None else (self.tally.key, self.state.shared)
+        return self.state.deviations if self.counts is None else (self.counts.key, self.state.shared)
 
     @property
     def possible(self) -> bool:
         """No server is cut off; outside the closed form the planner has to find that out."""
-        return self.tally is None or self.tally.levels[0][0] > 0
+        return self.counts is None or self.counts.levels[0][0] > 0
 
     def after(self, place: tuple[int, int], rate: Fraction | None) -> Now:
         """See `State.after`."""
         state = self.state.after(place, rate)
-        if self.tally is None:
+        if self.counts is None:
             return Now(state, None)
         old, new = self.state.cluster.servers[place[0]], state.cluster.servers[place[0]]
-        return Now(state, self.tally.moved(place[0], old, new))
+        return Now(state, self.counts.moved(place[0], old, new))
 
 
 def upcoming(now: Now, places: Places, *, lookahead: int, lefts: Sequence[Fraction], most: int) -> list[Now]:
@@ -66,7 +66,7 @@ def upcoming(now: Now, places: Places, *, lookahead: int, lefts: Sequence[Fracti
 
     edge = add(iter([now]))
     add(now.after(places[nic], None) for nic, _, _ in sorted(now.state.deviations))
-    for _ in range(lookahead if now.tally is not None else min(lookahead, 1)):
+    for _ in range(lookahead if now.counts is not None else min(lookahead, 1)):
         edge = add(failed for state in edge for failed in _failures(state, lefts))
     return list(found.values())
 
@@ -74,7 +74,7 @@ def upcoming(now: Now, places: Places, *, lookahead: int, lefts: Sequence[Fracti
 def _failures(now: Now, lefts: Sequence[Fraction]) -> Iterator[Now]:
     """One more failure: in the closed form at the first server of each group only."""
     cluster = now.state.cluster
-    servers = range(len(cluster.servers)) if now.tally is None else sorted(m[0] for m in now.tally.groups.values())
+    servers = range(len(cluster.servers)) if now.counts is None else sorted(m[0] for m in now.counts.groups.values())
     for s in servers:
         for i, (nic, whole) in enumerate(zip(cluster.servers[s].nics, cluster.fault_free.servers[s].nics, strict=True)):
             for left in lefts:

@@ -16,24 +16,24 @@ from optcc.schedule.recipe import Recipe
 
 if TYPE_CHECKING:
     from optcc.plans.plan import Plan
-    from optcc.theory.tally import GroupCounts
+    from optcc.theory.group_counts import GroupCounts
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The plans of one shape, by size; no plan where the shape has none. `tally` is of the cluster they were made for,
+    """The plans of one shape, by size; no plan where the shape has none. `counts` is of the cluster they were made for,
     None outside the closed form, where a shape is one cluster only."""
 
     plans: Mapping[int, Plan]
-    tally: GroupCounts | None = None
+    counts: GroupCounts | None = None
 
-    def recipe(self, size: int, tally: GroupCounts | None) -> Recipe | None:
-        """The recipe for the cluster that `tally` counts, which is of the entry's shape; None where its family is not
+    def recipe(self, size: int, counts: GroupCounts | None) -> Recipe | None:
+        """The recipe for the cluster that `counts` counts, which is of the entry's shape; None where its family is not
         known here and the servers have other places."""
         made = self.plans[size].recipe
-        if tally is None or self.tally is None or tally.groups == self.tally.groups:
+        if counts is None or self.counts is None or counts.groups == self.counts.groups:
             return made
-        return made.relabelled(matching(self.tally, tally), tally)
+        return made.relabelled(matching(self.counts, counts), counts)
 
 
 def matching(old: GroupCounts, new: GroupCounts) -> dict[int, int]:
@@ -67,19 +67,25 @@ class Table:
         while len(self._entries) > self.keep:
             self._entries.popitem(last=False)
 
-    def nearest(self, tally: GroupCounts) -> Entry | None:
-        """The entry whose servers' rates differ least in all; one with a degraded server if `tally` has one."""
-        offered = [e for e in self._entries.values() if e.plans and e.tally and e.tally.ranks == tally.ranks]
-        uneven = [e for e in offered if e.tally and len(e.tally.levels) > 1]
-        if len(tally.levels) > 1 and uneven:
+    def nearest(self, counts: GroupCounts) -> Entry | None:
+        """The entry whose servers' rates differ least in all; one with a degraded server if `counts` has one."""
+        offered = [e for e in self._entries.values() if e.plans and e.counts and e.counts.ranks == counts.ranks]
+        uneven = [e for e in offered if e.counts and len(e.counts.levels) > 1]
+        if len(counts.levels) > 1 and uneven:
             offered = uneven
-        return min(offered, key=lambda e: distance(e.tally, tally) if e.tally else Fraction(0), default=None)
+        return min(
+            offered,
+            key=lambda e: distance(e.counts, counts) if e.counts else Fraction(0),
+            default=None,
+        )
 
 
 def distance(a: GroupCounts, b: GroupCounts) -> float:
     """Sum over servers, weakest first, of how much their usable rates differ, in units of the fastest server's."""
     total, place = 0.0, 0
-    steps = [[(float(rate / tally.levels[-1][0]), len(members)) for rate, members in tally.levels] for tally in (a, b)]
+    steps = [
+        [(float(rate / counts.levels[-1][0]), len(members)) for rate, members in counts.levels] for counts in (a, b)
+    ]
     at, ends = [0, 0], [steps[0][0][1], steps[1][0][1]]
     while place < a.ranks:
         until = min(ends)

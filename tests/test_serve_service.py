@@ -1,4 +1,4 @@
-"""The desk of `optcc serve` by itself: one computes for all, replies are kept, and no job is left behind."""
+"""The service of `optcc serve` by itself: one computes for all, replies are kept, and no job is left behind."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_replies_are_kept_within_their_bytes() -> None:
 
 def test_one_computes_for_all_who_ask_at_once() -> None:
     async def run() -> tuple[list[bytes], int]:
-        desk, calls = PlanningService(ServeSettings()), []
+        service, calls = PlanningService(ServeSettings()), []
 
         async def make() -> bytes:
             calls.append(1)
@@ -45,9 +45,9 @@ def test_one_computes_for_all_who_ask_at_once() -> None:
             return b"reply"
 
         request = PlanRequest(topology=SMALL)
-        replies = await asyncio.gather(*(desk._shared.get(b"plan", request, make) for _ in range(20)))
-        replies.append(await desk._shared.get(b"plan", request, make))
-        desk.close()
+        replies = await asyncio.gather(*(service._shared.get(b"plan", request, make) for _ in range(20)))
+        replies.append(await service._shared.get(b"plan", request, make))
+        service.close()
         return list(replies), len(calls)
 
     assert asyncio.run(run()) == ([b"reply"] * 21, 1)
@@ -55,7 +55,7 @@ def test_one_computes_for_all_who_ask_at_once() -> None:
 
 def test_an_error_is_not_kept() -> None:
     async def run() -> list[object]:
-        desk, calls = PlanningService(ServeSettings()), []
+        service, calls = PlanningService(ServeSettings()), []
 
         async def make() -> bytes:
             calls.append(1)
@@ -63,10 +63,10 @@ def test_an_error_is_not_kept() -> None:
                 raise InputError("no")
             return b"yes"
 
-        first = await asyncio.gather(desk._shared.get(b"plan", 1, make), return_exceptions=True)
-        second = await desk._shared.get(b"plan", 1, make)
-        desk.close()
-        return [type(first[0]), second, len(desk._shared._making)]
+        first = await asyncio.gather(service._shared.get(b"plan", 1, make), return_exceptions=True)
+        second = await service._shared.get(b"plan", 1, make)
+        service.close()
+        return [type(first[0]), second, len(service._shared._making)]
 
     assert asyncio.run(run()) == [InputError, b"yes", 0]
 
@@ -80,12 +80,12 @@ def test_a_plan_that_an_event_overtakes_is_not_kept_for_what_comes_after() -> No
     planner = SimpleNamespace(plan=lambda nbytes: made.pop(0), current=SimpleNamespace(event=1))
 
     async def run() -> list[bytes]:
-        desk = PlanningService(ServeSettings())
-        desk.jobs["job"] = ServedCluster("job", planner, ())  # type: ignore[arg-type]
-        replies = [await desk.job_plan("job", "1MiB", None) for _ in range(3)]
-        desk.jobs.clear()
-        desk.close()
-        return [*replies, str(len(desk.replies)).encode()]
+        service = PlanningService(ServeSettings())
+        service.jobs["job"] = ServedCluster("job", planner, ())  # type: ignore[arg-type]
+        replies = [await service.job_plan("job", "1MiB", None) for _ in range(3)]
+        service.jobs.clear()
+        service.close()
+        return [*replies, str(len(service.replies)).encode()]
 
     replies = asyncio.run(run())
     assert [Plan.from_json(json.dumps(json.loads(reply)["plan"])).cluster for reply in replies[:3]] == [
@@ -115,25 +115,25 @@ class FakePlanner:
 
 
 @pytest.fixture
-def desk_of_fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlanningService]:
-    desk = PlanningService(ServeSettings())
+def service_of_fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlanningService]:
+    service = PlanningService(ServeSettings())
 
     async def read(*_: object) -> object:
         return optcc.load_topology(SMALL).cluster, ()
 
-    monkeypatch.setattr(desk._workers, "call", read)
+    monkeypatch.setattr(service._workers, "call", read)
     monkeypatch.setattr("optcc.serve.service.Planner", FakePlanner)
     FakePlanner.instances.clear()
     FakePlanner.making.clear()
     FakePlanner.go_on.clear()
-    yield desk
+    yield service
     FakePlanner.go_on.set()
-    desk.close()
+    service.close()
 
 
-def test_a_job_that_nobody_waits_for_any_more_is_ended(desk_of_fakes: PlanningService) -> None:
+def test_a_job_that_nobody_waits_for_any_more_is_ended(service_of_fakes: PlanningService) -> None:
     async def run() -> None:
-        task = asyncio.create_task(desk_of_fakes.register(JobRequest(topology=SMALL)))
+        task = asyncio.create_task(service_of_fakes.register(JobRequest(topology=SMALL)))
         while not FakePlanner.making.is_set():
             await asyncio.sleep(0.01)
         task.cancel()  # as the limit of a request does
@@ -143,19 +143,19 @@ def test_a_job_that_nobody_waits_for_any_more_is_ended(desk_of_fakes: PlanningSe
     asyncio.run(run())
     FakePlanner.go_on.set()
     assert FakePlanner.instances[0].closed.wait(30)
-    assert not desk_of_fakes.jobs
+    assert not service_of_fakes.jobs
 
 
-def test_a_job_whose_name_nobody_learns_is_ended(desk_of_fakes: PlanningService) -> None:
+def test_a_job_whose_name_nobody_learns_is_ended(service_of_fakes: PlanningService) -> None:
     FakePlanner.go_on.set()
     with pytest.raises(InfeasibleError):
-        asyncio.run(desk_of_fakes.register(JobRequest(topology=SMALL)))
+        asyncio.run(service_of_fakes.register(JobRequest(topology=SMALL)))
     assert FakePlanner.instances[0].closed.is_set()
-    assert not desk_of_fakes.jobs
+    assert not service_of_fakes.jobs
 
 
 def test_the_end_does_not_wait_for_a_job_being_made(
-    desk_of_fakes: PlanningService, monkeypatch: pytest.MonkeyPatch
+    service_of_fakes: PlanningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = threading.Event()
 
@@ -166,10 +166,10 @@ def test_the_end_does_not_wait_for_a_job_being_made(
     monkeypatch.setattr("optcc.serve.service.Planner", busy)
 
     async def run() -> None:
-        task = asyncio.create_task(desk_of_fakes.register(JobRequest(topology=SMALL)))
+        task = asyncio.create_task(service_of_fakes.register(JobRequest(topology=SMALL)))
         while not started.is_set():
             await asyncio.sleep(0.01)
-        desk_of_fakes.close()
+        service_of_fakes.close()
         with pytest.raises(OptccError, match=r"closed|died"):
             await asyncio.wait_for(task, 60)
 

@@ -12,8 +12,8 @@ from optcc.errors import InfeasibleError, InputError
 from optcc.planner.standby.state import limited
 from optcc.schedule.nested_order import nested_rings, rings_in_order
 from optcc.theory import lower_bound, nested_shares
+from optcc.theory.group_counts import GroupCounts, signature
 from optcc.theory.hubs import hub_split
-from optcc.theory.tally import GroupCounts, signature
 from optcc.values.cluster import Cluster, Fabric
 from tests.failure_cases import MIB, uniform
 
@@ -29,31 +29,31 @@ def test_a_tally_is_what_counting_afresh_gives(
 ) -> None:
     """Bound, certificate, words, order and shares equal those made from every NIC, exactly, after any events."""
     cluster = uniform(servers, nics)
-    whole, tally = cluster, GroupCounts.of(cluster)
+    whole, counts = cluster, GroupCounts.of(cluster)
     for s, i, quarters, one_way in events:
         s, i = s % servers, i % nics
         nic = limited(whole.servers[s].nics[i], whole.servers[s].nics[i].out_rate * quarters / 4)
         if one_way:
             nic = type(nic)(nic.name, nic.out_rate, whole.servers[s].nics[i].in_rate, nic.rail, nic.gpu)
         changed = cluster.with_nic(s, i, nic)
-        tally = tally.moved(s, cluster.servers[s], changed.servers[s])
+        counts = counts.moved(s, cluster.servers[s], changed.servers[s])
         cluster = changed
-    assert (tally.groups, tally.sum_out, tally.sum_in) == (
+    assert (counts.groups, counts.sum_out, counts.sum_in) == (
         GroupCounts.of(cluster).groups, GroupCounts.of(cluster).sum_out, GroupCounts.of(cluster).sum_in,
     )  # fmt: skip
     try:
         bound = lower_bound(cluster, 12345)
     except InfeasibleError as error:
         with pytest.raises(InfeasibleError, match=error.where):
-            tally.bound(cluster, 12345, Fraction(1))
+            counts.bound(cluster, 12345, Fraction(1))
         return
-    assert tally.bound(cluster, 12345, bound.fault_free_s) == bound
+    assert counts.bound(cluster, 12345, bound.fault_free_s) == bound
     shares = nested_shares([min(rank.out_rate, rank.in_rate) for rank in cluster.ranks])
     rings = nested_rings(cluster, shares, 3)
-    assert rings_in_order(tally.order, tally.shares(), 3) == rings
+    assert rings_in_order(counts.order, counts.shares(), 3) == rings
     if servers > 2:
-        assert tally.hub_split() == hub_split(cluster)
-    assert tally.rings_s * 12345 == rings.fluid_s(cluster, 12345)
+        assert counts.hub_split() == hub_split(cluster)
+    assert counts.rings_s * 12345 == rings.fluid_s(cluster, 12345)
 
 
 def test_a_tally_that_is_not_moved_is_noticed() -> None:
