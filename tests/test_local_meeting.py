@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -75,6 +76,7 @@ def meeting(strike: Strike, it: Layout | None = None) -> Iterator[list[LocalWire
 
 @pytest.mark.parametrize("strike", [silent, nonsense, leaving])
 def test_strangers_at_the_listener_hold_up_nobody(strike: Strike) -> None:
+    gc.collect()  # what earlier tests have left open
     before = len(os.listdir("/proc/self/fd"))
     with meeting(strike) as ranks:
         assert all(len(rank._in) + len(rank._out) == len(layout().wires) for rank in ranks), "every wire stands"
