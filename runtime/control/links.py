@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -59,6 +60,8 @@ class Links:
             self._wires.close()
         self._wires = self._flows = None
         self._control.on_message = lambda origin, value: None
+        if self._transport != "local":
+            gc.collect()  # their memory, registered and large, hangs in cycles of flows and wires
 
     def learn(self, name: str, schedule: Schedule, lanes: Sequence[tuple[int, ...]]) -> None:
         """Another schedule over the wires that are there."""
