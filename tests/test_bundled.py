@@ -84,6 +84,7 @@ def test_a_topology_among_them_is_read_by_its_name() -> None:
     assert "example:three-degraded: no such example, expected one of" in refused.stderr
 
 
+@pytest.mark.long
 def test_the_readmes_python_runs_in_another_directory(tmp_path: Path) -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
     quick = code.replace("2**25", "2**15") + "\nprint(bound.overhead)\n"

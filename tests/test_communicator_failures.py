@@ -169,6 +169,7 @@ def test_a_killed_rank_is_the_same_error_on_all_others_which_go_on() -> None:
     assert last[3] == "1 2 4.0 2.0"
 
 
+@pytest.mark.long
 def test_without_rank_0_nobody_goes_on() -> None:
     killed, *others = processes(dies=0)
     assert killed == ["6.0"]

@@ -136,6 +136,7 @@ def changed(scheme: str, time_s: float, per_chunk: Fraction | None = None) -> di
     return results
 
 
+@pytest.mark.long
 def test_sentences_follow_the_figures() -> None:
     """Whatever would not be true of the figures is not said."""
     free, dear = TINY.per_chunks

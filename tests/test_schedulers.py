@@ -70,6 +70,7 @@ def called(tmp_path: Path) -> list[str]:
     return path.read_text().split("|") if path.exists() else []
 
 
+@pytest.mark.long
 def test_a_server_that_costs_less_outside_the_job_is_drained(node: dict[str, str], tmp_path: Path) -> None:
     sysfs(tmp_path / "sys", "mlx5_0", "mlx5_1")
     status, said = health_check(node)

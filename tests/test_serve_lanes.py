@@ -317,6 +317,7 @@ def test_silent_connections_make_room(small_service: Service) -> None:
         sock.close()
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_is_an_error(workers: Workers) -> None:
     async def run() -> str:
         with pytest.raises(OptccError, match="died"):

@@ -78,6 +78,7 @@ def test_an_interrupted_sweep_goes_on_where_it_was(
     assert len(counted) == total > len(first)
 
 
+@pytest.mark.long
 def test_ctrl_c_with_two_processes(tmp_path: Path) -> None:
     out = tmp_path / "t.csv"
     sizes = ",".join(f"{n}KiB" for n in range(1024, 6000))  # minutes of it

@@ -23,6 +23,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[SweepJob]:
     return counting(monkeypatch)
 
 
+@pytest.mark.long
 def test_a_row_holds_what_the_verbs_give(tmp_path: Path) -> None:
     swept(SMALL, "-o", tmp_path / "t.csv", "--jobs", 1, "--fail", "server1/nic0", "--size", "4MiB", "--alpha", "5us")
     ours, ring = rows_of(tmp_path / "t.csv")
