@@ -109,6 +109,8 @@ class _Half:
         """Those of every pair. What is left over at the end goes to the last ones, part by part to those whose NICs
         have least to do."""
         rail, i, k, much, begin, size = np.concatenate(self.found).T
+        if not len(rail):
+            return {}  # no step is long enough for a chunk
         order = np.lexsort((rail, size, begin, k, i))
         rail, i, k, much, begin, size = (column[order] for column in (rail, i, k, much, begin, size))
         out, into = (np.zeros((len(self.raw), 1 + int(rail.max())), np.int64) for _ in range(2))
