@@ -394,8 +394,8 @@ processors that others kept busy 16.
 What is left beside bytes grows with the time that a run takes more than with the chunks: sleeping and waking, \
 caches that others have used in between, the clock that times, and turns of Python's.
 Chunks of verbs, of GPU buffers and of virtual wires go by Python, and so do float16 and bfloat16.
-So do a piece of a reduce that comes before its turn, and all chunks of a rank while one of its lanes is slow or \
-one of its flows is in doubt.
+A piece of a reduce that comes before its turn goes by Python.
+All chunks of a rank go by Python while a lane of the rank is slow, or a flow of the rank is tested.
 The first use on a machine compiles for some 20 seconds of processor.
 Verbs need RDMA devices: [our wires against a plain loop](bench-verbs-loop.md) runs in the lab.
 """.splitlines()

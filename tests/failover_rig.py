@@ -51,7 +51,7 @@ Hook = Callable[["Rig", Moment], None]
 
 
 class Mailbox:
-    """A rank's watch: messages and what else others want it to do, which its own thread does when it polls."""
+    """A rank's watch: a queue of messages and calls from other threads, which the rank's thread runs in each poll."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()

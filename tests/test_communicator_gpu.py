@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -130,8 +130,9 @@ def test_buffers_that_do_not_fit_are_refused(ranks: Ranks) -> None:
         comm.all_reduce(OnGpu(x.array[:4]), out=OnGpu(x.array[2:]))
 
 
-@pytest.mark.skipif(find_spec("cupy") is not None, reason="cupy is installed")
-def test_without_cupy_it_is_said_what_to_install() -> None:
+def test_without_cupy_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.delitem(sys.modules, "optcc.runtime.devices.cuda", raising=False)
     with optcc.Communicator() as comm, pytest.raises(InputError, match=r"no cupy.*cupy-cuda13x"):
         comm.all_reduce(OnGpu(np.ones(6)))
 

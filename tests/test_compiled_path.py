@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import math
+import shutil
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ import pytest
 
 import optcc
 from optcc.errors import InputError
-from optcc.runtime.compiled import loop
+from optcc.runtime.compiled import basics, loop, tables
 from optcc.runtime.compiled.choice import TYPES, ChunkPath, path_asked, path_of
 from optcc.runtime.compiled.engine import CompiledEngine, Queue
 from optcc.runtime.compiled.folds import fold_of
@@ -57,10 +59,25 @@ def compiled() -> None:
     compile_all()
 
 
+def test_what_is_compiled_is_kept_for_these_sources_alone(tmp_path: Path) -> None:
+    folder = Path(tables.__file__).parent
+    shutil.copytree(folder, tmp_path / "same")
+    assert tables.stamp_of(tmp_path / "same") == tables.STAMP
+    with open(tmp_path / "same" / "machine.py", "a", encoding="utf-8") as file:
+        file.write("#")
+    assert tables.stamp_of(tmp_path / "same") != tables.STAMP
+    assert tables.STAMP in str(loop.advance.signatures)
+
+
 def test_formats_are_those_of_the_reference() -> None:
-    assert (contract.HEADER_BYTES, slots.NOTICE.size, slots.BACK.size) == (loop.HEADER, loop.NOTICE, loop.BACK)
-    assert (loop.MARK, loop.CALL, loop.ACK, loop.CREDIT) == (ends.CHUNK_MARK, local._CALL, local._ACK, local._CREDIT)
-    assert (loop.SEQ_BITS, loop.LOOK_S) == (slots._SEQ_BITS, local.LOOK_S)
+    assert (contract.HEADER_BYTES, slots.NOTICE.size, slots.BACK.size) == (basics.HEADER, basics.NOTICE, basics.BACK)
+    assert (basics.MARK, basics.CALL, basics.ACK, basics.CREDIT) == (
+        ends.CHUNK_MARK,
+        local._CALL,
+        local._ACK,
+        local._CREDIT,
+    )
+    assert (basics.SEQ_BITS, basics.LOOK_S) == (slots._SEQ_BITS, local.LOOK_S)
     assert [ends.CHUNK_HEADER.unpack(bytes(range(64)))[i] for i in (4, 5, 6)] == [
         int.from_bytes(bytes(range(at, at + 8)), "little") for at in (16, 24, 32)
     ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from optcc.runtime.compiled.loop import first_ready, pop_ready, push_ready
+from optcc.runtime.compiled.queues import first_ready, pop_ready, push_ready
 from optcc.runtime.compiled.tables import INTS, TIMES, TOTAL, UNFINISHED, UNSENT, RowTables
 from optcc.runtime.engine.loop import Engine
 from optcc.runtime.engine.program import Program

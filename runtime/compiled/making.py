@@ -38,7 +38,7 @@ def compile_all() -> None:
     rows = RowTables(*[*records, one, one, one, one, np.zeros(1, t.STACK)])
     flows = Flows(np.zeros(1, t.FLOW), np.zeros(1, t.KEPT), one)
     records = (np.zeros(1, kind) for kind in (t.WIRE, t.RING, t.NIC, t.WAY))
-    lines = Lines(*[*records, one, one, one, one, one, one, np.zeros((1, 2), np.int32), one])
+    lines = Lines(*records, *[one] * 6, polls=np.zeros((1, 2), np.int32), scratch=one)
     loop.advance.compile(tuple(typeof(table) for table in (rows, flows, lines, one, _floats(1))))  # type: ignore[no-untyped-call, unused-ignore]
 
 

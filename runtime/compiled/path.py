@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from optcc.runtime.compiled import loop
+from optcc.runtime.compiled import basics, loop
 from optcc.runtime.compiled import tables as t
 from optcc.runtime.compiled.clocks import fill_clocks, write_back_clocks
 from optcc.runtime.compiled.engine import CompiledEngine
@@ -65,21 +65,21 @@ class CompiledPath:
         """Let compiled code do what it can, maybe nothing; afterwards everything stands as after Python."""
         flows = self._flows
         while self._fill(engine):
-            code = loop.ASIDE
+            code = basics.ASIDE
             try:
                 code = loop.advance(engine.rows, self.f, self.w, engine.numbers, engine.times)
-                while code == loop.BREATH and self.most == UNBOUNDED:
+                while code == basics.BREATH and self.most == UNBOUNDED:
                     engine.times[t.BREATH_AT] = flows._clock() + BREATH_S  # and here signals are dealt with
                     code = loop.advance(engine.rows, self.f, self.w, engine.numbers, engine.times)
             finally:
                 self._write_back(engine, code)
-            if code == loop.EXPIRED:
+            if code == basics.EXPIRED:
                 flows._expire(float(engine.times[t.BEFORE]))
-            elif code == loop.LANES:
+            elif code == basics.LANES:
                 flows._send_path.look()
-            elif code == loop.WATCH:
+            elif code == basics.WATCH:
                 flows._shares.watch([*engine.routes][engine.numbers[t.LANE]], flows._send_path.now)
-            elif code != loop.BREATH:
+            elif code != basics.BREATH:
                 return
 
     def _fill(self, engine: CompiledEngine) -> bool:
@@ -297,4 +297,4 @@ class CompiledPath:
             ring._written, ring._taken = int(w.rings["written"][i]), int(w.rings["taken"][i])
         write_back_clocks(wires._clocks, w, g)
         wires._sleeps = int(g[t.SLEEPS])
-        wires._look_at = -math.inf if code == loop.SPOKEN else float(engine.times[t.SOCKETS_AT])
+        wires._look_at = -math.inf if code == basics.SPOKEN else float(engine.times[t.SOCKETS_AT])

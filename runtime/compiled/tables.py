@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,11 @@ def _record(ints: str, floats: str = "") -> np.dtype[Any]:
     return np.dtype([*((name, np.int64) for name in ints.split()), *((name, np.float64) for name in floats.split())])
 
 
+def stamp_of(folder: Path) -> str:
+    """A name that differs where a source in the folder does."""
+    return f"of_{crc32(b''.join(path.read_bytes() for path in sorted(folder.glob('*.py')))):08x}"
+
+
 ROW = _record("row count offset length source route kind missing expected reduce released_at after_at", "since")
 """A transfer, in order of rows; its index is its place. count : of what a sent one waits for, or a received one awaits;
 since : as the engine's, NaN where there is none; source : address of a sent one's payload; route, kind : numbers of its
@@ -27,7 +34,11 @@ its lanes are not."""
 QUEUE = _record("by_time by_row", "since")
 """The heaps of `ReadyQueue`, those of one route after those of another, of places instead of rows."""
 STRIPE = _record("flow start stop")
-STACK = _record("place", "at")
+STAMP = stamp_of(Path(__file__).parent)
+"""The stamp of this package. As a field's name it is part of every signature. The cache of numba compares signatures
+and the date of one file, where the function is: a change in another file would go unnoticed."""
+STACK = _record(f"place {STAMP}", "at")
+"""Landings that finish others; the last whole number is not used."""
 FLOW = _record(
     "out into wire epoch window most size posted acked folded landed returned every slots mark"
     " queued start stop kept_at numbered call asked",

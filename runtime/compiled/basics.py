@@ -1,0 +1,46 @@
+"""What all compiled code shares: formats and constants of the reference, the clock, and how numba compiles it."""
+
+# mypy: disable-error-code="untyped-decorator, misc, call-arg"
+# mypy: disable-error-code="call-overload, no-any-return, attr-defined, assignment, var-annotated"
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from optcc.runtime.compiled.machine import clock_gettime
+from optcc.runtime.compiled.tables import Lines
+
+GOES_ON, DONE, ASIDE, SPOKEN, EXPIRED, LANES, WATCH, BREATH = range(8)
+"""DONE: all is sent and received. For Python to do: one turn of its loop; the same, a socket or the watch has spoken;
+timers that may have run out when all was told, and progress; a look at lanes; to watch the lanes of the route in LANE;
+signals."""
+
+HEADER, NOTICE, BACK = 64, 40, 24
+"""Bytes of a chunk's header and of records, as `CHUNK_HEADER`, `slots.NOTICE` and `slots.BACK` have them."""
+MARK = 0x0C0FFEE5
+CALL, ACK, CREDIT = 2**32 - 1, 1, 2
+SEQ_BITS = 40
+LOOK_S = 1e-3
+"""As in `ends`, `slots` and `local`; a test holds them equal."""
+
+_MONOTONIC, THREAD_CPU = np.int32(1), np.int32(3)
+DONTWAIT, NOSIGNAL, EAGAIN, POLLIN = 0x40, 0x4000, 11, 1
+NEVER = 1e6  # seconds
+
+called = njit(cache=True, nogil=True, error_model="numpy")
+inner = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""What Python calls; what only compiled code calls."""
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def clock_ns(kind: Any, w: Lines) -> int:
+    clock_gettime(kind, w.scratch.ctypes.data)
+    return w.scratch[0] * 1_000_000_000 + w.scratch[1]
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def time_now(w: Lines) -> float:
+    """As time.monotonic()."""
+    return clock_ns(_MONOTONIC, w) / 1e9

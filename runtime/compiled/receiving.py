@@ -1,0 +1,300 @@
+"""What comes in, compiled: `flows.receive_path`, the engine's folds, and chunks on emulated NICs."""
+
+# mypy: disable-error-code="untyped-decorator, misc, call-arg"
+# mypy: disable-error-code="call-overload, no-any-return, attr-defined, assignment, var-annotated"
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from optcc.runtime.compiled.basics import (
+    ACK,
+    ASIDE,
+    BACK,
+    BREATH,
+    CALL,
+    CREDIT,
+    GOES_ON,
+    HEADER,
+    MARK,
+    NOTICE,
+    SEQ_BITS,
+    THREAD_CPU,
+    clock_ns,
+    inner,
+)
+from optcc.runtime.compiled.machine import call_fold, load_f64, load_i64, load_u32, set_word, word
+from optcc.runtime.compiled.queues import push_ready
+from optcc.runtime.compiled.sending import copy_bytes, has_room, reply
+from optcc.runtime.compiled.tables import (
+    BUFFER,
+    BUFFER_BYTES,
+    BYTES_NS,
+    CHUNKS,
+    EARLY,
+    FOLD,
+    HELD,
+    ITEM,
+    LANDED,
+    MOST,
+    NEWS,
+    OPERATION,
+    ORDER,
+    THROUGH,
+    TIMING,
+    UNFINISHED,
+    UNUSED,
+    Flows,
+    Lines,
+    RowTables,
+)
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def _place_of(r: RowTables, row: int) -> int:
+    low, high = 0, len(r.rows)
+    while low < high:
+        middle = (low + high) >> 1
+        if r.rows[middle].row < row:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < len(r.rows) and r.rows[low].row == row else -1
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def _landed(r: RowTables, g: Any, place: int, at: float) -> None:
+    """See `Engine.landed`."""
+    r.rows[place].expected = 0
+    r.stack[0].place, r.stack[0].at, size = place, at, 1
+    while size > 0:
+        size -= 1
+        place, at = r.stack[size].place, r.stack[size].at
+        if r.rows[place].since > at:
+            at = r.rows[place].since
+        r.rows[place].since = at
+        r.rows[place].count -= 1
+        if r.rows[place].count > 0:
+            continue
+        for i in range(r.rows[place].released_at, r.rows[place + 1].released_at):
+            sent = r.released[i]
+            if not r.rows[sent].since > at:
+                r.rows[sent].since = at
+            r.rows[sent].count -= 1
+            if r.rows[sent].count == 0:
+                push_ready(r, r.rows[sent].route, sent, r.rows[sent].since)
+        for i in range(r.rows[place].after_at, r.rows[place + 1].after_at):
+            r.stack[size].place, r.stack[size].at = r.after[i], at
+            size += 1
+        g[UNFINISHED] -= 1
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def _chunk(r: RowTables, f: Flows, w: Lines, g: Any, wire: int, flow: int, seq: int, at: float) -> int:
+    """A chunk is here: to its place, or nothing where it is not the next one of a flow in its steady state."""
+    slot = f.flows[flow].slots + seq % f.flows[flow].window * f.flows[flow].size
+    if load_u32(slot) != MARK or load_i64(slot + 16) != seq:
+        return ASIDE
+    if f.flows[flow].into == 0 or wire != f.flows[flow].wire or seq != f.flows[flow].landed:
+        return ASIDE
+    if load_u32(slot + 4) != f.flows[flow].epoch or load_u32(slot + 8) != g[OPERATION]:
+        return ASIDE
+    nbytes, place, offset = load_u32(slot + 12), _place_of(r, load_i64(slot + 24)), load_i64(slot + 32)
+    if (
+        place < 0
+        or r.rows[place].expected == 0
+        or nbytes < 1
+        or nbytes > r.rows[place].missing
+        or nbytes > f.flows[flow].most
+    ):
+        return ASIDE
+    if offset < 0 or offset + nbytes > g[BUFFER_BYTES] or (offset % g[ITEM]) != 0 or (nbytes % g[ITEM]) != 0:
+        return ASIDE
+    if r.rows[place].reduce != 0 and r.rows[place].count != 1:
+        return ASIDE  # before its turn
+    landed = seq + 1
+    if not has_room(w, w.wires[wire].ring, 2):
+        return ASIDE
+    set_word(f.flows[flow].mark, (wire << SEQ_BITS) | landed)
+    f.flows[flow].landed = landed
+    g[CHUNKS] += 1
+    g[NEWS] += 1
+    own, source = g[BUFFER] + offset, slot + HEADER
+    if r.rows[place].reduce == 0:
+        copy_bytes(w, g, own, source, nbytes)
+    elif g[TIMING]:
+        began = clock_ns(THREAD_CPU, w)
+        call_fold(g[FOLD], own, source, nbytes // g[ITEM])
+        g[BYTES_NS] += clock_ns(THREAD_CPU, w) - began
+    else:
+        call_fold(g[FOLD], own, source, nbytes // g[ITEM])
+    if f.flows[flow].call >= 0 and landed > f.flows[flow].call:
+        reply(w, g, wire, ACK, flow, f.flows[flow].call)
+        f.flows[flow].call = -1
+    if landed - f.flows[flow].returned >= f.flows[flow].every:
+        f.flows[flow].returned = landed
+        reply(w, g, wire, CREDIT, flow, landed)
+    r.rows[place].missing -= nbytes
+    if r.rows[place].missing == 0:
+        if g[EARLY] > 0:  # something may have to be folded that Python has kept
+            r.stack[0].place, r.stack[0].at, g[LANDED] = place, at, 1
+        else:
+            _landed(r, g, place, at)
+    return GOES_ON
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def _sooner(w: Lines, one: int, other: int) -> bool:
+    return (w.ways[one].at, w.ways[one].order) < (w.ways[other].at, w.ways[other].order)
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def _push_way(w: Lines, heap: Any, size: int, chunk: int) -> None:
+    """Onto a heap of `size` chunks on their way."""
+    i = size
+    while i > 0:
+        up = (i - 1) >> 1
+        if not _sooner(w, chunk, heap[up]):
+            break
+        heap[i] = heap[up]
+        i = up
+    heap[i] = chunk
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def _pop_way(w: Lines, heap: Any, size: int) -> None:
+    """Off a heap of `size`, the first."""
+    size -= 1
+    chunk, i = heap[size], 0
+    while True:
+        child = 2 * i + 1
+        if child >= size:
+            break
+        if child + 1 < size and _sooner(w, heap[child + 1], heap[child]):
+            child += 1
+        if not _sooner(w, heap[child], chunk):
+            break
+        heap[i] = heap[child]
+        i = child
+    heap[i] = chunk
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def next_landing(w: Lines, g: Any) -> float:
+    """See `PortClocks.next_landing`."""
+    first = w.ways[w.through[0]].at if g[THROUGH] else np.inf
+    for i in range(g[HELD]):
+        chunk = w.held[i]
+        nic = w.ways[chunk].nic
+        first = min(first, max(w.ways[chunk].at, w.nics[nic].in_free) + w.ways[chunk].bytes / w.nics[nic].in_rate)
+    return first
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def land_due(r: RowTables, f: Flows, w: Lines, g: Any, now: float) -> int:
+    """See `PortClocks.landed`."""
+    while g[HELD] and w.ways[w.held[0]].at <= now:
+        chunk = w.held[0]
+        nic = w.ways[chunk].nic
+        done = w.nics[nic].in_free = (
+            max(w.ways[chunk].at, w.nics[nic].in_free) + w.ways[chunk].bytes / w.nics[nic].in_rate
+        )
+        _pop_way(w, w.held, g[HELD])
+        g[HELD] -= 1
+        w.ways[chunk].at = done
+        _push_way(w, w.through, g[THROUGH], chunk)
+        g[THROUGH] += 1
+    while g[THROUGH] and w.ways[w.through[0]].at <= now:
+        chunk = w.through[0]
+        if _chunk(r, f, w, g, w.ways[chunk].wire, w.ways[chunk].flow, w.ways[chunk].seq, w.ways[chunk].at) != GOES_ON:
+            return ASIDE
+        _pop_way(w, w.through, g[THROUGH])
+        g[THROUGH] -= 1
+        w.unused[g[UNUSED]] = chunk
+        g[UNUSED] += 1
+        if g[LANDED]:
+            return ASIDE
+        if g[CHUNKS] >= g[MOST]:
+            return BREATH
+    return GOES_ON
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def _notice(r: RowTables, f: Flows, w: Lines, g: Any, at: int, now: float) -> int:
+    """One record: see `LocalWires._notice`."""
+    flow, nbytes, seq = load_u32(at), load_u32(at + 4), load_i64(at + 8)
+    begins, ends, wire = load_f64(at + 16), load_f64(at + 24), load_i64(at + 32)
+    if wire < 0 or wire >= len(w.wires) or w.wires[wire].into == 0 or flow >= len(f.flows) or f.flows[flow].into == 0:
+        return ASIDE
+    if nbytes == CALL:
+        if wire != f.flows[flow].wire or not has_room(w, w.wires[wire].ring, 1):
+            return ASIDE
+        mark = word(f.flows[flow].mark)
+        if (mark >> SEQ_BITS) == wire and (mark & ((1 << SEQ_BITS) - 1)) > seq:
+            reply(w, g, wire, ACK, flow, seq)
+            f.flows[flow].call = -1
+        else:
+            f.flows[flow].call = seq
+        return GOES_ON
+    if nbytes > f.flows[flow].most:
+        return ASIDE
+    nic = w.wires[wire].in_nic
+    if ends <= now and g[HELD] == 0 and g[THROUGH] == 0 and w.nics[nic].in_rate == np.inf:
+        landed = max(ends, w.nics[nic].in_free)
+        if _chunk(r, f, w, g, wire, flow, seq, landed) != GOES_ON:
+            return ASIDE
+        w.nics[nic].in_free = landed
+        return GOES_ON
+    if g[UNUSED] == 0:
+        return ASIDE
+    g[UNUSED] -= 1
+    chunk = w.unused[g[UNUSED]]
+    w.ways[chunk].at = max(begins, ends - nbytes / w.nics[nic].in_rate)
+    w.ways[chunk].order, w.ways[chunk].nic, w.ways[chunk].flow = g[ORDER], nic, flow
+    w.ways[chunk].seq, w.ways[chunk].bytes, w.ways[chunk].wire = seq, nbytes, wire
+    g[ORDER] += 1
+    _push_way(w, w.held, g[HELD], chunk)
+    g[HELD] += 1
+    return GOES_ON
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def _back(f: Flows, w: Lines, g: Any, at: int) -> int:
+    """One record: see `LocalWires._back`."""
+    kind, flow, number, wire = load_u32(at), load_u32(at + 4), load_i64(at + 8), load_i64(at + 16)
+    if wire < 0 or wire >= len(w.wires) or w.wires[wire].out == 0 or flow >= len(f.flows) or f.flows[flow].out == 0:
+        return ASIDE
+    if kind != CREDIT:
+        return GOES_ON
+    if wire != f.flows[flow].wire or number < f.flows[flow].folded or number > f.flows[flow].posted:
+        return ASIDE
+    f.flows[flow].folded = number
+    f.flows[flow].acked = max(f.flows[flow].acked, number)
+    g[NEWS] += 1
+    return GOES_ON
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def read_ring(r: RowTables, f: Flows, w: Lines, g: Any, ring: int, notices: bool, now: float) -> int:
+    """All that is in a ring, or up to what Python has to do."""
+    written, taken = word(w.rings[ring].written_at), w.rings[ring].taken
+    if written == taken:
+        return GOES_ON
+    if written - taken < 0 or written - taken > w.rings[ring].count:
+        return ASIDE
+    code = GOES_ON
+    size = NOTICE if notices else BACK
+    while taken < written and code == GOES_ON:
+        at = w.rings[ring].records + (taken & (w.rings[ring].count - 1)) * size
+        code = _notice(r, f, w, g, at, now) if notices else _back(f, w, g, at)
+        if code == GOES_ON:
+            taken += 1
+            if g[LANDED]:
+                code = ASIDE
+            elif g[CHUNKS] >= g[MOST]:
+                code = BREATH
+    if taken != w.rings[ring].taken:
+        w.rings[ring].taken = taken
+        set_word(w.rings[ring].taken_at, taken)
+    return code

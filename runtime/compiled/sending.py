@@ -1,0 +1,229 @@
+"""What goes out, compiled: `flows.send_path`, and the rings and sleepers of `wires.rings` and `wires.local`."""
+
+# mypy: disable-error-code="untyped-decorator, misc, call-arg"
+# mypy: disable-error-code="call-overload, no-any-return, attr-defined, assignment, var-annotated"
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from optcc.runtime.compiled.basics import (
+    ASIDE,
+    BACK,
+    BREATH,
+    DONTWAIT,
+    EAGAIN,
+    GOES_ON,
+    HEADER,
+    MARK,
+    NOSIGNAL,
+    NOTICE,
+    THREAD_CPU,
+    WATCH,
+    clock_ns,
+    inner,
+    time_now,
+)
+from optcc.runtime.compiled.machine import (
+    errno_at,
+    fence,
+    load_u32,
+    memcpy,
+    send,
+    set_word,
+    store_f64,
+    store_i64,
+    store_u32,
+    word,
+)
+from optcc.runtime.compiled.queues import first_ready, pop_ready
+from optcc.runtime.compiled.tables import (
+    BUSY,
+    BYTES_NS,
+    CHUNKS,
+    EVERY,
+    LANE,
+    LOOK_AT,
+    MOST,
+    OPERATION,
+    TIMING,
+    UNHEARD,
+    UNSENT,
+    WAKE,
+    Flows,
+    Lines,
+    RowTables,
+)
+
+# --- rings and sleepers, see `wires.rings` and `wires.local` ---------------------------------------------------------
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def has_room(w: Lines, ring: int, records: int) -> bool:
+    if w.rings[ring].written - w.rings[ring].taken + records > w.rings[ring].count:
+        w.rings[ring].taken = word(w.rings[ring].taken_at)
+    return w.rings[ring].written - w.rings[ring].taken + records <= w.rings[ring].count
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def _written(w: Lines, g: Any, ring: int, wire: int) -> None:
+    """A record is in its place: count it, and wake its reader if that sleeps."""
+    w.rings[ring].written += 1
+    set_word(w.rings[ring].written_at, w.rings[ring].written)
+    fence()
+    sleep = word(w.wires[wire].sleep)
+    if sleep != 0 and sleep != w.wires[wire].woke:
+        w.wires[wire].woke = sleep
+        sent = send(np.int32(w.wires[wire].socket), w.scratch.ctypes.data, 1, np.int32(DONTWAIT | NOSIGNAL))
+        if sent < 0 and load_u32(errno_at()) != EAGAIN:
+            w.wires[wire].woke = 0
+            g[UNHEARD] = 1 + wire
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def reply(w: Lines, g: Any, wire: int, kind: int, flow: int, number: int) -> None:
+    """A credit, or an acknowledgement; its ring has room."""
+    ring = w.wires[wire].ring
+    at = w.rings[ring].records + (w.rings[ring].written & (w.rings[ring].count - 1)) * BACK
+    store_u32(at, kind)
+    store_u32(at + 4, flow)
+    store_i64(at + 8, number)
+    store_i64(at + 16, wire)
+    _written(w, g, ring, wire)
+
+
+# --- what goes out, see `flows.send_path` ----------------------------------------------------------------------------
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def copy_bytes(w: Lines, g: Any, to: int, source: int, nbytes: int) -> None:
+    if g[TIMING]:
+        began = clock_ns(THREAD_CPU, w)
+        memcpy(to, source, nbytes)
+        g[BYTES_NS] += clock_ns(THREAD_CPU, w) - began
+    else:
+        memcpy(to, source, nbytes)
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def _write(r: RowTables, f: Flows, w: Lines, g: Any, flow: int) -> int:
+    """The next chunk of what is queued; nothing where Python has to do it."""
+    wire, seq, place, start = f.flows[flow].wire, f.flows[flow].posted, f.flows[flow].queued, f.flows[flow].start
+    ring = w.wires[wire].ring
+    if word(w.wires[wire].closed) != 0 or not has_room(w, ring, 1):
+        return ASIDE
+    nbytes = min(f.flows[flow].most, f.flows[flow].stop - start)
+    nic, ready = w.wires[wire].out_nic, f.flows[flow].ready
+    leaves = max(ready, w.nics[nic].out_free)
+    left = w.nics[nic].out_free = leaves + nbytes / w.nics[nic].out_rate
+    slot = f.flows[flow].slots + seq % f.flows[flow].window * f.flows[flow].size
+    store_u32(slot, MARK)
+    store_u32(slot + 4, f.flows[flow].epoch)
+    store_u32(slot + 8, g[OPERATION])
+    store_u32(slot + 12, nbytes)
+    store_i64(slot + 16, seq)
+    store_i64(slot + 24, r.rows[place].row)
+    store_i64(slot + 32, r.rows[place].offset + start)
+    store_i64(slot + 40, 0)
+    store_i64(slot + 48, 0)
+    store_i64(slot + 56, 0)
+    copy_bytes(w, g, slot + HEADER, r.rows[place].source + start, nbytes)
+    at = w.rings[ring].records + (w.rings[ring].written & (w.rings[ring].count - 1)) * NOTICE
+    store_u32(at, flow)
+    store_u32(at + 4, nbytes)
+    store_i64(at + 8, seq)
+    store_f64(at + 16, leaves)
+    store_f64(at + 24, left)
+    store_i64(at + 32, wire)
+    _written(w, g, ring, wire)
+    kept = f.flows[flow].kept_at + seq % f.flows[flow].window
+    f.kept[kept].place, f.kept[kept].start, f.kept[kept].bytes, f.kept[kept].ready = place, start, nbytes, ready
+    f.flows[flow].numbered += nbytes
+    g[CHUNKS] += 1
+    f.flows[flow].posted = seq + 1
+    f.flows[flow].start = start + nbytes
+    if f.flows[flow].start == f.flows[flow].stop:
+        f.flows[flow].queued = -1
+        g[BUSY] -= 1
+    return GOES_ON
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def _pump(r: RowTables, f: Flows, w: Lines, g: Any, flow: int) -> int:
+    while f.flows[flow].queued >= 0 and f.flows[flow].posted - f.flows[flow].folded < f.flows[flow].window:
+        if _write(r, f, w, g, flow) != GOES_ON:
+            return ASIDE
+    return GOES_ON
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def pump_all(r: RowTables, f: Flows, w: Lines, g: Any) -> int:
+    """First rows first."""
+    last_place, last_flow = -1, -1
+    for _ in range(g[BUSY]):
+        place, flow = np.int64(2**62), -1
+        for other in f.mine:
+            at = f.flows[other].queued
+            if at >= 0 and (at, other) > (last_place, last_flow) and at < place:
+                place, flow = at, other
+        if flow < 0:
+            break
+        last_place, last_flow = place, flow
+        if _pump(r, f, w, g, flow) != GOES_ON:
+            return ASIDE
+    return GOES_ON
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def _free_at(r: RowTables, f: Flows, w: Lines, route: int) -> float:
+    free = np.inf
+    for i in range(r.routes[route].lane_at, r.routes[route + 1].lane_at):
+        flow = r.lanes[i]
+        if f.flows[flow].queued >= 0:
+            return np.inf
+        free = min(free, w.nics[w.wires[f.flows[flow].wire].out_nic].out_free)
+    return free
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def post_ready(r: RowTables, f: Flows, w: Lines, g: Any, x: Any) -> int:
+    """See `Engine.post_ready`; when to look again is in WAKE."""
+    now = time_now(w)
+    while True:
+        wake, start, place, route = np.inf, np.inf, -1, -1
+        for other in range(len(r.routes)):
+            if r.routes[other].timed + r.routes[other].rowed == 0:
+                continue
+            free = _free_at(r, f, w, other)
+            if free <= now:
+                at, row = first_ready(r, other, free)
+                if route < 0 or (at, row) < (start, place):
+                    start, place, route = at, row, other
+            elif free < wake:
+                wake = free
+        if route < 0:
+            x[WAKE] = wake
+            return GOES_ON
+        if g[CHUNKS] >= g[MOST]:
+            return BREATH
+        kind = r.rows[place].kind
+        if r.routes[route].watched == 0:
+            g[LANE] = route
+            return WATCH
+        for i in range(r.kinds[kind], r.kinds[kind + 1]):
+            if f.flows[r.stripes[i].flow].out == 0:
+                return ASIDE
+        pop_ready(r, route)
+        g[UNSENT] -= 1
+        if x[LOOK_AT] == np.inf:
+            x[LOOK_AT] = now + x[EVERY]
+        for i in range(r.kinds[kind], r.kinds[kind + 1]):
+            if r.stripes[i].start < r.stripes[i].stop:
+                flow = r.stripes[i].flow
+                f.flows[flow].queued, f.flows[flow].ready = place, r.rows[place].since
+                f.flows[flow].start, f.flows[flow].stop = r.stripes[i].start, r.stripes[i].stop
+                g[BUSY] += 1
+        for i in range(r.kinds[kind], r.kinds[kind + 1]):
+            if _pump(r, f, w, g, r.stripes[i].flow) != GOES_ON:
+                return ASIDE
