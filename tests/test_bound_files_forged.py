@@ -1,0 +1,148 @@
+"""Bounds' files forged with care: every number follows from the others, but something is not proved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+
+from optcc.errors import CertificateError
+from optcc.plans.plan import Plan
+from optcc.theory import bound_file as files
+from optcc.theory import bound_with_costs, check_bound, lower_bound, program_bound
+from optcc.values.bound import Bound, Certificate, ProgramCertificate
+from optcc.values.cluster import Cluster
+from tests.bound_check_alone import by_stranger
+from tests.conftest import clusters
+from tests.effort import examples
+from tests.rail_clusters import N, networks, on_rails, solved
+
+
+def written(cluster: Cluster, bound: Bound) -> str:
+    collective = getattr(bound.certificate, "collective", "allreduce")
+    found = bound_with_costs(cluster, bound, Fraction(5, 10**6), Fraction(1, 10**6), collective)
+    return json.dumps(files.bound_file(cluster, found))
+
+
+def a_bound(collective: str = "allreduce") -> tuple[Cluster, Bound, ProgramCertificate]:
+    cluster = on_rails([[2, 2], [2, 2], [2, 2]], spine=Fraction(2)).degrade("server0/nic0", Fraction(1, 2))
+    bound = program_bound(cluster, N, collective)
+    assert isinstance(bound.certificate, ProgramCertificate)
+    return cluster, bound, bound.certificate
+
+
+def weaker(cert: ProgramCertificate) -> ProgramCertificate:
+    """A dual that holds, at twice the price."""
+    return replace(cert, rate=cert.rate * 2, resource_prices=tuple(2 * p for p in cert.resource_prices),
+                   prices=tuple(replace(p, gain=2 * p.gain) for p in cert.prices))  # fmt: skip
+
+
+def less_reached(cert: ProgramCertificate) -> ProgramCertificate:
+    """A primal that holds, at half the unit."""
+    assert cert.primal is not None
+    return replace(cert, reached=cert.reached / 2, primal=replace(cert.primal, unit=cert.primal.unit / 2))
+
+
+@pytest.mark.parametrize("change", [weaker, less_reached])
+@pytest.mark.parametrize("part", ["certificate", "fault_free"])
+def test_a_proof_of_less_is_refused(change: Callable[[ProgramCertificate], ProgramCertificate], part: str) -> None:
+    """A weak fault-free bound would make the overhead larger, a weak bound the time smaller."""
+    cluster, bound, cert = a_bound()
+    check_bound(cluster, bound)
+    assert bound.fault_free is not None
+    wrong = change(cert if part == "certificate" else bound.fault_free)
+    false = replace(bound, **{part: wrong})
+    false = replace(false, seconds=false.certificate.seconds)
+    if part == "fault_free":
+        false = replace(false, fault_free_s=wrong.seconds)
+    with pytest.raises(CertificateError, match="the gap between"):
+        check_bound(cluster, false)
+    with pytest.raises(CertificateError, match="the gap between"):
+        files.check_bound_file(written(cluster, false))
+
+
+def test_a_smaller_term_of_the_closed_form_is_refused() -> None:
+    cluster = Cluster.uniform(servers=4, nics=2, rate=1000).degrade("server1/nic0")
+    bound = lower_bound(cluster, N)
+    smaller = Certificate("cut", "out", (0,), N, Fraction(2000))
+    false = replace(bound, certificate=smaller, seconds=smaller.seconds)
+    with pytest.raises(CertificateError, match="the closed form says"):
+        check_bound(cluster, false)
+    with pytest.raises(CertificateError, match="the fault-free bound is"):
+        check_bound(cluster, replace(bound, fault_free_s=Fraction(N, 2000)))
+
+
+def test_a_gpu_that_also_sends_over_nvlink_has_no_cut_of_its_nics() -> None:
+    cluster = replace(Cluster.uniform(servers=2, nics=2, rate=1000, nvlink_rate=9000), gpu_ranks=True)
+    cut = Certificate("cut", "out", (0,), N, Fraction(1000))
+    with pytest.raises(CertificateError, match="a closed form is for servers"):
+        check_bound(cluster, Bound(N, cut.seconds, cut.seconds, "server0", cut))
+
+
+@pytest.mark.parametrize("travelled", [False, True])
+def test_every_field_of_a_bound_is_checked(travelled: bool) -> None:
+    """`travelled`: as a plan file carries it, without what proves some of them."""
+    plan = Plan.from_json(a_plan().to_json()) if travelled else a_plan()
+    bound, cert = plan.bound, plan.bound.certificate
+    assert isinstance(cert, ProgramCertificate)
+    check_bound(plan.cluster, bound)
+    first = cert.prices[0]
+    for false, why in (
+        (replace(bound, fault_free_s=bound.fault_free_s * Fraction(9, 10)), "fault-free bound"),
+        (replace(bound, bottleneck="the weather"), "the bottleneck is 'the weather'"),
+        (replace(bound, seconds=bound.seconds * 2), "the bound is"),
+        (replace(bound, nbytes=bound.nbytes * 2), "the bound is"),
+        (replace(bound, certificate=replace(cert, reached=cert.reached * Fraction(9, 10))), "reache|the gap"),
+        (replace(bound, certificate=replace(cert, reached=cert.reached * Fraction(11, 10))), "reache"),
+        (replace(bound, certificate=replace(cert, prices=cert.prices[1:])), "the prices list"),
+        (replace(bound, certificate=replace(cert, prices=(replace(first, share=Fraction(1)),))), "the prices list"),
+        (replace(bound, certificate=replace(cert, prices=(replace(first, what="?"), *cert.prices[1:]))), "the prices"),
+    ):
+        with pytest.raises(CertificateError, match=why):
+            check_bound(plan.cluster, false)
+
+
+def a_plan() -> Plan:
+    import optcc
+
+    return optcc.plan(on_rails([[10, 20], [20, 20], [20, 10]]).degrade("server1/nic1"), 10**6)
+
+
+def test_numbers_that_come_round_in_64_bits_are_refused() -> None:
+    cluster, bound, cert = a_bound()
+    assert cert.primal is not None
+    primal = replace(cert.primal, broadcast=tuple(c + 2**61 for c in cert.primal.broadcast))
+    with pytest.raises(CertificateError, match="too large"):
+        check_bound(cluster, replace(bound, certificate=replace(cert, primal=primal)))
+
+
+# ---- on random clusters ---------------------------------------------------------------------------------------------
+
+
+@examples(40)
+@given(cluster=networks())
+def test_files_of_random_networks(cluster: Cluster) -> None:
+    _passes(cluster, solved(cluster))
+
+
+@examples(40)
+@given(cluster=clusters(symmetric=False))
+def test_files_of_random_clusters_on_one_fabric(cluster: Cluster) -> None:
+    _passes(cluster, lower_bound(cluster, N))
+
+
+@pytest.mark.parametrize("collective", ["allgather", "reduce-scatter"])
+def test_files_of_other_collectives(collective: str) -> None:
+    cluster, bound, _ = a_bound(collective)
+    _passes(cluster, bound)
+
+
+def _passes(cluster: Cluster, bound: Bound) -> None:
+    text = written(cluster, bound)
+    again, found = files.check_bound_file(text)
+    assert (again, found.bound) == (cluster, bound)
+    assert by_stranger(text) is None
