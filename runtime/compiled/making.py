@@ -34,11 +34,11 @@ def lists_in_one(lists: list[list[int]]) -> tuple[Any, Any]:
 def compile_all() -> None:
     """Compile the loop, or load what was compiled before."""
     one = _ints(1)
-    records: Any = (np.zeros(1, kind) for kind in (t.ROW, t.ROUTE, t.QUEUE, t.STRIPE))
-    rows = RowTables(*[*records, one, one, one, one, np.zeros(1, t.STACK)])
+    row, route, queue, stripe = (np.zeros(1, kind) for kind in (t.ROW, t.ROUTE, t.QUEUE, t.STRIPE))
+    rows = RowTables(row, route, queue, stripe, one, one, one, one, np.zeros(1, t.STACK))
     flows = Flows(np.zeros(1, t.FLOW), np.zeros(1, t.KEPT), one)
-    records = (np.zeros(1, kind) for kind in (t.WIRE, t.RING, t.NIC, t.WAY))
-    lines = Lines(*records, *[one] * 6, polls=np.zeros((1, 2), np.int32), scratch=one)
+    wire, ring, nic, way = (np.zeros(1, kind) for kind in (t.WIRE, t.RING, t.NIC, t.WAY))
+    lines = Lines(wire, ring, nic, way, one, one, one, one, one, one, np.zeros((1, 2), np.int32), one)
     loop.advance.compile(tuple(typeof(table) for table in (rows, flows, lines, one, _floats(1))))  # type: ignore[no-untyped-call, unused-ignore]
 
 
