@@ -112,9 +112,10 @@ def target_lines(grid: EvaluationGrid, results: Mapping[Any, Any]) -> list[str]:
     found = held(grid, results)
     missed, total = counts(found)
     lines = [
-        f"Target: simulated overhead over the fault-free ring at most {100 * TARGET:.1f} percentage points above the",
-        f"unavoidable, at {format_size(TARGET_BYTES)} and more. **{total - missed} of {total} cells meet it**; one",
-        "that stands in two sections is counted once in these numbers.",
+        f"Target: simulated overhead over the fault-free ring at most {100 * TARGET:.1f} percentage points above the "
+        f"unavoidable, at {format_size(TARGET_BYTES)} and more.",
+        f"**{total - missed} of {total} cells meet it**; "
+        "one that stands in two sections is counted once in these numbers.",
         "",
     ]
     rows = []
@@ -128,8 +129,8 @@ def target_lines(grid: EvaluationGrid, results: Mapping[Any, Any]) -> list[str]:
     beyond = len({h.same for h in found if h.beyond})
     if beyond:
         lines += [
-            f"{MARK} marks {beyond} of these {missed} cells: there no schedule of whole chunks can meet the target, as",
-            "the [bound with costs](bounds.md#with-latency-and-chunks) is above it.",
+            f"{MARK} marks {beyond} of these {missed} cells: there no schedule of whole chunks can meet the target, "
+            "as the [bound with costs](bounds.md#with-latency-and-chunks) is above it.",
             "",
         ]
     return lines
