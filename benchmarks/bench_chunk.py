@@ -33,7 +33,7 @@ from rich.progress import track
 import optcc
 from benchmarks.bench_steady import KINDS, OVER, Quiet, Silence
 from optcc.runtime.compiled.engine import CompiledEngine
-from optcc.runtime.compiled.making import compile_all
+from optcc.runtime.compiled.compiling import compile_all
 from optcc.runtime.compiled.path import CompiledPath
 from optcc.runtime.devices.host import Op, empty
 from optcc.runtime.devices.memory import HostMemory

@@ -70,7 +70,7 @@ def path_of(asked: str, transport: str, device: str, dtype: str | None = None) -
 def warm(path: ChunkPath) -> None:
     """Compile, if that has not been done on this machine: seconds, before anybody waits."""
     if path.name == "compiled":
-        from optcc.runtime.compiled.making import compile_all
+        from optcc.runtime.compiled.compiling import compile_all
 
         compile_all()
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from optcc.runtime.compiled.queues import first_ready, pop_ready, push_ready
+from optcc.runtime.compiled.flow_table import address_of
+from optcc.runtime.compiled.queues import first_ready, pop_ready, push_each, push_ready
 from optcc.runtime.compiled.tables import INTS, TIMES, TOTAL, UNFINISHED, UNSENT, RowTables
 from optcc.runtime.engine.loop import Engine
 from optcc.runtime.engine.program import Program
@@ -65,54 +66,60 @@ class Queue:
     """A `ReadyQueue` in arrays."""
 
     def __init__(self, rows: RowTables, place: Mapping[int, int], route: int) -> None:
-        self._rows, self._place, self._route = rows, place, route
+        self._routes, self._queues, self._numbers = rows.routes, rows.queues, rows.rows["row"]
+        self._place, self._route = place, route
 
     def __bool__(self) -> bool:
-        route = self._rows.routes[self._route]
+        route = self._routes[self._route]
         return bool(route["timed"] + route["rowed"])
 
     def push(self, row: int, since: float) -> None:
         """See `ReadyQueue`."""
-        push_ready(self._rows, self._route, self._place[row], since)
+        push_ready(self._routes, self._queues, self._route, self._place[row], since)
 
     def first(self, free: float) -> tuple[float, int]:
         """See `ReadyQueue`."""
-        at, place = first_ready(self._rows, self._route, free)
-        return at, int(self._rows.rows["row"][place])
+        at, place = first_ready(self._routes, self._queues, self._route, free)
+        return at, int(self._numbers[place])
 
     def pop(self) -> None:
         """See `ReadyQueue`."""
-        pop_ready(self._rows, self._route)
+        pop_ready(self._routes, self._queues, self._route)
 
 
 class CompiledEngine(Engine):
     """As `Engine`; while the path takes it, what happens per chunk happens in compiled code."""
 
     def __init__(self, path: CompiledPath, program: Program, *rest: Any) -> None:
+        self._path, self.attendant = path, None
         self.numbers, self.times = np.zeros(INTS, np.int64), np.zeros(TIMES, np.float64)
+        self.cut_for: Any = None  # the state for which the lanes in `rows` hold
         super().__init__(program, *rest)
-        self.attendant: Attendant | None = None
-        self._path = path
-        self.place, self.routes, rows = path.rows_of(program)
-        address = self._bytes_address(self._bytes)
-        parts = None if self._parts is None else self._bytes_address(self._parts)
-        for row, move in program.sends.items():
-            place = self.place[row]
-            rows.rows["source"][place] = address + move.offset if parts is None else parts + move.peer * move.length
-        self.rows, self.address = rows, address
-        self._waits = self._awaits = Column(self.place, rows.rows["count"])  # type: ignore[assignment]
-        self._since = Column(self.place, rows.rows["since"])  # type: ignore[assignment]
+
+    attendant: Attendant | None
+
+    def _begin_tables(self) -> None:
+        program, known = self._program, self._path.tables_of(self._program)
+        self.place, self.routes, self.moves, self.received = known.place, known.routes, known.moves, known.received
+        self._starts = known.starts
+        self.address = address_of(self._bytes)
+        in_parts = self._parts is not None
+        rows = self.rows = known.fresh(address_of(self._parts) if in_parts else self.address, in_parts)
+        self._waits = self._awaits = self.column("count")  # type: ignore[assignment]
+        self._since = self.column("since")  # type: ignore[assignment]
         self._expected = ExpectedRows(rows.rows, self.place)  # type: ignore[assignment]
         self._ready = {route: Queue(rows, self.place, i) for route, i in self.routes.items()}  # type: ignore[misc]
+        self._unsent, self._unfinished = len(program.sends), len(program.receives)
         self.numbers[TOTAL] = len(program.sends) + len(program.receives)
 
     def column(self, name: str) -> Column:
         """A column of the rows, as a dict."""
         return Column(self.place, self.rows.rows[name])
 
-    @staticmethod
-    def _bytes_address(data: Any) -> int:
-        return int(np.frombuffer(data, np.uint8).ctypes.data) if len(data) else 0
+    def begin(self) -> None:
+        """See `Engine`."""
+        rows = self.rows
+        push_each(rows.rows, rows.routes, rows.queues, self._starts, self._clock())
 
     @property
     def _unsent(self) -> int:

@@ -20,8 +20,8 @@ from optcc.runtime.compiled.basics import (
     MARK,
     NOTICE,
     SEQ_BITS,
-    THREAD_CPU,
     clock_ns,
+    count_timed,
     inner,
 )
 from optcc.runtime.compiled.machine import call_fold, load_f64, load_i64, load_u32, set_word, word
@@ -30,7 +30,6 @@ from optcc.runtime.compiled.sending import copy_bytes, has_room, reply
 from optcc.runtime.compiled.tables import (
     BUFFER,
     BUFFER_BYTES,
-    BYTES_NS,
     CHUNKS,
     EARLY,
     FOLD,
@@ -49,18 +48,6 @@ from optcc.runtime.compiled.tables import (
     Lines,
     RowTables,
 )
-
-
-@inner  # type: ignore[misc, unused-ignore]
-def _place_of(r: RowTables, row: int) -> int:
-    low, high = 0, len(r.rows)
-    while low < high:
-        middle = (low + high) >> 1
-        if r.rows[middle].row < row:
-            low = middle + 1
-        else:
-            high = middle
-    return low if low < len(r.rows) and r.rows[low].row == row else -1
 
 
 @inner  # type: ignore[misc, unused-ignore]
@@ -83,7 +70,7 @@ def _landed(r: RowTables, g: Any, place: int, at: float) -> None:
                 r.rows[sent].since = at
             r.rows[sent].count -= 1
             if r.rows[sent].count == 0:
-                push_ready(r, r.rows[sent].route, sent, r.rows[sent].since)
+                push_ready(r.routes, r.queues, r.rows[sent].route, sent, r.rows[sent].since)
         for i in range(r.rows[place].after_at, r.rows[place + 1].after_at):
             r.stack[size].place, r.stack[size].at = r.after[i], at
             size += 1
@@ -100,7 +87,8 @@ def _chunk(r: RowTables, f: Flows, w: Lines, g: Any, wire: int, flow: int, seq: 
         return ASIDE
     if load_u32(slot + 4) != f.flows[flow].epoch or load_u32(slot + 8) != g[OPERATION]:
         return ASIDE
-    nbytes, place, offset = load_u32(slot + 12), _place_of(r, load_i64(slot + 24)), load_i64(slot + 32)
+    nbytes, row, offset = load_u32(slot + 12), load_i64(slot + 24), load_i64(slot + 32)
+    place = r.places[row] if 0 <= row < len(r.places) else np.int64(-1)
     if (
         place < 0
         or r.rows[place].expected == 0
@@ -124,9 +112,9 @@ def _chunk(r: RowTables, f: Flows, w: Lines, g: Any, wire: int, flow: int, seq: 
     if r.rows[place].reduce == 0:
         copy_bytes(w, g, own, source, nbytes)
     elif g[TIMING]:
-        began = clock_ns(THREAD_CPU, w)
+        began = clock_ns(w)
         call_fold(g[FOLD], own, source, nbytes // g[ITEM])
-        g[BYTES_NS] += clock_ns(THREAD_CPU, w) - began
+        count_timed(w, g, began)
     else:
         call_fold(g[FOLD], own, source, nbytes // g[ITEM])
     if f.flows[flow].call >= 0 and landed > f.flows[flow].call:

@@ -19,9 +19,9 @@ from optcc.runtime.compiled.basics import (
     MARK,
     NOSIGNAL,
     NOTICE,
-    THREAD_CPU,
     WATCH,
     clock_ns,
+    count_timed,
     inner,
     time_now,
 )
@@ -40,7 +40,6 @@ from optcc.runtime.compiled.machine import (
 from optcc.runtime.compiled.queues import first_ready, pop_ready
 from optcc.runtime.compiled.tables import (
     BUSY,
-    BYTES_NS,
     CHUNKS,
     EVERY,
     LANE,
@@ -99,9 +98,9 @@ def reply(w: Lines, g: Any, wire: int, kind: int, flow: int, number: int) -> Non
 @inner  # type: ignore[misc, unused-ignore]
 def copy_bytes(w: Lines, g: Any, to: int, source: int, nbytes: int) -> None:
     if g[TIMING]:
-        began = clock_ns(THREAD_CPU, w)
+        began = clock_ns(w)
         memcpy(to, source, nbytes)
-        g[BYTES_NS] += clock_ns(THREAD_CPU, w) - began
+        count_timed(w, g, began)
     else:
         memcpy(to, source, nbytes)
 
@@ -197,7 +196,7 @@ def post_ready(r: RowTables, f: Flows, w: Lines, g: Any, x: Any) -> int:
                 continue
             free = _free_at(r, f, w, other)
             if free <= now:
-                at, row = first_ready(r, other, free)
+                at, row = first_ready(r.routes, r.queues, other, free)
                 if route < 0 or (at, row) < (start, place):
                     start, place, route = at, row, other
             elif free < wake:
@@ -214,7 +213,7 @@ def post_ready(r: RowTables, f: Flows, w: Lines, g: Any, x: Any) -> int:
         for i in range(r.kinds[kind], r.kinds[kind + 1]):
             if f.flows[r.stripes[i].flow].out == 0:
                 return ASIDE
-        pop_ready(r, route)
+        pop_ready(r.routes, r.queues, route)
         g[UNSENT] -= 1
         if x[LOOK_AT] == np.inf:
             x[LOOK_AT] = now + x[EVERY]

@@ -42,11 +42,15 @@ class Engine:
         self._transport, self._clock, self._memory = transport, clock, memory
         self._bytes, self._dtype, self._itemsize = memory.bytes_of(buffer), buffer.dtype, buffer.itemsize
         self._parts = None if parts is None else memory.bytes_of(parts)
+        # Pieces of reduces that came before their turn: (where they belong, the piece).
+        self._early: dict[int, list[tuple[Any, Any]]] = defaultdict(list)
+        self._begin_tables()
+
+    def _begin_tables(self) -> None:
+        program = self._program
         self._waits = dict(program.waits)
         self._awaits = dict(program.awaits)
         self._expected = set(program.receives)
-        # Pieces of reduces that came before their turn: (where they belong, the piece).
-        self._early: dict[int, list[tuple[Any, Any]]] = defaultdict(list)
         self._ready: dict[int, ReadyQueue] = defaultdict(ReadyQueue)  # by route
         self._since: dict[int, float] = {}  # row -> the latest landing among what it has waited for
         self._unsent, self._unfinished = len(program.sends), len(program.receives)
