@@ -17,7 +17,7 @@ def compile_all() -> None:
     ints, times = np.zeros(1, np.int64), np.zeros(1)
     row, route, queue, stripe = (np.zeros(1, kind) for kind in (t.ROW, t.ROUTE, t.QUEUE, t.STRIPE))
     rows = RowTables(row, route, queue, stripe, ints, ints, ints, ints, np.zeros(1, t.STACK), ints)
-    flows = Flows(np.zeros(1, t.FLOW), np.zeros(1, t.KEPT), ints)
+    flows = Flows(np.zeros(1, t.FLOW), np.zeros(1, t.KEPT), np.zeros(1, t.PARKED), ints)
     wire, ring, nic, way = (np.zeros(1, kind) for kind in (t.WIRE, t.RING, t.NIC, t.WAY))
     lines = Lines(wire, ring, nic, way, ints, ints, ints, ints, ints, ints, np.zeros((1, 2), np.int32), ints)
     _compile(loop.advance, *rows, *flows, *lines, ints, times)

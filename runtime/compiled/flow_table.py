@@ -11,6 +11,7 @@ from optcc.runtime.compiled import tables as t
 from optcc.runtime.compiled.tables import FLOW_STATE, Flows, FlowState
 from optcc.runtime.flows.ends import Out, Piece
 from optcc.runtime.flows.flows import FlowTransport
+from optcc.runtime.wires.contract import HEADER_BYTES
 from optcc.runtime.wires.local import LocalWires
 from optcc.runtime.wires.rings import WORD
 
@@ -28,7 +29,7 @@ class FlowTable:
         self._flows, self._wires = flows, wires
         self._outs, self._ins = flows._outs, flows._ins
         self._specs = flows._ends.layout.flows
-        records, kept = np.zeros(len(self._specs), t.FLOW), 0
+        records, kept, parked = np.zeros(len(self._specs), t.FLOW), 0, 0
         for number in (*self._outs, *self._ins):
             spec, record = self._specs[number], records[number]
             slots = wires._slots if number in self._ins else wires._far.get(spec.dst)
@@ -41,8 +42,10 @@ class FlowTable:
             if number in self._outs:
                 record["kept_at"], kept = kept, kept + spec.window
             else:
+                record["kept_at"], parked = parked, parked + spec.window
                 record["every"] = self._ins[number].receiver.credit_every
-        self.tables = Flows(records, np.zeros(kept, t.KEPT), np.array(sorted(self._outs), np.int64))
+        mine = np.array(sorted(self._outs), np.int64)
+        self.tables = Flows(records, np.zeros(kept, t.KEPT), np.zeros(parked, t.PARKED), mine)
         self._bytes = memoryview(records.view(np.uint8)) if len(records) else memoryview(bytearray())
         self._posted: dict[int, int] = {}  # by flow: what its machine had posted when the table was filled
 
@@ -110,7 +113,7 @@ class FlowTable:
     def write_back(self, engine: CompiledEngine) -> None:
         """Into the machines, as if they had seen every chunk."""
         wires = self._wires
-        calls, asked = {}, {}
+        calls, asked, parked = {}, {}, 0
         for number, out in self._outs.items():
             state = self._state(number)
             if state.out:
@@ -122,9 +125,31 @@ class FlowTable:
             if state.into:
                 receiver.landed = receiver.folded = state.landed
                 receiver._returned = state.returned
+                parked += state.parked
                 if state.call >= 0:
                     calls[state.wire, number] = state.call
         wires._calls, wires._asked = calls, asked
+        if parked:
+            self._take_parked(engine)
+
+    def _take_parked(self, engine: CompiledEngine) -> None:
+        """The engine gets copies of the chunks that wait for their turn, so that none stays in its slot."""
+        rows, parked = engine.rows.rows, self.tables.parked
+        for place in np.flatnonzero(rows["parked"]).tolist():
+            number, rows["parked"][place] = int(rows["parked"][place]) - 1, 0
+            while number >= 0:
+                flow, seq, offset, nbytes, following = parked[number].item()
+                chunk = self._wires.slot(flow, seq)[HEADER_BYTES : HEADER_BYTES + nbytes]
+                engine.keep(int(rows["row"][place]), offset, chunk)
+                number = following - 1
+
+    def give_back(self) -> None:
+        """Credits that compiled code left out, for chunks that were parked or for a ring that was full."""
+        for number, into in self._ins.items():
+            receiver = into.receiver
+            if receiver._is_steady and receiver.folded - receiver._returned >= receiver.credit_every:
+                receiver._returned = receiver.folded
+                self._wires.credit(receiver.wire, number, receiver.folded)
 
     def _write_back_out(self, engine: CompiledEngine, out: Out, state: FlowState) -> None:
         send_path, sender, number = self._flows._send_path, out.sender, out.number

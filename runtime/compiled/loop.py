@@ -35,7 +35,7 @@ from optcc.runtime.compiled.basics import (
     time_now,
 )
 from optcc.runtime.compiled.machine import errno_at, fence, load_u32, ppoll, recv, set_word, word
-from optcc.runtime.compiled.receiving import land_due, next_landing, read_ring
+from optcc.runtime.compiled.receiving import land_due, read_ring
 from optcc.runtime.compiled.sending import post_ready, pump_all
 from optcc.runtime.compiled.tables import (
     ASKED,
@@ -60,6 +60,7 @@ from optcc.runtime.compiled.tables import (
     Lines,
     RowTables,
 )
+from optcc.runtime.compiled.ways import next_landing
 
 
 @inner  # type: ignore[misc, unused-ignore]
@@ -207,6 +208,7 @@ def advance(
     places: Any,
     flows: Any,
     kept: Any,
+    parked: Any,
     mine: Any,
     wires: Any,
     rings: Any,
@@ -225,6 +227,6 @@ def advance(
 ) -> int:
     """Until all is sent and received, or something is left to Python: which of these codes."""
     r = RowTables(rows, routes, queues, stripes, kinds, lanes, released, after, stack, places)
-    f = Flows(flows, kept, mine)
+    f = Flows(flows, kept, parked, mine)
     w = Lines(wires, rings, nics, ways, held, through, unused, notices, backs, words, polls, scratch)
     return _advance(r, f, w, g, x)

@@ -30,15 +30,20 @@ BREATH_S = 0.25
 
 
 class CompiledPath:
-    """That of one rank's flows. `timing` : count the time of copies and folds, in `bytes_s`."""
+    """That of one rank's flows.
+
+    timing : time each so-manyth copy or fold; 0: none
+    bytes_s, clock_s : processor seconds of all copies and folds, by those that were timed; of the clock that timed them
+    chunks : sent and taken by compiled code
+    most : chunks in one turn; few for tests, who look on after each
+    """
 
     def __init__(self, flows: FlowTransport, wires: LocalWires) -> None:
         self._flows, self._wires = flows, wires
         self._programs: WeakKeyDictionary[Program, ProgramTables] = WeakKeyDictionary()
         self._bound: Any = None
-        self.timing, self.bytes_s = False, 0.0
-        self.chunks = 0  # sent and taken by compiled code
-        self.most = UNBOUNDED  # in one turn; few for tests, who look on after each
+        self.timing, self.bytes_s, self.clock_s = 0, 0.0, 0.0
+        self.chunks, self.most = 0, UNBOUNDED
         self.flows, self.lines = FlowTable(flows, wires), LineTable(flows, wires)
 
     def tables_of(self, program: Program) -> ProgramTables:
@@ -88,8 +93,8 @@ class CompiledPath:
             return False
         self._fill_shares(engine)
         g[t.MOST], g[t.EARLY] = self.most, len(engine._early)
-        g[t.LANDED] = g[t.UNHEARD] = g[t.CHUNKS] = 0
-        g[t.BYTES_NS] = g[t.TIMED] = g[t.TIMED_WHOLE] = 0
+        g[t.LEFT] = g[t.UNHEARD] = g[t.CHUNKS] = 0
+        g[t.WORKS] = g[t.TIMED] = g[t.BYTES_NS] = g[t.CLOCK_NS] = 0
         self._fill_times(engine)
         return True
 
@@ -132,14 +137,20 @@ class CompiledPath:
         x[t.TIMERS], x[t.DUE], x[t.BREATH_AT] = flows._timers.next(), wake, flows._clock() + BREATH_S
         x[t.LANES_AT] = flows._shares.monitor.look_at
 
+    def _count_times(self, engine: CompiledEngine) -> None:
+        works, timed, bytes_ns, clock_ns = engine.numbers[[t.WORKS, t.TIMED, t.BYTES_NS, t.CLOCK_NS]].tolist()
+        if timed:
+            self.bytes_s += bytes_ns / 1e9 * works / timed
+            self.clock_s += clock_ns / 1e9
+
     def _write_back(self, engine: CompiledEngine, code: int) -> None:
         flows, g, x = self._flows, engine.numbers, engine.times
         flows._look_at, flows._send_path.now = float(x[t.LOOK_AT]), flows._clock()
         self.flows.write_back(engine)
         self.chunks += int(g[t.CHUNKS])
-        if self.timing:
-            self.bytes_s += int(g[t.BYTES_NS]) / 1e9 * int(g[t.TIMED]) / max(1, int(g[t.TIMED_WHOLE]))
+        self._count_times(engine)
         self.lines.write_back(g, x, code)
-        if g[t.LANDED]:
+        self.flows.give_back()
+        if g[t.LEFT] == t.LEFT_LANDING:
             row, at = int(engine.rows.rows["row"][engine.rows.stack["place"][0]]), float(engine.rows.stack["at"][0])
             engine.landed(row, at)

@@ -23,9 +23,11 @@ from optcc.runtime.compiled.basics import (
     clock_ns,
     count_timed,
     inner,
+    is_timed,
     time_now,
 )
 from optcc.runtime.compiled.machine import (
+    call_fold,
     errno_at,
     fence,
     load_u32,
@@ -42,11 +44,12 @@ from optcc.runtime.compiled.tables import (
     BUSY,
     CHUNKS,
     EVERY,
+    FOLD,
+    ITEM,
     LANE,
     LOOK_AT,
     MOST,
     OPERATION,
-    TIMING,
     UNHEARD,
     UNSENT,
     WAKE,
@@ -97,12 +100,22 @@ def reply(w: Lines, g: Any, wire: int, kind: int, flow: int, number: int) -> Non
 
 @inner  # type: ignore[misc, unused-ignore]
 def copy_bytes(w: Lines, g: Any, to: int, source: int, nbytes: int) -> None:
-    if g[TIMING]:
+    if is_timed(g):
         began = clock_ns(w)
         memcpy(to, source, nbytes)
         count_timed(w, g, began)
     else:
         memcpy(to, source, nbytes)
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def fold_bytes(w: Lines, g: Any, own: int, landed: int, nbytes: int) -> None:
+    if is_timed(g):
+        began = clock_ns(w)
+        call_fold(g[FOLD], own, landed, nbytes // g[ITEM])
+        count_timed(w, g, began)
+    else:
+        call_fold(g[FOLD], own, landed, nbytes // g[ITEM])
 
 
 @inner  # type: ignore[misc, unused-ignore]

@@ -27,11 +27,11 @@ def stamp_of(folder: Path) -> str:
     return f"of_{crc32(b''.join(path.read_bytes() for path in sorted(folder.glob('*.py')))):08x}"
 
 
-ROW = _record("row count offset length source route kind missing expected reduce released_at after_at", "since")
+ROW = _record("row count offset length source route kind missing expected reduce released_at after_at parked", "since")
 """A transfer, in order of rows; its index is its place. count : of what a sent one waits for, or a received one awaits;
 since : as the engine's, NaN where there is none; source : address of a sent one's payload; route, kind : numbers of its
 route and of its stripes; missing : bytes still to come; expected, reduce : 0 or 1; released_at, after_at : where its
-part of the lists `released` and `after` begins."""
+part of the lists `released` and `after` begins; parked : 1 + the last of its chunks in `Flows.parked`, 0: none."""
 ROUTE = _record("queue_at timed rowed lane_at watched")
 """A route that this rank sends by: where its queues and its lanes begin, the sizes of its two heaps; watched : 0 while
 its lanes are not."""
@@ -53,6 +53,7 @@ class FlowState(NamedTuple):
     queued : the place of the transfer that is being cut into chunks, -1: none
     start, stop : what is left of that
     numbered : bytes posted since the machines were asked
+    parked : how many chunks wait in their slots until it is their turn to be folded
     call, asked : the chunk whose landing the far sender, this rank's sender wants to be told, -1: none
     """
 
@@ -69,6 +70,7 @@ class FlowState(NamedTuple):
     start: int = 0
     stop: int = 0
     numbered: int = 0
+    parked: int = 0
     call: int = -1
     asked: int = -1
 
@@ -76,10 +78,13 @@ class FlowState(NamedTuple):
 FLOW_STATE = Struct(f"{len(FlowState._fields)}q")
 FLOW = _record(f"{' '.join(FlowState._fields)} window most size every slots mark kept_at", "ready")
 """A flow. window, every : as the machine's; most : bytes of payload of a chunk; size : of a slot; slots, mark :
-addresses of its first slot and of the word that says what has landed; kept_at : where its part of `kept` begins;
-ready : since when that which is queued can go."""
+addresses of its first slot and of the word that says what has landed; kept_at : where its part of `kept` or `parked`
+begins;ready : since when that which is queued can go."""
 KEPT = _record("place start bytes", "ready")
 """A chunk that may have to be sent again: of a flow's `window`, the one with number ``seq % window``."""
+PARKED = _record("flow seq offset bytes next")
+"""A chunk that waits for its turn in slot ``seq % window`` of a flow. offset : in the buffer; next : 1 + the place of
+another one of the same transfer, 0: none."""
 WIRE = _record("out into closed out_nic in_nic socket woke sleep ring")
 """A wire. out, into : 1 where its sending, its receiving end here works; closed : address of the word that closes it;
 socket : descriptor; woke : the sleep of the peer for which it has been woken; sleep : address of the word in which the
@@ -113,6 +118,7 @@ class Flows(NamedTuple):
 
     flows: Records
     kept: Records
+    parked: Records
     mine: Ints
 
 
@@ -137,15 +143,19 @@ class Lines(NamedTuple):
 
 # Places in the array of whole numbers.
 UNSENT, UNFINISHED, TOTAL, OPERATION, BUSY, SLEEPS, STRIKE, ORDER, HELD, THROUGH, UNUSED, EARLY = range(12)
-LANDED, BUFFER, BUFFER_BYTES, ITEM, FOLD, UNHEARD, NEWS, ASKED, CHUNKS, LANE, MOST = range(12, 23)
-TIMING, TIMED, TIMED_WHOLE, BYTES_NS, INTS = range(23, 28)
+LEFT, BUFFER, BUFFER_BYTES, ITEM, FOLD, UNHEARD, NEWS, ASKED, CHUNKS, LANE, MOST = range(12, 23)
+TIMING, WORKS, TIMED, BYTES_NS, CLOCK_NS, INTS = range(23, 29)
+LEFT_LANDING, LEFT_CREDIT = 1, 2
 """Sends not posted, receives not done, all of both; the operation; flows with something queued; how often this rank has
 slept; how many must be done when somebody looks on; of chunks on their way: the next one's order, the sizes of both
-heaps and of the stack; transfers of which Python keeps pieces until their turn; landings left to Python; address and
-bytes of the buffer, bytes of an element, address of the fold; 1 + a wire whose peer could not be woken; what this poll
-has told; flows of which something is asked; chunks taken; a route whose lanes are to be watched; after how many chunks,
-sent or taken, Python has a turn. Whether copies and folds are timed; how many of them have been, how many of these were
-not interrupted, and the nanoseconds of these."""
+heaps and of the stack; transfers of which Python keeps pieces until their turn.
+
+What is left to Python, a landing or a credit; address and bytes of the buffer, bytes of an element, address of the
+fold; 1 + a wire whose peer could not be woken; what this poll has told; flows of which something is asked; chunks
+taken; a route whose lanes are to be watched; after how many chunks, sent or taken, Python has a turn.
+
+Of copies and folds: each so-manyth is timed, 0: none; how many there were, and of these timed; nanoseconds of the timed
+ones, and of the clock."""
 
 # Places in the array of times.
 LOOK_AT, TIMERS, EVERY, BEFORE, DUE, LANES_AT, SOCKETS_AT, WAKE, BREATH_AT, TIMES = range(10)

@@ -144,16 +144,24 @@ class Engine:
         """A piece of transfer `row` is here: copy it, or fold it, or keep it until its turn to be folded."""
         if row not in self._expected:
             raise TransportError(f"rank {self._program.rank} got transfer {row}, which it does not expect (again)")
-        size = self._itemsize
-        start = offset // size
-        own = self._buffer[start : start + len(data) // size]
-        piece = self._memory.elements(data, self._dtype)
+        own, piece = self._own(offset, data)
         if not self._program.receives[row].reduce:
             self._memory.copy(own, piece)
         elif self._awaits[row] == 1:  # every fold before it is done, only its own landing is missing
             self._memory.fold(self._op, own, piece)
         else:
-            self._early[row].append((own, self._memory.keep(piece)))
+            self.keep(row, offset, data)
+
+    def _own(self, offset: int, data: Any) -> tuple[Any, Any]:
+        """The elements of the buffer that a piece is for, and the piece as elements."""
+        size = self._itemsize
+        start = offset // size
+        return self._buffer[start : start + len(data) // size], self._memory.elements(data, self._dtype)
+
+    def keep(self, row: int, offset: int, data: Any) -> None:
+        """A copy of a piece of transfer `row`, until it is its turn to be folded."""
+        own, piece = self._own(offset, data)
+        self._early[row].append((own, self._memory.keep(piece)))
 
     def landed(self, row: int, at: float) -> None:
         """Transfer `row` has landed: finish it and whatever waited for it, or leave it until its turn to be folded."""
