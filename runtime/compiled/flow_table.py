@@ -30,6 +30,7 @@ class FlowTable:
         self._outs, self._ins = flows._outs, flows._ins
         self._specs = flows._ends.layout.flows
         records, kept, parked = np.zeros(len(self._specs), t.FLOW), 0, 0
+        self._kept_at: dict[int, int] = {}  # outgoing flow -> where its part of `kept` begins
         for number in (*self._outs, *self._ins):
             spec, record = self._specs[number], records[number]
             slots = wires._slots if number in self._ins else wires._far.get(spec.dst)
@@ -40,7 +41,8 @@ class FlowTable:
             record["window"], record["most"], record["size"] = spec.window, spec.slot_bytes, size
             record["slots"], record["mark"] = base + start, base + slots._marks_at[number] * WORD
             if number in self._outs:
-                record["kept_at"], kept = kept, kept + spec.window
+                record["kept_at"] = self._kept_at[number] = kept
+                kept += spec.window
             else:
                 record["kept_at"], parked = parked, parked + spec.window
                 record["every"] = self._ins[number].receiver.credit_every
@@ -152,23 +154,24 @@ class FlowTable:
                 self._wires.credit(receiver.wire, number, receiver.folded)
 
     def _write_back_out(self, engine: CompiledEngine, out: Out, state: FlowState) -> None:
-        send_path, sender, number = self._flows._send_path, out.sender, out.number
-        sender.posted, sender.acked, sender.folded = state.posted, state.acked, state.folded
+        send_path, sender, number, acked = self._flows._send_path, out.sender, out.number, state.acked
+        if acked < state.posted:  # what has landed by now need not be kept
+            acked = max(acked, min(self._wires.landed(state.wire, number), state.posted))
+        sender.posted, sender.acked, sender.folded = state.posted, acked, state.folded
         if state.numbered:
             out.numbered += state.numbered
             send_path._posted[sender.wire] += state.numbered
-        if state.acked > out.base:
-            for _ in range(min(state.acked - out.base, len(out.kept))):
+        if acked > out.base:
+            for _ in range(min(acked - out.base, len(out.kept))):
                 out.kept.popleft()
-            out.base = state.acked
+            out.base = acked
             told = self._wires._told
-            told[sender.wire, number] = max(state.acked, told.get((sender.wire, number), 0))
-        first = max(state.acked, self._posted[number])
+            told[sender.wire, number] = max(acked, told.get((sender.wire, number), 0))
+        first = max(acked, self._posted[number])
         if first < state.posted:
-            record = self.tables.flows[number]
-            at, window = int(record["kept_at"]), int(record["window"])
-            kept = self.tables.kept[at : at + window].tolist()
-            out.kept.extend(self._piece(engine, *kept[seq % window]) for seq in range(first, state.posted))
+            at, window, kept = self._kept_at[number], self._specs[number].window, self.tables.kept
+            for seq in range(first, state.posted):
+                out.kept.append(self._piece(engine, *kept[at + seq % window].item()))
         out.queue.clear()
         if state.queued < 0:
             send_path.busy.discard(number)
