@@ -22,10 +22,11 @@ from optcc.errors import InputError
 from optcc.runtime.compiled import basics, loop, tables
 from optcc.runtime.compiled.choice import TYPES, ChunkPath, path_asked, path_of
 from optcc.runtime.compiled.compiling import compile_all
-from optcc.runtime.compiled.engine import CompiledEngine, Queue
+from optcc.runtime.compiled.engine import CompiledEngine
 from optcc.runtime.compiled.folds import fold_of
 from optcc.runtime.compiled.path import CompiledPath
 from optcc.runtime.compiled.program_tables import ProgramTables
+from optcc.runtime.compiled.stores import Queue
 from optcc.runtime.control.job import Job
 from optcc.runtime.control.launch import run_schedules
 from optcc.runtime.devices import host
@@ -312,7 +313,7 @@ def test_ready_queues_agree() -> None:
     schedule = schedule_of(weak=0, nics=1, nbytes=24_000)
     program = program_of(schedule, 0, 4)
     known = ProgramTables(program)
-    place, routes, rows = known.place, known.routes, known.fresh(0, in_parts=False)
+    place, routes, rows = known.place, known.routes, known.arrays
     route = next(iter(routes))
     mine, theirs = Queue(rows, place, routes[route]), ReadyQueue()
     free = 0.0

@@ -33,7 +33,9 @@ def write_back_clocks(clocks: PortClocks, nics: Sequence[int], w: Lines, g: Any)
     """As if every chunk had been served by the clocks themselves."""
     for nic in nics:
         clocks._out_free[nic], clocks._in_free[nic], _, _ = w.nics[nic].item()
-    held, through = w.ways[w.held[: g[t.HELD]]].tolist(), w.ways[w.through[: g[t.THROUGH]]].tolist()
+    held, through = (
+        (w.ways[heap[:n]].tolist() if n else []) for heap, n in ((w.held, g[t.HELD]), (w.through, g[t.THROUGH]))
+    )
     clocks._held = [(at, order, nic, Chunk(*chunk)) for order, nic, *chunk, at in held]
     clocks._through = [(at, order, Chunk(*chunk)) for order, _, *chunk, at in through]
-    clocks.count_from(int(g[t.ORDER]))
+    clocks.count_from(g[t.ORDER])

@@ -68,6 +68,7 @@ class LineTable:
             scratch=np.zeros(64, np.int64),
         )
         self._working: Hashable = None
+        self._written, self._taken = rings["written"], rings["taken"]
 
     def fill(self, numbers: Any, times: Any, dark: Collection[int]) -> bool:
         """False where more is under way than there is room for. `dark` : as of `FlowTable`."""
@@ -79,10 +80,7 @@ class LineTable:
         if working != self._working:
             self._working = working
             w = self._watch(dark)
-        woke = w.wires["woke"]
-        for wire, end in (*wires._out.items(), *wires._in.items()):
-            woke[wire] = end.woke
-        w.rings["written"], w.rings["taken"] = [r._written for r in self._rings], [r._taken for r in self._rings]
+        self._written[:], self._taken[:] = [r._written for r in self._rings], [r._taken for r in self._rings]
         fill_clocks(clocks, self._nics, w, numbers)
         numbers[t.SLEEPS], times[t.SOCKETS_AT] = wires._sleeps, wires._look_at
         return True
@@ -110,10 +108,10 @@ class LineTable:
         ):
             ring._written, ring._taken = written, taken
         write_back_clocks(wires._clocks, self._nics, w, numbers)
-        wires._sleeps = int(numbers[t.SLEEPS])
+        wires._sleeps = numbers[t.SLEEPS]
         wires._look_at = -math.inf if code == basics.SPOKEN else float(times[t.SOCKETS_AT])
         if numbers[t.UNHEARD]:
-            self._wake(int(numbers[t.UNHEARD]) - 1)
+            self._wake(numbers[t.UNHEARD] - 1)
 
     def _wake(self, wire: int) -> None:
         """The peer of a wire whose socket would not take the byte that wakes: now by Python, which finds out why."""

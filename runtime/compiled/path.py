@@ -53,8 +53,11 @@ class CompiledPath:
             known = self._programs[program] = ProgramTables(program)
         return known
 
-    def advance(self, engine: CompiledEngine) -> None:
-        """Let compiled code do what it can, maybe nothing; afterwards everything stands as after Python."""
+    def advance(self, engine: CompiledEngine) -> bool:
+        """Let compiled code do what it can, maybe nothing; afterwards everything stands as after Python.
+
+        True: all is sent and received.
+        """
         flows = self._flows
         while self._fill(engine):
             code = basics.ASIDE
@@ -70,12 +73,15 @@ class CompiledPath:
             elif code == basics.LANES:
                 flows._send_path.look()
             elif code == basics.WATCH:
-                flows._shares.watch([*engine.routes][engine.numbers[t.LANE]], flows._send_path.now)
+                flows._shares.watch([*engine.tables.routes][engine.numbers[t.LANE]], flows._send_path.now)
             elif code != basics.BREATH:
-                return
+                return bool(code == basics.DONE)
+        return False
 
     def _run(self, engine: CompiledEngine) -> int:
-        code: int = loop.advance(*engine.rows, *self.flows.tables, *self.lines.tables, engine.numbers, engine.times)
+        code: int = loop.advance(
+            *engine.tables.arrays, *self.flows.tables, *self.lines.tables, engine.numbers, engine.times
+        )
         return code
 
     def _fill(self, engine: CompiledEngine) -> bool:
@@ -100,10 +106,10 @@ class CompiledPath:
 
     def _bind(self, engine: CompiledEngine) -> None:
         """From now on this engine's: what is missing of its transfers is counted in its arrays."""
-        receive_path, g, missing = self._flows._receive_path, engine.numbers, engine.rows.rows["missing"]
+        receive_path, g, tables = self._flows._receive_path, engine.numbers, engine.tables
         known = receive_path._missing
-        missing[engine.received] = np.fromiter(known.values(), np.int64, len(known))
-        receive_path._missing = engine.column("missing")  # type: ignore[assignment]
+        tables.arrays.rows["missing"][tables.received] = np.fromiter(known.values(), np.int64, len(known))
+        receive_path._missing = tables.missing  # type: ignore[assignment]
         self._bound = engine
         g[t.OPERATION] = receive_path._operation
         g[t.BUFFER], g[t.BUFFER_BYTES], g[t.ITEM] = engine.address, len(engine._bytes), engine._itemsize
@@ -112,16 +118,12 @@ class CompiledPath:
 
     def _fill_shares(self, engine: CompiledEngine) -> None:
         """The lanes of each route, and the stripes of each kind of transfer."""
-        shares, tables = self._flows._shares, self.tables_of(engine._program)
-        wires = (out.sender.wire for out in self._flows._outs.values())
-        state = (shares._lanes, shares._route, len(shares._lost), *wires)
-        if state != engine.cut_for:
-            engine.cut_for = state
-            tables.cut(state, shares.live, shares.cut)
-            engine.rows = tables.shared(engine.rows)
-        for route, i in engine.routes.items():
-            watched = len(shares._lanes[route]) < 2 or (shares._name, route) in shares.monitor._busy
-            engine.rows.routes["watched"][i] = watched
+        shares, tables = self._flows._shares, engine.tables
+        wires = [out.sender.wire for out in self._flows._outs.values()]
+        tables.cut((shares._lanes, shares._route, len(shares._lost), *wires), shares.live, shares.cut)
+        watched = tables.arrays.routes["watched"]
+        for route, i in tables.routes.items():
+            watched[i] = len(shares._lanes[route]) < 2 or (shares._name, route) in shares.monitor._busy
 
     def _fill_times(self, engine: CompiledEngine) -> None:
         """When Python has something to do next."""
@@ -137,20 +139,17 @@ class CompiledPath:
         x[t.TIMERS], x[t.DUE], x[t.BREATH_AT] = flows._timers.next(), wake, flows._clock() + BREATH_S
         x[t.LANES_AT] = flows._shares.monitor.look_at
 
-    def _count_times(self, engine: CompiledEngine) -> None:
-        works, timed, bytes_ns, clock_ns = engine.numbers[[t.WORKS, t.TIMED, t.BYTES_NS, t.CLOCK_NS]].tolist()
-        if timed:
-            self.bytes_s += bytes_ns / 1e9 * works / timed
-            self.clock_s += clock_ns / 1e9
-
     def _write_back(self, engine: CompiledEngine, code: int) -> None:
-        flows, g, x = self._flows, engine.numbers, engine.times
+        flows, g, x = self._flows, engine.numbers.tolist(), engine.times
         flows._look_at, flows._send_path.now = float(x[t.LOOK_AT]), flows._clock()
         self.flows.write_back(engine)
-        self.chunks += int(g[t.CHUNKS])
-        self._count_times(engine)
+        self.chunks += g[t.CHUNKS]
+        if g[t.TIMED]:
+            self.bytes_s += g[t.BYTES_NS] / 1e9 * g[t.WORKS] / g[t.TIMED]
+            self.clock_s += g[t.CLOCK_NS] / 1e9
         self.lines.write_back(g, x, code)
         self.flows.give_back()
         if g[t.LEFT] == t.LEFT_LANDING:
-            row, at = int(engine.rows.rows["row"][engine.rows.stack["place"][0]]), float(engine.rows.stack["at"][0])
+            arrays = engine.tables.arrays
+            row, at = int(arrays.rows["row"][arrays.stack["place"][0]]), float(arrays.stack["at"][0])
             engine.landed(row, at)

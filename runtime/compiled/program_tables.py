@@ -1,4 +1,4 @@
-"""The arrays of one rank's part of a schedule: made once, of which each run copies those that change."""
+"""The arrays of one rank's part of a schedule: made once; a run begins with those that change as they were at first."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 import numpy as np
 
 from optcc.runtime.compiled import tables as t
+from optcc.runtime.compiled.stores import Column, ExpectedRows, Queue
 from optcc.runtime.compiled.tables import RowTables
 from optcc.runtime.engine.program import Move, Program
 
@@ -15,10 +16,12 @@ Stripes = Sequence[tuple[int, int, int]]
 
 
 class ProgramTables:
-    """Those of `program`.
+    """Those of `program`, which runs once at a time.
 
     Attributes
     ----------
+    arrays : what compiled code works on
+    counts, since, missing, expected, ready : columns of theirs, for Python
     place : row -> its index in the arrays
     routes : route -> its number in the arrays
     moves : place -> the transfer
@@ -61,7 +64,11 @@ class ProgramTables:
         places = np.full(numbers[-1] + 1 if numbers else 0, -1, np.int64)
         places[numbers] = range(len(numbers))
         self._parts = mine["length"] * self._of("peer")  # where what is sent begins in `parts`, as of `Engine`
-        self._first_rows = RowTables(
+        self._first_rows, self._first_routes, self._address = rows.copy(), sends.copy(), 0  # as they are before a run
+        # As bytes: numpy copies records field by field.
+        pairs = ((rows, self._first_rows), (sends, self._first_routes))
+        self._resets = [(now.view(np.uint8), first.view(np.uint8)) for now, first in pairs]
+        self.arrays = RowTables(
             rows=rows,
             routes=sends,
             queues=np.zeros(len(program.sends), t.QUEUE),
@@ -73,22 +80,26 @@ class ProgramTables:
             stack=np.zeros(len(after) + 2, t.STACK),
             places=places,
         )
+        self.counts, self.since = Column(place, rows["count"]), Column(place, rows["since"])
+        self.missing, self.expected = Column(place, rows["missing"]), ExpectedRows(rows, place)
+        self.ready = {route: Queue(self.arrays, place, i) for route, i in routes.items()}
         self._cut_for: Hashable = None
 
     def _of(self, field: str) -> np.ndarray:
         return np.array([getattr(move, field) for move in self.moves], np.int64)
 
-    def fresh(self, address: int, in_parts: bool) -> RowTables:
-        """The arrays as they are before a run. What is sent is at an address: the buffer's, or that of `parts`."""
-        kept = self._first_rows
-        rows = kept.rows.copy()
+    def begin(self, address: int, in_parts: bool) -> None:
+        """A run begins. What is sent is at an address: the buffer's, or that of `parts`."""
         if in_parts:
-            rows["source"][:-1] = self._parts
-        rows["source"] += address
-        return kept._replace(rows=rows, routes=kept.routes.copy(), queues=kept.queues.copy(), stack=kept.stack.copy())
+            self._first_rows["source"][:-1] = self._parts + address
+        elif address != self._address:
+            self._first_rows["source"] = self._first_rows["offset"] + address
+        self._address = -1 if in_parts else address
+        for now, first in self._resets:
+            now[:] = first
 
     def cut(self, state: Hashable, live: Callable[[int], Sequence[int]], cut: Callable[[Move], Stripes]) -> None:
-        """Of runs from now on, the lanes of each route and the stripes of each kind of transfer.
+        """From now on, the lanes of each route and the stripes of each kind of transfer.
 
         state : of what these depend on; they are made anew only where it differs from the last one
         live, cut : as of `Shares`
@@ -101,15 +112,8 @@ class ProgramTables:
         at[1:] = np.cumsum([len(many) for many in stripes])
         every = np.array([stripe for many in stripes for stripe in many], t.STRIPE)
         lane_at, lanes = _lists_in_one([list(live(route)) for route in self.routes])
-        self._first_rows = self._first_rows._replace(stripes=every, kinds=at, lanes=lanes)
-        self._first_rows.routes["lane_at"] = lane_at
-
-    def shared(self, rows: RowTables) -> RowTables:
-        """The arrays of a run, with the lanes and stripes of now."""
-        rows.routes["lane_at"] = self._first_rows.routes["lane_at"]
-        return rows._replace(
-            stripes=self._first_rows.stripes, kinds=self._first_rows.kinds, lanes=self._first_rows.lanes
-        )
+        self.arrays = self.arrays._replace(stripes=every, kinds=at, lanes=lanes)
+        self.arrays.routes["lane_at"] = self._first_routes["lane_at"] = lane_at
 
 
 def _lists_in_one(lists: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:

@@ -87,8 +87,8 @@ PARKED = _record("flow seq offset bytes next")
 another one of the same transfer, 0: none."""
 WIRE = _record("out into closed out_nic in_nic socket woke sleep ring")
 """A wire. out, into : 1 where its sending, its receiving end here works; closed : address of the word that closes it;
-socket : descriptor; woke : the sleep of the peer for which it has been woken; sleep : address of the word in which the
-peer says that it sleeps; ring : that what is said at this end goes into."""
+socket : descriptor; woke : the sleep of the peer for which compiled code has woken it; sleep : address of the word in
+which the peer says that it sleeps; ring : that what is said at this end goes into."""
 RING = _record("written_at taken_at records count written taken")
 """A ring: addresses of its two counts and of its records, how many it holds, both counts as far as this end knows."""
 NIC = _record("", "out_free in_free out_rate in_rate")
