@@ -35,7 +35,7 @@ class Tapped(CompiledPath):
 
     def _fill(self, engine: CompiledEngine) -> bool:
         filled = super()._fill(engine)
-        self._missing = engine.rows.rows["missing"].copy()
+        self._missing = engine.tables.arrays.rows["missing"].copy()
         return filled
 
     def _write_back(self, engine: CompiledEngine, code: int) -> None:
@@ -65,7 +65,7 @@ class Tapped(CompiledPath):
                 if rig.delay_s:
                     time.sleep(rig.delay_s)
         taken.append(int(engine.numbers[CHUNKS]))
-        rows = engine.rows.rows
+        rows = engine.tables.arrays.rows
         for place in np.flatnonzero(rows["missing"] != missing).tolist():
             row, left = int(rows["row"][place]), int(missing[place])
             rig.takes[rig._operation, self._rank, row, -left] += 1  # the slot may have been written again by now

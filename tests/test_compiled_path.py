@@ -21,10 +21,12 @@ import optcc
 from optcc.errors import InputError
 from optcc.runtime.compiled import basics, loop, tables
 from optcc.runtime.compiled.choice import TYPES, ChunkPath, path_asked, path_of
-from optcc.runtime.compiled.engine import CompiledEngine, Queue
+from optcc.runtime.compiled.compiling import compile_all
+from optcc.runtime.compiled.engine import CompiledEngine
 from optcc.runtime.compiled.folds import fold_of
-from optcc.runtime.compiled.making import compile_all, rows_table
 from optcc.runtime.compiled.path import CompiledPath
+from optcc.runtime.compiled.program_tables import ProgramTables
+from optcc.runtime.compiled.stores import Queue
 from optcc.runtime.control.job import Job
 from optcc.runtime.control.launch import run_schedules
 from optcc.runtime.devices import host
@@ -239,7 +241,7 @@ def lost_count(planted: bool) -> None:
     """A machine that is told of one chunk less than compiled code has sent numbers the next one wrongly."""
 
     def forgets(self: CompiledPath, engine: CompiledEngine, code: int) -> None:
-        posted = self.f.flows["posted"]
+        posted = self.flows.tables.flows["posted"]
         posted[posted > 0] -= planted
         whole(self, engine, code)
 
@@ -310,7 +312,8 @@ def test_ready_queues_agree() -> None:
     rng = np.random.default_rng(1)
     schedule = schedule_of(weak=0, nics=1, nbytes=24_000)
     program = program_of(schedule, 0, 4)
-    place, routes, rows = rows_table(program)
+    known = ProgramTables(program)
+    place, routes, rows = known.place, known.routes, known.arrays
     route = next(iter(routes))
     mine, theirs = Queue(rows, place, routes[route]), ReadyQueue()
     free = 0.0

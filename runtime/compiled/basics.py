@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from optcc.runtime.compiled.machine import clock_gettime
-from optcc.runtime.compiled.tables import Lines
+from optcc.runtime.compiled.tables import BYTES_NS, CLOCK_NS, TIMED, TIMING, WORKS, Lines
 
 GOES_ON, DONE, ASIDE, SPOKEN, EXPIRED, LANES, WATCH, BREATH = range(8)
 """DONE: all is sent and received. For Python to do: one turn of its loop; the same, a socket or the watch has spoken;
@@ -25,7 +25,7 @@ SEQ_BITS = 40
 LOOK_S = 1e-3
 """As in `ends`, `slots` and `local`; a test holds them equal."""
 
-_MONOTONIC, THREAD_CPU = np.int32(1), np.int32(3)
+_MONOTONIC, _THREAD_CPU = np.int32(1), np.int32(3)
 DONTWAIT, NOSIGNAL, EAGAIN, POLLIN = 0x40, 0x4000, 11, 1
 NEVER = 1e6  # seconds
 
@@ -35,12 +35,37 @@ inner = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def clock_ns(kind: Any, w: Lines) -> int:
+def _clock_ns(kind: Any, w: Lines) -> int:
     clock_gettime(kind, w.scratch.ctypes.data)
     return w.scratch[0] * 1_000_000_000 + w.scratch[1]
 
 
 @inner  # type: ignore[misc, unused-ignore]
+def clock_ns(w: Lines) -> int:
+    """Of this thread's processor time: a call of the kernel."""
+    return _clock_ns(_THREAD_CPU, w)
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def is_timed(g: Any) -> bool:
+    """Whether the copy or fold that begins is one of those that are timed."""
+    if g[TIMING] == 0:
+        return False
+    g[WORKS] += 1
+    return g[WORKS] % g[TIMING] == 0
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def count_timed(w: Lines, g: Any, began: int) -> None:
+    """One that began at a time is over. What the clock takes is measured beside it."""
+    ended = clock_ns(w)
+    clock = clock_ns(w) - ended
+    g[TIMED] += 1
+    g[BYTES_NS] += ended - began - clock
+    g[CLOCK_NS] += 3 * clock
+
+
+@inner  # type: ignore[misc, unused-ignore]
 def time_now(w: Lines) -> float:
     """As time.monotonic()."""
-    return clock_ns(_MONOTONIC, w) / 1e9
+    return _clock_ns(_MONOTONIC, w) / 1e9

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 from optcc.errors import InputError
+from optcc.runtime.devices.host import name_of
 from optcc.runtime.engine.loop import Engine
+from optcc.runtime.engine.program import Program
 from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.wires.local import LocalWires
 
@@ -70,16 +71,26 @@ def path_of(asked: str, transport: str, device: str, dtype: str | None = None) -
 def warm(path: ChunkPath) -> None:
     """Compile, if that has not been done on this machine: seconds, before anybody waits."""
     if path.name == "compiled":
-        from optcc.runtime.compiled.making import compile_all
+        from optcc.runtime.compiled.compiling import compile_all
 
         compile_all()
 
 
 def engines(path: ChunkPath, flows: FlowTransport, wires: Any) -> Callable[..., Engine]:
-    """What makes an engine over these flows, with `Engine`'s arguments. Virtual wires, for tests, stay with Python."""
+    """What makes an engine over these flows, with `Engine`'s arguments: Python's for elements that are not in TYPES.
+
+    Virtual wires, for tests, stay with Python.
+    """
     if path.name == "python" or type(wires) is not LocalWires:
         return Engine
     from optcc.runtime.compiled.engine import CompiledEngine
     from optcc.runtime.compiled.path import CompiledPath
 
-    return partial(CompiledEngine, CompiledPath(flows, wires))
+    compiled = CompiledPath(flows, wires)
+
+    def engine(program: Program, buffer: Any, *rest: Any) -> Engine:
+        if name_of(buffer.dtype) in TYPES:
+            return CompiledEngine(compiled, program, buffer, *rest)
+        return Engine(program, buffer, *rest)
+
+    return engine

@@ -6,13 +6,14 @@ reads and writes too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from optcc.runtime.compiled.queues import first_ready, pop_ready, push_ready
-from optcc.runtime.compiled.tables import INTS, TIMES, TOTAL, UNFINISHED, UNSENT, RowTables
+from optcc.runtime.compiled.flow_table import address_of
+from optcc.runtime.compiled.queues import push_each
+from optcc.runtime.compiled.tables import INTS, TIMES, TOTAL, UNFINISHED, UNSENT
 from optcc.runtime.engine.loop import Engine
 from optcc.runtime.engine.program import Program
 from optcc.runtime.engine.transport import Attendant
@@ -21,98 +22,34 @@ if TYPE_CHECKING:
     from optcc.runtime.compiled.path import CompiledPath
 
 
-class Column:
-    """A dict from rows to numbers, in an array; NaN where there is none."""
-
-    def __init__(self, place: Mapping[int, int], values: Any) -> None:
-        self._place, self._values = place, values
-
-    def __getitem__(self, row: int) -> Any:
-        return self._values[self._place[row]].item()
-
-    def __setitem__(self, row: int, value: Any) -> None:
-        self._values[self._place[row]] = value
-
-    def get(self, row: int, default: Any) -> Any:
-        """As of a dict."""
-        value = self[row]
-        return value if value == value else default
-
-
-class ExpectedRows:
-    """A set of rows, in an array."""
-
-    def __init__(self, rows: Any, place: Mapping[int, int]) -> None:
-        self._rows, self._place, self._flags = rows["row"][:-1], place, rows["expected"][:-1]
-
-    def __contains__(self, row: int) -> bool:
-        return row in self._place and bool(self._flags[self._place[row]])
-
-    def remove(self, row: int) -> None:
-        """As of a set."""
-        if row not in self:
-            raise KeyError(row)
-        self._flags[self._place[row]] = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._flags.any())
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._rows[self._flags != 0].tolist())
-
-
-class Queue:
-    """A `ReadyQueue` in arrays."""
-
-    def __init__(self, rows: RowTables, place: Mapping[int, int], route: int) -> None:
-        self._rows, self._place, self._route = rows, place, route
-
-    def __bool__(self) -> bool:
-        route = self._rows.routes[self._route]
-        return bool(route["timed"] + route["rowed"])
-
-    def push(self, row: int, since: float) -> None:
-        """See `ReadyQueue`."""
-        push_ready(self._rows, self._route, self._place[row], since)
-
-    def first(self, free: float) -> tuple[float, int]:
-        """See `ReadyQueue`."""
-        at, place = first_ready(self._rows, self._route, free)
-        return at, int(self._rows.rows["row"][place])
-
-    def pop(self) -> None:
-        """See `ReadyQueue`."""
-        pop_ready(self._rows, self._route)
-
-
 class CompiledEngine(Engine):
-    """As `Engine`; while the path takes it, what happens per chunk happens in compiled code."""
+    """As `Engine`; while the path takes it, what happens per chunk happens in compiled code.
+
+    One at a time of a path: the next one has the same arrays.
+    """
+
+    attendant: Attendant | None
 
     def __init__(self, path: CompiledPath, program: Program, *rest: Any) -> None:
+        self._path, self.attendant, self.tables = path, None, path.tables_of(program)
         self.numbers, self.times = np.zeros(INTS, np.int64), np.zeros(TIMES, np.float64)
         super().__init__(program, *rest)
-        self.attendant: Attendant | None = None
-        self._path = path
-        self.place, self.routes, rows = path.rows_of(program)
-        address = self._bytes_address(self._bytes)
-        parts = None if self._parts is None else self._bytes_address(self._parts)
-        for row, move in program.sends.items():
-            place = self.place[row]
-            rows.rows["source"][place] = address + move.offset if parts is None else parts + move.peer * move.length
-        self.rows, self.address = rows, address
-        self._waits = self._awaits = Column(self.place, rows.rows["count"])  # type: ignore[assignment]
-        self._since = Column(self.place, rows.rows["since"])  # type: ignore[assignment]
-        self._expected = ExpectedRows(rows.rows, self.place)  # type: ignore[assignment]
-        self._ready = {route: Queue(rows, self.place, i) for route, i in self.routes.items()}  # type: ignore[misc]
-        self.numbers[TOTAL] = len(program.sends) + len(program.receives)
 
-    def column(self, name: str) -> Column:
-        """A column of the rows, as a dict."""
-        return Column(self.place, self.rows.rows[name])
+    def _begin_tables(self) -> None:
+        tables, numbers = self.tables, self.numbers
+        self.address = address_of(self._bytes)
+        in_parts = self._parts is not None
+        tables.begin(address_of(self._parts) if in_parts else self.address, in_parts)
+        self._waits = self._awaits = tables.counts  # type: ignore[assignment]
+        self._since, self._expected = tables.since, tables.expected  # type: ignore[assignment]
+        self._ready = tables.ready  # type: ignore[assignment]
+        numbers[UNSENT], numbers[UNFINISHED] = len(self._program.sends), len(self._program.receives)
+        numbers[TOTAL] = numbers[UNSENT] + numbers[UNFINISHED]
 
-    @staticmethod
-    def _bytes_address(data: Any) -> int:
-        return int(np.frombuffer(data, np.uint8).ctypes.data) if len(data) else 0
+    def begin(self) -> None:
+        """See `Engine`."""
+        arrays = self.tables.arrays
+        push_each(arrays.rows, arrays.routes, arrays.queues, self.tables.starts, self._clock())
 
     @property
     def _unsent(self) -> int:
@@ -137,5 +74,4 @@ class CompiledEngine(Engine):
 
     def post_ready(self) -> float:
         """See `Engine`; before that, all that compiled code can do."""
-        self._path.advance(self)
-        return super().post_ready()
+        return math.inf if self._path.advance(self) else super().post_ready()

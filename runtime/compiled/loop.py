@@ -35,7 +35,7 @@ from optcc.runtime.compiled.basics import (
     time_now,
 )
 from optcc.runtime.compiled.machine import errno_at, fence, load_u32, ppoll, recv, set_word, word
-from optcc.runtime.compiled.receiving import land_due, next_landing, read_ring
+from optcc.runtime.compiled.receiving import land_due, read_ring
 from optcc.runtime.compiled.sending import post_ready, pump_all
 from optcc.runtime.compiled.tables import (
     ASKED,
@@ -60,6 +60,7 @@ from optcc.runtime.compiled.tables import (
     Lines,
     RowTables,
 )
+from optcc.runtime.compiled.ways import next_landing
 
 
 @inner  # type: ignore[misc, unused-ignore]
@@ -160,9 +161,8 @@ def _poll(r: RowTables, f: Flows, w: Lines, g: Any, x: Any, until: float) -> int
     return GOES_ON
 
 
-@called  # type: ignore[misc, unused-ignore]
-def advance(r: RowTables, f: Flows, w: Lines, g: Any, x: Any) -> int:
-    """Until all is sent and received, or something is left to Python: which of these codes."""
+@inner  # type: ignore[misc, unused-ignore]
+def _advance(r: RowTables, f: Flows, w: Lines, g: Any, x: Any) -> int:
     while True:
         code = post_ready(r, f, w, g, x)
         if code != GOES_ON:
@@ -191,3 +191,42 @@ def advance(r: RowTables, f: Flows, w: Lines, g: Any, x: Any) -> int:
             return LANES
         if now >= x[BREATH_AT]:
             return BREATH
+
+
+# Arrays one by one, and not in three tuples: numba looks at every part of a tuple for much longer, at each call.
+@called  # type: ignore[misc, unused-ignore]
+def advance(
+    rows: Any,
+    routes: Any,
+    queues: Any,
+    stripes: Any,
+    kinds: Any,
+    lanes: Any,
+    released: Any,
+    after: Any,
+    stack: Any,
+    places: Any,
+    flows: Any,
+    kept: Any,
+    parked: Any,
+    mine: Any,
+    wires: Any,
+    rings: Any,
+    nics: Any,
+    ways: Any,
+    held: Any,
+    through: Any,
+    unused: Any,
+    notices: Any,
+    backs: Any,
+    words: Any,
+    polls: Any,
+    scratch: Any,
+    g: Any,
+    x: Any,
+) -> int:
+    """Until all is sent and received, or something is left to Python: which of these codes."""
+    r = RowTables(rows, routes, queues, stripes, kinds, lanes, released, after, stack, places)
+    f = Flows(flows, kept, parked, mine)
+    w = Lines(wires, rings, nics, ways, held, through, unused, notices, backs, words, polls, scratch)
+    return _advance(r, f, w, g, x)

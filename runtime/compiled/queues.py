@@ -5,96 +5,104 @@
 from __future__ import annotations
 
 from optcc.runtime.compiled.basics import called, inner
-from optcc.runtime.compiled.tables import RowTables
+from optcc.runtime.compiled.tables import Ints, Records
 
 
 @called  # type: ignore[misc, unused-ignore]
-def push_ready(r: RowTables, route: int, place: int, since: float) -> None:
+def push_ready(routes: Records, queues: Records, route: int, place: int, since: float) -> None:
     """Place `place` of the rows is ready since a time."""
-    first, i = r.routes[route].queue_at, r.routes[route].timed
-    r.routes[route].timed += 1
+    first, i = routes[route].queue_at, routes[route].timed
+    routes[route].timed += 1
     while i > 0:
         up = (i - 1) >> 1
-        if (r.queues[first + up].since, r.queues[first + up].by_time) <= (since, place):
+        if (queues[first + up].since, queues[first + up].by_time) <= (since, place):
             break
-        r.queues[first + i].since, r.queues[first + i].by_time = (
-            r.queues[first + up].since,
-            r.queues[first + up].by_time,
+        queues[first + i].since, queues[first + i].by_time = (
+            queues[first + up].since,
+            queues[first + up].by_time,
         )
         i = up
-    r.queues[first + i].since, r.queues[first + i].by_time = since, place
+    queues[first + i].since, queues[first + i].by_time = since, place
+
+
+@called  # type: ignore[misc, unused-ignore]
+def push_each(rows: Records, routes: Records, queues: Records, places: Ints, since: float) -> None:
+    """All these places, of any routes."""
+    for place in places:
+        rows[place].since = since
+        push_ready(routes, queues, rows[place].route, place, since)
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def _pop_time(r: RowTables, route: int) -> int:
-    first = r.routes[route].queue_at
-    top = r.queues[first].by_time
-    r.routes[route].timed -= 1
-    size = r.routes[route].timed
-    since, place, i = r.queues[first + size].since, r.queues[first + size].by_time, 0
+def _pop_time(routes: Records, queues: Records, route: int) -> int:
+    first = routes[route].queue_at
+    top = queues[first].by_time
+    routes[route].timed -= 1
+    size = routes[route].timed
+    since, place, i = queues[first + size].since, queues[first + size].by_time, 0
     while True:
         child = 2 * i + 1
         if child >= size:
             break
         right = child + 1
-        if right < size and (r.queues[first + right].since, r.queues[first + right].by_time) < (
-            r.queues[first + child].since,
-            r.queues[first + child].by_time,
+        if right < size and (queues[first + right].since, queues[first + right].by_time) < (
+            queues[first + child].since,
+            queues[first + child].by_time,
         ):
             child = right
-        if (r.queues[first + child].since, r.queues[first + child].by_time) >= (since, place):
+        if (queues[first + child].since, queues[first + child].by_time) >= (since, place):
             break
-        r.queues[first + i].since, r.queues[first + i].by_time = (
-            r.queues[first + child].since,
-            r.queues[first + child].by_time,
+        queues[first + i].since, queues[first + i].by_time = (
+            queues[first + child].since,
+            queues[first + child].by_time,
         )
         i = child
-    r.queues[first + i].since, r.queues[first + i].by_time = since, place
+    queues[first + i].since, queues[first + i].by_time = since, place
     return top
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def _push_row(r: RowTables, route: int, place: int) -> None:
-    first, i = r.routes[route].queue_at, r.routes[route].rowed
-    r.routes[route].rowed += 1
+def _push_row(routes: Records, queues: Records, route: int, place: int) -> None:
+    first, i = routes[route].queue_at, routes[route].rowed
+    routes[route].rowed += 1
     while i > 0:
         up = (i - 1) >> 1
-        if r.queues[first + up].by_row <= place:
+        if queues[first + up].by_row <= place:
             break
-        r.queues[first + i].by_row = r.queues[first + up].by_row
+        queues[first + i].by_row = queues[first + up].by_row
         i = up
-    r.queues[first + i].by_row = place
+    queues[first + i].by_row = place
 
 
 @called  # type: ignore[misc, unused-ignore]
-def first_ready(r: RowTables, route: int, free: float) -> tuple[float, int]:
+def first_ready(routes: Records, queues: Records, route: int, free: float) -> tuple[float, int]:
     """See `ReadyQueue.first`."""
-    first = r.routes[route].queue_at
-    while r.routes[route].timed > 0 and r.queues[first].since <= free:
-        _push_row(r, route, _pop_time(r, route))
-    if r.routes[route].rowed > 0:
-        return free, r.queues[first].by_row
-    return r.queues[first].since, r.queues[first].by_time
+    first = routes[route].queue_at
+    while routes[route].timed > 0 and queues[first].since <= free:
+        _push_row(routes, queues, route, _pop_time(routes, queues, route))
+    if routes[route].rowed > 0:
+        return free, queues[first].by_row
+    return queues[first].since, queues[first].by_time
 
 
 @called  # type: ignore[misc, unused-ignore]
-def pop_ready(r: RowTables, route: int) -> None:
+def pop_ready(routes: Records, queues: Records, route: int) -> None:
     """See `ReadyQueue.pop`."""
-    if r.routes[route].rowed == 0:
-        _pop_time(r, route)
+    if routes[route].rowed == 0:
+        _pop_time(routes, queues, route)
         return
-    first = r.routes[route].queue_at
-    r.routes[route].rowed -= 1
-    size = r.routes[route].rowed
-    place, i = r.queues[first + size].by_row, 0
+    first = routes[route].queue_at
+    routes[route].rowed -= 1
+    size = routes[route].rowed
+    place, i = queues[first + size].by_row, 0
     while True:
         child = 2 * i + 1
         if child >= size:
             break
-        if child + 1 < size and r.queues[first + child + 1].by_row < r.queues[first + child].by_row:
+        if child + 1 < size and queues[first + child + 1].by_row < queues[first + child].by_row:
             child += 1
-        if r.queues[first + child].by_row >= place:
+        if queues[first + child].by_row >= place:
             break
-        r.queues[first + i].by_row = r.queues[first + child].by_row
+        queues[first + i].by_row = queues[first + child].by_row
         i = child
-    r.queues[first + i].by_row = place
+    queues[first + i].by_row = place

@@ -20,74 +20,31 @@ from optcc.runtime.compiled.basics import (
     MARK,
     NOTICE,
     SEQ_BITS,
-    THREAD_CPU,
-    clock_ns,
     inner,
 )
-from optcc.runtime.compiled.machine import call_fold, load_f64, load_i64, load_u32, set_word, word
-from optcc.runtime.compiled.queues import push_ready
-from optcc.runtime.compiled.sending import copy_bytes, has_room, reply
+from optcc.runtime.compiled.machine import load_f64, load_i64, load_u32, set_word, word
+from optcc.runtime.compiled.sending import copy_bytes, fold_bytes, has_room, reply
 from optcc.runtime.compiled.tables import (
     BUFFER,
     BUFFER_BYTES,
-    BYTES_NS,
     CHUNKS,
     EARLY,
-    FOLD,
     HELD,
     ITEM,
-    LANDED,
+    LEFT,
+    LEFT_LANDING,
     MOST,
     NEWS,
     OPERATION,
     ORDER,
     THROUGH,
-    TIMING,
-    UNFINISHED,
     UNUSED,
     Flows,
     Lines,
     RowTables,
 )
-
-
-@inner  # type: ignore[misc, unused-ignore]
-def _place_of(r: RowTables, row: int) -> int:
-    low, high = 0, len(r.rows)
-    while low < high:
-        middle = (low + high) >> 1
-        if r.rows[middle].row < row:
-            low = middle + 1
-        else:
-            high = middle
-    return low if low < len(r.rows) and r.rows[low].row == row else -1
-
-
-@inner  # type: ignore[misc, unused-ignore]
-def _landed(r: RowTables, g: Any, place: int, at: float) -> None:
-    """See `Engine.landed`."""
-    r.rows[place].expected = 0
-    r.stack[0].place, r.stack[0].at, size = place, at, 1
-    while size > 0:
-        size -= 1
-        place, at = r.stack[size].place, r.stack[size].at
-        if r.rows[place].since > at:
-            at = r.rows[place].since
-        r.rows[place].since = at
-        r.rows[place].count -= 1
-        if r.rows[place].count > 0:
-            continue
-        for i in range(r.rows[place].released_at, r.rows[place + 1].released_at):
-            sent = r.released[i]
-            if not r.rows[sent].since > at:
-                r.rows[sent].since = at
-            r.rows[sent].count -= 1
-            if r.rows[sent].count == 0:
-                push_ready(r, r.rows[sent].route, sent, r.rows[sent].since)
-        for i in range(r.rows[place].after_at, r.rows[place + 1].after_at):
-            r.stack[size].place, r.stack[size].at = r.after[i], at
-            size += 1
-        g[UNFINISHED] -= 1
+from optcc.runtime.compiled.turns import finish, give_back, park
+from optcc.runtime.compiled.ways import pop_way, push_way
 
 
 @inner  # type: ignore[misc, unused-ignore]
@@ -100,7 +57,8 @@ def _chunk(r: RowTables, f: Flows, w: Lines, g: Any, wire: int, flow: int, seq: 
         return ASIDE
     if load_u32(slot + 4) != f.flows[flow].epoch or load_u32(slot + 8) != g[OPERATION]:
         return ASIDE
-    nbytes, place, offset = load_u32(slot + 12), _place_of(r, load_i64(slot + 24)), load_i64(slot + 32)
+    nbytes, row, offset = load_u32(slot + 12), load_i64(slot + 24), load_i64(slot + 32)
+    place = r.places[row] if 0 <= row < len(r.places) else np.int64(-1)
     if (
         place < 0
         or r.rows[place].expected == 0
@@ -111,9 +69,10 @@ def _chunk(r: RowTables, f: Flows, w: Lines, g: Any, wire: int, flow: int, seq: 
         return ASIDE
     if offset < 0 or offset + nbytes > g[BUFFER_BYTES] or (offset % g[ITEM]) != 0 or (nbytes % g[ITEM]) != 0:
         return ASIDE
-    if r.rows[place].reduce != 0 and r.rows[place].count != 1:
-        return ASIDE  # before its turn
-    landed = seq + 1
+    landed, in_turn = seq + 1, r.rows[place].reduce == 0 or r.rows[place].count == 1
+    waits = not in_turn or f.flows[flow].parked > 0
+    if waits and landed - f.flows[flow].returned > f.flows[flow].window >> 1:
+        return ASIDE  # too many would stay in their slots
     if not has_room(w, w.wires[wire].ring, 2):
         return ASIDE
     set_word(f.flows[flow].mark, (wire << SEQ_BITS) | landed)
@@ -123,72 +82,21 @@ def _chunk(r: RowTables, f: Flows, w: Lines, g: Any, wire: int, flow: int, seq: 
     own, source = g[BUFFER] + offset, slot + HEADER
     if r.rows[place].reduce == 0:
         copy_bytes(w, g, own, source, nbytes)
-    elif g[TIMING]:
-        began = clock_ns(THREAD_CPU, w)
-        call_fold(g[FOLD], own, source, nbytes // g[ITEM])
-        g[BYTES_NS] += clock_ns(THREAD_CPU, w) - began
+    elif in_turn:
+        fold_bytes(w, g, own, source, nbytes)
     else:
-        call_fold(g[FOLD], own, source, nbytes // g[ITEM])
+        park(r, f, flow, seq, place, offset, nbytes)
     if f.flows[flow].call >= 0 and landed > f.flows[flow].call:
         reply(w, g, wire, ACK, flow, f.flows[flow].call)
         f.flows[flow].call = -1
-    if landed - f.flows[flow].returned >= f.flows[flow].every:
-        f.flows[flow].returned = landed
-        reply(w, g, wire, CREDIT, flow, landed)
+    give_back(f, w, g, flow)
     r.rows[place].missing -= nbytes
     if r.rows[place].missing == 0:
         if g[EARLY] > 0:  # something may have to be folded that Python has kept
-            r.stack[0].place, r.stack[0].at, g[LANDED] = place, at, 1
+            r.stack[0].place, r.stack[0].at, g[LEFT] = place, at, LEFT_LANDING
         else:
-            _landed(r, g, place, at)
+            finish(r, f, w, g, place, at)
     return GOES_ON
-
-
-@inner  # type: ignore[misc, unused-ignore]
-def _sooner(w: Lines, one: int, other: int) -> bool:
-    return (w.ways[one].at, w.ways[one].order) < (w.ways[other].at, w.ways[other].order)
-
-
-@inner  # type: ignore[misc, unused-ignore]
-def _push_way(w: Lines, heap: Any, size: int, chunk: int) -> None:
-    """Onto a heap of `size` chunks on their way."""
-    i = size
-    while i > 0:
-        up = (i - 1) >> 1
-        if not _sooner(w, chunk, heap[up]):
-            break
-        heap[i] = heap[up]
-        i = up
-    heap[i] = chunk
-
-
-@inner  # type: ignore[misc, unused-ignore]
-def _pop_way(w: Lines, heap: Any, size: int) -> None:
-    """Off a heap of `size`, the first."""
-    size -= 1
-    chunk, i = heap[size], 0
-    while True:
-        child = 2 * i + 1
-        if child >= size:
-            break
-        if child + 1 < size and _sooner(w, heap[child + 1], heap[child]):
-            child += 1
-        if not _sooner(w, heap[child], chunk):
-            break
-        heap[i] = heap[child]
-        i = child
-    heap[i] = chunk
-
-
-@inner  # type: ignore[misc, unused-ignore]
-def next_landing(w: Lines, g: Any) -> float:
-    """See `PortClocks.next_landing`."""
-    first = w.ways[w.through[0]].at if g[THROUGH] else np.inf
-    for i in range(g[HELD]):
-        chunk = w.held[i]
-        nic = w.ways[chunk].nic
-        first = min(first, max(w.ways[chunk].at, w.nics[nic].in_free) + w.ways[chunk].bytes / w.nics[nic].in_rate)
-    return first
 
 
 @inner  # type: ignore[misc, unused-ignore]
@@ -200,20 +108,20 @@ def land_due(r: RowTables, f: Flows, w: Lines, g: Any, now: float) -> int:
         done = w.nics[nic].in_free = (
             max(w.ways[chunk].at, w.nics[nic].in_free) + w.ways[chunk].bytes / w.nics[nic].in_rate
         )
-        _pop_way(w, w.held, g[HELD])
+        pop_way(w, w.held, g[HELD])
         g[HELD] -= 1
         w.ways[chunk].at = done
-        _push_way(w, w.through, g[THROUGH], chunk)
+        push_way(w, w.through, g[THROUGH], chunk)
         g[THROUGH] += 1
     while g[THROUGH] and w.ways[w.through[0]].at <= now:
         chunk = w.through[0]
         if _chunk(r, f, w, g, w.ways[chunk].wire, w.ways[chunk].flow, w.ways[chunk].seq, w.ways[chunk].at) != GOES_ON:
             return ASIDE
-        _pop_way(w, w.through, g[THROUGH])
+        pop_way(w, w.through, g[THROUGH])
         g[THROUGH] -= 1
         w.unused[g[UNUSED]] = chunk
         g[UNUSED] += 1
-        if g[LANDED]:
+        if g[LEFT]:
             return ASIDE
         if g[CHUNKS] >= g[MOST]:
             return BREATH
@@ -254,7 +162,7 @@ def _notice(r: RowTables, f: Flows, w: Lines, g: Any, at: int, now: float) -> in
     w.ways[chunk].order, w.ways[chunk].nic, w.ways[chunk].flow = g[ORDER], nic, flow
     w.ways[chunk].seq, w.ways[chunk].bytes, w.ways[chunk].wire = seq, nbytes, wire
     g[ORDER] += 1
-    _push_way(w, w.held, g[HELD], chunk)
+    push_way(w, w.held, g[HELD], chunk)
     g[HELD] += 1
     return GOES_ON
 
@@ -290,7 +198,7 @@ def read_ring(r: RowTables, f: Flows, w: Lines, g: Any, ring: int, notices: bool
         code = _notice(r, f, w, g, at, now) if notices else _back(f, w, g, at)
         if code == GOES_ON:
             taken += 1
-            if g[LANDED]:
+            if g[LEFT]:
                 code = ASIDE
             elif g[CHUNKS] >= g[MOST]:
                 code = BREATH

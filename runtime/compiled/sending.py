@@ -19,13 +19,15 @@ from optcc.runtime.compiled.basics import (
     MARK,
     NOSIGNAL,
     NOTICE,
-    THREAD_CPU,
     WATCH,
     clock_ns,
+    count_timed,
     inner,
+    is_timed,
     time_now,
 )
 from optcc.runtime.compiled.machine import (
+    call_fold,
     errno_at,
     fence,
     load_u32,
@@ -40,14 +42,14 @@ from optcc.runtime.compiled.machine import (
 from optcc.runtime.compiled.queues import first_ready, pop_ready
 from optcc.runtime.compiled.tables import (
     BUSY,
-    BYTES_NS,
     CHUNKS,
     EVERY,
+    FOLD,
+    ITEM,
     LANE,
     LOOK_AT,
     MOST,
     OPERATION,
-    TIMING,
     UNHEARD,
     UNSENT,
     WAKE,
@@ -98,12 +100,22 @@ def reply(w: Lines, g: Any, wire: int, kind: int, flow: int, number: int) -> Non
 
 @inner  # type: ignore[misc, unused-ignore]
 def copy_bytes(w: Lines, g: Any, to: int, source: int, nbytes: int) -> None:
-    if g[TIMING]:
-        began = clock_ns(THREAD_CPU, w)
+    if is_timed(g):
+        began = clock_ns(w)
         memcpy(to, source, nbytes)
-        g[BYTES_NS] += clock_ns(THREAD_CPU, w) - began
+        count_timed(w, g, began)
     else:
         memcpy(to, source, nbytes)
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def fold_bytes(w: Lines, g: Any, own: int, landed: int, nbytes: int) -> None:
+    if is_timed(g):
+        began = clock_ns(w)
+        call_fold(g[FOLD], own, landed, nbytes // g[ITEM])
+        count_timed(w, g, began)
+    else:
+        call_fold(g[FOLD], own, landed, nbytes // g[ITEM])
 
 
 @inner  # type: ignore[misc, unused-ignore]
@@ -197,7 +209,7 @@ def post_ready(r: RowTables, f: Flows, w: Lines, g: Any, x: Any) -> int:
                 continue
             free = _free_at(r, f, w, other)
             if free <= now:
-                at, row = first_ready(r, other, free)
+                at, row = first_ready(r.routes, r.queues, other, free)
                 if route < 0 or (at, row) < (start, place):
                     start, place, route = at, row, other
             elif free < wake:
@@ -214,7 +226,7 @@ def post_ready(r: RowTables, f: Flows, w: Lines, g: Any, x: Any) -> int:
         for i in range(r.kinds[kind], r.kinds[kind + 1]):
             if f.flows[r.stripes[i].flow].out == 0:
                 return ASIDE
-        pop_ready(r, route)
+        pop_ready(r.routes, r.queues, route)
         g[UNSENT] -= 1
         if x[LOOK_AT] == np.inf:
             x[LOOK_AT] = now + x[EVERY]

@@ -1,8 +1,12 @@
-"""What the compiled loop works on: arrays of records, by name. Filled by `path`; `loop` says what it does with them."""
+"""What the compiled loop works on: arrays of records, by name. `loop` says what it does with them.
+
+`program_tables`, `flow_table` and `line_table` fill them.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from struct import Struct
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -23,11 +27,11 @@ def stamp_of(folder: Path) -> str:
     return f"of_{crc32(b''.join(path.read_bytes() for path in sorted(folder.glob('*.py')))):08x}"
 
 
-ROW = _record("row count offset length source route kind missing expected reduce released_at after_at", "since")
+ROW = _record("row count offset length source route kind missing expected reduce released_at after_at parked", "since")
 """A transfer, in order of rows; its index is its place. count : of what a sent one waits for, or a received one awaits;
 since : as the engine's, NaN where there is none; source : address of a sent one's payload; route, kind : numbers of its
 route and of its stripes; missing : bytes still to come; expected, reduce : 0 or 1; released_at, after_at : where its
-part of the lists `released` and `after` begins."""
+part of the lists `released` and `after` begins; parked : 1 + the last of its chunks in `Flows.parked`, 0: none."""
 ROUTE = _record("queue_at timed rowed lane_at watched")
 """A route that this rank sends by: where its queues and its lanes begin, the sizes of its two heaps; watched : 0 while
 its lanes are not."""
@@ -39,24 +43,52 @@ STAMP = stamp_of(Path(__file__).parent)
 and the date of one file, where the function is: a change in another file would go unnoticed."""
 STACK = _record(f"place {STAMP}", "at")
 """Landings that finish others; the last whole number is not used."""
-FLOW = _record(
-    "out into wire epoch window most size posted acked folded landed returned every slots mark"
-    " queued start stop kept_at numbered call asked",
-    "ready",
-)
-"""A flow. out, into : 1 where it leaves or enters here, and is in its steady state on a wire that works; wire, epoch,
-window : as the machine's; most : bytes of payload of a chunk; size : of a slot; posted, acked, folded : the sender's;
-landed, returned, every : the receiver's, whose `folded` is `landed`; slots, mark : addresses of its first slot and of
-the word that says what has landed; queued : the place of the transfer that is being cut into chunks, -1: none; start,
-stop, ready : what is left of that, and since when; kept_at : where its part of `kept` begins; numbered : bytes posted
-since the machines were asked; call : the chunk whose landing the sender wants to be told, -1: none; asked : likewise,
-by this rank's sender."""
+
+
+class FlowState(NamedTuple):
+    """The part of a FLOW that compiled code changes or Python fills anew; the record begins with it.
+
+    out, into : 1 where it leaves or enters here, and is in its steady state on a wire that works
+    wire, epoch, posted, acked, folded, landed, returned : the machine's; a receiver's `folded` is `landed`
+    queued : the place of the transfer that is being cut into chunks, -1: none
+    start, stop : what is left of that
+    numbered : bytes posted since the machines were asked
+    parked : how many chunks wait in their slots until it is their turn to be folded
+    call, asked : the chunk whose landing the far sender, this rank's sender wants to be told, -1: none
+    """
+
+    out: int = 0
+    into: int = 0
+    wire: int = 0
+    epoch: int = 0
+    posted: int = 0
+    acked: int = 0
+    folded: int = 0
+    landed: int = 0
+    returned: int = 0
+    queued: int = -1
+    start: int = 0
+    stop: int = 0
+    numbered: int = 0
+    parked: int = 0
+    call: int = -1
+    asked: int = -1
+
+
+FLOW_STATE = Struct(f"{len(FlowState._fields)}q")
+FLOW = _record(f"{' '.join(FlowState._fields)} window most size every slots mark kept_at", "ready")
+"""A flow. window, every : as the machine's; most : bytes of payload of a chunk; size : of a slot; slots, mark :
+addresses of its first slot and of the word that says what has landed; kept_at : where its part of `kept` or `parked`
+begins;ready : since when that which is queued can go."""
 KEPT = _record("place start bytes", "ready")
 """A chunk that may have to be sent again: of a flow's `window`, the one with number ``seq % window``."""
+PARKED = _record("flow seq offset bytes next")
+"""A chunk that waits for its turn in slot ``seq % window`` of a flow. offset : in the buffer; next : 1 + the place of
+another one of the same transfer, 0: none."""
 WIRE = _record("out into closed out_nic in_nic socket woke sleep ring")
 """A wire. out, into : 1 where its sending, its receiving end here works; closed : address of the word that closes it;
-socket : descriptor; woke : the sleep of the peer for which it has been woken; sleep : address of the word in which the
-peer says that it sleeps; ring : that what is said at this end goes into."""
+socket : descriptor; woke : the sleep of the peer for which compiled code has woken it; sleep : address of the word in
+which the peer says that it sleeps; ring : that what is said at this end goes into."""
 RING = _record("written_at taken_at records count written taken")
 """A ring: addresses of its two counts and of its records, how many it holds, both counts as far as this end knows."""
 NIC = _record("", "out_free in_free out_rate in_rate")
@@ -66,7 +98,8 @@ WAY = _record("order nic flow seq bytes wire", "at")
 
 class RowTables(NamedTuple):
     """What the engine knows. kinds : where the stripes of a kind of transfer begin; lanes : flows that may carry
-    something, by route; released, after : places; stack : for landings that finish others."""
+    something, by route; released, after : places; stack : for landings that finish others; places : by row, -1: not
+    this rank's."""
 
     rows: Records
     routes: Records
@@ -77,6 +110,7 @@ class RowTables(NamedTuple):
     released: Ints
     after: Ints
     stack: Records
+    places: Ints
 
 
 class Flows(NamedTuple):
@@ -84,6 +118,7 @@ class Flows(NamedTuple):
 
     flows: Records
     kept: Records
+    parked: Records
     mine: Ints
 
 
@@ -108,15 +143,19 @@ class Lines(NamedTuple):
 
 # Places in the array of whole numbers.
 UNSENT, UNFINISHED, TOTAL, OPERATION, BUSY, SLEEPS, STRIKE, ORDER, HELD, THROUGH, UNUSED, EARLY = range(12)
-LANDED, BUFFER, BUFFER_BYTES, ITEM, FOLD, UNHEARD, NEWS, ASKED, CHUNKS, TIMING, BYTES_NS, LANE, MOST, INTS = range(
-    12, 26
-)
+LEFT, BUFFER, BUFFER_BYTES, ITEM, FOLD, UNHEARD, NEWS, ASKED, CHUNKS, LANE, MOST = range(12, 23)
+TIMING, WORKS, TIMED, BYTES_NS, CLOCK_NS, INTS = range(23, 29)
+LEFT_LANDING, LEFT_CREDIT = 1, 2
 """Sends not posted, receives not done, all of both; the operation; flows with something queued; how often this rank has
 slept; how many must be done when somebody looks on; of chunks on their way: the next one's order, the sizes of both
-heaps and of the stack; transfers of which Python keeps pieces until their turn; landings left to Python; address and
-bytes of the buffer, bytes of an element, address of the fold; 1 + a wire whose peer could not be woken; what this poll
-has told; flows of which something is asked; chunks taken; whether copies and folds are timed, their nanoseconds; a
-route whose lanes are to be watched; after how many chunks, sent or taken, Python has a turn."""
+heaps and of the stack; transfers of which Python keeps pieces until their turn.
+
+What is left to Python, a landing or a credit; address and bytes of the buffer, bytes of an element, address of the
+fold; 1 + a wire whose peer could not be woken; what this poll has told; flows of which something is asked; chunks
+taken; a route whose lanes are to be watched; after how many chunks, sent or taken, Python has a turn.
+
+Of copies and folds: each so-manyth is timed, 0: none; how many there were, and of these timed; nanoseconds of the timed
+ones, and of the clock."""
 
 # Places in the array of times.
 LOOK_AT, TIMERS, EVERY, BEFORE, DUE, LANES_AT, SOCKETS_AT, WAKE, BREATH_AT, TIMES = range(10)

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from optcc.runtime.compiled.choice import ChunkPath, engines, path_of
+from optcc.runtime.compiled.choice import ChunkPath, engines
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.descriptors import provide
 from optcc.runtime.control.fault_injection import FaultInjector
 from optcc.runtime.control.transports import open_wires
-from optcc.runtime.devices.host import Op, name_of
+from optcc.runtime.devices.host import Op
 from optcc.runtime.devices.memory import HOST
 from optcc.runtime.engine.loop import Engine
 from optcc.runtime.engine.program import Program
@@ -89,9 +89,7 @@ class Links:
         assert flows
         linger = linger or self._transport != "local"  # a NIC reads from the memory that is registered
         flows.begin(name, program.receives, sign)
-        compiled = path_of(self._path.name, self._transport, "cpu", name_of(buffer.dtype)) == self._path
-        engine_of = self._engine_of if compiled else Engine
-        engine = engine_of(program, buffer, op, flows, time.monotonic, HOST, linger, parts)
+        engine = self._engine_of(program, buffer, op, flows, time.monotonic, HOST, linger, parts)
         if linger:
             self._wires.register(HOST.bytes_of(buffer if parts is None else parts))
         engine.run(_Deadline(time.monotonic() + within_s, engine, self._injector(flows)))

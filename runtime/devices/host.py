@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
     return _TYPES[name]
 
 
+@cache  # numpy takes microseconds for a name
 def name_of(dtype: np.dtype[Any]) -> str:
     """The name of an element type; InputError for one that is not in DTYPES. ml_dtypes' bfloat16 counts as ours."""
     name = "bfloat16" if dtype == BFLOAT16 else dtype.name

@@ -42,11 +42,15 @@ class Engine:
         self._transport, self._clock, self._memory = transport, clock, memory
         self._bytes, self._dtype, self._itemsize = memory.bytes_of(buffer), buffer.dtype, buffer.itemsize
         self._parts = None if parts is None else memory.bytes_of(parts)
+        # Pieces of reduces that came before their turn: (where they belong, the piece).
+        self._early: dict[int, list[tuple[Any, Any]]] = defaultdict(list)
+        self._begin_tables()
+
+    def _begin_tables(self) -> None:
+        program = self._program
         self._waits = dict(program.waits)
         self._awaits = dict(program.awaits)
         self._expected = set(program.receives)
-        # Pieces of reduces that came before their turn: (where they belong, the piece).
-        self._early: dict[int, list[tuple[Any, Any]]] = defaultdict(list)
         self._ready: dict[int, ReadyQueue] = defaultdict(ReadyQueue)  # by route
         self._since: dict[int, float] = {}  # row -> the latest landing among what it has waited for
         self._unsent, self._unfinished = len(program.sends), len(program.receives)
@@ -140,16 +144,24 @@ class Engine:
         """A piece of transfer `row` is here: copy it, or fold it, or keep it until its turn to be folded."""
         if row not in self._expected:
             raise TransportError(f"rank {self._program.rank} got transfer {row}, which it does not expect (again)")
-        size = self._itemsize
-        start = offset // size
-        own = self._buffer[start : start + len(data) // size]
-        piece = self._memory.elements(data, self._dtype)
+        own, piece = self._own(offset, data)
         if not self._program.receives[row].reduce:
             self._memory.copy(own, piece)
         elif self._awaits[row] == 1:  # every fold before it is done, only its own landing is missing
             self._memory.fold(self._op, own, piece)
         else:
-            self._early[row].append((own, self._memory.keep(piece)))
+            self.keep(row, offset, data)
+
+    def _own(self, offset: int, data: Any) -> tuple[Any, Any]:
+        """The elements of the buffer that a piece is for, and the piece as elements."""
+        size = self._itemsize
+        start = offset // size
+        return self._buffer[start : start + len(data) // size], self._memory.elements(data, self._dtype)
+
+    def keep(self, row: int, offset: int, data: Any) -> None:
+        """A copy of a piece of transfer `row`, until it is its turn to be folded."""
+        own, piece = self._own(offset, data)
+        self._early[row].append((own, self._memory.keep(piece)))
 
     def landed(self, row: int, at: float) -> None:
         """Transfer `row` has landed: finish it and whatever waited for it, or leave it until its turn to be folded."""
