@@ -32,8 +32,8 @@ from rich.progress import track
 
 import optcc
 from benchmarks.bench_steady import KINDS, OVER, Quiet, Silence
-from optcc.runtime.compiled.engine import CompiledEngine
 from optcc.runtime.compiled.compiling import compile_all
+from optcc.runtime.compiled.engine import CompiledEngine
 from optcc.runtime.compiled.path import CompiledPath
 from optcc.runtime.devices.host import Op, empty
 from optcc.runtime.devices.memory import HostMemory
@@ -53,8 +53,8 @@ TARGET_S = 5e-6
 TARGET_FROM = 256 * 2**10
 SAMPLE_S = 0.001
 TIMED_EACH = 7
-"""Each so-manyth copy or fold of a timed run is timed: a prime, so that all kinds are hit, and few enough that the clock,
-a call of the kernel, does not count."""
+"""Each so-manyth copy or fold of a timed run is timed. A prime, so that all kinds are hit; few, because the clock is a
+call of the kernel."""
 PARTS = ("engine", "flows, protocol", "wires", "copies, folds")
 OTHER = "other"
 _PART_OF = {

@@ -187,7 +187,8 @@ def run(
         `local_rate` (bytes per second, or text such as "1Gb/s"); "verbs", RDMA devices that are called as the cluster's
         NICs
     device : "cpu", or "cuda" for buffers in GPU memory, rank r's on GPU ``r % number of GPUs``; local transport only
-    path : "python" or "compiled": what handles chunks; None: as OPTCC_PATH says, Python where it says nothing
+    path : what handles chunks: "python", "compiled" or "auto", compiled code where it can be had; None: as OPTCC_PATH
+        says, auto where it says nothing
     membership, interface : rank 0's, where others start the other ranks; see `optcc.runtime.control.launch.Session`
 
     Raises RankFailedError when a rank dies, InputError when there are no such devices.

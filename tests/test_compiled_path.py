@@ -331,15 +331,17 @@ def test_ready_queues_agree() -> None:
 
 def test_what_is_not_compiled_is_said() -> None:
     assert path_of("compiled", "local", "cpu", "float32") == ChunkPath("compiled")
+    assert path_of("auto", "local", "cpu", "float32") == ChunkPath("compiled")
     assert path_of("python", "local", "cpu") == ChunkPath("python")
+    assert str(path_of("auto", "verbs", "cpu")) == "python (verbs has no compiled path)"
     assert str(path_of("compiled", "verbs", "cpu")) == "python (verbs has no compiled path)"
     assert str(path_of("compiled", "local", "cuda")) == "python (cuda buffers have no compiled path)"
 
 
 def test_no_such_path() -> None:
-    assert path_asked({}) == "python"
+    assert path_asked({}) == "auto"
     assert path_asked({"OPTCC_PATH": "compiled"}) == "compiled"
-    with pytest.raises(InputError, match="OPTCC_PATH: no such path, expected python or compiled, got 'fast'"):
+    with pytest.raises(InputError, match="OPTCC_PATH: no such path, expected auto or compiled or python, got 'fast'"):
         path_asked({"OPTCC_PATH": "fast"})
     with pytest.raises(InputError, match="--chunk-path: no such path"):
         Job({"it": schedule_of(weak=0, nics=1, nbytes=24_000)}, "float32", "sum", paced=False, path="fast")
@@ -349,6 +351,7 @@ def test_without_numba_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InputError, match="numba is not installed"):
         path_of("compiled", "local", "cpu", "float32")
+    assert path_of("auto", "local", "cpu", "float32") == ChunkPath("python", "numba is not installed")
 
 
 @pytest.mark.long

@@ -28,10 +28,13 @@ membership_options = stack(
 """For ranks that others start: see `membership_of`."""
 
 
-def membership_of(rendezvous: str | None, rank: int | None, world: int | None) -> Membership | None:
+def membership_of(
+    rendezvous: str | None, rank: int | None, world: int | None, path: str | None = None
+) -> Membership | None:
     """This process's place among ranks that others start; None: there are no others, so the ranks are started here.
 
     Does not return in a process that is not rank 0. It serves as its rank, reports a failure on stderr, and exits.
+    `path` : of chunks, where it is not as OPTCC_PATH says.
     """
     from optcc.runtime.control.rendezvous import find
     from optcc.runtime.control.secret import SECRETS
@@ -44,5 +47,5 @@ def membership_of(rendezvous: str | None, rank: int | None, world: int | None) -
     if found.rank:
         from optcc.runtime.control.serving import serve_rank
 
-        raise SystemExit(serve_rank(found, say=lambda text: click.echo(f"optcc: {text}", err=True)))
+        raise SystemExit(serve_rank(found, say=lambda text: click.echo(f"optcc: {text}", err=True), path=path))
     return found

@@ -50,8 +50,10 @@ class RuntimeChoice(NamedTuple):
     help="Where the buffers are: cuda is GPU memory, of GPU r mod the number of GPUs for rank r.",
 )  # fmt: skip
 @click.option(
-    "--chunk-path", type=click.Choice(["python", "compiled"]), default="python", show_default=True, envvar="OPTCC_PATH",
-    help="What handles chunks: Python, or compiled code (local transport, CPU). Also set by OPTCC_PATH.",
+    "--chunk-path", type=click.Choice(["auto", "compiled", "python"]), default="auto", show_default=True,
+    envvar="OPTCC_PATH",
+    help="What handles chunks: compiled code (local transport, CPU) or Python; auto is compiled code where it can be "
+    "had. Also set by OPTCC_PATH.",
 )  # fmt: skip
 @click.option(
     "--repeat", type=click.IntRange(1, 1000), default=5, show_default=True, help="Timed runs of each algorithm."
@@ -111,13 +113,14 @@ def run(
     from optcc.fault_run.conflicts import check_together
     from optcc.reports import run
     from optcc.reports.simulation import timeline_title
-    from optcc.runtime.compiled.choice import path_of
+    from optcc.runtime.compiled.choice import path_of, warm
     from optcc.simulation.simulator import simulate as run_virtually
     from optcc.simulation.timeline import check_timeline, write_timeline
     from optcc.values.units import parse_rate
 
-    membership = membership_of(rendezvous, rank, world)
+    membership = membership_of(rendezvous, rank, world, chunk_path)
     taken = path_of(chunk_path, transport, device, dtype)
+    warm(taken, lambda text: click.echo(f"note: {text}", err=True))
     place = (transport, device, membership, interface, chunk_path)
     rate = parse_rate(local_rate, where="--local-rate")
     check_timeline(timeline)
@@ -129,8 +132,7 @@ def run(
         check_together(strikes)
         if timeline is not None:
             _draw_fault_run(made, strikes, rate, transport, timeline)
-        if chunk_path != "python":
-            click.echo(f"note: path of chunks: {taken}", err=True)
+        click.echo(f"note: path of chunks: {taken}", err=True)
         _fault_run(made, strikes, repeat, dtype, op, rate, place, as_json)
         return
     alpha_s, per_chunk_s = (costs.alpha, costs.per_chunk) if costs else (Fraction(0), Fraction(0))
@@ -154,8 +156,7 @@ def run(
         )
     summary = run.run_json(made, outcome, simulation.time_s)
     summary["path"] = taken.name
-    if chunk_path != "python":
-        click.echo(f"note: path of chunks: {taken}", err=True)
+    click.echo(f"note: path of chunks: {taken}", err=True)
     summary["planned_for"] = costs and costs.as_json()
     emit(as_json, summary, lambda: run.print_run(made, outcome, summary))
     if costs and not costs.known:  # at the end: it explains a result, and an error is alone on stderr

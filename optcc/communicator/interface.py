@@ -28,6 +28,7 @@ from optcc.communicator.options import CommunicatorOptions
 from optcc.communicator.prepared import Prepared
 from optcc.errors import InputError, OptccError
 from optcc.runtime.control.fault_injection import KINDS
+from optcc.runtime.compiled.choice import on_stderr, path_asked, path_of, warm
 from optcc.runtime.control.member import JOIN_S, TIMEOUT_S, Member
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership, find
@@ -74,6 +75,8 @@ class Communicator(Calls):
         found = find(os.environ, rendezvous=rendezvous, rank=rank, world=world)
         membership = found or ALONE
         overseer = None
+        if membership.world > 1:
+            warm(path_of(path_asked(os.environ), transport, "cpu"), on_stderr)  # before the time to meet begins
         if membership.rank == 0 and membership.world > 1:
             overseer = Overseer.open(membership, interface, JOIN_S)
         costs = message_costs(cluster, transport)

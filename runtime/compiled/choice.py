@@ -1,4 +1,4 @@
-"""Which path a rank's chunks take: compiled code, or Python, which is the reference. It is asked for, never guessed."""
+"""Which path a rank's chunks take: compiled code where it can, or Python, which is the reference."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from optcc.runtime.engine.program import Program
 from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.wires.local import LocalWires
 
-PATHS = ("python", "compiled")
+PATHS = ("auto", "compiled", "python")
+"""What can be asked for; auto is compiled code where it can be had."""
 VARIABLE = "OPTCC_PATH"
 TYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64")
 """Element types whose folds are compiled."""
 
 
 class ChunkPath(NamedTuple):
-    """name : one of PATHS; why : where the compiled one was asked for and is not taken, for what reason."""
+    """name : "compiled" or "python"; why : where Python was not asked for, why it is taken."""
 
     name: str
     why: str = ""
@@ -31,7 +32,7 @@ class ChunkPath(NamedTuple):
 
 
 def path_asked(environ: Mapping[str, str]) -> str:
-    """What OPTCC_PATH says; Python where it says nothing. InputError for no path."""
+    """What OPTCC_PATH says; auto where it says nothing. InputError for no path."""
     return path_named(environ.get(VARIABLE, PATHS[0]), VARIABLE)
 
 
@@ -43,12 +44,12 @@ def path_named(name: str, where: str) -> str:
 
 
 def path_of(asked: str, transport: str, device: str, dtype: str | None = None) -> ChunkPath:
-    """The path that is taken. `dtype` : of the elements; None: of each operation another.
+    """The path that is taken. `asked` : one of PATHS; `dtype` : of the elements; None: of each operation another.
 
     Raises InputError where the compiled one is asked for and numba is missing.
     """
     if asked == "python":
-        return ChunkPath(asked)
+        return ChunkPath("python")
     if transport != "local":
         return ChunkPath("python", f"{transport} has no compiled path")
     if device != "cpu":
@@ -58,6 +59,8 @@ def path_of(asked: str, transport: str, device: str, dtype: str | None = None) -
     if not sys.platform.startswith("linux") or sys.byteorder != "little":
         return ChunkPath("python", "the compiled path is for Linux on a little-endian machine")
     if importlib.util.find_spec("numba") is None:
+        if asked == "auto":
+            return ChunkPath("python", "numba is not installed")
         raise InputError(
             "the compiled path needs numba",
             where=VARIABLE,
@@ -65,15 +68,31 @@ def path_of(asked: str, transport: str, device: str, dtype: str | None = None) -
             got="numba is not installed",
             hint="pip install numba",
         )
-    return ChunkPath(asked)
+    return ChunkPath("compiled")
 
 
-def warm(path: ChunkPath) -> None:
-    """Compile, if that has not been done on this machine: seconds, before anybody waits."""
-    if path.name == "compiled":
+def warm(path: ChunkPath, say: Callable[[str], object] = lambda text: None) -> None:
+    """Compile, if that has not been done on this machine: seconds, before anybody waits. `say` : told so then.
+
+    Raises InputError where numba finds no place to keep what it compiles.
+    """
+    if path.name != "compiled":
+        return
+    try:
         from optcc.runtime.compiled.compiling import compile_all
+    except RuntimeError as error:
+        raise InputError(
+            "compiled code cannot be kept",
+            where="NUMBA_CACHE_DIR",
+            expected="a directory that can be written, or OPTCC_PATH=python",
+            got=str(error),
+        ) from error
+    compile_all(say)
 
-        compile_all()
+
+def on_stderr(text: str) -> None:
+    """For `warm`, in programs of others: there is nobody else to tell."""
+    print(f"optcc: {text}", file=sys.stderr, flush=True)
 
 
 def engines(path: ChunkPath, flows: FlowTransport, wires: Any) -> Callable[..., Engine]:
