@@ -27,8 +27,8 @@ from optcc.communicator.handles import InOrder
 from optcc.communicator.options import CommunicatorOptions
 from optcc.communicator.prepared import Prepared
 from optcc.errors import InputError, OptccError
-from optcc.runtime.control.fault_injection import KINDS
 from optcc.runtime.compiled.choice import on_stderr, path_asked, path_of, warm
+from optcc.runtime.control.fault_injection import KINDS
 from optcc.runtime.control.member import JOIN_S, TIMEOUT_S, Member
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership, find
