@@ -231,6 +231,7 @@ def saved(truth: Cluster, path: Path, noise: float = 0.004) -> str:
         nics,
         date="2026-11-20",
         transport="verbs",
+        path="python",
         alpha_s=3.1e-6,
         per_chunk_s=4e-7,
         before={"server0/nic0": 500 * GBPS},

@@ -87,7 +87,7 @@ def test_nothing_is_tried_where_that_is_not_wanted(options: dict[str, bool]) -> 
 
 
 @pytest.mark.parametrize(
-    ("transport", "costs"), [("verbs", (Fraction(31, 10**7), Fraction(4, 10**7))), ("local", (0, PER_CHUNK))]
+    ("transport", "costs"), [("verbs", (Fraction(31, 10**7), Fraction(4, 10**7))), ("local", (0, PER_CHUNK["python"]))]
 )
 def test_plans_are_made_for_what_a_file_has_measured(
     tmp_path: Path, transport: str, costs: tuple[Fraction, Fraction]
@@ -100,4 +100,16 @@ def test_plans_are_made_for_what_a_file_has_measured(
     )
     for given in (str(path), path):
         assert message_costs(given, transport) == (transport, *costs)
-    assert message_costs(None, transport) == message_costs(CLUSTER, transport) == (transport, 0, PER_CHUNK)
+    assert message_costs(None, transport) == message_costs(CLUSTER, transport) == (transport, 0, PER_CHUNK["python"])
+
+
+def test_plans_are_made_for_the_path_that_chunks_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing was measured with it, for what it takes as a rule."""
+    path = tmp_path / "cluster.yaml"
+    path.write_text(
+        "optcc: 1\nmeasured: {date: 2026-11-20, transport: local, path: python, per_chunk: 40us}\n"
+        "servers: [{name: a, nics: [{name: nic0, rate: 100Gb/s}]}]\n"
+    )
+    assert message_costs(path, "local").per_chunk == Fraction(40, 10**6)
+    monkeypatch.setenv("OPTCC_PATH", "compiled")
+    assert message_costs(path, "local").per_chunk == PER_CHUNK["compiled"] < PER_CHUNK["python"]

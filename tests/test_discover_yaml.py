@@ -40,6 +40,7 @@ def test_a_calibration_that_is_wrong_names_the_field() -> None:
     for right, wrong, where in (
         ("2026-11-20", "today", "$.measured.date"),
         ("verbs", "pigeons", "$.measured.transport"),
+        ("transport: verbs", "transport: verbs, path: fast", "$.measured.path"),
         ("3.1us", "3.1", "$.measured.alpha"),
         ("0.6%", "0.6", "$.measured.spread"),
         ("nameplate: 400Gb/s", "nameplate: much", "$.servers[0].nics[0].nameplate"),
@@ -56,7 +57,9 @@ SERVERS = [
 
 
 def test_what_is_written_is_read_back() -> None:
-    measured = Measured("2026-11-20", "local", GBPS / GBPS / 10**6, None, GBPS / GBPS / 100, {"{x}/'q'": 2 * GBPS})
+    measured = Measured(
+        "2026-11-20", "local", GBPS / GBPS / 10**6, None, GBPS / GBPS / 100, {"{x}/'q'": 2 * GBPS}, "compiled"
+    )
     cluster = Cluster(tuple(SERVERS))
     text = write_yaml(cluster, comments=["one\ntwo"], measured=measured, spreads={"{x}/'q'": 0.0123})
     found = read_yaml(text.encode(), "t.yaml", Given())

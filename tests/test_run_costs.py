@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -37,21 +38,30 @@ servers:
 
 def test_what_is_stated_comes_before_what_is_measured() -> None:
     """By the clock of a runtime whose NICs are slower; measured times are the cluster's already."""
-    costs = costs_of(None, "40us", MEASURED, "local", Fraction(10))
+    costs = costs_of(None, "40us", MEASURED, "local", "python", Fraction(10))
     assert (costs.alpha, costs.per_chunk) == (3 * US, 4 * US)
     assert costs.line(Fraction(10)) == "planned for alpha 30 us (measured 2026-11-20), per chunk 40 us (stated)"
 
 
 def test_another_transports_costs_are_not_this_ones() -> None:
-    costs = costs_of(None, None, MEASURED, "verbs", Fraction(1))
+    costs = costs_of(None, None, MEASURED, "verbs", "python", Fraction(1))
     assert (costs.alpha, costs.per_chunk) == (0, 0)
     assert costs.per_chunk_from == "measured over local only"
-    assert costs_of(None, None, None, "verbs", Fraction(1)).per_chunk_from == "not measured"
+    assert costs_of(None, None, None, "verbs", "python", Fraction(1)).per_chunk_from == "not measured"
+
+
+def test_another_paths_costs_are_not_this_ones() -> None:
+    """Compiled code takes less for a chunk than Python does."""
+    measured = replace(MEASURED, path="python")
+    costs = costs_of(None, None, measured, "local", "compiled", Fraction(1))
+    assert (costs.per_chunk, costs.per_chunk_from) == (0, "measured with the path python only")
+    costs = costs_of(None, None, measured, "local", "python", Fraction(1))
+    assert (costs.per_chunk, costs.per_chunk_from) == (5 * US, "measured 2026-11-20, path python")
 
 
 def test_what_is_no_time_is_refused() -> None:
     with pytest.raises(InputError, match="--per-chunk"):
-        costs_of(None, "many", None, "local", Fraction(1))
+        costs_of(None, "many", None, "local", "python", Fraction(1))
 
 
 @pytest.mark.parametrize("transport", ["local", "verbs"])

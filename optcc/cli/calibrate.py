@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -80,9 +81,11 @@ def calibrate(
     """
     from optcc.discover.calibration import measured_as
     from optcc.discover.yaml_writer import save_yaml, write_yaml
+    from optcc.runtime.compiled.choice import path_asked, path_of, warm
     from optcc.values.units import parse_seconds
 
     membership = membership_of(rendezvous, rank, world)
+    path = path_of(path_asked(os.environ), transport, "cpu", "uint8")
     seconds = float(parse_seconds(probe, where="--probe"))
     if not 0.001 <= seconds <= 10:
         raise InputError("out of range", where="--probe", expected="1ms to 10s", got=probe)
@@ -94,12 +97,14 @@ def calibrate(
     found = load_source(topology, servers, nic_rate)
     for note in found.notes:
         click.echo(f"note: {note}", err=True)
+    warm(path, lambda text: click.echo(f"note: {text}", err=True))
     place = {"transport": transport, "membership": membership, "interface": interface}
     outcome = _measure(found.cluster, repeat, seconds, local_rate, slow, place)
     measured = measured_as(
         outcome.nics,
         date=datetime.now(UTC).date().isoformat(),
         transport=transport,
+        path=path.name,
         alpha_s=outcome.alpha_s,
         per_chunk_s=outcome.chunk_s,
         before=found.measured.nameplate if found.measured else {},

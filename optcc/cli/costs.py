@@ -64,10 +64,10 @@ class StatedCosts:
 
 
 def costs_of(
-    alpha: str | None, per_chunk: str | None, measured: Measured | None, transport: str, slowdown: Fraction
+    alpha: str | None, per_chunk: str | None, measured: Measured | None, transport: str, path: str, slowdown: Fraction
 ) -> StatedCosts:
     """What was stated, by the clock of a runtime whose NICs are `slowdown` times slower than the cluster's; else what
-    the topology's file has measured over this transport, in the cluster's time; else 0.
+    the topology's file has measured over this transport and path of chunks, in the cluster's time; else 0.
 
     Raises InputError for what is no time.
     """
@@ -82,6 +82,9 @@ def costs_of(
             found.append((Fraction(0), "not measured"))
         elif measured.transport != transport:
             found.append((Fraction(0), f"measured over {measured.transport} only"))
+        elif not measured.of_runtime(transport, path):
+            found.append((Fraction(0), f"measured with the path {measured.path} only"))
         else:
-            found.append((value, f"measured {measured.date}"))
+            by = f", path {measured.path}" if measured.path else ""
+            found.append((value, f"measured {measured.date}{by}"))
     return StatedCosts(found[0][0], found[1][0], found[0][1], found[1][1])

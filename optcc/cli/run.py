@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 
 
 class RuntimeChoice(NamedTuple):
-    """What is stated of the runtime: costs, its transport, and the rate of emulated NICs in bytes per second."""
+    """What is stated of the runtime: costs, its transport, the path of chunks; rate of emulated NICs, bytes per second."""
 
     alpha: str | None
     per_chunk: str | None
     transport: str
+    path: str
     rate: Fraction
 
 
@@ -125,7 +126,7 @@ def run(
     rate = parse_rate(local_rate, where="--local-rate")
     check_timeline(timeline)
     check_apart(timeline, source, "--timeline")
-    choose = RuntimeChoice(alpha, per_chunk, transport, rate)
+    choose = RuntimeChoice(alpha, per_chunk, transport, taken.name, rate)
     made, costs = _plan(source, servers, fail, nic_rate, ranks, size, segments, choose)
     strikes = [parse_strike(kind, text, made) for kind, texts in faults.items() for text in texts]
     if strikes:
@@ -184,7 +185,7 @@ def _plan(
         cluster = read_cluster(source, servers, fail, nic_rate, ranks)
         slowdown = api.slowdown_of(cluster, choice.rate) if choice.transport == "local" else Fraction(1)
         measured = click.get_current_context().meta.get("optcc.measured")
-        costs = costs_of(choice.alpha, choice.per_chunk, measured, choice.transport, slowdown)
+        costs = costs_of(choice.alpha, choice.per_chunk, measured, choice.transport, choice.path, slowdown)
         if costs.known:
             click.echo(f"note: {costs.line(slowdown)}", err=True)
         nbytes = read_size(size or "64MiB")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from optcc.errors import InputError
+from optcc.runtime.compiled.choice import path_asked, path_of
 from optcc.values.cluster import Cluster
 from optcc.values.cluster_json import cluster_in, cluster_out
 
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 RATE = "100Gb/s"
 """Of the one NIC that a rank on the local transport has where nothing is said: what counts is that all are alike."""
 
-PER_CHUNK = Fraction(30, 10**6)
-"""Seconds that this runtime takes for a chunk beside its bytes, where it was not measured (docs/bench-chunk.md)."""
+PER_CHUNK = {"python": Fraction(30, 10**6), "compiled": Fraction(8, 10**6)}
+"""By path of chunks: seconds that this runtime takes for one beside its bytes, where it was not measured
+(docs/bench-chunk.md)."""
 
 Given = Cluster | str | os.PathLike[str]
 
@@ -49,11 +51,12 @@ def read_cluster(given: Given, world: int) -> Cluster:
 
 
 def message_costs(given: Given | None, transport: str) -> MessageCosts:
-    """What the file that was given has measured over this transport; PER_CHUNK where it has not."""
-    alpha, per_chunk = Fraction(0), PER_CHUNK
+    """What the file that was given has measured over this transport by the path that chunks take; else PER_CHUNK."""
+    path = path_of(path_asked(os.environ), transport, "cpu").name
+    alpha, per_chunk = Fraction(0), PER_CHUNK[path]
     if given is not None and not isinstance(given, Cluster):
         measured = _topology(given).measured
-        if measured and measured.transport == transport:
+        if measured and measured.of_runtime(transport, path):
             alpha = alpha if measured.alpha_s is None else measured.alpha_s
             per_chunk = per_chunk if measured.per_chunk_s is None else measured.per_chunk_s
     return MessageCosts(transport, alpha, per_chunk)

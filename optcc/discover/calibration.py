@@ -159,6 +159,7 @@ def measured_as(
     *,
     date: str,
     transport: str,
+    path: str,
     alpha_s: float | None,
     per_chunk_s: float | None,
     before: Mapping[str, Fraction],
@@ -171,4 +172,5 @@ def measured_as(
         None if per_chunk_s is None else Fraction(round(per_chunk_s * 10**9), 10**9),
         Fraction(round(float(median(nic.spread for nic in nics)) * 10**4), 10**4),
         {nic.name: before.get(nic.name, Fraction(nic.nameplate)) for nic in nics},
+        path,
     )

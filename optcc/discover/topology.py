@@ -56,6 +56,7 @@ class Measured:
     """How the rates of a file were measured, if they were; see `optcc calibrate`.
 
     date : of the measurement, YYYY-MM-DD; transport : local (emulated NICs) or verbs
+    path : what handled chunks, compiled or python; empty: not known
     alpha_s, per_chunk_s : seconds from NIC to NIC, and of a chunk at a port beside its bytes; None: not measured
     spread : of repeated measurements of a NIC, the median over NICs, as a fraction of its rate
     nameplate : by SERVER/NIC, bytes per second
@@ -67,6 +68,11 @@ class Measured:
     per_chunk_s: Fraction | None = None
     spread: Fraction = Fraction(0)
     nameplate: dict[str, Fraction] = field(default_factory=dict, hash=False)
+    path: str = ""
+
+    def of_runtime(self, transport: str, path: str) -> bool:
+        """Whether it was measured with the runtime that has this transport and this path of chunks."""
+        return self.transport == transport and self.path in ("", path)
 
 
 @dataclass(frozen=True)

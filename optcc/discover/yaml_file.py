@@ -20,6 +20,7 @@
     measured:               # optional; how such rates came about
       date: 2026-11-20
       transport: verbs      # or local: NICs emulated over loopback
+      path: python          # optional; what handled chunks, python or compiled
       alpha: 3.1us          # optional; latency from NIC to NIC
       per_chunk: 0.4us      # optional; what a port spends on each chunk beside its bytes
       spread: 1.1%          # optional; between repeated measurements of a NIC, the median over NICs
@@ -67,6 +68,7 @@ class _Fabric(msgspec.Struct, forbid_unknown_fields=True):
 class _Measured(msgspec.Struct, forbid_unknown_fields=True):
     date: str
     transport: str
+    path: str = ""
     alpha: str | None = None
     per_chunk: str | None = None
     spread: str | None = None
@@ -186,10 +188,13 @@ def _measured(file: _File, nameplate: dict[str, Fraction], document: YamlDocumen
     if how.transport not in ("local", "verbs"):
         where = document.where(f"{at}.transport")
         raise InputError("not a transport", where=where, expected="local or verbs", got=how.transport[:40])
+    if how.path not in ("", "python", "compiled"):
+        where = document.where(f"{at}.path")
+        raise InputError("not a path of chunks", where=where, expected="python or compiled", got=how.path[:40])
     times = {"alpha": how.alpha, "per_chunk": how.per_chunk}
     seconds = {k: None if v is None else parse_seconds(v, document.where(f"{at}.{k}")) for k, v in times.items()}
     spread = Fraction(0) if how.spread is None else _percent(how.spread, document.where(f"{at}.spread"))
-    return Measured(how.date, how.transport, seconds["alpha"], seconds["per_chunk"], spread, nameplate)
+    return Measured(how.date, how.transport, seconds["alpha"], seconds["per_chunk"], spread, nameplate, how.path)
 
 
 def _percent(text: str, where: str) -> Fraction:

@@ -29,6 +29,7 @@ def write_yaml(
     lines += ["optcc: 1"]
     if measured is not None:
         lines += ["measured:", f"  date: {measured.date}", f"  transport: {measured.transport}"]
+        lines += [f"  path: {measured.path}"] if measured.path else []
         times = (("alpha", measured.alpha_s), ("per_chunk", measured.per_chunk_s))
         lines += [f"  {key}: {_time(seconds)}" for key, seconds in times if seconds is not None]
         lines += [f"  spread: {_percent(float(measured.spread))}"]
