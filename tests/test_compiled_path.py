@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from optcc.runtime.wires.layout import layout_of
 from optcc.runtime.wires.local import LocalWires
 from optcc.runtime.wires.pacing import Rates
 from optcc.schedule import Schedule
+from optcc.schedule.simple import one_tree
 from tests import compiled_rig
 from tests.failover_cuts import cut
 from tests.failover_matrix import ROWS
@@ -130,8 +131,18 @@ def test_types_without_a_compiled_fold_are_python() -> None:
 # --- runs ------------------------------------------------------------------------------------------------------------
 
 
-def run_both(schedule: Schedule, dtype: str, op: Op, paced: bool, slot_bytes: int = 4096) -> tuple[Any, Any, int]:
-    """The results of all ranks by Python and compiled, as bytes, over the same wires; chunks that were compiled."""
+def run_both(
+    schedule: Schedule,
+    dtype: str,
+    op: Op,
+    paced: bool,
+    slot_bytes: int = 4096,
+    before: Callable[[int, list[CompiledPath]], None] = lambda rank, paths: None,
+) -> tuple[Any, Any, int]:
+    """The results of all ranks by Python and compiled, as bytes, over the same wires; chunks that were compiled.
+
+    before : called by every rank before it begins compiled
+    """
     layout = layout_of({"it": schedule}, slot_bytes)
     rates = layout.rates if paced else [Rates(math.inf, math.inf)] * len(layout.nics)
     boxes = [Mailbox() for _ in range(schedule.ranks)]
@@ -164,7 +175,7 @@ def run_both(schedule: Schedule, dtype: str, op: Op, paced: bool, slot_bytes: in
             buffers = [
                 random_bits(dtype, schedule.nbytes // dtype_of(dtype).itemsize, rank) for rank in range(schedule.ranks)
             ]
-            _run(schedule, buffers, op, flows, paths if compiled else None)
+            _run(schedule, buffers, op, flows, paths if compiled else None, before)
             results.append([buffer.tobytes() for buffer in buffers])
     finally:
         for each in (*wires, *boxes):
@@ -173,7 +184,9 @@ def run_both(schedule: Schedule, dtype: str, op: Op, paced: bool, slot_bytes: in
     return results[0], results[1], sum(path.chunks for path in paths)
 
 
-def _run(schedule: Schedule, buffers: Sequence[Array], op: Op, flows: Sequence[FlowTransport], paths: Any) -> None:
+def _run(
+    schedule: Schedule, buffers: Sequence[Array], op: Op, flows: Sequence[FlowTransport], paths: Any, before: Any
+) -> None:
     ranks = schedule.ranks
     errors: list[BaseException] = []
     ready, over = threading.Barrier(ranks), threading.Barrier(ranks)
@@ -185,6 +198,8 @@ def _run(schedule: Schedule, buffers: Sequence[Array], op: Op, flows: Sequence[F
             rest = (program, buffers[rank], op, flows[rank], time.monotonic)
             engine = CompiledEngine(paths[rank], *rest) if paths else Engine(*rest)
             ready.wait(BOUND_S)
+            if paths:
+                before(rank, paths)
             engine.run()
             over.wait(BOUND_S)
         except BaseException as error:
@@ -223,6 +238,62 @@ def test_the_same_bits(case: str, paced: bool) -> None:
     expected, made, chunks = run_both(make(**how), "float32", Op.SUM, paced)
     assert made == expected
     assert chunks > 0
+
+
+FIRST = 3
+"""In `star`, all send to rank 0 first, which folds in the order of rows."""
+
+
+def held_back(until: Callable[[list[CompiledPath]], bool]) -> Callable[[int, list[CompiledPath]], None]:
+    """The rank whose pieces rank 0 folds first does not begin until this is so."""
+
+    def before(rank: int, paths: list[CompiledPath]) -> None:
+        end = time.monotonic() + BOUND_S
+        while rank == FIRST and not until(paths):
+            assert time.monotonic() < end, "what was to come before its turn has not come"
+            time.sleep(0.001)
+
+    return before
+
+
+def star(nbytes: int) -> Schedule:
+    return one_tree(optcc.Cluster.uniform(servers=4, nics=1, rate=Fraction(10**9)), nbytes)
+
+
+def test_pieces_before_their_turn_wait_in_their_slots() -> None:
+    """And are folded in their turn, all by compiled code."""
+
+    def both_wait(paths: list[CompiledPath]) -> bool:
+        return int(paths[0].flows.tables.flows["parked"].sum()) >= 2
+
+    schedule = star(4096)
+    assert (schedule.src[0], schedule.dst[0]) == (FIRST, 0)
+    expected, made, chunks = run_both(schedule, "float32", Op.SUM, False, before=held_back(both_wait))
+    assert made == expected
+    assert chunks == 2 * 2 * len(schedule.src)  # each sent and taken, in both runs
+
+
+def test_more_pieces_than_half_a_window_are_copied_for_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a flow whose slots are full of them could not bring what their turn waits for."""
+    kept: list[int] = []
+    whole = Engine.keep
+
+    def counted(self: Engine, row: int, offset: int, data: Any) -> None:
+        kept.append(row)
+        whole(self, row, offset, data)
+
+    monkeypatch.setattr(Engine, "keep", counted)
+
+    def is_kept(paths: list[CompiledPath]) -> bool:
+        return len(kept) > int(paths[0].flows.tables.flows["window"].max()) // 2
+
+    def before(rank: int, paths: list[CompiledPath]) -> None:
+        held_back(is_kept)(rank, paths)
+        if rank == FIRST:
+            kept.clear()
+
+    expected, made, _ = run_both(star(1 << 18), "float32", Op.SUM, False, slot_bytes=512, before=before)
+    assert made == expected
 
 
 @pytest.mark.parametrize(("name", "op"), [("int8", Op.PROD), ("float64", Op.MIN), ("uint32", Op.MAX)])

@@ -23,9 +23,10 @@ def doctor(sysfs: Path | None, as_json: bool) -> None:
     from optcc.reports.console import working
     from optcc.reports.doctor import examine, print_doctor
     from optcc.reports.doctor_torch import examine_torch
+    from optcc.runtime.compiled.finding import examine_path
     from optcc.runtime.verbs.gpu_paths import examine_gpus
 
     with working("looking at libraries and devices"):
-        here = [] if sysfs else [*examine_torch(), *examine_gpus()]
+        here = [] if sysfs else [examine_path(), *examine_torch(), *examine_gpus()]
         findings = [*examine(sysfs or Path("/")), *here]
     emit(as_json, {"parts": [finding.as_json() for finding in findings]}, lambda: print_doctor(findings))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class RuntimeChoice(NamedTuple):
-    """What is stated of the runtime: costs, its transport, the path of chunks; rate of emulated NICs, bytes per second."""
+    """What is stated of the runtime: costs, transport, path of chunks; rate of emulated NICs in bytes per second."""
 
     alpha: str | None
     per_chunk: str | None

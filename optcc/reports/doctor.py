@@ -21,7 +21,7 @@ _LIBRARIES = (
     ("scipy", "sparse matrices under the convex programs", "pip install scipy"),
     ("sympy", "symbolic bounds", "pip install sympy"),
     ("cvxpy", "convex programs for splits", "pip install cvxpy"),
-    ("numba", "the compiled simulator", "pip install numba"),
+    ("numba", "the compiled simulator, and chunks by compiled code", "pip install numba"),
     ("matplotlib", "timelines and figures", "pip install matplotlib"),
     ("cupy", "schedules on GPU buffers", "install the extra `gpu` (cupy-cuda13x; cupy-cuda12x for CUDA 12)"),
     ("torch", "optcc.pytorch: plans under DDP", "pip install torch, the extra `torch`"),

@@ -1,0 +1,26 @@
+"""What `optcc doctor` says of the path of chunks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from optcc.machine.finding import PartFinding
+from optcc.runtime.compiled.choice import path_asked, path_of
+
+_PART = "chunks by compiled code"
+_GIVES = "a fifth of the processor time of a chunk beside its bytes (local transport, host memory)"
+
+
+def examine_path(environ: Mapping[str, str] = os.environ) -> PartFinding:
+    """Which one runs of the local transport on this machine take; compiles nothing."""
+    path = path_of(path_asked(environ), "local", "cpu")
+    if path.name == "python":
+        why = path.why or "OPTCC_PATH=python"
+        return PartFinding(_PART, False, why, _GIVES, "OPTCC_PATH=auto" if not path.why else "pip install numba")
+    try:
+        from optcc.runtime.compiled.compiling import is_compiled
+    except RuntimeError as error:  # numba finds no place for what it compiles
+        return PartFinding(_PART, False, str(error), _GIVES, "NUMBA_CACHE_DIR, a directory that can be written")
+    state = "compiled" if is_compiled() else "to be compiled at the first use, some 15 s"
+    return PartFinding(_PART, True, state, _GIVES)
