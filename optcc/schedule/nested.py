@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import numpy as np
 
 from optcc.schedule.assemble import Block, TemplateRow, assemble, cuts_by, even_cuts, granule, require_memory
+from optcc.schedule.chains import add_row, chain_to, copy_chain, reduce_chain
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.nested_pace import MAX_PACE, PERIOD, in_time, paced, sections_of
 from optcc.schedule.recipe import Recipe, Segments, Window, require
@@ -54,45 +55,28 @@ class Ordering(StrEnum):
 def _section(
     rows: list[TemplateRow], s: int, ring: Sequence[int], leaves: Sequence[int], ordering: Ordering, way: Routes
 ) -> None:
-    """Append section `s`: the chain ring[s+1], ring[s+2], ..., ring[s], whose end owns the section."""
-
-    first: dict[int, int] = {}  # rank -> where it sends raw bytes, waiting for nothing
-    last: dict[int, int] = {}  # rank -> where it receives finished ones
-
-    def add(src: int, dst: int, hop: int, reduce: bool, stage: Stage, deps: tuple[int, ...]) -> tuple[int, ...]:
-        row = len(rows)
-        rows.append(TemplateRow(s, way(src, dst), hop, reduce, stage, deps))
-        if not deps:
-            first[src] = row
-        if not reduce:
-            last[dst] = row
-        return (row,)
-
-    m = len(ring)
-    # Section s belongs to ring[s % m]; of several leaves each one is the last to add in its turn.
-    chain = [ring[(s + 1 + i) % m] for i in range(m)]
+    """Append section `s`, whose owner is ring[s % m]."""
+    m, begin, chain = len(ring), len(rows), chain_to(s, ring)
     head, owner = chain[0], chain[-1]
+    # Of several leaves each one is the last to add in its turn.
     via = leaves[s % len(leaves)] if leaves and ordering is Ordering.VIA_LEAF else None
-    landed: tuple[int, ...] = ()
-    for leaf in leaves:
-        if leaf != via:
-            landed += add(leaf, head, 0, True, Stage.FROM_LEAF, ())
-    for i in range(1, m):
-        landed = add(chain[i - 1], chain[i], i, True, Stage.REDUCE_SCATTER, landed)
-    hop = m
+    others, landed, hop = [leaf for leaf in leaves if leaf != via], tuple[int, ...](), m
+    for leaf in others:
+        landed += add_row(rows, s, way(leaf, head), 0, True, Stage.FROM_LEAF, ())
+    landed = reduce_chain(rows, s, chain, way, 1, landed)
     if via is not None:
-        landed = add(owner, via, hop, True, Stage.TO_LEAF, landed)
-        landed = add(via, owner, hop + 1, False, Stage.FROM_LEAF, landed)
+        landed = add_row(rows, s, way(owner, via), hop, True, Stage.TO_LEAF, landed)
+        landed = add_row(rows, s, way(via, owner), hop + 1, False, Stage.FROM_LEAF, landed)
         hop += 2
-    finished = landed
-    for i in range(m - 1):
-        landed = add(chain[i - 1], chain[i], hop + i, False, Stage.ALLGATHER, landed)
-    for leaf in leaves:
-        if leaf != via:
-            add(owner, leaf, hop, False, Stage.TO_LEAF, finished)
-    for rank, row in first.items():
-        if rank in last:
-            rows[row] = rows[row]._replace(credits=(last[rank],))
+    copy_chain(rows, s, [owner, *chain[:-1]], way, hop, landed)
+    for leaf in others:
+        add_row(rows, s, way(owner, leaf), hop, False, Stage.TO_LEAF, landed)
+    # A rank that begins, raw, has something to wait for `window` segments before: what it is sent last.
+    table = way.table
+    last = {table[row.route].dst: place for place, row in enumerate(rows[begin:], begin) if not row.reduce}
+    for place, row in enumerate(rows[begin:], begin):
+        if not row.deps and table[row.route].src in last:
+            rows[place] = row._replace(credits=(last[table[row.route].src],))
 
 
 def lower(
