@@ -106,7 +106,7 @@ def deal(spare: Sequence[int], order: Sequence[int], fan: int, trees: int) -> li
 
 
 def critical_leaves(rates: Sequence[Fraction], trees: int) -> list[int]:
-    """Ranks that are leaves in all trees and busy as long as the busiest: they hang high, as they could not catch up."""
+    """Ranks that are leaves in all trees and busy as long as the busiest. They hang high: they could not catch up."""
     spare = spare_degrees(rates, trees)
     busy = [Fraction(trees + s) / rate for s, rate in zip(spare, rates, strict=True)]
     return [r for r, time in enumerate(busy) if not spare[r] and time == max(busy)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from fractions import Fraction
 from types import TracebackType
 from typing import Self
@@ -92,7 +92,7 @@ class Planner:
         self._fault_free_s = [lower_bound(cluster.fault_free, size).seconds for size in self.sizes]
         if self._decisions.missing(self._now):
             self._decisions.decide(self._now, urgent=True)
-        self._answer = self._answer_to(self._now, time.perf_counter())
+        self._answer = self._answer_to(self._now, time.perf_counter(), {})
         self._wake()
 
     # Events
@@ -124,9 +124,9 @@ class Planner:
         rate = left(place)
         with self._lock:
             now = self._now = self._now.after(place, rate)
-            self._failed = set()
+            self._failed, before = set(), self._answer.plans
         try:
-            answer = self._answer_to(now, start)
+            answer = self._answer_to(now, start, before)
             with self._lock:
                 if now is self._now:
                     self._answer = answer
@@ -147,7 +147,7 @@ class Planner:
             now, answer, known = self._now, self._answer, self._now.key in self._table
         if answer.event == now.state.events and not (answer.basis is Basis.NEAREST and known):
             return answer
-        answer = self._answer_to(now, time.perf_counter())
+        answer = self._answer_to(now, time.perf_counter(), answer.plans)
         with self._lock:
             if now is self._now:
                 self._answer = answer
@@ -180,11 +180,12 @@ class Planner:
             bound = now.counts.bound(found.cluster, nbytes, self._fault_free_s[0] * nbytes / self.sizes[0])
         return Plan(found.cluster, bound, found.recipe)
 
-    def _answer_to(self, now: Now, start: float) -> Replanned:
+    def _answer_to(self, now: Now, start: float, before: Mapping[int, Plan]) -> Replanned:
         plans: dict[int, Plan] = {}
         bases: set[Basis] = set()
         for size, fault_free_s in zip(self.sizes, self._fault_free_s, strict=True):
-            plans[size], basis = self._decisions.plan(now, size, fault_free_s)
+            last = before[size].recipe if before else None
+            plans[size], basis = self._decisions.plan(now, size, fault_free_s, last)
             bases.add(basis)
         worst = max(bases, key=list(Basis).index)
         return Replanned(now.state.events, now.state.cluster, plans, worst, time.perf_counter() - start)
