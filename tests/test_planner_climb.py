@@ -1,4 +1,4 @@
-"""Climbing a offer: which numbers of segments are tried, and which times count."""
+"""Trying an offer: which numbers of segments are tried, and which times count."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class Depth:
 
     segments: int
     routes: tuple[Any, ...] = ()
+    shared_links: bool = False
 
     def lower(self, cluster: Cluster, nbytes: int) -> Depth:
         return self
@@ -44,10 +45,10 @@ def listed(*segments: int) -> Any:
 def climbed(
     times: Mapping[int, float], monkeypatch: pytest.MonkeyPatch, packets: Mapping[int, float] | None = None, **how: Any
 ) -> dict[int, float]:
-    """What is tried of a offer that takes `times`, where receivers take packets `packets`, and the time of each."""
+    """What is tried of an offer that takes `times`, where receivers take packets `packets`, and the time of each."""
 
     def simulate(made: Depth, *, receivers: str | None = None, **costs: Fraction) -> SimpleNamespace:
-        by_kind = {None: times, "packets": packets or {}}
+        by_kind = {None: times, "packets": packets or times}
         return SimpleNamespace(time_s=by_kind[receivers][made.segments])
 
     monkeypatch.setattr(search, "simulate", simulate)
@@ -72,12 +73,12 @@ def test_just_the_given_numbers_are_tried(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_slower_kind_of_receivers_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where both count: 3 is best by stripes, 4 by packets, and 6 by the worse of each."""
+    """3 is best by stripes, 4 by packets, and 6 by the worse of each."""
     packets = TIMES | {3: 1.9, 4: 1.6, 6: 1.7}
-    tried = climbed(TIMES, monkeypatch, packets, shortlist=listed(3, 4, 6), both=True)
+    tried = climbed(TIMES, monkeypatch, packets, shortlist=listed(3, 4, 6))
     assert tried == {3: 1.9, 4: 1.751, 6: 1.747}
     # What is slower already need not be looked at again.
-    assert climbed(TIMES, monkeypatch, {3: 1.65}, shortlist=listed(3, 4, 6), both=True)[4] == TIMES[4]
+    assert climbed(TIMES, monkeypatch, {3: 1.65}, shortlist=listed(3, 4, 6))[4] == TIMES[4]
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,6 @@ class Timed(Depth):
 def test_what_only_seems_best_with_merged_nics_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many forms of it there are: of many ranks each one that seems best is run once more as it is."""
     monkeypatch.setattr(search, "simulate", lambda made, **costs: made)
-    monkeypatch.setattr(search, "MAX_FINAL_STRIPES", 1)  # which is for more servers than these
     cluster = Cluster.uniform(servers=LARGE + 1, nics=2, rate=10**9)
 
     def offer(name: str, merged: float, apart: float, by_rate: bool) -> CandidateFamily:

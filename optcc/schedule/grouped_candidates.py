@@ -53,7 +53,6 @@ def grouped_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[Can
             by_rate=False,
             shortlist=partial(_tried, recipe, cluster, bound, costs),
             alike=True,
-            both=ranks <= LARGE,
             least_s=_least_s(nics, nic_rate(cluster), bound, costs),
             deepest=MOST_MOVES // ranks,
         )
