@@ -17,14 +17,13 @@ from optcc.plans.plan import Plan
 from optcc.schedule.inside_parts import inside_servers
 from optcc.schedule.nested import NestedRings, Ordering, lower
 from optcc.schedule.nested_pace import (
-    FEW_LEAVES,
-    MOST_RANKS,
     PERIOD,
     in_time,
     keeping,
     sections_of,
     two_segments_under_way,
 )
+from optcc.schedule.tuned import FEW_LEAVES, MANY
 from optcc.theory.inside import inside_split
 from optcc.values.cluster import Cluster
 from tests.conftest import clusters, degraded
@@ -116,9 +115,9 @@ def test_what_lost_more_with_two_segments_under_way(ranks: int, slow: int, left:
 
 
 def test_a_deep_pipeline_of_many_leaves_needs_finer_sections() -> None:
-    """Why the pace is 4 above `FEW_SEGMENTS`: with 2 the loss grows with the segments."""
+    """Why the pace is 4: with 2 the loss grows with the segments."""
     plan = nested(slowed(16, [Fraction(1, 4)] * 9 + [Fraction(3, 4)] * 5), 96)
-    coarse = replace(plan, recipe=replace(plan.recipe, **keeping(16, 14, 8)._asdict()))
+    coarse = replace(plan, recipe=replace(plan.recipe, pace=2, sections=2 * 2 * 15))
     assert loss(plan) <= 1.6
     assert loss(coarse) > loss(plan) + 0.3
 
@@ -209,7 +208,7 @@ def test_the_window_may_be_as_long_as_the_pace_on_every_size() -> None:
     for ranks in (*range(3, 70), 127, 1024, 2000):
         for leaves, segments in ((2, 2), (FEW_LEAVES + 1, 2), (FEW_LEAVES + 1, 40)):
             kept = keeping(ranks, leaves, segments)
-            assert (kept.window == 1) == (leaves > FEW_LEAVES and ranks <= MOST_RANKS)
+            assert (kept.window == 1) == (leaves > FEW_LEAVES and ranks <= MANY)
             for ring in {1, 2, 3, ranks // 2, ranks - 1, ranks}:
                 count = sections_of(ring, ranks, kept.sections, kept.pace)
                 assert count < PERIOD

@@ -21,26 +21,14 @@ from optcc.errors import InputError
 from optcc.planner.kept import Kept
 from optcc.plans.plan import Plan
 from optcc.schedule.baselines import BASELINES
-from optcc.schedule.candidates import LARGE, MIN_CHUNK, CandidateFamily, Costs, default_segments
+from optcc.schedule.candidates import CandidateFamily, Costs, default_segments
 from optcc.schedule.columns import Schedule
 from optcc.schedule.families import FAMILIES
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe
+from optcc.schedule.tuned import DEFAULT_SEGMENTS, FAR, LARGE, MAX_STRIPES, MIN_CHUNK, NEARLY
 from optcc.simulation.simulator import simulate
-from optcc.values.bound import Bound
+from optcc.values.bound import LARGEST_GAP, Bound
 from optcc.values.cluster import Cluster, Nic
-
-MAX_STRIPES = 1_000_000
-"""Longest simulation that is tried, about a second: pipelines that deep pay for chunks."""
-TIE = 1.005
-"""Where chunks are free, a pipeline that is deeper gains at least so much, or no deeper one is tried."""
-FEW_SEGMENTS = 8
-"""Up to so many one more or less makes a difference: the next ones are tried, too."""
-NEAR = Fraction(51, 50)
-"""Costly families are not tried where the fluid time of what is fastest is so near the bound."""
-FAR = 1.1
-"""Of recipes that are alike no more are tried after one that takes so many times as long as what is fastest."""
-SAME = Fraction(1, 10**6)
-"""The exact program's certificates have this gap: closer to the bound than that is as good as on it."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +93,8 @@ def try_depths(
             if attempt(place, recipe) > FAR * fastest_s and offer.alike:
                 break
         return list(tried.values())
+    if not per_chunk:  # deeper is never slower, and hardly faster
+        most = min(most, DEFAULT_SEGMENTS)
     # Without a formula times may rise once before they fall: one segment fills no pipeline.
     guess, slower_allowed = min(offer.guess or 1, most), 1 if offer.guess else 2
     start = attempt(guess, offer.make(guess))
@@ -115,16 +105,12 @@ def try_depths(
             if not segments or segments in tried:
                 break
             time_s = attempt(segments, offer.make(segments))
-            worse = 0 if time_s < (best if per_chunk else best / TIE) else worse + 1  # free chunks never cost again
+            worse = 0 if time_s < best else worse + 1
             best = min(best, time_s)
     best_one = min(tried, key=lambda k: tried[k].time_s)
     for low, high in pairwise(sorted({max(1, best_one // 2), best_one, min(2 * best_one, most)})):
         if (low + high) // 2 not in tried:
             attempt((low + high) // 2, offer.make((low + high) // 2))
-    best_one = min(tried, key=lambda k: tried[k].time_s)
-    for segments in (best_one - 1, best_one + 1) if best_one <= FEW_SEGMENTS else ():
-        if 1 <= segments <= most and segments not in tried:
-            attempt(segments, offer.make(segments))
     return list(tried.values())
 
 
@@ -164,7 +150,7 @@ def candidates(
         best = min(found, key=lambda one: one.time_s, default=None)
         if best is not None and offer.least_s >= best.time_s:
             continue
-        if best is not None and offer.costly and best.recipe.fluid_s(cluster, bound.nbytes) <= NEAR * bound.seconds:
+        if best is not None and offer.costly and best.recipe.fluid_s(cluster, bound.nbytes) <= NEARLY * bound.seconds:
             continue
         try:
             found += try_depths(
@@ -263,7 +249,7 @@ def choose(
             continue
         if best is None or fluid_s < best[0]:
             best = (fluid_s, recipe)
-        if best[0] <= (1 + SAME) * bound.seconds:
+        if best[0] <= (1 + LARGEST_GAP) * bound.seconds:
             break
     if best is None:
         raise refused or InputError("no family has a schedule", where="cluster", expected="one that has")

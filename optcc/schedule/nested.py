@@ -222,7 +222,8 @@ class NestedRings(Recipe):
         """With many leaves also sections as coarse as with few: chunks cost, so either may be faster."""
         from optcc.schedule.candidates import CandidateFamily
         from optcc.schedule.nested_order import nested_rings
-        from optcc.schedule.nested_pace import FEW_LEAVES, MOST_RANKS, two_segments_under_way
+        from optcc.schedule.nested_pace import two_segments_under_way
+        from optcc.schedule.tuned import FEW_LEAVES, MANY
         from optcc.theory import nested_shares
 
         if cluster.gpu_ranks:
@@ -240,7 +241,7 @@ class NestedRings(Recipe):
             leaves = len(rates) - min(shares(), default=len(rates))
             return replace(fine(segments), **two_segments_under_way(leaves, segments)._asdict())
 
-        many = len(rates) <= MOST_RANKS and sum(rate < max(rates) for rate in rates) > FEW_LEAVES
+        many = len(rates) <= MANY and sum(rate < max(rates) for rate in rates) > FEW_LEAVES
         # A byte makes P-1 hops to its sum, and as many back, each a chunk of its own at both ends.
         hops = 2 * (len(rates) - 1)
         least_s = float(bound.seconds + hops * (costs.alpha + costs.per_chunk))

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from optcc.theory.group_counts import GroupCounts
     from optcc.values.bound import Bound
 
-SHAPES = 4
-"""Shapes of trees that are tried: the closed form has the best among so many (docs/bench-trees.md)."""
 MOST_TREES = 4096
 MOST_REACH = 64 * TICKS
 """Latency beyond so many sections changes no tree."""
@@ -174,7 +172,7 @@ class ComplementaryTrees(Recipe):
             least_s = float(bytes_s + (time_s - bytes_s) / FILL)
             make = partial(_fitted, cls, cluster, bound.nbytes, fan, trees, costs)
             found.append((time_s, len(found), CandidateFamily(cls.family, make, best.segments, least_s=least_s)))
-        return [offer for _, _, offer in sorted(found)[:SHAPES]]
+        return [offer for _, _, offer in sorted(found)]
 
     def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> ComplementaryTrees:
         """Itself: trees are made of the rates anew whenever they are lowered."""

@@ -14,7 +14,6 @@ from typing import Any
 
 from optcc.errors import InfeasibleError
 from optcc.planner import search
-from optcc.planner.search import NEAR, SAME
 from optcc.planner.standby.answers import Basis
 from optcc.planner.standby.shapes import Now
 from optcc.planner.standby.table import Entry, Table
@@ -23,9 +22,10 @@ from optcc.schedule.candidates import Costs, default_segments
 from optcc.schedule.families import FAMILIES
 from optcc.schedule.nested_order import rings_in_order
 from optcc.schedule.recipe import Recipe
+from optcc.schedule.tuned import NEARLY
 from optcc.theory import lower_bound
 from optcc.theory.group_counts import GroupCounts
-from optcc.values.bound import Bound
+from optcc.values.bound import LARGEST_GAP, Bound
 from optcc.values.cluster import Cluster
 
 
@@ -61,7 +61,7 @@ class Decisions:
     ) -> Iterator[tuple[Recipe | None, Basis]]:
         """What needs no planning now, the best first."""
         cluster, counts = now.state.cluster, now.counts
-        if counts is not None and self._at_bound(counts, bound, NEAR - 1 if entry is None else SAME):
+        if counts is not None and self._at_bound(counts, bound, NEARLY - 1 if entry is None else LARGEST_GAP):
             depth = default_segments(bound.nbytes, counts.ranks)
             yield rings_in_order(counts.order, counts.shares(), depth), Basis.CLOSED_FORM
         if entry is not None:
@@ -98,7 +98,7 @@ class Decisions:
             if not now.possible:
                 return False
             bound = now.counts.bound(now.state.cluster, self._sizes[0], Fraction(0))
-            if self._at_bound(now.counts, bound, SAME):
+            if self._at_bound(now.counts, bound, LARGEST_GAP):
                 return False
         with self._lock:
             return now.key not in self._table
