@@ -15,7 +15,7 @@ import optcc
 from optcc.errors import InputError
 from optcc.plans.plan import Plan
 from optcc.schedule.inside_parts import inside_servers
-from optcc.schedule.nested import NestedRings, Ordering, lower
+from optcc.schedule.nested import NestedRings, Ordering
 from optcc.schedule.nested_pace import (
     PERIOD,
     in_time,
@@ -222,16 +222,9 @@ def test_rows_are_in_the_order_in_which_they_are_due(ordering: Ordering, ring: i
     nbytes, segments, sections = 2 * ring * 3 * 800, 3, 2 * ring
 
     def in_order(pace: int) -> bool:
-        schedule = lower(
-            slowed(5, []),
-            nbytes,
-            {ring: Fraction(1)},
-            order=range(5),
-            segments=segments,
-            orderings=(ordering,),
-            sections=sections,
-            pace=pace,
-        )
+        shares = ((ring, Fraction(1)),)
+        recipe = NestedRings(shares, tuple(range(5)), segments, orderings=(ordering,), sections=sections, pace=pace)
+        schedule = recipe.lower(slowed(5, []), nbytes)
         hops = np.zeros(len(schedule), np.int64)
         for row in range(len(schedule)):
             hops[row] = max((hops[dep] + 1 for dep in schedule.deps(row)), default=0)

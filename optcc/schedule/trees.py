@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 import numpy as np
 
 from optcc.errors import InfeasibleError
-from optcc.schedule.assemble import TemplateRow, assemble, even_cuts
+from optcc.schedule.assemble import TemplateRow, assemble
+from optcc.schedule.chains import segment_bounds
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import Recipe, Segments
 from optcc.schedule.routes import Routes
@@ -76,24 +77,9 @@ def _section(rows: list[TemplateRow], section: int, tree: Tree, start: int, heig
         result[rank] = (len(rows) - 1,)
 
 
-def lower(cluster: Cluster, nbytes: int, *, fan: int, trees: int, segments: int, reach: int) -> Schedule:
-    """Lower complementary trees on `cluster` to a Schedule; the parameters are those of `ComplementaryTrees`."""
-    way, rows, step = Routes(cluster), list[TemplateRow](), 1
-    if len(cluster.ranks) > 1:
-        rates = tree_rates(cluster)
-        found = complementary(rates, fan, trees, reach)
-        height, step = max(max(tree.when) for tree in found), pace(found, rates, segments)
-        for section, tree in enumerate(found):
-            _section(rows, section, tree, section * step, height, way)
-    cuts = even_cuts(0, nbytes, segments)
-    bounds = np.stack([even_cuts(int(cuts[g]), int(cuts[g + 1]), trees) for g in range(segments)])
-    blocks = [(rows, np.arange(segments, dtype=np.int64), bounds)] if rows else []
-    return assemble(cluster, nbytes, way, blocks, period=trees * step)
-
-
 @dataclass(frozen=True)
 class ComplementaryTrees(Recipe):
-    """Complementary trees: the parameters of `lower`.
+    """Complementary trees.
 
     Attributes
     ----------
@@ -128,7 +114,16 @@ class ComplementaryTrees(Recipe):
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
-        return lower(cluster, nbytes, fan=self.fan, trees=self.trees, segments=self.segments, reach=self.reach)
+        way, rows, step = Routes(cluster), list[TemplateRow](), 1
+        if len(cluster.ranks) > 1:
+            rates = tree_rates(cluster)
+            found = complementary(rates, self.fan, self.trees, self.reach)
+            height, step = max(max(tree.when) for tree in found), pace(found, rates, self.segments)
+            for section, tree in enumerate(found):
+                _section(rows, section, tree, section * step, height, way)
+        bounds = segment_bounds(0, nbytes, self.segments, self.trees)
+        blocks = [(rows, np.arange(self.segments), bounds)] if rows else []
+        return assemble(cluster, nbytes, way, blocks, period=self.trees * step)
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
         """On one non-blocking fabric from the degrees, exactly; elsewhere from the bytes of the lowered schedule.
