@@ -14,7 +14,7 @@ from functools import partial
 from math import ceil, isqrt, sqrt
 
 from optcc.schedule.candidates import CandidateFamily, Costs
-from optcc.schedule.grouped import MOST_MOVES, GroupedExchange, grouped, links_of, lone, nics_of
+from optcc.schedule.grouped import MAX_MOVES, GroupedExchange, grouped, links_of, lone, nics_of
 from optcc.schedule.grouped_trees import trees
 from optcc.schedule.nics import nic_rate
 from optcc.schedule.pods import pod_numbers
@@ -46,7 +46,7 @@ def grouped_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[Can
             shortlist=partial(_tried, recipe, cluster, bound, costs),
             alike=True,
             least_s=_least_s(nics, nic_rate(cluster), bound, costs),
-            deepest=MOST_MOVES // ranks,
+            deepest=MAX_MOVES // ranks,
         )
     ]
 

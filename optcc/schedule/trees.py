@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from optcc.theory.group_counts import GroupCounts
     from optcc.values.bound import Bound
 
-MOST_TREES = 4096
-MOST_REACH = 64 * TICKS
+MAX_TREES = 4096
+MAX_REACH = 64 * TICKS
 """Latency beyond so many sections changes no tree."""
 
 
@@ -90,10 +90,10 @@ class ComplementaryTrees(Recipe):
     """
 
     family: ClassVar[str] = "trees"
-    fan: Annotated[int, Whole(1, MOST_TREES)]
-    trees: Annotated[int, Whole(1, MOST_TREES)]
+    fan: Annotated[int, Whole(1, MAX_TREES)]
+    trees: Annotated[int, Whole(1, MAX_TREES)]
     segments: Segments
-    reach: Annotated[int, Whole(0, MOST_REACH)] = 0
+    reach: Annotated[int, Whole(0, MAX_REACH)] = 0
 
     @classmethod
     def fitted(
@@ -109,8 +109,8 @@ class ComplementaryTrees(Recipe):
     ) -> Self:
         """The recipe whose trees suit messages of this size: `alpha` seconds a hop, `per_chunk` seconds a section."""
         section_s = Fraction(nbytes, trees * segments) / max(max(tree_rates(cluster)), Fraction(1)) + per_chunk
-        reach = round(TICKS * Fraction(alpha) / section_s) if section_s else MOST_REACH
-        return cls(fan, trees, segments, min(reach, MOST_REACH) if alpha else 0)
+        reach = round(TICKS * Fraction(alpha) / section_s) if section_s else MAX_REACH
+        return cls(fan, trees, segments, min(reach, MAX_REACH) if alpha else 0)
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""

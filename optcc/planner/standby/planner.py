@@ -28,9 +28,9 @@ from optcc.theory import lower_bound
 from optcc.values.cluster import Cluster
 from optcc.values.units import MAX_BYTES, Quantity, as_seconds, as_size
 
-KEEP = 4096
-MOST_SIZES = 16
-MOST_LOOKAHEAD = 4
+MAX_SHAPES = 4096
+MAX_SIZES = 16
+MAX_LOOKAHEAD = 4
 
 
 class Planner:
@@ -64,14 +64,14 @@ class Planner:
         per_chunk: Quantity = 0,
         lookahead: int = 2,
         lefts: Sequence[Fraction | int] = (0,),
-        keep: int = KEEP,
+        keep: int = MAX_SHAPES,
         background: Where = "thread",
         limit_s: float = SOLVE_S,
         urgent: Helper | None = None,
     ) -> None:
         self.sizes = _sizes(sizes)
         self.alpha, self.per_chunk = as_seconds(alpha, "alpha"), as_seconds(per_chunk, "per_chunk")
-        self._lookahead = _in_range(lookahead, 0, MOST_LOOKAHEAD, "lookahead")
+        self._lookahead = _in_range(lookahead, 0, MAX_LOOKAHEAD, "lookahead")
         self._lefts = tuple(Fraction(left) for left in lefts)
         if any(not 0 <= left < 1 for left in self._lefts):
             raise InputError("fraction left out of range", where="lefts", expected="0 to below 1", got=str(self._lefts))
@@ -265,6 +265,6 @@ def _in_range(value: int, low: int, high: int, where: str) -> int:
 
 def _sizes(sizes: Quantity | Sequence[Quantity]) -> tuple[int, ...]:
     given = tuple(sizes) if isinstance(sizes, Sequence) and not isinstance(sizes, str) else (sizes,)
-    if not 1 <= len(given) <= MOST_SIZES:
-        raise InputError("how many sizes", where="sizes", expected=f"1 to {MOST_SIZES}", got=len(given))
+    if not 1 <= len(given) <= MAX_SIZES:
+        raise InputError("how many sizes", where="sizes", expected=f"1 to {MAX_SIZES}", got=len(given))
     return tuple(sorted({_in_range(as_size(size, "sizes"), 1, MAX_BYTES, "sizes") for size in given}))
