@@ -25,7 +25,7 @@ from rich.progress import track
 
 import optcc
 from optcc.schedule import Schedule
-from optcc.schedule.nested import Ordering, lower
+from optcc.schedule.nested import NestedRings, Ordering
 from optcc.simulation.faults import Fault
 from optcc.simulation.simulator import Receivers
 from optcc.theory import nested_shares
@@ -65,7 +65,8 @@ def schedule_of(servers: int, segments: int, kind: str) -> Schedule:
     cluster = made.degrade("server0/nic0")
     shares = nested_shares([rank.out_rate for rank in cluster.ranks])
     orderings = (Ordering.LEAF_FIRST, Ordering.VIA_LEAF)
-    return lower(cluster, SIZE, shares, order=range(servers), segments=segments, orderings=orderings)
+    recipe = NestedRings(tuple(sorted(shares.items())), tuple(range(servers)), segments, orderings=orderings)
+    return recipe.lower(cluster, SIZE)
 
 
 def measure(servers: int, segments: int, kind: str) -> dict[str, float]:

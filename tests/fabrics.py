@@ -9,7 +9,7 @@ from fractions import Fraction
 from hypothesis import strategies as st
 
 from optcc.schedule import Schedule
-from optcc.schedule.nested import Ordering, lower
+from optcc.schedule.nested import NestedRings, Ordering
 from optcc.values.cluster import Cluster, Fabric, Nic, Server
 
 
@@ -43,14 +43,9 @@ def gpu_cluster(servers: int = 2, gpus: int = 2, nvlink_rate: int = 4000) -> Clu
 def ring(cluster: Cluster, nbytes: int, *, order: Sequence[int] | None = None, segments: int = 3) -> Schedule:
     """One ring over all ranks, equal shards."""
     ranks = len(cluster.ranks)
-    return lower(
-        cluster,
-        nbytes,
-        {ranks: Fraction(1)},
-        order=order or range(ranks),
-        segments=segments,
-        orderings=(Ordering.VIA_LEAF,),
-    )
+    shares = ((ranks, Fraction(1)),)
+    recipe = NestedRings(shares, tuple(order or range(ranks)), segments, orderings=(Ordering.VIA_LEAF,))
+    return recipe.lower(cluster, nbytes)
 
 
 def pods_of(cluster: Cluster, size: int, factor: int = 2) -> Cluster:

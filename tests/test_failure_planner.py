@@ -12,8 +12,8 @@ import pytest
 import optcc
 from optcc.errors import InputError
 from optcc.planner.standby.answers import Basis, Progress
+from optcc.planner.standby.decisions import solve
 from optcc.planner.standby.planner import Planner
-from optcc.planner.standby.solve import solve
 from optcc.planner.standby.state import Places
 from optcc.planner.standby.table import Entry
 from optcc.schedule.direct import DirectExchange

@@ -1,15 +1,12 @@
-"""A prepared plan serves every failure of its shape under other names; the nearest shape; what the table forgets."""
+"""A prepared plan serves every failure of its shape under other names; what the table forgets."""
 
 from __future__ import annotations
-
-from fractions import Fraction
 
 import pytest
 
 import optcc
 from optcc.planner.search import candidate_families
-from optcc.planner.standby.solve import solve
-from optcc.planner.standby.table import Entry, Table, distance, matching
+from optcc.planner.standby.table import Entry, Table, matching
 from optcc.schedule.grouped import GroupedExchange
 from optcc.theory import lower_bound
 from optcc.theory.group_counts import GroupCounts
@@ -75,28 +72,6 @@ def test_steps_with_three_slow_servers_are_relabelled() -> None:
     moved = recipe.relabelled(to, GroupCounts.of(there))
     assert moved == recipe  # it names no rank
     optcc.verify(moved.lower(there, MIB))
-
-
-def test_the_nearest_shape_is_the_most_similar_one() -> None:
-    cluster = uniform(servers=6, nics=4)
-    one, two = cluster.degrade("server1/nic0"), cluster.degrade("server1/nic0").degrade("server4/nic0")
-    table = Table(8)
-    for each in (cluster, one, two):
-        table.put(GroupCounts.of(each).key, Entry(solve(each, [MIB], Fraction(0), Fraction(0)), GroupCounts.of(each)))
-    for hurt, expected in (
-        (cluster.degrade("server2/nic3", Fraction(1, 4)), one),
-        (cluster.degrade("server2/nic3").degrade("server0/nic0", Fraction(1, 8)), two),
-        (cluster.degrade("server0/nic0", Fraction(9, 10)), one),  # even servers want direct exchange; others do not
-    ):
-        entry = table.nearest(GroupCounts.of(hurt))
-        assert entry is not None
-        assert entry.counts == GroupCounts.of(expected)
-    assert distance(GroupCounts.of(one), GroupCounts.of(one)) == 0
-    assert (
-        distance(GroupCounts.of(one), GroupCounts.of(two))
-        == distance(GroupCounts.of(two), GroupCounts.of(one))
-        == pytest.approx(1 / 4)
-    )
 
 
 def test_the_table_forgets_what_was_not_used_for_longest() -> None:

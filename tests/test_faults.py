@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import optcc
 from optcc.errors import InputError, SimulationError
 from optcc.schedule import Lane, Schedule
-from optcc.schedule.nested import Ordering, lower
+from optcc.schedule.nested import NestedRings, Ordering
 from optcc.schedule.stripes import stripes_of
 from optcc.simulation.faults import Fault, fault_tables
 from optcc.simulation.simulator import Receivers, Simulation, _fabric
@@ -163,8 +163,8 @@ def test_a_dying_receiver_costs_the_whole_stripe(port: str, seconds: int, receiv
 def test_all_that_waits_at_a_dying_receiver_is_lost_with_it() -> None:
     """Two servers send 1000 bytes to each of a third one's two NICs, which take 2 s for them. nic0 dies after 0.5 s."""
     cluster = Cluster.uniform(servers=3, nics=2, rate=1000)
-    order = (Ordering.LEAF_FIRST,)
-    schedule = lower(cluster, 2000, {1: Fraction(1)}, order=range(3), segments=1, orderings=order, sections=1)
+    recipe = NestedRings(((1, Fraction(1)),), (0, 1, 2), 1, orderings=(Ordering.LEAF_FIRST,), sections=1)
+    schedule = recipe.lower(cluster, 2000)
     fault = Fault("server2/nic0", HALF, detect_s=Fraction(1, 4))
     simulation = optcc.simulate(schedule, faults=[fault])
     check_conservation(schedule, simulation)

@@ -15,16 +15,15 @@ import optcc
 from optcc.errors import InputError
 from optcc.plans.plan import Plan
 from optcc.schedule.inside_parts import inside_servers
-from optcc.schedule.nested import NestedRings, Ordering, lower
+from optcc.schedule.nested import NestedRings, Ordering
 from optcc.schedule.nested_pace import (
-    FEW_LEAVES,
-    MOST_RANKS,
     PERIOD,
     in_time,
     keeping,
     sections_of,
     two_segments_under_way,
 )
+from optcc.schedule.tuned import FEW_LEAVES, MANY
 from optcc.theory.inside import inside_split
 from optcc.values.cluster import Cluster
 from tests.conftest import clusters, degraded
@@ -116,9 +115,9 @@ def test_what_lost_more_with_two_segments_under_way(ranks: int, slow: int, left:
 
 
 def test_a_deep_pipeline_of_many_leaves_needs_finer_sections() -> None:
-    """Why the pace is 4 above `FEW_SEGMENTS`: with 2 the loss grows with the segments."""
+    """Why the pace is 4: with 2 the loss grows with the segments."""
     plan = nested(slowed(16, [Fraction(1, 4)] * 9 + [Fraction(3, 4)] * 5), 96)
-    coarse = replace(plan, recipe=replace(plan.recipe, **keeping(16, 14, 8)._asdict()))
+    coarse = replace(plan, recipe=replace(plan.recipe, pace=2, sections=2 * 2 * 15))
     assert loss(plan) <= 1.6
     assert loss(coarse) > loss(plan) + 0.3
 
@@ -209,7 +208,7 @@ def test_the_window_may_be_as_long_as_the_pace_on_every_size() -> None:
     for ranks in (*range(3, 70), 127, 1024, 2000):
         for leaves, segments in ((2, 2), (FEW_LEAVES + 1, 2), (FEW_LEAVES + 1, 40)):
             kept = keeping(ranks, leaves, segments)
-            assert (kept.window == 1) == (leaves > FEW_LEAVES and ranks <= MOST_RANKS)
+            assert (kept.window == 1) == (leaves > FEW_LEAVES and ranks <= MANY)
             for ring in {1, 2, 3, ranks // 2, ranks - 1, ranks}:
                 count = sections_of(ring, ranks, kept.sections, kept.pace)
                 assert count < PERIOD
@@ -223,16 +222,9 @@ def test_rows_are_in_the_order_in_which_they_are_due(ordering: Ordering, ring: i
     nbytes, segments, sections = 2 * ring * 3 * 800, 3, 2 * ring
 
     def in_order(pace: int) -> bool:
-        schedule = lower(
-            slowed(5, []),
-            nbytes,
-            {ring: Fraction(1)},
-            order=range(5),
-            segments=segments,
-            orderings=(ordering,),
-            sections=sections,
-            pace=pace,
-        )
+        shares = ((ring, Fraction(1)),)
+        recipe = NestedRings(shares, tuple(range(5)), segments, orderings=(ordering,), sections=sections, pace=pace)
+        schedule = recipe.lower(slowed(5, []), nbytes)
         hops = np.zeros(len(schedule), np.int64)
         for row in range(len(schedule)):
             hops[row] = max((hops[dep] + 1 for dep in schedule.deps(row)), default=0)

@@ -14,7 +14,7 @@ from optcc.errors import VerifyError
 from optcc.schedule import Lane, Port, Route, Schedule, Stage
 from optcc.schedule.assemble import even_cuts
 from optcc.schedule.columns import GRANULE
-from optcc.schedule.nested import Ordering, lower
+from optcc.schedule.nested import NestedRings, Ordering
 from optcc.values.cluster import Cluster
 from tests.conftest import clusters, degraded
 from tests.effort import examples
@@ -41,7 +41,7 @@ def test_every_plan_is_an_allreduce(cluster: Cluster, nbytes: int, segments: int
 @pytest.mark.parametrize("leaves", [0, 1, 2, 4])
 def test_orderings(orderings: tuple[Ordering, ...], leaves: int) -> None:
     cluster = Cluster.uniform(servers=5, rate=1000)
-    schedule = lower(cluster, 4000, {5 - leaves: Fraction(1)}, order=range(5), segments=4, orderings=orderings)
+    schedule = NestedRings(((5 - leaves, Fraction(1)),), tuple(range(5)), 4, orderings=orderings).lower(cluster, 4000)
     optcc.verify(schedule)
     for leaf in range(leaves):
         assert schedule.length[schedule.src == leaf].sum() == 4000

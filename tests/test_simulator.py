@@ -200,23 +200,21 @@ def test_one_transfer_by_hand() -> None:
 
 def test_several_senders_share_a_receiver() -> None:
     """Three leaves at full rate into a ring of one: the receiver's port is the limit."""
-    from optcc.schedule.nested import Ordering, lower
+    from optcc.schedule.nested import NestedRings, Ordering
 
     cluster = Cluster.uniform(servers=4, rate=1000)
-    schedule = lower(
-        cluster, 8000, {1: Fraction(1)}, order=range(4), segments=1, orderings=(Ordering.LEAF_FIRST,), sections=1
-    )
+    recipe = NestedRings(((1, Fraction(1)),), (0, 1, 2, 3), 1, orderings=(Ordering.LEAF_FIRST,), sections=1)
+    schedule = recipe.lower(cluster, 8000)
     assert optcc.simulate(schedule).time_s == pytest.approx(24 + 24)
 
 
 def test_a_slow_sender_does_not_block_a_fast_receiver() -> None:
     """One slow and one fast leaf into one rank: the fast one lands while the slow one is still sending."""
-    from optcc.schedule.nested import Ordering, lower
+    from optcc.schedule.nested import NestedRings, Ordering
 
     cluster = Cluster.uniform(servers=3, rate=1000).degrade("server0/nic0", Fraction(1, 10))
-    schedule = lower(
-        cluster, 1000, {1: Fraction(1)}, order=range(3), segments=1, orderings=(Ordering.LEAF_FIRST,), sections=1
-    )
+    recipe = NestedRings(((1, Fraction(1)),), (0, 1, 2), 1, orderings=(Ordering.LEAF_FIRST,), sections=1)
+    schedule = recipe.lower(cluster, 1000)
     simulation = optcc.simulate(schedule)
     assert simulation.finish[schedule.src == 1].min() == pytest.approx(1)
     assert simulation.finish[schedule.src == 0].min() == pytest.approx(10)

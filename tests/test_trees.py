@@ -18,7 +18,7 @@ from optcc.schedule.columns import GRANULE
 from optcc.schedule.nested_order import nested_rings
 from optcc.schedule.routes import fluid_seconds
 from optcc.schedule.tree_shapes import TICKS, complementary, critical_leaves, deal, spare_degrees
-from optcc.schedule.trees import MOST_REACH, ComplementaryTrees, tree_rates
+from optcc.schedule.trees import MAX_REACH, ComplementaryTrees, tree_rates
 from optcc.theory.segments import Pipeline, segment_count
 from optcc.theory.trees import best_segments, busiest, seconds, shapes, tree_time
 from optcc.values.cluster import Cluster, Nic, Server
@@ -43,7 +43,7 @@ recipes = st.builds(
     fan=st.integers(1, 9),
     trees=st.integers(1, 9),
     segments=st.integers(1, 5),
-    reach=st.one_of(st.just(0), st.integers(0, MOST_REACH)),
+    reach=st.one_of(st.just(0), st.integers(0, MAX_REACH)),
 )
 any_cluster = st.one_of(clusters(min_ranks=1, symmetric=False), degraded(min_ranks=2))
 

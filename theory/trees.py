@@ -16,25 +16,23 @@ from fractions import Fraction
 
 from optcc.schedule.tree_shapes import TICKS, complementary, spare_degrees
 from optcc.schedule.trees import ComplementaryTrees, tree_rates
+from optcc.schedule.tuned import MANY
 from optcc.values.cluster import Cluster
 
 FILL = Fraction(3, 2)
 _FINER = Fraction(103, 100)
-_DIRECT, _DIRECT_IF_EQUAL = 32, 64
 
 
 def shapes(rates: Sequence[Fraction]) -> list[tuple[int, int]]:
     """(fan, trees) worth trying on ranks of these rates, of which simulations showed one to be within 3 % of the best.
 
-    Four, six and eight children; direct exchange, for few ranks or equal ones, where it has no idle port; and where
-    whole degrees in four trees load some rank by 3 % more than need be, more trees.
+    Four, six and eight children; direct exchange, where ranks are few enough for it; and where whole degrees in four
+    trees load some rank by 3 % more than need be, more trees.
     """
     ranks = len(rates)
     wanted = [(fan, fan) for fan in (4, 6, 8) if fan < ranks - 1]
-    if 2 <= ranks <= (_DIRECT_IF_EQUAL if min(rates) == max(rates) else _DIRECT):
-        wanted.append((ranks - 1, ranks))
-    if 2 <= ranks <= _DIRECT:
-        wanted.append((ranks - 1, ranks - 1))
+    if 2 <= ranks <= MANY:
+        wanted += [(ranks - 1, ranks), (ranks - 1, ranks - 1)]
     least = busiest(rates, 4 * ranks)
     finer = (trees for trees in range(4, 2 * ranks) if busiest(rates, trees) <= _FINER * least)
     if ranks > 5 and (trees := next(finer, 4)) > 4:

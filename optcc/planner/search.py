@@ -21,41 +21,24 @@ from optcc.errors import InputError
 from optcc.planner.kept import Kept
 from optcc.plans.plan import Plan
 from optcc.schedule.baselines import BASELINES
-from optcc.schedule.candidates import LARGE, MANY, MIN_CHUNK, CandidateFamily, Costs, default_segments
+from optcc.schedule.candidates import CandidateFamily, Costs, default_segments
 from optcc.schedule.columns import Schedule
 from optcc.schedule.families import FAMILIES
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe
-from optcc.simulation.simulator import Receivers, simulate
-from optcc.values.bound import Bound
+from optcc.schedule.tuned import DEFAULT_SEGMENTS, FAR, LARGE, MAX_STRIPES, MIN_CHUNK, NEARLY
+from optcc.simulation.simulator import simulate
+from optcc.values.bound import LARGEST_GAP, Bound
 from optcc.values.cluster import Cluster, Nic
-
-MAX_STRIPES = 1_000_000
-"""Longest simulation that is tried, about a second: pipelines that deep pay for chunks."""
-FINALISTS = 5
-TIE = 1.005
-"""Times that differ by less are taken for equal: the model is not better than that (docs/bench-packet-level.md)."""
-FEW_SEGMENTS = 8
-"""Up to so many one more or less makes a difference: the next ones are tried, too."""
-MAX_FINAL_STRIPES = 200_000
-"""Longest simulation of what ties by packets; and, of more than `MANY` ranks, again without merging."""
-NEAR = Fraction(51, 50)
-"""Costly families are not tried where the fluid time of what is fastest is so near the bound."""
-FAR = 1.1
-"""Of recipes that are alike no more are tried after one that takes so many times as long as what is fastest."""
-SAME = Fraction(1, 10**6)
-"""The exact program's certificates have this gap: closer to the bound than that is as good as on it."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A recipe that was tried, its simulated time (of merged NICs? the slower of both kinds of receivers?), and its
-    number of transfers."""
+    """A recipe that was tried, its time as `slower_s` (of merged NICs?), and its number of transfers."""
 
     recipe: Recipe
     time_s: float
     transfers: int
     merged: bool = False
-    both: bool = False
 
 
 def candidate_families(
@@ -96,15 +79,10 @@ def try_depths(
     def attempt(segments: int, recipe: Recipe) -> float:
         """Its time; infinite when it is not worth a try."""
         schedule = recipe.lower(on, nbytes)
-        lanes = max((len(route.lanes) for route in schedule.routes), default=1)
-        if tried and len(schedule) * lanes > MAX_STRIPES:
-            return float("inf")
-        time_s = _time_s(schedule, costs)
-        best = min((one.time_s for one in tried.values()), default=time_s)
-        both = offer.both and not cluster.uplinks  # where there are some it was packets
-        if both and time_s <= best:
-            time_s = max(time_s, _time_s(schedule, costs, "packets"))
-        tried[segments] = Candidate(recipe, time_s, len(schedule), on is not cluster, both)
+        if tried and stripes(schedule) > MAX_STRIPES:
+            return inf
+        time_s = slower_s(schedule, costs, min((one.time_s for one in tried.values()), default=inf))
+        tried[segments] = Candidate(recipe, time_s, len(schedule), on is not cluster)
         if kept is not None and on is cluster:
             kept.offer(time_s, recipe, schedule)
         return time_s
@@ -115,6 +93,8 @@ def try_depths(
             if attempt(place, recipe) > FAR * fastest_s and offer.alike:
                 break
         return list(tried.values())
+    if not per_chunk:  # deeper is never slower, and hardly faster
+        most = min(most, DEFAULT_SEGMENTS)
     # Without a formula times may rise once before they fall: one segment fills no pipeline.
     guess, slower_allowed = min(offer.guess or 1, most), 1 if offer.guess else 2
     start = attempt(guess, offer.make(guess))
@@ -125,16 +105,12 @@ def try_depths(
             if not segments or segments in tried:
                 break
             time_s = attempt(segments, offer.make(segments))
-            worse = 0 if time_s < (best if per_chunk else best / TIE) else worse + 1  # free chunks never cost again
+            worse = 0 if time_s < best else worse + 1
             best = min(best, time_s)
     best_one = min(tried, key=lambda k: tried[k].time_s)
     for low, high in pairwise(sorted({max(1, best_one // 2), best_one, min(2 * best_one, most)})):
         if (low + high) // 2 not in tried:
             attempt((low + high) // 2, offer.make((low + high) // 2))
-    best_one = min(tried, key=lambda k: tried[k].time_s)
-    for segments in (best_one - 1, best_one + 1) if best_one <= FEW_SEGMENTS else ():
-        if 1 <= segments <= most and segments not in tried:
-            attempt(segments, offer.make(segments))
     return list(tried.values())
 
 
@@ -166,11 +142,7 @@ def candidates(
     per_chunk: Fraction,
     kept: Kept | None = None,
 ) -> list[Candidate]:
-    """Everything that was tried, the fastest first, or in its place what ties with it and is faster where receivers
-    take packets.
-
-    Raises InputError when no family has a schedule here.
-    """
+    """Everything that was tried, the fastest first. Raises InputError when no family has a schedule here."""
     found: list[Candidate] = []
     refused: InputError | None = None
     costs = Costs(alpha, per_chunk)
@@ -178,7 +150,7 @@ def candidates(
         best = min(found, key=lambda one: one.time_s, default=None)
         if best is not None and offer.least_s >= best.time_s:
             continue
-        if best is not None and offer.costly and best.recipe.fluid_s(cluster, bound.nbytes) <= NEAR * bound.seconds:
+        if best is not None and offer.costly and best.recipe.fluid_s(cluster, bound.nbytes) <= NEARLY * bound.seconds:
             continue
         try:
             found += try_depths(
@@ -198,10 +170,6 @@ def candidates(
     while found[0].merged:
         # Unequal numbers of NICs cost more chunks than merged ones: what seems best is run once more as it is.
         insort(found, _as_is(found.pop(0), cluster, bound.nbytes, costs), key=lambda each: each.time_s)
-    ties = sum(candidate.time_s <= TIE * found[0].time_s for candidate in found[:FINALISTS])
-    if ties > 1 and not cluster.gpu_ranks and not found[0].both:
-        times = [_by_packets(c, cluster, bound.nbytes, costs) for c in found[:ties]]
-        found.insert(0, found.pop(times.index(min(times))))
     return found
 
 
@@ -210,28 +178,22 @@ def _merges(cluster: Cluster) -> bool:
 
 
 def _as_is(candidate: Candidate, cluster: Cluster, nbytes: int, costs: Costs) -> Candidate:
-    most = MAX_FINAL_STRIPES if len(cluster.ranks) > MANY else MAX_STRIPES
-    if candidate.transfers * max(len(rank.nics) for rank in cluster.ranks) > most:
+    if candidate.transfers * max(len(rank.nics) for rank in cluster.ranks) > MAX_STRIPES:
         return replace(candidate, merged=False)
-    schedule = candidate.recipe.lower(cluster, nbytes)
-    return replace(candidate, time_s=_time_s(schedule, costs), merged=False)
+    return replace(candidate, time_s=slower_s(candidate.recipe.lower(cluster, nbytes), costs), merged=False)
 
 
-def _by_packets(candidate: Candidate, cluster: Cluster, nbytes: int, costs: Costs) -> float:
-    """Its time where receivers take packets as they come, infinite where that takes long to simulate."""
-    if candidate.transfers > MAX_FINAL_STRIPES:
-        return float("inf")
-    schedule = candidate.recipe.lower(cluster, nbytes)
-    if _stripes(schedule) > MAX_FINAL_STRIPES:
-        return float("inf")
-    return _time_s(schedule, costs, "packets")
+def slower_s(schedule: Schedule, costs: Costs, best_s: float = inf) -> float:
+    """Its time with the slower kind of receivers: whole stripes one after another, or packets as they come. One kind
+    says enough where that is slower than `best_s`, or the other takes long to simulate."""
+    time_s = simulate(schedule, alpha=costs.alpha, per_chunk=costs.per_chunk).time_s
+    # Where links are shared it was packets.
+    if time_s > best_s or schedule.shared_links or stripes(schedule) > MAX_STRIPES:
+        return time_s
+    return max(time_s, simulate(schedule, alpha=costs.alpha, per_chunk=costs.per_chunk, receivers="packets").time_s)
 
 
-def _time_s(schedule: Schedule, costs: Costs, receivers: Receivers | None = None) -> float:
-    return simulate(schedule, alpha=costs.alpha, per_chunk=costs.per_chunk, receivers=receivers).time_s
-
-
-def _stripes(schedule: Schedule) -> int:
+def stripes(schedule: Schedule) -> int:
     """At most so many."""
     return len(schedule) * max((len(route.lanes) for route in schedule.routes), default=1)
 
@@ -287,7 +249,7 @@ def choose(
             continue
         if best is None or fluid_s < best[0]:
             best = (fluid_s, recipe)
-        if best[0] <= (1 + SAME) * bound.seconds:
+        if best[0] <= (1 + LARGEST_GAP) * bound.seconds:
             break
     if best is None:
         raise refused or InputError("no family has a schedule", where="cluster", expected="one that has")

@@ -7,18 +7,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
+from optcc.schedule.tuned import DEFAULT_SEGMENTS, LARGE, MANY, MIN_CHUNK, MIN_GPU_CHUNK
+
+__all__ = ["LARGE", "MANY", "CandidateFamily", "Costs", "default_segments"]
+
 if TYPE_CHECKING:
     from optcc.schedule.recipe import Recipe
-
-DEFAULT_SEGMENTS = 64
-MIN_CHUNK = 16 * 1024
-"""A section smaller than this spends more on per-message cost than a deeper pipeline saves."""
-MIN_GPU_CHUNK = 256 * 1024
-"""Of 1024 GPUs, 1 GiB is then 4 segments deep and 3 million transfers; every further segment is as many again."""
-LARGE = 16
-"""Above so many ranks a server's NICs are simulated as one, which is eight times less work for eight NICs."""
-MANY = 64
-"""Above so many ranks only one form of direct exchange is tried: transfers grow with the square of the ranks."""
 
 
 def default_segments(nbytes: int, ranks: int, *, gpus: bool = False) -> int:
@@ -46,7 +40,6 @@ class CandidateFamily:
     guess : segments to begin with, where a formula knows about how many are best
     shortlist : where there is one, just these recipes are tried, which a family's own reckoning puts first
     alike : these take about as long as each other, by a tenth or so
-    both : times differ between kinds of receivers, and the longer one counts
     by_rate : transfers are striped over NICs by their rates, so that a server's NICs may be simulated as one
     costly : finding the recipe may take long
     deepest : most segments that are tried, where more would be too many transfers
@@ -58,7 +51,6 @@ class CandidateFamily:
     guess: int | None = None
     shortlist: Callable[[], Sequence[Recipe]] | None = None
     alike: bool = False
-    both: bool = False
     by_rate: bool = True
     costly: bool = False
     deepest: int | None = None

@@ -79,7 +79,6 @@ def direct_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[Cand
                 DirectExchange.family,
                 partial(_with_steps, form, laned, lanes),
                 shortlist=partial(_listed, form, lanes),
-                both=True,
                 by_rate=False,
                 least_s=_least_s(form, laned, bound, own),
             )

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from optcc.theory.group_counts import GroupCounts
     from optcc.values.bound import Bound
 
-MOST_MOVES = 2**20
+MAX_MOVES = 2**20
 """Limit of chunks times ranks: twice as many transfers take a minute to find, and some GB."""
 
 
@@ -91,7 +91,7 @@ class GroupedExchange(Recipe):
         require(
             grouped(cluster), "cluster", "servers as ranks, NICs of one pace, each two with a rail in common", ranks
         )
-        most = MOST_MOVES // ranks
+        most = MAX_MOVES // ranks
         require(self.segments <= most, "segments", f"1 to {most}, of {ranks} servers", self.segments)
         require(len(self.groups) == ranks, "groups", f"{ranks} of them", self.groups)
         named = sorted({*self.groups})

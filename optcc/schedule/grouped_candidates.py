@@ -13,24 +13,15 @@ from fractions import Fraction
 from functools import partial
 from math import ceil, isqrt, sqrt
 
-from optcc.schedule.candidates import LARGE, CandidateFamily, Costs
-from optcc.schedule.grouped import MOST_MOVES, GroupedExchange, grouped, links_of, lone, nics_of
+from optcc.schedule.candidates import CandidateFamily, Costs
+from optcc.schedule.grouped import MAX_MOVES, GroupedExchange, grouped, links_of, lone, nics_of
 from optcc.schedule.grouped_trees import trees
 from optcc.schedule.nics import nic_rate
 from optcc.schedule.pods import pod_numbers
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.tuned import FEWEST, WAITS
+from optcc.schedule.tuned import DEFAULT_SEGMENTS, FEWEST, LARGE, MOST_TRIED, TRIED_MOVES, WAITS
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
-
-FREE = 64
-"""Steps where chunks cost nothing."""
-MOST_STEPS = 256
-TRIES, TRIED_MOVES = 5, 5 * 2**14
-"""Numbers of chunks simulated: so many, or as many as have this number of chunks times ranks in all, two seconds."""
-MEASURED = 128
-"""Chunks for which the work of the other ranks and uplinks beside a rank apart is computed. If they would be busier
-than the rank apart, all ranks are in groups."""
 
 
 def grouped_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[CandidateFamily]:
@@ -44,7 +35,8 @@ def grouped_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[Can
     if not max(groups):
         return []
     recipe = GroupedExchange(1, groups, lone(cluster, groups))
-    if replace(recipe, segments=MEASURED).fluid_s(cluster, bound.nbytes) > bound.seconds:
+    if replace(recipe, segments=DEFAULT_SEGMENTS).fluid_s(cluster, bound.nbytes) > bound.seconds:
+        # The others or their uplinks would be busier than the rank apart.
         recipe = GroupedExchange(1, groups)
     return [
         CandidateFamily(
@@ -53,9 +45,8 @@ def grouped_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[Can
             by_rate=False,
             shortlist=partial(_tried, recipe, cluster, bound, costs),
             alike=True,
-            both=ranks <= LARGE,
             least_s=_least_s(nics, nic_rate(cluster), bound, costs),
-            deepest=MOST_MOVES // ranks,
+            deepest=MAX_MOVES // ranks,
         )
     ]
 
@@ -80,10 +71,10 @@ def _tried(recipe: GroupedExchange, cluster: Cluster, bound: Bound, costs: Costs
     nics, ranks = [len(mine) for mine in used], len(used)
     per_step = min(Fraction(sum(nics), 2 * (ranks - 1)), Fraction(min(nics)))  # chunks
     cost = float(costs.per_chunk / bound.seconds) if bound.seconds else 0.0
-    best = sqrt((WAITS if recipe.apart is not None else 1) / cost) if cost else FREE
-    most = max(1, min(int(per_step * min(MOST_STEPS, 2 * best + FEWEST)), TRIED_MOVES // ranks))
+    best = sqrt((WAITS if recipe.apart is not None else 1) / cost) if cost else DEFAULT_SEGMENTS
+    most = max(1, min(int(per_step * (2 * best + FEWEST)), TRIED_MOVES // ranks))
     if recipe.apart is not None:
-        listed = [max(1, int(min(most, per_step * best * part))) for part in (1, 1.25, 0.8, 1.1, 0.9)]
+        listed = [max(1, int(min(most, per_step * best * part))) for part in (1, 5 / 4, 4 / 5)]
     else:
         links = links_of(cluster, recipe.groups)
         made = trees(recipe.groups, nics, links, None, most)
@@ -93,7 +84,7 @@ def _tried(recipe: GroupedExchange, cluster: Cluster, bound: Bound, costs: Costs
     chosen, moves = [listed[0]], listed[0] * ranks
     for number in listed[1:]:
         moves += number * ranks
-        if len(chosen) < TRIES and moves <= TRIED_MOVES:
+        if len(chosen) < MOST_TRIED and moves <= TRIED_MOVES:
             chosen.append(number)
     return [_with_chunks(recipe, number) for number in chosen]
 

@@ -1,4 +1,4 @@
-"""Nested rings lowered to transfers: a pure function of shares, rank order, segments and orderings.
+"""Nested rings: shares of the data, each over a ring of the strongest ranks with the others as leaves.
 
 In pattern m the m strongest ranks form a ring, the others are leaves. The pattern's bytes are cut into `segments` equal
 segments and each segment into sections, equally many per owner. A section is reduced along the ring into its owner, and
@@ -16,7 +16,7 @@ Either way every leaf sends each byte once and receives it once. The plain ring 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -25,8 +25,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from optcc.schedule.assemble import Block, TemplateRow, assemble, cuts_by, even_cuts, granule, require_memory
+from optcc.schedule.chains import add_row, chain_to, copy_chain, reduce_chain
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.nested_pace import MAX_PACE, PERIOD, in_time, paced, sections_of
 from optcc.schedule.recipe import Recipe, Segments, Window, require
@@ -54,85 +56,28 @@ class Ordering(StrEnum):
 def _section(
     rows: list[TemplateRow], s: int, ring: Sequence[int], leaves: Sequence[int], ordering: Ordering, way: Routes
 ) -> None:
-    """Append section `s`: the chain ring[s+1], ring[s+2], ..., ring[s], whose end owns the section."""
-
-    first: dict[int, int] = {}  # rank -> where it sends raw bytes, waiting for nothing
-    last: dict[int, int] = {}  # rank -> where it receives finished ones
-
-    def add(src: int, dst: int, hop: int, reduce: bool, stage: Stage, deps: tuple[int, ...]) -> tuple[int, ...]:
-        row = len(rows)
-        rows.append(TemplateRow(s, way(src, dst), hop, reduce, stage, deps))
-        if not deps:
-            first[src] = row
-        if not reduce:
-            last[dst] = row
-        return (row,)
-
-    m = len(ring)
-    # Section s belongs to ring[s % m]; of several leaves each one is the last to add in its turn.
-    chain = [ring[(s + 1 + i) % m] for i in range(m)]
+    """Append section `s`, whose owner is ring[s % m]."""
+    m, begin, chain = len(ring), len(rows), chain_to(s, ring)
     head, owner = chain[0], chain[-1]
+    # Of several leaves each one is the last to add in its turn.
     via = leaves[s % len(leaves)] if leaves and ordering is Ordering.VIA_LEAF else None
-    landed: tuple[int, ...] = ()
-    for leaf in leaves:
-        if leaf != via:
-            landed += add(leaf, head, 0, True, Stage.FROM_LEAF, ())
-    for i in range(1, m):
-        landed = add(chain[i - 1], chain[i], i, True, Stage.REDUCE_SCATTER, landed)
-    hop = m
+    others, landed, hop = [leaf for leaf in leaves if leaf != via], tuple[int, ...](), m
+    for leaf in others:
+        landed += add_row(rows, s, way(leaf, head), 0, True, Stage.FROM_LEAF, ())
+    landed = reduce_chain(rows, s, chain, way, 1, landed)
     if via is not None:
-        landed = add(owner, via, hop, True, Stage.TO_LEAF, landed)
-        landed = add(via, owner, hop + 1, False, Stage.FROM_LEAF, landed)
+        landed = add_row(rows, s, way(owner, via), hop, True, Stage.TO_LEAF, landed)
+        landed = add_row(rows, s, way(via, owner), hop + 1, False, Stage.FROM_LEAF, landed)
         hop += 2
-    finished = landed
-    for i in range(m - 1):
-        landed = add(chain[i - 1], chain[i], hop + i, False, Stage.ALLGATHER, landed)
-    for leaf in leaves:
-        if leaf != via:
-            add(owner, leaf, hop, False, Stage.TO_LEAF, finished)
-    for rank, row in first.items():
-        if rank in last:
-            rows[row] = rows[row]._replace(credits=(last[rank],))
-
-
-def lower(
-    cluster: Cluster,
-    nbytes: int,
-    shares: Mapping[int, Fraction],
-    *,
-    order: Sequence[int],
-    segments: int | Sequence[Fraction],
-    orderings: Sequence[Ordering],
-    sections: int | None = None,
-    window: int = 0,
-    pace: int = 0,
-) -> Schedule:
-    """Lower nested rings on `cluster` to a Schedule.
-
-    `order` lists ranks weakest first (ring size m uses the last m); `segments` is how many equal ones, or the part of
-    the data in each (sum 1); `orderings` is cycled over segments and patterns; the rest is as in `NestedRings`.
-    """
-    sizes = [Fraction(1, segments)] * segments if isinstance(segments, int) else list(segments)
-    routes = Routes(cluster)
-    blocks: list[Block] = []
-    done = Fraction(0)
-    for which, (m, share) in enumerate(sorted(shares.items())):
-        parts = sections_of(m, len(order), sections, pace)
-        require_memory(2 * (len(order) - 1) * parts * len(sizes))
-        start, done = granule(done * nbytes, nbytes), done + share
-        cuts = cuts_by(start, nbytes if done == 1 else granule(done * nbytes, nbytes), sizes)
-        for turn, ordering in enumerate(orderings):
-            mine = np.arange((turn - which) % len(orderings), len(sizes), len(orderings))
-            template: list[TemplateRow] = []
-            for s in range(parts):
-                _section(template, s, order[len(order) - m :], order[: len(order) - m], ordering, routes)
-            bounds = [even_cuts(int(cuts[g]), int(cuts[g + 1]), parts) for g in mine]
-            if bounds:
-                rows = paced(template, parts, pace) if pace else template
-                blocks.append((rows, mine.astype(np.int64), np.stack(bounds)))
-    # A template has every len(orderings)-th segment.
-    copies = -(-window // len(orderings)) or len(sizes)
-    return assemble(cluster, nbytes, routes, blocks, window=copies, period=PERIOD if pace else None)
+    copy_chain(rows, s, [owner, *chain[:-1]], way, hop, landed)
+    for leaf in others:
+        add_row(rows, s, way(owner, leaf), hop, False, Stage.TO_LEAF, landed)
+    # A rank that begins, raw, has something to wait for `window` segments before: what it is sent last.
+    table = way.table
+    last = {table[row.route].dst: place for place, row in enumerate(rows[begin:], begin) if not row.reduce}
+    for place, row in enumerate(rows[begin:], begin):
+        if not row.deps and table[row.route].src in last:
+            rows[place] = row._replace(credits=(last[table[row.route].src],))
 
 
 @dataclass(frozen=True)
@@ -151,13 +96,13 @@ RingAndShare = Annotated[tuple[int, Fraction], As(RingShare, lambda pair: RingSh
 
 @dataclass(frozen=True)
 class NestedRings(Recipe):
-    """Nested rings: the parameters of `lower`.
+    """Nested rings.
 
     Attributes
     ----------
     shares : of each ring, as (number of ranks m, share of the data), sum 1
     order : ranks from weakest to strongest; ring size m is the last m of them
-    segments : pipeline depth; orderings : of the stages of a section, cycled over the segments
+    segments : pipeline depth; orderings : of the stages of a section, cycled over segments and patterns
     segment_sizes : the part of the data in each segment, sum 1; None: all equal
     sections : least number of sections that a segment is cut into, rounded up so that all owners have equally many.
         None: one per owner with at most one leaf and no pace; otherwise `LEAF_SECTIONS` (P-1)
@@ -180,17 +125,31 @@ class NestedRings(Recipe):
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
-        return lower(
-            cluster,
-            nbytes,
-            dict(self.shares),
-            order=self.order,
-            segments=self.segments if self.segment_sizes is None else self.segment_sizes,
-            orderings=self.orderings,
-            sections=self.sections,
-            window=self.window,
-            pace=self.pace,
-        )
+        routes, ranks, turns, blocks = Routes(cluster), len(self.order), len(self.orderings), list[Block]()
+        for place, m, bounds in self._patterns(nbytes):
+            sections = bounds.shape[1] - 1
+            for turn, ordering in enumerate(self.orderings):
+                rows = list[TemplateRow]()
+                for s in range(sections):
+                    _section(rows, s, self.order[ranks - m :], self.order[: ranks - m], ordering, routes)
+                mine = np.arange((turn - place) % turns, self.segments, turns)
+                if len(mine):
+                    blocks.append((paced(rows, sections, self.pace) if self.pace else rows, mine, bounds[mine]))
+        # A template has every len(orderings)-th segment.
+        copies = -(-self.window // turns) or self.segments
+        return assemble(cluster, nbytes, routes, blocks, window=copies, period=PERIOD if self.pace else None)
+
+    def _patterns(self, nbytes: int) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+        """Of each pattern its place, the size of its ring, and the bounds of its sections: int64, (segments, sections +
+        1)."""
+        ranks, done = len(self.order), Fraction(0)
+        sizes = self.segment_sizes or (Fraction(1, self.segments),) * self.segments
+        for place, (m, share) in enumerate(sorted(self.shares)):
+            sections = sections_of(m, ranks, self.sections, self.pace)
+            require_memory(2 * (ranks - 1) * sections * self.segments)
+            start, done = granule(done * nbytes, nbytes), done + share
+            cuts = cuts_by(start, nbytes if done == 1 else granule(done * nbytes, nbytes), sizes).tolist()
+            yield place, m, np.stack([even_cuts(low, high, sections) for low, high in pairwise(cuts)])
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
         """On one non-blocking fabric from the shares, exactly; elsewhere from the bytes of the lowered schedule."""
@@ -238,7 +197,8 @@ class NestedRings(Recipe):
         """With many leaves also sections as coarse as with few: chunks cost, so either may be faster."""
         from optcc.schedule.candidates import CandidateFamily
         from optcc.schedule.nested_order import nested_rings
-        from optcc.schedule.nested_pace import FEW_LEAVES, MOST_RANKS, two_segments_under_way
+        from optcc.schedule.nested_pace import two_segments_under_way
+        from optcc.schedule.tuned import FEW_LEAVES, MANY
         from optcc.theory import nested_shares
 
         if cluster.gpu_ranks:
@@ -256,7 +216,7 @@ class NestedRings(Recipe):
             leaves = len(rates) - min(shares(), default=len(rates))
             return replace(fine(segments), **two_segments_under_way(leaves, segments)._asdict())
 
-        many = len(rates) <= MOST_RANKS and sum(rate < max(rates) for rate in rates) > FEW_LEAVES
+        many = len(rates) <= MANY and sum(rate < max(rates) for rate in rates) > FEW_LEAVES
         # A byte makes P-1 hops to its sum, and as many back, each a chunk of its own at both ends.
         hops = 2 * (len(rates) - 1)
         least_s = float(bound.seconds + hops * (costs.alpha + costs.per_chunk))
@@ -267,20 +227,13 @@ class NestedRings(Recipe):
         """A ring for each pattern."""
         from optcc.schedule.layout import PLAIN, ring
 
-        count, order, turns = len(self.order), self.order, len(self.orderings)
-        sizes = self.segment_sizes or (Fraction(1, self.segments),) * self.segments
+        ranks, turns = len(self.order), len(self.orderings)
         window = -(-self.window // turns) * turns
-        done = Fraction(0)
-        for which, (m, share) in enumerate(sorted(self.shares)):
-            sections = sections_of(m, count, self.sections, self.pace)
-            start, done = granule(done * schedule.nbytes, schedule.nbytes), done + share
-            stop = schedule.nbytes if done == 1 else granule(done * schedule.nbytes, schedule.nbytes)
-            cuts = cuts_by(start, stop, sizes).tolist()
+        for place, m, bounds in self._patterns(schedule.nbytes):
             segments = []
-            for g, (low, high) in enumerate(pairwise(cuts)):
-                ordering = str(self.orderings[(g + which) % turns]) if m < count else PLAIN
-                segments.append((g, ordering, even_cuts(low, high, sections).tolist()))
-            yield ring(order[count - m :], order[: count - m], segments, window)
+            for g, cuts in enumerate(bounds.tolist()):
+                segments.append((g, str(self.orderings[(g + place) % turns]) if m < ranks else PLAIN, cuts))
+            yield ring(self.order[ranks - m :], self.order[: ranks - m], segments, window)
 
     def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> NestedRings:
         """Ranks in the order of their rates."""

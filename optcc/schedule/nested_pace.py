@@ -13,20 +13,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from optcc.schedule.assemble import TemplateRow
+from optcc.schedule.tuned import FEW_LEAVES, LEAF_SECTIONS, MANY
 
 PERIOD = 2**20
 """Units of due times in a segment's time; more than any segment has sections."""
 MAX_PACE = 64
-"""Limit of the pace that a plan file can ask for; 2 to 3 leave the least idle time."""
-LEAF_SECTIONS = 3
-"""Sections over P-1 of a pattern with several leaves or a pace, where a recipe gives no number. Of 1, 2 and 3 only 3
-kept 1 + 2/k on all clusters with up to eight leaves."""
-FEW_LEAVES = 8
-MOST_RANKS = 64
-"""Up to so many ranks, and at least so many leaves, one segment at a time keeps 1 + 2/k; with more ranks there would be
-too many transfers."""
-FEW_SEGMENTS = 16
-"""Up to so many segments a pace of 2 suffices; with more the loss grows, unless sections are finer still."""
+"""Limit of the pace that a plan file can ask for; 2 to 4 leave the least idle time."""
 
 
 class Keeping(NamedTuple):
@@ -53,12 +45,11 @@ def keeping(ranks: int, leaves: int, segments: int) -> Keeping:
 
     Where nearly all ranks are leaves of a ring of two to four, two segments under way lose up to 4/k. Raw sections of
     many leaves queue where the few full ranks wait for partial sums; with one segment under way they are half as many.
-    Its time has room for a pace if sections are fine: 2 (P-1) times the pace.
+    Its time has room for a pace of 4 if sections are fine: 2 (P-1) times the pace.
     """
-    if leaves <= FEW_LEAVES or ranks > MOST_RANKS or segments == 1:
+    if leaves <= FEW_LEAVES or ranks > MANY or segments == 1:  # with more ranks there would be too many transfers
         return two_segments_under_way(leaves, segments)
-    pace = 2 if segments <= FEW_SEGMENTS else 4
-    return Keeping(1, pace, 2 * pace * (ranks - 1))
+    return Keeping(1, 4, 8 * (ranks - 1))
 
 
 def sections_of(ring: int, ranks: int, asked: int | None, pace: int) -> int:

@@ -30,10 +30,10 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from optcc.schedule.assemble import Block, TemplateRow, assemble, granule, require_memory
-from optcc.schedule.channels import Channels, Way, in_channels, require_channels, turns
+from optcc.schedule.chains import Way, add_row, chain_to, copy_chain, reduce_chain, ring_template, segment_bounds
+from optcc.schedule.channels import in_channels, on_single_nics, require_channels
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import Recipe, Segments, require
-from optcc.schedule.ring import add_row, copy_chain, reduce_chain, ring_template, segment_bounds
 from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster
 from optcc.values.json_records import OMITTED
@@ -64,7 +64,7 @@ def pattern_template(healthy: list[int], weak: int, slots: dict[Stage, int], way
     m, rows = len(healthy), list[TemplateRow]()
     slot = {stage: place * m for stage, place in slots.items()}
     for s in range(m):
-        chain = [healthy[(s + 1 + i) % m] for i in range(m)]
+        chain = chain_to(s, healthy)
         head, owner = chain[0], chain[-1]
         to_weak, from_weak = slot[Stage.TO_LEAF], slot[Stage.FROM_LEAF]
         landed: tuple[int, ...] = ()
@@ -103,30 +103,18 @@ class OptccPaper(Recipe):
         healthy = [r for r in range(ranks) if r != self.weak]
         cut = granule(self.nested * nbytes, nbytes)
         inner, outer = segment_bounds(0, cut, k, ranks - 1), segment_bounds(cut, nbytes, k, ranks)
-        count, blocks = self.channels or 1, list[Block]()
-        single = None if self.channels is None else Channels(cluster, routes, count)
-        every = len(_SLOTS) * count
+        count, blocks, numbers = self.channels or 1, list[Block](), np.arange(k)
         require_memory(2 * (ranks - 1) * (2 * ranks - 1) * k)
-        if single is None:
-            ring_template(range(ranks), routes)  # plan files number the ring's routes first
-        for place in range(min(k, every)):
-            pattern, channel = divmod(place, count)
-
-            def patterns(way: Way, slots: dict[Stage, int] = _SLOTS[pattern]) -> list[TemplateRow]:
-                return pattern_template(healthy, self.weak, slots, way)
-
-            def filler(way: Way, hop: int = pattern * (ranks - 1) + ranks - 2) -> list[TemplateRow]:
-                """All hops of the ring of all ranks fall into one slot: the ring fills the time that the patterns
-                leave."""
-                return [row._replace(hop=hop) for row in ring_template(range(ranks), way)]
-
-            mine = np.arange(place, k, every)
-            for make, bounds, sections in ((patterns, inner, ranks - 1), (filler, outer, ranks)):
-                if make is patterns or cut < nbytes:
-                    turn = turns(channel, count, pattern, sections)
-                    template = single.template(make, turn) if single else make(routes)
-                    blocks.append((template, mine // every, bounds[mine]))
-        return assemble(cluster, nbytes, routes, blocks)
+        filler = ring_template(range(ranks), routes)
+        for pattern, slots in enumerate(_SLOTS):
+            mine = numbers[numbers // count % len(_SLOTS) == pattern]
+            late = mine // (len(_SLOTS) * count)
+            blocks.append((pattern_template(healthy, self.weak, slots, routes), late, inner[mine]))
+            # All hops of the ring of all ranks fall into one slot: the ring fills the time that the patterns leave.
+            hop = pattern * (ranks - 1) + ranks - 2
+            blocks.append(([row._replace(hop=hop) for row in filler], late, outer[mine]))
+        schedule = assemble(cluster, nbytes, routes, [block for block in blocks if len(block[1])])
+        return schedule if self.channels is None else on_single_nics(schedule, cluster, count, [inner, outer])
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless there are 3 ranks, and rank and share are in range."""

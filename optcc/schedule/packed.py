@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
+from math import isqrt
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from optcc.schedule.assemble import Block, TemplateRow, assemble, cuts_by, even_
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import Recipe, Segments, Window, require
 from optcc.schedule.routes import Routes, busiest_seconds
+from optcc.schedule.tuned import MOST_ROOTS, MOST_UNDER_WAY
 from optcc.values.cluster import Cluster
 from optcc.values.json_types import Index
 
@@ -32,12 +34,6 @@ if TYPE_CHECKING:
     from optcc.theory.group_counts import GroupCounts
     from optcc.theory.packing import Packing
     from optcc.values.bound import Bound
-
-
-MOST_ROOTS = 32
-"""Roots of trees made at once. Half as many: their ports are twice as busy; twice as many: planning takes 4 times."""
-FEW = 4
-"""Segments of trees made at once, where chunks cost."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +152,7 @@ class PackedTrees(Recipe):
     @property
     def under_way(self) -> int:
         """How many segments may be under way at once."""
-        return self.window or min(1 + max((tree.hops for tree in self.trees), default=0), 5)
+        return self.window or min(1 + max((tree.hops for tree in self.trees), default=0), MOST_UNDER_WAY)
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module. Transfers are in order of (segment, hop)."""
@@ -249,8 +245,15 @@ class PackedTrees(Recipe):
         roots = range(0, ranks, -(-ranks // MOST_ROOTS))
         routes = Routes(cluster)
         trees = [_shortest(routes, ranks, root, Fraction(1, len(roots))) for root in roots]
-        segments = FEW if costs else default_segments(bound.nbytes, ranks, gpus=cluster.gpu_ranks)
-        return PackedTrees(tuple(filter(None, trees)), segments) if all(trees) else None
+        found = tuple(filter(None, trees))
+        if len(found) < len(trees):
+            return None
+        # k segments are filled for h hops, X h/k, and cost a port about a chunk o of every tree each: k R o.
+        segments = default_segments(bound.nbytes, ranks, gpus=cluster.gpu_ranks)
+        if costs.per_chunk:
+            hops = max(tree.hops for tree in found)
+            segments = max(1, min(segments, isqrt(int(bound.seconds * hops / (costs.per_chunk * len(found))))))
+        return PackedTrees(found, segments)
 
     def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
         """A tree for each pair."""

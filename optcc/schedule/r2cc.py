@@ -14,21 +14,20 @@ own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.schedule.assemble import Block, TemplateRow, assemble, even_cuts, granule, require_memory
-from optcc.schedule.channels import Channels, Way, in_channels, require_channels, turns
+from optcc.schedule.assemble import TemplateRow, assemble, even_cuts, granule, require_memory
+from optcc.schedule.chains import Way, add_row, copy_chain, ring_template, segment_bounds
+from optcc.schedule.channels import in_channels, on_single_nics, require_channels
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, Segments, require
-from optcc.schedule.ring import add_row, copy_chain, ring_template, segment_bounds
 from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster
 from optcc.values.json_records import OMITTED
@@ -106,45 +105,25 @@ class R2cc(Recipe):
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
         routes, ranks, k, count = Routes(cluster), len(cluster.ranks), self.segments, self.channels or 1
-        m, single = ranks - 1, None if self.channels is None else Channels(cluster, routes, count)
-        healthy = [r for r in range(ranks) if r != self.weak]
+        m, healthy = ranks - 1, [r for r in range(ranks) if r != self.weak]
         start = granule((1 - self.tail) * nbytes, nbytes)
-        sections = segment_bounds(start, nbytes, k, m)
+        whole, tail = segment_bounds(0, start, k, ranks), segment_bounds(start, nbytes, k, m)
         parts = max(1, self.chunks * count // k)
         groups = self.chunks // parts
-        each = k // groups
         require_memory((2 * ranks * m + 2 * m * (m - 1) + (m + 1) * m * parts) * k)
-
-        def moved(make: Callable[[Way], list[TemplateRow]], turn: Callable[[int], int]) -> list[TemplateRow]:
-            return single.template(make, turn) if single else make(routes)
-
-        rings, every = list[Block](), segment_bounds(0, start, k, ranks)
-        # A server with fewer NICs keeps dealing from one segment to the next, until every channel has had its turn.
-        laps = min(k // count, count)
-        for place in range(count * laps):
-            lap, channel = divmod(place, count)
-            mine = np.arange(place, k, count * laps)
-            for ring, bounds in ((range(ranks), every), (healthy, sections)):
-                template = moved(partial(ring_template, ring), turns(channel, count, lap, len(ring)))
-                rings.append((template, mine, bounds[mine]))
-        bounds, blocks = _parts(sections, groups, parts), list[Block]()
-        laps = min(groups, count)
-        for lap in range(laps):
-
-            def turn(section: int, before: int = lap * (each // count) * m) -> int:
-                segment, mine = divmod(section, m)
-                return (before + segment // count * m + mine) * count + segment % count
-
-            down = moved(partial(broadcast_template, healthy, self.weak, each, count), turn)
-            mine = np.arange(lap, groups, laps)
-            for part in range(parts):
-                template = [row._replace(section=row.section * parts + part) for row in down]
-                blocks.append((template, mine * parts + part, bounds[mine]))
+        every = np.arange(k)
+        rings = [(ring_template(range(ranks), routes), every, whole), (ring_template(healthy, routes), every, tail)]
+        down, bounds = broadcast_template(healthy, self.weak, k // groups, count, routes), _parts(tail, groups, parts)
+        blocks = []
+        for part in range(parts):
+            template = [row._replace(section=row.section * parts + part) for row in down]
+            blocks.append((template, np.arange(groups) * parts + part, bounds))
         stage1 = assemble(cluster, nbytes, routes, rings)
         stage2 = assemble(cluster, nbytes, routes, blocks)
         stage2 = waiting(stage2, *_window(stage2, bounds, parts, count * m + 1))
         up, done = _stage1_done(stage1, stage2, start, self.weak)
-        return waiting(after(stage1, stage2), len(stage1) + up, done)
+        schedule = waiting(after(stage1, stage2), len(stage1) + up, done)
+        return schedule if self.channels is None else on_single_nics(schedule, cluster, count, [whole, tail])
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless there are 3 ranks, and rank, share and chunks are in range."""

@@ -1,14 +1,13 @@
 """One ring over all ranks in cluster order, as collective libraries build it, and three ways to load its NICs.
 
-The data is cut into segments, each into one section per rank; a section is summed along the ring into its owner and
-the finished section goes round from there (Patarasuk and Yuan, 2009). How a transfer is spread over the NICs of its
-two servers tells the baselines apart, see `NicSpread`.
+The data is cut into segments, each into one section per rank (`optcc.schedule.chains`). How a transfer is spread over
+the NICs of its two servers tells the baselines apart, see `NicSpread`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -17,15 +16,15 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from optcc.errors import InputError
-from optcc.schedule.assemble import Block, TemplateRow, assemble, cuts_by, even_cuts, require_memory
-from optcc.schedule.channels import Way, fastest_nics
-from optcc.schedule.columns import Schedule, Stage
+from optcc.schedule.assemble import assemble, cuts_by, even_cuts, require_memory
+from optcc.schedule.chains import Way, ring_template, segment_bounds
+from optcc.schedule.channels import channel_rates, on_single_nics
+from optcc.schedule.columns import Schedule
 from optcc.schedule.recipe import Recipe, Segments
 from optcc.schedule.routes import Routes
-from optcc.values.cluster import Cluster
+from optcc.values.cluster import Cluster, Nic, Server
 
 
 class NicSpread(StrEnum):
@@ -36,8 +35,8 @@ class NicSpread(StrEnum):
     RATE : each live NIC in proportion to its rate: R2CC-Balance
     REPAIRED : one equal channel per NIC that the server was built with, and the channel of a dead NIC moves to one
         backup NIC: hot repair
-    CHANNELS : whole segments on single NICs, in as many channels as the server with fewest NICs has. Channel c joins
-        the c-th fastest NICs of all servers, and its part of the data follows the slowest of them
+    CHANNELS : whole segments on single NICs, segment i in channel i modulo their number. Channel c joins the c-th
+        fastest NICs of all servers, and its part of the data follows the slowest of them
     """
 
     EQUAL = "equal"
@@ -46,72 +45,21 @@ class NicSpread(StrEnum):
     CHANNELS = "channels"
 
 
-def add_row(
-    rows: list[TemplateRow], section: int, route: int, hop: int, reduce: bool, stage: Stage, deps: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Append a row to a template; returns its place, as what a next row waits for."""
-    rows.append(TemplateRow(section, route, hop, reduce, stage, deps))
-    return (len(rows) - 1,)
-
-
-def reduce_chain(
-    rows: list[TemplateRow], section: int, chain: Sequence[int], way: Way, hop: int, landed: tuple[int, ...] = ()
-) -> tuple[int, ...]:
-    """Append the sum of a section along `chain`, from hop `hop` on, its first transfer after `landed`."""
-    for i in range(1, len(chain)):
-        route = way(chain[i - 1], chain[i])
-        landed = add_row(rows, section, route, hop + i - 1, True, Stage.REDUCE_SCATTER, landed)
-    return landed
-
-
-def copy_chain(
-    rows: list[TemplateRow], section: int, chain: Sequence[int], way: Way, hop: int, landed: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Append the way of a finished section from the first rank of `chain` to all others, one after the other."""
-    for i in range(1, len(chain)):
-        route = way(chain[i - 1], chain[i])
-        landed = add_row(rows, section, route, hop + i - 1, False, Stage.ALLGATHER, landed)
-    return landed
-
-
-def ring_template(ring: Sequence[int], way: Way) -> list[TemplateRow]:
-    """One segment of a plain ring AllReduce over `ring`: as many sections as ranks, hops 0 to 2(m-1) - 1."""
-    m, rows = len(ring), list[TemplateRow]()
-    for s in range(m):
-        chain = [ring[(s + 1 + i) % m] for i in range(m)]  # ends at the section's owner, ring[s]
-        landed = reduce_chain(rows, s, chain, way, 0)
-        copy_chain(rows, s, [chain[-1], *chain[:-1]], way, m - 1, landed)
-    return rows
-
-
-def segment_bounds(start: int, stop: int, segments: int, sections: int) -> NDArray[np.int64]:
-    """Section bounds of equal segments of bytes start..stop: int64, shape (segments, sections + 1)."""
-    cuts = even_cuts(start, stop, segments).tolist()
-    return np.stack([even_cuts(a, b, sections) for a, b in pairwise(cuts)])
-
-
 def spread_ways(cluster: Cluster, routes: Routes, spread: NicSpread) -> Way:
     """The routes of `cluster` with transfers spread over NICs as `spread` says."""
-    if spread is NicSpread.RATE:
-        return routes
     if spread is NicSpread.REPAIRED:
         return cache(lambda src, dst: routes.pinned(src, dst, _repaired(cluster, routes, src, dst)))
+    if spread is not NicSpread.EQUAL:
+        return routes
+
     # In proportion to rates that are all 1: as many lanes as rails and NICs need, and no NIC more than another.
-    alike = Routes(
-        replace(
-            cluster,
-            servers=tuple(
-                replace(
-                    server,
-                    nics=tuple(
-                        replace(nic, out_rate=Fraction(nic.out_rate > 0), in_rate=Fraction(nic.in_rate > 0))
-                        for nic in server.nics
-                    ),
-                )
-                for server in cluster.servers
-            ),
+    def alike_nics(server: Server) -> tuple[Nic, ...]:
+        return tuple(
+            replace(nic, out_rate=Fraction(nic.out_rate > 0), in_rate=Fraction(nic.in_rate > 0)) for nic in server.nics
         )
-    )
+
+    servers = tuple(replace(server, nics=alike_nics(server)) for server in cluster.servers)
+    alike = Routes(replace(cluster, servers=servers))
 
     @cache
     def way(src: int, dst: int) -> int:
@@ -170,34 +118,22 @@ class PlainRing(Recipe):
         routes, ranks = Routes(cluster), len(cluster.ranks)
         require_memory(2 * ranks * (ranks - 1) * self.segments)
         template = ring_template(range(ranks), spread_ways(cluster, routes, self.spread))
+        numbers, bounds = np.arange(self.segments), segment_bounds(0, nbytes, self.segments, ranks)
         if self.spread is NicSpread.CHANNELS:
-            return assemble(cluster, nbytes, routes, self._channels(cluster, nbytes, routes))
-        numbers = np.arange(self.segments, dtype=np.int64)
-        blocks: list[Block] = [(template, numbers, segment_bounds(0, nbytes, self.segments, ranks))]
-        return assemble(cluster, nbytes, routes, blocks if template else [])
-
-    def _channels(self, cluster: Cluster, nbytes: int, routes: Routes) -> list[Block]:
-        """Segment i on channel i modulo their number; its size is by the channel's rate."""
-        rates, ports = fastest_nics(cluster, routes)
-        count, ranks = len(rates), len(cluster.ranks)
-        sizes = [rates[i % count] for i in range(self.segments)]
-        cuts = cuts_by(0, nbytes, [size / sum(sizes) for size in sizes]).tolist()
-        bounds = np.stack([even_cuts(a, b, ranks) for a, b in pairwise(cuts)])
-        blocks = list[Block]()
-        for channel in range(min(count, self.segments)):
-
-            def way(src: int, dst: int, nics: Sequence[int] = ports[channel]) -> int:
-                return routes.pinned(src, dst, [(nics[src], nics[dst], Fraction(1))])
-
-            mine = np.arange(channel, self.segments, count)
-            blocks.append((ring_template(range(ranks), way), mine // count, bounds[mine]))
-        return blocks if ranks > 1 else []
+            rates = channel_rates(cluster)
+            sizes = [rates[i % len(rates)] for i in range(self.segments)]
+            cuts = cuts_by(0, nbytes, [size / sum(sizes) for size in sizes]).tolist()
+            bounds, numbers = np.stack([even_cuts(a, b, ranks) for a, b in pairwise(cuts)]), numbers // len(rates)
+        schedule = assemble(cluster, nbytes, routes, [(template, numbers, bounds)] if template else [])
+        if self.spread is NicSpread.CHANNELS:
+            return on_single_nics(schedule, cluster, len(rates), [bounds], fastest=True)
+        return schedule
 
     def check(self, cluster: Cluster) -> None:
         """Raise InputError unless segments are in range and every channel has a NIC."""
         super().check(cluster)
         if self.spread is NicSpread.CHANNELS:
-            fastest_nics(cluster, Routes(cluster))
+            channel_rates(cluster)
         if self.spread is not NicSpread.REPAIRED:
             return
         counts = sorted({len(rank.nics) for rank in cluster.ranks})

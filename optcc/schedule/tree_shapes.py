@@ -23,8 +23,6 @@ from typing import NamedTuple
 
 TICKS = 64
 """Ticks that the fastest rank takes to send a section."""
-CRITICAL = Fraction(3, 4)
-"""A rank that is a leaf in all trees and busy for this part of the time hangs high: it could not catch up."""
 
 
 class Tree(NamedTuple):
@@ -108,10 +106,10 @@ def deal(spare: Sequence[int], order: Sequence[int], fan: int, trees: int) -> li
 
 
 def critical_leaves(rates: Sequence[Fraction], trees: int) -> list[int]:
-    """Ranks that are leaves in all trees and busy nearly as long as the busiest."""
+    """Ranks that are leaves in all trees and busy as long as the busiest. They hang high: they could not catch up."""
     spare = spare_degrees(rates, trees)
     busy = [Fraction(trees + s) / rate for s, rate in zip(spare, rates, strict=True)]
-    return [r for r, time in enumerate(busy) if not spare[r] and time >= CRITICAL * max(busy)]
+    return [r for r, time in enumerate(busy) if not spare[r] and time == max(busy)]
 
 
 def complementary(rates: Sequence[Fraction], fan: int, trees: int, reach: int) -> list[Tree]:

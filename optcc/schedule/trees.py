@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 import numpy as np
 
 from optcc.errors import InfeasibleError
-from optcc.schedule.assemble import TemplateRow, assemble, even_cuts
+from optcc.schedule.assemble import TemplateRow, assemble
+from optcc.schedule.chains import segment_bounds
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import Recipe, Segments
 from optcc.schedule.routes import Routes
@@ -33,10 +34,8 @@ if TYPE_CHECKING:
     from optcc.theory.group_counts import GroupCounts
     from optcc.values.bound import Bound
 
-SHAPES = 4
-"""Shapes of trees that are tried: the closed form has the best among so many (docs/bench-trees.md)."""
-MOST_TREES = 4096
-MOST_REACH = 64 * TICKS
+MAX_TREES = 4096
+MAX_REACH = 64 * TICKS
 """Latency beyond so many sections changes no tree."""
 
 
@@ -78,24 +77,9 @@ def _section(rows: list[TemplateRow], section: int, tree: Tree, start: int, heig
         result[rank] = (len(rows) - 1,)
 
 
-def lower(cluster: Cluster, nbytes: int, *, fan: int, trees: int, segments: int, reach: int) -> Schedule:
-    """Lower complementary trees on `cluster` to a Schedule; the parameters are those of `ComplementaryTrees`."""
-    way, rows, step = Routes(cluster), list[TemplateRow](), 1
-    if len(cluster.ranks) > 1:
-        rates = tree_rates(cluster)
-        found = complementary(rates, fan, trees, reach)
-        height, step = max(max(tree.when) for tree in found), pace(found, rates, segments)
-        for section, tree in enumerate(found):
-            _section(rows, section, tree, section * step, height, way)
-    cuts = even_cuts(0, nbytes, segments)
-    bounds = np.stack([even_cuts(int(cuts[g]), int(cuts[g + 1]), trees) for g in range(segments)])
-    blocks = [(rows, np.arange(segments, dtype=np.int64), bounds)] if rows else []
-    return assemble(cluster, nbytes, way, blocks, period=trees * step)
-
-
 @dataclass(frozen=True)
 class ComplementaryTrees(Recipe):
-    """Complementary trees: the parameters of `lower`.
+    """Complementary trees.
 
     Attributes
     ----------
@@ -106,10 +90,10 @@ class ComplementaryTrees(Recipe):
     """
 
     family: ClassVar[str] = "trees"
-    fan: Annotated[int, Whole(1, MOST_TREES)]
-    trees: Annotated[int, Whole(1, MOST_TREES)]
+    fan: Annotated[int, Whole(1, MAX_TREES)]
+    trees: Annotated[int, Whole(1, MAX_TREES)]
     segments: Segments
-    reach: Annotated[int, Whole(0, MOST_REACH)] = 0
+    reach: Annotated[int, Whole(0, MAX_REACH)] = 0
 
     @classmethod
     def fitted(
@@ -125,12 +109,21 @@ class ComplementaryTrees(Recipe):
     ) -> Self:
         """The recipe whose trees suit messages of this size: `alpha` seconds a hop, `per_chunk` seconds a section."""
         section_s = Fraction(nbytes, trees * segments) / max(max(tree_rates(cluster)), Fraction(1)) + per_chunk
-        reach = round(TICKS * Fraction(alpha) / section_s) if section_s else MOST_REACH
-        return cls(fan, trees, segments, min(reach, MOST_REACH) if alpha else 0)
+        reach = round(TICKS * Fraction(alpha) / section_s) if section_s else MAX_REACH
+        return cls(fan, trees, segments, min(reach, MAX_REACH) if alpha else 0)
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module."""
-        return lower(cluster, nbytes, fan=self.fan, trees=self.trees, segments=self.segments, reach=self.reach)
+        way, rows, step = Routes(cluster), list[TemplateRow](), 1
+        if len(cluster.ranks) > 1:
+            rates = tree_rates(cluster)
+            found = complementary(rates, self.fan, self.trees, self.reach)
+            height, step = max(max(tree.when) for tree in found), pace(found, rates, self.segments)
+            for section, tree in enumerate(found):
+                _section(rows, section, tree, section * step, height, way)
+        bounds = segment_bounds(0, nbytes, self.segments, self.trees)
+        blocks = [(rows, np.arange(self.segments), bounds)] if rows else []
+        return assemble(cluster, nbytes, way, blocks, period=self.trees * step)
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
         """On one non-blocking fabric from the degrees, exactly; elsewhere from the bytes of the lowered schedule.
@@ -174,7 +167,7 @@ class ComplementaryTrees(Recipe):
             least_s = float(bytes_s + (time_s - bytes_s) / FILL)
             make = partial(_fitted, cls, cluster, bound.nbytes, fan, trees, costs)
             found.append((time_s, len(found), CandidateFamily(cls.family, make, best.segments, least_s=least_s)))
-        return [offer for _, _, offer in sorted(found)[:SHAPES]]
+        return [offer for _, _, offer in sorted(found)]
 
     def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> ComplementaryTrees:
         """Itself: trees are made of the rates anew whenever they are lowered."""

@@ -1,8 +1,9 @@
-"""Every number of direct exchange that is neither derived nor a limit, with its reason, and the loss with other values.
+"""Every number of planner and families that is neither derived nor a limit, with its reason, and the loss with others.
 
-"Half: 0.5" means: with half of the value, plans take 0.5 points of the bound longer. This is the average over the best
-three of five numbers of steps, for 8 and 16 servers of 8 NICs, 256 MiB and 1 GiB, 5 us and 1 us. It covers six clusters
-where one server starves, alone and beside others, or four where several do (simulated, the slower kind of receivers).
+Of direct exchange, "half: 0.5" means: with half of the value, plans take 0.5 points of the bound longer. This is the
+average over the best three of five numbers of steps, for 8 and 16 servers of 8 NICs, 256 MiB and 1 GiB, 5 us and 1 us.
+It covers six clusters where one server starves, alone and beside others, or four where several do (simulated, the
+slower kind of receivers).
 """
 
 from __future__ import annotations
@@ -10,6 +11,36 @@ from __future__ import annotations
 from fractions import Fraction
 
 from optcc.schedule.slots import HALF, ONE
+
+# What the planner tries (`planner.search`, `candidates`, families' candidates)
+DEFAULT_SEGMENTS = 64
+"""Parts along time where these cost nothing: filling the pipeline takes about 1/64 of the time."""
+MIN_CHUNK, MIN_GPU_CHUNK = 16 * 1024, 256 * 1024
+"""A section smaller than this spends more on per-message cost than a deeper pipeline saves. Between GPUs: of 1024, 1
+GiB is then 4 segments deep and 3 million transfers; every further segment is as many again."""
+LARGE, MANY = 16, 64
+"""Above `LARGE` ranks a server's NICs are simulated as one, an eighth of the work for eight NICs. Above `MANY` less is
+tried, as transfers grow with the square of the ranks."""
+MAX_STRIPES = 1_000_000
+"""Longest simulation that is tried, about a second: pipelines that deep pay for chunks."""
+NEARLY = Fraction(51, 50)
+"""Costly families are not tried where the fluid time of what is fastest is so near the bound."""
+FAR = 1.1
+"""Of recipes that are alike no more are tried after one that takes so many times as long as what is fastest."""
+MOST_TRIED, TRIED_MOVES = 5, 5 * 2**14
+"""Numbers of chunks simulated of two levels: so many, or as many as have this number of chunks times ranks in all, two
+seconds."""
+
+# Nested rings (`nested_pace`), packed trees
+FEW_LEAVES = 8
+"""With more leaves one segment is under way at a time, which keeps 1 + 2/k; two lose up to 4/k."""
+LEAF_SECTIONS = 3
+"""Sections over P-1 of a pattern with several leaves or a pace, where a recipe gives no number. Of 1, 2 and 3 only 3
+kept 1 + 2/k on all clusters with up to eight leaves."""
+MOST_ROOTS = 32
+"""Roots of trees made at once. Half as many: their ports are twice as busy; twice as many: planning takes 4 times."""
+MOST_UNDER_WAY = 5
+"""Segments of packed trees under way at once where the recipe gives no number and trees have four hops or more."""
 
 # One server starves (`steps_one`, `steps_one_slots`)
 UP = Fraction(2, 5)
@@ -73,5 +104,4 @@ EARLY = 3 * LANDS
 WAITS = 2 * LANDS + 1
 """Steps of a plan beyond those of a rank apart: first sums come over two hops, and the end is the mirror image."""
 FEWEST = 14
-"""A plan of fewer steps k takes (k + FEWEST)/2 steps. Half: 5.6, double: 7.8 (used to choose the numbers of chunks to
-try). Half: 5.6, double: 7.8 (by which numbers of chunks are tried)."""
+"""A plan of fewer steps k takes (k + FEWEST)/2 steps, by which numbers of chunks are tried. Half: 5.6, double: 7.8."""

@@ -16,7 +16,7 @@ from optcc.diagnose.keep import DEFAULTS
 from optcc.errors import InputError
 from optcc.planner.standby.answers import Progress, Replanned
 from optcc.planner.standby.background import Helper
-from optcc.planner.standby.planner import KEEP, Planner
+from optcc.planner.standby.planner import MAX_SHAPES, Planner
 from optcc.planner.standby.state import State
 from optcc.plans.plan import Plan
 from optcc.reports.metrics import CACHED, IN_HAND, JOB, JOB_LABEL, JOBS, SERVICE, Gauges, text_of
@@ -146,7 +146,7 @@ class PlanningService:
                 alpha=parse_seconds(request.alpha, "alpha"),
                 per_chunk=parse_seconds(request.per_chunk, "per_chunk"),
                 lookahead=request.lookahead,
-                keep=max(1, min(KEEP, KEPT_SERVERS // len(cluster.servers))),
+                keep=max(1, min(MAX_SHAPES, KEPT_SERVERS // len(cluster.servers))),
                 background="process",
                 limit_s=self.settings.request_s,
                 urgent=urgent,

@@ -16,7 +16,8 @@ class Basis(StrEnum):
     PREPARED : the whole planner decided in advance
     CLOSED_FORM : nested rings at (without latency and chunk costs: within 2 % of) the bound; nothing to decide
     SOLVED : the whole planner ran now, however long that took
-    NEAREST : what a family's formulas give at once, or what suits a similar cluster, until this one is decided
+    NEAREST : what the plan before the event becomes here, or what a family's formulas give at once, until this cluster
+        is decided
     """
 
     PREPARED = "prepared"

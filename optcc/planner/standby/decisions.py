@@ -1,4 +1,4 @@
-"""Which plan the present shape gets: from the table, in closed form, carried over from a similar one, or solved now.
+"""Which plan the present shape gets: from the table, in closed form, carried over from the one before, or solved now.
 
 What depends on which NIC failed is put in here, in closed form; nothing is simulated or lowered unless a shape has to
 be solved.
@@ -6,26 +6,26 @@ be solved.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from threading import Lock
 from typing import Any
 
 from optcc.errors import InfeasibleError
-from optcc.planner.search import NEAR, SAME
+from optcc.planner import search
 from optcc.planner.standby.answers import Basis
 from optcc.planner.standby.shapes import Now
-from optcc.planner.standby.solve import solve
 from optcc.planner.standby.table import Entry, Table
 from optcc.plans.plan import Plan
 from optcc.schedule.candidates import Costs, default_segments
 from optcc.schedule.families import FAMILIES
 from optcc.schedule.nested_order import rings_in_order
 from optcc.schedule.recipe import Recipe
+from optcc.schedule.tuned import NEARLY
 from optcc.theory import lower_bound
 from optcc.theory.group_counts import GroupCounts
-from optcc.values.bound import Bound
+from optcc.values.bound import LARGEST_GAP, Bound
 from optcc.values.cluster import Cluster
 
 
@@ -41,37 +41,36 @@ class Decisions:
     ) -> None:
         self._sizes, self._costs, self._table, self._lock, self._compute = sizes, costs, table, lock, compute
 
-    def plan(self, now: Now, size: int, fault_free_s: Fraction) -> tuple[Plan, Basis]:
-        """The plan of state `now`. Raises InfeasibleError where a server is cut off."""
+    def plan(self, now: Now, size: int, fault_free_s: Fraction, before: Recipe | None) -> tuple[Plan, Basis]:
+        """The plan of state `now`; `before` is what the last state had. Raises InfeasibleError where a server is cut
+        off."""
         cluster, counts = now.state.cluster, now.counts
         with self._lock:
             entry = self._table.get(now.key)
-            near = self._table.nearest(counts) if entry is None and counts is not None else None
-        if counts is None:
-            made = self._at_once(cluster, size) if entry is None else None
-            return (made, Basis.NEAREST) if made else self._whole(now, size, entry)
-        bound = counts.bound(cluster, size, fault_free_s)
-        found: tuple[Recipe, Basis] | None = None
-        if self._at_bound(counts, bound, SAME):
-            found = (
-                rings_in_order(counts.order, counts.shares(), self._depth(cluster, size)),
-                Basis.CLOSED_FORM,
-            )
-        elif entry is not None and entry.plans:
-            found = _with_basis(entry.recipe(size, counts), Basis.PREPARED)
-        elif self._at_bound(counts, bound, NEAR - 1):
-            found = (
-                rings_in_order(counts.order, counts.shares(), self._depth(cluster, size)),
-                Basis.CLOSED_FORM,
-            )
-        elif near is not None and not self.free:
-            found = _with_basis(self._nearest(near, size, cluster, counts, bound), Basis.NEAREST)
-        if found is not None and not found[0].fits(cluster):
-            found = None  # it is about which NICs are dead; a shape only counts them
-        if found is None:
-            return self._whole(now, size, None)
-        found[0].check(cluster)
-        return Plan(cluster, bound, found[0]), found[1]
+        if counts is None and entry is not None:
+            return self._whole(now, size, entry)
+        bound = lower_bound(cluster, size) if counts is None else counts.bound(cluster, size, fault_free_s)
+        for recipe, basis in self._offers(now, bound, entry, before):
+            # Whether it fits is about which NICs are dead; a shape only counts them.
+            if recipe is not None and recipe.fits(cluster):
+                return Plan(cluster, bound, recipe), basis
+        return self._whole(now, size, None)
+
+    def _offers(
+        self, now: Now, bound: Bound, entry: Entry | None, before: Recipe | None
+    ) -> Iterator[tuple[Recipe | None, Basis]]:
+        """What needs no planning now, the best first."""
+        cluster, counts = now.state.cluster, now.counts
+        if counts is not None and self._at_bound(counts, bound, NEARLY - 1 if entry is None else LARGEST_GAP):
+            depth = default_segments(bound.nbytes, counts.ranks)
+            yield rings_in_order(counts.order, counts.shares(), depth), Basis.CLOSED_FORM
+        if entry is not None:
+            yield entry.recipe(bound.nbytes, counts) if entry.plans else None, Basis.PREPARED
+        elif counts is None or not self.free:
+            if before is not None and counts is not None:
+                yield before.like(cluster, bound, self._costs, counts), Basis.NEAREST
+            for family in FAMILIES.values():
+                yield family.at_once(cluster, bound, self._costs), Basis.NEAREST
 
     def _whole(self, now: Now, size: int, entry: Entry | None) -> tuple[Plan, Basis]:
         """By the table, or by the whole planner."""
@@ -93,31 +92,13 @@ class Decisions:
         """Whether nested rings are what the planner takes without trying anything (`optcc.planner.search.choose`)."""
         return self.free and counts.rings_s * bound.nbytes <= (1 + gap) * bound.seconds
 
-    def _at_once(self, cluster: Cluster, size: int) -> Plan | None:
-        """Outside the closed form: what the first family that has something at once has; None where none has."""
-        bound = lower_bound(cluster, size)
-        made = (family.at_once(cluster, bound, self._costs) for family in FAMILIES.values())
-        found = next((recipe for recipe in made if recipe is not None and recipe.fits(cluster)), None)
-        return None if found is None else Plan(cluster, bound, found)
-
-    def _nearest(self, entry: Entry, size: int, cluster: Cluster, counts: GroupCounts, bound: Bound) -> Recipe | None:
-        """What the entry's shape has, carried over, or what a family has at once; None where there is neither."""
-        tried = (
-            entry.plans[size].recipe.like(cluster, bound, self._costs, counts),
-            *(family.at_once(cluster, bound, self._costs) for family in FAMILIES.values()),
-        )
-        return next((made for made in tried if made is not None and made.fits(cluster)), None)
-
-    def _depth(self, cluster: Cluster, size: int) -> int:
-        return default_segments(size, len(cluster.servers))
-
     def missing(self, now: Now) -> bool:
         """Whether the planner has yet to run for this shape."""
         if now.counts is not None:
             if not now.possible:
                 return False
             bound = now.counts.bound(now.state.cluster, self._sizes[0], Fraction(0))
-            if self._at_bound(now.counts, bound, SAME):
+            if self._at_bound(now.counts, bound, LARGEST_GAP):
                 return False
         with self._lock:
             return now.key not in self._table
@@ -131,5 +112,15 @@ class Decisions:
         return entry
 
 
-def _with_basis(recipe: Recipe | None, basis: Basis) -> tuple[Recipe, Basis] | None:
-    return None if recipe is None else (recipe, basis)
+def solve(cluster: Cluster, sizes: Sequence[int], alpha: Fraction, per_chunk: Fraction) -> dict[int, Plan]:
+    """The best plan for each size in bytes; nothing where no AllReduce is possible. Another process can run it."""
+    found = dict[int, Plan]()
+    for size in sizes:
+        try:
+            bound = lower_bound(cluster, size)
+        except InfeasibleError:
+            return {}
+        recipe = search.choose(cluster, bound, alpha=alpha, per_chunk=per_chunk)
+        recipe.check(cluster)
+        found[size] = Plan(cluster, bound, recipe)
+    return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from fractions import Fraction
 from types import TracebackType
 from typing import Self
@@ -28,9 +28,9 @@ from optcc.theory import lower_bound
 from optcc.values.cluster import Cluster
 from optcc.values.units import MAX_BYTES, Quantity, as_seconds, as_size
 
-KEEP = 4096
-MOST_SIZES = 16
-MOST_LOOKAHEAD = 4
+MAX_SHAPES = 4096
+MAX_SIZES = 16
+MAX_LOOKAHEAD = 4
 
 
 class Planner:
@@ -64,14 +64,14 @@ class Planner:
         per_chunk: Quantity = 0,
         lookahead: int = 2,
         lefts: Sequence[Fraction | int] = (0,),
-        keep: int = KEEP,
+        keep: int = MAX_SHAPES,
         background: Where = "thread",
         limit_s: float = SOLVE_S,
         urgent: Helper | None = None,
     ) -> None:
         self.sizes = _sizes(sizes)
         self.alpha, self.per_chunk = as_seconds(alpha, "alpha"), as_seconds(per_chunk, "per_chunk")
-        self._lookahead = _in_range(lookahead, 0, MOST_LOOKAHEAD, "lookahead")
+        self._lookahead = _in_range(lookahead, 0, MAX_LOOKAHEAD, "lookahead")
         self._lefts = tuple(Fraction(left) for left in lefts)
         if any(not 0 <= left < 1 for left in self._lefts):
             raise InputError("fraction left out of range", where="lefts", expected="0 to below 1", got=str(self._lefts))
@@ -92,7 +92,7 @@ class Planner:
         self._fault_free_s = [lower_bound(cluster.fault_free, size).seconds for size in self.sizes]
         if self._decisions.missing(self._now):
             self._decisions.decide(self._now, urgent=True)
-        self._answer = self._answer_to(self._now, time.perf_counter())
+        self._answer = self._answer_to(self._now, time.perf_counter(), {})
         self._wake()
 
     # Events
@@ -124,9 +124,9 @@ class Planner:
         rate = left(place)
         with self._lock:
             now = self._now = self._now.after(place, rate)
-            self._failed = set()
+            self._failed, before = set(), self._answer.plans
         try:
-            answer = self._answer_to(now, start)
+            answer = self._answer_to(now, start, before)
             with self._lock:
                 if now is self._now:
                     self._answer = answer
@@ -147,7 +147,7 @@ class Planner:
             now, answer, known = self._now, self._answer, self._now.key in self._table
         if answer.event == now.state.events and not (answer.basis is Basis.NEAREST and known):
             return answer
-        answer = self._answer_to(now, time.perf_counter())
+        answer = self._answer_to(now, time.perf_counter(), answer.plans)
         with self._lock:
             if now is self._now:
                 self._answer = answer
@@ -180,11 +180,12 @@ class Planner:
             bound = now.counts.bound(found.cluster, nbytes, self._fault_free_s[0] * nbytes / self.sizes[0])
         return Plan(found.cluster, bound, found.recipe)
 
-    def _answer_to(self, now: Now, start: float) -> Replanned:
+    def _answer_to(self, now: Now, start: float, before: Mapping[int, Plan]) -> Replanned:
         plans: dict[int, Plan] = {}
         bases: set[Basis] = set()
         for size, fault_free_s in zip(self.sizes, self._fault_free_s, strict=True):
-            plans[size], basis = self._decisions.plan(now, size, fault_free_s)
+            last = before[size].recipe if before else None
+            plans[size], basis = self._decisions.plan(now, size, fault_free_s, last)
             bases.add(basis)
         worst = max(bases, key=list(Basis).index)
         return Replanned(now.state.events, now.state.cluster, plans, worst, time.perf_counter() - start)
@@ -264,6 +265,6 @@ def _in_range(value: int, low: int, high: int, where: str) -> int:
 
 def _sizes(sizes: Quantity | Sequence[Quantity]) -> tuple[int, ...]:
     given = tuple(sizes) if isinstance(sizes, Sequence) and not isinstance(sizes, str) else (sizes,)
-    if not 1 <= len(given) <= MOST_SIZES:
-        raise InputError("how many sizes", where="sizes", expected=f"1 to {MOST_SIZES}", got=len(given))
+    if not 1 <= len(given) <= MAX_SIZES:
+        raise InputError("how many sizes", where="sizes", expected=f"1 to {MAX_SIZES}", got=len(given))
     return tuple(sorted({_in_range(as_size(size, "sizes"), 1, MAX_BYTES, "sizes") for size in given}))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from optcc.schedule.recipe import Recipe
@@ -66,33 +65,3 @@ class Table:
         self._entries.move_to_end(key)
         while len(self._entries) > self.keep:
             self._entries.popitem(last=False)
-
-    def nearest(self, counts: GroupCounts) -> Entry | None:
-        """The entry whose servers' rates differ least in all; one with a degraded server if `counts` has one."""
-        offered = [e for e in self._entries.values() if e.plans and e.counts and e.counts.ranks == counts.ranks]
-        uneven = [e for e in offered if e.counts and len(e.counts.levels) > 1]
-        if len(counts.levels) > 1 and uneven:
-            offered = uneven
-        return min(
-            offered,
-            key=lambda e: distance(e.counts, counts) if e.counts else Fraction(0),
-            default=None,
-        )
-
-
-def distance(a: GroupCounts, b: GroupCounts) -> float:
-    """Sum over servers, weakest first, of how much their usable rates differ, in units of the fastest server's."""
-    total, place = 0.0, 0
-    steps = [
-        [(float(rate / counts.levels[-1][0]), len(members)) for rate, members in counts.levels] for counts in (a, b)
-    ]
-    at, ends = [0, 0], [steps[0][0][1], steps[1][0][1]]
-    while place < a.ranks:
-        until = min(ends)
-        total += (until - place) * abs(steps[0][at[0]][0] - steps[1][at[1]][0])
-        place = until
-        for side in (0, 1):
-            if ends[side] == place and place < a.ranks:
-                at[side] += 1
-                ends[side] += steps[side][at[side]][1]
-    return total
