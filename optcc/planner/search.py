@@ -89,7 +89,7 @@ def try_depths(
             attempt(place, recipe)
         return list(tried.values())
     if not per_chunk:  # deeper is never slower, and hardly faster
-        most = min(most, DEFAULT_SEGMENTS)
+        most = min(most, offer.guess or DEFAULT_SEGMENTS)
     # Without a formula times may rise once before they fall: one segment fills no pipeline.
     guess, slower_allowed = min(offer.guess or 1, most), 1 if offer.guess else 2
     start = attempt(guess, offer.make(guess))
