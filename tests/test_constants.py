@@ -11,7 +11,7 @@ ROOT = Path(tuned.__file__).parent.parent
 FILES = sorted(path for room in ("schedule", "planner") for path in (ROOT / room).rglob("*.py"))
 UNITS = {"GRANULE", "TICKS", "HALF", "ONE", "UNIT", "PERIOD", "PACE", "ONE_MORE", "NEVER"}
 """Names of what times and bytes are counted in, and of numbers that no time reaches."""
-AT_MOST = 85
+AT_MOST = 84
 """Numbers in all: lower it when one goes."""
 NOT_YET = ("direct", "inside", "lanes", "nics", "simple", "slots", "steps", "striped")
 """Families that have numbers of their own, to be derived or moved."""

@@ -25,7 +25,7 @@ from optcc.schedule.candidates import CandidateFamily, Costs, default_segments
 from optcc.schedule.columns import Schedule
 from optcc.schedule.families import FAMILIES
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe
-from optcc.schedule.tuned import DEFAULT_SEGMENTS, FAR, LARGE, MAX_STRIPES, MIN_CHUNK, NEARLY
+from optcc.schedule.tuned import DEFAULT_SEGMENTS, LARGE, MAX_STRIPES, MIN_CHUNK, NEARLY
 from optcc.simulation.simulator import simulate
 from optcc.values.bound import LARGEST_GAP, Bound
 from optcc.values.cluster import Cluster, Nic
@@ -65,13 +65,9 @@ def try_depths(
     alpha: Fraction,
     per_chunk: Fraction,
     kept: Kept | None = None,
-    fastest_s: float = inf,
 ) -> list[Candidate]:
     """Try an offer's numbers of segments; `kept` is offered what they lower to. Raises InputError where the family has
-    no recipe for the cluster.
-
-    fastest_s : the time of the fastest candidate so far
-    """
+    no recipe for the cluster."""
     costs = Costs(alpha, per_chunk)
     on = merged_nics(cluster) if offer.by_rate and _merges(cluster) else cluster
     tried: dict[int, Candidate] = {}
@@ -90,11 +86,10 @@ def try_depths(
     most = max(1, min(offer.deepest or MAX_SEGMENTS, nbytes // (MIN_CHUNK * len(cluster.ranks))))
     if offer.shortlist is not None:
         for place, recipe in enumerate(offer.shortlist()):
-            if attempt(place, recipe) > FAR * fastest_s and offer.alike:
-                break
+            attempt(place, recipe)
         return list(tried.values())
     if not per_chunk:  # deeper is never slower, and hardly faster
-        most = min(most, DEFAULT_SEGMENTS)
+        most = min(most, offer.guess or DEFAULT_SEGMENTS)
     # Without a formula times may rise once before they fall: one segment fills no pipeline.
     guess, slower_allowed = min(offer.guess or 1, most), 1 if offer.guess else 2
     start = attempt(guess, offer.make(guess))
@@ -153,15 +148,7 @@ def candidates(
         if best is not None and offer.costly and best.recipe.fluid_s(cluster, bound.nbytes) <= NEARLY * bound.seconds:
             continue
         try:
-            found += try_depths(
-                offer,
-                cluster,
-                bound.nbytes,
-                alpha=alpha,
-                per_chunk=per_chunk,
-                kept=kept,
-                fastest_s=best.time_s if best else inf,
-            )
+            found += try_depths(offer, cluster, bound.nbytes, alpha=alpha, per_chunk=per_chunk, kept=kept)
         except InputError as error:
             refused = refused or error
     if not found:

@@ -39,7 +39,6 @@ class CandidateFamily:
 
     guess : segments to begin with, where a formula knows about how many are best
     shortlist : where there is one, just these recipes are tried, which a family's own reckoning puts first
-    alike : these take about as long as each other, by a tenth or so
     by_rate : transfers are striped over NICs by their rates, so that a server's NICs may be simulated as one
     costly : finding the recipe may take long
     deepest : most segments that are tried, where more would be too many transfers
@@ -50,7 +49,6 @@ class CandidateFamily:
     make: Callable[[int], Recipe]
     guess: int | None = None
     shortlist: Callable[[], Sequence[Recipe]] | None = None
-    alike: bool = False
     by_rate: bool = True
     costly: bool = False
     deepest: int | None = None

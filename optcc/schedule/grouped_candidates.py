@@ -44,7 +44,6 @@ def grouped_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[Can
             partial(_with_chunks, recipe),
             by_rate=False,
             shortlist=partial(_tried, recipe, cluster, bound, costs),
-            alike=True,
             least_s=_least_s(nics, nic_rate(cluster), bound, costs),
             deepest=MAX_MOVES // ranks,
         )

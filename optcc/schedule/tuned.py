@@ -25,8 +25,6 @@ MAX_STRIPES = 1_000_000
 """Longest simulation that is tried, about a second: pipelines that deep pay for chunks."""
 NEARLY = Fraction(51, 50)
 """Costly families are not tried where the fluid time of what is fastest is so near the bound."""
-FAR = 1.1
-"""Of recipes that are alike no more are tried after one that takes so many times as long as what is fastest."""
 MOST_TRIED, TRIED_MOVES = 5, 5 * 2**14
 """Numbers of chunks simulated of two levels: so many, or as many as have this number of chunks times ranks in all, two
 seconds."""
