@@ -52,7 +52,7 @@ def is_compiled() -> bool:
 def _mark() -> Path:
     """Its name differs where numba would not take what is there: by sources, by numba, by kind of processor."""
     processor = llvmlite.binding.get_host_cpu_name()
-    return Path(loop.advance.stats.cache_path) / f"optcc-{t.STAMP}-{numba.__version__}-{processor}.compiled"
+    return Path(str(loop.advance.stats.cache_path)) / f"optcc-{t.STAMP}-{numba.__version__}-{processor}.compiled"
 
 
 @contextmanager
