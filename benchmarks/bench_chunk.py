@@ -375,8 +375,6 @@ Virtual wires emulate NICs of 8Gb/s, all ranks in one thread; their copies count
 WHY = """Every kind of run takes turns with the others, so that what else the machine has to do is in all rows.
 Where others take most of the processors, a rank sleeps and is woken more often, and sends fewer chunks between \
 two looks at timers, which run by the wall clock; each is a turn of Python's.
-The clock that times copies and folds is read four times a chunk, and what that takes, some 2 us, is in `beside \
-bytes`.
 
 ## What is compiled
 
@@ -384,23 +382,25 @@ While nothing fails, a rank's part of engine, flows, protocol and local wires is
 compiles, over arrays (`optcc/runtime/compiled/loop.py`).
 It takes the first ready transfer, cuts it, numbers and writes chunks, reads rings, folds, gives credits, keeps \
 the times of emulated NICs, wakes peers and sleeps.
+A piece of a reduce that comes before its turn waits in its slot.
 Whatever else there is to do it leaves as it finds it, and returns.
 Then its counts are written back into the protocol's machines, Python does what is to be done, and the arrays \
 are filled again.
+That is some 0.1 ms of processor, and an operation without faults has one such turn, and one more every eighth of a \
+second.
+What a schedule is in arrays is made once for a schedule; an operation begins with two copies of memory.
 numba is what the simulator uses already: it needs no compiler on the machine, and no wheel of ours.
 Python's path is the reference: tests hold the compiled one against it by the bits of every fold, by whole runs, \
 and by the matrix of faults, with strikes after any single chunk.
 
 ## What is left
 
-The target is missed: with nothing else running 9 us are left at 256KiB, some 2 of them the clock's; on two \
-processors that others kept busy 16.
-What is left beside bytes grows with the time that a run takes more than with the chunks: sleeping and waking, \
-caches that others have used in between, the clock that times, and turns of Python's.
+What is left beside bytes, above some 2 us of chunks of 16KiB, grows with the bytes: caches that a payload has gone \
+through, and sleeping and waking.
 Chunks of verbs, of GPU buffers and of virtual wires go by Python, and so do float16 and bfloat16.
-A piece of a reduce that comes before its turn goes by Python.
+Where pieces before their turn fill half a window, Python copies them.
 All chunks of a rank go by Python while a lane of the rank is slow, or a flow of the rank is tested.
-The first use on a machine compiles for some 20 seconds of processor.
+The first use on a machine compiles for some 15 seconds of processor, once, and says so.
 Verbs need RDMA devices: [our wires against a plain loop](bench-verbs-loop.md) runs in the lab.
 """.splitlines()
 

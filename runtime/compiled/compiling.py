@@ -1,7 +1,7 @@
 """Compile all that Python calls, or load what was compiled before: once on a machine, by one process.
 
-numba keeps compiled code in files. A file of our own beside them says that it is there, so that only who finds none
-waits for others that compile, and so that people are told before they wait.
+numba keeps compiled code in files. A file of our own beside them says that it is there. Who finds none waits for
+others that compile, and tells people before they wait.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def is_compiled() -> bool:
 def _mark() -> Path:
     """Its name differs where numba would not take what is there: by sources, by numba, by kind of processor."""
     processor = llvmlite.binding.get_host_cpu_name()
-    return Path(loop.advance.stats.cache_path) / f"optcc-{t.STAMP}-{numba.__version__}-{processor}.compiled"
+    return Path(str(loop.advance.stats.cache_path)) / f"optcc-{t.STAMP}-{numba.__version__}-{processor}.compiled"
 
 
 @contextmanager
