@@ -33,6 +33,8 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 from optcc.machine.rdma import rdma_ports
+from optcc.runtime.verbs import nic
+from optcc.runtime.verbs.binding import HotCalls
 from optcc.runtime.verbs.layout import address_of
 from optcc.runtime.verbs.settings import VerbsSettings
 from optcc.runtime.verbs.wires import VerbsWires
@@ -211,6 +213,54 @@ class Ours:
         self._wires.close()
 
 
+class Counts:
+    """Of one rank: calls of the device's own functions, and the completions that they gave."""
+
+    def __init__(self) -> None:
+        self.posts = self.receives = self.polls = self.completions = 0
+
+    def all(self) -> list[int]:
+        """Calls that post sends, that post receives, that poll; completions."""
+        return [self.posts, self.receives, self.polls, self.completions]
+
+    def of(self, calls: HotCalls) -> HotCalls:
+        """These functions, counted."""
+
+        def post(*arguments: int) -> int:
+            self.posts += 1
+            return calls.post_send(*arguments)
+
+        def receive(*arguments: int) -> int:
+            self.receives += 1
+            return calls.post_receive(*arguments)
+
+        def poll(*arguments: int) -> int:
+            self.polls += 1
+            found = calls.poll(*arguments)
+            self.completions += found
+            return found
+
+        return calls._replace(poll=poll, post_send=post, post_receive=receive)
+
+
+def counted(rank: int, chunk: int, chunks: int, exchange: Exchange) -> list[list[float]]:
+    """By rank, for each chunk over our wires: calls that post sends, that post receives, that poll; completions."""
+    counts, made = Counts(), nic.hot_calls
+    nic.hot_calls = lambda context: counts.of(made(context))
+    try:
+        ours = Ours(rank, chunk, exchange)
+    finally:
+        nic.hot_calls = made
+    ours.run(chunks)
+    exchange(None)
+    before = counts.all()
+    ours.run(chunks)
+    mine = [after - before for before, after in zip(before, counts.all(), strict=True)]
+    told: list[list[float]] = [[count / chunks for count in each] for each in exchange(mine)]
+    ours.close()
+    return told
+
+
 def bytes_of(chunk: int) -> bytes:
     """What a chunk carries."""
     return (b"losslessly" * (chunk // 10 + 1))[:chunk]
@@ -253,7 +303,7 @@ def main() -> int:
     parser.add_argument("--chunk", type=int, default=1 << 17, help="bytes of payload")
     parser.add_argument("--chunks", type=int, default=16, help="of a run")
     parser.add_argument("--seconds", type=float, default=20.0, help="to go on for")
-    parser.add_argument("-o", "--output", type=Path, help="seconds of each turn, JSON")
+    parser.add_argument("-o", "--output", type=Path, help="seconds of each turn, and counts of calls, JSON")
     options = parser.parse_args()
     ends = socket.socketpair()
     pid = os.fork()
@@ -270,6 +320,7 @@ def main() -> int:
         signal.signal(signal.SIGCHLD, lambda *_: sys.exit("rank 1 has failed"))
     try:
         turns = rank_main(rank, options, exchange)
+        counts = counted(rank, options.chunk, 32 * options.chunks, exchange)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         exchange(None)
     except BaseException as why:
@@ -281,11 +332,14 @@ def main() -> int:
         os._exit(0)
     failed = os.waitpid(pid, 0)[1]
     if options.output:
-        options.output.write_text(json.dumps(turns), encoding="utf-8")
+        options.output.write_text(json.dumps({"turns": turns, "counts": counts}), encoding="utf-8")
     for name in WAYS:
         ratio = median(turn["plain"] / turn[name] for turn in turns)
         rate = options.chunks * options.chunk / median(turn[name] for turn in turns)
         print(f"{name}: {rate / 1e6:.1f} MB/s, {ratio:.3f} of plain in {len(turns)} turns")
+    for who, (posts, receives, polls, completions) in zip(("sender", "receiver"), counts, strict=True):
+        print(f"{who}, of a chunk: {posts:.2f} posts, {receives:.2f} of receives, {polls:.2f} polls")
+        print(f"    for {completions:.2f} completions")
     return 1 if failed else 0
 
 

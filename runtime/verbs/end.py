@@ -12,11 +12,11 @@ from collections import deque
 from enum import Enum
 from typing import NamedTuple
 
-from optcc.runtime.verbs.binding import WR_RDMA_READ, WR_RDMA_WRITE, WR_RDMA_WRITE_WITH_IMM
 from optcc.runtime.verbs.nic import VerbsNic
 from optcc.runtime.verbs.posting import CHAIN, NOTHING, Element, ReceiveChain, SendChain
 from optcc.runtime.verbs.queue_pair import Endpoint, QueuePair
 from optcc.runtime.verbs.settings import VerbsSettings
+from optcc.runtime.verbs.structs import WR_RDMA_READ, WR_RDMA_WRITE, WR_RDMA_WRITE_WITH_IMM
 from optcc.runtime.wires.contract import HEADER_BYTES
 
 

@@ -12,12 +12,13 @@ import numpy as np
 
 from optcc.machine.rdma import NicAddress
 from optcc.runtime.devices.gpu_memory import PathRefusedError, Region
-from optcc.runtime.verbs.binding import SUCCESS, WR_RDMA_WRITE, Completion, VerbsError, status_name
+from optcc.runtime.verbs.binding import VerbsError
 from optcc.runtime.verbs.memory_region import REMOTE, MemoryRegion
 from optcc.runtime.verbs.nic import VerbsNic
 from optcc.runtime.verbs.posting import Element, SendChain
 from optcc.runtime.verbs.queue_pair import QueuePair
 from optcc.runtime.verbs.settings import VerbsSettings
+from optcc.runtime.verbs.structs import SUCCESS, WR_RDMA_WRITE, Completion, status_name
 
 LIMIT_S = 5.0
 """A write that takes longer has failed: a NIC may give no error for what it cannot reach."""

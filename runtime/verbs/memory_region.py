@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from optcc.runtime.verbs.binding import (
-    ACCESS_LOCAL_WRITE,
-    ACCESS_REMOTE_READ,
-    ACCESS_REMOTE_WRITE,
-    call,
-    keys,
-    make,
-)
+from optcc.runtime.verbs.binding import call, keys, make
+from optcc.runtime.verbs.structs import ACCESS_LOCAL_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE
 
 LOCAL, REMOTE = ACCESS_LOCAL_WRITE, ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ
 """Who may write there: this machine; other machines, too, which may also read."""

@@ -11,11 +11,6 @@ from typing import Self
 
 from optcc.machine.rdma import NicAddress
 from optcc.runtime.verbs.binding import (
-    COMPLETION,
-    PORT_ACTIVE,
-    AsyncEvent,
-    Completion,
-    PortAttributes,
     VerbsError,
     ack_async_event,
     ack_cq_events,
@@ -28,6 +23,7 @@ from optcc.runtime.verbs.binding import (
     ports_of,
 )
 from optcc.runtime.verbs.memory_region import LOCAL, REMOTE, MemoryRegion
+from optcc.runtime.verbs.structs import COMPLETION, PORT_ACTIVE, AsyncEvent, Completion, PortAttributes
 
 _BATCH = 64
 """Completions asked for at once: 3 KiB."""
@@ -141,7 +137,7 @@ class VerbsNic:
 
     def is_active(self) -> bool:
         """Whether the port has a link, by asking."""
-        return self._port().state == PORT_ACTIVE
+        return bool(self._port().state == PORT_ACTIVE)
 
     def close(self) -> None:
         """Close everything, children first."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from optcc.runtime.errors import TransportError
-from optcc.runtime.verbs.binding import (
+from optcc.runtime.verbs.nic import VerbsNic
+from optcc.runtime.verbs.structs import (
     EVENT_CQ_ERR,
     EVENT_DEVICE_FATAL,
     EVENT_PORT_ACTIVE,
@@ -15,7 +16,6 @@ from optcc.runtime.verbs.binding import (
     EVENT_QP_FATAL,
     EVENT_QP_REQ_ERR,
 )
-from optcc.runtime.verbs.nic import VerbsNic
 from optcc.runtime.wires.contract import Cause, PortDown, PortUp
 
 _QUEUE_PAIR = frozenset((EVENT_QP_FATAL, EVENT_QP_REQ_ERR, EVENT_QP_ACCESS_ERR))

@@ -13,17 +13,17 @@ from socket import htonl
 from struct import Struct
 from typing import NamedTuple
 
-from optcc.runtime.verbs.binding import (
+from optcc.runtime.verbs.binding import VerbsError
+from optcc.runtime.verbs.nic import VerbsNic
+from optcc.runtime.verbs.queue_pair import QueuePair
+from optcc.runtime.verbs.structs import (
     RECEIVE_REQUEST,
     SEND_ELEMENTS,
     SEND_FLAGS,
     SEND_NEXT,
     SEND_REQUEST,
     SEND_SIGNALED,
-    VerbsError,
 )
-from optcc.runtime.verbs.nic import VerbsNic
-from optcc.runtime.verbs.queue_pair import QueuePair
 
 _NEXT, _FLAGS = Struct("=Q"), Struct("=I")
 

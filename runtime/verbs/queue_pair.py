@@ -6,10 +6,11 @@ import ctypes
 import ipaddress
 from typing import NamedTuple
 
-from optcc.runtime.verbs import binding
-from optcc.runtime.verbs.binding import AddressHandle, QpAttributes, QpCapacity, QpInit, call, make, queue_pair_number
+from optcc.runtime.verbs import structs
+from optcc.runtime.verbs.binding import call, make, queue_pair_number
 from optcc.runtime.verbs.nic import VerbsNic
 from optcc.runtime.verbs.settings import VerbsSettings
+from optcc.runtime.verbs.structs import AddressHandle, QpAttributes, QpCapacity, QpInit
 
 _RNR_TIMER, _RNR_RETRIES = 12, 6
 """Receives are always posted, so neither should ever matter."""
@@ -41,13 +42,13 @@ class QueuePair:
     def __init__(self, nic: VerbsNic, sends: int, receives: int, first_packet: int) -> None:
         self._nic, self._first_packet = nic, first_packet
         capacity = QpCapacity(max_send_wr=sends, max_recv_wr=receives, max_send_sge=2, max_recv_sge=1)
-        init = QpInit(send_cq=nic.queue, recv_cq=nic.queue, cap=capacity, qp_type=binding.QPT_RC, sq_sig_all=0)
+        init = QpInit(send_cq=nic.queue, recv_cq=nic.queue, cap=capacity, qp_type=structs.QPT_RC, sq_sig_all=0)
         self.address = make("ibv_create_qp", nic.domain, ctypes.byref(init))
         self.number = queue_pair_number(self.address)
-        remote = binding.ACCESS_REMOTE_WRITE | binding.ACCESS_REMOTE_READ
+        remote = structs.ACCESS_REMOTE_WRITE | structs.ACCESS_REMOTE_READ
         self._modify(
-            QpAttributes(qp_state=binding.QPS_INIT, port_num=nic.address.port, qp_access_flags=remote),
-            binding.QP_PKEY_INDEX | binding.QP_PORT | binding.QP_ACCESS_FLAGS,
+            QpAttributes(qp_state=structs.QPS_INIT, port_num=nic.address.port, qp_access_flags=remote),
+            structs.QP_PKEY_INDEX | structs.QP_PORT | structs.QP_ACCESS_FLAGS,
         )
 
     @property
@@ -64,7 +65,7 @@ class QueuePair:
             to.grh.sgid_index, to.grh.hop_limit, to.is_global = here.gid_index, settings.hops, 1
         self._modify(
             QpAttributes(
-                qp_state=binding.QPS_RTR,
+                qp_state=structs.QPS_RTR,
                 ah_attr=to,
                 path_mtu=min(self._nic.mtu, peer.mtu),
                 dest_qp_num=peer.number,
@@ -72,42 +73,42 @@ class QueuePair:
                 max_dest_rd_atomic=settings.reads,
                 min_rnr_timer=_RNR_TIMER,
             ),
-            binding.QP_AV
-            | binding.QP_PATH_MTU
-            | binding.QP_DEST_QPN
-            | binding.QP_RQ_PSN
-            | binding.QP_MAX_DEST_RD_ATOMIC
-            | binding.QP_MIN_RNR_TIMER,
+            structs.QP_AV
+            | structs.QP_PATH_MTU
+            | structs.QP_DEST_QPN
+            | structs.QP_RQ_PSN
+            | structs.QP_MAX_DEST_RD_ATOMIC
+            | structs.QP_MIN_RNR_TIMER,
         )
         self._modify(
             QpAttributes(
-                qp_state=binding.QPS_RTS,
+                qp_state=structs.QPS_RTS,
                 sq_psn=self._first_packet,
                 max_rd_atomic=settings.reads,
                 timeout=settings.timeout,
                 retry_cnt=settings.retries,
                 rnr_retry=_RNR_RETRIES,
             ),
-            binding.QP_SQ_PSN
-            | binding.QP_MAX_QP_RD_ATOMIC
-            | binding.QP_TIMEOUT
-            | binding.QP_RETRY_CNT
-            | binding.QP_RNR_RETRY,
+            structs.QP_SQ_PSN
+            | structs.QP_MAX_QP_RD_ATOMIC
+            | structs.QP_TIMEOUT
+            | structs.QP_RETRY_CNT
+            | structs.QP_RNR_RETRY,
         )
 
     def fail(self) -> None:
         """Into the error state: what was posted comes back as flushed, and the other end gets no answers any more."""
-        self._modify(QpAttributes(qp_state=binding.QPS_ERR), 0)
+        self._modify(QpAttributes(qp_state=structs.QPS_ERR), 0)
 
     def reset(self) -> None:
         """What was posted never comes back, what arrives is not answered, nobody is told."""
-        self._modify(QpAttributes(qp_state=binding.QPS_RESET), 0)
+        self._modify(QpAttributes(qp_state=structs.QPS_RESET), 0)
 
     def in_error(self) -> bool:
         """Whether it is in the error state, by asking."""
         attributes, init = QpAttributes(), QpInit()
-        call("ibv_query_qp", self.address, ctypes.byref(attributes), binding.QP_STATE, ctypes.byref(init))
-        return bool(attributes.qp_state == binding.QPS_ERR)
+        call("ibv_query_qp", self.address, ctypes.byref(attributes), structs.QP_STATE, ctypes.byref(init))
+        return bool(attributes.qp_state == structs.QPS_ERR)
 
     def close(self) -> None:
         """Destroy it."""
@@ -116,4 +117,4 @@ class QueuePair:
             call("ibv_destroy_qp", address)
 
     def _modify(self, attributes: QpAttributes, mask: int) -> None:
-        call("ibv_modify_qp", self.address, ctypes.byref(attributes), mask | binding.QP_STATE)
+        call("ibv_modify_qp", self.address, ctypes.byref(attributes), mask | structs.QP_STATE)

@@ -10,7 +10,7 @@ from socket import ntohl
 
 from optcc.runtime.errors import TransportError
 from optcc.runtime.verbs.backlog import Backlog
-from optcc.runtime.verbs.binding import STATUS, SUCCESS, Completion, VerbsError, status_name
+from optcc.runtime.verbs.binding import VerbsError
 from optcc.runtime.verbs.end import DRAINED, FENCING, LOST, OPEN, End, PostedWork
 from optcc.runtime.verbs.immediate import Immediates
 from optcc.runtime.verbs.meeting import OpenedEnds
@@ -19,6 +19,7 @@ from optcc.runtime.verbs.poll_clock import PollClock
 from optcc.runtime.verbs.ports import PortStates
 from optcc.runtime.verbs.posting import RECEIVE
 from optcc.runtime.verbs.records import Records
+from optcc.runtime.verbs.structs import STATUS, SUCCESS, Completion, status_name
 from optcc.runtime.wires.contract import (
     Arrived,
     Cause,
@@ -59,7 +60,6 @@ class NicReports:
     ----------
     happened : in this order, not told yet
     gone : NICs that are no more
-    folded : flow -> chunks that the far end has given credit for
     """
 
     def __init__(
@@ -79,7 +79,6 @@ class NicReports:
         self._by_number = {(end.nic.index, end.queue_pair.number): end for end in opened.ends.values()}
         self._ports = PortStates(opened.nics)
         self.gone: set[int] = set()
-        self.folded: dict[int, int] = {}
         self.happened: list[Happening] = [PortDown(port, Cause.DEVICE, why) for port, why in opened.absent.items()]
         self.happened += self._ports.without_link(opened.nics)
         self.happened += [Failed(w, cause, why) for w, (cause, why) in opened.lost.items()]
@@ -129,7 +128,6 @@ class NicReports:
     def _came(self, end: End, immediate: int) -> None:
         flow, number = self._immediates.unpack(end.wire, ntohl(immediate))
         if self._wires[end.wire].src == self._rank:
-            self.folded[flow] = max(number, self.folded.get(flow, 0))
             self.happened.append(Credited(end.wire, flow, number))
         else:
             now = self._clock()

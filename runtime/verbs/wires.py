@@ -144,10 +144,6 @@ class VerbsWires(VerbsFaults):
         if end is not None and end.state is OPEN:
             self._reports.do(end, end.ask)
 
-    def landed(self, wire: int, flow: int) -> int:
-        """What is below has landed of an outgoing flow, by its credits: nobody is asked."""
-        return self._reports.folded.get(flow, 0)
-
     def credit(self, wire: int, flow: int, folded: int) -> None:
         """See `Wires`. At once, since folds may come between this and the next poll."""
         end = self._ends.get(wire)
