@@ -80,10 +80,10 @@ def main() -> int:
         "of soft-RoCE, no rate. Rank 0 writes chunks into a window of eight slots, rank 1 returns a credit for each,",
         "a write of no bytes.",
         "",
-        "* *Plain* is what one would write by hand with pyverbs (`lab/plain_loop.py`): a write of the payload and, posted",
-        "  with it, one of a header of 64 bytes with an immediate value, which asks for a completion; requests made once",
-        "  and posted again and again, a wait for the completion channel, then all that is there. Of eight credits one",
-        "  asks for a completion.",
+        "* *Plain* is what one would write by hand with pyverbs (`lab/plain_loop.py`): a write of the payload and,",
+        "  posted with it, one of a header of 64 bytes with an immediate value, which asks for a completion; requests",
+        "  made once and posted again and again, a wait for the completion channel, then all that is there. Of eight",
+        "  credits one asks for a completion.",
         "* *Gathered* is that with one write of header and payload for a chunk, as ours have it.",
         "* *Ours* is `VerbsWires`, which calls libibverbs itself ([verbs.md](verbs.md)).",
         "",
@@ -96,7 +96,7 @@ def main() -> int:
         "",
         "What ours call for a chunk, counted in a run of its own:",
         "",
-        "| chunk | sender: posts | posts of receives | polls | completions | receiver: posts | posts of receives | polls "
+        "| chunk | sender: posts | of receives | polls | completions | receiver: posts | of receives | polls "
         "| completions |",
         "|---|---|---|---|---|---|---|---|---|",
         *(counts_row(chunk, found[chunk]) for chunk in SIZES),
