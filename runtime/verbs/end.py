@@ -1,8 +1,8 @@
 """One end of a wire: a queue pair, what waits to be posted on it, and what has been posted.
 
 What waits goes in chains, as many requests by one call as there are. Only the last of a chain asks for a completion,
-and only once in `VerbsSettings.signals` requests: a queue pair completes sends in the order in which they were posted,
-so a completion vouches for all before it, and an error tells exactly how far things went. In the error state a queue
+and only once in `VerbsSettings.signals` requests. A queue pair completes sends in the order in which they were posted.
+So a completion vouches for all before it, and an error tells exactly how far things went. In the error state a queue
 pair gives back all that was posted, as flushed; when the last has come back, nothing can enter or leave any more.
 """
 
@@ -73,6 +73,7 @@ class End:
         self.wire, self.nic, self.state = wire, nic, OPEN
         self._sends, self.remote = sends, (0, 0)
         self.work: deque[PostedWork] = deque()
+        self._chained: list[PostedWork] = []  # what the chain will post
         self.under_way = self.receives = 0
         self._waiting: deque[ChunkWrite] = deque()
         self._owed: dict[int, int] = {}  # flow -> immediate value of its latest credit
@@ -144,50 +145,51 @@ class End:
             room = min(CHAIN, self._sends - len(self.work))
             if not room:
                 return
-            posted: list[PostedWork] = []
-            while self._owed and len(posted) < room:
+            while self._owed and self._chain.length < room:
                 immediate = self._owed.pop(next(iter(self._owed)))
-                posted.append(self._add(posted, WR_RDMA_WRITE_WITH_IMM, self.remote[0], immediate))
-            while self._waiting and len(posted) < room:
-                posted.append(self._add_chunk(posted, self._waiting.popleft()))
-            if not posted:  # only a completion is asked for, and nothing that was posted will bring one
-                posted.append(self._add(posted, WR_RDMA_WRITE, self.remote[0]))
-            self._post(posted, tell=self._asked and not self._waiting)
+                self._add(-1, -1, WR_RDMA_WRITE_WITH_IMM, self.remote[0], immediate)
+            while self._waiting and self._chain.length < room:
+                self._add_chunk(self._waiting.popleft())
+            if not self._chain.length:  # only a completion is asked for, and nothing that was posted will bring one
+                self._add(-1, -1, WR_RDMA_WRITE, self.remote[0])
+            self._post(tell=self._asked and not self._waiting)
 
     def read(self, flow: int, into: int, size: int, source: int) -> None:
         """Post an RDMA READ of `size` bytes at `source` of the far end, which asks for a completion."""
-        element = Element(into, size, self.nic.memory.lkey)
-        self._post([self._add([], WR_RDMA_READ, source, 0, element)._replace(flow=flow)], tell=True)
+        self._add(flow, -1, WR_RDMA_READ, source, 0, Element(into, size, self.nic.memory.lkey))
+        self._post(tell=True)
 
-    def _add_chunk(self, before: list[PostedWork], chunk: ChunkWrite) -> PostedWork:
+    def _add_chunk(self, chunk: ChunkWrite) -> None:
         flow, seq, header, (address, nbytes), to, immediate = chunk
         # Numbers of work are consecutive, so of `sends` places this one is not in use.
-        place = (self._serial + len(before) + 1) % self._sends * HEADER_BYTES
+        place = (self._serial + self._chain.length + 1) % self._sends * HEADER_BYTES
         self.headers[place : place + HEADER_BYTES] = header
         first = Element(self.headers_at + place, HEADER_BYTES, self.nic.memory.lkey)
         second = Element(address, nbytes, self.nic.payload_key)
-        work = self._add(before, WR_RDMA_WRITE_WITH_IMM, to, immediate, first, second)
-        return PostedWork(work.serial, flow, seq)
+        self._add(flow, seq, WR_RDMA_WRITE_WITH_IMM, to, immediate, first, second)
 
     def _add(
         self,
-        before: list[PostedWork],
+        flow: int,
+        seq: int,
         operation: int,
         to: int,
         immediate: int = 0,
         first: Element = NOTHING,
         second: Element = NOTHING,
-    ) -> PostedWork:
-        serial = self._serial + len(before) + 1
+    ) -> None:
+        """One more request to the chain; `flow`, `seq` as of `PostedWork`."""
+        serial = self._serial + self._chain.length + 1
         self._chain.add(serial, operation, to, self.remote[1], immediate, first, second)
-        return PostedWork(serial, -1, -1)
+        self._chained.append(PostedWork(serial, flow, seq))
 
-    def _post(self, posted: list[PostedWork], tell: bool) -> None:
-        serial = self._serial + len(posted)
+    def _post(self, tell: bool) -> None:
+        chained, self._chained = self._chained, []
+        serial = chained[-1].serial
         tell = tell or serial - self._told >= self._every
         self._chain.post(tell)
         self._serial = serial
-        self.work += posted
+        self.work += chained
         if tell:
             self._told = serial
             self._asked = self._asked and bool(self._waiting)
@@ -201,7 +203,8 @@ class End:
         self.queue_pair.fail()
         if self.work:
             # Sends that asked for no completion may be done already, and then never come back by themselves.
-            self._post([self._add([], WR_RDMA_WRITE, self.remote[0])], tell=True)
+            self._add(-1, -1, WR_RDMA_WRITE, self.remote[0])
+            self._post(tell=True)
 
     def abandon(self) -> None:
         """Destroy the queue pair, and take everything posted for come back."""
