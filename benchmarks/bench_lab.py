@@ -39,8 +39,8 @@ HEADERS = Fraction(PACKET, 4096)
 """Bytes on the wire for each of payload: Ethernet, IPv4, UDP, transport header and checksum around 4096 bytes."""
 
 CHUNK_BYTES = 300
-"""What a chunk costs a NIC besides: what goes with it (`backlog.CHUNK_BYTES`, 158), the other way its acknowledgements
-(`backlog.ACKS_BYTES`, 124), and a part of a credit and of that one's."""
+"""What a chunk costs a NIC besides, rounded up: what goes with it (`backlog.CHUNK_BYTES`, 142), the other way its
+acknowledgement (`backlog.ACKS_BYTES`, 62), and a part of a credit and of that one's."""
 
 PROCESSOR_S = Fraction(25, 10**7)
 """And what each piece of a transfer costs the lab's one processor, on both ends together. All ranks share it, and a

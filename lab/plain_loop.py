@@ -12,7 +12,6 @@ import argparse
 import json
 import mmap
 import os
-import select
 import signal
 import socket
 import sys
@@ -24,27 +23,25 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from pyverbs import enums
+from pyverbs.addr import GID, AHAttr, GlobalRoute
+from pyverbs.cq import CQ, CompChannel
+from pyverbs.device import Context
+from pyverbs.mr import MR
+from pyverbs.pd import PD
+from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.wr import SGE, RecvWR, SendWR
+
 from optcc.machine.rdma import rdma_ports
-from optcc.runtime.verbs.binding import (
-    GID,
-    QP,
-    SGE,
-    AHAttr,
-    GlobalRoute,
-    QPAttr,
-    QPCap,
-    QPInitAttr,
-    RecvWR,
-    SendWR,
-    enums,
-)
+from optcc.runtime.verbs import nic
+from optcc.runtime.verbs.binding import HotCalls
 from optcc.runtime.verbs.layout import address_of
-from optcc.runtime.verbs.nic import VerbsNic
 from optcc.runtime.verbs.settings import VerbsSettings
 from optcc.runtime.verbs.wires import VerbsWires
 from optcc.runtime.wires.contract import HEADER_BYTES, Arrived, Credited, FlowSpec, Wire
 
 WINDOW = 8
+BATCH = 64  # completions asked for at once
 SIGNAL = 8  # of so many credits one asks for a completion, as with ours
 Exchange = Callable[[Any], list[Any]]
 
@@ -74,27 +71,38 @@ class Plain:
             self._memory[slots + HEADER_BYTES :] = bytes_of(chunk)
         base = address_of(self._memory)
         address = [port.address() for port in rdma_ports()][rank]
-        self._nic = nic = VerbsNic(0, address, 4096, base, slots + self._stride)
+        context = Context(name=address.device)
+        pd, channel = PD(context), CompChannel(context)
+        self._channel, self._cq = channel, CQ(context, 4096, None, channel, 0)
+        self._cq.req_notify()
+        access = enums.IBV_ACCESS_LOCAL_WRITE | enums.IBV_ACCESS_REMOTE_WRITE
+        memory = MR(pd, slots + self._stride, access, address=base)
+        self._open = [context, pd, channel, self._cq, memory]
         cap = QPCap(max_send_wr=4 * WINDOW, max_recv_wr=WINDOW, max_send_sge=2, max_recv_sge=1)
-        self._qp = qp = QP(nic.pd, QPInitAttr(qp_type=enums.IBV_QPT_RC, scq=nic.cq, rcq=nic.cq, cap=cap, sq_sig_all=0))
+        kind = QPInitAttr(qp_type=enums.IBV_QPT_RC, scq=self._cq, rcq=self._cq, cap=cap, sq_sig_all=0)
+        self._qp = qp = QP(pd, kind)
+        here, mtu = (
+            str(context.query_gid(address.port, address.gid_index).gid),
+            context.query_port(address.port).active_mtu,
+        )
         init = QPAttr(port_num=address.port)
-        init.qp_access_flags = enums.IBV_ACCESS_LOCAL_WRITE | enums.IBV_ACCESS_REMOTE_WRITE
+        init.qp_access_flags = access
         qp.to_init(init)
-        number, gid, self._to, self._key = exchange([qp.qp_num, nic.gid, base, nic.memory.rkey])[1 - rank]
+        number, gid, self._to, self._key = exchange([qp.qp_num, here, base, memory.rkey])[1 - rank]
         route = GlobalRoute(dgid=GID(gid), sgid_index=address.gid_index, hop_limit=64)
         attr = QPAttr(port_num=address.port)
         attr.ah_attr = AHAttr(gr=route, is_global=1, port_num=address.port)
-        attr.dest_qp_num, attr.path_mtu, attr.rq_psn, attr.sq_psn = number, nic.mtu, 0, 0
+        attr.dest_qp_num, attr.path_mtu, attr.rq_psn, attr.sq_psn = number, mtu, 0, 0
         attr.max_rd_atomic = attr.max_dest_rd_atomic = 1
         attr.timeout, attr.retry_cnt, attr.min_rnr_timer, attr.rnr_retry = 18, 6, 12, 6
         qp.to_rts(attr)
-        nothing = SGE(base, 0, nic.memory.lkey)
+        nothing = SGE(base, 0, memory.lkey)
         self._receive = RecvWR(wr_id=0, num_sge=1, sg=[nothing])
         for _ in range(WINDOW):
             qp.post_recv(self._receive)
         parts = [
-            SGE(base + slots, HEADER_BYTES, nic.memory.lkey),
-            SGE(base + slots + HEADER_BYTES, chunk, nic.memory.lkey),
+            SGE(base + slots, HEADER_BYTES, memory.lkey),
+            SGE(base + slots + HEADER_BYTES, chunk, memory.lkey),
         ]
         kind, told = enums.IBV_WR_RDMA_WRITE_WITH_IMM, enums.IBV_SEND_SIGNALED
         self._header = SendWR(wr_id=1, opcode=kind, num_sge=1, sg=parts[:1], send_flags=told)
@@ -114,9 +122,7 @@ class Plain:
                 while sent < min(chunks, came + WINDOW):
                     self._write(self._to + sent % WINDOW * self._stride)
                     sent += 1
-            select.select([self._nic.completions_fd], [], [])
-            self._nic.rearm()
-            for completion in self._nic.completions():
+            for completion in self._wait():
                 assert completion.status == enums.IBV_WC_SUCCESS, completion.status
                 if completion.wr_id == 0:
                     self._qp.post_recv(self._receive)
@@ -124,6 +130,18 @@ class Plain:
                     if self._rank == 1:
                         self._credit.send_flags = 0 if came % SIGNAL else enums.IBV_SEND_SIGNALED
                         self._qp.post_send(self._credit)
+
+    def _wait(self) -> list[Any]:
+        """For an event, asked for before; then all that is there."""
+        self._channel.get_cq_event(self._cq)
+        self._cq.ack_events(1)
+        self._cq.req_notify()
+        found: list[Any] = []
+        while True:
+            count, some = self._cq.poll(BATCH)
+            found += some
+            if count < BATCH:
+                return found
 
     def _write(self, slot: int) -> None:
         """A chunk: its two writes, posted at once."""
@@ -138,7 +156,8 @@ class Plain:
     def close(self) -> None:
         """The queue pair first."""
         self._qp.close()
-        self._nic.close()
+        while self._open:
+            self._open.pop().close()
 
 
 class Gathered(Plain):
@@ -194,6 +213,54 @@ class Ours:
         self._wires.close()
 
 
+class Counts:
+    """Of one rank: calls of the device's own functions, and the completions that they gave."""
+
+    def __init__(self) -> None:
+        self.posts = self.receives = self.polls = self.completions = 0
+
+    def all(self) -> list[int]:
+        """Calls that post sends, that post receives, that poll; completions."""
+        return [self.posts, self.receives, self.polls, self.completions]
+
+    def of(self, calls: HotCalls) -> HotCalls:
+        """These functions, counted."""
+
+        def post(*arguments: int) -> int:
+            self.posts += 1
+            return calls.post_send(*arguments)
+
+        def receive(*arguments: int) -> int:
+            self.receives += 1
+            return calls.post_receive(*arguments)
+
+        def poll(*arguments: int) -> int:
+            self.polls += 1
+            found = calls.poll(*arguments)
+            self.completions += found
+            return found
+
+        return calls._replace(poll=poll, post_send=post, post_receive=receive)
+
+
+def counted(rank: int, chunk: int, chunks: int, exchange: Exchange) -> list[list[float]]:
+    """By rank, for each chunk over our wires: calls that post sends, that post receives, that poll; completions."""
+    counts, made = Counts(), nic.hot_calls
+    nic.hot_calls = lambda context: counts.of(made(context))
+    try:
+        ours = Ours(rank, chunk, exchange)
+    finally:
+        nic.hot_calls = made
+    ours.run(chunks)
+    exchange(None)
+    before = counts.all()
+    ours.run(chunks)
+    mine = [after - before for before, after in zip(before, counts.all(), strict=True)]
+    told: list[list[float]] = [[count / chunks for count in each] for each in exchange(mine)]
+    ours.close()
+    return told
+
+
 def bytes_of(chunk: int) -> bytes:
     """What a chunk carries."""
     return (b"losslessly" * (chunk // 10 + 1))[:chunk]
@@ -236,7 +303,7 @@ def main() -> int:
     parser.add_argument("--chunk", type=int, default=1 << 17, help="bytes of payload")
     parser.add_argument("--chunks", type=int, default=16, help="of a run")
     parser.add_argument("--seconds", type=float, default=20.0, help="to go on for")
-    parser.add_argument("-o", "--output", type=Path, help="seconds of each turn, JSON")
+    parser.add_argument("-o", "--output", type=Path, help="seconds of each turn, and counts of calls, JSON")
     options = parser.parse_args()
     ends = socket.socketpair()
     pid = os.fork()
@@ -253,6 +320,7 @@ def main() -> int:
         signal.signal(signal.SIGCHLD, lambda *_: sys.exit("rank 1 has failed"))
     try:
         turns = rank_main(rank, options, exchange)
+        counts = counted(rank, options.chunk, 32 * options.chunks, exchange)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         exchange(None)
     except BaseException as why:
@@ -264,11 +332,14 @@ def main() -> int:
         os._exit(0)
     failed = os.waitpid(pid, 0)[1]
     if options.output:
-        options.output.write_text(json.dumps(turns), encoding="utf-8")
+        options.output.write_text(json.dumps({"turns": turns, "counts": counts}), encoding="utf-8")
     for name in WAYS:
         ratio = median(turn["plain"] / turn[name] for turn in turns)
         rate = options.chunks * options.chunk / median(turn[name] for turn in turns)
         print(f"{name}: {rate / 1e6:.1f} MB/s, {ratio:.3f} of plain in {len(turns)} turns")
+    for who, (posts, receives, polls, completions) in zip(("sender", "receiver"), counts, strict=True):
+        print(f"{who}, of a chunk: {posts:.2f} posts, {receives:.2f} of receives, {polls:.2f} polls")
+        print(f"    for {completions:.2f} completions")
     return 1 if failed else 0
 
 

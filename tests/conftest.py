@@ -88,7 +88,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "cases: on random cases, but not a test of Hypothesis'; --long runs it with all of them"
     )
     config.addinivalue_line("markers", "gpu: needs a CUDA device and cupy")
-    config.addinivalue_line("markers", "rdma: needs an RDMA device and pyverbs")
+    config.addinivalue_line("markers", "rdma: needs an RDMA device and libibverbs")
     config.addinivalue_line("markers", "whole: takes long; `make test-verbs` leaves it out without WHOLE=1")
     config.addinivalue_line("markers", "ns3: needs the ns3 wheel and g++, which `make ns3` installs")
     config.addinivalue_line("markers", "cc: needs a C and C++ compiler, which `make test` installs")
@@ -126,7 +126,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 # not have. CI requires the programs, and runs the RDMA tests in the lab; docs/hardware.md has the runs on GPUs.
 _MISSING = {
     "gpu": "no cupy with a CUDA device (pip install '.[gpu]' where there is one)",
-    "rdma": "no pyverbs with an RDMA device (LAB=1 make test-verbs runs these on emulated ones)",
+    "rdma": "no libibverbs with an RDMA device (LAB=1 make test-verbs runs these on emulated ones)",
     "coq": "no coqc (make proofs installs it)",
     "cc": "no cc or no g++ (apt-get install g++)",
     "torch": "no torch (make torch installs it)",
@@ -159,11 +159,10 @@ def _present(hardware: str) -> bool:
         import cupy
 
         return bool(cupy.cuda.is_available())
+    from optcc.machine.rdma import can_load
     from optcc.reports.doctor import examine
 
-    return importlib.util.find_spec("pyverbs") is not None and any(
-        f.present for f in examine() if f.part.startswith("RDMA ")
-    )
+    return can_load() and any(f.present for f in examine() if f.part.startswith("RDMA "))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

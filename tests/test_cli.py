@@ -174,7 +174,7 @@ def test_verify_finds_a_wrong_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_doctor() -> None:
     parts = {part["part"]: part for part in value("doctor")["parts"]}
     assert parts["numpy"]["present"]
-    assert {"cupy", "pyverbs", "torch", "starlette", "uvicorn", "GPUs"} <= set(parts)
+    assert {"cupy", "libibverbs", "torch", "starlette", "uvicorn", "GPUs"} <= set(parts)
     assert all(part["gives"] for part in parts.values())
     assert all(part["get"] for part in parts.values() if not part["present"])
 

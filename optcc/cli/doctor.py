@@ -19,7 +19,7 @@ from optcc.cli.options import (
 )  # fmt: skip
 @json_option
 def doctor(sysfs: Path | None, as_json: bool) -> None:
-    """What of numpy, torch, cupy, pyverbs, devices and rates is here, and what each missing part would give."""
+    """What of numpy, torch, cupy, libibverbs, devices and rates is here, and what each missing part would give."""
     from optcc.reports.console import working
     from optcc.reports.doctor import examine, print_doctor
     from optcc.reports.doctor_torch import examine_torch

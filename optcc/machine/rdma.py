@@ -5,12 +5,16 @@ Nothing here opens a device. Files are those of Linux' Documentation/ABI/stable/
 
 from __future__ import annotations
 
+import ctypes
 import ipaddress
 import re
 from dataclasses import dataclass
 from fractions import Fraction
 
 from optcc.machine.sysfs import Folder, Sysfs, pci_place
+
+LIBRARY = "libibverbs.so.1"
+"""Of rdma-core; opens devices, with the library of the device's provider."""
 
 _DEVICES = "class/infiniband"
 _MOST_GIDS = 4096
@@ -88,6 +92,15 @@ class RdmaPort:
         if self.link == "InfiniBand":
             return NicAddress(self.device, self.port)
         return None if self.gid is None else NicAddress(self.device, self.port, self.gid.index)
+
+
+def can_load() -> bool:
+    """Whether `LIBRARY` is on this machine."""
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError:
+        return False
+    return True
 
 
 def rdma_ports(sysfs: Sysfs | None = None) -> list[RdmaPort]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.table import Table
 
 from optcc.machine.finding import PartFinding
-from optcc.machine.rdma import RdmaPort, rdma_ports
+from optcc.machine.rdma import LIBRARY, RdmaPort, can_load, rdma_ports
 from optcc.machine.sysfs import Folder
 from optcc.reports.console import show
 from optcc.values.units import format_rate
@@ -28,13 +28,13 @@ _LIBRARIES = (
     ("starlette", "optcc serve", "pip install starlette uvicorn, the extra `serve`"),
     ("uvicorn", "optcc serve", "pip install starlette uvicorn, the extra `serve`"),
     ("ClusterShell", "Slurm's lists of hosts, --hosts node[1-4]", "pip install ClusterShell, the extra `slurm`"),
-    ("pyverbs", "schedules over RDMA verbs", "apt install python3-pyverbs, or the extra `rdma`"),
 )
 
 
 def examine(root: Path = Path("/")) -> list[PartFinding]:
     """Look at libraries and at devices under `root` (another root is for tests). Imports none of them."""
-    return [*map(_library, *zip(*_LIBRARIES, strict=True)), _gpus(root), *_rdma(root), _topology(root / "sys")]
+    libraries = [*map(_library, *zip(*_LIBRARIES, strict=True)), _libibverbs()]
+    return [*libraries, _gpus(root), *_rdma(root), _topology(root / "sys")]
 
 
 def _topology(sysfs: Path) -> PartFinding:
@@ -56,6 +56,12 @@ def _library(name: str, gives: str, get: str) -> PartFinding:
     if importlib.util.find_spec(name) is None:
         return PartFinding(name, False, "not installed", gives, get)
     return PartFinding(name, True, _version(name), gives)
+
+
+def _libibverbs() -> PartFinding:
+    gives, get = "schedules over RDMA verbs", "apt install libibverbs1 ibverbs-providers"
+    here = can_load()
+    return PartFinding("libibverbs", here, LIBRARY if here else "not installed", gives, "" if here else get)
 
 
 def _version(name: str) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from optcc.errors import InputError
-from optcc.machine.rdma import NicAddress, rdma_ports
+from optcc.machine.rdma import LIBRARY, NicAddress, can_load, rdma_ports
 from optcc.runtime.control.channel import Control
 from optcc.runtime.devices.cuda_memory import CudaMemory
 from optcc.runtime.devices.memory import Memory
@@ -52,14 +51,14 @@ def nics_of(layout: Layout, rank: int) -> dict[int, NicAddress]:
 
 
 def check_devices(transport: str, ports: Sequence[Port]) -> None:
-    """Raise InputError when the NICs of these ports are not RDMA devices of this machine, or pyverbs is missing."""
+    """Raise InputError when the NICs of these ports are not RDMA devices of this machine, or libibverbs is missing."""
     if transport == "local":
         return
-    if importlib.util.find_spec("pyverbs") is None:
+    if not can_load():
         raise InputError(
-            "pyverbs is not installed",
+            f"{LIBRARY} cannot be loaded",
             where="--transport verbs",
-            hint="apt install python3-pyverbs, for the Python that apt's packages are for; `optcc doctor` tells more.",
+            hint="apt install libibverbs1 ibverbs-providers; `optcc doctor` tells more.",
         )
     found = _devices()
     missing = [port.name for port in ports if device_of(port) not in found]

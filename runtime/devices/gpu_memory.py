@@ -47,7 +47,7 @@ class PathRefusedError(Exception):
 class Region:
     """GPU memory registered with a NIC. `base` is what its first byte is called in work requests.
 
-    The base is the address by peermem, and 0 by dma-buf: pyverbs registers a dma-buf at its offset.
+    The base is the address by peermem, and 0 by dma-buf, which is registered from its first byte.
     """
 
     base: int

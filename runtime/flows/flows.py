@@ -63,7 +63,7 @@ class FlowTransport:
     ) -> None:
         self._wires, self._send, self._clock = wires, send, clock
         able = Abilities.of(wires)
-        self._hasten = able.hasten
+        self._hasten, self._flush = able.hasten, able.flush
 
         self._ends = ends = Ends(rank, layout, Sender, Receiver)
         self._outs, self._ins = ends.outs, ends.ins
@@ -157,6 +157,8 @@ class FlowTransport:
         if send_path.busy:
             send_path.pump_all()
             self._look_soon()
+        if self._flush:  # folds may come between this and the next poll
+            self._flush()
         return receive_path.landed()
 
     def next_wake(self) -> float:
@@ -167,6 +169,8 @@ class FlowTransport:
 
     def given(self) -> bool:
         """Whether all that was posted has been given to wires, so that it lands without anything done here."""
+        if self._flush:
+            self._flush()
         return not self._send_path.busy
 
     def drain(self) -> bool:

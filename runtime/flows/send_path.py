@@ -38,8 +38,9 @@ class SendPath:
         self._do, self._clock, self.now = do, clock, clock()
         self.busy: set[int] = set()
         self._operation = 0
-        # Where acknowledgements are told late, what has landed can be seen.
-        self._landed = Abilities.of(wires).landed
+        # Where acknowledgements are told late, what has landed can be seen, or be told by the next look.
+        able = Abilities.of(wires)
+        self._landed, self._hasten = able.landed, able.hasten
         self._posted: Counter[int] = Counter()  # wire -> bytes in this operation
 
     def begin(self, operation: int) -> None:
@@ -92,6 +93,8 @@ class SendPath:
             landed = self._landed(wire, out.number)
             if landed > out.sender.acked:
                 self.completed(Completed(wire, out.number, landed - 1))
+        elif self._hasten:
+            self._hasten(out.sender.wire, out.number, out.sender.posted - 1)
 
     def _deal(self, pieces: Iterable[Piece], among: Sequence[Out]) -> None:
         self._shares.deal(pieces, among)

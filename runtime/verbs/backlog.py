@@ -26,11 +26,12 @@ PAYLOAD = 4096 / (4096 + PACKET_BYTES)
 """Part of a packet on the wire that is payload, at a path MTU of 4096. With a smaller one NICs are given work a little
 too soon, to no harm."""
 
-CHUNK_BYTES = HEADER_BYTES + PACKET_BYTES + 2 * 16 + 4
-"""What a chunk takes besides: its header in a packet of its own, two addresses, and the immediate value."""
+CHUNK_BYTES = HEADER_BYTES + PACKET_BYTES + 16 + 4
+"""What a chunk takes besides: its header, by which payloads of whole packets need one more; an address, and the
+immediate value."""
 
-ACKS_BYTES = 2 * (PACKET_BYTES + 4)
-"""And what the other end sends back, by the NIC at which it arrives: for payload and header each an acknowledgement."""
+ACKS_BYTES = PACKET_BYTES + 4
+"""And what the other end sends back, by the NIC at which it arrives: an acknowledgement."""
 
 POST_S = 5e-6
 """From waking up until the NIC has its chunk."""
@@ -40,7 +41,17 @@ _FORGET = 1 / 64
 
 
 class Backlog:
-    """Of all ports by number. `rates` : None: unlimited; `early_s` : the most by which a NIC is given work early."""
+    """Of all ports by number.
+
+    Parameters
+    ----------
+    rates : None: unlimited
+    early_s : the most by which a NIC is given work early
+
+    Attributes
+    ----------
+    under_way : chunks that each port was given and that are not known to be done
+    """
 
     def __init__(self, ports: int, rates: Sequence[Rates] | None, early_s: float) -> None:
         self._early_s, self._late = early_s, 0.0
@@ -48,10 +59,12 @@ class Backlog:
         self._out = [(rates[port].out or inf) * PAYLOAD if rates else inf for port in range(ports)]
         self._into = [(rates[port].into or inf) * PAYLOAD if rates else inf for port in range(ports)]
         self._sent, self._taken = [0.0] * ports, [0.0] * ports
+        self.under_way = [0] * ports
 
     def give(self, out: int, into: int, nbytes: int, now: float) -> None:
         """A chunk leaves by `out` for `into`, at the other end."""
         nbytes += CHUNK_BYTES
+        self.under_way[out] += 1
         self._sent[out] = max(now, self._sent[out]) + nbytes / self._out[out]
         self._taken[into] = max(now, self._taken[into]) + nbytes / self._into[into]
 

@@ -1,133 +1,174 @@
-"""The one place that imports pyverbs, and hides how its versions differ.
+"""libibverbs, called through ctypes. Nothing else here knows how.
 
-Tried with 44 (Debian 12); written against the sources of 64, too. In version 44, work requests and scatter-gather
-elements are freed by hand, later by the garbage collector as well. So close each once, and never let two share one's
-memory.
+pyverbs, the library's own binding, makes an object for every completion and every scatter-gather element: 1.3 us each,
+40 in the lab, more than all else that a chunk costs. What every chunk needs is therefore called by address and reads
+and writes arrays of C structures. Where those functions are found belongs to the ABI of libibverbs.so.1: programs have
+the calls of posting and polling compiled in, as inline functions of infiniband/verbs.h.
 """
 
 from __future__ import annotations
 
-import errno
+import ctypes
 import os
-import threading
-from typing import Any
+from collections.abc import Callable
+from ctypes import c_char_p, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from typing import Any, NamedTuple
 
 from optcc.errors import InputError
+from optcc.machine.rdma import LIBRARY
 
 try:
-    from pyverbs.addr import GID, AHAttr, GlobalRoute
-    from pyverbs.cq import CQ, CompChannel
-    from pyverbs.device import Context
-    from pyverbs.mr import MR
-    from pyverbs.pd import PD
-    from pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError
-    from pyverbs.qp import QP, QPAttr, QPCap, QPEx, QPInitAttr, QPInitAttrEx
-    from pyverbs.wr import SGE, RecvWR, SendWR
-
-    try:
-        import pyverbs.libibverbs_enums as enums  # rdma-core 56 and later
-    except ImportError:
-        import pyverbs.enums as enums
-except ImportError as missing:
+    _library = ctypes.CDLL(LIBRARY, use_errno=True)
+except OSError as missing:
     raise InputError(
-        "pyverbs cannot be loaded",
+        f"{LIBRARY} cannot be loaded",
         where="transport verbs",
-        expected="pyverbs and rdma-core of one version",
+        expected="rdma-core's library and the provider of the NICs",
         got=str(missing),
-        hint="On Debian and Ubuntu: apt install python3-pyverbs ibverbs-providers; elsewhere the extra `rdma`.",
+        hint="On Debian and Ubuntu: apt install libibverbs1 ibverbs-providers.",
     ) from missing
 
-__all__ = [
-    "CQ",
-    "GID",
-    "MR",
-    "PD",
-    "QP",
-    "SGE",
-    "AHAttr",
-    "CompChannel",
-    "Context",
-    "GlobalRoute",
-    "PyverbsError",
-    "PyverbsRDMAError",
-    "QPAttr",
-    "QPCap",
-    "QPEx",
-    "QPInitAttr",
-    "QPInitAttrEx",
-    "RecvWR",
-    "SendWR",
-    "async_events",
-    "enums",
-    "error_number",
-    "open_channel",
-    "open_device",
-    "status_name",
-]
+
+class VerbsError(Exception):
+    """A call has failed. `number` : the errno, 0 where there is none."""
+
+    def __init__(self, what: str, number: int = 0) -> None:
+        super().__init__(f"{what}: {os.strerror(number)}" if number else what)
+        self.number = number
 
 
-_opening = threading.Lock()
-"""Held from one look at the open files to the next, so that what is new between them is what was opened."""
+_OPS = 8
+_POINTER = 8
+_POLL_CQ, _REQ_NOTIFY_CQ, _POST_SEND, _POST_RECV = 11, 12, 25, 26
+"""Places in struct ibv_context_ops, which begins at `_OPS` of struct ibv_context and has 32 pointers."""
+_ASYNC_FD = _OPS + 32 * _POINTER + 4
+_CHANNEL_FD = 8
+_QP_NUM = 52
+_LKEY, _RKEY = 36, 40
+_PHYS_PORT_CNT, _DEVICE_ATTR_BYTES = 227, 232
 
 
-def open_device(name: str) -> tuple[Any, int]:
-    """The device's context, and the descriptor of its asynchronous events, set not to block."""
-    with _opening:
-        before = _event_files()
-        context = Context(name=name)
-        return context, _new_event_file(before)
+def _function(name: str, result: Any, *arguments: Any) -> Any:
+    function = getattr(_library, name)
+    function.restype, function.argtypes = result, arguments
+    return function
 
 
-def open_channel(context: Any) -> tuple[Any, int]:
-    """A completion channel and its descriptor, set not to block: pyverbs waits with the interpreter locked."""
-    with _opening:
-        before = _event_files()
-        channel = CompChannel(context)
-        fd = channel.fd if hasattr(channel, "fd") else _new_event_file(before)
-    os.set_blocking(fd, False)
-    return channel, fd
+_MAKERS = {
+    name: _function(name, c_void_p, *arguments)
+    for name, arguments in {
+        "ibv_open_device": (c_void_p,),
+        "ibv_alloc_pd": (c_void_p,),
+        "ibv_create_comp_channel": (c_void_p,),
+        "ibv_create_cq": (c_void_p, c_int, c_void_p, c_void_p, c_int),
+        "ibv_reg_mr": (c_void_p, c_void_p, c_size_t, c_int),
+        "ibv_reg_dmabuf_mr": (c_void_p, c_uint64, c_size_t, c_uint64, c_int, c_int),
+        "ibv_create_qp": (c_void_p, c_void_p),
+        "ibv_get_device_list": (c_void_p,),
+    }.items()
+}
+_CALLS = {
+    name: _function(name, c_int, *arguments)
+    for name, arguments in {
+        "ibv_close_device": (c_void_p,),
+        "ibv_dealloc_pd": (c_void_p,),
+        "ibv_destroy_comp_channel": (c_void_p,),
+        "ibv_destroy_cq": (c_void_p,),
+        "ibv_dereg_mr": (c_void_p,),
+        "ibv_destroy_qp": (c_void_p,),
+        "ibv_query_port": (c_void_p, c_uint8, c_void_p),
+        "ibv_query_device": (c_void_p, c_void_p),
+        "ibv_query_gid": (c_void_p, c_uint8, c_int, c_void_p),
+        "ibv_modify_qp": (c_void_p, c_void_p, c_int),
+        "ibv_query_qp": (c_void_p, c_void_p, c_int, c_void_p),
+        "ibv_get_cq_event": (c_void_p, c_void_p, c_void_p),
+        "ibv_get_async_event": (c_void_p, c_void_p),
+    }.items()
+}
+_free_device_list = _function("ibv_free_device_list", None, c_void_p)
+_device_name = _function("ibv_get_device_name", c_char_p, c_void_p)
+ack_cq_events = _function("ibv_ack_cq_events", None, c_void_p, ctypes.c_uint)
+ack_async_event = _function("ibv_ack_async_event", None, c_void_p)
 
 
-def async_events(context: Any) -> list[int]:
-    """The types of all asynchronous events that are there; acknowledges them."""
-    found: list[int] = []
-    while True:
-        try:
-            event = context.get_async_event()
-        except PyverbsRDMAError as error:
-            if error.error_code in (errno.EAGAIN, -1):  # -1: what the call returned, in versions that do not ask errno
-                return found
-            raise
-        found.append(event.event_type)
-        event.ack()
+def make(name: str, *arguments: Any) -> int:
+    """Call a function that makes something; its address. Raises VerbsError."""
+    made = _MAKERS[name](*arguments)
+    if not made:
+        raise VerbsError(name, ctypes.get_errno())
+    return int(made)
 
 
-def error_number(error: Any) -> int:
-    """The errno of a PyverbsRDMAError, whichever way round it was given; 0 where there is none."""
-    return abs(int(getattr(error, "error_code", 0) or 0))
+def call(name: str, *arguments: Any) -> None:
+    """Call a function that gives 0, an errno, or -1 with errno set. Raises VerbsError."""
+    result = _CALLS[name](*arguments)
+    if result:
+        raise VerbsError(name, result if result > 0 else ctypes.get_errno())
 
 
-def status_name(status: int) -> str:
-    """`RETRY_EXC_ERR` for 12."""
-    for name in dir(enums):
-        if name.startswith("IBV_WC_") and name.endswith(("_ERR", "_SUCCESS")) and getattr(enums, name) == status:
-            return name.removeprefix("IBV_WC_")
-    return f"status {status}"
+def open_device(name: str) -> int:
+    """The context of a device, by its name. Raises VerbsError."""
+    number = c_int()
+    devices = make("ibv_get_device_list", ctypes.byref(number))
+    try:
+        for device in (c_void_p * number.value).from_address(devices):
+            if _device_name(device) == name.encode():
+                return make("ibv_open_device", device)
+    finally:
+        _free_device_list(devices)
+    raise VerbsError(f"no RDMA device {name}")
 
 
-def _event_files() -> set[int]:
-    """Descriptors of this process through which verbs report events; pyverbs does not tell which one it has opened."""
-    found: set[int] = set()
-    for entry in os.listdir("/proc/self/fd"):
-        try:
-            if "infinibandevent" in os.readlink(f"/proc/self/fd/{entry}"):
-                found.add(int(entry))
-        except OSError:  # the one by which this very folder is read
-            continue
-    return found
+def _int_at(address: int) -> int:
+    return c_int.from_address(address).value
 
 
-def _new_event_file(before: set[int]) -> int:
-    (fd,) = _event_files() - before
-    os.set_blocking(fd, False)
-    return fd
+def async_fd(context: int) -> int:
+    """The descriptor of a device's asynchronous events."""
+    return _int_at(context + _ASYNC_FD)
+
+
+def channel_fd(channel: int) -> int:
+    """The descriptor of a completion channel."""
+    return _int_at(channel + _CHANNEL_FD)
+
+
+def queue_pair_number(queue_pair: int) -> int:
+    """By which the network and completions know it."""
+    return c_uint32.from_address(queue_pair + _QP_NUM).value
+
+
+def keys(region: int) -> tuple[int, int]:
+    """The local and the remote key of a memory region."""
+    return c_uint32.from_address(region + _LKEY).value, c_uint32.from_address(region + _RKEY).value
+
+
+def ports_of(context: int) -> int:
+    """How many ports the device has."""
+    attributes = (c_uint8 * (2 * _DEVICE_ATTR_BYTES))()
+    call("ibv_query_device", context, attributes)
+    return int(attributes[_PHYS_PORT_CNT])
+
+
+class HotCalls(NamedTuple):
+    """What every chunk calls: a device's own functions, by address. They give 0 or an errno; `poll` how many."""
+
+    poll: Callable[[int, int, int], int]
+    notify: Callable[[int, int], int]
+    post_send: Callable[[int, int, int], int]
+    post_receive: Callable[[int, int, int], int]
+
+
+def hot_calls(context: int) -> HotCalls:
+    """Those of a device. They do not block, so they keep the interpreter's lock."""
+
+    def at(place: int, *arguments: Any) -> Any:
+        address = c_uint64.from_address(context + _OPS + place * _POINTER).value
+        return ctypes.PYFUNCTYPE(c_int, *arguments)(address)
+
+    return HotCalls(
+        at(_POLL_CQ, c_void_p, c_int, c_void_p),
+        at(_REQ_NOTIFY_CQ, c_void_p, c_int),
+        at(_POST_SEND, c_void_p, c_void_p, c_void_p),
+        at(_POST_RECV, c_void_p, c_void_p, c_void_p),
+    )

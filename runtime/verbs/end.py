@@ -1,7 +1,8 @@
-"""One end of a wire: a reliable-connection queue pair, and what has been posted on it.
+"""One end of a wire: a queue pair, what waits to be posted on it, and what has been posted.
 
-A queue pair completes sends in the order in which they were posted, so a completion vouches for all before it. That is
-why credits need not ask for one each, and why an error tells exactly how far things went. In the error state a queue
+What waits goes in chains, as many requests by one call as there are. Only the last of a chain asks for a completion,
+and only once in `VerbsSettings.signals` requests. A queue pair completes sends in the order in which they were posted.
+So a completion vouches for all before it, and an error tells exactly how far things went. In the error state a queue
 pair gives back all that was posted, as flushed; when the last has come back, nothing can enter or leave any more.
 """
 
@@ -9,26 +10,14 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from optcc.runtime.verbs.binding import (
-    GID,
-    SGE,
-    AHAttr,
-    GlobalRoute,
-    QPAttr,
-    QPCap,
-    RecvWR,
-    SendWR,
-    enums,
-)
 from optcc.runtime.verbs.nic import VerbsNic
-from optcc.runtime.verbs.posting import WRITES, poster
+from optcc.runtime.verbs.posting import CHAIN, NOTHING, Element, ReceiveChain, SendChain
+from optcc.runtime.verbs.queue_pair import Endpoint, QueuePair
 from optcc.runtime.verbs.settings import VerbsSettings
+from optcc.runtime.verbs.structs import WR_RDMA_READ, WR_RDMA_WRITE, WR_RDMA_WRITE_WITH_IMM
 from optcc.runtime.wires.contract import HEADER_BYTES
-
-RECEIVE = 0
-"""Work request id of receives; sends are numbered from 1."""
 
 
 class EndState(Enum):
@@ -63,51 +52,47 @@ class ChunkWrite(NamedTuple):
     immediate: int
 
 
-class Endpoint(NamedTuple):
-    """What the other end must know to connect; JSON values."""
-
-    number: int
-    first_packet: int
-    gid: str
-    lid: int
-    mtu: int
-
-
 class End:
-    """The queue pair, its posted work and its state. `remote`: base and key of the far end's memory, once connected."""
+    """The queue pair, its posted work and its state.
 
-    def __init__(self, wire: int, nic: VerbsNic, sends: int, receives: int, spare: int, first_packet: int) -> None:
+    Parameters
+    ----------
+    sends : requests that may be under way, and not known to be done; receives : that are posted
+
+    Attributes
+    ----------
+    remote : base and key of the far end's memory, once connected
+    work : what is under way or, where nobody has asked, done
+    under_way : chunks given to `write` that are not known to be done
+    receives : posted, and not come back
+    """
+
+    def __init__(
+        self, wire: int, nic: VerbsNic, sends: int, receives: int, first_packet: int, settings: VerbsSettings
+    ) -> None:
         self.wire, self.nic, self.state = wire, nic, OPEN
-        self.sends, self.remote = sends, (0, 0)
+        self._sends, self.remote = sends, (0, 0)
         self.work: deque[PostedWork] = deque()
-        self.under_way = 0  # chunks given to `write` that are not done
+        self._chained: list[PostedWork] = []  # what the chain will post
+        self.under_way = self.receives = 0
         self._waiting: deque[ChunkWrite] = deque()
         self._owed: dict[int, int] = {}  # flow -> immediate value of its latest credit
-        self.receives = 0  # posted, and not come back
-        self._serial, self._unsignalled = 0, 0
+        self._serial = 0
+        self._told = 0  # the last serial that asks for a completion
+        self._asked = False  # the next chain is to ask for one
+        # With half a queue at most between two completions there is always one to come when it is full.
+        self._every = max(1, min(settings.signals, sends // 2))
         self._forgot = False
         self.headers, self.headers_at = memoryview(b""), 0  # `sends` places for headers, and where they lie
-        # Two more than what is kept count of: the mark that ends a fence, and a probe.
-        cap = QPCap(max_send_wr=WRITES * sends + 2, max_recv_wr=receives, max_send_sge=2, max_recv_sge=1)
-        self._poster = poster(nic, cap)
-        self.qp = self._poster.qp
-        init = QPAttr(port_num=nic.address.port)
-        init.qp_access_flags = enums.IBV_ACCESS_REMOTE_WRITE | enums.IBV_ACCESS_REMOTE_READ
-        self.qp.to_init(init)
-        self.number = self.qp.qp_num
-        self._first_packet = first_packet
-        # Version 44 refuses a request without memory; of this memory no byte is used.
-        nothing = SGE(spare, 0, nic.memory.lkey)
-        self._receive = RecvWR(wr_id=RECEIVE, num_sge=1, sg=[nothing])
-        self._small = SendWR(opcode=enums.IBV_WR_RDMA_WRITE_WITH_IMM, num_sge=1, sg=[nothing])
-        nothing.close()
-        for _ in range(receives):
-            self.receive()
+        # One more than what is kept count of: the mark that ends a fence.
+        self.queue_pair = QueuePair(nic, sends + 1, receives, first_packet)
+        self._chain, self._receives = SendChain(nic, self.queue_pair), ReceiveChain(nic)
+        self.receive(receives)
 
     @property
     def endpoint(self) -> Endpoint:
         """For the other end."""
-        return Endpoint(self.number, self._first_packet, self.nic.gid, self.nic.lid, self.nic.mtu)
+        return self.queue_pair.endpoint
 
     @property
     def is_open(self) -> bool:
@@ -116,121 +101,125 @@ class End:
 
     @property
     def waits(self) -> bool:
-        """Whether something waits for room."""
-        return bool(self._waiting or self._owed)
+        """Whether something waits to be posted."""
+        return bool(self._waiting or self._owed or self._asked)
 
     @property
     def has_room(self) -> bool:
         """Whether one more send may be posted."""
-        return len(self.work) < self.sends
+        return len(self.work) < self._sends
 
-    def in_error(self) -> bool:
-        """Whether the queue pair is in the error state, by asking."""
-        return bool(self.qp.query(enums.IBV_QP_STATE)[0].qp_state == enums.IBV_QPS_ERR)
+    @property
+    def will_tell(self) -> bool:
+        """Whether a completion will come without being asked for."""
+        return bool(self.work) and self.work[0].serial <= self._told
 
     def connect(self, peer: Endpoint, remote: tuple[int, int], settings: VerbsSettings) -> None:
-        """Connect to the far end. Raises PyverbsError where there is no way to it."""
-        here = self.nic.address
-        if here.gid_index is None:
-            to = AHAttr(dlid=peer.lid, is_global=0, port_num=here.port)
-        else:
-            route = GlobalRoute(dgid=GID(peer.gid), sgid_index=here.gid_index, hop_limit=settings.hops)
-            to = AHAttr(gr=route, dlid=peer.lid, is_global=1, port_num=here.port)
-        attr = QPAttr(port_num=here.port)
-        attr.ah_attr, attr.dest_qp_num, attr.path_mtu = to, peer.number, min(self.nic.mtu, peer.mtu)
-        attr.rq_psn, attr.sq_psn = peer.first_packet, self._first_packet
-        attr.max_rd_atomic = attr.max_dest_rd_atomic = settings.reads
-        attr.timeout, attr.retry_cnt = settings.timeout, settings.retries
-        attr.min_rnr_timer, attr.rnr_retry = 12, 6  # receives are always posted, so neither should ever matter
-        self.qp.to_rts(attr)
+        """Connect to the far end. Raises VerbsError where there is no way to it."""
+        self.queue_pair.connect(peer, settings)
         self.remote = remote
 
-    def receive(self) -> None:
-        """Post a receive: one more immediate value may come."""
-        self.qp.post_recv(self._receive)
-        self.receives += 1
+    def receive(self, count: int) -> None:
+        """Post receives: so many more immediate values may come."""
+        self._receives.post(self.queue_pair, count)
+        self.receives += count
 
     def write(self, chunk: ChunkWrite) -> None:
-        """Post a chunk, when there is room for it."""
+        """A chunk, to be posted by the next `flush`."""
         self.under_way += 1
-        if len(self.work) < self.sends and not self._waiting:
-            self._write(chunk)
-        else:
-            self._waiting.append(chunk)
-            self.flush()
+        self._waiting.append(chunk)
 
-    def credit(self, flow: int, immediate: int) -> None:
-        """Post a write of no bytes, when there is room; the latest of a flow replaces one that still waits."""
-        if len(self.work) < self.sends and not self._owed:
-            self._signal(immediate)
-        else:
-            self._owed[flow] = immediate
+    def owe(self, flow: int, immediate: int) -> None:
+        """A credit, a write of no bytes; the latest of a flow replaces one that still waits."""
+        self._owed[flow] = immediate
+
+    def ask(self) -> None:
+        """Tell of the completion of all that was given so far."""
+        if self._waiting or self._told < self._serial:
+            self._asked = True
             self.flush()
 
     def flush(self) -> None:
-        """Post what has waited for room."""
-        while (self._waiting or self._owed) and self.is_open and self.has_room:
-            if self._owed:
-                self._signal(self._owed.pop(next(iter(self._owed))))
-            else:
-                self._write(self._waiting.popleft())
-
-    def _write(self, chunk: ChunkWrite) -> None:
-        # Numbers of work are consecutive, so of `sends` places this one is not in use.
-        place = (self._serial + 1) % self.sends * HEADER_BYTES
-        self.headers[place : place + HEADER_BYTES] = chunk.header
-        lkey = self.nic.payload.lkey if chunk.payload[1] else 0
-        self._poster.write(
-            self._serial + 1, self.remote[1], chunk.to, chunk.immediate, self.headers_at + place, chunk.payload, lkey
-        )
-        self._serial += 1
-        self.work.append(PostedWork(self._serial, chunk.flow, chunk.seq))
+        """Post what waits, as far as there is room, a chain by each call. Raises VerbsError."""
+        while self.waits and self.state is OPEN:
+            room = min(CHAIN, self._sends - len(self.work))
+            if not room:
+                return
+            while self._owed and self._chain.length < room:
+                immediate = self._owed.pop(next(iter(self._owed)))
+                self._add(-1, -1, WR_RDMA_WRITE_WITH_IMM, self.remote[0], immediate)
+            while self._waiting and self._chain.length < room:
+                self._add_chunk(self._waiting.popleft())
+            if not self._chain.length:  # only a completion is asked for, and nothing that was posted will bring one
+                self._add(-1, -1, WR_RDMA_WRITE, self.remote[0])
+            self._post(tell=self._asked and not self._waiting)
 
     def read(self, flow: int, into: int, size: int, source: int) -> None:
-        """Post an RDMA READ of `size` bytes at `source` of the far end."""
-        part = SGE(into, size, self.nic.memory.lkey)
-        request = SendWR(wr_id=self._serial + 1, opcode=enums.IBV_WR_RDMA_READ, num_sge=1, sg=[part])
-        request.set_wr_rdma(self.remote[1], source)
-        try:
-            self._post(request, flow, -1)
-        finally:
-            request.close()
-            part.close()
+        """Post an RDMA READ of `size` bytes at `source` of the far end, which asks for a completion."""
+        self._add(flow, -1, WR_RDMA_READ, source, 0, Element(into, size, self.nic.memory.lkey))
+        self._post(tell=True)
 
-    def _signal(self, immediate: int) -> None:
-        """A write of no bytes. Only some ask for a completion."""
-        self._unsignalled += 1
-        ask = self._unsignalled >= self.sends // 2
-        if ask:
-            self._unsignalled = 0
-        self._post_small(immediate, enums.IBV_SEND_SIGNALED if ask else 0)
+    def _add_chunk(self, chunk: ChunkWrite) -> None:
+        flow, seq, header, (address, nbytes), to, immediate = chunk
+        # Numbers of work are consecutive, so of `sends` places this one is not in use.
+        place = (self._serial + self._chain.length + 1) % self._sends * HEADER_BYTES
+        self.headers[place : place + HEADER_BYTES] = header
+        first = Element(self.headers_at + place, HEADER_BYTES, self.nic.memory.lkey)
+        second = Element(address, nbytes, self.nic.payload_key)
+        self._add(flow, seq, WR_RDMA_WRITE_WITH_IMM, to, immediate, first, second)
+
+    def _add(
+        self,
+        flow: int,
+        seq: int,
+        operation: int,
+        to: int,
+        immediate: int = 0,
+        first: Element = NOTHING,
+        second: Element = NOTHING,
+    ) -> None:
+        """One more request to the chain; `flow`, `seq` as of `PostedWork`."""
+        serial = self._serial + self._chain.length + 1
+        self._chain.add(serial, operation, to, self.remote[1], immediate, first, second)
+        self._chained.append(PostedWork(serial, flow, seq))
+
+    def _post(self, tell: bool) -> None:
+        chained, self._chained = self._chained, []
+        serial = chained[-1].serial
+        tell = tell or serial - self._told >= self._every
+        self._chain.post(tell)
+        self._serial = serial
+        self.work += chained
+        if tell:
+            self._told = serial
+            self._asked = self._asked and bool(self._waiting)
 
     def fence(self) -> None:
         """Into the error state; everything posted comes back, the last thing a mark posted here."""
         self.state = FENCING
-        self._waiting.clear()
-        self._owed.clear()
+        self._drop()
         if self._forgot:
             return  # nothing can enter or leave any more, and from reset no way leads to the error state
-        self.qp.modify(QPAttr(qp_state=enums.IBV_QPS_ERR), enums.IBV_QP_STATE)
+        self.queue_pair.fail()
         if self.work:
             # Sends that asked for no completion may be done already, and then never come back by themselves.
-            self._post_small(0, enums.IBV_SEND_SIGNALED)
+            self._add(-1, -1, WR_RDMA_WRITE, self.remote[0])
+            self._post(tell=True)
 
     def abandon(self) -> None:
         """Destroy the queue pair, and take everything posted for come back."""
         self.state = FENCING
-        self.qp.close()
+        self.queue_pair.close()
+        self._drop()
         self.work.clear()
         self.receives = 0
 
     def forget(self) -> None:
         """Reset the queue pair: what was posted never comes back, what arrives is not answered, nobody is told."""
         self.state, self._forgot = LOST, True
-        self.qp.modify(QPAttr(qp_state=enums.IBV_QPS_RESET), enums.IBV_QP_STATE)
+        self.queue_pair.reset()
+        self._drop()
         self.work.clear()
-        self._waiting.clear()
-        self._owed.clear()
         self.under_way = self.receives = 0
 
     def done(self, serial: int) -> list[PostedWork]:
@@ -249,18 +238,10 @@ class End:
 
     def close(self) -> None:
         """Destroy the queue pair."""
-        self._poster.close()
-        self._receive.close()
-        self._small.close()
-        self._receive = self._small = None
+        self.queue_pair.close()
 
-    def _post_small(self, immediate: int, flags: int) -> None:
-        request: Any = self._small
-        request.wr_id, request.imm_data, request.send_flags = self._serial + 1, immediate, flags
-        request.set_wr_rdma(self.remote[1], self.remote[0])
-        self._post(request, -1, -1)
-
-    def _post(self, request: Any, flow: int, seq: int) -> None:
-        self.qp.post_send(request)
-        self._serial += 1
-        self.work.append(PostedWork(self._serial, flow, seq))
+    def _drop(self) -> None:
+        """What waits is not posted any more."""
+        self._waiting.clear()
+        self._owed.clear()
+        self._asked = False

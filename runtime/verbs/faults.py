@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import importlib
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from optcc.errors import InputError
-from optcc.runtime.verbs.binding import QPAttr, enums
 from optcc.runtime.verbs.end import OPEN, End
 from optcc.runtime.verbs.nic import VerbsNic
-from optcc.runtime.wires.contract import Cause, Happening, PortDown, Wire
+from optcc.runtime.verbs.reports import NicReports
+from optcc.runtime.wires.contract import Cause, PortDown, Wire
 
 LAB = "OPTCC_LAB"
 """Set in the environment inside the lab."""
 
 
-class VerbsFaults(ABC):
+class VerbsFaults:
     """The part of `VerbsWires` that spoils them. A NIC is its index; only NICs of this rank can be struck."""
 
     _rank: int
@@ -30,28 +29,28 @@ class VerbsFaults(ABC):
     _nics: Mapping[int, VerbsNic]
     _ends: Mapping[int, End]
     _bits: Mapping[int, float]
-    _happened: list[Happening]
+    _reports: NicReports
     _bug: str
 
     def cut(self, nic: int, cause: Cause = Cause.PORT, detail: str = "link down") -> None:
         """A NIC goes down: its link in the lab, elsewhere all of its queue pairs. Cause DEVICE: the device itself."""
         if cause is Cause.DEVICE:
-            self._device_lost(self._nics[nic], detail)
+            self._reports.device_lost(self._nics[nic], detail)
         elif LAB in os.environ:
             _network().cut(self._number(nic))
         else:
             for end in self._of(nic):
-                _break(end)
-            self._happened.append(PortDown(nic, cause, detail))
+                end.queue_pair.fail()
+            self._reports.happened.append(PortDown(nic, cause, detail))
 
     def fail_out(self, nic: int, cause: Cause = Cause.ERROR, detail: str = "post failed") -> None:
         """The sending ends of the wires that leave by `nic` are in error. Cause DEVICE: it refuses to send."""
         if cause is Cause.DEVICE:
-            self._device_lost(self._nics[nic], detail)
+            self._reports.device_lost(self._nics[nic], detail)
             return
         for end in self._of(nic):
             if self._wires[end.wire].src == self._rank:
-                _break(end)
+                end.queue_pair.fail()
 
     def fail_in(self, nic: int, told: bool = False) -> None:
         """The receiving ends of the wires that enter by `nic` are in error.
@@ -62,16 +61,16 @@ class VerbsFaults(ABC):
             if self._wires[end.wire].dst != self._rank:
                 continue
             if told:
-                _break(end)
+                end.queue_pair.fail()
             else:
-                self._collect(end.nic)
+                self._reports.collect(end.nic)
                 end.forget()
-                self._collect(end.nic)
+                self._reports.collect(end.nic)
 
     def fail(self, wire: int, cause: Cause, detail: str) -> None:
         """This end of one wire is in error, and says so; the other end does not notice."""
-        _break(self._ends[wire])
-        self._lose(self._ends[wire], cause, detail)
+        self._ends[wire].queue_pair.fail()
+        self._reports.lose(self._ends[wire], cause, detail)
 
     def darken(self, nic: int, data: bool = True, acks: bool = True) -> None:
         """A black hole: what enters or leaves by this NIC is lost, and nobody says so; or of one kind only.
@@ -100,18 +99,6 @@ class VerbsFaults(ABC):
     def _of(self, nic: int) -> list[End]:
         return [end for end in self._ends.values() if end.nic.index == nic and end.state is OPEN]
 
-    @abstractmethod
-    def _collect(self, nic: VerbsNic) -> None:
-        """Take all completions of a NIC."""
-
-    @abstractmethod
-    def _lose(self, end: End, cause: Cause, detail: str) -> None:
-        """Report a wire as lost."""
-
-    @abstractmethod
-    def _device_lost(self, nic: VerbsNic, detail: str) -> None:
-        """Report a NIC as gone."""
-
 
 def _network() -> Any:
     if LAB not in os.environ:
@@ -123,8 +110,3 @@ def _network() -> Any:
             hint="lab/run.sh starts the lab.",
         )
     return importlib.import_module("lab.network")
-
-
-def _break(end: End) -> None:
-    """Into the error state; what was posted comes back as flushed, and the other end gets no answers any more."""
-    end.qp.modify(QPAttr(qp_state=enums.IBV_QPS_ERR), enums.IBV_QP_STATE)

@@ -6,16 +6,19 @@ import ctypes
 import select
 import time
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from optcc.machine.rdma import NicAddress
 from optcc.runtime.devices.gpu_memory import PathRefusedError, Region
-from optcc.runtime.verbs.binding import MR, SGE, PyverbsError, SendWR, enums, status_name
-from optcc.runtime.verbs.end import End
+from optcc.runtime.verbs.binding import VerbsError
+from optcc.runtime.verbs.memory_region import REMOTE, MemoryRegion
 from optcc.runtime.verbs.nic import VerbsNic
+from optcc.runtime.verbs.posting import Element, SendChain
+from optcc.runtime.verbs.queue_pair import QueuePair
 from optcc.runtime.verbs.settings import VerbsSettings
+from optcc.runtime.verbs.structs import SUCCESS, WR_RDMA_WRITE, Completion, status_name
 
 LIMIT_S = 5.0
 """A write that takes longer has failed: a NIC may give no error for what it cannot reach."""
@@ -28,7 +31,7 @@ class LoopNic:
         self.name = address.device
         self._page = np.zeros(page, np.uint8)
         self._nic = VerbsNic(0, address, 16, self._page.ctypes.data, page)
-        self._end: End | None = None
+        self._pair: QueuePair | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -41,20 +44,18 @@ class LoopNic:
 
     def by_dmabuf(self, fd: int, nbytes: int) -> Region:
         """Register a dma-buf from its first byte, which work requests then call 0."""
-        from pyverbs.mr import DmaBufMR
-
         try:
-            made = DmaBufMR(self._nic.pd, nbytes, _access(), dmabuf=fd, offset=0)
-        except PyverbsError as error:
-            raise PathRefusedError(f"ibv_reg_dmabuf_mr: {error}") from error
+            made = MemoryRegion.of_dmabuf(self._nic.domain, fd, nbytes, REMOTE)
+        except VerbsError as error:
+            raise PathRefusedError(str(error)) from error
         return Region(0, made.lkey, made.rkey, made)
 
     def by_address(self, address: int, nbytes: int) -> Region:
         """Register memory by its address: host memory, or a GPU's if nvidia-peermem is loaded."""
         try:
-            made = MR(self._nic.pd, nbytes, _access(), address=address)
-        except PyverbsError as error:
-            raise PathRefusedError(f"ibv_reg_mr: {error}") from error
+            made = MemoryRegion.of(self._nic.domain, address, nbytes, REMOTE)
+        except VerbsError as error:
+            raise PathRefusedError(str(error)) from error
         return Region(address, made.lkey, made.rkey, made)
 
     def take(self, region: Region, offset: int, nbytes: int) -> bytes:
@@ -73,48 +74,36 @@ class LoopNic:
         region.handle.close()
 
     def _write(self, source: tuple[int, int], to: tuple[int, int], nbytes: int) -> None:
-        end = self._end or self._connect()
-        part = SGE(source[0], nbytes, source[1])
-        request = SendWR(
-            wr_id=1, opcode=enums.IBV_WR_RDMA_WRITE, num_sge=1, sg=[part], send_flags=enums.IBV_SEND_SIGNALED
-        )
-        request.set_wr_rdma(to[1], to[0])
+        chain = SendChain(self._nic, self._pair or self._connect())
+        chain.add(1, WR_RDMA_WRITE, *to, first=Element(source[0], nbytes, source[1]))
         try:
-            end.qp.post_send(request)
+            chain.post(signalled=True)
             self._wait()
-        except PyverbsError as error:
-            raise PathRefusedError(f"ibv_post_send: {error}") from error
+        except VerbsError as error:
+            raise PathRefusedError(str(error)) from error
         except PathRefusedError:
             self._disconnect()  # an error leaves a queue pair of no use: the next path gets a new one
             raise
-        finally:
-            request.close()
-            part.close()
 
-    def _connect(self) -> End:
-        self._end = End(0, self._nic, sends=2, receives=1, spare=self._page.ctypes.data, first_packet=0)
-        self._end.connect(self._end.endpoint, (0, 0), VerbsSettings())
+    def _connect(self) -> QueuePair:
+        self._pair = QueuePair(self._nic, sends=2, receives=1, first_packet=0)
+        self._pair.connect(self._pair.endpoint, VerbsSettings())
         self._nic.completions()  # what the last one has left behind
-        return self._end
+        return self._pair
 
     def _disconnect(self) -> None:
-        if self._end is not None:
-            self._end.close()
-            self._end = None
+        if self._pair is not None:
+            self._pair.close()
+            self._pair = None
 
     def _wait(self) -> None:
         until = time.monotonic() + LIMIT_S
-        done: list[Any] = self._nic.completions()
+        done: list[Completion] = self._nic.completions()
         while not done:
             if time.monotonic() > until:
                 raise PathRefusedError(f"the NIC has not finished after {LIMIT_S:g} s")
             select.select([self._nic.completions_fd], [], [], 0.1)
             self._nic.rearm()
             done = self._nic.completions()
-        if done[0].status != enums.IBV_WC_SUCCESS:
+        if done[0].status != SUCCESS:
             raise PathRefusedError(f"the NIC reports {status_name(done[0].status)}")
-
-
-def _access() -> int:
-    remote = enums.IBV_ACCESS_REMOTE_WRITE | enums.IBV_ACCESS_REMOTE_READ
-    return int(enums.IBV_ACCESS_LOCAL_WRITE | remote)

@@ -6,14 +6,14 @@ import importlib.util
 from collections.abc import Callable
 
 from optcc.machine.finding import PartFinding
-from optcc.machine.rdma import NicAddress, rdma_ports
+from optcc.machine.rdma import NicAddress, can_load, rdma_ports
 from optcc.runtime.devices.gpu_memory import PathChoice, PathRefusedError, choose, examine_gpu_memory, gpu_count
 
 
 def examine_gpus() -> list[PartFinding]:
-    """What the driver offers; where cupy, pyverbs and NICs are here too, every GPU's path to every NIC, by traffic."""
+    """What the driver offers; where cupy and NICs are here too, every GPU's path to every NIC, by traffic."""
     findings = examine_gpu_memory()
-    if all(importlib.util.find_spec(library) for library in ("cupy", "pyverbs")):
+    if importlib.util.find_spec("cupy") and can_load():
         addresses = [port.address() for port in rdma_ports() if port.active]
         findings += examine_pairs(_count(), [address for address in addresses if address is not None], _try)
     return findings

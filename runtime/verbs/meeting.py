@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from optcc.machine.rdma import NicAddress
-from optcc.runtime.verbs.binding import PyverbsError
-from optcc.runtime.verbs.end import End, Endpoint
+from optcc.runtime.verbs.binding import VerbsError
+from optcc.runtime.verbs.end import End
 from optcc.runtime.verbs.layout import depth, receives
 from optcc.runtime.verbs.nic import VerbsNic
-from optcc.runtime.verbs.posting import WRITES
+from optcc.runtime.verbs.queue_pair import Endpoint
 from optcc.runtime.verbs.settings import VerbsSettings
 from optcc.runtime.wires.contract import Cause, FlowSpec, Wire
 
@@ -56,6 +56,7 @@ def open_ends(
     flows: Sequence[FlowSpec],
     nics: Mapping[int, NicAddress],
     memory: tuple[int, int],
+    settings: VerbsSettings,
 ) -> None:
     """Open the NICs that wires of `rank` need and make its ends; `memory` (address, bytes) is what peers write to."""
     ports: dict[int, list[int]] = {}
@@ -67,18 +68,19 @@ def open_ends(
         come = {w: receives(w, flows) for w in using}
         try:
             if port not in nics:
-                raise PyverbsError("no such NIC here")
-            # Chunks and credits are twice the depth at most; a chunk is `WRITES` requests, all of which come back when
-            # flushed. So do receives, and a fence adds a mark.
-            most = sum(2 * WRITES * deep[w] + come[w] + 2 for w in using)
+                raise VerbsError("no such NIC here")
+            # Chunks and credits are twice the depth at most. All come back when flushed; so do receives, and a fence
+            # adds a mark.
+            most = sum(2 * deep[w] + come[w] + 1 for w in using)
             opened.nics[port] = VerbsNic(port, nics[port], most, *memory)
-        except PyverbsError as why:
+        except VerbsError as why:
             opened.absent[port] = str(why)
             for w in using:
                 opened.give_up(w, Cause.DEVICE, str(why))
             continue
         for w in using:
-            opened.ends[w] = End(w, opened.nics[port], 2 * deep[w], come[w], memory[0], secrets.randbelow(_PACKETS))
+            first = secrets.randbelow(_PACKETS)
+            opened.ends[w] = End(w, opened.nics[port], 2 * deep[w], come[w], first, settings)
 
 
 def connect_ends(
@@ -102,7 +104,7 @@ def connect_ends(
             continue
         try:
             end.connect(endpoints[far][w], (told[far]["base"], keys[far][port]), settings)
-        except PyverbsError as why:
+        except VerbsError as why:
             opened.give_up(w, Cause.ERROR, f"cannot be connected: {why}")
     for far, lost in enumerate(exchange(sorted(opened.lost))):
         for w in lost:

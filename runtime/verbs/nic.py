@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+import ctypes
+import errno
+import ipaddress
+import os
+from collections.abc import Callable
+from typing import Self
 
 from optcc.machine.rdma import NicAddress
-from optcc.runtime.verbs.binding import CQ, MR, PD, PyverbsError, async_events, enums, open_channel, open_device
+from optcc.runtime.verbs.binding import (
+    VerbsError,
+    ack_async_event,
+    ack_cq_events,
+    async_fd,
+    call,
+    channel_fd,
+    hot_calls,
+    make,
+    open_device,
+    ports_of,
+)
+from optcc.runtime.verbs.memory_region import LOCAL, REMOTE, MemoryRegion
+from optcc.runtime.verbs.structs import COMPLETION, PORT_ACTIVE, AsyncEvent, Completion, PortAttributes
 
 _BATCH = 64
-"""Completions asked for at once."""
+"""Completions asked for at once: 3 KiB."""
 
 
 class VerbsNic:
@@ -16,31 +34,39 @@ class VerbsNic:
 
     Attributes
     ----------
-    fds : descriptors of completions and of asynchronous events
-    memory : the rank's own memory; payload : what `register` was given last (None before)
+    completions_fd, events_fd : descriptors of completions and of asynchronous events
+    memory : the rank's own memory; payload_key : names what `register` was given last (0 before: no NIC reads by that)
+    calls : the device's own functions for posting
     """
 
     def __init__(self, index: int, address: NicAddress, completions: int, base: int, size: int) -> None:
         self.index, self.address = index, address
-        self._open: list[Any] = []
+        self._open: list[Callable[[], None]] = []
+        self.payload_key, self._payload = 0, list[MemoryRegion]()
         try:
-            self.context, self.events_fd = open_device(address.device)
-            self._open.append(self.context)
-            port = self.context.query_port(address.port)
-            self.lid, self.mtu, self.active = port.lid, port.active_mtu, port.state == enums.IBV_PORT_ACTIVE
-            self.ports = self.context.query_device().phys_port_cnt
-            self.gid = (
-                "" if address.gid_index is None else str(self.context.query_gid(address.port, address.gid_index).gid)
-            )
-            self.pd = self._keep(PD(self.context))
-            self._channel, self.completions_fd = open_channel(self.context)
-            self._keep(self._channel)
-            self.cq = self._keep(CQ(self.context, completions, None, self._channel, 0))
+            self.context = open_device(address.device)
+            self._later("ibv_close_device", self.context)
+            self.calls = hot_calls(self.context)
+            self.events_fd = async_fd(self.context)
+            os.set_blocking(self.events_fd, False)
+            port = self._port()
+            self.lid, self.mtu, self.active = port.lid, port.active_mtu, port.state == PORT_ACTIVE
+            self.ports = ports_of(self.context)
+            self.gid = "" if address.gid_index is None else self._gid(address.port, address.gid_index)
+            self.domain = make("ibv_alloc_pd", self.context)
+            self._later("ibv_dealloc_pd", self.domain)
+            self._channel = make("ibv_create_comp_channel", self.context)
+            self._later("ibv_destroy_comp_channel", self._channel)
+            self.completions_fd = channel_fd(self._channel)
+            os.set_blocking(self.completions_fd, False)
+            self.queue = make("ibv_create_cq", self.context, completions, None, self._channel, 0)
+            self._later("ibv_destroy_cq", self.queue)
+            self._polled = ctypes.create_string_buffer(_BATCH * COMPLETION.size)
+            self._polled_at, self._polled_view = ctypes.addressof(self._polled), memoryview(self._polled)
             self._armed = False
             self.arms()
-            remote = enums.IBV_ACCESS_REMOTE_WRITE | enums.IBV_ACCESS_REMOTE_READ
-            self.memory = self._keep(MR(self.pd, size, enums.IBV_ACCESS_LOCAL_WRITE | remote, address=base))
-            self.payload: Any = None
+            self.memory = MemoryRegion.of(self.domain, base, size, REMOTE)
+            self._open.append(self.memory.close)
         except BaseException:
             self.close()
             raise
@@ -52,27 +78,30 @@ class VerbsNic:
         self.close()
 
     def register(self, base: int, size: int) -> None:
-        """Let payloads lie here, instead of where they lay before."""
-        if self.payload is not None:
-            self.payload.close()
-            self.payload = None
-        self.payload = MR(self.pd, size, enums.IBV_ACCESS_LOCAL_WRITE, address=base)
+        """Let payloads lie here, instead of where they lay before. Raises VerbsError."""
+        self._forget_payload()
+        payload = MemoryRegion.of(self.domain, base, size, LOCAL)
+        self.payload_key = payload.lkey
+        self._payload.append(payload)
 
     def arms(self) -> bool:
         """Ask for an event with the next completion; False: that was so already. If not, poll the queue once more."""
         if self._armed:
             return False
-        self.cq.req_notify()
+        failed = self.calls.notify(self.queue, 0)
+        if failed:
+            raise VerbsError("ibv_req_notify_cq", failed)
         self._armed = True
         return True
 
     def take_event(self) -> None:
         """Take the event off the channel. There is no other until the next `arms`."""
+        queue, context = ctypes.c_void_p(), ctypes.c_void_p()
         try:
-            self._channel.get_cq_event(self.cq)
-        except PyverbsError:
+            call("ibv_get_cq_event", self._channel, ctypes.byref(queue), ctypes.byref(context))
+        except VerbsError:
             return  # it was not for us: nothing to read
-        self.cq.ack_events(1)
+        ack_cq_events(self.queue, 1)
         self._armed = False
 
     def rearm(self) -> None:
@@ -80,31 +109,58 @@ class VerbsNic:
         self.take_event()
         self.arms()
 
-    def completions(self) -> list[Any]:
-        """All completions that are there."""
-        found: list[Any] = []
+    def completions(self) -> list[Completion]:
+        """All completions that are there. Raises VerbsError."""
+        found: list[Completion] = []
         while True:
-            count, some = self.cq.poll(_BATCH)
-            found += some
+            count = self.calls.poll(self.queue, _BATCH, self._polled_at)
+            if count < 0:
+                raise VerbsError("ibv_poll_cq", -count)
+            if count:
+                found += map(Completion._make, COMPLETION.iter_unpack(self._polled_view[: count * COMPLETION.size]))
             if count < _BATCH:
                 return found
 
     def events(self) -> list[int]:
         """Types of all asynchronous events that are there."""
-        return async_events(self.context)
+        found: list[int] = []
+        event = AsyncEvent()
+        while True:
+            try:
+                call("ibv_get_async_event", self.context, ctypes.byref(event))
+            except VerbsError as error:
+                if error.number == errno.EAGAIN:
+                    return found
+                raise
+            found.append(event.event_type)
+            ack_async_event(ctypes.byref(event))
 
     def is_active(self) -> bool:
         """Whether the port has a link, by asking."""
-        return bool(self.context.query_port(self.address.port).state == enums.IBV_PORT_ACTIVE)
+        return bool(self._port().state == PORT_ACTIVE)
 
     def close(self) -> None:
         """Close everything, children first."""
-        if getattr(self, "payload", None) is not None:
-            self.payload.close()
-            self.payload = None
+        self._forget_payload()
         while self._open:
-            self._open.pop().close()
+            self._open.pop()()
 
-    def _keep(self, thing: Any) -> Any:
-        self._open.append(thing)
-        return thing
+    def _forget_payload(self) -> None:
+        self.payload_key = 0
+        while self._payload:
+            self._payload.pop().close()
+
+    def _later(self, name: str, thing: int) -> None:
+        """Call this when all is closed."""
+        self._open.append(lambda: call(name, thing))
+
+    def _port(self) -> PortAttributes:
+        port = PortAttributes()
+        call("ibv_query_port", self.context, self.address.port, ctypes.byref(port))
+        return port
+
+    def _gid(self, port: int, index: int) -> str:
+        """As IPv6 text."""
+        gid = ctypes.create_string_buffer(16)
+        call("ibv_query_gid", self.context, port, index, gid)
+        return str(ipaddress.IPv6Address(gid.raw))

@@ -6,11 +6,19 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from optcc.runtime.errors import TransportError
-from optcc.runtime.verbs.binding import enums
 from optcc.runtime.verbs.nic import VerbsNic
+from optcc.runtime.verbs.structs import (
+    EVENT_CQ_ERR,
+    EVENT_DEVICE_FATAL,
+    EVENT_PORT_ACTIVE,
+    EVENT_PORT_ERR,
+    EVENT_QP_ACCESS_ERR,
+    EVENT_QP_FATAL,
+    EVENT_QP_REQ_ERR,
+)
 from optcc.runtime.wires.contract import Cause, PortDown, PortUp
 
-_QUEUE_PAIR = frozenset(getattr(enums, f"IBV_EVENT_QP_{name}") for name in ("FATAL", "REQ_ERR", "ACCESS_ERR"))
+_QUEUE_PAIR = frozenset((EVENT_QP_FATAL, EVENT_QP_REQ_ERR, EVENT_QP_ACCESS_ERR))
 
 
 class PortChange(NamedTuple):
@@ -35,17 +43,17 @@ class PortStates:
         """Take all events that are there. Raises TransportError for the overrun of a completion queue."""
         port: list[PortDown | PortUp] = []
         events = nic.events()
-        if enums.IBV_EVENT_CQ_ERR in events:
+        if EVENT_CQ_ERR in events:
             raise TransportError(f"{nic.address.device}: its completion queue has overrun; this is a bug")
         for event in events:
-            if event not in (enums.IBV_EVENT_PORT_ERR, enums.IBV_EVENT_PORT_ACTIVE):
+            if event not in (EVENT_PORT_ERR, EVENT_PORT_ACTIVE):
                 continue
             # A device of one port means that one; not even the shortest flap is missed. Of more, ask.
-            up = event == enums.IBV_EVENT_PORT_ACTIVE if nic.ports == 1 else nic.is_active()
+            up = event == EVENT_PORT_ACTIVE if nic.ports == 1 else nic.is_active()
             if up != self._up[nic.index]:
                 self._up[nic.index] = up
                 port.append(PortUp(nic.index) if up else _down(nic))
-        return PortChange(port, enums.IBV_EVENT_DEVICE_FATAL in events, any(event in _QUEUE_PAIR for event in events))
+        return PortChange(port, EVENT_DEVICE_FATAL in events, any(event in _QUEUE_PAIR for event in events))
 
 
 def _down(nic: VerbsNic) -> PortDown:

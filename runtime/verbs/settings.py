@@ -18,6 +18,8 @@ class VerbsSettings:
     hops : routers that packets may pass
     reads : record reads that a queue pair may have under way
     ahead : chunks that a NIC may have; more are not given to it before one is acknowledged
+    signals : a queue pair asks for one completion in so many requests, or in half its queue if that is less. 8 saves
+        seven of eight; more would save little, and keep what has landed unknown for longer
     early_s : a NIC is given its next chunk at most so many seconds before it will be idle, by its rate: what waking up
         takes, and less where it is seen to take less
     """
@@ -27,6 +29,7 @@ class VerbsSettings:
     hops: int = 64
     reads: int = 4
     ahead: int = 64
+    signals: int = 8
     early_s: float = 50e-6
 
     def __post_init__(self) -> None:
@@ -36,6 +39,7 @@ class VerbsSettings:
             ("hops", 1, 255),
             ("reads", 1, 16),
             ("ahead", 1, 1024),
+            ("signals", 1, 1024),
         ):
             if not low <= getattr(self, name) <= high:
                 raise InputError(

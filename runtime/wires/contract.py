@@ -195,8 +195,9 @@ class Wires(Protocol):
 class Abilities:
     """What some wires can do besides what `Wires` says; None where they cannot.
 
-    hasten : (wire, flow, seq): of wires that report only some completions, with the flow's next credit. After it `poll`
-        reports at once what has landed of `flow`, and `seq` as soon as it has
+    flush : of wires that collect what is written until the next poll: gives it to NICs now
+    hasten : (wire, flow, seq): of wires that report only some completions. After it `poll` reports at once what has
+        landed of `flow`, and `seq` as soon as it has
     landed : (wire, flow): of the same wires, how many chunks of an outgoing flow can be seen to have landed now
     payload : (flow, seq, nbytes): of wires whose payloads land elsewhere than their headers, in a GPU's memory, the
         landed bytes of a chunk. Where `Wires.write` says memoryview, they take the GPU's equivalent
@@ -207,6 +208,7 @@ class Abilities:
     break_path : (nic, far): of emulated wires, breaks what goes between two NICs
     """
 
+    flush: Callable[[], None] | None
     hasten: Callable[[int, int, int], None] | None
     landed: Callable[[int, int], int] | None
     payload: Callable[[int, int, int], Any] | None

@@ -103,7 +103,7 @@ def test_a_queue_pair_that_is_left_is_noticed(network: ModuleType, monkeypatch: 
     close = Rig.__exit__
 
     def leaking(self: Rig, *how: object) -> None:
-        kept.append(next(iter(self.ends[0]._ends.values())).qp)
+        kept.append(next(iter(self.ends[0]._ends.values())).queue_pair)
         close(self, *how)
 
     monkeypatch.setattr(Rig, "__exit__", leaking)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterator
@@ -157,14 +158,14 @@ def test_wires_of_a_missing_nic_are_lost_from_the_start_at_both_ends() -> None:
 
 
 def test_a_device_that_refuses_work_is_gone(job: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    from optcc.runtime.verbs import end
-    from optcc.runtime.verbs.binding import PyverbsRDMAError
+    from optcc.runtime.verbs.binding import VerbsError
+    from optcc.runtime.verbs.posting import SendChain
 
     def refuse(*_: object) -> None:
-        raise PyverbsRDMAError("Failed to post send", 5)
+        raise VerbsError("ibv_post_send", errno.EIO)
 
     with monkeypatch.context() as patch:
-        patch.setattr(end.End, "_write", refuse)
+        patch.setattr(SendChain, "post", refuse)
         send(job, 0, 0, 0)
     seen = job.ranks[0].poll(job.now())
     assert [s.nic for s in seen if isinstance(s, PortDown)] == [0]
@@ -187,7 +188,8 @@ def test_an_end_that_answers_nothing_any_more_is_fenced_like_others(job: Ranks) 
 def test_events_are_looked_at_by_time_however_busy_a_rank_is(job: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Folds may take long between two polls that both find chunks."""
     busy = job.ranks[0]
-    monkeypatch.setattr(busy, "_collect", lambda nic: busy._happened.append(Completed(0, 0, 0)))
+    reports = busy._reports
+    monkeypatch.setattr(reports, "collect", lambda nic: reports.happened.append(Completed(0, 0, 0)))
     busy.poll(job.now())
     job.watches[0].speak()
     for _ in range(3):

@@ -58,9 +58,9 @@ def test_no_event_is_asked_for_while_there_is_something_to_tell(job: Ranks, monk
 def test_a_look_without_a_wait_hears_the_watch_also_while_chunks_come(
     job: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from optcc.runtime.verbs import wires
+    from optcc.runtime.verbs import poll_clock
 
-    monkeypatch.setattr(wires, "_LOOK_EVERY_S", 1000.0)
+    monkeypatch.setattr(poll_clock, "LOOK_EVERY_S", 1000.0)
     job.ranks[1].poll(-float("inf"))
     for seq, look, heard in ((1, job.now() + SOON_S, 0), (2, -float("inf"), 1)):
         send(job, 0, 0, seq)
