@@ -1,8 +1,8 @@
 """What a schedule between servers needs of the inside of each, byte by byte, and when.
 
-A *cell* is a range of bytes that no transfer cuts. Of every cell each server must have its own sum when the first
-transfer takes it from there, and has the result when the last transfer that brings it has landed. This is all that
-matters inside; the dependencies between servers follow from the bytes.
+A *cell* is a range of bytes that no transfer cuts. A server must have its own sum of it when the first transfer takes
+it from there. It has the result when the last transfer that brings it has landed. This is all that matters inside; the
+dependencies between servers follow from the bytes.
 """
 
 from __future__ import annotations

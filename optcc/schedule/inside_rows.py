@@ -48,7 +48,7 @@ class GpuRows(NamedTuple):
     dep: Ints
 
 
-class Kind(IntEnum):
+class RowKind(IntEnum):
     """Kinds of rows, in the order in which rows of one time are put."""
 
     GATHER = 0
@@ -148,7 +148,7 @@ def _between(cells: Cells, ends: _Ends, up: Runs, down: Runs) -> Block:
     begin = np.flatnonzero(opens)
     last, row = np.append(begin[1:], len(opens))[: len(begin)] - 1, row[begin]
     src, first, stop = ends.src[begin], cells.cell[begin], cells.cell[last] + 1
-    kind = np.where(src != ends.out[begin], Kind.FOR_GUEST, Kind.BETWEEN)
+    kind = np.where(src != ends.out[begin], RowKind.FOR_GUEST, RowKind.BETWEEN)
     return Block(src, ends.dst[begin], first, stop, rows.reduce[row], rows.stage[row], row, kind, np.zeros_like(row))
 
 
@@ -158,8 +158,8 @@ def _inwards(cells: Cells, runs: Runs, gpus: Ints, width: int) -> tuple[Block, B
     time = np.minimum.reduceat(cells.need.ravel(), runs.server * count + runs.first) // count
     (run, member, turn), relay = _fans(runs, gpus, width), np.flatnonzero(runs.hub != runs.door)
     return (
-        _inside(runs, run, member, runs.hub[run], time, Kind.GATHER, turn),
-        _inside(runs, relay, runs.hub[relay], runs.door[relay], time, Kind.TO_CARRIER),
+        _inside(runs, run, member, runs.hub[run], time, RowKind.GATHER, turn),
+        _inside(runs, relay, runs.hub[relay], runs.door[relay], time, RowKind.TO_CARRIER),
     )
 
 
@@ -178,16 +178,16 @@ def _outwards(
     kept = member != given[run]
     run, member, turn = run[kept], member[kept], turn[kept]
     return (
-        _inside(runs, on, given[on], runs.door[on], leaves, Kind.HAND_ON),
-        _inside(runs, relay, runs.door[relay], runs.hub[relay], time, Kind.FROM_CARRIER),
-        _inside(runs, run, runs.hub[run], member, time, Kind.HAND_OUT, turn),
+        _inside(runs, on, given[on], runs.door[on], leaves, RowKind.HAND_ON),
+        _inside(runs, relay, runs.door[relay], runs.hub[relay], time, RowKind.FROM_CARRIER),
+        _inside(runs, run, runs.hub[run], member, time, RowKind.HAND_OUT, turn),
     )
 
 
-def _inside(runs: Runs, run: Ints, src: Ints, dst: Ints, time: Ints, kind: Kind, turn: Ints | None = None) -> Block:
+def _inside(runs: Runs, run: Ints, src: Ints, dst: Ints, time: Ints, kind: RowKind, turn: Ints | None = None) -> Block:
     """Rows over NVLink that move these runs; `time` is that of every run."""
     zero = np.zeros_like(run)
-    sums = kind < Kind.HAND_ON
+    sums = kind < RowKind.HAND_ON
     stage = zero.astype(np.uint8) + np.uint8(Stage.REDUCE_SCATTER if sums else Stage.ALLGATHER)
     first, stop, turn = runs.first[run], runs.stop[run], zero if turn is None else turn
     return Block(src, dst, first, stop, zero == (0 if sums else 1), stage, time[run], zero + kind, turn)
@@ -205,8 +205,8 @@ def _fans(runs: Runs, gpus: Ints, width: int) -> tuple[Ints, Ints, Ints]:
 
 def _in_order(cells: Cells, every: Block, groups: int, width: int) -> GpuRows:
     """All rows by time, kind, place in the channel and turn."""
-    place = every.first * PLACES // len(cells.segment)
-    key = ((every.time * len(Kind) + every.kind) * PLACES + place) * width + every.turn
+    place = cells.edge[every.first] // max(1, -(-int(cells.edge[-1]) // PLACES))
+    key = ((every.time * len(RowKind) + every.kind) * PLACES + place) * width + every.turn
     order = np.argsort(key, kind="stable")
     columns: Any = every
     every = Block(*(column[order] for column in columns))

@@ -1,7 +1,7 @@
 """Runs: the bytes that one GPU sums, or hands out, as a whole over NVLink.
 
 Short runs let the first transfer start early and the last result be out soon; long ones are few. So all are equally
-long, but for two of half the length at the beginning of the way in, and at the end of the way out.
+long, but for the first two on the way in and the last two on the way out. These are half as long.
 """
 
 from __future__ import annotations
