@@ -21,8 +21,11 @@ import numpy as np
 from rich.progress import track
 
 import optcc
+from optcc.schedule.candidates import Costs
 from optcc.schedule.inside import InsideServers
-from optcc.schedule.inside_parts import BufferPart, chunks_for, deepest, inside_servers
+from optcc.schedule.inside_candidates import best_chunks
+from optcc.schedule.inside_groups import gpu_groups
+from optcc.schedule.inside_parts import BufferPart, inside_servers
 from optcc.schedule.nested_order import nested_rings
 from optcc.theory import nested_shares
 from optcc.theory.inside import inside_split
@@ -31,6 +34,8 @@ from optcc.values.cluster import Cluster, Fabric
 SIZE = 2**30
 GB = 10**9
 MOST_SEGMENTS = 64
+MOST_TRANSFERS = 4_000_000
+"""Between GPUs of different servers, in one schedule: lowered in some seconds, in about a gigabyte."""
 FLUID_LIMIT = {2: 1.012, 4: 1.004}  # servers -> fluid time over bound; 1.000001 elsewhere
 SIMULATED_LIMIT = 1.10
 PLANNED_LIMIT_S, PLANNED_LIMIT_GIB = 5.0, 4.0
@@ -109,6 +114,20 @@ def measure(case: Case) -> Measured:
     )
 
 
+def deepest(cluster: Cluster, parts: Sequence[BufferPart]) -> int:
+    """Segments up to which a recipe of `parts` has no more than `MOST_TRANSFERS` between servers; 1 at least.
+
+    A ring of m of q groups takes 2(q-1)m transfers a segment in each channel.
+    """
+    every = Fraction(0)
+    for part in parts:
+        own = gpu_groups(cluster, part.teams)
+        channels = len(part.slots) if part.slots else max(len(group.gpus) for group in own)
+        depth = Fraction(1) if part.slots else part.share
+        every += 2 * (len(own) - 1) * sum(part.rings) * channels * depth
+    return max(1, int(MOST_TRANSFERS / every)) if every else MOST_SEGMENTS
+
+
 def _by_servers(case: Case, segments: int) -> float:
     """Simulated seconds of nested rings with servers as ranks: NVLink is not in it, and takes no time."""
     cluster = case.cluster(gpu_ranks=False)
@@ -175,14 +194,13 @@ def planned(case: Case) -> Planned:
 def with_costs(case: Case, size: int, depths: Sequence[int] = (1, 2, 4, 8, 16)) -> tuple[float, int]:
     """(simulated over bound, segments) of rings at the best number of segments, with latency and chunk costs."""
     cluster = case.cluster()
-    bound = float(optcc.lower_bound(cluster, size).seconds)
-    split = inside_split(cluster)
+    bound = optcc.lower_bound(cluster, size)
+    split, chunks = inside_split(cluster), best_chunks(cluster, bound, Costs(LATENCY, PER_CHUNK))
     found = []
     for segments in depths:
-        chunks = chunks_for(cluster, segments, size)
         recipe = inside_servers(cluster, split.parts, segments, chunks=chunks)
         time_s = optcc.simulate(recipe.lower(cluster, size), alpha=LATENCY, per_chunk=PER_CHUNK).time_s
-        found.append((time_s / bound, segments))
+        found.append((time_s / float(bound.seconds), segments))
     return min(found)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -15,10 +16,10 @@ import optcc
 from optcc.errors import InfeasibleError, VerifyError
 from optcc.planner.search import candidate_families
 from optcc.plans.plan import Plan
+from optcc.schedule.candidates import Costs
 from optcc.schedule.columns import GRANULE
 from optcc.schedule.inside import Bundle, InsideServers
-from optcc.schedule.inside_channels import GpuTask, Site
-from optcc.schedule.inside_exchange_layout import layout_of
+from optcc.schedule.inside_candidates import best_chunks
 from optcc.schedule.inside_groups import gpu_groups, shares_by_rate, usable, view
 from optcc.schedule.inside_parts import inside_exchange
 from optcc.schedule.many_objects import no_collection
@@ -39,8 +40,9 @@ def split(cluster: Cluster) -> tuple[tuple[Fraction, ...], tuple[tuple[int, Frac
     return hub_split(view(cluster, own, shares_by_rate(own)))
 
 
-def recipe(cluster: Cluster, segments: int = 2, *, hand_on: bool | None = None) -> InsideServers:
-    return inside_exchange(cluster, *split(cluster), segments, hand_on=hand_on)
+def recipe(cluster: Cluster, segments: int = 2, ways: int = 1, *, hand_on: bool = False) -> InsideServers:
+    made = inside_exchange(cluster, *split(cluster), segments, ways, chunks=8)
+    return replace(made, bundles=(replace(made.bundles[0], hand_on=hand_on),))
 
 
 @st.composite
@@ -119,7 +121,7 @@ def test_results_by_the_next_gpu_wait_for_one_transfer() -> None:
     cluster = gpus(8, 4)
     waits = []
     for hand_on in (False, True):
-        schedule = recipe(cluster, 1, hand_on=hand_on).lower(cluster, 2**20)
+        schedule = replace(recipe(cluster, 1, hand_on=hand_on), chunks=1).lower(cluster, 2**20)
         optcc.verify(schedule)
         assert optcc.simulate(schedule).time_s > 0
         results = ~schedule.reduce & (schedule.src // 4 != schedule.dst // 4)
@@ -127,41 +129,27 @@ def test_results_by_the_next_gpu_wait_for_one_transfer() -> None:
     assert waits == [7 + 3, 1]
 
 
-def test_runs_grow_and_cut_what_goes_to_the_first_hub() -> None:
-    """A NIC starts long before all that goes to its first hub has been summed."""
+def test_a_nic_starts_before_all_for_its_first_hub_is_summed() -> None:
+    """The first run is half as long as the others, here half of a hub's part, and the transfer to the hub is cut."""
     cluster, nbytes = gpus(8, 4), 2**30
     schedule = recipe(cluster, 1).lower(cluster, nbytes)
-    done = optcc.simulate(schedule)
     across = schedule.src // 4 != schedule.dst // 4
-    first = done.start[across].min()
-    assert first < nbytes / 4 / 8 / 4 / 450e9 * 3
-    assert schedule.length[across].min() < nbytes / 4 / 8 / 4
+    half = nbytes / 4 / 8 / 2
+    assert optcc.simulate(schedule).start[across].min() == pytest.approx(3 * half / 450e9)
+    assert schedule.length[across].min() == half
     sums = schedule.reduce & ~across & (schedule.dst == 0)
-    lengths = schedule.length[sums][::3]
-    assert lengths[0] < lengths.max() / 2
+    assert sorted(set(schedule.length[sums].tolist())) == [half, 2 * half]
 
 
-def test_bytes_due_together_lie_together() -> None:
-    """Hubs' bytes of one round are neighbours, whatever the exchange between servers does."""
-    cluster = gpus(8, 4)
-    inner = recipe(cluster, 3).bundles[0].inner
-    assert isinstance(inner, StripedExchange)
-    between = view(cluster, gpu_groups(cluster), shares_by_rate(gpu_groups(cluster)))
-    lay = layout_of(inner.moves(2**20), [Site(4, (GpuTask(0, 0, WHOLE),))] * 8)
-    assert np.all(np.diff(lay.segment) >= 0)
-    assert np.diff(inner.lower(between, 2**20).segment[np.argsort(inner.lower(between, 2**20).offset)]).min() < 0
-
-
-def test_duties_are_dealt_by_their_parts() -> None:
-    cluster, parts = gpus(6, 4), (Fraction(1, 2), Fraction(1, 3), Fraction(1, 6))
-    inner = recipe(cluster, 1).bundles[0].inner
-    tasks = tuple(GpuTask(i, i, part) for i, part in enumerate(parts))
-    sites = [Site(4, tasks), *[Site(4, (GpuTask(0, 0, WHOLE),))] * 5]
-    lay = layout_of(inner.moves(2**24), sites)
-    sizes = np.diff(lay.edge)
-    for mine in (lay.hub == 0, lay.hub != 0):
-        given_ = np.bincount(lay.task[0][mine], sizes[mine], 3)
-        assert given_ / given_.sum() == pytest.approx([float(part) for part in parts], abs=0.01)
+@pytest.mark.parametrize("ways", [1, 3])
+def test_rounds_by_way_of_a_slow_server(ways: int) -> None:
+    """A server with half of its NICs adds last. In one round by its way it waits for a hub's whole part before it has
+    anything to receive; in more rounds it waits less."""
+    cluster = gpus(4, 4, dead=2)
+    schedule = recipe(cluster, 1, ways).lower(cluster, 2**28)
+    optcc.verify(schedule)
+    bound = float(optcc.lower_bound(cluster, 2**28).seconds)
+    assert (optcc.simulate(schedule).time_s < 1.15 * bound) == (ways > 1)
 
 
 @pytest.mark.parametrize("hand_on", [False, True])
@@ -228,3 +216,19 @@ def test_the_collector_is_left_as_it_was(enabled: bool) -> None:
         assert gc.isenabled() == enabled
     finally:
         (gc.enable if was else gc.disable)()
+
+
+@pytest.mark.parametrize("per_chunk", [Fraction(1, 10**6), Fraction(5, 10**6)])
+def test_fewer_runs_are_taken_where_they_cost_more(per_chunk: Fraction) -> None:
+    """A quarter of the runs, and four times as many, take longer than the number that the planner takes."""
+    cluster, nbytes = gpus(4, dead=1), 2**30
+    chunks = best_chunks(cluster, optcc.lower_bound(cluster, nbytes), Costs(ALPHA, per_chunk))
+    assert chunks is not None
+    few, best, many = (
+        optcc.simulate(
+            replace(recipe(cluster), chunks=n).lower(cluster, nbytes), alpha=ALPHA, per_chunk=per_chunk
+        ).time_s
+        for n in (chunks // 4, chunks, 4 * chunks)
+    )
+    assert few > best < many
+    assert best_chunks(cluster, optcc.lower_bound(cluster, nbytes), Costs()) is None

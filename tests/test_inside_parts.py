@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from math import ceil, log
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,18 +14,17 @@ from optcc.errors import InfeasibleError, InputError
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.inside_channels import channels
 from optcc.schedule.inside_groups import gpu_groups, shares_of_slot, usable
-from optcc.schedule.inside_parts import BufferPart, deepest, inside_servers
-from optcc.schedule.inside_spans import GROWTH, growth_steps
+from optcc.schedule.inside_parts import BufferPart, inside_servers
 from optcc.theory.inside import inside_split
 from tests.effort import examples
 from tests.inside_cases import WHOLE, gpus, recipe, some_shares
 
 
 @examples(60)
-@given(data=st.data(), count=st.integers(1, 5), groups=st.integers(1, 3), hand_on=st.booleans())
-def test_channels_deal_out_every_share(data: st.DataObject, count: int, groups: int, hand_on: bool) -> None:
+@given(data=st.data(), count=st.integers(1, 5), groups=st.integers(1, 3))
+def test_channels_deal_out_every_share(data: st.DataObject, count: int, groups: int) -> None:
     gather, carry = (tuple(some_shares(data.draw, [True] * count) for _ in range(groups)) for _ in range(2))
-    found = channels(gather, carry, hand_on=hand_on)
+    found = channels(gather, carry)
     assert found[0].low == 0
     assert found[-1].high == 1
     for group in range(groups):
@@ -108,32 +105,3 @@ def test_where_there_is_no_way_the_message_says_so() -> None:
         ring.lower(crossing, 1000)
     with pytest.raises(InfeasibleError, match="meets all others"):
         shares_of_slot(gpu_groups(crossing), 0, ())
-
-
-def test_depth_keeps_transfers_in_bounds() -> None:
-    cluster = gpus(16, dead=1)
-    parts = inside_split(cluster).parts
-    deep = deepest(cluster, parts)
-    assert deepest(gpus(128, dead=1), inside_split(gpus(128, dead=1)).parts) < deep
-    assert deepest(gpus(1), inside_split(gpus(1)).parts) > deep
-    small = inside_servers(cluster, parts, 2).lower(cluster, 2**30)
-    across = int((small.src // 8 != small.dst // 8).sum())
-    assert across == pytest.approx(2 * 4_000_000 / deep, rel=0.1)
-
-
-@given(least=st.integers(1, 2**45), before=st.integers(0, 2**56), steps=st.integers(0, 40))
-def test_steps_of_growth_are_counted_in_whole_numbers(least: int, before: int, steps: int) -> None:
-    """Just at a step and right below it, where a logarithm that is off by its last bit would say something else."""
-    growth = Fraction(6, 5)
-    edge = ceil(least * growth**steps)
-    found = growth_steps(np.array([before, edge, edge - 1]), float(least), 2.0**62)
-    for at, many in zip((before, edge, edge - 1), found.tolist(), strict=True):
-        assert many == 0 or least * growth ** int(many) <= at
-        assert at < least * growth ** int(many + 1)
-
-
-def test_from_the_bend_on_growth_is_not_rounded() -> None:
-    found = growth_steps(np.array([99, 100, 500, 10**9]), 10.0, 100.0)
-    assert found[0] == 12
-    assert found[1:] == pytest.approx([log(10) / log(GROWTH)] * 3, rel=1e-14)
-    assert growth_steps(np.array([0, 5, 50]), 10.0, 5.0).tolist() == [0, 0, 0], "a bend below the least"

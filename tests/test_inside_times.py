@@ -64,8 +64,8 @@ def test_a_dead_nic_on_rails_that_do_not_meet(dead: int) -> None:
 
 
 @examples(60)
-@given(cluster=gpu_clusters(min_servers=2), segments=st.integers(1, 3), hand_on=st.booleans())
-def test_fluid_time_in_closed_form_is_that_of_the_bytes(cluster: Cluster, segments: int, hand_on: bool) -> None:
+@given(cluster=gpu_clusters(min_servers=2), segments=st.integers(1, 3))
+def test_fluid_time_in_closed_form_is_that_of_the_bytes(cluster: Cluster, segments: int) -> None:
     own = gpu_groups(cluster)
     try:
         carry = shares_by_rate(own)
@@ -73,7 +73,7 @@ def test_fluid_time_in_closed_form_is_that_of_the_bytes(cluster: Cluster, segmen
         assume(False)
     rates = [rank.out_rate for rank in view(cluster, own, carry).ranks]
     parts = [BufferPart(WHOLE, 1, optcc.theory.nested_shares(rates))]
-    found = inside_servers(cluster, parts, segments, chunks=64, hand_on=hand_on)
+    found = inside_servers(cluster, parts, segments, chunks=64)
     counted = fluid_seconds(found.lower(cluster, 2**44), cluster)
     closed = found.fluid_s(cluster, 2**44)
     # Where GPUs share a channel they have a little more or less of some sections than of others.

@@ -34,7 +34,7 @@ Column = tuple[Fraction, ...]
 
 COUNTED_BYTES = 2**50
 """Size at which costs are counted: rounding to granules is far below anything that matters."""
-FINE = 64
+FINE = 128
 """Chunks at which costs are counted: so many that GPUs that share a channel have as much of each section."""
 MOST_ROWS = 600_000
 """Kinds with more transfers per segment are left out: no plan could hold them."""
@@ -195,7 +195,7 @@ def _kinds(cluster: Cluster) -> Iterator[tuple[BufferPart, Column]]:
         for ring in (size for size in range(1, len(hosts) + 1) if size == len(hosts) or hosts[size] < hosts[size - 1]):
             part = replace(crowd, share=whole, rings={ring: whole})
             try:
-                schedule = inside_servers(cluster, [part], 1, chunks=FINE, hand_on=False).lower(cluster, COUNTED_BYTES)
+                schedule = inside_servers(cluster, [part], 1, FINE).lower(cluster, COUNTED_BYTES)
             except InfeasibleError:
                 continue
             yield part, costs(cluster, schedule)

@@ -16,7 +16,6 @@ them.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,16 +26,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from optcc.errors import InfeasibleError
 from optcc.schedule.assemble import granule
 from optcc.schedule.columns import GRANULE, Schedule
+from optcc.schedule.inside_cells import Cells, cells_of
 from optcc.schedule.inside_channels import Site, channels
-from optcc.schedule.inside_exchange import exchange_rows
 from optcc.schedule.inside_groups import SharesInRows, gpu_groups, usable, view
 from optcc.schedule.inside_join import Placed, join
 from optcc.schedule.inside_rows import GpuRows, channel_rows
-from optcc.schedule.inside_spans import ServerTransfers, network_of
 from optcc.schedule.nested import NestedRings
 from optcc.schedule.recipe import OfFamily, Recipe, Segments, require
 from optcc.schedule.striped import StripedExchange
-from optcc.schedule.striped_rows import Moves
 from optcc.values.cluster import Cluster
 from optcc.values.json_records import LAST, Least
 from optcc.values.json_types import Natural
@@ -60,8 +57,8 @@ class Bundle:
     teams : into how many groups each server is divided
     gather, carry : for each group the shares of its GPUs
     inner : the recipe of what runs between the groups, on `view` of them
-    hand_on : a GPU carries what the GPU before it gathers: one hop more, but far fewer dependencies in large schedules.
-        In direct exchange a hub's results leave by the GPU after the gathering one, for the same reason
+    hand_on : results leave, and are handed out, by the GPU after the one that they are summed in. One hop more for sums
+        of many servers, but then results wait for this hop alone. In groups that carry evenly
     straight : between servers only GPUs of equal place meet, so no byte leaves its rail. A group in which this GPU does
         not carry is a guest of the others. Its neighbours' NICs reach theirs, which pass on what they get with their
         own data. A guest can be a leaf of nested rings, not part of a ring
@@ -75,24 +72,13 @@ class Bundle:
     hand_on: bool = False
     straight: bool = False
 
-    @property
-    def guests(self) -> tuple[int, ...]:
-        """Groups that do not carry where the group of all rings does; most of them may be guests."""
-        if not self.straight:
-            return ()
-        if isinstance(self.inner, NestedRings):
-            usual = self.carry[self.inner.order[-1]]
-        else:
-            usual = Counter(self.carry).most_common(1)[0][0]
-        return tuple(i for i, row in enumerate(self.carry) if row != usual)
-
 
 @dataclass(frozen=True)
 class InsideServers(Recipe):
     """Bundles side by side in the buffer, all at once in time.
 
     bundles : parts of the buffer, shares of sum 1
-    chunks : least number of parts into which a channel is cut on its way over NVLink
+    chunks : number of runs in which a GPU's part moves over NVLink
     """
 
     family: ClassVar[str] = "inside-servers"
@@ -108,39 +94,27 @@ class InsideServers(Recipe):
         done, parts = Fraction(0), list[Placed]()
 
         @cache  # channels of one shape are lowered once
-        def network(inner: Recipe, between: Cluster, size: int, guests: tuple[int, ...]) -> ServerTransfers:
-            return network_of(inner.lower(between, size), self.chunks, guests)
-
-        @cache
-        def moves(inner: StripedExchange, size: int) -> Moves:
-            return inner.moves(size)
+        def cells(inner: Recipe, between: Cluster, size: int, longest: int) -> Cells:
+            made = inner.moves(size) if isinstance(inner, StripedExchange) else inner.lower(between, size)
+            return cells_of(made, longest // 2)
 
         @cache
         def rows(
-            inner: Recipe,
-            between: Cluster,
-            size: int,
-            sites: tuple[Site, ...],
-            guests: tuple[int, ...],
-            straight: bool,
-            hands: tuple[bool, ...],
+            inner: Recipe, between: Cluster, size: int, sites: tuple[Site, ...], hands: tuple[bool, ...], straight: bool
         ) -> GpuRows:
-            if isinstance(inner, StripedExchange):
-                return exchange_rows(moves(inner, size), sites, hands, self.chunks)
-            return channel_rows(network(inner, between, size, guests), sites, straight=straight)
+            longest = max(2 * GRANULE, size // self.chunks)
+            return channel_rows(cells(inner, between, size, longest), sites, longest, hands, straight)
 
         for bundle in self.bundles:
             start, done = granule(done * nbytes, nbytes), done + bundle.share
             whole = (nbytes if done == 1 else granule(done * nbytes, nbytes)) - start
             own = gpu_groups(cluster, bundle.teams)
             between = view(cluster, own, bundle.carry)
-            direct = isinstance(bundle.inner, StripedExchange)
-            hands = tuple(bundle.hand_on and len(set(row)) == 1 for row in bundle.carry) if direct else ()
-            for channel in channels(bundle.gather, bundle.carry, hand_on=bundle.hand_on and not direct):
+            hands = tuple(bundle.hand_on and len(set(row)) == 1 for row in bundle.carry)
+            for channel in channels(bundle.gather, bundle.carry):
                 low, high = (whole if at == 1 else _down(whole * at) for at in (channel.low, channel.high))
                 if low < high:
-                    sites, guests, straight = channel.sites, bundle.guests, bundle.straight
-                    made = rows(bundle.inner, between, high - low, sites, guests, straight, hands)
+                    made = rows(bundle.inner, between, high - low, channel.sites, hands, bundle.straight)
                     parts.append(Placed(start + low, own, channel.places, made))
         try:
             return join(cluster, nbytes, parts)
@@ -209,14 +183,14 @@ class InsideServers(Recipe):
                 what = f"{', '.join(silent)} send" if silent else "slow NICs leave part"
                 lines.append(("neighbours", f"{group.name}: {what} by the others' NICs"))
             lines += [("neighbours", f"and {len(helped) - 4} more")] * (len(helped) > 4)
-        return [*lines, ("inside servers", f"over NVLink, {self.chunks} chunks a channel or more")]
+        return [*lines, ("inside servers", f"over NVLink, each GPU's part in {self.chunks} runs or more")]
 
     @classmethod
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
         """See `inside_candidates`."""
         from optcc.schedule.inside_candidates import inside_candidates
 
-        return inside_candidates(cluster, costs) if cluster.gpu_ranks else []
+        return inside_candidates(cluster, bound, costs) if cluster.gpu_ranks else []
 
     @classmethod
     def at_once(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Recipe | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from typing import NamedTuple
 
 from optcc.schedule.inside_groups import Shares
@@ -42,11 +42,11 @@ class Channel:
     places: tuple[int, ...]
 
 
-def channels(gather: Shares, carry: Shares, *, hand_on: bool) -> list[Channel]:
+def channels(gather: Shares, carry: Shares) -> list[Channel]:
     """One channel for each GPU that gathers in most groups.
 
     In a group with other shares, the GPU does in its channel what its shares allow, and others do the rest. Those that
-    can both gather and carry come first (with `hand_on`: carry what the GPU before them gathers).
+    can both gather and carry come first.
     """
     usual: dict[int, tuple[Fraction, ...]] = {}
     for row, _ in Counter(gather).most_common():
@@ -57,7 +57,7 @@ def channels(gather: Shares, carry: Shares, *, hand_on: bool) -> list[Channel]:
 
     @cache
     def dealt(gather: tuple[Fraction, ...], carry: tuple[Fraction, ...]) -> list[Site]:
-        return _deal(bands, places[len(gather)], gather, carry, int(hand_on))
+        return _deal(bands, places[len(gather)], gather, carry)
 
     groups = [dealt(*shares) for shares in zip(gather, carry, strict=True)]
     return [
@@ -72,7 +72,7 @@ def _place(shares: Sequence[Fraction], low: Fraction) -> int:
 
 
 def _deal(
-    bands: Sequence[Band], places: Sequence[int], gather: Sequence[Fraction], carry: Sequence[Fraction], behind: int
+    bands: Sequence[Band], places: Sequence[int], gather: Sequence[Fraction], carry: Sequence[Fraction]
 ) -> list[Site]:
     """Deal the bands to pairs of a gathering and a carrying GPU, within the shares of both."""
     gpus, gathers, carries = len(gather), list(gather), list(carry)
@@ -80,25 +80,17 @@ def _deal(
     taken: list[dict[tuple[int, int], Fraction]] = [{} for _ in bands]
 
     def take(band: int, gatherer: int, carrier: int) -> None:
-        pair, part = (
-            (gatherer % gpus, carrier % gpus),
-            min(rest[band], gathers[gatherer % gpus], carries[carrier % gpus]),
-        )
+        pair = (gatherer % gpus, carrier % gpus)
+        part = min(rest[band], gathers[pair[0]], carries[pair[1]])
         if part:
             taken[band][pair] = taken[band].get(pair, Fraction(0)) + part
             rest[band] -= part
             gathers[pair[0]] -= part
             carries[pair[1]] -= part
 
-    for band, place in enumerate(places):
-        take(band, place, place + behind)
-    for band, place in enumerate(places):
-        for turn in range(1, gpus):
-            take(band, place + turn, place + turn + behind)
-    for band, place in enumerate(places):
-        for turn in range(gpus):
-            for other in range(1, gpus):
-                take(band, place + turn, place + turn + behind + other)
+    for other, turn in product(range(gpus), repeat=2):  # first GPUs that carry what they gather
+        for band, place in enumerate(places):
+            take(band, place + turn, place + turn + other)
     return [
         Site(
             gpus, tuple(GpuTask((g - place) % gpus, (c - place) % gpus, x / (high - low)) for (g, c), x in mine.items())

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.schedule.columns import Lane, Route, Schedule
+from optcc.schedule.inside_cells import Ints, ranges
 from optcc.schedule.inside_groups import GpuGroup
 from optcc.schedule.inside_rows import GpuRows
-from optcc.schedule.inside_spans import Ints, ranges
 from optcc.schedule.many_objects import no_collection
 from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from optcc.schedule.candidates import MANY
 from optcc.schedule.inside import Bundle, InsideServers
 from optcc.schedule.inside_groups import (
     GpuGroup,
@@ -21,6 +22,7 @@ from optcc.schedule.nested import NestedRings, Ordering
 from optcc.schedule.nested_pace import two_segments_under_way
 from optcc.schedule.recipe import MAX_SEGMENTS
 from optcc.schedule.striped import StripedExchange
+from optcc.schedule.tuned import FREE_RUNS
 from optcc.values.cluster import Cluster
 
 
@@ -42,39 +44,21 @@ class BufferPart:
     guests: tuple[int, ...] = ()
 
 
-HAND_ON_FROM = 32
-"""Number of servers from which on two more hops inside are negligible beside those of a ring, and dependencies are
-not."""
-EXCHANGE_CHUNKS = ((16, 24), (MAX_SEGMENTS, 12))
-"""(servers, chunks of a channel) in direct exchange up to this number of servers. Fewer chunks leave NVLink idle before
-the first results, more cost it time. The best of some that were simulated."""
-EXCHANGE_HAND_ON_FROM = 64
-"""Number of servers from which on a hub's results wait for too many transfers."""
-LEAST_CHUNK = 2**23
-"""Least bytes of a channel that are worth a separate chunk where chunks have a cost."""
-MOST_TRANSFERS = 4_000_000
-"""Limit of transfers between GPUs of different servers, in one plan: lowered in some seconds, in about a gigabyte."""
-
-
 def inside_servers(
     cluster: Cluster,
     parts: Sequence[BufferPart],
     segments: int,
-    *,
     chunks: int | None = None,
-    hand_on: bool | None = None,
 ) -> InsideServers:
     """The recipe with nested rings between groups, about `segments` deep in all parts together.
 
-    chunks : None: `chunks_for` segments where chunks cost nothing
-    hand_on : None: in large clusters
+    chunks : None: `FREE_RUNS` a segment, for runs that cost nothing
     Raises InfeasibleError for parts that `cluster` has no NICs for.
     """
-    on = len(cluster.servers) >= HAND_ON_FROM if hand_on is None else hand_on
     bundles: list[Bundle] = []
     for part in parts:
-        bundles += _slots(cluster, part, segments, on) if part.slots else [_whole(cluster, part, segments, on)]
-    return InsideServers(tuple(bundles), chunks_for(cluster, segments) if chunks is None else chunks)
+        bundles += _slots(cluster, part, segments) if part.slots else [_whole(cluster, part, segments)]
+    return InsideServers(tuple(bundles), chunks or min(MAX_SEGMENTS, FREE_RUNS * segments))
 
 
 def inside_exchange(
@@ -82,65 +66,36 @@ def inside_exchange(
     shares: Sequence[Fraction],
     via: Sequence[tuple[int, Fraction]],
     segments: int,
-    *,
+    ways: int = 1,
     chunks: int | None = None,
-    hand_on: bool | None = None,
 ) -> InsideServers:
-    """The recipe with direct exchange between servers.
+    """The recipe with direct exchange between servers; among many their results are handed on.
 
-    shares, via : as in `StripedExchange`, of the servers
-    chunks : None: by `EXCHANGE_CHUNKS`; hand_on : None: in large clusters
+    shares, via, ways : as in `StripedExchange`, of the servers; chunks : as in `inside_servers`
     Raises InfeasibleError for a server without NICs.
     """
     own = gpu_groups(cluster)
-    inner = StripedExchange(segments, tuple(shares), tuple(via))
-    fine = chunks or next(count for most, count in EXCHANGE_CHUNKS if len(own) <= most)
-    on = len(own) >= EXCHANGE_HAND_ON_FROM if hand_on is None else hand_on
-    return InsideServers((Bundle(Fraction(1), 1, even_shares(own), shares_by_rate(own), inner, on),), fine)
+    inner = StripedExchange(segments, tuple(shares), tuple(via), ways)
+    bundle = Bundle(Fraction(1), 1, even_shares(own), shares_by_rate(own), inner, len(own) > MANY)
+    return InsideServers((bundle,), chunks or min(MAX_SEGMENTS, FREE_RUNS * segments))
 
 
-def chunks_for(cluster: Cluster, segments: int, nbytes: int | None = None) -> int:
-    """Chunks of a channel inside servers: 8, fewer with few segments, more with many.
-
-    nbytes : of the buffer, where every chunk has a cost: then no chunk is less than `LEAST_CHUNK`
-    """
-    fine = max(min(8, 2 * segments), segments // 2)
-    if nbytes is None:
-        return fine
-    return max(1, min(fine, nbytes // max(server.gpus for server in cluster.servers) // LEAST_CHUNK))
-
-
-def deepest(cluster: Cluster, parts: Sequence[BufferPart]) -> int:
-    """Segments up to which a recipe of `parts` has no more than `MOST_TRANSFERS` between servers; 1 at least.
-
-    A ring of m of q groups takes 2(q-1)m transfers a segment in each channel.
-    """
-    every = Fraction(0)
-    for part in parts:
-        own = gpu_groups(cluster, part.teams)
-        channels = len(part.slots) if part.slots else max(len(group.gpus) for group in own)
-        depth = Fraction(1) if part.slots else part.share
-        every += 2 * (len(own) - 1) * sum(part.rings) * channels * depth
-    return max(1, int(MOST_TRANSFERS / every)) if every else MAX_SEGMENTS
-
-
-def _whole(cluster: Cluster, part: BufferPart, segments: int, hand_on: bool) -> Bundle:
+def _whole(cluster: Cluster, part: BufferPart, segments: int) -> Bundle:
     """A part of all GPUs; with others beside it, which share its NICs, it is less deep."""
     own = gpu_groups(cluster, part.teams)
     carry = even_shares(own) if len(own) == 1 else shares_by_rate(own)
     inner = part_rings(cluster, part, carry, max(1, round(segments * part.share)))
-    return Bundle(part.share, part.teams, even_shares(own), carry, inner, hand_on)
+    return Bundle(part.share, part.teams, even_shares(own), carry, inner)
 
 
-def _slots(cluster: Cluster, part: BufferPart, segments: int, hand_on: bool) -> list[Bundle]:
+def _slots(cluster: Cluster, part: BufferPart, segments: int) -> list[Bundle]:
     """A bundle for each slot of the part."""
     own, slots, found = gpu_groups(cluster, part.teams), part.slots or (), list[Bundle]()
     for slot in slots:
         carry = shares_of_slot(own, slot, part.guests)
-        first = (slot - hand_on) % len(own[0].gpus)
-        gather = tuple(tuple(Fraction(place == first) for place in range(len(group.gpus))) for group in own)
+        gather = tuple(tuple(Fraction(place == slot) for place in range(len(group.gpus))) for group in own)
         inner = part_rings(cluster, part, carry, segments)
-        found.append(Bundle(part.share / len(slots), part.teams, gather, carry, inner, hand_on, straight=True))
+        found.append(Bundle(part.share / len(slots), part.teams, gather, carry, inner, straight=True))
     return found
 
 

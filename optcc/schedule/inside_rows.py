@@ -4,23 +4,28 @@ The GPU that *gathers* a run gets it from the group's other GPUs over NVLink, ad
 GPU that *carries* it takes part with its NIC in the schedule between servers. If both are the same GPU, no byte moves
 twice. Otherwise the sum goes to the carrier and the result comes back, one more hop and no more load (proof id
 inside-servers).
+
+Rows are put in the order of time. What each waits for then follows from the bytes (`inside_waits`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optcc.schedule.columns import Stage
+from optcc.schedule.inside_cells import Bools, Cells, Ints, ranges
 from optcc.schedule.inside_channels import Site
-from optcc.schedule.inside_runs import ByteRuns, Doors, Fans, Pieces, doors_of, fans_of, piece_deps, pieces_of, runs_of
-from optcc.schedule.inside_spans import Bools, Edges, Ints, ServerTransfers, ranges
+from optcc.schedule.inside_runs import Runs, runs_of, shared_out
+from optcc.schedule.inside_waits import waits_by_bytes
+from optcc.schedule.tuned import HEAD_START
 
-HEAD_START = 6
-"""Results give way to sums that are needed within this part of the whole time: only sums keep NICs waiting."""
+PLACES = 4096
+"""Places in time of a transfer's bytes: equally many in all channels, whose keys are compared."""
 
 
 class GpuRows(NamedTuple):
@@ -43,171 +48,180 @@ class GpuRows(NamedTuple):
     dep: Ints
 
 
+class RowKind(IntEnum):
+    """Kinds of rows, in the order in which rows of one time are put."""
+
+    GATHER = 0
+    TO_CARRIER = 1
+    HAND_ON = 2
+    BETWEEN = 3
+    FROM_CARRIER = 4
+    HAND_OUT = 5
+    FOR_GUEST = 6
+
+
 class Block(NamedTuple):
-    """Rows of one kind; GPUs as in `ByteRuns`."""
+    """Rows: GPUs as group * width + behind; cells first..stop; time as that of a transfer between servers; kind, and
+    place among rows of one kind and time. (rows,) each."""
 
     src: Ints
     dst: Ints
-    offset: Ints
-    length: Ints
+    first: Ints
+    stop: Ints
     reduce: Bools
     stage: NDArray[np.uint8]
-    segment: Ints
-    key: Ints
+    time: Ints
+    kind: Ints
+    turn: Ints
 
 
-def channel_rows(network: ServerTransfers, sites: Sequence[Site], *, straight: bool = False) -> GpuRows:
+def channel_rows(cells: Cells, sites: Sequence[Site], longest: int, hands: Sequence[bool], straight: bool) -> GpuRows:
     """The transfers between GPUs of a channel in which group i does as sites[i].
 
-    Five blocks: members to gatherers, gatherers to carriers, the network, and back: carriers to gatherers, gatherers to
-    members. Keys put a run's sum right before the first transfer that needs it and its result behind the last one that
-    completes it; members start with different gatherers, so that not all send to the same GPU.
+    longest : bytes of the longest runs
+    hands : groups whose next GPU sends results on, and hands them out
+    straight : a sum leaves for the same place in the next server, and a result comes from it
     """
-    width = max(site.gpus for site in sites)
-    up, down = (runs_of(network, spans, sites, width) for spans in (network.up, network.down))
-    pieces, fan_in, fan_out = pieces_of(network, up, down), fans_of(up), fans_of(down)
-    doors = doors_of(network, pieces, up, down, straight)
-    relay_in, relay_out, row = np.flatnonzero(up.relayed), np.flatnonzero(down.relayed), pieces.row
-    opened, closed = _keys(network, pieces, up, down, doors)
-    across = 8 * row + 2
-    across[doors.guests_out] += 3  # behind the result, which is handed out at once
-
-    def inside(runs: ByteRuns, src: Ints, dst: Ints, run: Ints, stage: Stage, key: Ints) -> Block:
-        reduce, stages = np.full(len(run), stage == Stage.REDUCE_SCATTER), np.full(len(run), stage, np.uint8)
-        return Block(src, dst, runs.start[run], (runs.stop - runs.start)[run], reduce, stages, runs.segment[run], key)
-
-    sums, results = Stage.REDUCE_SCATTER, Stage.ALLGATHER
-    come, go = opened[fan_in.run] * width + fan_in.turn, closed[fan_out.run] * width + fan_out.turn
+    cells, task = shared_out(cells, sites, longest // 2)
+    gpus, width, count = np.array([site.gpus for site in sites]), max(site.gpus for site in sites), len(cells.segment)
+    base = np.arange(len(sites))[:, None] * width
+    gather, carry = (
+        base + np.stack([np.array([t[which] for t in site.tasks])[row] for site, row in zip(sites, task, strict=True)])
+        for which in (0, 1)
+    )
+    on = np.array(hands, np.bool_)[:, None] & (gpus[:, None] > 1) & ~(cells.formed & (cells.leave < 0))
+    back = np.where(on, base + (carry - base + 1) % gpus[:, None], carry)
+    handed = on & cells.formed  # complete at the carrier, a result goes to the next GPU
+    ends = _ends(cells, base, carry, back, straight)
+    guests = _guests(cells, ends)
+    # What is handed on at one time waits for nothing else, nor does a guest's data.
+    apart = np.where(handed, cells.leave // count, np.where(guests, -2 - np.arange(count), -1))
+    up = runs_of(cells, cells.need, gather, carry, apart, longest)
+    down = runs_of(cells, -cells.full, np.where(on, back, gather), back, apart, longest)
+    given = np.where(handed, carry, -1).ravel()[down.server * count + down.first]  # who has it already
     blocks = (
-        inside(up, fan_in.member, up.gather[fan_in.run], fan_in.run, sums, come),
-        inside(up, up.gather[relay_in], up.carry[relay_in], relay_in, sums, (opened[relay_in] + 1) * width),
-        Block(
-            src=doors.src,
-            dst=doors.dst,
-            offset=pieces.start,
-            length=pieces.stop - pieces.start,
-            reduce=network.reduce[row],
-            stage=network.stage[row],
-            segment=network.segment[row],
-            key=across * width,
-        ),
-        inside(down, down.carry[relay_out], down.gather[relay_out], relay_out, results, closed[relay_out] * width),
-        inside(down, down.gather[fan_out.run], fan_out.member, fan_out.run, results, go),
+        *_inwards(cells, up, gpus, width),
+        _between(cells, ends, up, down),
+        *_outwards(cells, down, gpus, width, given, guests),
     )
-    return rows_of(blocks, _edges(network, pieces, up, down, fan_in, fan_out, doors), len(sites), width)
-
-
-def rows_of(blocks: Sequence[Block], edges: Sequence[Edges], groups: int, width: int) -> GpuRows:
-    """All blocks in one order, by key. edges : what rows wait for, by their place in all blocks in turn."""
     columns: Any = zip(*blocks, strict=True)  # of arrays; mypy sees objects, the fields differ in type
-    every = Block(*map(np.concatenate, columns))
-    pairs, pair = np.unique(every.src * (groups * width) + every.dst, return_inverse=True)
-    ends = np.stack(np.divmod(pairs, groups * width), 1)
-    order = np.argsort(every.key, kind="stable")
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    waits, dep = _csr(len(order), edges)
-    return GpuRows(
-        pairs=np.stack(np.divmod(ends, width), 2).reshape(-1, 4),
-        pair=pair[order],
-        offset=every.offset[order],
-        length=every.length[order],
-        reduce=every.reduce[order],
-        stage=every.stage[order],
-        segment=every.segment[order],
-        key=every.key[order],
-        waits=waits[order],
-        dep=place[dep[ranges((np.cumsum(waits) - waits)[order], waits[order])]],
-    )
+    return _in_order(cells, Block(*map(np.concatenate, columns)), len(sites), width)
 
 
-def _keys(network: ServerTransfers, pieces: Pieces, up: ByteRuns, down: ByteRuns, doors: Doors) -> tuple[Ints, Ints]:
-    """Of runs on the way in, and of runs on the way out; a row of the network has 8 times its place, and 2."""
-    rows, runs = len(network.src), len(down.gpus)
-    raw, last, alone = network.raw[pieces.row], network.last[pieces.row], not rows
-    begins, ends = np.arange(len(up.gpus)) * alone, np.arange(runs) * alone
-    delay = np.full(runs, rows // HEAD_START)
-    delay[doors.run_out] = 0
-    # Where an index occurs more than once, the last assignment stays.
-    begins[pieces.out[raw][::-1]] = pieces.row[raw][::-1]
-    ends[pieces.into[last]] = pieces.row[last]
-    shared = pieces.same_count * _folded(network, pieces, runs)
-    latest = np.zeros(runs, np.int64)
-    np.maximum.at(latest, np.repeat(np.arange(runs), shared), begins[ranges(pieces.same_first, shared)])
-    return 8 * begins, np.maximum(8 * (ends + delay) + 6, 8 * latest + 2)
+class _Ends(NamedTuple):
+    """GPUs of every cell of every transfer: the one that it leaves, the one that it enters, and who carries there."""
+
+    src: Ints
+    dst: Ints
+    out: Ints
+    into: Ints
 
 
-def _folded(network: ServerTransfers, pieces: Pieces, runs: int) -> Bools:
-    """Runs that the network only adds to, or never touches: finished once the group's own sum is there, too."""
-    last = network.last[pieces.row]
-    folded = np.ones(runs, np.bool_)
-    folded[pieces.into[last]] = False
-    folded[pieces.into[last & network.reduce[pieces.row]]] = True
-    return folded
+def _ends(cells: Cells, base: Ints, carry: Ints, back: Ints, straight: bool) -> _Ends:
+    row, cell, rows = cells.row, cells.cell, cells.rows
+    a, b, reduce = rows.src[row], rows.dst[row], rows.reduce[row]
+    out, into = (np.where(reduce, carry[s, cell], back[s, cell]) for s in (a, b))
+    if not straight:
+        return _Ends(out, into, out, into)
+    apart = (base[b] - base[a])[:, 0]
+    return _Ends(np.where(reduce, out, into - apart), np.where(reduce, out + apart, into), out, into)
 
 
-def _edges(
-    network: ServerTransfers, pieces: Pieces, up: ByteRuns, down: ByteRuns, fan_in: Fans, fan_out: Fans, doors: Doors
-) -> list[Edges]:
-    """What the rows of the blocks wait for, by their place in all of them."""
-    relay_in, relay_out = np.flatnonzero(up.relayed), np.flatnonzero(down.relayed)
-    sizes = (len(fan_in.run), len(relay_in), len(pieces.row), len(relay_out))
-    first_in, across, first_out, members = np.cumsum(sizes).tolist()  # where the blocks begin, the first at 0
-    fan, runs = up.gpus - 1 - up.relayed, len(down.gpus)
-    fan_first = np.cumsum(fan) - fan
-    # What lands at the carrier and makes its sum complete.
-    ready_first = np.where(up.relayed, first_in + np.cumsum(up.relayed) - 1, fan_first)
-    ready_count = np.where(up.relayed, 1, fan)
-    found: list[Edges] = []
-
-    def wait(places: Ints, first: Ints, count: Ints) -> None:
-        found.append(Edges(np.repeat(places, count), ranges(first, count)))
-
-    wait(first_in + np.arange(len(relay_in)), fan_first[relay_in], fan[relay_in])
-    guest_in, guest_out = np.zeros((2, len(pieces.row)), np.bool_)
-    guest_in[doors.guests_in], guest_out[doors.guests_out] = True, True
-    between = piece_deps(network, pieces)
-    kept = ~(guest_in[between.dep] | guest_out[between.waits])
-    found.append(Edges(across + between.waits[kept], across + between.dep[kept]))
-    raw = np.flatnonzero(network.raw[pieces.row] & ~guest_out)
-    wait(across + raw, ready_first[pieces.out[raw]], ready_count[pieces.out[raw]])
-    # What guests bring is passed on with the member's own; what they get, the member must have got.
-    joining = _row_of(up, doors.run_in, doors.dst[doors.guests_in], 0, first_in)
-    by_row = np.argsort(joining, kind="stable")
-    found.append(Edges(joining[by_row], across + doors.guests_in[by_row]))
-    told = _row_of(down, doors.run_out, doors.src[doors.guests_out], members, first_out)
-    found.append(Edges(across + doors.guests_out, told))
-
-    final = np.flatnonzero(network.last[pieces.row] & ~guest_in)
-    closing = final[np.argsort(pieces.into[final], kind="stable")]
-    closings = np.bincount(pieces.into[final], minlength=runs)
-    closing_first = np.cumsum(closings) - closings
-    # Runs on the way in that share bytes are neighbours, and so are the rows that make their sums complete.
-    until, sum_first = pieces.same_first + pieces.same_count - 1, ready_first[pieces.same_first]
-    sum_count = (ready_first[until] + ready_count[until] - sum_first) * _folded(network, pieces, runs)
-    direct, relayed = np.flatnonzero(~down.relayed[fan_out.run]), np.flatnonzero(down.relayed[fan_out.run])
-    for places, run in ((first_out + np.arange(len(relay_out)), relay_out), (members + direct, fan_out.run[direct])):
-        landed = across + closing[ranges(closing_first[run], closings[run])]
-        found.append(Edges(np.repeat(places, closings[run]), landed))
-        wait(places, sum_first[run], sum_count[run])
-    found.append(Edges(members + relayed, first_out + (np.cumsum(down.relayed) - 1)[fan_out.run[relayed]]))
+def _guests(cells: Cells, ends: _Ends) -> Bools:
+    """(servers, cells), whether the cell enters, or leaves, by another GPU than who carries. It enters as part of that
+    GPU's own data, and leaves once this GPU has the result."""
+    found, rows = np.zeros(cells.need.shape, np.bool_), cells.rows
+    for server, at in ((rows.src, ends.src != ends.out), (rows.dst, ends.dst != ends.into)):
+        found[server[cells.row[at]], cells.cell[at]] = True
     return found
 
 
-def _row_of(runs: ByteRuns, run: Ints, gpu: Ints, fans: int, relays: int) -> Ints:
-    """Where the row is that takes a run from GPU `gpu` to its gatherer, or brings it; the gatherer's is its relay."""
-    behind, carrier = ((x - runs.gather[run]) % runs.gpus[run] for x in (gpu, runs.carry[run]))
-    count = runs.gpus - 1 - runs.relayed
-    member = fans + (np.cumsum(count) - count)[run] + behind - 1 - ((carrier > 0) & (carrier < behind))
-    return np.where(behind > 0, member, relays + (np.cumsum(runs.relayed) - 1)[run])
+def _between(cells: Cells, ends: _Ends, up: Runs, down: Runs) -> Block:
+    """The transfers between servers; sums are cut at the runs of their source, results at those of their
+    destination."""
+    row, rows = cells.row, cells.rows
+    run = np.where(rows.reduce[row], up.of[rows.src[row], cells.cell], down.of[rows.dst[row], cells.cell])
+    opens = np.ones(len(row), np.bool_)
+    opens[1:] = False
+    for label in (row, ends.src, ends.dst, run):
+        opens[1:] |= label[1:] != label[:-1]
+    begin = np.flatnonzero(opens)
+    last, row = np.append(begin[1:], len(opens))[: len(begin)] - 1, row[begin]
+    src, first, stop = ends.src[begin], cells.cell[begin], cells.cell[last] + 1
+    kind = np.where(src != ends.out[begin], RowKind.FOR_GUEST, RowKind.BETWEEN)
+    return Block(src, ends.dst[begin], first, stop, rows.reduce[row], rows.stage[row], row, kind, np.zeros_like(row))
 
 
-def _csr(rows: int, edges: Sequence[Edges]) -> tuple[Ints, Ints]:
-    """Edges, sorted by who waits in each part, as (how many each row has, all in turn)."""
-    counts = [np.bincount(part.waits, minlength=rows) for part in edges]
-    total = np.sum(counts, axis=0)
-    at, dep = np.cumsum(total) - total, np.empty(int(total.sum()), np.int64)
-    for part, count in zip(edges, counts, strict=True):
-        dep[ranges(at, count)] = part.dep
-        at = at + count
-    return total, dep
+def _inwards(cells: Cells, runs: Runs, gpus: Ints, width: int) -> tuple[Block, Block]:
+    """Members to gatherers, gatherers to carriers, right before the first transfer that takes the sum."""
+    count = len(cells.segment)
+    time = np.minimum.reduceat(cells.need.ravel(), runs.server * count + runs.first) // count
+    (run, member, turn), relay = _fans(runs, gpus, width), np.flatnonzero(runs.hub != runs.door)
+    return (
+        _inside(runs, run, member, runs.hub[run], time, RowKind.GATHER, turn),
+        _inside(runs, relay, runs.hub[relay], runs.door[relay], time, RowKind.TO_CARRIER),
+    )
+
+
+def _outwards(
+    cells: Cells, runs: Runs, gpus: Ints, width: int, given: Ints, guests: Bools
+) -> tuple[Block, Block, Block]:
+    """Results to the next GPU, before the first transfer that takes them; carriers to gatherers, gatherers to members,
+    behind the last transfer that completes the result."""
+    count = len(cells.segment)
+    first = runs.server * count + runs.first
+    late = np.where(guests.ravel()[first], 0, 1 + len(cells.rows.src) // HEAD_START)
+    time = np.maximum.reduceat(cells.full.ravel(), first) // count + late
+    leaves = cells.leave.ravel()[first] // count
+    on, relay = np.flatnonzero(given >= 0), np.flatnonzero(runs.hub != runs.door)
+    run, member, turn = _fans(runs, gpus, width)
+    kept = member != given[run]
+    run, member, turn = run[kept], member[kept], turn[kept]
+    return (
+        _inside(runs, on, given[on], runs.door[on], leaves, RowKind.HAND_ON),
+        _inside(runs, relay, runs.door[relay], runs.hub[relay], time, RowKind.FROM_CARRIER),
+        _inside(runs, run, runs.hub[run], member, time, RowKind.HAND_OUT, turn),
+    )
+
+
+def _inside(runs: Runs, run: Ints, src: Ints, dst: Ints, time: Ints, kind: RowKind, turn: Ints | None = None) -> Block:
+    """Rows over NVLink that move these runs; `time` is that of every run."""
+    zero = np.zeros_like(run)
+    sums = kind < RowKind.HAND_ON
+    stage = zero.astype(np.uint8) + np.uint8(Stage.REDUCE_SCATTER if sums else Stage.ALLGATHER)
+    first, stop, turn = runs.first[run], runs.stop[run], zero if turn is None else turn
+    return Block(src, dst, first, stop, zero == (0 if sums else 1), stage, time[run], zero + kind, turn)
+
+
+def _fans(runs: Runs, gpus: Ints, width: int) -> tuple[Ints, Ints, Ints]:
+    """Members of a run other than its hub and its door: (run, GPU, how far behind the hub)."""
+    count = gpus[runs.server] - 1
+    run, turn = np.repeat(np.arange(len(count)), count), ranges(np.ones_like(count), count)
+    base = runs.server[run] * width
+    gpu = base + (runs.hub[run] - base + turn) % gpus[runs.server[run]]
+    kept = gpu != runs.door[run]
+    return run[kept], gpu[kept], turn[kept]
+
+
+def _in_order(cells: Cells, every: Block, groups: int, width: int) -> GpuRows:
+    """All rows by time, kind, place in the channel and turn."""
+    place = cells.edge[every.first] // max(1, -(-int(cells.edge[-1]) // PLACES))
+    key = ((every.time * len(RowKind) + every.kind) * PLACES + place) * width + every.turn
+    order = np.argsort(key, kind="stable")
+    columns: Any = every
+    every = Block(*(column[order] for column in columns))
+    pairs, pair = np.unique(every.src * (groups * width) + every.dst, return_inverse=True)
+    ends = np.stack(np.divmod(pairs, groups * width), 1)
+    waits, dep = waits_by_bytes(every.src, every.dst, every.first, every.stop, every.reduce, len(cells.segment))
+    return GpuRows(
+        pairs=np.stack(np.divmod(ends, width), 2).reshape(-1, 4),
+        pair=pair,
+        offset=cells.edge[every.first],
+        length=cells.edge[every.stop] - cells.edge[every.first],
+        reduce=every.reduce,
+        stage=every.stage,
+        segment=cells.segment[every.first],
+        key=key[order],
+        waits=waits,
+        dep=dep,
+    )

@@ -103,3 +103,11 @@ WAITS = 2 * LANDS + 1
 """Steps of a plan beyond those of a rank apart: first sums come over two hops, and the end is the mirror image."""
 FEWEST = 14
 """A plan of fewer steps k takes (k + FEWEST)/2 steps, by which numbers of chunks are tried. Half: 5.6, double: 7.8."""
+
+# Inside servers (`inside_parts`, `inside_rows`)
+FREE_RUNS = 2
+"""Runs over NVLink a segment of nested rings where runs cost nothing: more are more transfers to simulate. Half: 0.7
+(to 2), double: 0.2 better with 1.5 times the transfers (11 clusters of 2 to 16 servers, 1 GiB, 64 segments)."""
+HEAD_START = 6
+"""Results give way to sums that are needed within this part of the whole time: only sums keep NICs waiting. Half: 0.2,
+double: 0.0, and up to 2 either way in single clusters (the same clusters)."""
