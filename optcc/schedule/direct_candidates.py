@@ -12,17 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from math import inf, log, sqrt
+from math import ceil, log, sqrt
 from operator import itemgetter
 
 from optcc.schedule.candidates import LARGE, MANY, CandidateFamily, Costs
 from optcc.schedule.direct import FINDERS, MAX_CHUNK, MAX_STEPS, DirectExchange
 from optcc.schedule.lanes import MOST_LANES, differ, in_lanes
 from optcc.schedule.slots import ONE
-from optcc.schedule.steps_even import Even, chunks_of, fewest_steps, longer_by, unfilled
+from optcc.schedule.steps_none import NoneStarves, joined_by, rounds_needed
 from optcc.schedule.steps_one import LEAST, OneStarves, fitted
 from optcc.schedule.steps_one_slots import step_ends
-from optcc.schedule.steps_rounds import EvenRounds
 from optcc.schedule.steps_several import SeveralStarve
 from optcc.schedule.steps_several_slots import quiet_rails
 from optcc.values.bound import Bound
@@ -32,15 +31,8 @@ PARTS = 2**20
 """Denominator of parts of a half and of growths, so that plan files hold short numbers."""
 FREE = 64
 """Number of steps where chunks cost nothing: about 1/64 of the time is lost, and with more steps hardly less."""
-FINALISTS, WAITED_FOR = 3, 4_000_000
-"""Computed candidates that are simulated, as computed times are a latency or two off: so many, or as many as wait for
-this number of transfers in all, about two seconds; at least one."""
 KINDS = 4
 """Combinations of a way to find steps and a number of lanes that are tried where NICs differ."""
-LOOKED_AT = 400_000
-"""Matchings times ranks: at most so many are computed in all, a second or two."""
-VARIANTS = 4
-"""Values of `variant` that are tried where steps do not work out: about every other one does."""
 TRIES, TRIED_CHUNKS = 10, 100_000
 """Numbers of steps simulated where some server starves: so many, or as many as have this number of chunks in all, about
 two seconds; at least one. The loss of steps varies by a point or two, so half as many tries lose half a point."""
@@ -49,8 +41,8 @@ FEWEST_TRIES = 4
 half a point to a point worse (8 and 16 servers, 4 GiB)."""
 FEW_STEPS = 16
 """Up to so many steps per half, equal steps are tried, too, where several servers starve."""
-NUMBERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Numbers of rounds in each half."""
+PARTS_TRIED = [2 ** (quarter / 4) for quarter in range(-2, 5)]
+"""Numbers of rounds over the number that is needed: quarter octaves, half an octave down and one up."""
 GOLDEN = (1 + sqrt(5)) / 2
 
 
@@ -66,12 +58,11 @@ class Form:
 def direct_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[CandidateFamily]:
     """A candidate for each suitable way to find steps and, where NICs differ, each number of lanes; the first `KINDS`
     by the formula above."""
-    many, found = len(cluster.ranks) > MANY, list[tuple[float, int, CandidateFamily]]()
+    found = list[tuple[float, int, CandidateFamily]]()
     for lanes in range(1, MOST_LANES + 1 if differ(cluster) else 2):
         laned, own = in_lanes(cluster, lanes), Costs(costs.alpha, lanes * costs.per_chunk)
         for name, finder in FINDERS.items():
-            # Of many servers even steps are too many to find.
-            if not finder.applies(laned) or (many and name == Even.name):
+            if not finder.applies(laned):
                 continue
             form = FORMS[name](laned, bound, own)
             about_s = float(form.recipe.fluid_s(laned, bound.nbytes)) + 2 * float(bound.seconds) / _root(bound, own)
@@ -96,9 +87,6 @@ def by_formula(cluster: Cluster, bound: Bound, costs: Costs) -> DirectExchange |
             continue
         form = FORMS[name](cluster, bound, costs)
         recipe = replace(form.recipe, segments=form.numbers[0])
-        if name == Even.name and costs.alpha:  # steps shorter than the latency save nothing
-            most = bound.seconds / costs.alpha
-            return replace(recipe, segments=next((n for n in form.numbers if n <= most), min(form.numbers)))
         if name != OneStarves.name:
             return recipe
         turn = -(-(len(cluster.ranks) - 1) // max(map(len, finder.used(cluster))))
@@ -130,15 +118,12 @@ def _tried(parts: Sequence[float], chunks: float) -> Sequence[float]:
 
 def _least_s(form: Form, cluster: Cluster, bound: Bound, costs: Costs) -> float:
     """Lower estimate in seconds: every NIC's bytes, a chunk for each peer, and the two hops of the first and the last
-    chunk. For rounds of many servers, where one try takes ten seconds, an estimate: the chunks, of which a NIC waits
-    for two."""
+    chunk. For rounds of many servers, where one try takes ten seconds, an estimate: the chunks of the rounds."""
     used = FINDERS[form.recipe.steps].used(cluster)
     chunks = Fraction(len(used) - 1, max(map(len, used)))
-    least = form.recipe.fluid_s(cluster, bound.nbytes) + chunks * costs.per_chunk + 2 * costs.alpha
-    if form.recipe.steps != EvenRounds.name or len(used) <= MANY:
-        return float(least)
-    chunks *= 2 * form.numbers[0]
-    return float(least + chunks * costs.per_chunk + 2 * bound.seconds / chunks)
+    if form.recipe.steps == NoneStarves.name and len(used) > MANY:
+        chunks *= form.numbers[0]
+    return float(form.recipe.fluid_s(cluster, bound.nbytes) + chunks * costs.per_chunk + 2 * costs.alpha)
 
 
 def _part(bound: Bound, seconds: Fraction, most: Fraction) -> Fraction:
@@ -147,57 +132,16 @@ def _part(bound: Bound, seconds: Fraction, most: Fraction) -> Fraction:
     return Fraction(round(halves * PARTS), PARTS)
 
 
-def _even(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
-    finder = FINDERS[Even.name]
-    used = finder.used(cluster)
-    nics, peers = tuple(sorted(map(len, used))), len(used) - 1
-    fewest = fewest_steps(nics)
-    # More steps would cost more than their square root could save.
-    most = max(fewest, int(min(3 * _root(bound, costs), MAX_STEPS, finder.most_steps(cluster))))
-    cost = float(costs.per_chunk / bound.seconds) if bound.seconds else 0.0
-    alike = unfilled(used)
-    pooled = [(float(chunks_of(nics, steps)[1]) + steps * cost, steps, False) for steps in range(fewest, most + 1)]
-    rounds = [(alike + steps * cost, steps, True) for steps in range(peers, max(most, peers) + 1, peers)]
-    reckoned = sorted(pooled + rounds)
-
-    waits = reckoned[0][1] * sum(nics) * len(nics)
-    finalists = max(1, min(FINALISTS, WAITED_FOR // waits))
-
-    def shortlist() -> list[DirectExchange]:
-        """Candidates by the time of the steps found. Steps without waiting are as many as planned. Others need a few
-        more, about the same whatever the number, so the steps found so far say which to try next.
-        """
-        found, waiting, more, looked = list[tuple[float, int, DirectExchange]](), list(reckoned), inf, 0
-        while waiting and looked < LOOKED_AT:
-            more = more if found else 0
-            at = min(range(len(waiting)), key=lambda i: (waiting[i][0] * (1 + more / waiting[i][1]), i))
-            least, steps, each = waiting.pop(at)
-            if len(found) >= finalists and least * (1 + more / steps) >= sorted(found)[finalists - 1][0]:
-                break
-            for variant in range(VARIANTS):
-                longer = float(longer_by(used, steps, each, variant))
-                found.append((least * longer, len(found), DirectExchange(steps, each=each, variant=variant)))
-                looked, more = looked + steps * nics[-1] * len(nics), min(more or inf, (longer - 1) * steps)
-                if longer <= 1:
-                    break
-        first = [recipe for _, _, recipe in sorted(found)[:finalists]]
-        # Fewest chunks of all; with so few steps, rounding up dominates the computed loss.
-        return list(dict.fromkeys((*first, DirectExchange(fewest))))
-
-    return Form(DirectExchange(1), [steps for _, steps, each in reckoned if not each], shortlist)
-
-
-def _rounds(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
-    """A rank that lacks n NICs has more data than results for others; about n rounds make up for this."""
-    used = FINDERS[EvenRounds.name].used(cluster)
-    nics = list(map(len, used))
-    most = 2 * _root(bound, costs) * max(nics) / (2 * (len(nics) - 1))  # twice as many chunks as the root
-    about = max(nics) - min(nics) + 1
-    numbers = sorted((n for n in NUMBERS if n <= max(most, about)), key=lambda n: abs(log(n / about)))
-    left = TRIED_CHUNKS
-    tried = [n for n in numbers if (left := left - 2 * n * len(nics) * (len(nics) - 1)) > 0 or n == numbers[0]]
-    recipe = DirectExchange(1, EvenRounds.name)
-    return Form(recipe, numbers, lambda: [replace(recipe, segments=n) for n in tried])
+def _none(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
+    """About the rounds that are needed; fewer where so many chunks would cost more than waiting."""
+    finder = FINDERS[NoneStarves.name]
+    used = [tuple(mine) for mine in finder.used(cluster)]
+    chunks = min(Fraction(len(ranks) - 1, len(rails)) for ranks, rails in joined_by(used).items())  # in a round
+    about = min(float(rounds_needed(finder.shares(cluster))), _root(bound, costs) / float(chunks))
+    most = min(MAX_STEPS, finder.most_steps(cluster), TRIED_CHUNKS // (len(used) * (len(used) - 1)))
+    numbers = sorted({max(1, min(most, round(about * part))) for part in PARTS_TRIED})
+    recipe = DirectExchange(1)
+    return Form(recipe, [ceil(about)], lambda: [replace(recipe, segments=n) for n in numbers])
 
 
 def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
@@ -260,8 +204,7 @@ def _several(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
 
 
 FORMS: dict[str, Callable[[Cluster, Bound, Costs], Form]] = {
-    Even.name: _even,
-    EvenRounds.name: _rounds,
+    NoneStarves.name: _none,
     OneStarves.name: _one,
     SeveralStarve.name: _several,
 }
