@@ -27,7 +27,7 @@ import numpy as np
 from optcc.schedule.assemble import cuts_by
 from optcc.schedule.direct_rows import Ints, Kind, SectionPart, cut
 from optcc.schedule.nics import common_rails, live_nics, of_one_pace
-from optcc.schedule.slots import TICKS, Slot, in_time
+from optcc.schedule.slots import TICKS, Slot
 from optcc.schedule.steps import MOST_CHUNKS, Timed, Used, rows_of
 from optcc.values.cluster import Cluster
 
@@ -95,7 +95,7 @@ class NoneStarves:
             own = SectionPart(Kind.RAW, k, *section[k]), SectionPart(Kind.RESULT, i, *section[i])
             # A pair with next to no data has no step: it uses its first common rail.
             mine = slots.get((a, z)) or [Slot(TICKS // 2, 1, min({*used[i]} & {*used[k]}), 1)]
-            found += ((i, k, *part) for part in cut(own, in_time(mine, used[k], TICKS)))
+            found += ((i, k, *part) for part in cut(own, mine))
         return Timed(rows_of(found), {}, None)
 
     def growing(self, recipe: DirectExchange) -> int:

@@ -77,14 +77,6 @@ HARDLY = Fraction(2, 3)
 # Several starve (`steps_several`, `steps_several_slots`)
 MOST_NICS = Fraction(3, 4)
 """Servers with at least this part of their NICs are hubs: between this and a half nobody would be busy all the time."""
-FULL, LEAST = 9, 4
-"""Results fill at least `FULL` tenths of a step. They fill less only where no hub has as much, but more than 1/`LEAST`.
-Half of FULL: 0.9, ten: 0.1; half of LEAST: 0.5, double: 0.0."""
-OWN = 4
-"""Weight of what one rank has sent another over what it was sent by it. Half: 0.4, double: 0.2."""
-TWO_KINDS = 4
-"""Least NICs of each of two slow servers with which half of the rails are half a step behind. More servers could not
-all send to the same hubs on half of their NICs; the hubs' data from them would diverge. Half: 1.1, double: 0.7."""
 
 # All of them (`direct_rows`)
 NEAR = 64
