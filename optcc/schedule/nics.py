@@ -142,8 +142,8 @@ def live_nics(cluster: Cluster) -> list[dict[int, int]]:
     ranks, rails, found = cluster.ranks, cluster.fabric.rails, {}
     used = _in_use(cluster, ranks)
     for nics in {id(rank.nics): rank.nics for rank in ranks}.values():
-        live = {nics[i].rail if rails and nics[i].rail is not None else i: i for i in used[id(nics)]}
-        found[id(nics)] = dict(sorted(live.items()))
+        own = {i: nics[i].rail for i in used[id(nics)]}
+        found[id(nics)] = dict(sorted((rail if rails and rail is not None else i, i) for i, rail in own.items()))
     every = set().union(*found.values())
     if not rails and not (common_rails([tuple(mine) for mine in found.values()]) and every in map(set, found.values())):
         found = {kind: dict(enumerate(mine.values())) for kind, mine in found.items()}

@@ -1,6 +1,6 @@
 """Rounds, where no server starves: in each round, on each rail, every server has a turn with every other.
 
-All NICs are busy for the whole of the bound, so no time may be lost. With n NICs, P ranks and N NICs in all, a rank is
+All NICs are busy for the whole of the bound, so no time may be lost. Let a rank have n NICs, P ranks N in all. It is
 the hub of x = (n t - 1)/(P-2) of the data, where t = 2 (P-1)/N is the bound in units of n/rate (as in
 `optcc.theory.hubs`, proof id attained). Two ranks i and k have x_i + x_k for each other, each way. On one rail, the
 data of all pairs is a matrix of equal row and column sums. Such a matrix is a sum of permutations (Birkhoff 1946, von
@@ -8,7 +8,7 @@ Neumann 1953). Each is a step without two senders for one receiver, as long as i
 busy in every step, and chunks fill their steps. With nothing or one NIC dead the steps are those of a round robin.
 
 The steps recur in every round. A pair's data comes first, then its results. Rank i begins with results for k when the
-part x_k/(x_i + x_k) of the time has gone. By then a hub must have had a turn with everybody, so a plan needs
+part x_k/(x_i + x_k) of the time has gone. By then a hub must have had a turn with everybody. So a plan needs
 1 + max x/min x rounds (`rounds_needed`); more rounds are more chunks.
 """
 
@@ -60,7 +60,7 @@ class NoneStarves:
 
     def used(self, cluster: Cluster) -> Used:
         """Those of `live_nics`. On one fabric, where any NIC reaches any, ranks lack different rails as far as
-        possible, so that all rails are equally loaded."""
+        possible, so that all rails are equally loaded; or the last ones, if two ranks would have none in common."""
         live = live_nics(cluster)
         if cluster.fabric.rails:
             return live
@@ -69,7 +69,8 @@ class NoneStarves:
             lacks = {(lacking + n) % rails for n in range(rails - len(mine))}
             lacking += len(lacks)
             found.append(dict(zip((rail for rail in range(rails) if rail not in lacks), mine.values(), strict=True)))
-        return found
+        fits = common_rails([tuple(mine) for mine in found])
+        return found if fits else [dict(enumerate(mine.values())) for mine in live]
 
     def shares(self, cluster: Cluster) -> Sequence[Fraction]:
         """Those of `hub_shares`."""
@@ -215,8 +216,9 @@ def rail_parts(live: tuple[Rails, ...]) -> dict[int, Ints]:
             break
         parts *= np.sqrt(off)[:, :, None] * np.sqrt(off)[:, None, :]
     found = {}
-    for rail, part, load in zip(rails, parts, loads, strict=True):
-        found[rail] = (part * (WHOLE / max(load.max(), 1e-300))).astype(np.int64)
+    for rail, part in zip(rails, parts, strict=True):
+        busiest = part.sum(0).max()
+        found[rail] = (part * (WHOLE / busiest if busiest else 0.0)).astype(np.int64)
         np.fill_diagonal(found[rail], WHOLE - found[rail].sum(1))
     return found
 

@@ -54,7 +54,7 @@ def steady_steps(
     quiet = quiet_rails(live, slow)
     # A pair's total is known once all steps are found: the first time equal totals are assumed.
     for left_alone in (frozenset[int](), quiet):
-        half = _Half(live, slow, section, pairs, int(margin * ONE), int(chunk * ONE), left_alone)
+        half = _SeveralHalf(live, slow, section, pairs, int(margin * ONE), int(chunk * ONE), left_alone)
         for turn, (begin, end) in enumerate(pairwise([0, *ends])):
             half.step(turn, begin, end)
         # A hub sends another hub results of its own section in the other half, too, where it is sent the rest.
@@ -72,7 +72,7 @@ def quiet_rails(live: Sequence[Sequence[int]], slow: Sequence[int]) -> frozenset
     return theirs if len(slow) == 2 and free > 2 * len(live[slow[0]]) else frozenset()
 
 
-class _Half:
+class _SeveralHalf:
     """The data sent so far, and the data that is ready."""
 
     def __init__(
