@@ -25,8 +25,6 @@ from optcc.schedule.direct import FINDERS, DirectExchange
 from optcc.schedule.direct_candidates import FORMS
 from optcc.schedule.lanes import MOST_LANES, in_lanes
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.steps_even import Even
-from optcc.schedule.steps_one import OneStarves, fitted
 
 DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96)
 STEPS = (*range(2, 16), *(round(16 * 1.12**k) for k in range(25)))
@@ -47,14 +45,9 @@ def by_hand(case: Uneven) -> Iterator[Recipe]:
             if not finder.applies(laned):
                 continue
             form = FORMS[name](laned, bound, costs)
-            yield from (replace(recipe, lanes=lanes) for recipe in form.shortlist())
+            yield from (replace(recipe, lanes=lanes) for recipe in form.tried(laned))
             for steps in STEPS:
-                made = replace(form.recipe, segments=steps, lanes=lanes)
-                if name == OneStarves.name:
-                    made = replace(made, last=fitted(made, laned))
-                yield made
-                if name == Even.name:
-                    yield replace(made, each=True)
+                yield replace(form.at(laned, steps), lanes=lanes)
 
 
 def seconds(case: Uneven, recipe: Recipe) -> float:

@@ -14,7 +14,6 @@ import optcc
 from optcc.plans.files import content_id
 from optcc.plans.plan import Plan
 from optcc.schedule.candidates import Costs
-from optcc.schedule.direct import DirectExchange
 from optcc.schedule.grouped import GroupedExchange
 from optcc.values.cluster import Cluster, Fabric
 from tests.fabrics import pods_of
@@ -48,9 +47,6 @@ def cases() -> dict[str, Plan]:
     for cluster in (hurt, dead, starving):
         made = next(p for p in offered(cluster, 2000, 4) if p.recipe.family == "direct-exchange")
         found[f"direct-exchange-{made.recipe.content()['steps']}"] = made
-    rounds = DirectExchange(2, "rounds")
-    rounds.check(hurt)
-    found["direct-exchange-rounds"] = Plan(hurt, optcc.lower_bound(hurt, 2000), rounds)
     two = flat.degrade("server2/nic0", Fraction(1, 4))
     found["nested-rings-pace"] = next(p for p in offered(two, 2000, 2) if p.recipe.family == "nested-rings")
     found["packed-trees-rails"] = next(p for p in offered(rails, 2000, 2) if p.recipe.family == "packed-trees")

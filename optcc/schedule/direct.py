@@ -5,9 +5,9 @@ each end: one chunk, not one on every NIC. The times of transfers are found in s
 matching, on each rail, of ranks that have something for each other, the pairs furthest behind first; so no two senders
 share a receiver. A result is sent when its contributions have landed.
 
-There are four ways to find steps, for three kinds of clusters. Where no server starves, steps are short and of one
-length (`steps_even`), or few and long (`steps_rounds`). One server starves: `steps_one`; several do: `steps_several`. A
-server starves if its own data takes it nearly the whole time of the bound: then it is the hub of nothing.
+There is a way to find steps for each of three kinds of clusters: no server starves (`steps_none`), one does
+(`steps_one`), or several do (`steps_several`). A server starves if its own data takes it nearly the whole time of the
+bound: then it is the hub of nothing.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from optcc.schedule.pods import direct_uplink_s
 from optcc.schedule.recipe import Recipe, require
 from optcc.schedule.routes import Routes
 from optcc.schedule.steps import Finder
-from optcc.schedule.steps_even import Even
+from optcc.schedule.steps_none import NoneStarves
 from optcc.schedule.steps_one import LEAST, OneStarves
-from optcc.schedule.steps_rounds import EvenRounds
 from optcc.schedule.steps_several import SeveralStarve
 from optcc.values.cluster import Cluster
 from optcc.values.json_types import Choice, Exact, Whole
@@ -39,8 +38,8 @@ if TYPE_CHECKING:
     from optcc.theory.group_counts import GroupCounts
     from optcc.values.bound import Bound
 
-FINDERS: dict[str, Finder] = {finder.name: finder for finder in (Even(), EvenRounds(), OneStarves(), SeveralStarve())}
-MAX_STEPS, MAX_VARIANTS = 1024, 256
+FINDERS: dict[str, Finder] = {finder.name: finder for finder in (NoneStarves(), OneStarves(), SeveralStarve())}
+MAX_STEPS = 1024
 MAX_GROWTH, MAX_LONGER, MAX_CHUNK = 4, 2**24, Fraction(1, 16)
 """Limits: one step over the one before; the longest step over the first; a chunk's cost, as part of a half."""
 
@@ -51,11 +50,9 @@ class DirectExchange(Recipe):
 
     Attributes
     ----------
-    segments : number of steps of the plan if even, else of each half; for rounds, their number in each half
-    steps : way to find them: "even", "rounds", "one-starves" or "several-starve"
-    each : with even steps, whether every pair has equally many chunks on each of its rails
-    variant : with even steps, the number that settles ties
-    growth : with other steps, the length of a step over the one before, at first
+    segments : number of rounds of the plan where no rank starves, else of steps of each half
+    steps : the kind of cluster: "none-starves", "one-starves" or "several-starve"
+    growth : where some rank starves, the length of a step over the one before, at first
     growing : with several starving ranks, the number of steps that grow
     margin : the part of a half from the end of a step until its bytes are counted on
     chunk : the part of a half that a chunk costs
@@ -65,9 +62,7 @@ class DirectExchange(Recipe):
 
     family: ClassVar[str] = "direct-exchange"
     segments: Annotated[int, Whole(1, MAX_STEPS)]
-    steps: Annotated[str, Choice(tuple(FINDERS))] = Even.name
-    each: bool = False
-    variant: Annotated[int, Whole(0, MAX_VARIANTS - 1)] = 0
+    steps: Annotated[str, Choice(tuple(FINDERS))] = NoneStarves.name
     growth: Annotated[Fraction, Exact(1, MAX_GROWTH)] = Fraction(1)
     growing: int = 0
     margin: Fraction = Fraction(0)
@@ -94,7 +89,6 @@ class DirectExchange(Recipe):
         require(finder.applies(cluster), "cluster", fits, f"{len(cluster.ranks)} ranks, other ones")
         most = finder.most_steps(cluster)
         require(self.segments <= most, "segments", f"1 to {most}", self.segments)
-        require(self.steps == Even.name or not self.each, "each", "false but for even steps", self.each)
         longer = self.growth ** finder.growing(self)
         require(longer <= MAX_LONGER, "growth", f"steps at most {MAX_LONGER} times as long as the first", self.growth)
         require(self.margin < 1, "margin", "less than 1", self.margin)

@@ -1,9 +1,9 @@
-"""Direct exchange as the planner tries it: numbers of steps for which chunks cost about as much as waiting.
+"""Direct exchange as the planner tries it: numbers of steps near the one that a formula names.
 
 Let o be a chunk's cost on a NIC and X the bound, in seconds. Then s steps cost s o for chunks, and lose about one step,
-X/s, to data under way; the sum is least near s = sqrt(X/o). The time of even steps is known beforehand: their number as
-found, times the length in which chunks fit (`chunks_of`). So it is computed, and only the first few are simulated. The
-loss of other steps varies with their number, so several numbers are tried.
+X/s, to data under way; the sum is least near s = sqrt(X/o), the *root*. The loss varies by a point or two with the
+number, so several around it are simulated. Where no server starves, nothing is lost from a certain number of rounds on
+(`rounds_needed`), and no more are tried than the root allows.
 """
 
 from __future__ import annotations
@@ -12,74 +12,77 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from math import inf, log, sqrt
+from math import log, sqrt
 from operator import itemgetter
 
-from optcc.schedule.candidates import LARGE, MANY, CandidateFamily, Costs
+from optcc.schedule.candidates import CandidateFamily, Costs
 from optcc.schedule.direct import FINDERS, MAX_CHUNK, MAX_STEPS, DirectExchange
 from optcc.schedule.lanes import MOST_LANES, differ, in_lanes
 from optcc.schedule.slots import ONE
-from optcc.schedule.steps_even import Even, chunks_of, fewest_steps, longer_by, unfilled
+from optcc.schedule.steps_none import NoneStarves, joined_by, rounds_needed
 from optcc.schedule.steps_one import LEAST, OneStarves, fitted
 from optcc.schedule.steps_one_slots import step_ends
-from optcc.schedule.steps_rounds import EvenRounds
 from optcc.schedule.steps_several import SeveralStarve
 from optcc.schedule.steps_several_slots import quiet_rails
+from optcc.schedule.tuned import (
+    DEFAULT_SEGMENTS,
+    FEWEST_TRIES,
+    GROWS,
+    GROWS_MOST,
+    KINDS,
+    LARGE,
+    MANY,
+    ONE_ROOTS,
+    SEVERAL_ROOTS,
+    SEVERAL_ROOTS_QUIET,
+    SPACING,
+    SPACING_ROUNDS,
+    TRIED_CHUNKS,
+    TRIES,
+)
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
 
 PARTS = 2**20
 """Denominator of parts of a half and of growths, so that plan files hold short numbers."""
-FREE = 64
-"""Number of steps where chunks cost nothing: about 1/64 of the time is lost, and with more steps hardly less."""
-FINALISTS, WAITED_FOR = 3, 4_000_000
-"""Computed candidates that are simulated, as computed times are a latency or two off: so many, or as many as wait for
-this number of transfers in all, about two seconds; at least one."""
-KINDS = 4
-"""Combinations of a way to find steps and a number of lanes that are tried where NICs differ."""
-LOOKED_AT = 400_000
-"""Matchings times ranks: at most so many are computed in all, a second or two."""
-VARIANTS = 4
-"""Values of `variant` that are tried where steps do not work out: about every other one does."""
-TRIES, TRIED_CHUNKS = 10, 100_000
-"""Numbers of steps simulated where some server starves: so many, or as many as have this number of chunks in all, about
-two seconds; at least one. The loss of steps varies by a point or two, so half as many tries lose half a point."""
-FEWEST_TRIES = 4
-"""At least so many tries, up to `LARGE` servers; where chunks cost little, with fewer steps than best. One try instead:
-half a point to a point worse (8 and 16 servers, 4 GiB)."""
-FEW_STEPS = 16
-"""Up to so many steps per half, equal steps are tried, too, where several servers starve."""
-NUMBERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Numbers of rounds in each half."""
 GOLDEN = (1 + sqrt(5)) / 2
 
 
 @dataclass(frozen=True)
 class Form:
-    """recipe : one kind of steps, their number open; numbers : candidates, the most promising first"""
+    """recipe : one kind of steps, their number open; numbers : candidates, nearest to the formula's first"""
 
     recipe: DirectExchange
     numbers: Sequence[int]
-    shortlist: Callable[[], Sequence[DirectExchange]]
+
+    def at(self, cluster: Cluster, segments: int) -> DirectExchange:
+        """The recipe with so many steps."""
+        made = replace(self.recipe, segments=segments)
+        return replace(made, last=fitted(made, cluster)) if made.steps == OneStarves.name else made
+
+    def tried(self, cluster: Cluster) -> list[DirectExchange]:
+        """A recipe of each number. The part to which the starving rank adds last depends little on it."""
+        first = self.at(cluster, self.numbers[0])
+        return [replace(first, segments=number) for number in self.numbers]
 
 
 def direct_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[CandidateFamily]:
     """A candidate for each suitable way to find steps and, where NICs differ, each number of lanes; the first `KINDS`
     by the formula above."""
-    many, found = len(cluster.ranks) > MANY, list[tuple[float, int, CandidateFamily]]()
+    found = list[tuple[float, int, CandidateFamily]]()
     for lanes in range(1, MOST_LANES + 1 if differ(cluster) else 2):
         laned, own = in_lanes(cluster, lanes), Costs(costs.alpha, lanes * costs.per_chunk)
         for name, finder in FINDERS.items():
-            # Of many servers even steps are too many to find.
-            if not finder.applies(laned) or (many and name == Even.name):
+            if not finder.applies(laned):
                 continue
             form = FORMS[name](laned, bound, own)
             about_s = float(form.recipe.fluid_s(laned, bound.nbytes)) + 2 * float(bound.seconds) / _root(bound, own)
             offer = CandidateFamily(
                 DirectExchange.family,
-                partial(_with_steps, form, laned, lanes),
-                shortlist=partial(_listed, form, lanes),
+                partial(_made, form, laned, lanes),
+                shortlist=partial(_listed, form, laned, lanes),
                 by_rate=False,
+                deepest=max(form.numbers) if name == NoneStarves.name else None,
                 least_s=_least_s(form, laned, bound, own),
             )
             found.append((about_s, len(found), offer))
@@ -96,9 +99,6 @@ def by_formula(cluster: Cluster, bound: Bound, costs: Costs) -> DirectExchange |
             continue
         form = FORMS[name](cluster, bound, costs)
         recipe = replace(form.recipe, segments=form.numbers[0])
-        if name == Even.name and costs.alpha:  # steps shorter than the latency save nothing
-            most = bound.seconds / costs.alpha
-            return replace(recipe, segments=next((n for n in form.numbers if n <= most), min(form.numbers)))
         if name != OneStarves.name:
             return recipe
         turn = -(-(len(cluster.ranks) - 1) // max(map(len, finder.used(cluster))))
@@ -108,37 +108,35 @@ def by_formula(cluster: Cluster, bound: Bound, costs: Costs) -> DirectExchange |
     return None
 
 
-def _with_steps(form: Form, laned: Cluster, lanes: int, segments: int) -> DirectExchange:
-    made = replace(form.recipe, segments=segments)
-    made = replace(made, last=fitted(made, laned)) if made.steps == OneStarves.name else made
-    return replace(made, lanes=lanes)
+def _made(form: Form, laned: Cluster, lanes: int, segments: int) -> DirectExchange:
+    return replace(form.at(laned, segments), lanes=lanes)
 
 
-def _listed(form: Form, lanes: int) -> list[DirectExchange]:
-    return [replace(recipe, lanes=lanes) for recipe in form.shortlist()]
+def _listed(form: Form, laned: Cluster, lanes: int) -> list[DirectExchange]:
+    return [replace(recipe, lanes=lanes) for recipe in form.tried(laned)]
 
 
 def _root(bound: Bound, costs: Costs) -> float:
     """Number of steps whose chunks cost as much as one step lasts."""
-    return max(1.0, sqrt(bound.seconds / costs.per_chunk)) if costs.per_chunk else FREE
+    return max(1.0, sqrt(bound.seconds / costs.per_chunk)) if costs.per_chunk else DEFAULT_SEGMENTS
 
 
-def _tried(parts: Sequence[float], chunks: float) -> Sequence[float]:
-    """The first candidates. chunks : of one schedule, about"""
-    return parts[: max(1, min(TRIES, int(TRIED_CHUNKS / chunks)))]
+def _near(about: float, least: int, most: int, chunks: float, spacing: int) -> list[int]:
+    """Numbers of steps from `least` to `most` near `about`, the nearest first: so many that they have `TRIED_CHUNKS` in
+    all, at most `TRIES`, at least one. chunks : of one step, about; spacing : of the numbers, so many in an octave"""
+    places = sorted(range(-TRIES, TRIES + 1), key=lambda place: (abs(place), -place))
+    numbers = dict.fromkeys(max(least, min(most, round(about * 2 ** (place / spacing)))) for place in places)
+    return list(numbers)[: max(1, min(TRIES, int(TRIED_CHUNKS / (chunks * about))))]
 
 
 def _least_s(form: Form, cluster: Cluster, bound: Bound, costs: Costs) -> float:
     """Lower estimate in seconds: every NIC's bytes, a chunk for each peer, and the two hops of the first and the last
-    chunk. For rounds of many servers, where one try takes ten seconds, an estimate: the chunks, of which a NIC waits
-    for two."""
+    chunk. For rounds of many servers, where one try takes ten seconds, an estimate: the chunks of the rounds."""
     used = FINDERS[form.recipe.steps].used(cluster)
     chunks = Fraction(len(used) - 1, max(map(len, used)))
-    least = form.recipe.fluid_s(cluster, bound.nbytes) + chunks * costs.per_chunk + 2 * costs.alpha
-    if form.recipe.steps != EvenRounds.name or len(used) <= MANY:
-        return float(least)
-    chunks *= 2 * form.numbers[0]
-    return float(least + chunks * costs.per_chunk + 2 * bound.seconds / chunks)
+    if form.recipe.steps == NoneStarves.name and len(used) > MANY:
+        chunks *= form.numbers[0]
+    return float(form.recipe.fluid_s(cluster, bound.nbytes) + chunks * costs.per_chunk + 2 * costs.alpha)
 
 
 def _part(bound: Bound, seconds: Fraction, most: Fraction) -> Fraction:
@@ -147,81 +145,27 @@ def _part(bound: Bound, seconds: Fraction, most: Fraction) -> Fraction:
     return Fraction(round(halves * PARTS), PARTS)
 
 
-def _even(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
-    finder = FINDERS[Even.name]
-    used = finder.used(cluster)
-    nics, peers = tuple(sorted(map(len, used))), len(used) - 1
-    fewest = fewest_steps(nics)
-    # More steps would cost more than their square root could save.
-    most = max(fewest, int(min(3 * _root(bound, costs), MAX_STEPS, finder.most_steps(cluster))))
-    cost = float(costs.per_chunk / bound.seconds) if bound.seconds else 0.0
-    alike = unfilled(used)
-    pooled = [(float(chunks_of(nics, steps)[1]) + steps * cost, steps, False) for steps in range(fewest, most + 1)]
-    rounds = [(alike + steps * cost, steps, True) for steps in range(peers, max(most, peers) + 1, peers)]
-    reckoned = sorted(pooled + rounds)
-
-    waits = reckoned[0][1] * sum(nics) * len(nics)
-    finalists = max(1, min(FINALISTS, WAITED_FOR // waits))
-
-    def shortlist() -> list[DirectExchange]:
-        """Candidates by the time of the steps found. Steps without waiting are as many as planned. Others need a few
-        more, about the same whatever the number, so the steps found so far say which to try next.
-        """
-        found, waiting, more, looked = list[tuple[float, int, DirectExchange]](), list(reckoned), inf, 0
-        while waiting and looked < LOOKED_AT:
-            more = more if found else 0
-            at = min(range(len(waiting)), key=lambda i: (waiting[i][0] * (1 + more / waiting[i][1]), i))
-            least, steps, each = waiting.pop(at)
-            if len(found) >= finalists and least * (1 + more / steps) >= sorted(found)[finalists - 1][0]:
-                break
-            for variant in range(VARIANTS):
-                longer = float(longer_by(used, steps, each, variant))
-                found.append((least * longer, len(found), DirectExchange(steps, each=each, variant=variant)))
-                looked, more = looked + steps * nics[-1] * len(nics), min(more or inf, (longer - 1) * steps)
-                if longer <= 1:
-                    break
-        first = [recipe for _, _, recipe in sorted(found)[:finalists]]
-        # Fewest chunks of all; with so few steps, rounding up dominates the computed loss.
-        return list(dict.fromkeys((*first, DirectExchange(fewest))))
-
-    return Form(DirectExchange(1), [steps for _, steps, each in reckoned if not each], shortlist)
-
-
-def _rounds(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
-    """A rank that lacks n NICs has more data than results for others; about n rounds make up for this."""
-    used = FINDERS[EvenRounds.name].used(cluster)
-    nics = list(map(len, used))
-    most = 2 * _root(bound, costs) * max(nics) / (2 * (len(nics) - 1))  # twice as many chunks as the root
-    about = max(nics) - min(nics) + 1
-    numbers = sorted((n for n in NUMBERS if n <= max(most, about)), key=lambda n: abs(log(n / about)))
-    left = TRIED_CHUNKS
-    tried = [n for n in numbers if (left := left - 2 * n * len(nics) * (len(nics) - 1)) > 0 or n == numbers[0]]
-    recipe = DirectExchange(1, EvenRounds.name)
-    return Form(recipe, numbers, lambda: [replace(recipe, segments=n) for n in tried])
+def _none(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
+    """A little more than the rounds that are needed, as a turn takes part of a round; fewer where so many chunks would
+    cost more than waiting."""
+    finder = FINDERS[NoneStarves.name]
+    used = [tuple(mine) for mine in finder.used(cluster)]
+    chunks = min(Fraction(len(ranks) - 1, len(rails)) for ranks, rails in joined_by(used).items())  # in a round
+    about = min(float(rounds_needed(finder.shares(cluster))), _root(bound, costs) / float(chunks))
+    most = min(MAX_STEPS, finder.most_steps(cluster))
+    return Form(DirectExchange(1), _near(max(1, 1.19 * about), 1, most, len(used) * (len(used) - 1), SPACING_ROUNDS))
 
 
 def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
+    """Of up to `LARGE` servers, where chunks cost little, so few steps that `FEWEST_TRIES` of them are tried."""
     finder = FINDERS[OneStarves.name]
-    ends = sum(map(len, finder.used(cluster)))
-    root = _root(bound, costs)
+    chunks, root = 2 * sum(map(len, finder.used(cluster))), _root(bound, costs)
     if len(cluster.ranks) <= LARGE:
-        root = min(root, TRIED_CHUNKS / (FEWEST_TRIES * 2 * ends))
-    growth = 1 + Fraction(max(1, round(100 * min(0.15, 0.6 / sqrt(root)))), 100)
-    most = min(MAX_STEPS, finder.most_steps(cluster))
-    order = (*(0.8 + 0.8 * turn / 7 for turn in (4, 7, 5, 2, 3, 6, 1, 0)), 2.2, 2.8)  # more where servers have few NICs
-    if len(cluster.ranks) > LARGE:  # hubs need longer to hear from each other
-        order = (1.5, 1.25, 1.6, 1.4)
-    parts = _tried(order, 2 * root * ends)
-    numbers = list(dict.fromkeys(max(2, min(most, round(root * part))) for part in parts))
+        root = min(root, TRIED_CHUNKS / (FEWEST_TRIES * chunks))
+    growth = 1 + Fraction(round(100 * min(GROWS_MOST, GROWS / sqrt(root))), 100)
     margin, chunk = _part(bound, costs.alpha, Fraction(1, 10)), _part(bound, costs.per_chunk, MAX_CHUNK)
     recipe = DirectExchange(1, OneStarves.name, growth=growth, margin=margin, chunk=chunk, last=LEAST)
-
-    def shortlist() -> list[DirectExchange]:
-        # The parts that ranks add last to depend little on the number of steps.
-        last = fitted(replace(recipe, segments=numbers[0]), cluster)
-        return [replace(recipe, segments=steps, last=last) for steps in numbers]
-
-    return Form(recipe, numbers, shortlist)
+    return Form(recipe, _near(ONE_ROOTS * root, 2, min(MAX_STEPS, finder.most_steps(cluster)), chunks, SPACING))
 
 
 def _several(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
@@ -236,32 +180,15 @@ def _several(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     first = 1 / (turn * (2.5 if quiet else 1) + 2)
     growing = round(log(1 / first) / log(growth))
     more = growing - (1 - first) / log(growth)  # steps than if all were alike
-    most = min(finder.most_steps(cluster), MAX_STEPS)
-    order = (0.6, 0.5, 0.7) if quiet else (0.75, 0.65, 0.9, 0.7, 0.8, 0.6)
-    parts = _tried(order, 2 * _root(bound, costs) * sum(map(len, used)))
-    numbers = list(dict.fromkeys(max(2, round(min(part * _root(bound, costs) + more, most))) for part in parts))
-    waits = quiet or 2 * fewer == full
-    margin = _part(bound, costs.alpha / 2, Fraction(1, 2)) if waits else Fraction(0)
+    margin = _part(bound, costs.alpha / 2, Fraction(1, 2)) if quiet or 2 * fewer == full else Fraction(0)
     chunk = _part(bound, costs.per_chunk, MAX_CHUNK)
     recipe = DirectExchange(1, SeveralStarve.name, growth=growth, growing=growing, margin=margin, chunk=chunk)
-    listed = [replace(recipe, segments=steps) for steps in numbers]
-    if _root(bound, costs) <= FEW_STEPS:  # too few to grow
-        alike = replace(recipe, growth=Fraction(1), growing=0)
-        some = {max(2, round(part * _root(bound, costs))) for part in (0.6, 0.75, 0.9, 1.1, 1.4, 1.8)}
-        root = _root(bound, costs)  # where latency is all, any number may be the one
-        listed += [
-            replace(recipe, segments=round(steps + more))
-            for steps in range(round(2 * root), round(7 * root), max(1, round(root / 4)))
-        ]
-        listed += [
-            replace(each, segments=steps) for each in (alike, replace(alike, margin=Fraction(0))) for steps in some
-        ]
-    return Form(recipe, numbers, lambda: list(dict.fromkeys(listed)))
+    about = (SEVERAL_ROOTS_QUIET if quiet else SEVERAL_ROOTS) * _root(bound, costs) + more
+    return Form(recipe, _near(about, 2, min(MAX_STEPS, finder.most_steps(cluster)), 2 * sum(map(len, used)), SPACING))
 
 
 FORMS: dict[str, Callable[[Cluster, Bound, Costs], Form]] = {
-    Even.name: _even,
-    EvenRounds.name: _rounds,
+    NoneStarves.name: _none,
     OneStarves.name: _one,
     SeveralStarve.name: _several,
 }

@@ -7,9 +7,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from fractions import Fraction
-from functools import cache
 from itertools import accumulate, pairwise
-from math import lcm
 from typing import NamedTuple
 
 import numpy as np
@@ -40,6 +38,8 @@ STAGES = np.array(
         Stage.ALLGATHER,
     ]
 )
+ALL = (Fraction(1),)
+"""The share of a transfer's only lane; one object."""
 ADDED = np.isin(list(Kind), [Kind.RAW, Kind.PARTIAL])
 
 
@@ -197,16 +197,10 @@ def on_leash(rows: DirectRows, starving: int, length: int) -> tuple[Ints, Ints]:
     return np.concatenate([*waits, rows.src[:0]]), np.concatenate([*on, rows.src[:0]])
 
 
-@cache
-def even_shares(count: int) -> tuple[Fraction, ...]:
-    """Equal shares of `count` lanes; one object for each count."""
-    return (Fraction(1, count),) * count
-
-
 def scheduled(
     rows: DirectRows,
     pairs: Sequence[tuple[Ints, Ints]],
-    ports: Sequence[Mapping[int, tuple[int, ...]]],
+    ports: Sequence[Mapping[int, int]],
     routes: Routes,
     nbytes: int,
     *,
@@ -215,9 +209,9 @@ def scheduled(
 ) -> Schedule:
     """The schedule of `rows`, in the order of their keys.
 
-    pairs : as of `dependencies`; ports : of each rank, `nic` of a row -> the ports used, each equally; ordered :
-    whether ready transfers wait for earlier ones on their NIC, as in `in_order`; held : more pairs (row that waits, row
-    that it waits for), which count if the second comes first
+    pairs : as of `dependencies`; ports : of each rank, `nic` of a row -> the port used; ordered : whether ready
+    transfers wait for earlier ones on their NIC, as in `in_order`; held : more pairs (row that waits, row that it waits
+    for), which count if the second comes first
     """
     from optcc.schedule.compiled import grouped_by  # with numba, which other families' plans do without
 
@@ -243,10 +237,7 @@ def scheduled(
     route = []
     for end in np.flatnonzero(used).tolist():
         (src, dst), nic = divmod(end // nics, ranks), end % nics
-        out, at = ports[src][nic], ports[dst][nic]
-        equal = even_shares(lcm(len(out), len(at)))
-        lanes = [(out[i % len(out)], at[i % len(at)]) for i in range(len(equal))]
-        route.append(routes.alike(src, dst, lanes, equal))
+        route.append(routes.alike(src, dst, [(ports[src][nic], ports[dst][nic])], ALL))
     return Schedule(
         ranks=ranks,
         nbytes=nbytes,

@@ -60,9 +60,9 @@ def _lane(nic: Nic, place: int, lane: int, count: int, pace: Fraction) -> Nic:
     return replace(nic, name=f"{nic.name}#{lane}", out_rate=rate, in_rate=rate, rail=rail)
 
 
-def nics_of(lanes: Sequence[Mapping[int, tuple[int, ...]]], count: int) -> list[dict[int, tuple[int, ...]]]:
+def nics_of(lanes: Sequence[Mapping[int, int]], count: int) -> list[dict[int, int]]:
     """rail -> place in the cluster in lanes, of each rank, as rail -> place of the NIC that the lane is of."""
-    return [{rail: tuple(place // count for place in lane) for rail, lane in mine.items()} for mine in lanes]
+    return [{rail: place // count for rail, place in mine.items()} for mine in lanes]
 
 
 def lane_lines(cluster: Cluster, count: int) -> list[tuple[str, str]]:

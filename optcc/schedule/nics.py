@@ -1,9 +1,8 @@
 """The NICs that direct exchange uses of each server, one for each transfer.
 
-Direct exchange uses NICs of one rate, their pace: the rate by which the bound would be least. Where any NIC reaches
-any, slower NICs of a server act as one: two at half of the pace take one half each of every transfer. The rest is left
-idle like dead NICs, on many servers a small loss. Of P servers with n NICs each, one NIC at half of its rate is 1/(2 n
-P) of the total rate.
+Direct exchange uses NICs of one rate, their pace: the rate by which the bound would be least. Slower NICs are left idle
+like dead ones, on many servers a small loss. Of P servers with n NICs each, one NIC at half of its rate is 1/(2 n P) of
+the total rate. Where that is too much, NICs count as several lanes (`optcc.schedule.lanes`).
 """
 
 from __future__ import annotations
@@ -13,17 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
-from math import lcm
-from typing import TypeVar
 
 from optcc.schedule.routes import Routes
 from optcc.schedule.tuned import HARDLY
 from optcc.values.cluster import Cluster, Nic, Rank, Server
 
-MOST_AS_ONE = 4
-"""At most so many slow NICs act as one: each takes a chunk of every transfer."""
 MOST_NAMED = 4
-Rate = TypeVar("Rate", int, Fraction)
 
 
 def applies(cluster: Cluster) -> bool:
@@ -36,7 +30,7 @@ def of_one_pace(cluster: Cluster) -> bool:
     ranks = cluster.ranks
     if cluster.gpu_ranks or len(ranks) < 3:
         return False
-    each = {kind: len(lanes) for kind, lanes in _in_use(cluster, ranks).items()}
+    each = {kind: len(places) for kind, places in _in_use(cluster, ranks).items()}
     live = [tuple(mine) for mine in live_nics(cluster)]
     if any(not mine or len(mine) < each[id(rank.nics)] for mine, rank in zip(live, ranks, strict=True)):
         return False
@@ -45,8 +39,7 @@ def of_one_pace(cluster: Cluster) -> bool:
 
 
 def nic_rate(cluster: Cluster) -> Fraction:
-    """Bytes per second, each way, at which direct exchange uses NICs: single NICs of this rate, or several that act as
-    one. 0: some rank has none.
+    """Bytes per second, each way, at which direct exchange uses NICs. 0: some rank has none.
 
     With ranks that have n NICs of rate t or more, the time is the bound of servers of rate n t; t is chosen so that it
     is least.
@@ -54,24 +47,18 @@ def nic_rate(cluster: Cluster) -> Fraction:
     ranks = cluster.ranks
     kinds = {id(rank.nics): rank.nics for rank in ranks}  # most servers share theirs
     count = Counter(id(rank.nics) for rank in ranks)
-    rates = tuple((tuple(map(speed, nics)), count[kind]) for kind, nics in kinds.items())
-    return _pace(rates, _most_as_one(cluster))
+    return _pace(tuple((tuple(map(speed, nics)), count[kind]) for kind, nics in kinds.items()))
 
 
 @lru_cache(maxsize=1024)
-def _pace(kinds: tuple[tuple[tuple[Fraction, ...], int], ...], most: int) -> Fraction:
-    """kinds : (rates of NICs, number of such ranks); most : as in `_lanes`"""
-    unit = lcm(*(rate.denominator for nics, _ in kinds for rate in nics))
-    each = [(sorted((int(rate * unit) for rate in nics), reverse=True), count) for nics, count in kinds]
-    rates = {rate for nics, _ in each for rate in nics if rate}
-    together = {m * rate for rate in rates for m in range(1, most + 1) if m * rate <= max(rates)}
-    best: tuple[Fraction, int] | None = None
-    for rate in sorted(together, reverse=True):
-        used = [(len(_lanes(nics, rate, most)), count) for nics, count in each]
+def _pace(kinds: tuple[tuple[tuple[Fraction, ...], int], ...]) -> Fraction:
+    """kinds : (rates of NICs, number of such ranks)"""
+    found: list[tuple[Fraction, Fraction]] = []
+    for pace in sorted({rate for nics, _ in kinds for rate in nics} - {Fraction(0)}, reverse=True):
+        used = [(sum(rate >= pace for rate in nics), count) for nics, count in kinds]
         if min(n for n, _ in used):
-            seconds = bound_of(used) / rate  # for each byte
-            best = min(best, (seconds, rate), key=lambda found: found[0]) if best else (seconds, rate)
-    return Fraction(best[1], unit) if best else Fraction(0)
+            found.append((bound_of(used) / pace, pace))  # seconds for each byte
+    return min(found, key=lambda each: each[0])[1] if found else Fraction(0)
 
 
 def bound_of(used: Sequence[tuple[int, int]]) -> Fraction:
@@ -80,41 +67,16 @@ def bound_of(used: Sequence[tuple[int, int]]) -> Fraction:
     return max(Fraction(1, min(n for n, _ in used)), Fraction(2 * (ranks - 1), sum(n * count for n, count in used)))
 
 
-def _lanes(fastest: Sequence[Rate], rate: Rate, most: int) -> list[tuple[int, int]]:
-    """(begin, end) of NICs in order of their rates: one NIC as fast as `rate`, or up to `most` NICs of which each
-    carries an equal part."""
-    begin, found = 0, []
-    while begin < len(fastest) and fastest[begin]:
-        for end in range(begin + 1, min(begin + most, len(fastest)) + 1):
-            if (end - begin) * fastest[end - 1] >= rate:
-                found.append((begin, end))
-                begin = end
-                break
-        else:
-            begin += 1
-    return found
-
-
-def _most_as_one(cluster: Cluster) -> int:
-    """Most NICs that act as one: 1 on rails, where a NIC reaches one NIC of each other server and would wait for half
-    of a joint transfer."""
-    return 1 if cluster.fabric.rails else MOST_AS_ONE
-
-
-def _in_use(cluster: Cluster, owners: Sequence[Server] | Sequence[Rank]) -> dict[int, list[tuple[int, ...]]]:
-    """id of an owner's NICs -> the places of the NICs in use, those that act as one together."""
-    rate, most = nic_rate(cluster), _most_as_one(cluster)
-    found: dict[int, list[tuple[int, ...]]] = {}
-    for nics in {id(owner.nics): owner.nics for owner in owners}.values():
-        order = sorted(range(len(nics)), key=lambda i: -speed(nics[i]))
-        lanes = _lanes([speed(nics[i]) for i in order], rate, most) if rate else []
-        found[id(nics)] = sorted(tuple(sorted(order[begin:end])) for begin, end in lanes)
-    return found
+def _in_use(cluster: Cluster, owners: Sequence[Server] | Sequence[Rank]) -> dict[int, list[int]]:
+    """id of an owner's NICs -> the places of the NICs in use."""
+    rate = nic_rate(cluster)
+    kinds = {id(owner.nics): owner.nics for owner in owners}
+    return {kind: [i for i, nic in enumerate(nics) if rate and speed(nic) >= rate] for kind, nics in kinds.items()}
 
 
 def left_alone(cluster: Cluster) -> list[str]:
     """The live NICs that direct exchange does not use, SERVER/NIC."""
-    used = {kind: {i for lane in lanes for i in lane} for kind, lanes in _in_use(cluster, cluster.servers).items()}
+    used = _in_use(cluster, cluster.servers)
     return [
         f"{server.name}/{nic.name}"
         for server in cluster.servers
@@ -129,31 +91,21 @@ def pace_lines(cluster: Cluster) -> list[tuple[str, str]]:
         return []
     from optcc.values.units import format_rate  # lowering, on every rank, needs numpy alone
 
-    used = _in_use(cluster, cluster.servers)
-    together = [
-        f"{server.name}/{'+'.join(server.nics[i].name for i in lane)}"
-        for server in cluster.servers
-        for lane in used[id(server.nics)]
-        if len(lane) > 1
-    ]
+    idle = left_alone(cluster)
     lines = [("pace of every NIC", format_rate(nic_rate(cluster)))]
-    for label, names in (("slower NICs, as one", together), ("slower NICs, not used", left_alone(cluster))):
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        lines += [(label, ", ".join(names[:MOST_NAMED]) + more)] if names else []
-    return lines
+    more = f" and {len(idle) - MOST_NAMED} more" if len(idle) > MOST_NAMED else ""
+    return lines + ([("slower NICs, not used", ", ".join(idle[:MOST_NAMED]) + more)] if idle else [])
 
 
 def at_one_pace(cluster: Cluster) -> Cluster:
-    """The cluster as direct exchange uses it: every NIC at the pace or dead, all but the first of NICs that act as one
-    dead. `cluster` itself if nothing changes."""
+    """The cluster as direct exchange uses it: every NIC at the pace or dead. `cluster` itself if nothing changes."""
     rate = nic_rate(cluster)
     kinds = {id(server.nics): server.nics for server in cluster.servers}
     if all(nic.out_rate == nic.in_rate in (rate, 0) for nics in kinds.values() for nic in nics):
         return cluster
     found = {}
-    for kind, lanes in _in_use(cluster, cluster.servers).items():
-        first = {lane[0] for lane in lanes}
-        paces = [rate if i in first else Fraction(0) for i in range(len(kinds[kind]))]
+    for kind, places in _in_use(cluster, cluster.servers).items():
+        paces = [rate if i in places else Fraction(0) for i in range(len(kinds[kind]))]
         found[kind] = tuple(replace(nic, out_rate=x, in_rate=x) for nic, x in zip(kinds[kind], paces, strict=True))
     return replace(cluster, servers=tuple(replace(server, nics=found[id(server.nics)]) for server in cluster.servers))
 
@@ -183,31 +135,26 @@ def have_spare_time(counts: Sequence[int]) -> bool:
     return spare > 0 and not rates_nearly_equal(counts)
 
 
-def live_nics(cluster: Cluster) -> list[dict[int, tuple[int, ...]]]:
-    """Of each rank, rail of a NIC in use -> its place in its server, or the places of NICs that act as one. Without
-    rails, the rail is the NIC's (first) place. If two ranks then have no place in common, or no rank has all places,
-    the n-th NICs in use of all ranks form a rail. Ranks whose NICs are one object, as in a cluster's equal servers,
-    share one answer."""
+def live_nics(cluster: Cluster) -> list[dict[int, int]]:
+    """Of each rank, rail of a NIC in use -> its place in its server. Without rails, the rail is the NIC's place. If two
+    ranks then have no place in common, or no rank has all places, the n-th NICs in use of all ranks form a rail. Ranks
+    whose NICs are one object, as in a cluster's equal servers, share one answer."""
     ranks, rails, found = cluster.ranks, cluster.fabric.rails, {}
     used = _in_use(cluster, ranks)
     for nics in {id(rank.nics): rank.nics for rank in ranks}.values():
-        each = [(lane, nics[lane[0]].rail) for lane in used[id(nics)]]
-        live = {rail if rails and rail is not None else lane[0]: lane for lane, rail in each}
-        found[id(nics)] = dict(sorted(live.items()))
+        own = {i: nics[i].rail for i in used[id(nics)]}
+        found[id(nics)] = dict(sorted((rail if rails and rail is not None else i, i) for i, rail in own.items()))
     every = set().union(*found.values())
     if not rails and not (common_rails([tuple(mine) for mine in found.values()]) and every in map(set, found.values())):
         found = {kind: dict(enumerate(mine.values())) for kind, mine in found.items()}
     return [found[id(rank.nics)] for rank in ranks]
 
 
-def nic_ports(
-    cluster: Cluster, routes: Routes, live: Sequence[Mapping[int, tuple[int, ...]]] = ()
-) -> list[dict[int, tuple[int, ...]]]:
-    """Of each rank, rail of a NIC in use -> its port, or the ports of NICs that act as one. live : `live_nics` by
-    default"""
+def nic_ports(cluster: Cluster, routes: Routes, live: Sequence[Mapping[int, int]] = ()) -> list[dict[int, int]]:
+    """Of each rank, rail of a NIC in use -> its port. live : `live_nics` by default"""
     names = [cluster.servers[rank.server].name for rank in cluster.ranks]
     return [
-        {rail: tuple(routes.port_index[f"{name}/{rank.nics[i].name}"] for i in lane) for rail, lane in mine.items()}
+        {rail: routes.port_index[f"{name}/{rank.nics[i].name}"] for rail, i in mine.items()}
         for name, rank, mine in zip(names, cluster.ranks, live or live_nics(cluster), strict=True)
     ]
 

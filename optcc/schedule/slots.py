@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import lcm
+from collections.abc import Sequence
 from typing import NamedTuple
 
 TICKS = 2**40
@@ -33,21 +32,6 @@ class Slot(NamedTuple):
 def mirrored(given: Sequence[Slot]) -> list[Slot]:
     """The slots mirrored in time, seen from the end of the half."""
     return sorted(Slot(HALF - begin - size, size, nic, weight) for begin, size, nic, weight in given)
-
-
-def in_time(given: Sequence[Slot], live: Mapping[int, Sequence[int]], end: int = HALF) -> list[Slot]:
-    """The slots up to the plan's `end`, towards a rank whose live NICs are `live`. If m NICs of the receiver act as
-    one, each takes m times as long for its part of a chunk as the sender. The sender sends one part after another. The
-    last slot carries less by this delay, so that the last part of a plan is not late."""
-    parts = {nic: len(lane) for nic, lane in live.items() if len(lane) > 1}
-    if not parts:
-        return list(given)
-    every = lcm(*parts.values())
-    ends = [slot.nic in parts and slot.begin + slot.size * 3 // 2 >= end for slot in given]
-    return [
-        slot._replace(weight=slot.weight * (every // parts[slot.nic] if last else every))
-        for slot, last in zip(given, ends, strict=True)
-    ]
 
 
 def whole(first: Sequence[Slot], second: Sequence[Slot]) -> list[Slot]:

@@ -14,8 +14,8 @@ from optcc.values.cluster import Cluster
 if TYPE_CHECKING:
     from optcc.schedule.direct import DirectExchange
 
-Used = list[dict[int, tuple[int, ...]]]
-"""Of each rank the rails that it serves -> its NIC there, or the NICs that act as one."""
+Used = list[dict[int, int]]
+"""Of each rank the rails that it serves -> the place of its NIC there."""
 
 
 class Timed(NamedTuple):
@@ -31,7 +31,7 @@ class Timed(NamedTuple):
 
 
 class Finder(Protocol):
-    """A way to find steps. Pure: Pure: every rank finds the same by itself."""
+    """A way to find steps. Pure: every rank finds the same by itself."""
 
     name: str
 

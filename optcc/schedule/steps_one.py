@@ -18,7 +18,7 @@ from optcc.schedule.assemble import granule
 from optcc.schedule.direct_rows import Kind, SectionPart, cut, joined, on_leash
 from optcc.schedule.nics import applies, have_spare_time, live_nics, rates_nearly_equal, short_of_nics
 from optcc.schedule.pods import in_turns, pod_numbers
-from optcc.schedule.slots import HALF, Slot, in_time, mirrored, whole
+from optcc.schedule.slots import HALF, Slot, mirrored, whole
 from optcc.schedule.steps import MOST_WAITS, Timed, Used, rows_of
 from optcc.schedule.steps_one_slots import greedy_slots, longest_step, step_ends
 from optcc.schedule.tuned import TURNS, UP
@@ -132,7 +132,7 @@ class OneStarves:
             # The second half is the first one's mirror image, in which k sends to i.
             usual = [Slot(0, 1, min({*live[i]} & {*live[k]}), 1)]
             slots, back = (times.get(pair) or usual for pair in ((i, k), (k, i)))
-            back = in_time(mirrored(back), live[k])
+            back = mirrored(back)
             first, second = joined(gathered(i, k)), joined(spread(i, k))
             if i in adding or k in adding:
                 found += ((i, k, *part) for part in cut(first, slots))

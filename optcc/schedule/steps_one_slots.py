@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -22,23 +22,18 @@ from numpy.typing import NDArray
 
 from optcc.schedule.slots import HALF, ONE, TIES, Slot
 from optcc.schedule.tuned import (
-    CHUNKS,
     DOWN,
     DUE,
     FIRST,
-    LATE,
     LEAD,
     LONGEST,
     LONGEST_ALONE,
-    PARTS,
     PORTS,
     SHRINK,
     UP,
 )
 
 Ints = NDArray[np.int64]
-LEAST_PART = ONE // 2**9
-"""Least part of the rest at the end that is worth another slot."""
 SLACK = 2**12
 """1/SLACK of the gathered data is left out, as cuts are rounded."""
 
@@ -105,35 +100,19 @@ class _Half:
                 np.add.at(self.landed, (i, k), much)
         self.flying = [each for each in self.flying if each[0] > now - self.gap]
 
-    def slots(self, cost: int) -> dict[tuple[int, int], list[Slot]]:
-        """Those of every pair. What is left over at the end goes to the last ones, part by part to those whose NICs
-        have least to do."""
+    def slots(self) -> dict[tuple[int, int], list[Slot]]:
+        """Those of every pair. What is left over at the end goes to the last ones."""
         rail, i, k, much, begin, size = np.concatenate(self.found).T
         if not len(rail):
             return {}  # no step is long enough for a chunk
         order = np.lexsort((rail, size, begin, k, i))
         rail, i, k, much, begin, size = (column[order] for column in (rail, i, k, much, begin, size))
-        out, into = (np.zeros((len(self.raw), 1 + int(rail.max())), np.int64) for _ in range(2))
-        np.add.at(out, (i, rail), much + cost)
-        np.add.at(into, (k, rail), much + cost)
         new = np.flatnonzero(np.diff(i * len(self.raw) + k, prepend=-1))
-        first = dict(
-            zip(zip(i[new].tolist(), k[new].tolist(), strict=True), pairwise([*new.tolist(), len(i)]), strict=True)
-        )
-        last = begin * (HALF // ONE) >= LATE
-        last[np.append(new[1:], len(i)) - 1] = True
-        left = {pair: int(self.left[pair]) for pair in first}
-        for (src, dst), over in sorted(left.items(), key=lambda each: (-each[1], each[0])):
-            late = {int(rail[n]): n for n in range(*first[src, dst]) if last[n]} if over > 0 else {}
-            part = max(over // PARTS, LEAST_PART)
-            for had in range(0, over, part):
-                nic = min(late, key=lambda nic: (max(out[src, nic], into[dst, nic]), nic))
-                more = min(part, over - had)
-                much[late[nic]] += more
-                out[src, nic] += more
-                into[dst, nic] += more
+        ends = np.append(new[1:], len(i))
+        much[ends - 1] += np.maximum(self.left[i[new], k[new]], 0)
+        first = zip(zip(i[new].tolist(), k[new].tolist(), strict=True), new.tolist(), ends.tolist(), strict=True)
         rows = np.column_stack((begin * (HALF // ONE), size * (HALF // ONE), rail, much)).tolist()
-        return {pair: [Slot(*row) for row in rows[a:z]] for pair, (a, z) in first.items()}
+        return {pair: [Slot(*row) for row in rows[a:z]] for pair, a, z in first}
 
     def ready(self, slow: int) -> Ints:
         """The amount that each rank can send a slow one: its own data, then sums as far as all others have sent
@@ -172,7 +151,8 @@ def greedy_slots(
     # The amount that a NIC moves in the half: the starving rank's NICs are busy all the time.
     of_lone = (sum((b for r, b in parts if r == lone), Fraction(0)) for hub, parts in enumerate(adding) if hub != lone)
     nic = (1 - max(of_lone)) / len(live[lone])
-    nic, cost = nic / (1 - CHUNKS * chunk), int(chunk * ONE)
+    # With slots of the longest length it sends so many chunks; their cost is left free for the others.
+    nic, cost = nic / (1 - ONE // LONGEST[False] * chunk), int(chunk * ONE)
     half = _Half(shares, adding, nic, int(margin * ONE))
     late = sorted({r for parts in adding for r, _ in parts} - {lone})
     rails = sorted({rail for mine in live for rail in mine})
@@ -244,4 +224,4 @@ def greedy_slots(
         chunks[:, 0] = np.array(order)[chunks[:, 0]]
         half.put_all(chunks, begin, end)
     whole = len(live[lone]) * ONE
-    return partial(half.slots, cost), 1 - Fraction(whole - idle - counts[True] * cost, whole - counts[False] * cost)
+    return half.slots, 1 - Fraction(whole - idle - counts[True] * cost, whole - counts[False] * cost)

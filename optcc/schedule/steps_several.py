@@ -16,8 +16,6 @@ from fractions import Fraction
 from itertools import pairwise, permutations
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from optcc.schedule.assemble import cuts_by
 from optcc.schedule.direct_rows import Kind, SectionPart, cut
 from optcc.schedule.nics import live_nics, of_one_pace
@@ -60,7 +58,7 @@ class SeveralStarve:
         live = [list(mine) for mine in used]
         hubs = [rank for rank in range(len(live)) if rank not in slow]
         ends = growing_ends(recipe.segments, recipe.growing, recipe.growth)
-        slots, held = steady_steps(live, shares, ends, recipe.margin, recipe.chunk)
+        slots = steady_steps(live, shares, ends, recipe.margin, recipe.chunk)
         cuts = cuts_by(0, nbytes, [shares[rank] for rank in hubs]).tolist()
         section = dict(zip(hubs, pairwise(cuts), strict=True))
         found: list[tuple[int, ...]] = []
@@ -73,12 +71,7 @@ class SeveralStarve:
             # With few steps and many ranks some pairs have had no turn.
             mine = [*slots.get((i, k), []), *back] or [Slot(HALF, 1, min({*live[i]} & {*live[k]}), 1)]
             found += ((i, k, *part) for part in cut(pieces, mine))
-        rows = rows_of(found)
-        ends_of = zip(rows.src.tolist(), rows.dst.tolist(), rows.segment.tolist(), strict=True)
-        place = {each: row for row, each in enumerate(ends_of)}
-        pairs = [(place[a], place[z]) for a, z in held if a in place and z in place]
-        waits, on = np.array(pairs, np.int64).reshape(-1, 2).T
-        return Timed(rows, {}, (waits, on))
+        return Timed(rows_of(found), {}, None)
 
     def growing(self, recipe: DirectExchange) -> int:
         """`recipe.growing`."""

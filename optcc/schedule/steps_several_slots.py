@@ -3,27 +3,21 @@
 In each step a slow server sends data to hubs and is sent results, on all its NICs; all send to the same hubs at the
 same time, on different NICs. A hub sends a result as soon as all that it adds up has landed. Then each rail has a
 matching of the hubs, the pairs that have had least first. Every chunk fills its step, and nothing is left over at the
-end of the half, so no rank falls behind. Data that exceeds a half continues in the other, its mirror image. Half of the
-rails are half a step behind: data that lands after a step of the one kind leaves on the other kind.
+end of the half, so no rank falls behind. Data that exceeds a half continues in the other, its mirror image.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optcc.schedule.slots import HALF, ONE, TIES, Slot
-from optcc.schedule.tuned import FULL, LEAST, OWN, TWO_KINDS
 
 Ints = NDArray[np.int64]
-PASSES = 2
-"""Passes over all steps: a pair's total is known once all steps are found. The first pass assumes equal totals."""
 UNIT = 2**20
 """Units of places in a hub's section."""
 SLACK = 2**12
@@ -32,16 +26,6 @@ WHOLE = 2**9
 """Units of parts of the data: those of a full hub."""
 COARSE = 24
 """Bits dropped from weights, whose squares an assignment must distinguish."""
-Place = tuple[int, int, int]
-"""(Sender, receiver, place of the slot among theirs)."""
-
-
-class Steps(NamedTuple):
-    """(sender, receiver) -> slots in the first half, by time; and waits between slots. A slot waits if its NIC has
-    nothing to send in the step before, so that it does not run ahead."""
-
-    slots: dict[tuple[int, int], list[Slot]]
-    held: list[tuple[Place, Place]]
 
 
 def growing_ends(count: int, growing: int, growth: Fraction) -> tuple[int, ...]:
@@ -56,8 +40,8 @@ def growing_ends(count: int, growing: int, growth: Fraction) -> tuple[int, ...]:
 
 def steady_steps(
     live: Sequence[Sequence[int]], shares: Sequence[Fraction], ends: Sequence[int], margin: Fraction, chunk: Fraction
-) -> Steps:
-    """The steps of the first half. Pure, and the same on every rank.
+) -> dict[tuple[int, int], list[Slot]]:
+    """(sender, receiver) -> its slots in the first half, by time. Pure, and the same on every rank.
 
     live : the rails of each rank; shares : each rank's part of the data as a hub, 0 of those that starve; ends : of
     steps, in `ONE`; margin : part of the half from the end of a slot to when its bytes are counted on; chunk : part of
@@ -68,17 +52,16 @@ def steady_steps(
     pairs = part[:, None] + part  # what two have for each other
     section = np.maximum(np.broadcast_to(part * (UNIT // WHOLE), pairs.shape), 1)
     quiet = quiet_rails(live, slow)
-    for turn in range(PASSES):
-        half = _SeveralHalf(
-            live, slow, section, pairs, int(margin * ONE), int(chunk * ONE), quiet if turn else frozenset()
-        )
-        for begin, end, rails in _turns(live, slow, ends):
-            half.step(begin, end, rails)
+    # A pair's total is known once all steps are found: the first time equal totals are assumed.
+    for left_alone in (frozenset[int](), quiet):
+        half = _SeveralHalf(live, slow, section, pairs, int(margin * ONE), int(chunk * ONE), left_alone)
+        for turn, (begin, end) in enumerate(pairwise([0, *ends])):
+            half.step(turn, begin, end)
         # A hub sends another hub results of its own section in the other half, too, where it is sent the rest.
         section = np.maximum((half.sent + half.sent.T) * part // np.maximum(pairs, 1), 1)
         if quiet:  # hubs have what slow servers have for them, and no more
             section[:] = section[slow[0]]
-    return Steps(half.slots, half.held)
+    return half.slots
 
 
 def quiet_rails(live: Sequence[Sequence[int]], slow: Sequence[int]) -> frozenset[int]:
@@ -87,25 +70,6 @@ def quiet_rails(live: Sequence[Sequence[int]], slow: Sequence[int]) -> frozenset
     theirs = frozenset(rail for rank in slow for rail in live[rank])
     free = min(len({*mine} - theirs) for rank, mine in enumerate(live) if rank not in slow)
     return theirs if len(slow) == 2 and free > 2 * len(live[slow[0]]) else frozenset()
-
-
-def _turns(live: Sequence[Sequence[int]], slow: Sequence[int], ends: Sequence[int]) -> list[tuple[int, int, list[int]]]:
-    """(begin, end, rails) of all steps, in order."""
-    theirs = sorted({rail for rank in slow for rail in live[rank]})
-    others = sorted({rail for mine in live for rail in mine} - {*theirs})
-    if len(slow) > 2 or min(len(live[rank]) for rank in slow) < TWO_KINDS:
-        kinds = [{*theirs, *others}]
-    else:
-        ahead = {*others[: len(others) // 2]}
-        for rail in theirs:  # of each slow server's rails half are ahead, whichever they are
-            if all(2 * len(ahead & {*live[rank]}) + 1 < len(live[rank]) for rank in slow if rail in live[rank]):
-                ahead.add(rail)
-        kinds = [ahead, {*theirs, *others} - ahead]
-    found = []
-    for kind, rails in enumerate(kinds):
-        borders = sorted({0, ends[-1], *(a + (z - a) * kind // len(kinds) for a, z in pairwise([0, *ends]))})
-        found += [(begin, end, sorted(rails)) for begin, end in pairwise(borders)]
-    return sorted(found)
 
 
 class _SeveralHalf:
@@ -122,41 +86,37 @@ class _SeveralHalf:
         quiet: frozenset[int],
     ) -> None:
         self.live, self.slow, self.section, self.gap, self.cost, self.quiet = live, slow, section, gap, cost, quiet
+        self.rails = sorted({rail for mine in live for rail in mine})
         self.weight = WHOLE * WHOLE // np.maximum(pairs, 1)  # what two have had counts as much more as they need less
-        self.hubs = np.array([rank for rank in range(len(live)) if rank not in slow])
+        self.hubs = [rank for rank in range(len(live)) if rank not in slow]
         self.sent, self.landed = np.zeros_like(section), np.zeros_like(section)
         self.slots: dict[tuple[int, int], list[Slot]] = {}
-        self.held: list[tuple[Place, Place]] = []
         self.flying: list[tuple[int, int, int, int]] = []
-        self.turns = Counter[int]()
-        self.arrived: dict[tuple[int, int, int], Place] = {}  # (rank, rail, turn of the rail) -> what it gets then
-        self.left = set[tuple[int, int, int]]()  # and when it sends
         ids = np.arange(len(live))
         self.ties = (ids[:, None] * 7919 + ids * 104729) % TIES
 
-    def step(self, begin: int, end: int, rails: Sequence[int]) -> None:
-        """One step of some rails."""
+    def step(self, turn: int, begin: int, end: int) -> None:
+        """One step, from `begin` to `end`."""
         for each in [each for each in self.flying if each[0] <= begin - self.gap]:
             self.landed[each[1:3]] += each[3]
         self.flying = [each for each in self.flying if each[0] > begin - self.gap]
-        turn = max(self.turns.values(), default=0)
-        rails = sorted(rails, key=lambda rail: (rail + turn) % (1 + max(rails)))
+        if end - begin <= 2 * self.cost:
+            return
+        rails = sorted(self.rails, key=lambda rail: (rail + turn) % (1 + max(self.rails)))
         into, out = ({rail: set[int]() for rail in rails} for _ in range(2))
-        if end - begin > 2 * self.cost:
-            for rank in self.slow:
-                mine = [rail for rail in rails if rail in self.live[rank]]
-                self._data(rank, begin, end, mine, into)
-                self._results(rank, begin, end, mine, out)
-            for rail in rails:
-                if rail not in self.quiet:
-                    self._rest(rail, begin, end, into[rail], out[rail])
-        self.turns.update(rails)
+        for rank in self.slow:
+            mine = [rail for rail in rails if rail in self.live[rank]]
+            self._data(rank, begin, end, mine, into)
+            self._results(rank, begin, end, mine, out)
+        for rail in rails:
+            if rail not in self.quiet:
+                self._rest(rail, begin, end, into[rail], out[rail])
 
     def _data(self, rank: int, begin: int, end: int, rails: Sequence[int], taken: dict[int, set[int]]) -> None:
         """A slow server's data: to the hubs that it has sent fewest chunks. The others, on the same rails, take the
-        same hubs. The others, on the same rails, take the same."""
+        same hubs."""
         weight = self.weight[rank].tolist()
-        chunks = {k: len(self.slots.get((rank, k), ())) * weight[k] for k in self.hubs.tolist()}
+        chunks = {k: len(self.slots.get((rank, k), ())) * weight[k] for k in self.hubs}
         for rail in rails:
             had = (self.sent[rank] * self.weight[rank]).tolist()
             k = max(self._hubs(rail, taken), key=lambda k: (-chunks[k], -had[k], k))
@@ -165,8 +125,8 @@ class _SeveralHalf:
             taken[rail].add(k)
 
     def _results(self, rank: int, begin: int, end: int, rails: Sequence[int], taken: dict[int, set[int]]) -> None:
-        """Results to a slow server: from the hub that has a full chunk and has exchanged least with it; or from the hub
-        with most."""
+        """Results to a slow server: from the hub that has most, a full chunk at most, and of these from the one that
+        has exchanged least with it."""
         room = end - begin - self.cost
         places = self.landed * UNIT // self.section
         np.fill_diagonal(places, 2**62)
@@ -175,8 +135,8 @@ class _SeveralHalf:
         for rail in rails:
             had = ((self.sent[rank] + self.sent[:, rank]) * self.weight[rank]).tolist()
             ready = np.minimum(known - self.sent[:, rank], room).tolist()
-            k = max(self._hubs(rail, taken), key=lambda k: (min(ready[k], room * FULL // 10), -had[k], k))
-            if ready[k] > room // LEAST:
+            k = max(self._hubs(rail, taken), key=lambda k: (ready[k], -had[k], k))
+            if ready[k] > 0:
                 self._put(k, rank, rail, begin, end, ready[k])
                 taken[rail].add(k)
 
@@ -185,7 +145,7 @@ class _SeveralHalf:
         from optcc.schedule.compiled import assigned  # with numba, which other families' plans do without
 
         rows, cols = (self._hubs(rail, {rail: taken}) for taken in (out, into))
-        had = (OWN * self.sent + self.sent.T) * self.weight >> COARSE
+        had = self.sent * self.weight >> COARSE
         worth = self.ties - had * had * TIES
         much = np.full_like(worth, end - begin - self.cost)
         if self.quiet:
@@ -197,15 +157,10 @@ class _SeveralHalf:
                 self._put(i, cols[z], rail, begin, end, int(much[i, cols[z]]))
 
     def _hubs(self, rail: int, taken: Mapping[int, set[int]]) -> list[int]:
-        return [k for k in self.hubs.tolist() if rail in self.live[k] and k not in taken[rail]]
+        return [k for k in self.hubs if rail in self.live[k] and k not in taken[rail]]
 
     def _put(self, i: int, k: int, rail: int, begin: int, end: int, much: int) -> None:
-        mine, turn = self.slots.setdefault((i, k), []), self.turns[rail]
-        before = self.arrived.get((i, rail, turn - 1))
-        if before is not None and (i, rail, turn - 1) not in self.left:
-            self.held.append(((i, k, len(mine)), before))
-        self.arrived[k, rail, turn] = i, k, len(mine)
-        self.left.add((i, rail, turn))
-        mine.append(Slot(begin * (HALF // ONE), (end - begin) * (HALF // ONE), rail, much))
+        slot = Slot(begin * (HALF // ONE), (end - begin) * (HALF // ONE), rail, much)
+        self.slots.setdefault((i, k), []).append(slot)
         self.sent[i, k] += much
         self.flying.append((end, i, k, much))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from optcc.schedule.slots import HALF, ONE
+from optcc.schedule.slots import ONE
 
 # What the planner tries (`planner.search`, `candidates`, families' candidates)
 DEFAULT_SEGMENTS = 64
@@ -50,9 +50,6 @@ LONGEST, LONGEST_ALONE = (ONE // 8, ONE // 8), (ONE // 4, ONE // 6)
 """Longest slots, in units of `ONE`, in which the starving rank sends, and receives. Long slots are few chunks; short
 ones keep hubs from waiting, of which there are many where no other server is slow. Half: 0.7, double: 0.6; alone 0.3
 and 0.1."""
-CHUNKS = 8
-"""Chunks that the starving rank sends on each NIC in the first half, about, with slots of the longest length. Their
-cost is left free for the others. Half: 0.4, double: 0.2."""
 PORTS = 3
 """Weight of a rank's total delay over a pair's delay. Half: 0.0, double: 0.1."""
 LEAD = 2
@@ -64,8 +61,6 @@ Otherwise some hubs might get nothing before its last slots, half a half late. H
 1 dead, 4 GiB: 3."""
 FIRST = 3 * ONE // 5
 """Time up to which it waits for first sums; later it has nothing to receive because all is done. Without: 0.1."""
-LATE, PARTS = 9 * HALF // 10, 8
-"""Slots that begin later take the rest at the end, in `PARTS` parts. In one part: 0.1."""
 TURNS = 5
 """Beside a rank that is hardly faster, the parts of a section to which the two add last alternate in this many turns.
 Otherwise it had nothing to receive for long, then more than its NICs take. Half: 0.8, double: 0.0."""
@@ -75,14 +70,6 @@ HARDLY = Fraction(2, 3)
 # Several starve (`steps_several`, `steps_several_slots`)
 MOST_NICS = Fraction(3, 4)
 """Servers with at least this part of their NICs are hubs: between this and a half nobody would be busy all the time."""
-FULL, LEAST = 9, 4
-"""Results fill at least `FULL` tenths of a step. They fill less only where no hub has as much, but more than 1/`LEAST`.
-Half of FULL: 0.9, ten: 0.1; half of LEAST: 0.5, double: 0.0."""
-OWN = 4
-"""Weight of what one rank has sent another over what it was sent by it. Half: 0.4, double: 0.2."""
-TWO_KINDS = 4
-"""Least NICs of each of two slow servers with which half of the rails are half a step behind. More servers could not
-all send to the same hubs on half of their NICs; the hubs' data from them would diverge. Half: 1.1, double: 0.7."""
 
 # All of them (`direct_rows`)
 NEAR = 64
@@ -111,3 +98,24 @@ FREE_RUNS = 2
 HEAD_START = 6
 """Results give way to sums that are needed within this part of the whole time: only sums keep NICs waiting. Half: 0.2,
 double: 0.0, and up to 2 either way in single clusters (the same clusters)."""
+
+# Which numbers of steps are tried (`direct_candidates`)
+KINDS = 4
+"""Combinations of a way to find steps and a number of lanes that are tried where NICs differ."""
+SPACING, SPACING_ROUNDS = 10, 4
+"""Numbers of steps, and of rounds, that are tried in an octave: times vary from one number of steps to the next; as for
+rounds, it is how many are needed that is not known well."""
+TRIES, TRIED_CHUNKS = 10, 100_000
+"""Numbers of steps simulated: so many, or as many as have this number of chunks in all, about two seconds; at least
+one. The loss of steps varies by a point or two, so half as many tries lose half a point."""
+FEWEST_TRIES = 4
+"""At least so many tries where one server starves, up to `LARGE` servers; where chunks cost little, with fewer steps
+than best. One try instead: half a point to a point worse (8 and 16 servers, 4 GiB)."""
+NONE_NEEDED = 1.2
+"""Rounds, where no server starves, over those that are needed: a turn takes part of a round."""
+ONE_ROOTS = 1.25
+"""Steps of a half, where one server starves, over the root."""
+GROWS, GROWS_MOST = 0.6, 0.15
+"""By so much over the square root of the root a step is longer than the one before, at first."""
+SEVERAL_ROOTS, SEVERAL_ROOTS_QUIET = 0.75, 0.6
+"""Steps of a half, where several servers starve, over the root, if all were alike."""
