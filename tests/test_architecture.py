@@ -67,7 +67,6 @@ LONGEST = 300
 LONG = {
     "optcc.simulation.event_loop": "numba's cache looks at one file when it decides whether to compile again",
     "optcc.runtime.verbs.wires": "one class, whose every method is about the same queue pairs",
-    "optcc.runtime.wires.local": "one class, whose every method is about the same sockets and slots",
     "optcc.runtime.protocol.sender": "one machine with its table, to be read beside each other",
 }
 """Modules that may be longer, four at most, and why."""
