@@ -53,7 +53,7 @@ class FlowTable:
                     record["far"], record["far_bytes"] = address_of(far), len(far)
         mine = np.array(sorted(self._outs), np.int64)
         self.tables = Flows(records, np.zeros(kept, t.KEPT), np.zeros(parked, t.PARKED), mine)
-        self._bytes = memoryview(records.view(np.uint8)) if len(records) else memoryview(bytearray())
+        self._bytes = records.view(np.uint8).data if len(records) else memoryview(bytearray())
         self._posted: dict[int, int] = {}  # by flow: what its machine had posted when the table was filled
 
     def _put(self, number: int, state: FlowState) -> None:

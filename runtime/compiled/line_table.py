@@ -101,7 +101,8 @@ class LineTable:
         """Into the wires. `code` : what compiled code has returned."""
         wires, w = self._wires, self.tables
         woke = w.wires["woke"]
-        for wire, end in (*wires._out.items(), *wires._in.items()):
+        ends: list[tuple[int, Any]] = [*wires._out.items(), *wires._in.items()]
+        for wire, end in ends:
             end.woke = int(woke[wire])
         for ring, written, taken in zip(
             self._rings, w.rings["written"].tolist(), w.rings["taken"].tolist(), strict=True
