@@ -47,9 +47,13 @@ class FlowTable:
             else:
                 record["kept_at"], parked = parked, parked + spec.window
                 record["every"] = self._ins[number].receiver.credit_every
+                record["withdrawn"] = base + slots._withdrawn_at(spec.src) * WORD
+                if spec.src in wires._far_buffers:
+                    far = wires._far_buffers[spec.src]
+                    record["far"], record["far_bytes"] = address_of(far), len(far)
         mine = np.array(sorted(self._outs), np.int64)
         self.tables = Flows(records, np.zeros(kept, t.KEPT), np.zeros(parked, t.PARKED), mine)
-        self._bytes: memoryview = records.view(np.uint8).data
+        self._bytes: memoryview = records.view(np.uint8).data if len(records) else memoryview(bytearray())
         self._posted: dict[int, int] = {}  # by flow: what its machine had posted when the table was filled
 
     def _put(self, number: int, state: FlowState) -> None:

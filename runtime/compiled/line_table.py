@@ -100,6 +100,10 @@ class LineTable:
     def write_back(self, numbers: Any, times: Any, code: int) -> None:
         """Into the wires. `code` : what compiled code has returned."""
         wires, w = self._wires, self.tables
+        woke = w.wires["woke"]
+        ends: list[tuple[int, Any]] = [*wires._out.items(), *wires._in.items()]
+        for wire, end in ends:
+            end.woke = int(woke[wire])
         for ring, written, taken in zip(self._rings, self._written.tolist(), self._taken.tolist(), strict=True):
             ring._written, ring._taken = written, taken
         write_back_clocks(wires._clocks, self._nics, w, numbers)
