@@ -37,6 +37,7 @@ from optcc.runtime.engine.program import program_of
 from optcc.runtime.evidence.payload import peculiar
 from optcc.runtime.flows import ends
 from optcc.runtime.flows.flows import FlowTransport
+from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.wires import contract, local, slots
 from optcc.runtime.wires.layout import layout_of
 from optcc.runtime.wires.local import LocalWires
@@ -138,6 +139,7 @@ def run_both(
     paced: bool,
     slot_bytes: int = 4096,
     before: Callable[[int, list[CompiledPath]], None] = lambda rank, paths: None,
+    timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
 ) -> tuple[Any, Any, int]:
     """The results of all ranks by Python and compiled, as bytes, over the same wires; chunks that were compiled.
 
@@ -166,20 +168,19 @@ def run_both(
                 wires[rank],
                 lambda to, value, rank=rank: send(to, rank, value),  # type: ignore[misc]
                 time.monotonic,
+                timeouts,
             )
         )
     paths = [CompiledPath(each, end) for each, end in zip(flows, wires, strict=True)]
     results = []
-    try:
-        for compiled in (False, True, True):  # the second compiled one meets the counters of the first
-            buffers = [
-                random_bits(dtype, schedule.nbytes // dtype_of(dtype).itemsize, rank) for rank in range(schedule.ranks)
-            ]
-            _run(schedule, buffers, op, flows, paths if compiled else None, before)
-            results.append([buffer.tobytes() for buffer in buffers])
-    finally:
-        for each in (*wires, *boxes):
-            each.close()
+    for compiled in (False, True, True):  # the second compiled one meets the counters of the first
+        buffers = [
+            random_bits(dtype, schedule.nbytes // dtype_of(dtype).itemsize, rank) for rank in range(schedule.ranks)
+        ]
+        _run(schedule, buffers, op, flows, paths if compiled else None, before)
+        results.append([buffer.tobytes() for buffer in buffers])
+    for each in (*wires, *boxes):  # not after a failure: a rank that still runs writes to their memory
+        each.close()
     assert results[1] == results[2]
     return results[0], results[1], sum(path.chunks for path in paths)
 
@@ -292,7 +293,8 @@ def test_more_pieces_than_half_a_window_are_copied_for_python(monkeypatch: pytes
         if rank == FIRST:
             kept.clear()
 
-    expected, made, _ = run_both(star(1 << 18), "float32", Op.SUM, False, slot_bytes=512, before=before)
+    rare = Timeouts(progress=100 * BOUND_S)  # no look at progress, which would give Python a turn
+    expected, made, _ = run_both(star(1 << 18), "float32", Op.SUM, False, slot_bytes=512, before=before, timeouts=rare)
     assert made == expected
 
 
