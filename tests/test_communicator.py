@@ -13,6 +13,7 @@ import pytest
 import optcc
 from optcc.communicator.prepared import CLASSES, SIZES, SMALL, RecentlyUsed
 from optcc.errors import InputError
+from optcc.runtime.compiled.choice import path_of, warm
 from optcc.runtime.devices.host import DTYPES, Array, bits_of, divide, dtype_of, reduction_of
 from optcc.runtime.evidence.payload import fill, reference
 from optcc.runtime.wires.layout import SLOT_BYTES, WINDOW
@@ -397,6 +398,7 @@ def test_it_says_what_it_goes_by_once(
 ) -> None:
     monkeypatch.setenv("OPTCC_DEBUG", "info")
     monkeypatch.setenv("OPTCC_PATH", path)
+    warm(path_of(path, "local", "cpu"))  # else the first use on a machine has a line of its own
     with Ranks(2, "uniform:servers=2,nics=2,rate=100Gb/s") as ranks:
         for _ in range(2):
             ranks.good(lambda comm: comm.all_reduce(np.zeros(SMALL)))

@@ -38,6 +38,7 @@ from optcc.runtime.engine.program import program_of
 from optcc.runtime.evidence.payload import peculiar
 from optcc.runtime.flows import ends
 from optcc.runtime.flows.flows import FlowTransport
+from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.wires import contract, local_replies, local_waits, slots
 from optcc.runtime.wires.layout import layout_of
 from optcc.runtime.wires.lent import SharedBuffer
@@ -141,6 +142,7 @@ def run_both(
     paced: bool,
     slot_bytes: int = 4096,
     before: Callable[[int, list[CompiledPath]], None] = lambda rank, paths: None,
+    timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
 ) -> tuple[Any, list[Any], int]:
     """The results of all ranks by Python, and compiled, as bytes, over the same wires; chunks that were compiled.
 
@@ -172,29 +174,28 @@ def run_both(
                 wires[rank],
                 lambda to, value, rank=rank: send(to, rank, value),  # type: ignore[misc]
                 time.monotonic,
+                timeouts,
             )
         )
     paths = [CompiledPath(each, end) for each, end in zip(flows, wires, strict=True)]
     results, chunks = [], 0
-    try:
-        nobody = [None] * schedule.ranks
-        for compiled, lends in ((nobody, False), (paths, False), (paths, True), ([None, *paths[1:]], True)):
-            buffers = [
-                random_bits(dtype, schedule.nbytes // dtype_of(dtype).itemsize, rank) for rank in range(schedule.ranks)
-            ]
-            if lends:
-                for rank, values in enumerate(buffers):
-                    buffers[rank] = shared[rank].elements(values.dtype)
-                    buffers[rank][:] = values
-            _run(schedule, buffers, op, flows, compiled, before)
-            results.append([buffer.tobytes() for buffer in buffers])
-            if None not in compiled:
-                chunks = sum(path.chunks for path in paths)
-            if None not in compiled or not lends:
-                assert lends == any(_has_lent(end, flows[rank]) for rank, end in enumerate(wires))
-    finally:
-        for each in (*wires, *boxes, *shared):
-            each.close()
+    nobody = [None] * schedule.ranks
+    for compiled, lends in ((nobody, False), (paths, False), (paths, True), ([None, *paths[1:]], True)):
+        buffers = [
+            random_bits(dtype, schedule.nbytes // dtype_of(dtype).itemsize, rank) for rank in range(schedule.ranks)
+        ]
+        if lends:
+            for rank, values in enumerate(buffers):
+                buffers[rank] = shared[rank].elements(values.dtype)
+                buffers[rank][:] = values
+        _run(schedule, buffers, op, flows, compiled, before)
+        results.append([buffer.tobytes() for buffer in buffers])
+        if None not in compiled:
+            chunks = sum(path.chunks for path in paths)
+        if None not in compiled or not lends:
+            assert lends == any(_has_lent(end, flows[rank]) for rank, end in enumerate(wires))
+    for each in (*wires, *boxes, *shared):  # not after a failure: a rank that still runs writes to their memory
+        each.close()
     return results[0], results[1:], chunks
 
 
@@ -319,7 +320,8 @@ def test_more_pieces_than_half_a_window_are_copied_for_python(monkeypatch: pytes
         if rank == FIRST:
             kept.clear()
 
-    expected, made, _ = run_both(star(1 << 18), "float32", Op.SUM, False, slot_bytes=512, before=before)
+    rare = Timeouts(progress=100 * BOUND_S)  # no look at progress, which would give Python a turn
+    expected, made, _ = run_both(star(1 << 18), "float32", Op.SUM, False, slot_bytes=512, before=before, timeouts=rare)
     assert made == [expected] * 3
 
 
