@@ -263,7 +263,7 @@ class Rig:
         """
         schedule = self.schedules[name]
         self._operation += 1
-        buffers = inputs(schedule)
+        buffers = [self._placed(rank, values) for rank, values in enumerate(inputs(schedule))]
         programs = [program_of(schedule, rank, 4) for rank in range(schedule.ranks)]
         ended: list[BaseException | None] = [None] * schedule.ranks
         left = [schedule.ranks]
@@ -327,6 +327,15 @@ class Rig:
         if not any(ended):
             self._check(name, buffers)
         return ended
+
+    def _placed(self, rank: int, values: Array) -> Array:
+        """In the buffer that a rank lends, if it lends one."""
+        lent = getattr(self.ends[rank], "_lent", None)
+        if lent is None:
+            return values
+        own: Array = lent.elements(values.dtype)[: len(values)]
+        own[:] = values
+        return own
 
     def engine(self, rank: int, program: Program, buffer: Array) -> Engine:
         """That of one rank; `compiled_rig` puts another in its place."""

@@ -66,7 +66,6 @@ LONGEST = 300
 """Lines of a file: what can be read in one go. One idea is said in 60 to 250."""
 LONG = {
     "optcc.simulation.event_loop": "numba's cache looks at one file when it decides whether to compile again",
-    "optcc.runtime.wires.local": "one class, whose every method is about the same sockets and slots",
     "optcc.runtime.protocol.sender": "one machine with its table, to be read beside each other",
 }
 """Modules that may be longer, four at most, and why."""

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,9 @@ from optcc.runtime.engine.program import program_of
 from optcc.runtime.evidence.payload import peculiar
 from optcc.runtime.flows import ends
 from optcc.runtime.flows.flows import FlowTransport
-from optcc.runtime.wires import contract, local, slots
+from optcc.runtime.wires import contract, local_replies, local_waits, slots
 from optcc.runtime.wires.layout import layout_of
+from optcc.runtime.wires.lent import SharedBuffer
 from optcc.runtime.wires.local import LocalWires
 from optcc.runtime.wires.pacing import Rates
 from optcc.schedule import Schedule
@@ -74,13 +76,14 @@ def test_what_is_compiled_is_kept_for_these_sources_alone(tmp_path: Path) -> Non
 
 def test_formats_are_those_of_the_reference() -> None:
     assert (contract.HEADER_BYTES, slots.NOTICE.size, slots.BACK.size) == (basics.HEADER, basics.NOTICE, basics.BACK)
+    assert (slots.LENT_BYTES, slots.LENT.format) == (basics.LENT, "<qqq")
     assert (basics.MARK, basics.CALL, basics.ACK, basics.CREDIT) == (
         ends.CHUNK_MARK,
-        local._CALL,
-        local._ACK,
-        local._CREDIT,
+        local_replies.CALL,
+        local_replies.ACK,
+        local_replies.CREDIT,
     )
-    assert (basics.SEQ_BITS, basics.LOOK_S) == (slots._SEQ_BITS, local.LOOK_S)
+    assert (basics.SEQ_BITS, basics.LOOK_S) == (slots._SEQ_BITS, local_waits.LOOK_S)
     assert [ends.CHUNK_HEADER.unpack(bytes(range(64)))[i] for i in (4, 5, 6)] == [
         int.from_bytes(bytes(range(at, at + 8)), "little") for at in (16, 24, 32)
     ]
@@ -138,18 +141,20 @@ def run_both(
     paced: bool,
     slot_bytes: int = 4096,
     before: Callable[[int, list[CompiledPath]], None] = lambda rank, paths: None,
-) -> tuple[Any, Any, int]:
-    """The results of all ranks by Python and compiled, as bytes, over the same wires; chunks that were compiled.
+) -> tuple[Any, list[Any], int]:
+    """The results of all ranks by Python, and compiled, as bytes, over the same wires; chunks that were compiled.
 
-    before : called by every rank before it begins compiled
+    Compiled it runs three times: by way of slots; from buffers that are lent; so, but for rank 0, which is Python's.
+    before : called by every rank before it begins a run in which all are compiled
     """
     layout = layout_of({"it": schedule}, slot_bytes)
     rates = layout.rates if paced else [Rates(math.inf, math.inf)] * len(layout.nics)
     boxes = [Mailbox() for _ in range(schedule.ranks)]
+    shared = [SharedBuffer(schedule.nbytes) for _ in range(schedule.ranks)]
     wires = joined(
         schedule.ranks,
         lambda rank, exchange: LocalWires(
-            rank, layout.wires, layout.flows, rates, exchange=exchange, watch=boxes[rank]
+            rank, layout.wires, layout.flows, rates, exchange=exchange, watch=boxes[rank], lent=shared[rank]
         ),
     )
     flows: list[FlowTransport] = []
@@ -171,17 +176,29 @@ def run_both(
     paths = [CompiledPath(each, end) for each, end in zip(flows, wires, strict=True)]
     results = []
     try:
-        for compiled in (False, True, True):  # the second compiled one meets the counters of the first
+        nobody = [None] * schedule.ranks
+        for compiled, lends in ((nobody, False), (paths, False), (paths, True), ([None, *paths[1:]], True)):
             buffers = [
                 random_bits(dtype, schedule.nbytes // dtype_of(dtype).itemsize, rank) for rank in range(schedule.ranks)
             ]
-            _run(schedule, buffers, op, flows, paths if compiled else None, before)
+            if lends:
+                for rank, values in enumerate(buffers):
+                    buffers[rank] = shared[rank].elements(values.dtype)
+                    buffers[rank][:] = values
+            _run(schedule, buffers, op, flows, compiled, before)
             results.append([buffer.tobytes() for buffer in buffers])
+            if None not in compiled or not lends:
+                assert lends == any(_has_lent(end, flows[rank]) for rank, end in enumerate(wires))
     finally:
-        for each in (*wires, *boxes):
+        for each in (*wires, *boxes, *shared):
             each.close()
-    assert results[1] == results[2]
-    return results[0], results[1], sum(path.chunks for path in paths)
+    return results[0], results[1:], sum(path.chunks for path in paths)
+
+
+def _has_lent(end: LocalWires, flows: FlowTransport) -> bool:
+    """Whether some of the last chunks that came to a rank were lent, and not fetched by Python."""
+    last = ((flow, into.receiver.landed - 1 - back) for flow, into in flows._ins.items() for back in range(4))
+    return any(end._slots.lent(flow, seq) for flow, seq in last if seq >= 0)
 
 
 def _run(
@@ -196,9 +213,9 @@ def _run(
             program = program_of(schedule, rank, buffers[rank].itemsize)
             flows[rank].begin("it", program.receives)
             rest = (program, buffers[rank], op, flows[rank], time.monotonic)
-            engine = CompiledEngine(paths[rank], *rest) if paths else Engine(*rest)
+            engine = CompiledEngine(paths[rank], *rest) if paths[rank] else Engine(*rest)
             ready.wait(BOUND_S)
-            if paths:
+            if None not in paths:
                 before(rank, paths)
             engine.run()
             over.wait(BOUND_S)
@@ -236,7 +253,7 @@ CASES = {
 def test_the_same_bits(case: str, paced: bool) -> None:
     make, how = CASES[case]
     expected, made, chunks = run_both(make(**how), "float32", Op.SUM, paced)
-    assert made == expected
+    assert made == [expected] * 3
     assert chunks > 0
 
 
@@ -299,13 +316,13 @@ def test_more_pieces_than_half_a_window_are_copied_for_python(monkeypatch: pytes
 @pytest.mark.parametrize(("name", "op"), [("int8", Op.PROD), ("float64", Op.MIN), ("uint32", Op.MAX)])
 def test_the_same_bits_of_other_types(name: str, op: Op) -> None:
     expected, made, _ = run_both(schedule_of(weak=1, nics=2, nbytes=24_000), name, op, paced=False, slot_bytes=512)
-    assert made == expected
+    assert made == [expected] * 3
 
 
 def test_a_wrong_fold_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("optcc.runtime.compiled.path.fold_of", lambda op, name: fold_of(Op.MAX, name))
     expected, made, _ = run_both(schedule_of(weak=0, nics=1, nbytes=24_000), "float32", Op.SUM, paced=False)
-    assert made != expected
+    assert made[0] != expected
 
 
 def lost_count(planted: bool) -> None:
@@ -320,7 +337,7 @@ def lost_count(planted: bool) -> None:
     expected, made, _ = run_both(
         schedule_of(weak=0, nics=1, nbytes=24_000), "float32", Op.SUM, paced=False, slot_bytes=512
     )
-    assert made == expected
+    assert made == [expected] * 3
 
 
 @pytest.mark.long
@@ -337,6 +354,8 @@ def test_a_lost_count_is_noticed() -> None:
 
 # --- failover --------------------------------------------------------------------------------------------------------
 
+LENT_BYTES = 1 << 20
+"""More than any buffer of the matrix."""
 LEAKS = 16
 """The row that looks for leaks takes a thousand failovers."""
 
@@ -355,10 +374,11 @@ LEAKS = 16
     ],
 )
 def test_failover(number: int, how: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every row of the matrix of faults; its strikes are at moments that the compiled path goes through."""
+    """Every row of the matrix of faults, from buffers that are lent; its strikes are at moments that the compiled path
+    goes through."""
     monkeypatch.setattr(Rig, "engine", compiled_rig.engine)
     compiled_rig.taken.clear()
-    assert conclusive(lambda: ROWS[number].run(connect, **how))
+    assert conclusive(lambda: ROWS[number].run(partial(connect, lent_bytes=LENT_BYTES), **how))
     assert sum(compiled_rig.taken) > 0
 
 
@@ -368,7 +388,7 @@ def test_random_cuts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     hits = 0
     for seed in range(first, first + 6):
         try:
-            hits += bool(cut(connect, seed).moved)
+            hits += bool(cut(partial(connect, lent_bytes=seed % 2 * LENT_BYTES), seed).moved)
         except InconclusiveError:
             continue
         except Exception as error:

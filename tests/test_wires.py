@@ -26,6 +26,7 @@ from optcc.runtime.wires.contract import (
 )
 from optcc.runtime.wires.cuda import CudaWires
 from optcc.runtime.wires.layout import Layout
+from optcc.runtime.wires.lent import SharedBuffer
 from optcc.runtime.wires.local import LocalWires
 from optcc.runtime.wires.virtual import VirtualNet
 from optcc.schedule import Port
@@ -70,11 +71,19 @@ class LocalJob:
             end.close()
 
 
-def connect(it: Layout, watches: Sequence[Any]) -> list[LocalWires]:
-    """The ends of all ranks, in this process."""
+def connect(it: Layout, watches: Sequence[Any], lent_bytes: int = 0) -> list[LocalWires]:
+    """The ends of all ranks, in this process. lent_bytes : of a buffer that each rank lends; 0: none lends any."""
     return joined(
         it.ranks,
-        lambda rank, exchange: LocalWires(rank, it.wires, it.flows, it.rates, exchange=exchange, watch=watches[rank]),
+        lambda rank, exchange: LocalWires(
+            rank,
+            it.wires,
+            it.flows,
+            it.rates,
+            exchange=exchange,
+            watch=watches[rank],
+            lent=SharedBuffer(lent_bytes) if lent_bytes else None,
+        ),
     )
 
 

@@ -19,11 +19,13 @@ signals."""
 
 HEADER, NOTICE, BACK = 64, 40, 24
 """Bytes of a chunk's header and of records, as `CHUNK_HEADER`, `slots.NOTICE` and `slots.BACK` have them."""
+LENT = 64
+"""Bytes behind a payload that say whether it is lent, as `slots.LENT` has them."""
 MARK = 0x0C0FFEE5
 CALL, ACK, CREDIT = 2**32 - 1, 1, 2
 SEQ_BITS = 40
 LOOK_S = 1e-3
-"""As in `ends`, `slots` and `local`; a test holds them equal."""
+"""As in `ends`, `slots`, `local_replies` and `local_waits`; a test holds them equal."""
 
 _MONOTONIC, _THREAD_CPU = np.int32(1), np.int32(3)
 DONTWAIT, NOSIGNAL, EAGAIN, POLLIN = 0x40, 0x4000, 11, 1

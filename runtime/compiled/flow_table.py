@@ -47,6 +47,10 @@ class FlowTable:
             else:
                 record["kept_at"], parked = parked, parked + spec.window
                 record["every"] = self._ins[number].receiver.credit_every
+                record["withdrawn"] = base + slots._withdrawn_at(spec.src) * WORD
+                if spec.src in wires._far_buffers:
+                    far = wires._far_buffers[spec.src]
+                    record["far"], record["far_bytes"] = np.frombuffer(far, np.uint8).ctypes.data, len(far)
         mine = np.array(sorted(self._outs), np.int64)
         self.tables = Flows(records, np.zeros(kept, t.KEPT), np.zeros(parked, t.PARKED), mine)
         self._bytes: memoryview = records.view(np.uint8).data

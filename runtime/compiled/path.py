@@ -15,7 +15,7 @@ import numpy as np
 from optcc.runtime.compiled import basics, loop
 from optcc.runtime.compiled import tables as t
 from optcc.runtime.compiled.engine import CompiledEngine
-from optcc.runtime.compiled.flow_table import FlowTable
+from optcc.runtime.compiled.flow_table import FlowTable, address_of
 from optcc.runtime.compiled.folds import fold_of
 from optcc.runtime.compiled.line_table import LineTable
 from optcc.runtime.compiled.program_tables import ProgramTables
@@ -114,7 +114,16 @@ class CompiledPath:
         g[t.OPERATION] = receive_path._operation
         g[t.BUFFER], g[t.BUFFER_BYTES], g[t.ITEM] = engine.address, len(engine._bytes), engine._itemsize
         g[t.FOLD] = fold_of(engine._op, name_of(engine._dtype)).address
+        g[t.LENT_FROM] = self._lent_from(engine)
         g[t.TIMING] = self.timing
+
+    def _lent_from(self, engine: CompiledEngine) -> int:
+        """Where this rank's buffer is, if the operation sends from there and waits until all has been read; else 0."""
+        lent = self._wires._lent
+        if lent is None or not engine.lingers or engine._parts is not None:
+            return 0
+        first = address_of(lent.bytes)
+        return first if first <= engine.address <= first + len(lent.bytes) - len(engine._bytes) else 0
 
     def _fill_shares(self, engine: CompiledEngine) -> None:
         """The lanes of each route, and the stripes of each kind of transfer."""

@@ -16,14 +16,14 @@ from optcc.runtime.compiled.basics import (
     CALL,
     CREDIT,
     GOES_ON,
-    HEADER,
     MARK,
     NOTICE,
     SEQ_BITS,
     inner,
 )
 from optcc.runtime.compiled.machine import load_f64, load_i64, load_u32, set_word, word
-from optcc.runtime.compiled.sending import copy_bytes, fold_bytes, has_room, reply
+from optcc.runtime.compiled.payloads import take_payload
+from optcc.runtime.compiled.sending import has_room, reply
 from optcc.runtime.compiled.tables import (
     BUFFER,
     BUFFER_BYTES,
@@ -75,17 +75,15 @@ def _chunk(r: RowTables, f: Flows, w: Lines, g: Any, wire: int, flow: int, seq: 
         return ASIDE  # too many would stay in their slots
     if not has_room(w, w.wires[wire].ring, 2):
         return ASIDE
+    own = g[BUFFER] + offset if in_turn else 0
+    if not take_payload(f, w, g, flow, seq, own, nbytes, r.rows[place].reduce != 0):
+        return ASIDE
+    if not in_turn:
+        park(r, f, flow, seq, place, offset, nbytes)
     set_word(f.flows[flow].mark, (wire << SEQ_BITS) | landed)
     f.flows[flow].landed = landed
     g[CHUNKS] += 1
     g[NEWS] += 1
-    own, source = g[BUFFER] + offset, slot + HEADER
-    if r.rows[place].reduce == 0:
-        copy_bytes(w, g, own, source, nbytes)
-    elif in_turn:
-        fold_bytes(w, g, own, source, nbytes)
-    else:
-        park(r, f, flow, seq, place, offset, nbytes)
     if f.flows[flow].call >= 0 and landed > f.flows[flow].call:
         reply(w, g, wire, ACK, flow, f.flows[flow].call)
         f.flows[flow].call = -1

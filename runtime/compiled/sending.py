@@ -15,23 +15,17 @@ from optcc.runtime.compiled.basics import (
     DONTWAIT,
     EAGAIN,
     GOES_ON,
-    HEADER,
     MARK,
     NOSIGNAL,
     NOTICE,
     WATCH,
-    clock_ns,
-    count_timed,
     inner,
-    is_timed,
     time_now,
 )
 from optcc.runtime.compiled.machine import (
-    call_fold,
     errno_at,
     fence,
     load_u32,
-    memcpy,
     send,
     set_word,
     store_f64,
@@ -39,13 +33,12 @@ from optcc.runtime.compiled.machine import (
     store_u32,
     word,
 )
+from optcc.runtime.compiled.payloads import put_payload
 from optcc.runtime.compiled.queues import first_ready, pop_ready
 from optcc.runtime.compiled.tables import (
     BUSY,
     CHUNKS,
     EVERY,
-    FOLD,
-    ITEM,
     LANE,
     LOOK_AT,
     MOST,
@@ -99,26 +92,6 @@ def reply(w: Lines, g: Any, wire: int, kind: int, flow: int, number: int) -> Non
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def copy_bytes(w: Lines, g: Any, to: int, source: int, nbytes: int) -> None:
-    if is_timed(g):
-        began = clock_ns(w)
-        memcpy(to, source, nbytes)
-        count_timed(w, g, began)
-    else:
-        memcpy(to, source, nbytes)
-
-
-@inner  # type: ignore[misc, unused-ignore]
-def fold_bytes(w: Lines, g: Any, own: int, landed: int, nbytes: int) -> None:
-    if is_timed(g):
-        began = clock_ns(w)
-        call_fold(g[FOLD], own, landed, nbytes // g[ITEM])
-        count_timed(w, g, began)
-    else:
-        call_fold(g[FOLD], own, landed, nbytes // g[ITEM])
-
-
-@inner  # type: ignore[misc, unused-ignore]
 def _write(r: RowTables, f: Flows, w: Lines, g: Any, flow: int) -> int:
     """The next chunk of what is queued; nothing where Python has to do it."""
     wire, seq, place, start = f.flows[flow].wire, f.flows[flow].posted, f.flows[flow].queued, f.flows[flow].start
@@ -140,7 +113,7 @@ def _write(r: RowTables, f: Flows, w: Lines, g: Any, flow: int) -> int:
     store_i64(slot + 40, 0)
     store_i64(slot + 48, 0)
     store_i64(slot + 56, 0)
-    copy_bytes(w, g, slot + HEADER, r.rows[place].source + start, nbytes)
+    put_payload(f, w, g, flow, seq, r.rows[place].source + start, nbytes)
     at = w.rings[ring].records + (w.rings[ring].written & (w.rings[ring].count - 1)) * NOTICE
     store_u32(at, flow)
     store_u32(at + 4, nbytes)

@@ -76,10 +76,13 @@ class FlowState(NamedTuple):
 
 
 FLOW_STATE = Struct(f"{len(FlowState._fields)}q")
-FLOW = _record(f"{' '.join(FlowState._fields)} window most size every slots mark kept_at", "ready")
+FLOW = _record(
+    f"{' '.join(FlowState._fields)} window most size every slots mark kept_at far far_bytes withdrawn", "ready"
+)
 """A flow. window, every : as the machine's; most : bytes of payload of a chunk; size : of a slot; slots, mark :
 addresses of its first slot and of the word that says what has landed; kept_at : where its part of `kept` or `parked`
-begins;ready : since when that which is queued can go."""
+begins; far, far_bytes : address and size of its sender's buffer, where that is lent; withdrawn : address of the word
+that ends that; ready : since when that which is queued can go."""
 KEPT = _record("place start bytes", "ready")
 """A chunk that may have to be sent again: of a flow's `window`, the one with number ``seq % window``."""
 PARKED = _record("flow seq offset bytes next")
@@ -144,7 +147,7 @@ class Lines(NamedTuple):
 # Places in the array of whole numbers.
 UNSENT, UNFINISHED, TOTAL, OPERATION, BUSY, SLEEPS, STRIKE, ORDER, HELD, THROUGH, UNUSED, EARLY = range(12)
 LEFT, BUFFER, BUFFER_BYTES, ITEM, FOLD, UNHEARD, NEWS, ASKED, CHUNKS, LANE, MOST = range(12, 23)
-TIMING, WORKS, TIMED, BYTES_NS, CLOCK_NS, INTS = range(23, 29)
+TIMING, WORKS, TIMED, BYTES_NS, CLOCK_NS, LENT_FROM, INTS = range(23, 30)
 LEFT_LANDING, LEFT_CREDIT = 1, 2
 """Sends not posted, receives not done, all of both; the operation; flows with something queued; how often this rank has
 slept; how many must be done when somebody looks on; of chunks on their way: the next one's order, the sizes of both
@@ -155,7 +158,7 @@ fold; 1 + a wire whose peer could not be woken; what this poll has told; flows o
 taken; a route whose lanes are to be watched; after how many chunks, sent or taken, Python has a turn.
 
 Of copies and folds: each so-manyth is timed, 0: none; how many there were, and of these timed; nanoseconds of the timed
-ones, and of the clock."""
+ones, and of the clock. At last where this rank's buffer is, if it is lent, else 0."""
 
 # Places in the array of times.
 LOOK_AT, TIMERS, EVERY, BEFORE, DUE, LANES_AT, SOCKETS_AT, WAKE, BREATH_AT, TIMES = range(10)

@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from optcc.runtime.compiled.basics import CREDIT, HEADER, inner
+from optcc.runtime.compiled.payloads import fold_bytes
 from optcc.runtime.compiled.queues import push_ready
-from optcc.runtime.compiled.sending import fold_bytes, has_room, reply
+from optcc.runtime.compiled.sending import has_room, reply
 from optcc.runtime.compiled.tables import BUFFER, LEFT, LEFT_CREDIT, UNFINISHED, Flows, Lines, RowTables
 
 

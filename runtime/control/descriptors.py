@@ -16,9 +16,12 @@ moment. A rank has 11 of them open at once, the hub 8; the rest is for what othe
 
 
 def needed_by_rank(layout: Layout, rank: int) -> int:
-    """Descriptors of a rank on local wires: a socket per wire, its slots, and those of each rank that it sends to."""
+    """Descriptors of a rank on local wires: a socket per wire; its slots, and those of each rank that it sends to; its
+    buffer, which is open and mapped, and the mapped one of each rank that sends to it."""
     wires = sum(rank in (wire.src, wire.dst) for wire in layout.wires)
-    return wires + len({wire.dst for wire in layout.wires if wire.src == rank}) + 1 + SPARE
+    peers = len({wire.dst for wire in layout.wires if wire.src == rank})
+    peers += len({wire.src for wire in layout.wires if wire.dst == rank})
+    return wires + peers + 3 + SPARE
 
 
 def check_descriptors(layout: Layout, ranks: Iterable[int], attached: int) -> None:

@@ -13,6 +13,7 @@ from optcc.runtime.devices.cuda_memory import CudaMemory
 from optcc.runtime.devices.memory import Memory
 from optcc.runtime.wires.cuda import CudaWires
 from optcc.runtime.wires.layout import Layout
+from optcc.runtime.wires.lent import SharedBuffer
 from optcc.runtime.wires.local import LocalWires
 from optcc.runtime.wires.pacing import Rates
 from optcc.schedule import Port
@@ -22,13 +23,22 @@ TRANSPORTS = ("local", "verbs")
 
 
 def open_wires(
-    transport: str, rank: int, layout: Layout, rates: Sequence[Rates], control: Control, memory: Memory
+    transport: str,
+    rank: int,
+    layout: Layout,
+    rates: Sequence[Rates],
+    control: Control,
+    memory: Memory,
+    lent: SharedBuffer | None = None,
 ) -> Any:
-    """Connect to the other ranks, all at the same time. `rates` : of emulated NICs; `memory` : of the buffers."""
+    """Connect to the other ranks, all at the same time.
+
+    rates : of emulated NICs; memory : of the buffers; lent : the buffer, where the ranks of a machine share it
+    """
     if isinstance(memory, CudaMemory):
         return CudaWires(memory, rank, layout.wires, layout.flows, rates, exchange=control.exchange, watch=control)
     if transport == "local":
-        return LocalWires(rank, layout.wires, layout.flows, rates, exchange=control.exchange, watch=control)
+        return LocalWires(rank, layout.wires, layout.flows, rates, exchange=control.exchange, watch=control, lent=lent)
     from optcc.runtime.verbs.wires import VerbsWires
 
     return VerbsWires(

@@ -14,7 +14,7 @@ from optcc.runtime.control.channel import Control
 from optcc.runtime.control.clocks import by_the_hub
 from optcc.runtime.control.descriptors import provide
 from optcc.runtime.control.fault_injection import FaultInjector
-from optcc.runtime.control.job import Job, digest_of
+from optcc.runtime.control.job import LOCAL, Job, digest_of
 from optcc.runtime.control.job_bytes import job_from_bytes
 from optcc.runtime.control.transports import open_wires
 from optcc.runtime.devices.host import divide, dtype_of, reduction_of
@@ -37,6 +37,7 @@ from optcc.runtime.messages import (
 )
 from optcc.runtime.wires.contract import Abilities
 from optcc.runtime.wires.layout import layout_of
+from optcc.runtime.wires.lent import SharedBuffer
 from optcc.runtime.wires.pacing import Rates
 from optcc.schedule import Port
 
@@ -51,6 +52,7 @@ class Worker:
         self._rank, self._control = control.rank, control
         self._memories: dict[str, Memory] = {}  # by name of device; kept, for what it costs to open a GPU
         self._wires: Any = None
+        self._shared: SharedBuffer | None = None  # the buffer, where other ranks may read it
         self._engine: Engine | None = None
         self._injector: FaultInjector | None = None
         self._journal: list[Note] = []  # of the flows, by this rank's clock
@@ -74,7 +76,8 @@ class Worker:
             self._memories[job.device] = memory_of(job.device, self._rank)
         memory = self._memory = self._memories[job.device]
         memory.warm(dtype, self._op)
-        self._buffer = memory.empty(count, dtype)
+        self._shared = SharedBuffer(job.nbytes) if (job.transport, job.device) == LOCAL else None
+        self._buffer = self._shared.elements(dtype) if self._shared else memory.empty(count, dtype)
         self._expected = reference(count, dtype, ranks=job.ranks, op=self._op)
         if self._reduction.mean:
             divide(self._expected, job.ranks)
@@ -82,7 +85,7 @@ class Worker:
         if job.transport == "local":
             provide(layout, self._rank)
         rates = [self._hardware.setdefault(nic.name, self._rates(nic)) for nic in layout.nics]
-        self._wires = open_wires(job.transport, self._rank, layout, rates, self._control, memory)
+        self._wires = open_wires(job.transport, self._rank, layout, rates, self._control, memory, self._shared)
         self._healing: list[tuple[float, int]] = []
         self._ail()
         timeouts = Timeouts().for_chunks_of(layout.slowest_chunk_s if job.paced else 0.0)
@@ -132,6 +135,9 @@ class Worker:
         if self._wires:
             self._wires.close()
             self._wires = self._engine = self._injector = None
+        if self._shared:
+            self._shared.close()
+            self._shared = None
 
     def command(self) -> Command:
         """The next command; the flows are served meanwhile, for a peer may still have to ask what has landed."""

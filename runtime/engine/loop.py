@@ -37,6 +37,7 @@ class Engine:
         linger: bool = True,
         parts: Any = None,
     ) -> None:
+        self.lingers = linger
         self._done: Callable[[], bool] = transport.drain if linger else transport.given
         self._program, self._buffer, self._op = program, buffer, op
         self._transport, self._clock, self._memory = transport, clock, memory

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import select
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any
 
-from optcc.runtime.wires.contract import Arrived, Cause, Failed, Happening, PortDown, Wire
-from optcc.runtime.wires.pacing import PortClocks, Rates
+from optcc.runtime.wires.contract import Cause, Failed, PortDown
+from optcc.runtime.wires.local_parts import LocalParts
+from optcc.runtime.wires.pacing import Rates
 
 
-class LocalFaults(ABC):
+class LocalFaults(LocalParts):
     """The part of `LocalWires` that spoils them. A NIC is its index; only this rank's ends of wires are touched."""
-
-    _wires: Sequence[Wire]
-    _clocks: PortClocks
-    _news: list[Happening]
-    _out: dict[int, Any]
-    _in: dict[int, Any]
-    _no_data: dict[int, list[Arrived]]
-    _no_acks: set[int]
-    _unsaid: dict[int, dict[int, int]]
-    _stuck: dict[int, list[tuple[Any, ...]]]
-    _epoll: select.epoll
-    _bug: str
 
     def cut(self, nic: int, cause: Cause = Cause.PORT, detail: str = "link down") -> None:
         """A NIC of this rank goes down: its connections end, and it says so."""
@@ -81,7 +68,7 @@ class LocalFaults(ABC):
                 self._epoll.register(end.sock, select.EPOLLIN)
             self._unstick(wire)
             if wire in self._out:
-                self._flush(end)
+                self._flush(self._out[wire])
 
     def held(self, nic: int) -> dict[int, int]:
         """How many notifications, acknowledgements and credits a black hole at this NIC keeps waiting, by wire."""
@@ -119,27 +106,3 @@ class LocalFaults(ABC):
 
     def _of(self, nic: int) -> list[int]:
         return [w for w in (*self._out, *self._in) if nic in (self._wires[w].out, self._wires[w].into)]
-
-    @abstractmethod
-    def _close(self, wire: int) -> None:
-        """Close this end of a wire."""
-
-    @abstractmethod
-    def _arrive(self, arrived: Sequence[Arrived]) -> None:
-        """Chunks count as arrived."""
-
-    @abstractmethod
-    def _mark(self, wire: int, flow: int, seq: int) -> None:
-        """Tell how far a flow has come."""
-
-    @abstractmethod
-    def _flush(self, out: Any) -> None:
-        """Write what is unsent."""
-
-    @abstractmethod
-    def _read_rings(self) -> None:
-        """Take in what has come."""
-
-    @abstractmethod
-    def _unstick(self, wire: int) -> None:
-        """Take in what has come while the wire was a black hole."""

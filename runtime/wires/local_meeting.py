@@ -1,4 +1,5 @@
-"""How the ranks of one machine connect their wires: over Unix sockets, with the receiver's slots lent along.
+"""How the ranks of one machine connect their wires: over Unix sockets, with the receiver's slots lent along,
+and the sender's buffer lent back.
 
 Such a socket has a name that every process of the machine can connect to. Who does is asked for by the kernel's word
 first (SO_PEERCRED, unix(7)): another user's connection is closed at once. Those of the same user are heard all at the
@@ -44,7 +45,9 @@ def connect_ends(
     wires: Sequence[Wire],
     exchange: Callable[[Any], list[Any]],
     lent: Slots,
+    buffer: int | None,
     borrow: Callable[[int, int], Slots],
+    borrow_buffer: Callable[[int, int], None],
     adopt: Callable[[SendingEnd | ReceivingEnd], None],
     clock: Callable[[], float],
 ) -> None:
@@ -52,7 +55,10 @@ def connect_ends(
 
     The receiving end of a wire connects, for it lends its slots with the first bytes that it sends.
 
-    exchange : an all-gather over the ranks; borrow : the slots of a rank by the descriptor that it lends
+    exchange : an all-gather over the ranks
+    lent, borrow : this rank's slots; those of another rank, by the descriptor that it lends
+    buffer, borrow_buffer : descriptor of the buffer that this rank sends from, None: none is lent; takes one of another
+        rank's, which is its own from then on
     Raises TransportError when ranks do not connect in time.
     """
     entering = deque(w for w, wire in enumerate(wires) if wire.dst == rank)
@@ -63,7 +69,9 @@ def connect_ends(
         listener.bind("")  # Linux finds a name, which is not a file
         listener.listen(QUEUE)
         listener.setblocking(False)
-        listeners = exchange([listener.getsockname().hex(), token.hex()])
+        listeners = exchange([listener.getsockname().hex(), token.hex(), buffer is not None])
+        first = {(wire.src, wire.dst): w for w, wire in reversed([*enumerate(wires)])}  # of two ranks: carries a buffer
+        carrying: list[ReceivingEnd] = []
         strangers: dict[int, socket.socket] = {}  # by descriptor, in the order in which they came
         closing.callback(_close, strangers)
         ready = select.epoll()
@@ -77,7 +85,7 @@ def connect_ends(
                 raise TransportError(f"ranks {sorted(missing)} did not connect within {CONNECT_S:g} s")
             while entering:
                 w = entering[0]
-                name, theirs = listeners[wires[w].src]
+                name, theirs, lends = listeners[wires[w].src]
                 try:
                     sock = _connected(bytes.fromhex(name), HELLO.pack(bytes.fromhex(theirs), w), lent.fd)
                 except ConnectionError as error:
@@ -85,7 +93,10 @@ def connect_ends(
                 if sock is None:
                     break
                 entering.popleft()
-                adopt(ReceivingEnd(w, sock))
+                end = ReceivingEnd(w, sock)
+                adopt(end)
+                if lends and first[wires[w].src, rank] == w:
+                    carrying.append(end)
             if not entering and not leaving:
                 break
             for fd, _ in ready.poll(RETRY_S if entering else left):
@@ -103,7 +114,14 @@ def connect_ends(
                         w, sock, slots = heard
                         leaving.remove(w)
                         adopt(SendingEnd(w, sock, borrow(wires[w].dst, slots)))
+                        if buffer is not None and first[rank, wires[w].dst] == w:
+                            socket.send_fds(sock, [b"b"], [buffer])
         exchange(None)  # nobody writes before all are connected, nor closes its listener before
+        for end in carrying:
+            _, fds, _, _ = socket.recv_fds(end.sock, 1, 1)  # sent before the exchange
+            if not fds:  # recvmsg(2) says no more when the process may not open another
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            borrow_buffer(wires[end.wire].src, fds[0])
 
 
 def _close(strangers: Mapping[int, socket.socket]) -> None:

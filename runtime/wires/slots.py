@@ -7,6 +7,8 @@ fenced its end of a wire has written its last there.
 The receiver writes back how far a flow has come, as its NIC would acknowledge it: no message, nobody is woken. Credits
 go back by a second ring. Who sleeps says so here, for whoever has something for it to wake it.
 
+A chunk may also stay in its sender's buffer, which its receiver reads (`lent`): then its slot says where.
+
 The memory is anonymous: it has no name that could be left behind, whatever becomes of the processes.
 """
 
@@ -21,7 +23,7 @@ from typing import NamedTuple
 
 from optcc.runtime.errors import TransportError
 from optcc.runtime.wires.contract import ECHOES, HEADER_BYTES, FlowSpec
-from optcc.runtime.wires.rings import WORD, Ring, ring_bytes
+from optcc.runtime.wires.rings import WORD, Ring, order, ring_bytes
 
 RECORDS = 4
 """Capacity of a ring over what windows and echoes allow in flight. A chunk may be asked for, too, and windows may be
@@ -31,12 +33,16 @@ NOTICE = Struct("<IIqddq")
 """Flow, bytes of payload, seq, when its first NIC starts and ends with it, wire."""
 BACK = Struct("<IIqq")
 """Kind, flow, number, wire: what comes back."""
+LENT = Struct("<qqq")
+"""Behind the payload, in a cache line of its own: seq, where the payload begins in its sender's buffer, bytes. The
+second counts from 1; 0: the payload is in the slot."""
+LENT_BYTES = HEADER_BYTES
 _SEQ_BITS = 40
 _SEQS = (1 << _SEQ_BITS) - 1
 
 
 class _Place(NamedTuple):
-    """Where a flow's slots are: the first, how many, and the bytes of each."""
+    """Where a flow's slots are: the first, how many, and the bytes from each to the next, the last of them LENT's."""
 
     start: int
     window: int
@@ -52,7 +58,8 @@ class _Plan:
     """Where everything is in the memory of one rank: whatever two processes write has cache lines of its own.
 
     First the rank's own word, that it sleeps. Then marks, one line for each flow; a word for each wire, which closes
-    once; for each rank that sends its word that it sleeps and two rings; at last the slots.
+    once; for each rank that sends its words, that it sleeps and that it lends nothing any more, and two rings; at last
+    the slots.
     """
 
     def __init__(self, rank: int, flows: Sequence[FlowSpec]) -> None:
@@ -73,7 +80,7 @@ class _Plan:
             self.rings[src] = (notices, backs, count)
         self.places: dict[int, _Place] = {}
         for flow, spec in incoming.items():
-            size = _lines(HEADER_BYTES + spec.slot_bytes)  # whole, so that no two chunks share one
+            size = _lines(HEADER_BYTES + spec.slot_bytes) + LENT_BYTES  # whole, so that no two chunks share one
             self.places[flow] = _Place(end, spec.window, size)
             end += spec.window * size
         self.end = end
@@ -114,19 +121,40 @@ class Slots:
 
     def size(self, flow: int) -> int:
         """Bytes of a slot, header included."""
-        return self._places[flow].size
+        return self._places[flow].size - LENT_BYTES
 
     def slot(self, flow: int, seq: int) -> memoryview:
         """The slot of a chunk."""
         start, window, size = self._places[flow]
         at = start + seq % window * size
-        return self._bytes[at : at + size]
+        return self._bytes[at : at + size - LENT_BYTES]
 
     def put(self, flow: int, seq: int, header: bytes, payload: memoryview) -> None:
-        """Write a chunk into its slot."""
+        """Write a chunk into its slot. That it is there comes last: of another try, it may still be lent."""
         slot = self.slot(flow, seq)
         slot[:HEADER_BYTES] = header
         slot[HEADER_BYTES : HEADER_BYTES + len(payload)] = payload
+        order()
+        LENT.pack_into(self._bytes, self._lent_at(flow, seq), seq, 0, len(payload))
+
+    def _lent_at(self, flow: int, seq: int) -> int:
+        start, window, size = self._places[flow]
+        return start + (seq % window + 1) * size - LENT_BYTES
+
+    def lend(self, flow: int, seq: int, header: bytes, start: int, nbytes: int) -> None:
+        """Say of a chunk where in its sender's buffer it is."""
+        self.slot(flow, seq)[:HEADER_BYTES] = header
+        LENT.pack_into(self._bytes, self._lent_at(flow, seq), seq, start + 1, nbytes)
+
+    def lent(self, flow: int, seq: int) -> tuple[int, int] | None:
+        """Where the payload of a chunk begins in its sender's buffer, and how long it is; None: it is in the slot."""
+        chunk, at, nbytes = LENT.unpack_from(self._bytes, self._lent_at(flow, seq))
+        return (at - 1, nbytes) if at and chunk == seq else None
+
+    def fill(self, flow: int, seq: int, payload: memoryview) -> None:
+        """Copy the payload of a chunk that was lent into its slot."""
+        self.slot(flow, seq)[HEADER_BYTES : HEADER_BYTES + len(payload)] = payload
+        LENT.pack_into(self._bytes, self._lent_at(flow, seq), seq, 0, len(payload))
 
     def mark(self, flow: int, wire: int, seq: int) -> None:
         """For the receiver: chunk `seq` of `flow` is here, by `wire`, and all that came before it by this wire."""
@@ -163,6 +191,17 @@ class Slots:
     def sleeps(self, src: int | None = None) -> int:
         """What `sleep` has said."""
         return self._words[0 if src is None else self._sleeps_at[src]]
+
+    def withdraw(self, src: int) -> None:
+        """Rank `src` lends nothing any more: what is read from its buffer from now on may be anything."""
+        self._words[self._withdrawn_at(src)] = 1
+
+    def has_withdrawn(self, src: int) -> bool:
+        """Whether `src` has. To be asked after its buffer was read."""
+        return self._words[self._withdrawn_at(src)] != 0
+
+    def _withdrawn_at(self, src: int) -> int:
+        return self._sleeps_at[src] + 1
 
     def close_wire(self, wire: int) -> None:
         """Nothing that comes by this wire counts from now on."""

@@ -1,0 +1,152 @@
+"""Chunks that stay in their sender's buffer: read by the receiver before they are acknowledged, or lost."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from optcc.errors import VerifyError
+from optcc.runtime.errors import TransportError
+from optcc.runtime.wires.contract import HEADER_BYTES, Arrived, Cause, Failed
+from optcc.runtime.wires.lent import SharedBuffer
+from optcc.runtime.wires.local import LocalWires
+from optcc.schedule import Schedule
+from optcc.schedule.simple import all_gather, broadcast, one_tree, reduce_scatter
+from optcc.simulation.verifier import verify
+from optcc.values.cluster import Cluster
+from tests.test_wires import connect, layout
+from tests.wires_contract import Pipe, header
+
+BUFFER = 4096
+FLOW, WIRE = 0, 0
+"""From rank 0 to rank 1."""
+
+
+@pytest.fixture
+def ends() -> Iterator[list[LocalWires]]:
+    watches = [Pipe(), Pipe()]
+    made = connect(layout(), watches, lent_bytes=BUFFER)
+    yield made
+    for each in (*made, *watches):
+        each.close()
+
+
+def lend(end: LocalWires, seq: int, start: int, nbytes: int) -> None:
+    """As compiled code does it: no payload in the slot, but where it is."""
+    out = end._out[WIRE]
+    out.far.lend(FLOW, seq, header(FLOW, seq), start, nbytes)
+    out.notices.put(FLOW, nbytes, seq, -math.inf, -math.inf, WIRE)
+
+
+def filled(end: LocalWires) -> bytes:
+    assert end._lent
+    end._lent.bytes[:] = os.urandom(BUFFER)
+    return bytes(end._lent.bytes)
+
+
+def test_a_lent_chunk_arrives_with_its_bytes(ends: list[LocalWires]) -> None:
+    values = filled(ends[0])
+    lend(ends[0], 0, 1000, 3000)
+    assert [type(it) for it in ends[1].poll(-math.inf)] == [Arrived]
+    slot = ends[1].slot(FLOW, 0)
+    assert slot[:HEADER_BYTES] == header(FLOW, 0)
+    assert slot[HEADER_BYTES : HEADER_BYTES + 3000] == values[1000:4000]
+
+
+def test_its_sender_may_write_again_once_it_is_acknowledged(ends: list[LocalWires]) -> None:
+    values = filled(ends[0])
+    lend(ends[0], 0, 0, 100)
+    assert ends[0].landed(WIRE, FLOW) == 0
+    ends[1].poll(-math.inf)
+    assert ends[0].landed(WIRE, FLOW) == 1
+    filled(ends[0])
+    assert ends[1].slot(FLOW, 0)[HEADER_BYTES : HEADER_BYTES + 100] == values[:100]
+
+
+def test_a_chunk_that_is_sent_again_through_its_slot_is_not_lent(ends: list[LocalWires]) -> None:
+    filled(ends[0])
+    lend(ends[0], 0, 0, 100)
+    ends[0].write(WIRE, FLOW, 0, header(FLOW, 0), memoryview(bytes(100)), -math.inf)
+    ends[1].poll(-math.inf)
+    assert ends[1].slot(FLOW, 0)[HEADER_BYTES : HEADER_BYTES + 100] == bytes(100)
+
+
+def test_a_sender_that_has_given_up_loses_the_wire(ends: list[LocalWires]) -> None:
+    lend(ends[0], 0, 0, 100)
+    ends[0]._out[WIRE].far.withdraw(0)
+    assert ends[1].poll(-math.inf) == [Failed(WIRE, Cause.CLOSED, "its sender has given up")]
+    assert ends[0].landed(WIRE, FLOW) == 0
+
+
+def test_who_closes_lends_nothing_any_more(ends: list[LocalWires]) -> None:
+    assert not ends[1]._slots.has_withdrawn(0)
+    ends[0].close()
+    assert ends[1]._slots.has_withdrawn(0)
+
+
+@pytest.mark.parametrize(("start", "nbytes"), [(BUFFER, 1), (BUFFER - 10, 11), (2**60, 100)])
+def test_a_chunk_beyond_the_buffer_is_refused(ends: list[LocalWires], start: int, nbytes: int) -> None:
+    lend(ends[0], 0, start, nbytes)
+    with pytest.raises(TransportError, match="of the buffer of rank 0, which has fewer"):
+        ends[1].poll(-math.inf)
+
+
+def test_a_buffer_is_there_as_long_as_somebody_has_it() -> None:
+    before = os.listdir("/dev/fd")
+    shared = SharedBuffer(64)
+    values = shared.elements(np.dtype(np.int64))
+    values[:] = 7
+    shared.close()
+    assert values.tolist() == [7] * 8
+    del values, shared
+    assert len(os.listdir("/dev/fd")) == len(before)
+
+
+# --- what schedules owe to it ----------------------------------------------------------------------------------------
+
+
+def late_reads(schedule: Schedule) -> list[tuple[int, int]]:
+    """Pairs of transfers: the second changes bytes of a rank that the first, by its dependencies, may still be read
+    from. Such bytes must not be lent."""
+    before = [0] * len(schedule)  # transfers that have certainly finished before each starts, as bits
+    for row in range(len(schedule)):
+        for dep in schedule.deps(row).tolist():
+            before[row] |= before[dep] | 1 << dep
+    start, stop = schedule.offset, schedule.offset + schedule.length
+    return [
+        (sent, row)
+        for row in range(len(schedule))
+        for sent in range(row)
+        if schedule.src[sent] == schedule.dst[row]
+        and start[sent] < stop[row]
+        and start[row] < stop[sent]
+        and not before[row] >> sent & 1
+    ]
+
+
+SIMPLE = {
+    "one tree": lambda cluster: one_tree(cluster, 4096),
+    "broadcast": lambda cluster: broadcast(cluster, 1 << 20, 2),
+    "all gather": lambda cluster: all_gather(cluster, 4096),
+    "reduce scatter": lambda cluster: reduce_scatter(cluster, 4096),
+}
+
+
+@pytest.mark.parametrize("name", SIMPLE)
+def test_collectives_do_not_change_what_they_may_still_be_sending(name: str) -> None:
+    assert late_reads(SIMPLE[name](Cluster.uniform(servers=5, nics=2, rate=Fraction(10**9)))) == []
+
+
+def test_a_schedule_that_does_is_noticed() -> None:
+    """Two ranks that swap without waiting. The verifier, which every family is tested by, refuses it."""
+    tree = one_tree(Cluster.uniform(servers=2, nics=1, rate=Fraction(10**9)), 4096)
+    none = np.zeros(0, np.int64)
+    loose = tree.replace(dep_ptr=np.zeros(len(tree) + 1, np.int64), dep_idx=none)
+    assert late_reads(loose) == [(0, 1)]
+    with pytest.raises(VerifyError, match="may still be"):
+        verify(loose)
