@@ -50,7 +50,7 @@ class FlowTable:
                 record["withdrawn"] = base + slots._withdrawn_at(spec.src) * WORD
                 if spec.src in wires._far_buffers:
                     far = wires._far_buffers[spec.src]
-                    record["far"], record["far_bytes"] = np.frombuffer(far, np.uint8).ctypes.data, len(far)
+                    record["far"], record["far_bytes"] = address_of(far), len(far)
         mine = np.array(sorted(self._outs), np.int64)
         self.tables = Flows(records, np.zeros(kept, t.KEPT), np.zeros(parked, t.PARKED), mine)
         self._bytes: memoryview = records.view(np.uint8).data
