@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import optcc
+from benchmarks.memory_floor import fold_and_copy
 from optcc.communicator.prepared import size_class
 from optcc.communicator.tuning import ROUNDS, Trial
 from optcc.values.cluster import Cluster
@@ -35,6 +36,8 @@ RANKS = 4
 SIZES = {4 << 10: 50, 64 << 10: 50, 1 << 20: 20, 8 << 20: 5, 64 << 20: 2}
 """Bytes -> calls in a row, of one and then of the other."""
 JUDGED = (4 << 10, 64 << 20)
+FLOOR_BYTES = 1 << 20
+"""From here on the floor is told: below, memory is not what takes the time."""
 
 PLANS = {
     "tuned": None,
@@ -74,18 +77,25 @@ def main() -> int:
         f"interface. The same processes do both, in turns, {options.turns} times. Time of one call on rank 0, and",
         "processor time of all ranks; medians. Ratios are of neighbouring turns: median (quartiles).",
         "Below 1 optcc is faster.",
+        "The floor is what memory allows: the folds and copies of a ring alone, by the same processes in a turn of",
+        "their own, between arrays as large as the buffer.",
         "",
-        "| size | optcc | Gloo | ratio | optcc, processor | Gloo, processor | ratio |",
-        "|---|---|---|---|---|---|---|",
+        "| size | optcc | Gloo | ratio | optcc, processor | Gloo, processor | ratio | floor | over floor |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     good = True
-    for nbytes, (ours, theirs) in measured(SIZES, options.turns, "gloo").items():
+    for nbytes, (ours, theirs, floor) in measured(SIZES, options.turns, "gloo").items():
         cells = [format_size(nbytes)]
         for column in range(2):
             a, b = [turn[column] for turn in ours], [turn[column] for turn in theirs]
             ratio, text = ratios(a, b)
             cells += [format_seconds(median(a)), format_seconds(median(b)), text]
             good &= ratio <= 1 or column != 0 or nbytes not in JUDGED
+        if nbytes < FLOOR_BYTES:
+            cells += ["", ""]
+        else:
+            a, b = ([turn.wall_s for turn in turns] for turns in (ours, floor))
+            cells += [format_seconds(median(b)), ratios(a, b)[1]]
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
@@ -180,9 +190,10 @@ def _rank(
         for comm, plan in zip(comms[1:], PLANS.values(), strict=False):
             if plan:
                 comm._prepared._trial = partial(_only, comm.cluster, *plan)  # type: ignore[method-assign]
+        alone = _folds_and_copies(max(sizes))
         calls: list[Callable[[Any], object]] = [comm.all_reduce for comm in comms]
         if rivals == "gloo":
-            calls.append(_gloo(rank, meeting))
+            calls += [_gloo(rank, meeting), alone]
         for nbytes, row in sizes.items():
             given = (np.arange(nbytes // 4) % 1000 + rank).astype(np.float32)
             expected = (np.arange(nbytes // 4) % 1000 * RANKS + sum(range(RANKS))).astype(np.float32)
@@ -197,9 +208,20 @@ def _rank(
                             call(buffer)
                     else:
                         times.append(_timed(partial(call, buffer), row))
-                    if turn < 0 and not np.array_equal(buffer, expected):
+                    if turn < 0 and call is not alone and not np.array_equal(buffer, expected):
                         raise SystemExit(f"a result of {nbytes} bytes is wrong")
         pipe.send(found)
+
+
+def _folds_and_copies(most: int) -> Callable[[Any], object]:
+    """A rank's part of a ring's, for buffers of `most` bytes at most: of other arrays, so that the buffer stays."""
+    own, landed = np.ones(most // 4, np.float32), np.ones(most // 4, np.float32)
+
+    def work(buffer: Any) -> None:
+        part, count = buffer.nbytes * (RANKS - 1) // RANKS, buffer.size
+        fold_and_copy(own[:count], landed[:count], folded=part, copied=part)
+
+    return work
 
 
 def _gloo(rank: int, meeting: str) -> Callable[[Any], object]:

@@ -1,7 +1,7 @@
 """Achieved time over bound on this machine: 4 ranks x 4 emulated NICs, 2 NICs of one server dead (l = 2).
 
 Writes docs/bench-local.md. Exit status 1 when a result is wrong, the median of optcc's schedule is over 1.05 times
-the bound, or the ring is less than 1.4 times slower.
+the bound, or at 1 Gb/s the ring is less than 1.4 times slower.
 """
 
 from __future__ import annotations
@@ -15,11 +15,18 @@ from pathlib import Path
 from statistics import median, pstdev
 
 import optcc
+from benchmarks.memory_floor import MemoryFloor
 from optcc.api import LOCAL_RATE
 from optcc.reports.run import run_progress
+from optcc.runtime.compiled.choice import PATHS
 from optcc.values.units import format_rate, format_seconds, format_size
 
 SIZE = 64 * 2**20
+RATES = (LOCAL_RATE, 16 * LOCAL_RATE)
+"""Bytes per second of a server: 1 and 16 Gb/s."""
+WITHIN = 1.05
+SEGMENTS = {RATES[0]: None, RATES[1]: 32}
+"""Of the plan, None: as the planner has it. At 16 Gb/s as many chunks as at 1 take more processor than there is."""
 
 
 def main() -> int:
@@ -28,38 +35,53 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=5)
     options = parser.parse_args()
     cluster = optcc.Cluster.uniform(servers=4, nics=4, rate=Fraction(50_000_000_000))
-    plan = optcc.plan(cluster.degrade("server1/nic0").degrade("server1/nic1"), SIZE)
-    simulated = optcc.simulate(plan.schedule()).time_s / float(plan.bound.seconds)
-    with run_progress(options.repeat) as progress:
-        run = optcc.run(plan, repeat=options.repeat, progress=progress)
+    hurt = cluster.degrade("server1/nic0").degrade("server1/nic1")
     text = [
         "# Achieved time over bound on one machine",
         "",
-        "Made by `make bench-local`: real bytes between 4 processes over loopback, 4 emulated NICs each, 2 NICs of",
-        f"server1 dead, {format_size(SIZE)} of float32 per rank, {plan.recipe.segments} segments. Rates are",
-        f"scaled down so that a whole server has {format_rate(LOCAL_RATE)}. Both algorithms run in the same processes,",
-        "in turn.",
+        "Made by `make bench-local`: real bytes between 4 processes, 4 emulated NICs each, 2 NICs of server1 dead,",
+        f"{format_size(SIZE)} of float32 per rank.",
+        "Rates are scaled down so that a whole server has what the first column says.",
+        "Both algorithms run in the same processes, in turn.",
+        "`simulated` is the simulator's word for optcc's schedule, which knows no processor.",
+        "`floor` is what memory allows: the schedule's folds and copies alone, by as many processes as cores.",
+        "Both are over the bound; the floor is the median of as many turns as the runs. The spread is the runs' cv.",
         "",
-        f"Bound {format_seconds(run.plan.bound.seconds)}; the simulator says {simulated:.4f} of it for optcc.",
-        "",
-        "| algorithm | median | over bound | spread (cv) | result |",
-        "|---|---|---|---|---|",
+        "| a server | path | algorithm | segments | bound | median | over bound | spread | simulated | floor | result |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for name, result in run.results.items():
-        spread = pstdev(result.seconds) / median(result.seconds)
-        exact = "exact" if all(result.exact) else "WRONG"
-        time = format_seconds(result.median_s)
-        text.append(f"| {name} | {time} | {run.ratio(name):.4f} | {100 * spread:.2f} % | {exact} |")
-    slower = run.results["ring"].median_s / run.results["optcc"].median_s
+    good = True
+    for rate in RATES:
+        plan = optcc.plan(hurt, SIZE, segments=SEGMENTS[rate])
+        simulated = optcc.simulate(plan.schedule()).time_s / float(plan.bound.seconds)
+        with MemoryFloor(SIZE) as memory:
+            floor_s = median(memory.run(plan.schedule()) for _ in range(options.repeat))
+        for path in PATHS:
+            with run_progress(options.repeat) as progress:
+                run = optcc.run(plan, repeat=options.repeat, local_rate=rate, path=path, progress=progress)
+            bound_s = float(run.plan.bound.seconds)
+            for name, result in run.results.items():
+                spread = pstdev(result.seconds) / median(result.seconds)
+                exact = "exact" if all(result.exact) else "WRONG"
+                ours = name == "optcc"
+                cells = [format_rate(rate), path, name, str(plan.recipe.segments) if ours else ""]
+                cells += [format_seconds(bound_s), format_seconds(result.median_s), f"{run.ratio(name):.4f}"]
+                cells += [f"{100 * spread:.2f} %", f"{simulated:.4f}" if ours else ""]
+                cells += [f"{floor_s / bound_s:.4f}" if ours else "", exact]
+                text.append(f"| {' | '.join(cells)} |")
+            good &= run.exact and (run.ratio() <= WITHIN or (rate, path) == (RATES[1], "python"))
+            good &= rate != LOCAL_RATE or run.results["ring"].median_s >= 1.4 * run.results["optcc"].median_s
     text += [
         "",
-        f"The ring takes {slower:.3f} times as long. Python {platform.python_version()}, {os.cpu_count()} CPUs.",
+        "Python's path is not judged at the higher rate.",
+        "",
+        f"Python {platform.python_version()}, {os.cpu_count()} CPUs, load average {os.getloadavg()[0]:.1f} at the end.",
         "",
     ]
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text("\n".join(text), encoding="utf-8")
     print("\n".join(text))
-    return 0 if run.exact and run.ratio() <= 1.05 and slower >= 1.4 else 1
+    return 0 if good else 1
 
 
 if __name__ == "__main__":
