@@ -47,7 +47,7 @@ def main() -> int:
         "`floor` is what memory allows: the schedule's folds and copies alone, by as many processes as cores.",
         "Both are over the bound; the floor is the median of as many turns as the runs. The spread is the runs' cv.",
         "",
-        "| a server | path | algorithm | segments | bound | median | over bound | spread | simulated | floor | result |",
+        "| a server | path | algorithm | segments | bound | median | over bound | spread | simulated | floor | |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     good = True
