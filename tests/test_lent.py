@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
+import optcc
 from optcc.errors import VerifyError
+from optcc.runtime.compiled.compiling import compile_all
+from optcc.runtime.compiled.engine import CompiledEngine
+from optcc.runtime.compiled.path import CompiledPath
+from optcc.runtime.devices.host import Op
+from optcc.runtime.engine.program import program_of
 from optcc.runtime.errors import TransportError
+from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.wires.contract import HEADER_BYTES, Arrived, Cause, Failed
+from optcc.runtime.wires.layout import layout_of
 from optcc.runtime.wires.lent import SharedBuffer
 from optcc.runtime.wires.local import LocalWires
 from optcc.schedule import Schedule
@@ -150,3 +160,51 @@ def test_a_schedule_that_does_is_noticed() -> None:
     assert late_reads(loose) == [(0, 1)]
     with pytest.raises(VerifyError, match="may still be"):
         verify(loose)
+
+
+# --- compiled code ---------------------------------------------------------------------------------------------------
+
+
+class Impatient:
+    """Has compiled code come back as soon as there is nothing left to do."""
+
+    def look(self, done: float) -> None:
+        pass
+
+    def due(self) -> float:
+        return math.inf
+
+    def wake(self) -> float:
+        return time.monotonic()
+
+
+@pytest.mark.parametrize("gives_up", [False, True])
+def test_compiled_code_does_not_count_what_a_sender_has_taken_back(gives_up: bool) -> None:
+    compile_all()
+    cluster = Cluster.uniform(servers=2, nics=1, rate=Fraction(10**9))
+    schedule = optcc.plan(cluster, 4096, segments=1).schedule()
+    it, watches = layout_of({"it": schedule}), [Pipe(), Pipe()]
+    unlimited = replace(it, nics=tuple(replace(nic, out_rate=math.inf, in_rate=math.inf) for nic in it.nics))
+    wires = connect(unlimited, watches, lent_bytes=4096)
+    try:
+        landed = []
+        for rank, end in enumerate(wires):
+            assert end._lent
+            flows = FlowTransport(rank, it, {"it": schedule.routes}, end, lambda to, value: None, time.monotonic)
+            buffer = end._lent.elements(np.dtype(np.float32))
+            buffer[:] = 1
+            program = program_of(schedule, rank, 4)
+            flows.begin("it", program.receives)
+            path = CompiledPath(flows, end)
+            engine = CompiledEngine(path, program, buffer, Op.SUM, flows, time.monotonic)
+            engine.attendant = Impatient()
+            if gives_up and rank == 1:
+                wires[1]._slots.withdraw(0)
+            engine.begin()
+            path.advance(engine)
+            landed.append(sum(into.receiver.landed for into in flows._ins.values()))
+        assert landed == [0, 0 if gives_up else 1]
+        assert gives_up == any(isinstance(it, Failed) for it in wires[1].poll(-math.inf))
+    finally:
+        for each in (*wires, *watches):
+            each.close()
