@@ -241,7 +241,14 @@ def schedule_of(weak: int, nics: int, nbytes: int, servers: int = 3) -> Schedule
     return optcc.plan(cluster, nbytes, segments=3).schedule()
 
 
+def direct(nbytes: int) -> Schedule:
+    """Every rank gets three pieces to fold, which come before their turn as often as not."""
+    cluster = optcc.Cluster.uniform(servers=4, nics=1, rate=Fraction(10**9))
+    return optcc.plan(cluster, nbytes, family="direct-exchange").schedule()
+
+
 CASES = {
+    "direct": (direct, {"nbytes": 128_000}),
     "ring": (schedule_of, {"weak": 0, "nics": 1, "nbytes": 120_000}),
     "lanes": (schedule_of, {"weak": 0, "nics": 2, "nbytes": 120_000}),
     "degraded": (schedule_of, {"weak": 1, "nics": 2, "nbytes": 120_000}),
