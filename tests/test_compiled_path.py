@@ -144,8 +144,8 @@ def run_both(
 ) -> tuple[Any, list[Any], int]:
     """The results of all ranks by Python, and compiled, as bytes, over the same wires; chunks that were compiled.
 
-    Compiled it runs three times: by way of slots; from buffers that are lent; so, but for rank 0, which is Python's, and
-    whose chunks do not count.
+    Compiled it runs three times: by way of slots; from buffers that are lent; so, but for rank 0, which is Python's.
+    The chunks of the last run do not count.
     before : called by every rank before it begins a run in which all are compiled
     """
     layout = layout_of({"it": schedule}, slot_bytes)
