@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
-from optcc.schedule.tuned import DEFAULT_SEGMENTS, LARGE, MANY, MIN_CHUNK, MIN_GPU_CHUNK
-
-__all__ = ["LARGE", "MANY", "CandidateFamily", "Costs", "default_segments"]
+from optcc.schedule.tuned import DEFAULT_SEGMENTS, MIN_CHUNK, MIN_GPU_CHUNK
 
 if TYPE_CHECKING:
     from optcc.schedule.recipe import Recipe

@@ -138,7 +138,8 @@ class StripedExchange(Recipe):
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
         """For fabrics where any NIC reaches any, up to a number of servers that limits transfers. One round by way of
         slow ranks is the fewest chunks, but leaves a rank that is hub of nothing idle at first."""
-        from optcc.schedule.candidates import MANY, CandidateFamily
+        from optcc.schedule.candidates import CandidateFamily
+        from optcc.schedule.tuned import MANY
         from optcc.theory.hubs import hub_split
 
         ranks = cluster.ranks
