@@ -21,7 +21,7 @@ def inside_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[Cand
     """Rings; where there are costs direct exchange, too, and among many servers alone: rings as long as that are
     millions of transfers."""
     direct = _direct(cluster, bound, costs) if costs else []
-    return direct if direct and len(cluster.servers) > MANY else [_rings(cluster, bound, costs), *direct]
+    return direct if direct and len(cluster.servers) > LARGE else [_rings(cluster, bound, costs), *direct]
 
 
 def inside_at_once(cluster: Cluster, bound: Bound, costs: Costs) -> Recipe:
@@ -67,7 +67,7 @@ def _rings(cluster: Cluster, bound: Bound, costs: Costs) -> CandidateFamily:
 
 def _direct(cluster: Cluster, bound: Bound, costs: Costs) -> list[CandidateFamily]:
     """Direct exchange between servers, where all their GPUs can meet; also with growing rounds by way of slow servers
-    (`StripedExchange.candidates`)."""
+    (`StripedExchange.candidates`), among many servers only where a server is hub of nothing."""
     from optcc.theory.hubs import hub_split
 
     own = gpu_groups(cluster)
@@ -85,4 +85,7 @@ def _direct(cluster: Cluster, bound: Bound, costs: Costs) -> list[CandidateFamil
     many, large = len(own) > MANY, len(own) > LARGE
     guess, deepest = 1 if many else 2 if large else None, 1 if many else None
     found = [CandidateFamily(InsideServers.family, make, guess, deepest=deepest)]
-    return [*found, CandidateFamily(InsideServers.family, growing)] if via and not many else found
+    idle = any(not shares[r] for r, _ in via)  # hub of nothing, it waits longest in a single round
+    if via and not many and (idle or not large):
+        found.append(CandidateFamily(InsideServers.family, growing, WAYS if large else None))
+    return found
