@@ -102,7 +102,7 @@ double: 0.0, and up to 2 either way in single clusters (the same clusters)."""
 # Which numbers of steps are tried (`direct_candidates`)
 KINDS = 4
 """Combinations of a way to find steps and a number of lanes that are tried where NICs differ."""
-SPACING, SPACING_ROUNDS = 10, 4
+SPACING, SPACING_ROUNDS = 6, 4
 """Numbers of steps, and of rounds, that are tried in an octave: times vary from one number of steps to the next; as for
 rounds, it is how many are needed that is not known well."""
 TRIES, TRIED_CHUNKS = 10, 100_000
