@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 FINDERS: dict[str, Finder] = {finder.name: finder for finder in (NoneStarves(), OneStarves(), SeveralStarve())}
 MAX_STEPS = 1024
-MAX_GROWTH, MAX_LONGER, MAX_CHUNK = 4, 2**24, Fraction(1, 16)
+MAX_GROWTH, MAX_LONGER, MAX_CHUNK = 4, 2**24, Fraction(1)
 """Limits: one step over the one before; the longest step over the first; a chunk's cost, as part of a half."""
 
 

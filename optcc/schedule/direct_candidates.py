@@ -45,6 +45,8 @@ from optcc.values.cluster import Cluster
 
 PARTS = 2**20
 """Denominator of parts of a half and of growths, so that plan files hold short numbers."""
+MOST_LOST = Fraction(1, 16)
+"""Limit of a chunk's cost, as part of a half, where steps are found with it: else few steps were left."""
 GOLDEN = (1 + sqrt(5)) / 2
 
 
@@ -153,7 +155,8 @@ def _none(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     chunks = min(Fraction(len(ranks) - 1, len(rails)) for ranks, rails in joined_by(used).items())  # in a round
     about = min(float(rounds_needed(finder.shares(cluster))), _root(bound, costs) / float(chunks))
     most = min(MAX_STEPS, finder.most_steps(cluster))
-    return Form(DirectExchange(1), _near(max(1, 1.19 * about), 1, most, len(used) * (len(used) - 1), SPACING_ROUNDS))
+    recipe = DirectExchange(1, chunk=_part(bound, costs.per_chunk, MAX_CHUNK))
+    return Form(recipe, _near(max(1, 1.19 * about), 1, most, len(used) * (len(used) - 1), SPACING_ROUNDS))
 
 
 def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
@@ -163,7 +166,7 @@ def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     if len(cluster.ranks) <= LARGE:
         root = min(root, TRIED_CHUNKS / (FEWEST_TRIES * chunks))
     growth = 1 + Fraction(round(100 * min(GROWS_MOST, GROWS / sqrt(root))), 100)
-    margin, chunk = _part(bound, costs.alpha, Fraction(1, 10)), _part(bound, costs.per_chunk, MAX_CHUNK)
+    margin, chunk = _part(bound, costs.alpha, Fraction(1, 10)), _part(bound, costs.per_chunk, MOST_LOST)
     recipe = DirectExchange(1, OneStarves.name, growth=growth, margin=margin, chunk=chunk, last=LEAST)
     return Form(recipe, _near(ONE_ROOTS * root, 2, min(MAX_STEPS, finder.most_steps(cluster)), chunks, SPACING))
 
@@ -181,7 +184,7 @@ def _several(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     growing = round(log(1 / first) / log(growth))
     more = growing - (1 - first) / log(growth)  # steps than if all were alike
     margin = _part(bound, costs.alpha / 2, Fraction(1, 2)) if quiet or 2 * fewer == full else Fraction(0)
-    chunk = _part(bound, costs.per_chunk, MAX_CHUNK)
+    chunk = _part(bound, costs.per_chunk, MOST_LOST)
     recipe = DirectExchange(1, SeveralStarve.name, growth=growth, growing=growing, margin=margin, chunk=chunk)
     about = (SEVERAL_ROOTS_QUIET if quiet else SEVERAL_ROOTS) * _root(bound, costs) + more
     return Form(recipe, _near(about, 2, min(MAX_STEPS, finder.most_steps(cluster)), 2 * sum(map(len, used)), SPACING))

@@ -70,35 +70,38 @@ class DirectRows(NamedTuple):
     segment: Ints
 
 
-def cut(pieces: Sequence[SectionPart], slots: Sequence[Slot], later: int = 0) -> list[tuple[int, ...]]:
+def cut(
+    pieces: Sequence[SectionPart], slots: Sequence[Slot], later: int = 0, cost: Fraction = Fraction(0)
+) -> list[tuple[int, ...]]:
     """The bytes of `pieces`, in order, divided by the slots' weights; a slot may end up with two pieces.
 
     later : bytes by which cuts of the first piece are moved back
+    cost : ticks that a chunk costs. A slot is up to so much longer or shorter, at most by half, if that saves a chunk
     Returns (begin, kind, hub, start, stop, nic, place of the slot) of each part, in order.
     """
     units, total = sum(abs(piece.stop - piece.start) for piece in pieces), sum(slot.weight for slot in slots)
     found: list[tuple[int, ...]] = []
     done = at = which = before = 0  # weight so far; bytes so far; the piece that these are in; bytes before it
     borders = list(accumulate(abs(piece.stop - piece.start) for piece in pieces)) or [0]
-    for place, (begin, _, nic, weight) in enumerate(slots):
+    for place, (begin, size, nic, weight) in enumerate(slots):
         done += weight
         until = units
         if done < total:
             until = units * done // total // GRANULE * GRANULE
             # A tiny rest would be waited for until the pair's next slot.
-            near = units * weight // total // NEAR
+            near = int(units * weight // total * max(Fraction(1, NEAR), min(Fraction(1, 2), cost / size)))
             border = borders[min(bisect_left(borders, until - near), len(borders) - 1)]
             until = border if at < border <= until + near else until
             until = min(until + later, borders[0]) if until < borders[0] else until
         while at < until:
             kind, hub, start, stop = pieces[which]
-            size, way = abs(stop - start), 1 if stop > start else -1
-            end = min(until, before + size)
+            count, way = abs(stop - start), 1 if stop > start else -1
+            end = min(until, before + count)
             if end > at:
                 one, other = start + way * (at - before), start + way * (end - before)
                 found.append((begin, kind, hub, min(one, other), max(one, other), nic, place))
             at = end
-            if at == before + size:
+            if at == before + count:
                 before, which = at, which + 1
     return found
 

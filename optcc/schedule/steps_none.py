@@ -27,7 +27,7 @@ import numpy as np
 from optcc.schedule.assemble import cuts_by
 from optcc.schedule.direct_rows import Ints, Kind, SectionPart, cut
 from optcc.schedule.nics import common_rails, live_nics, of_one_pace
-from optcc.schedule.slots import TICKS, Slot
+from optcc.schedule.slots import HALF, TICKS, Slot
 from optcc.schedule.steps import MOST_CHUNKS, Timed, Used, rows_of
 from optcc.values.cluster import Cluster
 
@@ -89,6 +89,7 @@ class NoneStarves:
         # Alike ranks side by side, so that slots do not depend on which ranks have lost NICs.
         order = sorted(range(len(used)), key=lambda rank: (len(used[rank]), [*used[rank]], rank))
         slots = slots_of(tuple(tuple(used[rank]) for rank in order), recipe.segments)
+        cost = recipe.chunk * HALF
         section = list(pairwise(cuts_by(0, nbytes, self.shares(cluster)).tolist()))
         found: list[tuple[int, ...]] = []
         for a, z in permutations(range(len(order)), 2):
@@ -96,7 +97,7 @@ class NoneStarves:
             own = SectionPart(Kind.RAW, k, *section[k]), SectionPart(Kind.RESULT, i, *section[i])
             # A pair with next to no data has no step: it uses its first common rail.
             mine = slots.get((a, z)) or [Slot(TICKS // 2, 1, min({*used[i]} & {*used[k]}), 1)]
-            found += ((i, k, *part) for part in cut(own, mine))
+            found += ((i, k, *part) for part in cut(own, worthwhile(mine, cost), cost=cost))
         return Timed(rows_of(found), {}, None)
 
     def growing(self, recipe: DirectExchange) -> int:
@@ -113,6 +114,13 @@ def hub_shares(nics: Sequence[int]) -> tuple[Fraction, ...] | None:
     ranks, every = len(nics), sum(nics)
     shares = tuple((Fraction(2 * n * (ranks - 1), every) - 1) / (ranks - 2) for n in nics)
     return shares if min(shares) > 0 else None
+
+
+def worthwhile(slots: list[Slot], cost: Fraction) -> list[Slot]:
+    """The slots of a pair that last at least as long as a chunk costs, in ticks; the two longest, one each for data and
+    results, if these are fewer."""
+    least = sorted(slot.size for slot in slots)[-2:][0]
+    return [slot for slot in slots if slot.size >= min(cost, least)]
 
 
 def rounds_needed(shares: Sequence[Fraction]) -> Fraction:
