@@ -17,7 +17,7 @@ from statistics import median
 
 import numpy as np
 
-from optcc.runtime.devices.cuda import Gpu
+from optcc.runtime.devices.cuda import Gpu, describe_gpu
 from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.devices.host import DTYPES, Op, dtype_of
 from optcc.values.units import format_seconds, format_size
@@ -253,7 +253,7 @@ def main() -> int:
     gpu = Gpu(0)
     bench = Bench(gpu, options.quick)
     text = ["# Folds in GPU memory", "", "Made by `make bench-gpu` on one GPU; medians of 5 or more.", ""]
-    text += [f"{gpu.describe()}, Python {platform.python_version()}, numpy {np.__version__}.", ""]
+    text += [f"{describe_gpu(gpu.index)}, Python {platform.python_version()}, numpy {np.__version__}.", ""]
     for section in (folds, fusion, launches):
         start = time.perf_counter()
         text += section(bench)

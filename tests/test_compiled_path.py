@@ -438,7 +438,7 @@ def test_what_is_not_compiled_is_said() -> None:
     assert path_of("python", "local", "cpu") == ChunkPath("python")
     assert str(path_of("auto", "verbs", "cpu")) == "python (verbs has no compiled path)"
     assert str(path_of("compiled", "verbs", "cpu")) == "python (verbs has no compiled path)"
-    assert str(path_of("compiled", "local", "cuda")) == "python (cuda buffers have no compiled path)"
+    assert path_of("compiled", "local", "cuda", "bfloat16") == ChunkPath("compiled")
 
 
 def test_no_such_path() -> None:

@@ -23,6 +23,9 @@ SLOT_BYTES = 1 << 20
 """The most that a chunk carries. Larger chunks spread the cost of a chunk, some 0.04 ms on both ends together,
 over more bytes; smaller ones fold sooner and lose less with a NIC."""
 
+GPU_SLOT_BYTES = 4 << 20
+"""The same between GPUs' memories. A copy of 1 MiB takes 6 us there, and half of that for being a kernel."""
+
 WINDOW_BYTES = 16 << 20
 """Landing slots between two ranks, one way: the rate times the time until a process comes round to its credits."""
 
