@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from optcc.errors import InputError
 from optcc.runtime.devices import mps
-from optcc.runtime.errors import TransportError
 from tests.test_architecture import ROOT
 
 SERVICE = """#!/bin/sh
 # -f: the service, which ends at "quit"; else what tells it
 case "$1" in
-  -f) : > "$CUDA_MPS_PIPE_DIRECTORY/control"
+  -f) echo "$CUDA_VISIBLE_DEVICES" > SEEN
+      : > "$CUDA_MPS_PIPE_DIRECTORY/control"
       while [ ! -e "$CUDA_MPS_PIPE_DIRECTORY/quit" ]; do sleep 0.02; done
       echo ended > ENDED ;;
   *) read line; : > "$CUDA_MPS_PIPE_DIRECTORY/$line" ;;
@@ -31,7 +32,7 @@ SILENT = """#!/bin/sh
 def environ(folder: Path, script: str) -> dict[str, str]:
     """With the script first in the path."""
     command = folder / mps.COMMAND
-    command.write_text(script.replace("ENDED", str(folder / "ended")))
+    command.write_text(script.replace("ENDED", str(folder / "ended")).replace("SEEN", str(folder / "seen")))
     command.chmod(0o755)
     return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
 
@@ -59,9 +60,17 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     await_end(tmp_path)
 
 
+def test_it_serves_all_gpus_and_ranks_choose(tmp_path: Path) -> None:
+    with mps.mps_service({**environ(tmp_path, SERVICE), "CUDA_VISIBLE_DEVICES": "1"}) as inside:
+        assert inside["CUDA_VISIBLE_DEVICES"] == "1"
+    assert (tmp_path / "seen").read_text() == "\n"
+
+
 def test_one_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mps, "START_S", 2.0)
-    refused = pytest.raises(TransportError, match="has opened no socket in 2 s: cannot share")
+    refused = pytest.raises(
+        InputError, match=r"MPS does not start, expected a socket .* within 2 s, got 'cannot share'"
+    )
     with refused, mps.mps_service(environ(tmp_path, SILENT)):
         pass
 

@@ -6,7 +6,7 @@ named. What must come first is an event in `after`, so a fold runs beside the la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -239,18 +239,6 @@ class Gpu:
         """Until everything that this object's own streams have been given is done."""
         for stream in (self.arrivals, self.stream, self.departures):
             stream.synchronize()
-
-    def seconds(self, work: Callable[[], None], repeat: int) -> list[float]:
-        """How long the GPU takes over what `work` gives to the fold stream, `repeat` times, by its own clock."""
-        taken = []
-        for _ in range(repeat):
-            start, end = cupy.cuda.Event(), cupy.cuda.Event()
-            start.record(self.stream)
-            work()
-            end.record(self.stream)
-            end.synchronize()
-            taken.append(cupy.cuda.get_elapsed_time(start, end) / 1e3)
-        return taken
 
     # Other libraries and other processes
 

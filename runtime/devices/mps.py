@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from optcc.runtime.errors import TransportError
+from optcc.errors import InputError
 
 COMMAND = "nvidia-cuda-mps-control"
 DIRECTORY, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
@@ -47,10 +47,12 @@ def sharing_of(ranks: int, gpus: int, environ: Mapping[str, str]) -> Sharing:
 def mps_service(environ: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """A service of one's own, in the block: the environment of processes that are to use it.
 
-    Raises TransportError when it does not start.
+    Raises InputError when it does not start.
     """
     with tempfile.TemporaryDirectory(prefix="optcc-mps-") as folder:
-        of_service = {**environ, DIRECTORY: folder, LOGS: folder}
+        inside = {**environ, DIRECTORY: folder, LOGS: folder}
+        # It serves all GPUs; processes choose by their own variable, by the numbers that GPUs have without it.
+        of_service = {name: value for name, value in inside.items() if name != "CUDA_VISIBLE_DEVICES"}
         service = subprocess.Popen(
             ["sh", "-c", _SERVE],
             stdin=subprocess.PIPE,
@@ -61,7 +63,7 @@ def mps_service(environ: Mapping[str, str]) -> Iterator[dict[str, str]]:
         )
         try:
             _await(Path(folder))
-            yield of_service
+            yield inside
         finally:
             assert service.stdin
             with suppress(BrokenPipeError):
@@ -80,5 +82,11 @@ def _await(folder: Path) -> None:
             log = folder / "control.log"
             said = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
             why = said[-1] if said else "it says nothing"
-            raise TransportError(f"{COMMAND} has opened no socket in {START_S:g} s: {why}")
+            raise InputError(
+                "MPS does not start",
+                where="--device cuda",
+                expected=f"a socket of {COMMAND} within {START_S:g} s",
+                got=why,
+                hint=f"Set {DIRECTORY} to an empty directory to go without: then ranks take turns on a GPU.",
+            )
         time.sleep(0.01)
