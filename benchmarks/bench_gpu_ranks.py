@@ -17,6 +17,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import optcc
+from optcc.api import Run
 from optcc.plans.plan import Plan
 from optcc.runtime.devices.cuda import describe_gpu, gpu_count
 from optcc.runtime.devices.mps import DIRECTORY, sharing_of
@@ -51,7 +52,7 @@ def without_mps() -> Iterator[None]:
             del os.environ[DIRECTORY]
 
 
-def measured(plan: Plan, rate: str, way: str, repeat: int) -> optcc.Run:
+def measured(plan: Plan, rate: str, way: str, repeat: int) -> Run:
     """The plan, run so."""
     path, shared = WAYS[way]
     if not shared:
