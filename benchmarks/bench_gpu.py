@@ -98,6 +98,12 @@ class Bench:
             self.failed.append(what)
         return "" if holds else " (under 90 %)"
 
+    def demand(self, holds: bool, what: str) -> str:
+        """A mark for the table; what does not hold is remembered."""
+        if not holds:
+            self.failed.append(what)
+        return "" if holds else " (under 90 %)"
+
 
 def tb(rate: float) -> str:
     return f"{rate / 1e12:.2f}"

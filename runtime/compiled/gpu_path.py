@@ -32,13 +32,16 @@ def bind_gpu(launches: Launches, w: Lines, g: Any, item: int) -> None:
 
 
 def fill_gpu(wires: CudaWires, launches: Launches, w: Lines, g: Any, x: Any, now: float) -> bool:
-    """False, and nothing has changed, where Python has to go on first: with what waits to go by a lost wire."""
+    """False, and nothing has changed, where Python has to go on first: by a lost wire, or with more than has room."""
     tickets = launches.tickets
+    if len(wires.copying) > len(w.copying) or len(wires.owed) > len(w.owed):
+        return False
     if not all(w.wires["out"][it.wire] for it in wires.copying) or not all(
         w.wires["into"][it.wire] for it in wires.owed
     ):
         return False
-    if not all(isinstance(it.event, Ticket) for it in (*wires.copying, *wires.owed)):
+    events = [it.event for it in wires.copying] + [it.event for it in wires.owed]
+    if not all(isinstance(event, Ticket) for event in events):
         wires.gpu.wait()  # what Python has started has no tickets; it takes microseconds, for it is little
     for i, (event, wire, chunk) in enumerate(wires.copying):
         nbytes, far = len(chunk.payload), wires.far_of(wire)
