@@ -14,14 +14,13 @@ from optcc.fault_run.results import FaultRun
 from optcc.fault_run.run import run_with_faults
 from optcc.plans.plan import Plan
 from optcc.runtime import RankFailedError, run_schedules
-from optcc.runtime.compiled.choice import PATHS
 from optcc.runtime.messages import Strike
 from optcc.values.cluster import Cluster
 from tests.broken_schedules import with_rows
 
 pytestmark = pytest.mark.gpu
 
-NIC = "server1/nic1"
+NIC, PATHS = "server1/nic1", ("compiled", "python")
 
 
 def made(nbytes: int, weak: bool = True) -> Plan:

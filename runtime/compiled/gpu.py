@@ -25,10 +25,11 @@ from optcc.runtime.compiled.tables import (
     TICKET,
     Lines,
 )
-from optcc.runtime.devices.launches import LINE, THREADS
 
 COPY, FOLD_BY = 0, 1
 """Kernels of `Device`: out = landed; out = own op landed."""
+LINE, THREADS = 128, 256
+"""As in `launches`, which is outside this package's stamp; a test holds them equal."""
 ARGUMENTS = 9
 """Of each of them, see `kernels/fold.cu`."""
 
