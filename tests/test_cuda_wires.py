@@ -20,7 +20,7 @@ from optcc import plan
 from optcc.cli import main
 from optcc.errors import InputError
 from optcc.machine.rdma import NicAddress
-from optcc.runtime.compiled.choice import ChunkPath, engines
+from optcc.runtime.compiled.choice import ChunkPath, engines, warm
 from optcc.runtime.control.fault_injection import FaultInjector
 from optcc.runtime.control.job import Job
 from optcc.runtime.control.launch import run_schedules
@@ -144,6 +144,8 @@ def run(
     gpus: Sequence[TwinGpu] = (),
 ) -> tuple[list[bool], list[str]]:
     """(exact by rank, kinds of what was noted) of one operation, a thread per rank."""
+    path = ChunkPath("compiled" if compiled else "python")
+    warm(path)  # before anybody waits
     asked, elements = reduction_of(op), dtype_of(dtype)
     it = layout_of({"it": schedule}, 4096)
     flows = tuple(FlowSpec(f.src, f.dst, f.wires, window, f.slot_bytes) for f in it.flows)
@@ -180,7 +182,7 @@ def run(
             fill(values, rank=rank, ranks=ranks, op=asked.fold)
             here.load(buffer, values)
             transport.begin("it", program.receives)
-            engine_of = engines(ChunkPath("compiled" if compiled else "python"), transport, ends[rank])
+            engine_of = engines(path, transport, ends[rank])
             engine = engine_of(program, buffer, asked.fold, transport, time.monotonic, here)
             ready.wait()
             engine.run(FaultInjector(rank, it, strikes, ends[rank], transport.journal, time.monotonic))
