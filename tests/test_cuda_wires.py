@@ -317,6 +317,8 @@ def test_processes_are_exact() -> None:
 def test_a_fault_run_on_the_command_line() -> None:
     done = CliRunner().invoke(main, [*COMMAND, "--size", "1MiB", "--repeat", "1", "--cut", "server1/nic0@0.4"])
     assert done.exit_code == 0, done.output
+    assert "note: path of chunks: " in done.stderr
+    assert "note: ranks " in done.stderr  # share GPUs, or take turns
 
 
 @pytest.mark.usefixtures("twins")
