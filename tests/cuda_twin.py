@@ -1,7 +1,8 @@
 """What stands for a GPU where there is none: its memory is this process's, and it does what it is given late.
 
 Work waits in one stream. Every look at an event lets a few pieces of it be done, so whoever trusts that something has
-been done, without having seen its event, reads what was there before.
+been done, without having seen its event, reads what was there before. Kernels that compiled code starts come by a
+function that stands for cuLaunchKernel; nobody looks at events then, so a thread lets the work be done.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import ctypes
 import mmap
 import os
 import random
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,9 +23,16 @@ import numpy as np
 from optcc.runtime.devices import host
 from optcc.runtime.devices.gpu_array import DeviceArray, SharedArray
 from optcc.runtime.devices.host import Array, Op, name_of
+from optcc.runtime.devices.launches import LINE, WIDTHS, Launches, Tickets
 
 GARBAGE = 0x5A
 """What fresh memory holds."""
+ARRIVED = 0xA0
+"""An address that only a GPU uses."""
+LAUNCH = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_uint64, *[ctypes.c_uint] * 7, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64
+)
+"""cuLaunchKernel."""
 
 
 def host_view(array: DeviceArray) -> Array:
@@ -56,20 +66,88 @@ class TwinGpu:
         self._work: deque[Callable[[], None]] = deque()
         self._given = 0
         self._random = random.Random(seed)
+        self._lock = threading.RLock()
+        self._kernels: list[tuple[Op | None, np.dtype[Any], int]] = []
+        self._tickets = Tickets(np.zeros(1, np.int64))
+        self._worker: threading.Thread | None = None
+        self._over = threading.Event()
+        self.launched = 0  # kernels, by compiled code
+        self.hasty = False  # tickets are done before their work
+        self.refuses = 0  # an error for every kernel
 
     def some(self) -> None:
-        for _ in range(min(self._random.randrange(3), len(self._work))):
-            self._work.popleft()()
-            self.finished += 1
+        with self._lock:
+            for _ in range(min(self._random.randrange(3), len(self._work))):
+                self._work.popleft()()
+                self.finished += 1
 
     def wait(self) -> None:
-        while self._work:
-            self._work.popleft()()
-            self.finished += 1
+        with self._lock:
+            while self._work:
+                self._work.popleft()()
+                self.finished += 1
+
+    def close(self) -> None:
+        """No thread works any more."""
+        self._over.set()
+        if self._worker:
+            self._worker.join()
 
     def _give(self, work: Callable[[], None]) -> None:
-        self._work.append(work)
-        self._given += 1
+        with self._lock:
+            self._work.append(work)
+            self._given += 1
+
+    def launches(self, dtype: np.dtype[Any], op: Op) -> Launches:
+        if self._worker is None:
+            self._worker = threading.Thread(target=self._work_on, daemon=True)
+            self._worker.start()
+        self._kernels += [(None, np.dtype(np.uint8), width) for width in WIDTHS]
+        self._kernels += [(op, dtype, width) for width in WIDTHS]
+        handles = tuple(range(len(self._kernels)))
+        self._function = LAUNCH(self._launch)
+        address = ctypes.cast(self._function, ctypes.c_void_p).value
+        assert address
+        return Launches(address, 7, handles[-6:-3], handles[-3:], ARRIVED, self._tickets)
+
+    def _work_on(self) -> None:
+        while not self._over.is_set():
+            self.some()
+            time.sleep(20e-6)
+
+    def _launch(self, kernel: int, *rest: int) -> int:
+        """As the driver and the kernel have it; 1, which is an error, for what a kernel would not do right."""
+        blocks, threads, stream, at = rest[0], rest[3], rest[7], rest[8]
+        if self.refuses:
+            return self.refuses
+        op, dtype, width = self._kernels[kernel]
+        addresses = (ctypes.c_void_p * 9).from_address(at)
+        own, landed, out, also, count, head, arrived, done, ticket = (
+            ctypes.c_uint64.from_address(address or 0).value for address in addresses
+        )
+        lanes = max(1, width // dtype.itemsize)
+        words = (count - head) // lanes
+        starts = [address + head * dtype.itemsize for address in (own, landed, out)]
+        if any(start % max(width, 1) for start in starts) or head > LINE or head > count:
+            return 1
+        if blocks * threads < max(words, head + (count - head) % lanes):
+            return 1
+        if stream != 7 or also or out != own or arrived != ARRIVED or done != self._tickets.done.ctypes.data:
+            return 1
+        to, source = (host_view(DeviceArray(a, count, dtype, self.index)) for a in (out, landed))
+
+        def work() -> None:
+            if op is None:
+                host.copy(to, source)
+            else:
+                host.fold(op, to, source)
+            self._tickets.done[0] = ticket
+
+        self.launched += 1
+        self._give(work)
+        if self.hasty:
+            self._tickets.done[0] = ticket
+        return 0
 
     def mark(self) -> Any:
         return TwinEvent(self, self._given)

@@ -20,7 +20,7 @@ import pytest
 
 import optcc
 from optcc.errors import InputError
-from optcc.runtime.compiled import basics, loop, tables
+from optcc.runtime.compiled import basics, gpu, loop, tables
 from optcc.runtime.compiled.choice import TYPES, ChunkPath, path_asked, path_of
 from optcc.runtime.compiled.compiling import compile_all
 from optcc.runtime.compiled.engine import CompiledEngine
@@ -30,7 +30,7 @@ from optcc.runtime.compiled.program_tables import ProgramTables
 from optcc.runtime.compiled.stores import Queue
 from optcc.runtime.control.job import Job
 from optcc.runtime.control.launch import run_schedules
-from optcc.runtime.devices import host
+from optcc.runtime.devices import host, launches
 from optcc.runtime.devices.host import DTYPES, Array, Op, dtype_of
 from optcc.runtime.engine.loop import Engine
 from optcc.runtime.engine.priority import ReadyQueue
@@ -85,6 +85,7 @@ def test_formats_are_those_of_the_reference() -> None:
         local_replies.CREDIT,
     )
     assert (basics.SEQ_BITS, basics.LOOK_S) == (slots._SEQ_BITS, local_waits.LOOK_S)
+    assert (gpu.LINE, gpu.THREADS) == (launches.LINE, launches.THREADS)
     assert [ends.CHUNK_HEADER.unpack(bytes(range(64)))[i] for i in (4, 5, 6)] == [
         int.from_bytes(bytes(range(at, at + 8)), "little") for at in (16, 24, 32)
     ]
@@ -438,7 +439,7 @@ def test_what_is_not_compiled_is_said() -> None:
     assert path_of("python", "local", "cpu") == ChunkPath("python")
     assert str(path_of("auto", "verbs", "cpu")) == "python (verbs has no compiled path)"
     assert str(path_of("compiled", "verbs", "cpu")) == "python (verbs has no compiled path)"
-    assert str(path_of("compiled", "local", "cuda")) == "python (cuda buffers have no compiled path)"
+    assert path_of("compiled", "local", "cuda", "bfloat16") == ChunkPath("compiled")
 
 
 def test_no_such_path() -> None:

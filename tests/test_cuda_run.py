@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from tests.broken_schedules import with_rows
 
 pytestmark = pytest.mark.gpu
 
-NIC = "server1/nic1"
+NIC, PATHS = "server1/nic1", ("compiled", "python")
 
 
 def made(nbytes: int, weak: bool = True) -> Plan:
@@ -31,16 +32,18 @@ def made(nbytes: int, weak: bool = True) -> Plan:
     ("dtype", "op"),
     [("float32", "sum"), ("bfloat16", "sum"), ("float16", "avg"), ("int8", "prod"), ("uint64", "min")],
 )
-def test_four_processes_on_a_gpu_are_exact(dtype: str, op: str) -> None:
+@pytest.mark.parametrize("path", PATHS)
+def test_four_processes_on_a_gpu_are_exact(dtype: str, op: str, path: str) -> None:
     plan = made(4 << 20)
     schedules = {name: plan.baseline(name).schedule() for name in ("optcc", "ring")}
-    results = run_schedules(schedules, dtype=dtype, op=op, repeat=2, device="cuda")
+    results = run_schedules(schedules, dtype=dtype, op=op, repeat=2, device="cuda", path=path)
     assert {name: result.exact for name, result in results.items()} == dict.fromkeys(schedules, (True,) * 4)
     assert all(result.median_s >= float(plan.bound.seconds) * 0.999 for result in results.values())
 
 
-def test_as_fast_as_the_machine_goes() -> None:
-    results = run_schedules({"optcc": made(64 << 20).schedule()}, repeat=2, device="cuda", paced=False)
+@pytest.mark.parametrize("path", PATHS)
+def test_as_fast_as_the_machine_goes(path: str) -> None:
+    results = run_schedules({"optcc": made(64 << 20).schedule()}, repeat=2, device="cuda", paced=False, path=path)
     assert results["optcc"].exact == (True,) * 4
 
 
@@ -53,13 +56,15 @@ def test_a_missing_transfer_shows() -> None:
     assert not all(results["it"].exact)
 
 
-def ran_with_faults(*strikes: Strike) -> FaultRun:
-    return run_with_faults(made(16 << 20, weak=False), strikes, repeat=1, local_rate=Fraction(10**12), device="cuda")
+def ran_with_faults(*strikes: Strike, path: str = "python") -> FaultRun:
+    plan = made(16 << 20, weak=False)
+    return run_with_faults(plan, strikes, repeat=1, local_rate=Fraction(10**12), device="cuda", path=path)
 
 
 @pytest.mark.parametrize("kind", ["cut", "hole", "receiver", "retries"])
-def test_a_lost_nic_is_survived_and_planned_around(kind: str) -> None:
-    told = ran_with_faults(Strike(kind, NIC, 0.4))
+@pytest.mark.parametrize("path", PATHS)
+def test_a_lost_nic_is_survived_and_planned_around(kind: str, path: str) -> None:
+    told = ran_with_faults(Strike(kind, NIC, 0.4), path=path)
     assert told.exact
     assert told.hit
     assert told.failovers[0].resumed_s is not None
@@ -71,6 +76,12 @@ def test_a_lost_nic_is_survived_and_planned_around(kind: str) -> None:
 def test_a_killed_process_ends_all() -> None:
     with pytest.raises(RankFailedError, match="killed by signal 9"):
         ran_with_faults(Strike("kill", NIC, 0.4))
+
+
+def test_without_mps_ranks_take_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))  # where nobody serves
+    results = run_schedules({"optcc": made(4 << 20).schedule()}, repeat=1, device="cuda", path="compiled")
+    assert results["optcc"].exact == (True,) * 4
 
 
 def test_on_the_command_line() -> None:

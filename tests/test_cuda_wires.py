@@ -20,6 +20,7 @@ from optcc import plan
 from optcc.cli import main
 from optcc.errors import InputError
 from optcc.machine.rdma import NicAddress
+from optcc.runtime.compiled.choice import ChunkPath, engines, warm
 from optcc.runtime.control.fault_injection import FaultInjector
 from optcc.runtime.control.job import Job
 from optcc.runtime.control.launch import run_schedules
@@ -27,8 +28,8 @@ from optcc.runtime.devices import gpu_memory, memory
 from optcc.runtime.devices.cuda_memory import CudaMemory
 from optcc.runtime.devices.gpu_memory import GpuPath, PathChoice
 from optcc.runtime.devices.host import dtype_of, reduction_of
-from optcc.runtime.engine.loop import Engine
 from optcc.runtime.engine.program import program_of
+from optcc.runtime.errors import TransportError
 from optcc.runtime.evidence.payload import fill, is_exact, reference
 from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.flows.timeouts import Timeouts
@@ -139,15 +140,19 @@ def run(
     strikes: Sequence[Strike] = (),
     kind: type = CudaWires,
     window: int = 4,
+    compiled: bool = False,
+    gpus: Sequence[TwinGpu] = (),
 ) -> tuple[list[bool], list[str]]:
     """(exact by rank, kinds of what was noted) of one operation, a thread per rank."""
+    path = ChunkPath("compiled" if compiled else "python")
+    warm(path)  # before anybody waits
     asked, elements = reduction_of(op), dtype_of(dtype)
     it = layout_of({"it": schedule}, 4096)
     flows = tuple(FlowSpec(f.src, f.dst, f.wires, window, f.slot_bytes) for f in it.flows)
     it = Layout(it.ranks, it.nics, it.wires, flows, it.lanes)
     count, ranks = schedule.nbytes // elements.itemsize, schedule.ranks
     expected = reference(count, elements, ranks=ranks, op=asked.fold)
-    memories = [CudaMemory(TwinGpu(rank)) for rank in range(ranks)]
+    memories = [CudaMemory(gpu) for gpu in gpus or [TwinGpu(rank) for rank in range(ranks)]]
     watches = [Pipe() for _ in range(ranks)]
     ends = connect(it, watches, memories, kind)
     transports: list[FlowTransport] = []
@@ -177,7 +182,8 @@ def run(
             fill(values, rank=rank, ranks=ranks, op=asked.fold)
             here.load(buffer, values)
             transport.begin("it", program.receives)
-            engine = Engine(program, buffer, asked.fold, transport, time.monotonic, here)
+            engine_of = engines(path, transport, ends[rank])
+            engine = engine_of(program, buffer, asked.fold, transport, time.monotonic, here)
             ready.wait()
             engine.run(FaultInjector(rank, it, strikes, ends[rank], transport.journal, time.monotonic))
             exact[rank] = is_exact(here.unload(buffer), expected)
@@ -194,7 +200,7 @@ def run(
         thread.start()
     for thread in threads:
         thread.join(60)
-    for end in (*ends, *watches):
+    for end in (*ends, *watches, *(here.gpu for here in memories)):
         end.close()
     if failed:
         raise failed[0]
@@ -223,10 +229,41 @@ def test_who_does_not_wait_for_the_gpu_comes_out_wrong(kind: type, window: int) 
     assert not all(exact)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "op"), [("float32", "sum"), ("bfloat16", "max"), ("int8", "prod"), ("uint64", "min")]
+)
+def test_a_whole_compiled_run_is_exact(dtype: str, op: str) -> None:
+    gpus = [TwinGpu(rank) for rank in range(4)]
+    schedule = degraded()
+    assert run(schedule, dtype, op, compiled=True, gpus=gpus) == ([True] * 4, [])
+    received = sum(-(-int(length) // 4096) for length in schedule.length)
+    assert sum(gpu.launched for gpu in gpus) > received  # of its chunks, most are copied and folded by compiled code
+
+
+def test_a_ticket_before_its_work_comes_out_wrong() -> None:
+    gpus = [TwinGpu(rank) for rank in range(4)]
+    for gpu in gpus:
+        gpu.hasty = True
+    try:
+        exact, _ = run(degraded(), compiled=True, gpus=gpus, window=1)
+    except Exception:
+        return  # a chunk that is another one: noticed even earlier
+    assert not all(exact)
+
+
+def test_a_kernel_that_the_driver_refuses_ends_the_run() -> None:
+    gpus = [TwinGpu(rank) for rank in range(4)]
+    for gpu in gpus:
+        gpu.refuses = 719
+    with pytest.raises(TransportError, match="refuses a kernel: CUresult 719"):
+        run(degraded(), compiled=True, gpus=gpus)
+
+
 @pytest.mark.parametrize("strike", ["cut", "hole", "retries", "receiver", "no acks"])
-def test_a_lost_nic_is_survived(strike: str) -> None:
+@pytest.mark.parametrize("compiled", [False, True], ids=["python", "compiled"])
+def test_a_lost_nic_is_survived(strike: str, compiled: bool) -> None:
     nic = degraded().ports[-1].name
-    exact, noted = run(degraded(), strikes=[Strike(strike, nic, 0.4)])
+    exact, noted = run(degraded(), strikes=[Strike(strike, nic, 0.4)], compiled=compiled)
     assert exact == [True] * 4
     assert "struck" in noted
     assert "moved" in noted
@@ -280,6 +317,14 @@ def test_processes_are_exact() -> None:
 def test_a_fault_run_on_the_command_line() -> None:
     done = CliRunner().invoke(main, [*COMMAND, "--size", "1MiB", "--repeat", "1", "--cut", "server1/nic0@0.4"])
     assert done.exit_code == 0, done.output
+    assert "note: path of chunks: " in done.stderr
+    assert "note: ranks " in done.stderr  # share GPUs, or take turns
+
+
+@pytest.mark.usefixtures("twins")
+def test_processes_over_the_compiled_path_are_exact() -> None:
+    results = run_schedules({"it": degraded()}, dtype="float16", op="avg", repeat=2, device="cuda", path="compiled")
+    assert results["it"].exact == (True,) * 4
 
 
 def refused() -> int:

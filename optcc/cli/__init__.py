@@ -2,8 +2,8 @@
 
 Imported by: __main__.
 Imports: api, diagnose, discover, evaluation, export, fault_run, files, planner, plans, reports, runtime.compiled,
-    runtime.control, runtime.measuring, runtime.messages, runtime.verbs, schedule, serve, simulation, sweep, theory,
-    values.
+    runtime.control, runtime.devices, runtime.measuring, runtime.messages, runtime.verbs, schedule, serve,
+    simulation, sweep, theory, values.
 """
 
 from optcc.cli.commands import main

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,6 +27,7 @@ from optcc.files.reading import beginning
 
 if TYPE_CHECKING:
     from optcc.plans.plan import Plan
+    from optcc.runtime.compiled.choice import ChunkPath
     from optcc.runtime.control.rendezvous import Membership
     from optcc.runtime.messages import Strike
 
@@ -133,7 +135,7 @@ def run(
         check_together(strikes)
         if timeline is not None:
             _draw_fault_run(made, strikes, rate, transport, timeline)
-        click.echo(f"note: path of chunks: {taken}", err=True)
+        _tell_how(taken, device, membership, len(made.cluster.ranks))
         _fault_run(made, strikes, repeat, dtype, op, rate, place, as_json)
         return
     alpha_s, per_chunk_s = (costs.alpha, costs.per_chunk) if costs else (Fraction(0), Fraction(0))
@@ -157,7 +159,7 @@ def run(
         )
     summary = run.run_json(made, outcome, simulation.time_s)
     summary["path"] = taken.name
-    click.echo(f"note: path of chunks: {taken}", err=True)
+    _tell_how(taken, device, membership, len(made.cluster.ranks))
     summary["planned_for"] = costs and costs.as_json()
     emit(as_json, summary, lambda: run.print_run(made, outcome, summary))
     if costs and not costs.known:  # at the end: it explains a result, and an error is alone on stderr
@@ -202,6 +204,18 @@ def _plan(
         if value:
             raise InputError("a plan has its own", where=option, expected="no such option beside a plan file")
     return load_plan(Path(source)), None
+
+
+def _tell_how(path: ChunkPath, device: str, membership: Membership | None, ranks: int) -> None:
+    """By which path chunks go, and how ranks of this machine share its GPUs. InputError where there are none."""
+    from optcc.runtime.devices import gpu_memory
+    from optcc.runtime.devices.memory import check_device
+    from optcc.runtime.devices.mps import sharing_of
+
+    click.echo(f"note: path of chunks: {path}", err=True)
+    check_device(device)
+    if device == "cuda" and membership is None:
+        click.echo(f"note: {sharing_of(ranks, gpu_memory.gpu_count(), os.environ).why}", err=True)
 
 
 def is_plan(source: str) -> bool:

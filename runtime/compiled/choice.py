@@ -12,13 +12,14 @@ from optcc.runtime.devices.host import name_of
 from optcc.runtime.engine.loop import Engine
 from optcc.runtime.engine.program import Program
 from optcc.runtime.flows.flows import FlowTransport
+from optcc.runtime.wires.cuda import CudaWires
 from optcc.runtime.wires.local import LocalWires
 
 PATHS = ("auto", "compiled", "python")
 """What can be asked for; auto is compiled code where it can be had."""
 VARIABLE = "OPTCC_PATH"
 TYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64")
-"""Element types whose folds are compiled."""
+"""Element types whose folds are compiled for host memory. A GPU has its own."""
 
 
 class ChunkPath(NamedTuple):
@@ -52,9 +53,7 @@ def path_of(asked: str, transport: str, device: str, dtype: str | None = None) -
         return ChunkPath("python")
     if transport != "local":
         return ChunkPath("python", f"{transport} has no compiled path")
-    if device != "cpu":
-        return ChunkPath("python", f"{device} buffers have no compiled path")
-    if dtype is not None and dtype not in TYPES:
+    if device == "cpu" and dtype is not None and dtype not in TYPES:
         return ChunkPath("python", f"{dtype} is folded by numpy")
     if not sys.platform.startswith("linux") or sys.byteorder != "little":
         return ChunkPath("python", "the compiled path is for Linux on a little-endian machine")
@@ -100,7 +99,7 @@ def engines(path: ChunkPath, flows: FlowTransport, wires: Any) -> Callable[..., 
 
     Virtual wires, for tests, stay with Python.
     """
-    if path.name == "python" or type(wires) is not LocalWires:
+    if path.name == "python" or type(wires) not in (LocalWires, CudaWires):
         return Engine
     from optcc.runtime.compiled.engine import CompiledEngine
     from optcc.runtime.compiled.path import CompiledPath
@@ -108,7 +107,7 @@ def engines(path: ChunkPath, flows: FlowTransport, wires: Any) -> Callable[..., 
     compiled = CompiledPath(flows, wires)
 
     def engine(program: Program, buffer: Any, *rest: Any) -> Engine:
-        if name_of(buffer.dtype) in TYPES:
+        if isinstance(wires, CudaWires) or name_of(buffer.dtype) in TYPES:
             return CompiledEngine(compiled, program, buffer, *rest)
         return Engine(program, buffer, *rest)
 

@@ -10,9 +10,12 @@ import numpy as np
 
 from optcc.runtime.compiled import tables as t
 from optcc.runtime.compiled.tables import FLOW_STATE, Flows, FlowState
+from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.flows.ends import Out, Piece
 from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.wires.contract import HEADER_BYTES
+from optcc.runtime.wires.cuda import CudaWires
+from optcc.runtime.wires.cuda_slots import CudaSlots, stride_of
 from optcc.runtime.wires.local import LocalWires
 from optcc.runtime.wires.rings import WORD
 
@@ -41,6 +44,9 @@ class FlowTable:
             start, _, size = slots._places[number]
             record["window"], record["most"], record["size"] = spec.window, spec.slot_bytes, size
             record["slots"], record["mark"] = base + start, base + slots._marks_at[number] * WORD
+            record["payloads"], record["stride"] = base + start + HEADER_BYTES, size
+            if isinstance(slots, CudaSlots):
+                record["payloads"], record["stride"] = slots.payload(number, 0, 0).address, stride_of(spec)
             if number in self._outs:
                 record["kept_at"] = self._kept_at[number] = kept
                 kept += spec.window
@@ -146,9 +152,14 @@ class FlowTable:
             number, rows["parked"][place] = int(rows["parked"][place]) - 1, 0
             while number >= 0:
                 flow, seq, offset, nbytes, following = parked[number].item()
-                chunk = self._wires.slot(flow, seq)[HEADER_BYTES : HEADER_BYTES + nbytes]
+                chunk = self._payload(flow, seq, nbytes)
                 engine.keep(int(rows["row"][place]), offset, chunk)
                 number = following - 1
+
+    def _payload(self, flow: int, seq: int, nbytes: int) -> Any:
+        if isinstance(self._wires, CudaWires):
+            return self._wires.payload(flow, seq, nbytes)
+        return self._wires.slot(flow, seq)[HEADER_BYTES : HEADER_BYTES + nbytes]
 
     def give_back(self) -> None:
         """Credits that compiled code left out, for chunks that were parked or for a ring that was full."""
@@ -193,9 +204,11 @@ class FlowTable:
 
 
 def address_of(memory: Any) -> int:
-    """Of the first byte of a memoryview; 0 of an empty one."""
+    """Of the first byte of a memoryview or a DeviceArray; 0 of an empty one."""
     if not len(memory):
         return 0
+    if isinstance(memory, DeviceArray):
+        return memory.address
     if memory.readonly:
         return int(np.frombuffer(memory, np.uint8).ctypes.data)
     return addressof(c_char.from_buffer(memory))  # a tenth of the time

@@ -12,6 +12,7 @@ from optcc.runtime.compiled import basics
 from optcc.runtime.compiled import tables as t
 from optcc.runtime.compiled.clocks import fill_clocks, write_back_clocks
 from optcc.runtime.compiled.flow_table import address_of
+from optcc.runtime.compiled.gpu_path import arguments_of_kernels
 from optcc.runtime.compiled.tables import Lines
 from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.wires.local import LocalWires
@@ -53,6 +54,7 @@ class LineTable:
             record["records"], record["count"] = base + it._start, it._count
         words = [own, *(address_of(far._bytes) + far._sleeps_at[wires._rank] * WORD for far in wires._far.values())]
         ways = 16 + 2 * sum(layout.flows[f].window for f in flows._ins)
+        chunks = 1 + sum(layout.flows[f].window for f in (*flows._ins, *flows._outs))  # under way on a GPU
         self.tables = Lines(
             wires=records,
             rings=rings,
@@ -66,6 +68,10 @@ class LineTable:
             words=np.array(words, np.int64),
             polls=np.zeros((2, 2), np.int32),
             scratch=np.zeros(64, np.int64),
+            kernels=np.zeros(2, t.KERNEL),
+            copying=np.zeros(chunks, t.COPYING),
+            owed=np.zeros(chunks, t.OWED),
+            arguments=arguments_of_kernels(),
         )
         self._working: Hashable = None
         self._written, self._taken = rings["written"], rings["taken"]

@@ -18,6 +18,7 @@ import numpy as np
 
 from optcc.runtime.compiled.basics import (
     ASIDE,
+    AWAKE_S,
     BREATH,
     DONE,
     DONTWAIT,
@@ -34,19 +35,25 @@ from optcc.runtime.compiled.basics import (
     inner,
     time_now,
 )
+from optcc.runtime.compiled.gpu import settle
 from optcc.runtime.compiled.machine import errno_at, fence, load_u32, ppoll, recv, set_word, word
 from optcc.runtime.compiled.receiving import land_due, read_ring
 from optcc.runtime.compiled.sending import post_ready, pump_all
 from optcc.runtime.compiled.tables import (
     ASKED,
+    AWAKE,
     BEFORE,
     BREATH_AT,
     BUSY,
+    COPIES,
     DUE,
     EVERY,
     LANES_AT,
     LOOK_AT,
     NEWS,
+    ON_GPU,
+    OWES,
+    REFUSED,
     SLEEPS,
     SOCKETS_AT,
     STRIKE,
@@ -130,6 +137,9 @@ def _poll(r: RowTables, f: Flows, w: Lines, g: Any, x: Any, until: float) -> int
         code = _look(w, x, now)
         if code != GOES_ON:
             return code
+    code = settle(w, g)
+    if code != GOES_ON:
+        return code
     for ring in w.notices:
         code = read_ring(r, f, w, g, ring, True, now)
         if code != GOES_ON:
@@ -144,7 +154,9 @@ def _poll(r: RowTables, f: Flows, w: Lines, g: Any, x: Any, until: float) -> int
     if g[ASKED]:
         _see_landed(f, g)
     wake = min(until, next_landing(w, g))
-    if g[NEWS] or wake <= now:
+    if g[ON_GPU] and (g[NEWS] or g[COPIES] or g[OWES]):
+        x[AWAKE] = now + AWAKE_S
+    if g[NEWS] or wake <= now or now < x[AWAKE]:
         return GOES_ON
     spoke = _sleep(w, g, wake - now)
     if spoke < 0:
@@ -162,20 +174,37 @@ def _poll(r: RowTables, f: Flows, w: Lines, g: Any, x: Any, until: float) -> int
 
 
 @inner  # type: ignore[misc, unused-ignore]
+def _all_landed(f: Flows) -> bool:
+    """See `LocalWires.landed`: whether all that this rank has sent has; what has is known from now on."""
+    all_landed = True
+    for flow in f.mine:
+        if f.flows[flow].out and f.flows[flow].acked < f.flows[flow].posted:
+            mark = word(f.flows[flow].mark)
+            if (mark >> SEQ_BITS) == f.flows[flow].wire:
+                f.flows[flow].acked = max(f.flows[flow].acked, mark & ((1 << SEQ_BITS) - 1))
+            all_landed &= f.flows[flow].acked == f.flows[flow].posted
+    return all_landed
+
+
+@inner  # type: ignore[misc, unused-ignore]
 def _advance(r: RowTables, f: Flows, w: Lines, g: Any, x: Any) -> int:
     while True:
         code = post_ready(r, f, w, g, x)
         if code != GOES_ON:
             return code
-        if g[UNSENT] == 0 and g[UNFINISHED] == 0 and g[BUSY] == 0:
-            return DONE
+        if g[REFUSED]:
+            return ASIDE
+        over = g[UNSENT] == 0 and g[UNFINISHED] == 0 and g[BUSY] == 0
+        if over and (not g[ON_GPU] or time_now(w) >= x[AWAKE] or _all_landed(f)):
+            return DONE  # a rank with a GPU, which is awake anyway, sees what has landed before it asks for it
         if g[TOTAL] - g[UNSENT] - g[UNFINISHED] >= g[STRIKE] or g[UNHEARD]:
             return ASIDE
         now = time_now(w)
         expired = now >= x[LOOK_AT] or now >= x[TIMERS]
         if expired:  # what is over by now counts once all has been told that had happened by now
             x[BEFORE], x[SOCKETS_AT] = now, -np.inf
-        code = _poll(r, f, w, g, x, -np.inf if expired else min(x[WAKE], x[LOOK_AT], x[TIMERS], x[DUE], x[BREATH_AT]))
+        until = -np.inf if expired or over else min(x[WAKE], x[LOOK_AT], x[TIMERS], x[DUE], x[BREATH_AT])
+        code = _poll(r, f, w, g, x, until)
         if code != GOES_ON:
             return code
         if g[BUSY]:
@@ -222,11 +251,16 @@ def advance(
     words: Any,
     polls: Any,
     scratch: Any,
+    kernels: Any,
+    copying: Any,
+    owed: Any,
+    arguments: Any,
     g: Any,
     x: Any,
 ) -> int:
     """Until all is sent and received, or something is left to Python: which of these codes."""
     r = RowTables(rows, routes, queues, stripes, kinds, lanes, released, after, stack, places)
     f = Flows(flows, kept, parked, mine)
-    w = Lines(wires, rings, nics, ways, held, through, unused, notices, backs, words, polls, scratch)
+    lines = (wires, rings, nics, ways, held, through, unused, notices, backs, words, polls, scratch)
+    w = Lines(*lines, kernels, copying, owed, arguments)
     return _advance(r, f, w, g, x)

@@ -99,3 +99,22 @@ def call_fold(typing: Any, function: Any, own: Any, landed: Any, count: Any) -> 
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64, types.int64), code
+
+
+@intrinsic  # type: ignore[misc, unused-ignore]
+def call_launch(typing: Any, function: Any, kernel: Any, blocks: Any, threads: Any, stream: Any, arguments: Any) -> Any:
+    """cuLaunchKernel, by its address: a grid of one dimension. `arguments` : address of the arguments' addresses.
+
+    Returns the driver's CUresult; 0 is success.
+    """
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        at, kernel, blocks, threads, stream, arguments = args
+        kind = ir.FunctionType(_I32, [_I64, *[_I32] * 7, _I64, _I64, _I64])
+        one, none = ir.Constant(_I32, 1), ir.Constant(_I32, 0)
+        grid = [builder.trunc(blocks, _I32), one, one, builder.trunc(threads, _I32), one, one]
+        none_there = ir.Constant(_I64, 0)
+        result = builder.call(_at(builder, at, kind), [kernel, *grid, none, stream, arguments, none_there])
+        return builder.sext(result, _I64)
+
+    return types.int64(*[types.int64] * 6), code

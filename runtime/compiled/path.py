@@ -17,11 +17,13 @@ from optcc.runtime.compiled import tables as t
 from optcc.runtime.compiled.engine import CompiledEngine
 from optcc.runtime.compiled.flow_table import FlowTable, address_of
 from optcc.runtime.compiled.folds import fold_of
+from optcc.runtime.compiled.gpu_path import bind_gpu, fill_gpu, write_back_gpu
 from optcc.runtime.compiled.line_table import LineTable
 from optcc.runtime.compiled.program_tables import ProgramTables
 from optcc.runtime.devices.host import name_of
 from optcc.runtime.engine.program import Program
 from optcc.runtime.flows.flows import FlowTransport
+from optcc.runtime.wires.cuda import CudaWires
 from optcc.runtime.wires.local import LocalWires
 
 UNBOUNDED = 2**62
@@ -42,6 +44,7 @@ class CompiledPath:
         self._flows, self._wires = flows, wires
         self._programs: WeakKeyDictionary[Program, ProgramTables] = WeakKeyDictionary()
         self._bound: Any = None
+        self._launches: Any = None  # of payloads in a GPU's memory
         self.timing, self.bytes_s, self.clock_s = 0, 0.0, 0.0
         self.chunks, self.most = 0, UNBOUNDED
         self.flows, self.lines = FlowTable(flows, wires), LineTable(flows, wires)
@@ -97,6 +100,14 @@ class CompiledPath:
         dark = wires._no_data.keys() | wires._no_acks
         if not self.flows.fill(engine, dark) or not self.lines.fill(g, engine.times, dark):
             return False
+        now = flows._clock()
+        if isinstance(wires, CudaWires) and not fill_gpu(
+            wires, self._launches, self.lines.tables, g, engine.times, now
+        ):
+            return False
+        for route, queue in engine.tables.ready.items():
+            if queue:  # else compiled code would return at once, to have it watched
+                flows._shares.watch(route, now)
         self._fill_shares(engine)
         g[t.MOST], g[t.EARLY] = self.most, len(engine._early)
         g[t.LEFT] = g[t.UNHEARD] = g[t.CHUNKS] = 0
@@ -113,7 +124,11 @@ class CompiledPath:
         self._bound = engine
         g[t.OPERATION] = receive_path._operation
         g[t.BUFFER], g[t.BUFFER_BYTES], g[t.ITEM] = engine.address, len(engine._bytes), engine._itemsize
-        g[t.FOLD] = fold_of(engine._op, name_of(engine._dtype)).address
+        if isinstance(self._wires, CudaWires):
+            self._launches = self._wires.gpu.launches(engine._dtype, engine._op)
+            bind_gpu(self._launches, self.lines.tables, g, engine._itemsize)
+        else:
+            g[t.FOLD] = fold_of(engine._op, name_of(engine._dtype)).address
         g[t.LENT_FROM] = self._lent_from(engine)
         g[t.TIMING] = self.timing
 
@@ -157,6 +172,8 @@ class CompiledPath:
             self.bytes_s += g[t.BYTES_NS] / 1e9 * g[t.WORKS] / g[t.TIMED]
             self.clock_s += g[t.CLOCK_NS] / 1e9
         self.lines.write_back(g, x, code)
+        if isinstance(self._wires, CudaWires):
+            write_back_gpu(self._wires, self._launches, self.lines.tables, g)
         self.flows.give_back()
         if g[t.LEFT] == t.LEFT_LANDING:
             arrays = engine.tables.arrays

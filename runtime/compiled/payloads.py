@@ -7,13 +7,23 @@ from __future__ import annotations
 from typing import Any
 
 from optcc.runtime.compiled.basics import HEADER, LENT, clock_ns, count_timed, inner, is_timed
+from optcc.runtime.compiled.gpu import COPY, FOLD_BY, start_kernel
 from optcc.runtime.compiled.machine import call_fold, load_i64, memcpy, store_i64, word
-from optcc.runtime.compiled.tables import FOLD, ITEM, LENT_FROM, Flows, Lines
+from optcc.runtime.compiled.tables import FOLD, ITEM, LENT_FROM, ON_GPU, Flows, Lines
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def payload_at(f: Flows, flow: int, seq: int) -> int:
+    """The address of what a slot holds beside its header."""
+    return f.flows[flow].payloads + seq % f.flows[flow].window * f.flows[flow].stride
 
 
 @inner  # type: ignore[misc, unused-ignore]
 def put_payload(f: Flows, w: Lines, g: Any, flow: int, seq: int, source: int, nbytes: int) -> None:
     """For the slot of chunk `seq`: where its bytes are in this rank's buffer, or a copy of them."""
+    if g[ON_GPU]:
+        start_kernel(w, g, COPY, payload_at(f, flow, seq), source, nbytes)
+        return
     slot = f.flows[flow].slots + seq % f.flows[flow].window * f.flows[flow].size
     lent = slot + f.flows[flow].size - LENT
     store_i64(lent, seq)
@@ -29,6 +39,12 @@ def put_payload(f: Flows, w: Lines, g: Any, flow: int, seq: int, source: int, nb
 def take_payload(f: Flows, w: Lines, g: Any, flow: int, seq: int, own: int, nbytes: int, folds: bool) -> bool:
     """Fold chunk `seq` into `own`, or copy it there; 0: into its slot. False: what it was is not known, for its sender
     has given up."""
+    if g[ON_GPU]:
+        if own != 0 and folds:
+            fold_bytes(w, g, own, payload_at(f, flow, seq), nbytes)
+        elif own != 0:
+            start_kernel(w, g, COPY, own, payload_at(f, flow, seq), nbytes)
+        return True
     slot = f.flows[flow].slots + seq % f.flows[flow].window * f.flows[flow].size
     source, place = slot + HEADER, slot + f.flows[flow].size - LENT
     lent = load_i64(place + 8)
@@ -59,8 +75,10 @@ def _copy(w: Lines, g: Any, to: int, source: int, nbytes: int) -> None:
 
 @inner  # type: ignore[misc, unused-ignore]
 def fold_bytes(w: Lines, g: Any, own: int, landed: int, nbytes: int) -> None:
-    """As `devices.host.fold`, by address."""
-    if is_timed(g):
+    """As `devices.host.fold`, or a GPU's, by address."""
+    if g[ON_GPU]:
+        start_kernel(w, g, FOLD_BY, own, landed, nbytes // g[ITEM])
+    elif is_timed(g):
         began = clock_ns(w)
         call_fold(g[FOLD], own, landed, nbytes // g[ITEM])
         count_timed(w, g, began)

@@ -23,7 +23,7 @@ from optcc.runtime.compiled.basics import (
 )
 from optcc.runtime.compiled.machine import load_f64, load_i64, load_u32, set_word, word
 from optcc.runtime.compiled.payloads import take_payload
-from optcc.runtime.compiled.sending import has_room, reply
+from optcc.runtime.compiled.rings import has_room, reply
 from optcc.runtime.compiled.tables import (
     BUFFER,
     BUFFER_BYTES,

@@ -1,4 +1,4 @@
-"""What goes out, compiled: `flows.send_path`, and the rings and sleepers of `wires.rings` and `wires.local`."""
+"""What goes out, compiled: see `flows.send_path`."""
 
 # mypy: disable-error-code="untyped-decorator, misc, call-arg"
 # mypy: disable-error-code="call-overload, no-any-return, attr-defined, assignment, var-annotated"
@@ -10,40 +10,28 @@ import numpy as np
 
 from optcc.runtime.compiled.basics import (
     ASIDE,
-    BACK,
     BREATH,
-    DONTWAIT,
-    EAGAIN,
     GOES_ON,
     MARK,
-    NOSIGNAL,
-    NOTICE,
     WATCH,
     inner,
     time_now,
 )
-from optcc.runtime.compiled.machine import (
-    errno_at,
-    fence,
-    load_u32,
-    send,
-    set_word,
-    store_f64,
-    store_i64,
-    store_u32,
-    word,
-)
+from optcc.runtime.compiled.gpu import notify_later
+from optcc.runtime.compiled.machine import store_i64, store_u32, word
 from optcc.runtime.compiled.payloads import put_payload
 from optcc.runtime.compiled.queues import first_ready, pop_ready
+from optcc.runtime.compiled.rings import has_room, notify
 from optcc.runtime.compiled.tables import (
     BUSY,
     CHUNKS,
+    COPIES,
     EVERY,
     LANE,
     LOOK_AT,
     MOST,
+    ON_GPU,
     OPERATION,
-    UNHEARD,
     UNSENT,
     WAKE,
     Flows,
@@ -51,52 +39,13 @@ from optcc.runtime.compiled.tables import (
     RowTables,
 )
 
-# --- rings and sleepers, see `wires.rings` and `wires.local` ---------------------------------------------------------
-
-
-@inner  # type: ignore[misc, unused-ignore]
-def has_room(w: Lines, ring: int, records: int) -> bool:
-    if w.rings[ring].written - w.rings[ring].taken + records > w.rings[ring].count:
-        w.rings[ring].taken = word(w.rings[ring].taken_at)
-    return w.rings[ring].written - w.rings[ring].taken + records <= w.rings[ring].count
-
-
-@inner  # type: ignore[misc, unused-ignore]
-def _written(w: Lines, g: Any, ring: int, wire: int) -> None:
-    """A record is in its place: count it, and wake its reader if that sleeps."""
-    w.rings[ring].written += 1
-    set_word(w.rings[ring].written_at, w.rings[ring].written)
-    fence()
-    sleep = word(w.wires[wire].sleep)
-    if sleep != 0 and sleep != w.wires[wire].woke:
-        w.wires[wire].woke = sleep
-        sent = send(np.int32(w.wires[wire].socket), w.scratch.ctypes.data, 1, np.int32(DONTWAIT | NOSIGNAL))
-        if sent < 0 and load_u32(errno_at()) != EAGAIN:
-            w.wires[wire].woke = 0
-            g[UNHEARD] = 1 + wire
-
-
-@inner  # type: ignore[misc, unused-ignore]
-def reply(w: Lines, g: Any, wire: int, kind: int, flow: int, number: int) -> None:
-    """A credit, or an acknowledgement; its ring has room."""
-    ring = w.wires[wire].ring
-    at = w.rings[ring].records + (w.rings[ring].written & (w.rings[ring].count - 1)) * BACK
-    store_u32(at, kind)
-    store_u32(at + 4, flow)
-    store_i64(at + 8, number)
-    store_i64(at + 16, wire)
-    _written(w, g, ring, wire)
-
-
-# --- what goes out, see `flows.send_path` ----------------------------------------------------------------------------
-
 
 @inner  # type: ignore[misc, unused-ignore]
 def _write(r: RowTables, f: Flows, w: Lines, g: Any, flow: int) -> int:
     """The next chunk of what is queued; nothing where Python has to do it."""
     wire, seq, place, start = f.flows[flow].wire, f.flows[flow].posted, f.flows[flow].queued, f.flows[flow].start
     ring = w.wires[wire].ring
-    if word(w.wires[wire].closed) != 0 or not has_room(w, ring, 1):
+    if word(w.wires[wire].closed) != 0 or not has_room(w, ring, 1) or g[COPIES] == len(w.copying):
         return ASIDE
     nbytes = min(f.flows[flow].most, f.flows[flow].stop - start)
     nic, ready = w.wires[wire].out_nic, f.flows[flow].ready
@@ -114,14 +63,10 @@ def _write(r: RowTables, f: Flows, w: Lines, g: Any, flow: int) -> int:
     store_i64(slot + 48, 0)
     store_i64(slot + 56, 0)
     put_payload(f, w, g, flow, seq, r.rows[place].source + start, nbytes)
-    at = w.rings[ring].records + (w.rings[ring].written & (w.rings[ring].count - 1)) * NOTICE
-    store_u32(at, flow)
-    store_u32(at + 4, nbytes)
-    store_i64(at + 8, seq)
-    store_f64(at + 16, leaves)
-    store_f64(at + 24, left)
-    store_i64(at + 32, wire)
-    _written(w, g, ring, wire)
+    if g[ON_GPU]:
+        notify_later(w, g, flow, nbytes, seq, leaves, left, wire)
+    else:
+        notify(w, g, wire, flow, nbytes, seq, leaves, left)
     kept = f.flows[flow].kept_at + seq % f.flows[flow].window
     f.kept[kept].place, f.kept[kept].start, f.kept[kept].bytes, f.kept[kept].ready = place, start, nbytes, ready
     f.flows[flow].numbered += nbytes

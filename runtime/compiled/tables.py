@@ -77,10 +77,12 @@ class FlowState(NamedTuple):
 
 FLOW_STATE = Struct(f"{len(FlowState._fields)}q")
 FLOW = _record(
-    f"{' '.join(FlowState._fields)} window most size every slots mark kept_at far far_bytes withdrawn", "ready"
+    f"{' '.join(FlowState._fields)} window most size every slots payloads stride mark kept_at far far_bytes withdrawn",
+    "ready",
 )
 """A flow. window, every : as the machine's; most : bytes of payload of a chunk; size : of a slot; slots, mark :
-addresses of its first slot and of the word that says what has landed; kept_at : where its part of `kept` or `parked`
+addresses of its first slot and of the word that says what has landed; payloads, stride : address of the payload of the
+first slot, and bytes from there to the next one's; kept_at : where its part of `kept` or `parked`
 begins; far, far_bytes : address and size of its sender's buffer, where that is lent; withdrawn : address of the word
 that ends that; ready : since when that which is queued can go."""
 KEPT = _record("place start bytes", "ready")
@@ -97,6 +99,13 @@ RING = _record("written_at taken_at records count written taken")
 NIC = _record("", "out_free in_free out_rate in_rate")
 WAY = _record("order nic flow seq bytes wire", "at")
 """A chunk on its way between emulated NICs. at : when it can be served or lands."""
+
+KERNEL = _record("w16 w8 w0 item")
+"""Handles of a GPU's kernel by the width of its words; bytes of an element."""
+COPYING = _record("ticket wire flow seq bytes", "start end")
+"""A chunk that a GPU copies into its slot: what its notification says, which goes when the ticket is done."""
+OWED = _record("ticket wire flow folded")
+"""A credit that may go when the ticket is done."""
 
 
 class RowTables(NamedTuple):
@@ -128,7 +137,11 @@ class Flows(NamedTuple):
 class Lines(NamedTuple):
     """What carries chunks. notices, backs : the rings to read; words : addresses of those in which this rank says that
     it sleeps; polls : struct pollfd, the wires' epoll first, then the watch and all sockets; held, through : heaps of
-    chunks on their way, `unused` : a stack of records for such; scratch : for calls of libc."""
+    chunks on their way, `unused` : a stack of records for such; scratch : for calls of libc.
+
+    Of payloads in a GPU's memory: kernels : that copies, that folds; copying, owed : rings, in the order of their
+    tickets; arguments : of a kernel, then their addresses.
+    """
 
     wires: Records
     rings: Records
@@ -142,12 +155,17 @@ class Lines(NamedTuple):
     words: Ints
     polls: NDArray[np.int32]
     scratch: Ints
+    kernels: Records
+    copying: Records
+    owed: Records
+    arguments: Ints
 
 
 # Places in the array of whole numbers.
 UNSENT, UNFINISHED, TOTAL, OPERATION, BUSY, SLEEPS, STRIKE, ORDER, HELD, THROUGH, UNUSED, EARLY = range(12)
 LEFT, BUFFER, BUFFER_BYTES, ITEM, FOLD, UNHEARD, NEWS, ASKED, CHUNKS, LANE, MOST = range(12, 23)
-TIMING, WORKS, TIMED, BYTES_NS, CLOCK_NS, LENT_FROM, INTS = range(23, 30)
+TIMING, WORKS, TIMED, BYTES_NS, CLOCK_NS, LENT_FROM = range(23, 29)
+ON_GPU, LAUNCH, STREAM, ARRIVED, DONE_AT, TICKET, COPYING_AT, COPIES, OWED_AT, OWES, REFUSED, INTS = range(29, 41)
 LEFT_LANDING, LEFT_CREDIT = 1, 2
 """Sends not posted, receives not done, all of both; the operation; flows with something queued; how often this rank has
 slept; how many must be done when somebody looks on; of chunks on their way: the next one's order, the sizes of both
@@ -158,10 +176,15 @@ fold; 1 + a wire whose peer could not be woken; what this poll has told; flows o
 taken; a route whose lanes are to be watched; after how many chunks, sent or taken, Python has a turn.
 
 Of copies and folds: each so-manyth is timed, 0: none; how many there were, and of these timed; nanoseconds of the timed
-ones, and of the clock. At last where this rank's buffer is, if it is lent, else 0."""
+ones, and of the clock. Then where this rank's buffer is, if it is lent, else 0.
+
+Of a GPU: whether payloads are there; addresses of cuLaunchKernel, the stream, the count of blocks, the word with the
+last ticket done; the last ticket given; where the rings `copying` and `owed` begin and how much is in them; an error of
+the driver."""
 
 # Places in the array of times.
-LOOK_AT, TIMERS, EVERY, BEFORE, DUE, LANES_AT, SOCKETS_AT, WAKE, BREATH_AT, TIMES = range(10)
+LOOK_AT, TIMERS, EVERY, BEFORE, DUE, LANES_AT, SOCKETS_AT, WAKE, BREATH_AT, AWAKE, TIMES = range(11)
 """When to look at progress, when the first timer runs out, and how long after something was sent progress is looked at;
 a moment of which all has been told that had happened; when an attendant looks on; when Python looks at how fast lanes
-are; when sockets are looked at; when something may be posted; when Python deals with signals."""
+are; when sockets are looked at; when something may be posted; when Python deals with signals; until when a rank with a
+GPU does not sleep."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from optcc.runtime.compiled.basics import CREDIT, HEADER, inner
-from optcc.runtime.compiled.payloads import fold_bytes
+from optcc.runtime.compiled.basics import CREDIT, inner
+from optcc.runtime.compiled.gpu import credit_later
+from optcc.runtime.compiled.payloads import fold_bytes, payload_at
 from optcc.runtime.compiled.queues import push_ready
-from optcc.runtime.compiled.sending import has_room, reply
-from optcc.runtime.compiled.tables import BUFFER, LEFT, LEFT_CREDIT, UNFINISHED, Flows, Lines, RowTables
+from optcc.runtime.compiled.rings import has_room, reply
+from optcc.runtime.compiled.tables import BUFFER, LEFT, LEFT_CREDIT, ON_GPU, OWES, UNFINISHED, Flows, Lines, RowTables
 
 
 @inner  # type: ignore[misc, unused-ignore]
@@ -33,7 +34,10 @@ def give_back(f: Flows, w: Lines, g: Any, flow: int) -> None:
     """A credit, if it is time for one."""
     if f.flows[flow].parked == 0 and f.flows[flow].landed - f.flows[flow].returned >= f.flows[flow].every:
         wire = f.flows[flow].wire
-        if has_room(w, w.wires[wire].ring, 1):
+        if g[ON_GPU] and g[OWES] < len(w.owed):
+            f.flows[flow].returned = f.flows[flow].landed
+            credit_later(w, g, wire, flow, f.flows[flow].landed)
+        elif not g[ON_GPU] and has_room(w, w.wires[wire].ring, 1):
             f.flows[flow].returned = f.flows[flow].landed
             reply(w, g, wire, CREDIT, flow, f.flows[flow].landed)
         else:
@@ -46,8 +50,8 @@ def _fold_parked(r: RowTables, f: Flows, w: Lines, g: Any, place: int) -> None:
     r.rows[place].parked = 0
     while number >= 0:
         flow = f.parked[number].flow
-        slot = f.flows[flow].slots + f.parked[number].seq % f.flows[flow].window * f.flows[flow].size
-        fold_bytes(w, g, g[BUFFER] + f.parked[number].offset, slot + HEADER, f.parked[number].bytes)
+        piece = payload_at(f, flow, f.parked[number].seq)
+        fold_bytes(w, g, g[BUFFER] + f.parked[number].offset, piece, f.parked[number].bytes)
         f.flows[flow].parked -= 1
         give_back(f, w, g, flow)
         number = f.parked[number].next - 1

@@ -16,7 +16,7 @@ from optcc.runtime.control.available import available_bytes
 from optcc.runtime.control.transports import TRANSPORTS
 from optcc.runtime.devices.host import dtype_of, reduction_of
 from optcc.runtime.devices.memory import device_of
-from optcc.runtime.wires.layout import SLOT_BYTES, Layout
+from optcc.runtime.wires.layout import GPU_SLOT_BYTES, SLOT_BYTES, Layout
 from optcc.runtime.wires.slots import slots_bytes
 from optcc.schedule import Schedule
 
@@ -33,7 +33,7 @@ class Job:
 
     paced : emulate the rates of the schedules' ports; False: as fast as the machine goes
     transport : what carries the chunks, one of TRANSPORTS
-    slot_bytes : the most that a chunk carries
+    slot_bytes : the most that a chunk carries; 0: what suits the device, see `chunk_bytes`
     device : where the buffers are, one of memory.DEVICES
     path : what handles chunks, one of `compiled.choice.PATHS`; as OPTCC_PATH says unless given
     """
@@ -43,7 +43,7 @@ class Job:
     op: str
     paced: bool
     transport: str = "local"
-    slot_bytes: int = SLOT_BYTES
+    slot_bytes: int = 0
     device: str = "cpu"
     path: str = dataclasses.field(default_factory=lambda: path_asked(os.environ))
 
@@ -81,6 +81,11 @@ class Job:
     def ranks(self) -> int:
         """How many ranks take part."""
         return next(iter(self.schedules.values())).ranks
+
+    @property
+    def chunk_bytes(self) -> int:
+        """The most that a chunk carries."""
+        return self.slot_bytes or (SLOT_BYTES if self.device == "cpu" else GPU_SLOT_BYTES)
 
     @property
     def nbytes(self) -> int:

@@ -23,7 +23,7 @@ from optcc.runtime.devices.memory import check_device
 from optcc.runtime.evidence.probing import ProbeRound, evidence_of, rounds_of, second_look
 from optcc.runtime.evidence.verdicts import ProbeResult, verdicts_of
 from optcc.runtime.messages import Check, Go, Note, Prepare, Ran, Strike
-from optcc.runtime.wires.layout import SLOT_BYTES, layout_of, longest_transfer_s
+from optcc.runtime.wires.layout import layout_of, longest_transfer_s
 from optcc.schedule import Port, Schedule
 
 LEAD_S = 0.03
@@ -173,7 +173,7 @@ class Session:
 
     def _check_room(self, job: Job) -> None:
         """Whether memory and descriptors are there, before any rank asks for them."""
-        layout = layout_of(job.schedules, job.slot_bytes)
+        layout = layout_of(job.schedules, job.chunk_bytes)
         check_memory(job, layout, self._here)
         check_descriptors(layout, self._here if job.transport == "local" else (), job.ranks)
 
@@ -197,7 +197,7 @@ def run_schedules(
     repeat: int = 5,
     paced: bool = True,
     transport: str = "local",
-    slot_bytes: int = SLOT_BYTES,
+    slot_bytes: int = 0,
     device: str = "cpu",
     path: str | None = None,
     membership: Membership | None = None,
@@ -213,7 +213,7 @@ def run_schedules(
     schedules : by algorithm name, all for the same ranks and bytes
     dtype, op : names from `device.DTYPES` and `device.Op`
     paced : emulate the rates of the schedules' ports; False: as fast as the machine goes
-    transport : "local" or "verbs"; slot_bytes : the most that a chunk carries
+    transport : "local" or "verbs"; slot_bytes : see `Job`
     device : where the buffers are, "cpu" or "cuda": rank r's on GPU ``r % number of GPUs``
     path : what handles chunks, one of `compiled.choice.PATHS`; None: as OPTCC_PATH says, auto where it says nothing
     membership, interface : see `Session`

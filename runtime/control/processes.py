@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +18,8 @@ from optcc.runtime.control.job import Job, digest_of
 from optcc.runtime.control.job_bytes import job_to_bytes
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.secret import SECRETS
+from optcc.runtime.devices import gpu_memory
+from optcc.runtime.devices.mps import mps_service, sharing_of
 from optcc.runtime.errors import TransportError, shortage
 from optcc.runtime.messages import Command, Enlist, Quit
 
@@ -43,6 +46,7 @@ class RankProcesses:
         self._job, self._membership, self._interface = job, membership, interface
         self._processes: list[subprocess.Popen[bytes]] = []
         self._cleanup = contextlib.ExitStack()
+        self._environment: Mapping[str, str] = os.environ
 
     def __enter__(self) -> Self:
         try:
@@ -80,6 +84,8 @@ class RankProcesses:
         if self._membership:
             self._start_own(self._membership)
             return
+        if self._job.device == "cuda" and sharing_of(self._job.ranks, gpu_memory.gpu_count(), os.environ).mps:
+            self._environment = self._cleanup.enter_context(mps_service(os.environ))
         self._hub = self._cleanup.enter_context(Hub(self._job.ranks, obituary=self._obituary))
         for rank in range(self._job.ranks):
             self._start_rank(rank)
@@ -102,7 +108,7 @@ class RankProcesses:
 
     def _start_rank(self, rank: int) -> None:
         with self._hub.attach(rank) as end:
-            self._processes.append(start_rank(end, rank, self._job.ranks))
+            self._processes.append(start_rank(end, rank, self._job.ranks, self._environment))
 
     def adopt(self, job: Job) -> None:
         """Have all ranks take `job`, for as many ranks as the one before; they reply when they are connected."""
@@ -130,10 +136,12 @@ class RankProcesses:
         self._cleanup.close()
 
 
-def start_rank(end: socket.socket, rank: int, world: int) -> subprocess.Popen[bytes]:
+def start_rank(
+    end: socket.socket, rank: int, world: int, environ: Mapping[str, str] = os.environ
+) -> subprocess.Popen[bytes]:
     """A rank's process on this machine, which serves over `end`, its end of a pair of sockets."""
     environment = {
-        **os.environ,
+        **environ,
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         "OPENBLAS_NUM_THREADS": "1",  # ranks do no linear algebra; its threads only make the start slower
     }

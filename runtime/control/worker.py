@@ -44,6 +44,9 @@ from optcc.schedule import Port
 PAYLOAD_S = 300.0
 """For the job to arrive. It ends earlier when the hub does."""
 
+PUNCTUAL_S = 200e-6
+"""A rank waits for the common start awake for so long: who sleeps wakes up a tenth of a millisecond late."""
+
 
 class Worker:
     """A rank: its buffer, and for one job at a time its part of every schedule, its wires and flows."""
@@ -81,7 +84,7 @@ class Worker:
         self._expected = reference(count, dtype, ranks=job.ranks, op=self._op)
         if self._reduction.mean:
             divide(self._expected, job.ranks)
-        layout = self._layout = layout_of(job.schedules, job.slot_bytes)
+        layout = self._layout = layout_of(job.schedules, job.chunk_bytes)
         if job.transport == "local":
             provide(layout, self._rank)
         rates = [self._hardware.setdefault(nic.name, self._rates(nic)) for nic in layout.nics]
@@ -182,8 +185,10 @@ class Worker:
         assert self._injector
         clock = self._control.clock
         at = clock.here(at)
+        while time.monotonic() < at - PUNCTUAL_S:
+            self._engine.serve(at - PUNCTUAL_S)
         while time.monotonic() < at:
-            self._engine.serve(at)
+            pass
         start, cpu = time.monotonic(), time.process_time()
         self._start_s = clock.hub(start)
         self._engine.run(self._injector)

@@ -6,7 +6,7 @@ named. What must come first is an event in `after`, so a fold runs beside the la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from optcc.errors import InputError
 from optcc.runtime.devices.gpu_array import DeviceArray, SharedArray
 from optcc.runtime.devices.host import Array, Op, dtype_of, name_of
 from optcc.runtime.devices.interop import borrow, demand_alike, stream_pointer
+from optcc.runtime.devices.launches import LINE, THREADS, WIDTHS, Launches, Tickets, launch_function
 
 try:
     import cupy
@@ -26,9 +27,6 @@ except ImportError as missing:
         "no cupy", where="device cuda", hint="Install the extra `gpu` (cupy-cuda13x; cupy-cuda12x for CUDA 12)."
     ) from missing
 
-THREADS = 256
-LINE = 128
-"""Bytes of a cache line. The first words of a fold start one, at the output."""
 BLOCK = 2 << 20
 """Memory is taken in multiples of this, for itself: what is registered with a NIC shares no page with anything else."""
 SOURCE = Path(__file__).parent / "kernels" / "fold.cu"
@@ -49,6 +47,13 @@ def device_of_address(address: int) -> int:
     return int(cupy.cuda.runtime.pointerGetAttributes(address).device)
 
 
+def describe_gpu(index: int) -> str:
+    """For people: the GPU, its driver's and cupy's versions. Nothing is opened."""
+    properties = cupy.cuda.runtime.getDeviceProperties(index)
+    driver, runtime = cupy.cuda.runtime.driverGetVersion(), cupy.cuda.runtime.runtimeGetVersion()
+    return f"{properties['name'].decode()}, CUDA driver {driver}, runtime {runtime}, cupy {cupy.__version__}"
+
+
 def on_device(index: int) -> Any:
     """A context in which calls of this thread are for CUDA device `index`; then for the one that they were for."""
     return cupy.cuda.Device(index)
@@ -65,6 +70,7 @@ class Gpu:
         cupy.cuda.Device(index).use()
         self.stream, self.arrivals, self.departures = (self.new_stream() for _ in range(3))
         self._kernels: dict[tuple[np.dtype[Any], str, int | None], Any] = {}
+        self._told: tuple[DeviceArray, Tickets] | None = None  # how many blocks have arrived
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -189,8 +195,21 @@ class Gpu:
         head = min(count, -out.address % LINE // out.itemsize) if width else 0
         threads = max((count - head) * out.itemsize // width if width else count, head + LINE)
         kernel = self._kernels.get((out.dtype, name, width)) or self._kernel(out.dtype, name, width)
-        arguments = (own.address, landed.address, out.address, too, count, head)
+        arguments = (own.address, landed.address, out.address, too, count, head, 0, 0, 0)
         kernel((-(-threads // THREADS),), (THREADS,), arguments, stream=stream)
+
+    def launches(self, dtype: np.dtype[Any], op: Op) -> Launches:
+        """What starts copies, and folds of a type by an operation, on the fold stream from compiled code."""
+        if self._told is None:
+            done = self.pinned(1, np.dtype(np.int64))
+            done[:] = 0
+            self._told = (self.put(np.zeros(1, np.uint32)), Tickets(done))
+        arrived, tickets = self._told
+        copies, folds = (
+            tuple(self._kernel(kind, name, width).ptr for width in WIDTHS)
+            for kind, name in ((np.dtype(np.uint8), "take"), (dtype, str(op)))
+        )
+        return Launches(launch_function(), self.stream.ptr, copies, folds, arrived.address, tickets)
 
     def divide(self, array: DeviceArray, by: int, *, after: Sequence[Event] = (), stream: Stream = None) -> None:
         """Every element divided by `by` in place: floats rounded once, integers cut towards zero."""
@@ -220,24 +239,6 @@ class Gpu:
         """Until everything that this object's own streams have been given is done."""
         for stream in (self.arrivals, self.stream, self.departures):
             stream.synchronize()
-
-    def seconds(self, work: Callable[[], None], repeat: int) -> list[float]:
-        """How long the GPU takes over what `work` gives to the fold stream, `repeat` times, by its own clock."""
-        taken = []
-        for _ in range(repeat):
-            start, end = cupy.cuda.Event(), cupy.cuda.Event()
-            start.record(self.stream)
-            work()
-            end.record(self.stream)
-            end.synchronize()
-            taken.append(cupy.cuda.get_elapsed_time(start, end) / 1e3)
-        return taken
-
-    def describe(self) -> str:
-        """For people: the GPU, its driver's and cupy's versions."""
-        properties = cupy.cuda.runtime.getDeviceProperties(self.index)
-        driver, runtime = cupy.cuda.runtime.driverGetVersion(), cupy.cuda.runtime.runtimeGetVersion()
-        return f"{properties['name'].decode()}, CUDA driver {driver}, runtime {runtime}, cupy {cupy.__version__}"
 
     # Other libraries and other processes
 

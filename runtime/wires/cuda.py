@@ -34,7 +34,7 @@ LOOK_S = 20e-6
 """Between two looks at a GPU that has work to do: the time of a small copy."""
 
 
-class _Copying(NamedTuple):
+class Copying(NamedTuple):
     """A chunk on its way into its slot, until `event`."""
 
     event: Any
@@ -42,7 +42,7 @@ class _Copying(NamedTuple):
     chunk: Unsent
 
 
-class _Owed(NamedTuple):
+class Owed(NamedTuple):
     """A credit that may be given after `event`."""
 
     event: Any
@@ -52,7 +52,10 @@ class _Owed(NamedTuple):
 
 
 class CudaWires(LocalWires):
-    """One rank's ends, for payloads in `memory`. `exchange` is called once more, with where the slots are."""
+    """One rank's ends, for payloads in `memory`. `exchange` is called once more, with where the slots are.
+
+    copying, owed : what waits for the GPU, in the order in which the GPU will be done with it
+    """
 
     def __init__(
         self,
@@ -66,9 +69,9 @@ class CudaWires(LocalWires):
         watch: Watch,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._gpu = memory.gpu
-        self._copying: deque[_Copying] = deque()
-        self._owed: deque[_Owed] = deque()
+        self.gpu = self._gpu = memory.gpu
+        self.copying: deque[Copying] = deque()
+        self.owed: deque[Owed] = deque()
         self._room = memory.room(room_for(rank, flows))
         self._mapped = ExitStack()
         self._shown = exchange(self._gpu.share(self._room).as_json())
@@ -92,11 +95,15 @@ class CudaWires(LocalWires):
         if out is not None and self._is_open(out):
             far: Any = out.far
             self._gpu.copy(far.payload(flow, seq, len(payload)), payload)
-            self._copying.append(_Copying(self._gpu.mark(), wire, Unsent(flow, seq, header, payload, start, end)))
+            self.copying.append(Copying(self._gpu.mark(), wire, Unsent(flow, seq, header, payload, start, end)))
+
+    def far_of(self, wire: int) -> Slots:
+        """The slots at the far end of an outgoing wire."""
+        return self._out[wire].far
 
     def credit(self, wire: int, flow: int, folded: int) -> None:
         """Goes when the folds that have been enqueued so far are done."""
-        self._owed.append(_Owed(self._gpu.mark(), wire, flow, folded))
+        self.owed.append(Owed(self._gpu.mark(), wire, flow, folded))
 
     def fence(self, wire: int) -> None:
         """As `LocalWires`, and no copy is under way any more."""
@@ -106,15 +113,15 @@ class CudaWires(LocalWires):
     def poll(self, until: float) -> list[Happening]:
         """Look at the GPU; then as `LocalWires`, but not for long while the GPU has something to do."""
         self._settle()
-        if self._copying or self._owed:
+        if self.copying or self.owed:
             until = min(until, self._clock() + LOOK_S)
         return super().poll(until)
 
     def close(self) -> None:
         """Also unmap the other ranks' slots, when no copy into them is under way any more."""
         super().close()
-        self._copying.clear()
-        self._owed.clear()
+        self.copying.clear()
+        self.owed.clear()
         self._gpu.wait()
         self._mapped.close()
 
@@ -127,12 +134,12 @@ class CudaWires(LocalWires):
 
     def _settle(self) -> None:
         """Notify of what has been copied, give the credits that are due. One stream does all, so in order."""
-        while self._copying and self._copying[0].event.done:
-            _, wire, chunk = self._copying.popleft()
+        while self.copying and self.copying[0].event.done:
+            _, wire, chunk = self.copying.popleft()
             out = self._out.get(wire)
             if out is not None:  # else it was lost meanwhile
                 out.unsent.append(chunk)
                 self._flush(out)
-        while self._owed and self._owed[0].event.done:
-            _, wire, flow, folded = self._owed.popleft()
+        while self.owed and self.owed[0].event.done:
+            _, wire, flow, folded = self.owed.popleft()
             super().credit(wire, flow, folded)

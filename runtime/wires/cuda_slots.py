@@ -19,7 +19,7 @@ ALIGN = 256
 
 def room_for(rank: int, flows: Sequence[FlowSpec]) -> int:
     """Bytes of device memory that the payloads of all flows into `rank` take."""
-    return sum(flow.window * _stride(flow) for flow in flows if flow.dst == rank)
+    return sum(flow.window * stride_of(flow) for flow in flows if flow.dst == rank)
 
 
 class CudaSlots(Slots):
@@ -36,7 +36,7 @@ class CudaSlots(Slots):
         for number, flow in enumerate(flows):
             if flow.dst == rank:
                 self._payloads[number] = (start, flow)
-                start += flow.window * _stride(flow)
+                start += flow.window * stride_of(flow)
 
     def size(self, flow: int) -> int:
         """Bytes of a slot, header included."""
@@ -49,9 +49,10 @@ class CudaSlots(Slots):
     def payload(self, flow: int, seq: int, nbytes: int) -> DeviceArray:
         """Where the payload of a chunk is, shape (nbytes,), uint8."""
         start, spec = self._payloads[flow]
-        at = start + seq % spec.window * _stride(spec)
+        at = start + seq % spec.window * stride_of(spec)
         return self._room[at : at + nbytes]
 
 
-def _stride(flow: FlowSpec) -> int:
+def stride_of(flow: FlowSpec) -> int:
+    """Bytes from the payload of one slot of a flow to that of the next."""
     return -(-flow.slot_bytes // ALIGN) * ALIGN

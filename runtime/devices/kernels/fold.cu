@@ -149,6 +149,21 @@ BY_FOUR(Min, LEAST)
 BY_FOUR(Max, MOST)
 #endif
 
+// What was written before is there for all, other GPUs and the host too, before `ticket` is in the word `done`: the
+// last block to arrive writes it. Null: nobody waits for it. Blocks of one stream's kernels count in one `arrived`.
+__device__ __forceinline__ void tell(unsigned* arrived, volatile u64* done, u64 ticket) {
+  if (!done) return;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence_system();
+    if (atomicAdd(arrived, 1) == gridDim.x - 1) {
+      *arrived = 0;
+      __threadfence_system();
+      *done = ticket;
+    }
+  }
+}
+
 // out[i] = own[i] op landed[i], and also[i] likewise unless `also` is null. `out` and `also` may be `own` or `landed`
 // itself; apart from that nothing overlaps. The first `head` elements bring all addresses to a whole word.
 template <class Op, int LANES>
@@ -173,8 +188,9 @@ __device__ __forceinline__ void fold(const Element* own, const Element* landed, 
 
 #define FOLD(name, Op, LANES)                                                                                     \
   extern "C" __global__ void name(const Element* own, const Element* landed, Element* out, Element* also, u64 count, \
-                                  u64 head) {                                                                     \
+                                  u64 head, unsigned* arrived, volatile u64* done, u64 ticket) {                  \
     fold<Op, LANES>(own, landed, out, also, count, head);                                                         \
+    tell(arrived, done, ticket);                                                                                  \
   }
 // By the width of a word in bytes; 0 is one element.
 #define FOLDS(name, Op)                          \
