@@ -9,8 +9,22 @@ from optcc.schedule import tuned
 
 ROOT = Path(tuned.__file__).parent.parent
 FILES = sorted(path for room in ("schedule", "planner") for path in (ROOT / room).rglob("*.py"))
-UNITS = {"GRANULE", "TICKS", "HALF", "ONE", "UNIT", "PERIOD", "PACE", "PARTS", "WHOLE", "PLACES", "ONE_MORE", "NEVER"}
-"""Names of what times and bytes are counted in, and of numbers that no time reaches."""
+UNITS = {
+    "GOLDEN",
+    "GRANULE",
+    "TICKS",
+    "HALF",
+    "ONE",
+    "UNIT",
+    "PERIOD",
+    "PACE",
+    "PARTS",
+    "WHOLE",
+    "PLACES",
+    "ONE_MORE",
+    "NEVER",
+}
+"""Names of what times and bytes are counted in, of numbers that no time reaches, and of mathematics."""
 AT_MOST = 60
 """Numbers in all: lower it when one goes."""
 NOT_YET = ("direct", "lanes", "nics", "simple", "slots", "steps", "striped")

@@ -289,7 +289,7 @@ def test_other_clusters_are_refused(name: str, kind: str) -> None:
     ("one-starves", {"growth": Fraction(4), "segments": 200}, "growth"),
     ("several-starve", {"growing": -1}, "growing"),
     ("several-starve", {"margin": Fraction(1)}, "margin"),
-    ("several-starve", {"chunk": Fraction(1, 2)}, "chunk"),
+    ("several-starve", {"chunk": Fraction(2)}, "chunk"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused(kind: str, change: dict[str, Any], message: str) -> None:
     small = NONE["small"]

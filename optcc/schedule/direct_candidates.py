@@ -32,6 +32,8 @@ from optcc.schedule.tuned import (
     KINDS,
     LARGE,
     MANY,
+    MOST_LOST,
+    NONE_NEEDED,
     ONE_ROOTS,
     SEVERAL_ROOTS,
     SEVERAL_ROOTS_QUIET,
@@ -45,8 +47,6 @@ from optcc.values.cluster import Cluster
 
 PARTS = 2**20
 """Denominator of parts of a half and of growths, so that plan files hold short numbers."""
-MOST_LOST = Fraction(1, 16)
-"""Limit of a chunk's cost, as part of a half, where steps are found with it: else few steps were left."""
 GOLDEN = (1 + sqrt(5)) / 2
 
 
@@ -156,7 +156,7 @@ def _none(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     about = min(float(rounds_needed(finder.shares(cluster))), _root(bound, costs) / float(chunks))
     most = min(MAX_STEPS, finder.most_steps(cluster))
     recipe = DirectExchange(1, chunk=_part(bound, costs.per_chunk, MAX_CHUNK))
-    return Form(recipe, _near(max(1, 1.19 * about), 1, most, len(used) * (len(used) - 1), SPACING_ROUNDS))
+    return Form(recipe, _near(max(1.0, NONE_NEEDED * about), 1, most, len(used) * (len(used) - 1), SPACING_ROUNDS))
 
 
 def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:

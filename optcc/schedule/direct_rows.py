@@ -76,7 +76,7 @@ def cut(
     """The bytes of `pieces`, in order, divided by the slots' weights; a slot may end up with two pieces.
 
     later : bytes by which cuts of the first piece are moved back
-    cost : ticks that a chunk costs. A slot is up to so much longer or shorter, at most by half, if that saves a chunk
+    cost : ticks that a chunk costs. A slot is up to so much longer or shorter, at most by a third, if that saves a chunk
     Returns (begin, kind, hub, start, stop, nic, place of the slot) of each part, in order.
     """
     units, total = sum(abs(piece.stop - piece.start) for piece in pieces), sum(slot.weight for slot in slots)
@@ -89,7 +89,7 @@ def cut(
         if done < total:
             until = units * done // total // GRANULE * GRANULE
             # A tiny rest would be waited for until the pair's next slot.
-            near = int(units * weight // total * max(Fraction(1, NEAR), min(Fraction(1, 2), cost / size)))
+            near = int(units * weight // total * max(Fraction(1, NEAR), min(Fraction(1, 3), cost / size)))
             border = borders[min(bisect_left(borders, until - near), len(borders) - 1)]
             until = border if at < border <= until + near else until
             until = min(until + later, borders[0]) if until < borders[0] else until

@@ -120,7 +120,7 @@ def worthwhile(slots: list[Slot], cost: Fraction) -> list[Slot]:
     """The slots of a pair that last at least as long as a chunk costs, in ticks; the two longest, one each for data and
     results, if these are fewer."""
     least = sorted(slot.size for slot in slots)[-2:][0]
-    return [slot for slot in slots if slot.size >= min(cost, least)]
+    return [slot for slot in slots if slot.size >= min(cost, Fraction(least))]
 
 
 def rounds_needed(shares: Sequence[Fraction]) -> Fraction:
