@@ -76,7 +76,7 @@ def cut(
     """The bytes of `pieces`, in order, divided by the slots' weights; a slot may end up with two pieces.
 
     later : bytes by which cuts of the first piece are moved back
-    cost : ticks that a chunk costs. A slot is up to so much longer or shorter, at most by a third, if that saves a chunk
+    cost : ticks that a chunk costs. A slot is up to so much longer or shorter, a third at most, if that saves a chunk
     Returns (begin, kind, hub, start, stop, nic, place of the slot) of each part, in order.
     """
     units, total = sum(abs(piece.stop - piece.start) for piece in pieces), sum(slot.weight for slot in slots)
