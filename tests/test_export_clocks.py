@@ -16,6 +16,7 @@ from optcc.export.native import native_ring_s
 from optcc.export.targets import MSCCL, check_places
 from optcc.export.timed import TimedStep, TimedThreads
 from optcc.plans.plan import Plan
+from optcc.schedule.inside import InsideServers
 from optcc.values.cluster import Cluster
 
 MIB = 2**20
@@ -25,9 +26,15 @@ HOSTS = Cluster.uniform(servers=2, rate="370GB/s")
 """The same two by port channels, whose proxies copy over NVLink: the rate that such copies reach."""
 
 
+RUNS = {1: 4, 16: 16, 256: 32}
+"""By MiB, of the plans that were measured; plans have more today."""
+
+
 @cache
 def gpus(mib: int, segments: int | None = None) -> Plan:
-    return optcc.plan(GPUS, mib * MIB, segments=segments)
+    made = optcc.plan(GPUS, mib * MIB, segments=segments)
+    assert isinstance(made.recipe, InsideServers)
+    return replace(made, recipe=replace(made.recipe, chunks=RUNS[mib]))
 
 
 @cache
@@ -95,7 +102,6 @@ MEASURED: dict[str, tuple[float, Callable[[], float]]] = {
         lambda: classic(hosts(256, 64), 256, 2, 16, on=GPUS),
     ),
     "MSCCL, 256 MiB, 8 channels": (2699.8e-6, lambda: classic(gpus(256), 64, 8)),
-    "MSCCL, 256 MiB, 16 channels": (1389.6e-6, lambda: classic(gpus(256), 64, 16)),
     "MSCCL, 256 MiB, as exported": (997e-6, lambda: classic(gpus(256), 64, 32)),
     "MSCCL, 16 MiB, as exported": (81.5e-6, lambda: classic(gpus(16), 64, 32)),
     "MSCCL, 1 MiB, as exported": (25.0e-6, lambda: classic(gpus(1), 4, 4, 4)),

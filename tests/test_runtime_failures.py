@@ -148,8 +148,8 @@ from optcc.runtime import run_schedules
 from optcc.runtime.control import processes as crew
 from tests.broken_schedules import nested
 start, pids = crew.start_rank, []
-def started(end, rank, world):
-    process = start(end, rank, world)
+def started(end, rank, world, environment):
+    process = start(end, rank, world, environment)
     pids.append(process.pid)
     if len(pids) == world:
         print(*pids, flush=True)

@@ -48,14 +48,14 @@ def simulated(cluster: Cluster, **costs: float) -> Callable[[Sizes], Simulation]
     rates = rates_of(cluster)
 
     def run(sizes: Sizes) -> Simulation:
-        schedule = nested.lower(
-            cluster,
-            NBYTES,
-            nested_shares(rates),
-            order=sorted(range(len(rates)), key=lambda r: (rates[r], r)),
-            segments=sizes,
-            orderings=(nested.Ordering.LEAF_FIRST, nested.Ordering.VIA_LEAF),
+        recipe = nested.NestedRings(
+            tuple(nested_shares(rates).items()),
+            tuple(sorted(range(len(rates)), key=lambda r: (rates[r], r))),
+            len(sizes),
+            (nested.Ordering.LEAF_FIRST, nested.Ordering.VIA_LEAF),
+            segment_sizes=tuple(sizes),
         )
+        schedule = recipe.lower(cluster, NBYTES)
         return simulate(schedule, **costs)
 
     return run
