@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import weakref
 from contextlib import suppress
 from typing import Any
 
@@ -32,7 +33,7 @@ from optcc.runtime.errors import TransportError
 class SharedBuffer:
     """A buffer of `nbytes` bytes of this rank. Raises TransportError when there is too little memory.
 
-    fd : its descriptor, closed with it; bytes : its memory
+    fd : its descriptor, closed with it, or when nobody has it any more; bytes : its memory
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -48,6 +49,7 @@ class SharedBuffer:
                 f"{error.strerror}"
             ) from error
         self.bytes = memoryview(self._map)[:nbytes]
+        self._let_go = weakref.finalize(self, os.close, self.fd)
 
     def elements(self, dtype: np.dtype[Any]) -> NDArray[Any]:
         """The buffer as an array, shape (nbytes / itemsize,), without a copy."""
@@ -58,7 +60,7 @@ class SharedBuffer:
         with suppress(BufferError):
             self.bytes.release()
             self._map.close()
-        os.close(self.fd)
+        self._let_go()
 
 
 def far_buffer(fd: int) -> memoryview:
