@@ -30,7 +30,7 @@ from optcc.runtime.control.serving import serve_child
 class Forked:
     """A rank's process, with what `RankProcesses` uses of `subprocess.Popen`."""
 
-    def __init__(self, end: socket.socket, rank: int, world: int) -> None:
+    def __init__(self, end: socket.socket, rank: int, world: int, environment: object = None) -> None:
         self._status: int | None = None
         gc.collect()
         gc.freeze()  # what former cases have left must not be looked at, and so copied, in the middle of a run
