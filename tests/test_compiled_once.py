@@ -105,4 +105,8 @@ def test_the_doctor_says_which_path_runs_take(compiled: list[str], monkeypatch: 
         "OPTCC_PATH=python",
     )
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert (examine_path({}).seen, examine_path({}).get) == ("numba is not installed", "pip install numba")
+    for asked in ("auto", "compiled"):
+        found = examine_path({"OPTCC_PATH": asked})
+        assert (found.present, found.seen, found.get) == (False, "numba is not installed", "pip install numba")
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert (examine_path({}).present, examine_path({}).get) == (False, "")

@@ -20,6 +20,7 @@ PATHS = ("auto", "compiled", "python")
 VARIABLE = "OPTCC_PATH"
 TYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64")
 """Element types whose folds are compiled for host memory. A GPU has its own."""
+NO_NUMBA = "numba is not installed"
 
 
 class ChunkPath(NamedTuple):
@@ -59,12 +60,12 @@ def path_of(asked: str, transport: str, device: str, dtype: str | None = None) -
         return ChunkPath("python", "the compiled path is for Linux on a little-endian machine")
     if importlib.util.find_spec("numba") is None:
         if asked == "auto":
-            return ChunkPath("python", "numba is not installed")
+            return ChunkPath("python", NO_NUMBA)
         raise InputError(
             "the compiled path needs numba",
-            where=VARIABLE,
+            where="path of chunks",
             expected="numba, or the path python",
-            got="numba is not installed",
+            got=NO_NUMBA,
             hint="pip install numba",
         )
     return ChunkPath("compiled")

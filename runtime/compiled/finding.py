@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from optcc.machine.finding import PartFinding
-from optcc.runtime.compiled.choice import path_asked, path_of
+from optcc.runtime.compiled.choice import NO_NUMBA, path_asked, path_of
 
 _PART = "chunks by compiled code"
 _GIVES = "a fifth of the processor time of a chunk beside its bytes (local transport, host memory)"
@@ -14,10 +14,11 @@ _GIVES = "a fifth of the processor time of a chunk beside its bytes (local trans
 
 def examine_path(environ: Mapping[str, str] = os.environ) -> PartFinding:
     """Which one runs of the local transport on this machine take; compiles nothing."""
-    path = path_of(path_asked(environ), "local", "cpu")
+    asked = path_asked(environ)
+    path = path_of("python" if asked == "python" else "auto", "local", "cpu")  # what lacks is told, and no error
     if path.name == "python":
-        why = path.why or "OPTCC_PATH=python"
-        return PartFinding(_PART, False, why, _GIVES, "OPTCC_PATH=auto" if not path.why else "pip install numba")
+        get = {"": "OPTCC_PATH=auto", NO_NUMBA: "pip install numba"}.get(path.why, "")
+        return PartFinding(_PART, False, path.why or "OPTCC_PATH=python", _GIVES, get)
     try:
         from optcc.runtime.compiled.compiling import is_compiled
     except RuntimeError as error:  # numba finds no place for what it compiles
