@@ -80,7 +80,7 @@ class End:
         self._settle()
 
     def _settle(self) -> None:
-        self._wires._gpu.wait()
+        self._wires.gpu.wait()
         self._wires._settle()
 
     def slot(self, flow: int, seq: int) -> memoryview:

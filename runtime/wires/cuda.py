@@ -69,18 +69,18 @@ class CudaWires(LocalWires):
         watch: Watch,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.gpu = self._gpu = memory.gpu
+        self.gpu = memory.gpu
         self.copying: deque[Copying] = deque()
         self.owed: deque[Owed] = deque()
         self._room = memory.room(room_for(rank, flows))
         self._mapped = ExitStack()
-        self._shown = exchange(self._gpu.share(self._room).as_json())
+        self._shown = exchange(self.gpu.share(self._room).as_json())
         super().__init__(rank, wires, flows, rates, exchange=exchange, watch=watch, clock=clock)
 
     def _slots_of(self, rank: int, fd: int | None = None) -> Slots:
         if fd is None:
             return CudaSlots(rank, self._flows, self._room)
-        theirs = self._mapped.enter_context(self._gpu.open_shared(SharedArray.from_json(self._shown[rank])))
+        theirs = self._mapped.enter_context(self.gpu.open_shared(SharedArray.from_json(self._shown[rank])))
         return CudaSlots(rank, self._flows, theirs, fd)
 
     def payload(self, flow: int, seq: int, nbytes: int) -> DeviceArray:
@@ -94,8 +94,8 @@ class CudaWires(LocalWires):
         out = self._out.get(wire)
         if out is not None and self._is_open(out):
             far: Any = out.far
-            self._gpu.copy(far.payload(flow, seq, len(payload)), payload)
-            self.copying.append(Copying(self._gpu.mark(), wire, Unsent(flow, seq, header, payload, start, end)))
+            self.gpu.copy(far.payload(flow, seq, len(payload)), payload)
+            self.copying.append(Copying(self.gpu.mark(), wire, Unsent(flow, seq, header, payload, start, end)))
 
     def far_of(self, wire: int) -> Slots:
         """The slots at the far end of an outgoing wire."""
@@ -103,11 +103,11 @@ class CudaWires(LocalWires):
 
     def credit(self, wire: int, flow: int, folded: int) -> None:
         """Goes when the folds that have been enqueued so far are done."""
-        self.owed.append(Owed(self._gpu.mark(), wire, flow, folded))
+        self.owed.append(Owed(self.gpu.mark(), wire, flow, folded))
 
     def fence(self, wire: int) -> None:
         """As `LocalWires`, and no copy is under way any more."""
-        self._gpu.wait()
+        self.gpu.wait()
         super().fence(wire)
 
     def poll(self, until: float) -> list[Happening]:
@@ -122,7 +122,7 @@ class CudaWires(LocalWires):
         super().close()
         self.copying.clear()
         self.owed.clear()
-        self._gpu.wait()
+        self.gpu.wait()
         self._mapped.close()
 
     def _is_open(self, out: Any) -> bool:
