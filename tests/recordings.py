@@ -1,6 +1,6 @@
 """What examples/slow-job and examples/monitoring hold: measurements of simulated clusters, and the metrics of them.
 
-`python -m tests.recordings` writes them anew; tests/test_recordings.py makes them again and compares.
+`python -m tests.recordings` writes them anew; tests/test_monitoring.py makes them again and compares.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ class RuntimeChoice(NamedTuple):
 @click.option(
     "--chunk-path", type=click.Choice(["auto", "compiled", "python"]), default="auto", show_default=True,
     envvar="OPTCC_PATH",
-    help="What handles chunks: compiled code (local transport, CPU) or Python; auto is compiled code where it can be "
-    "had. Also set by OPTCC_PATH.",
+    help="What handles chunks: compiled code (local transport) or Python; auto is compiled code where it can be had. "
+    "Also set by OPTCC_PATH.",
 )  # fmt: skip
 @click.option(
     "--repeat", type=click.IntRange(1, 1000), default=5, show_default=True, help="Timed runs of each algorithm."

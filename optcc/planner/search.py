@@ -3,9 +3,8 @@
 A model of each family would have to be right about fill, latency and chunk costs on every cluster; the simulator
 already is. A `CandidateFamily` is one family with its number of segments left open. It names the numbers that are worth
 a try. Or they are searched. Times fall and then rise with the segments. From a first guess the number is doubled, up
-and down, until the plan gets slower. Then numbers between the best three are tried, and those right beside the best if
-few remain. Families come in the order of what they take at least; one that cannot be faster than what was tried is left
-out.
+and down, until the plan gets slower. Then the numbers halfway between the best and its neighbours are tried. Families
+come in the order of what they take at least; one that cannot be faster than what was tried is left out.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from optcc.values.cluster import Cluster, Nic
 
 @dataclass(frozen=True)
 class Candidate:
-    """A recipe that was tried, its time as `slower_s` (of merged NICs?), and its number of transfers."""
+    """A recipe that was tried, its time by `slower_s`, its number of transfers; merged : of NICs merged into one."""
 
     recipe: Recipe
     time_s: float
@@ -181,7 +180,7 @@ def slower_s(schedule: Schedule, costs: Costs, best_s: float = inf) -> float:
 
 
 def stripes(schedule: Schedule) -> int:
-    """At most so many."""
+    """Upper limit of the stripes that are simulated: every transfer on as many lanes as the widest route has."""
     return len(schedule) * max((len(route.lanes) for route in schedule.routes), default=1)
 
 

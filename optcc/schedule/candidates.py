@@ -1,4 +1,4 @@
-"""A family of schedules on one cluster with its number of segments left open, for the planner to try_depths."""
+"""A family of schedules on one cluster with its number of segments left open, for the planner to try."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def scheduled(
     from optcc.schedule.compiled import grouped_by  # with numba, which other families' plans do without
 
     key, pairs = rows.key.copy(), list(pairs)
-    for waits, on in pairs:  # after what it waits for, also where the timetable has them too near
+    for waits, on in pairs:  # after what it waits for, also where their due times are too near
         np.maximum.at(key, waits, key[on] + 1)
     if held is not None:
         before = key[held[1]] < key[held[0]]

@@ -115,7 +115,7 @@ def speed(nic: Nic) -> Fraction:
 
 
 def short_of_nics(cluster: Cluster) -> list[int]:
-    """The ranks with fewer NICs than others, where the timetable applies."""
+    """The ranks with fewer NICs than others, of a cluster to which direct exchange `applies`."""
     counts = list(map(len, live_nics(cluster)))
     return [r for r, count in enumerate(counts) if count < max(counts)]
 

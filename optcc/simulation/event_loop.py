@@ -21,7 +21,7 @@ _FREE, _ARRIVES, _FINISHED, _AGAIN, _NOTICED, _PREPARES, _COMES, _KINDS = 0, 1, 
 _CAME = -(2**62)  # plus a stripe at a place: its last byte is there. Below all other events: first of its instant
 _LONGEST_CHAIN = 8  # port, pod, spine, spine, pod, port
 _GRID, _STEEP = 2.0**40, 2.0**10  # paces are multiples of 1 / _GRID up to _STEEP: their sums are exact
-_BACKLOG, _INFLOW, _COMING, _WORKED = 0, 1, 2, 3  # columns of a queue, see _tables.py
+_BACKLOG, _INFLOW, _COMING, _WORKED = 0, 1, 2, 3  # columns of a queue, see tables.py
 
 
 @njit(cache=True)  # type: ignore[misc, unused-ignore]

@@ -161,7 +161,8 @@ class LocalWires(LocalArrivals, LocalReplies, LocalWaits, LocalFaults):
             out.unsent.append(Unsent(flow, seq, header, payload, start, end))
 
     def _put(self, out: SendingEnd, flow: int, seq: int, header: bytes, payload: Any, start: float, end: float) -> bool:
-        """A chunk into its slot and a notification into the ring; False: that has no room. Both not, on a lost wire."""
+        """A chunk into its slot and a notification into the ring. False where the ring has no room. On a wire that the
+        far end has closed neither: the loss is reported, and that is True, for there is nothing left to write."""
         far, wire = out.far, out.wire
         if far.is_closed(wire):
             self._fail(wire, os.strerror(errno.EPIPE))

@@ -58,8 +58,8 @@ class State:
 
     @cached_property
     def shared(self) -> tuple[int, ...]:
-        """Of every place in servers at which several have a NIC that is dead or slow, how many: timetables are about
-        places."""
+        """Of every place in servers at which several have a NIC that is dead or slow, how many: direct exchange
+        depends on places."""
         found: Counter[int] = Counter()
         for server, whole in zip(self.cluster.servers, self.cluster.fault_free.servers, strict=True):
             if server is not whole:
