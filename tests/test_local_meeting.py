@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import socket
@@ -12,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from optcc.runtime.errors import TransportError
+from optcc.runtime.errors import PeerLostError, TransportError
 from optcc.runtime.wires import local_meeting
 from optcc.runtime.wires.layout import Layout
 from optcc.runtime.wires.local import LocalWires
 from optcc.runtime.wires.local_meeting import HELLO, is_own
-from tests.test_wires import layout
+from tests.test_wires import connect, layout
 from tests.wires_contract import Pipe, joined
 
 Strike = Callable[[contextlib.ExitStack, bytes], None]
@@ -101,6 +102,37 @@ def test_a_listener_whose_queue_is_full_is_tried_again(monkeypatch: pytest.Monke
 
     with meeting(in_the_way) as ranks:
         assert all(rank._in and rank._out for rank in ranks)
+
+
+def test_a_buffer_is_lent_again_when_as_many_are_lent_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    lend, refused = socket.send_fds, list[socket.socket]()
+
+    def full_at_first(sock: socket.socket, said: list[bytes], fds: list[int]) -> int:
+        if said == [b"b"] and len(refused) < 4:
+            refused.append(sock)
+            raise OSError(errno.ETOOMANYREFS, os.strerror(errno.ETOOMANYREFS))
+        return lend(sock, said, fds)
+
+    monkeypatch.setattr(socket, "send_fds", full_at_first)
+    watches = [Pipe(), Pipe()]
+    with contextlib.ExitStack() as closing:
+        for watch in watches:
+            closing.callback(watch.close)
+        ranks = connect(layout(), watches, lent_bytes=4096)
+        for rank in ranks:
+            closing.callback(rank.close)
+        assert [sorted(rank._far_buffers) for rank in ranks] == [[1], [0]]
+    assert len(refused) == 4
+
+
+@pytest.mark.parametrize("said", [b"", b"b"])
+def test_a_buffer_that_does_not_come_is_told_apart(said: bytes) -> None:
+    """The peer is gone; or this process may not open another descriptor, and the kernel drops it."""
+    near, far = socket.socketpair()
+    with near, far:
+        far.send(said) if said else far.close()
+        with pytest.raises(OSError if said else PeerLostError, match="Too many open files" if said else "lost rank 3"):
+            local_meeting._buffer_from(near, 3)
 
 
 def test_another_users_connection_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

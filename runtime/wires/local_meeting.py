@@ -71,17 +71,19 @@ def connect_ends(
         listener.setblocking(False)
         listeners = exchange([listener.getsockname().hex(), token.hex(), buffer is not None])
         first = {(wire.src, wire.dst): w for w, wire in reversed([*enumerate(wires)])}  # of two ranks: carries a buffer
-        carrying: list[ReceivingEnd] = []
+        carrying: dict[int, ReceivingEnd] = {}  # by descriptor: ends by which another rank's buffer is to come
+        owing: list[socket.socket] = []  # by which this rank's buffer is to go
         strangers: dict[int, socket.socket] = {}  # by descriptor, in the order in which they came
         closing.callback(_close, strangers)
         ready = select.epoll()
         closing.callback(ready.close)
         ready.register(listener, select.EPOLLIN)
         deadline = clock() + CONNECT_S
-        while entering or leaving:
+        while entering or leaving or carrying or owing:
             left = deadline - clock()
             if left <= 0:
-                missing = {wires[w].dst for w in leaving} | {wires[w].src for w in entering}
+                awaited = [*entering, *(end.wire for end in carrying.values())]
+                missing = {wires[w].dst for w in leaving} | {wires[w].src for w in awaited}
                 raise TransportError(f"ranks {sorted(missing)} did not connect within {CONNECT_S:g} s")
             while entering:
                 w = entering[0]
@@ -96,10 +98,12 @@ def connect_ends(
                 end = ReceivingEnd(w, sock)
                 adopt(end)
                 if lends and first[wires[w].src, rank] == w:
-                    carrying.append(end)
-            if not entering and not leaving:
+                    carrying[sock.fileno()] = end
+                    ready.register(sock, select.EPOLLIN)
+            owing = [sock for sock in owing if buffer is not None and not _lent(sock, b"b", buffer)]
+            if not (entering or leaving or carrying or owing):
                 break
-            for fd, _ in ready.poll(RETRY_S if entering else left):
+            for fd, _ in ready.poll(RETRY_S if entering or owing else left):
                 if fd == listener.fileno():
                     stranger = _accepted(listener)
                     if stranger:
@@ -115,13 +119,12 @@ def connect_ends(
                         leaving.remove(w)
                         adopt(SendingEnd(w, sock, borrow(wires[w].dst, slots)))
                         if buffer is not None and first[rank, wires[w].dst] == w:
-                            socket.send_fds(sock, [b"b"], [buffer])
+                            owing.append(sock)
+                elif fd in carrying:
+                    ready.unregister(fd)
+                    end = carrying.pop(fd)
+                    borrow_buffer(wires[end.wire].src, _buffer_from(end.sock, wires[end.wire].src))
         exchange(None)  # nobody writes before all are connected, nor closes its listener before
-        for end in carrying:
-            _, fds, _, _ = socket.recv_fds(end.sock, 1, 1)  # sent before the exchange
-            if not fds:  # recvmsg(2) says no more when the process may not open another
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            borrow_buffer(wires[end.wire].src, fds[0])
 
 
 def _close(strangers: Mapping[int, socket.socket]) -> None:
@@ -144,14 +147,34 @@ def _connected(name: bytes, hello: bytes, lent: int) -> socket.socket | None:
             return None
         if not is_own(sock):
             raise ConnectionRefusedError("another user listens there")
-        try:
-            socket.send_fds(sock, [hello], [lent])
-        except OSError as error:
-            if error.errno == errno.ETOOMANYREFS:  # as many are lent as may be until others take them (unix(7))
-                return None
-            raise
+        if not _lent(sock, hello, lent):
+            return None
         failed.pop_all()
         return sock
+
+
+def _lent(sock: socket.socket, said: bytes, fd: int) -> bool:
+    """Lend a descriptor; False where as many are lent as may be until others take theirs (unix(7))."""
+    try:
+        socket.send_fds(sock, [said], [fd])
+    except OSError as error:
+        if error.errno == errno.ETOOMANYREFS:
+            return False
+        raise
+    return True
+
+
+def _buffer_from(sock: socket.socket, rank: int) -> int:
+    """The descriptor of the buffer that another rank lends. Raises PeerLostError when it is gone."""
+    try:
+        said, fds, _, _ = socket.recv_fds(sock, 1, 1)
+    except ConnectionError as error:
+        raise PeerLostError(rank, f"is gone before it has lent its buffer: {error}") from error
+    if not said:
+        raise PeerLostError(rank, "is gone before it has lent its buffer")
+    if not fds:  # recvmsg(2) says no more when the process may not open another
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    return fds[0]
 
 
 def _accepted(listener: socket.socket) -> socket.socket | None:
