@@ -240,7 +240,7 @@ class NestedRings(Recipe):
         return replace(self, order=counts.order)
 
     def like(self, cluster: Cluster, bound: Bound, costs: Costs, counts: GroupCounts) -> NestedRings:
-        """The same depth, with shares and order"""
+        """Of the same depth, with the shares and the order of this cluster."""
         from optcc.schedule.nested_order import rings_in_order
 
         return rings_in_order(counts.order, counts.shares(), self.segments)

@@ -40,8 +40,7 @@ MAX_REACH = 64 * TICKS
 
 
 def tree_rates(cluster: Cluster) -> list[Fraction]:
-    """Bytes per second, both ways, with which trees may load each rank. Raises InfeasibleError where this is 0. Raises
-    InfeasibleError where that is nothing."""
+    """Bytes per second, both ways, with which trees may load each rank. Raises InfeasibleError where this is 0."""
     rates = [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
     if len(rates) > 1 and not min(rates):
         name = cluster.ranks[rates.index(Fraction(0))].name
