@@ -12,6 +12,7 @@ from collections import deque
 from enum import Enum
 from typing import NamedTuple
 
+from optcc.runtime.verbs.binding import VerbsError
 from optcc.runtime.verbs.nic import VerbsNic
 from optcc.runtime.verbs.posting import CHAIN, NOTHING, Element, ReceiveChain, SendChain
 from optcc.runtime.verbs.queue_pair import Endpoint, QueuePair
@@ -87,7 +88,11 @@ class End:
         # One more than what is kept count of: the mark that ends a fence.
         self.queue_pair = QueuePair(nic, sends + 1, receives, first_packet)
         self._chain, self._receives = SendChain(nic, self.queue_pair), ReceiveChain(nic)
-        self.receive(receives)
+        try:
+            self.receive(receives)
+        except VerbsError:
+            self.close()  # nobody else can, and its NIC does not close before
+            raise
 
     @property
     def endpoint(self) -> Endpoint:
