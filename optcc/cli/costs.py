@@ -17,7 +17,7 @@ costs_options = stack(
     click.option(
         "--alpha", metavar="TIME",
         help="Plan for this latency from NIC to NIC, by this machine's clock. Default: as measured for this transport "
-        "(optcc calibrate), else 0.",
+        "and path of chunks (optcc calibrate), else 0.",
     ),
     click.option(
         "--per-chunk", metavar="TIME",
