@@ -132,7 +132,15 @@ def test_a_buffer_that_does_not_come_is_told_apart(said: bytes) -> None:
     with near, far:
         far.send(said) if said else far.close()
         with pytest.raises(OSError if said else PeerLostError, match="Too many open files" if said else "lost rank 3"):
-            local_meeting._buffer_from(near, 3)
+            local_meeting._buffer_from(3, near)
+
+
+def test_a_buffer_for_a_rank_that_is_gone() -> None:
+    near, far = socket.socketpair()
+    with near:
+        far.close()
+        with pytest.raises(PeerLostError, match="lost rank 3: is gone"):
+            local_meeting._buffer_to(3, near, near.fileno())
 
 
 def test_another_users_connection_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

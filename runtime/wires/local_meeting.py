@@ -72,7 +72,7 @@ def connect_ends(
         listeners = exchange([listener.getsockname().hex(), token.hex(), buffer is not None])
         first = {(wire.src, wire.dst): w for w, wire in reversed([*enumerate(wires)])}  # of two ranks: carries a buffer
         carrying: dict[int, ReceivingEnd] = {}  # by descriptor: ends by which another rank's buffer is to come
-        owing: list[socket.socket] = []  # by which this rank's buffer is to go
+        owing: list[tuple[int, socket.socket]] = []  # rank that this rank's buffer is to go to, and by what
         strangers: dict[int, socket.socket] = {}  # by descriptor, in the order in which they came
         closing.callback(_close, strangers)
         ready = select.epoll()
@@ -100,7 +100,7 @@ def connect_ends(
                 if lends and first[wires[w].src, rank] == w:
                     carrying[sock.fileno()] = end
                     ready.register(sock, select.EPOLLIN)
-            owing = [sock for sock in owing if buffer is not None and not _lent(sock, b"b", buffer)]
+            owing = [(to, sock) for to, sock in owing if buffer is not None and not _buffer_to(to, sock, buffer)]
             if not (entering or leaving or carrying or owing):
                 break
             for fd, _ in ready.poll(RETRY_S if entering or owing else left):
@@ -119,11 +119,11 @@ def connect_ends(
                         leaving.remove(w)
                         adopt(SendingEnd(w, sock, borrow(wires[w].dst, slots)))
                         if buffer is not None and first[rank, wires[w].dst] == w:
-                            owing.append(sock)
+                            owing.append((wires[w].dst, sock))
                 elif fd in carrying:
                     ready.unregister(fd)
                     end = carrying.pop(fd)
-                    borrow_buffer(wires[end.wire].src, _buffer_from(end.sock, wires[end.wire].src))
+                    borrow_buffer(wires[end.wire].src, _buffer_from(wires[end.wire].src, end.sock))
         exchange(None)  # nobody writes before all are connected, nor closes its listener before
 
 
@@ -164,7 +164,15 @@ def _lent(sock: socket.socket, said: bytes, fd: int) -> bool:
     return True
 
 
-def _buffer_from(sock: socket.socket, rank: int) -> int:
+def _buffer_to(rank: int, sock: socket.socket, buffer: int) -> bool:
+    """Lend another rank this one's buffer; as `_lent`. Raises PeerLostError when it is gone."""
+    try:
+        return _lent(sock, b"b", buffer)
+    except ConnectionError as error:
+        raise PeerLostError(rank, f"is gone before a buffer was lent to it: {error}") from error
+
+
+def _buffer_from(rank: int, sock: socket.socket) -> int:
     """The descriptor of the buffer that another rank lends. Raises PeerLostError when it is gone."""
     try:
         said, fds, _, _ = socket.recv_fds(sock, 1, 1)
