@@ -28,7 +28,7 @@ def hit(proof: object, what: str) -> None:
         raise InconclusiveError(f"inconclusive: {what}")
 
 
-TRIES = 4
+TRIES = 8
 """Runs, at most, until a fault has hit at its moment: on a busy machine a thread may come late."""
 
 
