@@ -200,6 +200,7 @@ def test_a_server_is_apart_where_it_alone_starves() -> None:
     pods = pods_of(uniform(16, 4), 8)
     assert apart(lacking(pods, 2)) == {1}
     assert apart(lacking(pods, 1)) == {None}  # a hub
+    assert apart(lacking(pods_of(uniform(64), 8, factor=4), 4)) == {1}  # though 64 chunks do not level the others
     assert apart(lacking(pods, 2).degrade("server2/nic0").degrade("server2/nic1")) == {None}  # two
     assert apart(lacking(pods_of(uniform(3, 4), 1), 2)) == {None}  # alone in its pod
     assert apart(lacking(pods_of(uniform(16, 4), 4, factor=4), 2)) == {None}  # uplinks have no room for it

@@ -35,9 +35,11 @@ def grouped_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[Can
     if not max(groups):
         return []
     recipe = GroupedExchange(1, groups, lone(cluster, groups))
-    if replace(recipe, segments=DEFAULT_SEGMENTS).fluid_s(cluster, bound.nbytes) > bound.seconds:
-        # The others or their uplinks would be busier than the rank apart.
-        recipe = GroupedExchange(1, groups)
+    # As many chunks as can be tried: of few, turns are too coarse to level the others.
+    if recipe.apart is not None:
+        finest = replace(recipe, segments=max(1, TRIED_MOVES // ranks))
+        if finest.fluid_s(cluster, bound.nbytes) > bound.seconds:  # the others or their uplinks would be busier
+            recipe = replace(recipe, apart=None)
     return [
         CandidateFamily(
             GroupedExchange.family,
