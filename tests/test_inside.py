@@ -48,7 +48,7 @@ def some_recipe(draw: st.DrawFn) -> tuple[Cluster, InsideServers]:
         rings = {size: Fraction(1, len(sizes)) for size in sizes} if len(own) > 1 else {}
         inner = nested_rings(view(cluster, own, carry), rings, draw(st.integers(1, 4)))
         share = Fraction(1, 3) if part == 0 and parts == 2 else Fraction(2, 3) if parts == 2 else WHOLE
-        bundles.append(Bundle(share, teams, gather, carry, inner, draw(st.booleans())))
+        bundles.append(Bundle(share, teams, gather, carry, inner))
     return cluster, InsideServers(tuple(bundles), draw(st.integers(1, 6)))
 
 

@@ -68,6 +68,7 @@ def test_forged_shares_are_refused() -> None:
         forged(found, teams=3),
         forged(found, teams=0),
         forged(found, hand_on=1),
+        forged(found, hand_on=True),  # rings
         forged(found, straight=None),
         forged(found, inner=replace(bundle.inner, order=(0, 1))),
         replace(found, chunks=0),

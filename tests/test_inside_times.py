@@ -80,7 +80,6 @@ def test_fluid_time_in_closed_form_is_that_of_the_bytes(cluster: Cluster, segmen
     assert closed * (1 - Fraction(1, 10**6)) <= counted <= closed * Fraction(103, 100)
 
 
-@pytest.mark.xfail(strict=False, reason="first GPUs of two servers carry all: loads 4/3 and 2/3")
 @examples(60)
 @given(count=st.integers(2, 5), servers=st.integers(1, 3), data=st.data())
 def test_nvlink_load_does_not_depend_on_who_carries(count: int, servers: int, data: st.DataObject) -> None:
@@ -91,7 +90,7 @@ def test_nvlink_load_does_not_depend_on_who_carries(count: int, servers: int, da
     gather = tuple(some_shares(draw, [True] * count) for _ in own)
     carry = tuple(some_shares(draw, [True] * count) for _ in own)
     inner = nested_rings(view(cluster, own, carry), {servers: WHOLE} if servers > 1 else {}, 2)
-    found = InsideServers((Bundle(WHOLE, 1, gather, carry, inner, draw(st.booleans())),), 3)
+    found = InsideServers((Bundle(WHOLE, 1, gather, carry, inner),), 3)
     nbytes = 2**40
     out, into = port_bytes(found.lower(cluster, nbytes), nvlink=True)
     expected = [nbytes * (1 + (count - 2) * float(share)) for row in gather for share in row]

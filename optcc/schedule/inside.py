@@ -58,7 +58,7 @@ class Bundle:
     gather, carry : for each group the shares of its GPUs
     inner : the recipe of what runs between the groups, on `view` of them
     hand_on : results leave, and are handed out, by the GPU after the one that they are summed in. One hop more for sums
-        of many servers, but then results wait for this hop alone. In groups that carry evenly
+        of many servers, but then results wait for this hop alone. In groups that gather and carry evenly
     straight : between servers only GPUs of equal place meet, so no byte leaves its rail. A group in which this GPU does
         not carry is a guest of the others. Its neighbours' NICs reach theirs, which pass on what they get with their
         own data. A guest can be a leaf of nested rings, not part of a ring
@@ -110,7 +110,8 @@ class InsideServers(Recipe):
             whole = (nbytes if done == 1 else granule(done * nbytes, nbytes)) - start
             own = gpu_groups(cluster, bundle.teams)
             between = view(cluster, own, bundle.carry)
-            hands = tuple(bundle.hand_on and len(set(row)) == 1 for row in bundle.carry)
+            shares = zip(bundle.gather, bundle.carry, strict=True)
+            hands = tuple(bundle.hand_on and len({*gather, *carry}) == 1 for gather, carry in shares)
             for channel in channels(bundle.gather, bundle.carry):
                 low, high = (whole if at == 1 else _down(whole * at) for at in (channel.low, channel.high))
                 if low < high:
@@ -151,6 +152,8 @@ class InsideServers(Recipe):
             require(bundle.teams == 1 or len(cluster.servers) > 1, "teams", "1, for a single server", bundle.teams)
             apart = bundle.straight and isinstance(bundle.inner, StripedExchange)
             require(not apart, "straight", "false, for direct exchange", bundle.straight)
+            rings = bundle.hand_on and isinstance(bundle.inner, NestedRings)
+            require(not rings, "hand_on", "false, for nested rings, most of whose sums are not sent on", bundle.hand_on)
             own = gpu_groups(cluster, bundle.teams)
             sizes = sorted({len(group.gpus) for group in own})
             require(not bundle.straight or len(sizes) == 1, "straight", "crews of equal size, since places meet", sizes)
