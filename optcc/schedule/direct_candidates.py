@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from math import log, sqrt
+from math import ceil, log, sqrt
 from operator import itemgetter
 
 from optcc.schedule.candidates import CandidateFamily, Costs
@@ -148,15 +148,15 @@ def _part(bound: Bound, seconds: Fraction, most: Fraction) -> Fraction:
 
 
 def _none(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
-    """A little more than the rounds that are needed, as a turn takes part of a round; fewer where so many chunks would
-    cost more than waiting."""
+    """A little more than the rounds that are needed, as a turn takes part of a round, and whole ones; fewer where so
+    many chunks would cost more than waiting."""
     finder = FINDERS[NoneStarves.name]
     used = [tuple(mine) for mine in finder.used(cluster)]
     chunks = min(Fraction(len(ranks) - 1, len(rails)) for ranks, rails in joined_by(used).items())  # in a round
     about = min(float(rounds_needed(finder.shares(cluster))), _root(bound, costs) / float(chunks))
     most = min(MAX_STEPS, finder.most_steps(cluster))
     recipe = DirectExchange(1, chunk=_part(bound, costs.per_chunk, MAX_CHUNK))
-    return Form(recipe, _near(max(1.0, NONE_NEEDED * about), 1, most, len(used) * (len(used) - 1), SPACING_ROUNDS))
+    return Form(recipe, _near(ceil(NONE_NEEDED * about), 1, most, len(used) * (len(used) - 1), SPACING_ROUNDS))
 
 
 def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
