@@ -56,7 +56,7 @@ def test_every_single_failure_has_the_plan_of_the_whole_planner() -> None:
     [(4, 2, 64 * MIB), (5, 2, 16 * MIB), (8, 2, 4 * MIB), (8, 8, 8 * MIB), (12, 2, 4 * MIB)],
 )
 def test_one_decision_serves_every_single_failure(servers: int, nics: int, size: int) -> None:
-    """With costs one run of the planner prepares them all, and each is within 2 % of a run for that very NIC."""
+    """With costs one run of the planner prepares them all: which NIC of which server makes no difference."""
     cluster = uniform(servers, nics)
     with Planner(cluster, size, lookahead=1, background="off", **COSTS) as planner:
         assert planner.prepare() == Progress(2, 2)
@@ -65,7 +65,8 @@ def test_one_decision_serves_every_single_failure(servers: int, nics: int, size:
             nic = f"server{server}/nic{server % nics}"
             answer = planner.fail(nic)
             assert answer.basis is Basis.PREPARED
-            assert keeps_the_promise(answer.plan), nic
+            scratch = optcc.plan(answer.cluster, size, alpha=ALPHA, per_chunk=PER_CHUNK)
+            assert time_of(answer.plan) == time_of(scratch), nic
             planner.restore(nic)
 
 

@@ -22,7 +22,7 @@ from optcc.schedule.columns import Schedule
 from optcc.schedule.direct_rows import dependencies, scheduled
 from optcc.schedule.lanes import MOST_LANES, in_lanes, lane_lines, nics_of
 from optcc.schedule.many_objects import no_collection
-from optcc.schedule.nics import nic_ports, nic_rate, pace_lines
+from optcc.schedule.nics import fewest_nics_first, nic_ports, nic_rate, pace_lines
 from optcc.schedule.pods import direct_uplink_s
 from optcc.schedule.recipe import Recipe, require
 from optcc.schedule.routes import Routes
@@ -71,12 +71,21 @@ class DirectExchange(Recipe):
     lanes: Annotated[int, Whole(1, MOST_LANES)] = 1
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
-        """See the module."""
-        finder, laned = FINDERS[self.steps], in_lanes(cluster, self.lanes)
+        """See the module. Steps are found for the ranks in an order of their NICs: which server lacks some makes no
+        difference."""
+        finder = FINDERS[self.steps]
         with no_collection():
-            routes, (rows, after, held) = Routes(cluster), finder.timed(self, laned, nbytes)
-            rows = rows._replace(key=rows.key * self.lanes + rows.nic % self.lanes)  # a NIC's lanes one after the other
-            ports = nic_ports(cluster, routes, nics_of(finder.used(laned), self.lanes))
+            order, arranged = fewest_nics_first(in_lanes(cluster, self.lanes))
+            routes, (rows, after, held) = Routes(cluster), finder.timed(self, arranged, nbytes)
+            rows = rows._replace(
+                src=order[rows.src],
+                dst=order[rows.dst],
+                hub=order[rows.hub],
+                key=rows.key * self.lanes + rows.nic % self.lanes,  # a NIC's lanes one after the other
+            )
+            after = {int(order[hub]): end for hub, end in after.items()}
+            used = [mine for _, mine in sorted(zip(order.tolist(), finder.used(arranged), strict=True))]
+            ports = nic_ports(cluster, routes, nics_of(used, self.lanes))
             return scheduled(rows, dependencies(rows, after), ports, routes, nbytes, ordered=True, held=held)
 
     def check(self, cluster: Cluster) -> None:
@@ -103,7 +112,7 @@ class DirectExchange(Recipe):
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
         """Seconds of the busiest server, all its NICs equally busy, or of the busiest uplink of a pod. A hub of the
         part x sends 1 - x to the others and x to each of them."""
-        cluster = in_lanes(cluster, self.lanes)
+        _, cluster = fewest_nics_first(in_lanes(cluster, self.lanes))
         finder, rate = FINDERS[self.steps], nic_rate(cluster)
         shares = finder.shares(cluster)
         works = [

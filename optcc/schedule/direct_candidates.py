@@ -38,7 +38,6 @@ from optcc.schedule.tuned import (
     SEVERAL_ROOTS,
     SEVERAL_ROOTS_QUIET,
     SPACING,
-    SPACING_ROUNDS,
     TRIED_CHUNKS,
     TRIES,
 )
@@ -63,9 +62,8 @@ class Form:
         return replace(made, last=fitted(made, cluster)) if made.steps == OneStarves.name else made
 
     def tried(self, cluster: Cluster) -> list[DirectExchange]:
-        """A recipe of each number. The part to which the starving rank adds last depends little on it."""
-        first = self.at(cluster, self.numbers[0])
-        return [replace(first, segments=number) for number in self.numbers]
+        """A recipe of each number."""
+        return [self.at(cluster, number) for number in self.numbers]
 
 
 def direct_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[CandidateFamily]:
@@ -123,11 +121,12 @@ def _root(bound: Bound, costs: Costs) -> float:
     return max(1.0, sqrt(bound.seconds / costs.per_chunk)) if costs.per_chunk else DEFAULT_SEGMENTS
 
 
-def _near(about: float, least: int, most: int, chunks: float, spacing: int) -> list[int]:
+def _near(about: float, least: int, most: int, chunks: float) -> list[int]:
     """Numbers of steps from `least` to `most` near `about`, the nearest first: so many that they have `TRIED_CHUNKS` in
-    all, at most `TRIES`, at least one. chunks : of one step, about; spacing : of the numbers, so many in an octave"""
+    all, at most `TRIES`, at least one. Rounded up: to wait for a step is more than a chunk. chunks : of one step,
+    about"""
     places = sorted(range(-TRIES, TRIES + 1), key=lambda place: (abs(place), -place))
-    numbers = dict.fromkeys(max(least, min(most, round(about * 2 ** (place / spacing)))) for place in places)
+    numbers = dict.fromkeys(max(least, min(most, ceil(about * 2 ** (place / SPACING)))) for place in places)
     return list(numbers)[: max(1, min(TRIES, int(TRIED_CHUNKS / (chunks * about))))]
 
 
@@ -148,15 +147,15 @@ def _part(bound: Bound, seconds: Fraction, most: Fraction) -> Fraction:
 
 
 def _none(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
-    """A little more than the rounds that are needed, as a turn takes part of a round, and whole ones; fewer where so
-    many chunks would cost more than waiting."""
+    """A little more than the rounds that are needed, as a turn takes part of a round; fewer where so many chunks would
+    cost more than waiting."""
     finder = FINDERS[NoneStarves.name]
     used = [tuple(mine) for mine in finder.used(cluster)]
     chunks = min(Fraction(len(ranks) - 1, len(rails)) for ranks, rails in joined_by(used).items())  # in a round
     about = min(float(rounds_needed(finder.shares(cluster))), _root(bound, costs) / float(chunks))
     most = min(MAX_STEPS, finder.most_steps(cluster))
     recipe = DirectExchange(1, chunk=_part(bound, costs.per_chunk, MAX_CHUNK))
-    return Form(recipe, _near(ceil(NONE_NEEDED * about), 1, most, len(used) * (len(used) - 1), SPACING_ROUNDS))
+    return Form(recipe, _near(NONE_NEEDED * about, 1, most, len(used) * (len(used) - 1)))
 
 
 def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
@@ -168,7 +167,7 @@ def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     growth = 1 + Fraction(round(100 * min(GROWS_MOST, GROWS / sqrt(root))), 100)
     margin, chunk = _part(bound, costs.alpha, Fraction(1, 10)), _part(bound, costs.per_chunk, MOST_LOST)
     recipe = DirectExchange(1, OneStarves.name, growth=growth, margin=margin, chunk=chunk, last=LEAST)
-    return Form(recipe, _near(ONE_ROOTS * root, 2, min(MAX_STEPS, finder.most_steps(cluster)), chunks, SPACING))
+    return Form(recipe, _near(ONE_ROOTS * root, 2, min(MAX_STEPS, finder.most_steps(cluster)), chunks))
 
 
 def _several(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
@@ -187,7 +186,7 @@ def _several(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     chunk = _part(bound, costs.per_chunk, MOST_LOST)
     recipe = DirectExchange(1, SeveralStarve.name, growth=growth, growing=growing, margin=margin, chunk=chunk)
     about = (SEVERAL_ROOTS_QUIET if quiet else SEVERAL_ROOTS) * _root(bound, costs) + more
-    return Form(recipe, _near(about, 2, min(MAX_STEPS, finder.most_steps(cluster)), 2 * sum(map(len, used)), SPACING))
+    return Form(recipe, _near(about, 2, min(MAX_STEPS, finder.most_steps(cluster)), 2 * sum(map(len, used))))
 
 
 FORMS: dict[str, Callable[[Cluster, Bound, Costs], Form]] = {

@@ -13,6 +13,9 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from optcc.schedule.routes import Routes
 from optcc.schedule.tuned import HARDLY
 from optcc.values.cluster import Cluster, Nic, Rank, Server
@@ -148,6 +151,12 @@ def live_nics(cluster: Cluster) -> list[dict[int, int]]:
     if not rails and not (common_rails([tuple(mine) for mine in found.values()]) and every in map(set, found.values())):
         found = {kind: dict(enumerate(mine.values())) for kind, mine in found.items()}
     return [found[id(rank.nics)] for rank in ranks]
+
+
+def fewest_nics_first(cluster: Cluster) -> tuple[NDArray[np.int64], Cluster]:
+    """The ranks in an order, those with fewest NICs in use first, and the cluster of servers in this order."""
+    order = np.argsort([len(mine) for mine in live_nics(cluster)], kind="stable")
+    return order, replace(cluster, servers=tuple(cluster.servers[rank] for rank in order), pristine=None)
 
 
 def nic_ports(cluster: Cluster, routes: Routes, live: Sequence[Mapping[int, int]] = ()) -> list[dict[int, int]]:

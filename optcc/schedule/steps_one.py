@@ -9,6 +9,7 @@ in time. `steps_one_slots` finds the times.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise, permutations
@@ -16,7 +17,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from optcc.schedule.assemble import granule
 from optcc.schedule.direct_rows import Kind, SectionPart, cut, joined, on_leash
-from optcc.schedule.nics import applies, have_spare_time, live_nics, rates_nearly_equal, short_of_nics
+from optcc.schedule.nics import (
+    applies,
+    fewest_nics_first,
+    have_spare_time,
+    live_nics,
+    rates_nearly_equal,
+    short_of_nics,
+)
 from optcc.schedule.pods import in_turns, pod_numbers
 from optcc.schedule.slots import HALF, Slot, mirrored, whole
 from optcc.schedule.steps import MOST_WAITS, Timed, Used, rows_of
@@ -167,7 +175,7 @@ def fitted(recipe: DirectExchange, cluster: Cluster) -> Fraction:
     half, it should receive sums in 1 - u of a half. It should send totals in all of the half: last = (1 - u)/(2 - u).
     In turn, u depends a little on `last`.
     """
-    last = Fraction(1, 2)
+    last, (_, cluster) = Fraction(1, 2), fewest_nics_first(cluster)  # as steps will be found
     for _ in range(2):
         _, idle = _slots(cluster, parts(cluster, last), recipe)
         last = max(LEAST, ((1 - idle) / (2 - idle)).limit_denominator(UNIT))
@@ -177,12 +185,15 @@ def fitted(recipe: DirectExchange, cluster: Cluster) -> Fraction:
 def _slots(
     cluster: Cluster, of: Parts, recipe: DirectExchange
 ) -> tuple[Callable[[], dict[tuple[int, int], list[Slot]]], Fraction]:
-    """`greedy_slots`, of ranks in an order in which pods take turns."""
-    pods, live = pod_numbers(cluster), [tuple(mine) for mine in live_nics(cluster)]
+    """`greedy_slots`, of ranks in an order in which pods take turns, of rails in the order of their ranks."""
+    pods, live = pod_numbers(cluster), live_nics(cluster)
     order = in_turns(pods)
     place = {rank: i for i, rank in enumerate(order)}
+    ranks = Counter(rail for mine in live for rail in mine)
+    rails = sorted(ranks, key=lambda rail: (ranks[rail], rail))
+    number = {rail: i for i, rail in enumerate(rails)}
     slots, idle = greedy_slots(
-        [live[rank] for rank in order],
+        [sorted(number[rail] for rail in live[rank]) for rank in order],
         [of.shares[rank] for rank in order],
         [[(place[rank], part) for rank, part in of.adding[hub]] for hub in order],
         step_ends(recipe.segments, recipe.growth),
@@ -190,7 +201,14 @@ def _slots(
         recipe.chunk,
         [pods[rank] for rank in order],
     )
-    return lambda: {(order[i], order[k]): own for (i, k), own in slots().items()}, idle
+
+    def named() -> dict[tuple[int, int], list[Slot]]:
+        return {
+            (order[i], order[k]): [slot._replace(nic=rails[slot.nic]) for slot in own]
+            for (i, k), own in slots().items()
+        }
+
+    return named, idle
 
 
 def _turned(of: Sequence[tuple[int, tuple[int, int]]]) -> list[tuple[int, tuple[int, int]]]:
