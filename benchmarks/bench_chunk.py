@@ -43,6 +43,7 @@ from optcc.runtime.evidence.payload import fill, is_exact, reference
 from optcc.runtime.measuring.virtual_run import VirtualRun
 from optcc.runtime.wires.layout import layout_of
 from optcc.runtime.wires.pacing import Rates
+from optcc.runtime.wires.rings import order
 from optcc.schedule import Schedule
 from optcc.values.units import format_size, parse_size
 
@@ -86,7 +87,7 @@ class Sampler:
     def _look(self, _: int, frame: FrameType | None) -> None:
         while frame is not None:
             code = frame.f_code
-            part = PARTS[3] if code.co_name in _NOTICED else _PART_OF.get(Path(code.co_filename).stem)
+            part = PARTS[3] if code.co_name in _AFTER_BYTES else _PART_OF.get(Path(code.co_filename).stem)
             if part:
                 self.seen[part] += 1
                 return
@@ -108,7 +109,8 @@ def noticed(work: Callable[..., None]) -> Callable[..., None]:
     return ticked
 
 
-_NOTICED = ("_tick", "ticked")
+_AFTER_BYTES = ("_tick", "ticked", order.__name__)
+"""The functions that are called when bytes have been copied or folded."""
 
 
 class Noticed(HostMemory):

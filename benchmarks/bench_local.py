@@ -18,12 +18,12 @@ import optcc
 from benchmarks.memory_floor import MemoryFloor
 from optcc.api import LOCAL_RATE
 from optcc.reports.run import run_progress
-from optcc.runtime.compiled.choice import PATHS
 from optcc.values.units import format_rate, format_seconds, format_size
 
 SIZE = 64 * 2**20
 RATES = (LOCAL_RATE, 16 * LOCAL_RATE)
 """Bytes per second of a server: 1 and 16 Gb/s."""
+PATHS = ("compiled", "python")
 WITHIN = 1.05
 SEGMENTS = {RATES[0]: None, RATES[1]: 32}
 """Of the plan, None: as the planner has it. At 16 Gb/s as many chunks as at 1 take more processor than there is."""
@@ -32,7 +32,7 @@ SEGMENTS = {RATES[0]: None, RATES[1]: 32}
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-local.md"))
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--repeat", type=int, default=15)
     options = parser.parse_args()
     cluster = optcc.Cluster.uniform(servers=4, nics=4, rate=Fraction(50_000_000_000))
     hurt = cluster.degrade("server1/nic0").degrade("server1/nic1")
