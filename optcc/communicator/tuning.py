@@ -10,9 +10,10 @@ from optcc.errors import InputError
 from optcc.plans.plan import Plan
 from optcc.values.cluster import Cluster
 
-ROUNDS = 3
-"""Calls that measure a plan. The fastest counts: the first one touches new memory, and another may wait for a process
-that the machine runs later."""
+ROUNDS = 8
+"""Calls that measure a plan. The fastest counts: the first three or so touch new memory, and others may wait for a
+process that the machine runs later. With 3, eight of twelve communicators kept the plan that was a third slower later;
+with 8 none of 24 (4 ranks of one machine, 1 MiB)."""
 
 DEPTHS = (4, Fraction(1, 4))
 """Segments of further candidates over the planner's choice. The best number grows with the square root of a chunk's
