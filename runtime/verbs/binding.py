@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from optcc.errors import InputError
 from optcc.machine.rdma import LIBRARY
+from optcc.runtime.errors import TransportError
 
 try:
     _library = ctypes.CDLL(LIBRARY, use_errno=True)
@@ -29,7 +30,7 @@ except OSError as missing:
     ) from missing
 
 
-class VerbsError(Exception):
+class VerbsError(TransportError):
     """A call has failed. `number` : the errno, 0 where there is none."""
 
     def __init__(self, what: str, number: int = 0) -> None:

@@ -12,7 +12,7 @@ from collections import deque
 from enum import Enum
 from typing import NamedTuple
 
-from optcc.runtime.verbs.binding import VerbsError
+from optcc.runtime.verbs.closing import close_each, closed_if_it_fails
 from optcc.runtime.verbs.nic import VerbsNic
 from optcc.runtime.verbs.posting import CHAIN, NOTHING, Element, ReceiveChain, SendChain
 from optcc.runtime.verbs.queue_pair import Endpoint, QueuePair
@@ -88,11 +88,8 @@ class End:
         # One more than what is kept count of: the mark that ends a fence.
         self.queue_pair = QueuePair(nic, sends + 1, receives, first_packet)
         self._chain, self._receives = SendChain(nic, self.queue_pair), ReceiveChain(nic)
-        try:
+        with closed_if_it_fails(self.close):  # nobody else can, and its NIC does not close before
             self.receive(receives)
-        except VerbsError:
-            self.close()  # nobody else can, and its NIC does not close before
-            raise
 
     @property
     def endpoint(self) -> Endpoint:
@@ -242,8 +239,8 @@ class End:
         return not self.work and not self.receives
 
     def close(self) -> None:
-        """Destroy the queue pair."""
-        self.queue_pair.close()
+        """Destroy the queue pair. Raises VerbsError."""
+        close_each(f"wire {self.wire}", [self.queue_pair.close])
 
     def _drop(self) -> None:
         """What waits is not posted any more."""

@@ -13,6 +13,7 @@ import numpy as np
 from optcc.machine.rdma import NicAddress
 from optcc.runtime.devices.gpu_memory import PathRefusedError, Region
 from optcc.runtime.verbs.binding import VerbsError
+from optcc.runtime.verbs.closing import close_each
 from optcc.runtime.verbs.memory_region import REMOTE, MemoryRegion
 from optcc.runtime.verbs.nic import VerbsNic
 from optcc.runtime.verbs.posting import Element, SendChain
@@ -39,8 +40,7 @@ class LoopNic:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._disconnect()
-        self._nic.close()
+        close_each(self.name, [self._disconnect, self._nic.close])
 
     def by_dmabuf(self, fd: int, nbytes: int) -> Region:
         """Register a dma-buf from its first byte, which work requests then call 0."""

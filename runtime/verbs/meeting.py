@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from optcc.machine.rdma import NicAddress
+from optcc.runtime.errors import TransportError
 from optcc.runtime.verbs.binding import VerbsError
+from optcc.runtime.verbs.closing import close_each
 from optcc.runtime.verbs.end import End
 from optcc.runtime.verbs.layout import depth, receives
 from optcc.runtime.verbs.nic import VerbsNic
@@ -42,11 +44,11 @@ class OpenedEnds:
         self.lost.setdefault(wire, (cause, why))
 
     def close(self) -> None:
-        """Everything, children first."""
-        while self.ends:
-            self.ends.popitem()[1].close()
-        while self.nics:
-            self.nics.popitem()[1].close()
+        """Everything, children first. Raises VerbsError for what could not be, after all has been tried."""
+        closing = [it.close for it in (*self.ends.values(), *self.nics.values())]
+        self.ends.clear()
+        self.nics.clear()
+        close_each("queue pairs and NICs", closing)
 
 
 def open_ends(
@@ -58,7 +60,11 @@ def open_ends(
     memory: tuple[int, int],
     settings: VerbsSettings,
 ) -> None:
-    """Open the NICs that wires of `rank` need and make its ends; `memory` (address, bytes) is what peers write to."""
+    """Open the NICs that wires of `rank` need and make its ends; `memory` (address, bytes) is what peers write to.
+
+    A NIC that cannot be opened is lost, with its wires. Raises TransportError for an end that cannot be made on a NIC
+    that works: a limit is too low, which the wires that could be made would hide.
+    """
     ports: dict[int, list[int]] = {}
     for w, wire in enumerate(wires):
         if rank in (wire.src, wire.dst):
@@ -79,8 +85,16 @@ def open_ends(
                 opened.give_up(w, Cause.DEVICE, str(why))
             continue
         for w in using:
-            first = secrets.randbelow(_PACKETS)
-            opened.ends[w] = End(w, opened.nics[port], 2 * deep[w], come[w], first, settings)
+            first, sends, nic = secrets.randbelow(_PACKETS), 2 * deep[w], opened.nics[port]
+            try:
+                opened.ends[w] = End(w, nic, sends, come[w], first, settings)
+            except VerbsError as why:
+                raise TransportError(
+                    f"wire {w} from rank {wires[w].src} to rank {wires[w].dst} gets no queue pair on "
+                    f"{nic.address.device}: {why}. It asks for {sends + 1} sends and {come[w]} receives, beside "
+                    f"{len(opened.ends)} wires of this rank that have theirs: compare the device's limits (max_qp and "
+                    "max_qp_wr of ibv_devinfo -v), and the memory that a process may lock (ulimit -l)"
+                ) from why
 
 
 def connect_ends(

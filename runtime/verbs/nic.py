@@ -7,6 +7,7 @@ import errno
 import ipaddress
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Self
 
 from optcc.machine.rdma import NicAddress
@@ -22,6 +23,7 @@ from optcc.runtime.verbs.binding import (
     open_device,
     ports_of,
 )
+from optcc.runtime.verbs.closing import close_each, closed_if_it_fails
 from optcc.runtime.verbs.memory_region import LOCAL, REMOTE, MemoryRegion
 from optcc.runtime.verbs.structs import COMPLETION, PORT_ACTIVE, AsyncEvent, Completion, PortAttributes
 
@@ -43,7 +45,7 @@ class VerbsNic:
         self.index, self.address = index, address
         self._open: list[Callable[[], None]] = []
         self.payload_key, self._payload = 0, list[MemoryRegion]()
-        try:
+        with closed_if_it_fails(self.close):
             self.context = open_device(address.device)
             self._later("ibv_close_device", self.context)
             self.calls = hot_calls(self.context)
@@ -67,9 +69,6 @@ class VerbsNic:
             self.arms()
             self.memory = MemoryRegion.of(self.domain, base, size, REMOTE)
             self._open.append(self.memory.close)
-        except BaseException:
-            self.close()
-            raise
 
     def __enter__(self) -> Self:
         return self
@@ -140,10 +139,9 @@ class VerbsNic:
         return bool(self._port().state == PORT_ACTIVE)
 
     def close(self) -> None:
-        """Close everything, children first."""
-        self._forget_payload()
-        while self._open:
-            self._open.pop()()
+        """Close everything, children first. Raises VerbsError for what could not be, after all has been tried."""
+        closing, self._open = [self._forget_payload, *reversed(self._open)], []
+        close_each(self.address.device, closing)
 
     def _forget_payload(self) -> None:
         self.payload_key = 0
@@ -152,7 +150,7 @@ class VerbsNic:
 
     def _later(self, name: str, thing: int) -> None:
         """Call this when all is closed."""
-        self._open.append(lambda: call(name, thing))
+        self._open.append(partial(call, name, thing))
 
     def _port(self) -> PortAttributes:
         port = PortAttributes()

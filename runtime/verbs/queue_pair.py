@@ -7,7 +7,8 @@ import ipaddress
 from typing import NamedTuple
 
 from optcc.runtime.verbs import structs
-from optcc.runtime.verbs.binding import VerbsError, call, make, queue_pair_number
+from optcc.runtime.verbs.binding import call, make, queue_pair_number
+from optcc.runtime.verbs.closing import closed_if_it_fails
 from optcc.runtime.verbs.nic import VerbsNic
 from optcc.runtime.verbs.settings import VerbsSettings
 from optcc.runtime.verbs.structs import AddressHandle, QpAttributes, QpCapacity, QpInit
@@ -46,14 +47,11 @@ class QueuePair:
         self.address = make("ibv_create_qp", nic.domain, ctypes.byref(init))
         self.number = queue_pair_number(self.address)
         remote = structs.ACCESS_REMOTE_WRITE | structs.ACCESS_REMOTE_READ
-        try:
+        with closed_if_it_fails(self.close):  # nobody else can, and its NIC does not close before
             self._modify(
                 QpAttributes(qp_state=structs.QPS_INIT, port_num=nic.address.port, qp_access_flags=remote),
                 structs.QP_PKEY_INDEX | structs.QP_PORT | structs.QP_ACCESS_FLAGS,
             )
-        except VerbsError:
-            self.close()  # nobody else can, and its NIC does not close before
-            raise
 
     @property
     def endpoint(self) -> Endpoint:

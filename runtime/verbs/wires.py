@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import mmap
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,8 @@ from optcc.runtime.verbs.settings import VerbsSettings
 from optcc.runtime.verbs.waiting import Waiter
 from optcc.runtime.wires.contract import HEADER_BYTES, Drained, FlowSpec, Happening, Wire
 from optcc.runtime.wires.pacing import Rates
+
+log = logging.getLogger(__name__)
 
 
 class VerbsWires(VerbsFaults):
@@ -207,9 +210,15 @@ class VerbsWires(VerbsFaults):
         return self._polling.poll(until)
 
     def close(self) -> None:
-        """See `Wires`. Landing slots that somebody still looks at stay readable."""
+        """See `Wires`. Landing slots that somebody still looks at stay readable.
+
+        What a device does not close is logged, and no error: nothing that the rank does next needs it closed.
+        """
         self._waiter.close()
-        self._opened.close()
+        try:
+            self._opened.close()
+        except VerbsError as why:
+            log.warning("rank %d: %s", self._rank, why)
 
     def _hear_of(self, port: int) -> None:
         """Every wire that leaves by a port has some completion to come, as long as something is under way on it."""

@@ -1,0 +1,180 @@
+"""Making and closing wires over verbs where a device refuses: every rank hears the same error, and all is closed."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import optcc
+from optcc.machine.rdma import NicAddress
+from optcc.runtime.control import transports
+from optcc.runtime.control.hub import Hub
+from optcc.runtime.control.job import Job, digest_of
+from optcc.runtime.control.job_bytes import job_to_bytes
+from optcc.runtime.control.serving import serve_child
+from optcc.runtime.errors import RankFailedError, TransportError
+from optcc.runtime.messages import Enlist, Quit
+from optcc.values.cluster import Cluster, Nic, Server
+from tests.fake_verbs import FakeVerbs, library
+from tests.wires_contract import FLOWS, WIRES, Pipe, joined
+
+assert library  # a fixture
+
+BOUND_S, RATE = 60.0, 10**9
+NICS = {rank: NicAddress(f"nic{rank}") for rank in range(2)}
+
+
+Opens = Callable[[int, Callable[[Any], list[Any]]], Any]
+
+
+@pytest.fixture
+def opens(library: FakeVerbs) -> Iterator[Opens]:
+    """Opens a rank's wires, with both its ports on the one device that it has."""
+    from optcc.runtime.verbs.wires import VerbsWires
+
+    watches = [Pipe(), Pipe()]
+
+    def open_wires(rank: int, exchange: Callable[[Any], list[Any]]) -> VerbsWires:
+        nics = dict.fromkeys(range(2), NICS[rank])
+        return VerbsWires(rank, WIRES, FLOWS, nics, exchange=exchange, watch=watches[rank], clock=time.monotonic)
+
+    yield open_wires
+    for watch in watches:
+        watch.close()
+
+
+def served(order: Callable[[Hub], Any]) -> Any:
+    """What `order` brings of two ranks that are served as processes are, but by threads of this one."""
+    servers = [Server(f"server{rank}", (Nic(f"nic{rank}", RATE, RATE),), 1) for rank in range(2)]
+    schedule = optcc.plan(Cluster(tuple(servers)), 4096, segments=2).schedule()
+    job = Job({"it": schedule}, "float32", "sum", paced=False, transport="verbs", path="python")
+    with Hub(2) as hub:
+        threads = []
+        for rank in range(2):
+            with hub.attach(rank) as end:
+                threads.append(threading.Thread(target=serve_child, args=(os.dup(end.fileno()), rank, 2)))
+            threads[-1].start()
+        hub.gather(BOUND_S)
+        hub.ship(job_to_bytes(job))
+        try:
+            hub.send(range(2), Enlist({"it": digest_of(job.schedules["it"])}))
+            return order(hub)
+        finally:
+            hub.send(range(2), Quit())
+            for thread in threads:
+                thread.join(BOUND_S)
+            assert not any(thread.is_alive() for thread in threads)
+
+
+@pytest.fixture
+def devices(library: FakeVerbs, monkeypatch: pytest.MonkeyPatch) -> FakeVerbs:
+    """NICs of the job that `served` runs, by a fake device for each rank."""
+    found = {f"nic{nic}": NicAddress(f"nic{nic}") for nic in range(2)}
+    monkeypatch.setattr(transports, "_devices", lambda: found)
+    return library
+
+
+def test_ranks_connect_and_leave_nothing_open(devices: FakeVerbs, capfd: pytest.CaptureFixture[str]) -> None:
+    """The control of the tests below: without a fault, the same ranks reply."""
+    assert served(lambda hub: hub.replies(BOUND_S)) == [None, None]
+    assert {device for name, device in devices.calls if name == "ibv_create_qp"} == {"nic0", "nic1"}
+    assert devices.open == []
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("call", ["ibv_create_qp", "ibv_modify_qp"])
+def test_an_end_that_cannot_be_made_stops_all_ranks_by_one_error(
+    devices: FakeVerbs, capfd: pytest.CaptureFixture[str], call: str
+) -> None:
+    devices.fails[call, "nic1"] = errno.ENOMEM
+    with pytest.raises(RankFailedError) as error:
+        served(lambda hub: hub.replies(BOUND_S))
+    found = error.value
+    assert (found.rank, found.seen_by) == (1, {0: str(found), 1: str(found)}), "which is what every rank has raised"
+    for part in ("on nic1", f"{call}: Cannot allocate memory", "asks for ", "max_qp_wr", "ulimit -l"):
+        assert part in str(found)
+    assert devices.open == []
+    assert capfd.readouterr().err == "", "and no traceback"
+
+
+def test_a_nic_that_cannot_be_opened_is_lost_and_stops_nobody(devices: FakeVerbs) -> None:
+    devices.fails["ibv_alloc_pd", "nic1"] = errno.ENODEV
+    assert served(lambda hub: hub.replies(BOUND_S)) == [None, None]
+    assert devices.open == []
+
+
+def test_an_end_that_cannot_be_made_is_a_transport_error_of_the_wires(library: FakeVerbs, opens: Opens) -> None:
+    library.fails["ibv_create_qp", "nic0"] = errno.EINVAL
+    with pytest.raises(TransportError, match=r"^wire 0 from rank 0 to rank 1 gets no queue pair on nic0: .*Invalid"):
+        opens(0, lambda value: [value])
+    assert library.open == []
+
+
+# --- closing --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nic(library: FakeVerbs) -> Any:
+    from optcc.runtime.verbs.nic import VerbsNic
+
+    return VerbsNic(0, NICS[0], 16, 4096, 4096)
+
+
+def test_a_nic_closes_all_of_it_and_then_says_what_it_could_not(library: FakeVerbs, nic: Any) -> None:
+    """Its memory stays registered, so that its domain cannot go either; all else goes, the device itself too."""
+    before = len(library.calls)
+    library.fails["ibv_dereg_mr", "nic0"] = errno.EINVAL
+    with pytest.raises(TransportError) as error:
+        nic.close()
+    assert str(error.value) == (
+        "nic0 not closed: ibv_dereg_mr: Invalid argument; ibv_dealloc_pd: Device or resource busy"
+    )
+    closing = ["dereg_mr", "destroy_cq", "destroy_comp_channel", "dealloc_pd", "close_device"]
+    assert library.calls[before:] == [(f"ibv_{name}", "nic0") for name in closing]
+    nic.close()
+    assert len(library.calls) == before + len(closing), "nothing is closed twice"
+
+
+def test_a_nic_that_works_closes_without_a_word(library: FakeVerbs, nic: Any) -> None:
+    nic.close()
+    assert library.open == []
+
+
+def test_what_stops_a_nic_from_opening_is_told_although_it_does_not_close_either(library: FakeVerbs) -> None:
+    from optcc.runtime.verbs.nic import VerbsNic
+
+    library.fails["ibv_reg_mr", "nic0"] = errno.ENOMEM
+    library.fails["ibv_destroy_cq", "nic0"] = errno.EIO
+    with pytest.raises(TransportError) as error:
+        VerbsNic(0, NICS[0], 16, 4096, 4096)
+    assert str(error.value) == "ibv_reg_mr: Cannot allocate memory"
+    assert error.value.__notes__ == [
+        "nic0 not closed: ibv_destroy_cq: Input/output error; ibv_destroy_comp_channel: Device or resource busy"
+    ]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_wires_close_all_of_it_and_log_what_they_could_not(
+    library: FakeVerbs, opens: Opens, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    ranks = joined(2, opens)
+    if fails:
+        library.fails["ibv_destroy_qp", "nic0"] = errno.EIO
+    with caplog.at_level(logging.WARNING):
+        for wires in ranks:
+            wires.close()
+            wires.close()
+    pairs = sum(call == ("ibv_destroy_qp", "nic0") for call in library.calls)
+    assert pairs == len(WIRES), "each once, whatever became of the others"
+    assert {("ibv_close_device", f"nic{rank}") for rank in range(2)} <= set(library.calls)
+    assert [record.getMessage().partition(": wire")[0] for record in caplog.records] == (
+        ["rank 0: queue pairs and NICs not closed"] if fails else []
+    )
+    assert "nic1" not in library.open
