@@ -8,11 +8,15 @@ import threading
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from optcc.cli import main
 from optcc.errors import InputError
 from optcc.runtime.compiled import compiling
 from optcc.runtime.compiled.choice import ChunkPath, warm
 from optcc.runtime.compiled.finding import examine_path
+from optcc.runtime.control.channel import Control
+from optcc.runtime.control.connecting import HubLostError
 
 BOUND_S = 60.0
 ONCE = "compiling what handles chunks: some 15 s, once on this machine"
@@ -110,3 +114,23 @@ def test_the_doctor_says_which_path_runs_take(compiled: list[str], monkeypatch: 
         assert (found.present, found.seen, found.get) == (False, "numba is not installed", "pip install numba")
     monkeypatch.setattr("sys.platform", "darwin")
     assert (examine_path({}).present, examine_path({}).get) == (False, "")
+
+
+@pytest.mark.parametrize("command", ["run", "calibrate"])
+@pytest.mark.parametrize(("transport", "expected"), [("local", ["it"]), ("verbs", [])])
+def test_a_rank_that_others_start_compiles_before_it_joins_and_only_what_its_transport_takes(
+    compiled: list[str], monkeypatch: pytest.MonkeyPatch, command: str, transport: str, expected: list[str]
+) -> None:
+    done_by_then: list[list[str]] = []
+
+    def join(*_: object, **__: object) -> None:
+        done_by_then.append(list(compiled))
+        raise HubLostError("nobody is there")
+
+    monkeypatch.setattr(Control, "join", join)
+    monkeypatch.setenv("OPTCC_SECRET", "0123456789abcdef")
+    monkeypatch.setenv("OPTCC_PATH", "auto")
+    joining = ["--transport", transport, "--rendezvous", "127.0.0.1:9", "--rank", "1", "--world", "2"]
+    result = CliRunner().invoke(main, [command, "uniform:servers=2,nics=1", *joining])
+    assert (result.exit_code, done_by_then) == (1, [expected])
+    assert ("compiling" in result.stderr) == bool(expected)

@@ -15,6 +15,7 @@ import pytest
 from optcc.cli.ranks import membership_of
 from optcc.errors import InputError
 from optcc.runtime.codec import typed
+from optcc.runtime.compiled.choice import ChunkPath
 from optcc.runtime.control.hub import Hub
 from optcc.runtime.control.interface import is_loopback, listening_address
 from optcc.runtime.control.job import Job, digest_of
@@ -191,7 +192,7 @@ def test_a_file_with_the_secret_must_be_its_owners_alone(tmp_path: Path) -> None
 
 def test_the_command_line_keeps_the_secret_from_what_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPTCC_SECRET", SECRET)
-    found = membership_of("10.0.0.1:999", 0, 2)
+    found = membership_of("10.0.0.1:999", 0, 2, ChunkPath("python"))
     assert found is not None
     assert found.secret == SECRET
     assert "OPTCC_SECRET" not in os.environ
@@ -228,14 +229,15 @@ def test_a_hub_of_a_membership() -> None:
 
 MEMBER = """
 import os, sys
+from optcc.runtime.compiled.choice import ChunkPath
 from optcc.runtime.control.rendezvous import find
 from optcc.runtime.control.serving import serve_rank
-sys.exit(serve_rank(find(os.environ)))
+sys.exit(serve_rank(find(os.environ), ChunkPath("python")))
 """
 
 
 def test_a_rank_that_another_starts_runs_the_job() -> None:
-    job = Job({"it": nested(ranks=1, weak=0)}, "float32", "sum", paced=False)
+    job = Job({"it": nested(ranks=1, weak=0)}, "float32", "sum", paced=False, path="python")
     with Hub(1, Door("torch-abc", SECRET.encode(), "127.0.0.1", 0)) as hub:
         environ = {
             **os.environ,

@@ -84,8 +84,8 @@ def calibrate(
     from optcc.runtime.compiled.choice import path_asked, path_of, warm
     from optcc.values.units import parse_seconds
 
-    membership = membership_of(rendezvous, rank, world)
     path = path_of(path_asked(os.environ), transport, "cpu", "uint8")
+    membership = membership_of(rendezvous, rank, world, path)
     seconds = float(parse_seconds(probe, where="--probe"))
     if not 0.001 <= seconds <= 10:
         raise InputError("out of range", where="--probe", expected="1ms to 10s", got=probe)

@@ -10,6 +10,7 @@ import click
 from optcc.cli.options import stack
 
 if TYPE_CHECKING:
+    from optcc.runtime.compiled.choice import ChunkPath
     from optcc.runtime.control.rendezvous import Membership
 
 transport_option = click.option(
@@ -28,13 +29,11 @@ membership_options = stack(
 """For ranks that others start: see `membership_of`."""
 
 
-def membership_of(
-    rendezvous: str | None, rank: int | None, world: int | None, path: str | None = None
-) -> Membership | None:
+def membership_of(rendezvous: str | None, rank: int | None, world: int | None, path: ChunkPath) -> Membership | None:
     """This process's place among ranks that others start; None: there are no others, so the ranks are started here.
 
     Does not return in a process that is not rank 0. It serves as its rank, reports a failure on stderr, and exits.
-    `path` : of chunks, where it is not as OPTCC_PATH says.
+    `path` : that chunks of the run will take.
     """
     from optcc.runtime.control.rendezvous import find
     from optcc.runtime.control.secret import SECRETS
@@ -47,5 +46,5 @@ def membership_of(
     if found.rank:
         from optcc.runtime.control.serving import serve_rank
 
-        raise SystemExit(serve_rank(found, say=lambda text: click.echo(f"optcc: {text}", err=True), path=path))
+        raise SystemExit(serve_rank(found, path, say=lambda text: click.echo(f"optcc: {text}", err=True)))
     return found

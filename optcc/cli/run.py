@@ -121,8 +121,8 @@ def run(
     from optcc.simulation.timeline import check_timeline, write_timeline
     from optcc.values.units import parse_rate
 
-    membership = membership_of(rendezvous, rank, world, chunk_path)
     taken = path_of(chunk_path, transport, device, dtype)
+    membership = membership_of(rendezvous, rank, world, taken)
     warm(taken, lambda text: click.echo(f"note: {text}", err=True))
     place = (transport, device, membership, interface, chunk_path)
     rate = parse_rate(local_rate, where="--local-rate")

@@ -46,7 +46,9 @@ def path_named(name: str, where: str) -> str:
 
 
 def path_of(asked: str, transport: str, device: str, dtype: str | None = None) -> ChunkPath:
-    """The path that is taken. `asked` : one of PATHS; `dtype` : of the elements; None: of each operation another.
+    """The path that is taken: decided here alone, for `warm` and `engines` are given what this says.
+
+    `asked` : one of PATHS; `dtype` : of the elements; None: of each operation another.
 
     Raises InputError where the compiled one is asked for and numba is missing.
     """

@@ -34,7 +34,7 @@ class RankProcesses:
     """The processes of a job's ranks and the hub that commands them. A context manager: afterwards none is left.
 
     With a `membership`, that of rank 0, only rank 0's process is started here; the others come from elsewhere, by
-    `worker.serve_rank`. `interface` : where the hub listens then, if not at the agreed address.
+    `serving.serve_rank`. `interface` : where the hub listens then, if not at the agreed address.
 
     They are plain child processes, not multiprocessing's. The latter would import the parent's main module into every
     rank, run it again in an unguarded script, and leave a resource tracker. Each inherits its end of a pair of sockets.

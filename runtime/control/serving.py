@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
-import os
 import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
 from optcc.errors import OptccError
-from optcc.runtime.compiled.choice import path_asked, path_of, warm
+from optcc.runtime.compiled.choice import ChunkPath, warm
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.connecting import HubLostError
 from optcc.runtime.control.rendezvous import Membership
@@ -80,18 +79,18 @@ def _be_punctual() -> None:
 
 def serve_rank(
     membership: Membership,
+    path: ChunkPath,
     within_s: float = JOIN_S,
     say: Callable[[str], object] = lambda text: None,
-    path: str | None = None,
 ) -> int:
     """Join the hub and do what it says. Exit status 0 after an orderly end, 1 after a failed run.
 
+    path : of chunks, by `path_of`: compiled code is made ready before anybody waits for this rank
     say : called with what has to be compiled first, and with why the run has failed: no parent speaks for this process
-    path : of chunks, as of `Job`: compiled code is made ready before anybody waits for this rank
 
     Raises RefusedError and HubLostError when the rank is not let in.
     """
-    warm(path_of(path or path_asked(os.environ), "local", "cpu"), say)
+    warm(path, say)
     control = Control.join(
         membership.address,
         job=membership.job,
