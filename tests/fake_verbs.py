@@ -45,6 +45,7 @@ class FakeVerbs:
     ----------
     fails : (name of a call, device) -> the errno that it gives, from now on
     calls : of all calls that were made, in order, (name, device)
+    masks : of the states that queue pairs were put into, which attributes were given
     """
 
     def __init__(self, *devices: str) -> None:
@@ -54,6 +55,7 @@ class FakeVerbs:
         self._closed: list[_Open] = []  # whose memory nothing else may get, as long as somebody may have its address
         self.fails: dict[tuple[str, str], int] = {}
         self.calls: list[tuple[str, str]] = []
+        self.masks: dict[int, set[int]] = {}
 
     @property
     def open(self) -> list[str]:
@@ -120,6 +122,10 @@ class FakeVerbs:
         pair = self._child(domain, init._obj.send_cq)
         c_int.from_address(pair + _QP_NUM).value = len(self.calls)  # no other one's
         return pair
+
+    def _ibv_modify_qp(self, _pair: int, attributes: Any, mask: int) -> int:
+        self.masks.setdefault(attributes._obj.qp_state, set()).add(mask)
+        return 0
 
     # --- what asks ----------------------------------------------------------------------------------------------------
 

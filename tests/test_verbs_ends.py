@@ -89,6 +89,15 @@ def test_ranks_connect_and_leave_nothing_open(devices: FakeVerbs, capfd: pytest.
     assert capfd.readouterr().err == ""
 
 
+def test_queue_pairs_are_given_what_each_state_needs(devices: FakeVerbs) -> None:
+    """The bits of enum ibv_qp_attr_mask that the InfiniBand specification asks for, of a reliable connection."""
+    assert served(lambda hub: hub.replies(BOUND_S)) == [None, None]
+    init = 0b11_1001  # state, access, pkey index, port
+    ready_to_receive = 1 << 20 | 1 << 17 | 1 << 15 | 1 << 12 | 1 << 8 | 1 << 7 | 1
+    ready_to_send = 1 << 16 | 1 << 13 | 1 << 11 | 1 << 10 | 1 << 9 | 1
+    assert devices.masks == {1: {init}, 2: {ready_to_receive}, 3: {ready_to_send}}
+
+
 @pytest.mark.parametrize("call", ["ibv_create_qp", "ibv_modify_qp"])
 def test_an_end_that_cannot_be_made_stops_all_ranks_by_one_error(
     devices: FakeVerbs, capfd: pytest.CaptureFixture[str], call: str

@@ -71,7 +71,7 @@ class ProgramTables:
         self.arrays = RowTables(
             rows=rows,
             routes=sends,
-            queues=np.zeros(len(program.sends), t.QUEUE),
+            queues=np.zeros(2 * len(program.sends), t.QUEUE),
             stripes=np.zeros(0, t.STRIPE),
             kinds=np.zeros(1, np.int64),
             lanes=np.zeros(0, np.int64),

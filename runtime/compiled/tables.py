@@ -35,8 +35,8 @@ part of the lists `released` and `after` begins; parked : 1 + the last of its ch
 ROUTE = _record("queue_at timed rowed lane_at watched")
 """A route that this rank sends by: where its queues and its lanes begin, the sizes of its two heaps; watched : 0 while
 its lanes are not."""
-QUEUE = _record("by_time by_row", "since")
-"""The heaps of `ReadyQueue`, those of one route after those of another, of places instead of rows."""
+QUEUE = _record("place", "since")
+"""An entry of the heaps of `ReadyQueue`, of places instead of rows: those by time of all routes, then those by row."""
 STRIPE = _record("flow start stop")
 STAMP = stamp_of(Path(__file__).parent)
 """The stamp of this package. As a field's name it is part of every signature. The cache of numba compares signatures

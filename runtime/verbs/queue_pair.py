@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import ipaddress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from optcc.runtime.verbs import structs
 from optcc.runtime.verbs.binding import call, make, queue_pair_number
@@ -48,10 +48,7 @@ class QueuePair:
         self.number = queue_pair_number(self.address)
         remote = structs.ACCESS_REMOTE_WRITE | structs.ACCESS_REMOTE_READ
         with closed_if_it_fails(self.close):  # nobody else can, and its NIC does not close before
-            self._modify(
-                QpAttributes(qp_state=structs.QPS_INIT, port_num=nic.address.port, qp_access_flags=remote),
-                structs.QP_PKEY_INDEX | structs.QP_PORT | structs.QP_ACCESS_FLAGS,
-            )
+            self._modify(structs.QPS_INIT, pkey_index=0, port_num=nic.address.port, qp_access_flags=remote)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -66,45 +63,30 @@ class QueuePair:
             ctypes.memmove(to.grh.dgid, ipaddress.IPv6Address(peer.gid).packed, 16)
             to.grh.sgid_index, to.grh.hop_limit, to.is_global = here.gid_index, settings.hops, 1
         self._modify(
-            QpAttributes(
-                qp_state=structs.QPS_RTR,
-                ah_attr=to,
-                path_mtu=min(self._nic.mtu, peer.mtu),
-                dest_qp_num=peer.number,
-                rq_psn=peer.first_packet,
-                max_dest_rd_atomic=settings.reads,
-                min_rnr_timer=_RNR_TIMER,
-            ),
-            structs.QP_AV
-            | structs.QP_PATH_MTU
-            | structs.QP_DEST_QPN
-            | structs.QP_RQ_PSN
-            | structs.QP_MAX_DEST_RD_ATOMIC
-            | structs.QP_MIN_RNR_TIMER,
+            structs.QPS_RTR,
+            ah_attr=to,
+            path_mtu=min(self._nic.mtu, peer.mtu),
+            dest_qp_num=peer.number,
+            rq_psn=peer.first_packet,
+            max_dest_rd_atomic=settings.reads,
+            min_rnr_timer=_RNR_TIMER,
         )
         self._modify(
-            QpAttributes(
-                qp_state=structs.QPS_RTS,
-                sq_psn=self._first_packet,
-                max_rd_atomic=settings.reads,
-                timeout=settings.timeout,
-                retry_cnt=settings.retries,
-                rnr_retry=_RNR_RETRIES,
-            ),
-            structs.QP_SQ_PSN
-            | structs.QP_MAX_QP_RD_ATOMIC
-            | structs.QP_TIMEOUT
-            | structs.QP_RETRY_CNT
-            | structs.QP_RNR_RETRY,
+            structs.QPS_RTS,
+            sq_psn=self._first_packet,
+            max_rd_atomic=settings.reads,
+            timeout=settings.timeout,
+            retry_cnt=settings.retries,
+            rnr_retry=_RNR_RETRIES,
         )
 
     def fail(self) -> None:
         """Into the error state: what was posted comes back as flushed, and the other end gets no answers any more."""
-        self._modify(QpAttributes(qp_state=structs.QPS_ERR), 0)
+        self._modify(structs.QPS_ERR)
 
     def reset(self) -> None:
         """What was posted never comes back, what arrives is not answered, nobody is told."""
-        self._modify(QpAttributes(qp_state=structs.QPS_RESET), 0)
+        self._modify(structs.QPS_RESET)
 
     def in_error(self) -> bool:
         """Whether it is in the error state, by asking."""
@@ -118,5 +100,7 @@ class QueuePair:
             address, self.address = self.address, 0
             call("ibv_destroy_qp", address)
 
-    def _modify(self, attributes: QpAttributes, mask: int) -> None:
-        call("ibv_modify_qp", self.address, ctypes.byref(attributes), mask | structs.QP_STATE)
+    def _modify(self, state: int, **given: Any) -> None:
+        """Into a state, with the attributes that this takes, by their names in `QpAttributes`."""
+        mask = sum(structs.QP_MASKS[name] for name in given) | structs.QP_STATE
+        call("ibv_modify_qp", self.address, ctypes.byref(QpAttributes(qp_state=state, **given)), mask)

@@ -143,9 +143,24 @@ RECEIVE_REQUEST = Struct("=QQQi4x")
 
 QPT_RC = 2
 QPS_RESET, QPS_INIT, QPS_RTR, QPS_RTS, QPS_ERR = 0, 1, 2, 3, 6
-QP_STATE, QP_ACCESS_FLAGS, QP_PKEY_INDEX, QP_PORT, QP_AV, QP_PATH_MTU = 1, 1 << 3, 1 << 4, 1 << 5, 1 << 7, 1 << 8
-QP_TIMEOUT, QP_RETRY_CNT, QP_RNR_RETRY, QP_RQ_PSN, QP_MAX_QP_RD_ATOMIC = 1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 13
-QP_MIN_RNR_TIMER, QP_SQ_PSN, QP_MAX_DEST_RD_ATOMIC, QP_DEST_QPN = 1 << 15, 1 << 16, 1 << 17, 1 << 20
+QP_STATE = 1
+QP_MASKS = {
+    "qp_access_flags": 1 << 3,
+    "pkey_index": 1 << 4,
+    "port_num": 1 << 5,
+    "ah_attr": 1 << 7,
+    "path_mtu": 1 << 8,
+    "timeout": 1 << 9,
+    "retry_cnt": 1 << 10,
+    "rnr_retry": 1 << 11,
+    "rq_psn": 1 << 12,
+    "max_rd_atomic": 1 << 13,
+    "min_rnr_timer": 1 << 15,
+    "sq_psn": 1 << 16,
+    "max_dest_rd_atomic": 1 << 17,
+    "dest_qp_num": 1 << 20,
+}
+"""enum ibv_qp_attr_mask: the bit that says that a field of `QpAttributes` is given."""
 WR_RDMA_WRITE, WR_RDMA_WRITE_WITH_IMM, WR_RDMA_READ = 0, 1, 4
 SEND_SIGNALED = 2
 ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, ACCESS_REMOTE_READ = 1, 2, 4
