@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from optcc.runtime.errors import PeerLostError, TransportError
-from optcc.runtime.wires import local_meeting
+from optcc.runtime.wires import local_lending, local_listener, local_meeting
 from optcc.runtime.wires.layout import Layout
 from optcc.runtime.wires.local import LocalWires
-from optcc.runtime.wires.local_meeting import HELLO, is_own
+from optcc.runtime.wires.local_listener import HELLO, is_own
 from tests.test_wires import connect, layout
 from tests.wires_contract import Pipe, joined
 
@@ -26,7 +26,7 @@ Strike = Callable[[contextlib.ExitStack, bytes], None]
 
 
 def silent(stack: contextlib.ExitStack, name: bytes) -> None:
-    for _ in range(3 * local_meeting.STRANGERS):
+    for _ in range(3 * local_listener.STRANGERS):
         sock = stack.enter_context(socket.socket(socket.AF_UNIX))
         sock.connect(name)
 
@@ -95,7 +95,7 @@ def test_a_rank_that_sends_to_nobody_waits_for_nobody(monkeypatch: pytest.Monkey
 
 
 def test_a_listener_whose_queue_is_full_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_meeting, "QUEUE", 0)  # which is room for one
+    monkeypatch.setattr(local_listener, "QUEUE", 0)  # which is room for one
 
     def in_the_way(stack: contextlib.ExitStack, name: bytes) -> None:
         stack.enter_context(socket.socket(socket.AF_UNIX)).connect(name)
@@ -132,7 +132,7 @@ def test_a_buffer_that_does_not_come_is_told_apart(said: bytes) -> None:
     with near, far:
         far.send(said) if said else far.close()
         with pytest.raises(OSError if said else PeerLostError, match="Too many open files" if said else "lost rank 3"):
-            local_meeting._buffer_from(3, near)
+            local_lending.borrow_buffer(3, near)
 
 
 def test_a_buffer_for_a_rank_that_is_gone() -> None:
@@ -140,7 +140,7 @@ def test_a_buffer_for_a_rank_that_is_gone() -> None:
     with near:
         far.close()
         with pytest.raises(PeerLostError, match="lost rank 3: is gone"):
-            local_meeting._buffer_to(3, near, near.fileno())
+            local_lending.lend_buffer(3, near, near.fileno())
 
 
 def test_another_users_connection_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,13 +153,13 @@ def test_another_users_connection_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_ranks_of_different_users_do_not_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each side looks: here the one that connects does, before it sends anything."""
-    monkeypatch.setattr(local_meeting, "is_own", lambda sock: False)
+    monkeypatch.setattr(local_listener, "is_own", lambda sock: False)
     with pytest.raises(TransportError, match="does not listen any more: another user listens there"), meeting(leaving):
         pass
 
 
 def test_who_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_meeting, "CONNECT_S", 0.2)
-    monkeypatch.setattr(local_meeting, "_heard", lambda sock, token, awaited: sock.close())
+    monkeypatch.setattr(local_listener, "heard", lambda sock, token, awaited: sock.close())
     with pytest.raises(TransportError, match=r"ranks \[[01]\] did not connect within 0.2 s"), meeting(leaving):
         pass

@@ -23,9 +23,9 @@ from optcc.runtime.control.descriptors import check_descriptors, needed_by_rank
 from optcc.runtime.control.job import Job, check_memory
 from optcc.runtime.control.launch import Session
 from optcc.runtime.errors import TransportError, shortage
-from optcc.runtime.wires import local_meeting
+from optcc.runtime.wires import local_listener
 from optcc.runtime.wires.layout import layout_of
-from optcc.runtime.wires.local_meeting import HELLO
+from optcc.runtime.wires.local_listener import HELLO
 from optcc.runtime.wires.slots import Slots, slots_bytes
 from optcc.values.cluster import Cluster
 
@@ -105,10 +105,10 @@ def test_slots_that_cannot_be_taken_are_no_stranger() -> None:
             socket.send_fds(theirs, [HELLO.pack(token, 0)], [0])
             if short:
                 with no_more_descriptors(), pytest.raises(OSError, match=os.strerror(errno.EMFILE)) as caught:
-                    local_meeting._heard(ours, token, {0})
+                    local_listener.heard(ours, token, {0})
                 assert "too few file descriptors" in str(shortage(caught.value))
             else:
-                heard = local_meeting._heard(ours, token, {0})
+                heard = local_listener.heard(ours, token, {0})
                 assert heard
                 os.close(heard[2])
                 ours.close()

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from tests.wires_contract import FLOWS, WIRES, Pipe, joined
 
 assert library  # a fixture
 
-BOUND_S, RATE = 60.0, 10**9
+BOUND_S, RATE = 60.0, Fraction(10**9)
 NICS = {rank: NicAddress(f"nic{rank}") for rank in range(2)}
 
 

@@ -45,7 +45,7 @@ class OpenedEnds:
 
     def close(self) -> None:
         """Everything, children first. Raises VerbsError for what could not be, after all has been tried."""
-        closing = [it.close for it in (*self.ends.values(), *self.nics.values())]
+        closing = [*(end.close for end in self.ends.values()), *(nic.close for nic in self.nics.values())]
         self.ends.clear()
         self.nics.clear()
         close_each("queue pairs and NICs", closing)
