@@ -31,7 +31,8 @@ import numpy as np
 from rich.progress import track
 
 import optcc
-from benchmarks.bench_steady import KINDS, OVER, Quiet, Silence
+from benchmarks.bare_flows import Quiet
+from benchmarks.bench_steady import KINDS, OVER, Silence
 from optcc.runtime.compiled.compiling import compile_all
 from optcc.runtime.compiled.engine import CompiledEngine
 from optcc.runtime.compiled.path import CompiledPath

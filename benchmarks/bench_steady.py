@@ -13,9 +13,9 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from fractions import Fraction
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median, quantiles
@@ -25,16 +25,18 @@ import numpy as np
 from rich.progress import track
 
 import optcc
+from benchmarks.bare_compiled import BarePath, compile_bare
+from benchmarks.bare_flows import Bare, Quiet
+from optcc.runtime.compiled.compiling import compile_all
+from optcc.runtime.compiled.engine import CompiledEngine
+from optcc.runtime.compiled.path import CompiledPath
 from optcc.runtime.devices.host import Op, empty
 from optcc.runtime.engine.loop import Engine
 from optcc.runtime.engine.program import program_of
-from optcc.runtime.engine.transport import Landing, Take
 from optcc.runtime.evidence.payload import fill, is_exact, reference
-from optcc.runtime.flows.ends import CHUNK_HEADER, CHUNK_MARK
 from optcc.runtime.flows.flows import FlowTransport
-from optcc.runtime.wires.contract import HEADER_BYTES, Arrived, Credited
-from optcc.runtime.wires.layout import SLOT_BYTES, Layout, layout_of
-from optcc.runtime.wires.local import LocalWires
+from optcc.runtime.wires.layout import SLOT_BYTES, layout_of
+from optcc.runtime.wires.lent import SharedBuffer
 from optcc.runtime.wires.pacing import Rates
 from optcc.schedule import Schedule
 from optcc.values.units import format_rate, format_seconds, format_size
@@ -44,85 +46,16 @@ CASES = ((SLOT_BYTES, Fraction(10**9, 2)), (SLOT_BYTES, None), (SLOT_BYTES // 4,
 """Bytes of a chunk, and bytes per second of a NIC; None: as fast as the machine goes."""
 MOST = 1.03
 OVER = "over"
-
-
-class Quiet(LocalWires):
-    """Wires that need not tell the sender that a chunk has arrived."""
-
-    acknowledges = True
-
-    def _acknowledge(self, *landed: int) -> None:
-        if self.acknowledges:
-            super()._acknowledge(*landed)
-
-    def _tell(self, *landed: int) -> None:
-        if self.acknowledges:
-            super()._tell(*landed)
-
-
-@dataclass
-class Count:
-    """All that a flow without failover knows."""
-
-    wire: int
-    window: int
-    posted: int = 0
-    folded: int = 0
-
-
-class Bare(FlowTransport):
-    """The same flows, unable to move: no machines, epochs, chunks kept to be sent again, or timers.
-
-    What stays is what landing in slots needs: a window, and credits.
-    """
-
-    def __init__(self, rank: int, layout: Layout, *rest: Any) -> None:
-        super().__init__(rank, layout, *rest)
-        self._every = {f: flow.receiver.credit_every for f, flow in self._ins.items()}
-        for f, out in self._outs.items():
-            out.sender = Count(layout.flows[f].wires[0], layout.flows[f].window)  # type: ignore[assignment]
-        self._send_path.pump = self._pump  # type: ignore[method-assign]
-        self._busy = self._send_path.busy
-
-    def _pump(self, out: Any) -> None:
-        now, count = self._clock(), out.sender
-        while (
-            out.queue and count.posted - count.folded < count.window and self._wires.free_at(count.wire, now) < math.inf
-        ):
-            ready, operation, row, offset, payload = out.queue.popleft()
-            header = CHUNK_HEADER.pack(CHUNK_MARK, 0, operation, len(payload), count.posted, row, offset)
-            self._wires.write(count.wire, out.number, count.posted, header, payload, ready)
-            count.posted += 1
-        if not out.queue:
-            self._busy.discard(out.number)
-
-    def poll(self, until: float, take: Take) -> list[Landing]:
-        landings, missing = [], self._receive_path._missing
-        for happening in self._wires.poll(until):
-            if type(happening) is Arrived:
-                wire, flow, seq, at = happening
-                slot = self._wires.slot(flow, seq)
-                _, _, _, nbytes, _, row, offset = CHUNK_HEADER.unpack_from(slot)
-                take(row, offset, slot[HEADER_BYTES : HEADER_BYTES + nbytes])
-                missing[row] -= nbytes
-                if missing[row] == 0:
-                    landings.append(Landing(row, at))
-                if (seq + 1) % self._every[flow] == 0:
-                    self._wires.credit(wire, flow, seq + 1)
-            elif type(happening) is Credited:
-                self._outs[happening.flow].sender.folded = happening.folded
-        if self._busy:
-            for flow in sorted(self._busy, key=lambda flow: self._outs[flow].queue[0].row):
-                self._pump(self._outs[flow])
-        return landings
-
-    def drain(self) -> bool:
-        """By the credits; the chunks of a run are a multiple of what one gives back, so the last says all."""
-        return not self._busy and all(out.sender.posted == out.sender.folded for out in self._outs.values())
+HEAD = (
+    "| chunks | a NIC's rate | time, able | without | ratio | processor, able | without | ratio |",
+    "|---|---|---|---|---|---|---|---|",
+)
 
 
 KINDS: tuple[tuple[type[FlowTransport], bool], ...] = ((FlowTransport, True), (Bare, False))
 """Transport, and whether arrivals are acknowledged."""
+PATHS = (CompiledPath, BarePath)
+"""The same two over compiled code."""
 
 
 class Ran(NamedTuple):
@@ -148,30 +81,42 @@ class Silence:
         pass
 
 
-def rank_main(rank: int, schedule: Schedule, slot_bytes: int, paced: bool, pairs: int, pipe: Connection) -> None:
+class Case(NamedTuple):
+    """One row of a table. rate : of a NIC, bytes per second; None: as fast as the machine goes."""
+
+    compiled: bool
+    slot_bytes: int
+    rate: Fraction | None
+
+
+def rank_main(rank: int, schedule: Schedule, case: Case, pairs: int, pipe: Connection) -> None:
     """Both kinds in turns: with, without, without, with, ..."""
 
     def exchange(value: Any) -> list[Any]:
         pipe.send(value)
         return list(pipe.recv())
 
-    layout = layout_of({"it": schedule}, slot_bytes)
-    rates = layout.rates if paced else [Rates(math.inf, math.inf)] * len(layout.nics)
+    layout = layout_of({"it": schedule}, case.slot_bytes)
+    rates = layout.rates if case.rate else [Rates(math.inf, math.inf)] * len(layout.nics)
     program = program_of(schedule, rank, 4)
     # One set of wires for both: two would differ by several per cent for where their slots lie in memory.
-    wires = Quiet(rank, layout.wires, layout.flows, rates, exchange=exchange, watch=Silence())
+    lent = SharedBuffer(schedule.nbytes) if case.compiled else None  # as `optcc run` does
+    wires = Quiet(rank, layout.wires, layout.flows, rates, exchange=exchange, watch=Silence(), lent=lent)
     routes = {"it": schedule.routes}
     both = [kind(rank, layout, routes, wires, lambda *_: None, time.monotonic) for kind, _ in KINDS]
+    engines: list[Callable[..., Engine]] = [Engine, Engine]
+    if case.compiled:
+        engines = [partial(CompiledEngine, path(flows, wires)) for path, flows in zip(PATHS, both, strict=True)]
     start = empty(schedule.nbytes // 4, np.dtype(np.float32))
     fill(start, rank=rank, ranks=RANKS, op=Op.SUM)
     expected = reference(len(start), start.dtype, ranks=RANKS, op=Op.SUM)
-    buffer = start.copy()
+    buffer = lent.elements(start.dtype) if lent else start.copy()
     turns = [0, 1] + [kind for pair in range(pairs) for kind in ((0, 1) if pair % 2 else (1, 0))]
     for turn, kind in enumerate(turns):
         buffer[:] = start
         wires.acknowledges = KINDS[kind][1]
         both[kind].begin("it", program.receives)
-        engine = Engine(program, buffer, Op.SUM, both[kind], time.monotonic)
+        engine = engines[kind](program, buffer, Op.SUM, both[kind], time.monotonic)
         at = max(exchange(time.monotonic())) + 0.003
         time.sleep(max(0.0, at - time.monotonic()))
         began, cpu = time.monotonic(), time.process_time()
@@ -183,12 +128,12 @@ def rank_main(rank: int, schedule: Schedule, slot_bytes: int, paced: bool, pairs
     exchange(OVER)
 
 
-def runs(schedule: Schedule, slot_bytes: int, paced: bool, pairs: int) -> Iterator[list[Ran]]:
+def runs(schedule: Schedule, case: Case, pairs: int) -> Iterator[list[Ran]]:
     """All ranks' parts of every run but the first of each kind."""
     context = multiprocessing.get_context("fork")
     pipes = [context.Pipe() for _ in range(RANKS)]
     ranks = [
-        context.Process(target=rank_main, args=(rank, schedule, slot_bytes, paced, pairs, pipes[rank][1]), daemon=True)
+        context.Process(target=rank_main, args=(rank, schedule, case, pairs, pipes[rank][1]), daemon=True)
         for rank in range(RANKS)
     ]
     for process in ranks:
@@ -212,15 +157,15 @@ def runs(schedule: Schedule, slot_bytes: int, paced: bool, pairs: int) -> Iterat
         process.join()
 
 
-def row(slot_bytes: int, rate: Fraction | None, pairs: int) -> tuple[list[str], float, bool]:
+def row(case: Case, pairs: int) -> tuple[list[str], float, bool]:
     """The table's cells, the ratio of times, whether all results were exact."""
-    cluster = optcc.Cluster.uniform(servers=RANKS, nics=1, rate=rate or Fraction(10**9))
-    schedule = optcc.plan(cluster, SIZE, segments=max(1, SIZE // RANKS // (4 * slot_bytes))).schedule()
+    cluster = optcc.Cluster.uniform(servers=RANKS, nics=1, rate=case.rate or Fraction(10**9))
+    schedule = optcc.plan(cluster, SIZE, segments=max(1, SIZE // RANKS // (4 * case.slot_bytes))).schedule()
     seconds: tuple[list[float], list[float]] = ([], [])
     cpu: tuple[list[float], list[float]] = ([], [])
     exact = True
-    title = f"{format_size(slot_bytes)}, {format_rate(rate) if rate else 'no limit'}"
-    for ran in track(runs(schedule, slot_bytes, rate is not None, pairs), title, total=2 * pairs):
+    title = f"{format_size(case.slot_bytes)}, {format_rate(case.rate) if case.rate else 'no limit'}"
+    for ran in track(runs(schedule, case, pairs), title, total=2 * pairs):
         seconds[ran[0].kind].append(max(r.end for r in ran) - min(r.start for r in ran))
         cpu[ran[0].kind].append(sum(r.cpu_s for r in ran))
         exact &= all(r.exact for r in ran)
@@ -240,25 +185,42 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-steady.md"))
     parser.add_argument("--pairs", type=int, default=200)
     options = parser.parse_args()
+    compile_all()
+    compile_bare()  # here and once, for processes that are forked
+    good, tables = True, list[list[str]]()
+    for compiled in (False, True):
+        tables.append(list(HEAD))
+        for slot_bytes, rate in CASES:
+            cells, ratio, exact = row(Case(compiled, slot_bytes, rate), options.pairs)
+            tables[-1].append(f"| {' | '.join(cells)} |" + ("" if exact else " WRONG"))
+            good &= exact and ratio <= MOST
     lines = [
         "# What it costs to be able to fail over",
         "",
         f"Made by `make bench-steady`: {RANKS} ranks of one machine, a NIC each, {format_size(SIZE)} of float32, one",
-        "ring; nothing fails. The runtime as it is, and the same without failover: no acknowledgements, protocol",
-        "machines, epochs, chunks kept to be sent again, or timers; what stays is the window and its credits, which",
-        "landing in slots needs anyhow. Both run in the same processes over the same wires, in turns,",
-        f"{options.pairs} pairs. Time is from the first rank's start to the last one's end; processor time is of all",
-        "ranks. Medians, and of the pairs' ratios the median +- its 95 % interval (quartiles).",
+        "ring; nothing fails. The runtime as it is, and the same without failover, run in the same processes over the",
+        f"same wires, in turns, {options.pairs} pairs. Time is from the first rank's start to the last one's end;",
+        "processor time is of all ranks. Medians, and of the pairs' ratios the median +- its 95 % interval",
+        "(quartiles).",
         "",
-        "| chunks | a NIC's rate | time, able | without | ratio | processor, able | without | ratio |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    good = True
-    for slot_bytes, rate in CASES:
-        cells, ratio, exact = row(slot_bytes, rate, options.pairs)
-        lines.append(f"| {' | '.join(cells)} |" + ("" if exact else " WRONG"))
-        good &= exact and ratio <= MOST
-    lines += [
+        "## Chunks by compiled code",
+        "",
+        "Buffers are lent, as in `optcc run`. For the side without failover the same sources are compiled a second",
+        "time, less the lines that only failover needs (`benchmarks/bare_compiled.py` has them one by one): the mark",
+        "of what has landed, answers to those who ask for it, which chunk a slot holds (wire, number, epoch,",
+        "operation) and its checks, the word by which the other end closes a wire, what may have to be sent again,",
+        "the watch over progress. No protocol machine is filled from or read into arrays. What stays is the window",
+        "and its credits, checks of sizes and places, rings, sleeping and waking, the engine, and Python's turn for",
+        "signals four times a second.",
+        "",
+        *tables[1],
+        "",
+        "## Chunks by Python",
+        "",
+        "Without failover there are no acknowledgements, protocol machines, epochs, chunks kept to be sent again, or",
+        "timers; what stays is the window and its credits, which landing in slots needs anyhow.",
+        "",
+        *tables[0],
         "",
         "Where NICs are the limit the work is done while they send. Without a limit only copying is left beside it.",
         "What every chunk pays is a few numbers at each end (`optcc/runtime/protocol/steady.py`), and what every poll",

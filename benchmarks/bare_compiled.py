@@ -1,0 +1,135 @@
+"""The compiled path without what only failover needs: the package's own sources, less some lines, compiled anew.
+
+An edit that does not fit its source exactly as often as it says is an error: who changes such a line hears of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from numba import njit
+
+from optcc.runtime.compiled import basics, loop
+from optcc.runtime.compiled.engine import CompiledEngine
+from optcc.runtime.compiled.flow_table import FlowTable
+from optcc.runtime.compiled.path import CompiledPath
+from optcc.runtime.compiled.tables import KEPT, FlowState
+from optcc.runtime.flows.flows import FlowTransport
+from optcc.runtime.wires.local import LocalWires
+
+_FOLDER = Path(loop.__file__).parent
+_WATCH_PROGRESS = "if x[LOOK_AT] == np.inf:"
+RECEIVING = (
+    # Which chunk it is: without failover, a ring's next notification is of its flow's next chunk.
+    ("    if load_u32(slot) != MARK or load_i64(slot + 16) != seq:\n        return ASIDE\n", ""),
+    (" or wire != f.flows[flow].wire or seq != f.flows[flow].landed:", ":"),
+    ("    if load_u32(slot + 4) != f.flows[flow].epoch or load_u32(slot + 8) != g[OPERATION]:\n", "    if False:\n"),
+    # What the sender may ask for when a wire is lost.
+    ("    set_word(f.flows[flow].mark, (wire << SEQ_BITS) | landed)\n", ""),
+    ("    if f.flows[flow].call >= 0 and landed > f.flows[flow].call:\n", "    if False:\n"),
+    ("    if nbytes == CALL:\n", "    if False:\n"),
+    # Credits of a wire that has been left; what need not be kept any more.
+    ("    if wire != f.flows[flow].wire or number < f.flows[flow].folded", "    if number < f.flows[flow].folded"),
+    ("    f.flows[flow].acked = max(f.flows[flow].acked, number)\n", ""),
+)
+SENDING = (
+    # A fence at the other end.
+    ("    if word(w.wires[wire].closed) != 0 or not has_room", "    if not has_room"),
+    # Which chunk it is.
+    ("    store_u32(slot, MARK)\n    store_u32(slot + 4, f.flows[flow].epoch)\n", ""),
+    ("    store_u32(slot + 8, g[OPERATION])\n", ""),
+    ("    store_i64(slot + 16, seq)\n", ""),
+    # What may have to be sent again, and the count for the watch over slow lanes.
+    ("    kept = f.flows[flow].kept_at + seq % f.flows[flow].window\n", ""),
+    (f"    {', '.join(f'f.kept[kept].{field}' for field in KEPT.names)} = place, start, nbytes, ready\n", ""),
+    ("    f.flows[flow].numbered += nbytes\n", ""),
+    (f"        {_WATCH_PROGRESS}\n", "        if False:\n"),
+)
+LOOP = (
+    ("from optcc.runtime.compiled.receiving import land_due, read_ring\n", ""),
+    ("from optcc.runtime.compiled.sending import post_ready, pump_all\n", ""),
+    ("    called,\n", ""),
+    (f"            {_WATCH_PROGRESS}\n", "            if False:\n"),
+    ("        expired = now >= x[LOOK_AT] or now >= x[TIMERS]\n", "        expired = False\n"),
+    ("    if g[ASKED]:\n        _see_landed(f, g)\n    wake", "    wake"),
+    ("    if g[ASKED]:\n        _see_landed(f, g)\n    return", "    return"),
+)
+
+
+def edited(name: str, edits: tuple[tuple[str, str], ...], **given: Any) -> ModuleType:
+    """A module of the package after these edits; `given` : names that it does not import any more.
+
+    Raises ValueError for an edit whose text is not there exactly once.
+    """
+    source = (_FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    for old, new in edits:
+        if source.count(old) != 1:
+            raise ValueError(f"{name}.py has this {source.count(old)} times, not once: {old!r}")
+        source = source.replace(old, new)
+    module = ModuleType(f"bare_{name}")
+    vars(module).update(given)
+    exec(compile(source, f"bare_{name}.py", "exec"), vars(module))
+    return module
+
+
+@cache
+def bare_advance() -> Any:
+    """`loop.advance` without failover; not compiled yet."""
+    receiving, sending = edited("receiving", RECEIVING), edited("sending", SENDING)
+    parts = {name: vars(receiving)[name] for name in ("land_due", "read_ring")}
+    parts |= {name: vars(sending)[name] for name in ("post_ready", "pump_all")}
+    called = njit(nogil=True, error_model="numpy")  # as `basics.called`, but kept in no file
+    return edited("loop", LOOP, called=called, **parts).advance
+
+
+def compile_bare() -> None:
+    """After `compile_all`; some 15 s. Processes that are forked afterwards have it."""
+    for signature in loop.advance.signatures:
+        bare_advance().compile(signature)
+
+
+class BareTable(FlowTable):
+    """Flows that no machine stands behind: what compiled code has counted stays in the arrays from run to run."""
+
+    def __init__(self, flows: FlowTransport, wires: LocalWires) -> None:
+        super().__init__(flows, wires)
+        for number, out in self._outs.items():
+            self._put(number, FlowState(out=1, wire=out.sender.wire))
+        for number, into in self._ins.items():
+            self._put(number, FlowState(into=1, wire=into.receiver.wire))
+
+    def fill(self, engine: CompiledEngine, dark: Collection[int]) -> bool:
+        """The credits that came after the last run."""
+        for number, out in self._outs.items():
+            self.tables.flows["folded"][number] = out.sender.folded
+        return True
+
+    def write_back(self, engine: CompiledEngine) -> None:
+        """For who waits for the last credits."""
+        for number, out in self._outs.items():
+            state = self._state(number)
+            out.sender.posted, out.sender.folded = state.posted, state.folded
+
+
+class BarePath(CompiledPath):
+    """The path of `bare_flows.Bare`. It ends with the run: Python could not go on in the middle."""
+
+    def __init__(self, flows: FlowTransport, wires: LocalWires) -> None:
+        super().__init__(flows, wires)
+        self.flows = BareTable(flows, wires)
+
+    def _run(self, engine: CompiledEngine) -> int:
+        code: int = bare_advance()(
+            *engine.tables.arrays, *self.flows.tables, *self.lines.tables, engine.numbers, engine.times
+        )
+        return code
+
+    def _write_back(self, engine: CompiledEngine, code: int) -> None:
+        self.flows.write_back(engine)
+        self.lines.write_back(engine.numbers.tolist(), engine.times, code)
+        if code != basics.DONE:
+            raise SystemExit(f"without failover: compiled code has stopped in the middle of a run ({code})")
