@@ -45,7 +45,7 @@ SENDING = (
     ("    store_i64(slot + 16, seq)\n", ""),
     # What may have to be sent again, and the count for the watch over slow lanes.
     ("    kept = f.flows[flow].kept_at + seq % f.flows[flow].window\n", ""),
-    (f"    {', '.join(f'f.kept[kept].{field}' for field in KEPT.names)} = place, start, nbytes, ready\n", ""),
+    (f"    {', '.join(f'f.kept[kept].{field}' for field in KEPT.fields or ())} = place, start, nbytes, ready\n", ""),
     ("    f.flows[flow].numbered += nbytes\n", ""),
     (f"        {_WATCH_PROGRESS}\n", "        if False:\n"),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +20,13 @@ class Quiet(LocalWires):
 
     acknowledges = True
 
-    def _acknowledge(self, *landed: int) -> None:
+    def _acknowledge(self, arrived: Sequence[Arrived]) -> None:
         if self.acknowledges:
-            super()._acknowledge(*landed)
+            super()._acknowledge(arrived)
 
-    def _tell(self, *landed: int) -> None:
+    def _tell(self, wire: int, flow: int, landed: int) -> None:
         if self.acknowledges:
-            super()._tell(*landed)
+            super()._tell(wire, flow, landed)
 
 
 @dataclass

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from optcc.machine.rdma import LIBRARY
-from optcc.runtime.verbs.structs import PORT_ACTIVE
+from optcc.runtime.verbs.structs import PORT_ACTIVE, QPS_ERR
 
 ROOM = 512
 """Bytes of every C structure: more than all that is read of one."""
@@ -45,6 +45,7 @@ class FakeVerbs:
     ----------
     fails : (name of a call, device) -> the errno that it gives, from now on
     calls : of all calls that were made, in order, (name, device)
+    events : asynchronous ones that will come, from whichever device is asked first; queue pairs are in error then
     masks : of the states that queue pairs were put into, which attributes were given
     """
 
@@ -55,6 +56,7 @@ class FakeVerbs:
         self._closed: list[_Open] = []  # whose memory nothing else may get, as long as somebody may have its address
         self.fails: dict[tuple[str, str], int] = {}
         self.calls: list[tuple[str, str]] = []
+        self.events: list[int] = []
         self.masks: dict[int, set[int]] = {}
 
     @property
@@ -137,7 +139,14 @@ class FakeVerbs:
         attributes[_PHYS_PORT_CNT] = 1
         return 0
 
-    def _ibv_get_async_event(self, *_: Any) -> int:
+    def _ibv_query_qp(self, _pair: int, attributes: Any, *_: Any) -> int:
+        attributes._obj.qp_state = QPS_ERR
+        return 0
+
+    def _ibv_get_async_event(self, _context: int, event: Any) -> int:
+        if self.events:
+            event._obj.event_type = self.events.pop()
+            return 0
         ctypes.set_errno(errno.EAGAIN)
         return -1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import threading
 import time
@@ -22,6 +23,8 @@ from optcc.runtime.control.job_bytes import job_to_bytes
 from optcc.runtime.control.serving import serve_child
 from optcc.runtime.errors import RankFailedError, TransportError
 from optcc.runtime.messages import Enlist, Quit
+from optcc.runtime.verbs import structs
+from optcc.runtime.wires.contract import Cause, Failed, PortDown
 from optcc.values.cluster import Cluster, Nic, Server
 from tests.fake_verbs import FakeVerbs, library
 from tests.wires_contract import FLOWS, WIRES, Pipe, joined
@@ -125,6 +128,27 @@ def test_an_end_that_cannot_be_made_is_a_transport_error_of_the_wires(library: F
     with pytest.raises(TransportError, match=r"^wire 0 from rank 0 to rank 1 gets no queue pair on nic0: .*Invalid"):
         opens(0, lambda value: [value])
     assert library.open == []
+
+
+# --- a device that is asked what has happened ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_device_that_does_not_answer_is_lost_with_its_wires(library: FakeVerbs, opens: Opens, answers: bool) -> None:
+    ranks = joined(2, opens)
+    library.events = [structs.EVENT_QP_FATAL]
+    if not answers:
+        library.fails["ibv_query_qp", "nic0"] = errno.EIO
+    seen = ranks[0].poll(-math.inf)
+    assert seen == []
+    ranks[0]._reports.hear(ranks[0]._nics[0])
+    seen = ranks[0].poll(-math.inf)
+    lost = [(type(it), it.cause) for it in seen]
+    cause = Cause.ERROR if answers else Cause.DEVICE
+    assert set(lost) == {(Failed, cause)} | (set() if answers else {(PortDown, cause)})
+    assert all("nic0 does not answer: ibv_query_qp: Input/output error" in it.detail for it in seen if not answers)
+    for wires in ranks:
+        wires.close()
 
 
 # --- closing --------------------------------------------------------------------------------------------------------

@@ -174,15 +174,19 @@ class NicReports:
                 self._records.failed([flow])
 
     def hear(self, nic: VerbsNic) -> None:
-        """All asynchronous events of a NIC."""
-        news = self._ports.read(nic)
+        """All asynchronous events of a NIC. One that cannot even be asked what they mean is gone."""
+        try:
+            news = self._ports.read(nic)
+            ends = [end for end in self._ends.values() if end.nic is nic] if news.queue_pairs else []
+            failed = [end for end in ends if end.queue_pair.in_error()]
+        except VerbsError as why:
+            self.device_lost(nic, f"{nic.address.device} does not answer: {why}")
+            return
         self.happened += news.port
         if news.gone:
             self.device_lost(nic, f"{nic.address.device}: device fatal")
-        if news.queue_pairs:
-            for end in self._ends.values():
-                if end.nic is nic and end.queue_pair.in_error():
-                    self.lose(end, Cause.ERROR, f"{nic.address.device}: queue pair error")
+        for end in failed:
+            self.lose(end, Cause.ERROR, f"{nic.address.device}: queue pair error")
 
     def do(self, end: End, what: Callable[[], None]) -> None:
         """Have something posted; a device that refuses work is gone. Raises TransportError for a queue's overrun."""
