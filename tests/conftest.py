@@ -56,6 +56,14 @@ def degraded(draw: st.DrawFn, min_ranks: int = 3, max_ranks: int = 12, most: int
     return cluster
 
 
+@pytest.fixture(scope="session")
+def compiled() -> None:
+    """All of the compiled path, before a test waits for it: on a machine that has not done so it takes a while."""
+    from optcc.runtime.compiled.compiling import compile_all
+
+    compile_all()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require",
