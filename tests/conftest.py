@@ -133,7 +133,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 # What a test may be skipped for: hardware, or programs that are no Python packages, which whoever tries the suite need
 # not have. CI requires the programs, and runs the RDMA tests in the lab; docs/hardware.md has the runs on GPUs.
 _MISSING = {
-    "gpu": "no cupy with a CUDA device (pip install '.[gpu]' where there is one)",
+    "gpu": "no cupy with a CUDA device (pip install '.[gpu]' where there is one; docs/hardware.md: past runs)",
     "rdma": "no libibverbs with an RDMA device (LAB=1 make test-verbs runs these on emulated ones)",
     "coq": "no coqc (make proofs installs it)",
     "cc": "no cc or no g++ (apt-get install g++)",
