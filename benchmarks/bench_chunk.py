@@ -399,7 +399,7 @@ and by the matrix of faults, with strikes after any single chunk.
 
 What is left beside bytes, above some 2 us of chunks of 16KiB, grows with the bytes: caches that a payload has gone \
 through, and sleeping and waking.
-Chunks of verbs, of GPU buffers and of virtual wires go by Python, and so do float16 and bfloat16.
+Chunks of verbs and of virtual wires go by Python, and so do float16 and bfloat16 in host memory.
 Where pieces before their turn fill half a window, Python copies them.
 All chunks of a rank go by Python while a lane of the rank is slow, or a flow of the rank is tested.
 The first use on a machine compiles for some 15 seconds of processor, once, and says so.
