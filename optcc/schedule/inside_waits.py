@@ -10,8 +10,8 @@ from optcc.schedule.inside_cells import Bools, Ints, ranges
 def waits_by_bytes(src: Ints, dst: Ints, first: Ints, stop: Ints, reduce: Bools, cells: int) -> tuple[Ints, Ints]:
     """(rows,), how many rows each row waits for; and the numbers of these rows, row after row.
 
-    src, dst, first, stop, reduce : (rows,) in the order of time. Row i moves cells first to stop - 1 of `cells` from GPU
-    src to GPU dst, where they are added (`reduce`) or copied
+    src, dst, first, stop, reduce : (rows,) in the order of time. Row i moves cells first to stop - 1 of `cells` from
+    GPU src to GPU dst, where they are added (`reduce`) or copied
 
     A row that sends a cell waits for the last copy into that cell and for what was added since. It need not wait for
     what landed there before the copy: the copy is a result made of it, so the copy has waited for it.
