@@ -362,9 +362,8 @@ HEAD = f"""# What a chunk costs
 Made by `make bench-chunk`: processor time of the runtime per chunk, sent and received, in microseconds.
 A ring of {RANKS} ranks with one NIC each, {format_size(SIZE)} of float32 per rank, rates without a limit, \
 every transfer one chunk.
-Which part takes it is sampled in processor time.
-What copies and folds take grows with the bytes, all else with the number of chunks: `beside bytes`, \
-+- the standard error of sampling.
+Samples of the processor's time tell its parts.
+Copies and folds take time by the bytes; `beside bytes` is all the rest, +- the standard error of sampling.
 The target is {TARGET_S * 1e6:g} us from {format_size(TARGET_FROM)} on.
 `compiled` is the compiled path; each {TIMED_EACH}th of its copies and folds is timed by the thread's processor clock, \
 whose own time does not count; +- is the 95 % interval of the median over runs.
