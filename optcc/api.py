@@ -190,9 +190,9 @@ def run(
     repeat : timed repetitions of each algorithm, after one that warms up; the algorithms take turns
     dtype, op : of the elements, such as "float32" or "bfloat16"; "sum", "prod", "min" or "max"
     algorithms : "optcc" is the plan, others are names of `optcc.schedule.baselines.BASELINES`
-    transport : "local", emulated NICs over loopback. One factor divides their rates so that the fastest rank sends at
-        `local_rate` (bytes per second, or text such as "1Gb/s"); "verbs", RDMA devices that are called as the cluster's
-        NICs
+    transport : "local", emulated NICs and shared memory: one factor divides their rates so that the fastest rank sends
+        at `local_rate` (bytes per second, or text such as "1Gb/s"); "verbs", RDMA devices that are called as the
+        cluster's NICs
     device : "cpu", or "cuda" for buffers in GPU memory, rank r's on GPU ``r % number of GPUs``; local transport only
     path : what handles chunks: "python", "compiled" or "auto", compiled code where it can be had; None: as OPTCC_PATH
         says, auto where it says nothing
