@@ -30,7 +30,7 @@ class Certificate:
 
     kind : "cut": one rank, through whose ports n bytes must pass (proof id ``cut``); "traffic": all ranks, whose ports
         must pass 2(P-1)n bytes together (proof id ``traffic``); "trivial": a single rank, nothing to send
-    direction : "out" or "in", of the ports; ranks : the indices of the ranks that have them
+    direction : of the ports, "out" or "in"; ranks : the indices of the ranks whose ports they are
     """
 
     kind: Kind
