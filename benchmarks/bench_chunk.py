@@ -363,9 +363,8 @@ HEAD = f"""# What a chunk costs
 Made by `make bench-chunk`: processor time of the runtime per chunk, sent and received, in microseconds.
 A ring of {RANKS} ranks with one NIC each, {format_size(SIZE)} of float32 per rank, rates without a limit, \
 every transfer one chunk.
-Which part takes it is sampled in processor time.
-What copies and folds take grows with the bytes, all else with the number of chunks: `beside bytes`, \
-+- the standard error of sampling.
+Samples of the processor's time tell its parts.
+Copies and folds take time by the bytes; `beside bytes` is all the rest, +- the standard error of sampling.
 The target is {TARGET_S * 1e6:g} us from {format_size(TARGET_FROM)} on.
 `compiled` is the compiled path; each {TIMED_EACH}th of its copies and folds is timed by the thread's processor clock, \
 whose own time does not count; +- is the 95 % interval of the median over runs.
@@ -400,7 +399,7 @@ and by the matrix of faults, with strikes after any single chunk.
 
 What is left beside bytes, above some 2 us of chunks of 16KiB, grows with the bytes: caches that a payload has gone \
 through, and sleeping and waking.
-Chunks of verbs, of GPU buffers and of virtual wires go by Python, and so do float16 and bfloat16.
+Chunks of verbs and of virtual wires go by Python, and so do float16 and bfloat16 in host memory.
 Where pieces before their turn fill half a window, Python copies them.
 All chunks of a rank go by Python while a lane of the rank is slow, or a flow of the rank is tested.
 The first use on a machine compiles for some 15 seconds of processor, once, and says so.

@@ -50,7 +50,7 @@ printed as nccl-tests prints them, and read from that text.
 |---|---|---|---|---|---|---|
 {{studies}}
 
-**Local wires.** 4 servers of 2 emulated NICs over loopback, one or two of them slowed down to 20 to 90 %, measured by
+**Local wires.** 4 servers of 2 emulated NICs on one machine, one or two of them slowed down to 20 to 90 %, measured by
 `optcc calibrate`: real transfers, but the emulation sets their pace, so that there is next to no noise. The slow ones
 and no others are named in {{exact}} of {{runs}} runs; rates are off by at most {{off}} %.
 

@@ -140,7 +140,7 @@ def main() -> int:
         f"per rank; costs are {format_seconds(COSTS['alpha'])} from NIC to NIC and",
         f"{format_seconds(COSTS['per_chunk'])} per chunk. From the call of `planner.fail` or `planner.rate` to the",
         "`Plan`: the cluster after the event, its bound with certificate, family and depth, shares and order, checked",
-        "against the cluster. Not in it: lowering the plan to transfers. Basis is how the plan was come by",
+        "against the cluster. Lowering the plan to transfers is not counted. Basis: where the plan came from",
         "(docs/planning-at-failure.md). Regret: how much slower the plan is, simulated, than one made from scratch for",
         "the same cluster (the worst of two NICs).",
         "",

@@ -131,8 +131,8 @@ def main() -> int:
     text = [
         "# The exact program: time and size",
         "",
-        "Made by `make bench-program`. Seconds of one run; sizes are after merging equal servers and GPUs. The",
-        "certificate is both sides in whole numbers and their exact check.",
+        "Made by `make bench-program`. Seconds of one run; sizes are after merging equal servers and GPUs.",
+        "To certify is to round both sides of the certificate to whole numbers, and to check them exactly.",
         "",
         "| cluster | rank types | ways | cuts | rounds | solve s | certify s | limit s | gap |",
         "|---|---|---|---|---|---|---|---|---|",

@@ -1,7 +1,7 @@
 """The least time that memory allows a schedule: its folds and copies alone, by as many processes as cores.
 
-A fold reads two bytes and writes one for each byte that it folds, a copy reads one and writes one. Processes do those
-of all ranks between arrays of their own, as large as a rank's buffer: no messages, no waits, nothing read twice.
+A fold of n bytes reads 2 n and writes n; a copy of n bytes reads n and writes n. The processes share out the folds and
+copies of all ranks. Each works on arrays of its own, as large as a rank's buffer: no messages and no waits.
 """
 
 from __future__ import annotations

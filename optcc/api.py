@@ -29,11 +29,14 @@ LOCAL_RATE = Fraction(125_000_000)
 
 
 def lower_bound(cluster: Cluster, nbytes: Quantity, collective: str = "allreduce", root: str | None = None) -> Bound:
-    """The least time of an AllReduce of `nbytes` per rank, and its certificate. See `optcc.theory.bounds`.
+    """The least time of an AllReduce of `nbytes` per rank, in exact seconds, and its certificate.
 
-    nbytes : bytes, as a number or as text such as "1GiB"
-    Other collectives (allgather, reduce-scatter, broadcast, reduce) by the program; `nbytes` is their whole buffer, and
-    `root` names the rank of the last two.
+    nbytes : bytes, as a number or as text such as "1GiB"; of the other collectives those of the whole buffer
+    collective : "allreduce", or by the linear program "allgather", "reduce-scatter", "broadcast", "reduce"
+    root : the name of the rank that the last two have as root
+
+    Raises InputError for values out of range and unknown names, InfeasibleError when a rank is cut off one way.
+    Source: `optcc.theory.bounds` has the formula, `optcc.theory.program` the linear program.
     """
     from optcc.theory import lower_bound, program_bound
 
@@ -144,6 +147,7 @@ class Run:
     """What `run` measured, beside the bound of what it ran.
 
     plan : the plan as run, its rates `slowdown` times below those of the plan asked for
+    slowdown : that factor, 1 or more
     results : algorithm -> measurement
     left_out : baseline -> why it cannot run on this cluster
     transport : what carried the bytes, "local" (emulated NICs) or "verbs"
@@ -183,15 +187,20 @@ def run(
 ) -> Run:
     """Run `plan` and its baselines on this machine: one process per rank, real bytes.
 
-    transport : "local", emulated NICs over loopback. One factor divides their rates so that the fastest rank sends at
-        `local_rate` (bytes per second, or text such as "1Gb/s"); "verbs", RDMA devices that are called as the cluster's
-        NICs
+    repeat : timed repetitions of each algorithm, after one that warms up; the algorithms take turns
+    dtype, op : of the elements, such as "float32" or "bfloat16"; "sum", "prod", "min" or "max"
+    algorithms : "optcc" is the plan, others are names of `optcc.schedule.baselines.BASELINES`
+    transport : "local", emulated NICs and shared memory: one factor divides their rates so that the fastest rank sends
+        at `local_rate` (bytes per second, or text such as "1Gb/s"); "verbs", RDMA devices that are called as the
+        cluster's NICs
     device : "cpu", or "cuda" for buffers in GPU memory, rank r's on GPU ``r % number of GPUs``; local transport only
     path : what handles chunks: "python", "compiled" or "auto", compiled code where it can be had; None: as OPTCC_PATH
         says, auto where it says nothing
     membership, interface : rank 0's, where others start the other ranks; see `optcc.runtime.control.launch.Session`
+    progress : called with (algorithm, repetition from 0, seconds) after each timed repetition
 
-    Raises RankFailedError when a rank dies, InputError when there are no such devices.
+    Raises InputError for what cannot be run, such as devices that are not there, and RankFailedError when a rank dies.
+    A wrong result raises nothing: it is in `Run.exact`.
     """
     from optcc.runtime import run_schedules
 

@@ -56,6 +56,14 @@ def degraded(draw: st.DrawFn, min_ranks: int = 3, max_ranks: int = 12, most: int
     return cluster
 
 
+@pytest.fixture(scope="session")
+def compiled() -> None:
+    """All of the compiled path, before a test waits for it: on a machine that has not done so it takes a while."""
+    from optcc.runtime.compiled.compiling import compile_all
+
+    compile_all()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require",
@@ -125,7 +133,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 # What a test may be skipped for: hardware, or programs that are no Python packages, which whoever tries the suite need
 # not have. CI requires the programs, and runs the RDMA tests in the lab; docs/hardware.md has the runs on GPUs.
 _MISSING = {
-    "gpu": "no cupy with a CUDA device (pip install '.[gpu]' where there is one)",
+    "gpu": "no cupy with a CUDA device (pip install '.[gpu]' where there is one; docs/hardware.md: past runs)",
     "rdma": "no libibverbs with an RDMA device (LAB=1 make test-verbs runs these on emulated ones)",
     "coq": "no coqc (make proofs installs it)",
     "cc": "no cc or no g++ (apt-get install g++)",

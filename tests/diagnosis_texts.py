@@ -5,9 +5,26 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from datetime import date
+from fractions import Fraction
 from pathlib import Path
 
+from optcc.diagnose.ports import NicDirections
+from optcc.discover.topology import Measured
+from optcc.discover.yaml_writer import write_yaml
+from optcc.values.cluster import Cluster, Nic, Server
+
 HOSTS = ("server0", "server1")
+PORTS = NicDirections(Cluster.uniform(servers=2, nics=2, rate="400Gb/s"))
+"""The cluster that the texts are of."""
+RATE = Fraction(50 * 10**9)
+"""Of each of its NICs, in bytes per second."""
+RATES = dict.fromkeys(("nic0", "nic1"), "400 Gb/sec (4X NDR)")
+"""As sysfs has them."""
+FUSED = NicDirections(
+    Cluster(tuple(Server(host, (Nic("nic0+nic1", RATE, RATE), Nic("nic2", RATE, RATE))) for host in HOSTS))
+)
+"""The cluster where nic0 and nic1 are the ports of one NIC."""
 
 
 def log(*extra: str, nics: int = 2) -> str:
@@ -167,13 +184,6 @@ RAS_JSON = json.dumps(
 
 def calibration(left: float = 1.0) -> str:
     """What optcc calibrate writes for two servers with two NICs; server1/nic1 at `left` of its rate, out."""
-    from datetime import date
-    from fractions import Fraction
-
-    from optcc.discover.topology import Measured
-    from optcc.discover.yaml_writer import write_yaml
-    from optcc.values.cluster import Cluster
-
     cluster = Cluster.uniform(servers=2, nics=2, rate="392Gb/s")
     nic = cluster.servers[1].nics[1]
     slow = type(nic)(nic.name, nic.out_rate * Fraction(left).limit_denominator(100), nic.in_rate, nic.rail, nic.gpu)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import subprocess
 import sys
 from collections import Counter
@@ -170,11 +169,3 @@ def test_every_public_name_loads() -> None:
     for name in optcc.__all__:
         assert getattr(optcc, name) is not None
     assert sorted(optcc._HOME) == sorted(optcc.__all__)
-
-
-def test_files_that_the_house_names_exist() -> None:
-    named = set(
-        re.findall(r"`((?:optcc|theory|runtime|tests|tools)/[\w/]+\.py)`", (ROOT / "CONTRIBUTING.md").read_text())
-    )
-    assert len(named) > 40
-    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []

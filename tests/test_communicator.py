@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -11,12 +10,11 @@ import numpy as np
 import pytest
 
 import optcc
-from optcc.communicator.prepared import CLASSES, SIZES, SMALL, RecentlyUsed
+from optcc.communicator.prepared import SMALL
 from optcc.errors import InputError
-from optcc.runtime.compiled.choice import path_of, warm
 from optcc.runtime.devices.host import DTYPES, Array, bits_of, divide, dtype_of, reduction_of
 from optcc.runtime.evidence.payload import fill, reference
-from optcc.runtime.wires.layout import SLOT_BYTES, WINDOW
+from optcc.runtime.wires.layout import WINDOW
 from tests.communicators import Ranks, wires_in_memory
 
 OPS = ("sum", "prod", "min", "max", "avg")
@@ -229,58 +227,6 @@ def test_torchs_tensors(ranks: Ranks) -> None:
     assert ranks.good(call) == [(True, "torch.bfloat16")] * WORLD
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
-
-
-class OnAnotherDevice:
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (7, 0)
-
-    def __dlpack__(self, **_: Any) -> Any:
-        return np.zeros(3).__dlpack__()
-
-
-def read_only() -> Array:
-    x = np.zeros(3)
-    x.flags.writeable = False
-    return x
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda c: c.all_reduce(np.zeros((4, 4))[:, 1]), r"x: not contiguous, expected elements in C order .* copy"),
-        (lambda c: c.all_reduce(np.zeros(3, complex)), "unknown dtype, expected one of int8"),
-        (lambda c: c.all_reduce(read_only()), "x: read-only, .* an input where the result goes elsewhere"),
-        (lambda c: c.all_reduce([1.0, 2.0]), "x: not an array"),
-        (lambda c: c.all_reduce(np.zeros(3), "xor"), "unknown operation, expected one of sum, prod, min, max, avg"),
-        (
-            lambda c: c.all_reduce(np.zeros(3), out=np.zeros(4)),
-            "out: .* expected 3 elements of float64, got 4 of float64",
-        ),
-        (lambda c: c.all_reduce(np.zeros(3), out=np.zeros(3, "i4")), "out: .* got 3 of int32"),
-        (lambda c: c.broadcast(np.zeros(3), 3), "root: not a rank, expected 0 to 2, got 3"),
-        (lambda c: c.all_gather(np.zeros(3), np.zeros(8)), "out: .* expected 9 elements"),
-        (lambda c: c.reduce_scatter(np.zeros(8), np.zeros(3)), "x: .* expected 9 elements"),
-        (lambda c: c.all_to_all(np.zeros(8), np.zeros(8)), "x: no equal parts, expected .* that 3 divides, got 8"),
-        (lambda c: c.all_to_all(np.zeros(9), np.zeros(3)), "out: .* expected 9 elements"),
-        (lambda c: c.all_to_all(*[np.zeros(9)] * 2), "out: the same memory as x"),
-    ],
-)
-def test_bad_calls_are_refused_and_cost_nothing(ranks: Ranks, call: Any, words: str) -> None:
-    for error in ranks.each(call):
-        assert isinstance(error, InputError)
-        with pytest.raises(InputError, match=words):
-            raise error
-    assert ranks.good(lambda comm: int(comm.all_reduce(np.array([1]))[0])) == [WORLD] * WORLD
-
-
-def test_overlapping_buffers_are_refused(ranks: Ranks) -> None:
-    x = np.zeros(10)
-    with pytest.raises(InputError, match="out: input and output overlap"):
-        ranks.comms[0].all_reduce(x[:6], out=x[2:8])
-
-
 def test_one_rank_alone() -> None:
     with optcc.Communicator() as comm:
         assert (comm.rank, comm.world) == (0, 1)
@@ -295,60 +241,6 @@ def test_one_rank_alone() -> None:
     comm.close()  # twice does nothing
     with pytest.raises(InputError, match="it is closed"):
         comm.all_reduce(x)
-
-
-def test_clusters_that_differ_are_told_on_all_ranks() -> None:
-    two = [optcc.Cluster.uniform(servers=2, nics=n, rate="1Gb/s") for n in (1, 2)]
-    errors = Ranks(2, two).errors
-    assert {str(error) for error in errors} == {
-        "cluster: rank 1 was given another one than rank 0, expected the same on all ranks"
-    }
-    assert len(errors) == 2
-
-
-def test_another_number_of_ranks_than_the_clusters() -> None:
-    with pytest.raises(InputError, match="another number of ranks than processes, expected 1 ranks, got 4"):
-        optcc.Communicator("uniform:servers=4,nics=1,rate=1Gb/s")
-    with pytest.raises(InputError, match="no such transport"):
-        optcc.Communicator(transport="carrier pigeon")
-
-
-# --- what is kept ----------------------------------------------------------------------------------------------------
-
-
-def test_what_is_kept_is_bounded() -> None:
-    with Ranks(2) as ranks:
-
-        def call(comm: optcc.Communicator) -> tuple[int, int]:
-            for n in range(SIZES + 10):
-                comm.all_reduce(np.zeros(SMALL + 8 * n, np.uint8))
-            return len(comm._prepared._calls), len(comm._prepared.trials)
-
-        assert ranks.good(call) == [(SIZES, 1)] * 2, "one choice for all sizes of a class"
-    assert CLASSES > 20, "all sizes up to 64 TiB"
-
-
-@pytest.mark.parametrize("first", ["broadcast", "all_reduce", "all_gather", "reduce_scatter"])
-def test_small_calls_do_not_make_chunks_small(first: str) -> None:
-    """What comes later goes by the same wires."""
-    with Ranks(2) as ranks:
-
-        def call(comm: optcc.Communicator) -> set[int]:
-            x, out = np.zeros(2), np.zeros(1 if first == "reduce_scatter" else 4)
-            getattr(comm, first)(x, *([out] if first in ("all_gather", "reduce_scatter") else []))
-            return {flow.slot_bytes for flow in comm._member.layout.flows}
-
-        assert ranks.good(call) == [{SLOT_BYTES}] * 2
-
-
-def test_the_one_not_used_for_longest_goes() -> None:
-    kept: RecentlyUsed[int] = RecentlyUsed(2)
-    kept.keep("a", 1)
-    kept.keep("b", 2)
-    assert kept.find("a") == 1
-    kept.keep("c", 3)
-    assert kept.find("b") is None
-    assert (kept.find("a"), kept.find("c")) == (1, 3)
 
 
 def test_all_ranks_have_the_same_bits_of_rounded_sums(ranks: Ranks) -> None:
@@ -387,41 +279,3 @@ def test_what_may_be_sent_again_stays_as_it_was_sent(ranks: Ranks, kind: str, mo
         return len(sent)
 
     assert ranks.good(call) == [1] * WORLD
-
-
-# --- OPTCC_DEBUG -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("path", ["python", "compiled"])
-def test_it_says_what_it_goes_by_once(
-    path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("OPTCC_DEBUG", "info")
-    monkeypatch.setenv("OPTCC_PATH", path)
-    warm(path_of(path, "local", "cpu"))  # else the first use on a machine has a line of its own
-    with Ranks(2, "uniform:servers=2,nics=2,rate=100Gb/s") as ranks:
-        for _ in range(2):
-            ranks.good(lambda comm: comm.all_reduce(np.zeros(SMALL)))
-    out, err = capsys.readouterr()
-    assert out == ""
-    for rank in range(2):
-        first, plan, wires = [line for line in err.splitlines() if line.startswith(f"optcc INFO rank {rank} of 2: ")]
-        assert first.endswith("cluster of 4 NICs, 0 of them dead; here nic0 100Gb/s, nic1 100Gb/s; transport local")
-        assert re.search(r": AllReduce up to 2MiB: [a-z-]+, 1 segment, plan [0-9a-f]{16}$", plan)
-        assert re.search(rf": \d+ wires out, \d+ in; landing slots of \d+MiB; path of chunks: {path}$", wires)
-    assert len(err.splitlines()) == 6
-
-
-def test_it_says_nothing_unasked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("OPTCC_DEBUG", "WARN")
-    with Ranks(2) as ranks:
-        ranks.good(lambda comm: comm.all_reduce(np.zeros(3)))
-    assert capsys.readouterr() == ("", "")
-
-
-def test_a_level_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPTCC_DEBUG", "loud")
-    errors = Ranks(2).errors
-    assert len(errors) == 2
-    for error in errors:
-        assert str(error) == "OPTCC_DEBUG: no such level, expected WARN or INFO, got 'loud'"

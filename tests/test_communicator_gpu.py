@@ -19,6 +19,7 @@ from optcc.runtime.devices.interop import borrow
 from optcc.runtime.errors import RankFailedError
 from tests.communicators import Ranks
 from tests.cuda_twin import TwinGpu, host_view
+from tests.gpus import with_gpus
 
 WORLD = 2
 
@@ -158,7 +159,7 @@ class TestOnAGpu:
             assert ranks.good(call) == [[202.0, 202.0, 3.0]] * WORLD
 
     def test_torchs_tensors(self) -> None:
-        torch = pytest.importorskip("torch")
+        torch = with_gpus("torch")
 
         def call(comm: optcc.Communicator) -> tuple[bool, int]:
             x = torch.full((1 << 20,), comm.rank + 1.0, dtype=torch.bfloat16, device="cuda")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import multiprocessing
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from optcc.errors import InputError
 from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.devices.host import BFLOAT16, Op, dtype_of
+from tests.gpus import need_gpus, with_gpus
 
 if TYPE_CHECKING:
     from optcc.runtime.devices.cuda import Gpu
@@ -161,7 +161,7 @@ class TestOtherLibraries:
 
     @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "uint8", "int64"])
     def test_torch(self, gpu: Gpu, dtype: str) -> None:
-        torch = pytest.importorskip("torch")
+        torch = with_gpus("torch")
         theirs = torch.arange(24, device="cuda:0", dtype=getattr(torch, dtype))
         mine = gpu.adopt(theirs, stream=torch.cuda.current_stream())
         assert mine.dtype == dtype_of(dtype)
@@ -174,12 +174,12 @@ class TestOtherLibraries:
             gpu.adopt(theirs.cpu())
 
     def test_torch_that_requires_grad(self, gpu: Gpu) -> None:
-        torch = pytest.importorskip("torch")
+        torch = with_gpus("torch")
         with pytest.raises(InputError, match="does not export it"):
             gpu.adopt(torch.zeros(3, device="cuda:0", requires_grad=True))
 
     def test_numba(self, gpu: Gpu) -> None:
-        cuda = pytest.importorskip("numba.cuda")
+        cuda = with_gpus("numba.cuda")
         theirs = cuda.to_device(np.arange(10, dtype=np.float64))
         gpu.fold(Op.MAX, gpu.adopt(theirs), gpu.put(np.full(10, 4.5)))
         gpu.wait()
@@ -187,9 +187,7 @@ class TestOtherLibraries:
 
     def test_jax_is_read_only(self, gpu: Gpu) -> None:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-        jax = pytest.importorskip("jax")
-        if jax.default_backend() != "gpu":
-            pytest.skip("this jax cannot use the GPU, whose memory this is about (pip install 'jax[cuda13]')")
+        jax = with_gpus("jax")
         theirs = jax.numpy.arange(10, dtype=jax.numpy.bfloat16).block_until_ready()
         mine = gpu.adopt(theirs, write=False)
         out = gpu.empty(10, BFLOAT16)
@@ -237,7 +235,7 @@ def _hold(pipe: Any) -> None:
 @pytest.mark.gpu
 def test_a_fold_writes_into_another_gpus_memory(gpu: Gpu) -> None:
     """The next hop of a rank on the same server: its buffer is mapped here, and the fold's result goes there."""
-    two_gpus()
+    need_gpus(2)
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     process = multiprocessing.get_context("spawn").Process(target=_hold, args=(theirs,))
     process.start()
@@ -253,20 +251,13 @@ def test_a_fold_writes_into_another_gpus_memory(gpu: Gpu) -> None:
 
 @pytest.mark.gpu
 def test_an_array_on_another_gpu_is_refused(gpu: Gpu) -> None:
-    two_gpus()
+    need_gpus(2)
     import cupy
 
     with cupy.cuda.Device(1):
         theirs = cupy.zeros(10, np.float32)
     with pytest.raises(InputError, match=r"wrong device, .*GPU 0, got '?GPU 1"):
         gpu.adopt(theirs)
-
-
-def two_gpus() -> None:
-    import cupy
-
-    if cupy.cuda.runtime.getDeviceCount() < 2:
-        pytest.skip("memory on a second GPU is what must be refused: needs a machine with two")
 
 
 @pytest.mark.gpu
@@ -276,24 +267,3 @@ def test_large_arrays_are_whole(gpu: Gpu) -> None:
     own = gpu.put(host)
     gpu.fold(Op.SUM, own, gpu.put(host))
     assert np.array_equal(gpu.get(own), host + host)
-
-
-@pytest.mark.skipif(
-    shutil.which("nvcc") is None,
-    reason="no nvcc (the CUDA toolkit has it); where there is a GPU the tests above compile the same source by cupy",
-)
-@pytest.mark.parametrize(
-    ("dtype", "wanted"), [("float32", "add.rn.f32"), ("bfloat16", "add.rn.bf16"), ("int8", "mul.lo")]
-)
-def test_kernels_compile_and_keep_subnormals(dtype: str, wanted: str, tmp_path: Path) -> None:
-    """As cupy compiles them, which asks that float32's subnormals be made zero."""
-    made = tmp_path / "fold.ptx"
-    source = ROOT / "runtime" / "devices" / "kernels" / "fold.cu"
-    command = ["nvcc", "-ptx", "-arch=sm_90", "-std=c++17", "-ftz=true", f"-DTYPE_{dtype}", "-o", made, source]
-    subprocess.run(command, check=True, timeout=120)
-    text = made.read_text(encoding="utf-8")
-    assert ".ftz" not in text
-    for op in Op:
-        for width in (16, 8, 0):
-            assert f".entry {op}_{width}(" in text
-    assert wanted in text

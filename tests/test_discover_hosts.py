@@ -29,7 +29,6 @@ def test_hosts_without_ranges_need_no_library(text: str, names: list[str]) -> No
     ],
 )
 def test_ranges_are_expanded_in_order(text: str, names: list[str]) -> None:
-    pytest.importorskip("ClusterShell")
     assert expand_hosts(text) == names
     cluster = load_topology("uniform:servers=1,rate=1Gb/s", hosts=text).cluster
     assert [server.name for server in cluster.servers] == names

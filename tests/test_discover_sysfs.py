@@ -131,6 +131,17 @@ def test_sysfs_tarball(tree: Path, tmp_path: Path, unpacked: Path) -> None:
     assert not list(unpacked.iterdir())
 
 
+def test_tarballs_need_no_filters_of_the_interpreter(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.11.2 and 3.11.3 have none of tarfile's filters; and nothing is extracted."""
+    for name in ("FilterError", "data_filter", "tar_filter", "fully_trusted_filter"):
+        monkeypatch.delattr(tarfile, name, raising=False)
+    for name in ("extract", "extractall"):
+        monkeypatch.delattr(tarfile.TarFile, name)
+    check_tree(load_topology(str(packed(tmp_path / "sys.tar.gz", tree=tree))))
+
+
 @pytest.mark.parametrize("lead", ["", "./", "/"])
 def test_nothing_is_written_through_a_link(tree: Path, tmp_path: Path, unpacked: Path, lead: str) -> None:
     """Links to long names, so that where the last one leads is longer than the system's longest path."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-PACKAGES = ("optcc", "optcc.theory", "optcc.runtime", "optcc.pytorch")
+PACKAGES = ("optcc", "optcc.theory", "optcc.runtime")
 
 # Parts of names that are quantities -> what their docstring must say, in the function's own or in its class's.
 UNITS = {
@@ -85,10 +85,8 @@ def raised(value: Any) -> list[str]:
     return sorted(name for name in names if name.endswith("Error"))
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("package", [*PACKAGES, pytest.param("optcc.pytorch", marks=pytest.mark.torch)])
 def test_docstrings_say_what_a_caller_needs(package: str) -> None:
-    if package == "optcc.pytorch":
-        pytest.importorskip("torch")
     mine = list(public(package))
     assert mine
     assert [fault for entry in mine for fault in faults(*entry)] == []

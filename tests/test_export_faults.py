@@ -87,7 +87,6 @@ def test_faults_in_msccl(name: str) -> None:
 
 @pytest.mark.parametrize("name", CHAKRA)
 def test_faults_in_chakra(name: str) -> None:
-    pytest.importorskip("google.protobuf")
     from optcc.export import chakra
 
     mutate, message = CHAKRA[name]
@@ -168,7 +167,6 @@ def test_other_files_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\x00", b"\x07\n\x050.0.9", b"\xff" * 40])
 def test_other_traces_are_refused(content: bytes) -> None:
-    pytest.importorskip("google.protobuf")
     from optcc.export import chakra
 
     fails("cannot be read", lambda: chakra.load(content))

@@ -151,8 +151,6 @@ def verify(path: Path, *args: str) -> Result:
 
 @pytest.mark.parametrize("name", ["mscclpp", "msccl", "goal", "chakra"])
 def test_verify_knows_what_was_exported(name: str, tmp_path: Path) -> None:
-    if name == "chakra":
-        pytest.importorskip("google.protobuf")
     done = formats.write(plan(), name, tmp_path / "out", segments=1)
     value = json.loads(verify(done.files[-1], "--json").stdout)
     assert (value["format"], value["operations"], value["kept"]) == (name, done.operations, True)
@@ -168,7 +166,6 @@ def test_verify_says_when_the_order_is_lost(tmp_path: Path) -> None:
 
 
 def test_verify_says_when_the_order_of_a_trace_is_lost(tmp_path: Path) -> None:
-    pytest.importorskip("google.protobuf")
     from optcc.export import chakra
 
     for rank, content in enumerate(chakra.export(plan())):

@@ -82,7 +82,6 @@ def test_msccl(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in PLANS if "16" not in name])
 def test_chakra(name: str) -> None:
-    pytest.importorskip("google.protobuf")
     from optcc.export import chakra
 
     made = PLANS[name]()

@@ -26,7 +26,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture(scope="module")
 def dask_address() -> Iterator[str]:
-    distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")
+    import distributed
+
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster:
         yield cluster.scheduler_address
 
@@ -70,7 +71,8 @@ def test_options_make_the_same_grid(tmp_path: Path) -> None:
 
 
 def test_parquet_holds_what_csv_does(grid: Path, tmp_path: Path, alone: bytes) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet", reason="the extra parquet is not installed")
+    from pyarrow import parquet
+
     swept(grid, "-o", tmp_path / "t.parquet", "--jobs", 1)
     read = parquet.read_table(tmp_path / "t.parquet")
     assert {name: str(read.schema.field(name).type) for name in ("size", "bound_s", "topology")} == {

@@ -110,7 +110,6 @@ def test_a_table_that_is_not_the_sweep_s_stays(tmp_path: Path, whole: bytes) -> 
 
 
 def test_parquet_of_the_same_rows_is_the_same_file(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
     out = tmp_path / "t.parquet"
     killed(STEPS["before the summary"], SMALL, "-o", out, *OPTIONS)
     before = out.read_bytes()

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import optcc
+from tests.gpus import need_gpus, with_gpus
 from tests.torch_ranks import (
     Ranks,
     apart,
@@ -80,12 +81,9 @@ def test_a_wrong_schedule_gives_a_wrong_sum(four: Ranks) -> None:
 @pytest.mark.parametrize("name", ["nested", "trees", "packed trees"])
 @pytest.mark.parametrize("dtype", ["int32", "bfloat16"])
 def test_rounds_over_nccl_equal_the_native_allreduce(name: str, dtype: str) -> None:
-    import torch
-
-    if torch.cuda.device_count() < 4:
-        pytest.skip(
-            "NCCL gives each of four ranks a GPU of its own, and here are fewer; the same rounds run over Gloo above"
-        )
+    """NCCL wants a GPU for each rank; over Gloo the same rounds run above."""
+    with_gpus("torch")
+    need_gpus(4)
     schedule = replace(OWN[name](), bound=optcc.lower_bound(HALF, 100_008)).schedule()
     turns, _ = turns_and_programs(schedule)
     with Ranks(4) as ranks:
@@ -167,7 +165,8 @@ def test_groups_of_some_ranks_know_nothing_of_each_other(four: Ranks) -> None:
 
 def test_what_cannot_be_judged_still_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error on the way to the verdict must not leave a bucket unsummed without a word."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     from optcc.runtime.errors import RankFailedError, TransportError
     from optcc.runtime.torch.hook import HookState
     from optcc.runtime.torch.verdict import Court

@@ -17,8 +17,9 @@ from scipy.linalg import cho_factor, cho_solve
 Vector = NDArray[np.float64]
 
 MAX_STEPS = 80
-_TO_THE_EDGE = 0.99  # of the way to the nearest limit
-_LEAST_CENTRING = 1e-3
+"""Several times the 10 to 40 that interior-point methods take for linear programs of any size."""
+_TO_THE_EDGE = 0.99  # of the way to the nearest limit: short of it, as x and prices must stay positive
+_LEAST_CENTRING = 1e-3  # keeps products of x and prices alike where Mehrotra's rule would ask for none
 _STUCK = 1e-3  # a step so short that rounding has taken over
 
 

@@ -38,9 +38,12 @@ GAP = 1e-7
 MAX_RESOURCES = 1100
 """Ports and links, both ways counted. docs/bench-packed.md has the time that this many take."""
 MAX_RANKS = 256
+"""Their ordered pairs, 65,280, are priced in every round."""
 MAX_ROUNDS = 60
+"""After these the search gives up: four times the 15 of the hardest cluster of docs/bench-packed.md."""
 
 _ANY, _SOME = 1e9, 0.1  # how much dearer than the mean arc one may be that makes a tree shallower
+# How the search begins decides its time, and nothing of its result, whose gap is proved.
 _START = 3  # pairs per resource to begin with
 _RISE = 0.5  # of a price's logarithm, by one pair
 _GIVEN_UP = 2e-8  # of the rate, so that the last program has room for the solver's tolerances

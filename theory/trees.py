@@ -20,7 +20,9 @@ from optcc.schedule.tuned import MANY
 from optcc.values.cluster import Cluster
 
 FILL = Fraction(3, 2)
+"""Of H(k) in T(k), see the module."""
 _FINER = Fraction(103, 100)
+"""More trees are tried where they relieve the busiest rank of so much: as exact as the shapes are."""
 
 
 def shapes(rates: Sequence[Fraction]) -> list[tuple[int, int]]:

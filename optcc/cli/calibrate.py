@@ -113,7 +113,7 @@ def calibrate(
         comments = [f"Written by optcc calibrate {topology}, {repeat} measurements of each NIC."]
         comments += [f"Rates within {outcome.tolerance:.1%} of each other count as one, at their median."]
         if transport == "local":
-            comments.append("The NICs were emulated over loopback: these are no rates of hardware.")
+            comments.append("The NICs were emulated: these are no rates of hardware.")
         spreads = {nic.name: nic.spread for nic in outcome.nics}
         save_yaml(write_yaml(outcome.after, comments=comments, measured=measured, spreads=spreads), output)
         say_written(output)

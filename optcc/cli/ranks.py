@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 transport_option = click.option(
     "--transport", type=click.Choice(["local", "verbs"]), default="local", show_default=True,
-    help="Emulated NICs over loopback, or RDMA devices, which are called as the cluster's NICs.",
+    help="Emulated NICs between processes of one machine, or RDMA devices, which are called as the cluster's NICs.",
 )  # fmt: skip
 local_rate_option = click.option(
     "--local-rate", default="1Gb/s", show_default=True, metavar="RATE", help="Rate of the fastest rank here."

@@ -98,9 +98,9 @@ def run(
 ) -> None:
     """Run the schedule, one process per server, and hold it against its bound and a ring.
 
-    Over the local transport NICs are emulated: real bytes over loopback at real rates, scaled down by one factor, which
-    is printed. The ranks are processes of this machine, unless torchrun, mpirun, srun or --rendezvous say otherwise.
-    Then all processes get the same command, and rank 0 reports (docs/running.md).
+    Over the local transport NICs are emulated: real bytes through shared memory, at the NICs' rates divided by one
+    factor, which is printed. The ranks are processes of this machine, unless torchrun, mpirun, srun or --rendezvous
+    say otherwise. Then all processes get the same command, and rank 0 reports (docs/running.md).
 
     With a fault (--cut and the like, repeatable) the plan runs twice, the second time with the fault in the middle.
     Then the plan for the remaining NICs runs. PART is the part of its transfers that the struck server has done by

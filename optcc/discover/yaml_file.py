@@ -19,7 +19,7 @@
           - {name: mlx5_2, rate: 388Gb/s, nameplate: 400Gb/s, spread: 0.8%}     # as `optcc calibrate` writes it
     measured:               # optional; how such rates came about
       date: 2026-11-20
-      transport: verbs      # or local: NICs emulated over loopback
+      transport: verbs      # or local: emulated NICs
       path: python          # optional; what handled chunks, python or compiled
       alpha: 3.1us          # optional; latency from NIC to NIC
       per_chunk: 0.4us      # optional; what a port spends on each chunk beside its bytes

@@ -8,9 +8,10 @@ NVLINK_PAYLOAD = 0.66
 """Of NVLink's nominal rate: 299 GB/s of 450, NCCL 2.28.9 on two H100s, 256 MiB, November 2026."""
 NETWORK_PAYLOAD = 0.95
 """Of a NIC's nominal rate: TCP and IP headers in frames of 1500 bytes."""
-LAUNCH_S = 8e-6
 HOP_S = 1e-6
-"""Together 13.5 us for 1 MiB between two H100s, as measured there."""
+"""From a store into a peer's memory to the peer's next one: what a signal takes in MSCCL++ (`targets.MSCCLPP`)."""
+LAUNCH_S = 8e-6
+"""What is left of 13.5 us for 1 MiB, on the same two H100s, without two hops and 3.5 us for the bytes."""
 
 
 def native_ring_s(cluster: Cluster, nbytes: int) -> float | None:

@@ -25,6 +25,7 @@ class Plan:
 
     Attributes
     ----------
+    cluster : the cluster, after its failures
     bound : the lower bound and its certificate
     recipe : the family of schedules and its parameters
     """

@@ -115,9 +115,7 @@ def _is_ring(plan: Plan) -> bool:
 def where_run(outcome: Run) -> str:
     """The machines and what carried the bytes between them: the title over measured times."""
     several = _clock_error_s(outcome) > 0  # one machine's processes share a clock
-    carried = "RDMA NICs over verbs"
-    if outcome.transport == "local":
-        carried = f"emulated NICs over {'TCP' if several else 'loopback'}"
+    carried = "emulated NICs" if outcome.transport == "local" else "RDMA NICs over verbs"
     slowdown = f", rates divided by {float(outcome.slowdown):.4g}" if outcome.slowdown > 1 else ""
     return f"on {'several machines' if several else 'this machine'} ({carried}{slowdown})"
 

@@ -109,7 +109,12 @@ def channel_rows(cells: Cells, sites: Sequence[Site], longest: int, hands: Seque
 
 
 class _Ends(NamedTuple):
-    """GPUs of every cell of every transfer: the one that it leaves, the one that it enters, and who carries there."""
+    """The GPUs at both ends of the transfers between servers. Arrays with an entry for every cell of every transfer.
+
+    src, dst : the GPU that sends the cell; the GPU that receives it
+    out, into : the GPU that carries the cell at the sending server; at the receiving server. Not `src` or `dst` for a
+    guest, see `_guests`
+    """
 
     src: Ints
     dst: Ints

@@ -1,4 +1,4 @@
-"""What transfers in order wait for, from their bytes: whatever, before them, brings their sender what they send."""
+"""Which earlier transfers a transfer waits for: those that bring its source GPU the bytes that it sends."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from optcc.schedule.inside_cells import Bools, Ints, ranges
 
 
 def waits_by_bytes(src: Ints, dst: Ints, first: Ints, stop: Ints, reduce: Bools, cells: int) -> tuple[Ints, Ints]:
-    """(how many rows each row waits for, and which, in turn).
+    """(rows,), how many rows each row waits for; and the numbers of these rows, row after row.
 
-    src, dst, first, stop, reduce : (rows,), row i moves cells first..stop of `cells` from GPU src to dst, and is added
-    there or copied
+    src, dst, first, stop, reduce : (rows,) in the order of time. Row i moves cells first to stop - 1 of `cells` from
+    GPU src to GPU dst, where they are added (`reduce`) or copied
 
-    A copy stands for all that landed at its GPU before: it was made of what had been sent from there.
+    A row that sends a cell waits for the last copy into that cell and for what was added since. It need not wait for
+    what landed there before the copy: the copy is a result made of it, so the copy has waited for it.
     """
     row, cell = np.repeat(np.arange(len(src)), stop - first), ranges(first, stop - first)
     place = dst[row] * cells + cell

@@ -61,6 +61,7 @@ class Services:
 class Simulation:
     """What happened, in seconds of virtual time.
 
+    time_s : when the last byte was at its destination
     stripes : with the lanes that they went by at last, after faults
     start, finish : float64, shape (rows,): first byte leaves the source, last byte is at the destination
     stripe_start, stripe_end : float64, shape (stripes,): when the sending port was busy with it, at last

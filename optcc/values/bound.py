@@ -28,9 +28,9 @@ LARGEST_GAP = Fraction(1, 10**6)
 class Certificate:
     """Why no AllReduce is faster: at least `nbytes` must pass ports that carry `rate` bytes per second in all.
 
-    `ranks` are indices. kind "cut": one rank, through whose ports n bytes must pass (proof id ``cut``);
-    "traffic": all ranks, whose ports must pass 2(P-1)n bytes together (proof id ``traffic``);
-    "trivial": a single rank, nothing to send.
+    kind : "cut": one rank, through whose ports n bytes must pass (proof id ``cut``); "traffic": all ranks, whose ports
+        must pass 2(P-1)n bytes together (proof id ``traffic``); "trivial": a single rank, nothing to send
+    direction : of the ports, "out" or "in"; ranks : the indices of the ranks whose ports they are
     """
 
     kind: Kind
@@ -147,13 +147,18 @@ class ProgramCertificate:
 
 @dataclass(frozen=True)
 class Bound:
-    """`seconds` no AllReduce of `nbytes` bytes per rank can beat (fluid limit), against the fault-free cluster's.
+    """The least time of an AllReduce in the fluid limit (no latency, no cost per message), and its proof.
 
     Holds for sums over a finite abelian group (whole numbers of a fixed width, say) by any protocol, coded or not; for
     other operations if schedules forward and combine elements. Proof ids ``cut``, ``traffic`` and ``coding``; for what
-    a ProgramCertificate proves, see there. `fault_free_s` is the same bound before any failure. `fault_free` proves it
-    where the program gives it; None for a closed form, which is computed again, and in plan files. `bottleneck` names
-    the certificate in words.
+    a ProgramCertificate proves, see there.
+
+    nbytes : bytes per rank
+    seconds : no AllReduce is faster; fault_free_s : the same before any failure
+    bottleneck : what limits it, in words
+    certificate : proves `seconds`; a closed form's, or the linear program's
+    fault_free : proves `fault_free_s` where the program gives it; None for a closed form, which is computed again, and
+        in plan files
     """
 
     nbytes: int

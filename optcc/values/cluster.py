@@ -59,7 +59,11 @@ class Fabric:
 
 @dataclass(frozen=True)
 class Rank:
-    """A participant of the collective and the NICs that are its own: (index into the server's NICs, Nic)."""
+    """A participant of the collective: a server, or a GPU where GPUs are ranks.
+
+    index : its number in the cluster; server : that of its server
+    nics : the NICs that are its own, those of its server or those beside its GPU
+    """
 
     index: int
     name: str
@@ -79,7 +83,10 @@ class Rank:
 
 @dataclass(frozen=True, repr=False)
 class Cluster:
-    """Servers on a fabric. `pristine` is what the cluster was before any failure; `gpu_ranks` makes every GPU a rank.
+    """Servers on a fabric. Raises InputError for servers that do not fit together, saying which.
+
+    pristine : the cluster before any failure, None: this one; fabric : what joins the NICs
+    gpu_ranks : whether every GPU is a rank; else every server is one
 
     Examples
     --------
@@ -223,7 +230,7 @@ class Cluster:
         return totals
 
     def scaled(self, factor: Number) -> Cluster:
-        """The same cluster with every NIC and NVLink rate times `factor`."""
+        """The same cluster with every NIC and NVLink rate times `factor`. Raises InputError for one below 0."""
 
         def scale(cluster: Cluster) -> tuple[Server, ...]:
             return tuple(

@@ -49,6 +49,7 @@ class Nic:
 class Server:
     """A server: its NICs, its GPU count, its pod.
 
+    nics : in the order of their places, with unique names; gpus : how many; pod : its name, None: in no pod
     nvlink_rate : bytes per second of one GPU's NVLink port, each way, 0 if none is described; also text such as
         "450GB/s"
     """

@@ -42,6 +42,7 @@ class RunResult:
 
     Attributes
     ----------
+    algorithm : its name, as in `run_schedules`
     seconds : of each timed repetition, from the first rank's start to the last rank's end
     exact : by rank, whether every element equalled the reference in every repetition, the warm-up included
     sent : bytes of payload by port name in one repetition

@@ -19,7 +19,7 @@ from optcc.runtime.wires.pacing import Rates
 from optcc.schedule import Port
 
 TRANSPORTS = ("local", "verbs")
-"""Emulated NICs over loopback; RDMA devices."""
+"""Emulated NICs between processes of one machine; RDMA devices."""
 
 
 def open_wires(

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from optcc.runtime.flows.ends import Out
 
 SLOW = 2 / 3
-"""A lane below this part of its siblings' rate is slow."""
+"""A lane below this part of its siblings' rate is slow. One chunk less of `CHUNKS` leaves 3/4, which proves nothing."""
 FAST = 0.9
-"""A slow lane at or above this part is slow no more; between the two limits nothing changes."""
+"""A slow lane at or above this part is slow no more: an even share then takes at most a ninth longer than the others'.
+Between the two limits nothing changes, so that a lane near one of them does not change sides with every look."""
 LEAST = 1 / 32
 """Least part of its share that a lane keeps: an idle lane cannot be measured."""
 LOOKS, CHUNKS = 8, 4

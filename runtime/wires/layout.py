@@ -20,8 +20,8 @@ from optcc.runtime.wires.pacing import Rates
 from optcc.schedule import Port, Schedule
 
 SLOT_BYTES = 1 << 20
-"""The most that a chunk carries. Larger chunks spread the cost of a chunk, some 0.04 ms on both ends together,
-over more bytes; smaller ones fold sooner and lose less with a NIC."""
+"""The most that a chunk carries. Larger chunks spread what a chunk costs beside its bytes, which is a twentieth of what
+the bytes cost at this size (docs/bench-chunk.md, compiled); smaller ones fold sooner and lose less with a NIC."""
 
 GPU_SLOT_BYTES = 4 << 20
 """The same between GPUs' memories. With chunks of 1 MiB an AllReduce at 400 Gb/s a server took a third longer, for each

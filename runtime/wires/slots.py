@@ -55,11 +55,14 @@ def slots_bytes(rank: int, flows: Sequence[FlowSpec]) -> int:
 
 
 class _Plan:
-    """Where everything is in the memory of one rank: whatever two processes write has cache lines of its own.
+    """The layout of one rank's memory. What different processes write is never in the same cache line. In this order:
 
-    First the rank's own word, that it sleeps. Then marks, one line for each flow; a word for each wire, which closes
-    once; for each rank that sends its words, that it sleeps and that it lends nothing any more, and two rings; at last
-    the slots.
+    * a word of the rank: not 0 while it sleeps;
+    * for each flow into it a line of marks;
+    * for each wire a word: 1 once the wire is closed;
+    * for each rank that sends to it two words: not 0 while that rank sleeps; 1 once it lends nothing any more. Then two
+      rings: notices to this rank, credits back;
+    * the slots of all flows.
     """
 
     def __init__(self, rank: int, flows: Sequence[FlowSpec]) -> None:

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 VIRTUAL_TIME = os.environ.get("OPTCC_LAB") == "virtual"
 """Whether times may be asserted."""
+PACKAGES = Path("/packages")
+"""Where `lab/run.sh --packages` puts what the command line needs and the guest lacks."""
+
+needs_virtual_time = pytest.mark.skipif(
+    not VIRTUAL_TIME, reason="asserts times, which only the lab's virtual clock makes exact (LAB=1 make test-verbs)"
+)
+
+
+def needs_package(name: str) -> pytest.MarkDecorator:
+    """For tests that run, in the lab, what needs packages of the project's environment."""
+    return pytest.mark.skipif(
+        not (PACKAGES / name).exists(),
+        reason=f"runs in the lab, with {name} of .venv (make setup torch; LAB=1 make test-verbs)",
+    )
 
 
 @pytest.fixture

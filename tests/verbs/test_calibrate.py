@@ -10,9 +10,9 @@ from optcc.runtime.control import processes
 from optcc.runtime.measuring.calibrate import Measurements, measure
 from optcc.schedule.routes import ports_of
 from optcc.values.cluster import Cluster, Nic, Server
-from tests.verbs.conftest import VIRTUAL_TIME
+from tests.verbs.conftest import needs_virtual_time
 
-pytestmark = [pytest.mark.rdma, pytest.mark.skipif(not VIRTUAL_TIME, reason="needs the lab's virtual time")]
+pytestmark = [pytest.mark.rdma, needs_virtual_time]
 
 RANKS, NICS, RATE = 3, 2, 10**9 // 8  # bytes per second
 HEADERS = 0.03

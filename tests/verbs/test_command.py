@@ -12,17 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.verbs.conftest import VIRTUAL_TIME
+from tests.verbs.conftest import PACKAGES, VIRTUAL_TIME, needs_package
 
-PACKAGES = Path("/packages")
-"""Where `lab/run.sh --packages` puts what the command line needs and the guest lacks."""
-
-pytestmark = [
-    pytest.mark.rdma,
-    pytest.mark.skipif(
-        not (PACKAGES / "click").exists(), reason="needs the project's packages in the lab (make setup; test-verbs)"
-    ),
-]
+pytestmark = [pytest.mark.rdma, needs_package("click")]
 RATE = 1e9
 OPTIONS = ("--size", "2MiB", "--repeat", "1", "--transport", "verbs")
 

@@ -9,14 +9,10 @@ from types import ModuleType
 
 import pytest
 
-from tests.verbs.test_command import PACKAGES, RATE
+from tests.verbs.conftest import PACKAGES, needs_package
+from tests.verbs.test_command import RATE
 
-pytestmark = [
-    pytest.mark.rdma,
-    pytest.mark.skipif(
-        not (PACKAGES / "click").exists(), reason="needs the project's packages in the lab (make setup; test-verbs)"
-    ),
-]
+pytestmark = [pytest.mark.rdma, needs_package("click")]
 
 START = """
 import sys

@@ -1,7 +1,7 @@
 """The matrix of faults over queue pairs: real links, packets and queue pairs are what is spoilt.
 
 The rows are those of `tests/failover_matrix.py`, which says what each proves; ranks are threads. Rows that are about
-processes have sessions of forked ranks (`lab/ranks.py`). Row 12 is about the pure machines alone.
+processes have sessions of forked ranks (`lab/allreduce.py`). Row 12 is about the pure machines alone.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ import pytest
 
 from optcc.runtime.verbs.settings import VerbsSettings
 from optcc.runtime.wires.contract import HEADER_BYTES, Arrived, Credited, FlowSpec, Wire
-from tests.verbs.conftest import VIRTUAL_TIME
+from tests.verbs.conftest import needs_virtual_time
 from tests.verbs.ranks import Ranks
 
-pytestmark = [pytest.mark.rdma, pytest.mark.skipif(not VIRTUAL_TIME, reason="needs the lab's virtual time")]
+pytestmark = [pytest.mark.rdma, needs_virtual_time]
 
 CHUNK, CHUNKS, WINDOW = 1 << 17, 32, 8
 PACKET, PER_PACKET = 4096, 14 + 20 + 8 + 12 + 4  # Ethernet, IPv4, UDP, transport header, checksum

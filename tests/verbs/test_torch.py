@@ -10,14 +10,10 @@ from types import ModuleType
 
 import pytest
 
-from tests.verbs.test_command import PACKAGES, RATE
+from tests.verbs.conftest import PACKAGES, needs_package
+from tests.verbs.test_command import RATE
 
-pytestmark = [
-    pytest.mark.rdma,
-    pytest.mark.skipif(
-        not (PACKAGES / "torch").exists(), reason="needs torch in the lab (make torch; make test-verbs)"
-    ),
-]
+pytestmark = [pytest.mark.rdma, needs_package("torch")]
 
 WORLD = 2
 """Sums of two are rounded the same in either order, so that Gloo's weights have the same bits."""

@@ -166,7 +166,11 @@ class Planner:
             return self._now.state.events
 
     def plan(self, nbytes: Quantity) -> Plan:
-        """For any size, at the present state: as the least of `sizes` that holds it, or the largest, has it."""
+        """For any size, at the present state, with the recipe of the least of `sizes` that holds it, or of the largest.
+
+        nbytes : bytes, as a number or as text such as "1GiB". Raises InputError for a size out of range,
+        InfeasibleError where the present cluster has no AllReduce.
+        """
         (nbytes,) = _sizes(nbytes)
         if nbytes in self.sizes:
             return self.current.plans[nbytes]
