@@ -98,14 +98,13 @@ def part_of(some: int, whole: int, unit: int) -> int:
 
 @njit(cache=True)
 def exchanged(
-    senders: Any, receivers: Any, begin: int, end: int, cost: int, one: int, lead: int, ports: int, tie: int,
+    senders: Any, receivers: Any, begin: int, end: int, cost: int, one: int, tie: int,
     needs: Any, served: Any, limit: Any, ahead: Any, across: Any, ties: Any,
 ) -> Any:  # fmt: skip
     """One step: on each rail a matching of the pairs furthest behind. Returns (chunks, 4): place of the rail, sender,
     receiver, amount. Updates `served` and `limit`.
 
     senders, receivers : bool, (rails, ranks), the ranks that may; begin, end : of the step, in `one`; cost : of a chunk
-    lead : steps by which a pair may be ahead of an even schedule; ports : weight of a pod's uplink being behind
     needs, served, limit : (ranks, ranks), a pair's total, the amount sent, and the amount that is ready
     ahead : amount added to a pair's delay; across : bool, (uplinks, ranks, ranks), the pairs that use each uplink
     ties : (ranks, ranks), less than `tie`, settles ties
@@ -126,11 +125,11 @@ def exchanged(
                 for i in range(ranks):
                     for k in range(ranks):
                         if across[link, i, k]:
-                            late[i, k] += ports * (end - part_of(sent, total, one))
+                            late[i, k] += end - part_of(sent, total, one)
             for i in range(ranks):
                 for k in range(ranks):
                     of = needs[i, k], served[i, k], limit[i, k], late[i, k]
-                    worth[i, k], fills[i, k] = _worth(of, end, size, size - cost, one, lead)
+                    worth[i, k], fills[i, k] = _worth(of, end, size, size - cost, one)
         rows, columns = np.flatnonzero(senders[rail]), np.flatnonzero(receivers[rail])
         values = np.empty((len(rows), len(columns)), np.int64)
         for a in range(len(rows)):
@@ -147,20 +146,21 @@ def exchanged(
                 served[i, k] += fills[i, k]
                 limit[i, k] -= fills[i, k]
                 of = needs[i, k], served[i, k], limit[i, k], late[i, k]
-                worth[i, k], fills[i, k] = _worth(of, end, size, size - cost, one, lead)
+                worth[i, k], fills[i, k] = _worth(of, end, size, size - cost, one)
     return found[:count]
 
 
 @njit(cache=True)
-def _worth(of: Any, end: int, size: int, room: int, one: int, lead: int) -> Any:
-    """(worth, much): `much` is the amount that the pair can send in the step. The worth is `much`, plus the pair's
-    delay relative to its total, scaled by the part of the step that `much` fills.
+def _worth(of: Any, end: int, size: int, room: int, one: int) -> Any:
+    """(worth, much): `much` is the amount that the pair can send in the step, 0 if it is ahead of an even schedule by
+    more than a step. The worth is `much`, plus the pair's delay relative to its total, scaled by the part of the step
+    that `much` fills.
 
     of : its total, the amount served, the amount ready, and the amount added to its delay
     """
     need, served, limit, late = of
     behind = (end * need - served * one) // max(need, 1)
-    much = min(limit, room) if behind >= -lead * size else 0
+    much = min(limit, room) if behind >= -size else 0
     behind += late
     return ((behind * much // size if behind > 0 else behind) + much if much > 0 else -one), much
 

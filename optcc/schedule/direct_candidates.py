@@ -28,16 +28,11 @@ from optcc.schedule.tuned import (
     DEFAULT_SEGMENTS,
     FEWEST_TRIES,
     GROWS,
-    GROWS_MOST,
     KINDS,
     LARGE,
     MANY,
     MOST_LOST,
-    NONE_NEEDED,
-    ONE_ROOTS,
-    SEVERAL_ROOTS,
-    SEVERAL_ROOTS_QUIET,
-    SPACING,
+    OCTAVES,
     TRIED_CHUNKS,
     TRIES,
 )
@@ -125,9 +120,10 @@ def _near(about: float, least: int, most: int, chunks: float) -> list[int]:
     """Numbers of steps from `least` to `most` near `about`, the nearest first: so many that they have `TRIED_CHUNKS` in
     all, at most `TRIES`, at least one. Rounded up: to wait for a step is more than a chunk. chunks : of one step,
     about"""
-    places = sorted(range(-TRIES, TRIES + 1), key=lambda place: (abs(place), -place))
-    numbers = dict.fromkeys(max(least, min(most, ceil(about * 2 ** (place / SPACING)))) for place in places)
-    return list(numbers)[: max(1, min(TRIES, int(TRIED_CHUNKS / (chunks * about))))]
+    tries = max(1, min(TRIES, int(TRIED_CHUNKS / (chunks * about))))
+    places = sorted(range(-tries, tries + 1), key=lambda place: (abs(place), -place))
+    numbers = dict.fromkeys(max(least, min(most, ceil(about * 2 ** (OCTAVES * place / tries)))) for place in places)
+    return list(numbers)[:tries]
 
 
 def _least_s(form: Form, cluster: Cluster, bound: Bound, costs: Costs) -> float:
@@ -147,15 +143,15 @@ def _part(bound: Bound, seconds: Fraction, most: Fraction) -> Fraction:
 
 
 def _none(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
-    """A little more than the rounds that are needed, as a turn takes part of a round; fewer where so many chunks would
-    cost more than waiting."""
+    """The rounds that are needed and one more, as a turn takes part of a round; fewer where so many chunks would cost
+    more than waiting."""
     finder = FINDERS[NoneStarves.name]
     used = [tuple(mine) for mine in finder.used(cluster)]
     chunks = min(Fraction(len(ranks) - 1, len(rails)) for ranks, rails in joined_by(used).items())  # in a round
     about = min(float(rounds_needed(finder.shares(cluster))), _root(bound, costs) / float(chunks))
     most = min(MAX_STEPS, finder.most_steps(cluster))
     recipe = DirectExchange(1, chunk=_part(bound, costs.per_chunk, MAX_CHUNK))
-    return Form(recipe, _near(NONE_NEEDED * about, 1, most, len(used) * (len(used) - 1)))
+    return Form(recipe, _near(about + 1, 1, most, len(used) * (len(used) - 1)))
 
 
 def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
@@ -164,10 +160,10 @@ def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     chunks, root = 2 * sum(map(len, finder.used(cluster))), _root(bound, costs)
     if len(cluster.ranks) <= LARGE:
         root = min(root, TRIED_CHUNKS / (FEWEST_TRIES * chunks))
-    growth = 1 + Fraction(round(100 * min(GROWS_MOST, GROWS / sqrt(root))), 100)
+    growth = 1 + Fraction(round(100 * GROWS / sqrt(root)), 100)
     margin, chunk = _part(bound, costs.alpha, Fraction(1, 10)), _part(bound, costs.per_chunk, MOST_LOST)
     recipe = DirectExchange(1, OneStarves.name, growth=growth, margin=margin, chunk=chunk, last=LEAST)
-    return Form(recipe, _near(ONE_ROOTS * root, 2, min(MAX_STEPS, finder.most_steps(cluster)), chunks))
+    return Form(recipe, _near(root, 2, min(MAX_STEPS, finder.most_steps(cluster)), chunks))
 
 
 def _several(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
@@ -185,8 +181,10 @@ def _several(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     margin = _part(bound, costs.alpha / 2, Fraction(1, 2)) if quiet or 2 * fewer == full else Fraction(0)
     chunk = _part(bound, costs.per_chunk, MOST_LOST)
     recipe = DirectExchange(1, SeveralStarve.name, growth=growth, growing=growing, margin=margin, chunk=chunk)
-    about = (SEVERAL_ROOTS_QUIET if quiet else SEVERAL_ROOTS) * _root(bound, costs) + more
-    return Form(recipe, _near(about, 2, min(MAX_STEPS, finder.most_steps(cluster)), 2 * sum(map(len, used))))
+    return Form(
+        recipe,
+        _near(_root(bound, costs) + more, 2, min(MAX_STEPS, finder.most_steps(cluster)), 2 * sum(map(len, used))),
+    )
 
 
 FORMS: dict[str, Callable[[Cluster, Bound, Costs], Form]] = {

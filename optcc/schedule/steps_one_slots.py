@@ -24,11 +24,8 @@ from optcc.schedule.slots import HALF, ONE, TIES, Slot
 from optcc.schedule.tuned import (
     DOWN,
     DUE,
-    FIRST,
-    LEAD,
     LONGEST,
     LONGEST_ALONE,
-    PORTS,
     SHRINK,
     UP,
 )
@@ -203,7 +200,7 @@ def greedy_slots(
         half.land(begin)
         longer(sending, turn, False)
         remains = longer(getting, turn, True)
-        idle += remains if begin < FIRST else 0
+        idle += remains
         late_out, late_in = (
             end - half.served.sum(axis) * ONE // np.maximum(half.needs.sum(axis), 1) for axis in (1, 0)
         )
@@ -217,8 +214,8 @@ def greedy_slots(
             receivers[place, list(sending.get(rail, (0, ()))[1])] = False
         before = half.served.copy()
         chunks = exchanged(
-            senders, receivers, begin, end, cost, ONE, LEAD, PORTS, TIES,
-            half.needs, half.served, limit, PORTS * (late_out[:, None] + late_in), across, ties,
+            senders, receivers, begin, end, cost, ONE, TIES,
+            half.needs, half.served, limit, late_out[:, None] + late_in, across, ties,
         )  # fmt: skip
         half.left -= half.served - before
         chunks[:, 0] = np.array(order)[chunks[:, 0]]

@@ -50,17 +50,10 @@ LONGEST, LONGEST_ALONE = (ONE // 8, ONE // 8), (ONE // 4, ONE // 6)
 """Longest slots, in units of `ONE`, in which the starving rank sends, and receives. Long slots are few chunks; short
 ones keep hubs from waiting, of which there are many where no other server is slow. Half: 0.7, double: 0.6; alone 0.3
 and 0.1."""
-PORTS = 3
-"""Weight of a rank's total delay over a pair's delay. Half: 0.0, double: 0.1."""
-LEAD = 2
-"""Steps by which a pair may be ahead of an even schedule before it waits: the second half is the mirror image, and has
-time at its end. Without: up to 0.9 (six of 8 NICs dead, 1 GiB)."""
 DUE = 9 * ONE // 10
 """Time by which the starving rank has sent hubs the data that others add last to, if necessary before the rest.
 Otherwise some hubs might get nothing before its last slots, half a half late. Half: 0.2, double: 0.0; 64 servers, 4 and
 1 dead, 4 GiB: 3."""
-FIRST = 3 * ONE // 5
-"""Time up to which it waits for first sums; later it has nothing to receive because all is done. Without: 0.1."""
 TURNS = 5
 """Beside a rank that is hardly faster, the parts of a section to which the two add last alternate in this many turns.
 Otherwise it had nothing to receive for long, then more than its NICs take. Half: 0.8, double: 0.0."""
@@ -102,11 +95,10 @@ double: 0.0, and up to 2 either way in single clusters (the same clusters)."""
 # Which numbers of steps are tried (`direct_candidates`)
 KINDS = 4
 """Combinations of a way to find steps and a number of lanes that are tried where NICs differ."""
-SPACING = 4
-"""Numbers of steps, or of rounds, that are tried in an octave: times vary from one number to the next, and the best may
-be twice the formula's. Of 14 clusters where one server starves plans lose 0.1 % to the best number, at most 0.4; with
-6 in an octave 0.6 and 2.0 (as many tries)."""
-TRIES, TRIED_CHUNKS = 10, 100_000
+OCTAVES = 3
+"""Numbers of steps, or of rounds, are tried over so many octaves: times vary from one number to the next, and the best
+may be twice the formula's."""
+TRIES, TRIED_CHUNKS = 16, 100_000
 """Numbers of steps simulated: so many, or as many as have this number of chunks in all, about two seconds; at least
 one. The loss of steps varies by a point or two, so half as many tries lose half a point."""
 FEWEST_TRIES = 4
@@ -115,11 +107,6 @@ than best. One try instead: half a point to a point worse (8 and 16 servers, 4 G
 MOST_LOST = Fraction(1, 16)
 """A chunk's cost counts as at most so much of a half where steps are found with it, or hardly any were possible.
 Without: 1 MiB among 8 servers takes 17 % longer with one starving, 42 % with two (5 us and 1 us)."""
-NONE_NEEDED = 1.19
-"""Rounds, where no server starves, over those that are needed: a turn takes part of a round."""
-ONE_ROOTS = 1.25
-"""Steps of a half, where one server starves, over the root."""
-GROWS, GROWS_MOST = 0.6, 0.15
-"""By so much over the square root of the root a step is longer than the one before, at first."""
-SEVERAL_ROOTS, SEVERAL_ROOTS_QUIET = 0.75, 0.6
-"""Steps of a half, where several servers starve, over the root, if all were alike."""
+GROWS = 0.6
+"""Where one server starves a step is at first longer than the one before by so much over the square root of the number
+of steps. Almost double: 0.3; none: 0.5 (11 clusters of 8 to 24 servers, 256 MiB and 1 GiB)."""
