@@ -143,12 +143,12 @@ def test_the_last_nic_of_a_server_dies() -> None:
 
 def processes(dies: int) -> list[list[str]]:
     """What each of three processes has printed."""
-    port = free_port()
+    port, environ = free_port(), os.environ | {"OPTCC_PATH": "compiled"}
     command = [sys.executable, "-m", "tests.communicator_process"]
     started = [
         subprocess.Popen(
             [*command, *map(str, (rank, 3, port, dies))], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            cwd=ROOT,
+            cwd=ROOT, env=environ,
         )
         for rank in range(3)
     ]  # fmt: skip
