@@ -29,7 +29,7 @@ COUNT = SMALL // 4 * 2
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled() -> Iterator[None]:
+def compiled_path(compiled: None) -> Iterator[None]:
     """Only the compiled path lends."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPTCC_PATH", "compiled")
@@ -37,7 +37,7 @@ def compiled() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def ranks(compiled: None) -> Iterator[Ranks]:
+def ranks(compiled_path: None) -> Iterator[Ranks]:
     with Ranks(WORLD) as ranks:
         ranks.good(lambda comm: comm.all_reduce(np.zeros(COUNT, np.float32)))  # wires stand before there is an array
         yield ranks

@@ -61,6 +61,7 @@ def play_in_parts(comm: optcc.Communicator, seed: int, largest: int) -> list[str
 
 
 @pytest.mark.parametrize("wires", ["local", "local, lent", "in memory"])
+@pytest.mark.usefixtures("compiled")
 def test_random_calls(wires: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """40 of them, of all kinds, half of them on arrays of the communicator's; NICs die."""
     monkeypatch.setenv("OPTCC_PATH", "compiled" if wires == "local, lent" else "python")
@@ -75,6 +76,7 @@ def test_random_calls(wires: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("compiled")
 def test_a_thousand_random_calls_with_random_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of up to 64 MiB, on 50 communicators, every other one reproducible."""
     monkeypatch.setenv("OPTCC_PATH", "compiled")

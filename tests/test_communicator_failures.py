@@ -159,6 +159,7 @@ def processes(dies: int) -> list[list[str]]:
             process.kill()
 
 
+@pytest.mark.usefixtures("compiled")
 def test_a_killed_rank_is_the_same_error_on_all_others_which_go_on() -> None:
     first, killed, last = processes(dies=1)
     assert killed == ["6.0"]
@@ -170,6 +171,7 @@ def test_a_killed_rank_is_the_same_error_on_all_others_which_go_on() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("compiled")
 def test_without_rank_0_nobody_goes_on() -> None:
     killed, *others = processes(dies=0)
     assert killed == ["6.0"]
