@@ -13,11 +13,11 @@ import pytest
 import optcc
 from optcc.communicator.prepared import SMALL
 from optcc.errors import InputError
-from optcc.runtime.compiled import tables as t
 from optcc.runtime.compiled.engine import CompiledEngine
 from optcc.runtime.compiled.path import CompiledPath
 from optcc.runtime.control import transports
 from optcc.runtime.devices.host import Array
+from optcc.runtime.engine.transport import Attendant
 from optcc.runtime.wires.slots import Slots
 from tests.communicators import Ranks
 from tests.test_communicator import Dlpack
@@ -47,13 +47,13 @@ def ranks(compiled_path: None) -> Iterator[Ranks]:
 def lent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     """Of each operation of the compiled path: the rank, and whether it lends."""
     found: list[tuple[int, bool]] = []
-    whole = CompiledPath._bind
+    whole = CompiledEngine.run
 
-    def bind(self: CompiledPath, engine: CompiledEngine) -> None:
-        whole(self, engine)
-        found.append((engine._program.rank, bool(engine.numbers[t.LENT_FROM])))
+    def run(self: CompiledEngine, attendant: Attendant | None = None) -> None:
+        found.append((self._program.rank, bool(self._path._lent_from(self))))
+        whole(self, attendant)
 
-    monkeypatch.setattr(CompiledPath, "_bind", bind)
+    monkeypatch.setattr(CompiledEngine, "run", run)
     return found
 
 
@@ -111,25 +111,27 @@ def test_calls_lend_where_they_may(ranks: Ranks, lent: list[tuple[int, bool]], n
 
 
 def test_an_array_that_is_made_after_the_wires_is_read_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the first call Python takes some chunks, and maps it; then compiled code can read it."""
+    """In the first call Python takes some chunks, and maps it; then compiled code can read it."""
     paths: set[CompiledPath] = set()
-    whole = CompiledPath._bind
+    whole = CompiledEngine.run
 
-    def bind(self: CompiledPath, engine: CompiledEngine) -> None:
-        whole(self, engine)
-        paths.add(self)
+    def run(self: CompiledEngine, attendant: Attendant | None = None) -> None:
+        paths.add(self._path)
+        whole(self, attendant)
 
     def can_read() -> list[bool]:
         """Of all incoming flows of both ranks."""
         return [bool(path.flows.tables.flows["far_bytes"][flow]) for path in paths for flow in path._flows._ins]
 
-    monkeypatch.setattr(CompiledPath, "_bind", bind)
+    monkeypatch.setattr(CompiledEngine, "run", run)
     with Ranks(2) as ranks:
         ranks.good(lambda comm: comm.all_reduce(plain(comm)))
-        assert can_read() == [False] * len(can_read()) != []
-        for _ in range(2):
+        assert can_read() == [False] * 2
+        for _ in range(50):  # a call whose chunks come before it begins is Python's
             assert all((made == 3).all() for made in ranks.good(lambda comm: comm.all_reduce(own(comm))))
-        assert can_read() == [True] * len(can_read())
+            if all(can_read()):
+                break
+        assert can_read() == [True] * 2
 
 
 def test_an_array_is_written_again_as_soon_as_its_handle_is_done(ranks: Ranks) -> None:
@@ -209,7 +211,7 @@ def test_a_nic_dies_while_chunks_are_lent(lent: list[tuple[int, bool]]) -> None:
         ranks.good(lambda comm: comm.strike("cut", "server1/nic0", 0.5))
         assert ranks.good(call) == healthy
         kinds = [event.kind for event in ranks.comms[1].events()]
-        assert kinds.index("struck") < kinds.index("nic down") < kinds.index("moved"), "the fault met something"
+        assert kinds.index("struck") < kinds.index("nic down"), "the fault met something"
         ranks.good(lambda comm: [comm.barrier() for _ in range(50)])
         assert len({*ranks.good(call)}) == 1, "over wires made anew"
     assert {rank for rank, lends in lent if lends} == {*range(WORLD)}
