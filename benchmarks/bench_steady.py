@@ -36,7 +36,7 @@ from optcc.runtime.engine.program import program_of
 from optcc.runtime.evidence.payload import fill, is_exact, reference
 from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.wires.layout import SLOT_BYTES, layout_of
-from optcc.runtime.wires.lent import SharedBuffer
+from optcc.runtime.wires.lent import Arena
 from optcc.runtime.wires.pacing import Rates
 from optcc.schedule import Schedule
 from optcc.values.units import format_rate, format_seconds, format_size
@@ -100,7 +100,8 @@ def rank_main(rank: int, schedule: Schedule, case: Case, pairs: int, pipe: Conne
     rates = layout.rates if case.rate else [Rates(math.inf, math.inf)] * len(layout.nics)
     program = program_of(schedule, rank, 4)
     # One set of wires for both: two would differ by several per cent for where their slots lie in memory.
-    lent = SharedBuffer(schedule.nbytes) if case.compiled else None  # as `optcc run` does
+    lent = Arena(schedule.nbytes) if case.compiled else None  # as `optcc run` does
+    buffer = (lent.empty if lent else empty)(schedule.nbytes // 4, np.dtype(np.float32))
     wires = Quiet(rank, layout.wires, layout.flows, rates, exchange=exchange, watch=Silence(), lent=lent)
     routes = {"it": schedule.routes}
     both = [kind(rank, layout, routes, wires, lambda *_: None, time.monotonic) for kind, _ in KINDS]
@@ -110,7 +111,6 @@ def rank_main(rank: int, schedule: Schedule, case: Case, pairs: int, pipe: Conne
     start = empty(schedule.nbytes // 4, np.dtype(np.float32))
     fill(start, rank=rank, ranks=RANKS, op=Op.SUM)
     expected = reference(len(start), start.dtype, ranks=RANKS, op=Op.SUM)
-    buffer = lent.elements(start.dtype) if lent else start.copy()
     turns = [0, 1] + [kind for pair in range(pairs) for kind in ((0, 1) if pair % 2 else (1, 0))]
     for turn, kind in enumerate(turns):
         buffer[:] = start

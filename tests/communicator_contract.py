@@ -90,14 +90,26 @@ def expected(call: Call, rank: int, world: int) -> Array:
             return np.concatenate([one[rank * call.count :][: call.count] for one in every])
 
 
+def placed(comm: Any, call: Call, array: Array) -> Array:
+    """The same elements; for every other call in an array of the communicator's, on other ranks for other calls."""
+    if (call.number + comm.rank) % 2 == 0:
+        return array
+    own: Array = comm.empty(array.shape, array.dtype)
+    own[:] = array
+    return own
+
+
 def begin(comm: Any, call: Call) -> Callable[[], list[str]]:
     """Calls; what it returns waits for the result and says what is wrong with it."""
     how: dict[str, Any] = {"async_op": not call.waits}
     parts = comm.world if call.kind in ("reduce_scatter", "all_to_all") else 1
-    source = given(call, comm.rank, comm.world, parts)
+    source = placed(comm, call, given(call, comm.rank, comm.world, parts))
     kept, want = source.copy(), expected(call, comm.rank, comm.world)
     elsewhere = call.out or call.kind not in ("all_reduce", "broadcast")
-    target = np.full(len(want), 77, np.uint8).astype(f"u{want.itemsize}").view(want.dtype) if elsewhere else source
+    target = source
+    if elsewhere:
+        filler = np.full(len(want), 77, np.uint8).astype(f"u{want.itemsize}").view(want.dtype)
+        target = placed(comm, call, filler)
     match call.kind:
         case "all_reduce":
             made = comm.all_reduce(source, call.op, out=target if elsewhere else None, **how)

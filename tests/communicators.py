@@ -106,7 +106,9 @@ def wires_in_memory(patch: pytest.MonkeyPatch) -> Iterator[None]:
     nets: dict[str, tuple[VirtualNet, threading.Condition]] = {}
     making = threading.Lock()
 
-    def open_wires(transport: str, rank: int, layout: Layout, rates: Any, control: Control, memory: Any) -> Any:
+    def open_wires(
+        transport: str, rank: int, layout: Layout, rates: Any, control: Control, memory: Any, lent: Any
+    ) -> Any:
         key = control.exchange(f"{id(control)} {time.monotonic_ns()}")[0]
         with making:
             net, lock = nets.setdefault(key, (VirtualNet(layout), threading.Condition()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,13 +19,12 @@ from optcc.runtime.engine.program import program_of
 from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.wires.layout import layout_of
-from optcc.runtime.wires.lent import SharedBuffer
 from optcc.runtime.wires.local import LocalWires
 from optcc.runtime.wires.pacing import Rates
 from optcc.schedule import Schedule
 from tests.failover_rig import Mailbox
 from tests.fold_contract import random_bits
-from tests.test_wires import joined
+from tests.test_wires import arena, joined
 
 BOUND_S = 120.0
 """No run here takes as long, on whatever machine."""
@@ -50,7 +50,7 @@ def run_both(
     layout = layout_of({"it": schedule}, slot_bytes)
     rates = layout.rates if paced else [Rates(math.inf, math.inf)] * len(layout.nics)
     boxes = [Mailbox() for _ in range(schedule.ranks)]
-    shared = [SharedBuffer(schedule.nbytes) for _ in range(schedule.ranks)]
+    shared = [arena(2 * (schedule.nbytes + mmap.PAGESIZE)) for _ in range(schedule.ranks)]
     wires = joined(
         schedule.ranks,
         lambda rank, exchange: LocalWires(
@@ -83,7 +83,7 @@ def run_both(
         ]
         if lends:
             for rank, values in enumerate(buffers):
-                buffers[rank] = shared[rank].elements(values.dtype)
+                buffers[rank] = shared[rank].empty(len(values), values.dtype)
                 buffers[rank][:] = values
         _run(schedule, buffers, op, flows, compiled, before, bound_s)
         results.append([buffer.tobytes() for buffer in buffers])

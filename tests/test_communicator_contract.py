@@ -26,9 +26,9 @@ def left() -> dict[str, object]:
     links = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if fd.isdigit()]
     return {
         "threads": sorted(thread.name for thread in threading.enumerate()),
-        "shared memory": sum("optcc-slots" in link for link in links),
+        "shared memory": sum("memfd:optcc" in link for link in links),
         "descriptors": len(os.listdir("/proc/self/fd")),
-        "maps": sum("optcc-slots" in line for line in Path("/proc/self/maps").read_text().splitlines()),
+        "maps": sum("memfd:optcc" in line for line in Path("/proc/self/maps").read_text().splitlines()),
     }
 
 
@@ -60,9 +60,11 @@ def play_in_parts(comm: optcc.Communicator, seed: int, largest: int) -> list[str
         return wrong + play(part, calls_of(seed + 2, 2, part.world, largest))
 
 
-@pytest.mark.parametrize("wires", ["local", "in memory"])
+@pytest.mark.parametrize("wires", ["local", "local, lent", "in memory"])
+@pytest.mark.usefixtures("compiled")
 def test_random_calls(wires: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """40 of them, of all kinds; NICs die."""
+    """40 of them, of all kinds, half of them on arrays of the communicator's; NICs die."""
+    monkeypatch.setenv("OPTCC_PATH", "compiled" if wires == "local, lent" else "python")
     with wires_in_memory(monkeypatch) if wires == "in memory" else nullcontext():
         play_round(1, 8, 1 << 12)  # what the first use of anything leaves, such as pools, is no leak
         before = left()
@@ -74,8 +76,10 @@ def test_random_calls(wires: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-def test_a_thousand_random_calls_with_random_faults() -> None:
+@pytest.mark.usefixtures("compiled")
+def test_a_thousand_random_calls_with_random_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of up to 64 MiB, on 50 communicators, every other one reproducible."""
+    monkeypatch.setenv("OPTCC_PATH", "compiled")
     play_round(0, 8, 1 << 12)
     before = left()
     calls, struck, renewed = 0, 0, 0

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import mmap
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -17,13 +22,13 @@ from optcc.errors import VerifyError
 from optcc.runtime.compiled.compiling import compile_all
 from optcc.runtime.compiled.engine import CompiledEngine
 from optcc.runtime.compiled.path import CompiledPath
-from optcc.runtime.devices.host import Op
+from optcc.runtime.devices.host import Array, Op
 from optcc.runtime.engine.program import program_of
 from optcc.runtime.errors import TransportError
 from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.wires.contract import HEADER_BYTES, Arrived, Cause, Failed
 from optcc.runtime.wires.layout import layout_of
-from optcc.runtime.wires.lent import SharedBuffer
+from optcc.runtime.wires.lent import Arena, FarArena
 from optcc.runtime.wires.local import LocalWires
 from optcc.schedule import Schedule
 from optcc.schedule.simple import all_gather, broadcast, one_tree, reduce_scatter
@@ -106,15 +111,110 @@ def test_a_chunk_beyond_the_buffer_is_refused(ends: list[LocalWires], start: int
         ends[1].poll(-math.inf)
 
 
-def test_a_buffer_is_there_as_long_as_somebody_has_it() -> None:
+# --- arenas ---------------------------------------------------------------------------------------------------------
+
+BYTES = np.dtype(np.uint8)
+PAGE = mmap.PAGESIZE
+
+
+def taken(arena: Arena) -> int:
+    """Pages of memory that it takes."""
+    return os.fstat(arena.fd).st_blocks * 512 // PAGE
+
+
+def starts(arena: Arena, *arrays: Array) -> list[int]:
+    """The pages on which arrays begin."""
+    first = np.frombuffer(arena.bytes, BYTES).ctypes.data
+    return [(array.ctypes.data - first) // PAGE for array in arrays]
+
+
+def test_an_array_is_there_as_long_as_somebody_has_it() -> None:
     before = os.listdir("/dev/fd")
-    shared = SharedBuffer(64)
-    values = shared.elements(np.dtype(np.int64))
+    arena = Arena(64)
+    values = arena.empty(8, np.dtype(np.int64))
     values[:] = 7
-    shared.close()
+    arena.close()
     assert values.tolist() == [7] * 8
-    del values, shared
+    del values, arena
     assert len(os.listdir("/dev/fd")) == len(before)
+
+
+def test_an_array_that_is_gone_gives_back_its_memory_and_its_place() -> None:
+    arena = Arena(4 * PAGE)
+    first, second, third = (arena.empty(count, BYTES) for count in (1, PAGE + 1, PAGE))
+    assert (starts(arena, first, second, third), taken(arena)) == ([0, 1, 3], 4)
+    view = second[5:].reshape(2, -1)
+    first[:], view[:], third[:] = 1, 2, 3
+    del first, second
+    assert taken(arena) == 3, "a view keeps it"
+    with pytest.raises(TransportError, match=r"0.00781 MiB .* share: of 0.0156 MiB 0.00391 MiB in a row are left"):
+        arena.empty(2 * PAGE, BYTES)
+    assert (view == 2).all()
+    del view
+    assert taken(arena) == 1
+    again = arena.empty(3 * PAGE, BYTES)  # both gaps in one
+    assert (starts(arena, again), taken(arena)) == ([0], 4)
+    assert (third == 3).all()
+
+
+def test_an_empty_array_takes_nothing() -> None:
+    arena = Arena(0)
+    assert arena.empty(0, BYTES).shape == (0,)
+    assert not arena.bytes
+
+
+@pytest.mark.parametrize(("module", "call"), [(os, "posix_fallocate"), (mmap, "mmap")], ids=["memory", "addresses"])
+def test_memory_that_cannot_be_had_is_an_error_and_leaves_the_arena_as_it_was(
+    module: ModuleType, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(*_: int) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    arena = Arena(PAGE)
+    with monkeypatch.context() as here:
+        here.setattr(module, call, none_left)
+        with pytest.raises(TransportError, match=r"MiB .* cannot be had: Cannot allocate"):
+            arena.empty(PAGE, BYTES)
+    assert bool(os.fstat(arena.fd).st_size) == bool(arena.bytes), "others map what there is"
+    assert len(arena.empty(PAGE, BYTES)) == PAGE
+
+
+def test_a_forked_process_allocates_nothing_and_gives_nothing_back() -> None:
+    """In a process without threads, which forks."""
+    script = """if True:
+        import os
+        import numpy as np
+        from optcc.runtime.errors import TransportError
+        from optcc.runtime.wires.lent import Arena, FarArena
+
+        arena = Arena(1 << 20)
+        values = arena.empty(1000, np.dtype(np.int64))
+        values[:] = 7
+        child = os.fork()
+        if not child:
+            del values
+            try:
+                arena.empty(1, np.dtype(np.int8))
+            except TransportError:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert (values == 7).all()
+    """
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
+
+
+def test_a_far_arena_is_mapped_when_something_is_lent_from_it() -> None:
+    arena = Arena(PAGE)
+    far = FarArena(os.dup(arena.fd))
+    assert not far.bytes
+    with pytest.raises(TransportError, match="cannot be mapped"):
+        FarArena(os.dup(arena.fd)).map()
+    arena.empty(3, BYTES)[:] = 7
+    far.map()
+    assert len(far.bytes) == PAGE
+    far.close()
+    assert FarArena(os.dup(arena.fd)).bytes, "at once where there has been an array"
 
 
 # --- what schedules owe to it ----------------------------------------------------------------------------------------
@@ -191,7 +291,7 @@ def test_compiled_code_does_not_count_what_a_sender_has_taken_back(gives_up: boo
         for rank, end in enumerate(wires):
             assert end._lent
             flows = FlowTransport(rank, it, {"it": schedule.routes}, end, lambda to, value: None, time.monotonic)
-            buffer = end._lent.elements(np.dtype(np.float32))
+            buffer = end._lent.empty(1024, np.dtype(np.float32))
             buffer[:] = 1
             program = program_of(schedule, rank, 4)
             flows.begin("it", program.receives)

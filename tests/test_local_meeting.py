@@ -121,7 +121,7 @@ def test_a_buffer_is_lent_again_when_as_many_are_lent_as_may_be(monkeypatch: pyt
         ranks = connect(layout(), watches, lent_bytes=4096)
         for rank in ranks:
             closing.callback(rank.close)
-        assert [sorted(rank._far_buffers) for rank in ranks] == [[1], [0]]
+        assert [sorted(rank._far_arenas) for rank in ranks] == [[1], [0]]
     assert len(refused) == 4
 
 

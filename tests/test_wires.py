@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from optcc.runtime.errors import TransportError
@@ -26,7 +27,7 @@ from optcc.runtime.wires.contract import (
 )
 from optcc.runtime.wires.cuda import CudaWires
 from optcc.runtime.wires.layout import Layout
-from optcc.runtime.wires.lent import SharedBuffer
+from optcc.runtime.wires.lent import Arena
 from optcc.runtime.wires.local import LocalWires
 from optcc.runtime.wires.virtual import VirtualNet
 from optcc.schedule import Port
@@ -82,9 +83,16 @@ def connect(it: Layout, watches: Sequence[Any], lent_bytes: int = 0) -> list[Loc
             it.rates,
             exchange=exchange,
             watch=watches[rank],
-            lent=SharedBuffer(lent_bytes) if lent_bytes else None,
+            lent=arena(lent_bytes) if lent_bytes else None,
         ),
     )
+
+
+def arena(nbytes: int) -> Arena:
+    """One that is mapped, so that all of its bytes can be used where they are."""
+    made = Arena(nbytes)
+    made.empty(1, np.dtype(np.uint8))
+    return made
 
 
 class VirtualEnd:

@@ -1,19 +1,22 @@
-"""The collectives of a communicator, as callers call them: their buffers are looked at here, then used in order."""
+"""The collectives of a communicator, as callers call them: their buffers are looked at here, then used in order.
+And arrays for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from optcc.communicator import arrays
 from optcc.communicator.buffers import Buffer, Flat, HostBuffer, demand_alike, demand_elsewhere, lend
 from optcc.communicator.collectives import Collectives
 from optcc.communicator.handles import InOrder
 from optcc.errors import InputError
-from optcc.runtime.devices.host import Op, Reduction, reduction_of
+from optcc.runtime.devices.host import Array, Op, Reduction, reduction_of
 from optcc.runtime.errors import RankFailedError
+from optcc.runtime.wires.lent import Arena
 
 
 class Calls:
@@ -24,6 +27,7 @@ class Calls:
     _collectives: Collectives
     _in_order: InOrder
     _closed: bool
+    _arena: Arena | None
 
     def all_reduce(self, x: Any, op: str = "sum", *, out: Any = None, async_op: bool = False) -> Any:
         """The elementwise sum (prod, min, max, avg) of all ranks' `x`, in place or into `out`; the same on every rank.
@@ -79,6 +83,27 @@ class Calls:
         nothing = HostBuffer(np.zeros(0, np.uint8))
         call = partial(self._collectives.all_reduce, reduction=Reduction(Op.MAX), call="barrier")
         return self._do(call, nothing, nothing, None, async_op)
+
+    def empty(self, shape: int | Sequence[int], dtype: Any) -> Array:
+        """An uninitialised numpy array whose bytes the other ranks of this machine can read where they are.
+
+        That saves a copy of what this rank sends, over the local transport, on the compiled path, above
+        `prepared.SMALL` bytes: where the array, or a contiguous part of it, is the result of `all_reduce`, `broadcast`
+        or `all_gather`, or the input of `all_to_all`. Everywhere else it is an array like any other.
+
+        It is called as numpy's `empty`, and takes the place of ncclMemAlloc and ncclCommWindowRegister, or of
+        nvshmem_malloc. Unlike the latter two it is not collective: each rank may have as many arrays as it likes, or
+        none, and ranks may differ in which arrays they pass. The arrays also work in communicators that come of this
+        one by splitting, shrinking and growing, and remain after `close`. The memory of one is given back when the
+        array and all views of it are gone. A process that is forked from this one shares them.
+
+        shape : as of `numpy.empty`; dtype : one of the runtime's element types, or its name
+
+        Raises InputError for another shape or type, and where there is too little memory, at once and not at first
+        use: all arrays of a rank take at most half of the machine's memory.
+        """
+        self._demand_open()
+        return arrays.empty(self._arena, shape, dtype)
 
     def _do(
         self, work: Callable[[Flat, Flat], None], source: Buffer, target: Buffer, result: Any, async_op: bool

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
+from weakref import ref
 
 
 class Handle:
@@ -28,16 +29,18 @@ class InOrder:
     def __init__(self, name: str) -> None:
         self._name = name
         self._worker: ThreadPoolExecutor | None = None
-        self._last: Future[Any] | None = None
+        self._last: ref[Future[Any]] | None = None  # no more than a reference: its result is the caller's
 
     def run(self, work: Callable[[], Any], async_op: bool) -> Any:
         """The result of `work`, or its Handle; in the caller's thread where it waits and nothing else is under way."""
-        if not async_op and (self._last is None or self._last.done()):
+        last = self._last() if self._last else None
+        if not async_op and (last is None or last.done()):
             return work()
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, self._name)
-        self._last = self._worker.submit(work)
-        return Handle(self._last) if async_op else self._last.result()
+        future = self._worker.submit(work)
+        self._last = ref(future)
+        return Handle(future) if async_op else future.result()
 
     def settle(self) -> None:
         """Wait for what is under way."""

@@ -34,6 +34,7 @@ from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership, find
 from optcc.runtime.control.transports import TRANSPORTS, check_devices
 from optcc.runtime.messages import Note, Strike
+from optcc.runtime.wires.lent import Arena
 from optcc.schedule.routes import ports_of
 from optcc.values.cluster import Cluster
 
@@ -109,10 +110,11 @@ class Communicator(Calls):
         cluster: Given | None,
         within_s: float = JOIN_S,
         dead: Sequence[str] = (),
+        lent: Arena | None = None,
     ) -> Communicator:
         comm = object.__new__(cls)
         comm._options = options
-        comm._join(membership, overseer, cluster, within_s, dead)
+        comm._join(membership, overseer, cluster, within_s, dead, lent)
         return comm
 
     def _join(
@@ -122,8 +124,9 @@ class Communicator(Calls):
         cluster: Given | None,
         within_s: float = JOIN_S,
         dead: Sequence[str] = (),
+        lent: Arena | None = None,
     ) -> None:
-        """within_s : for all ranks to come; dead : NICs of this rank that are known not to work"""
+        """within_s : for all ranks to come; dead : NICs of this rank that are known not to work; lent : see `Member`"""
         options, self._given = self._options, cluster is not None
         self.rank, self.world = membership.rank, membership.world
         self._events = Events(self.rank, options.on_event)
@@ -132,6 +135,7 @@ class Communicator(Calls):
         if self.world == 1:
             self.cluster = alike(1) if cluster is None else read_cluster(cluster, 1)
             self._collectives: Collectives = Alone()
+            self._arena = None
             return
         self._member = Member(
             membership,
@@ -140,7 +144,9 @@ class Communicator(Calls):
             overseer=overseer,
             on_renew=self._renew,
             on_notes=self._events.note,
+            lent=lent,
         )
+        self._arena = self._member.lent
         try:
             say = speaker(os.environ, self.rank, self.world)
             given = None if cluster is None else read_cluster(cluster, self.world)
@@ -276,7 +282,7 @@ class Communicator(Calls):
         dead = dead_nics(self._prepared.cluster if self.world > 1 else self.cluster, self.rank)
         made, failed = None, None
         try:
-            made = self._with(self._options, place, group.overseer, given, within_s + JOIN_S, dead)
+            made = self._with(self._options, place, group.overseer, given, within_s + JOIN_S, dead, self._arena)
         except OptccError as error:
             failed = error
         all_or_none(made, failed, place, exchange)
@@ -287,6 +293,7 @@ class Communicator(Calls):
         """A communicator of some of these ranks."""
         if group.place.world == 1:
             return self._with(self._options, group.place, None, None)
-        made = self._with(self._options, group.place, group.overseer, part_of(self._prepared.cluster, group.ranks))
+        cluster = part_of(self._prepared.cluster, group.ranks)
+        made = self._with(self._options, group.place, group.overseer, cluster, lent=self._arena)
         made._given = self._given
         return made

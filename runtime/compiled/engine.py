@@ -70,7 +70,10 @@ class CompiledEngine(Engine):
     def run(self, attendant: Attendant | None = None) -> None:
         """See `Engine`."""
         self.attendant = attendant
-        super().run(attendant)
+        try:
+            super().run(attendant)
+        finally:
+            self.attendant = None  # it may look at this engine, and both would stay with the caller's buffer
 
     def post_ready(self) -> float:
         """See `Engine`; before that, all that compiled code can do."""

@@ -16,6 +16,7 @@ from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.wires.contract import HEADER_BYTES
 from optcc.runtime.wires.cuda import CudaWires
 from optcc.runtime.wires.cuda_slots import CudaSlots, stride_of
+from optcc.runtime.wires.lent import FarArena
 from optcc.runtime.wires.local import LocalWires
 from optcc.runtime.wires.rings import WORD
 
@@ -34,6 +35,7 @@ class FlowTable:
         self._outs, self._ins = flows._outs, flows._ins
         self._specs = flows._ends.layout.flows
         records, kept, parked = np.zeros(len(self._specs), t.FLOW), 0, 0
+        self._unmapped: dict[int, FarArena] = {}  # incoming flow -> what its chunks may be lent from, so far nothing
         self._kept_at: dict[int, int] = {}  # outgoing flow -> where its part of `kept` begins
         for number in (*self._outs, *self._ins):
             spec, record = self._specs[number], records[number]
@@ -54,9 +56,8 @@ class FlowTable:
                 record["kept_at"], parked = parked, parked + spec.window
                 record["every"] = self._ins[number].receiver.credit_every
                 record["withdrawn"] = base + slots._withdrawn_at(spec.src) * WORD
-                if spec.src in wires._far_buffers:
-                    far = wires._far_buffers[spec.src]
-                    record["far"], record["far_bytes"] = address_of(far), len(far)
+                if spec.src in wires._far_arenas:
+                    self._unmapped[number] = wires._far_arenas[spec.src]
         mine = np.array(sorted(self._outs), np.int64)
         self.tables = Flows(records, np.zeros(kept, t.KEPT), np.zeros(parked, t.PARKED), mine)
         self._bytes: memoryview = records.view(np.uint8).data if len(records) else memoryview(bytearray())
@@ -74,6 +75,11 @@ class FlowTable:
         dark : wires that do not bring everything through
         """
         wires, busy = self._wires, 0
+        for number, far in [*self._unmapped.items()]:
+            if far.bytes:
+                del self._unmapped[number]
+                record = self.tables.flows[number]
+                record["far"], record["far_bytes"] = address_of(far.bytes), len(far.bytes)
         calls, asked = dict(wires._calls), dict(wires._asked)
         for number, out in self._outs.items():
             sender = out.sender

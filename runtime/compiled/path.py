@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class CompiledPath:
     def __init__(self, flows: FlowTransport, wires: LocalWires) -> None:
         self._flows, self._wires = flows, wires
         self._programs: WeakKeyDictionary[Program, ProgramTables] = WeakKeyDictionary()
-        self._bound: Any = None
+        self._bound: ref[CompiledEngine] | None = None  # no more than a reference: its buffer is the caller's
         self._launches: Any = None  # of payloads in a GPU's memory
         self.timing, self.bytes_s, self.clock_s = 0, 0.0, 0.0
         self.chunks, self.most = 0, UNBOUNDED
@@ -95,7 +95,7 @@ class CompiledPath:
             return False
         if wires._news or wires._dirty or wires._full or wires._bug:
             return False
-        if self._bound is not engine:
+        if self._bound is None or self._bound() is not engine:
             self._bind(engine)
         dark = wires._no_data.keys() | wires._no_acks
         if not self.flows.fill(engine, dark) or not self.lines.fill(g, engine.times, dark):
@@ -121,7 +121,7 @@ class CompiledPath:
         known = receive_path._missing
         tables.arrays.rows["missing"][tables.received] = np.fromiter(known.values(), np.int64, len(known))
         receive_path._missing = tables.missing  # type: ignore[assignment]
-        self._bound = engine
+        self._bound = ref(engine)
         g[t.OPERATION] = receive_path._operation
         g[t.BUFFER], g[t.BUFFER_BYTES], g[t.ITEM] = engine.address, len(engine._bytes), engine._itemsize
         if isinstance(self._wires, CudaWires):
@@ -133,12 +133,13 @@ class CompiledPath:
         g[t.TIMING] = self.timing
 
     def _lent_from(self, engine: CompiledEngine) -> int:
-        """Where this rank's buffer is, if the operation sends from there and waits until all has been read; else 0."""
+        """Where this rank's arena is, if the operation sends from there and waits until all has been read; else 0."""
         lent = self._wires._lent
-        if lent is None or not engine.lingers or engine._parts is not None:
+        if lent is None or not engine.lingers:
             return 0
-        first = address_of(lent.bytes)
-        return first if first <= engine.address <= first + len(lent.bytes) - len(engine._bytes) else 0
+        source = engine._bytes if engine._parts is None else engine._parts
+        first, begin = address_of(lent.bytes), address_of(source)
+        return first if first <= begin <= first + len(lent.bytes) - len(source) else 0
 
     def _fill_shares(self, engine: CompiledEngine) -> None:
         """The lanes of each route, and the stripes of each kind of transfer."""

@@ -22,6 +22,7 @@ from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.flows.receive_path import nothing_runs
 from optcc.runtime.messages import Note, Strike
 from optcc.runtime.wires.layout import Layout
+from optcc.runtime.wires.lent import Arena
 from optcc.runtime.wires.pacing import Rates
 from optcc.schedule import Schedule
 
@@ -42,13 +43,13 @@ class Links:
         """Whether there are any."""
         return self._flows is not None
 
-    def connect(self, layout: Layout, schedules: dict[str, Schedule]) -> None:
-        """Wires for these schedules, of the same layout on all ranks."""
+    def connect(self, layout: Layout, schedules: dict[str, Schedule], lent: Arena | None = None) -> None:
+        """Wires for these schedules, of the same layout on all ranks. `lent` : as of `open_wires`."""
         self.layout = layout
         if self._transport == "local":
             provide(layout, self._rank)
         rates = [Rates(math.inf, math.inf)] * len(layout.nics)
-        self._wires = open_wires(self._transport, self._rank, layout, rates, self._control, HOST)
+        self._wires = open_wires(self._transport, self._rank, layout, rates, self._control, HOST, lent)
         routes = {name: schedule.routes for name, schedule in schedules.items()}
         self._flows = FlowTransport(self._rank, layout, routes, self._wires, self._control.send, time.monotonic)
         self._engine_of = engines(self._path, self._flows, self._wires)

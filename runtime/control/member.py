@@ -26,11 +26,13 @@ from optcc.runtime.control.links import Links
 from optcc.runtime.control.member_failure import regroup, verdict
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership
+from optcc.runtime.control.transports import arena_for
 from optcc.runtime.devices.host import Op
 from optcc.runtime.engine.program import Program
 from optcc.runtime.errors import PeerLateError, RankFailedError
 from optcc.runtime.messages import Broken, LostNics, Note, Renew, Reply, Strike
 from optcc.runtime.wires.layout import Layout
+from optcc.runtime.wires.lent import Arena
 from optcc.schedule import Schedule
 
 JOIN_S = 120.0
@@ -50,6 +52,7 @@ class Member:
     All methods that wait raise RankFailedError, with the same text on all ranks, once a rank has failed.
 
     path : of chunks, as OPTCC_PATH asks for
+    lent : an arena to share with another member of this process; None: one of its own, where the transport lends
     overseer : where this process has the ranks' hub: that of a job with rank 0
     on_renew : called with the names of NICs that are dead, at the same point between operations on every rank
     on_notes : called with what this rank has noted of NICs, wires and flows; from whichever thread finds it
@@ -64,6 +67,7 @@ class Member:
         on_renew: Callable[[list[str]], None] = lambda nics: None,
         on_notes: Callable[[list[Note]], None] = lambda notes: None,
         overseer: Overseer | None = None,
+        lent: Arena | None = None,
     ) -> None:
         self.rank, self.world, self.timeout_s = membership.rank, membership.world, timeout_s
         self.membership = membership
@@ -75,7 +79,9 @@ class Member:
         self._reported: set[str] = set()  # dead NICs
         self.operation = 0
         self.failed: RankFailedError | None = None
+        self.lent: Arena | None = None
         try:
+            self.lent = lent.share() if lent else arena_for(transport)
             self._control = Control.join(
                 membership.address,
                 job=membership.job,
@@ -85,6 +91,8 @@ class Member:
                 within_s=JOIN_S,
             )
         except BaseException:
+            if self.lent:
+                self.lent.close()
             if self.overseer:
                 self.overseer.leave()
             raise
@@ -139,7 +147,7 @@ class Member:
                 self._part()
             else:
                 self.exchange(None)  # all have come: the first call waits as long as any other one
-            self._links.connect(layout, schedules)
+            self._links.connect(layout, schedules, self.lent)
 
     def _part(self) -> None:
         """Let go of the wires when nobody needs or looks at them any more: an end that closes is a loss."""
@@ -179,6 +187,8 @@ class Member:
                 self._control.hang_up()
             self._control.__exit__()
             self._links.close()
+            if self.lent:
+                self.lent.close()
         if self._thread is not threading.current_thread():
             self._thread.join()
         if self.overseer:
@@ -259,6 +269,7 @@ class Member:
             self.failed = RankFailedError(self.rank, f"interrupted by {type(error).__name__}")
             with contextlib.suppress(HubLostError):
                 self._control.tell(Broken(self.failed.cause))
+            self._links.close()  # the caller has its buffer again: nothing is lent from it any more
             raise
 
     # --- what is noted -----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,13 +14,22 @@ from optcc.runtime.devices.cuda_memory import CudaMemory
 from optcc.runtime.devices.memory import Memory
 from optcc.runtime.wires.cuda import CudaWires
 from optcc.runtime.wires.layout import Layout
-from optcc.runtime.wires.lent import SharedBuffer
+from optcc.runtime.wires.lent import Arena
 from optcc.runtime.wires.local import LocalWires
 from optcc.runtime.wires.pacing import Rates
 from optcc.schedule import Port
 
 TRANSPORTS = ("local", "verbs")
 """Emulated NICs between processes of one machine; RDMA devices."""
+
+
+def arena_for(transport: str) -> Arena | None:
+    """Of a rank whose callers may allocate in it; None: over this transport nothing is lent.
+
+    It is limited to half of the machine's memory, as Linux limits a tmpfs.
+    """
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return Arena(memory // 2) if transport == "local" else None
 
 
 def open_wires(
@@ -29,11 +39,12 @@ def open_wires(
     rates: Sequence[Rates],
     control: Control,
     memory: Memory,
-    lent: SharedBuffer | None = None,
+    lent: Arena | None = None,
 ) -> Any:
     """Connect to the other ranks, all at the same time.
 
-    rates : of emulated NICs; memory : of the buffers; lent : the buffer, where the ranks of a machine share it
+    rates : of emulated NICs; memory : of the buffers
+    lent : what the ranks of a machine may read, over the local transport
     """
     if isinstance(memory, CudaMemory):
         return CudaWires(memory, rank, layout.wires, layout.flows, rates, exchange=control.exchange, watch=control)

@@ -37,7 +37,7 @@ from optcc.runtime.messages import (
 )
 from optcc.runtime.wires.contract import Abilities
 from optcc.runtime.wires.layout import layout_of
-from optcc.runtime.wires.lent import SharedBuffer
+from optcc.runtime.wires.lent import Arena
 from optcc.runtime.wires.pacing import Rates
 from optcc.schedule import Port
 
@@ -55,7 +55,7 @@ class Worker:
         self._rank, self._control = control.rank, control
         self._memories: dict[str, Memory] = {}  # by name of device; kept, for what it costs to open a GPU
         self._wires: Any = None
-        self._shared: SharedBuffer | None = None  # the buffer, where other ranks may read it
+        self._shared: Arena | None = None  # of the buffer, where other ranks may read it
         self._engine: Engine | None = None
         self._injector: FaultInjector | None = None
         self._journal: list[Note] = []  # of the flows, by this rank's clock
@@ -79,8 +79,8 @@ class Worker:
             self._memories[job.device] = memory_of(job.device, self._rank)
         memory = self._memory = self._memories[job.device]
         memory.warm(dtype, self._op)
-        self._shared = SharedBuffer(job.nbytes) if (job.transport, job.device) == LOCAL else None
-        self._buffer = self._shared.elements(dtype) if self._shared else memory.empty(count, dtype)
+        self._shared = Arena(job.nbytes) if (job.transport, job.device) == LOCAL else None
+        self._buffer = (self._shared or memory).empty(count, dtype)
         self._expected = reference(count, dtype, ranks=job.ranks, op=self._op)
         if self._reduction.mean:
             divide(self._expected, job.ranks)

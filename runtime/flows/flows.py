@@ -17,7 +17,7 @@ from optcc.runtime.engine.transport import Landing, Take
 from optcc.runtime.flows.ends import OPERATIONS, Ends, In, Out, machine_of
 from optcc.runtime.flows.path_failover import PathFailover
 from optcc.runtime.flows.progress_watchdog import ProgressWatchdog
-from optcc.runtime.flows.receive_path import ReceivePath
+from optcc.runtime.flows.receive_path import ReceivePath, nothing_runs
 from optcc.runtime.flows.send_path import SendPath
 from optcc.runtime.flows.shares import Shares
 from optcc.runtime.flows.suspicion import Suspicions
@@ -159,6 +159,7 @@ class FlowTransport:
             self._look_soon()
         if self._flush:  # folds may come between this and the next poll
             self._flush()
+        receive_path.take = nothing_runs  # the engine has its caller's buffer, which nobody keeps after the operation
         return receive_path.landed()
 
     def next_wake(self) -> float:

@@ -28,7 +28,7 @@ from optcc.runtime.wires.contract import (
     Happening,
     Wire,
 )
-from optcc.runtime.wires.lent import SharedBuffer, far_buffer
+from optcc.runtime.wires.lent import Arena, FarArena
 from optcc.runtime.wires.local_arrivals import LocalArrivals
 from optcc.runtime.wires.local_ends import ReceivingEnd, SendingEnd, Unsent
 from optcc.runtime.wires.local_faults import LocalFaults
@@ -44,7 +44,7 @@ class LocalWires(LocalArrivals, LocalReplies, LocalWaits, LocalFaults):
     """One rank's ends. `exchange` is an all-gather over the ranks of the job.
 
     rates : by NIC; inf is as fast as the machine goes
-    lent : the buffer that others may read what is sent from; None: there is none
+    lent : the memory that others may read what is sent from; None: there is none
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class LocalWires(LocalArrivals, LocalReplies, LocalWaits, LocalFaults):
         exchange: Callable[[Any], list[Any]],
         watch: Watch,
         clock: Callable[[], float] = time.monotonic,
-        lent: SharedBuffer | None = None,
+        lent: Arena | None = None,
     ) -> None:
         self._lent = lent
-        self._far_buffers = {}
+        self._far_arenas = {}
         self._rank, self._wires, self._flows, self._watch, self._clock = rank, wires, flows, watch, clock
         self._clocks = PortClocks(rates)
         self._slots = self._slots_of(rank)
@@ -92,7 +92,7 @@ class LocalWires(LocalArrivals, LocalReplies, LocalWaits, LocalFaults):
                 self._slots,
                 lent.fd if lent else None,
                 self._borrow,
-                self._borrow_buffer,
+                self._borrow_arena,
                 self._adopt,
                 clock,
             )
@@ -141,8 +141,8 @@ class LocalWires(LocalArrivals, LocalReplies, LocalWaits, LocalFaults):
             self._far[rank] = self._slots_of(rank, fd)
         return self._far[rank]
 
-    def _borrow_buffer(self, rank: int, fd: int) -> None:
-        self._far_buffers[rank] = far_buffer(fd)
+    def _borrow_arena(self, rank: int, fd: int) -> None:
+        self._far_arenas[rank] = FarArena(fd)
 
     def _slots_of(self, rank: int, fd: int | None = None) -> Slots:
         """This rank's slots; those of another, which lends `fd`."""
@@ -239,8 +239,11 @@ class LocalWires(LocalArrivals, LocalReplies, LocalWaits, LocalFaults):
             self._close(wire)
         for slots in (self._slots, *self._far.values()):
             slots.close()
+        for arena in self._far_arenas.values():
+            arena.close()
         self._far.clear()
-        self._far_buffers.clear()
+        self._far_arenas.clear()
+        self._lent = None
         self._epoll.close()
 
     def _flush(self, out: SendingEnd) -> None:

@@ -63,7 +63,7 @@ class LocalArrivals(LocalParts):
         return through
 
     def _arrive(self, arrived: Sequence[Arrived]) -> None:
-        if self._far_buffers:
+        if self._far_arenas:
             arrived = [chunk for chunk in arrived if self._fetch(chunk)]
         self._news += arrived
         self._acknowledge(arrived)
@@ -78,7 +78,9 @@ class LocalArrivals(LocalParts):
             return False
         src = self._wires[wire].src
         start, nbytes = lent
-        payload = self._far_buffers[src][start : start + nbytes]
+        arena = self._far_arenas[src]
+        arena.map()
+        payload = arena.bytes[start : start + nbytes]
         if len(payload) != nbytes:
             raise TransportError(f"a chunk of {nbytes} bytes at {start} of the buffer of rank {src}, which has fewer")
         self._slots.fill(flow, seq, payload)

@@ -9,6 +9,7 @@ from typing import Any
 
 from optcc.runtime.engine.transport import Watch
 from optcc.runtime.wires.contract import Arrived, Happening, Wire
+from optcc.runtime.wires.lent import FarArena
 from optcc.runtime.wires.local_ends import ReceivingEnd, SendingEnd
 from optcc.runtime.wires.pacing import PortClocks
 from optcc.runtime.wires.slots import Slots
@@ -24,7 +25,7 @@ class LocalParts(ABC):
     _clocks: PortClocks  # of its emulated NICs
     _slots: Slots
     _far: dict[int, Slots]  # other ranks' slots
-    _far_buffers: dict[int, memoryview]  # of ranks that send here
+    _far_arenas: dict[int, FarArena]  # of ranks that send here
     _news: list[Happening]  # for the next `poll`
     _out: dict[int, SendingEnd]  # by wire
     _in: dict[int, ReceivingEnd]  # likewise
