@@ -19,7 +19,7 @@ from optcc.planner.kept import Kept
 from optcc.plans.plan import Plan
 from optcc.schedule.candidates import Costs
 from optcc.schedule.columns import Schedule
-from optcc.schedule.compiled import assigned, grouped_by, part_of
+from optcc.schedule.compiled import assigned, grouped_by
 from optcc.schedule.direct import DirectExchange
 from optcc.schedule.grouped import GroupedExchange
 from optcc.schedule.steps_one import OneStarves
@@ -61,13 +61,6 @@ def test_the_same_matching_as_scipy_also_where_several_are_as_good(most: int) ->
         expected[rows] = columns
         assert assigned(worth).tolist() == expected.tolist()
         assert plain(assigned)(worth).tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize(
-    ("some", "whole", "unit"), [(5, 7, 2**28), (2**45, 2**46 - 1, 2**28), (3, 3, 2**14), (0, 9, 1)]
-)
-def test_parts_of_great_numbers(some: int, whole: int, unit: int) -> None:
-    assert part_of(some, whole, unit) == some * unit // whole
 
 
 def test_places_of_each_number() -> None:

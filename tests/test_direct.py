@@ -147,7 +147,7 @@ def test_without_its_dependencies_a_transfer_is_noticed(name: str, seed: int) ->
 
 
 @pytest.mark.parametrize(("name", "rounds"), [
-    ("nothing dead", 2), ("one slow server", 3), ("unlike", 12), ("one each of all but two", 2), ("small", 6),
+    ("nothing dead", 2), ("one slow server", 3), ("unlike", 12), ("one each of all but two", 2), ("small", 8),
     ("three dead each", 8), ("rails, other ones", 4),
 ])  # fmt: skip
 def test_with_enough_rounds_the_bound_is_reached(name: str, rounds: int) -> None:

@@ -220,6 +220,7 @@ def test_schema_and_reader_both_refuse(which: tuple[str, str], path: tuple[str |
         (("recipe", "window"), None, r"^plan: recipe\.window: .*a whole number from 0 to 65536, got null"),
         (("cluster", 1, "nics", 0, "out"), 7, r"^plan: cluster\[1\]\.nics\[0\]\.out: .*such as \"3/5\", got 7"),
         (("bound", "certificate", "kind"), "hearsay", r"^plan: bound\.certificate\.kind: .*cut, traffic, trivial"),
+        (("pristine", 0, "name"), "x", r"pristine: .*other servers.*servers, pods, NICs and rails as in cluster"),
         (("recipe", "order"), ..., r"^plan: recipe: .*a field 'order', got 'none'"),
     ],
     ids=str,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -13,10 +12,7 @@ from hypothesis import strategies as st
 import optcc
 from optcc.planner.search import candidate_families
 from optcc.schedule.direct import FINDERS, DirectExchange
-from optcc.schedule.pods import direct_uplink_s, in_turns, pod_numbers
-from optcc.schedule.slots import HALF
-from optcc.schedule.steps_one import fitted
-from optcc.schedule.steps_one_slots import greedy_slots, step_ends
+from optcc.schedule.pods import direct_uplink_s, pod_numbers
 from optcc.simulation.simulator import simulate
 from optcc.values.cluster import Cluster
 from tests.direct_cases import direct
@@ -72,7 +68,6 @@ def test_without_pods_nothing_crosses() -> None:
     cluster = uniform(4)
     assert pod_numbers(cluster) == [0] * 4
     assert direct_uplink_s(cluster, [Fraction(1, 4)] * 4, 2**20) == 0
-    assert in_turns([0, 0, 0, 1, 1]) == [0, 3, 1, 4, 2]
 
 
 def test_uplinks_without_room_are_known_before_anything_is_tried() -> None:
@@ -103,29 +98,3 @@ def test_a_server_starves_in_one_of_two_pods() -> None:
     cluster = pods_of(uniform(16, dead=4), 8)
     plan = optcc.plan(cluster, 2**28, **COSTS)
     assert simulate(plan.schedule(), **COSTS).time_s < 1.07 * float(plan.bound.seconds)
-
-
-def behind(pods: list[int], crossing: list[int]) -> float:
-    """By how much of all that crosses pods it is behind or ahead of an even course at most, in the first half."""
-    cluster = uniform(16, dead=4)
-    recipe = direct(cluster, 60, "one-starves", margin=Fraction(0), chunk=Fraction(0))
-    recipe = replace(recipe, last=fitted(recipe, cluster))
-    shares = FINDERS["one-starves"].shares(cluster)
-    live = [tuple(range(8))] * 16
-    live[1] = (4, 5, 6, 7)
-    adding = [[(1, recipe.last)] if hub != 1 else [] for hub in range(16)]
-    slots_of, _ = greedy_slots(live, shares, adding, step_ends(60, recipe.growth), Fraction(0), Fraction(0), pods)
-    mine = [(slot.begin, slot.size, slot.weight) for (i, k), own in slots_of().items() if crossing[i] < crossing[k]
-            for slot in own]  # fmt: skip
-    begin, size, weight = np.array(mine, float).T
-    at = np.linspace(0.1, 0.9, 33) * HALF
-    done = [(weight * np.clip((now - begin) / size, 0, 1)).sum() / weight.sum() for now in at]
-    return float(np.abs(np.array(done) - at / HALF).max())
-
-
-def test_steps_fill_uplinks_evenly() -> None:
-    """They are like ports of all their ranks; nobody looks where ranks are in one pod."""
-    alternate = [rank % 2 for rank in range(16)]
-    halves = [rank // 8 for rank in range(16)]
-    assert behind(alternate, alternate) < 0.7 * behind([], alternate)
-    assert behind(halves, halves) < 0.7 * behind([], halves)

@@ -87,49 +87,25 @@ def assigned(worth: Any) -> Any:
 
 
 @njit(cache=True)
-def part_of(some: int, whole: int, unit: int) -> int:
-    """some * unit // whole without overflow, for 0 <= some, whole < 2**48 and a unit that is a power of 2**14."""
-    found, rest = some // whole, some % whole
-    while unit > 1:
-        rest *= 2**14
-        found, rest, unit = found * 2**14 + rest // whole, rest % whole, unit // 2**14
-    return found
-
-
-@njit(cache=True)
 def exchanged(
     senders: Any, receivers: Any, begin: int, end: int, cost: int, one: int, tie: int,
-    needs: Any, served: Any, limit: Any, ahead: Any, across: Any, ties: Any,
+    needs: Any, served: Any, limit: Any, late: Any, ties: Any,
 ) -> Any:  # fmt: skip
     """One step: on each rail a matching of the pairs furthest behind. Returns (chunks, 4): place of the rail, sender,
     receiver, amount. Updates `served` and `limit`.
 
     senders, receivers : bool, (rails, ranks), the ranks that may; begin, end : of the step, in `one`; cost : of a chunk
     needs, served, limit : (ranks, ranks), a pair's total, the amount sent, and the amount that is ready
-    ahead : amount added to a pair's delay; across : bool, (uplinks, ranks, ranks), the pairs that use each uplink
-    ties : (ranks, ranks), less than `tie`, settles ties
+    late : amount added to a pair's delay; ties : (ranks, ranks), less than `tie`, settles ties
     """
     rails, ranks = senders.shape
     found, count, size = np.empty((rails * ranks, 4), np.int64), 0, end - begin
-    worth, fills, late = np.empty((ranks, ranks), np.int64), np.empty((ranks, ranks), np.int64), ahead.copy()
+    worth, fills = np.empty((ranks, ranks), np.int64), np.empty((ranks, ranks), np.int64)
+    for i in range(ranks):
+        for k in range(ranks):
+            of = needs[i, k], served[i, k], limit[i, k], late[i, k]
+            worth[i, k], fills[i, k] = _worth(of, end, size, size - cost, one)
     for rail in range(rails):
-        if rail == 0 or len(across):  # else what has changed is what the rail before has served
-            late[:] = ahead
-            for link in range(len(across)):
-                sent = total = 0
-                for i in range(ranks):
-                    for k in range(ranks):
-                        if across[link, i, k]:
-                            sent += int(served[i, k])
-                            total += int(needs[i, k])
-                for i in range(ranks):
-                    for k in range(ranks):
-                        if across[link, i, k]:
-                            late[i, k] += end - part_of(sent, total, one)
-            for i in range(ranks):
-                for k in range(ranks):
-                    of = needs[i, k], served[i, k], limit[i, k], late[i, k]
-                    worth[i, k], fills[i, k] = _worth(of, end, size, size - cost, one)
         rows, columns = np.flatnonzero(senders[rail]), np.flatnonzero(receivers[rail])
         values = np.empty((len(rows), len(columns)), np.int64)
         for a in range(len(rows)):

@@ -156,7 +156,11 @@ def live_nics(cluster: Cluster) -> list[dict[int, int]]:
 def fewest_nics_first(cluster: Cluster) -> tuple[NDArray[np.int64], Cluster]:
     """The ranks in an order, those with fewest NICs in use first, and the cluster of servers in this order."""
     order = np.argsort([len(mine) for mine in live_nics(cluster)], kind="stable")
-    return order, replace(cluster, servers=tuple(cluster.servers[rank] for rank in order), pristine=None)
+
+    def arranged(given: Cluster) -> Cluster:
+        return replace(given, servers=tuple(given.servers[rank] for rank in order))
+
+    return order, replace(arranged(cluster), pristine=cluster.pristine and arranged(cluster.pristine))
 
 
 def nic_ports(cluster: Cluster, routes: Routes, live: Sequence[Mapping[int, int]] = ()) -> list[dict[int, int]]:

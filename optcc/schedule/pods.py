@@ -17,11 +17,6 @@ def pod_numbers(cluster: Cluster) -> list[int]:
     return [number[pod] for pod in pods]
 
 
-def in_turns(pods: Sequence[int]) -> list[int]:
-    """The ranks in an order in which pods take turns."""
-    return sorted(range(len(pods)), key=lambda rank: (pods[:rank].count(pods[rank]), pods[rank]))
-
-
 def uplinks(cluster: Cluster, groups: Sequence[int]) -> list[Fraction | None]:
     """Of each group, bytes per second each way of its pod's uplink; None: no uplink, or the group is no pod."""
     rates: dict[object, Fraction] = {}

@@ -25,7 +25,6 @@ from optcc.schedule.nics import (
     rates_nearly_equal,
     short_of_nics,
 )
-from optcc.schedule.pods import in_turns, pod_numbers
 from optcc.schedule.slots import HALF, Slot, mirrored, whole
 from optcc.schedule.steps import MOST_WAITS, Timed, Used, rows_of
 from optcc.schedule.steps_one_slots import greedy_slots, longest_step, step_ends
@@ -185,28 +184,22 @@ def fitted(recipe: DirectExchange, cluster: Cluster) -> Fraction:
 def _slots(
     cluster: Cluster, of: Parts, recipe: DirectExchange
 ) -> tuple[Callable[[], dict[tuple[int, int], list[Slot]]], Fraction]:
-    """`greedy_slots`, of ranks in an order in which pods take turns, of rails in the order of their ranks."""
-    pods, live = pod_numbers(cluster), live_nics(cluster)
-    order = in_turns(pods)
-    place = {rank: i for i, rank in enumerate(order)}
+    """`greedy_slots`, of rails in the order of their ranks: which NICs are dead makes no difference."""
+    live = live_nics(cluster)
     ranks = Counter(rail for mine in live for rail in mine)
     rails = sorted(ranks, key=lambda rail: (ranks[rail], rail))
     number = {rail: i for i, rail in enumerate(rails)}
     slots, idle = greedy_slots(
-        [sorted(number[rail] for rail in live[rank]) for rank in order],
-        [of.shares[rank] for rank in order],
-        [[(place[rank], part) for rank, part in of.adding[hub]] for hub in order],
+        [sorted(map(number.__getitem__, mine)) for mine in live],
+        of.shares,
+        of.adding,
         step_ends(recipe.segments, recipe.growth),
         recipe.margin,
         recipe.chunk,
-        [pods[rank] for rank in order],
     )
 
     def named() -> dict[tuple[int, int], list[Slot]]:
-        return {
-            (order[i], order[k]): [slot._replace(nic=rails[slot.nic]) for slot in own]
-            for (i, k), own in slots().items()
-        }
+        return {pair: [slot._replace(nic=rails[slot.nic]) for slot in own] for pair, own in slots().items()}
 
     return named, idle
 

@@ -131,7 +131,6 @@ def greedy_slots(
     ends: Sequence[int],
     margin: Fraction,
     chunk: Fraction,
-    pods: Sequence[int] = (),
 ) -> tuple[Callable[[], dict[tuple[int, int], list[Slot]]], Fraction]:
     """The slots of every pair that has something to send, weighted by how much, made when they are asked for; and for
     which part of the half the starving rank's NICs can receive less than they send. Pure, and the same on every rank.
@@ -139,8 +138,7 @@ def greedy_slots(
     live : the rails of each rank; shares : of each as a hub, 0 for the starving rank, and for others only if these have
     more rails; adding : for each hub's section, the ranks that add last and their parts, in order, the starving rank
     first; ends : of steps, in `ONE`; margin : part of the half from the end of a slot until its bytes are counted on;
-    chunk : part of the half that a chunk costs; pods : of each rank its pod, if any: an uplink is like a port of all
-    its ranks
+    chunk : part of the half that a chunk costs
     """
     from optcc.schedule.compiled import exchanged  # with numba, which other families' plans do without
 
@@ -161,10 +159,6 @@ def greedy_slots(
     getting = sending.copy()
     starts, idle, counts = [0, *ends], 0, [0, 0]
     others = half.skipped.sum(0) - half.skipped[lone]
-    of, several = np.array(pods), sorted({*pods})
-    leaving = [(of[:, None] == pod) & (of != pod) for pod in several[: 1 if len(several) == 2 else None]]
-    ways = [way for out in leaving for way in (out, out.T) if half.needs[out].any()]
-    across = np.array(ways, np.bool_).reshape(-1, ranks, ranks)
     brief = max(b - a for a, b in pairwise(starts)) // 2
     longest = LONGEST if late else LONGEST_ALONE
 
@@ -215,7 +209,7 @@ def greedy_slots(
         before = half.served.copy()
         chunks = exchanged(
             senders, receivers, begin, end, cost, ONE, TIES,
-            half.needs, half.served, limit, late_out[:, None] + late_in, across, ties,
+            half.needs, half.served, limit, late_out[:, None] + late_in, ties,
         )  # fmt: skip
         half.left -= half.served - before
         chunks[:, 0] = np.array(order)[chunks[:, 0]]

@@ -108,5 +108,5 @@ MOST_LOST = Fraction(1, 16)
 """A chunk's cost counts as at most so much of a half where steps are found with it, or hardly any were possible.
 Without: 1 MiB among 8 servers takes 17 % longer with one starving, 42 % with two (5 us and 1 us)."""
 GROWS = 0.6
-"""Where one server starves a step is at first longer than the one before by so much over the square root of the number
-of steps. Almost double: 0.3; none: 0.5 (11 clusters of 8 to 24 servers, 256 MiB and 1 GiB)."""
+"""Where one server starves, steps grow at first: each by so much over the square root of their number. Almost double:
+0.3; none: 0.5 (11 clusters of 8 to 24 servers, 256 MiB and 1 GiB)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+from optcc.errors import InputError
 from optcc.values.cluster import Cluster, Fabric, Server
 from optcc.values.json_records import As, Least, read_json, write_json
 
@@ -34,7 +35,21 @@ class ClusterFields:
     def value(self) -> Cluster:
         """The cluster. Raises InputError where its servers do not make one."""
         now = Cluster(self.cluster, fabric=self.fabric, gpu_ranks=self.gpu_ranks)
-        return replace(now, pristine=replace(now, servers=self.pristine)) if self.pristine else now
+        if not self.pristine:
+            return now
+        if _places(self.pristine) != _places(self.cluster):
+            raise InputError(
+                "other servers than those of the cluster",
+                where="pristine",
+                expected="servers, pods, NICs and rails as in cluster, at their rates before any failure",
+                got=f"{len(self.pristine)} servers, {self.pristine[0].name} first",
+            )
+        return replace(now, pristine=replace(now, servers=self.pristine))
+
+
+def _places(servers: Servers) -> list[tuple[object, ...]]:
+    """What a failure leaves as it was."""
+    return [(server.name, server.pod, *((nic.name, nic.rail) for nic in server.nics)) for server in servers]
 
 
 InFile = Annotated[Cluster, As(ClusterFields, ClusterFields.of, ClusterFields.value, flat=True)]
