@@ -104,6 +104,7 @@ class BareTable(FlowTable):
 
     def fill(self, engine: CompiledEngine, dark: Collection[int]) -> bool:
         """The credits that came after the last run."""
+        self.reach()
         for number, out in self._outs.items():
             self.tables.flows["folded"][number] = out.sender.folded
         return True

@@ -69,17 +69,21 @@ class FlowTable:
     def _state(self, number: int) -> FlowState:
         return FlowState._make(FLOW_STATE.unpack_from(self._bytes, number * t.FLOW.itemsize))
 
+    def reach(self) -> None:
+        """What has been mapped meanwhile."""
+        for number, far in [*self._unmapped.items()]:
+            if far.bytes:
+                del self._unmapped[number]
+                record = self.tables.flows[number]
+                record["far"], record["far_bytes"] = address_of(far.bytes), len(far.bytes)
+
     def fill(self, engine: CompiledEngine, dark: Collection[int]) -> bool:
         """From the machines. False where an outgoing flow is not in its steady state and has something to do.
 
         dark : wires that do not bring everything through
         """
         wires, busy = self._wires, 0
-        for number, far in [*self._unmapped.items()]:
-            if far.bytes:
-                del self._unmapped[number]
-                record = self.tables.flows[number]
-                record["far"], record["far_bytes"] = address_of(far.bytes), len(far.bytes)
+        self.reach()
         calls, asked = dict(wires._calls), dict(wires._asked)
         for number, out in self._outs.items():
             sender = out.sender
