@@ -38,6 +38,10 @@ help:
 	@echo "make bench-trees     complementary trees against rings, table in docs/"
 	@echo "make bench-exports   what exported plans take of their targets' limits, table in docs/"
 	@echo "make bench-inside    GPUs as ranks, table in docs/"
+	@echo "make bench-communicator  the communicator's latency against Gloo, table in docs/ (after make torch)"
+	@echo "make bench-torch-backend  the same of torch's backend, table in docs/ (after make torch)"
+	@echo "make bench-gpu-ranks ranks on GPUs against the bound, table in docs/"
+	@echo "make bench-regret    the planner against a wide search on random clusters"
 	@echo "make bench-simulator speed and memory of the simulator, table in docs/"
 	@echo "make bench-packet-level  the simulator against ns-3, table in docs/ (after make ns3)"
 	@echo "make failover        faults over local wires many times over, 1000 randomised cuts, tables in docs/failover.md"
@@ -127,13 +131,13 @@ docs-commands: $(VENV)/ready
 
 docs-pictures: $(VENV)/ready
 	$(BIN)/python tools/docs_pictures.py
+	$(BIN)/python -m tools.dashboard_picture
 
 plan-schema: $(VENV)/ready
 	$(BIN)/python tools/plan_schema.py
 
 rooms: $(VENV)/ready
 	$(BIN)/python tools/rooms.py
-	$(BIN)/python -m tools.dashboard_picture
 
 # Each writes docs/bench-NAME.md.
 bench-%: $(VENV)/ready
