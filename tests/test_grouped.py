@@ -214,6 +214,19 @@ def test_few_bytes_beside_a_server_apart_are_one_chunk() -> None:
 
 
 @pytest.mark.parametrize("rails", [False, True])
+def test_a_nic_that_no_other_server_reaches_counts_for_nothing(rails: bool) -> None:
+    """Of servers with 2, 1 and 1 NICs one NIC is alone on its rail; of 2, 2 and 1 none is."""
+    two = Cluster.uniform(servers=3, nics=2, rate=1000).degrade("server1/nic1")
+    for cluster, offered in ((two.degrade("server2/nic1"), 0), (two, 1)):
+        pods = pods_of(replace(cluster, fabric=Fabric(rails=rails)), 2)
+        bound = optcc.lower_bound(pods, 2**20)
+        assert len(list(GroupedExchange.candidates(pods, bound, Costs()))) == offered
+        if not offered:
+            with pytest.raises(InputError, match="none alone on a rail"):
+                GroupedExchange(8, (0, 0, 1)).check(pods)
+
+
+@pytest.mark.parametrize("rails", [False, True])
 @pytest.mark.parametrize(("servers", "size", "nics", "dead"), [
     (3, 1, 3, ("server0/nic0",)),
     (6, 3, 2, ("server0/nic0", "server1/nic1")),

@@ -12,10 +12,11 @@ holds the groups and the number of chunks; the rest follows from the cluster.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 import numpy as np
@@ -89,7 +90,10 @@ class GroupedExchange(Recipe):
         super().check(cluster)
         ranks = len(cluster.ranks)
         require(
-            grouped(cluster), "cluster", "servers as ranks, NICs of one pace, each two with a rail in common", ranks
+            grouped(cluster),
+            "cluster",
+            "servers as ranks, NICs of one pace, each two with a rail in common, none alone on a rail",
+            ranks,
         )
         most = MAX_MOVES // ranks
         require(self.segments <= most, "segments", f"1 to {most}, of {ranks} servers", self.segments)
@@ -201,8 +205,8 @@ def told_groups(cluster: Cluster, groups: Sequence[int]) -> str:
 
 
 def grouped(cluster: Cluster) -> bool:
-    """Servers as ranks, three or more, every two with a common NIC in use."""
+    """Servers as ranks, three or more, every two with a common NIC in use, and no NIC in use alone on its rail."""
     if cluster.gpu_ranks or len(cluster.ranks) < 3:
         return False
-    live = [tuple(mine) for mine in live_nics(cluster)]
-    return all(live) and common_rails(live)
+    live = [tuple(mine) for mine in nics_of(cluster)]
+    return all(live) and common_rails(live) and min(Counter(chain(*live)).values()) > 1
