@@ -89,7 +89,7 @@ def connect(it: Layout, watches: Sequence[Any], lent_bytes: int = 0) -> list[Loc
 
 
 def arena(nbytes: int) -> Arena:
-    """One that is mapped, so that all of its bytes can be used where they are."""
+    """An arena that is mapped: a test may write and read any of its bytes."""
     made = Arena(nbytes)
     made.empty(1, np.dtype(np.uint8))
     return made

@@ -62,7 +62,7 @@ class Rank:
     """A participant of the collective: a server, or a GPU where GPUs are ranks.
 
     index : its number in the cluster; server : that of its server
-    nics : the NICs that are its own, those of its server or those beside its GPU
+    nics : the NICs of its server; where GPUs are ranks, the NICs of its GPU
     """
 
     index: int

@@ -132,7 +132,7 @@ class _ReceivingEnds:
 
 
 class _SendingEnds:
-    """Their other ends connect, and this rank lends each of those ranks its buffer, if it has one to lend.
+    """The ranks that receive from this one connect, and it lends its buffer, if there is one, to each of them.
 
     owing : ranks that the buffer is still to go to, and by what
     """
