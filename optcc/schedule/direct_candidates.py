@@ -1,9 +1,9 @@
 """Direct exchange as the planner tries it: numbers of steps near the one that a formula names.
 
 Let o be a chunk's cost on a NIC and X the bound, in seconds. Then s steps cost s o for chunks, and lose about one step,
-X/s, to data under way; the sum is least near s = sqrt(X/o), the *root*. The loss varies by a point or two with the
-number, so several around it are simulated. Where no server starves, nothing is lost from a certain number of rounds on
-(`rounds_needed`), and no more are tried than the root allows.
+X/s, to data under way; the sum is least near s = sqrt(X/o), the *root*. What else a way to find steps loses is added
+before the least is taken. The loss varies by a point or two with the number, so several around it are simulated. Where
+no server starves, nothing is lost from a certain number of rounds on (`rounds_needed`); fewer would lose about a round.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from fractions import Fraction
 from functools import partial
 from math import ceil, log, sqrt
 from operator import itemgetter
+
+import numpy as np
 
 from optcc.schedule.candidates import CandidateFamily, Costs
 from optcc.schedule.direct import FINDERS, MAX_CHUNK, MAX_STEPS, DirectExchange
@@ -26,15 +28,13 @@ from optcc.schedule.steps_several import SeveralStarve
 from optcc.schedule.steps_several_slots import quiet_rails
 from optcc.schedule.tuned import (
     DEFAULT_SEGMENTS,
-    FEWEST_TRIES,
     GROWS,
     KINDS,
-    LARGE,
     MANY,
     MOST_LOST,
-    OCTAVES,
     TRIED_CHUNKS,
     TRIES,
+    UP,
 )
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
@@ -117,12 +117,12 @@ def _root(bound: Bound, costs: Costs) -> float:
 
 
 def _near(about: float, least: int, most: int, chunks: float) -> list[int]:
-    """Numbers of steps from `least` to `most` near `about`, the nearest first: so many that they have `TRIED_CHUNKS` in
-    all, at most `TRIES`, at least one. Rounded up: to wait for a step is more than a chunk. chunks : of one step,
-    about"""
+    """Numbers of steps from half to double of `about`, the nearest first, from `least` to `most`: so many that they
+    have `TRIED_CHUNKS` in all, at most `TRIES`, at least one. Rounded up: to wait for a step is more than a chunk.
+    chunks : of one step, about"""
     tries = max(1, min(TRIES, int(TRIED_CHUNKS / (chunks * about))))
     places = sorted(range(-tries, tries + 1), key=lambda place: (abs(place), -place))
-    numbers = dict.fromkeys(max(least, min(most, ceil(about * 2 ** (OCTAVES * place / tries)))) for place in places)
+    numbers = dict.fromkeys(max(least, min(most, ceil(about * 4 ** (place / tries)))) for place in places)
     return list(numbers)[:tries]
 
 
@@ -148,22 +148,28 @@ def _none(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     finder = FINDERS[NoneStarves.name]
     used = [tuple(mine) for mine in finder.used(cluster)]
     chunks = min(Fraction(len(ranks) - 1, len(rails)) for ranks, rails in joined_by(used).items())  # in a round
-    about = min(float(rounds_needed(finder.shares(cluster))), _root(bound, costs) / float(chunks))
+    about = min(float(rounds_needed(finder.shares(cluster))), _root(bound, costs) / sqrt(chunks))
     most = min(MAX_STEPS, finder.most_steps(cluster))
     recipe = DirectExchange(1, chunk=_part(bound, costs.per_chunk, MAX_CHUNK))
     return Form(recipe, _near(about + 1, 1, most, len(used) * (len(used) - 1)))
 
 
 def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
-    """Of up to `LARGE` servers, where chunks cost little, so few steps that `FEWEST_TRIES` of them are tried."""
+    """The starving server has nothing to receive during the first turn of the others: half of that part of a half is
+    lost, beside a step and the cost of chunks."""
     finder = FINDERS[OneStarves.name]
-    chunks, root = 2 * sum(map(len, finder.used(cluster))), _root(bound, costs)
-    if len(cluster.ranks) <= LARGE:
-        root = min(root, TRIED_CHUNKS / (FEWEST_TRIES * chunks))
-    growth = 1 + Fraction(round(100 * GROWS / sqrt(root)), 100)
+    used, root = finder.used(cluster), _root(bound, costs)
+    chunks, most = 2 * sum(map(len, used)), min(MAX_STEPS, finder.most_steps(cluster))
+
+    steps = np.arange(2, most + 1)
+    growth, turn = 1 + GROWS / np.sqrt(steps), (len(used) - 1) / max(map(len, used))
+    longest = growth ** (float(UP) * steps)
+    first = (growth**turn - 1) / (longest - 1 + longest * (growth - 1) * (1 - float(UP)) * steps)
+    about = float(steps[np.argmin(steps / root**2 + 1 / steps + first / 2)])
     margin, chunk = _part(bound, costs.alpha, Fraction(1, 10)), _part(bound, costs.per_chunk, MOST_LOST)
-    recipe = DirectExchange(1, OneStarves.name, growth=growth, margin=margin, chunk=chunk, last=LEAST)
-    return Form(recipe, _near(root, 2, min(MAX_STEPS, finder.most_steps(cluster)), chunks))
+    grows = 1 + Fraction(round(100 * GROWS / sqrt(about)), 100)
+    recipe = DirectExchange(1, OneStarves.name, growth=grows, margin=margin, chunk=chunk, last=LEAST)
+    return Form(recipe, _near(about, 2, most, chunks))
 
 
 def _several(cluster: Cluster, bound: Bound, costs: Costs) -> Form:

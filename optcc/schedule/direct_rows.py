@@ -89,7 +89,8 @@ def cut(
         if done < total:
             until = units * done // total // GRANULE * GRANULE
             # A tiny rest would be waited for until the pair's next slot.
-            near = int(units * weight // total * max(Fraction(1, NEAR), min(Fraction(1, 3), cost / size)))
+            even = units * weight // total
+            near = max(even // NEAR, min(even // 3, even * cost.numerator // (cost.denominator * size)))
             border = borders[min(bisect_left(borders, until - near), len(borders) - 1)]
             until = border if at < border <= until + near else until
             until = min(until + later, borders[0]) if until < borders[0] else until

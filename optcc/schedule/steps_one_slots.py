@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from optcc.schedule.slots import HALF, ONE, TIES, Slot
 from optcc.schedule.tuned import (
     DOWN,
-    DUE,
     LONGEST,
     LONGEST_ALONE,
     SHRINK,
@@ -147,7 +146,7 @@ def greedy_slots(
     of_lone = (sum((b for r, b in parts if r == lone), Fraction(0)) for hub, parts in enumerate(adding) if hub != lone)
     nic = (1 - max(of_lone)) / len(live[lone])
     # With slots of the longest length it sends so many chunks; their cost is left free for the others.
-    nic, cost = nic / (1 - ONE // LONGEST[False] * chunk), int(chunk * ONE)
+    nic, cost = nic / (1 - chunk / LONGEST[False]), int(chunk * ONE)
     half = _Half(shares, adding, nic, int(margin * ONE))
     late = sorted({r for parts in adding for r, _ in parts} - {lone})
     rails = sorted({rail for mine in live for rail in mine})
@@ -158,30 +157,26 @@ def greedy_slots(
     sending: dict[int, tuple[int, set[int]]] = {rail: (0, set()) for rail in live[lone]}  # until when, to whom
     getting = sending.copy()
     starts, idle, counts = [0, *ends], 0, [0, 0]
-    others = half.skipped.sum(0) - half.skipped[lone]
     brief = max(b - a for a, b in pairwise(starts)) // 2
-    longest = LONGEST if late else LONGEST_ALONE
+    longest = [int(part * ONE) for part in (LONGEST if late else LONGEST_ALONE)]
 
     def longer(held: dict[int, tuple[int, set[int]]], turn: int, get: bool) -> int:
         """New slots of the starving rank where the last ones are over, for the rank with most data; and the rest of
         them."""
         begin, size, remains = starts[turn], starts[turn + 1] - starts[turn], 0
         much = half.ready(lone) if get else half.left[lone].copy()
-        first = np.where(get, 0, others - half.served[lone])
-        first[first < 2 * cost] = 0
-        first *= begin + first.sum() // len(live[lone]) >= DUE
         for rail in sorted((rail for rail in held if held[rail][0] <= begin), key=lambda rail: (rail + turn) % ranks):
             busy = {k for end, peers in held.values() if end > begin for k in peers}
             end, room, own = starts[turn + 1], size, set[int]()
             while room > 2 * cost and (some := [k for k in on[rail] if k not in own and much[k]]):
-                k = max(some, key=lambda k: (k not in busy, bool(first[k]), int(much[k]), k))
-                most = int(first[k] or much[k])
+                k = max(some, key=lambda k: (k not in busy, int(much[k]), k))
+                most = int(much[k])
                 if not own:
                     end = max(end, starts[bisect_right(starts, begin + min(longest[get], most)) - 1])
                     room = end - begin
                 part = min(most, room - cost)
                 half.put(*((k, lone) if get else (lone, k)), rail, begin, end, part)
-                room, much[k], first[k] = room - part - cost, much[k] - part, max(0, first[k] - part)
+                room, much[k] = room - part - cost, much[k] - part
                 counts[get] += 1
                 own.add(k)
             held[rail] = end, own

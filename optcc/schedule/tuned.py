@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from optcc.schedule.slots import ONE
-
 # What the planner tries (`planner.search`, `candidates`, families' candidates)
 DEFAULT_SEGMENTS = 64
 """Parts along time where these cost nothing: filling the pipeline takes about 1/64 of the time."""
@@ -46,14 +44,10 @@ UP = Fraction(2, 5)
 DOWN, SHRINK = Fraction(11, 50), Fraction(9, 10)
 """Part of the steps that shrink, at the end; the length of each over the one before. The last sums must go back at
 once, as the second half begins with them. Half of DOWN: 0.1, double: 0.3, none: 0.7."""
-LONGEST, LONGEST_ALONE = (ONE // 8, ONE // 8), (ONE // 4, ONE // 6)
-"""Longest slots, in units of `ONE`, in which the starving rank sends, and receives. Long slots are few chunks; short
+LONGEST, LONGEST_ALONE = (Fraction(1, 8), Fraction(1, 8)), (Fraction(1, 4), Fraction(1, 6))
+"""Longest slots, as parts of a half, in which the starving rank sends, and receives. Long slots are few chunks; short
 ones keep hubs from waiting, of which there are many where no other server is slow. Half: 0.7, double: 0.6; alone 0.3
 and 0.1."""
-DUE = 9 * ONE // 10
-"""Time by which the starving rank has sent hubs the data that others add last to, if necessary before the rest.
-Otherwise some hubs might get nothing before its last slots, half a half late. Half: 0.2, double: 0.0; 64 servers, 4 and
-1 dead, 4 GiB: 3."""
 TURNS = 5
 """Beside a rank that is hardly faster, the parts of a section to which the two add last alternate in this many turns.
 Otherwise it had nothing to receive for long, then more than its NICs take. Half: 0.8, double: 0.0."""
@@ -95,15 +89,10 @@ double: 0.0, and up to 2 either way in single clusters (the same clusters)."""
 # Which numbers of steps are tried (`direct_candidates`)
 KINDS = 4
 """Combinations of a way to find steps and a number of lanes that are tried where NICs differ."""
-OCTAVES = 3
-"""Numbers of steps, or of rounds, are tried over so many octaves: times vary from one number to the next, and the best
-may be twice the formula's."""
-TRIES, TRIED_CHUNKS = 16, 100_000
+TRIES, TRIED_CHUNKS = 16, 200_000
 """Numbers of steps simulated: so many, or as many as have this number of chunks in all, about two seconds; at least
-one. The loss of steps varies by a point or two, so half as many tries lose half a point."""
-FEWEST_TRIES = 4
-"""At least so many tries where one server starves, up to `LARGE` servers; where chunks cost little, with fewer steps
-than best. One try instead: half a point to a point worse (8 and 16 servers, 4 GiB)."""
+one. The loss of steps varies by a point or two from one number to the next: half as many chunks lose 0.1 (8, 16 and 24
+servers, 1 MiB to 4 GiB)."""
 MOST_LOST = Fraction(1, 16)
 """A chunk's cost counts as at most so much of a half where steps are found with it, or hardly any were possible.
 Without: 1 MiB among 8 servers takes 17 % longer with one starving, 42 % with two (5 us and 1 us)."""
