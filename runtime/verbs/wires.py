@@ -189,9 +189,7 @@ class VerbsWires(VerbsFaults):
         """
         end, out = self._ends.get(wire), self._wires[wire].out
         self.clock.now = now
-        if end is None or not end.under_way:
-            return min(now, self._backlog.sent_at(out))
-        if self._backlog.under_way[out] >= self._settings.ahead:
+        if end is not None and end.under_way and self._backlog.under_way[out] >= self._settings.ahead:
             self._hear_of(out)
             return inf
         return self._backlog.next_at(out, self._wires[wire].into)
