@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,7 +25,9 @@ from optcc.runtime.control.serving import serve_child
 from optcc.runtime.errors import RankFailedError, TransportError
 from optcc.runtime.messages import Enlist, Quit
 from optcc.runtime.verbs import structs
-from optcc.runtime.wires.contract import Cause, Failed, PortDown
+from optcc.runtime.verbs.settings import VerbsSettings
+from optcc.runtime.wires.contract import HEADER_BYTES, Cause, Failed, PortDown
+from optcc.runtime.wires.pacing import Rates
 from optcc.values.cluster import Cluster, Nic, Server
 from tests.fake_verbs import FakeVerbs, library
 from tests.wires_contract import FLOWS, WIRES, Pipe, joined
@@ -35,7 +38,8 @@ BOUND_S, RATE = 60.0, Fraction(10**9)
 NICS = {rank: NicAddress(f"nic{rank}") for rank in range(2)}
 
 
-Opens = Callable[[int, Callable[[Any], list[Any]]], Any]
+Opens = Callable[..., Any]
+"""(rank, exchange, what else `VerbsWires` is given)."""
 
 
 @pytest.fixture
@@ -45,9 +49,11 @@ def opens(library: FakeVerbs) -> Iterator[Opens]:
 
     watches = [Pipe(), Pipe()]
 
-    def open_wires(rank: int, exchange: Callable[[Any], list[Any]]) -> VerbsWires:
+    def open_wires(rank: int, exchange: Callable[[Any], list[Any]], **given: Any) -> VerbsWires:
         nics = dict.fromkeys(range(2), NICS[rank])
-        return VerbsWires(rank, WIRES, FLOWS, nics, exchange=exchange, watch=watches[rank], clock=time.monotonic)
+        return VerbsWires(
+            rank, WIRES, FLOWS, nics, exchange=exchange, watch=watches[rank], clock=time.monotonic, **given
+        )
 
     yield open_wires
     for watch in watches:
@@ -147,6 +153,26 @@ def test_a_device_that_does_not_answer_is_lost_with_its_wires(library: FakeVerbs
     cause = Cause.ERROR if answers else Cause.DEVICE
     assert set(lost) == {(Failed, cause)} | (set() if answers else {(PortDown, cause)})
     assert all("nic0 does not answer: ibv_query_qp: Input/output error" in it.detail for it in seen if not answers)
+    for wires in ranks:
+        wires.close()
+
+
+# --- when a NIC takes more ------------------------------------------------------------------------------------------
+
+
+def test_wires_wait_for_the_nic_by_which_they_leave_whatever_is_under_way_on_them(
+    library: FakeVerbs, opens: Opens
+) -> None:
+    """WIRES 0 and 1 leave by one NIC, 2 and 3 by the other."""
+    ranks = joined(2, partial(opens, rates=[Rates(1e6, 1e6)] * 2, settings=VerbsSettings(ahead=1)))
+    memory = memoryview(bytearray(10_000))
+    ranks[0].register(memory)
+    now = time.monotonic()
+    assert all(ranks[0].free_at(wire, now) <= now for wire in range(4))
+    ranks[0].write(0, 0, 0, bytes(HEADER_BYTES), memory, now)
+    assert ranks[0].free_at(0, now) == math.inf, "it has as many chunks as it may"
+    assert now + 0.01 < ranks[0].free_at(1, now) < now + 0.011, "by its rate; others' dead wires do not count"
+    assert ranks[0].free_at(3, now) <= now
     for wires in ranks:
         wires.close()
 

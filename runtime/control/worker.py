@@ -93,7 +93,8 @@ class Worker:
         self._ail()
         timeouts = Timeouts().for_chunks_of(layout.slowest_chunk_s if job.paced else 0.0)
         routes = {name: schedule.routes for name, schedule in job.schedules.items()}
-        self._clock = Abilities.of(self._wires).clock or time.monotonic
+        able = Abilities.of(self._wires)
+        self._clock, self._look = able.clock or time.monotonic, able.look_again or time.monotonic
         self._flows = FlowTransport(self._rank, layout, routes, self._wires, self._tell, self._clock, timeouts)
         self._engine_of = engines(path_of(job.path, job.transport, job.device, job.dtype), self._flows, self._wires)
         self._journal = self._flows.journal
@@ -187,7 +188,7 @@ class Worker:
         at = clock.here(at)
         while time.monotonic() < at - PUNCTUAL_S:
             self._engine.serve(at - PUNCTUAL_S)
-        while time.monotonic() < at:
+        while self._look() < at:
             pass
         start, cpu = time.monotonic(), time.process_time()
         self._start_s = clock.hub(start)

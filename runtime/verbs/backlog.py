@@ -74,13 +74,12 @@ class Backlog:
             self._sent[port] += ACKS_BYTES / self._out[port]
 
     def waited(self, until: float, now: float) -> None:
-        """Nothing happened until the time at which a wait was to end."""
-        late = min(now - until, self._early_s)  # after a long fold it is no lateness of the wait
-        self._late = max(late, self._late + (late - self._late) * _FORGET)
-
-    def sent_at(self, out: int) -> float:
-        """When `out` will have sent what it was given."""
-        return self._sent[out]
+        """Nothing happened until the time at which a wait was to end. Waits with nothing under way do not count: how
+        late one ends that was for a common start tells nothing of those in between.
+        """
+        if any(self.under_way):
+            late = min(now - until, self._early_s)  # after a long fold it is no lateness of the wait
+            self._late = max(late, self._late + (late - self._late) * _FORGET)
 
     def next_at(self, out: int, into: int) -> float:
         """When to give `out` its next chunk for `into`."""

@@ -185,13 +185,11 @@ class VerbsWires(VerbsFaults):
 
         Not when it has been acknowledged: a chunk may lie in a queue at a slower receiver, with the NIC idle. A NIC
         that is slower than we think would pile up work; so no more than `VerbsSettings.ahead` chunks are given to it.
-        A wire on which nothing is under way is always free, so that a dead one holds up no other.
+        These do not hold up a wire on which nothing is under way, for they may be on a dead one.
         """
         end, out = self._ends.get(wire), self._wires[wire].out
         self.clock.now = now
-        if end is None or not end.under_way:
-            return min(now, self._backlog.sent_at(out))
-        if self._backlog.under_way[out] >= self._settings.ahead:
+        if end is not None and end.under_way and self._backlog.under_way[out] >= self._settings.ahead:
             self._hear_of(out)
             return inf
         return self._backlog.next_at(out, self._wires[wire].into)

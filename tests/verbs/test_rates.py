@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import threading
+from fractions import Fraction
 from types import ModuleType
 
 import pytest
 
+from optcc.runtime.control import processes
+from optcc.runtime.control.job import Job
+from optcc.runtime.control.launch import Session
 from optcc.runtime.verbs.settings import VerbsSettings
 from optcc.runtime.wires.contract import HEADER_BYTES, Arrived, Credited, FlowSpec, Wire
+from optcc.schedule.direct import DirectExchange
+from optcc.values.cluster import Cluster, Nic, Server
 from tests.verbs.conftest import needs_virtual_time
 from tests.verbs.ranks import Ranks
 
@@ -76,3 +82,31 @@ def test_times_repeat(network: ModuleType) -> None:
         network.rate(nic, 10e9)
     first, second = stream(), stream()
     assert abs(first - second) < 2e-6
+
+
+PLANS = {
+    "few, large transfers": (DirectExchange(3, "none-starves", chunk=Fraction(13, 2**18), lanes=1), 1, 0.009741),
+    "NICs of two rates": (DirectExchange(24, "none-starves", chunk=Fraction(49, 2**19), lanes=2), 2, 0.010616),
+}
+"""Recipe, what the first NIC's rate is divided by, and the simulator's seconds, with the costs of `make bench-lab`."""
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_transfers_leave_in_the_plans_order_whichever_ranks_they_are_for(
+    network: ModuleType, monkeypatch: pytest.MonkeyPatch, plan: str
+) -> None:
+    """Transfers to several ranks are ready for a NIC at once. Where they share it, the first one arrives too late."""
+    from lab.allreduce import Forked
+
+    monkeypatch.setattr(processes, "start_rank", Forked)
+    recipe, slower, seconds = PLANS[plan]
+    rates = [Fraction(10**10, 8) / (1 if nic else slower) for nic in range(8)]
+    for nic, rate in enumerate(rates):
+        network.rate(nic, float(8 * rate))
+    nics = [Nic(f"rxe{nic}", rate, rate) for nic, rate in enumerate(rates)]
+    cluster = Cluster(tuple(Server(f"server{r}", (nics[2 * r], nics[2 * r + 1])) for r in range(4)))
+    schedule = recipe.lower(cluster, 16_000_000)
+    with Session(Job({"it": schedule}, "float32", "sum", False, "verbs", 1 << 18)) as session:
+        done = [session.run("it") for _ in range(2)]
+    assert all(exact for run in done for exact in run.exact)
+    assert [run.seconds for run in done] == pytest.approx([seconds] * 2, rel=0.01)
