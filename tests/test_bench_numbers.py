@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from math import inf
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_a_new_value_reaches_the_families(monkeypatch: pytest.MonkeyPatch) -> No
 def test_effects() -> None:
     base = {"a": 1.0, "b": 2.0, "c": 4.0}
     assert bench_numbers.effect(base, base) == "none"
-    assert bench_numbers.effect(base, {"a": 1.02, "b": 1.98}) == "2: +0.5 (-1.0 to +2.0)"
+    assert bench_numbers.effect(base, {"a": 1.02, "b": 1.98, "c": inf}) == "2: +0.5 (-1.0 to +2.0); no plan in 1"
 
 
 def test_tables_join_the_parts() -> None:
@@ -46,7 +47,7 @@ def test_tables_join_the_parts() -> None:
         Task(0): Times({"a": 1.0}), Task(1): Times({"b": 1.0}),
         Task(0, "UP", HALF): Times({"a": 1.0}), Task(1, "UP", HALF): Times({"b": 1.1}),
         Task(0, "UP", DOUBLE): Times({"a": 1.0}), Task(1, "UP", DOUBLE): Times({"b": 1.0}),
-        Task(0, "trees", WITHOUT): Times({"a": 3.0}), Task(1, "trees", WITHOUT): Times({}),
+        Task(0, "trees", WITHOUT): Times({"a": 3.0}), Task(1, "trees", WITHOUT): Times({"b": 1.0}),
     }  # fmt: skip
     lines = bench_numbers.tables(["UP"], ["trees"], found)
     assert "| `UP` | 2/5 | 1: +10.0 (+10.0 to +10.0) | none |" in lines
