@@ -37,7 +37,7 @@ from optcc.errors import InputError
 from optcc.evaluation.tasks import code
 from optcc.files.journal import Journal
 from optcc.planner.search import slower_s
-from optcc.schedule import tuned
+from optcc.schedule import effort, tuned
 from optcc.schedule.candidates import Costs
 from optcc.schedule.families import FAMILIES
 from optcc.values.cluster import Cluster
@@ -69,7 +69,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Task:
-    """A part of the clusters with another value of a number of `tuned`, or without a family; with neither as it is."""
+    """A part of the clusters with another value of a number, or without a family; with neither as it is."""
 
     part: int
     name: str = ""
@@ -104,8 +104,8 @@ def planned(of: Iterator[tuple[str, Cluster, int, Costs]]) -> Iterator[tuple[str
 
 
 def numbers() -> dict[str, Any]:
-    """Those of `tuned`, by name."""
-    return {name: value for name, value in vars(tuned).items() if name.isupper()}
+    """Those that shape plans, and limits of planning's effort, by name."""
+    return {name: value for module in (tuned, effort) for name, value in vars(module).items() if name.isupper()}
 
 
 def changed(value: Any, change: str) -> Any:
@@ -120,9 +120,9 @@ def changed(value: Any, change: str) -> Any:
 
 
 def put(name: str, value: Any) -> None:
-    """The number's new value, in every module that has taken it from `tuned`."""
+    """The number's new value, in every module that has it."""
     old = numbers()[name]
-    for module in [tuned, *modules()]:
+    for module in modules():
         if vars(module).get(name) is old:
             setattr(module, name, value)
 
@@ -203,8 +203,8 @@ def main() -> int:
             "# What the planner's numbers are worth",
             "",
             f"Made by `make bench-numbers`: {count} clusters are planned as usual.",
-            "Then they are planned with half and with double of each number of `optcc/schedule/tuned.py`, and without",
-            "each family.",
+            "Then they are planned with half and with double of each number, and without each family.",
+            "Numbers of `optcc/schedule/tuned.py` shape plans, those of `optcc/schedule/effort.py` limit planning.",
             f"{len(CASES)} clusters have healthy and dead NICs, {format_seconds(ALPHA)} from NIC to NIC and",
             f"{format_seconds(PER_CHUNK)} per chunk; {RANDOM} are random, with NICs of all kinds and five other costs.",
             "",

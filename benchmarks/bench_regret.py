@@ -23,7 +23,7 @@ from optcc.planner.search import candidate_families
 from optcc.schedule.candidates import Costs
 from optcc.schedule.direct import FINDERS, DirectExchange
 from optcc.schedule.direct_candidates import FORMS
-from optcc.schedule.lanes import MOST_LANES, in_lanes
+from optcc.schedule.lanes import MAX_LANES, in_lanes
 from optcc.schedule.recipe import Recipe
 
 DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96)
@@ -39,7 +39,7 @@ def by_hand(case: Uneven) -> Iterator[Recipe]:
     for offer in candidate_families(case.cluster, bound, alpha=case.alpha, per_chunk=case.per_chunk):
         if offer.name != DirectExchange.family and not (offer.costly and len(case.cluster.ranks) > 16):
             yield from (offer.make(depth) for depth in DEPTHS)
-    for lanes in range(1, MOST_LANES + 1):
+    for lanes in range(1, MAX_LANES + 1):
         laned, costs = in_lanes(case.cluster, lanes), Costs(case.alpha, lanes * case.per_chunk)
         for name, finder in FINDERS.items():
             if not finder.applies(laned):

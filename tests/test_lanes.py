@@ -13,7 +13,7 @@ import optcc
 from optcc.errors import InputError
 from optcc.planner.search import candidate_families
 from optcc.schedule.direct import DirectExchange
-from optcc.schedule.lanes import MOST_LANES, differ, in_lanes, lane_lines
+from optcc.schedule.lanes import MAX_LANES, differ, in_lanes, lane_lines
 from optcc.schedule.routes import ports_of
 from optcc.values.cluster import Cluster
 from tests.conftest import degraded
@@ -81,7 +81,7 @@ def test_a_slow_nic_is_used_and_that_is_nearer_to_the_bound(left: str) -> None:
     assert lane_lines(cluster, 1) == []
 
 
-@pytest.mark.parametrize("lanes", [0, MOST_LANES + 1, True])
+@pytest.mark.parametrize("lanes", [0, MAX_LANES + 1, True])
 def test_lanes_out_of_range(lanes: int) -> None:
     recipe = optcc.plan(slow(Fraction(1, 2)), 2**24, family="direct-exchange", **COSTS).recipe
     assert isinstance(recipe, DirectExchange)

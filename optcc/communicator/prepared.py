@@ -14,7 +14,8 @@ from optcc.runtime.control.member import Member
 from optcc.runtime.engine.program import Program, program_of
 from optcc.runtime.wires.layout import WINDOW_BYTES, layout_of
 from optcc.schedule.columns import Schedule
-from optcc.schedule.simple import PIECE_BYTES, all_gather, broadcast, one_tree, reduce_scatter
+from optcc.schedule.simple import all_gather, broadcast, one_tree, reduce_scatter
+from optcc.schedule.tuned import PIECE_BYTES
 from optcc.values.cluster import Cluster
 
 SMALL = 256 * 1024

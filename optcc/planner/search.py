@@ -22,9 +22,9 @@ from optcc.plans.plan import Plan
 from optcc.schedule.baselines import BASELINES
 from optcc.schedule.candidates import CandidateFamily, Costs, default_segments
 from optcc.schedule.columns import Schedule
+from optcc.schedule.effort import DEFAULT_SEGMENTS, LARGE, MAX_STRIPES, MIN_CHUNK, NEARLY
 from optcc.schedule.families import FAMILIES
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe
-from optcc.schedule.tuned import DEFAULT_SEGMENTS, LARGE, MAX_STRIPES, MIN_CHUNK, NEARLY
 from optcc.simulation.simulator import simulate
 from optcc.values.bound import LARGEST_GAP, Bound
 from optcc.values.cluster import Cluster, Nic

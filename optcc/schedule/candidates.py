@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
-from optcc.schedule.tuned import DEFAULT_SEGMENTS, MIN_CHUNK, MIN_GPU_CHUNK
+from optcc.schedule.effort import DEFAULT_SEGMENTS, MIN_CHUNK, MIN_GPU_CHUNK
 
 if TYPE_CHECKING:
     from optcc.schedule.recipe import Recipe

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from optcc.schedule.columns import Schedule
 from optcc.schedule.direct_rows import dependencies, scheduled
-from optcc.schedule.lanes import MOST_LANES, in_lanes, lane_lines, nics_of
+from optcc.schedule.lanes import MAX_LANES, in_lanes, lane_lines, nics_of
 from optcc.schedule.many_objects import no_collection
 from optcc.schedule.nics import fewest_nics_first, nic_ports, nic_rate, pace_lines
 from optcc.schedule.pods import direct_uplink_s
@@ -28,8 +28,9 @@ from optcc.schedule.recipe import Recipe, require
 from optcc.schedule.routes import Routes
 from optcc.schedule.steps import Finder
 from optcc.schedule.steps_none import NoneStarves
-from optcc.schedule.steps_one import LEAST, OneStarves
+from optcc.schedule.steps_one import OneStarves
 from optcc.schedule.steps_several import SeveralStarve
+from optcc.schedule.tuned import LEAST
 from optcc.values.cluster import Cluster
 from optcc.values.json_types import Choice, Exact, Whole
 
@@ -68,7 +69,7 @@ class DirectExchange(Recipe):
     margin: Fraction = Fraction(0)
     chunk: Annotated[Fraction, Exact(most=MAX_CHUNK)] = Fraction(0)
     last: Fraction = Fraction(0)
-    lanes: Annotated[int, Whole(1, MOST_LANES)] = 1
+    lanes: Annotated[int, Whole(1, MAX_LANES)] = 1
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module. Steps are found for the ranks in an order of their NICs: which server lacks some makes no

@@ -19,23 +19,15 @@ import numpy as np
 
 from optcc.schedule.candidates import CandidateFamily, Costs
 from optcc.schedule.direct import FINDERS, MAX_CHUNK, MAX_STEPS, DirectExchange
-from optcc.schedule.lanes import MOST_LANES, differ, in_lanes
+from optcc.schedule.effort import DEFAULT_SEGMENTS, KINDS, MANY, TRIED_CHUNKS, TRIES
+from optcc.schedule.lanes import MAX_LANES, differ, in_lanes
 from optcc.schedule.slots import ONE
 from optcc.schedule.steps_none import NoneStarves, joined_by, rounds_needed
-from optcc.schedule.steps_one import LEAST, OneStarves, fitted
+from optcc.schedule.steps_one import OneStarves, fitted
 from optcc.schedule.steps_one_slots import step_ends
 from optcc.schedule.steps_several import SeveralStarve
 from optcc.schedule.steps_several_slots import quiet_rails
-from optcc.schedule.tuned import (
-    DEFAULT_SEGMENTS,
-    GROWS,
-    KINDS,
-    MANY,
-    MOST_LOST,
-    TRIED_CHUNKS,
-    TRIES,
-    UP,
-)
+from optcc.schedule.tuned import GROWS, LEAST, MOST_LOST, UP
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
 
@@ -65,7 +57,7 @@ def direct_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[Cand
     """A candidate for each suitable way to find steps and, where NICs differ, each number of lanes; the first `KINDS`
     by the formula above."""
     found = list[tuple[float, int, CandidateFamily]]()
-    for lanes in range(1, MOST_LANES + 1 if differ(cluster) else 2):
+    for lanes in range(1, MAX_LANES + 1 if differ(cluster) else 2):
         laned, own = in_lanes(cluster, lanes), Costs(costs.alpha, lanes * costs.per_chunk)
         for name, finder in FINDERS.items():
             if not finder.applies(laned):

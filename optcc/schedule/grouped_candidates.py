@@ -14,12 +14,13 @@ from functools import partial
 from math import ceil, isqrt, sqrt
 
 from optcc.schedule.candidates import CandidateFamily, Costs
+from optcc.schedule.effort import DEFAULT_SEGMENTS, LARGE, MOST_TRIED, TRIED_MOVES
 from optcc.schedule.grouped import MAX_MOVES, GroupedExchange, grouped, links_of, lone, nics_of
 from optcc.schedule.grouped_trees import trees
 from optcc.schedule.nics import nic_rate
 from optcc.schedule.pods import pod_numbers
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.tuned import DEFAULT_SEGMENTS, FEWEST, LARGE, MOST_TRIED, TRIED_MOVES, WAITS
+from optcc.schedule.tuned import FEWEST, WAITS
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
 

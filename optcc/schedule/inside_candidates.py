@@ -7,12 +7,12 @@ from functools import cache
 from math import isqrt
 
 from optcc.schedule.candidates import CandidateFamily, Costs, default_segments
+from optcc.schedule.effort import LARGE, MANY
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.inside_groups import gpu_groups, shares_by_rate, usable, view
 from optcc.schedule.inside_parts import inside_exchange, inside_servers
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe
-from optcc.schedule.striped import WAYS
-from optcc.schedule.tuned import LARGE, MANY
+from optcc.schedule.tuned import WAYS
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 
-from optcc.schedule.nics import MOST_NAMED, bound_of, speed
+from optcc.schedule.nics import MAX_NAMED, bound_of, speed
 from optcc.values.cluster import Cluster, Nic
 
-MOST_LANES = 4
+MAX_LANES = 4
 
 
 def differ(cluster: Cluster) -> bool:
@@ -75,5 +75,5 @@ def lane_lines(cluster: Cluster, count: int) -> list[tuple[str, str]]:
         for i, nic in enumerate(server.nics)
         if nic.alive and (own := sum(lane.alive for lane in laned.nics[i * count : (i + 1) * count])) < count
     ]
-    more = f" and {len(fewer) - MOST_NAMED} more" if len(fewer) > MOST_NAMED else ""
-    return [("lanes of a NIC", str(count)), ("fewer of slower ones", ", ".join(fewer[:MOST_NAMED]) + more)]
+    more = f" and {len(fewer) - MAX_NAMED} more" if len(fewer) > MAX_NAMED else ""
+    return [("lanes of a NIC", str(count)), ("fewer of slower ones", ", ".join(fewer[:MAX_NAMED]) + more)]

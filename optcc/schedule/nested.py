@@ -196,9 +196,10 @@ class NestedRings(Recipe):
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
         """With many leaves also sections as coarse as with few: chunks cost, so either may be faster."""
         from optcc.schedule.candidates import CandidateFamily
+        from optcc.schedule.effort import MANY
         from optcc.schedule.nested_order import nested_rings
         from optcc.schedule.nested_pace import two_segments_under_way
-        from optcc.schedule.tuned import FEW_LEAVES, MANY
+        from optcc.schedule.tuned import FEW_LEAVES
         from optcc.theory import nested_shares
 
         if cluster.gpu_ranks:

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from optcc.schedule.assemble import TemplateRow
-from optcc.schedule.tuned import FEW_LEAVES, LEAF_SECTIONS, MANY
+from optcc.schedule.effort import MANY
+from optcc.schedule.tuned import FEW_LEAVES, LEAF_SECTIONS
 
 PERIOD = 2**20
 """Units of due times in a segment's time; more than any segment has sections."""

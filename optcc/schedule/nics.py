@@ -20,7 +20,7 @@ from optcc.schedule.routes import Routes
 from optcc.schedule.tuned import HARDLY
 from optcc.values.cluster import Cluster, Nic, Rank, Server
 
-MOST_NAMED = 4
+MAX_NAMED = 4
 
 
 def applies(cluster: Cluster) -> bool:
@@ -96,8 +96,8 @@ def pace_lines(cluster: Cluster) -> list[tuple[str, str]]:
 
     idle = left_alone(cluster)
     lines = [("pace of every NIC", format_rate(nic_rate(cluster)))]
-    more = f" and {len(idle) - MOST_NAMED} more" if len(idle) > MOST_NAMED else ""
-    return lines + ([("slower NICs, not used", ", ".join(idle[:MOST_NAMED]) + more)] if idle else [])
+    more = f" and {len(idle) - MAX_NAMED} more" if len(idle) > MAX_NAMED else ""
+    return lines + ([("slower NICs, not used", ", ".join(idle[:MAX_NAMED]) + more)] if idle else [])
 
 
 def at_one_pace(cluster: Cluster) -> Cluster:

@@ -23,9 +23,10 @@ import numpy as np
 from optcc.schedule.arcs import Arc, Arcs
 from optcc.schedule.assemble import Block, TemplateRow, assemble, cuts_by, even_cuts
 from optcc.schedule.columns import Schedule, Stage
+from optcc.schedule.effort import MOST_ROOTS
 from optcc.schedule.recipe import Recipe, Segments, Window, require
 from optcc.schedule.routes import Routes, busiest_seconds
-from optcc.schedule.tuned import MOST_ROOTS, MOST_UNDER_WAY
+from optcc.schedule.tuned import MOST_UNDER_WAY
 from optcc.values.cluster import Cluster
 from optcc.values.json_types import Index
 

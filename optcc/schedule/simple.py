@@ -13,13 +13,8 @@ import numpy as np
 
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.routes import Routes
+from optcc.schedule.tuned import FAN, PIECE_BYTES
 from optcc.values.cluster import Cluster
-
-FAN = 4
-"""Children of a rank in a tree of small messages: it serves them one after the other in about the time of a hop."""
-
-PIECE_BYTES = 1 << 20
-"""A broadcast is handed on in pieces of so much: as much as a chunk carries."""
 
 
 class _Row(NamedTuple):

@@ -13,6 +13,8 @@ ONE = 2**28
 TIES = 2**13
 """Which of equal pairs a matching takes is settled by numbers below this, and where their sums are equal, too, by
 `compiled.assigned`."""
+SLACK = 2**12
+"""1/SLACK of the landed data is left out, as cuts are rounded and pairs have a little more or less."""
 
 
 class Slot(NamedTuple):

@@ -57,16 +57,16 @@ class Finder(Protocol):
         """(label, text) lines for people."""
 
 
-MOST_CHUNKS = 2**19
+MAX_CHUNKS = 2**19
 """Limit of steps times NICs of all servers: so many transfers take some GB and some ten seconds."""
 
 
 def most_steps(used: Used) -> int:
-    """Limit of a plan's steps by `MOST_CHUNKS`."""
-    return max(1, MOST_CHUNKS // (2 * sum(map(len, used))))
+    """Limit of a plan's steps by `MAX_CHUNKS`."""
+    return max(1, MAX_CHUNKS // (2 * sum(map(len, used))))
 
 
-MOST_WAITS = 2**26
+MAX_WAITS = 2**26
 """Transfers, times the ranks that each may wait for, where one rank starves. Under half of these waits come true, each
 of 80 bytes while a schedule is made (128 servers of 8 NICs, 311 steps: 1.1 GB): it takes 3 GB at most. Of
 128 servers, six of 8 NICs dead, 4 GiB: 187 steps are 0.7 points slower, 450 steps 0.1."""

@@ -28,7 +28,7 @@ from optcc.schedule.assemble import cuts_by
 from optcc.schedule.direct_rows import Ints, Kind, SectionPart, cut
 from optcc.schedule.nics import common_rails, live_nics, of_one_pace
 from optcc.schedule.slots import HALF, TICKS, Slot
-from optcc.schedule.steps import MOST_CHUNKS, Timed, Used, rows_of
+from optcc.schedule.steps import MAX_CHUNKS, Timed, Used, rows_of
 from optcc.values.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ WHOLE = 2**24
 """Units of a round's length."""
 SHORTEST = WHOLE // 1024
 """Steps that would be shorter are left out; their data goes in the pairs' other steps."""
-FITTINGS, CLOSE = 200, 1e-9
+MAX_FITTINGS, CLOSE = 200, 1e-9
 """Steps and tolerance of the fitting: NICs are equally busy up to the second number, for which the first suffices."""
 
 Rails = tuple[int, ...]
@@ -81,7 +81,7 @@ class NoneStarves:
     def most_steps(self, cluster: Cluster) -> int:
         """By memory: in a round every rank sends every other rank a chunk, or a few."""
         ranks = len(cluster.ranks)
-        return max(1, MOST_CHUNKS // (2 * ranks * (ranks - 1)))
+        return max(1, MAX_CHUNKS // (2 * ranks * (ranks - 1)))
 
     def timed(self, recipe: DirectExchange, cluster: Cluster, nbytes: int) -> Timed:
         """The bytes of two ranks for each other, data first, follow their slots."""
@@ -214,7 +214,7 @@ def rail_parts(live: tuple[Rails, ...]) -> dict[int, Ints]:
     for rail in parts:
         np.fill_diagonal(rail, 0.0)
     np.fill_diagonal(needs, 0.0)
-    for _ in range(FITTINGS):
+    for _ in range(MAX_FITTINGS):
         total = parts.sum(0)
         parts *= np.divide(needs, total, out=np.zeros_like(needs), where=total > 0)
         loads = parts.sum(1)  # of each NIC, (rails, ranks): pairs need as much both ways

@@ -26,17 +26,14 @@ from optcc.schedule.nics import (
     short_of_nics,
 )
 from optcc.schedule.slots import HALF, Slot, mirrored, whole
-from optcc.schedule.steps import MOST_WAITS, Timed, Used, rows_of
+from optcc.schedule.steps import MAX_WAITS, Timed, Used, rows_of
 from optcc.schedule.steps_one_slots import greedy_slots, longest_step, step_ends
-from optcc.schedule.tuned import TURNS, UP
+from optcc.schedule.tuned import LEAST, TURNS, UP
 from optcc.values.cluster import Cluster
 
 if TYPE_CHECKING:
     from optcc.schedule.direct import DirectExchange
 
-LEAST = Fraction(1, 4)
-"""Least part of the data to which the starving rank adds last. It is a half without waiting, less by the time it
-waits."""
 UNIT = 2**22
 """Denominator of the part to which the starving rank adds last."""
 
@@ -104,7 +101,7 @@ class OneStarves:
 
     def most_steps(self, cluster: Cluster) -> int:
         """By memory: in each step of a half every NIC sends a chunk, and most chunks wait for one of every rank."""
-        return max(1, MOST_WAITS // (sum(map(len, self.used(cluster))) * len(cluster.ranks)))
+        return max(1, MAX_WAITS // (sum(map(len, self.used(cluster))) * len(cluster.ranks)))
 
     def timed(self, recipe: DirectExchange, cluster: Cluster, nbytes: int) -> Timed:
         """All transfers; where others have time to spare, held back in the second half."""

@@ -20,18 +20,10 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.schedule.slots import HALF, ONE, TIES, Slot
-from optcc.schedule.tuned import (
-    DOWN,
-    LONGEST,
-    LONGEST_ALONE,
-    SHRINK,
-    UP,
-)
+from optcc.schedule.slots import HALF, ONE, SLACK, TIES, Slot
+from optcc.schedule.tuned import DOWN, LONGEST, LONGEST_ALONE, SHRINK, UP
 
 Ints = NDArray[np.int64]
-SLACK = 2**12
-"""1/SLACK of the gathered data is left out, as cuts are rounded."""
 
 
 @lru_cache(maxsize=64)

@@ -15,13 +15,11 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.schedule.slots import HALF, ONE, TIES, Slot
+from optcc.schedule.slots import HALF, ONE, SLACK, TIES, Slot
 
 Ints = NDArray[np.int64]
 UNIT = 2**20
 """Units of places in a hub's section."""
-SLACK = 2**12
-"""1/SLACK of the landed data is left out, as cuts are rounded and pairs have a little more or less."""
 WHOLE = 2**9
 """Units of parts of the data: those of a full hub."""
 COARSE = 24

@@ -32,6 +32,7 @@ from optcc.schedule.recipe import Recipe, Segments, require
 from optcc.schedule.routes import Routes
 from optcc.schedule.striped_rounds import TICKS, HubRound, rounds
 from optcc.schedule.striped_rows import Moves, edges, in_order
+from optcc.schedule.tuned import WAYS
 from optcc.values.cluster import Cluster
 from optcc.values.json_types import Index
 
@@ -39,10 +40,6 @@ if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs
     from optcc.theory.group_counts import GroupCounts
     from optcc.values.bound import Bound
-
-WAYS = 4
-"""Rounds by way of slow ranks per other round, for which nobody waits, if there are many. Half: 0.4 points of the
-bound, double: 0.3 (random clusters with slow NICs, five costs)."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +136,7 @@ class StripedExchange(Recipe):
         """For fabrics where any NIC reaches any, up to a number of servers that limits transfers. One round by way of
         slow ranks is the fewest chunks, but leaves a rank that is hub of nothing idle at first."""
         from optcc.schedule.candidates import CandidateFamily
-        from optcc.schedule.tuned import MANY
+        from optcc.schedule.effort import MANY
         from optcc.theory.hubs import hub_split
 
         ranks = cluster.ranks

@@ -1,4 +1,4 @@
-"""Every number of planner and families that is neither derived nor a limit, with its reason, and the loss with others.
+"""Every number that shapes plans and is neither derived nor a limit, with its reason, and the loss with others.
 
 Of direct exchange, "half: 0.5" means: with half of the value, plans take 0.5 points of the bound longer. This is the
 average over the best three of five numbers of steps, for 8 and 16 servers of 8 NICs, 256 MiB and 1 GiB, 5 us and 1 us.
@@ -10,31 +10,12 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-# What the planner tries (`planner.search`, `candidates`, families' candidates)
-DEFAULT_SEGMENTS = 64
-"""Parts along time where these cost nothing: filling the pipeline takes about 1/64 of the time."""
-MIN_CHUNK, MIN_GPU_CHUNK = 16 * 1024, 256 * 1024
-"""A section smaller than this spends more on per-message cost than a deeper pipeline saves. Between GPUs: of 1024, 1
-GiB is then 4 segments deep and 3 million transfers; every further segment is as many again."""
-LARGE, MANY = 16, 64
-"""Above `LARGE` ranks a server's NICs are simulated as one, an eighth of the work for eight NICs. Above `MANY` less is
-tried, as transfers grow with the square of the ranks."""
-MAX_STRIPES = 1_000_000
-"""Longest simulation that is tried, about a second: pipelines that deep pay for chunks."""
-NEARLY = Fraction(51, 50)
-"""Costly families are not tried where the fluid time of what is fastest is so near the bound."""
-MOST_TRIED, TRIED_MOVES = 5, 5 * 2**14
-"""Numbers of chunks simulated of two levels: so many, or as many as have this number of chunks times ranks in all, two
-seconds."""
-
 # Nested rings (`nested_pace`), packed trees
 FEW_LEAVES = 8
 """With more leaves one segment is under way at a time, which keeps 1 + 2/k; two lose up to 4/k."""
 LEAF_SECTIONS = 3
 """Sections over P-1 of a pattern with several leaves or a pace, where a recipe gives no number. Of 1, 2 and 3 only 3
 kept 1 + 2/k on all clusters with up to eight leaves."""
-MOST_ROOTS = 32
-"""Roots of trees made at once. Half as many: their ports are twice as busy; twice as many: planning takes 4 times."""
 MOST_UNDER_WAY = 5
 """Segments of packed trees under way at once where the recipe gives no number and trees have four hops or more."""
 
@@ -54,6 +35,10 @@ Otherwise it had nothing to receive for long, then more than its NICs take. Half
 HARDLY = Fraction(2, 3)
 """A rank is hardly faster if it has at most this part of the full ranks' NICs. Half: 1.6, double: 0.5."""
 
+LEAST = Fraction(1, 4)
+"""Least part of the data to which the starving rank adds last. It is a half without waiting, less by the time it
+waits."""
+
 # Several starve (`steps_several`, `steps_several_slots`)
 MOST_NICS = Fraction(3, 4)
 """Servers with at least this part of their NICs are hubs: between this and a half nobody would be busy all the time."""
@@ -65,6 +50,11 @@ slot. Half and double: 0.0; without, 64 servers, 4, 2 and 1 dead: 3."""
 MOST_KEPT = 4
 """Most dependencies of a NIC's earlier transfers, the latest ones, that later transfers wait for, too. One where
 several starve: 1.7; half: 0.2, double: 0.0."""
+
+# Striped exchange (`striped`)
+WAYS = 4
+"""Rounds by way of slow ranks per other round, for which nobody waits, if there are many. Half: 0.4 points of the
+bound, double: 0.3 (random clusters with slow NICs, five costs)."""
 
 # Chunks along trees (`grouped_steps`)
 LANDS = 2
@@ -86,16 +76,15 @@ HEAD_START = 6
 """Results give way to sums that are needed within this part of the whole time: only sums keep NICs waiting. Half: 0.2,
 double: 0.0, and up to 2 either way in single clusters (the same clusters)."""
 
-# Which numbers of steps are tried (`direct_candidates`)
-KINDS = 4
-"""Combinations of a way to find steps and a number of lanes that are tried where NICs differ."""
-TRIES, TRIED_CHUNKS = 16, 200_000
-"""Numbers of steps simulated: so many, or as many as have this number of chunks in all, about two seconds; at least
-one. The loss of steps varies by a point or two from one number to the next: half as many chunks lose 0.1 (8, 16 and 24
-servers, 1 MiB to 4 GiB)."""
 MOST_LOST = Fraction(1, 16)
 """A chunk's cost counts as at most so much of a half where steps are found with it, or hardly any were possible.
 Without: 1 MiB among 8 servers takes 17 % longer with one starving, 42 % with two (5 us and 1 us)."""
 GROWS = 0.6
 """Where one server starves, steps grow at first: each by so much over the square root of their number. Almost double:
 0.3; none: 0.5 (11 clusters of 8 to 24 servers, 256 MiB and 1 GiB)."""
+
+# Small messages, broadcasts (`simple`)
+FAN = 4
+"""Children of a rank in a tree of small messages: it serves them one after the other in about the time of a hop."""
+PIECE_BYTES = 1 << 20
+"""A broadcast is handed on in pieces of so much: as much as a chunk carries."""

@@ -19,10 +19,10 @@ from optcc.planner.standby.shapes import Now
 from optcc.planner.standby.table import Entry, Table
 from optcc.plans.plan import Plan
 from optcc.schedule.candidates import Costs, default_segments
+from optcc.schedule.effort import NEARLY
 from optcc.schedule.families import FAMILIES
 from optcc.schedule.nested_order import rings_in_order
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.tuned import NEARLY
 from optcc.theory import lower_bound
 from optcc.theory.group_counts import GroupCounts
 from optcc.values.bound import LARGEST_GAP, Bound
