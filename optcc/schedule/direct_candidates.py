@@ -140,10 +140,10 @@ def _none(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     finder = FINDERS[NoneStarves.name]
     used = [tuple(mine) for mine in finder.used(cluster)]
     chunks = min(Fraction(len(ranks) - 1, len(rails)) for ranks, rails in joined_by(used).items())  # in a round
-    about = min(float(rounds_needed(finder.shares(cluster))), _root(bound, costs) / sqrt(chunks))
+    about = min(float(rounds_needed(finder.shares(cluster))) + 1, _root(bound, costs) / sqrt(chunks))
     most = min(MAX_STEPS, finder.most_steps(cluster))
     recipe = DirectExchange(1, chunk=_part(bound, costs.per_chunk, MAX_CHUNK))
-    return Form(recipe, _near(about + 1, 1, most, len(used) * (len(used) - 1)))
+    return Form(recipe, _near(about, 1, most, len(used) * (len(used) - 1)))
 
 
 def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
