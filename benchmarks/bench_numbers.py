@@ -186,7 +186,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)")
     asked = parser.parse_args()
     names = asked.only.split(",") if asked.only else sorted(numbers())
-    families = [] if asked.only else [name for name in FAMILIES if name not in optcc.schedule.baselines.BASELINES]
+    families = [] if asked.only else [name for name, of in FAMILIES.items() if "candidates" in vars(of)]
     variants = [("", ""), *((name, WITHOUT) for name in families), *product(names, (HALF, DOUBLE))]
     tasks = [Task(part, *variant) for part in range(PARTS) for variant in variants]
     with ExitStack() as stack:

@@ -3,7 +3,7 @@
 Of direct exchange, "half: 0.5" means: with half of the value, plans take 0.5 points of the bound longer. This is the
 average over the best three of five numbers of steps, for 8 and 16 servers of 8 NICs, 256 MiB and 1 GiB, 5 us and 1 us.
 It covers six clusters where one server starves, alone and beside others, or four where several do (simulated, the
-slower kind of receivers).
+slower kind of receivers). `make bench-numbers` makes half and double of all of them over other clusters.
 """
 
 from __future__ import annotations
