@@ -16,7 +16,7 @@ from optcc.theory.coding import lacks, news, slacks
 from optcc.theory.protocol_examples import gather_and_spread, random_chatter, random_protocol
 from optcc.theory.protocols import Execution, Group, Labels, Message, Sent, entropy, joint, run, start
 from tests.effort import examples
-from tests.test_proofs import script
+from tests.proof_scripts import script
 
 ROUNDING = 1e-9  # logarithms of whole numbers up to some thousands, a few hundred of them added up
 CASES = [

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from optcc.discover import load_topology
 from tests.one_source import read_nccl_xml
-from tests.test_discover import Edit, edits
 from tests.test_discover_dialects import BARE, amd_gpu, net, switch
+from tests.test_discover_random import Edit, edits
 from tests.topology_texts import RATE, survives
 
 AMD = amd_gpu(0, "gfx942", 2) + amd_gpu(1, "gfx90a", 2)

@@ -15,7 +15,8 @@ from optcc.discover.yaml_file import read_yaml
 from optcc.discover.yaml_writer import write_yaml
 from optcc.errors import InputError
 from optcc.values.cluster import Cluster, Nic, Server
-from tests.test_discover import GBPS, Edit, edits
+from tests.test_discover import GBPS
+from tests.test_discover_random import Edit, edits
 from tests.topology_texts import survives
 
 CALIBRATED = """optcc: 1

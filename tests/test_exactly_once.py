@@ -13,7 +13,9 @@ import pytest
 import optcc
 from optcc.errors import VerifyError
 from optcc.schedule import Lane, Port, Route, Schedule
-from tests.test_proofs import ROOT, Arc, hub_arrows, once, script, times_held
+from tests.proof_scripts import script
+from tests.test_proof_cases import Arc, hub_arrows, once, times_held
+from tests.test_proofs import ROOT
 
 Transfers = list[tuple[int, int, bool]]  # from, to, adds
 

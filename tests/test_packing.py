@@ -24,7 +24,7 @@ from optcc.values.cluster import Cluster, Fabric, Nic
 from tests.conftest import clusters
 from tests.effort import examples
 from tests.rail_clusters import networks, on_rails, solved
-from tests.test_proofs import out_trees
+from tests.test_proof_cases import out_trees
 
 Costs = list[list[float]]
 

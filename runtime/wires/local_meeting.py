@@ -132,7 +132,7 @@ class _ReceivingEnds:
 
 
 class _SendingEnds:
-    """The ranks that receive from this one connect, and it lends its buffer, if there is one, to each of them.
+    """Each rank that receives from this rank connects to it. Where this rank has a buffer to lend, it lends it to them.
 
     owing : ranks that the buffer is still to go to, and by what
     """
