@@ -283,7 +283,6 @@ def test_other_clusters_are_refused(name: str, kind: str) -> None:
     ("none-starves", {"steps": "even"}, "steps"),
     ("none-starves", {"last": Fraction(1, 3)}, "last"),
     ("none-starves", {"lanes": 5}, "lanes"),
-    ("one-starves", {"last": Fraction(0)}, "last"),
     ("one-starves", {"last": Fraction(2, 3)}, "last"),
     ("one-starves", {"growth": Fraction(1, 2)}, "growth"),
     ("one-starves", {"growth": Fraction(4), "segments": 200}, "growth"),

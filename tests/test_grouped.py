@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import optcc
 from optcc.errors import InputError
 from optcc.planner.search import candidate_families
-from optcc.schedule import grouped, grouped_steps
+from optcc.schedule import grouped
 from optcc.schedule.candidates import CandidateFamily, Costs
 from optcc.schedule.columns import Schedule
 from optcc.schedule.grouped import GroupedExchange, links_of, nics_of
@@ -147,14 +147,6 @@ def test_it_takes_the_steps_of_the_busiest_server(servers: int, size: int, chunk
     assert steps <= -(-busiest // 1) + 1
     nics = 8 * servers - 1
     assert busiest <= Fraction(2 * (servers - 1) * chunks, nics) + 1
-
-
-def test_without_the_even_course_it_takes_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If what is passed on is due no earlier than other chunks."""
-    monkeypatch.setattr(grouped_steps, "EARLY", 0)
-    cluster = lacking(pods_of(uniform(16), 8), 1)
-    recipe = offered(cluster, 110)
-    assert in_each_step(cluster, recipe)[1] > recipe.trees(cluster)[-1].steps + 1
 
 
 def test_unequal_pods_have_one_chunk_in_a_hundred_in_one_level() -> None:

@@ -30,7 +30,6 @@ from optcc.schedule.steps import Finder
 from optcc.schedule.steps_none import NoneStarves
 from optcc.schedule.steps_one import OneStarves
 from optcc.schedule.steps_several import SeveralStarve
-from optcc.schedule.tuned import LEAST
 from optcc.values.cluster import Cluster
 from optcc.values.json_types import Choice, Exact, Whole
 
@@ -102,13 +101,8 @@ class DirectExchange(Recipe):
         longer = self.growth ** finder.growing(self)
         require(longer <= MAX_LONGER, "growth", f"steps at most {MAX_LONGER} times as long as the first", self.growth)
         require(self.margin < 1, "margin", "less than 1", self.margin)
-        lone = self.steps == OneStarves.name
-        require(
-            LEAST <= self.last <= Fraction(1, 2) if lone else not self.last,
-            "last",
-            f"{LEAST} to 1/2 where one starves, else 0",
-            self.last,
-        )
+        most_last = Fraction(self.steps == OneStarves.name, 2)
+        require(0 <= self.last <= most_last, "last", "0 to 1/2 where one starves, else 0", self.last)
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
         """Seconds of the busiest server, all its NICs equally busy, or of the busiest uplink of a pod. A hub of the

@@ -27,7 +27,7 @@ from optcc.schedule.steps_one import OneStarves, fitted
 from optcc.schedule.steps_one_slots import step_ends
 from optcc.schedule.steps_several import SeveralStarve
 from optcc.schedule.steps_several_slots import quiet_rails
-from optcc.schedule.tuned import GROWS, LEAST, MOST_LOST, UP
+from optcc.schedule.tuned import GROWS, MOST_LOST, UP
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
 
@@ -90,7 +90,7 @@ def by_formula(cluster: Cluster, bound: Bound, costs: Costs) -> DirectExchange |
             return recipe
         turn = -(-(len(cluster.ranks) - 1) // max(map(len, finder.used(cluster))))
         idle = Fraction(step_ends(recipe.segments, recipe.growth)[min(turn, recipe.segments) - 1], ONE) + recipe.margin
-        last = max(LEAST, (1 - idle) / (2 - idle))
+        last = max(Fraction(0), (1 - idle) / (2 - idle))
         return replace(recipe, last=last.limit_denominator(PARTS))
     return None
 
@@ -160,7 +160,7 @@ def _one(cluster: Cluster, bound: Bound, costs: Costs) -> Form:
     about = float(steps[np.argmin(steps / root**2 + 1 / steps + first / 2)])
     margin, chunk = _part(bound, costs.alpha, Fraction(1, 10)), _part(bound, costs.per_chunk, MOST_LOST)
     grows = 1 + Fraction(round(100 * GROWS / sqrt(about)), 100)
-    recipe = DirectExchange(1, OneStarves.name, growth=grows, margin=margin, chunk=chunk, last=LEAST)
+    recipe = DirectExchange(1, OneStarves.name, growth=grows, margin=margin, chunk=chunk)
     return Form(recipe, _near(about, 2, most, chunks))
 
 

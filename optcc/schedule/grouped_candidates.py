@@ -20,7 +20,7 @@ from optcc.schedule.grouped_trees import trees
 from optcc.schedule.nics import nic_rate
 from optcc.schedule.pods import pod_numbers
 from optcc.schedule.recipe import Recipe
-from optcc.schedule.tuned import FEWEST, WAITS
+from optcc.schedule.tuned import FEWEST, LANDS
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
 
@@ -73,7 +73,9 @@ def _tried(recipe: GroupedExchange, cluster: Cluster, bound: Bound, costs: Costs
     nics, ranks = [len(mine) for mine in used], len(used)
     per_step = min(Fraction(sum(nics), 2 * (ranks - 1)), Fraction(min(nics)))  # chunks
     cost = float(costs.per_chunk / bound.seconds) if bound.seconds else 0.0
-    best = sqrt((WAITS if recipe.apart is not None else 1) / cost) if cost else DEFAULT_SEGMENTS
+    # Beside a rank apart first sums come over two hops of LANDS steps each, and the end is the mirror image.
+    lost = 2 * LANDS + 1 if recipe.apart is not None else 1
+    best = sqrt(lost / cost) if cost else DEFAULT_SEGMENTS
     most = max(1, min(int(per_step * (2 * best + FEWEST)), TRIED_MOVES // ranks))
     if recipe.apart is not None:
         listed = [max(1, int(min(most, per_step * best * part))) for part in (1, 5 / 4, 4 / 5)]

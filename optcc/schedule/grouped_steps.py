@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from optcc.schedule.direct_rows import Ints
-from optcc.schedule.tuned import EARLY, LANDS
+from optcc.schedule.tuned import LANDS
 
 UNIT = 2**16
 """Units of time in a step: whole numbers, so that every rank finds the same steps."""
@@ -108,7 +108,8 @@ class _Steps:
             place, passed_on = chunk % of, True
         else:  # first sums that it adds last to, and their results last
             place, of = (chunk + down * (count // 2)) % count, count
-        due = self.half * down + self.half * place // of - EARLY * UNIT * passed_on
+        # What is passed on has three hops left, each of LANDS steps.
+        due = self.half * down + self.half * place // of - 3 * LANDS * UNIT * passed_on
         heappush(self.ready[src, dst], (due, chunk, down))
         self.due[src, dst] = self.ready[src, dst][0][0]
 

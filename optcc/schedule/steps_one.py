@@ -28,7 +28,7 @@ from optcc.schedule.nics import (
 from optcc.schedule.slots import HALF, Slot, mirrored, whole
 from optcc.schedule.steps import MAX_WAITS, Timed, Used, rows_of
 from optcc.schedule.steps_one_slots import greedy_slots, longest_step, step_ends
-from optcc.schedule.tuned import LEAST, TURNS, UP
+from optcc.schedule.tuned import TURNS, UP
 from optcc.values.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class OneStarves:
 
     def shares(self, cluster: Cluster) -> Sequence[Fraction]:
         """See `parts`."""
-        return parts(cluster, LEAST).shares
+        return parts(cluster, Fraction(0)).shares
 
     def most_steps(self, cluster: Cluster) -> int:
         """By memory: in each step of a half every NIC sends a chunk, and most chunks wait for one of every rank."""
@@ -174,7 +174,7 @@ def fitted(recipe: DirectExchange, cluster: Cluster) -> Fraction:
     last, (_, cluster) = Fraction(1, 2), fewest_nics_first(cluster)  # as steps will be found
     for _ in range(2):
         _, idle = _slots(cluster, parts(cluster, last), recipe)
-        last = max(LEAST, ((1 - idle) / (2 - idle)).limit_denominator(UNIT))
+        last = ((1 - idle) / (2 - idle)).limit_denominator(UNIT)
     return last
 
 

@@ -35,10 +35,6 @@ Otherwise it had nothing to receive for long, then more than its NICs take. Half
 HARDLY = Fraction(2, 3)
 """A rank is hardly faster if it has at most this part of the full ranks' NICs. Half: 1.6, double: 0.5."""
 
-LEAST = Fraction(1, 4)
-"""Least part of the data to which the starving rank adds last. It is a half without waiting, less by the time it
-waits."""
-
 # Several starve (`steps_several`, `steps_several_slots`)
 MOST_NICS = Fraction(3, 4)
 """Servers with at least this part of their NICs are hubs: between this and a half nobody would be busy all the time."""
@@ -59,12 +55,7 @@ bound, double: 0.3 (random clusters with slow NICs, five costs)."""
 # Chunks along trees (`grouped_steps`)
 LANDS = 2
 """Steps after which a sent chunk can be passed on: receivers are late, and latency comes on top. Half: 14.4, double:
-12.5 (8, 16 and 32 servers in pods, one NIC dead, 16 MiB to 1 GiB; as for the next two)."""
-EARLY = 3 * LANDS
-"""Steps by which data that others must pass on is due earlier: a chunk then has three hops left. Half: 0.6, double:
-0.9."""
-WAITS = 2 * LANDS + 1
-"""Steps of a plan beyond those of a rank apart: first sums come over two hops, and the end is the mirror image."""
+12.5 (8, 16 and 32 servers in pods, one NIC dead, 16 MiB to 1 GiB; as for the next one)."""
 FEWEST = 14
 """A plan of fewer steps k takes (k + FEWEST)/2 steps, by which numbers of chunks are tried. Half: 5.6, double: 7.8."""
 
