@@ -237,8 +237,9 @@ def page_of(cuts: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         "## Randomised cuts",
         "",
-        f"{len(hits) + wrong} runs in which the fault hit (of seeds 0 to {len(cuts) - 1}; {missed} have missed, and",
-        f"say nothing). {wrong} have lost or doubled an element or hung.",
+        f"{len(hits) + wrong} runs in which the fault hit (of seeds 0 to {len(cuts) - 1}; "
+        f"{missed} have missed, and say nothing).",
+        f"{wrong} have lost or doubled an element or hung.",
         f"{sum(len(cut['moved']) for cut in hits)} flows moved off a NIC that was struck,"
         f" {sum(cut['replayed'] for cut in hits) / 1024:.0f} KiB were sent again.",
         f"Struck: {', '.join(f'{kind} {count}' for kind, count in struck.items())}.",
@@ -246,23 +247,24 @@ def page_of(cuts: Sequence[Mapping[str, Any]]) -> list[str]:
         "## From the cut to resumed",
         "",
         f"Virtual time: progress {timeouts.progress:g} s, grace {timeouts.grace:g} s, a question repeated after"
-        f" {1000 * timeouts.first:g} ms at first and at most {timeouts.answer:g} s. A",
-        "NIC gives up by itself only after 30 s, so that nothing hides behind that.",
+        f" {1000 * timeouts.first:g} ms at first and at most {timeouts.answer:g} s.",
+        "A NIC gives up by itself only after 30 s, so that nothing hides behind that.",
         "",
-        f"From the strike to the flow's first chunk on another wire, in the {len(prompt) - len(two)} runs that lose no",
-        "message, fold at once, and have one NIC struck.",
-        "A black hole's stated deadline is progress and grace together,",
+        f"From the strike to the flow's first chunk on another wire, in the {len(prompt) - len(two)} runs that lose no"
+        " message, fold at once, and have one NIC struck.",
+        "A black hole's stated deadline is progress and grace together, "
         f"{1000 * (timeouts.progress + timeouts.grace):.0f} ms from the strike, for all flows that ever come upon it:",
         "",
         *table([(cause, s) for cut in prompt if cut not in two for cause, s in cut["moved"]]),
         "",
-        f"In the {len(two)} others, in which two NICs are struck. A second black hole has a deadline of its own, which",
-        "may begin when flows come upon it that had waited for the first:",
+        f"In the {len(two)} others, in which two NICs are struck.",
+        "A second black hole has a deadline of its own, which may begin when flows come upon it that had waited"
+        " for the first:",
         "",
         *table([(cause, s) for cut in two for cause, s in cut["moved"]]),
         "",
-        f"In the {len(calm) - len(prompt)} runs that lose no message and in which a fold takes 1 ms, whatever",
-        "its size.",
+        f"In the {len(calm) - len(prompt)} runs that lose no message and in which a fold takes 1 ms,"
+        " whatever its size.",
         "Ranks fold all that has come before they hear of anything else:",
         "",
         *table([(cause, s) for cut in calm if cut["folding"] for cause, s in cut["moved"]]),
@@ -271,8 +273,9 @@ def page_of(cuts: Sequence[Mapping[str, Any]]) -> list[str]:
         "",
         *table([(cause, s) for cut in calm for cause, s in cut["waited"] if cause == Cause.PROGRESS]),
         "",
-        f"From the strike, in the {len(hits) - len(calm)} runs that lose 30 % of their messages, double and delay",
-        "others, by up to 50 ms. Questions, notices and probes are repeated, the first time soon:",
+        f"From the strike, in the {len(hits) - len(calm)} runs that lose 30 % of their messages, double and delay"
+        " others, by up to 50 ms.",
+        "Questions, notices and probes are repeated, the first time soon:",
         "",
         *table([(cause, s) for cut in hits if not cut["messages"] for cause, s in cut["moved"]]),
     ]

@@ -135,6 +135,27 @@ def test_only_what_the_nic_was_given_before_counts() -> None:
     assert looks(stalls, senders, {1: (2, 1), 2: (2, 3), 3: (2, 5)}, 8) == [7], "what came after counts no more"
 
 
+def test_what_leaves_the_nic_counts_no_more() -> None:
+    """The other end tells a flow that leaves a black hole what had landed there, and its next NIC brings over the rest:
+    neither says that the chunk behind it has had its turn."""
+    leaves = Sender((2, 1), 99, ends=ENDS)
+    for _ in range(3):
+        leaves.handle(events.Send())
+    stalls = ProgressWatchdog({0: sender(0, 1), 2: leaves}, DEADLINE)
+    stalls.look(0.0, 0.0, lambda flow: False)
+    stalls.grace(0)
+    leaves.handle(events.Acked(2, 0))
+    assert stalls.still_moves(0), "while it is there"
+    for event in (events.Lost(2, Cause.PROGRESS), events.Acked(2, 1), events.Fenced(2)):
+        leaves.handle(event)
+        assert not stalls.still_moves(0)
+    leaves.handle(events.Answer(1, 2, 0))
+    assert not stalls.still_moves(0)
+    leaves.handle(events.Acked(1, 2))
+    assert not stalls.still_moves(0)
+    assert leaves.acked == 3
+
+
 def test_next_to_a_black_hole_few_looks_are_enough() -> None:
     senders = {0: sender(0, 1), 1: sender(1, 1)}
     stalls = ProgressWatchdog(senders, DEADLINE)

@@ -255,6 +255,7 @@ class FlowTransport:
     def _moved(self, out: Out, command: events.Moved) -> None:
         """For the journal; and all has to be looked after: what is sent again may be stuck, too."""
         self._suspicions.left(out.number, command.lost)
+        self._watchdog.moved(out.number)
         self._look_soon()
         replayed = list(out.kept)[len(out.kept) - command.replayed :] if command.replayed else []
         self._note(

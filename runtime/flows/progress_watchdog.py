@@ -1,8 +1,9 @@
 """Which outgoing flows have not moved for too long: what the progress timer of the protocol watches.
 
 A NIC sends in the order in which it is given. So a chunk that waits behind others at its NIC is not stuck. Each of
-their acknowledgements, on whichever wire, is progress of the chunk behind them. What the NIC was given later says
-nothing: it might go on for ever next to a black hole.
+their acknowledgements, on whichever wire of that NIC, is progress of the chunk behind them. What the NIC was given
+later says nothing: it might go on for ever next to a black hole. Nor does a flow that leaves it: its new NIC brings
+over what this one has not.
 
 Nothing is counted chunk by chunk: a few looks in a deadline compare what the machines of the flows know.
 """
@@ -10,8 +11,9 @@ Nothing is counted chunk by chunk: a few looks in a deadline compare what the ma
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from optcc.runtime.protocol.doubting import MUTE
 from optcc.runtime.protocol.sender import Sender
 
 LOOKS = 8
@@ -23,13 +25,16 @@ SUSPECTED = 2
 
 @dataclass
 class _Stall:
-    """A flow that has not moved: since when, and its own progress then. For each earlier flow at its NIC, the number of
-    chunks posted and acknowledged then."""
+    """A flow that has not moved: since when, and its own progress then.
+
+    before : each earlier flow at its NIC -> its wire, and the number of chunks posted then
+    passed : these flows, unless they leave that wire -> how many of those chunks had been acknowledged at the last look
+    """
 
     since: float
     progress: int
-    before: Mapping[int, int]
-    passed: int = 0
+    before: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    passed: Mapping[int, int] = field(default_factory=dict)
 
 
 class ProgressWatchdog:
@@ -47,7 +52,7 @@ class ProgressWatchdog:
         self._watchdog: dict[int, _Stall] = {}
         self._suspects: set[int] = set()
         self._seen: dict[int, tuple[int, int]] = {}  # while there are suspects: flow -> its wire, what it had acked
-        self._graces: dict[int, int] = {}
+        self._graces: dict[int, Mapping[int, int]] = {}
 
     @property
     def any(self) -> bool:
@@ -79,21 +84,25 @@ class ProgressWatchdog:
 
     def doubt(self, flow: int, now: float) -> None:
         """A flow is in doubt, whatever the last look has seen: what its NIC was given before counts from here."""
-        sender, old = self._senders[flow], self._watchdog.get(flow)
-        if old is None or old.progress != sender.progress:
-            stall = self._watchdog[flow] = _Stall(now, sender.progress, self._before(flow))
+        self._renewed(flow, now)
+
+    def moved(self, flow: int) -> None:
+        """Another NIC has the flow: what that one was given before counts. The time goes on, as the NIC may be as dead
+        as the last."""
+        stall = self._watchdog.get(flow)
+        if stall:
+            stall.before = self._before(flow)
             stall.passed = self._passed(stall)
 
     def grace(self, flow: int) -> None:
         """Grace begins, for `still_moves`."""
-        stall = self._watchdog.get(flow)
-        self._graces[flow] = self._passed(stall) if stall else 0
+        self.still_moves(flow)
 
     def still_moves(self, flow: int) -> bool:
         """Whether something before the flow at its NIC has been acknowledged since grace began, or was found so."""
-        stall, before = self._watchdog.get(flow), self._graces.get(flow, 0)
-        self._graces[flow] = self._passed(stall) if stall else 0
-        return self._graces[flow] > before
+        stall, before = self._watchdog.get(flow), self._graces.get(flow, {})
+        self._graces[flow] = self._passed(stall) if stall else {}
+        return _more(before, self._graces[flow])
 
     def _acquit(self) -> None:
         """What has been acknowledged over a wire since the last look has gone through both of its NICs, both ways."""
@@ -107,15 +116,22 @@ class ProgressWatchdog:
 
     def _moves(self, flow: int, now: float) -> bool:
         """Whether there was progress since the last look; remembers what there is now."""
-        sender, stall = self._senders[flow], self._watchdog.get(flow)
-        if stall is None or stall.progress != sender.progress:
-            stall = self._watchdog[flow] = _Stall(now, sender.progress, self._before(flow))
-            stall.passed = self._passed(stall)
+        if self._renewed(flow, now):
             return True
-        passed = self._passed(stall)
-        if passed == stall.passed:
+        stall = self._watchdog[flow]
+        before, stall.passed = stall.passed, self._passed(stall)
+        if not _more(before, stall.passed):
             return False
-        stall.since, stall.passed = now, passed
+        stall.since = now
+        return True
+
+    def _renewed(self, flow: int, now: float) -> bool:
+        """Whether the flow had progress of its own: it is watched anew."""
+        progress, old = self._senders[flow].progress, self._watchdog.get(flow)
+        if old and old.progress == progress:
+            return False
+        self._watchdog[flow] = _Stall(now, progress)
+        self.moved(flow)
         return True
 
     def _allowed(self, flow: int) -> float:
@@ -123,15 +139,24 @@ class ProgressWatchdog:
         suspected = self._suspects.intersection(sender.ends[sender.wire])
         return self.every * ((SUSPECTED if suspected else LOOKS - 2) - 0.01)  # sums of floats may be early
 
-    def _before(self, flow: int) -> dict[int, int]:
+    def _before(self, flow: int) -> dict[int, tuple[int, int]]:
         """What the NIC of a flow has been given for other flows, and has not brought over yet."""
         mine = self._senders[flow]
         nic = mine.ends[mine.wire][0]
         return {
-            other: sender.posted
+            other: (sender.wire, sender.posted)
             for other, sender in self._senders.items()
             if other != flow and sender.outstanding and sender.ends[sender.wire][0] == nic
         }
 
-    def _passed(self, stall: _Stall) -> int:
-        return sum(min(self._senders[flow].acked, posted) for flow, posted in stall.before.items())
+    def _passed(self, stall: _Stall) -> dict[int, int]:
+        return {
+            other: min(self._senders[other].acked, posted)
+            for other, (wire, posted) in stall.before.items()
+            if self._senders[other].wire == wire and self._senders[other].state not in MUTE
+        }
+
+
+def _more(before: Mapping[int, int], now: Mapping[int, int]) -> bool:
+    """Whether one of the flows that are still there has had more chunks acknowledged."""
+    return any(count > before.get(flow, 0) for flow, count in now.items())
