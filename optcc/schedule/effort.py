@@ -9,6 +9,9 @@ from fractions import Fraction
 
 DEFAULT_SEGMENTS = 64
 """Parts along time where these cost nothing: filling the pipeline takes about 1/64 of the time."""
+FREE_RUNS = 2
+"""Runs over NVLink a segment of nested rings where runs cost nothing: more are more transfers to simulate. Half: 1.7
+(to 1), double: 0.7 better with up to twice the transfers (28 clusters of 2 to 16 servers, 1 GiB, 16 segments)."""
 MIN_CHUNK, MIN_GPU_CHUNK = 16 * 1024, 256 * 1024
 """A section smaller than this spends more on per-message cost than a deeper pipeline saves. Between GPUs: of 1024, 1
 GiB is then 4 segments deep and 3 million transfers; every further segment is as many again."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from optcc.schedule.effort import MANY
+from optcc.schedule.effort import FREE_RUNS, MANY
 from optcc.schedule.inside import Bundle, InsideServers
 from optcc.schedule.inside_groups import (
     GpuGroup,
@@ -22,7 +22,6 @@ from optcc.schedule.nested import NestedRings, Ordering
 from optcc.schedule.nested_pace import two_segments_under_way
 from optcc.schedule.recipe import MAX_SEGMENTS
 from optcc.schedule.striped import StripedExchange
-from optcc.schedule.tuned import FREE_RUNS
 from optcc.values.cluster import Cluster
 
 

@@ -26,7 +26,6 @@ from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.effort import MOST_ROOTS
 from optcc.schedule.recipe import Recipe, Segments, Window, require
 from optcc.schedule.routes import Routes, busiest_seconds
-from optcc.schedule.tuned import MOST_UNDER_WAY
 from optcc.values.cluster import Cluster
 from optcc.values.json_types import Index
 
@@ -141,8 +140,7 @@ class PackedTrees(Recipe):
     ----------
     trees : the pairs, shares of sum 1, none for a single rank
     segments : number of parts into which the data is cut along time
-    window : number of segments that may be under way at once; 0 for one more than the hops of the deepest pair, 5 at
-        most
+    window : number of segments that may be under way at once; 0 for two more than the deepest tree has hops
     """
 
     family: ClassVar[str] = "packed-trees"
@@ -152,8 +150,9 @@ class PackedTrees(Recipe):
 
     @property
     def under_way(self) -> int:
-        """How many segments may be under way at once."""
-        return self.window or min(1 + max((tree.hops for tree in self.trees), default=0), MOST_UNDER_WAY)
+        """How many segments may be under way at once: by default one for each hop of one tree, and two more. With fewer
+        ports wait, with more they fill up with segments that nobody needs yet."""
+        return self.window or 2 + max((tree.hops + 1 for tree in self.trees), default=0) // 2
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         """See the module. Transfers are in order of (segment, hop)."""

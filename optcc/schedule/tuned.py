@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-# Nested rings (`nested_pace`), packed trees
+# Nested rings (`nested_pace`)
 FEW_LEAVES = 8
 """With more leaves one segment is under way at a time, which keeps 1 + 2/k; two lose up to 4/k."""
 LEAF_SECTIONS = 3
 """Sections over P-1 of a pattern with several leaves or a pace, where a recipe gives no number. Of 1, 2 and 3 only 3
 kept 1 + 2/k on all clusters with up to eight leaves."""
-MOST_UNDER_WAY = 5
-"""Segments of packed trees under way at once where the recipe gives no number and trees have four hops or more."""
 
 # One server starves (`steps_one`, `steps_one_slots`)
 UP = Fraction(2, 5)
@@ -59,13 +57,10 @@ LANDS = 2
 FEWEST = 14
 """A plan of fewer steps k takes (k + FEWEST)/2 steps, by which numbers of chunks are tried. Half: 5.6, double: 7.8."""
 
-# Inside servers (`inside_parts`, `inside_rows`)
-FREE_RUNS = 2
-"""Runs over NVLink a segment of nested rings where runs cost nothing: more are more transfers to simulate. Half: 0.7
-(to 2), double: 0.2 better with 1.5 times the transfers (11 clusters of 2 to 16 servers, 1 GiB, 64 segments)."""
+# Inside servers (`inside_rows`)
 HEAD_START = 6
 """Results give way to sums that are needed within this part of the whole time: only sums keep NICs waiting. Half: 0.2,
-double: 0.0, and up to 2 either way in single clusters (the same clusters)."""
+double: 0.0, and up to 2 either way in single clusters (11 clusters of 2 to 16 servers, 1 GiB, 64 segments)."""
 
 MOST_LOST = Fraction(1, 16)
 """A chunk's cost counts as at most so much of a half where steps are found with it, or hardly any were possible.
