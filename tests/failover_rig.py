@@ -26,6 +26,7 @@ from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.measuring.virtual_run import VirtualRun
 from optcc.runtime.messages import Note
 from optcc.runtime.protocol import events
+from optcc.runtime.protocol.doubting import MUTE
 from optcc.runtime.wires import layout as layout_module
 from optcc.runtime.wires.contract import Arrived, Completed, Credited
 from optcc.runtime.wires.layout import Layout, layout_of
@@ -110,7 +111,9 @@ class Tap:
             elif isinstance(it, Credited):
                 self._rig.stirred[it.flow] = time.monotonic()
             elif isinstance(it, Completed):
-                self._rig.stirred[it.flow] = time.monotonic()
+                # A wire that is given up tells what had come through before.
+                if self._rig.flows[self._rank]._outs[it.flow].sender.state not in MUTE:
+                    self._rig.stirred[it.flow] = time.monotonic()
                 self._rig.acked.setdefault(it.flow, []).append(time.monotonic())
                 self._rig.happened(Moment("acked", self._rank, it.wire, it.flow, it.seq))
         return news
