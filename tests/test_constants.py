@@ -32,7 +32,7 @@ UNITS = {
     "CLOSE",
 }
 """Names of what times and bytes are counted in, of roundings, of numbers that no time reaches, and of mathematics."""
-AT_MOST = {tuned: 20, effort: 13}
+AT_MOST = {tuned: 19, effort: 13}
 """Numbers in each file: lower it when one goes."""
 
 

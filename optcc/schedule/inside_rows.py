@@ -22,7 +22,6 @@ from optcc.schedule.inside_cells import Bools, Cells, Ints, ranges
 from optcc.schedule.inside_channels import Site
 from optcc.schedule.inside_runs import Runs, runs_of, shared_out
 from optcc.schedule.inside_waits import waits_by_bytes
-from optcc.schedule.tuned import HEAD_START
 
 PLACES = 4096
 """Places in time of a transfer's bytes: equally many in all channels, whose keys are compared."""
@@ -175,7 +174,8 @@ def _outwards(
     behind the last transfer that completes the result."""
     count = len(cells.segment)
     first = runs.server * count + runs.first
-    late = np.where(guests.ravel()[first], 0, 1 + len(cells.rows.src) // HEAD_START)
+    # Results give way to sums that are needed within half of the whole time: only sums keep NICs waiting.
+    late = np.where(guests.ravel()[first], 0, 1 + len(cells.rows.src) // 2)
     time = np.maximum.reduceat(cells.full.ravel(), first) // count + late
     leaves = cells.leave.ravel()[first] // count
     on, relay = np.flatnonzero(given >= 0), np.flatnonzero(runs.hub != runs.door)

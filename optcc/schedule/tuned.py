@@ -32,12 +32,18 @@ TURNS = 5
 Otherwise it had nothing to receive for long, then more than its NICs take. Half: 0.8, double: 0.0."""
 HARDLY = Fraction(2, 3)
 """A rank is hardly faster if it has at most this part of the full ranks' NICs. Half: 1.6, double: 0.5."""
+GROWS = 0.6
+"""Where one server starves, steps grow at first: each by so much over the square root of their number. Almost double:
+0.3; none: 0.5 (11 clusters of 8 to 24 servers, 256 MiB and 1 GiB)."""
 
 # Several starve (`steps_several`, `steps_several_slots`)
 MOST_NICS = Fraction(3, 4)
 """Servers with at least this part of their NICs are hubs: between this and a half nobody would be busy all the time."""
 
-# All of them (`direct_rows`)
+# All of them (`direct_candidates`, `direct_rows`)
+MOST_LOST = Fraction(1, 16)
+"""A chunk's cost counts as at most so much of a half where steps are found with it, or hardly any were possible.
+Without: 1 MiB among 8 servers takes 17 % longer with one starving, 42 % with two (5 us and 1 us)."""
 NEAR = 64
 """A slot takes up to 1/NEAR more or less if it then ends with a piece: the last bytes would wait for the pair's next
 slot. Half and double: 0.0; without, 64 servers, 4, 2 and 1 dead: 3."""
@@ -56,18 +62,6 @@ LANDS = 2
 12.5 (8, 16 and 32 servers in pods, one NIC dead, 16 MiB to 1 GiB; as for the next one)."""
 FEWEST = 14
 """A plan of fewer steps k takes (k + FEWEST)/2 steps, by which numbers of chunks are tried. Half: 5.6, double: 7.8."""
-
-# Inside servers (`inside_rows`)
-HEAD_START = 6
-"""Results give way to sums that are needed within this part of the whole time: only sums keep NICs waiting. Half: 0.2,
-double: 0.0, and up to 2 either way in single clusters (11 clusters of 2 to 16 servers, 1 GiB, 64 segments)."""
-
-MOST_LOST = Fraction(1, 16)
-"""A chunk's cost counts as at most so much of a half where steps are found with it, or hardly any were possible.
-Without: 1 MiB among 8 servers takes 17 % longer with one starving, 42 % with two (5 us and 1 us)."""
-GROWS = 0.6
-"""Where one server starves, steps grow at first: each by so much over the square root of their number. Almost double:
-0.3; none: 0.5 (11 clusters of 8 to 24 servers, 256 MiB and 1 GiB)."""
 
 # Small messages, broadcasts (`simple`)
 FAN = 4
