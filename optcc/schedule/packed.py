@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
-from math import isqrt
+from math import isqrt, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ import numpy as np
 from optcc.schedule.arcs import Arc, Arcs
 from optcc.schedule.assemble import Block, TemplateRow, assemble, cuts_by, even_cuts
 from optcc.schedule.columns import Schedule, Stage
-from optcc.schedule.effort import MOST_ROOTS
+from optcc.schedule.effort import MANY, MOST_ROOTS
 from optcc.schedule.recipe import Recipe, Segments, Window, require
 from optcc.schedule.routes import Routes, busiest_seconds
 from optcc.values.cluster import Cluster
@@ -221,8 +221,12 @@ class PackedTrees(Recipe):
 
     @classmethod
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
-        """For any fabric; finding the trees may take long."""
+        """For any fabric; finding the trees may take long, but not where there is a closed form.
+
+        There a NIC pays for R k chunks, with k segments of R trees, and about a segment is lost: X + R k o + X/k.
+        """
         from optcc.schedule.candidates import CandidateFamily
+        from optcc.theory.hubs import hub_trees
 
         @cache
         def packing() -> Packing:
@@ -233,8 +237,12 @@ class PackedTrees(Recipe):
         def make(segments: int) -> PackedTrees:
             return PackedTrees(packing().trees, segments)
 
-        least_s = float(bound.seconds + 2 * costs.alpha)
-        return [CandidateFamily(cls.family, make, by_rate=False, costly=True, least_s=least_s)]
+        least_s, closed = float(bound.seconds + 2 * costs.alpha), cluster.fabric.flat and not cluster.gpu_ranks
+        if not (closed and costs.per_chunk and bound.nbytes) or len(cluster.ranks) > MANY:
+            return [CandidateFamily(cls.family, make, by_rate=False, costly=True, least_s=least_s)]
+        best = sqrt(bound.seconds / (len(hub_trees(cluster)) * costs.per_chunk))
+        guess, least_s = max(1, round(best)), least_s + 2 * float(bound.seconds) / best
+        return [CandidateFamily(cls.family, make, guess, by_rate=False, least_s=least_s)]
 
     @classmethod
     def at_once(cls, cluster: Cluster, bound: Bound, costs: Costs) -> PackedTrees | None:

@@ -97,7 +97,7 @@ class NoneStarves:
             own = SectionPart(Kind.RAW, k, *section[k]), SectionPart(Kind.RESULT, i, *section[i])
             # A pair with next to no data has no step: it uses its first common rail.
             mine = slots.get((a, z)) or [Slot(TICKS // 2, 1, min({*used[i]} & {*used[k]}), 1)]
-            found += ((i, k, *part) for part in cut(own, worthwhile(mine, cost), cost=cost))
+            found += ((i, k, *part) for part in cut(own, worthwhile(mine, ceil(cost)), cost=cost))
         return Timed(rows_of(found), {}, None)
 
     def growing(self, recipe: DirectExchange) -> int:
@@ -116,11 +116,11 @@ def hub_shares(nics: Sequence[int]) -> tuple[Fraction, ...] | None:
     return shares if min(shares) > 0 else None
 
 
-def worthwhile(slots: list[Slot], cost: Fraction) -> list[Slot]:
+def worthwhile(slots: list[Slot], cost: int) -> list[Slot]:
     """The slots of a pair that last at least as long as a chunk costs, in ticks; the two longest, one each for data and
     results, if these are fewer."""
-    least = sorted(slot.size for slot in slots)[-2:][0]
-    return [slot for slot in slots if slot.size >= min(cost, Fraction(least))]
+    least = min(cost, sorted(slot.size for slot in slots)[-2:][0])
+    return [slot for slot in slots if slot.size >= least]
 
 
 def rounds_needed(shares: Sequence[Fraction]) -> Fraction:
