@@ -27,9 +27,9 @@ def test_never_below_the_bound(cluster: Cluster, segments: int) -> None:
     try:
         bound = optcc.lower_bound(cluster, 10**6).seconds
         found = recipe(cluster, segments)
+        schedule = found.lower(cluster, 10**6)  # on rails GPUs may have none in common
     except InfeasibleError:
         assume(False)
-    schedule = found.lower(cluster, 10**6)
     assert optcc.simulate(schedule).time_s >= float(bound) * (1 - 1e-6)
     assert found.fluid_s(cluster, 10**6) >= bound * (1 - Fraction(1, 10**6))
 
