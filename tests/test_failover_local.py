@@ -170,6 +170,9 @@ def session() -> Iterator[Session]:
         yield ranks
 
 
+TIMES = 5
+"""Runs, at most, until a strike hits: on a busy machine it may come when the NIC has nothing more to do, which says
+nothing."""
 FLAP_S = 1.2 * (Timeouts.progress + Timeouts.grace)
 
 
@@ -215,10 +218,13 @@ def test_row11_another_plan_is_refused_by_every_rank(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("kind", ["fatal", "post", "retries", "receiver", "no data", "no acks"])
 def test_row13_what_a_nic_may_do_in_processes(session: Session, kind: str) -> None:
-    session.adopt(job())
-    done = session.run("it", [Strike(kind, "server3/nic0", 0.4)])
-    (strike,) = struck(done, "server3/nic0")
-    assert all(done.exact)
+    for _ in range(TIMES):
+        session.adopt(job())
+        done = session.run("it", [Strike(kind, "server3/nic0", 0.4)])
+        (strike,) = struck(done, "server3/nic0")
+        assert all(done.exact)
+        if moved(done):
+            break
     causes = {note.cause for note in moved(done) if "server3/nic0" in (note.nic, note.far)}
     expected = {"fatal": "device fatal", "post": "device fatal", "retries": "completion error"}
     assert expected.get(kind, {"receiver": "connection closed"}.get(kind, "no progress")) in causes
