@@ -242,7 +242,10 @@ def page_of(cuts: Sequence[Mapping[str, Any]]) -> list[str]:
         f"{wrong} have lost or doubled an element or hung.",
         f"{sum(len(cut['moved']) for cut in hits)} flows moved off a NIC that was struck,"
         f" {sum(cut['replayed'] for cut in hits) / 1024:.0f} KiB were sent again.",
-        f"Struck: {', '.join(f'{kind} {count}' for kind, count in struck.items())}.",
+        "",
+        "| struck | times |",
+        "|---|---|",
+        *(f"| {kind} | {count} |" for kind, count in struck.items()),
         "",
         "## From the cut to resumed",
         "",

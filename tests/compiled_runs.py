@@ -22,7 +22,7 @@ from optcc.runtime.wires.layout import layout_of
 from optcc.runtime.wires.local import LocalWires
 from optcc.runtime.wires.pacing import Rates
 from optcc.schedule import Schedule
-from tests.failover_rig import Mailbox
+from tests.failover_mail import Mailbox
 from tests.fold_contract import random_bits
 from tests.test_wires import arena, joined
 

@@ -11,7 +11,8 @@ from optcc.runtime.devices.host import Op
 from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.wires.contract import Cause
 from optcc.schedule import Schedule
-from tests.failover_rig import Moment, Open, Post, Rig
+from tests.failover_mail import Post
+from tests.failover_rig import Moment, Open, Rig
 from tests.failover_runs import InconclusiveError, leaves, of, rings
 
 TIMEOUTS = Timeouts(progress=0.25, grace=0.15, answer=0.05)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import random
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +29,7 @@ from optcc.runtime.wires import layout as layout_module
 from optcc.runtime.wires.contract import Arrived, Completed, Credited
 from optcc.runtime.wires.layout import Layout, layout_of
 from optcc.schedule import Schedule
+from tests.failover_mail import Mailbox, Post
 
 TIMEOUTS = Timeouts(progress=0.2, grace=0.15, answer=0.03)
 BOUND_S = 20.0
@@ -49,37 +48,6 @@ class Moment:
 
 Hook = Callable[["Rig", Moment], None]
 """Called by the thread of the rank; may strike that rank's wires at once, and others' by `Rig.later`."""
-
-
-class Mailbox:
-    """A rank's watch: a queue of messages and calls from other threads, which the rank's thread runs in each poll."""
-
-    def __init__(self) -> None:
-        self._read, self._write = os.pipe()
-        self._todo: deque[Callable[[], None]] = deque()
-        self._lock = threading.Lock()
-        self._open = True
-
-    def put(self, what: Callable[[], None]) -> None:
-        """Have the rank do it."""
-        self._todo.append(what)
-        with self._lock:
-            if self._open:
-                os.write(self._write, b"!")
-
-    def fileno(self) -> int:
-        return self._read
-
-    def check(self) -> None:
-        os.read(self._read, 4096)
-        while self._todo:
-            self._todo.popleft()()
-
-    def close(self) -> None:
-        with self._lock:
-            self._open = False
-            os.close(self._read)
-            os.close(self._write)
 
 
 class Tap:
@@ -125,24 +93,6 @@ class Felt:
 
     note: Note
     waited: float
-
-
-class Post:
-    """Messages between ranks, each lost, doubled or late with these chances."""
-
-    def __init__(self, drop: float = 0.0, double: float = 0.0, late: float = 0.0, seed: int = 0) -> None:
-        self.drop, self.double, self.late = drop, double, late
-        self._rng, self._lock = random.Random(seed), threading.Lock()
-        self.seen: Counter[str] = Counter()
-
-    def ways(self) -> list[float]:
-        """After how many seconds each copy arrives."""
-        with self._lock:
-            copies = 0 if self._rng.random() < self.drop else 1 + (self._rng.random() < self.double)
-            delays = [0.05 * self._rng.random() if self._rng.random() < self.late else 0.0 for _ in range(copies)]
-        self.seen["lost" if not copies else "doubled" if copies > 1 else "sent"] += 1
-        self.seen["late"] += any(delays)
-        return delays
 
 
 class Rig:

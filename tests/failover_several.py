@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from optcc.runtime.wires.contract import Cause
-from tests.failover_rig import TIMEOUTS, Moment, Open, Post, Rig
+from tests.failover_mail import Post
+from tests.failover_rig import TIMEOUTS, Moment, Open, Rig
 from tests.failover_runs import MB, all_right, at, hit, home, leaves, ms, of, rings, same_error
 
 

@@ -13,7 +13,7 @@ from optcc.errors import InputError
 from optcc.planner import search
 from optcc.planner.search import candidate_families
 from optcc.plans.plan import Plan
-from optcc.values.cluster import Cluster, Fabric
+from optcc.values.cluster import Cluster, Fabric, Nic, Server
 from tests.conftest import GBPS
 
 QUICK = [case for case in GRID if case.servers <= 16]
@@ -53,6 +53,34 @@ def test_families_can_be_asked_for() -> None:
         optcc.verify(made.schedule())
     with pytest.raises(InputError, match="no such family"):
         optcc.plan(cluster, 2**20, family="magic")
+
+
+def test_packed_trees_are_tried_where_others_are_near_the_bound_but_pay_for_more_chunks() -> None:
+    """Without them such a plan took 6 % longer: complementary trees are within 2 % of the bound, chunks apart."""
+    cluster = Cluster(tuple(uniform(1 if i < 7 else 4, i) for i in range(10)))
+    costs = {"alpha": Fraction(3, 10**6), "per_chunk": Fraction(2, 10**6)}
+    made = optcc.plan(cluster, 2**26, **costs)
+    other = optcc.plan(cluster, 2**26, family="trees", **costs)
+    times = [optcc.simulate(each.schedule(), **costs).time_s for each in (made, other)]
+    assert made.recipe.family == "packed-trees"
+    assert times[0] < 0.97 * times[1]
+
+
+def uniform(nics: int, number: int) -> Server:
+    """A server of so many NICs of 400 Gb/s."""
+    return Server(f"server{number}", tuple(Nic(f"nic{n}", 400 * GBPS, 400 * GBPS, rail=n) for n in range(nics)))
+
+
+def test_a_starving_rank_adds_last_to_nothing_where_chunks_cost_more_than_bytes() -> None:
+    """It took a quarter longer when the part had a floor."""
+    cluster = Cluster.uniform(servers=8, nics=8, rate=400 * GBPS)
+    for nic in range(4):
+        cluster = cluster.degrade(f"server0/nic{nic}")
+    costs = {"alpha": Fraction(25, 10**6), "per_chunk": Fraction(25, 10**6)}
+    made = optcc.plan(cluster, 2**20, **costs)
+    more = replace(made, recipe=replace(made.recipe, last=Fraction(1, 4)))  # type: ignore[type-var]
+    times = [optcc.simulate(each.schedule(), **costs).time_s for each in (made, more)]
+    assert times[0] < 0.9 * times[1]
 
 
 def test_packed_trees_where_only_latency_makes_the_others_slow() -> None:
