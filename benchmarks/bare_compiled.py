@@ -5,7 +5,6 @@ An edit that does not fit its source exactly as often as it says is an error: wh
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -13,15 +12,15 @@ from typing import Any
 
 from numba import njit
 
-from optcc.runtime.compiled import basics, loop
+from optcc.runtime.compiled import basics, local_loop
 from optcc.runtime.compiled.engine import CompiledEngine
-from optcc.runtime.compiled.flow_table import FlowTable
+from optcc.runtime.compiled.local_flows import LocalFlows
 from optcc.runtime.compiled.path import CompiledPath
 from optcc.runtime.compiled.tables import KEPT, FlowState
 from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.wires.local import LocalWires
 
-_FOLDER = Path(loop.__file__).parent
+_FOLDER = Path(local_loop.__file__).parent
 _WATCH_PROGRESS = "if x[LOOK_AT] == np.inf:"
 RECEIVING = (
     # Which chunk it is: without failover, a ring's next notification is of its flow's next chunk.
@@ -29,32 +28,38 @@ RECEIVING = (
     (" or wire != f.flows[flow].wire or seq != f.flows[flow].landed:", ":"),
     ("    if load_u32(slot + 4) != f.flows[flow].epoch or load_u32(slot + 8) != g[OPERATION]:\n", "    if False:\n"),
     # What the sender may ask for when a wire is lost.
-    ("    set_word(f.flows[flow].mark, (wire << SEQ_BITS) | landed)\n", ""),
-    ("    if f.flows[flow].call >= 0 and landed > f.flows[flow].call:\n", "    if False:\n"),
+    ("    say_landed(f, w, g, wire, flow)\n", ""),
     ("    if nbytes == CALL:\n", "    if False:\n"),
     # Credits of a wire that has been left; what need not be kept any more.
     ("    if wire != f.flows[flow].wire or number < f.flows[flow].folded", "    if number < f.flows[flow].folded"),
     ("    f.flows[flow].acked = max(f.flows[flow].acked, number)\n", ""),
 )
-SENDING = (
+LOCAL_PARTS = (
     # A fence at the other end.
     ("    if word(w.wires[wire].closed) != 0 or not has_room", "    if not has_room"),
+    ("from optcc.runtime.compiled.sending import put_header\n", ""),
+)
+SENDING = (
     # Which chunk it is.
     ("    store_u32(slot, MARK)\n    store_u32(slot + 4, f.flows[flow].epoch)\n", ""),
     ("    store_u32(slot + 8, g[OPERATION])\n", ""),
     ("    store_i64(slot + 16, seq)\n", ""),
     # What may have to be sent again, and the count for the watch over slow lanes.
-    ("    kept = f.flows[flow].kept_at + seq % f.flows[flow].window\n", ""),
+    ("    kept = f.flows[flow].kept_at + seq % f.flows[flow].keeps\n", ""),
     (f"    {', '.join(f'f.kept[kept].{field}' for field in KEPT.fields or ())} = place, start, nbytes, ready\n", ""),
     ("    f.flows[flow].numbered += nbytes\n", ""),
     (f"        {_WATCH_PROGRESS}\n", "        if False:\n"),
 )
 LOOP = (
-    ("from optcc.runtime.compiled.receiving import land_due, read_ring\n", ""),
     ("from optcc.runtime.compiled.sending import post_ready, pump_all\n", ""),
-    ("    called,\n", ""),
     (f"            {_WATCH_PROGRESS}\n", "            if False:\n"),
     ("        expired = now >= x[LOOK_AT] or now >= x[TIMERS]\n", "        expired = False\n"),
+)
+LOCAL_LOOP = (
+    ("from optcc.runtime.compiled import local_parts\n", ""),
+    ("from optcc.runtime.compiled.loop import advance_over\n", ""),
+    ("from optcc.runtime.compiled.receiving import land_due, read_ring\n", ""),
+    ("    called,\n", ""),
     ("    if g[ASKED]:\n        _see_landed(f, g)\n    wake", "    wake"),
     ("    if g[ASKED]:\n        _see_landed(f, g)\n    return", "    return"),
 )
@@ -78,21 +83,23 @@ def edited(name: str, edits: tuple[tuple[str, str], ...], **given: Any) -> Modul
 
 @cache
 def bare_advance() -> Any:
-    """`loop.advance` without failover; not compiled yet."""
+    """`local_loop.advance` without failover; not compiled yet."""
     receiving, sending = edited("receiving", RECEIVING), edited("sending", SENDING)
+    local_parts = edited("local_parts", LOCAL_PARTS, put_header=vars(sending)["put_header"])
+    loop = edited("loop", LOOP, **{name: vars(sending)[name] for name in ("post_ready", "pump_all")})
     parts = {name: vars(receiving)[name] for name in ("land_due", "read_ring")}
-    parts |= {name: vars(sending)[name] for name in ("post_ready", "pump_all")}
+    parts |= {"local_parts": local_parts, "advance_over": loop.advance_over}
     called = njit(nogil=True, error_model="numpy")  # as `basics.called`, but kept in no file
-    return edited("loop", LOOP, called=called, **parts).advance
+    return edited("local_loop", LOCAL_LOOP, called=called, **parts).advance
 
 
 def compile_bare() -> None:
     """After `compile_all`; some 15 s. Processes that are forked afterwards have it."""
-    for signature in loop.advance.signatures:
+    for signature in local_loop.advance.signatures:
         bare_advance().compile(signature)
 
 
-class BareTable(FlowTable):
+class BareTable(LocalFlows):
     """Flows that no machine stands behind: what compiled code has counted stays in the arrays from run to run."""
 
     def __init__(self, flows: FlowTransport, wires: LocalWires) -> None:
@@ -102,7 +109,7 @@ class BareTable(FlowTable):
         for number, into in self._ins.items():
             self._put(number, FlowState(into=1, wire=into.receiver.wire))
 
-    def fill(self, engine: CompiledEngine, dark: Collection[int]) -> bool:
+    def fill(self, engine: CompiledEngine) -> bool:
         """The credits that came after the last run."""
         self.reach()
         for number, out in self._outs.items():

@@ -8,10 +8,10 @@ cd "$(dirname "$0")/.."
 if [ -n "$(ls -A /sys/class/infiniband 2>/dev/null)" ] && [ -z "${LAB:-}" ]; then
   exec "${PYTHON:-.venv/bin/python}" -m pytest --require=rdma tests/verbs "$@"
 fi
-# What the command line needs, for the tests that type it: of the project's environment, where there is one for the guest's Python.
+# What the command line and compiled code need: of the project's environment, where there is one for the guest's Python.
 packages=$("${PYTHON:-.venv/bin/python}" -c 'import sys, sysconfig; sys.version_info[:2] == (3, 11) and print(sysconfig.get_path("purelib"))' 2>/dev/null || true)
 mkdir -p out/lab
-lab/run.sh --nics "${NICS:-12}" --limit "${LIMIT:-$([ -n "${WHOLE:-}" ] && echo 2400 || echo 900)}" --results out/lab \
+lab/run.sh --nics "${NICS:-12}" --memory 2G --limit "${LIMIT:-$([ -n "${WHOLE:-}" ] && echo 2400 || echo 900)}" --results out/lab \
   ${packages:+--packages "$packages"} -- \
-  python3 -m pytest -c lab/pytest.ini --rootdir=. --confcutdir=tests/verbs --junitxml=/results/junit.xml tests/verbs "$@" |
+  lab/tests.sh "$@" |
   tee out/lab/console.txt

@@ -77,6 +77,9 @@ class Tapped(CompiledPath):
 def engine(rig: Any, rank: int, program: Program, buffer: Array) -> CompiledEngine:
     """For `Rig.engine`."""
     paths = rig.__dict__.setdefault("paths", {})
+    register = getattr(rig.ends[rank], "register", None)
+    if register:  # else what Python sends first would do it
+        register(memoryview(buffer).cast("B"))
     if rank not in paths:
         paths[rank] = Tapped(rig, rank)
     return CompiledEngine(paths[rank], program, buffer, rig.op, rig.flows[rank], time.monotonic)

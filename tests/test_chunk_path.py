@@ -14,8 +14,8 @@ def test_what_is_not_compiled_is_said() -> None:
     assert path_of("compiled", "local", "cpu", "float32") == ChunkPath("compiled")
     assert path_of("auto", "local", "cpu", "float32") == ChunkPath("compiled")
     assert path_of("python", "local", "cpu") == ChunkPath("python")
-    assert str(path_of("auto", "verbs", "cpu")) == "python (verbs has no compiled path)"
-    assert str(path_of("compiled", "verbs", "cpu")) == "python (verbs has no compiled path)"
+    assert path_of("auto", "verbs", "cpu") == ChunkPath("compiled", over="verbs")
+    assert str(path_of("compiled", "verbs", "cpu", "float16")) == "python (float16 is folded by numpy)"
     assert path_of("compiled", "local", "cuda", "bfloat16") == ChunkPath("compiled")
 
 

@@ -27,8 +27,8 @@ OTHER = "another process compiles what handles chunks: some 15 s, once on this m
 def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What has been compiled, or loaded; nothing really is, and nothing has been before."""
     done: list[str] = []
-    monkeypatch.setattr(compiling, "_mark", lambda: tmp_path / "kept" / "it.compiled")
-    monkeypatch.setattr(compiling, "_compile_all", lambda: done.append("it"))
+    monkeypatch.setattr(compiling, "_mark", lambda over: tmp_path / "kept" / "it.compiled")
+    monkeypatch.setattr(compiling, "_compile_all", done.append)
     return done
 
 
@@ -36,10 +36,10 @@ def test_the_first_use_says_that_it_compiles_and_the_second_says_nothing(compile
     said: list[str] = []
     assert not compiling.is_compiled()
     compiling.compile_all(said.append)
-    assert (said, compiled) == ([ONCE], ["it"])
+    assert (said, compiled) == ([ONCE], ["local"])
     assert compiling.is_compiled()
     compiling.compile_all(said.append)
-    assert (said, compiled) == ([ONCE], ["it", "it"])  # the second loads what there is
+    assert (said, compiled) == ([ONCE], ["local", "local"])  # the second loads what there is
 
 
 def test_who_comes_meanwhile_waits_and_does_not_compile(compiled: list[str], tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_who_comes_meanwhile_waits_and_does_not_compile(compiled: list[str], tmp
     (tmp_path / "kept" / "it.compiled").touch()  # the other one is through
     os.close(lock)
     late.join(BOUND_S)
-    assert (said, compiled) == ([OTHER], ["it"])
+    assert (said, compiled) == ([OTHER], ["local"])
 
 
 def test_nobody_waits_for_ever(compiled: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_nobody_waits_for_ever(compiled: list[str], tmp_path: Path, monkeypatch:
     said: list[str] = []
     compiling.compile_all(said.append)
     os.close(lock)
-    assert (said[-1], compiled) == (ONCE, ["it"])
+    assert (said[-1], compiled) == (ONCE, ["local"])
 
 
 def test_where_nothing_can_be_kept_it_compiles_each_time(compiled: list[str], tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_where_nothing_can_be_kept_it_compiles_each_time(compiled: list[str], tm
     said: list[str] = []
     for _ in range(2):
         compiling.compile_all(said.append)
-    assert (said, compiled) == ([ONCE, ONCE], ["it", "it"])
+    assert (said, compiled) == ([ONCE, ONCE], ["local", "local"])
 
 
 def test_a_machine_without_a_place_for_compiled_code_is_told_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_the_doctor_says_which_path_runs_take(compiled: list[str], monkeypatch: 
 
 
 @pytest.mark.parametrize("command", ["run", "calibrate"])
-@pytest.mark.parametrize(("transport", "expected"), [("local", ["it"]), ("verbs", [])])
+@pytest.mark.parametrize(("transport", "expected"), [("local", ["local"]), ("verbs", ["verbs"])])
 def test_a_rank_that_others_start_compiles_before_it_joins_and_only_what_its_transport_takes(
     compiled: list[str], monkeypatch: pytest.MonkeyPatch, command: str, transport: str, expected: list[str]
 ) -> None:

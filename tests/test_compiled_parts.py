@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from optcc.runtime.compiled import basics, gpu, loop, tables
+from optcc.runtime.compiled import basics, gpu, local_loop, tables
 from optcc.runtime.compiled.choice import TYPES, path_of
 from optcc.runtime.compiled.folds import fold_of
 from optcc.runtime.compiled.program_tables import ProgramTables
@@ -34,7 +34,7 @@ def test_what_is_compiled_is_kept_for_these_sources_alone(tmp_path: Path) -> Non
     with open(tmp_path / "same" / "machine.py", "a", encoding="utf-8") as file:
         file.write("#")
     assert tables.stamp_of(tmp_path / "same") != tables.STAMP
-    assert tables.STAMP in str(loop.advance.signatures)
+    assert tables.STAMP in str(local_loop.advance.signatures)
 
 
 def test_formats_are_those_of_the_reference() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from optcc.runtime.compiled.machine import clock_gettime
-from optcc.runtime.compiled.tables import BYTES_NS, CLOCK_NS, TIMED, TIMING, WORKS, Lines
+from optcc.runtime.compiled.tables import BYTES_NS, CLOCK_NS, TIMED, TIMING, WORKS
 
 GOES_ON, DONE, ASIDE, SPOKEN, EXPIRED, LANES, WATCH, BREATH = range(8)
 """DONE: all is sent and received. For Python to do: one turn of its loop; the same, a socket or the watch has spoken;
@@ -40,15 +40,16 @@ inner = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def _clock_ns(kind: Any, w: Lines) -> int:
+def _clock_of(kind: Any, w: Any) -> int:
+    """Nanoseconds of one of the system's clocks."""
     clock_gettime(kind, w.scratch.ctypes.data)
     return w.scratch[0] * 1_000_000_000 + w.scratch[1]
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def clock_ns(w: Lines) -> int:
+def clock_ns(w: Any) -> int:
     """Of this thread's processor time: a call of the kernel."""
-    return _clock_ns(_THREAD_CPU, w)
+    return _clock_of(_THREAD_CPU, w)
 
 
 @inner  # type: ignore[misc, unused-ignore]
@@ -61,7 +62,7 @@ def is_timed(g: Any) -> bool:
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def count_timed(w: Lines, g: Any, began: int) -> None:
+def count_timed(w: Any, g: Any, began: int) -> None:
     """One that began at a time is over. What the clock takes is measured beside it."""
     ended = clock_ns(w)
     clock = clock_ns(w) - ended
@@ -71,6 +72,6 @@ def count_timed(w: Lines, g: Any, began: int) -> None:
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def time_now(w: Lines) -> float:
+def seconds_now(w: Any) -> float:
     """As time.monotonic()."""
-    return _clock_ns(_MONOTONIC, w) / 1e9
+    return _clock_of(_MONOTONIC, w) / 1e9

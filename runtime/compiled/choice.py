@@ -24,10 +24,11 @@ NO_NUMBA = "numba is not installed"
 
 
 class ChunkPath(NamedTuple):
-    """name : "compiled" or "python"; why : where Python was not asked for, why it is taken."""
+    """name : "compiled" or "python"; why : where Python was not asked for, why it is taken; over : the transport."""
 
     name: str
     why: str = ""
+    over: str = "local"
 
     def __str__(self) -> str:
         return f"{self.name} ({self.why})" if self.why else self.name
@@ -54,8 +55,6 @@ def path_of(asked: str, transport: str, device: str, dtype: str | None = None) -
     """
     if asked == "python":
         return ChunkPath("python")
-    if transport != "local":
-        return ChunkPath("python", f"{transport} has no compiled path")
     if device == "cpu" and dtype is not None and dtype not in TYPES:
         return ChunkPath("python", f"{dtype} is folded by numpy")
     if not sys.platform.startswith("linux") or sys.byteorder != "little":
@@ -70,7 +69,7 @@ def path_of(asked: str, transport: str, device: str, dtype: str | None = None) -
             got=NO_NUMBA,
             hint="pip install numba",
         )
-    return ChunkPath("compiled")
+    return ChunkPath("compiled", over=transport)
 
 
 def warm(path: ChunkPath, say: Callable[[str], object] = lambda text: None) -> None:
@@ -89,7 +88,7 @@ def warm(path: ChunkPath, say: Callable[[str], object] = lambda text: None) -> N
             expected="a directory that can be written, or OPTCC_PATH=python",
             got=str(error),
         ) from error
-    compile_all(say)
+    compile_all(say, path.over)
 
 
 def on_stderr(text: str) -> None:
@@ -102,7 +101,7 @@ def engines(path: ChunkPath, flows: FlowTransport, wires: Any) -> Callable[..., 
 
     Virtual wires, for tests, stay with Python.
     """
-    if path.name == "python" or type(wires) not in (LocalWires, CudaWires):
+    if path.name == "python" or not (type(wires) in (LocalWires, CudaWires) or _has_queue_pairs(wires)):
         return Engine
     from optcc.runtime.compiled.engine import CompiledEngine
     from optcc.runtime.compiled.path import CompiledPath
@@ -115,3 +114,9 @@ def engines(path: ChunkPath, flows: FlowTransport, wires: Any) -> Callable[..., 
         return Engine(program, buffer, *rest)
 
     return engine
+
+
+def _has_queue_pairs(wires: Any) -> bool:
+    """Whether these are wires over verbs. Who has such has loaded them; others may lack libibverbs."""
+    verbs = sys.modules.get("optcc.runtime.verbs.wires")
+    return verbs is not None and isinstance(wires, verbs.VerbsWires)

@@ -16,7 +16,7 @@ def fill_clocks(clocks: PortClocks, nics: Sequence[int], w: Lines, g: Any) -> No
     """Of these NICs. There is room for all chunks. `g` : the array of whole numbers."""
     for nic in nics:
         rates = clocks.rates[nic]
-        w.nics[nic] = (clocks._out_free[nic], clocks._in_free[nic], rates.out, rates.into)
+        w.nics[nic] = (0, clocks._out_free[nic], clocks._in_free[nic], rates.out, rates.into)
     held = len(clocks._held)
     ways = held + len(clocks._through)
     if ways:
@@ -32,7 +32,7 @@ def fill_clocks(clocks: PortClocks, nics: Sequence[int], w: Lines, g: Any) -> No
 def write_back_clocks(clocks: PortClocks, nics: Sequence[int], w: Lines, g: Any) -> None:
     """As if every chunk had been served by the clocks themselves."""
     for nic in nics:
-        clocks._out_free[nic], clocks._in_free[nic], _, _ = w.nics[nic].item()
+        _, clocks._out_free[nic], clocks._in_free[nic], _, _ = w.nics[nic].item()
     held, through = (
         (w.ways[heap[:n]].tolist() if n else []) for heap, n in ((w.held, g[t.HELD]), (w.through, g[t.THROUGH]))
     )

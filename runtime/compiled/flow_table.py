@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from ctypes import addressof, c_char
 from typing import TYPE_CHECKING, Any
 
@@ -15,49 +14,41 @@ from optcc.runtime.flows.ends import Out, Piece
 from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.wires.contract import HEADER_BYTES
 from optcc.runtime.wires.cuda import CudaWires
-from optcc.runtime.wires.cuda_slots import CudaSlots, stride_of
-from optcc.runtime.wires.lent import FarArena
-from optcc.runtime.wires.local import LocalWires
-from optcc.runtime.wires.rings import WORD
 
 if TYPE_CHECKING:
     from optcc.runtime.compiled.engine import CompiledEngine
+
+Questions = dict[tuple[int, int], int]
 
 _LEFT_OUT = FlowState()
 _NOTHING_QUEUED = (-1, 0, 0)
 
 
 class FlowTable:
-    """`tables` : the arrays; of flows that are not this rank's nothing."""
+    """Over any wires; `LocalFlows` and `verbs_tables.VerbsFlows` know where slots are and what else is said of chunks.
 
-    def __init__(self, flows: FlowTransport, wires: LocalWires) -> None:
+    `tables` : the arrays; of flows that are not this rank's nothing.
+    """
+
+    def __init__(self, flows: FlowTransport, wires: Any) -> None:
         self._flows, self._wires = flows, wires
         self._outs, self._ins = flows._outs, flows._ins
         self._specs = flows._ends.layout.flows
         records, kept, parked = np.zeros(len(self._specs), t.FLOW), 0, 0
-        self._unmapped: dict[int, FarArena] = {}  # incoming flow -> what its chunks may be lent from, so far nothing
         self._kept_at: dict[int, int] = {}  # outgoing flow -> where its part of `kept` begins
+        self._keeps: dict[int, int] = {}  # and how much that is
         for number in (*self._outs, *self._ins):
             spec, record = self._specs[number], records[number]
-            slots = wires._slots if number in self._ins else wires._far.get(spec.dst)
-            if slots is None or number not in slots:
+            if not self._place(number, record):
                 continue
-            base = address_of(slots._bytes)
-            start, _, size = slots._places[number]
-            record["window"], record["most"], record["size"] = spec.window, spec.slot_bytes, size
-            record["slots"], record["mark"] = base + start, base + slots._marks_at[number] * WORD
-            record["payloads"], record["stride"] = base + start + HEADER_BYTES, size
-            if isinstance(slots, CudaSlots):
-                record["payloads"], record["stride"] = slots.payload(number, 0, 0).address, stride_of(spec)
+            record["window"], record["most"] = spec.window, spec.slot_bytes
             if number in self._outs:
                 record["kept_at"] = self._kept_at[number] = kept
-                kept += spec.window
+                record["keeps"] = self._keeps[number] = self._kept(number)
+                kept += self._keeps[number]
             else:
                 record["kept_at"], parked = parked, parked + spec.window
                 record["every"] = self._ins[number].receiver.credit_every
-                record["withdrawn"] = base + slots._withdrawn_at(spec.src) * WORD
-                if spec.src in wires._far_arenas:
-                    self._unmapped[number] = wires._far_arenas[spec.src]
         mine = np.array(sorted(self._outs), np.int64)
         self.tables = Flows(records, np.zeros(kept, t.KEPT), np.zeros(parked, t.PARKED), mine)
         self._bytes: memoryview = records.view(np.uint8).data if len(records) else memoryview(bytearray())
@@ -69,27 +60,49 @@ class FlowTable:
     def _state(self, number: int) -> FlowState:
         return FlowState._make(FLOW_STATE.unpack_from(self._bytes, number * t.FLOW.itemsize))
 
-    def reach(self) -> None:
-        """What has been mapped meanwhile."""
-        for number, far in [*self._unmapped.items()]:
-            if far.bytes:
-                del self._unmapped[number]
-                record = self.tables.flows[number]
-                record["far"], record["far_bytes"] = address_of(far.bytes), len(far.bytes)
+    def _place(self, number: int, record: Any) -> bool:
+        """Addresses that belong to a flow, into its record. False: it cannot be used."""
+        raise NotImplementedError
 
-    def fill(self, engine: CompiledEngine, dark: Collection[int]) -> bool:
-        """From the machines. False where an outgoing flow is not in its steady state and has something to do.
+    def _kept(self, number: int) -> int:
+        """The most chunks of an outgoing flow that are posted and not known to have landed."""
+        return self._specs[number].window  # a credit tells it, too
 
-        dark : wires that do not bring everything through
-        """
-        wires, busy = self._wires, 0
-        self.reach()
-        calls, asked = dict(wires._calls), dict(wires._asked)
+    def _sends(self, wire: int, number: int) -> bool:
+        """Whether an outgoing wire works, and nothing waits on it."""
+        raise NotImplementedError
+
+    def _takes(self, wire: int) -> bool:
+        """Whether an incoming wire works."""
+        raise NotImplementedError
+
+    def _said(self) -> tuple[Questions, Questions]:
+        """Of (wire, flow), the chunk whose landing the far sender wants to be told; and this rank's."""
+        return {}, {}
+
+    def _say(self, calls: Questions, asked: Questions) -> None:
+        """What is left of that."""
+
+    def _landed(self, wire: int, number: int, acked: int) -> int:
+        """How many chunks of an outgoing flow have landed, `acked` or more."""
+        return acked
+
+    def _told(self, wire: int, number: int, acked: int) -> None:
+        """So many have, as the flow's machine knows from now on."""
+
+    def _number_at(self, wire: int, number: int) -> int:
+        """The flow's place among those of a wire."""
+        return 0
+
+    def fill(self, engine: CompiledEngine) -> bool:
+        """From the machines. False where an outgoing flow is not in its steady state and has something to do."""
+        busy = 0
+        calls, asked = self._said()
+        questions = len(asked)
         for number, out in self._outs.items():
             sender = out.sender
             wire = sender.wire
-            end = wires._out.get(wire)
-            if not sender._is_steady or end is None or end.unsent or wire in dark:
+            if not sender._is_steady or not self._sends(wire, number):
                 if out.queue or sender.outstanding:
                     return False
                 self._put(number, _LEFT_OUT)
@@ -101,16 +114,18 @@ class FlowTable:
                 queued, busy = self._queued(out, engine), busy + 1
             self._posted[number] = posted = sender.posted
             state = (1, 0, wire, sender.epoch, posted, sender.acked, sender.folded, 0, 0)
-            self._put(number, FlowState(*state, *queued, asked=asked.pop((wire, number), -1)))
+            place = self._number_at(wire, number)
+            self._put(number, FlowState(*state, *queued, asked=asked.pop((wire, number), -1), place=place))
         for number, into in self._ins.items():
             receiver = into.receiver
             wire, landed = receiver.wire, receiver.landed
-            if not receiver._is_steady or wire not in wires._in or wire in dark or landed != receiver.folded:
+            if not receiver._is_steady or not self._takes(wire) or landed != receiver.folded:
                 self._put(number, _LEFT_OUT)
                 continue
             state = (0, 1, wire, receiver.epoch, 0, 0, 0, landed, receiver._returned)
-            self._put(number, FlowState(*state, call=calls.pop((wire, number), -1)))
-        engine.numbers[t.BUSY], engine.numbers[t.ASKED] = busy, len(wires._asked)
+            place = self._number_at(wire, number)
+            self._put(number, FlowState(*state, call=calls.pop((wire, number), -1), place=place))
+        engine.numbers[t.BUSY], engine.numbers[t.ASKED] = busy, questions
         return not calls and not asked
 
     def _is_one_stretch(self, out: Out, engine: CompiledEngine) -> bool:
@@ -135,8 +150,9 @@ class FlowTable:
 
     def write_back(self, engine: CompiledEngine) -> None:
         """Into the machines, as if they had seen every chunk."""
-        wires = self._wires
-        calls, asked, parked = {}, {}, 0
+        calls: Questions = {}
+        asked: Questions = {}
+        parked = 0
         for number, out in self._outs.items():
             state = self._state(number)
             if state.out:
@@ -151,7 +167,7 @@ class FlowTable:
                 parked += state.parked
                 if state.call >= 0:
                     calls[state.wire, number] = state.call
-        wires._calls, wires._asked = calls, asked
+        self._say(calls, asked)
         if parked:
             self._take_parked(engine)
 
@@ -182,7 +198,7 @@ class FlowTable:
     def _write_back_out(self, engine: CompiledEngine, out: Out, state: FlowState) -> None:
         send_path, sender, number, acked = self._flows._send_path, out.sender, out.number, state.acked
         if acked < state.posted:  # what has landed by now need not be kept
-            acked = max(acked, min(self._wires.landed(state.wire, number), state.posted))
+            acked = min(self._landed(state.wire, number, acked), state.posted)
         sender.posted, sender.acked, sender.folded = state.posted, acked, state.folded
         if state.numbered:
             out.numbered += state.numbered
@@ -191,13 +207,12 @@ class FlowTable:
             for _ in range(min(acked - out.base, len(out.kept))):
                 out.kept.popleft()
             out.base = acked
-            told = self._wires._told
-            told[sender.wire, number] = max(acked, told.get((sender.wire, number), 0))
+            self._told(sender.wire, number, acked)
         first = max(acked, self._posted[number])
         if first < state.posted:
-            at, window, kept = self._kept_at[number], self._specs[number].window, self.tables.kept
+            at, keeps, kept = self._kept_at[number], self._keeps[number], self.tables.kept
             for seq in range(first, state.posted):
-                out.kept.append(self._piece(engine, *kept[at + seq % window].item()))
+                out.kept.append(self._piece(engine, *kept[at + seq % keeps].item()))
         out.queue.clear()
         if state.queued < 0:
             send_path.busy.discard(number)

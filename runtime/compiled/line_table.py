@@ -13,6 +13,7 @@ from optcc.runtime.compiled import tables as t
 from optcc.runtime.compiled.clocks import fill_clocks, write_back_clocks
 from optcc.runtime.compiled.flow_table import address_of
 from optcc.runtime.compiled.gpu_path import arguments_of_kernels
+from optcc.runtime.compiled.local_loop import advance
 from optcc.runtime.compiled.tables import Lines
 from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.wires.local import LocalWires
@@ -20,10 +21,12 @@ from optcc.runtime.wires.rings import WORD, Ring
 
 
 class LineTable:
-    """`tables` : the arrays; of wires and NICs that are not this rank's nothing."""
+    """`advance` : the compiled function; `tables` : its arrays; of wires and NICs that are not this rank's nothing."""
+
+    advance = staticmethod(advance)
 
     def __init__(self, flows: FlowTransport, wires: LocalWires) -> None:
-        self._wires = wires
+        self._wires, self.now = wires, flows._clock
         layout = flows._ends.layout
         own = address_of(wires._slots._bytes)
         table = self._rings = [*wires._notices, *wires._backs]
@@ -76,9 +79,15 @@ class LineTable:
         self._working: Hashable = None
         self._written, self._taken = rings["written"], rings["taken"]
 
-    def fill(self, numbers: Any, times: Any, dark: Collection[int]) -> bool:
-        """False where more is under way than there is room for. `dark` : as of `FlowTable`."""
+    def is_steady(self) -> bool:
+        """Whether there is nothing to tell but chunks."""
+        wires = self._wires
+        return not (wires._news or wires._dirty or wires._full or wires._bug)
+
+    def fill(self, numbers: Any, times: Any) -> bool:
+        """False where more is under way than there is room for."""
         wires, w = self._wires, self.tables
+        dark = wires._no_data.keys() | wires._no_acks  # wires that do not bring everything through
         clocks = wires._clocks
         if len(clocks._held) + len(clocks._through) > len(w.unused):
             return False

@@ -1,11 +1,13 @@
 """The loop of one rank, compiled, as long as nothing but chunks, credits and acknowledgements happens.
 
-It does what `Engine.run`, `FlowTransport.poll`, the methods of `protocol.steady` and `LocalWires.poll` do together, in
-the same order, over arrays (`tables`). Whatever else happens it leaves as it finds it, not even taken out of its ring,
-and returns: Python goes on from there (`path`). So there is no second copy of a rule for anything but the steady state.
+It does what `Engine.run`, `FlowTransport.poll`, the methods of `protocol.steady` and a poll of the wires do together,
+in the same order, over arrays (`tables`). Whatever else happens it leaves as it finds it, not even taken out of its
+ring, and returns: Python goes on from there (`path`). So there is no second copy of a rule for anything but the steady
+state.
 
-Its parts are in `queues`, `sending` and `receiving`. numba keeps compiled code by signature and by the file of the
-function: `tables.STAMP` makes the signature that of all files.
+It is the same over all wires: what these do in ways of their own is in `parts`, and what Python calls in `local_loop`
+and `queue_loop`. Its other parts are in `queues`, `sending` and `receiving`. numba keeps compiled code by signature and
+by the file of the function: `tables.STAMP` makes the signature that of all files.
 """
 
 # mypy: disable-error-code="untyped-decorator, misc, call-arg"
@@ -18,43 +20,28 @@ import numpy as np
 
 from optcc.runtime.compiled.basics import (
     ASIDE,
-    AWAKE_S,
     BREATH,
     DONE,
-    DONTWAIT,
-    EAGAIN,
     EXPIRED,
     GOES_ON,
     LANES,
-    LOOK_S,
-    NEVER,
-    POLLIN,
     SEQ_BITS,
-    SPOKEN,
-    called,
     inner,
-    time_now,
 )
-from optcc.runtime.compiled.gpu import settle
-from optcc.runtime.compiled.machine import errno_at, fence, load_u32, ppoll, recv, set_word, word
-from optcc.runtime.compiled.receiving import land_due, read_ring
+from optcc.runtime.compiled.machine import word
+from optcc.runtime.compiled.parts import poll, time_now
 from optcc.runtime.compiled.sending import post_ready, pump_all
 from optcc.runtime.compiled.tables import (
-    ASKED,
     AWAKE,
     BEFORE,
     BREATH_AT,
     BUSY,
-    COPIES,
     DUE,
     EVERY,
     LANES_AT,
     LOOK_AT,
-    NEWS,
     ON_GPU,
-    OWES,
     REFUSED,
-    SLEEPS,
     SOCKETS_AT,
     STRIKE,
     TIMERS,
@@ -64,113 +51,8 @@ from optcc.runtime.compiled.tables import (
     UNSENT,
     WAKE,
     Flows,
-    Lines,
     RowTables,
 )
-from optcc.runtime.compiled.ways import next_landing
-
-
-@inner  # type: ignore[misc, unused-ignore]
-def _see_landed(f: Flows, g: Any) -> None:
-    """What the marks say of what was asked for."""
-    for flow in f.mine:
-        if f.flows[flow].asked >= 0 and f.flows[flow].out:
-            mark = word(f.flows[flow].mark)
-            landed = mark & ((1 << SEQ_BITS) - 1) if (mark >> SEQ_BITS) == f.flows[flow].wire else 0
-            if f.flows[flow].acked < landed <= f.flows[flow].posted:
-                f.flows[flow].acked = landed
-                g[NEWS] += 1
-            if landed > f.flows[flow].asked:
-                f.flows[flow].asked = -1
-                g[ASKED] -= 1
-
-
-@inner  # type: ignore[misc, unused-ignore]
-def _wait(w: Lines, count: int, seconds: float) -> int:
-    """How many of the first `count` descriptors can be read, in so many seconds at most; -1 after a signal."""
-    seconds = min(max(seconds, 0.0), NEVER)
-    w.scratch[2] = np.int64(seconds)
-    w.scratch[3] = np.int64((seconds - np.floor(seconds)) * 1e9)
-    for i in range(count):
-        w.polls[i, 1] = POLLIN
-    return ppoll(w.polls.ctypes.data, count, w.scratch.ctypes.data + 16, 0)
-
-
-@inner  # type: ignore[misc, unused-ignore]
-def _sleep(w: Lines, g: Any, seconds: float) -> int:
-    g[SLEEPS] += 1
-    for address in w.words:
-        set_word(address, g[SLEEPS])
-    fence()
-    spoke, came = 0, False
-    for ring in w.notices:
-        came |= word(w.rings[ring].written_at) != w.rings[ring].taken
-    for ring in w.backs:
-        came |= word(w.rings[ring].written_at) != w.rings[ring].taken
-    if not came:
-        spoke = _wait(w, 1, seconds)
-    for address in w.words:
-        set_word(address, 0)
-    return spoke
-
-
-@inner  # type: ignore[misc, unused-ignore]
-def _look(w: Lines, x: Any, now: float) -> int:
-    """At all sockets: bytes that woke are thrown away; all else is Python's."""
-    x[SOCKETS_AT] = now + LOOK_S
-    if _wait(w, 1, 0.0) <= 0:
-        return GOES_ON
-    if _wait(w, len(w.polls), 0.0) < 0 or (w.polls[1, 1] >> 16) != 0:
-        return SPOKEN
-    for i in range(2, len(w.polls)):
-        if (w.polls[i, 1] >> 16) != 0:
-            got = recv(w.polls[i, 0], w.scratch.ctypes.data, 8 * len(w.scratch), np.int32(DONTWAIT))
-            if got == 0 or (got < 0 and load_u32(errno_at()) != EAGAIN):
-                return SPOKEN
-    return GOES_ON
-
-
-@inner  # type: ignore[misc, unused-ignore]
-def _poll(r: RowTables, f: Flows, w: Lines, g: Any, x: Any, until: float) -> int:
-    g[NEWS], now = 0, time_now(w)
-    if now >= x[SOCKETS_AT]:
-        code = _look(w, x, now)
-        if code != GOES_ON:
-            return code
-    code = settle(w, g)
-    if code != GOES_ON:
-        return code
-    for ring in w.notices:
-        code = read_ring(r, f, w, g, ring, True, now)
-        if code != GOES_ON:
-            return code
-    for ring in w.backs:
-        code = read_ring(r, f, w, g, ring, False, now)
-        if code != GOES_ON:
-            return code
-    code = land_due(r, f, w, g, now)
-    if code != GOES_ON:
-        return code
-    if g[ASKED]:
-        _see_landed(f, g)
-    wake = min(until, next_landing(w, g))
-    if g[ON_GPU] and (g[NEWS] or g[COPIES] or g[OWES]):
-        x[AWAKE] = now + AWAKE_S
-    if g[NEWS] or wake <= now or now < x[AWAKE]:
-        return GOES_ON
-    spoke = _sleep(w, g, wake - now)
-    if spoke < 0:
-        return SPOKEN
-    if spoke:
-        code = _look(w, x, now)
-        if code != GOES_ON:
-            return code
-    code = land_due(r, f, w, g, time_now(w))
-    if code != GOES_ON:
-        return code
-    if g[ASKED]:
-        _see_landed(f, g)
-    return GOES_ON
 
 
 @inner  # type: ignore[misc, unused-ignore]
@@ -187,7 +69,8 @@ def _all_landed(f: Flows) -> bool:
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def _advance(r: RowTables, f: Flows, w: Lines, g: Any, x: Any) -> int:
+def advance_over(r: RowTables, f: Flows, w: Any, g: Any, x: Any) -> int:
+    """See `advance`; over any wires, whose own functions `w` has."""
     while True:
         code = post_ready(r, f, w, g, x)
         if code != GOES_ON:
@@ -195,22 +78,22 @@ def _advance(r: RowTables, f: Flows, w: Lines, g: Any, x: Any) -> int:
         if g[REFUSED]:
             return ASIDE
         over = g[UNSENT] == 0 and g[UNFINISHED] == 0 and g[BUSY] == 0
-        if over and (not g[ON_GPU] or time_now(w) >= x[AWAKE] or _all_landed(f)):
+        if over and (not g[ON_GPU] or time_now(w, x) >= x[AWAKE] or _all_landed(f)):
             return DONE  # a rank with a GPU, which is awake anyway, sees what has landed before it asks for it
         if g[TOTAL] - g[UNSENT] - g[UNFINISHED] >= g[STRIKE] or g[UNHEARD]:
             return ASIDE
-        now = time_now(w)
+        now = time_now(w, x)
         expired = now >= x[LOOK_AT] or now >= x[TIMERS]
         if expired:  # what is over by now counts once all has been told that had happened by now
             x[BEFORE], x[SOCKETS_AT] = now, -np.inf
         until = -np.inf if expired or over else min(x[WAKE], x[LOOK_AT], x[TIMERS], x[DUE], x[BREATH_AT])
-        code = _poll(r, f, w, g, x, until)
+        code = poll(r, f, w, g, x, until)
         if code != GOES_ON:
             return code
         if g[BUSY]:
             if x[LOOK_AT] == np.inf:
                 x[LOOK_AT] = now + x[EVERY]
-            if pump_all(r, f, w, g) != GOES_ON:
+            if pump_all(r, f, w, g, x) != GOES_ON:
                 return ASIDE
         if expired:
             return EXPIRED
@@ -220,47 +103,3 @@ def _advance(r: RowTables, f: Flows, w: Lines, g: Any, x: Any) -> int:
             return LANES
         if now >= x[BREATH_AT]:
             return BREATH
-
-
-# Arrays one by one, and not in three tuples: numba looks at every part of a tuple for much longer, at each call.
-@called  # type: ignore[misc, unused-ignore]
-def advance(
-    rows: Any,
-    routes: Any,
-    queues: Any,
-    stripes: Any,
-    kinds: Any,
-    lanes: Any,
-    released: Any,
-    after: Any,
-    stack: Any,
-    places: Any,
-    flows: Any,
-    kept: Any,
-    parked: Any,
-    mine: Any,
-    wires: Any,
-    rings: Any,
-    nics: Any,
-    ways: Any,
-    held: Any,
-    through: Any,
-    unused: Any,
-    notices: Any,
-    backs: Any,
-    words: Any,
-    polls: Any,
-    scratch: Any,
-    kernels: Any,
-    copying: Any,
-    owed: Any,
-    arguments: Any,
-    g: Any,
-    x: Any,
-) -> int:
-    """Until all is sent and received, or something is left to Python: which of these codes."""
-    r = RowTables(rows, routes, queues, stripes, kinds, lanes, released, after, stack, places)
-    f = Flows(flows, kept, parked, mine)
-    lines = (wires, rings, nics, ways, held, through, unused, notices, backs, words, polls, scratch)
-    w = Lines(*lines, kernels, copying, owed, arguments)
-    return _advance(r, f, w, g, x)

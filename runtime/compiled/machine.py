@@ -20,6 +20,9 @@ clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32,
 ppoll = types.ExternalFunction("ppoll", types.int32(types.int64, types.int64, types.int64, types.int64))
 recv = types.ExternalFunction("recv", types.int64(types.int32, types.int64, types.int64, types.int32))
 errno_at = types.ExternalFunction("__errno_location", types.int64())
+timerfd_settime = types.ExternalFunction(
+    "timerfd_settime", types.int32(types.int32, types.int32, types.int64, types.int64)
+)
 send = types.ExternalFunction("send", types.int64(types.int32, types.int64, types.int64, types.int32))
 """As the manual pages of section 2 and memcpy(3) have them, pointers as integers."""
 
@@ -99,6 +102,17 @@ def call_fold(typing: Any, function: Any, own: Any, landed: Any, count: Any) -> 
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64, types.int64), code
+
+
+@intrinsic  # type: ignore[misc, unused-ignore]
+def call3(typing: Any, function: Any, first: Any, second: Any, third: Any) -> Any:
+    """Call a function of C by its address: of three pointers or numbers, or fewer, that returns an int."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(_I32, [_I64, _I64, _I64])
+        return builder.sext(builder.call(_at(builder, args[0], kind), args[1:]), _I64)
+
+    return types.int64(*[types.int64] * 4), code
 
 
 @intrinsic  # type: ignore[misc, unused-ignore]

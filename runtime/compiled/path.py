@@ -12,13 +12,14 @@ from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
-from optcc.runtime.compiled import basics, loop
+from optcc.runtime.compiled import basics
 from optcc.runtime.compiled import tables as t
 from optcc.runtime.compiled.engine import CompiledEngine
 from optcc.runtime.compiled.flow_table import FlowTable, address_of
 from optcc.runtime.compiled.folds import fold_of
 from optcc.runtime.compiled.gpu_path import bind_gpu, fill_gpu, write_back_gpu
 from optcc.runtime.compiled.line_table import LineTable
+from optcc.runtime.compiled.local_flows import LocalFlows
 from optcc.runtime.compiled.program_tables import ProgramTables
 from optcc.runtime.devices.host import name_of
 from optcc.runtime.engine.program import Program
@@ -31,6 +32,15 @@ BREATH_S = 0.25
 """Compiled code comes back so often at least: Python has signals to deal with."""
 
 
+def tables_for(flows: FlowTransport, wires: Any) -> tuple[FlowTable, Any]:
+    """Those of flows and of what carries them, `LineTable` or `VerbsLines`."""
+    if isinstance(wires, LocalWires):
+        return LocalFlows(flows, wires), LineTable(flows, wires)
+    from optcc.runtime.compiled.verbs_tables import VerbsFlows, VerbsLines
+
+    return VerbsFlows(flows, wires), VerbsLines(flows, wires)
+
+
 class CompiledPath:
     """That of one rank's flows.
 
@@ -40,14 +50,14 @@ class CompiledPath:
     most : chunks in one turn; few for tests, who look on after each
     """
 
-    def __init__(self, flows: FlowTransport, wires: LocalWires) -> None:
+    def __init__(self, flows: FlowTransport, wires: Any) -> None:
         self._flows, self._wires = flows, wires
         self._programs: WeakKeyDictionary[Program, ProgramTables] = WeakKeyDictionary()
         self._bound: ref[CompiledEngine] | None = None  # no more than a reference: its buffer is the caller's
         self._launches: Any = None  # of payloads in a GPU's memory
         self.timing, self.bytes_s, self.clock_s = 0, 0.0, 0.0
         self.chunks, self.most = 0, UNBOUNDED
-        self.flows, self.lines = FlowTable(flows, wires), LineTable(flows, wires)
+        self.flows, self.lines = tables_for(flows, wires)
 
     def tables_of(self, program: Program) -> ProgramTables:
         """Made once."""
@@ -67,7 +77,7 @@ class CompiledPath:
             try:
                 code = self._run(engine)
                 while code == basics.BREATH and self.most == UNBOUNDED:
-                    engine.times[t.BREATH_AT] = flows._clock() + BREATH_S  # and here signals are dealt with
+                    engine.times[t.BREATH_AT] = self.lines.now() + BREATH_S  # and here signals are dealt with
                     code = self._run(engine)
             finally:
                 self._write_back(engine, code)
@@ -82,7 +92,7 @@ class CompiledPath:
         return False
 
     def _run(self, engine: CompiledEngine) -> int:
-        code: int = loop.advance(
+        code: int = self.lines.advance(
             *engine.tables.arrays, *self.flows.tables, *self.lines.tables, engine.numbers, engine.times
         )
         return code
@@ -93,14 +103,13 @@ class CompiledPath:
         busy = g[t.UNSENT] or g[t.UNFINISHED] or flows._send_path.busy
         if not busy or flows._inbox or flows._receive_path.due or flows._shares.monitor.factors:
             return False
-        if wires._news or wires._dirty or wires._full or wires._bug:
+        if not self.lines.is_steady():
             return False
         if self._bound is None or self._bound() is not engine:
             self._bind(engine)
-        dark = wires._no_data.keys() | wires._no_acks
-        if not self.flows.fill(engine, dark) or not self.lines.fill(g, engine.times, dark):
+        if not self.flows.fill(engine) or not self.lines.fill(g, engine.times):
             return False
-        now = flows._clock()
+        now = self.lines.now()
         if isinstance(wires, CudaWires) and not fill_gpu(
             wires, self._launches, self.lines.tables, g, engine.times, now
         ):
@@ -112,7 +121,7 @@ class CompiledPath:
         g[t.MOST], g[t.EARLY] = self.most, len(engine._early)
         g[t.LEFT] = g[t.UNHEARD] = g[t.CHUNKS] = 0
         g[t.WORKS] = g[t.TIMED] = g[t.BYTES_NS] = g[t.CLOCK_NS] = 0
-        self._fill_times(engine)
+        self._fill_times(engine, now)
         return True
 
     def _bind(self, engine: CompiledEngine) -> None:
@@ -134,7 +143,7 @@ class CompiledPath:
 
     def _lent_from(self, engine: CompiledEngine) -> int:
         """Where this rank's arena is, if the operation sends from there and waits until all has been read; else 0."""
-        lent = self._wires._lent
+        lent = getattr(self._wires, "_lent", None)
         if lent is None or not engine.lingers:
             return 0
         source = engine._bytes if engine._parts is None else engine._parts
@@ -150,7 +159,7 @@ class CompiledPath:
         for route, i in tables.routes.items():
             watched[i] = len(shares._lanes[route]) < 2 or (shares._name, route) in shares.monitor._busy
 
-    def _fill_times(self, engine: CompiledEngine) -> None:
+    def _fill_times(self, engine: CompiledEngine, now: float) -> None:
         """When Python has something to do next."""
         flows, attendant, g, x = self._flows, engine.attendant, engine.numbers, engine.times
         total = int(g[t.TOTAL])
@@ -161,18 +170,19 @@ class CompiledPath:
                 g[t.STRIKE] = math.ceil(due * total)
             wake = attendant.wake()
         x[t.LOOK_AT], x[t.EVERY] = flows._look_at, flows._watchdog.every
-        x[t.TIMERS], x[t.DUE], x[t.BREATH_AT] = flows._timers.next(), wake, flows._clock() + BREATH_S
+        x[t.TIMERS], x[t.DUE], x[t.BREATH_AT] = flows._timers.next(), wake, now + BREATH_S
         x[t.LANES_AT] = flows._shares.monitor.look_at
 
     def _write_back(self, engine: CompiledEngine, code: int) -> None:
         flows, g, x = self._flows, engine.numbers.tolist(), engine.times
-        flows._look_at, flows._send_path.now = float(x[t.LOOK_AT]), flows._clock()
+        flows._look_at = float(x[t.LOOK_AT])
         self.flows.write_back(engine)
         self.chunks += g[t.CHUNKS]
         if g[t.TIMED]:
             self.bytes_s += g[t.BYTES_NS] / 1e9 * g[t.WORKS] / g[t.TIMED]
             self.clock_s += g[t.CLOCK_NS] / 1e9
         self.lines.write_back(g, x, code)
+        flows._send_path.now = flows._clock()
         if isinstance(self._wires, CudaWires):
             write_back_gpu(self._wires, self._launches, self.lines.tables, g)
         self.flows.give_back()

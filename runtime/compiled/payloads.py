@@ -31,7 +31,7 @@ def put_payload(f: Flows, w: Lines, g: Any, flow: int, seq: int, source: int, nb
     if g[LENT_FROM]:
         store_i64(lent + 8, source - g[LENT_FROM] + 1)
     else:
-        _copy(w, g, slot + HEADER, source, nbytes)
+        copy_bytes(w, g, slot + HEADER, source, nbytes)
         store_i64(lent + 8, 0)
 
 
@@ -41,7 +41,7 @@ def take_payload(f: Flows, w: Lines, g: Any, flow: int, seq: int, own: int, nbyt
     has given up."""
     if g[ON_GPU]:
         if own != 0 and folds:
-            fold_bytes(w, g, own, payload_at(f, flow, seq), nbytes)
+            start_kernel(w, g, FOLD_BY, own, payload_at(f, flow, seq), nbytes // g[ITEM])
         elif own != 0:
             start_kernel(w, g, COPY, own, payload_at(f, flow, seq), nbytes)
         return True
@@ -54,17 +54,26 @@ def take_payload(f: Flows, w: Lines, g: Any, flow: int, seq: int, own: int, nbyt
         source = f.flows[flow].far + lent - 1
     if own == 0:
         if lent != 0:
-            _copy(w, g, slot + HEADER, source, nbytes)
+            copy_bytes(w, g, slot + HEADER, source, nbytes)
             store_i64(place + 8, 0)
     elif folds:
         fold_bytes(w, g, own, source, nbytes)
     else:
-        _copy(w, g, own, source, nbytes)
+        copy_bytes(w, g, own, source, nbytes)
     return lent == 0 or word(f.flows[flow].withdrawn) == 0
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def _copy(w: Lines, g: Any, to: int, source: int, nbytes: int) -> None:
+def fold_slot(f: Flows, w: Any, g: Any, flow: int, seq: int, own: int, nbytes: int) -> None:
+    """Fold what is in the slot of chunk `seq` into `own`."""
+    if g[ON_GPU]:
+        start_kernel(w, g, FOLD_BY, own, payload_at(f, flow, seq), nbytes // g[ITEM])
+    else:
+        fold_bytes(w, g, own, payload_at(f, flow, seq), nbytes)
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def copy_bytes(w: Lines, g: Any, to: int, source: int, nbytes: int) -> None:
     if is_timed(g):
         began = clock_ns(w)
         memcpy(to, source, nbytes)
@@ -75,10 +84,8 @@ def _copy(w: Lines, g: Any, to: int, source: int, nbytes: int) -> None:
 
 @inner  # type: ignore[misc, unused-ignore]
 def fold_bytes(w: Lines, g: Any, own: int, landed: int, nbytes: int) -> None:
-    """As `devices.host.fold`, or a GPU's, by address."""
-    if g[ON_GPU]:
-        start_kernel(w, g, FOLD_BY, own, landed, nbytes // g[ITEM])
-    elif is_timed(g):
+    """As `devices.host.fold`, by address."""
+    if is_timed(g):
         began = clock_ns(w)
         call_fold(g[FOLD], own, landed, nbytes // g[ITEM])
         count_timed(w, g, began)

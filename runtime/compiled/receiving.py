@@ -22,7 +22,7 @@ from optcc.runtime.compiled.basics import (
     inner,
 )
 from optcc.runtime.compiled.machine import load_f64, load_i64, load_u32, set_word, word
-from optcc.runtime.compiled.payloads import take_payload
+from optcc.runtime.compiled.parts import can_say, say_landed, take_payload
 from optcc.runtime.compiled.rings import has_room, reply
 from optcc.runtime.compiled.tables import (
     BUFFER,
@@ -40,7 +40,6 @@ from optcc.runtime.compiled.tables import (
     THROUGH,
     UNUSED,
     Flows,
-    Lines,
     RowTables,
 )
 from optcc.runtime.compiled.turns import finish, give_back, park
@@ -48,7 +47,7 @@ from optcc.runtime.compiled.ways import pop_way, push_way
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def _chunk(r: RowTables, f: Flows, w: Lines, g: Any, wire: int, flow: int, seq: int, at: float) -> int:
+def take_chunk(r: RowTables, f: Flows, w: Any, g: Any, wire: int, flow: int, seq: int, at: float) -> int:
     """A chunk is here: to its place, or nothing where it is not the next one of a flow in its steady state."""
     slot = f.flows[flow].slots + seq % f.flows[flow].window * f.flows[flow].size
     if load_u32(slot) != MARK or load_i64(slot + 16) != seq:
@@ -73,20 +72,17 @@ def _chunk(r: RowTables, f: Flows, w: Lines, g: Any, wire: int, flow: int, seq: 
     waits = not in_turn or f.flows[flow].parked > 0
     if waits and landed - f.flows[flow].returned > f.flows[flow].window >> 1:
         return ASIDE  # too many would stay in their slots
-    if not has_room(w, w.wires[wire].ring, 2):
+    if not can_say(w, wire):
         return ASIDE
     own = g[BUFFER] + offset if in_turn else 0
     if not take_payload(f, w, g, flow, seq, own, nbytes, r.rows[place].reduce != 0):
         return ASIDE
     if not in_turn:
         park(r, f, flow, seq, place, offset, nbytes)
-    set_word(f.flows[flow].mark, (wire << SEQ_BITS) | landed)
     f.flows[flow].landed = landed
+    say_landed(f, w, g, wire, flow)
     g[CHUNKS] += 1
     g[NEWS] += 1
-    if f.flows[flow].call >= 0 and landed > f.flows[flow].call:
-        reply(w, g, wire, ACK, flow, f.flows[flow].call)
-        f.flows[flow].call = -1
     give_back(f, w, g, flow)
     r.rows[place].missing -= nbytes
     if r.rows[place].missing == 0:
@@ -98,7 +94,7 @@ def _chunk(r: RowTables, f: Flows, w: Lines, g: Any, wire: int, flow: int, seq: 
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def land_due(r: RowTables, f: Flows, w: Lines, g: Any, now: float) -> int:
+def land_due(r: RowTables, f: Flows, w: Any, g: Any, now: float) -> int:
     """See `PortClocks.landed`."""
     while g[HELD] and w.ways[w.held[0]].at <= now:
         chunk = w.held[0]
@@ -113,7 +109,8 @@ def land_due(r: RowTables, f: Flows, w: Lines, g: Any, now: float) -> int:
         g[THROUGH] += 1
     while g[THROUGH] and w.ways[w.through[0]].at <= now:
         chunk = w.through[0]
-        if _chunk(r, f, w, g, w.ways[chunk].wire, w.ways[chunk].flow, w.ways[chunk].seq, w.ways[chunk].at) != GOES_ON:
+        wire, flow, seq = w.ways[chunk].wire, w.ways[chunk].flow, w.ways[chunk].seq
+        if take_chunk(r, f, w, g, wire, flow, seq, w.ways[chunk].at) != GOES_ON:
             return ASIDE
         pop_way(w, w.through, g[THROUGH])
         g[THROUGH] -= 1
@@ -127,7 +124,7 @@ def land_due(r: RowTables, f: Flows, w: Lines, g: Any, now: float) -> int:
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def _notice(r: RowTables, f: Flows, w: Lines, g: Any, at: int, now: float) -> int:
+def _notice(r: RowTables, f: Flows, w: Any, g: Any, at: int, now: float) -> int:
     """One record: see `LocalWires._notice`."""
     flow, nbytes, seq = load_u32(at), load_u32(at + 4), load_i64(at + 8)
     begins, ends, wire = load_f64(at + 16), load_f64(at + 24), load_i64(at + 32)
@@ -148,7 +145,7 @@ def _notice(r: RowTables, f: Flows, w: Lines, g: Any, at: int, now: float) -> in
     nic = w.wires[wire].in_nic
     if ends <= now and g[HELD] == 0 and g[THROUGH] == 0 and w.nics[nic].in_rate == np.inf:
         landed = max(ends, w.nics[nic].in_free)
-        if _chunk(r, f, w, g, wire, flow, seq, landed) != GOES_ON:
+        if take_chunk(r, f, w, g, wire, flow, seq, landed) != GOES_ON:
             return ASIDE
         w.nics[nic].in_free = landed
         return GOES_ON
@@ -166,7 +163,7 @@ def _notice(r: RowTables, f: Flows, w: Lines, g: Any, at: int, now: float) -> in
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def _back(f: Flows, w: Lines, g: Any, at: int) -> int:
+def _back(f: Flows, w: Any, g: Any, at: int) -> int:
     """One record: see `LocalWires._back`."""
     kind, flow, number, wire = load_u32(at), load_u32(at + 4), load_i64(at + 8), load_i64(at + 16)
     if wire < 0 or wire >= len(w.wires) or w.wires[wire].out == 0 or flow >= len(f.flows) or f.flows[flow].out == 0:
@@ -182,7 +179,7 @@ def _back(f: Flows, w: Lines, g: Any, at: int) -> int:
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def read_ring(r: RowTables, f: Flows, w: Lines, g: Any, ring: int, notices: bool, now: float) -> int:
+def read_ring(r: RowTables, f: Flows, w: Any, g: Any, ring: int, notices: bool, now: float) -> int:
     """All that is in a ring, or up to what Python has to do."""
     written, taken = word(w.rings[ring].written_at), w.rings[ring].taken
     if written == taken:

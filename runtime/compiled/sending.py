@@ -15,43 +15,29 @@ from optcc.runtime.compiled.basics import (
     MARK,
     WATCH,
     inner,
-    time_now,
 )
-from optcc.runtime.compiled.gpu import notify_later
-from optcc.runtime.compiled.machine import store_i64, store_u32, word
-from optcc.runtime.compiled.payloads import put_payload
+from optcc.runtime.compiled.machine import store_i64, store_u32
+from optcc.runtime.compiled.parts import free_at, send_chunk, time_now
 from optcc.runtime.compiled.queues import first_ready, pop_ready
-from optcc.runtime.compiled.rings import has_room, notify
 from optcc.runtime.compiled.tables import (
     BUSY,
     CHUNKS,
-    COPIES,
     EVERY,
     LANE,
     LOOK_AT,
     MOST,
-    ON_GPU,
     OPERATION,
     UNSENT,
     WAKE,
     Flows,
-    Lines,
     RowTables,
 )
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def _write(r: RowTables, f: Flows, w: Lines, g: Any, flow: int) -> int:
-    """The next chunk of what is queued; nothing where Python has to do it."""
-    wire, seq, place, start = f.flows[flow].wire, f.flows[flow].posted, f.flows[flow].queued, f.flows[flow].start
-    ring = w.wires[wire].ring
-    if word(w.wires[wire].closed) != 0 or not has_room(w, ring, 1) or g[COPIES] == len(w.copying):
-        return ASIDE
-    nbytes = min(f.flows[flow].most, f.flows[flow].stop - start)
-    nic, ready = w.wires[wire].out_nic, f.flows[flow].ready
-    leaves = max(ready, w.nics[nic].out_free)
-    left = w.nics[nic].out_free = leaves + nbytes / w.nics[nic].out_rate
-    slot = f.flows[flow].slots + seq % f.flows[flow].window * f.flows[flow].size
+def put_header(r: RowTables, f: Flows, g: Any, flow: int, slot: int, nbytes: int) -> None:
+    """That of the next chunk of what is queued."""
+    seq, place, start = f.flows[flow].posted, f.flows[flow].queued, f.flows[flow].start
     store_u32(slot, MARK)
     store_u32(slot + 4, f.flows[flow].epoch)
     store_u32(slot + 8, g[OPERATION])
@@ -62,12 +48,17 @@ def _write(r: RowTables, f: Flows, w: Lines, g: Any, flow: int) -> int:
     store_i64(slot + 40, 0)
     store_i64(slot + 48, 0)
     store_i64(slot + 56, 0)
-    put_payload(f, w, g, flow, seq, r.rows[place].source + start, nbytes)
-    if g[ON_GPU]:
-        notify_later(w, g, flow, nbytes, seq, leaves, left, wire)
-    else:
-        notify(w, g, wire, flow, nbytes, seq, leaves, left)
-    kept = f.flows[flow].kept_at + seq % f.flows[flow].window
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def _write(r: RowTables, f: Flows, w: Any, g: Any, x: Any, flow: int) -> int:
+    """The next chunk of what is queued; nothing where Python has to do it."""
+    seq, place, start = f.flows[flow].posted, f.flows[flow].queued, f.flows[flow].start
+    nbytes, ready = min(f.flows[flow].most, f.flows[flow].stop - start), f.flows[flow].ready
+    slot = f.flows[flow].slots + seq % f.flows[flow].window * f.flows[flow].size
+    if not send_chunk(r, f, w, g, x, flow, slot, nbytes):
+        return ASIDE
+    kept = f.flows[flow].kept_at + seq % f.flows[flow].keeps
     f.kept[kept].place, f.kept[kept].start, f.kept[kept].bytes, f.kept[kept].ready = place, start, nbytes, ready
     f.flows[flow].numbered += nbytes
     g[CHUNKS] += 1
@@ -80,15 +71,17 @@ def _write(r: RowTables, f: Flows, w: Lines, g: Any, flow: int) -> int:
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def _pump(r: RowTables, f: Flows, w: Lines, g: Any, flow: int) -> int:
+def _pump(r: RowTables, f: Flows, w: Any, g: Any, x: Any, flow: int) -> int:
     while f.flows[flow].queued >= 0 and f.flows[flow].posted - f.flows[flow].folded < f.flows[flow].window:
-        if _write(r, f, w, g, flow) != GOES_ON:
+        if free_at(w, g, x, f.flows[flow].wire) == np.inf:
+            break
+        if _write(r, f, w, g, x, flow) != GOES_ON:
             return ASIDE
     return GOES_ON
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def pump_all(r: RowTables, f: Flows, w: Lines, g: Any) -> int:
+def pump_all(r: RowTables, f: Flows, w: Any, g: Any, x: Any) -> int:
     """First rows first."""
     last_place, last_flow = -1, -1
     for _ in range(g[BUSY]):
@@ -100,32 +93,32 @@ def pump_all(r: RowTables, f: Flows, w: Lines, g: Any) -> int:
         if flow < 0:
             break
         last_place, last_flow = place, flow
-        if _pump(r, f, w, g, flow) != GOES_ON:
+        if _pump(r, f, w, g, x, flow) != GOES_ON:
             return ASIDE
     return GOES_ON
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def _free_at(r: RowTables, f: Flows, w: Lines, route: int) -> float:
+def _route_free_at(r: RowTables, f: Flows, w: Any, g: Any, x: Any, route: int) -> float:
     free = np.inf
     for i in range(r.routes[route].lane_at, r.routes[route + 1].lane_at):
         flow = r.lanes[i]
         if f.flows[flow].queued >= 0:
             return np.inf
-        free = min(free, w.nics[w.wires[f.flows[flow].wire].out_nic].out_free)
+        free = min(free, free_at(w, g, x, f.flows[flow].wire))
     return free
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def post_ready(r: RowTables, f: Flows, w: Lines, g: Any, x: Any) -> int:
+def post_ready(r: RowTables, f: Flows, w: Any, g: Any, x: Any) -> int:
     """See `Engine.post_ready`; when to look again is in WAKE."""
-    now = time_now(w)
+    now = time_now(w, x)
     while True:
         wake, start, place, route = np.inf, np.inf, -1, -1
         for other in range(len(r.routes)):
             if r.routes[other].timed + r.routes[other].rowed == 0:
                 continue
-            free = _free_at(r, f, w, other)
+            free = _route_free_at(r, f, w, g, x, other)
             if free <= now:
                 at, row = first_ready(r.routes, r.queues, other, free)
                 if route < 0 or (at, row) < (start, place):
@@ -155,5 +148,5 @@ def post_ready(r: RowTables, f: Flows, w: Lines, g: Any, x: Any) -> int:
                 f.flows[flow].start, f.flows[flow].stop = r.stripes[i].start, r.stripes[i].stop
                 g[BUSY] += 1
         for i in range(r.kinds[kind], r.kinds[kind + 1]):
-            if _pump(r, f, w, g, r.stripes[i].flow) != GOES_ON:
+            if _pump(r, f, w, g, x, r.stripes[i].flow) != GOES_ON:
                 return ASIDE

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from optcc.runtime.compiled.basics import CREDIT, inner
-from optcc.runtime.compiled.gpu import credit_later
-from optcc.runtime.compiled.payloads import fold_bytes, payload_at
+from optcc.runtime.compiled.basics import inner
+from optcc.runtime.compiled.parts import fold_slot, say_folded
 from optcc.runtime.compiled.queues import push_ready
-from optcc.runtime.compiled.rings import has_room, reply
-from optcc.runtime.compiled.tables import BUFFER, LEFT, LEFT_CREDIT, ON_GPU, OWES, UNFINISHED, Flows, Lines, RowTables
+from optcc.runtime.compiled.tables import BUFFER, LEFT, LEFT_CREDIT, UNFINISHED, Flows, RowTables
 
 
 @inner  # type: ignore[misc, unused-ignore]
@@ -30,35 +28,30 @@ def park(r: RowTables, f: Flows, flow: int, seq: int, place: int, offset: int, n
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def give_back(f: Flows, w: Lines, g: Any, flow: int) -> None:
+def give_back(f: Flows, w: Any, g: Any, flow: int) -> None:
     """A credit, if it is time for one."""
     if f.flows[flow].parked == 0 and f.flows[flow].landed - f.flows[flow].returned >= f.flows[flow].every:
-        wire = f.flows[flow].wire
-        if g[ON_GPU] and g[OWES] < len(w.owed):
+        if say_folded(f, w, g, flow, f.flows[flow].landed):
             f.flows[flow].returned = f.flows[flow].landed
-            credit_later(w, g, wire, flow, f.flows[flow].landed)
-        elif not g[ON_GPU] and has_room(w, w.wires[wire].ring, 1):
-            f.flows[flow].returned = f.flows[flow].landed
-            reply(w, g, wire, CREDIT, flow, f.flows[flow].landed)
         else:
             g[LEFT] = LEFT_CREDIT
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def _fold_parked(r: RowTables, f: Flows, w: Lines, g: Any, place: int) -> None:
+def _fold_parked(r: RowTables, f: Flows, w: Any, g: Any, place: int) -> None:
     number = r.rows[place].parked - 1
     r.rows[place].parked = 0
     while number >= 0:
         flow = f.parked[number].flow
-        piece = payload_at(f, flow, f.parked[number].seq)
-        fold_bytes(w, g, g[BUFFER] + f.parked[number].offset, piece, f.parked[number].bytes)
+        own = g[BUFFER] + f.parked[number].offset
+        fold_slot(f, w, g, flow, f.parked[number].seq, own, f.parked[number].bytes)
         f.flows[flow].parked -= 1
         give_back(f, w, g, flow)
         number = f.parked[number].next - 1
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def finish(r: RowTables, f: Flows, w: Lines, g: Any, place: int, at: float) -> None:
+def finish(r: RowTables, f: Flows, w: Any, g: Any, place: int, at: float) -> None:
     """All of a transfer has landed: see `Engine.landed`."""
     r.rows[place].expected = 0
     r.stack[0].place, r.stack[0].at, size = place, at, 1

@@ -151,6 +151,16 @@ def ports_of(context: int) -> int:
     return int(attributes[_PHYS_PORT_CNT])
 
 
+def address_of_function(function: Any) -> int:
+    """Where a function called through ctypes lies."""
+    return int(ctypes.cast(function, c_void_p).value or 0)
+
+
+def event_functions() -> tuple[int, int]:
+    """Addresses of ibv_get_cq_event and of ibv_ack_cq_events."""
+    return address_of_function(_CALLS["ibv_get_cq_event"]), address_of_function(ack_cq_events)
+
+
 class HotCalls(NamedTuple):
     """What every chunk calls: a device's own functions, by address. They give 0 or an errno; `poll` how many."""
 

@@ -6,7 +6,7 @@ import ctypes
 import errno
 import ipaddress
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Self
 
@@ -39,6 +39,7 @@ class VerbsNic:
     completions_fd, events_fd : descriptors of completions and of asynchronous events
     memory : the rank's own memory; payload_key : names what `register` was given last (0 before: no NIC reads by that)
     calls : the device's own functions for posting
+    left : which of the completions polled last nobody has read: from, to
     """
 
     def __init__(self, index: int, address: NicAddress, completions: int, base: int, size: int) -> None:
@@ -65,6 +66,7 @@ class VerbsNic:
             self._later("ibv_destroy_cq", self.queue)
             self._polled = ctypes.create_string_buffer(_BATCH * COMPLETION.size)
             self._polled_at, self._polled_view = ctypes.addressof(self._polled), memoryview(self._polled)
+            self.left = (0, 0)
             self._armed = False
             self.arms()
             self.memory = MemoryRegion.of(self.domain, base, size, REMOTE)
@@ -110,15 +112,21 @@ class VerbsNic:
 
     def completions(self) -> list[Completion]:
         """All completions that are there. Raises VerbsError."""
-        found: list[Completion] = []
+        (at, to), self.left = self.left, (0, 0)
+        found = [*self._read(at, to)]
         while True:
             count = self.calls.poll(self.queue, _BATCH, self._polled_at)
             if count < 0:
                 raise VerbsError("ibv_poll_cq", -count)
             if count:
-                found += map(Completion._make, COMPLETION.iter_unpack(self._polled_view[: count * COMPLETION.size]))
+                found += self._read(0, count)
             if count < _BATCH:
                 return found
+
+    def _read(self, at: int, to: int) -> Iterable[Completion]:
+        """These of the completions polled last."""
+        size = COMPLETION.size
+        return map(Completion._make, COMPLETION.iter_unpack(self._polled_view[at * size : to * size]))
 
     def events(self) -> list[int]:
         """Types of all asynchronous events that are there."""

@@ -37,7 +37,8 @@ class Polling:
         self._nics, self._reports, self._waiter = nics, reports, waiter
         self._clock, self._backlog = clock, backlog
         self._heard: Callable[[], object] = watch.check
-        waiter.add(watch.fileno(), self._heard)
+        self.watch_fd = watch.fileno()
+        waiter.add(self.watch_fd, self._heard)
         for nic in nics.values():
             waiter.add(nic.completions_fd, partial(self._wake, nic))
             waiter.add(nic.events_fd, partial(reports.hear, nic))

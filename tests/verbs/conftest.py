@@ -27,6 +27,15 @@ def needs_package(name: str) -> pytest.MarkDecorator:
     )
 
 
+@pytest.fixture(scope="session")
+def compiled() -> None:
+    """Compiled code is ready, before ranks are forked."""
+    pytest.importorskip("numba", reason="numba of .venv (make setup; LAB=1 make test-verbs)")
+    from optcc.runtime.compiled.choice import ChunkPath, warm
+
+    warm(ChunkPath("compiled", over="verbs"))
+
+
 @pytest.fixture
 def network() -> Iterator[ModuleType]:
     """The lab's network; whole again after the test."""
