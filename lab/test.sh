@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The verbs tests: in the lab, or on this host's own NICs where it has some (LAB=1: in the lab even so).
-# Without WHOLE=1 what takes long is left out: many random cuts, a thousand failovers. In the lab they have 15 minutes, with WHOLE=1 40.
+# Without WHOLE=1 what takes long is left out: many random cuts, a thousand failovers. In the lab they have 25 minutes, with WHOLE=1 an hour.
 # Arguments go to pytest. Results: out/lab/{console.txt,junit.xml,...}; exit status: pytest's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,7 +11,7 @@ fi
 # What the command line and compiled code need: of the project's environment, where there is one for the guest's Python.
 packages=$("${PYTHON:-.venv/bin/python}" -c 'import sys, sysconfig; sys.version_info[:2] == (3, 11) and print(sysconfig.get_path("purelib"))' 2>/dev/null || true)
 mkdir -p out/lab
-lab/run.sh --nics "${NICS:-12}" --memory 2G --limit "${LIMIT:-$([ -n "${WHOLE:-}" ] && echo 2400 || echo 900)}" --results out/lab \
+lab/run.sh --nics "${NICS:-12}" --memory 2G --limit "${LIMIT:-$([ -n "${WHOLE:-}" ] && echo 3600 || echo 1500)}" --results out/lab \
   ${packages:+--packages "$packages"} -- \
   lab/tests.sh "$@" |
   tee out/lab/console.txt
