@@ -21,6 +21,7 @@ from typing import Any
 
 from lab import network
 from optcc.plans.files import load_plan
+from optcc.runtime.compiled.choice import path_asked, path_of, warm
 from optcc.runtime.control import processes
 from optcc.runtime.control.job import Job
 from optcc.runtime.control.launch import Session, result_of
@@ -108,6 +109,7 @@ def run(case: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run every case of a job."""
+    warm(path_of(path_asked(os.environ), "verbs", "cpu"), print)  # before ranks are forked
     first_come_first_served()
     job = Path("/results") / arguments[0]
     outcomes: list[dict[str, Any]] = []

@@ -222,14 +222,28 @@ def _arm(w: Any, g: Any, x: Any, until: float) -> bool:
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def _events_taken(w: Any, g: Any) -> None:
-    """Those of completion channels: see `VerbsNic.take_event`."""
+def _waited(w: Any, x: Any, until: float, now: float) -> None:
+    """See `Backlog.waited`."""
+    under_way = 0
+    for nic in w.ports:
+        under_way += w.nics[nic].under_way
+    if under_way:
+        late = min(now - until, x[EARLY_S])
+        x[LATE_S] = max(late, x[LATE_S] + (late - x[LATE_S]) * FORGET)
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def _events_taken(w: Any, g: Any) -> bool:
+    """Those of completion channels, see `VerbsNic.take_event`; whether there were any."""
+    taken = False
     for i in range(len(w.ports)):
         if (w.polls[2 + i, 1] >> 16) != 0:
             nic, at = w.ports[i], w.scratch.ctypes.data
             if call3(g[GET_EVENT], w.devices[nic].channel, at, at + 8) == 0:
                 call3(g[ACK_EVENTS], w.devices[nic].queue, 1, 0)
                 w.devices[nic].armed = 0
+                taken = True
+    return taken
 
 
 @inner  # type: ignore[misc, unused-ignore]
@@ -259,16 +273,12 @@ def poll_queues(r: RowTables, f: Flows, w: Any, g: Any, x: Any, until: float) ->
                 return SPOKEN
             _events_taken(w, g)
         return GOES_ON
+    began = x[NOW]
     if not _arm(w, g, x, until) or _wait(w, True) < 0 or _spoken(w):
         return SPOKEN
     x[LOOKED] = 0.0
     now = time_of_poll(w, x)
     x[SOCKETS_AT] = now + LOOK_S
-    _events_taken(w, g)
-    under_way = 0
-    for nic in w.ports:
-        under_way += w.nics[nic].under_way
-    if now >= until and under_way:
-        late = min(now - until, x[EARLY_S])
-        x[LATE_S] = max(late, x[LATE_S] + (late - x[LATE_S]) * FORGET)
+    if not _events_taken(w, g) and until > began:
+        _waited(w, x, until, now)
     return GOES_ON
