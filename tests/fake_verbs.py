@@ -12,8 +12,10 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes import c_int, c_void_p
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 
@@ -175,15 +177,22 @@ class FakeVerbs:
 
 
 @pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeVerbs]:
-    """In place of libibverbs, with devices nic0 and nic1; whether the real one is here or not makes no difference."""
-    fake, load = FakeVerbs("nic0", "nic1"), ctypes.CDLL
+def library() -> Iterator[FakeVerbs]:
+    """In place of libibverbs, with devices nic0 and nic1."""
+    with in_place(FakeVerbs("nic0", "nic1")) as fake:
+        yield fake
+
+
+@contextmanager
+def in_place(fake: FakeVerbs) -> Iterator[FakeVerbs]:
+    """In the block this is libibverbs; whether the real one is here or not makes no difference."""
+    load = ctypes.CDLL
     package = importlib.import_module("optcc.runtime.verbs")
     known, names = _modules(), dict(vars(package))
-    monkeypatch.setattr(ctypes, "CDLL", lambda name, **more: fake if name == LIBRARY else load(name, **more))
     _forget()
     try:
-        yield fake
+        with mock.patch.object(ctypes, "CDLL", lambda name, **more: fake if name == LIBRARY else load(name, **more)):
+            yield fake
     finally:  # who imports the room next gets what was there before
         _forget()
         sys.modules.update(known)
@@ -192,7 +201,9 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeVerbs]:
 
 
 def _modules() -> dict[str, Any]:
-    return {name: module for name, module in sys.modules.items() if name.startswith("optcc.runtime.verbs.")}
+    """Those that have the library, or what has."""
+    rooms = ("optcc.runtime.verbs.", "optcc.runtime.compiled.verbs_tables")
+    return {name: module for name, module in sys.modules.items() if name.startswith(rooms)}
 
 
 def _forget() -> None:

@@ -19,8 +19,8 @@ from optcc.runtime.control.channel import Control
 from optcc.runtime.control.connecting import HubLostError
 
 BOUND_S = 60.0
-ONCE = "compiling what handles chunks: some 15 s, once on this machine"
-OTHER = "another process compiles what handles chunks: some 15 s, once on this machine"
+ONCE = "compiling what handles chunks: 15 to 30 s, once on this machine"
+OTHER = "another process compiles what handles chunks: 15 to 30 s, once on this machine"
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def _no_locator(name: str, *rest: object) -> object:
 
 
 def test_the_doctor_says_which_path_runs_take(compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert examine_path({}).seen == "to be compiled at the first use, some 15 s"
+    assert examine_path({}).seen == "to be compiled at the first use, 15 to 30 s"
     compiling.compile_all()
     assert (examine_path({}).present, examine_path({}).seen) == (True, "compiled")
     assert (examine_path({"OPTCC_PATH": "python"}).present, examine_path({"OPTCC_PATH": "python"}).seen) == (

@@ -26,7 +26,7 @@ from optcc.runtime.compiled.tables import Flows, Lines, Queues, RowTables
 from optcc.runtime.devices.host import Op
 
 LONGEST_S = 300.0
-"""To wait for another process that compiles, which takes some 15 seconds of processor; then this one does it, too."""
+"""To wait for another process that compiles, which takes up to 30 seconds of processor; then this one does it, too."""
 LOOK_S = 0.1
 
 
@@ -41,7 +41,7 @@ def compile_all(say: Callable[[str], object] = lambda text: None, over: str = "l
         return
     with _alone(mark.with_suffix(".lock"), say):
         if not mark.exists():
-            say("compiling what handles chunks: some 15 s, once on this machine")
+            say("compiling what handles chunks: 15 to 30 s, once on this machine")
         _compile_all(over)
         with suppress(OSError):  # what cannot be kept is compiled again
             mark.touch()
@@ -74,7 +74,7 @@ def _alone(lock: Path, say: Callable[[str], object]) -> Iterator[None]:
         end, told = time.monotonic() + LONGEST_S, False
         while not _locked(file) and time.monotonic() < end:
             if not told:
-                say("another process compiles what handles chunks: some 15 s, once on this machine")
+                say("another process compiles what handles chunks: 15 to 30 s, once on this machine")
             told = True
             time.sleep(LOOK_S)
         yield

@@ -9,7 +9,7 @@ from optcc.machine.finding import PartFinding
 from optcc.runtime.compiled.choice import NO_NUMBA, path_asked, path_of
 
 _PART = "chunks by compiled code"
-_GIVES = "a fifth of the processor time of a chunk beside its bytes (local transport, host memory)"
+_GIVES = "a fifth of the processor time of a chunk beside its bytes (measured over the local transport)"
 
 
 def examine_path(environ: Mapping[str, str] = os.environ) -> PartFinding:
@@ -23,5 +23,5 @@ def examine_path(environ: Mapping[str, str] = os.environ) -> PartFinding:
         from optcc.runtime.compiled.compiling import is_compiled
     except RuntimeError as error:  # numba finds no place for what it compiles
         return PartFinding(_PART, False, str(error), _GIVES, "NUMBA_CACHE_DIR, a directory that can be written")
-    state = "compiled" if is_compiled() else "to be compiled at the first use, some 15 s"
+    state = "compiled" if is_compiled() else "to be compiled at the first use, 15 to 30 s"
     return PartFinding(_PART, True, state, _GIVES)
