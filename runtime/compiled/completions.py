@@ -116,7 +116,10 @@ def _nearest(low: int, to: int) -> int:
 @inner  # type: ignore[misc, unused-ignore]
 def _came(r: RowTables, f: Flows, w: Any, g: Any, x: Any, wire: int, immediate: int) -> int:
     """A chunk, or a credit."""
-    flow = w.users[w.ends[wire].users_at + (immediate >> NUMBER_BITS)]
+    place = immediate >> NUMBER_BITS
+    if place >= w.ends[wire].users:
+        return ASIDE
+    flow = w.users[w.ends[wire].users_at + place]
     if w.wires[wire].out:
         if f.flows[flow].out == 0:
             return ASIDE

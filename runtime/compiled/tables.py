@@ -113,15 +113,19 @@ OWED = _record("ticket wire flow folded")
 """A credit that may go when the ticket is done."""
 
 END = _record(
-    "nic pair sends every works_at users_at base key chain receives headers header_key payload_key "
+    "nic pair sends every works_at users_at users base key chain receives headers header_key payload_key "
     "first last told chained came under_way"
 )
-"""The queue pair of a wire, see `verbs.end`. nic : of this rank; pair, chain, receives, headers : addresses of the
-queue pair, of its requests and of the places for headers; sends : requests that may be under way; every : one in so
-many asks for a completion; works_at, users_at : where its parts of `works` and of `users` begin; base, key : of the far
-end's memory; header_key, payload_key : of this rank's. first : the number of the oldest request that is not known to
-be done; last : of the one posted last; told : of the last one that asks for a completion; chained : how many wait;
-came : receives to be posted again; under_way : chunks among the requests."""
+"""The queue pair of a wire, see `verbs.end`.
+
+nic : of this rank; pair, chain, receives, headers : addresses of the queue pair, of its requests and of the places for
+headers; sends : requests that may be under way; every : one in so many asks for a completion; works_at, users_at :
+where its parts of `works` and of `users` begin; users : how long that is; base, key : of the far end's memory;
+header_key, payload_key : of this rank's.
+
+first : the number of the oldest request that is not known to be done; last : of the one posted last; told : of the last
+one that asks for a completion; chained : how many wait; came : receives to be posted again; under_way : chunks among
+the requests."""
 WORK = _record("flow seq")
 """A request under way, as of `PostedWork`: of a queue pair's `sends`, the one with number ``number % sends``."""
 DEVICE = _record("queue channel poll notify post_send post_receive polled found at armed")

@@ -84,7 +84,8 @@ class VerbsLines:
             record["nic"], record["pair"] = nic.index, end.queue_pair.address
             record["sends"], record["every"] = end._sends, end._every
             record["works_at"], works = works, works + end._sends
-            record["users_at"], users = len(users), [*users, *wires._immediates._users[wire]]
+            using = wires._immediates._users[wire]
+            record["users_at"], record["users"], users = len(users), len(using), [*users, *using]
             record["base"], record["key"] = end.remote
             record["chain"], record["receives"] = end._chain._at, end._receives._at
             record["headers"], record["header_key"] = end.headers_at, nic.memory.lkey
