@@ -282,6 +282,8 @@ def poll_queues(r: RowTables, f: Flows, w: Any, g: Any, x: Any, until: float) ->
     x[LOOKED] = 0.0
     now = time_of_poll(w, x)
     x[SOCKETS_AT] = now + LOOK_S
-    if not _events_taken(w, g) and until > began:
+    if _events_taken(w, g):
+        return _collect_all(r, f, w, g, x)
+    if until > began:
         _waited(w, x, until, now)
     return GOES_ON

@@ -17,6 +17,7 @@ from tests.failover_rig import Rig
 from tests.failover_runs import InconclusiveError
 from tests.verbs.jobs import Jobs
 from tests.verbs.test_command import optcc_run
+from tests.verbs.test_communicator import ONE_BY_ONE, ranks
 from tests.verbs.test_failover import CUTS, SETTINGS, VARIANTS, leaf
 
 pytestmark = [pytest.mark.rdma, pytest.mark.usefixtures("compiled")]
@@ -74,6 +75,11 @@ def test_a_run_as_people_type_it(network: ModuleType, tmp_path: Path) -> None:
     assert told["exact"]
     assert told["conclusive"]
     assert told["nics_left"]["server1/rxe2"] == 0
+
+
+def test_calls_of_a_communicator_survive_a_nic(network: ModuleType) -> None:
+    said = ranks(network, ONE_BY_ONE)
+    assert {"struck", "nic down", "moved", "renewed"} <= set(said[1].split(","))
 
 
 def test_both_have_the_same_formats_and_constants() -> None:
