@@ -359,12 +359,14 @@ def main() -> int:
             good &= cost.exact
     page = [
         *HEAD,
+        "",
         *COLUMNS,
         *table,
         "",
         f"Python takes so many times what compiled code takes, beside bytes: {', '.join(ratios)}.",
         "",
         *OVER_VERBS,
+        "",
         *COLUMNS,
         *over_verbs,
         "",
@@ -395,9 +397,16 @@ whose own time does not count; +- is the 95 % interval of the median over runs.
 `cannot fail over` is Python without acknowledgements, protocol machines, chunks kept to be sent again, or timers.
 All local rows run in the same processes over the same wires in turns.
 Virtual wires emulate NICs of 8Gb/s, all ranks in one thread; their copies count as wires.
+""".splitlines()
+COLUMNS = f"""| wires | chunks | in all | {" | ".join(PARTS)} | beside bytes | chunks/s of a core |
+|---|---|---|{"---|" * (len(PARTS) + 3)}""".splitlines()
+OVER_VERBS = """## Over verbs
 
-| wires | chunks | in all | {" | ".join(PARTS)} | beside bytes | chunks/s of a core |
-|---|---|{"---|" * (len(PARTS) + 3)}""".splitlines()
+The same loop over queue pairs, in threads of one process.
+Their devices are played: to post a write copies memory and puts a record into a queue.
+That is timed like a fold, and counted with the folds.
+So this is what posting, polling and all else cost the runtime, beside what a real device and its driver take.
+""".splitlines()
 WHY = """Every kind of run takes turns with the others, so that what else the machine has to do is in all rows.
 Where others take most of the processors, a rank sleeps and is woken more often, and sends fewer chunks between \
 two looks at timers, which run by the wall clock; each is a turn of Python's.
