@@ -32,7 +32,7 @@ class LoopRun:
 
     Attributes
     ----------
-    device : all of the devices; paths : by rank
+    device : all of the devices; ends, flows, paths : by rank
     """
 
     def __init__(self, schedule: Schedule, slot_bytes: int) -> None:
@@ -43,7 +43,7 @@ class LoopRun:
 
         layout = layout_of({"it": schedule}, slot_bytes)
         boxes = [Mailbox() for _ in range(schedule.ranks)]
-        self._ends = joined(
+        self.ends = joined(
             schedule.ranks,
             lambda rank, exchange: VerbsWires(
                 rank,
@@ -55,18 +55,18 @@ class LoopRun:
                 clock=time.monotonic,
             ),
         )
-        for each in (*self._ends, *boxes):
+        for each in (*self.ends, *boxes):
             self._stack.callback(each.close)
-        self._flows: list[FlowTransport] = []
+        self.flows: list[FlowTransport] = []
 
         def send(to: int, rank: int, value: Any) -> None:
-            boxes[to].put(lambda: self._flows[to].message(rank, value))
+            boxes[to].put(lambda: self.flows[to].message(rank, value))
 
         for rank in range(schedule.ranks):
             tell: Callable[[int, Any], None] = lambda to, value, rank=rank: send(to, rank, value)  # noqa: E731
             routes = {"it": schedule.routes}
-            self._flows.append(FlowTransport(rank, layout, routes, self._ends[rank], tell, time.monotonic))
-        self.paths = [CompiledPath(each, end) for each, end in zip(self._flows, self._ends, strict=True)]
+            self.flows.append(FlowTransport(rank, layout, routes, self.ends[rank], tell, time.monotonic))
+        self.paths = [CompiledPath(each, end) for each, end in zip(self.flows, self.ends, strict=True)]
 
     def __enter__(self) -> Self:
         return self
@@ -84,9 +84,9 @@ class LoopRun:
         def one(rank: int) -> None:
             try:
                 program = program_of(self.schedule, rank, buffers[rank].itemsize)
-                self._ends[rank].register(memoryview(buffers[rank]).cast("B"))
-                self._flows[rank].begin("it", program.receives)
-                rest = (program, buffers[rank], op, self._flows[rank], self._ends[rank].clock)
+                self.ends[rank].register(memoryview(buffers[rank]).cast("B"))
+                self.flows[rank].begin("it", program.receives)
+                rest = (program, buffers[rank], op, self.flows[rank], self.ends[rank].clock)
                 engine = CompiledEngine(self.paths[rank], *rest) if compiled else Engine(*rest)
                 ready.wait(BOUND_S)
                 engine.run()

@@ -2,7 +2,8 @@
 
 What `FakeVerbs` only opens and closes carries chunks here. A write is a copy of memory, as a NIC would make it, and a
 record in the far end's completion queue; queues are rings that many threads write and one reads. The device's own
-functions are compiled C functions, called by address as a real device's are. Faults are not played: the lab has them.
+functions are compiled C functions, called by address as a real device's are. Of faults, one is played: a device refuses
+all work. The lab has the others.
 """
 
 # mypy: disable-error-code="untyped-decorator, misc, call-arg, no-untyped-call"
@@ -12,12 +13,13 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from collections.abc import Iterable
 from ctypes import c_int, c_uint64, c_void_p
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import cfunc, types
+from numba import cfunc, njit, types
 from numba.extending import intrinsic
 
 from optcc.runtime.compiled.machine import (
@@ -30,17 +32,37 @@ from optcc.runtime.compiled.machine import (
     store_u32,
     word,
 )
-from optcc.runtime.verbs.structs import COMPLETION, QPS_RTR, SEND_SIGNALED, WR_RDMA_READ, WR_RDMA_WRITE_WITH_IMM
+from optcc.runtime.verbs.structs import (
+    COMPLETION,
+    QPS_ERR,
+    QPS_RTR,
+    SEND_SIGNALED,
+    WR_RDMA_READ,
+    WR_RDMA_WRITE_WITH_IMM,
+)
 from tests.fake_verbs import _OPS, _POINTER, _POLL_CQ, _POST_RECV, _POST_SEND, _QP_NUM, _REQ_NOTIFY_CQ, FakeVerbs
 
+EIO, FLUSHED = 5, 5
+"""Of refused work; the status of what comes back from a queue pair in error."""
 RECORD, RECORDS, TIMED_EACH = 64, 1 << 13, 7
 """Of a completion queue: bytes of a record, and how many there are, more than any test has under way. Each so-manyth
 call that sends is timed."""
 RING, HEAD, TAIL, ARMED, WAKES = 256, 320, 328, 336, 344
 """In a completion queue: address of its records; how many were written, were read; whether to wake; by which file."""
-FAR, QUEUE, RECEIVES, STARVED, CALLS, TIMED, TIMED_NS = 256, 264, 272, 280, 288, 296, 304
+FAR, QUEUE, RECEIVES, STARVED, CALLS, TIMED, TIMED_NS, BROKEN, REFUSES_FROM = (
+    256,
+    264,
+    272,
+    280,
+    288,
+    296,
+    304,
+    312,
+    320,
+)
 """In a queue pair: addresses of the far one and of its completion queue; receives that are posted, and messages that
-found none; calls that sent, how many of these were timed, and their processor time."""
+found none; calls that sent, how many of these were timed, and their processor time; whether it is in error; the call
+from which on its device refuses, 0: none."""
 
 _I64 = ir.IntType(64)
 _write = types.ExternalFunction("write", types.int64(types.int32, types.int64, types.int64))
@@ -106,11 +128,44 @@ def _post_receive(pair: int, request: int, _bad: int) -> int:
     return np.int32(0)
 
 
+@njit(nogil=True)
+def _tell(pair: int, request: int, status: int, immediate: int) -> None:
+    """A completion, in the queue of a queue pair."""
+    queue = load_i64(pair + QUEUE)
+    number = _add(queue + HEAD, 1)
+    record = load_i64(queue + RING) + (number & (RECORDS - 1)) * RECORD
+    store_i64(record + 8, request)
+    store_u32(record + 16, status)
+    store_u32(record + 32, immediate)
+    store_u32(record + 36, load_u32(pair + _QP_NUM))
+    set_word(record, number + 1)
+    if _exchange(queue + ARMED, 0) == 1:
+        _write(np.int32(load_i64(queue + WAKES)), record, 1)
+
+
+@_own
+def _fail(pair: int, _request: int, _bad: int) -> int:
+    """Into error: what was posted comes back."""
+    if _exchange(pair + BROKEN, 1) == 0:
+        for _ in range(_exchange(pair + RECEIVES, 0)):
+            _tell(pair, 0, FLUSHED, 0)
+    return np.int32(0)
+
+
 @_own
 def _post_send(pair: int, request: int, _bad: int) -> int:
     far, clock = load_i64(pair + FAR), pair + 400
-    store_i64(pair + CALLS, load_i64(pair + CALLS) + 1)
-    timed, began = load_i64(pair + CALLS) % TIMED_EACH == 0, 0
+    calls, refuses = load_i64(pair + CALLS) + 1, load_i64(pair + REFUSES_FROM)
+    if refuses and calls >= refuses:
+        return np.int32(EIO)
+    store_i64(pair + CALLS, calls)
+    if load_i64(pair + BROKEN) or load_i64(far + BROKEN):
+        while request != 0:
+            if load_i64(pair + BROKEN):
+                _tell(pair, load_i64(request), FLUSHED, 0)
+            request = load_i64(request + 8)
+        return np.int32(0)
+    timed, began = calls % TIMED_EACH == 0, 0
     if timed:
         clock_gettime(_THREAD_CPU, clock)
         began = load_i64(clock) * 1_000_000_000 + load_i64(clock + 8)
@@ -123,24 +178,12 @@ def _post_send(pair: int, request: int, _bad: int) -> int:
             else:
                 memcpy(to, at, nbytes)
             to += nbytes
-        for told in range(2):
-            if (told == 0 and operation != WR_RDMA_WRITE_WITH_IMM) or (
-                told == 1 and (load_u32(request + 32) & SEND_SIGNALED) == 0
-            ):
-                continue
-            at = far if told == 0 else pair
-            if told == 0 and _add(far + RECEIVES, -1) <= 0:
+        if operation == WR_RDMA_WRITE_WITH_IMM:
+            if _add(far + RECEIVES, -1) <= 0:
                 _add(far + STARVED, 1)
-            queue = load_i64(at + QUEUE)
-            number = _add(queue + HEAD, 1)
-            record = load_i64(queue + RING) + (number & (RECORDS - 1)) * RECORD
-            store_i64(record + 8, 0 if told == 0 else load_i64(request))
-            store_u32(record + 16, 0)
-            store_u32(record + 32, load_u32(request + 36))
-            store_u32(record + 36, load_u32(at + 52))
-            set_word(record, number + 1)
-            if _exchange(queue + ARMED, 0) == 1:
-                _write(np.int32(load_i64(queue + WAKES)), record, 1)
+            _tell(far, 0, 0, load_u32(request + 36))
+        if load_u32(request + 32) & SEND_SIGNALED:
+            _tell(pair, load_i64(request), 0, 0)
         request = load_i64(request + 8)
     if timed:
         clock_gettime(_THREAD_CPU, clock)
@@ -168,6 +211,11 @@ class LoopVerbs(FakeVerbs):
     def starved(self) -> int:
         """Messages that found no receive, which on a real device are errors."""
         return sum(_at(pair + STARVED) for pair in self.pairs.values())
+
+    def refuse(self, pairs: Iterable[int], calls: int) -> None:
+        """The device of these queue pairs, by number, does so many calls more that send by each, and then no work."""
+        for number in pairs:
+            _put(self.pairs[number] + REFUSES_FROM, _at(self.pairs[number] + CALLS) + calls + 1)
 
     def device_s(self) -> float:
         """Seconds of processor that the devices' calls that send have taken so far, by those that were timed."""
@@ -202,6 +250,8 @@ class LoopVerbs(FakeVerbs):
     def _ibv_modify_qp(self, pair: int, attributes: Any, mask: int) -> int:
         if attributes._obj.qp_state == QPS_RTR:
             _put(pair + FAR, self.pairs[attributes._obj.dest_qp_num])
+        elif attributes._obj.qp_state == QPS_ERR:
+            _C(_fail.address)(pair, None, None)
         return super()._ibv_modify_qp(pair, attributes, mask)
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
+import optcc
 from optcc.runtime.compiled import completions
 from optcc.runtime.compiled.choice import ChunkPath, warm
 from optcc.runtime.compiled.folds import fold_of
 from optcc.runtime.devices.host import Op, dtype_of
 from optcc.schedule import Schedule
+from optcc.values.cluster import Cluster, Fabric
 from tests.compiled_runs import schedule_of
 from tests.fold_contract import random_bits
 from tests.loop_runs import LoopRun
@@ -79,3 +82,33 @@ def test_what_compiled_code_leaves_in_the_buffer_python_reads_first() -> None:
         ranks.run(made, Op.SUM, compiled=True)
     assert [a.tobytes() for a in made] == [b.tobytes() for b in expected]
     assert 0 < max(left) < completions.BATCH
+
+
+def test_a_nic_that_no_wire_uses() -> None:
+    """The last of the layout: rail 1 of server1, whose peer has lost its own."""
+    servers = optcc.Cluster.uniform(servers=2, nics=2, rate=Fraction(10**9)).servers
+    cluster = Cluster(servers, fabric=Fabric(rails=True)).degrade("server0/nic1")
+    schedule, results = optcc.plan(cluster, 96_000, segments=2).schedule(), []
+    with LoopRun(schedule, 4096) as ranks:
+        for compiled in (False, True):
+            buffers = bits(schedule, "float32")
+            ranks.run(buffers, Op.SUM, compiled)
+            results.append([buffer.tobytes() for buffer in buffers])
+        assert sum(path.chunks for path in ranks.paths) > 0
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2])
+@pytest.mark.parametrize("nic", [0, 1])
+def test_a_device_that_refuses_work_is_left_and_nothing_is_lost_on_others(nic: int, calls: int) -> None:
+    """Rank 0 sends by two NICs to each of the others; one refuses after so many calls, and the other one goes on."""
+    schedule = CASES["lanes"]
+    expected, made = bits(schedule, "float32"), bits(schedule, "float32")
+    with LoopRun(schedule, 4096) as ranks:
+        ranks.run(expected, Op.SUM, compiled=True)
+        ends = [end for end in ranks.ends[0]._ends.values() if end.nic.index == nic]
+        ranks.device.refuse((end.queue_pair.number for end in ends), calls)
+        ranks.run(made, Op.SUM, compiled=True)
+        notes = {note.kind for flows in ranks.flows for note in flows.journal}
+    assert [a.tobytes() for a in made] == [b.tobytes() for b in expected]
+    assert {"nic down", "moved"} <= notes

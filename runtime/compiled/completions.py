@@ -16,7 +16,6 @@ from optcc.runtime.compiled.basics import (
     BREATH,
     GOES_ON,
     LOOK_S,
-    POLLIN,
     SPOKEN,
     inner,
     seconds_now,
@@ -127,14 +126,16 @@ def _came(r: RowTables, f: Flows, w: Any, g: Any, x: Any, wire: int, immediate: 
         if folded < f.flows[flow].folded or folded > f.flows[flow].posted:
             return ASIDE
         f.flows[flow].folded = folded
+        w.ends[wire].came += 1
     else:
         if f.flows[flow].into == 0:
             return ASIDE
         now = time_of_poll(w, x)
+        w.ends[wire].came += 1  # before a credit for it can be given
         if take_chunk(r, f, w, g, wire, flow, _nearest(immediate, f.flows[flow].landed), now) != GOES_ON:
+            w.ends[wire].came -= 1
             return ASIDE
         acknowledges(w, w.ends[wire].nic, now)
-    w.ends[wire].came += 1
     return GOES_ON
 
 
@@ -156,13 +157,8 @@ def _done(f: Flows, w: Any, wire: int, serial: int) -> int:
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def _collect(r: RowTables, f: Flows, w: Any, g: Any, x: Any, nic: int) -> int:
-    """Completions of a NIC: those that were left, or some more."""
-    if w.devices[nic].at == w.devices[nic].found:
-        found = call3(w.devices[nic].poll, w.devices[nic].queue, BATCH, w.devices[nic].polled)
-        if found < 0:
-            return ASIDE
-        w.devices[nic].at, w.devices[nic].found = 0, found
+def _read(r: RowTables, f: Flows, w: Any, g: Any, x: Any, nic: int) -> int:
+    """What was polled and has not been read."""
     code = GOES_ON
     while w.devices[nic].at < w.devices[nic].found and code == GOES_ON:
         at = w.devices[nic].polled + w.devices[nic].at * COMPLETION
@@ -184,20 +180,24 @@ def _collect(r: RowTables, f: Flows, w: Any, g: Any, x: Any, nic: int) -> int:
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def _collect_all(r: RowTables, f: Flows, w: Any, g: Any, x: Any) -> int:
-    code = GOES_ON
-    for nic in w.ports:
-        code = _collect(r, f, w, g, x, nic)
+def _collect(r: RowTables, f: Flows, w: Any, g: Any, x: Any, nic: int) -> int:
+    """All completions of a NIC: see `VerbsNic.completions`."""
+    more = True
+    while more:
+        if w.devices[nic].at == w.devices[nic].found:
+            found = call3(w.devices[nic].poll, w.devices[nic].queue, BATCH, w.devices[nic].polled)
+            if found < 0:
+                return ASIDE
+            w.devices[nic].at, w.devices[nic].found, more = 0, found, found == BATCH
+        code = _read(r, f, w, g, x, nic)
         if code != GOES_ON:
-            break
-    return code if all_receives_posted(w, g) == GOES_ON else ASIDE
+            return code
+    return GOES_ON
 
 
 @inner  # type: ignore[misc, unused-ignore]
 def _wait(w: Any, waits: bool) -> int:
     """How many descriptors can be read; -1 after a signal."""
-    for i in range(len(w.polls)):
-        w.polls[i, 1] = POLLIN
     w.scratch[2] = w.scratch[3] = 0
     timeout = np.int64(0) if waits else np.int64(w.scratch.ctypes.data + 16)
     return ppoll(w.polls.ctypes.data, len(w.polls), timeout, 0)
@@ -250,14 +250,15 @@ def _events_taken(w: Any, g: Any) -> bool:
 
 
 @inner  # type: ignore[misc, unused-ignore]
-def poll_queues(r: RowTables, f: Flows, w: Any, g: Any, x: Any, until: float) -> int:
-    """See `Polling.poll`."""
+def _poll(r: RowTables, f: Flows, w: Any, g: Any, x: Any, until: float) -> int:
+    """See `Polling.poll`; receives are left to be posted again."""
     if flush(w, g) != GOES_ON:
         return ASIDE
     g[NEWS], x[LOOKED] = 0, 0.0
-    code = _collect_all(r, f, w, g, x)
-    if code != GOES_ON:
-        return code
+    for nic in w.ports:
+        code = _collect(r, f, w, g, x, nic)
+        if code != GOES_ON:
+            return code
     if g[NEWS] == 0 and until > -np.inf:
         for nic in w.ports:
             if w.devices[nic].armed == 0:
@@ -266,9 +267,7 @@ def poll_queues(r: RowTables, f: Flows, w: Any, g: Any, x: Any, until: float) ->
                 w.devices[nic].armed = 1
                 code = _collect(r, f, w, g, x, nic)
                 if code != GOES_ON:
-                    return code if all_receives_posted(w, g) == GOES_ON else ASIDE
-        if all_receives_posted(w, g) != GOES_ON:
-            return ASIDE
+                    return code
     if g[NEWS] or until == -np.inf:
         if until == -np.inf or time_of_poll(w, x) >= x[SOCKETS_AT]:
             x[SOCKETS_AT] = time_of_poll(w, x) + LOOK_S
@@ -283,7 +282,17 @@ def poll_queues(r: RowTables, f: Flows, w: Any, g: Any, x: Any, until: float) ->
     now = time_of_poll(w, x)
     x[SOCKETS_AT] = now + LOOK_S
     if _events_taken(w, g):
-        return _collect_all(r, f, w, g, x)
-    if until > began:
+        for nic in w.ports:
+            code = _collect(r, f, w, g, x, nic)
+            if code != GOES_ON:
+                return code
+    elif until > began and (w.polls[0, 1] >> 16) != 0:
         _waited(w, x, until, now)
     return GOES_ON
+
+
+@inner  # type: ignore[misc, unused-ignore]
+def poll_queues(r: RowTables, f: Flows, w: Any, g: Any, x: Any, until: float) -> int:
+    """See `Polling.poll`."""
+    code = _poll(r, f, w, g, x, until)
+    return code if all_receives_posted(w, g) == GOES_ON else ASIDE

@@ -107,9 +107,11 @@ class CompiledPath:
             return False
         if self._bound is None or self._bound() is not engine:
             self._bind(engine)
-        if not self.flows.fill(engine) or not self.lines.fill(g, engine.times):
+        if not self.flows.fill(engine):
             return False
         now = self.lines.now()
+        if not self.lines.fill(g, engine.times):
+            return False
         if isinstance(wires, CudaWires) and not fill_gpu(
             wires, self._launches, self.lines.tables, g, engine.times, now
         ):

@@ -19,7 +19,7 @@ from optcc.runtime.compiled.completions import (
 from optcc.runtime.compiled.loop import advance_over
 from optcc.runtime.compiled.parts import register
 from optcc.runtime.compiled.queue_pairs import flush, free_at, say_folded, send_chunk
-from optcc.runtime.compiled.tables import REFUSED, Flows, Queues, RowTables
+from optcc.runtime.compiled.tables import Flows, Queues, RowTables
 
 QueueLines = namedtuple("QueueLines", Queues._fields)
 
@@ -72,6 +72,4 @@ def advance(
     f = Flows(flows, kept, parked, mine)
     w = QueueLines(wires, ends, works, nics, devices, own, ports, users, pairs, polls, scratch)
     code = advance_over(r, f, w, g, x)
-    if g[REFUSED] == 0 and flush(w, g) != GOES_ON:
-        return ASIDE
-    return code
+    return code if flush(w, g) == GOES_ON else ASIDE

@@ -16,7 +16,7 @@ from optcc.runtime.compiled.basics import ASIDE, GOES_ON, HEADER, inner
 from optcc.runtime.compiled.machine import call3, store_i64, store_u32
 from optcc.runtime.compiled.parts import time_now
 from optcc.runtime.compiled.sending import put_header
-from optcc.runtime.compiled.tables import AHEAD, EARLY_S, LATE_S, REFUSED, REFUSED_BY, Flows, RowTables
+from optcc.runtime.compiled.tables import AHEAD, EARLY_S, LATE_S, REFUSED, Flows, RowTables
 
 CHAIN, SEND, SEND_NEXT, SEND_COUNT, SEND_FLAGS, SEND_ELEMENTS, RECEIVE = 32, 160, 8, 24, 32, 128, 32
 """Requests of a chain; bytes of a send, offsets in it; bytes of a receive."""
@@ -36,8 +36,11 @@ def swapped(value: int) -> int:
 
 @inner  # type: ignore[misc, unused-ignore]
 def has_place(w: Any, wire: int) -> bool:
-    """Whether one more request may be posted: see `End.has_room`."""
-    return w.ends[wire].last + w.ends[wire].chained + 1 - w.ends[wire].first < w.ends[wire].sends
+    """Whether one more request may be posted: see `End.has_room`. On a device that refuses work, none."""
+    return (
+        w.ends[wire].refused == 0
+        and w.ends[wire].last + w.ends[wire].chained + 1 - w.ends[wire].first < w.ends[wire].sends
+    )
 
 
 @inner  # type: ignore[misc, unused-ignore]
@@ -74,7 +77,7 @@ def _post(w: Any, g: Any, wire: int, tell: bool) -> int:
     w.ends[wire].chained = 0
     failed = call3(w.devices[device].post_send, w.ends[wire].pair, w.ends[wire].chain, w.scratch.ctypes.data)
     if failed != 0:
-        g[REFUSED], g[REFUSED_BY] = failed, wire
+        w.ends[wire].refused = g[REFUSED] = failed
         return ASIDE
     w.ends[wire].last = serial
     if tell:
@@ -84,11 +87,11 @@ def _post(w: Any, g: Any, wire: int, tell: bool) -> int:
 
 @inner  # type: ignore[misc, unused-ignore]
 def flush(w: Any, g: Any) -> int:
-    """All chains."""
+    """All chains, those of other wires, too, when one is refused."""
     for wire in w.own:
-        if w.ends[wire].chained and _post(w, g, wire, False) != GOES_ON:
-            return ASIDE
-    return GOES_ON
+        if w.ends[wire].chained:
+            _post(w, g, wire, False)
+    return GOES_ON if g[REFUSED] == 0 else ASIDE
 
 
 @inner  # type: ignore[misc, unused-ignore]
@@ -145,7 +148,7 @@ def receives_posted(w: Any, g: Any, wire: int) -> int:
         first = w.ends[wire].receives + (CHAIN - some) * RECEIVE
         failed = call3(w.devices[device].post_receive, w.ends[wire].pair, first, w.scratch.ctypes.data)
         if failed != 0:
-            g[REFUSED], g[REFUSED_BY] = failed, wire
+            w.ends[wire].refused = g[REFUSED] = failed
             return ASIDE
         w.ends[wire].came -= some
     return GOES_ON
@@ -153,11 +156,11 @@ def receives_posted(w: Any, g: Any, wire: int) -> int:
 
 @inner  # type: ignore[misc, unused-ignore]
 def all_receives_posted(w: Any, g: Any) -> int:
-    """Of all wires."""
+    """Of all wires, also when one is refused."""
     for wire in w.own:
-        if w.ends[wire].came and receives_posted(w, g, wire) != GOES_ON:
-            return ASIDE
-    return GOES_ON
+        if w.ends[wire].came:
+            receives_posted(w, g, wire)
+    return GOES_ON if g[REFUSED] == 0 else ASIDE
 
 
 @inner  # type: ignore[misc, unused-ignore]

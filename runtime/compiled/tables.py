@@ -114,7 +114,7 @@ OWED = _record("ticket wire flow folded")
 
 END = _record(
     "nic pair sends every works_at users_at users base key chain receives headers header_key payload_key "
-    "first last told chained came under_way"
+    "first last told chained came under_way refused"
 )
 """The queue pair of a wire, see `verbs.end`.
 
@@ -125,7 +125,7 @@ header_key, payload_key : of this rank's.
 
 first : the number of the oldest request that is not known to be done; last : of the one posted last; told : of the last
 one that asks for a completion; chained : how many wait; came : receives to be posted again; under_way : chunks among
-the requests."""
+the requests; refused : the error with which the device has refused work."""
 WORK = _record("flow seq")
 """A request under way, as of `PostedWork`: of a queue pair's `sends`, the one with number ``number % sends``."""
 DEVICE = _record("queue channel poll notify post_send post_receive polled found at armed")
@@ -211,7 +211,7 @@ UNSENT, UNFINISHED, TOTAL, OPERATION, BUSY, SLEEPS, STRIKE, ORDER, HELD, THROUGH
 LEFT, BUFFER, BUFFER_BYTES, ITEM, FOLD, UNHEARD, NEWS, ASKED, CHUNKS, LANE, MOST = range(12, 23)
 TIMING, WORKS, TIMED, BYTES_NS, CLOCK_NS, LENT_FROM = range(23, 29)
 ON_GPU, LAUNCH, STREAM, ARRIVED, DONE_AT, TICKET, COPYING_AT, COPIES, OWED_AT, OWES, REFUSED = range(29, 40)
-AHEAD, GET_EVENT, ACK_EVENTS, TIMER, REFUSED_BY, INTS = range(40, 46)
+AHEAD, GET_EVENT, ACK_EVENTS, TIMER, INTS = range(40, 45)
 LEFT_LANDING, LEFT_CREDIT = 1, 2
 """Sends not posted, receives not done, all of both; the operation; flows with something queued; how often this rank has
 slept; how many must be done when somebody looks on; of chunks on their way: the next one's order, the sizes of both
@@ -228,8 +228,8 @@ Of a GPU: whether payloads are there; addresses of cuLaunchKernel, the stream, t
 last ticket done; the last ticket given; where the rings `copying` and `owed` begin and how much is in them; an error of
 the driver.
 
-Of queue pairs: the most chunks that a NIC may have; addresses of two functions of libibverbs; the timer's descriptor;
-the wire whose device has refused work, with the error in REFUSED."""
+Of queue pairs: the most chunks that a NIC may have; addresses of two functions of libibverbs; the timer's descriptor.
+REFUSED is not 0 where a device has refused work."""
 
 # Places in the array of times.
 LOOK_AT, TIMERS, EVERY, BEFORE, DUE, LANES_AT, SOCKETS_AT, WAKE, BREATH_AT, AWAKE = range(10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from optcc.runtime.compiled.queue_loop import advance
 from optcc.runtime.compiled.tables import Queues
 from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.verbs.binding import VerbsError, address_of_function, event_functions
-from optcc.runtime.verbs.end import OPEN, PostedWork
+from optcc.runtime.verbs.end import OPEN, End, PostedWork
 from optcc.runtime.verbs.wires import VerbsWires
 from optcc.runtime.wires.contract import HEADER_BYTES
 
@@ -61,7 +62,7 @@ class VerbsFlows(FlowTable):
 
     def _takes(self, wire: int) -> bool:
         end = self._wires._ends.get(wire)
-        return end is not None and end.state is OPEN and not end.waits
+        return end is not None and _works(end)
 
     def _number_at(self, wire: int, number: int) -> int:
         return int(self._wires._immediates._place[wire][number])
@@ -97,7 +98,7 @@ class VerbsLines:
                 record[name] = address_of_function(getattr(nic.calls, name))
         self.tables = Queues(
             wires=records,
-            nics=np.zeros(len(layout.nics), t.NIC),
+            nics=np.zeros(len(wires._backlog.under_way), t.NIC),  # the last ones of the layout may have no wires
             polls=np.zeros((2, 2), np.int32),
             scratch=np.zeros(64, np.int64),
             ends=ends,
@@ -108,7 +109,9 @@ class VerbsLines:
             users=np.array(users, np.int64),
             pairs=np.array(sorted(pairs), np.int64).reshape(-1, 2),
         )
+        self.tables.nics["out_rate"], self.tables.nics["in_rate"] = wires._backlog._out, wires._backlog._into
         self._own = [(wire, wires._ends[wire]) for wire in sorted(wires._ends)]
+        self._events = event_functions()
         self._working: Hashable = None
 
     def is_steady(self) -> bool:
@@ -120,7 +123,7 @@ class VerbsLines:
     def fill(self, numbers: Any, times: Any) -> bool:
         """From ends and NICs; always True."""
         wires, backlog, clock = self._wires, self._wires._backlog, self._wires.clock
-        working = (*(end.state is OPEN for _, end in self._own), *wires._reports.gone)
+        working = (*(_works(end) for _, end in self._own), *wires._reports.gone)
         if working != self._working:
             self._working = working
             self._watch()
@@ -130,7 +133,7 @@ class VerbsLines:
             record = w.ends[wire]
             record["first"], record["last"], record["told"] = first, end._serial, end._told
             record["under_way"], record["payload_key"] = end.under_way, end.nic.payload_key
-            record["chained"] = record["came"] = 0
+            record["chained"] = record["came"] = record["refused"] = 0
             at = int(record["works_at"])
             for serial, flow, seq in end.work:
                 w.works[at + serial % end._sends] = (flow, seq)
@@ -138,10 +141,9 @@ class VerbsLines:
             nic = wires._nics[port]
             w.devices["armed"][port], (w.devices["at"][port], w.devices["found"][port]) = nic._armed, nic.left
         w.nics["under_way"], w.nics["out_free"], w.nics["in_free"] = backlog.under_way, backlog._sent, backlog._taken
-        w.nics["out_rate"], w.nics["in_rate"] = backlog._out, backlog._into
-        get, ack = event_functions()
+        numbers[t.GET_EVENT], numbers[t.ACK_EVENTS] = self._events
         numbers[t.AHEAD], numbers[t.REFUSED] = wires._settings.ahead, 0
-        numbers[t.GET_EVENT], numbers[t.ACK_EVENTS], numbers[t.TIMER] = get, ack, wires._waiter._timer
+        numbers[t.TIMER] = wires._waiter._timer
         times[t.EARLY_S], times[t.LATE_S], times[t.TIMER_AT] = backlog._early_s, backlog._late, wires._waiter._set
         times[t.NOW], times[t.LOOKED] = clock.now, clock._looked
         times[t.SOCKETS_AT] = clock.now + basics.LOOK_S if clock._look_at is None else clock._look_at
@@ -153,13 +155,13 @@ class VerbsLines:
         w.wires["out"] = w.wires["into"] = 0
         for wire, end in self._own:
             leaves = wires._wires[wire].src == wires._rank
-            w.wires["out" if leaves else "into"][wire] = end.state is OPEN
+            w.wires["out" if leaves else "into"][wire] = _works(end)
         here = sorted(port for port in wires._nics if port not in wires._reports.gone)
         files = [wires._waiter._timer, wires._polling.watch_fd]
         files += [wires._nics[port].completions_fd for port in here]
         files += [wires._nics[port].events_fd for port in here]
         polls = np.zeros((len(files), 2), np.int32)
-        polls[:, 0] = files
+        polls[:, 0], polls[:, 1] = files, basics.POLLIN
         self.tables = w._replace(polls=polls, ports=np.array(here, np.int64))
 
     def write_back(self, numbers: Any, times: Any, code: int) -> None:
@@ -175,14 +177,14 @@ class VerbsLines:
         wires._waiter._set = float(times[t.TIMER_AT])
         clock.now, clock._looked = float(times[t.NOW]), bool(times[t.LOOKED])
         clock._look_at = -np.inf if code == basics.SPOKEN else float(times[t.SOCKETS_AT])
-        if numbers[t.REFUSED]:
-            error = VerbsError("a work request", abs(int(numbers[t.REFUSED])))
-            wires._reports.do(wires._ends[int(numbers[t.REFUSED_BY])], lambda: _raise(error))
+        wires._full.clear()
+        for wire, end in self._own if numbers[t.REFUSED] else ():
+            number = abs(int(w.ends["refused"][wire]))
+            if number:
+                wires._reports.do(end, partial(_refuse, number))
 
     def _write_back_end(self, end: Any, record: Any) -> None:
         first, last, at = int(record["first"]), int(record["last"]), int(record["works_at"])
-        if first == (end.work[0].serial if end.work else end._serial + 1) and last == end._serial:
-            return
         while end.work and end.work[0].serial < first:
             end.work.popleft()
         works = self.tables.works
@@ -192,5 +194,10 @@ class VerbsLines:
         end.receives -= int(record["came"])
 
 
-def _raise(error: VerbsError) -> None:
-    raise error
+def _works(end: End) -> bool:
+    """Whether it does, and nothing waits on it."""
+    return end.state is OPEN and not end.waits
+
+
+def _refuse(number: int) -> None:
+    raise VerbsError("a work request", number)
