@@ -6,9 +6,11 @@ moment. It raises InconclusiveError when it did not hit, and AssertionError when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import pytest
 
 from tests.failover_leaks import many
 from tests.failover_several import both_ends, second_failure, two_flows, two_jobs, two_servers
@@ -90,3 +92,26 @@ ROWS: Mapping[int, Row] = {
     16: Row("1000 failovers in one process", "leaks", many, variants(failovers=(1000,))),
 }
 """12 is the pure machines' own (tests/test_protocol.py); 15 and parts of 8, 11 and 13 need processes."""
+
+
+MANY = 1000
+"""Failovers that take long."""
+
+
+def cases(which: Iterable[tuple[int, Mapping[str, Any]]], slow: pytest.MarkDecorator) -> list[Any]:
+    """Row and variant as parameters ``number, how`` of a test; `slow` : the mark of the one with most failovers."""
+    return [
+        pytest.param(
+            number,
+            how,
+            id="-".join((f"row{number:02}", *(f"{name}={value}" for name, value in how.items()))),
+            marks=slow if how.get("failovers", 0) >= MANY else (),
+        )
+        for number, how in which
+    ]
+
+
+def every(rows: Mapping[int, Sequence[Mapping[str, Any]]] | None = None) -> list[tuple[int, Mapping[str, Any]]]:
+    """Each variant of each row; of ROWS, if no others are given."""
+    rows = {number: row.variants for number, row in ROWS.items()} if rows is None else rows
+    return [(number, how) for number, variants in rows.items() for how in variants]

@@ -10,7 +10,7 @@ import pytest
 
 from tests import compiled_rig
 from tests.failover_cuts import cut
-from tests.failover_matrix import ROWS
+from tests.failover_matrix import ROWS, cases, every
 from tests.failover_rig import Rig
 from tests.failover_runs import InconclusiveError, conclusive
 from tests.test_wires import connect
@@ -20,23 +20,9 @@ pytestmark = pytest.mark.usefixtures("compiled")
 
 LENT_BYTES = 1 << 20
 """More than any buffer of the matrix."""
-LEAKS = 16
-"""The row that looks for leaks takes a thousand failovers."""
 
 
-@pytest.mark.parametrize(
-    ("number", "how"),
-    [
-        pytest.param(
-            number,
-            how,
-            id="-".join((f"row{number:02}", *(f"{name}={value}" for name, value in how.items()))),
-            marks=pytest.mark.long if number == LEAKS else (),
-        )
-        for number, row in ROWS.items()
-        for how in row.variants
-    ],
-)
+@pytest.mark.parametrize(("number", "how"), cases(every(), pytest.mark.long))
 def test_failover(number: int, how: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row of the matrix of faults, from buffers that are lent; its strikes are at moments that the compiled path
     goes through."""

@@ -27,26 +27,14 @@ from optcc.runtime.protocol import Receiver, Sender
 from optcc.values.cluster import Cluster
 from tests import failover_leaks, failover_rig, protocol_mutants
 from tests.failover_cuts import cut
-from tests.failover_matrix import ROWS
+from tests.failover_matrix import ROWS, cases, every
 from tests.failover_rig import Rig
 from tests.failover_runs import TRIES, InconclusiveError, conclusive
 from tests.flow_mutants import FoldsTwice, NoFence
 from tests.test_wires import connect
 
 
-@pytest.mark.parametrize(
-    ("number", "how"),
-    [
-        pytest.param(
-            number,
-            how,
-            id="-".join((f"row{number:02}", *(f"{name}={value}" for name, value in how.items()))),
-            marks=pytest.mark.long if "failovers" in how else (),
-        )
-        for number, row in ROWS.items()
-        for how in row.variants
-    ],
-)
+@pytest.mark.parametrize(("number", "how"), cases(every(), pytest.mark.long))
 def test_row(number: int, how: Mapping[str, Any]) -> None:
     assert conclusive(lambda: ROWS[number].run(connect, **how))
 

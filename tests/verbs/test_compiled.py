@@ -12,7 +12,7 @@ import pytest
 
 from tests import compiled_rig, failover_cuts, failover_runs
 from tests.failover_cuts import cut
-from tests.failover_matrix import ROWS
+from tests.failover_matrix import ROWS, cases, every
 from tests.failover_rig import Rig
 from tests.failover_runs import InconclusiveError
 from tests.verbs.jobs import Jobs
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.rdma, pytest.mark.usefixtures("compiled")]
 
 LATE = (2, {"another": True, "window": 1})
 """A strike comes when compiled code has returned, and here the acknowledgement that it is to stop has come by then."""
-CASES = [(number, how) for number, every in VARIANTS.items() for how in every if (number, how) != LATE]
+CASES = [case for case in every(VARIANTS) if case != LATE]
 
 
 @pytest.fixture(autouse=True)
@@ -35,18 +35,7 @@ def by_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled_rig.taken.clear()
 
 
-@pytest.mark.parametrize(
-    ("number", "how"),
-    [
-        pytest.param(
-            number,
-            how,
-            id="-".join((f"row{number:02}", *(f"{name}={value}" for name, value in how.items()))),
-            marks=[pytest.mark.whole] if how == {"failovers": 1000} else [],
-        )
-        for number, how in CASES
-    ],
-)
+@pytest.mark.parametrize(("number", "how"), cases(CASES, pytest.mark.whole))
 def test_row(network: ModuleType, number: int, how: Mapping[str, Any]) -> None:
     jobs = Jobs(network, SETTINGS[number]) if number in SETTINGS else Jobs(network)
     assert ROWS[number].run(jobs, **how)

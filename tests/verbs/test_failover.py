@@ -30,7 +30,7 @@ from optcc.values.cluster import Cluster, Nic, Server
 from tests import failover_cuts, failover_runs
 from tests.fabrics import ring
 from tests.failover_cuts import cut
-from tests.failover_matrix import ROWS
+from tests.failover_matrix import ROWS, cases, every
 from tests.failover_rig import Rig
 from tests.failover_runs import InconclusiveError
 from tests.verbs.conftest import VIRTUAL_TIME
@@ -73,19 +73,7 @@ def adapted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failover_cuts, "TIMEOUTS", CUTS)
 
 
-@pytest.mark.parametrize(
-    ("number", "how"),
-    [
-        pytest.param(
-            number,
-            how,
-            id="-".join((f"row{number:02}", *(f"{name}={value}" for name, value in how.items()))),
-            marks=[pytest.mark.whole] if how == {"failovers": 1000} else [],
-        )
-        for number, every in VARIANTS.items()
-        for how in every
-    ],
-)
+@pytest.mark.parametrize(("number", "how"), cases(every(VARIANTS), pytest.mark.whole))
 def test_row(network: ModuleType, number: int, how: Mapping[str, Any]) -> None:
     jobs = Jobs(network, SETTINGS[number]) if number in SETTINGS else Jobs(network)
     assert ROWS[number].run(jobs, **how)
