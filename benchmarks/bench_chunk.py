@@ -1,8 +1,7 @@
 """Processor time per chunk of the runtime, by part. Writes docs/bench-chunk.md.
 
 Every chunk is sent once and received once; its processor time is that of all ranks over the number of chunks. Which
-part takes it is sampled: a timer that runs in processor time interrupts, and the module of the innermost frame counts.
-Python hears of it at the next call only, so what copies or folds bytes is followed by a call of its own.
+part takes it is sampled (`chunk_parts`).
 Exit status 1 when a result is wrong or a chunk takes more than the target.
 """
 
@@ -17,14 +16,13 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median, quantiles
-from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,19 +31,18 @@ from rich.progress import track
 import optcc
 from benchmarks.bare_flows import Quiet
 from benchmarks.bench_steady import KINDS, OVER, Silence
+from benchmarks.chunk_parts import PARTS, Noticed, Sampler, noticed
 from benchmarks.chunk_verbs import verbs_costs
 from optcc.runtime.compiled.compiling import compile_all
 from optcc.runtime.compiled.engine import CompiledEngine
 from optcc.runtime.compiled.path import CompiledPath
 from optcc.runtime.devices.host import Op, empty
-from optcc.runtime.devices.memory import HostMemory
 from optcc.runtime.engine.loop import Engine
 from optcc.runtime.engine.program import program_of
 from optcc.runtime.evidence.payload import fill, is_exact, reference
 from optcc.runtime.measuring.virtual_run import VirtualRun
 from optcc.runtime.wires.layout import layout_of
 from optcc.runtime.wires.pacing import Rates
-from optcc.runtime.wires.rings import order
 from optcc.schedule import Schedule
 from optcc.values.units import format_size, parse_size
 
@@ -54,74 +51,9 @@ SIZES = (64 * 2**10, 256 * 2**10, 2**20)
 """Bytes of a chunk; a transfer is one chunk, so that the engine's part is in it, too."""
 TARGET_S = 5e-6
 TARGET_FROM = 256 * 2**10
-SAMPLE_S = 0.001
 TIMED_EACH = 7
 """Each so-manyth copy or fold of a timed run is timed. A prime, so that all kinds are hit; few, because the clock is a
 call of the kernel."""
-PARTS = ("engine", "flows, protocol", "wires", "copies, folds")
-OTHER = "other"
-_PART_OF = {
-    **dict.fromkeys(("loop", "priority", "program"), PARTS[0]),
-    **dict.fromkeys(("local", "local_ends", "rings", "pacing", "virtual"), PARTS[2]),
-    **dict.fromkeys(("slots", "host", "memory", "float_bits"), PARTS[3]),
-    **dict.fromkeys(("flows", "send_path", "receive_path", "shares", "ends", "straggler_monitor"), PARTS[1]),
-    **dict.fromkeys(("path_failover", "suspicion", "progress_watchdog", "timeouts", "symmetry_classes"), PARTS[1]),
-    **dict.fromkeys(
-        ("steady", "sender", "receiver", "doubting", "table", "events", "columns", "bench_steady"), PARTS[1]
-    ),
-}
-"""By module. What lands in a slot is copied by `slots`, what leaves it by `memory` and `device`."""
-
-
-class Sampler:
-    """Counts in which part the processor is, while it is entered."""
-
-    def __init__(self) -> None:
-        self.seen: Counter[str] = Counter()
-        signal.signal(signal.SIGPROF, self._look)
-
-    def __enter__(self) -> None:
-        signal.setitimer(signal.ITIMER_PROF, SAMPLE_S, SAMPLE_S)
-
-    def __exit__(self, *_: object) -> None:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-
-    def _look(self, _: int, frame: FrameType | None) -> None:
-        while frame is not None:
-            code = frame.f_code
-            part = PARTS[3] if code.co_name in _AFTER_BYTES else _PART_OF.get(Path(code.co_filename).stem)
-            if part:
-                self.seen[part] += 1
-                return
-            frame = frame.f_back
-        self.seen[OTHER] += 1
-
-
-def _tick() -> None:
-    """A call, so that Python hears of the timer before it leaves the part."""
-
-
-def noticed(work: Callable[..., None]) -> Callable[..., None]:
-    """The same work, and a sample that was due in it counts for it."""
-
-    def ticked(*args: Any) -> None:
-        work(*args)
-        _tick()
-
-    return ticked
-
-
-_AFTER_BYTES = ("_tick", "ticked", order.__name__)
-"""The functions that are called when bytes have been copied or folded."""
-
-
-class Noticed(HostMemory):
-    """Host memory whose copies and folds are seen by the sampler."""
-
-    fold = staticmethod(noticed(HostMemory.fold))
-    copy = staticmethod(noticed(HostMemory.copy))
-
-
 ABLE, BARE, COMPILED, TIMED = range(4)
 """Kinds of runs: Python, able to fail over, and not; compiled, and the same with its copies and folds timed."""
 
