@@ -9,7 +9,7 @@ from optcc.machine.finding import PartFinding
 from optcc.runtime.compiled.choice import NO_NUMBA, path_asked, path_of
 
 _PART = "chunks by compiled code"
-_GIVES = "a fifth of the processor time of a chunk beside its bytes (measured over the local transport)"
+_GIVES = "a fifth of the processor time of a chunk beside its bytes, over the local transport"
 
 
 def examine_path(environ: Mapping[str, str] = os.environ) -> PartFinding:

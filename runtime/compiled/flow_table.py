@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from ctypes import addressof, c_char
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ _LEFT_OUT = FlowState()
 _NOTHING_QUEUED = (-1, 0, 0)
 
 
-class FlowTable:
+class FlowTable(ABC):
     """Over any wires; `LocalFlows` and `verbs_tables.VerbsFlows` know where slots are and what else is said of chunks.
 
     `tables` : the arrays; of flows that are not this rank's nothing.
@@ -60,34 +61,34 @@ class FlowTable:
     def _state(self, number: int) -> FlowState:
         return FlowState._make(FLOW_STATE.unpack_from(self._bytes, number * t.FLOW.itemsize))
 
+    @abstractmethod
     def _place(self, number: int, record: Any) -> bool:
         """Addresses that belong to a flow, into its record. False: it cannot be used."""
-        raise NotImplementedError
 
     def _kept(self, number: int) -> int:
         """The most chunks of an outgoing flow that are posted and not known to have landed."""
         return self._specs[number].window  # a credit tells it, too
 
+    @abstractmethod
     def _sends(self, wire: int, number: int) -> bool:
         """Whether an outgoing wire works, and nothing waits on it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _takes(self, wire: int) -> bool:
         """Whether an incoming wire works."""
-        raise NotImplementedError
 
     def _said(self) -> tuple[Questions, Questions]:
         """Of (wire, flow), the chunk whose landing the far sender wants to be told; and this rank's."""
         return {}, {}
 
-    def _say(self, calls: Questions, asked: Questions) -> None:
+    def _say(self, calls: Questions, asked: Questions) -> None:  # noqa: B027 - most wires have nothing to say
         """What is left of that."""
 
     def _landed(self, wire: int, number: int, acked: int) -> int:
         """How many chunks of an outgoing flow have landed, `acked` or more."""
         return acked
 
-    def _told(self, wire: int, number: int, acked: int) -> None:
+    def _told(self, wire: int, number: int, acked: int) -> None:  # noqa: B027 - nor to remember
         """So many have, as the flow's machine knows from now on."""
 
     def _number_at(self, wire: int, number: int) -> int:
