@@ -56,29 +56,35 @@ help:
 
 setup: $(VENV)/ready
 
+# What optcc itself needs.
 $(VENV)/ready: requirements.lock pyproject.toml tools/setup.sh
-	tools/setup.sh $(VENV)
+	tools/setup.sh $(VENV) $<
 	touch $@
 
+# That, and what tests, checks, the site and the scripts of benchmarks need.
+$(VENV)/ready-dev: requirements-dev.lock pyproject.toml tools/setup.sh
+	tools/setup.sh $(VENV) $<
+	touch $(VENV)/ready $@
+
+# Compiled code is kept, even for who has set otherwise: processes start by the dozen, in tests by the hundred.
+demo test test-long: export PYTHONDONTWRITEBYTECODE :=
 demo: $(VENV)/ready
 	mkdir -p $(OUT)
 	$(BIN)/optcc run examples/h100-8x400g.nccl-topo.xml --servers 4 \
 	  --fail server1/mlx5_0 --fail server1/mlx5_1 --fail server1/mlx5_2 --fail server1/mlx5_3 \
 	  --size 64MiB --repeat 5 --timeline $(OUT)/timeline.svg
 
-lint: $(VENV)/ready
+lint: $(VENV)/ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 # What tests need beside Python packages; what cannot be installed is named, and its tests are skipped.
 PROGRAMS ?= g++ coq ns3 torch prometheus
-programs: $(VENV)/ready
+programs: $(VENV)/ready-dev
 	tools/programs.sh --or-say $(VENV) $(PROGRAMS)
 
 # On all cores, a file at a time, since what a file sets up is dear. REQUIRE="coq torch": fail where these are missing.
-# Compiled code is kept, even for who has set otherwise: the suite starts hundreds of processes.
-test test-long: export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/pytest -n auto --dist loadfile $(addprefix --require=,$(REQUIRE))
 test: programs lint
 	$(PYTEST)
@@ -97,11 +103,11 @@ proofs:
 	$(MAKE) -C proofs
 
 # For people only, so not among the locked packages. LAB="--no-browser --port 8888": on a machine without a screen.
-notebook: $(VENV)/ready
+notebook: $(VENV)/ready-dev
 	$(BIN)/pip install --disable-pip-version-check -q --no-build-isolation -e '.[notebooks]'
 	$(BIN)/python -m jupyterlab $(LAB) notebooks
 
-notebooks: $(VENV)/ready
+notebooks: $(VENV)/ready-dev
 	$(BIN)/python tools/notebooks.py
 
 ns3: $(VENV)/ready
@@ -113,42 +119,45 @@ torch: $(VENV)/ready
 reproduce: $(VENV)/ready
 	$(BIN)/optcc reproduce -o docs/evaluation.md
 
-failover: $(VENV)/ready
+failover: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks.bench_failover
 
-failover-verbs: $(VENV)/ready
+failover-verbs: $(VENV)/ready-dev
 	lab/run.sh --nics 12 --limit 2400 --results $(OUT)/lab -- python3 -m lab.failover
 	lab/run.sh --nics 12 --memory 2G --limit 3600 --results $(OUT)/lab --packages $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') -- \
 	  env PYTHONPATH=/optcc:/packages python3 -m lab.failover --compiled --times 1
 	cat $(OUT)/lab/failover.md $(OUT)/lab/compiled.md > docs/failover-verbs.md
 
-docs: $(VENV)/ready
+docs: $(VENV)/ready-dev
 	$(BIN)/python -m sphinx -W --keep-going -q -E -b html -d $(OUT)/doctrees -c docs . $(OUT)/site
 	@echo "open $(OUT)/site/index.html"
 
 docs-serve: docs
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(OUT)/site 8000
 
-docs-commands: $(VENV)/ready
+docs-commands: $(VENV)/ready-dev
 	$(BIN)/python tools/docs_commands.py --update docs/tutorial.md docs/howto-*.md
 
-docs-pictures: $(VENV)/ready
+docs-pictures: $(VENV)/ready-dev
 	$(BIN)/python tools/docs_pictures.py
 	$(BIN)/python -m tools.dashboard_picture
 
-plan-schema: $(VENV)/ready
+plan-schema: $(VENV)/ready-dev
 	$(BIN)/python tools/plan_schema.py
 
-rooms: $(VENV)/ready
+rooms: $(VENV)/ready-dev
 	$(BIN)/python tools/rooms.py
 
 # Each writes docs/bench-NAME.md.
-bench-%: $(VENV)/ready
+bench-%: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks.bench_$(subst -,_,$*)
 
+# The small lock is cut out of the large one, so that both name the same versions.
+LOCK = uv pip compile --universal --generate-hashes --python-version 3.11 --extra build --no-emit-index-url -q \
+  --custom-compile-command "make lock"
 lock: requirements-ns3.lock
-	uv pip compile --universal --generate-hashes --python-version 3.11 --extra dev --no-emit-index-url -q \
-	  --custom-compile-command "make lock" -o requirements.lock pyproject.toml
+	$(LOCK) --extra dev -o requirements-dev.lock pyproject.toml
+	$(LOCK) -c requirements-dev.lock -o requirements.lock pyproject.toml
 
 clean:
 	rm -rf $(VENV) $(OUT)

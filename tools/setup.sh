@@ -1,11 +1,17 @@
 #!/bin/sh
-# Make the virtual environment VENV with the locked dependencies and this tree, editable.
-# Works on a bare Debian 12: python3-venv is installed when the interpreter cannot make environments itself.
+# Make the virtual environment VENV with this tree, editable, and the packages of LOCK: tools/setup.sh VENV LOCK
+#   requirements.lock      what optcc itself needs
+#   requirements-dev.lock  that, and what tests, checks and the site need
+# Says on standard error how far it is. Works on a bare Debian 12: python3-venv is installed when the interpreter cannot
+# make environments itself.
 set -eu
 venv=$1
+lock=$2
 python=${PYTHON:-python3}
+began=$(date +%s)
 
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+say() { printf 'setup: %3d s: %s\n' "$(($(date +%s) - began))" "$*" >&2; }
 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
   fail "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11"
@@ -17,10 +23,40 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     as_root=sudo
   fi
   command -v apt-get >/dev/null || fail "this Python cannot make environments; install its venv module"
-  $as_root apt-get update -q
-  $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends python3-venv
+  say "installing python3-venv (apt-get)"
+  $as_root apt-get update -qq
+  $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qqy --no-install-recommends python3-venv >/dev/null
 fi
 
+in_place() { find "$venv"/lib/python3*/site-packages -maxdepth 1 -name '*.dist-info' | wc -l; }
+
+# pip's own words are many while it downloads and none while it unpacks, so both are counted.
+how_far() {  # LOG BEFORE: packages that were in place before
+  unpacked=$(sed -n 's/^Installing collected packages: //p' "$1" | tr ',' '\n' | grep -c . || true)
+  if [ "$unpacked" -gt 0 ]; then
+    echo "unpacking, $(($(in_place) - $2)) of $unpacked packages in place"
+  else
+    wheel=$(sed -n 's/^ *\(Downloading\|Using cached\) \([^ ]*\).*\( ([^)]*)\).*/\2\3/p' "$1" | tail -n 1)
+    echo "fetching, $(grep -c '^Collecting ' "$1" || true) of at most $(sed -n 's/^\([^ #]*\)==.*/\1/p' "$lock" | sort -u | wc -l) packages${wheel:+: ${wheel##*/}}"
+  fi
+}
+
+say "environment in $venv"
 "$python" -m venv "$venv"
-"$venv/bin/pip" install --disable-pip-version-check -q --require-hashes -r requirements.lock
+log=$venv/setup.log
+before=$(in_place)
+"$venv/bin/pip" install --disable-pip-version-check --progress-bar off --require-hashes -r "$lock" >"$log" 2>&1 &
+pip=$!
+trap 'kill "$pip" 2>/dev/null || true' EXIT   # interrupted: pip is not left behind
+said=
+while kill -0 "$pip" 2>/dev/null; do
+  sleep 2
+  now=$(how_far "$log" "$before")
+  [ "$now" = "$said" ] || say "$now"
+  said=$now
+done
+wait "$pip" || { tail -n 30 "$log" >&2; fail "pip cannot install $lock; all it said is in $log"; }
+trap - EXIT
+say "this tree, editable"
 "$venv/bin/pip" install --disable-pip-version-check -q --no-deps --no-build-isolation -e .
+say "$(du -sm "$venv" | cut -f1) MB in $venv"

@@ -7,7 +7,6 @@ import platform
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -23,6 +22,7 @@ from optcc.evaluation.target import counts, held, target_lines
 from optcc.evaluation.tasks import PACKAGES, ResultJournal, Task, run_all
 from optcc.evaluation.training import FAILOVER_S, TrainingJob
 from optcc.files.writing import staged
+from optcc.machine.packages import package_version
 from optcc.values.units import format_rate, format_seconds, format_size
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def evaluate(
         "default_failover": f"{FAILOVER_S:g}",
         "version": __version__,
         "python": platform.python_version(),
-        "packages": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
+        "packages": ", ".join(f"{name} {package_version(name)}" for name in PACKAGES),
     }
     text = Template(files("optcc.evaluation").joinpath("page.md").read_text(encoding="utf-8"))
     said = claims.words(grid, outcomes, results)

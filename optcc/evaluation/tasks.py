@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +18,7 @@ from optcc.evaluation.cells import CellOutcome
 from optcc.evaluation.rig import RigResult
 from optcc.evaluation.studies import RailsResult, StarResult
 from optcc.files.journal import Journal
+from optcc.machine.packages import package_version
 from optcc.machine.workers import processes
 
 PACKAGES = ("numpy", "numba", "scipy", "cvxpy", "highspy")
@@ -95,7 +95,7 @@ def _run(task: Task) -> Any:
 
 def code() -> str:
     """Sixteen hex digits of what results depend on: optcc's sources, Python, and packages."""
-    found = hashlib.sha256(repr([platform.python_version(), *map(version, PACKAGES)]).encode())
+    found = hashlib.sha256(repr([platform.python_version(), *map(package_version, PACKAGES)]).encode())
     for folder, folders, names in os.walk(Path(optcc.__file__).parent, followlinks=True):
         folders.sort()
         for name in sorted(name for name in names if name.endswith(".py")):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
-from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 
 from rich.table import Table
 
 from optcc.machine.finding import PartFinding
+from optcc.machine.packages import package_version
 from optcc.machine.rdma import LIBRARY, RdmaPort, can_load, rdma_ports
 from optcc.machine.sysfs import Folder
 from optcc.reports.console import show
@@ -55,27 +53,13 @@ def _topology(sysfs: Path) -> PartFinding:
 def _library(name: str, gives: str, get: str) -> PartFinding:
     if importlib.util.find_spec(name) is None:
         return PartFinding(name, False, "not installed", gives, get)
-    return PartFinding(name, True, _version(name), gives)
+    return PartFinding(name, True, package_version(name) or "version unknown", gives)
 
 
 def _libibverbs() -> PartFinding:
     gives, get = "schedules over RDMA verbs", "apt install libibverbs1 ibverbs-providers"
     here = can_load()
     return PartFinding("libibverbs", here, LIBRARY if here else "not installed", gives, "" if here else get)
-
-
-def _version(name: str) -> str:
-    for distribution in _distributions().get(name, [name]):
-        try:
-            return importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "version unknown"
-
-
-@cache
-def _distributions() -> Mapping[str, list[str]]:
-    return importlib.metadata.packages_distributions()  # reads all that is installed
 
 
 def _gpus(root: Path) -> PartFinding:
