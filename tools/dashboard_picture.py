@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from optcc.evaluation.figures import save
-from tools.prometheus import Prometheus, Series, history, running
+from tools.prometheus import Prometheus, Series, history, program, running
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples" / "monitoring"
@@ -30,6 +30,8 @@ PHASES = (("healthy", 5), ("degraded", 9), ("healthy", 3), ("drain", 7))
 END_S = START_S + HOUR * sum(hours for _, hours in PHASES)
 COLUMNS = 24
 """Of Grafana's grid."""
+WIDTH_IN = 7.6
+"""That of a page of the site, so that points are the points of its text."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999", "#882255", "#44AA99")
 
 
@@ -59,12 +61,11 @@ def draw(prometheus: Prometheus) -> Figure:
     """All panels at their places."""
     boards = panels()
     rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in boards)
-    figure = Figure(figsize=(12, rows * 0.42))
+    figure = Figure(figsize=(WIDTH_IN, rows * 0.4))
     for panel in boards:
         at = panel["gridPos"]
-        left, width = (at["x"] + 1.1) / COLUMNS, (at["w"] - 1.5) / COLUMNS
+        left, width = (at["x"] + 1.8) / COLUMNS, (at["w"] - 2.4) / COLUMNS
         axes = figure.add_axes((left, 1 - (at["y"] + at["h"] - 1.0) / rows, width, (at["h"] - 1.9) / rows))
-        axes.set_title(panel["title"], fontsize=9, loc="left")
         (target,) = panel["targets"]
         (_stat if panel["type"] == "stat" else _lines)(axes, prometheus, panel, target)
     return figure
@@ -72,6 +73,7 @@ def draw(prometheus: Prometheus) -> Figure:
 
 def _stat(axes: Axes, prometheus: Prometheus, panel: dict[str, Any], target: dict[str, Any]) -> None:
     (series,) = prometheus.at(expression(target), END_S - 60)
+    axes.set_title(panel["title"], fontsize=9)
     axes.set_axis_off()
     axes.text(0.5, 0.4, shown(series.points[-1][1], panel), ha="center", va="center", fontsize=18)
 
@@ -91,16 +93,17 @@ def _lines(axes: Axes, prometheus: Prometheus, panel: dict[str, Any], target: di
         label = legend(target, series)
         axes.plot(times, [value * factor for value in values], color=COLOURS[number % len(COLOURS)], label=label,
                   drawstyle="steps-post")  # fmt: skip
+    axes.set_title(panel["title"], fontsize=9.5, loc="left", x=-0.14)
     axes.set_xlim(0, (END_S - START_S) / HOUR)
     if "max" in defaults:
         axes.set_ylim(defaults["min"] * factor, 1.03 * defaults["max"] * factor)
     else:
         axes.set_ylim(0, max(1.0, axes.get_ylim()[1]))
-    axes.set_xticks(range(0, 25, 3), [f"{hour}:00" for hour in range(0, 25, 3)], fontsize=7)
-    axes.tick_params(axis="y", labelsize=7)
-    axes.set_ylabel({"percentunit": "%", "s": "hours"}.get(defaults["unit"], ""), fontsize=7)
+    axes.set_xticks(range(0, 24, 6), [f"{hour}:00" for hour in range(0, 24, 6)], fontsize=9)
+    axes.tick_params(axis="y", labelsize=9)
+    axes.set_ylabel({"percentunit": "%", "s": "hours"}.get(defaults["unit"], ""), fontsize=9)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=6, ncols=2, frameon=False)
+    axes.legend(fontsize=8, ncols=2 if len(found) > 3 else 1, columnspacing=1, handlelength=1, frameon=False)
 
 
 def _with_gaps(series: Series) -> tuple[list[float], list[float]]:
@@ -120,6 +123,8 @@ def main(path: Path) -> None:
     """Draw it into a file."""
     from tests.free_port import free_port
 
+    if not (program("prometheus") and program("promtool")):
+        raise SystemExit("dashboard_picture: prometheus is missing; tools/programs.sh .venv prometheus brings it")
     with tempfile.TemporaryDirectory() as folder, running(Path(folder), free_port(), day()) as prometheus:
         save(draw(prometheus), path)
 

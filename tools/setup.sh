@@ -37,7 +37,7 @@ how_far() {  # LOG BEFORE: packages that were in place before
     echo "unpacking, $(($(in_place) - $2)) of $unpacked packages in place"
   else
     wheel=$(sed -n 's/^ *\(Downloading\|Using cached\) \([^ ]*\).*\( ([^)]*)\).*/\2\3/p' "$1" | tail -n 1)
-    echo "fetching, $(grep -c '^Collecting ' "$1" || true) of at most $(sed -n 's/^\([^ #]*\)==.*/\1/p' "$lock" | sort -u | wc -l) packages${wheel:+: ${wheel##*/}}"
+    echo "fetching, $(grep -c '^\(Collecting\|Processing\) ' "$1" || true) of at most $(sed -n 's/^\([^ #]*\)==.*/\1/p' "$lock" | sort -u | wc -l) packages${wheel:+: ${wheel##*/}}"
   fi
 }
 
@@ -50,7 +50,7 @@ pip=$!
 trap 'kill "$pip" 2>/dev/null || true' EXIT   # interrupted: pip is not left behind
 said=
 while kill -0 "$pip" 2>/dev/null; do
-  sleep 2
+  sleep 3
   now=$(how_far "$log" "$before")
   [ "$now" = "$said" ] || say "$now"
   said=$now

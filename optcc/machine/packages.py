@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 
 
 def package_version(name: str) -> str | None:
-    """The version of what brings the package `name`, such as cvxpy, which cvxpy or cvxpy-base brings; None if unknown."""
+    """The version of what brings the package `name`, as both cvxpy and cvxpy-base bring cvxpy; None if unknown."""
     for distribution in _distributions().get(name, [name]):
         try:
             return version(distribution)
