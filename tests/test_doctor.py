@@ -52,7 +52,7 @@ def test_no_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "torch")
     (found,) = examine_torch()
     assert (found.part, found.present, found.seen) == ("torch", False, "not installed")
-    assert found.get == "make torch, or the extra `torch`"
+    assert found.get == "make torch (for processors), or the extra `torch` (with CUDA, 6 GB)"
 
 
 def test_a_torch_that_does_not_load_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

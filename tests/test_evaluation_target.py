@@ -107,6 +107,7 @@ def test_overheads_are_over_the_fault_free_ring() -> None:
 
 
 DOCS_PAGE = Path(__file__).parents[1] / "docs" / "evaluation.md"
+TEMPLATE = Path(straggler.__file__).parent / "page.md"
 HEAD = "optcc less unavoidable, 256MiB"
 
 
@@ -117,6 +118,13 @@ def stated(cell: EvaluationCell) -> float:
     begin = f"| {cell.servers} | {sum(cell.dead)} | {target.where(cell)} |"
     (row,) = (line for line in lines if line.startswith(begin))
     return float(row.split(" | ")[head.split(" | ").index(HEAD)].split()[0])
+
+
+def test_the_page_in_docs_says_first_what_the_next_one_will() -> None:
+    """What a referee found stands in the text that pages are made of, too."""
+    made, docs = (page.read_text(encoding="utf-8").split("Made by")[0] for page in (TEMPLATE, DOCS_PAGE))
+    assert "What a referee found" in docs
+    assert made == docs
 
 
 @pytest.mark.parametrize("dead", [(4, 4), (3, 3)], ids=str)

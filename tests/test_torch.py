@@ -236,4 +236,5 @@ def test_without_torch_the_import_says_what_to_install(module: str) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
     )
     assert "InputError: optcc.runtime.torch: torch is not installed" in done.stderr
-    assert "pip install '.[torch]'" in done.stderr
+    assert "pip install '.[torch]' (with CUDA, 6 GB)" in done.stderr
+    assert "pip install torch --index-url https://download.pytorch.org/whl/cpu" in done.stderr

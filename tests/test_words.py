@@ -76,6 +76,11 @@ def crowded_lines(page: str) -> list[str]:
     ]
 
 
+def doubled_bullets(page: str) -> list[str]:
+    """Lines with a bullet in a bullet."""
+    return [f"{number}: {line}" for number, line in prose(page) if ITEM.match(line)]
+
+
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
     """(line, paragraph) of all docstrings, of constants, too."""
     for node in ast.walk(ast.parse(source)):
@@ -107,6 +112,11 @@ def test_sentences_of_pages_are_short(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_line_of_a_page_is_a_sentence(page: Path) -> None:
     assert crowded_lines(page.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_line_of_a_page_has_one_bullet(page: Path) -> None:
+    assert doubled_bullets(page.read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -142,6 +152,14 @@ def test_a_long_sentence_is_found(page: str, faults: int) -> None:
 )
 def test_a_crowded_line_is_found(page: str, faults: int) -> None:
     assert len(crowded_lines(page)) == faults
+
+
+@pytest.mark.parametrize(
+    ("page", "faults"),
+    [("* * It.", 1), ("  * 1. It.", 1), ("* **It** is.\n* *It* is.\n* 2 * 3", 0), ("```\n* * x\n```", 0)],
+)
+def test_a_doubled_bullet_is_found(page: str, faults: int) -> None:
+    assert len(doubled_bullets(page)) == faults
 
 
 def test_a_long_docstring_is_found() -> None:

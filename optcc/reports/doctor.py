@@ -22,7 +22,7 @@ _LIBRARIES = (
     ("numba", "the compiled simulator, and chunks by compiled code", "pip install numba"),
     ("matplotlib", "timelines and figures", "pip install matplotlib"),
     ("cupy", "schedules on GPU buffers", "install the extra `gpu` (cupy-cuda13x; cupy-cuda12x for CUDA 12)"),
-    ("torch", "optcc.pytorch: plans under DDP", "pip install torch, the extra `torch`"),
+    ("torch", "optcc.pytorch: plans under DDP", "make torch (for processors), or the extra `torch` (with CUDA, 6 GB)"),
     ("starlette", "optcc serve", "pip install starlette uvicorn, the extra `serve`"),
     ("uvicorn", "optcc serve", "pip install starlette uvicorn, the extra `serve`"),
     ("ClusterShell", "Slurm's lists of hosts, --hosts node[1-4]", "pip install ClusterShell, the extra `slurm`"),

@@ -8,6 +8,7 @@ import importlib.util
 from optcc.machine.finding import PartFinding
 
 _GIVES = "optcc.pytorch: plans over torch.distributed, a hook for DDP"
+_GET = "make torch (for processors), or the extra `torch` (with CUDA, 6 GB)"
 _BACKENDS = (
     ("gloo", "Gloo", "torch.distributed between processors", "a build of torch with Gloo: make torch"),
     ("nccl", "NCCL", "torch.distributed between GPUs", "a build of torch with CUDA or ROCm (pip install torch)"),
@@ -17,7 +18,7 @@ _BACKENDS = (
 def examine_torch() -> list[PartFinding]:
     """torch and its version; where it loads, Gloo and NCCL too, as far as this build has them."""
     if importlib.util.find_spec("torch") is None:
-        return [PartFinding("torch", False, "not installed", _GIVES, "make torch, or the extra `torch`")]
+        return [PartFinding("torch", False, "not installed", _GIVES, _GET)]
     try:
         torch = importlib.import_module("torch")
         distributed = importlib.import_module("torch.distributed")

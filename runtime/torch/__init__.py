@@ -12,7 +12,10 @@ from importlib.util import find_spec
 from optcc.errors import InputError
 
 if find_spec("torch") is None:
-    hint = "In a checkout of optcc: pip install '.[torch]'"
+    hint = (
+        "In a checkout of optcc: pip install '.[torch]' (with CUDA, 6 GB). For processors alone, before it: "
+        "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+    )
     raise InputError("torch is not installed", where="optcc.runtime.torch", hint=hint)
 
 import torch
