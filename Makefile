@@ -1,4 +1,4 @@
-# make demo: set up, then the main job on a bundled example.   make test: set up, then the whole test suite.
+# make demo: set up what optcc needs, then the main job on an example.   make test: set up the rest, then the test suite.
 VENV ?= .venv
 BIN := $(VENV)/bin
 OUT := out
@@ -7,8 +7,9 @@ OUT := out
 .PHONY: help setup programs demo test test-long test-bare test-verbs lint proofs notebook notebooks ns3 torch reproduce failover failover-verbs docs docs-serve docs-commands docs-pictures rooms plan-schema lock clean
 
 help:
-	@echo "make demo            the main job on a bundled example, about a minute"
-	@echo "make test            lint, types and the test suite; PROGRAMS= names what is installed for it: g++ coq ns3 torch prometheus"
+	@echo "make demo            what optcc needs, then the main job on a bundled example: 2 minutes of processor time, 750 MB"
+	@echo "make test            lint, types and the test suite, with packages of their own;"
+	@echo "                     PROGRAMS= names what is installed beside them: g++ coq ns3 torch prometheus"
 	@echo "make test-long       the tests that take long, and those on random cases with all their cases"
 	@echo "make test-bare       demo and test on a bare Debian 12, in a root of its own; needs root and debootstrap"
 	@echo "make test-verbs      the tests on RDMA NICs: this machine's, or soft ones in a virtual machine that it builds;"
@@ -52,7 +53,7 @@ help:
 	@echo "make plan-schema     the schema of plan files and the tables of its page, from the families' fields"
 	@echo "make rooms           who imports whom: the lines in each room's __init__, the picture of the house"
 	@echo "make docs-pictures   the pictures of the site's first page, from simulations, and of the dashboard"
-	@echo "make lock            resolve the dependencies anew into requirements.lock"
+	@echo "make lock            resolve the dependencies anew into requirements.lock and requirements-dev.lock (needs uv)"
 
 setup: $(VENV)/ready
 
