@@ -73,7 +73,7 @@ def draw(prometheus: Prometheus) -> Figure:
 
 def _stat(axes: Axes, prometheus: Prometheus, panel: dict[str, Any], target: dict[str, Any]) -> None:
     (series,) = prometheus.at(expression(target), END_S - 60)
-    axes.set_title(panel["title"], fontsize=9)
+    axes.set_title(panel["title"], fontsize=8.5)
     axes.set_axis_off()
     axes.text(0.5, 0.4, shown(series.points[-1][1], panel), ha="center", va="center", fontsize=18)
 
