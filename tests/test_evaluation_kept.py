@@ -106,7 +106,7 @@ def test_code_is_the_sources_and_the_packages(tmp_path: Path, monkeypatch: pytes
     first = tasks.code()
     assert first == tasks.code()
     with monkeypatch.context() as patch:
-        patch.setattr(tasks, "version", lambda _: "0")
+        patch.setattr(tasks, "package_version", lambda _: "0")
         assert tasks.code() != first
     package = tmp_path / "optcc"
     package.mkdir()
