@@ -17,7 +17,8 @@ from optcc.diagnose.json_text import dicts, parsed
 from optcc.diagnose.loads import KINDS, RankPlace, loads, parts
 from optcc.diagnose.nccl_use import use_of
 from optcc.diagnose.ports import NicDirections
-from optcc.discover.nccl_log import FLUSHED, RANK, Log, parse_log
+from optcc.discover.nccl_log import RANK, Log, parse_log
+from optcc.discover.nccl_trouble import FLUSHED
 from optcc.errors import InputError
 
 LARGE = 32 << 20

@@ -19,10 +19,14 @@ def use_of(members: Sequence[RankPlace], log: Log, ports: NicDirections) -> Use:
 def _by_channels(members: Sequence[RankPlace], log: Log, ports: NicDirections) -> Use | None:
     found: dict[str, list[dict[int, float]]] = {member.server: [{}, {}] for member in members}
     cards = {ports.server(host): names for host, names in log.cards.items()}
-    for (rank, way), numbers in log.channels.items():
-        if rank >= len(members):
+    for (told, way), numbers in log.channels.items():
+        if told.ranks not in (None, len(members)):
+            continue  # another communicator's
+        if told.rank >= len(members):
             return None
-        server = members[rank].server
+        server = members[told.rank].server
+        if ports.server(told.host) not in (None, server):
+            continue
         for number, count in numbers.items():
             nics = _named(cards.get(server, {}).get(number), server, ports)
             if not nics:
