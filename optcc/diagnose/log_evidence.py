@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from optcc.diagnose.evidence import NOTHING, Evidence, Observation, Sign
 from optcc.diagnose.ports import IN, OUT, NicDirections, port
@@ -51,7 +52,17 @@ def read_log(text: str, source: str, ports: NicDirections) -> Evidence:
         f"{source}: a log, {log.lines} lines of NCCL's, {len(log.failures)} failed transfers, {len(log.events)} events"
     )
     unused = [f"{source}: {count} failures or events of {who}" for who, count in unplaced.items()][:8]
-    return Evidence((*seen.values(), *links), tuple(signs[:MOST_SIGNS]), (read,), (*unused, *_unknown(log, source)))
+    return Evidence((*seen.values(), *links), _once(signs), (read,), (*unused, *_unknown(log, source)))
+
+
+def _once(signs: Sequence[Sign]) -> tuple[Sign, ...]:
+    """Each of those that say the same once, where it was said first, with how often."""
+    times = Counter((sign.what, sign.server, sign.nic) for sign in signs)
+    first: dict[tuple[str, str, int | None], Sign] = {}
+    for sign in signs:
+        first.setdefault((sign.what, sign.server, sign.nic), sign)
+    found = [replace(s, what=f"{s.what}, {times[key]} times") if times[key] > 1 else s for key, s in first.items()]
+    return tuple(found[:MOST_SIGNS])
 
 
 def _who(host: str, nic: str) -> str:

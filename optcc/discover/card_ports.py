@@ -9,6 +9,7 @@ from fractions import Fraction
 from optcc.discover.nic_choice import NicCandidate
 from optcc.discover.pci import PciSlot
 from optcc.discover.topology import Assumed, listed
+from optcc.machine.rdma import natural
 from optcc.values.units import format_rate
 
 MOST_PORTS = 4
@@ -84,6 +85,7 @@ def one_per_port(nics: Sequence[NicCandidate], path: str, assumed: Assumed) -> l
             ports.setdefault(nic.port, []).append(nic)
     kept = {nic.name: nic for nic in nics}
     for group in ports.values():
+        group = sorted(group, key=lambda nic: natural(nic.name.lower()))  # rocep1s0f0 before roceP2p1s0f0
         first = next((nic for nic in group if nic.asked), group[0])
         others = [nic for nic in group if nic is not first and not nic.asked]
         if not others:

@@ -84,7 +84,7 @@ def _has_trained_slowly(nic: NicCandidate, nics: Sequence[NicCandidate], fastest
     if nic.rate == fastest or not alike:
         return False
     if not nic.model or not all(nic.model):
-        return nic.fabric == INFINIBAND and nic.rate * MANAGEMENT_RATIO < fastest
+        return nic.fabric == INFINIBAND
     return any(other.model == nic.model for other in alike)
 
 

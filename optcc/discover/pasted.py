@@ -166,7 +166,28 @@ def unwrapped(text: str, path: str) -> tuple[str, list[str]]:
                 break
         else:
             break
+    lines = _from_content(lines, taken)
     return ("\n".join(lines) + "\n" if taken else text), taken
+
+
+_BEGINS = re.compile(r"<(?:\?xml|!--|!DOCTYPE|system|graphs|html)\b|<!--|optcc:")
+_CONTENT = re.compile(r"\s|-|#|%|[\w-]{1,40}:(?:\s|$)|.*[<{]")
+"""What may be a part of XML or YAML: it is no banner."""
+
+
+def _from_content(lines: list[str], taken: list[str]) -> list[str]:
+    """With empty lines in place of a banner before XML or YAML, and of a prompt after XML."""
+    start = next((i for i, line in enumerate(lines) if _BEGINS.match(line.lstrip())), 0)
+    before = [line for line in lines[:start] if line.strip()]
+    if before and not any(_CONTENT.match(line) for line in before):
+        taken.append("a banner")
+        lines = [""] * start + lines[start:]
+    if lines[start : start + 1] and lines[start].lstrip().startswith("<"):
+        end = next((i for i in range(len(lines) - 1, start, -1) if ">" in lines[i]), start)
+        if any(line.strip() and "<" not in line for line in lines[end + 1 :]) and lines[end].rstrip().endswith(">"):
+            taken.append("what follows")
+            lines = lines[: end + 1]
+    return lines
 
 
 def by_host(text: str) -> dict[str, str] | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from optcc.discover.given import Given
+from optcc.discover.known_tools import tool_of
 from optcc.discover.nccl_log_hosts import looks_like_nccl_log
 from optcc.discover.parts import TopologyPart, rates_told
 from optcc.discover.pasted import by_host, plain, unwrapped
@@ -86,6 +87,10 @@ class Sources:
 
     def _add_whole(self, source: Source, text: str, data: bytes, documents_only: bool = False) -> None:
         kind = text_reader(text, source.path, documents_only)
+        if kind.name == "YAML" and not documents_only and (tool := tool_of(text)) is not None:
+            what = f"{tool.name}, which tells no topology"
+            expected = "NCCL's XML or log, sysfs, ibstat, a YAML file or a preset"
+            raise InputError(what, where=source.path, expected=expected, hint=tool.topology)
         raw: Raw = lambda given: kind.read(text, data, source.path, given)  # noqa: E731
         self._wholes.append(_Whole(source.name, source.given, raw, not kind.rates))
 
