@@ -21,7 +21,8 @@ _FENCE = re.compile(r"\s{0,3}(```|~~~)")
 _RULE = re.compile(r"-{8,32}")  # above and below the hosts' names: dshbak, clush -b
 _ANSIBLE = re.compile(r"([A-Za-z0-9][\w.-]{0,254}) \| (?:SUCCESS|CHANGED) \| rc=0 >>")
 _END = r"(?: |$)"
-_HOST = rf"(?: {{0,6}}(?=\d{{1,6}}:))?([A-Za-z0-9][\w.-]{{0,63}}):{_END}"  # pdsh, clush, srun --label
+_FIELDS = r"(?!(?:CA|Switch|Router|State|Rate|LMC|state|port|rate|Speed|Duplex|Width):)"  # of ports, not who speaks
+_HOST = rf"{_FIELDS}(?: {{0,6}}(?=\d{{1,6}}:))?([A-Za-z0-9][\w.-]{{0,63}}):{_END}"  # pdsh, clush, srun --label
 _DATE = r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8} [0-9]{4}"
 
 
@@ -171,17 +172,17 @@ def unwrapped(text: str, path: str) -> tuple[str, list[str]]:
 
 
 _BEGINS = re.compile(r"<(?:\?xml|!--|!DOCTYPE|system|graphs|html)\b|<!--|optcc:")
-_CONTENT = re.compile(r"\s|-|#|%|[\w-]{1,40}:(?:\s|$)|.*[<{]")
+_CONTENT = re.compile(r"\s|-|%|[\w-]{1,40}:(?:\s|$)|.*[<{]")
 """What may be a part of XML or YAML: it is no banner."""
 
 
 def _from_content(lines: list[str], taken: list[str]) -> list[str]:
     """With empty lines in place of a banner before XML or YAML, and of a prompt after XML."""
     start = next((i for i, line in enumerate(lines) if _BEGINS.match(line.lstrip())), 0)
-    before = [line for line in lines[:start] if line.strip()]
+    before = [line for line in lines[:start] if line.strip() and not line.startswith("#")]
     if before and not any(_CONTENT.match(line) for line in before):
         taken.append("a banner")
-        lines = [""] * start + lines[start:]
+        lines = ["" if line in before else line for line in lines[:start]] + lines[start:]
     if lines[start : start + 1] and lines[start].lstrip().startswith("<"):
         end = next((i for i in range(len(lines) - 1, start, -1) if ">" in lines[i]), start)
         if any(line.strip() and "<" not in line for line in lines[end + 1 :]) and lines[end].rstrip().endswith(">"):
