@@ -1,4 +1,4 @@
-"""NCCL's wordings of errors, 2.3 to 2.32, what they leave out, and trouble in words that are not known."""
+"""NCCL's wordings of errors, 2.5 to 2.32, what they leave out, and trouble in words that are not known."""
 
 from __future__ import annotations
 

@@ -150,6 +150,12 @@ def test_ethtool_s(tmp_path: Path) -> None:
         given(tmp_path, node2__alone=text)
 
 
+def test_a_host_that_the_topology_lacks(tmp_path: Path) -> None:
+    lines = [f"{host}: {line}" for host in ("node1", "other") for line in LISTS["ibstatus"].splitlines()]
+    with pytest.raises(InputError, match=r"a host that the topology does not have.*other"):
+        given(tmp_path, all="\n".join(lines) + "\n")
+
+
 def test_a_server_that_is_not_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"ibstatus's output, which does not name its server.*SERVER="):
         given(tmp_path, ports=LISTS["ibstatus"])
@@ -203,6 +209,24 @@ def test_mooncake_s_log(tmp_path: Path) -> None:
     assert not given(tmp_path, engine=flushed, job=log).observations
     named = given(tmp_path, node2__e=tools.mooncake("10.0.0.7", "mlx5_2", "10.0.0.9", "mlx5_0"))
     assert not named.observations, "10.0.0.7 is not known to be node2"
+
+
+def test_a_log_in_a_file_of_its_own_tells_the_nics_of_a_table(tmp_path: Path) -> None:
+    """As NCCL_DEBUG_FILE writes it, one for each process; where two differ, nothing is known."""
+    table = diagnosis_texts.table("all_reduce", 40000).replace("server0", "node1").replace("server1", "node3")
+    using = "NET/IB : Using [0]mlx5_1:1/IB [1]mlx5_0:1/IB [RO]; OOB eth0:192.0.2.1<0>"
+    logs = {f"log{i}": f"{host}:1:2 [0] NCCL INFO {using}\n" for i, host in enumerate(["node1", "node1", "node3"])}
+    for used, files in (
+        ({0, 1, 8, 9}, logs),
+        ({0, 1, 8, 9}, {**logs, "log1": logs["log1"].replace("node1", "node2")}),
+        ({0, 1, 8, 9}, {}),  # those beside the two GPUs
+    ):
+        found = given(tmp_path, table=table, **files)
+        assert {number // 2 for number in found.observations[0].used} == used
+    one = {name: log.replace(" [1]mlx5_0:1/IB", "") for name, log in logs.items()}
+    assert {number // 2 for number in given(tmp_path, table=table, **one).observations[0].used} == {1, 9}
+    disputed = {**one, "log1": one["log1"].replace("mlx5_1", "mlx5_0")}
+    assert {number // 2 for number in given(tmp_path, table=table, **disputed).observations[0].used} == {0, 1, 9}
 
 
 def test_a_gid_of_another_file(tmp_path: Path) -> None:

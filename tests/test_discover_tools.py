@@ -61,6 +61,22 @@ def test_lists_of_ports(text: str, rated: bool, tmp_path: Path) -> None:
     assert ("mlx5_5: slow: it counts, at 100Gb/s, where 400Gb/s is usual" in "".join(found.notes)) == rated
 
 
+@pytest.mark.parametrize(
+    ("prefix", "names"),
+    [
+        ("n{}: ", ["n0", "n1", "n2"]),
+        ("  {}: ", ["0", "1", "2"]),
+        ("[1,{}]<stdout>:", ["rank0", "rank1", "rank2"]),
+        ("[pod/w-{}/main] ", ["w-0", "w-1", "w-2"]),
+    ],
+)
+def test_lists_of_several_hosts_in_one_text(prefix: str, names: list[str], tmp_path: Path) -> None:
+    text = tool_texts.ibstatus(EIGHT)
+    lines = [prefix.format(host) + line for line in text.splitlines() for host in range(3)]
+    (tmp_path / "all.txt").write_text("\n".join(lines) + "\n")
+    assert rates(load_topology(str(tmp_path / "all.txt"))) == dict.fromkeys(names, EIGHT)
+
+
 @pytest.mark.parametrize("one_line", [False, True])
 def test_a_fabric_has_all_its_hosts(one_line: bool, tmp_path: Path) -> None:
     path = tmp_path / "fabric.txt"

@@ -11,14 +11,14 @@ import ipaddress
 import re
 from dataclasses import dataclass, field
 
-from optcc.discover.nccl_log import OOB
+from optcc.discover.nccl_log import OOB, cards_in
 from optcc.machine.rdma import rdma_ports
 from optcc.machine.sysfs import Sysfs
 
 Place = tuple[str, str]
 """Host and NIC."""
 
-_SAYS = re.compile(r"OOB|Bootstrap ?: Using|localGid")
+_SAYS = re.compile(r"OOB|: Using|Bootstrap ?: Using|localGid")
 _HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,254}):\d{1,9}(?::\d{1,9})? \[\d{1,4}\] ")
 _GID_OF = re.compile(r"localGid ([0-9a-fA-F:.]{2,60}) .{0,200}\bhca ([\w.+-]{1,80})")
 _CARD = re.compile(
@@ -34,18 +34,22 @@ _RDMA_LINK = re.compile(r"\blink ([\w.+-]{1,80})/(\d{1,3}) state .{0,120}?netdev
 @dataclass
 class Facts:
     """addresses : IP address -> host; gids, lids : GID, as Python writes IPv6 addresses, and LID -> (host, NIC);
-    interfaces : (host, network interface) -> NIC. Two files that differ in one leave it unknown: `unsure`."""
+    interfaces : (host, network interface) -> NIC; cards : host -> the NICs that its jobs use. Two files that differ in
+    one leave it unknown."""
 
     addresses: dict[str, str] = field(default_factory=dict)
     gids: dict[str, Place] = field(default_factory=dict)
     lids: dict[int, Place] = field(default_factory=dict)
     interfaces: dict[Place, str] = field(default_factory=dict)
+    cards: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _unsure: set[object] = field(default_factory=set)
 
     def add_text(self, text: str, host: str | None) -> None:
         """What a text says; `host` is the server whose file it is, where that is known."""
         for line in text.splitlines() if _SAYS.search(text) else ():
             if _SAYS.search(line) and (speaker := _HOST.search(line)):
+                if cards := cards_in(line):
+                    self._add(self.cards, speaker[1], tuple(cards.values()))
                 if oob := OOB.search(line):
                     self._add(self.addresses, oob[1], speaker[1])
                 if gid := _GID_OF.search(line):

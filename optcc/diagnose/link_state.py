@@ -36,8 +36,11 @@ def read_links(tree: Sysfs, server: str, where: str, ports: NicDirections) -> Ev
 def link_evidence(
     limits: Mapping[int, Sequence[tuple[str, Fraction | None, str]]], server: str, where: str, ports: NicDirections
 ) -> tuple[list[Observation], list[Sign]]:
-    """Observations of NICs whose links are slow, and what limits them. limits : NIC -> of each of its ports the name,
-    the bytes per second that it carries, 0 without a link, None for unknown, and what limits it, in words."""
+    """Observations of NICs whose links are slow, and signs that say what limits them.
+
+    limits : NIC -> of each of its ports the name, bytes per second (0 without a link, None for unknown), the limit in
+        words
+    """
     seen, signs = list[Observation](), list[Sign]()
     for nic, each in limits.items():
         place = f"{where}: {', '.join(name for name, _, _ in each)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from optcc.diagnose.loads import RankPlace, Use
 from optcc.diagnose.ports import IN, OUT, NicDirections
@@ -50,9 +50,13 @@ def _named(name: str | None, server: str, ports: NicDirections) -> list[int]:
 def _allowed(server: str, members: Sequence[RankPlace], log: Log, ports: NicDirections) -> list[int]:
     gpus = {member.gpu for member in members if member.server == server}
     nics = {nic: ports.names[nic].partition("/")[2] for nic in ports.nics_of(server)}
-    listed = next((names for host, names in log.cards.items() if ports.server(host) == server), None)
+    listed: Iterable[str] | None = next(
+        (names.values() for host, names in log.cards.items() if ports.server(host) == server), None
+    )
+    if listed is None and not log.hca:  # the log may be in files of its own
+        listed = next((names for host, names in ports.facts.cards.items() if ports.server(host) == server), None)
     if listed is not None:
-        given = [nic for name in listed.values() if (nic := ports.nic(server, name)) is not None]
+        given = [nic for name in listed if (nic := ports.nic(server, name)) is not None]
     elif log.hca:
         given = list(wanted_by(log.hca, nics))
     else:

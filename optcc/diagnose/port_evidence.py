@@ -49,7 +49,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
-class Text:
+class EvidenceText:
     """A file, or one host's lines of it, without prefixes.
 
     server, nic : whose it is, by SERVER=FILE or SERVER/NIC=FILE, by its lines or its name; None for unknown
@@ -78,7 +78,7 @@ def is_of_ports(text: str) -> bool:
     return part_of(text) is not None or looks_like_counters(text) is not None
 
 
-def read_ports(document: Text, before: Text | None, ports: NicDirections) -> Evidence:
+def read_ports(document: EvidenceText, before: EvidenceText | None, ports: NicDirections) -> Evidence:
     """All that a tool says. before : the same tool's counters of the same port, read earlier."""
     text, source = document.text, document.source
     if (tool := looks_like_counters(text)) is not None:
@@ -127,7 +127,7 @@ def _links(nics: tuple[PartNic, ...], tool: str, source: str, server: str, ports
     return Evidence(tuple(seen), tuple(signs), (read,))
 
 
-def _counted(document: Text, before: Text | None, tool: str, ports: NicDirections) -> Evidence:
+def _counted(document: EvidenceText, before: EvidenceText | None, tool: str, ports: NicDirections) -> Evidence:
     server, nic = owner(document, tool, ports)
     after, earlier = (Reading({nic: counters_in(one.text)}) if one is not None else None for one in (document, before))
     assert after is not None
@@ -139,7 +139,7 @@ def _counted(document: Text, before: Text | None, tool: str, ports: NicDirection
     return found
 
 
-def owner(document: Text, tool: str, ports: NicDirections) -> tuple[str, str]:
+def owner(document: EvidenceText, tool: str, ports: NicDirections) -> tuple[str, str]:
     """Server and NIC of a tool's counters: by who gives them, by the LID, or by the command above them. Raises
     InputError where nothing tells them, or the topology has no such NIC."""
     server, nic = document.server, document.nic
@@ -171,7 +171,7 @@ def counters_in(text: str) -> Mapping[str, int]:
     return found
 
 
-def recommended(text: str, document: Text) -> Sign | None:
+def recommended(text: str, document: EvidenceText) -> Sign | None:
     """What mlxlink advises, where it is anything."""
     found = re.search(r"^Recommendation\s*:\s*(\S.{0,160})$", text, re.M)
     if found is None or "No issue was observed" in found[1] or document.server is None:

@@ -17,7 +17,7 @@ from optcc.diagnose.json_text import from_json
 from optcc.diagnose.link_state import read_links
 from optcc.diagnose.log_evidence import read_log
 from optcc.diagnose.nccl_tests import looks_like_tests, read_tests
-from optcc.diagnose.port_evidence import Text, is_of_ports, looks_like_counters, owner, read_ports
+from optcc.diagnose.port_evidence import EvidenceText, is_of_ports, looks_like_counters, owner, read_ports
 from optcc.diagnose.ports import NicDirections
 from optcc.diagnose.ras import looks_like_ras, read_ras
 from optcc.discover.known_tools import tool_of
@@ -65,7 +65,7 @@ def gather(sources: Sequence[str], ports: NicDirections, interval_s: float | Non
     ports = replace(ports, facts=_facts(texts, trees, ports))
     inspected = [text for text in texts if looks_like_inspector(text.text)]
     metrics = [text for text in texts if looks_like_metrics(text.text)]
-    found, earlier = list[Evidence](), dict[tuple[str, str], Text]()
+    found, earlier = list[Evidence](), dict[tuple[str, str], EvidenceText]()
     for text in texts:
         if text in inspected or text in metrics:
             continue
@@ -84,9 +84,11 @@ def gather(sources: Sequence[str], ports: NicDirections, interval_s: float | Non
     return Evidence.together(found)
 
 
-def _opened(sources: Sequence[str], ports: NicDirections) -> tuple[list[Text], dict[str, list[tuple[str, Sysfs]]]]:
+def _opened(
+    sources: Sequence[str], ports: NicDirections
+) -> tuple[list[EvidenceText], dict[str, list[tuple[str, Sysfs]]]]:
     """All texts, those of several hosts apart, and by server its trees."""
-    texts, trees = list[Text](), dict[str, list[tuple[str, Sysfs]]]()
+    texts, trees = list[EvidenceText](), dict[str, list[tuple[str, Sysfs]]]()
     for source in sources:
         server, nic, path = _owner(source, ports)
         if not is_stdin(path) and (is_sysfs(path) or (server and not nic and not Path(path).exists())):
@@ -97,17 +99,20 @@ def _opened(sources: Sequence[str], ports: NicDirections) -> tuple[list[Text], d
     return texts, trees
 
 
-def _texts(path: str, server: str | None, nic: str | None, ports: NicDirections) -> list[Text]:
+def _texts(path: str, server: str | None, nic: str | None, ports: NicDirections) -> list[EvidenceText]:
     """A file without prefixes, or of a file in which several hosts show their ports, the lines of each."""
     whole = plain(_text(path))
     hosts = None if server or looks_like_log(whole) else by_host(whole)
-    if hosts and all(ports.server(host) is not None for host in hosts):
-        return [Text(cleaned(lines), f"{shown(path)}: {host}", ports.server(host)) for host, lines in hosts.items()]
+    if hosts and any(ports.server(host) is not None for host in hosts):
+        return [EvidenceText(cleaned(lines), f"{shown(path)}: {host}", ports.need_server(host, shown(path)))
+                for host, lines in hosts.items()]  # fmt: skip
     named = None if is_stdin(path) else ports.server(Path(path).name.partition(".")[0])
-    return [Text(cleaned(whole), shown(path), server or named, nic)]
+    return [EvidenceText(cleaned(whole), shown(path), server or named, nic)]
 
 
-def _facts(texts: Sequence[Text], trees: Mapping[str, Sequence[tuple[str, Sysfs]]], ports: NicDirections) -> Facts:
+def _facts(
+    texts: Sequence[EvidenceText], trees: Mapping[str, Sequence[tuple[str, Sysfs]]], ports: NicDirections
+) -> Facts:
     facts = Facts()
     alone = ports.cluster.servers[0].name if len(ports.cluster.servers) == 1 else None
     for text in texts:
@@ -143,11 +148,11 @@ def watched(sources: Sequence[str], ports: NicDirections, seconds: float, wait: 
 
 def read_text(text: str, source: str, ports: NicDirections) -> Evidence:
     """What one file says, by every reader that it fits. Raises InputError where none does."""
-    document = Text(text, source)
+    document = EvidenceText(text, source)
     return _read(document, replace(ports, facts=_facts([document], {}, ports)))
 
 
-def _read(document: Text, ports: NicDirections) -> Evidence:
+def _read(document: EvidenceText, ports: NicDirections) -> Evidence:
     here = replace(ports, here=document.server)
     found = [reader.read(document.text, document.source, here) for reader in READERS if reader.fits(document.text)]
     if not found and is_of_ports(document.text):

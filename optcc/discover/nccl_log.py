@@ -28,7 +28,7 @@ _USING = re.compile(r"NET/IB[P ]? ?: Using((?: ?\[\d{1,4}\]\S{1,120})+)")
 _SPEED_OF = re.compile(r"NET/IB ?: \[\d{1,4}\] ?([\w.+-]{1,80}):\S{1,80}:(\d{1,3})/(IB|RoCE) .{0,80}?speed=(\d{1,9})")
 _MADE = re.compile(r"NET/IB ?: Made virtual device \[(\d{1,4})\] name=(\S{1,400}) speed=(\d{1,9}) ndevs=(\d{1,3})")
 _CARD = re.compile(r"\[(\d{1,4})\]([\w.+-]{1,80}):(\d{1,3})/")
-OOB = re.compile(r"(?:OOB|Bootstrap ?: Using) \S{1,40}?:([0-9a-fA-F.:]{2,60})<\d{1,6}>")
+OOB = re.compile(r"(?:OOB|Bootstrap ?: Using) \S{1,40}?:([0-9a-fA-F.:]{2,60})(?:%[\w.-]{1,40})?<\d{1,6}>")
 _HCA = re.compile(r"NCCL_IB_HCA (?:set to|set by environment to) ?(\S{1,400})")
 _CHANNEL = re.compile(
     r"Channel \d{1,4}/\d{1,4} : (\d{1,6})\[\w{1,12}\] -> (\d{1,6})\[\w{1,12}\] "
@@ -123,9 +123,14 @@ def parse_log(text: str) -> Log:
     return log
 
 
+def cards_in(said: str) -> dict[int, str]:
+    """The NICs that a line says to be in use, by NCCL's numbers; none where it says nothing of them."""
+    using = _USING.search(said)
+    return {int(i): port_name(name, port) for i, name, port in _CARD.findall(using[1])} if using else {}
+
+
 def _told(log: Log, host: str, said: str) -> None:
-    if using := _USING.search(said):
-        names = {int(i): port_name(name, port) for i, name, port in _CARD.findall(using[1])}
+    if names := cards_in(said):
         log.cards.setdefault(host, {}).update(names)
     if made := _MADE.search(said):
         # Each NIC is one, too, and goes by its card's name there, whatever its port.

@@ -1,16 +1,16 @@
 """What lines of NCCL's log, and of Mooncake's transfer engine, say of trouble: failed transfers, events of ports, and
 trouble in words that are not known, which is counted.
 
-NCCL's wordings were learned from its ``net_ib``, versions 2.3 to 2.32; each line is one of these:
+NCCL's wordings were learned from its ``net_ib`` and from logs of 2.5 to 2.32:
 
-    Got completion with error 12, opcode 0, len 0, vendor err 129
-    Got completion from peer 192.0.2.2<5000> with error 12, opcode 0, len 0, vendor err 129 (Recv)
-    Got completion from peer 192.0.2.2<5000> with status=12 ... localGid ::ffff:192.0.2.1 remoteGids::ffff:192.0.2.2
-    Got completion from peer 192.0.2.2<5000> with status=IBV_WC_RETRY_EXC_ERR(12) ... hca mlx5_0
-    NET/IB : Got async event : port error
-    NET/IB : mlx5_0:1 Got non-fatal async event: port error(10)
-    NET/IB : mlx5_0:1 async fatal event on QP: local access violation work queue error
-    NET/IB : mlx5_0:1 speed change detected: 400000 -> 100000 Mbps
+    event   NET/IB : Got async event : port error
+    failed  Got completion with error 12, opcode 0, len 0, vendor err 129
+    failed  Got completion from peer 192.0.2.2<5000> with error 12, opcode 0, len 0, vendor err 129 (Recv)
+    failed  Got completion from peer 192.0.2.2<5000> with status=12 ... localGid ::ffff:192.0.2.1 remoteGids::ffff:...
+    event   NET/IB : mlx5_0:1 Got async event : port error
+    event   NET/IB : mlx5_0:1 async fatal event on QP: local access violation work queue error
+    failed  Got completion from peer 192.0.2.2<5000> with status=IBV_WC_RETRY_EXC_ERR(12) ... hca mlx5_0
+    speed   NET/IB : mlx5_0:1 speed change detected: 400000 -> 100000 Mbps
 
 Mooncake's is ``Process failed for slice (..., local_nic: mlx5_1, peer_nic: 192.0.2.2:15729@mlx5_0, ...): WORDS``.
 """
@@ -94,7 +94,9 @@ def failure_in(said: str, line: int, host: str, job: int) -> FailedCompletion | 
     if failed := _FAILED.search(said):
         nic, gids = _LOCAL_HCA.search(failed[3]), _GIDS.search(failed[3])
         gid, peer_gid = (gids[1], gids[2] or "") if gids else ("", "")
-        return FailedCompletion(line, host, nic and nic[1], failed[1] or "", failed[2], job, gid=gid, peer_gid=peer_gid)
+        return FailedCompletion(
+            line, host, nic and nic[1], (failed[1] or "").partition("%")[0], failed[2], job, gid=gid, peer_gid=peer_gid
+        )
     if part := _SLICE.search(said):
         words = part[4].strip()
         return FailedCompletion(line, host, part[1], part[2], _IN_WORDS.get(words, words), job, part[3])

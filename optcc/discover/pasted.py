@@ -73,7 +73,12 @@ _PREFIXES = (
     Prefix.of("a container's name", r"([A-Za-z0-9][\w.-]{0,63}) {1,40}\| ?"),
 )
 _NCCL = "NCCL's log prefix"
-_LABEL = re.compile(_HOST)
+_SPEAKERS = (
+    ("{}", re.compile(_HOST)),
+    ("rank{}", re.compile(r"\[[0-9]{1,9},([0-9]{1,9})\]<std(?:out|err)>: ?")),
+    ("{}", re.compile(r"\[pod/([\w.-]{1,240})/[\w.-]{1,63}\] ?")),
+)
+"""What a server is called, and what names it before each of its lines."""
 _BOXED = ("log", "MESSAGE", "message")
 """Keys of JSON lines that hold a line of a log: Docker's json-file, journald, shippers of logs."""
 _DEEPEST = 4  # such as a quoted log with times and hosts
@@ -204,13 +209,16 @@ def by_host(text: str) -> dict[str, str] | None:
 
 
 def _by_prefix(lines: list[str]) -> dict[str, list[str]] | None:
-    if len(lines) < 2 or _starts(lines) or not all(_LABEL.match(line) for line in lines):
-        return None
-    hosts: dict[str, list[str]] = {}
-    for line in lines:
-        if match := _LABEL.match(line):
-            hosts.setdefault(match[1], []).append(line[match.end() :])
-    return hosts if len(hosts) > 1 and 2 * len(hosts) <= len(lines) else None
+    for called, speaker in _SPEAKERS:
+        if len(lines) < 2 or _starts(lines) or not all(speaker.match(line) for line in lines):
+            continue
+        hosts: dict[str, list[str]] = {}
+        for line in lines:
+            if match := speaker.match(line):
+                hosts.setdefault(called.format(match[1]), []).append(line[match.end() :])
+        if len(hosts) > 1 and 2 * len(hosts) <= len(lines):
+            return hosts
+    return None
 
 
 def _by_heading(lines: list[str]) -> dict[str, list[str]] | None:
@@ -241,7 +249,7 @@ def without_colours(text: str) -> str:
 
 def _starts(lines: list[str]) -> bool:
     """Whether it is XML or YAML as it is."""
-    first = next(line.strip() for line in lines if line.strip())
+    first = next((line.strip() for line in lines if line.strip()), "")
     return first.startswith(("<", "optcc:", "{", "#", "---", "%"))
 
 

@@ -91,7 +91,9 @@ PARTS = (
 TEXTS = (
     TextReader(
         "NCCL's XML",
-        lambda text, path: Path(path).suffix.lower() == ".xml" or text.lstrip()[:1] == "<",
+        lambda text, path: (
+            text.lstrip()[:1] == "<" or (Path(path).suffix.lower() == ".xml" and "\noptcc:" not in f"\n{text}")
+        ),
         lambda text, data, path, given: nccl_servers(data, path, given),
     ),
     TextReader(
