@@ -35,6 +35,7 @@ SIX = {name: rate for name, rate in EIGHT.items() if name not in ("mlx5_1", "mlx
     ("text", "rated"),
     [
         (tool_texts.ibstatus({**EIGHT, "mlx5_5": 100}, ["mlx5_1", "mlx5_3"]), True),
+        (tool_texts.ibstatus({**EIGHT, "mlx5_5": 100}, ["mlx5_1", "mlx5_3"]).replace("\n", "\r\n"), True),
         (tool_texts.devinfo({**EIGHT, "mlx5_5": 100}, ["mlx5_1", "mlx5_3"]), True),
         (tool_texts.devinfo(EIGHT, ["mlx5_1", "mlx5_3"], verbose=False), False),
         (tool_texts.rdma_link([*EIGHT], ["mlx5_1", "mlx5_3"]), False),
@@ -44,6 +45,7 @@ SIX = {name: rate for name, rate in EIGHT.items() if name not in ("mlx5_1", "mlx
     ],
     ids=[
         "ibstatus",
+        "ibstatus on Windows",
         "ibv_devinfo -v",
         "ibv_devinfo",
         "rdma link",
@@ -293,6 +295,9 @@ def test_ranks_of_several_communicators_are_different_numbers(how: dict[str, boo
 def test_a_nic_of_another_rank_s_gpu_tells_nothing_of_the_sender_s(tmp_path: Path) -> None:
     """With PXN a rank sends over the NIC of another GPU of its host, whose rank is in brackets."""
     path = tmp_path / "job.log"
-    path.write_text(job(pxn=True).replace("NET/IB/0(", "NET/IB/3("))
+    lines = job(pxn=True).replace("NET/IB/0(", "NET/IB/3(").splitlines()
+    path.write_text(
+        "".join(f"{line}\n" * (9 if "[0] NCCL INFO" in line and "NET/IB/3(" in line else 1) for line in lines)
+    )
     found = load_topology(str(path), nic_rate="400Gb/s").cluster.servers[0]
     assert [(nic.name, nic.gpu) for nic in found.nics] == [(f"mlx5_{g}", g) for g in range(4)]
