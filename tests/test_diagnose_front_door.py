@@ -96,6 +96,13 @@ def test_a_prefix_on_some_lines_only(tmp_path: Path) -> None:
     assert len(gather([str(path)], PORTS).observations) == 2
 
 
+def test_tables_with_different_prefixes_in_one_file(tmp_path: Path) -> None:
+    ways = ("mpirun --tag-output", "srun -l", "kubectl logs --prefix", "banner")
+    path = tmp_path / "x.txt"
+    path.write_text("".join(WRAPS[way](TEXTS["table"]) for way in ways))
+    assert len(gather([str(path)], PORTS).observations) == 8
+
+
 def test_content_that_looks_like_a_prefix_stays() -> None:
     counters = "rx_packets: 12\ntx_packets: 13\nrx_errors: 0\n"  # no host speaks once only
     yaml = "optcc: 1\nservers:\n  - name: a\n    gpus: 2\n"

@@ -70,6 +70,7 @@ _PREFIXES = (
     Prefix.of("a rank's name", r"\[[0-9]{1,6}\] ?"),
     Prefix.of("NCCL's log prefix", r"[\w.-]{1,64}:[0-9]{1,9}(?::[0-9]{1,9})? \[[0-9]{1,4}\] NCCL [A-Z]{4,8}" + _END),
     Prefix.of("a host's name", _HOST),
+    Prefix.of("a task's number", rf" {{0,6}}[0-9]{{1,6}}:{_END}", sure=True),
     Prefix.of("a container's name", r"([A-Za-z0-9][\w.-]{0,63}) {1,40}\| ?"),
 )
 _NCCL = "NCCL's log prefix"
