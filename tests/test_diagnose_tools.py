@@ -102,6 +102,15 @@ def test_mlxlink(speed: str, part: float | None, tmp_path: Path) -> None:
         given(tmp_path, node1__c=tools.mlxlink(speed))
 
 
+def test_what_mlxlink_advises_is_a_sign(tmp_path: Path) -> None:
+    text = tools.mlxlink("IB-NDR", advice="Bad signal integrity")
+    (sign,) = given(tmp_path, node1_of_mlx5_2__a=text).signs
+    assert (sign.what, sign.server, sign.nic) == ("mlxlink: Bad signal integrity", "node1", 2)
+    down = given(tmp_path, node1_of_mlx5_2__b=tools.mlxlink("N/A", state="Polling"))
+    assert slow(down) == {"node1/mlx5_2": NOTHING}
+    assert [s.what for s in down.signs] == ["the port has no link"]
+
+
 def test_ethtool_of_an_interface(tmp_path: Path) -> None:
     text = "Settings for ens1f0np0:\n\tSpeed: 100000Mb/s\n\tDuplex: Full\n\tLink detected: yes\n"
     links = tools.rdma_link([*NICS])
@@ -137,6 +146,20 @@ def test_counters_twice(tmp_path: Path) -> None:
     )
     said = [(PORTS.names[s.nic or 0], s.what.split(" (")[0]) for s in found.signs]
     assert said[-1] == ("node1/mlx5_1", "link_downed 2 in between")
+
+
+def test_counters_of_several_ports_in_one_file(tmp_path: Path) -> None:
+    """As a loop over the NICs prints them, beside ibstat, which tells whose the LIDs are."""
+    parts = [tools.perfquery(lid=i + 1, PortRcvErrors=10 * i) for i in range(4)]
+    found = given(tmp_path, node2="".join(parts) + tools.ibstatus(SLOWER, DOWN))
+    said = {PORTS.names[s.nic or 0]: s.what.split(" ")[1] for s in found.signs if "port_rcv_errors" in s.what}
+    assert said == {"node2/mlx5_1": "10", "node2/mlx5_2": "20", "node2/mlx5_3": "30"}
+    assert slow(found) == {"node2/mlx5_1": 0.25, "node2/mlx5_3": NOTHING}
+    eth = [tools.ethtool_s(f"[root@node2 ~]# ethtool -S mlx5_{i}", link_down_events_phy=i) for i in range(4)]
+    by_command = given(tmp_path, node2__e="".join(eth))
+    assert [(PORTS.names[s.nic or 0], s.what.split(" ")[1]) for s in by_command.signs] == [
+        (f"node2/mlx5_{i}", f"{i}") for i in (1, 2, 3)
+    ]
 
 
 def test_ethtool_s(tmp_path: Path) -> None:

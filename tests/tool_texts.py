@@ -69,14 +69,14 @@ def fabric(
     return "\n".join(lines) + "\n"
 
 
-def mlxlink(speed: str, state: str = "Active", command: str = "") -> str:
+def mlxlink(speed: str, state: str = "Active", command: str = "", advice: str = "No issue was observed") -> str:
     return (
         f"{command}\nOperational Info\n----------------\nState                              : {state}\n"
         f"Physical state                     : LinkUp\nSpeed                              : {speed}\n"
         "Width                              : 4x\nFEC                                : Standard RS-FEC\n"
         "Auto Negotiation                   : ON\n\nTroubleshooting Info\n--------------------\n"
         "Status Opcode                      : 0\nGroup Opcode                       : N/A\n"
-        "Recommendation                     : No issue was observed\n"
+        f"Recommendation                     : {advice}\n"
     )
 
 

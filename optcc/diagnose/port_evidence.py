@@ -7,23 +7,26 @@ healthy rate as sysfs's is. ``perfquery`` and ``ethtool -S`` count errors of one
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import pairwise
 
 from optcc.diagnose.counters import Reading, counted_between
 from optcc.diagnose.evidence import Evidence, Sign
 from optcc.diagnose.link_state import link_evidence
 from optcc.diagnose.ports import NicDirections
 from optcc.discover.parts import PartNic
-from optcc.discover.port_tools import looks_like_mlxlink, port_of_command, read_mlxlink, unnamed
+from optcc.discover.port_tools import COMMAND, looks_like_mlxlink, port_of_command, read_mlxlink, unnamed
 from optcc.discover.readers import PARTS, PartReader
 from optcc.errors import InputError
 from optcc.values.units import format_rate
 
 _LID = re.compile(r"counters: Lid (\d{1,6}) port (\d{1,3})")
+_HEAD = re.compile(r"^.{0,20}[Pp]ort (?:extended )?counters: Lid |^NIC statistics:", re.M)
 _PERFQUERY = re.compile(r"^([A-Z]\w{2,40}):\.{2,40}(\d{1,20})\s*$", re.M)
 _ETHTOOL = re.compile(r"^\s*([a-z]\w{2,60}): (\d{1,20})\s*$", re.M)
+_ADVICE = re.compile(r"^Recommendation\s*:\s*(?!No issue was observed)(\S.{0,160}?)\s*$", re.M)
 _NAMES = {
     "SymbolErrorCounter": "symbol_error",
     "LinkErrorRecoveryCounter": "link_error_recovery",
@@ -73,29 +76,22 @@ def looks_like_counters(text: str) -> str | None:
     return "ethtool -S" if "NIC statistics:" in text and _ETHTOOL.search(text) else None
 
 
-def is_of_ports(text: str) -> bool:
-    """Whether a tool's list of ports, or its counters of one, is in a text."""
-    return part_of(text) is not None or looks_like_counters(text) is not None
-
-
-def read_ports(document: EvidenceText, before: EvidenceText | None, ports: NicDirections) -> Evidence:
-    """All that a tool says. before : the same tool's counters of the same port, read earlier."""
+def read_ports(document: EvidenceText, reader: PartReader, ports: NicDirections) -> Evidence:
+    """What a list of ports says of links."""
     text, source = document.text, document.source
-    if (tool := looks_like_counters(text)) is not None:
-        return _counted(document, before, tool, ports)
-    reader = part_of(text)
-    assert reader is not None
-    if looks_like_mlxlink(text):
-        told = {"": read_mlxlink(text, source, document.nic)}
-    else:
-        told = dict(reader.read(text, source))
+    is_mlxlink = looks_like_mlxlink(text)
+    told = {"": read_mlxlink(text, source, document.nic)} if is_mlxlink else dict(reader.read(text, source))
     found, strangers = [], 0
     for host, part in told.items():
         server = ports.server(host) if host else document.server
         if server is None and host:
             strangers += 1  # of a whole fabric, hosts of other clusters
         else:
-            found.append(_links(part.nics, reader.name, source, _need(server, reader.name, source, ports), ports))
+            server = _need(server, reader.name, source, ports)
+            found.append(_links(part.nics, reader.name, source, server, ports))
+            if is_mlxlink and (advice := _ADVICE.search(text)):
+                nic = ports.nic(server, part.nics[0].name)
+                found.append(Evidence(signs=(Sign(source, f"mlxlink: {advice[1]}", server, nic),)))
     unused = (f"{source}: {strangers} hosts that the topology does not have",) if strangers else ()
     return Evidence.together([*found, Evidence(unused=unused)])
 
@@ -127,16 +123,31 @@ def _links(nics: tuple[PartNic, ...], tool: str, source: str, server: str, ports
     return Evidence(tuple(seen), tuple(signs), (read,))
 
 
-def _counted(document: EvidenceText, before: EvidenceText | None, tool: str, ports: NicDirections) -> Evidence:
-    server, nic = owner(document, tool, ports)
-    after, earlier = (Reading({nic: counters_in(one.text)}) if one is not None else None for one in (document, before))
-    assert after is not None
-    found = counted_between(earlier, after, None, server, document.source, ports)
-    if tool == "perfquery":  # narrow counters stop at their largest value
-        full = "65535"
-        signs = tuple(replace(s, what=s.what.replace(f" {full} ", f" {full} or more ")) for s in found.signs)
-        found = replace(found, signs=signs)
+def read_counted(documents: Sequence[EvidenceText], ports: NicDirections) -> list[Evidence]:
+    """What was counted on each port: since the driver was loaded, or, of one that comes twice, in between."""
+    earlier: dict[tuple[str, str], Reading] = {}
+    found = []
+    for document in (part for whole in documents for part in _sections(whole)):
+        tool = looks_like_counters(document.text) or ""
+        server, nic = place = owner(document, tool, ports)
+        reading = Reading({nic: counters_in(document.text)})
+        one = counted_between(earlier.get(place), reading, None, server, document.source, ports)
+        earlier[place] = reading
+        if tool == "perfquery":  # narrow counters stop at their largest value
+            signs = tuple(replace(s, what=s.what.replace(" 65535 ", " 65535 or more ")) for s in one.signs)
+            one = replace(one, signs=signs)
+        found.append(one)
     return found
+
+
+def _sections(whole: EvidenceText) -> list[EvidenceText]:
+    """Each port's counters, with the command above them if there is one."""
+    heads = [head.start() for head in _HEAD.finditer(whole.text)] or [0]
+    begins = [0]
+    for last, head in pairwise(heads):
+        begins.append(next((c.start() for c in COMMAND.finditer(whole.text, last, head)), head))
+    ends = [*begins[1:], len(whole.text)]
+    return [replace(whole, text=whole.text[begin:end]) for begin, end in zip(begins, ends, strict=True)]
 
 
 def owner(document: EvidenceText, tool: str, ports: NicDirections) -> tuple[str, str]:
@@ -169,11 +180,3 @@ def counters_in(text: str) -> Mapping[str, int]:
         if known := _NAMES.get(name):
             found[known] = max(int(value), found.get(known, 0))
     return found
-
-
-def recommended(text: str, document: EvidenceText) -> Sign | None:
-    """What mlxlink advises, where it is anything."""
-    found = re.search(r"^Recommendation\s*:\s*(\S.{0,160})$", text, re.M)
-    if found is None or "No issue was observed" in found[1] or document.server is None:
-        return None
-    return Sign(document.source, f"mlxlink: {found[1]}", document.server)

@@ -17,7 +17,7 @@ from optcc.diagnose.json_text import from_json
 from optcc.diagnose.link_state import read_links
 from optcc.diagnose.log_evidence import read_log
 from optcc.diagnose.nccl_tests import looks_like_tests, read_tests
-from optcc.diagnose.port_evidence import EvidenceText, is_of_ports, looks_like_counters, owner, read_ports
+from optcc.diagnose.port_evidence import EvidenceText, looks_like_counters, part_of, read_counted, read_ports
 from optcc.diagnose.ports import NicDirections
 from optcc.diagnose.ras import looks_like_ras, read_ras
 from optcc.discover.known_tools import tool_of
@@ -65,15 +65,10 @@ def gather(sources: Sequence[str], ports: NicDirections, interval_s: float | Non
     ports = replace(ports, facts=_facts(texts, trees, ports))
     inspected = [text for text in texts if looks_like_inspector(text.text)]
     metrics = [text for text in texts if looks_like_metrics(text.text)]
-    found, earlier = list[Evidence](), dict[tuple[str, str], EvidenceText]()
+    counted = [text for text in texts if looks_like_counters(text.text)]
+    found = read_counted(counted, ports)
     for text in texts:
-        if text in inspected or text in metrics:
-            continue
-        if tool := looks_like_counters(text.text):
-            before = earlier.get(place := owner(text, tool, ports))
-            earlier[place] = text
-            found.append(read_ports(text, before, ports))
-        else:
+        if not (text in inspected or text in metrics or (text in counted and not _says_more(text.text))):
             found.append(_read(text, ports))
     if inspected:
         found.append(read_inspector([(text.source, from_json(text.text)) for text in inspected], ports))
@@ -152,11 +147,16 @@ def read_text(text: str, source: str, ports: NicDirections) -> Evidence:
     return _read(document, replace(ports, facts=_facts([document], {}, ports)))
 
 
+def _says_more(text: str) -> bool:
+    """Whether something is in a text beside counters."""
+    return part_of(text) is not None or any(reader.fits(text) for reader in READERS)
+
+
 def _read(document: EvidenceText, ports: NicDirections) -> Evidence:
     here = replace(ports, here=document.server)
     found = [reader.read(document.text, document.source, here) for reader in READERS if reader.fits(document.text)]
-    if not found and is_of_ports(document.text):
-        found = [read_ports(document, None, ports)]
+    if not found and (lists := part_of(document.text)) is not None:
+        found = [read_ports(document, lists, ports)]
     if not found:
         tool = tool_of(document.text)
         got = tool.name if tool else document.text.strip()[:40] or "nothing"

@@ -34,7 +34,7 @@ _TOOLS = (
     KnownTool.of("ibportstate's output", r"^LinkWidthActive:\.{3}"),
     KnownTool.of("ibv_devices' list", r"^\s+device\s+node GUID\s*$"),
     KnownTool.of("show_gids' table", r"^DEV\s+PORT\s+INDEX\s+GID"),
-    KnownTool.of("ip link's output", r"^\d{1,4}: [\w.@-]{1,32}: <[A-Z_,-]+> mtu "),
+    KnownTool.of("ip link's output", r"^(?:\d{1,4}: )?[\w.@-]{1,32}: <[A-Z_,-]+> mtu "),
     KnownTool.of("lspci's list", r"^(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [A-Z]\w+.*: "),
     KnownTool.of("lstopo's picture", r"^Machine \(\d+\w+ total"),
     KnownTool.of("perftest's output", r"RDMA_\w+ BW Test|Send BW Test|#bytes\s+#iterations", evidence=_PAIRS),

@@ -28,9 +28,10 @@ _HCA = re.compile(rf"^\s*hca_id:\s*{_NAME}\s*$", re.M)
 _PORT = re.compile(r"^\s*port:\s*(\d{1,3})\s*$", re.M)
 _FIELD = re.compile(r"^[ \t]*([A-Za-z_][\w /]{1,40}?)[ \t]*:[ \t]*(\S[^\n]*?)[ \t]*$", re.M)
 _SETTINGS = re.compile(r"^\s*Settings for ([\w.@-]{1,32}):", re.M)
-_COMMAND = re.compile(
+COMMAND = re.compile(
     r"^(?:[^\n]{0,80}[#$>]\s*)?(?:sudo )?(?:\S{0,80}/)?(mlxlink|mstlink|perfquery|ethtool)\b([^\n]{0,200})$", re.M
 )
+"""A shell's line that calls a tool which tells of one port."""
 _ARGUMENT = re.compile(rf"(?:-d|--device|-C|--Ca|-S|--statistics)[ =]{{1,4}}(?:/dev/\w{{1,20}}/)?{_NAME}")
 _CA = re.compile(r'^CA: (.{1,80}?):\s*$|^\s*0x[0-9a-f]{4,16} "\s*([^"\n]{1,80})"|^Switch: ', re.M)
 _FABRIC = re.compile(
@@ -135,7 +136,7 @@ def read_mlxlink(text: str, path: str, name: str | None = None) -> TopologyPart:
 
 def port_of_command(text: str) -> str | None:
     """The NIC, or interface, that the command pasted above a tool's output names."""
-    for command in _COMMAND.finditer(text):
+    for command in COMMAND.finditer(text):
         if found := _ARGUMENT.search(command[2]):
             return found[1]
         words = [word for word in command[2].split() if not word.startswith("-")]
