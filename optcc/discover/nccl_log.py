@@ -97,7 +97,7 @@ def parse_log(text: str) -> Log:
     for number, line in enumerate(text.splitlines(), 1):
         if "NCCL_IB_HCA=" in line and log.hca is None and (given := re.search(r"NCCL_IB_HCA=([^\s'\"]{1,400})", line)):
             log.hca = given[1]
-        if _TIMEOUT.search(line):
+        if "imeout" in line and _TIMEOUT.search(line):
             if len(log.timeouts) < MOST_KEPT:
                 log.timeouts.append(number)
             continue
@@ -114,8 +114,9 @@ def parse_log(text: str) -> Log:
             here = own[1]
         log.lines += 1 if found or bare else 0
         if found:
+            if ranks.told(log, found, said):
+                continue
             _told(log, host, said)
-            ranks.told(log, found, said)
         elif bare and (hca := _HCA.search(said)):
             log.hca = hca[1].rstrip(".")
         _trouble(log, number, host, said, found is not None and found["level"] == "WARN")
@@ -168,8 +169,8 @@ class _Ranks:
         self._begun: set[tuple[str, str, str, str]] = set()
         self._open: dict[tuple[str, str, str], list[tuple[int, str, int]]] = defaultdict(list)
 
-    def told(self, log: Log, found: re.Match[str], said: str) -> None:
-        """What one line says of ranks."""
+    def told(self, log: Log, found: re.Match[str], said: str) -> bool:
+        """What one line says of ranks; whether that is all."""
         process = (found["host"], found["pid"], found["gpu"])
         if channel := _CHANNEL.search(said):
             rank, way, number = int(channel[1] if channel[3] == "send" else channel[2]), channel[3], int(channel[4])
@@ -178,7 +179,8 @@ class _Ranks:
                 log.channels[replace(now, gpu=None) if channel[5] else now, way][number] += 1
             else:
                 self._open[process].append((rank, way, number))
-        elif ranked := _RANK.search(said):
+            return True
+        if ranked := _RANK.search(said):
             gpu = int(ranked[4] or ranked[3])
             log.gpus[found["host"]].add(gpu)
             pointer = _POINTER.search(said)
@@ -189,6 +191,7 @@ class _Ranks:
                 self._now[process] = member
             elif (*process, comm) not in self._begun:
                 self._close(log, process, member)
+        return False
 
     def _close(self, log: Log, process: tuple[str, str, str], member: LogRank) -> None:
         for rank, way, number in self._open.pop(process, []):

@@ -91,13 +91,13 @@ class Event:
 
 def failure_in(said: str, line: int, host: str, job: int) -> FailedCompletion | None:
     """The failed transfer that a line tells."""
-    if failed := _FAILED.search(said):
+    if "Got completion" in said and (failed := _FAILED.search(said)):
         nic, gids = _LOCAL_HCA.search(failed[3]), _GIDS.search(failed[3])
         gid, peer_gid = (gids[1], gids[2] or "") if gids else ("", "")
         return FailedCompletion(
             line, host, nic and nic[1], (failed[1] or "").partition("%")[0], failed[2], job, gid=gid, peer_gid=peer_gid
         )
-    if part := _SLICE.search(said):
+    if "Process failed" in said and (part := _SLICE.search(said)):
         words = part[4].strip()
         return FailedCompletion(line, host, part[1], part[2], _IN_WORDS.get(words, words), job, part[3])
     return None
@@ -105,9 +105,9 @@ def failure_in(said: str, line: int, host: str, job: int) -> FailedCompletion | 
 
 def event_in(said: str, line: int, host: str) -> Event | None:
     """The event that a line tells."""
-    if event := _EVENT.search(said):
+    if "async" in said and (event := _EVENT.search(said)):
         return Event(line, host, port_name(event[1], event[2]) if event[1] else "", (event[3] or event[4]).strip())
-    if speed := _SPEED.search(said):
+    if "speed change" in said and (speed := _SPEED.search(said)):
         what = f"speed changed from {int(speed[3]) // 1000} to {int(speed[4]) // 1000} Gb/s"
         return Event(line, host, port_name(speed[1], speed[2]), what, int(speed[4]))
     return None
@@ -115,11 +115,8 @@ def event_in(said: str, line: int, host: str) -> Event | None:
 
 def speaks_of_trouble(line: str, warned: bool) -> bool:
     """Whether a line in which nothing is known tells of something wrong. warned : it is a warning of NCCL's."""
-    if _FOLLOWS.search(line):
-        return False
-    if warned or _GLOG.search(line):
-        return True
-    return _SPEAKERS.search(line) is not None and _TROUBLE.search(line) is not None
+    told = warned or _GLOG.match(line) or (_TROUBLE.search(line) and _SPEAKERS.search(line))
+    return bool(told) and _FOLLOWS.search(line) is None
 
 
 def port_name(nic: str, port: str) -> str:

@@ -82,6 +82,8 @@ _SPEAKERS = (
 """What a server is called, and what names it before each of its lines."""
 _BOXED = ("log", "MESSAGE", "message")
 """Keys of JSON lines that hold a line of a log: Docker's json-file, journald, shippers of logs."""
+_SAMPLE = 2**20
+"""Characters of a log that tell whether most of its lines have a prefix."""
 _DEEPEST = 4  # such as a quoted log with times and hosts
 _ONE_HOST = "Give one file for each host, such as: grep '^node1:' all.txt > node1.txt."
 
@@ -110,7 +112,7 @@ def cleaned(text: str) -> str:
 def _is_on(prefix: Prefix, text: str) -> bool:
     if prefix.sure:
         return prefix.pattern.search(text) is not None
-    lines = [line for line in text.split("\n") if line.strip()]
+    lines = [line for line in text[:_SAMPLE].split("\n") if line.strip()]
     return not _starts(lines) and _mostly(prefix, lines)
 
 
