@@ -6,14 +6,21 @@ import json
 from collections.abc import Mapping, Sequence
 
 
-def ibstat(nics: Mapping[str, int], down: Sequence[str] = (), link: str = "InfiniBand") -> str:
-    """rdma-core's ibstat: name -> Gb/s."""
+def ibstat(
+    nics: Mapping[str, int],
+    down: Sequence[str] = (),
+    link: str = "InfiniBand",
+    models: Mapping[str, str] | None = None,
+    guids: Mapping[str, tuple[int, int]] | None = None,
+) -> str:
+    """rdma-core's ibstat: name -> Gb/s; by name the model, else MT4129, and system image and node GUID."""
     cards = []
     for i, (name, rate) in enumerate(nics.items()):
         state, physical = ("Down", "Disabled") if name in down else ("Active", "LinkUp")
+        model, (image, node) = (models or {}).get(name, "MT4129"), (guids or {}).get(name, (16 * i, 16 * i))
         cards.append(
-            f"CA '{name}'\n\tCA type: MT4129\n\tNumber of ports: 1\n\tFirmware version: 28.39.1002\n"
-            f"\tHardware version: 0\n\tNode GUID: 0x{i:016x}\n\tSystem image GUID: 0x{i:016x}\n\tPort 1:\n"
+            f"CA '{name}'\n\tCA type: {model}\n\tNumber of ports: 1\n\tFirmware version: 28.39.1002\n"
+            f"\tHardware version: 0\n\tNode GUID: 0x{node:016x}\n\tSystem image GUID: 0x{image:016x}\n\tPort 1:\n"
             f"\t\tState: {state}\n\t\tPhysical state: {physical}\n\t\tRate: {rate}\n\t\tBase lid: {i + 1}\n\t\tLMC: 0\n"
             f"\t\tSM lid: 1\n\t\tCapability mask: 0xa751e848\n\t\tPort GUID: 0x{i:016x}\n\t\tLink layer: {link}\n"
         )

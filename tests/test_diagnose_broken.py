@@ -15,6 +15,7 @@ from optcc.diagnose.verdict import judge
 from optcc.discover.nccl_log import parse_log
 from optcc.errors import InputError
 from tests import diagnosis_texts as texts
+from tests import host_texts, tool_texts
 from tests.diagnosis_texts import PORTS, RATES
 from tests.effort import cases
 from tests.mutations import mutated
@@ -26,6 +27,19 @@ SAMPLES = {
     "ras": texts.RAS,
     "ras-json": texts.RAS_JSON,
     "calibration": texts.calibration(0.5),
+}
+NICS = {"nic0": 400, "nic1": 200}
+OF_TOOLS = {
+    "server1.ibstat": host_texts.ibstat(NICS),
+    "server1.ibstatus": tool_texts.ibstatus(NICS),
+    "server1.rdma": tool_texts.rdma_link([*NICS], ["nic1"]),
+    "server1.devinfo": tool_texts.devinfo(NICS),
+    "fabric": tool_texts.fabric(["server0", "server1"], NICS),
+    "server1.mlxlink": tool_texts.mlxlink("IB-EDR", command="# mlxlink -d nic1"),
+    "server1.perfquery": tool_texts.perfquery(PortRcvErrors=3).replace("# Port", "# perfquery -C nic1\n# Port"),
+    "server1.ethtool": tool_texts.ethtool_s("$ ethtool -S nic0", link_down_events_phy=3),
+    "metrics": "".join(tool_texts.metrics(f"server{s}", g, 40.0) for s in range(2) for g in range(2)),
+    "server0.mooncake": tool_texts.mooncake("192.0.2.1", "nic0", "192.0.2.2", "nic1"),
 }
 
 
@@ -52,6 +66,18 @@ def test_broken_files_are_read_or_refused(name: str) -> None:
     for seed in range(cases(1700)):
         text = mutated(SAMPLES[name], random.Random(seed))
         survives(lambda text=text: read_text(text, "x", PORTS))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", OF_TOOLS)
+@pytest.mark.cases
+def test_broken_output_of_tools_is_read_or_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{name}.txt"
+    path.write_text(OF_TOOLS[name])
+    whole = gather([str(path)], PORTS)
+    assert whole.observations or whole.signs or name == "server0.mooncake", "it is read while it is whole"
+    for seed in range(cases(400)):
+        path.write_text(mutated(OF_TOOLS[name], random.Random(seed)))
+        survives(lambda: gather([str(path)], PORTS))
 
 
 @pytest.mark.cases

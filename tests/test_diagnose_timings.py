@@ -78,6 +78,24 @@ def test_channels_in_the_log_say_which_nics_carry_how_much() -> None:
     assert found.observations[0].used[0] == pytest.approx(1.5 * GIB / (40000 * US) / 50e9)
 
 
+def test_channels_of_other_communicators_do_not_count() -> None:
+    """Ranks 0 and 1 of pairs are other processes than ranks 0 and 1 of the job, and use nic1."""
+    lines = []
+    for pid, gpu, ranks in ((100, 0, (0, 2)), (101, 1, (1, 3))):
+        for h, rank in enumerate(ranks):
+            who = f"server{h}:{pid}:200 [{gpu}] NCCL INFO"
+            start = f"comm 0x{{}}{rank} rank {{}} nranks {{}} cudaDev {gpu} nvmlDev {gpu} busId 1b000 - Init START"
+            lines.append(f"{who} {start.format(1, rank, 4)}")
+            lines += [f"{who} Channel 00/0 : {rank}[{gpu}] -> {9}[0] [send] via NET/IB/0/GDRDMA"]
+            lines += [f"{who} Channel 00/0 : {9}[0] -> {rank}[{gpu}] [receive] via NET/IB/0/GDRDMA"]
+            lines.append(f"{who} {start.format(2, h, 2)}")
+            lines += [f"{who} Channel 00/0 : {h}[{gpu}] -> {1 - h}[0] [send] via NET/IB/1/GDRDMA"] * 4
+            lines += [f"{who} Channel 00/0 : {1 - h}[0] -> {h}[{gpu}] [receive] via NET/IB/1/GDRDMA"] * 4
+    using = [line for line in texts.log().splitlines() if "Using" in line]
+    found = read_text(texts.table("all_reduce", 40000, log="\n".join([*using, *lines]) + "\n"), "x.txt", PORTS)
+    assert {number // 2 for number in found.observations[0].used} == {0, 2}
+
+
 @pytest.mark.parametrize(
     ("hca", "names"),
     [("nic1", [1, 10]), ("=nic1", [1]), ("^nic1", [0]), ("^=nic1", [0, 10]), ("=nic0:1,nic10", [0, 10])],

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optcc.cli import main
 from optcc.discover import load_topology
 from optcc.discover.hostlist import expand_hosts
 from optcc.errors import InputError
@@ -35,8 +40,51 @@ def test_ranges_are_expanded_in_order(text: str, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("host1:8,host2:8", ["host1", "host2"]),
+        ("h1.example.org:4,h2:16,h3", ["h1.example.org", "h2", "h3"]),
+        ("host1 slots=8 max_slots=16\nhost2 slots=8\n", ["host1", "host2"]),
+        ("# by hand\n\nb:8\na:8 # spare\nc\n", ["b", "a", "c"]),
+        ("n1\nn1\nn2\nn2\n", ["n1", "n2"]),
+        ("host1 slots = 8", ["host1"]),
+    ],
+)
+def test_mpirun_s_lists_and_host_files(text: str, names: list[str]) -> None:
+    assert expand_hosts(text) == names
+
+
+def test_a_host_file_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_text("host1 slots=8\nhost2 slots=8\nhost3 slots=8\n")
+    args = ["topo", "uniform:servers=3,nics=2,rate=400Gb/s", "--hosts", str(path), "--json"]
+    found = json.loads(CliRunner().invoke(main, args).stdout)
+    assert [server["name"] for server in found["servers"]] == ["host1", "host2", "host3"]
+
+
+@pytest.mark.parametrize(
     "text",
-    ["", "a,", "@all", "a[", "a]", "a*", "a!b", "n[3-1]", "n[1-2/2]", "n[]", "a b", "n[1-70000]", "é", "x" * 70000],
+    [
+        "host1:8:9",
+        "host1:",
+        "a slots=8, b slots=8",
+        "a\n-b\n",
+        "\n#\n ",
+        "",
+        "a,",
+        "@all",
+        "a[",
+        "a]",
+        "a*",
+        "a!b",
+        "n[3-1]",
+        "n[1-2/2]",
+        "n[]",
+        "a b",
+        "n[1-70000]",
+        "é",
+        "x" * 70000,
+    ],
 )
 def test_what_is_no_list_of_hosts_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="--hosts"):

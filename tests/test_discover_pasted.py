@@ -39,6 +39,11 @@ WRAPS = {
     "times": (timed, "a time"),
     "times of a host": (lambda text: timed(before("node1: ")(text)), "a time, a host's name"),
     "fenced": (lambda text: f"It prints\n\n```text\n{text}\n```\nthanks\n", "a Markdown fence"),
+    "kubectl": (before("[pod/job-x7k2p/main] "), "a pod's name"),
+    "containerd": (before("2026-11-20T10:00:00.123456789Z stdout F "), "a time, a container's stream"),
+    "mpirun with times": (before("Fri Nov 20 10:00:00 2026[1,0]<stdout>:"), "mpirun's tag"),
+    "srun, wide": (before("  0: "), "a host's name"),
+    "banner and host": (lambda text: "Welcome to node1\n\n" + before("node1: ")(text), "a banner, a host's name"),
     "quoted fence": (lambda text: before("> ")(f"```\n{text}\n```"), "a quote's >, a Markdown fence"),
 }
 
@@ -55,6 +60,32 @@ def test_what_is_on_every_line_is_taken_away_and_told(text: str, wrap: str, tmp_
     assert any(f"before it was read: {WRAPS[wrap][1]}." in note for note in found.notes)
 
 
+SURROUNDED = {
+    "a banner": lambda text: f"NCCL version 2.28.9+cuda13.0\nLast login: today\n{text}",
+    "a comment": lambda text: f"<!-- Licence -->\n{text}" if "<system" in text else f"# Licence\n{text}",
+    "a declaration": lambda text: f'\n<?xml version="1.0" encoding="UTF-8"?>\n{text}' if "<system" in text else text,
+    "a banner and a declaration": lambda text: f'hello\n<?xml version="1.0"?>\n{text}' if "<system" in text else text,
+    "a prompt": lambda text: f"$ cat topo\n{text}\n[root@n01 ~]# \n" if "<system" in text else f"$ cat topo\n{text}",
+    "Windows": lambda text: "\ufeff" + text.replace("\n", "\r\n"),
+}
+
+
+@pytest.mark.parametrize("text", [XML, YAML, HOPPER], ids=["xml", "yaml", "smi"])
+@pytest.mark.parametrize("kind", SURROUNDED)
+def test_the_kind_is_told_by_content(text: str, kind: str, tmp_path: Path) -> None:
+    plain, pasted = tmp_path / "plain", tmp_path / "pasted"
+    plain.write_text(text)
+    pasted.write_bytes(SURROUNDED[kind](text).encode())
+    rate = "400Gb/s" if text is HOPPER else None
+    assert load_topology(pasted, nic_rate=rate).cluster == load_topology(plain, nic_rate=rate).cluster
+
+
+def test_keys_before_the_version_are_no_banner(tmp_path: Path) -> None:
+    path = tmp_path / "t.yaml"
+    path.write_text("servers:\n  - {name: a, nics: [{name: n0, rate: 1Gb/s}]}\noptcc: 1\n")
+    assert [server.name for server in load_topology(path).cluster.servers] == ["a"]
+
+
 @pytest.mark.parametrize("text", [XML, YAML, HOPPER.replace("\x1b[4m", "").replace("\x1b[0m", "")])
 def test_what_is_not_pasted_stays_as_it_is(text: str) -> None:
     assert unwrapped(text, "t") == (text, [])
@@ -69,7 +100,7 @@ def test_colours_are_not_seen() -> None:
     [
         (before("node1: ")(HOPPER) + before("node2: ")(HOPPER), r"lines of several hosts.*node1, node2.*grep"),
         (before("node1: ")(HOPPER) + "some other line\n", r"t:\d+: a host's name before some lines"),
-        ("login banner\n" + before("n1:7:8 [0] NCCL INFO ")(HOPPER), "NCCL's log prefix before some lines"),
+        (before("n1:7:8 [0] NCCL INFO ")(HOPPER) + "bye\n", "NCCL's log prefix before some lines"),
         (f"```\n{HOPPER}\n```\n```\n{HOPPER}\n```\n", "4 such lines"),
         (f"```\n{HOPPER}\n", "1 such lines"),
     ],

@@ -200,7 +200,7 @@ def test_hosts_of_one_text_are_added_to_by_another(tmp_path: Path) -> None:
 
 def test_ibstat(tmp_path: Path) -> None:
     path = tmp_path / "ibstat.txt"
-    path.write_text(texts.ibstat({**dict.fromkeys(FOUR, 400), "mlx5_4": 25}, down=["mlx5_1"]))
+    path.write_text(texts.ibstat({**dict.fromkeys(FOUR, 400), "mlx5_4": 25}, ["mlx5_1"], models={"mlx5_4": "MT4117"}))
     found = load_topology(str(path))
     assert nics(found) == [{"mlx5_0": 400, "mlx5_2": 400, "mlx5_3": 400}]
     assert said(found, "mlx5_1: skipped, its link is down", "--fail server0/mlx5_1")

@@ -130,7 +130,18 @@ def load_source(topology: str | Sequence[str], servers: int | None, nic_rate: st
     """TOPOLOGY with --nics and --hosts, where this command has them."""
     from optcc.discover import load_topology
 
-    return load_topology(topology, servers=servers, nic_rate=nic_rate, nics=kept("nics"), hosts=kept("hosts"))
+    hosts = _of_host_file(kept("hosts"))
+    return load_topology(topology, servers=servers, nic_rate=nic_rate, nics=kept("nics"), hosts=hosts)
+
+
+def _of_host_file(hosts: str | None) -> str | None:
+    """--hosts, or the text of mpirun's host file that it names."""
+    from optcc.discover.hostlist import LONGEST
+    from optcc.files.reading import read_file
+
+    if hosts is None or not Path(hosts).is_file():
+        return hosts
+    return read_file(hosts, LONGEST, what="host file", expected="a host in each line").decode("utf-8", "replace")
 
 
 def read_costs(alpha: str, per_chunk: str) -> dict[str, Fraction]:

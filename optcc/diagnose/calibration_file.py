@@ -15,6 +15,7 @@ from optcc.diagnose.json_text import dicts, parsed
 from optcc.diagnose.ports import IN, OUT, NicDirections, port
 from optcc.discover.calibration import MOST_TOLERANCE
 from optcc.discover.given import Given
+from optcc.discover.pasted import unwrapped
 from optcc.discover.yaml_file import read_yaml
 from optcc.errors import InputError
 
@@ -25,7 +26,7 @@ def looks_like_calibration(text: str) -> bool:
 
 
 def _is_json(text: str) -> bool:
-    return text.lstrip()[:1] == "{" and '"alone_over_together"' in text
+    return '"alone_over_together"' in text
 
 
 def read_calibration(text: str, source: str, ports: NicDirections) -> Evidence:
@@ -34,7 +35,7 @@ def read_calibration(text: str, source: str, ports: NicDirections) -> Evidence:
 
 
 def _of_nics(text: str, source: str, ports: NicDirections) -> Evidence:
-    found = read_yaml(text.encode(), source, Given())
+    found = read_yaml(unwrapped(text, source)[0].encode(), source, Given())
     if found.measured is None:
         raise InputError("nothing measured", where=source, expected="what optcc calibrate -o writes")
     spread = max(LEAST_NOISE, float(found.measured.spread))
@@ -77,9 +78,9 @@ def _held_back(number: int, parts: Mapping[int, float], ports: NicDirections) ->
 
 
 def _of_pairs(text: str, source: str, ports: NicDirections) -> Evidence:
-    value = parsed(text, source, "what optcc calibrate --json prints")
+    values = parsed(text, source, "what optcc calibrate --json prints", "pairs", "alone_over_together")
     seen, unknown = list[Observation](), 0
-    for pair in dicts(value.get("pairs") if isinstance(value, dict) else None):
+    for pair in (pair for _, value in values for pair in dicts(value.get("pairs"))):
         ends = [_nic(pair.get(way), ports) for way in ("out", "in")]
         rates = pair.get("bytes_per_s")
         if ends[0] is None or ends[1] is None or not isinstance(rates, list):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from optcc.diagnose.evidence import NOTHING, Evidence, Observation, Sign
@@ -19,31 +20,44 @@ SAME = Fraction(98, 100)
 
 def read_links(tree: Sysfs, server: str, where: str, ports: NicDirections) -> Evidence:
     """What each port's driver and slot say, for the NICs that the topology has. The ports of a fused NIC add up."""
-    seen, signs, known = list[Observation](), list[Sign](), dict[int, list[RdmaPort]]()
+    known = dict[int, list[RdmaPort]]()
     for found in rdma_ports(tree):
         if (nic := ports.nic(server, found.device if found.port == 1 else f"{found.device}:{found.port}")) is not None:
             known.setdefault(nic, []).append(found)
-    for nic, each in known.items():
-        place = f"{where}: {', '.join(found.device for found in each)}"
+    limits = {nic: [(found.device, *_limit(tree, found)) for found in each] for nic, each in known.items()}
+    seen, signs = link_evidence(limits, server, where, ports)
+    if not known:
+        unused = f"{where}: no RDMA port by a name that {server} has in the topology"
+        return Evidence(unused=(unused,))
+    read = f"{where}: links of {len(known)} NICs of {server}, {len(seen) // 2} of them slow"
+    return Evidence(tuple(seen), tuple(signs), (read,))
+
+
+def link_evidence(
+    limits: Mapping[int, Sequence[tuple[str, Fraction | None, str]]], server: str, where: str, ports: NicDirections
+) -> tuple[list[Observation], list[Sign]]:
+    """Observations of NICs whose links are slow, and signs that say what limits them.
+
+    limits : NIC -> of each of its ports the name, bytes per second (0 without a link, None for unknown), the limit in
+        words
+    """
+    seen, signs = list[Observation](), list[Sign]()
+    for nic, each in limits.items():
+        place = f"{where}: {', '.join(name for name, _, _ in each)}"
         healthy = Fraction(ports.rates[port(nic, OUT)])
         missing = ports.parts(nic) - len(each)
         total = Fraction(0)
-        for found in each:
-            rate, what = _limit(tree, found)
+        for name, rate, what in each:
             share = healthy / ports.parts(nic)
             if rate is not None and rate < share * SAME:
-                signs.append(Sign(place, f"{found.device}: {what}" if len(each) > 1 else what, server, nic, True))
+                signs.append(Sign(place, f"{name}: {what}" if len(each) > 1 else what, server, nic, True))
             total += share if rate is None else min(rate, share)
         if missing > 0:
             signs.append(Sign(place, f"{missing} of its {ports.parts(nic)} ports are not there", server, nic, True))
         if total < healthy * SAME:
             left = max(float(total / healthy), NOTHING)
             seen += [Observation("link", place, {port(nic, way): left}) for way in (OUT, IN)]
-    if not known:
-        unused = f"{where}: no RDMA port by a name that {server} has in the topology"
-        return Evidence(unused=(unused,))
-    read = f"{where}: links of {len(known)} NICs of {server}, {len(seen) // 2} of them slow"
-    return Evidence(tuple(seen), tuple(signs), (read,))
+    return seen, signs
 
 
 def _limit(tree: Sysfs, found: RdmaPort) -> tuple[Fraction | None, str]:

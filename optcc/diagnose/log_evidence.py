@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from optcc.diagnose.evidence import NOTHING, Evidence, Observation, Sign
 from optcc.diagnose.ports import IN, OUT, NicDirections, port
-from optcc.discover.nccl_log import FLUSHED, STATUS, FailedCompletion, Log, parse_log
+from optcc.discover.nccl_log import Log, parse_log
+from optcc.discover.nccl_trouble import FLUSHED, STATUS, FailedCompletion
 
 GRAVE = ("port error", "port_err", "device fatal", "fatal", "lid change")
 MOST_SIGNS = 64
 
 
 def read_log(text: str, source: str, ports: NicDirections) -> Evidence:
-    """Failures as observations of the two NICs' ports, of the peer's whole rail where the peer's NIC is not named."""
+    """Failures as observations of the two NICs' ports; where one is not named, of all that it may be: its server's, or
+    those of the peer's that are on the same rail."""
     log = parse_log(text)
     seen: dict[tuple[int, ...], Observation] = {}
     signs: list[Sign] = []
@@ -23,29 +27,61 @@ def read_log(text: str, source: str, ports: NicDirections) -> Evidence:
     for failure in log.failures:
         if failure.status == FLUSHED:
             continue
-        used = _between(failure, log, ports)
-        if used is None:
-            unplaced[failure.host or "a line without a host"] += 1
+        own = _own(failure, ports)
+        if not own:
+            unplaced[_who(failure.host, failure.nic or "")] += 1
             continue
         what = STATUS.get(failure.status, f"status {failure.status}")
+        used = tuple(port(n, way) for n in (*own, *_peers(failure, own, log, ports)) for way in (OUT, IN))
         seen.setdefault(used, Observation("failure", f"{source}:{failure.line}", dict.fromkeys(used, NOTHING)))
-        server = ports.names[used[0] // 2].partition("/")[0]
-        signs.append(Sign(f"{source}:{failure.line}", what, server, used[0] // 2))
+        server = ports.names[own[0]].partition("/")[0]
+        signs.append(Sign(f"{source}:{failure.line}", what, server, own[0] if len(own) == 1 else None))
     for event in log.events:
         server_or_none = ports.server(event.host)
-        nic = None if server_or_none is None else ports.nic(server_or_none, event.nic)
-        if server_or_none is None or nic is None:
-            unplaced[f"{event.host} {event.nic}".strip()] += 1
+        nic = ports.nic(server_or_none, event.nic) if server_or_none is not None and event.nic else None
+        if server_or_none is None or (event.nic and nic is None):
+            unplaced[_who(event.host, event.nic)] += 1
             continue
         grave = any(word in event.what.lower() for word in GRAVE)
-        signs.append(Sign(f"{source}:{event.line}", f"event: {event.what}", server_or_none, nic, grave))
-        if event.speed is not None:
+        what = f"event: {event.what}" if event.nic else f"event of a NIC that is not named: {event.what}"
+        signs.append(Sign(f"{source}:{event.line}", what, server_or_none, nic, grave))
+        if event.speed is not None and nic is not None:
             speeds.setdefault(nic, {})[event.nic] = (event.speed * 1e6 / 8, f"{source}:{event.line}")
     links = [link for nic, each in speeds.items() for link in _links(nic, list(each.values()), ports)]
-    read = f"{source}: NCCL's log, {log.lines} lines, {len(log.failures)} failed transfers, {len(log.events)} events"
-    unused = tuple(f"{source}: {count} failures or events of {who}, which the topology does not have"
-                   for who, count in unplaced.items())[:8]  # fmt: skip
-    return Evidence((*seen.values(), *links), tuple(signs[:MOST_SIGNS]), (read,), unused)
+    read = (
+        f"{source}: a log, {log.lines} lines of NCCL's, {len(log.failures)} failed transfers, {len(log.events)} events"
+    )
+    unused = [f"{source}: {count} failures or events of {who}" for who, count in unplaced.items()][:8]
+    return Evidence((*seen.values(), *links), _once(signs), (read,), (*unused, *_unknown(log, source)))
+
+
+def _once(signs: Sequence[Sign]) -> tuple[Sign, ...]:
+    """Each of those that say the same once, where it was said first, with how often."""
+    times = Counter((sign.what, sign.server, sign.nic) for sign in signs)
+    first: dict[tuple[str, str, int | None], Sign] = {}
+    for sign in signs:
+        first.setdefault((sign.what, sign.server, sign.nic), sign)
+    found = [replace(s, what=f"{s.what}, {times[key]} times") if times[key] > 1 else s for key, s in first.items()]
+    return tuple(found[:MOST_SIGNS])
+
+
+def _who(host: str, nic: str) -> str:
+    if not host:
+        return "a line without a host: give its file as SERVER=FILE"
+    return f"{host} {nic}".strip() + ", which the topology does not have"
+
+
+def _unknown(log: Log, source: str) -> tuple[str, ...]:
+    """That lines speak of trouble which is not understood, with the one that comes most often."""
+    if not log.unknown:
+        return ()
+    alike = Counter(re.sub(r"0x[0-9a-f]+|\d+", "0", said) for said in log.unknown.values())
+    often = alike.most_common(1)[0][0]
+    line = next(line for line, said in log.unknown.items() if re.sub(r"0x[0-9a-f]+|\d+", "0", said) == often)
+    count = len(log.unknown)
+    lines = "1 line speaks" if count == 1 else f"{count} lines speak"
+    sample = " ".join(log.unknown[line].split())[:160]
+    return (f"{source}: {lines} of trouble in words that are not known, such as line {line}: {sample}",)
 
 
 def _links(nic: int, speeds: Sequence[tuple[float, str]], ports: NicDirections) -> list[Observation]:
@@ -59,18 +95,33 @@ def _links(nic: int, speeds: Sequence[tuple[float, str]], ports: NicDirections) 
     return found
 
 
-def _between(failure: FailedCompletion, log: Log, ports: NicDirections) -> tuple[int, ...] | None:
-    """The ports that a failed transfer may have used; None where the log does not say enough."""
+def _own(failure: FailedCompletion, ports: NicDirections) -> list[int]:
+    """The NICs on which a transfer may have failed: the one that is named, or that has its GID, else its server's; none
+    where the topology has not what the log names."""
+    by_gid = ports.nic_of_gid(failure.gid)
     server = ports.server(failure.host)
-    nic = None if server is None or failure.nic is None else ports.nic(server, failure.nic)
-    if server is None or nic is None:
-        return None
-    peer = ports.server(log.addresses.get(failure.address, ""))
+    if by_gid is not None and (server is None or by_gid in ports.nics_of(server)):
+        return [by_gid]
+    if server is None:
+        return []
+    if failure.nic is None:
+        return list(ports.nics_of(server))
+    nic = ports.nic(server, failure.nic)
+    return [] if nic is None else [nic]
+
+
+def _peers(failure: FailedCompletion, own: Sequence[int], log: Log, ports: NicDirections) -> list[int]:
+    """The NICs that may have been at the other end."""
+    by_gid = ports.nic_of_gid(failure.peer_gid)
+    if by_gid is not None and by_gid not in own:
+        return [by_gid]
+    server = ports.names[own[0]].partition("/")[0]
+    peer = ports.server(failure.address) if failure.address else None
+    if peer and failure.peer_nic and (named := ports.nic(peer, failure.peer_nic)) is not None:
+        return [named] if named not in own else []
     hosts = log.jobs[failure.job] if failure.job >= 0 else ()
     job = {name for host in hosts if (name := ports.server(host))} or {s.name for s in ports.cluster.servers}
-    peers = [peer] if peer else sorted(job - {server})
-    same = [other for each in peers for other in ports.nics_of(each) if ports.rail(other) == ports.rail(nic)]
-    if not same and peer:
-        same = list(ports.nics_of(peer))
-    nics = [nic, *(other for other in same if other != nic)]
-    return tuple(port(n, way) for n in nics for way in (OUT, IN))
+    rails = {ports.rail(nic) for nic in own}
+    others = [nic for each in ([peer] if peer else sorted(job - {server})) for nic in ports.nics_of(each)]
+    same = [nic for nic in others if ports.rail(nic) in rails and nic not in own]
+    return same or (others if peer and peer != server else [])

@@ -17,8 +17,8 @@ from optcc.diagnose.json_text import dicts, parsed
 from optcc.diagnose.loads import KINDS, RankPlace, loads, parts
 from optcc.diagnose.nccl_use import use_of
 from optcc.diagnose.ports import NicDirections
-from optcc.discover.nccl_log import FLUSHED, RANK, Log, parse_log
-from optcc.errors import InputError
+from optcc.discover.nccl_log import RANK, Log, parse_log
+from optcc.discover.nccl_trouble import FLUSHED
 
 LARGE = 32 << 20
 """Bytes from which a row counts: at 400 Gb/s 32 MiB take 0.7 ms, a hundred times a hop's latency."""
@@ -28,6 +28,7 @@ MEASURE = "-b 256M -e 4G -f 2"
 _STARTS = re.compile(r"# Collective test starting: (\S{1,80})|# nThread \d")
 _NAMES = sorted(KINDS | {"hypercube", "alltoallv"}, key=len, reverse=True)
 _NAME = re.compile(rf"(?<![a-z])({'|'.join(_NAMES)})(?![a-z])")
+_JSON = re.compile(r'"(?:out_of_place|average_bus_bandwidth|devices)":')
 _NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,9})?(?:e[+-]?\d{1,2})?", re.I)
 
 
@@ -46,20 +47,19 @@ class Test:
 
 def looks_like_tests(text: str) -> bool:
     """A list of ranks and devices as nccl-tests print it, or their JSON."""
-    if text.lstrip()[:1] == "{":
-        return '"out_of_place"' in text or '"average_bus_bandwidth"' in text or '"devices"' in text
-    return RANK.search(text) is not None
+    return _JSON.search(text) is not None or RANK.search(text) is not None
 
 
 def read_tests(text: str, source: str, ports: NicDirections) -> Evidence:
     """Every large row as an observation. Raises InputError where the hosts are not the topology's."""
-    if text.lstrip()[:1] == "{":
-        log = Log()
-        return _evidence(_from_json(text, source, log), log, source, ports)
-    return Evidence.together(
-        _evidence(_from_text(lines, start, source), parse_log("\n".join(lines)), source, ports)
-        for start, lines in _parts(text)
-    )
+    found = list[Evidence]()
+    if _JSON.search(text):
+        for line, value in parsed(text, source, "what nccl-tests -J writes", "results", "config", "args"):
+            log = Log()
+            found.append(_evidence(_from_json(value, line, source, log), log, source, ports))
+    for start, lines in _parts(text):
+        found.append(_evidence(_from_text(lines, start, source), parse_log("\n".join(lines)), source, ports))
+    return Evidence.together(found)
 
 
 def _parts(text: str) -> Iterator[tuple[int, list[str]]]:
@@ -117,13 +117,10 @@ def _row(test: Test, number: int, line: str) -> None:
             test.ratio = busbw / algbw
 
 
-def _from_json(text: str, source: str, log: Log) -> Test:
-    value = parsed(text, source, "what nccl-tests -J writes")
-    if not isinstance(value, dict):
-        raise InputError("not nccl-tests' JSON", where=source, expected="an object")
+def _from_json(value: dict[str, Any], line: int, source: str, log: Log) -> Test:
     command = value.get("args")
     words = " ".join(str(word) for word in command[:200]) if isinstance(command, list) else str(command or "")
-    test = Test(_kind_in(words) or _kind_in(PurePath(source).name) or "", 1)
+    test = Test(_kind_in(words) or _kind_in(PurePath(source).name) or "", line)
     env = value.get("env")
     if isinstance(env, dict) and isinstance(env.get("NCCL_IB_HCA"), str):
         log.hca = env["NCCL_IB_HCA"][:400]
@@ -145,7 +142,7 @@ def _from_json(text: str, source: str, log: Log) -> Test:
             if isinstance(size, int) and isinstance(seconds, int | float) and 0 < seconds < 1e15 and size < 10**15:
                 wrong = cell.get("nwrong")
                 bad = int(wrong) if isinstance(wrong, int | float) and 0 < wrong < 1e15 else 0
-                test.rows.append((1, size, seconds * 1e-6, int(root) if root.isdigit() else 0, bad))
+                test.rows.append((line, size, seconds * 1e-6, int(root) if root.isdigit() else 0, bad))
     return test
 
 

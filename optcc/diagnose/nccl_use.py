@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from optcc.diagnose.loads import RankPlace, Use
 from optcc.diagnose.ports import IN, OUT, NicDirections
@@ -19,10 +19,14 @@ def use_of(members: Sequence[RankPlace], log: Log, ports: NicDirections) -> Use:
 def _by_channels(members: Sequence[RankPlace], log: Log, ports: NicDirections) -> Use | None:
     found: dict[str, list[dict[int, float]]] = {member.server: [{}, {}] for member in members}
     cards = {ports.server(host): names for host, names in log.cards.items()}
-    for (rank, way), numbers in log.channels.items():
-        if rank >= len(members):
+    for (told, way), numbers in log.channels.items():
+        if told.ranks not in (None, len(members)):
+            continue  # another communicator's
+        if told.rank >= len(members):
             return None
-        server = members[rank].server
+        server = members[told.rank].server
+        if ports.server(told.host) not in (None, server):
+            continue
         for number, count in numbers.items():
             nics = _named(cards.get(server, {}).get(number), server, ports)
             if not nics:
@@ -46,9 +50,13 @@ def _named(name: str | None, server: str, ports: NicDirections) -> list[int]:
 def _allowed(server: str, members: Sequence[RankPlace], log: Log, ports: NicDirections) -> list[int]:
     gpus = {member.gpu for member in members if member.server == server}
     nics = {nic: ports.names[nic].partition("/")[2] for nic in ports.nics_of(server)}
-    listed = next((names for host, names in log.cards.items() if ports.server(host) == server), None)
+    listed: Iterable[str] | None = next(
+        (names.values() for host, names in log.cards.items() if ports.server(host) == server), None
+    )
+    if listed is None and not log.hca:  # the log may be in files of its own
+        listed = next((names for host, names in ports.facts.cards.items() if ports.server(host) == server), None)
     if listed is not None:
-        given = [nic for name in listed.values() if (nic := ports.nic(server, name)) is not None]
+        given = [nic for name in listed if (nic := ports.nic(server, name)) is not None]
     elif log.hca:
         given = list(wanted_by(log.hca, nics))
     else:

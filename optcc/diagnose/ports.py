@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
+from optcc.diagnose.facts import Facts
 from optcc.errors import InputError
 from optcc.values.cluster import Cluster, Server
 
@@ -17,9 +18,12 @@ class NicDirections:
     """Port 2 n + way is the way OUT or IN of NIC n; NICs are counted through all servers in order.
 
     cluster : at its healthy rates
+    facts : what the evidence says of addresses; here : the server whose file is read, where that is known
     """
 
     cluster: Cluster
+    facts: Facts = field(default_factory=Facts, compare=False, repr=False)
+    here: str | None = field(default=None, compare=False)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -65,8 +69,12 @@ class NicDirections:
         return unique | {server.name: server.name for server in self.cluster.servers}
 
     def server(self, host: str) -> str | None:
-        """The server that a log calls `host`; None where the topology has none of this name."""
-        return self._servers.get(host) or self._servers.get(host.partition(".")[0])
+        """The server that a log calls `host`, by name or address; None where the topology has none of this name. An
+        empty one is the server whose file is read."""
+        if not host:
+            return self.here
+        known = self._servers.get(host) or self._servers.get(self.facts.addresses.get(host, ""))
+        return known or self._servers.get(host.partition(".")[0])
 
     def need_server(self, host: str, where: str) -> str:
         """Likewise; raises InputError where there is none."""
@@ -92,6 +100,13 @@ class NicDirections:
         NCCL's ``mlx5_0+mlx5_1``; None where it has none of this name."""
         number = self._numbers.get(f"{server}/{name}")
         return self._numbers.get(f"{server}/{name.removesuffix(':1')}") if number is None else number
+
+    def nic_of_gid(self, gid: str) -> int | None:
+        """The NIC that speaks as `gid`, where some file tells; None where none does."""
+        if (place := self.facts.place_of(gid)) is None:
+            return None
+        server = self.server(place[0])
+        return None if server is None else self.nic(server, place[1])
 
     def parts(self, nic: int) -> int:
         """Of how many ports a NIC is fused, 1 for most."""

@@ -16,6 +16,7 @@ _PROCESS = re.compile(
 )
 _HEADING = re.compile(r"\s*(?:#\d+-\d+ \(\w+\) )?(DEAD|INCOMPLETE|MISMATCH|TIMEOUT|ERROR)\s*$")
 _EVENT = re.compile(r"\bPEER_(DEAD|UNRESPONSIVE)\b")
+_JSON = re.compile(r'"(?:missing_ranks|communicators)":')
 MOST = 64
 WORDS = {"DEAD": "a process is dead for RAS", "INCOMPLETE": "a process does not answer RAS",
          "MISMATCH": "a rank is behind the others in collectives", "ERROR": "a process reports an error"}  # fmt: skip
@@ -23,12 +24,12 @@ WORDS = {"DEAD": "a process is dead for RAS", "INCOMPLETE": "a process does not 
 
 def looks_like_ras(text: str) -> bool:
     """The heads of its reports."""
-    return "Job summary" in text or '"missing_ranks"' in text or '"communicators"' in text or "PEER_" in text
+    return "Job summary" in text or "PEER_" in text or _JSON.search(text) is not None
 
 
 def read_ras(text: str, source: str, ports: NicDirections) -> Evidence:
     """A sign for each process that is dead, missing or behind. Nodes are often addresses, which topologies have not."""
-    found = list(_from_json(text, source)) if text.lstrip()[:1] == "{" else list(_from_text(text))
+    found = list(_from_json(text, source)) if _JSON.search(text) else list(_from_text(text))
     signs, unknown = list[Sign](), list[str]()
     for line, host, what in found[:MOST]:
         server = ports.server(host)
@@ -56,9 +57,9 @@ def _from_text(text: str) -> list[tuple[int, str, str]]:
 
 
 def _from_json(text: str, source: str) -> list[tuple[int, str, str]]:
-    value = parsed(text, source, "what ncclras -f json prints")
+    values = parsed(text, source, "what ncclras -f json prints", "communicators", "missing_ranks")
     found = []
-    for comm in dicts(value.get("communicators") if isinstance(value, dict) else None):
+    for comm in (comm for _, value in values for comm in dicts(value.get("communicators"))):
         for rank in dicts(comm.get("missing_ranks")):
             status = rank.get("status")
             dead = isinstance(status, dict) and status.get("considered_dead") is True

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optcc.diagnose.calibration_file import looks_like_calibration, read_calibration
 from optcc.diagnose.counters import Reading, counted_between, read_counters
 from optcc.diagnose.evidence import Evidence
+from optcc.diagnose.facts import Facts
 from optcc.diagnose.inspector import looks_like_inspector, read_inspector
+from optcc.diagnose.inspector_metrics import looks_like_metrics, read_metrics
+from optcc.diagnose.json_text import from_json
 from optcc.diagnose.link_state import read_links
 from optcc.diagnose.log_evidence import read_log
 from optcc.diagnose.nccl_tests import looks_like_tests, read_tests
+from optcc.diagnose.port_evidence import EvidenceText, looks_like_counters, part_of, read_counted, read_ports
 from optcc.diagnose.ports import NicDirections
 from optcc.diagnose.ras import looks_like_ras, read_ras
+from optcc.discover.known_tools import tool_of
+from optcc.discover.nccl_document import as_utf8
 from optcc.discover.nccl_log import looks_like_log
-from optcc.discover.pasted import without_colours
+from optcc.discover.pasted import by_host, cleaned, plain
 from optcc.discover.sysfs_tree import is_sysfs, open_sysfs
 from optcc.errors import InputError
 from optcc.files.reading import is_stdin, read_file, shown
@@ -26,8 +32,8 @@ from optcc.machine.sysfs import Sysfs
 MOST_BYTES = 2**28
 """Of one file: an hour of NCCL's log at INFO from a thousand ranks has some 100 MB."""
 EXPECTED = (
-    "nccl-tests' output, NCCL's log, NCCL Inspector's JSON lines, what ncclras prints, a file of optcc calibrate, "
-    "or SERVER=DIR with a copy of its sysfs"
+    "nccl-tests' output, NCCL's log, NCCL Inspector's files, what ncclras prints, a file of optcc calibrate, "
+    "SERVER=DIR with a copy of its sysfs, or what a tool prints of its ports (ibstat, rdma link, perfquery, ...)"
 )
 
 
@@ -55,29 +61,72 @@ def gather(sources: Sequence[str], ports: NicDirections, interval_s: float | Non
     interval_s : seconds between the two
     Raises InputError for what is none of the kinds, and for hosts that the topology does not have.
     """
-    found, inspected = list[Evidence](), list[tuple[str, str]]()
-    trees: dict[str, list[tuple[str, Sysfs]]] = {}
-    for source in sources:
-        server, path = _of_server(source, ports)
-        if server is not None:
-            trees.setdefault(server, []).append((path, open_sysfs(path)))
-            continue
-        text = without_colours(_text(path))
-        if looks_like_inspector(text):
-            inspected.append((shown(path), text))
-        else:
-            found.append(read_text(text, shown(path), ports))
+    texts, trees = _opened(sources, ports)
+    ports = replace(ports, facts=_facts(texts, trees, ports))
+    inspected = [text for text in texts if looks_like_inspector(text.text)]
+    metrics = [text for text in texts if looks_like_metrics(text.text)]
+    counted = [text for text in texts if looks_like_counters(text.text)]
+    found = read_counted(counted, ports)
+    for text in texts:
+        if not (text in inspected or text in metrics or (text in counted and not _says_more(text.text))):
+            found.append(_read(text, ports))
     if inspected:
-        found.append(read_inspector(inspected, ports))
+        found.append(read_inspector([(text.source, from_json(text.text)) for text in inspected], ports))
+    if metrics:
+        found.append(read_metrics([(text.source, text.text) for text in metrics], ports))
     for server, copies in trees.items():
         found.append(of_trees(server, copies, interval_s, ports))
     return Evidence.together(found)
 
 
+def _opened(
+    sources: Sequence[str], ports: NicDirections
+) -> tuple[list[EvidenceText], dict[str, list[tuple[str, Sysfs]]]]:
+    """All texts, those of several hosts apart, and by server its trees."""
+    texts, trees = list[EvidenceText](), dict[str, list[tuple[str, Sysfs]]]()
+    for source in sources:
+        server, nic, path = _owner(source, ports)
+        if not is_stdin(path) and (is_sysfs(path) or (server and not nic and not Path(path).exists())):
+            server = _whose(server, source, ports)
+            trees.setdefault(server, []).append((path, open_sysfs(path)))
+        else:
+            texts += _texts(path, server, nic, ports)
+    return texts, trees
+
+
+def _texts(path: str, server: str | None, nic: str | None, ports: NicDirections) -> list[EvidenceText]:
+    """A file without prefixes, or of a file in which several hosts show their ports, the lines of each."""
+    whole = plain(_text(path))
+    hosts = None if server or looks_like_log(whole) else by_host(whole)
+    if hosts and any(ports.server(host) is not None for host in hosts):
+        return [EvidenceText(cleaned(lines), f"{shown(path)}: {host}", ports.need_server(host, shown(path)))
+                for host, lines in hosts.items()]  # fmt: skip
+    named = None if is_stdin(path) else ports.server(Path(path).name.partition(".")[0])
+    return [EvidenceText(cleaned(whole), shown(path), server or named, nic)]
+
+
+def _facts(
+    texts: Sequence[EvidenceText], trees: Mapping[str, Sequence[tuple[str, Sysfs]]], ports: NicDirections
+) -> Facts:
+    facts = Facts()
+    alone = ports.cluster.servers[0].name if len(ports.cluster.servers) == 1 else None
+    for text in texts:
+        facts.add_text(text.text, text.server or alone)
+    for server, copies in trees.items():
+        facts.add_tree(copies[-1][1], server)
+    return facts
+
+
 def watched(sources: Sequence[str], ports: NicDirections, seconds: float, wait: Callable[[float], None]) -> Evidence:
     """As `gather`, but each server's sysfs is read twice, `seconds` apart, which `wait` lets pass. Raises InputError
     where no source is one."""
-    live = [(server, path) for source in sources for server, path in [_of_server(source, ports)] if server is not None]
+    live, rest = [], []
+    for source in sources:
+        server, nic, path = _owner(source, ports)
+        if not nic and not is_stdin(path) and is_sysfs(path):
+            live.append((_whose(server, source, ports), path))
+        else:
+            rest.append(source)
     if not live:
         raise InputError("nothing to watch", where="--watch", expected="SERVER=/sys among the evidence", got="none")
     before = {server: read_counters(open_sysfs(path)) for server, path in live}
@@ -89,16 +138,30 @@ def watched(sources: Sequence[str], ports: NicDirections, seconds: float, wait: 
         took = time.monotonic() - started
         found.append(counted_between(before[server], read_counters(tree), took, server, path, ports))
         found.append(read_links(tree, server, path, ports))
-    rest = [source for source in sources if _of_server(source, ports)[0] is None]
     return Evidence.together([*found, gather(rest, ports)])
 
 
 def read_text(text: str, source: str, ports: NicDirections) -> Evidence:
     """What one file says, by every reader that it fits. Raises InputError where none does."""
-    found = [reader.read(text, source, ports) for reader in READERS if reader.fits(text)]
+    document = EvidenceText(text, source)
+    return _read(document, replace(ports, facts=_facts([document], {}, ports)))
+
+
+def _says_more(text: str) -> bool:
+    """Whether something is in a text beside counters."""
+    return part_of(text) is not None or any(reader.fits(text) for reader in READERS)
+
+
+def _read(document: EvidenceText, ports: NicDirections) -> Evidence:
+    here = replace(ports, here=document.server)
+    found = [reader.read(document.text, document.source, here) for reader in READERS if reader.fits(document.text)]
+    if not found and (lists := part_of(document.text)) is not None:
+        found = [read_ports(document, lists, ports)]
     if not found:
-        got = text.strip()[:40] or "nothing"
-        raise InputError("no evidence that is known", where=source, expected=EXPECTED, got=got)
+        tool = tool_of(document.text)
+        got = tool.name if tool else document.text.strip()[:40] or "nothing"
+        hint = tool.evidence if tool else None
+        raise InputError("no evidence that is known", where=document.source, expected=EXPECTED, got=got, hint=hint)
     return Evidence.together(found)
 
 
@@ -114,19 +177,26 @@ def of_trees(
     return Evidence.together([read_links(last, server, path, ports), counted])
 
 
-def _of_server(source: str, ports: NicDirections) -> tuple[str | None, str]:
-    """``server1=DIR`` as server and path; a directory or tarball without one is the only server's."""
+def _owner(source: str, ports: NicDirections) -> tuple[str | None, str | None, str]:
+    """``server1=PATH`` and ``server1/mlx5_0=PATH`` as server, NIC and path; a path alone has neither."""
     name, equals, path = source.partition("=")
-    if equals and not Path(source).exists() and (server := ports.server(name)) is not None:
-        return server, path
-    if not is_stdin(source) and is_sysfs(source):
-        servers = [server.name for server in ports.cluster.servers]
-        if len(servers) > 1:
-            raise InputError("whose sysfs?", where=source, expected=f"SERVER={source}", got=f"{len(servers)} servers")
-        return servers[0], source
-    return None, source
+    if equals and not Path(source).exists():
+        host, _, nic = name.partition("/")
+        if (server := ports.server(host)) is not None and host:
+            if nic and ports.nic(server, nic) is None:
+                raise InputError("no such NIC", where=source, expected=f"a NIC of {server}", got=nic[:80])
+            return server, nic or None, path
+    return None, None, source
+
+
+def _whose(server: str | None, source: str, ports: NicDirections) -> str:
+    """The server of a sysfs; without a name, the only one."""
+    servers = [server.name for server in ports.cluster.servers]
+    if server is None and len(servers) > 1:
+        raise InputError("whose sysfs?", where=source, expected=f"SERVER={source}", got=f"{len(servers)} servers")
+    return server or servers[0]
 
 
 def _text(path: str) -> str:
     data = read_file(path, MOST_BYTES, what="file of evidence", expected=EXPECTED)
-    return data.decode("utf-8", "replace")
+    return as_utf8(data).decode("utf-8", "replace")

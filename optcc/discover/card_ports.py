@@ -9,6 +9,7 @@ from fractions import Fraction
 from optcc.discover.nic_choice import NicCandidate
 from optcc.discover.pci import PciSlot
 from optcc.discover.topology import Assumed, listed
+from optcc.machine.rdma import natural
 from optcc.values.units import format_rate
 
 MOST_PORTS = 4
@@ -73,6 +74,34 @@ def without_surplus(nics: Sequence[NicCandidate], path: str, assumed: Assumed) -
         assumed.add(f"{path}: card {card}", f"{more}; {counts}", _TO_COUNT)
         left_out.update(others)
     return [nic for nic in nics if nic.name not in left_out]
+
+
+def one_per_port(nics: Sequence[NicCandidate], path: str, assumed: Assumed) -> list[NicCandidate]:
+    """Each physical port once: a card with two PCI connections shows it as a function on each, and the slots of both
+    carry what the port does. Those that --nics asks for all count."""
+    ports: dict[str, list[NicCandidate]] = {}
+    for nic in nics:
+        if nic.port:
+            ports.setdefault(nic.port, []).append(nic)
+    kept = {nic.name: nic for nic in nics}
+    for group in ports.values():
+        group = sorted(group, key=lambda nic: natural(nic.name.lower()))  # rocep1s0f0 before roceP2p1s0f0
+        first = next((nic for nic in group if nic.asked), group[0])
+        others = [nic for nic in group if nic is not first and not nic.asked]
+        if not others:
+            continue
+        names = listed([nic.name for nic in others])
+        what = f"one port of {format_rate(first.rate)} that shows as {len(others) + 1} functions: {first.name} counts"
+        assumed.add(f"{path}: {first.name}", f"{what}, skipped {names}", _TO_COUNT)
+        slots = [nic.slot for nic in (first, *others) if nic.slot is not None]
+        if len(slots) == len(others) + 1:
+            rate = sum((slot.rate for slot in slots), Fraction(0))
+            best = sum((slot.best or slot.rate for slot in slots), Fraction(0))
+            said = " and ".join(slot.said for slot in slots)
+            kept[first.name] = replace(first, slot=replace(slots[0], rate=rate, best=best, said=said))
+        for nic in others:
+            del kept[nic.name]
+    return list(kept.values())
 
 
 def _card_rate(nic: NicCandidate) -> Fraction | None:

@@ -25,6 +25,7 @@ class Given:
     nic_rate : bytes per second of the NICs whose rate the source does not give
     rates : (pattern, bytes per second): of NICs of that name, whatever the source says; the first that fits counts
     nics : patterns of the NICs that count; with `all_but`, of those that do not; none: the reader's own rule
+    elsewhere : NICs that count on most other servers, so that a slow one here is a slow one, not a management port
     seen : the NICs that `wanted` was asked about: all that the source has, also those that do not count
     """
 
@@ -32,6 +33,7 @@ class Given:
     rates: tuple[tuple[str, Fraction], ...] = ()
     nics: tuple[str, ...] = ()
     all_but: bool = False
+    elsewhere: frozenset[str] = frozenset()
     seen: set[str] = field(default_factory=set, compare=False, repr=False)
 
     @classmethod
@@ -66,7 +68,7 @@ class Given:
 
     def of_all_nics(self) -> Given:
         """The same without --nics. The rate of what it leaves out is not told, maybe, and does not matter."""
-        return Given(self.nic_rate or ANY_RATE, self.rates)
+        return Given(self.nic_rate or ANY_RATE, self.rates, elsewhere=self.elsewhere)
 
     def wanted(self, name: str) -> bool | None:
         """Whether the NIC counts; None where nothing was said, so that the reader's rule holds."""

@@ -1,4 +1,7 @@
-"""Slurm's lists of hosts, ``gpu[001-004,007],big-[1-3]x[0,1]``, to names in the list's order.
+"""Lists of hosts, Slurm's ``gpu[001-004,007],big-[1-3]x[0,1]`` and mpirun's ``host1:8,host2:8``, to names in order.
+
+A host file of mpirun has a host in each line, with its slots (``host1 slots=8``, ``host1:8``) or without; a host that
+comes again has more slots. Slots are not needed here.
 
 ClusterShell's NodeSet expands them. It is maintained by the CEA, reads Slurm's folded ranges of several dimensions, and
 is under the LGPL (python-hostlist is under the GPL). It sorts, and its groups can run commands. So each item is
@@ -18,7 +21,11 @@ MAX_HOSTS = 65536
 
 LONGEST = 65536  # characters
 _ITEM = re.compile(r"(?:[A-Za-z0-9._-]|\[[0-9,-]+\])+", re.ASCII)
-_EXAMPLE = "names such as node[001-004,007],login or $SLURM_JOB_NODELIST"
+_SLOTS = re.compile(r":[0-9]{1,6}$|:\*$")
+_FILE_LINE = re.compile(
+    r"([A-Za-z0-9][\w.-]{0,254})(?::[0-9]{1,6})?(?:\s+[\w-]{1,20} {0,4}= {0,4}[\w,:-]{1,80})*", re.ASCII
+)
+_EXAMPLE = "names such as node[001-004,007],login, host1:8,host2:8 or $SLURM_JOB_NODELIST"
 
 
 def expand_hosts(text: str, where: str = "--hosts") -> list[str]:
@@ -27,9 +34,11 @@ def expand_hosts(text: str, where: str = "--hosts") -> list[str]:
         raise InputError(
             "too long a list of hosts", where=where, expected=f"at most {LONGEST} characters", got=len(text)
         )
+    if "\n" in text.strip() or re.search(r"\s\w+ ?=", text):
+        return _host_file(text, where)
     items = re.split(r",(?![^\[]*\])", text.strip())
     names: list[str] = []
-    for item in items:
+    for item in (_SLOTS.sub("", item.strip()) for item in items):
         if not _ITEM.fullmatch(item.strip()):
             raise InputError("not a list of hosts", where=where, expected=_EXAMPLE, got=item[:80] or text[:80])
         names += _expand(item.strip(), where)
@@ -39,6 +48,22 @@ def expand_hosts(text: str, where: str = "--hosts") -> list[str]:
     if times > 1:
         raise InputError("a host twice", where=where, expected="each host once", got=name)
     return names
+
+
+def _host_file(text: str, where: str) -> list[str]:
+    names: dict[str, None] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        said = line.partition("#")[0].strip()
+        if not said:
+            continue
+        if (found := _FILE_LINE.fullmatch(said)) is None:
+            expected = "a host in each line, as in host1 slots=8"
+            raise InputError("not a list of hosts", where=f"{where}:{number}", expected=expected, got=said[:80])
+        names[found[1]] = None
+    if not names or len(names) > MAX_HOSTS:
+        got = f"{len(names)} hosts"
+        raise InputError("not a list of hosts", where=where, expected=f"1 to {MAX_HOSTS} hosts", got=got)
+    return list(names)
 
 
 def _expand(item: str, where: str) -> list[str]:

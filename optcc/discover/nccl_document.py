@@ -12,6 +12,8 @@ WANTED = "NCCL's topology XML"
 DUMP = "Set NCCL_TOPO_DUMP_FILE in a job's environment to get the topology."
 MAX_ID = 2**15 - 1
 """Of a rail or plane: NCCL holds them in 16 bits (ncclNetProperties_v12_t)."""
+_DECLARATION = re.compile(rb"\A\s*<\?xml\b[^>]{0,400}\?>")
+"""Nothing may stand before it, not even an empty line; the encoding that it says is not what counts."""
 _BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 
 
@@ -28,7 +30,7 @@ def as_utf8(data: bytes) -> bytes:
 
 def parse(data: bytes, path: str) -> etree._Element:
     """The <system> of a dump. Raises InputError naming `path`, the line, and what the file is instead."""
-    data = as_utf8(data)
+    data = _DECLARATION.sub(lambda found: b"\n" * found[0].count(b"\n"), as_utf8(data))
     if re.match(rb"\s*(<\?xml[^>]*>\s*)?(<!--.{0,2000}?-->\s*)*<(!doctype\s+html|html)\b", data, re.I | re.S):
         hint = "The page around a file was saved; download the raw file."
         raise InputError("a web page, not a topology", where=path, expected="a root element <system>", hint=hint)

@@ -31,7 +31,6 @@ def read_nccl_log(text: str, path: str) -> dict[str, TopologyPart]:
             expected="lines with NET/IB : Using, of NCCL_DEBUG=INFO",
             got=f"{len(log.cards)} hosts",
         )
-    gpus = _gpus(log)
     beside = _beside(log)
     found = {}
     for host, cards in log.cards.items():
@@ -42,15 +41,7 @@ def read_nccl_log(text: str, path: str) -> dict[str, TopologyPart]:
             for number, name in cards.items()
             if name not in ports
         )  # fmt: skip
-        found[host] = told(f"{path}: {host}", "NCCL's log", nics, gpus.get(host, ()), adds=True)
-    return found
-
-
-def _gpus(log: Log) -> dict[str, set[int]]:
-    found: dict[str, set[int]] = defaultdict(set)
-    for rank, gpu in log.gpus.items():
-        if rank in log.hosts:
-            found[log.hosts[rank]].add(gpu)
+        found[host] = told(f"{path}: {host}", "NCCL's log", nics, log.gpus.get(host, ()), adds=True)
     return found
 
 
@@ -58,10 +49,9 @@ def _beside(log: Log) -> dict[tuple[str, int], int]:
     """(host, NCCL's number of a NIC) -> the GPU, counted on its host, that uses it most."""
     uses: dict[tuple[str, int], Counter[int]] = defaultdict(Counter)
     for (rank, _), numbers in log.channels.items():
-        host, gpu = log.hosts.get(rank), log.gpus.get(rank)
-        if host is not None and gpu is not None:
+        if rank.gpu is not None:
             for number, count in numbers.items():
-                uses[host, number][gpu] += count
+                uses[rank.host, number][rank.gpu] += count
     return {place: min(of, key=lambda gpu: (-of[gpu], gpu)) for place, of in uses.items()}
 
 

@@ -205,7 +205,18 @@ def candidate(port: NcclPort, rate: Fraction, beside: bool, given: Given, path: 
         slot=slot_of(port.element),
         asked=port.asked,
         fixed=given.rate_of(port.name) is not None,
+        port=_identity(port.element),
+        elsewhere=port.name in given.elsewhere,
     )
+
+
+def _identity(net: etree._Element) -> str:
+    """NCCL's guid is that of the card's system image, its port counts functions as ports: of two functions of one
+    physical port both are the same. Planes are apart."""
+    guid = net.get("guid", "")
+    if not re.fullmatch("0x[0-9a-fA-F]{1,16}", guid) or int(guid, 16) in (0, 2**64 - 1) or net.get("port") is None:
+        return ""
+    return "/".join((guid, *(net.get(key, "") for key in ("port", "rail", "plane"))))
 
 
 def _speed(element: etree._Element) -> Fraction | None:

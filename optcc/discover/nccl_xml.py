@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from lxml import etree
 
-from optcc.discover.card_ports import within_slots, without_surplus
+from optcc.discover.card_ports import one_per_port, within_slots, without_surplus
 from optcc.discover.given import Given
 from optcc.discover.nccl_document import at, optional_number, parse
 from optcc.discover.nccl_gpus import bare_gpus, gpus_of, link_rate
@@ -90,7 +90,8 @@ def _server(
     near = _near(ports, gpus)
     rates = rates_of(ports, given, path, assumed)
     found = [candidate(port, rates[port], bool(near[port]), given, path) for port in ports]
-    chosen = for_training(without_surplus(found, path, assumed), assumed)
+    own = one_per_port(without_surplus(found, path, assumed), path, assumed)
+    chosen = for_training(own, assumed)
     slots = [slot for part in scope for pci in part.iter("pci") if (slot := slot_of(pci))]
     limited = {nic.name: nic.rate for nic in within_slots(chosen, slots, assumed)}
     kept = [port for port in ports if port.name in limited]

@@ -28,6 +28,8 @@ class NicCandidate:
     card : the PCI address without the function, empty for none; model : its PCI vendor and device, where known
     slot : what the card's slot carries, where known
     asked : whether --nics names it, so that no rule leaves it out
+    port : what it has in common with another function of the same physical port; empty for unknown
+    elsewhere : whether a NIC of this name counts on most other servers
     """
 
     name: str
@@ -40,6 +42,8 @@ class NicCandidate:
     slot: PciSlot | None = None
     asked: bool = False
     fixed: bool = False
+    port: str = ""
+    elsewhere: bool = False
 
 
 def for_training(nics: Sequence[NicCandidate], assumed: Assumed) -> list[NicCandidate]:
@@ -49,14 +53,22 @@ def for_training(nics: Sequence[NicCandidate], assumed: Assumed) -> list[NicCand
     near = 2 * sum(at_most) > len(at_most)
     kept = []
     for nic in nics:
-        reason = "" if nic.asked or nic.beside else _reason(nic, fastest, near, _fabric(nics))
+        slowed = (nic.beside or not near) and _has_trained_slowly(nic, nics, fastest)
+        reason = "" if nic.asked or nic.beside or nic.elsewhere else _reason(nic, fastest, near, _fabric(nics), slowed)
         if reason:
             assumed.add(nic.where, f"skipped as a {reason}", LISTED)
             continue
         kept.append(nic)
-        if nic.beside and not nic.asked and nic.rate * MANAGEMENT_RATIO < fastest:
-            slow = f"counts, although {format_rate(nic.rate)} is far below {format_rate(fastest)}: a GPU is beside it"
+        if nic.asked or nic.fixed or nic.rate == fastest:
+            continue
+        rate, most = format_rate(nic.rate), format_rate(fastest)
+        if nic.beside and nic.rate * MANAGEMENT_RATIO < fastest:
+            slow = f"counts, although {rate} is far below {most}: a GPU is beside it"
             assumed.add(nic.where, slow, f"--nics ^{nic.name}")
+        elif slowed or nic.elsewhere:
+            kind = "on other servers" if nic.elsewhere else "for NICs of its kind"
+            slow = f"slow: it counts, at {rate}, where {most} is usual {kind}; its link may have trained down"
+            assumed.add(nic.where, slow, f"--nics ^{nic.name} where it is a management port")
     lonely = [nic for nic in kept if near and not nic.beside and not nic.asked]
     if lonely and len(lonely) < len(kept):
         names = ",".join(nic.name for nic in lonely[:8]) + (",..." if len(lonely) > 8 else "")
@@ -65,10 +77,21 @@ def for_training(nics: Sequence[NicCandidate], assumed: Assumed) -> list[NicCand
     return kept
 
 
-def _reason(nic: NicCandidate, fastest: Fraction, near: bool, fabric: str) -> str:
+def _has_trained_slowly(nic: NicCandidate, nics: Sequence[NicCandidate], fastest: Fraction) -> bool:
+    """Whether a NIC is slower than the fastest of its own kind: cards of one model, or InfiniBand of an unknown one,
+    which nobody uses for management."""
+    alike = [other for other in nics if other.rate == fastest and other.fabric == nic.fabric]
+    if nic.rate == fastest or not alike:
+        return False
+    if not nic.model or not all(nic.model):
+        return nic.fabric == INFINIBAND
+    return any(other.model == nic.model for other in alike)
+
+
+def _reason(nic: NicCandidate, fastest: Fraction, near: bool, fabric: str, slowed: bool) -> str:
     """What a NIC without a GPU beside it is instead of one for training; empty where it may be one."""
     rate, most = format_rate(nic.rate), format_rate(fastest)
-    if nic.rate * MANAGEMENT_RATIO < fastest:
+    if nic.rate * MANAGEMENT_RATIO < fastest and not slowed:
         return f"management port, {rate} is under 1/{MANAGEMENT_RATIO} of the fastest NIC's {most}"
     if near and nic.rate < fastest:
         return f"management or storage port, {rate} and no GPU beside it, where {most} NICs have one"

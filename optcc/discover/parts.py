@@ -6,11 +6,13 @@ given for one server, by ``name=FILE`` with the same name; what none of them tel
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from optcc.discover.bonds import note_by_name
+from optcc.discover.card_ports import one_per_port
 from optcc.discover.given import Given
 from optcc.discover.nic_choice import NicCandidate, for_training
 from optcc.discover.rails import Clue, Clues
@@ -24,13 +26,38 @@ IN_YAML = "optcc topo ... -o FILE.yaml, and {} in that file"
 @dataclass(frozen=True)
 class PartNic:
     """A port. rate : bytes per second, None where the tool does not tell; up : has a link; fabric : InfiniBand,
-    Ethernet or empty for unknown; gpu : the GPU beside it, where the tool tells."""
+    Ethernet or empty for unknown; gpu : the GPU beside it, where the tool tells; model : of its card, empty for
+    unknown; port : what tells the same port again, where a card shows it as two functions (`port_identity`), else
+    empty."""
 
     name: str
     rate: Fraction | None = None
     up: bool = True
     fabric: str = ""
     gpu: int | None = None
+    model: str = ""
+    port: str = ""
+
+
+_FUNCTION = re.compile(r"\w{1,40}s\d{1,4}f(\d{1,2})(?:np\d{1,2})?")
+_PER_HOST = 4
+"""Node GUIDs that a card keeps for each of its PCI connections: of its ports there."""
+
+
+def port_identity(name: str, image: str, node: str, port: str) -> str:
+    """What two functions of one physical port have in common; empty where that is not told.
+
+    image, node : System image GUID, which all functions of a card share, and node GUID, as tools write them
+    port : its number on the device
+    A card with two PCI connections (Socket Direct, DGX Spark) shows each port on both. The function's number tells the
+    port: by the name that systemd gives the device, ``roceP2p1s0f0``, else by the node GUID.
+    """
+    whole, own = (int("0" + re.sub("^0x|[^0-9a-f]", "", text.lower()), 16) for text in (image, node))
+    if not whole:
+        return ""
+    if named := _FUNCTION.fullmatch(name):
+        return f"{whole:x}/{named[1]}/{port}"
+    return f"{whole:x}/{(own - whole) % _PER_HOST}/{port}" if whole <= own < whole + 64 else ""
 
 
 @dataclass(frozen=True)
@@ -65,11 +92,12 @@ def server_of(parts: Sequence[TopologyPart], name: str, given: Given, assumed: A
     nics = _with_link(told_of, name, where, given, assumed)
     rates = _rates(nics, where, given, assumed)
     found = [
-        NicCandidate(nic.name, f"{where}: {nic.name}", rates[nic.name], fabric=nic.fabric,
-                  asked=given.wanted(nic.name) is True)
+        NicCandidate(nic.name, f"{where}: {nic.name}", rates[nic.name], fabric=nic.fabric, port=nic.port,
+                  model=("card", nic.model) if nic.model else None,
+                  asked=given.wanted(nic.name) is True, elsewhere=nic.name in given.elsewhere)
         for nic in nics
     ]  # fmt: skip
-    chosen = {nic.name for nic in for_training(found, assumed)}
+    chosen = {nic.name for nic in for_training(one_per_port(found, where, assumed), assumed)}
     numbers = sorted(frozenset[int]().union(*(part.gpus for part in parts)))
     if numbers:
         unknown = "what joins the GPUs is not told at its rate; NVLink or xGMI counts as unknown"
@@ -135,7 +163,8 @@ def _merged(parts: Iterable[TopologyPart]) -> list[PartNic]:
             found[nic.name] = nic
         else:
             gpu = old.gpu if old.gpu is not None else nic.gpu
-            found[nic.name] = PartNic(nic.name, old.rate or nic.rate, old.up and nic.up, old.fabric or nic.fabric, gpu)
+            found[nic.name] = PartNic(nic.name, old.rate or nic.rate, old.up and nic.up, old.fabric or nic.fabric, gpu,
+                                      old.model or nic.model, old.port or nic.port)  # fmt: skip
     return list(found.values())
 
 

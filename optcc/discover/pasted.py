@@ -1,61 +1,202 @@
-"""Topologies as they are pasted or logged: in a Markdown fence, quoted, with colours, or with a prefix on every line.
+"""The front door for text, of topologies and of evidence alike: what stands around it is taken away, once.
 
-What is the same on every line is taken away, with a note. What is on some lines only, or names several hosts, is
-refused: which lines belong together would be a guess.
+Files are pasted, logged, or printed by many processes at once: in a Markdown fence, quoted, with colours, after a
+banner, or with a prefix on every line. `plain` and `cleaned` take away all that can be told apart from content. For
+topologies `unwrapped` refuses what is on some lines only, or names several hosts: which lines belong together would be
+a guess, and what is lost makes a bound too high.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import dataclass
+from typing import Any
 
 from optcc.discover.hostlist import expand_hosts
 from optcc.errors import InputError
 
-_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[()][A-Z0-9])")
 _FENCE = re.compile(r"\s{0,3}(```|~~~)")
-_QUOTE = re.compile(r"\s{0,3}> ?")
-_TIME = re.compile(r"\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:]{8}(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9:]{4,5})?\]?:?(?: |$)")
-_CLOCK = re.compile(r"\[?[0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?\]?:?(?: |$)")
-_SYSLOG = re.compile(r"[A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8} [\w.-]{1,64} [\w./-]{1,64}(?:\[[0-9]{1,9}\])?:(?: |$)")
-_NCCL = re.compile(r"[\w.-]{1,64}:[0-9]{1,9}(?::[0-9]{1,9})? \[[0-9]{1,4}\] NCCL [A-Z]{4,8}(?: |$)")
-_MPI = re.compile(r"\[[0-9]{1,9},[0-9]{1,9}\]<std(?:out|err)>: ?")
-_HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,63}):(?: |$)")  # pdsh, clush, srun --label
 _RULE = re.compile(r"-{8,32}")  # above and below the hosts' names: dshbak, clush -b
 _ANSIBLE = re.compile(r"([A-Za-z0-9][\w.-]{0,254}) \| (?:SUCCESS|CHANGED) \| rc=0 >>")
-_COMPOSE = re.compile(r"([A-Za-z0-9][\w.-]{0,63}) {1,40}\| ?")
+_END = r"(?: |$)"
+_FIELDS = r"(?!(?:CA|Switch|Router|State|Rate|LMC|state|port|rate|Speed|Duplex|Width):)"  # of ports, not who speaks
+_HOST = rf"{_FIELDS}(?: {{0,6}}(?=\d{{1,6}}:))?([A-Za-z0-9][\w.-]{{0,63}}):{_END}"  # pdsh, clush, srun --label
+_DATE = r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8} [0-9]{4}"
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """What may stand before each line. sure : nothing else looks so, and it goes wherever it is; else only where half
+    of the lines have it. Its group, if any, names who speaks."""
+
+    name: str
+    pattern: re.Pattern[str]
+    sure: bool = False
+
+    @classmethod
+    def of(cls, name: str, pattern: str, sure: bool = False) -> Prefix:
+        return cls(name, re.compile(f"^{pattern}", re.M), sure)
+
 
 _PREFIXES = (
-    ("a quote's >", _QUOTE),
-    ("a time", _TIME),
-    ("a time", _CLOCK),
-    ("syslog's prefix", _SYSLOG),
-    ("NCCL's log prefix", _NCCL),
-    ("mpirun's tag", _MPI),
-    ("a host's name", _HOST),
-    ("a container's name", _COMPOSE),
+    Prefix.of("a quote's >", r" {0,3}> ?"),
+    Prefix.of(
+        "mpirun's tag",
+        rf"(?:{_DATE} ?)?(?:\[(?:[\w.@-]{{1,80}}[@,])?[0-9]{{1,9}},[0-9]{{1,9}}\](?:\[[\w.:-]{{1,99}}\])?)?"
+        rf"<std(?:out|err|diag)>: ?",
+        sure=True,
+    ),
+    Prefix.of("a pod's name", r"\[pod/[\w.-]{1,253}/[\w.-]{1,63}\] ?", sure=True),
+    Prefix.of(
+        "a time",
+        r"\[?[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}[T ][0-9:]{8}(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9:]{4,5})?\]?:?" + _END,
+        sure=True,
+    ),
+    Prefix.of("a time", rf"\[?{_DATE}\]?:?{_END}", sure=True),
+    Prefix.of("a container's stream", rf"std(?:out|err) [FP]{_END}", sure=True),
+    Prefix.of("a time", r"\[?[0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?\]?:?" + _END),
+    Prefix.of("a time", r"\[? {0,8}[0-9]{1,10}\.[0-9]{3,9}\]:?" + _END),
+    Prefix.of(
+        "syslog's prefix",
+        r"[A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8}(?:\.[0-9]{1,9})? "
+        rf"(?:[\w.-]{{1,64}} [\w./@-]{{1,64}}(?:\[[0-9]{{1,9}}\])?:{_END})?",
+        sure=True,
+    ),
+    Prefix.of("syslog's prefix", rf"[\w.-]{{1,64}} [\w./@-]{{1,64}}\[[0-9]{{1,9}}\]:{_END}", sure=True),
+    Prefix.of("a worker's name", r"\((?:[\w.-]{1,64} )?pid=[0-9]{1,9}(?:, ip=[0-9a-f.:]{2,45})?\) ?", sure=True),
+    Prefix.of("a rank's name", r"\[(?:rank|default|trainer|worker)[0-9]{1,6}\]:? ?", sure=True),
+    Prefix.of("a rank's name", r"\[[0-9]{1,6}\] ?"),
+    Prefix.of("NCCL's log prefix", r"[\w.-]{1,64}:[0-9]{1,9}(?::[0-9]{1,9})? \[[0-9]{1,4}\] NCCL [A-Z]{4,8}" + _END),
+    Prefix.of("a host's name", _HOST),
+    Prefix.of("a task's number", rf" {{0,6}}[0-9]{{1,6}}:{_END}", sure=True),
+    Prefix.of("a container's name", r"([A-Za-z0-9][\w.-]{0,63}) {1,40}\| ?"),
 )
+_NCCL = "NCCL's log prefix"
+_SPEAKERS = (
+    ("{}", re.compile(_HOST)),
+    ("rank{}", re.compile(r"\[[0-9]{1,9},([0-9]{1,9})\]<std(?:out|err)>: ?")),
+    ("{}", re.compile(r"\[pod/([\w.-]{1,240})/[\w.-]{1,63}\] ?")),
+)
+"""What a server is called, and what names it before each of its lines."""
+_BOXED = ("log", "MESSAGE", "message")
+"""Keys of JSON lines that hold a line of a log: Docker's json-file, journald, shippers of logs."""
+_SAMPLE = 2**20
+"""Characters of a log that tell whether most of its lines have a prefix."""
 _DEEPEST = 4  # such as a quoted log with times and hosts
 _ONE_HOST = "Give one file for each host, such as: grep '^node1:' all.txt > node1.txt."
+
+
+def plain(text: str) -> str:
+    """Without a byte order mark, a terminal's codes and carriage returns; of lines boxed in JSON, what is in them."""
+    text = without_colours(text.removeprefix("\ufeff")).replace("\r\n", "\n")
+    return _unboxed(text) if text.lstrip()[:2] == '{"' else text
+
+
+def cleaned(text: str) -> str:
+    """The same lines without fences, and without all prefixes but NCCL's own, which readers of its log want. What is
+    on some of the lines only is taken from these: in a log, each line speaks for itself."""
+    text = plain(text)
+    text = "\n".join("" if _FENCE.match(line) else line for line in text.split("\n")) if "```" in text else text
+    for _ in range(_DEEPEST):
+        before = text
+        for prefix in _PREFIXES:
+            if prefix.name != _NCCL and _is_on(prefix, text):
+                text = prefix.pattern.sub("", text)
+        if text == before:
+            break
+    return text
+
+
+def _is_on(prefix: Prefix, text: str) -> bool:
+    if prefix.sure:
+        return prefix.pattern.search(text) is not None
+    lines = [line for line in text[:_SAMPLE].split("\n") if line.strip()]
+    return not _starts(lines) and _mostly(prefix, lines)
+
+
+def _mostly(prefix: Prefix, lines: list[str]) -> bool:
+    """Whether half of the lines have it. Hosts are before many lines each; names in a legend or in YAML before one."""
+    found = [match for line in lines if (match := prefix.pattern.match(line))]
+    hosts = {match[1] for match in found} if prefix.pattern.groups else set()
+    return len(lines) > 1 and 2 * len(found) >= len(lines) and len(found) >= 2 * len(hosts)
+
+
+def _unboxed(text: str) -> str:
+    """What JSON lines of a log hold; the text itself where some line holds none."""
+    lines = []
+    for line in filter(str.strip, text.split("\n")):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            return text
+        keys = [key for key in _BOXED if isinstance(value, dict) and isinstance(value.get(key), str)]
+        if not keys:
+            return text
+        lines.append(value[keys[0]].rstrip("\r\n"))
+    return "\n".join(lines) + "\n"
+
+
+MOST_TRIES = 1000
+"""Lines that may begin a JSON value, but do not, before one that does."""
+
+
+def json_values(text: str) -> list[tuple[int, Any]]:
+    """(line, value) of the JSON objects and lists that begin lines of a text, whatever stands around them."""
+    decoder, found, place, tries = json.JSONDecoder(), list[tuple[int, Any]](), 0, 0
+    start = re.compile(r"^[ \t]*(?=[{\[])", re.M)
+    while tries < MOST_TRIES and (match := start.search(text, place)):
+        try:
+            value, place = decoder.raw_decode(text, match.end())
+            found.append((text.count("\n", 0, match.end()) + 1, value))
+        except (ValueError, RecursionError):
+            tries += 1
+            place = text.find("\n", match.end()) + 1
+            if place == 0:
+                break
+    return found
 
 
 def unwrapped(text: str, path: str) -> tuple[str, list[str]]:
     """The text inside, and what was taken away. Raises InputError where that is not the same on all lines."""
     taken: list[str] = []
-    text = without_colours(text)
+    text = plain(text)
     lines = text.splitlines()
     for _ in range(_DEEPEST):
         lines = _unfenced(lines, path, taken)
         if not any(line.strip() for line in lines) or _starts(lines):
             break
-        for name, prefix in _PREFIXES:
-            shorter = _without(lines, name, prefix, path)
+        for prefix in _PREFIXES:
+            shorter = _without(lines, prefix, path, taken)
             if shorter is not None:
                 lines = shorter
-                taken.append(name)
+                taken.append(prefix.name)
                 break
         else:
             break
+    lines = _from_content(lines, taken)
     return ("\n".join(lines) + "\n" if taken else text), taken
+
+
+_BEGINS = re.compile(r"<(?:\?xml|!--|!DOCTYPE|system|graphs|html)\b|<!--|optcc:")
+_CONTENT = re.compile(r"\s|-|%|[\w-]{1,40}:(?:\s|$)|.*[<{]")
+"""What may be a part of XML or YAML: it is no banner."""
+
+
+def _from_content(lines: list[str], taken: list[str]) -> list[str]:
+    """With empty lines in place of a banner before XML or YAML, and of a prompt after XML."""
+    start = next((i for i, line in enumerate(lines) if _BEGINS.match(line.lstrip())), 0)
+    before = [line for line in lines[:start] if line.strip() and not line.startswith("#")]
+    if before and not any(_CONTENT.match(line) for line in before):
+        taken.append("a banner")
+        lines = ["" if line in before else line for line in lines[:start]] + lines[start:]
+    if lines[start : start + 1] and lines[start].lstrip().startswith("<"):
+        end = next((i for i in range(len(lines) - 1, start, -1) if ">" in lines[i]), start)
+        if any(line.strip() and "<" not in line for line in lines[end + 1 :]) and lines[end].rstrip().endswith(">"):
+            taken.append("what follows")
+            lines = lines[: end + 1]
+    return lines
 
 
 def by_host(text: str) -> dict[str, str] | None:
@@ -65,19 +206,22 @@ def by_host(text: str) -> dict[str, str] | None:
     same output above it, and Ansible each host. Of one host's lines `unwrapped` takes the name away. Raises InputError
     for a list of hosts that cannot be read.
     """
-    lines = without_colours(text).splitlines()
+    lines = plain(text).splitlines()
     hosts = _by_heading(lines) or _by_prefix([line for line in lines if line.strip()])
     return None if hosts is None else {host: "\n".join(own) + "\n" for host, own in hosts.items()}
 
 
 def _by_prefix(lines: list[str]) -> dict[str, list[str]] | None:
-    if len(lines) < 2 or _starts(lines) or not all(_HOST.match(line) for line in lines):
-        return None
-    hosts: dict[str, list[str]] = {}
-    for line in lines:
-        if match := _HOST.match(line):
-            hosts.setdefault(match[1], []).append(line[match.end() :])
-    return hosts if len(hosts) > 1 and 2 * len(hosts) <= len(lines) else None
+    for called, speaker in _SPEAKERS:
+        if len(lines) < 2 or _starts(lines) or not all(speaker.match(line) for line in lines):
+            continue
+        hosts: dict[str, list[str]] = {}
+        for line in lines:
+            if match := speaker.match(line):
+                hosts.setdefault(called.format(match[1]), []).append(line[match.end() :])
+        if len(hosts) > 1 and 2 * len(hosts) <= len(lines):
+            return hosts
+    return None
 
 
 def _by_heading(lines: list[str]) -> dict[str, list[str]] | None:
@@ -108,7 +252,7 @@ def without_colours(text: str) -> str:
 
 def _starts(lines: list[str]) -> bool:
     """Whether it is XML or YAML as it is."""
-    first = next(line.strip() for line in lines if line.strip())
+    first = next((line.strip() for line in lines if line.strip()), "")
     return first.startswith(("<", "optcc:", "{", "#", "---", "%"))
 
 
@@ -128,24 +272,24 @@ def _unfenced(lines: list[str], path: str, taken: list[str]) -> list[str]:
     return lines[fences[0] + 1 : fences[1]]
 
 
-def _without(lines: list[str], name: str, prefix: re.Pattern[str], path: str) -> list[str] | None:
-    """The lines without the prefix; None where they have none."""
-    written = [(i, line) for i, line in enumerate(lines) if line.strip()]
-    found = [(i, match) for i, line in written if (match := prefix.match(line))]
-    hosts = sorted({match[1] for _, match in found}) if prefix.groups else []
-    # Hosts are before many lines each; names in a legend or in YAML before one.
-    if len(written) < 2 or 2 * len(found) < len(written) or len(found) < 2 * len(hosts):
+def _without(lines: list[str], prefix: Prefix, path: str, taken: list[str]) -> list[str] | None:
+    """The lines without the prefix, and without those of a banner before it; None where they have none."""
+    written = [i for i, line in enumerate(lines) if line.strip()]
+    if not _mostly(prefix, [lines[i] for i in written]):
         return None
-    if len(found) < len(written):
-        bare = next(i for i, line in written if not prefix.match(line))
+    found = [(i, match) for i in written if (match := prefix.pattern.match(lines[i]))]
+    if bare := [i for i in written if i > found[0][0] and not prefix.pattern.match(lines[i])]:
         raise InputError(
-            f"{name} before some lines, but not all",
-            where=f"{path}:{bare + 1}",
+            f"{prefix.name} before some lines, but not all",
+            where=f"{path}:{bare[0] + 1}",
             expected="all lines alike",
-            got=lines[bare].strip()[:60],
+            got=lines[bare[0]].strip()[:60],
             hint="Take the prefixes away, or what is not part of the topology.",
         )
+    hosts = sorted({match[1] for _, match in found}) if prefix.pattern.groups else []
     if len(hosts) > 1:
         got = ", ".join(hosts[:8])
         raise InputError("lines of several hosts", where=path, expected="one host", got=got, hint=_ONE_HOST)
-    return [prefix.sub("", line, count=1) for line in lines]
+    if written[0] < found[0][0]:
+        taken.append("a banner")
+    return [prefix.pattern.sub("", line, count=1) for line in lines[found[0][0] :]]

@@ -23,6 +23,20 @@ from optcc.discover.port_lists import (
     read_ibstat,
     read_rdma_link,
 )
+from optcc.discover.port_tools import (
+    looks_like_devinfo,
+    looks_like_ethtool,
+    looks_like_iblinkinfo,
+    looks_like_ibstatus,
+    looks_like_mlxlink,
+    looks_like_rdma_link_text,
+    read_devinfo,
+    read_ethtool,
+    read_iblinkinfo,
+    read_ibstatus,
+    read_mlxlink,
+    read_rdma_link_text,
+)
 from optcc.discover.rails import Clues
 from optcc.discover.smi_text import looks_like_smi, smi_server
 from optcc.discover.topology import Assumed, Topology, describe, measured_line
@@ -65,13 +79,21 @@ PARTS = (
     PartReader("ibstat", looks_like_ibstat, _one(read_ibstat)),
     PartReader("ibdev2netdev", looks_like_ibdev2netdev, _one(read_ibdev2netdev)),
     PartReader("rdma link -j", looks_like_rdma_link, _one(read_rdma_link)),
+    PartReader("rdma link", looks_like_rdma_link_text, _one(read_rdma_link_text)),
+    PartReader("ibstatus", looks_like_ibstatus, _one(read_ibstatus)),
+    PartReader("ibv_devinfo", looks_like_devinfo, _one(read_devinfo)),
+    PartReader("ethtool", looks_like_ethtool, _one(read_ethtool)),
+    PartReader("mlxlink", looks_like_mlxlink, _one(read_mlxlink)),
+    PartReader("iblinkinfo", looks_like_iblinkinfo, read_iblinkinfo),
     PartReader("rocm-smi, amd-smi", looks_like_amd, _one(read_amd)),
     PartReader("NCCL's log", looks_like_nccl_log, read_nccl_log),
 )
 TEXTS = (
     TextReader(
         "NCCL's XML",
-        lambda text, path: Path(path).suffix.lower() == ".xml" or text.lstrip()[:1] == "<",
+        lambda text, path: (
+            text.lstrip()[:1] == "<" or (Path(path).suffix.lower() == ".xml" and "\noptcc:" not in f"\n{text}")
+        ),
         lambda text, data, path, given: nccl_servers(data, path, given),
     ),
     TextReader(

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from optcc.discover.given import Given
+from optcc.discover.known_tools import tool_of
+from optcc.discover.nccl_log_hosts import looks_like_nccl_log
 from optcc.discover.parts import TopologyPart, rates_told
-from optcc.discover.pasted import by_host, unwrapped
+from optcc.discover.pasted import by_host, plain, unwrapped
 from optcc.discover.rails import Clue, Clues
 from optcc.discover.readers import Raw, of_parts, part_reader, text_reader
 from optcc.discover.sources import NAME, Source
@@ -49,8 +52,8 @@ class Sources:
 
     def add_text(self, source: Source, data: bytes) -> None:
         """A text of one host, or of several whose lines each begin with theirs."""
-        text = data.decode("utf-8", "replace")
-        hosts = by_host(text)
+        text, data = _plain(data)
+        hosts = None if looks_like_nccl_log(text) else by_host(text)  # a log's lines have their host themselves
         if hosts is None:
             self._add(source, text, data)
             return
@@ -59,7 +62,7 @@ class Sources:
 
     def add_document(self, source: Source, data: bytes) -> None:
         """XML or YAML from somebody else: nothing else is tried."""
-        text, data = self._unwrapped(source.path, data.decode("utf-8", "replace"), data)
+        text, data = self._unwrapped(source.path, *_plain(data))
         self._add_whole(source, text, data, documents_only=True)
 
     def _add(self, source: Source, text: str, data: bytes) -> None:
@@ -84,13 +87,17 @@ class Sources:
 
     def _add_whole(self, source: Source, text: str, data: bytes, documents_only: bool = False) -> None:
         kind = text_reader(text, source.path, documents_only)
+        if kind.name == "YAML" and not documents_only and (tool := tool_of(text)) is not None:
+            what = f"{tool.name}, which tells no topology"
+            expected = "NCCL's XML or log, sysfs, ibstat, a YAML file or a preset"
+            raise InputError(what, where=source.path, expected=expected, hint=tool.topology)
         raw: Raw = lambda given: kind.read(text, data, source.path, given)  # noqa: E731
         self._wholes.append(_Whole(source.name, source.given, raw, not kind.rates))
 
-    def raw(self, given: Given) -> tuple[Topology, Clues]:
-        """All of them as one cluster. Raises InputError for two servers of one name."""
+    def _raws(self) -> list[Raw]:
+        """What reads each server, or the servers of each source."""
         parts = dict(self._parts)
-        read = []
+        raws: list[Raw] = []
         for whole in self._wholes:
             told = parts.pop(whole.name, [])
             if told and not whole.partial:
@@ -100,14 +107,44 @@ class Sources:
                     expected=f"{whole.name} by its XML, sysfs or YAML alone",
                     got=f"{told[0].kind} as well",
                 )
-            assumed = Assumed()
-            topology, clues = whole.raw(rates_told(told, whole.name, given, assumed))
-            lines = tuple(f"{part.where}: {part.read}, for their rates" for part in told)
-            topology = replace(topology, read=(*lines, *topology.read), assumed=(*topology.assumed, *assumed.all()))
-            read.append(_named(topology, clues, whole) if whole.name else (topology, clues))
-        read += [of_parts(name or "server0", each, given) for name, each in parts.items()]
+            raws.append(partial(_of_whole, whole, told))
+        return raws + [partial(of_parts, name or "server0", each) for name, each in parts.items()]
+
+    def raw(self, given: Given) -> tuple[Topology, Clues]:
+        """All of them as one cluster. Raises InputError for two servers of one name."""
+        raws = self._raws()
+        read = [raw(given) for raw in raws]
+        if usual := _usual([topology.cluster for topology, _ in read]):
+            # What is slow here may count on the others: then it is no management port.
+            known = replace(given, elsewhere=usual)
+            read = [one if usual <= _names(one[0].cluster) else raw(known) for raw, one in zip(raws, read, strict=True)]
         topology, clues = read[0] if len(read) == 1 else _joined(read)
         return replace(topology, assumed=(*topology.assumed, *self._taken)), clues
+
+
+def _plain(data: bytes) -> tuple[str, bytes]:
+    """The text, and the bytes of it, as they are where nothing is taken away."""
+    text = data.decode("utf-8", "replace")
+    return (text, data) if (found := plain(text)) == text else (found, found.encode())
+
+
+def _of_whole(whole: _Whole, told: Sequence[TopologyPart], given: Given) -> tuple[Topology, Clues]:
+    assumed = Assumed()
+    topology, clues = whole.raw(rates_told(told, whole.name, given, assumed))
+    lines = tuple(f"{part.where}: {part.read}, for their rates" for part in told)
+    topology = replace(topology, read=(*lines, *topology.read), assumed=(*topology.assumed, *assumed.all()))
+    return _named(topology, clues, whole) if whole.name else (topology, clues)
+
+
+def _names(cluster: Cluster) -> frozenset[str]:
+    return frozenset(nic.name for nic in cluster.servers[0].nics)
+
+
+def _usual(clusters: Sequence[Cluster]) -> frozenset[str]:
+    """The NICs that most servers of several have."""
+    servers = [server for cluster in clusters for server in cluster.servers]
+    counts = Counter(nic.name for server in servers for nic in server.nics)
+    return frozenset(name for name, count in counts.items() if 2 * count >= len(servers) > 1)
 
 
 def _check_once(parts: Sequence[TopologyPart], new: TopologyPart) -> None:

@@ -11,10 +11,11 @@ from optcc.discover.bonds import Bond, bond_of
 from optcc.discover.interface_names import Standing, standing
 from optcc.discover.nccl_ports import MIN_SPEED
 from optcc.discover.nic_choice import ETHERNET, INFINIBAND, LISTED
+from optcc.discover.parts import port_identity
 from optcc.discover.pci import without_function
 from optcc.discover.topology import Assumed, listed
 from optcc.errors import InputError
-from optcc.machine.rdma import natural, rdma_ports
+from optcc.machine.rdma import RdmaPort, natural, rdma_ports
 from optcc.machine.sysfs import Sysfs, pci_place
 from optcc.values.units import format_rate
 
@@ -31,6 +32,7 @@ class SysfsPort:
     rate : bytes per second, None where the driver does not tell; up : has a link, or does not tell
     place : of its PCI device, empty for none; owner : of the device whose virtual function it is, empty for none
     fabric : INFINIBAND, ETHERNET, or empty for unknown
+    identity : what another function of the same physical port has, too; empty for unknown
     """
 
     name: str
@@ -39,6 +41,7 @@ class SysfsPort:
     place: str
     owner: str = ""
     fabric: str = ""
+    identity: str = ""
 
 
 def sysfs_ports(
@@ -98,8 +101,28 @@ def _rdma(tree: Sysfs, path: str, assumed: Assumed) -> list[SysfsPort]:
         if bond is not None:
             _note_bond(name, bond, path, assumed)
         rate = port.rate if bond is None else bond.rate
-        found.append(SysfsPort(name, rate, port.active, pci_place(place), _owner(tree, place), fabric))
+        found.append(
+            SysfsPort(name, rate, port.active, pci_place(place), _owner(tree, place), fabric, _identity(tree, port))
+        )
     return found
+
+
+def _identity(tree: Sysfs, port: RdmaPort) -> str:
+    """See `port_identity`; a driver that says phys_port_id, or the port's name, says it itself."""
+    device = f"class/infiniband/{port.device}"
+    image, node = (tree.text(f"{device}/{guid}") for guid in ("sys_image_guid", "node_guid"))
+    interface = port.interface or next(iter(tree.names(f"{device}/device/net")), "")
+    said = _said_of_port(tree, interface) if interface else ""
+    return f"{image}/{said}/{port.port}" if said else port_identity(port.device, image, node, str(port.port))
+
+
+def _said_of_port(tree: Sysfs, interface: str) -> str:
+    """phys_port_id, unique within a card at least; else the port's name where the card's switch tells the card."""
+    path = f"class/net/{interface}"
+    if port := tree.text(f"{path}/phys_port_id"):
+        return port
+    card, name = tree.text(f"{path}/phys_switch_id"), tree.text(f"{path}/phys_port_name")
+    return f"{card} {name}" if card and re.fullmatch(r"p\d{1,3}", name) else ""
 
 
 def _note_bond(name: str, bond: Bond, path: str, assumed: Assumed) -> None:
@@ -155,7 +178,7 @@ def _interface(tree: Sysfs, name: str) -> SysfsPort:
     on_card = "" if "/usb" in (place or "") else pci_place(place)
     up = tree.text(f"{path}/operstate") in ("up", "unknown", "")
     fabric = _LINK_TYPES.get(tree.text(f"{path}/type"), "")
-    return SysfsPort(name, rate, up, on_card, _owner(tree, place), fabric)
+    return SysfsPort(name, rate, up, on_card, _owner(tree, place), fabric, _said_of_port(tree, name))
 
 
 def without_functions(

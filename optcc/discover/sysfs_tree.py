@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 
-from optcc.discover.card_ports import within_slots, without_surplus
+from optcc.discover.card_ports import one_per_port, within_slots, without_surplus
 from optcc.discover.given import Given
 from optcc.discover.nccl_gpus import MAX_DEVICES
 from optcc.discover.nearness import deal
@@ -113,7 +113,8 @@ def _for_training(
         )
     own = without_functions(up, path, lambda name: given.wanted(name) is True, assumed)
     found = [_candidate(tree, port, gpus, path, given) for port in own]
-    chosen = for_training(without_surplus(found, path, assumed), assumed)
+    single = one_per_port(without_surplus(found, path, assumed), path, assumed)
+    chosen = for_training(single, assumed)
     slots: list[PciSlot] = [slot for gpu in gpus if (slot := gpu_slot(tree, gpu))]
     return within_slots(chosen, slots, assumed)
 
@@ -136,6 +137,8 @@ def _candidate(tree: Sysfs, port: SysfsPort, gpus: Sequence[str], path: str, giv
         slot=nic_slot(tree, port.place, [gpus[g] for g in near]) if port.place else None,
         asked=given.wanted(port.name) is True,
         fixed=given.rate_of(port.name) is not None,
+        port=port.identity,
+        elsewhere=port.name in given.elsewhere,
     )
 
 

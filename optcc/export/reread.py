@@ -8,11 +8,14 @@ from pathlib import Path
 
 from optcc.errors import InputError
 from optcc.export.nodes import Node, out_of_order
+from optcc.files.content import from_content
 from optcc.files.reading import beginning, is_stdin, read_file
 
 MAX_BYTES = 2**30
 """Of a file; the largest that was written in tests has 30 MiB."""
-HEAD = 4096
+HEAD = 2**16
+START = r"num_ranks\b|<algo\b|\{"
+"""How the content begins, after a licence, a declaration or a banner."""
 TRACE = ".et"
 """How names of Chakra traces end."""
 
@@ -35,14 +38,14 @@ def reader_of(path: Path) -> Callable[[Path], Reread] | None:
     """
     if is_stdin(path):
         return None
-    head = beginning(path, HEAD).lstrip()
     if path.name.endswith(TRACE):
         return _chakra
-    if head.startswith(b"num_ranks"):
+    head = from_content(beginning(path, HEAD).decode("utf-8", "replace"), START).lstrip()
+    if head.startswith("num_ranks"):
         return _goal
-    if head.startswith(b"<algo"):
+    if head.startswith("<algo"):
         return _msccl
-    if head.startswith(b"{") and b'"collective"' in head:
+    if head.startswith("{") and '"collective"' in head:
         return _mscclpp
     return None
 
@@ -50,7 +53,7 @@ def reader_of(path: Path) -> Callable[[Path], Reread] | None:
 def _text(path: Path, what: str) -> str:
     data = read_file(path, MAX_BYTES, what=what, expected=what)
     try:
-        return data.decode()
+        return from_content(data.decode(), START)
     except UnicodeDecodeError:
         raise InputError("cannot be read", where=str(path), expected=what, got="not text") from None
 
