@@ -6,15 +6,11 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 
 from optcc.diagnose.evidence import NOTHING, Observation
+from optcc.diagnose.noise import LEAST_NOISE, NOISE, Repeated, spreads, upper_middle
 
-NOISE = 0.03
-"""The spread of a measurement where nothing was measured twice: from run to run large sizes of nccl-tests differ by
-1 to 3 %."""
-LEAST_NOISE = 0.005
-"""Below this repeats of one run say how steady the run was, not how well it repeats."""
 REACHED, REACHED_SPREAD = 0.9, 0.1
 """The part of nameplate that a healthy collective reaches, where nothing tells: headers and protocol take 3 to 8 %,
 latency some more. 0.8 is twice the spread below 1."""
@@ -76,28 +72,31 @@ class Standard:
 
 
 def averages(observations: Sequence[Observation], noise: float | None) -> tuple[list[Average], list[Standard], float]:
-    """The averages, what was taken for healthy, and the spread of one measurement as a fraction.
+    """The averages, what was taken for healthy, and the spread of one run as a fraction.
 
     noise : that spread, where the caller knows it
     """
     groups: dict[tuple[object, ...], list[Observation]] = defaultdict(list)
     for seen in observations:
         groups[_alike(seen)].append(seen)
-    spread = _noise(groups.values()) if noise is None else noise
+    raw = [_mean(group) for group in groups.values()]
+    each, spread = spreads([Repeated(one.kind, one.paces) for one in raw if one.noisy], ALIKE)
+    if noise is not None:
+        each, spread = {}, noise
     kinds: dict[str, list[Average]] = defaultdict(list)
-    for group in groups.values():
-        kinds[group[0].kind].append(_mean(group, spread))
+    for one in raw:
+        kinds[one.kind].append(one.average(each.get(one.kind, spread)))
     found, standards, slow = list[Average](), list[Standard](), set[int]()
     # What uses few ports first: of what uses many, each may have a slow one, and then none tells what is healthy.
     pairs, ports = 0.0, 0.0
-    for kind, raw in sorted(kinds.items(), key=lambda item: _width(item[1])):
-        standard = _standard(kind, [average for average in raw if slow.isdisjoint(average.logs)])
-        if _width(raw) > ports and not (standard.measured and standard.part >= OF_PAIRS * pairs) and pairs:
+    for kind, of in sorted(kinds.items(), key=lambda item: _width(item[1])):
+        standard = _standard(kind, [average for average in of if slow.isdisjoint(average.logs)])
+        if _width(of) > ports and not (standard.measured and standard.part >= OF_PAIRS * pairs) and pairs:
             standard = Standard(kind, pairs, False, REACHED_SPREAD)
         elif standard.measured and standard.part > pairs:
-            pairs, ports = standard.part, _width(raw)
+            pairs, ports = standard.part, _width(of)
         standards.append(standard)
-        found += [_against(average, standard) for average in raw]
+        found += [_against(average, standard) for average in of]
         slow = _slow_ports(found)
     return found, standards, spread
 
@@ -124,23 +123,44 @@ def _alike(seen: Observation) -> tuple[object, ...]:
     return (seen.kind, seen.least, seen.failed, seen.spread > 0, loads)
 
 
-def _noise(groups: Iterable[Sequence[Observation]]) -> float:
-    """From repeats, pooled over all that were measured more than once."""
-    squares, count = 0.0, 0
-    for group in groups:
-        logs = [math.log(max(seen.used.values())) for seen in group if not seen.least]
-        if len(logs) > 1 and not group[0].failed:
-            squares += (len(logs) - 1) * stdev(logs) ** 2
-            count += len(logs) - 1
-    return max(LEAST_NOISE, math.sqrt(squares / count)) if count >= ENOUGH else NOISE
+@dataclass(frozen=True)
+class _Raw:
+    """Alike measurements before anything is known of noise: the mean over runs, each the median of its rows.
+
+    paces : of each run, the logarithm of the part of nameplate; own : a spread that the measurements say themselves
+    """
+
+    kind: str
+    logs: Mapping[int, float]
+    paces: tuple[float, ...]
+    own: float
+    where: str
+    least: bool
+
+    @property
+    def noisy(self) -> bool:
+        return self.kind not in EXACT and not self.least and max(self.paces) > math.log(2 * NOTHING)
+
+    def average(self, spread: float) -> Average:
+        exact = self.kind in EXACT and not self.own
+        one = 0.0 if exact else max(self.own, spread)
+        return Average(
+            self.kind, self.logs, one / math.sqrt(len(self.paces)), len(self.paces), self.where, self.least
+        )
 
 
-def _mean(group: Sequence[Observation], noise: float) -> Average:
+def _mean(group: Sequence[Observation]) -> _Raw:
     first = group[0]
-    logs = {port: fmean(math.log(max(seen.used[port], NOTHING)) for seen in group) for port in first.used}
-    own = first.spread or (0.0 if first.kind in EXACT else noise)
-    spread = own / math.sqrt(len(group))
-    return Average(first.kind, logs, spread, len(group), first.where, first.least)
+    runs: dict[str, list[Observation]] = defaultdict(list)
+    for seen in group:
+        runs[seen.run or f"{seen.where} {len(runs)}"].append(seen)
+    each = [
+        {port: median(math.log(max(seen.used[port], NOTHING)) for seen in run) for port in first.used}
+        for run in runs.values()
+    ]
+    logs = {port: fmean(run[port] for run in each) for port in first.used}
+    paces = tuple(max(run.values()) for run in each)
+    return _Raw(first.kind, logs, paces, first.spread, first.where, first.least)
 
 
 def _standard(kind: str, raw: Sequence[Average]) -> Standard:
@@ -149,9 +169,7 @@ def _standard(kind: str, raw: Sequence[Average]) -> Standard:
     of = [average for average in raw if average.kind == kind and not average.least and not average.failed]
     paces = sorted((average.pace for average in of), reverse=True)
     if len(paces) >= ENOUGH:
-        reached = paces[len(paces) // 4]
-        alike = [one.pace for one in of if abs(one.pace - reached) <= ALIKE * max(one.spread, LEAST_NOISE)]
-        part = min(1.0, math.exp(median(alike)))
+        part = math.exp(upper_middle(paces, max(LEAST_NOISE, *(one.spread for one in of)), ALIKE))
         if part < LEAST_HEALTHY:
             return Standard(kind, REACHED, False, REACHED_SPREAD, low=True)
         return Standard(kind, part, True)

@@ -27,6 +27,7 @@ class Observation:
     servers : names of those that took part
     least : it only shows that these ports reach as much: nothing says that one of them set the pace
     root : the server of a broadcast's, reduce's, gather's or scatter's root
+    run : what it shares with others: those of one run of a program are one measurement; empty: it is a run by itself
     """
 
     kind: str
@@ -38,6 +39,7 @@ class Observation:
     servers: tuple[str, ...] = ()
     least: bool = False
     root: str | None = None
+    run: str = ""
 
     @property
     def failed(self) -> bool:

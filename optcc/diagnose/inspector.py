@@ -93,7 +93,7 @@ def _of_comm(of: Sequence[InspectorRecord], ports: NicDirections) -> tuple[list[
             used = parts(carried, each[number], ports)
             where = f"{of[0].where}: {kind} number {number}"
             seen.append(Observation(kind, where, used, nbytes=nbytes, time_s=each[number], servers=servers,
-                                    root=servers[0]))  # fmt: skip
+                                    root=servers[0], run=f"communicator {of[0].comm}"))  # fmt: skip
     return seen, ""
 
 

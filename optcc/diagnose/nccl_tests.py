@@ -191,7 +191,7 @@ def _evidence(test: Test, log: Log, source: str, ports: NicDirections) -> Eviden
         if used:
             seen.append(
                 Observation(kind, f"{source}:{line}", used, nbytes=nbytes, time_s=seconds, servers=servers,
-                            root=members[root % len(members)].server)
+                            root=members[root % len(members)].server, run=where)
             )  # fmt: skip
     read = f"{source}: {kind}, {who} over {nics} NICs, {len(seen)} measurements"
     return Evidence(tuple(seen), signs, (read,))

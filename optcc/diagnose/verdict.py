@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 
-from optcc.diagnose.averages import EXACT, LEAST_NOISE, NOISE, Average, Standard, averages
+from optcc.diagnose.averages import EXACT, Average, Standard, averages
 from optcc.diagnose.doubt import NicConfidence, Sure, doubts
 from optcc.diagnose.evidence import NOTHING, Evidence, Sign
 from optcc.diagnose.fit import Fit, Problem, fit, problem
 from optcc.diagnose.measure import Measure, Open, what_to_measure
+from optcc.diagnose.noise import LEAST_NOISE, NOISE
 from optcc.diagnose.ports import IN, OUT, NicDirections, port
 from optcc.values.cluster import Cluster, Nic, Server
 
