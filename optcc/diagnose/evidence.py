@@ -64,12 +64,14 @@ class Sign:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All of it. `read` : a line for each file, for people; `unused` : what was read and says nothing, and why."""
+    """All of it. `read` : a line for each file, for people; `unused` : what was read and says nothing, and why;
+    `causes` : what a log shows that slows all NICs alike."""
 
     observations: tuple[Observation, ...] = ()
     signs: tuple[Sign, ...] = ()
     read: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
 
     @classmethod
     def together(cls, parts: Iterable[Evidence]) -> Evidence:
@@ -80,4 +82,5 @@ class Evidence:
             tuple(s for part in whole for s in part.signs),
             tuple(line for part in whole for line in part.read),
             tuple(line for part in whole for line in part.unused),
+            tuple(dict.fromkeys(line for part in whole for line in part.causes)),
         )
