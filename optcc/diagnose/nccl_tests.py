@@ -28,12 +28,20 @@ MEASURE = "-b 256M -e 4G -f 2"
 _STARTS = re.compile(r"# Collective test starting: (\S{1,80})|# nThread \d")
 _NAMES = sorted(KINDS | {"hypercube", "alltoallv"}, key=len, reverse=True)
 _NAME = re.compile(rf"(?<![a-z])({'|'.join(_NAMES)})(?![a-z])")
+_ALGORITHM = re.compile(
+    r"NCCL_ALGO(?:=| set (?:by environment )?to )['\"]?(?:allreduce:)?(\w{1,20})(?![\w,])|"
+    r"AllReduce: \d{8,15} Bytes -> Algo (\w{1,20})",
+    re.I,
+)
+"""Set to one algorithm, or, with NCCL_DEBUG_SUBSYS=TUNING, what was chosen for a large size: a name or NCCL's number."""
+TREES = {"tree", "nvlstree", "0", "5"}
 _NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,9})?(?:e[+-]?\d{1,2})?", re.I)
 
 
 @dataclass
 class Test:
-    """One table: `kind` empty where nothing tells it; rows are (line, bytes, seconds, root, wrong results)."""
+    """One table: `kind` empty where nothing tells it; rows are (line, bytes, seconds, root, wrong results); `tree` :
+    the log says that the algorithm is a tree."""
 
     kind: str
     line: int
@@ -42,6 +50,7 @@ class Test:
     before: int | None = None
     per_iteration: bool = False
     ratio: float | None = None
+    tree: bool = False
 
 
 def looks_like_tests(text: str) -> bool:
@@ -84,6 +93,9 @@ def _is_command(line: str) -> bool:
 def _from_text(lines: Sequence[str], start: int, source: str) -> Test:
     test = Test(_kind_in(PurePath(source).name) or "", start)
     for number, line in enumerate(lines, start):
+        if "lgo" in line or "ALGO" in line:
+            for algorithm in _ALGORITHM.finditer(line):
+                test.tree = (algorithm[1] or algorithm[2]).lower() in TREES
         if starts := _STARTS.search(line):
             test.kind = _kind_in(starts[1] or "") or test.kind
         elif _is_command(line):
@@ -187,7 +199,7 @@ def _evidence(test: Test, log: Log, source: str, ports: NicDirections) -> Eviden
         return Evidence(signs=signs, unused=(what,))
     seen = []
     for line, nbytes, seconds, root, _ in kept:
-        used = parts(loads(kind, nbytes, members, use, ports, root), seconds, ports)
+        used = parts(loads(kind, nbytes, members, use, ports, root, test.tree), seconds, ports)
         if used:
             seen.append(
                 Observation(kind, f"{source}:{line}", used, nbytes=nbytes, time_s=seconds, servers=servers,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optcc.diagnose.calibration_file import looks_like_calibration, read_calibration
+from optcc.diagnose.causes import causes_in
 from optcc.diagnose.counters import Reading, counted_between, read_counters
 from optcc.diagnose.evidence import Evidence
 from optcc.diagnose.inspector import looks_like_inspector, read_inspector
@@ -96,6 +97,8 @@ def watched(sources: Sequence[str], ports: NicDirections, seconds: float, wait: 
 def read_text(text: str, source: str, ports: NicDirections) -> Evidence:
     """What one file says, by every reader that it fits. Raises InputError where none does."""
     found = [reader.read(text, source, ports) for reader in READERS if reader.fits(text)]
+    if causes := causes_in(text, source):
+        found.append(Evidence(causes=causes))
     if not found:
         got = text.strip()[:40] or "nothing"
         raise InputError("no evidence that is known", where=source, expected=EXPECTED, got=got)
