@@ -60,7 +60,7 @@ def spreads(found: Sequence[Repeated], alike: float) -> tuple[dict[str, float], 
         each = {kind: _pooled(over_all, [one]) for kind, one in seen.items()}
     counts = {kind: count for kind, (_, count) in seen.items()}
     sure = {kind: _at_most(spread, counts[kind]) for kind, spread in each.items()}
-    return sure, _at_most(over_all, sum(counts.values()))
+    return sure, max(LEAST_NOISE, over_all)
 
 
 def _pooled(before: float, seen: Sequence[tuple[float, float]]) -> float:
