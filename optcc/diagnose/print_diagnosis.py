@@ -98,7 +98,8 @@ def _headline(verdict: Verdict, ports: NicDirections) -> str:
             return f"cannot tell which NIC is slow: {one.nic} explains it, and as well would others"
         if len(one.twins) < FEW:
             return f"cannot tell which NIC is slow: {', '.join((one.nic, *one.twins))} explain it alike"
-        return f"cannot tell which NIC is slow: {_who(one, ports)} explains it, each as well as the others"
+        which = _who(one, ports).removeprefix("one ")
+        return f"cannot tell which {which} is slow: each explains it as well as the {len(one.twins)} others"
     if verdict.servers:
         first = verdict.servers[0]
         more = f", and {counted(len(verdict.servers) - 1, 'other server')}" if len(verdict.servers) > 1 else ""
@@ -167,7 +168,8 @@ def _because(one: Finding, ports: NicDirections) -> list[str]:
 def _print_fit(verdict: Verdict) -> None:
     table = plain_table()
     counts = f"{verdict.measured} measurements, {verdict.averaged} of them different"
-    table.add_row("fit", f"{counts}; noise {percent(verdict.noise)}, left over {verdict.misfit:.2f} times that")
+    noise = f"{percent(verdict.noise)} between runs"
+    table.add_row("fit", f"{counts}; noise {noise}, left over {verdict.misfit:.2f} times that")
     for standard in verdict.standards:
         if standard.kind not in ("link", "failure", "counters"):
             low, few = "most reach less than half of it", "fewer than 5 measurements of NICs that are well"
