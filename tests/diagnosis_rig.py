@@ -40,8 +40,8 @@ FAILED = (
 class Lab:
     """A cluster of equal servers with faults: (server, NIC) -> the part that is left of its rate, both ways.
 
-    reached : what a healthy run reaches of nameplate; apart : standard deviation between runs, drawn once for each table
-    noise : likewise of each printed time within a run
+    reached : what a healthy run reaches of nameplate
+    apart : standard deviation between runs, drawn once for each table; noise : of each printed time within a run
     """
 
     servers: int

@@ -134,13 +134,15 @@ PLACE = "GPU 0 managed by process 30{0} on node server{0}"
              for r in (2, 3)],
         ),
         (
-            ["5 ranks have launched up to operation 64", f"Rank 4 has launched up to operation 60 -- {PLACE.format(2)}"],
+            ["5 ranks have launched up to operation 64",
+             f"Rank 4 has launched up to operation 60 -- {PLACE.format(2)}"],
             [("server2", "rank 4 is behind: it has launched 60 of AllGather, 5 ranks at 64")],
         ),
         (
             ["4 ranks have launched up to operation 7", f"Rank 0 has launched up to operation 8 -- {PLACE.format(0)}",
              f"Rank 5 has not launched any operations -- {PLACE.format(2)}"],
-            [("server0", "rank 0 is ahead: it has launched 8 of AllGather, 4 ranks at 7, 1 rank at 0: the others are late"),
+            [("server0",
+              "rank 0 is ahead: it has launched 8 of AllGather, 4 ranks at 7, 1 rank at 0: the others are late"),
              ("server2", "rank 5 is behind: it has launched 0 of AllGather, 4 ranks at 7, 1 rank at 8")],
         ),
     ],
@@ -161,7 +163,7 @@ def test_a_status_that_differs_is_told() -> None:
 
 @pytest.mark.parametrize(("odd", "word"), [(101, "ahead"), (99, "behind")])
 def test_json_of_ras_counts_collectives(odd: int, word: str) -> None:
-    ranks = [{"rank": r, "host": f"server{r // 2}", "status": {"async_error": 0},
-              "collective_counts": {"AllReduce": odd if r == 3 else 100, "Broadcast": 4}} for r in range(6)]  # fmt: skip
+    counts = [{"AllReduce": odd if rank == 3 else 100, "Broadcast": 4} for rank in range(6)]
+    ranks = [{"rank": r, "host": f"server{r // 2}", "collective_counts": each} for r, each in enumerate(counts)]
     (sign,) = read_ras(json.dumps({"communicators": [{"ranks": ranks}]}), "ras.json", PORTS).signs
     assert (sign.server, sign.what.startswith(f"rank 3 is {word}: it has launched {odd}")) == ("server1", True)

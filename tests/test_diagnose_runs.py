@@ -31,7 +31,7 @@ def cluster(rng: random.Random, slow: int) -> Lab:
 
 
 def judged(lab: Lab, rng: random.Random) -> Verdict:
-    """By what `optcc diagnose` asks for, in one cluster of two with collectives, in one of three with each run twice."""
+    """By what `optcc diagnose` asks for: in half of the clusters with collectives, in a third with each run twice."""
     ports = NicDirections(lab.cluster)
     files = [file for again in range(1 + (rng.random() < 1 / 3)) for file in _named(lab, again)]
     if rng.random() < 0.5:
@@ -74,9 +74,7 @@ def pair(a: int, b: int, part: float, where: str, row: int = 0) -> Observation:
 
 def test_rows_of_one_run_count_once() -> None:
     """A run of a hundred rows, however alike, is no surer than one of a single row."""
-    one, hundred = (
-        averages([pair(0, 1, 0.9, "a", row) for row in range(rows)], None)[0][0] for rows in (1, 100)
-    )
+    one, hundred = (averages([pair(0, 1, 0.9, "a", row) for row in range(rows)], None)[0][0] for rows in (1, 100))
     assert (one.spread, one.repeats) == (hundred.spread, hundred.repeats)
     (twice,) = averages([pair(0, 1, 0.9, run) for run in "ab"], None)[0]
     assert twice.repeats == 2

@@ -22,7 +22,11 @@ from tests.diagnosis_rig import Lab
 
 
 def whole(
-    groups: Sequence[Sequence[int]], nics: int, left: Mapping[int, float], kind: str = "all_gather", reached: float = 0.9
+    groups: Sequence[Sequence[int]],
+    nics: int,
+    left: Mapping[int, float],
+    kind: str = "all_gather",
+    reached: float = 0.9,
 ) -> tuple[Observation, ...]:
     """One collective over all NICs of each group of servers; `left` : server -> the part that one of its NICs has."""
     rng = random.Random(1)
@@ -189,6 +193,7 @@ TREE = "server0:1:2 [0] NCCL INFO NCCL_ALGO set by environment to Tree\n"
 
 def test_a_tree_on_two_servers_carries_the_buffer_once() -> None:
     """2 servers with 2 GPUs: 1 GiB over 2 NICs each way, where a ring passes 1.5 times as much."""
+
     def reached(log: str, nodes: str = "server1") -> float:
         text = texts.table("all_reduce", 40000, log=log).replace("server1", nodes)
         return max(read_text(text, "x.txt", texts.PORTS).observations[0].used.values())

@@ -77,8 +77,14 @@ def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
         "nics": [_finding(one) for one in verdict.findings],
         "paths": [{"where": p.where, "kind": p.kind, "left": p.left, "nics": list(p.nics)} for p in verdict.paths],
         "servers": [
-            {"server": s.server, "left": s.left, "sure": str(s.sure), "more_faults_without": s.more, "nics": list(s.nics)}
-            for s in verdict.servers
+            {
+                "server": one.server,
+                "left": one.left,
+                "sure": str(one.sure),
+                "more_faults_without": one.more,
+                "nics": list(one.nics),
+            }
+            for one in verdict.servers
         ],
         "slow_alike": [{"kind": a.kind, "of_nameplate": a.reached, "alike": a.alike} for a in verdict.alike],
         "causes": list(verdict.causes),

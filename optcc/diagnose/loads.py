@@ -2,9 +2,9 @@
 
 Sizes are those of nccl-tests (its doc/PERFORMANCE.md). For an AllReduce or SendRecv this is the buffer, for an
 AllGather the whole result. For a ReduceScatter it is the whole input, for an AllToAll one rank's data. A ring passes a
-server's boundary once each way with what is counted here. NCCL's Tree, two trees of half the buffer each in which every
-server is a leaf of one, passes as much on three servers or more. On two servers it passes the buffer once each way,
-where a ring passes it nearly twice.
+server's boundary once each way with what is counted here. NCCL's Tree are two trees of half the buffer each, and every
+server is a leaf of one. On three servers or more it passes as much as a ring. On two servers it passes the buffer once
+each way, where a ring passes it nearly twice.
 """
 
 from __future__ import annotations
@@ -39,7 +39,12 @@ class Use:
 
 
 def loads(
-    kind: str, nbytes: int, members: Sequence[RankPlace], use: Use, ports: NicDirections, root: int = 0,
+    kind: str,
+    nbytes: int,
+    members: Sequence[RankPlace],
+    use: Use,
+    ports: NicDirections,
+    root: int = 0,
     tree: bool = False,
 ) -> dict[int, float]:
     """Port -> bytes. `kind` is one of `KINDS`; empty where all ranks are on one server.

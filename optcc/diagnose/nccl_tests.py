@@ -34,7 +34,7 @@ _ALGORITHM = re.compile(
     r"AllReduce: \d{8,15} Bytes -> Algo (\w{1,20})",
     re.I,
 )
-"""Set to one algorithm, or, with NCCL_DEBUG_SUBSYS=TUNING, what was chosen for a large size: a name or NCCL's number."""
+"""Set to one algorithm, or, with NCCL_DEBUG_SUBSYS=TUNING, chosen for a large size: a name, or NCCL's number."""
 TREES = {"tree", "nvlstree", "0", "5"}
 _NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,9})?(?:e[+-]?\d{1,2})?", re.I)
 

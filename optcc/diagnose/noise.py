@@ -9,7 +9,7 @@ within `WINDOW` standard deviations counts, and the variance is put right for wh
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, median
 

@@ -159,7 +159,8 @@ def _because(one: Finding, ports: NicDirections) -> list[str]:
     lines = [f"{who}: {', '.join(one.where)}" + (", ..." if one.explains > len(one.where) else "")]
     lines += [f"{one.nic}: {sign.what} ({sign.where})" for sign in one.signs[:3]]
     if one.twins:
-        lines.append(f"{who}: as well could be {listed((one.nic, *one.twins) if who != one.nic else one.twins, MOST)}")
+        alike = [name for name in ports.names if name in one.twins or (name == one.nic and who != name)]
+        lines.append(f"{who}: {'as well could be ' * (who == one.nic)}{listed(alike, MOST)}")
     elif one.sure is not Sure.CERTAIN and one.instead:
         lines.append(f"{one.nic}: else {', '.join(one.instead[:MOST])}, {one.more:.1f} faults more")
     return lines

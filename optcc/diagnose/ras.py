@@ -21,9 +21,7 @@ _PROCESS = re.compile(
 _HEADING = re.compile(r"\s*(?:#\d+-\d+ \(\w+\) )?(DEAD|INCOMPLETE|MISMATCH|TIMEOUT|ERROR)\s*$")
 _EVENT = re.compile(r"\bPEER_(DEAD|UNRESPONSIVE)\b")
 _DIFFERENT = re.compile(r"Communicator ranks have different (?:(\w{1,40}) operation counts|status)")
-_STATE = (
-    r"(?:(?:has|have) (?:launched up to operation (\d{1,19})|(not launched any operations)|status (\w{1,40})))"
-)
+_STATE = r"(?:(?:has|have) (?:launched up to operation (\d{1,19})|(not launched any operations)|status (\w{1,40})))"
 _SOME = re.compile(rf"(\d{{1,9}}) ranks {_STATE}")
 _ONE = re.compile(rf"Rank (\d{{1,9}}) {_STATE}")
 _RANK = re.compile(r"Rank (\d{1,9}) -- ")

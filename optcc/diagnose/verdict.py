@@ -24,8 +24,8 @@ DIGITS = 1000
 
 
 class Outcome(StrEnum):
-    """`DEGRADED` NICs are named, or a server; `HEALTHY` nothing measured is slow; `CANNOT_TELL` the evidence is too thin,
-    or fits several explanations alike, or all are slow alike."""
+    """`DEGRADED` NICs are named, or a server; `HEALTHY` nothing measured is slow; `CANNOT_TELL` the evidence is too
+    thin, or fits several explanations alike, or all are slow alike."""
 
     DEGRADED = "degraded"
     HEALTHY = "healthy"
@@ -127,9 +127,7 @@ def _fraction(left: float | None) -> Fraction:
     return Fraction(0) if left <= 2 * NOTHING else Fraction(max(1, round(left * DIGITS)), DIGITS)
 
 
-def judge(
-    evidence: Evidence, ports: NicDirections, noise: float | None = None, degraded: float = DEGRADED
-) -> Verdict:
+def judge(evidence: Evidence, ports: NicDirections, noise: float | None = None, degraded: float = DEGRADED) -> Verdict:
     """What `evidence` says of the NICs.
 
     noise : the spread between runs, as a fraction; None: as the runs show it
