@@ -40,13 +40,16 @@ class LateRank:
         )
 
 
-def late_ranks(collectives: Sequence[Mapping[int, float]]) -> tuple[LateRank, ...]:
-    """Of each collective, rank -> seconds that it saw. Ranks that mostly come last, the latest first."""
+def late_ranks(collectives: Sequence[Mapping[int, float]], least_s: float = LEAST_LATE_S) -> tuple[LateRank, ...]:
+    """Ranks that mostly come last, the latest first.
+
+    collectives : of each, rank -> seconds that it saw; least_s : seconds from which a rank is late
+    """
     late: dict[int, list[float]] = defaultdict(list)
     for seconds in collectives:
         least, usual = min(seconds.values()), median_high(seconds.values())
         behind = usual - least
-        if behind > max(LEAST_LATE_S, LEAST_PART * least):
+        if behind > max(least_s, LEAST_PART * least):
             for rank, its in seconds.items():
                 if its <= least + NEAR * behind:
                     late[rank].append(usual - its)
