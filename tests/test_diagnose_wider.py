@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
@@ -12,6 +13,7 @@ from optcc.diagnose.causes import ACS, BOND, DISABLED, MTU, NO_DIRECT, OFF, SOCK
 from optcc.diagnose.diagnosis import diagnose, diagnosis_json
 from optcc.diagnose.doubt import Sure
 from optcc.diagnose.evidence import Evidence, Observation
+from optcc.diagnose.metrics import metrics_text
 from optcc.diagnose.ports import IN, OUT, NicDirections, port
 from optcc.diagnose.print_diagnosis import print_diagnosis
 from optcc.diagnose.readers import read_text
@@ -220,6 +222,15 @@ def test_more_than_nameplate_is_said_and_not_bent() -> None:
     assert [server.server for server in slow.servers] == ["server3"]
     three = verdict_of(8, 8, whole([(0, 1, 2)], 8, {}, kind="all_reduce", reached=1.3))
     assert "rates are too low" in three.beyond[0].why
+
+
+def test_metrics_have_the_server_and_what_all_reach() -> None:
+    cluster = Cluster.uniform(servers=4, nics=2, rate="400Gb/s")
+    pairs = list(combinations(range(4), 2))
+    text = metrics_text(diagnose(cluster, Evidence(whole(pairs, 2, {1: 0.4})))).decode()
+    assert re.search(r'optcc_server_suspected_fraction\{server="server1",sure="certain"\} 0\.(39|40)', text)
+    text = metrics_text(diagnose(cluster, Evidence(whole(pairs, 2, {}, reached=0.5)))).decode()
+    assert 'optcc_slow_alike_ratio{kind="all_gather"} 0.' in text
 
 
 def test_the_json_has_all_of_it() -> None:

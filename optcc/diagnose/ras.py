@@ -134,7 +134,9 @@ def _counted(ranks: Sequence[dict[str, Any]]) -> list[_Different]:
     kinds: dict[str, _Different] = {}
     for rank in ranks:
         counts, number = rank.get("collective_counts"), rank.get("rank")
-        for kind, count in counts.items() if isinstance(counts, dict) and isinstance(number, int) else ():
+        if not isinstance(counts, dict) or not isinstance(number, int):
+            continue
+        for kind, count in counts.items():
             if isinstance(count, int):
                 each = kinds.setdefault(str(kind)[:40], _Different(str(kind)[:40]))
                 each.counts[count] += 1
