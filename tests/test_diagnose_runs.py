@@ -16,6 +16,7 @@ from optcc.diagnose.ports import NicDirections
 from optcc.diagnose.readers import read_text
 from optcc.diagnose.verdict import Outcome, Verdict, judge
 from optcc.values.cluster import Cluster
+from tests import diagnosis_texts as texts
 from tests.diagnosis_rig import Lab
 from tests.effort import cases
 
@@ -79,6 +80,14 @@ def test_rows_of_one_run_count_once() -> None:
     (twice,) = averages([pair(0, 1, 0.9, run) for run in "ab"], None)[0]
     assert twice.repeats == 2
     assert twice.spread < one.spread
+
+
+def test_a_table_is_a_run() -> None:
+    """Also of several in one file."""
+    both = texts.table("all_reduce", 40000) + texts.table("all_reduce", 41000)
+    seen = read_text(both, "x.txt", texts.PORTS).observations
+    (average,) = averages(seen, None)[0]
+    assert (len(seen), average.repeats) == (4, 2)
 
 
 def test_the_row_in_the_middle_stands_for_a_run() -> None:
