@@ -169,7 +169,7 @@ class Communicator(Calls):
 
     def events(self) -> tuple[Note, ...]:
         """What this rank has noted, the latest 1000: kinds "nic down", "lost" (a wire), "fenced", "moved" (a flow),
-        "renewed" (the plan, without the NICs in `text`), "late" (a rank that mostly comes last to calls, in `text`).
+        "renewed" (the plan, without the NICs in `text`). "late" is a rank that mostly comes last to calls, in `text`.
         Times are of this process's monotonic clock."""
         return self._events.all()
 
