@@ -74,8 +74,8 @@ def _print_rest(count: int, what: str) -> None:
 
 
 def _print_alike(verdict: Verdict) -> None:
-    for kind in verdict.beyond:
-        show(f"{kind.where}: {kind.kind} at {percent(kind.reached)} of nameplate, which cannot be: {kind.why}")
+    for high in verdict.beyond:
+        show(f"{high.where}: {high.kind} at {percent(high.reached)} of nameplate, which cannot be: {high.why}")
     for kind in verdict.alike:
         all_ = "all alike, so that the cause is one for all" if kind.alike else "at most"
         show(f"{kind.kind}: {percent(kind.reached)} of nameplate, {all_}")
