@@ -25,6 +25,8 @@ _MTU = re.compile(r"\bqpn \d{1,10} mtu (\d)\b|active_mtu:\s{0,8}\d{3,4} \((\d)\)
 _ACS = re.compile(r"ACSCtl:.{0,80}?(?:SrcValid\+|ReqRedir\+)")
 _OFF = re.compile(r"(?:NCCL_IB_DISABLE(?:=| set (?:by environment )?to )1|"
                   r"NCCL_NET_GDR_LEVEL(?:=| set (?:by environment )?to )(?:LOC|0))\b")  # fmt: skip
+_MAYBE = re.compile(r"NET/|GPU Direct|ACSCtl|mtu|NCCL_(?:IB_DISABLE|IB_QPS|NET_GDR)|network Socket", re.I)
+"""What a line has that is looked at: most lines have nothing of it."""
 LEAST_MTU = 4
 """As verbs number them, 2048 bytes: of less, headers take 5 % and more."""
 NO_DIRECT = "no GPU-direct RDMA: data goes through the host's memory; load nvidia-peermem, or use DMA-BUF"
@@ -40,6 +42,8 @@ def causes_in(text: str, source: str) -> tuple[str, ...]:
     """A sentence for each cause, with the first line that shows it."""
     lines: dict[str, list[int]] = {}
     for number, line in enumerate(text.splitlines(), 1):
+        if not _MAYBE.search(line):
+            continue
         for what in _in_line(line):
             lines.setdefault(what, []).append(number)
         channel, pairs = _CHANNEL.search(line), _PER_CONNECTION.search(line)
