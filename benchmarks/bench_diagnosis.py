@@ -2,7 +2,8 @@
 docs/bench-diagnosis.md.
 
 Exit status 1 where, of everything measured, fewer than 95 of 100 clusters are named exactly, a healthy NIC is ever
-called certain, a rate is off by more than 5 %, a NIC planted on local wires is missed, or 128 servers take 5 s.
+called certain, or likely in more than 2 of 100 clusters, a rate is off by more than 5 %, a NIC planted on local wires
+is missed, or 128 servers take 5 s.
 """
 
 from __future__ import annotations
@@ -30,24 +31,26 @@ from optcc.diagnose.readers import read_text
 from optcc.diagnose.verdict import Verdict, judge
 from tests.diagnosis_rig import Lab, random_faults
 
-SERVERS, NICS, NOISE = 8, 8, 0.03
-EXACT, OFF, LIMIT_S = 0.95, 0.05, 5.0
+SERVERS, NICS, APART, ROWS = 8, 8, 0.03, 0.003
+EXACT, OFF, ACCUSED, LIMIT_S = 0.95, 0.05, 0.02, 5.0
 PAGE = f"""# Are the right NICs named?
 
 Made by `make bench-diagnosis`. How `optcc diagnose` concludes: [diagnose.md](diagnose.md).
 
 **Simulated.** {{clusters}} random clusters of {SERVERS} servers with {NICS} NICs, of which 1 to 3 keep 0 to 90 % of
-their rate (one in five of these nothing). Times are those of optcc's simulator with {100 * NOISE:g} % noise each,
-printed as nccl-tests prints them, and read from that text.
+their rate (one in five of these nothing). Times are those of optcc's simulator, printed as nccl-tests prints them, and
+read from that text. Each run is off by {100 * APART:g} %, all of its rows alike, and each of these by another
+{100 * ROWS:g} %, one standard deviation.
 
 * Exact: the degraded NICs and no others are named. Undecided: not so, and the verdict says that others fit as well.
   Else it names one too few, or another one as likely. Missed: a degraded NIC is neither named, nor among those that
   fit as well, nor among those that the verdict lists as not seen at their full rate.
-* Certain: NICs that are called so, over all clusters; wrongly: healthy ones among them. Off: the largest error of a
-  rate, of those that are certain.
+  A NIC that has 85 to 90 % left is missed where runs differ as much.
+* Certain: NICs that are called so, over all clusters; wrongly: healthy ones among them. Likely, wrongly: healthy ones
+  that are called likely. Off: the largest error of a rate, of those that are certain.
 
-| measured | exact | undecided | missed | certain | wrongly | off |
-|---|---|---|---|---|---|---|
+| measured | exact | undecided | missed | certain | wrongly | likely, wrongly | off |
+|---|---|---|---|---|---|---|---|
 {{studies}}
 
 **Local wires.** 4 servers of 2 emulated NICs on one machine, one or two of them slowed down to 20 to 90 %, measured by
@@ -102,6 +105,7 @@ class Study:
     undecided: int = 0
     certain: int = 0
     wrong: int = 0
+    accused: int = 0
     off: float = 0.0
     inexact: list[str] = field(default_factory=list)
     missed: int = 0
@@ -118,6 +122,7 @@ class Study:
         self.undecided += not exact and any(finding.sure is Sure.POSSIBLE for finding in named.values())
         self.certain += len(sure)
         self.wrong += len(sure.keys() - truth.keys())
+        self.accused += sum(f.sure is Sure.LIKELY and f.nic not in truth for f in named.values())
         self.off = max([self.off, *(abs(left / truth[nic] - 1) for nic, left in sure.items() if truth.get(nic))])
         self.missed += bool(truth.keys() - named.keys() - set(verdict.unmeasured) - twins)
         if not exact:
@@ -131,6 +136,7 @@ class Study:
             self.missed,
             self.certain,
             self.wrong,
+            self.accused,
             f"{100 * self.off:.1f} %",
         )
         return f"| {' | '.join(map(str, cells))} |"
@@ -165,11 +171,12 @@ def study(
     faults: Callable[[random.Random], Faults] = random_ones,
     **more: float,
 ) -> Study:
-    """`more` : of the lab, such as another noise."""
+    """`more` : of the lab, such as how far runs are apart."""
     found = Study(what or " ".join((evidence.__doc__ or "").split()).rstrip("."))
     for seed in track(range(clusters), description=found.what[:40]):
         rng = random.Random(seed)
-        lab = Lab(SERVERS, NICS, faults(rng), rng=rng, noise=more.get("noise", NOISE), reached=more.get("reached", 1.0))
+        apart, reached = more.get("apart", APART), more.get("reached", 1.0)
+        lab = Lab(SERVERS, NICS, faults(rng), apart=apart, noise=ROWS, reached=reached, rng=rng)
         found.add(seed, lab, judged(lab, evidence(lab)))
     return found
 
@@ -202,8 +209,9 @@ def main() -> int:
     studies = [
         first,
         study(everything, asked.clusters, "the same, the healthy ones at 88 % of nameplate", reached=0.88),
-        study(everything, asked.clusters, "the same, 6 % noise", noise=0.06),
+        study(everything, asked.clusters, "the same, runs 6 % apart", apart=0.06),
         study(everything, asked.clusters, "the same, no NIC degraded", none),
+        study(neighbours, asked.clusters, "no NIC degraded, each NIC with 2 others, point to point", none),
         study(everything, asked.clusters, "the same, 2 to 5 NICs of one rail degraded alike", alike),
         *(study(evidence, asked.clusters) for evidence in (neighbours, a_third, one_pair, collectives)),
     ]
@@ -228,7 +236,8 @@ def main() -> int:
     good = (
         first.exact >= EXACT * asked.clusters
         and first.off <= OFF
-        and not any(one.wrong or one.missed for one in studies)
+        and not first.missed
+        and not any(one.wrong or one.accused > ACCUSED * one.clusters for one in studies)
     )
     return 0 if good and exact == len(runs) and at_128 and seconds < LIMIT_S else 1
 

@@ -40,13 +40,15 @@ FAILED = (
 class Lab:
     """A cluster of equal servers with faults: (server, NIC) -> the part that is left of its rate, both ways.
 
-    reached : what a healthy run reaches of nameplate; noise : standard deviation of each printed time
+    reached : what a healthy run reaches of nameplate
+    apart : standard deviation between runs, drawn once for each table; noise : of each printed time within a run
     """
 
     servers: int
     nics: int
     faults: Mapping[tuple[int, int], float]
-    noise: float = 0.03
+    apart: float = 0.03
+    noise: float = 0.003
     reached: float = 1.0
     rng: random.Random = field(default_factory=lambda: random.Random(0))
 
@@ -87,8 +89,9 @@ class Lab:
             for server in servers:
                 lines.append(f"server{server}:4000:4010 [0] NCCL INFO NCCL_IB_HCA set to ={names}\n")
         lines.append(COLUMNS)
+        run = math.exp(self.rng.gauss(0, self.apart))
         for nbytes in sizes:
-            seconds = self.seconds(kind, servers, nics, nbytes)
+            seconds = run * self.seconds(kind, servers, nics, nbytes)
             if seconds == math.inf:
                 dead = next(s for s in servers if any(self.left(s, n) == 0 for n in nics))
                 host = next(s for s in servers if s != dead) if self.rng.random() < 0.5 else dead

@@ -76,7 +76,7 @@ def test_json_names_the_nics_and_what_they_cost(files: list[str]) -> None:
 
 
 def test_achieved_is_over_a_certified_bound(tmp_path: Path) -> None:
-    lab = Lab(4, 4, {(2, 1): 0.25}, rng=random.Random(1), noise=0.001)
+    lab = Lab(4, 4, {(2, 1): 0.25}, rng=random.Random(1), apart=0.001)
     (tmp_path / "a.txt").write_text(lab.table("all_reduce", range(4), range(4)))
     for name, text in lab.survey():
         (tmp_path / name).write_text(text)

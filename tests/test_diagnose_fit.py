@@ -81,7 +81,7 @@ def test_a_healthy_cluster_below_nameplate_is_healthy() -> None:
 
 def test_slow_collectives_do_not_become_the_standard() -> None:
     """Three of five AllReduces are slow, each over all servers: their median would make the healthy ones too fast."""
-    one = lab({(0, 0): 0.3, (1, 1): 0.4, (2, 2): 0.5}, servers=4, nics=5)
+    one = lab({(0, 0): 0.3, (1, 1): 0.4, (2, 2): 0.5}, servers=4, nics=5, apart=0.01)
     verdict = judged(one, [(f"{nic}.txt", one.table("all_reduce", range(4), [nic])) for nic in range(5)])
     assert next(s.part for s in verdict.standards if s.kind == "all_reduce") == pytest.approx(1, rel=0.02)
     assert {round(finding.left, 1) for finding in verdict.findings} == {0.3, 0.4, 0.5}
@@ -123,7 +123,7 @@ def test_tests_in_one_file_are_as_tests_in_files_of_their_own() -> None:
 def test_many_degraded_nics() -> None:
     rng = random.Random(2)
     places = rng.sample([(s, n) for s in range(16) for n in range(4)], 12)
-    one = Lab(16, 4, {place: round(rng.uniform(0.05, 0.85), 2) for place in places}, rng=rng)
+    one = Lab(16, 4, {place: round(rng.uniform(0.05, 0.85), 2) for place in places}, rng=rng, apart=0.02)
     assert of(judged(one, list(one.survey()))) == {
         f"server{s}/nic{n}": pytest.approx(left, rel=0.05) for (s, n), left in one.faults.items()
     }

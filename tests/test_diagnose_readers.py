@@ -56,7 +56,7 @@ def test_ras() -> None:
     found = read_text(texts.RAS, "ras.txt", PORTS)
     assert [(s.server, s.what, s.grave) for s in found.signs] == [
         ("server1", "a process is dead for RAS", True),
-        ("server0", "a rank is behind the others in collectives", False),
+        ("server0", "rank 0 is behind: it has launched 6649 of collectives, 3 ranks at 6650", False),
     ]
     assert "192.0.2.9" in found.unused[0]
     assert [s.server for s in read_text(texts.RAS_JSON, "ras.json", PORTS).signs] == ["server1", "server0"]

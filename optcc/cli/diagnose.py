@@ -42,7 +42,8 @@ LONGEST_WATCH_S = 3600.0
 @source_options
 @click.option("--watch", metavar="TIME", help="Read the counters of SERVER=/sys twice, so long apart.")
 @click.option("--interval", metavar="TIME", help="Between two copies of one server's sysfs that are given.")
-@click.option("--noise", metavar="PART", help="Spread of one measurement, such as 3% (default: from repeats, else 3%).")
+@click.option("--noise", metavar="PART", help="Spread between runs, such as 3% (default: as the runs show it).")
+@click.option("--degraded", metavar="PART", help="What a NIC lacks at least where it is called degraded (default 5%).")
 @size_option
 @alpha_option
 @per_chunk_option
@@ -72,6 +73,7 @@ def diagnose(
     watch: str | None,
     interval: str | None,
     noise: str | None,
+    degraded: str | None,
     size: str,
     alpha: str,
     per_chunk: str,
@@ -96,13 +98,13 @@ def diagnose(
     """
     from optcc.diagnose.diagnosis import Question, diagnosis_json, servers_to_drain
     from optcc.diagnose.diagnosis import diagnose as conclude
+    from optcc.diagnose.fit import DEGRADED
     from optcc.diagnose.metrics import write_metrics
     from optcc.diagnose.picture import draw
     from optcc.diagnose.ports import NicDirections
     from optcc.diagnose.print_diagnosis import print_diagnosis
     from optcc.reports.console import working
     from optcc.reports.metrics import need_prometheus
-    from optcc.values.units import parse_fraction
 
     if picture is not None and picture.suffix not in (".svg", ".png", ".pdf"):
         raise InputError("not a picture", where="--picture", expected="FILE.svg, .png or .pdf", got=str(picture))
@@ -121,12 +123,11 @@ def diagnose(
     if check and check_server is not None:
         raise InputError("one or the other", where="--check, --check-server", expected="not both")
     asked_for = None if check_server is None else ports.need_server(check_server, "--check-server")
-    spread = None if noise is None else float(parse_fraction(noise, "--noise"))
-    if spread is not None and not 0 < spread < 1:
-        raise InputError("out of range", where="--noise", expected="more than 0 and less than 1", got=noise)
+    spread, lacks = _part(noise, "--noise"), _part(degraded, "--degraded")
     asked = Question(
         read_size(size),
         spread,
+        DEGRADED if lacks is None else lacks,
         **read_costs(alpha, per_chunk),
         costs=_costs(step, exposed, restart, restarts, spares, repair),
     )
@@ -146,6 +147,15 @@ def diagnose(
         raise SystemExit(1)
     if (check or asked_for) and made.verdict.outcome == "cannot tell":
         raise SystemExit(3)
+
+
+def _part(text: str | None, option: str) -> float | None:
+    from optcc.values.units import parse_fraction
+
+    part = None if text is None else float(parse_fraction(text, option))
+    if part is not None and not 0 < part < 1:
+        raise InputError("out of range", where=option, expected="more than 0 and less than 1", got=text)
+    return part
 
 
 def _nameplate(found: Topology) -> Cluster:

@@ -7,14 +7,18 @@ waits until a peer has taken the last byte; what is large goes where it is.
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from optcc.communicator.buffers import Flat, fill, room_of, sign_of
 from optcc.communicator.prepared import SMALL, Prepared
+from optcc.communicator.punctual import Punctuality
 from optcc.runtime.control.member import Member
 from optcc.runtime.devices.host import Op, Reduction, divide
+from optcc.runtime.engine.program import Program
+from optcc.runtime.messages import Note
 
 
 class Collectives(Protocol):
@@ -67,10 +71,11 @@ class Alone:
 
 
 class Together:
-    """Of one rank among several, over the wires of `member`."""
+    """Of one rank among several, over the wires of `member`. `tell` : called with ranks that come late."""
 
-    def __init__(self, member: Member, prepared: Prepared) -> None:
+    def __init__(self, member: Member, prepared: Prepared, tell: Callable[[Sequence[Note]], None]) -> None:
         self._member, self._prepared = member, prepared
+        self._punctuality = Punctuality(member.exchange, tell)
         self._rank, self._world, self.wrote = member.rank, member.world, False
 
     def all_reduce(self, source: Flat, target: Flat, reduction: Reduction, call: str = "all_reduce") -> None:
@@ -81,7 +86,7 @@ class Together:
                 room = room_of(nbytes)
                 own = np.zeros(room // source.itemsize, source.dtype)
                 own[: source.size] = source
-                self._member.run(*self._prepared.call("all_reduce", room), own, reduction.fold, sign, linger=False)
+                self._run(self._prepared.call("all_reduce", room), own, reduction.fold, sign, linger=False)
                 target[:] = own[: source.size]  # what was sent may have to be sent again, so `own` stays as it is
                 if reduction.mean:
                     divide(target, self._world)
@@ -89,11 +94,19 @@ class Together:
             prepared = self._prepared.call("all_reduce", nbytes)
             self.wrote = True
             fill(target, source)
-            start = time.monotonic()
-            self._member.run(*prepared, target, reduction.fold, sign)
-            self._prepared.took(nbytes, time.monotonic() - start)
+            self._prepared.took(nbytes, self._run(prepared, target, reduction.fold, sign))
             if reduction.mean:
                 divide(target, self._world)
+
+    def _run(
+        self, prepared: tuple[str, Program], buffer: Flat, op: Op, sign: int, *, linger: bool = True, parts: Any = None
+    ) -> float:
+        """`Member.run` of a collective in which every rank waits for all others; seconds that it took here."""
+        start = time.monotonic()
+        self._member.run(*prepared, buffer, op, sign, linger=linger, parts=parts)
+        seconds = time.monotonic() - start
+        self._punctuality.took(seconds)
+        return seconds
 
     def broadcast(self, buffer: Flat, root: int) -> None:
         """See Collectives."""
@@ -119,7 +132,7 @@ class Together:
             own = np.empty(step * self._world, source.dtype) if room else target
             self.wrote = not room
             fill(own[self._rank * step :][:size], source)
-            self._member.run(*prepared, own, Op.MAX, sign_of("all_gather", source), linger=not room)
+            self._run(prepared, own, Op.MAX, sign_of("all_gather", source), linger=not room)
             if room:
                 target.reshape(self._world, size)[:] = own.reshape(self._world, step)[:, :size]
 
@@ -133,7 +146,7 @@ class Together:
             own = np.zeros((self._world, step), source.dtype)
             own[:, :size] = source.reshape(self._world, size)
             sign = sign_of("reduce_scatter", target, reduction)
-            self._member.run(*prepared, own.reshape(-1), reduction.fold, sign, linger=False)
+            self._run(prepared, own.reshape(-1), reduction.fold, sign, linger=False)
             target[:] = own[self._rank, :size]
             if reduction.mean:
                 divide(target, self._world)
@@ -153,6 +166,6 @@ class Together:
             self.wrote = not room
             mine = slice(self._rank * step, (self._rank + 1) * step)
             own[mine] = parts[mine]
-            self._member.run(*prepared, own, Op.MAX, sign_of("all_to_all", source), linger=not room, parts=parts)
+            self._run(prepared, own, Op.MAX, sign_of("all_to_all", source), linger=not room, parts=parts)
             if room:
                 target.reshape(self._world, size)[:] = own.reshape(self._world, step)[:, :size]

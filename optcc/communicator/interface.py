@@ -160,7 +160,7 @@ class Communicator(Calls):
             check_devices(options.costs.transport, [port for port in ports_of(self.cluster) if port.rank == self.rank])
             tune = options.tune and not options.reproducible
             self._prepared = Prepared(self._member, self.cluster, options.costs, say, tune)
-            self._collectives = Together(self._member, self._prepared)
+            self._collectives = Together(self._member, self._prepared, self._events.note)
         except BaseException as error:
             self._member.close(f"{type(error).__name__}: {error}")
             raise
@@ -169,7 +169,8 @@ class Communicator(Calls):
 
     def events(self) -> tuple[Note, ...]:
         """What this rank has noted, the latest 1000: kinds "nic down", "lost" (a wire), "fenced", "moved" (a flow),
-        "renewed" (the plan, without the NICs in `text`). Times are of this process's monotonic clock."""
+        "renewed" (the plan, without the NICs in `text`). "late" is a rank that mostly comes last to calls, in `text`.
+        Times are of this process's monotonic clock."""
         return self._events.all()
 
     def shrink(self) -> Communicator:

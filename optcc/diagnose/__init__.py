@@ -4,6 +4,6 @@ Readers (`optcc.diagnose.readers`) make `Observation`s and `Sign`s of files. `op
 their rates, `optcc.diagnose.doubt` other explanations that fit as well. `optcc.diagnose.verdict` states the result,
 `optcc.diagnose.keep` whether to keep or to drain a server.
 
-Imported by: cli, serve.
+Imported by: cli, communicator, serve.
 Imports: api, discover, evaluation, files, machine, reports, schedule, values.
 """

@@ -6,15 +6,11 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 
 from optcc.diagnose.evidence import NOTHING, Observation
+from optcc.diagnose.noise import LEAST_NOISE, NOISE, Repeated, spreads, upper_middle
 
-NOISE = 0.03
-"""The spread of a measurement where nothing was measured twice: from run to run large sizes of nccl-tests differ by
-1 to 3 %."""
-LEAST_NOISE = 0.005
-"""Below this repeats of one run say how steady the run was, not how well it repeats."""
 REACHED, REACHED_SPREAD = 0.9, 0.1
 """The part of nameplate that a healthy collective reaches, where nothing tells: headers and protocol take 3 to 8 %,
 latency some more. 0.8 is twice the spread below 1."""
@@ -25,8 +21,17 @@ would make a fault the standard."""
 ALIKE = 4.0
 """Standard deviations within which measurements are alike here: three for their own noise, one for the quartile's."""
 LEAST_HEALTHY = 0.5
-"""The part of nameplate below which what is reached by most is not taken for healthy: four times the spread below
-`REACHED`. It only shows what ports can do at least."""
+"""The part of nameplate below which what is reached by most over many servers is not taken for healthy: four times the
+spread below `REACHED`. It only shows what ports can do at least, for each may include a slow one."""
+FAR_BELOW = 0.7
+"""The part of nameplate below which what all reach alike is not called healthy: twice the spread below `REACHED`."""
+BEYOND = 1.1
+"""The part of nameplate above which the topology's rates, or what a collective is thought to carry, are wrong."""
+FEW = 3
+"""Measurements without a NIC in common that tell that all are slow alike."""
+TWO = " of two servers"
+"""After the kind of an AllReduce: on two servers NCCL's Tree carries half of what its ring does, so that these are
+compared with each other alone."""
 OF_PAIRS = 0.9
 """Of what is reached over few ports, the part that is healthy over many. Where less is, or too few measurements tell,
 the same as over few is assumed, give or take `REACHED_SPREAD`."""
@@ -39,7 +44,7 @@ class Average:
     """Measurements that are alike as one.
 
     logs : port -> the logarithm of the part of its healthy rate at which it ran, healthy being 0
-    spread : of these, one standard deviation
+    spread : of these, one standard deviation; repeats : runs; servers : how many took part, 0 where it is not said
     """
 
     kind: str
@@ -48,6 +53,7 @@ class Average:
     repeats: int
     where: str
     least: bool
+    servers: int = 0
 
     @property
     def pace(self) -> float:
@@ -66,6 +72,8 @@ class Standard:
 
     doubt : one standard deviation of its logarithm
     low : what was reached at most is too little for a healthy cluster: which of its measurements are slow is not known
+    own : no kind that uses fewer ports was measured
+    best : the most that was reached, as a part of nameplate, at the place `where`
     """
 
     kind: str
@@ -73,31 +81,56 @@ class Standard:
     measured: bool
     doubt: float = 0.0
     low: bool = False
+    own: bool = True
+    best: float = 0.0
+    where: str = ""
+
+    @property
+    def slow_alike(self) -> bool:
+        """What all reach alike is far below nameplate."""
+        return self.own and self.measured and self.part < FAR_BELOW
+
+    @property
+    def far_below(self) -> bool:
+        """Nothing that was measured comes near nameplate, though it may be too little to say that all are alike."""
+        return self.own and self.kind not in EXACT and 2 * NOTHING < self.best < FAR_BELOW
+
+
+def kind_of(seen: Observation) -> str:
+    """What it is compared with."""
+    return seen.kind + TWO if seen.kind == "all_reduce" and len(set(seen.servers)) == 2 else seen.kind
 
 
 def averages(observations: Sequence[Observation], noise: float | None) -> tuple[list[Average], list[Standard], float]:
-    """The averages, what was taken for healthy, and the spread of one measurement as a fraction.
+    """The averages, what was taken for healthy, and the spread of one run as a fraction.
 
     noise : that spread, where the caller knows it
     """
     groups: dict[tuple[object, ...], list[Observation]] = defaultdict(list)
     for seen in observations:
         groups[_alike(seen)].append(seen)
-    spread = _noise(groups.values()) if noise is None else noise
+    raw = [_mean(group) for group in groups.values()]
+    each, spread = spreads([Repeated(one.kind, one.paces) for one in raw if one.noisy], ALIKE)
+    if noise is not None:
+        each, spread = {}, noise
     kinds: dict[str, list[Average]] = defaultdict(list)
-    for group in groups.values():
-        kinds[group[0].kind].append(_mean(group, spread))
+    for one in raw:
+        kinds[one.kind].append(one.average(each.get(one.kind, spread)))
     found, standards, slow = list[Average](), list[Standard](), set[int]()
     # What uses few ports first: of what uses many, each may have a slow one, and then none tells what is healthy.
     pairs, ports = 0.0, 0.0
-    for kind, raw in sorted(kinds.items(), key=lambda item: _width(item[1])):
-        standard = _standard(kind, [average for average in raw if slow.isdisjoint(average.logs)])
-        if _width(raw) > ports and not (standard.measured and standard.part >= OF_PAIRS * pairs) and pairs:
+    for kind, of in sorted(kinds.items(), key=lambda item: _width(item[1])):
+        standard = _standard(kind, [average for average in of if slow.isdisjoint(average.logs)])
+        own = not pairs
+        best = max((one for one in of if not one.least), key=lambda one: one.pace, default=None)
+        if _width(of) > ports and not (standard.measured and standard.part >= OF_PAIRS * pairs) and pairs:
             standard = Standard(kind, pairs, False, REACHED_SPREAD)
         elif standard.measured and standard.part > pairs:
-            pairs, ports = standard.part, _width(raw)
+            pairs, ports = standard.part, _width(of)
+        if best is not None:
+            standard = replace(standard, own=own, best=math.exp(best.pace), where=best.where)
         standards.append(standard)
-        found += [_against(average, standard) for average in raw]
+        found += [_against(average, standard) for average in of]
         slow = _slow_ports(found)
     return found, standards, spread
 
@@ -121,45 +154,80 @@ def _alike(seen: Observation) -> tuple[object, ...]:
     """The same kind, the same ports in the same proportion; failed ones apart, for a run that works says it can."""
     top = max(seen.used.values())
     loads = tuple(sorted((port, round(part / top, 3)) for port, part in seen.used.items()))
-    return (seen.kind, seen.least, seen.failed, seen.spread > 0, loads)
+    return (kind_of(seen), seen.least, seen.failed, seen.spread > 0, loads)
 
 
-def _noise(groups: Iterable[Sequence[Observation]]) -> float:
-    """From repeats, pooled over all that were measured more than once."""
-    squares, count = 0.0, 0
-    for group in groups:
-        logs = [math.log(max(seen.used.values())) for seen in group if not seen.least]
-        if len(logs) > 1 and not group[0].failed:
-            squares += (len(logs) - 1) * stdev(logs) ** 2
-            count += len(logs) - 1
-    return max(LEAST_NOISE, math.sqrt(squares / count)) if count >= ENOUGH else NOISE
+@dataclass(frozen=True)
+class _Raw:
+    """Alike measurements before anything is known of noise: the mean over runs, each the median of its rows.
+
+    paces : of each run, the logarithm of the part of nameplate; own : a spread that the measurements say themselves
+    """
+
+    kind: str
+    logs: Mapping[int, float]
+    paces: tuple[float, ...]
+    own: float
+    where: str
+    least: bool
+    servers: int
+
+    @property
+    def noisy(self) -> bool:
+        return self.kind not in EXACT and not self.least and max(self.paces) > math.log(2 * NOTHING)
+
+    def average(self, spread: float) -> Average:
+        exact = self.kind in EXACT and not self.own
+        one = 0.0 if exact else max(self.own, spread)
+        spread, repeats = one / math.sqrt(len(self.paces)), len(self.paces)
+        return Average(self.kind, self.logs, spread, repeats, self.where, self.least, self.servers)
 
 
-def _mean(group: Sequence[Observation], noise: float) -> Average:
+def _mean(group: Sequence[Observation]) -> _Raw:
     first = group[0]
-    logs = {port: fmean(math.log(max(seen.used[port], NOTHING)) for seen in group) for port in first.used}
-    own = first.spread or (0.0 if first.kind in EXACT else noise)
-    spread = own / math.sqrt(len(group))
-    return Average(first.kind, logs, spread, len(group), first.where, first.least)
+    runs: dict[str, list[Observation]] = defaultdict(list)
+    for seen in group:
+        runs[seen.run or f"{seen.where} {len(runs)}"].append(seen)
+    each = [
+        {port: median(math.log(max(seen.used[port], NOTHING)) for seen in run) for port in first.used}
+        for run in runs.values()
+    ]
+    logs = {port: fmean(run[port] for run in each) for port in first.used}
+    paces = tuple(max(run.values()) for run in each)
+    return _Raw(kind_of(first), logs, paces, first.spread, first.where, first.least, len(set(first.servers)))
 
 
 def _standard(kind: str, raw: Sequence[Average]) -> Standard:
     if kind in EXACT:
         return Standard(kind, 1.0, False)
-    of = [average for average in raw if average.kind == kind and not average.least and not average.failed]
+    of = [average for average in raw if not average.least and not average.failed]
     paces = sorted((average.pace for average in of), reverse=True)
-    if len(paces) >= ENOUGH:
-        reached = paces[len(paces) // 4]
-        alike = [one.pace for one in of if abs(one.pace - reached) <= ALIKE * max(one.spread, LEAST_NOISE)]
-        part = min(1.0, math.exp(median(alike)))
-        if part < LEAST_HEALTHY:
-            return Standard(kind, REACHED, False, REACHED_SPREAD, low=True)
-        return Standard(kind, part, True)
+    assumed = Standard(kind, REACHED, False, REACHED_SPREAD)
+    if not paces:
+        return assumed
     # What was reached once can be reached; what lies between that and nameplate is little then.
-    best = math.exp(max(paces, default=-math.inf))
-    if best > REACHED:
-        return Standard(kind, min(1.0, best), True, NOISE)
-    return Standard(kind, REACHED, False, REACHED_SPREAD)
+    best = Standard(kind, math.exp(paces[0]), True, NOISE)
+    spread = max(LEAST_NOISE, *(one.spread for one in of))
+    reached = upper_middle(paces, spread, ALIKE)
+    found = Standard(kind, math.exp(reached), True)
+    many = len(paces) >= ENOUGH
+    if many and not found.slow_alike:
+        return found
+    if best.part > REACHED:
+        return best
+    if many and found.part < LEAST_HEALTHY and max(one.servers for one in of) > 2 and not _in_common(of):
+        return replace(assumed, low=True)
+    alike = [one for one in of if abs(one.pace - reached) <= ALIKE * spread]
+    if not found.slow_alike or len(alike) < (ENOUGH if many else FEW) or _in_common(alike):
+        return assumed
+    if not many:
+        return replace(found, doubt=NOISE) if len(alike) == len(of) else assumed
+    return found
+
+
+def _in_common(of: Sequence[Average]) -> bool:
+    """Whether one NIC took part in all, and so may be the reason that they are slow."""
+    return bool(set.intersection(*({port // 2 for port in one.logs} for one in of)))
 
 
 def _against(average: Average, standard: Standard) -> Average:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from optcc.diagnose.averages import LEAST_NOISE
 from optcc.diagnose.evidence import NOTHING, Evidence, Observation
 from optcc.diagnose.json_text import dicts, parsed
+from optcc.diagnose.noise import LEAST_NOISE
 from optcc.diagnose.ports import IN, OUT, NicDirections, port
 from optcc.discover.calibration import MOST_TOLERANCE
 from optcc.discover.given import Given
@@ -92,7 +92,7 @@ def _of_pairs(text: str, source: str, ports: NicDirections) -> Evidence:
         for rate in rates:
             plain = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < 1e15
             used = {end: max(rate / ports.rates[end], NOTHING) if plain else NOTHING for end in (out, into)}
-            seen.append(Observation(kind, where, used))
+            seen.append(Observation(kind, where, used, run=where))
     unused = (f"{source}: {unknown} pairs of NICs that the topology does not have",) if unknown else ()
     return Evidence(tuple(seen), (), (f"{source}: optcc calibrate, {len(seen)} measurements of pairs",), unused)
 

@@ -8,6 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from optcc.diagnose.evidence import Evidence, Sign
+from optcc.diagnose.fit import DEGRADED
 from optcc.diagnose.keep import InterruptionCosts, KeepOrDrain, keep_or_drain, overheads_of
 from optcc.diagnose.ports import NicDirections
 from optcc.diagnose.possible import Achieved, achieved, overhead, plan_overhead, repairs
@@ -24,10 +25,12 @@ VERSION = 1
 @dataclass(frozen=True)
 class Question:
     """What is asked beside the evidence. nbytes : of the AllReduce that repairs and schemes are valued by; noise : the
-    spread of one measurement, None: from repeats; alpha, per_chunk : seconds, for bounds with costs."""
+    spread between runs, None: as they show it; degraded : the part of its rate that a NIC lacks at least where it is
+    called degraded; alpha, per_chunk : seconds, for bounds with costs."""
 
     nbytes: int = 2**30
     noise: float | None = None
+    degraded: float = DEGRADED
     alpha: Fraction = Fraction(0)
     per_chunk: Fraction = Fraction(0)
     costs: InterruptionCosts = field(default_factory=InterruptionCosts)
@@ -53,7 +56,7 @@ def diagnose(cluster: Cluster, evidence: Evidence, question: Question | None = N
     """The diagnosis of `cluster`, which is at its healthy rates."""
     asked = question or Question()
     ports = NicDirections(cluster)
-    verdict = judge(evidence, ports, asked.noise)
+    verdict = judge(evidence, ports, asked.noise, asked.degraded)
     suspected = verdict.suspected(cluster)
     found = achieved(evidence.observations, ports, suspected, asked.alpha, asked.per_chunk)
     if verdict.outcome is not Outcome.DEGRADED or len(cluster.servers) < 2:
@@ -73,6 +76,21 @@ def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
         "outcome": str(verdict.outcome),
         "nics": [_finding(one) for one in verdict.findings],
         "paths": [{"where": p.where, "kind": p.kind, "left": p.left, "nics": list(p.nics)} for p in verdict.paths],
+        "servers": [
+            {
+                "server": one.server,
+                "left": one.left,
+                "sure": str(one.sure),
+                "more_faults_without": one.more,
+                "nics": list(one.nics),
+            }
+            for one in verdict.servers
+        ],
+        "slow_alike": [{"kind": a.kind, "of_nameplate": a.reached, "alike": a.alike} for a in verdict.alike],
+        "causes": list(verdict.causes),
+        "beyond_nameplate": [
+            {"kind": b.kind, "of_nameplate": b.reached, "where": b.where, "why": b.why} for b in verdict.beyond
+        ],
         "together": list(verdict.together),
         "signs": [_sign(sign, found.cluster) for sign in verdict.signs],
         "measure": [{"why": m.why, "command": m.command} for m in verdict.measure],

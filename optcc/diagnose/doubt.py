@@ -14,8 +14,6 @@ ALIKE = 0.5
 """Explanations within half a NIC of each other are as good."""
 MOST_ASKED = 128
 """NICs for which another explanation is looked for; of more the first, the others stay undecided."""
-MOST_TWINS = 16
-"""Other NICs that are named for one; where more would fit as well, nothing is told apart."""
 
 
 class Sure(StrEnum):
@@ -32,7 +30,7 @@ class NicConfidence:
     """Of one NIC: how sure, and which explanation is the best one without it.
 
     more : faults that it needs beyond the chosen one; instead : the NICs that it blames and the chosen one does not
-    twins : NICs each of which could take this one's place, as many as are looked for
+    twins : NICs each of which could take this one's place
     """
 
     sure: Sure
@@ -48,11 +46,16 @@ def doubts(given: Problem, found: Fit) -> dict[int, NicConfidence]:
     }
 
 
+def how_sure(more: float) -> Sure:
+    """By the faults more that the best other explanation needs."""
+    return Sure.CERTAIN if more >= CERTAIN_BY else Sure.POSSIBLE if more <= ALIKE else Sure.LIKELY
+
+
 def _doubt(given: Problem, found: Fit, nic: int) -> NicConfidence:
     other = fit(given, without=[nic])
     more = other.price - found.price
     instead = tuple(n for n in other.nics if n not in found.nics)
-    sure = Sure.CERTAIN if more >= CERTAIN_BY else Sure.POSSIBLE if more <= ALIKE else Sure.LIKELY
+    sure = how_sure(more)
     twins = _twins(given, found, nic) if sure is Sure.POSSIBLE else ()
     return NicConfidence(sure, more, instead, twins)
 
@@ -63,4 +66,4 @@ def _twins(given: Problem, found: Fit, nic: int) -> tuple[int, ...]:
     needed = given.of_nic(nic) - others
     candidates = {port // 2 for port in given.explains} - set(found.nics)
     twins = [other for other in candidates if needed <= given.of_nic(other)]
-    return tuple(sorted(twins)[:MOST_TWINS])
+    return tuple(sorted(twins))

@@ -27,6 +27,7 @@ class Observation:
     servers : names of those that took part
     least : it only shows that these ports reach as much: nothing says that one of them set the pace
     root : the server of a broadcast's, reduce's, gather's or scatter's root
+    run : what it shares with others: those of one run of a program are one measurement; empty: it is a run by itself
     """
 
     kind: str
@@ -38,6 +39,7 @@ class Observation:
     servers: tuple[str, ...] = ()
     least: bool = False
     root: str | None = None
+    run: str = ""
 
     @property
     def failed(self) -> bool:
@@ -62,12 +64,14 @@ class Sign:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All of it. `read` : a line for each file, for people; `unused` : what was read and says nothing, and why."""
+    """All of it. `read` : a line for each file, for people; `unused` : what was read and says nothing, and why;
+    `causes` : what a log shows that slows all NICs alike."""
 
     observations: tuple[Observation, ...] = ()
     signs: tuple[Sign, ...] = ()
     read: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
 
     @classmethod
     def together(cls, parts: Iterable[Evidence]) -> Evidence:
@@ -78,4 +82,5 @@ class Evidence:
             tuple(s for part in whole for s in part.signs),
             tuple(line for part in whole for line in part.read),
             tuple(line for part in whole for line in part.unused),
+            tuple(dict.fromkeys(line for part in whole for line in part.causes)),
         )

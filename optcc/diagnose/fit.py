@@ -24,9 +24,15 @@ FALSE_ALARM = 0.05
 """The chance that any of the measurements of a healthy cluster counts as slow."""
 LEAST_DEVIATIONS = 3.0
 """Standard deviations below the healthy pace from which a measurement is slow, however few there are."""
+DEGRADED = 0.05
+"""The part of its healthy rate from which a NIC that lacks it is degraded: less is of no consequence, and what differs
+between healthy machines is often as much."""
 MOST_FOR_A_PATH = 2.5
 """NICs that are blamed before a measurement is left unexplained. Two slow ends are likelier than a slow path between
 two healthy ends; three slow NICs are not."""
+RARITY = 6.0
+"""How rare a degraded NIC is, in units in which a measurement `z` standard deviations low has `z`^2 / 2: one in 400. A
+measurement that noise alone explains nearly as well costs less than a NIC."""
 MOST_FOR_A_NIC = 5.0
 """Likewise of a measurement of one NIC alone: no path is to blame, so that the measurement would have to be wrong."""
 SOLVER_S = 20.0
@@ -86,19 +92,22 @@ class Problem:
         return {i for port in (2 * nic, 2 * nic + 1) for i in self.explains.get(port, ())}
 
 
-def problem(averages: Sequence[Average]) -> Problem:
-    """What is slow, and who could be the reason."""
+def problem(averages: Sequence[Average], degraded: float = DEGRADED) -> Problem:
+    """What is slow, and who could be the reason. degraded : the part of its rate that a NIC lacks to be called so."""
     limit = max(LEAST_DEVIATIONS, NormalDist().inv_cdf(1 - FALSE_ALARM / max(1, len(averages))))
     through: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for average in averages:
         for port, log in average.logs.items():
             through[port].append((log, average.spread))
+    most = math.log(1 - degraded)
     slow = tuple(
-        i for i, average in enumerate(averages) if not average.least and average.pace < -limit * average.spread
+        i
+        for i, average in enumerate(averages)
+        if not average.least and average.pace < min(most, -limit * average.spread)
     )
     asked = {port for i in slow for port in averages[i].logs}
     levels = {port: _level(through[port], limit) for port in asked}
-    suspects = {port: level for port, level in levels.items() if level[0] < -limit * level[1] and level[0] < 0}
+    suspects = {port: level for port, level in levels.items() if level[0] < min(most, -limit * level[1])}
     explains: dict[int, list[int]] = defaultdict(list)
     for i in slow:
         for port, log in averages[i].logs.items():
@@ -175,8 +184,9 @@ def _cover(given: Problem, nics: Sequence[int]) -> tuple[set[int], tuple[int, ..
 
 
 def _unexplained(average: Average) -> float:
-    """The price of leaving a slow measurement out."""
-    return MOST_FOR_A_NIC if len({port // 2 for port in average.logs}) == 1 else MOST_FOR_A_PATH
+    """The price of leaving a slow measurement out, in NICs: noise, or the path, or a measurement that is wrong."""
+    most = MOST_FOR_A_NIC if len({port // 2 for port in average.logs}) == 1 else MOST_FOR_A_PATH
+    return min(most, (average.pace / average.spread) ** 2 / 2 / RARITY) if average.spread else most
 
 
 def _strain(given: Problem, nic: int) -> float:

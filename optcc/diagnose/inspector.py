@@ -1,23 +1,26 @@
 """NCCL Inspector's JSON lines: each collective of a running job, one file for each process.
 
 Fields are those of NCCL's plugins/profiler/inspector, output format v4.0. A collective's time is the least that any of
-its ranks saw: the others were waiting for the last one to come.
+its ranks saw: the others were waiting for the last one to come. Where a rank's record is missing, that may have been
+the last one: the time is then an upper bound, which shows what ports can do at least.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optcc.diagnose.evidence import Evidence, Observation
+from optcc.diagnose.evidence import Evidence, Observation, Sign
+from optcc.diagnose.late import late_ranks
 from optcc.diagnose.loads import KINDS, RankPlace, loads, parts
-from optcc.diagnose.nccl_tests import LARGE
+from optcc.diagnose.nccl_tests import LARGE, TREES
 from optcc.diagnose.nccl_use import use_of
 from optcc.diagnose.ports import NicDirections
 from optcc.discover.nccl_log import Log
+from optcc.discover.topology import listed
 from optcc.errors import InputError
 
 NAMES = {"AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter",
@@ -40,6 +43,7 @@ class InspectorRecord:
     number: int
     nbytes: int
     seconds: float
+    algorithm: str = ""
 
 
 def looks_like_inspector(text: str) -> bool:
@@ -53,48 +57,73 @@ def read_inspector(files: Sequence[tuple[str, str]], ports: NicDirections) -> Ev
     comms: dict[str, list[InspectorRecord]] = defaultdict(list)
     for record in records:
         comms[record.comm].append(record)
-    seen, unused = list[Observation](), list[str]()
+    seen, signs, unused = list[Observation](), list[Sign](), list[str]()
     for comm, of in comms.items():
-        found, why = _of_comm(of, ports)
+        found, late, why = _of_comm(of, ports)
         seen += found
-        if why:
-            unused.append(f"{of[0].where}: communicator {comm[:20]}: {why}")
+        signs += late
+        unused += [f"{of[0].where}: communicator {comm[:20]}: {line}" for line in why]
     read = (
         f"NCCL Inspector: {len(records)} records of {len(comms)} communicators in {len(files)} files, {len(seen)} count"
     )
-    return Evidence(tuple(seen), (), (read,), tuple(unused[:8]))
+    return Evidence(tuple(seen), tuple(signs), (read,), tuple(unused))
 
 
-def _of_comm(of: Sequence[InspectorRecord], ports: NicDirections) -> tuple[list[Observation], str]:
+def _of_comm(of: Sequence[InspectorRecord], ports: NicDirections) -> tuple[list[Observation], list[Sign], list[str]]:
+    """Its collectives, ranks that come late, and why something does not count."""
     hosts = {record.rank: record.host for record in of}
     ranks, nodes = of[0].ranks, of[0].nodes
-    if nodes < 2:
-        return [], "one server: it uses no NIC"
-    if len(set(hosts.values())) < nodes:
-        return [], f"records of {len(set(hosts.values()))} of its {nodes} servers: give those of all"
-    members = _members(hosts, ranks, nodes, of[0].where, ports)
-    if members is None:
-        return [], f"{ranks} ranks on {nodes} servers: which GPU is whose is not in the records"
-    times: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
+    times: dict[tuple[str, int], dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for record in of:
         if record.nbytes >= LARGE and record.kind in KINDS:
-            key = (record.kind, record.nbytes)
-            times[key][record.number] = min(record.seconds, times[key].get(record.number, record.seconds))
+            times[record.kind, record.nbytes][record.number][record.rank] = record.seconds
+    signs = _late(times, hosts, of[0].where, ports)
+    if nodes < 2:
+        return [], signs, ["one server: it uses no NIC"]
+    if missing := [rank for rank in range(ranks) if rank not in hosts]:
+        shown = listed([str(rank) for rank in missing], 16)
+        absent = [f"no records of {len(missing)} of its {ranks} ranks, {shown}: any of them may have come last"]
+    else:
+        absent = []
+    if len(set(hosts.values())) < nodes:
+        servers = f"records of {len(set(hosts.values()))} of its {nodes} servers: give those of all"
+        return [], signs, [servers, *absent]
+    members = _members(hosts, ranks, nodes, of[0].where, ports)
+    if members is None:
+        unknown = f"{ranks} ranks on {nodes} servers: which GPU is whose is not in the records"
+        return [], signs, [unknown, *absent]
     if not times:
-        return [], f"no collective of {LARGE >> 20} MiB or more"
-    servers = tuple(dict.fromkeys(member.server for member in members))
+        return [], signs, [f"no collective of {LARGE >> 20} MiB or more", *absent]
+    servers_of = tuple(dict.fromkeys(member.server for member in members))
     use = use_of(members, Log(), ports)
-    seen = []
+    tree = all(record.algorithm.replace("_", "").lower() in TREES for record in of)
+    seen, partly = list[Observation](), 0
     for (kind, nbytes), each in times.items():
-        carried = loads(kind, nbytes, members, use, ports)
+        carried = loads(kind, nbytes, members, use, ports, tree=tree)
         if not carried:
-            return [], "all of its servers are one by the topology's names"
+            return [], signs, ["all of its servers are one by the topology's names"]
         for number in sorted(each)[-MOST_OF_ONE:]:
-            used = parts(carried, each[number], ports)
+            time_s, least = min(each[number].values()), len(each[number]) < ranks
+            partly += least
+            used = parts(carried, time_s, ports)
             where = f"{of[0].where}: {kind} number {number}"
-            seen.append(Observation(kind, where, used, nbytes=nbytes, time_s=each[number], servers=servers,
-                                    root=servers[0]))  # fmt: skip
-    return seen, ""
+            seen.append(Observation(kind, where, used, nbytes=nbytes, time_s=time_s, servers=servers_of, least=least,
+                                    root=servers_of[0], run=f"communicator {of[0].comm}"))  # fmt: skip
+    if partly and not missing:
+        absent = [f"{partly} collectives without the records of all ranks: the missing one may have come last"]
+    return seen, signs, absent
+
+
+def _late(
+    times: Mapping[tuple[str, int], Mapping[int, Mapping[int, float]]],
+    hosts: Mapping[int, str],
+    where: str,
+    ports: NicDirections,
+) -> list[Sign]:
+    """Ranks that come last; nothing is told of collectives of which only one rank's record is there."""
+    each = [seconds for numbers in times.values() for seconds in numbers.values() if len(seconds) > 1]
+    late = [(one, ports.server(hosts[one.rank])) for one in late_ranks(each)]
+    return [Sign(where, str(one), server, None) for one, server in late if server is not None]
 
 
 def _members(hosts: dict[int, str], ranks: int, nodes: int, where: str, ports: NicDirections) -> list[RankPlace] | None:
@@ -130,6 +159,7 @@ def _records(source: str, text: str) -> Iterator[InspectorRecord]:
                 _whole(perf["coll_sn"]),
                 _whole(perf["coll_msg_size_bytes"]),
                 _whole(perf["coll_exec_time_us"]) * 1e-6,
+                str(perf.get("coll_algo", ""))[:40],
             )
         except (KeyError, ValueError) as error:
             raise InputError(

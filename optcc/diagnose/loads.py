@@ -1,8 +1,10 @@
 """What a collective makes each port carry: bytes, where its library gives every NIC that it uses an equal share.
 
 Sizes are those of nccl-tests (its doc/PERFORMANCE.md). For an AllReduce or SendRecv this is the buffer, for an
-AllGather the whole result. For a ReduceScatter it is the whole input, for an AllToAll one rank's data. Ring and tree
-algorithms alike pass a server's boundary once each way with what is counted here.
+AllGather the whole result. For a ReduceScatter it is the whole input, for an AllToAll one rank's data. A ring passes a
+server's boundary once each way with what is counted here. NCCL's Tree are two trees of half the buffer each, and every
+server is a leaf of one. On three servers or more it passes as much as a ring. On two servers it passes the buffer once
+each way, where a ring passes it nearly twice.
 """
 
 from __future__ import annotations
@@ -37,9 +39,18 @@ class Use:
 
 
 def loads(
-    kind: str, nbytes: int, members: Sequence[RankPlace], use: Use, ports: NicDirections, root: int = 0
+    kind: str,
+    nbytes: int,
+    members: Sequence[RankPlace],
+    use: Use,
+    ports: NicDirections,
+    root: int = 0,
+    tree: bool = False,
 ) -> dict[int, float]:
-    """Port -> bytes. `kind` is one of `KINDS`; empty where all ranks are on one server."""
+    """Port -> bytes. `kind` is one of `KINDS`; empty where all ranks are on one server.
+
+    tree : the algorithm is known to be NCCL's Tree or NVLSTree
+    """
     servers = list(dict.fromkeys(member.server for member in members))
     if len(servers) < 2:
         return {}
@@ -48,7 +59,8 @@ def loads(
     if kind == "sendrecv":
         return _passed_on(nbytes, members, use, ports)
     share = (ranks - 1) / ranks
-    ring = {"all_reduce": 2 * share, "all_gather": share, "reduce_scatter": share, "broadcast": 1.0, "reduce": 1.0}
+    twice = 1.0 if tree and len(servers) == 2 else 2 * share
+    ring = {"all_reduce": twice, "all_gather": share, "reduce_scatter": share, "broadcast": 1.0, "reduce": 1.0}
     at_root = members[root % ranks].server
     found: dict[int, float] = {}
     for server in servers:

@@ -6,13 +6,14 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from optcc.diagnose.doubt import MOST_TWINS
 from optcc.diagnose.ports import NicDirections
 from optcc.values.cluster import Server
 
 SIZES = "-b 256M -e 4G -f 2 -g 1"
 MOST_NAMED = 8
 MOST_SUSPECTS = 4
+MANY = 16
+"""NICs that fit alike from which whole rails are measured: pairs would clear too few of them."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,9 @@ def what_to_measure(
     if not paced and not named:
         return each_rail(ports, "nothing was measured")
     open_ = [one for one in named if one.possible]
-    many = min(len(ports.cluster.servers), MOST_TWINS)  # one pair would clear too few of them
-    if wide := [one for one in open_ if len(one.rivals) >= many]:
-        return each_rail(ports, f"{wide[0].nic} is one of {len(wide[0].rivals) + 1} or more NICs that fit alike")
+    many = min(len(ports.cluster.servers), MANY)
+    if wide := [len(one.rivals) + 1 for one in open_ if len(one.rivals) >= many]:
+        return each_rail(ports, f"{max(wide)} NICs fit alike")
     names = [one.nic for one in named]
     wanted = [measure for one in open_ for measure in apart(one.nic, one.rivals, names, ports)]
     wanted += [measure for where, nics in paths for measure in path_again(where, nics, ports)]

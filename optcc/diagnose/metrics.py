@@ -11,6 +11,7 @@ from optcc.diagnose.verdict import Outcome
 from optcc.files.writing import write_file
 from optcc.reports.metrics import (
     ACHIEVED,
+    ALIKE,
     DIAGNOSIS,
     DRAIN,
     LOST,
@@ -20,6 +21,7 @@ from optcc.reports.metrics import (
     OUTCOME,
     OVERHEAD,
     PATHS,
+    SERVER_LEFT,
     Gauges,
     text_of,
 )
@@ -31,6 +33,10 @@ def metrics_text(found: Diagnosis, at_s: float | None = None) -> bytes:
     for one in found.verdict.findings:
         server, _, nic = one.nic.partition("/")
         gauges.set(NIC_LEFT, one.left, server, nic, one.sure)
+    for slow in found.verdict.servers:
+        gauges.set(SERVER_LEFT, slow.left, slow.server, slow.sure)
+    for kind in found.verdict.alike:
+        gauges.set(ALIKE, kind.reached, kind.kind)
     for done in found.achieved:
         gauges.set(ACHIEVED, done.over_healthy, done.kind, "healthy")
         if done.over_suspected is not None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
 from optcc.diagnose.evidence import NOTHING, Evidence, Observation, Sign
 from optcc.diagnose.json_text import dicts, parsed
+from optcc.diagnose.late import late_ranks
 from optcc.diagnose.loads import KINDS, RankPlace, loads, parts
 from optcc.diagnose.nccl_use import use_of
 from optcc.diagnose.ports import NicDirections
@@ -29,20 +30,33 @@ _STARTS = re.compile(r"# Collective test starting: (\S{1,80})|# nThread \d")
 _NAMES = sorted(KINDS | {"hypercube", "alltoallv"}, key=len, reverse=True)
 _NAME = re.compile(rf"(?<![a-z])({'|'.join(_NAMES)})(?![a-z])")
 _JSON = re.compile(r'"(?:out_of_place|average_bus_bandwidth|devices)":')
+_ALGORITHM = re.compile(
+    r"NCCL_ALGO(?:=| set (?:by environment )?to )['\"]?(?:allreduce:)?(\w{1,20})(?![\w,])|"
+    r"AllReduce: \d{8,15} Bytes -> Algo (\w{1,20})",
+    re.I,
+)
+"""Set to one algorithm, or, with NCCL_DEBUG_SUBSYS=TUNING, chosen for a large size: a name, or NCCL's number."""
+TREES = {"tree", "nvlstree", "0", "5"}
 _NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,9})?(?:e[+-]?\d{1,2})?", re.I)
 
 
 @dataclass
 class Test:
-    """One table: `kind` empty where nothing tells it; rows are (line, bytes, seconds, root, wrong results)."""
+    """One table: `kind` empty where nothing tells it; rows are (line, bytes, seconds, root, wrong results).
+
+    before, step : columns before the first time, and from it to the second; tree : the log says that the algorithm is
+    a tree; processes : of each iteration of large sizes, process -> seconds that it saw
+    """
 
     kind: str
     line: int
     hosts: dict[int, tuple[str, int]] = field(default_factory=dict)
     rows: list[tuple[int, int, float, int, int]] = field(default_factory=list)
     before: int | None = None
-    per_iteration: bool = False
+    step: int = 4
     ratio: float | None = None
+    tree: bool = False
+    processes: list[dict[int, float]] = field(default_factory=list)
 
 
 def looks_like_tests(text: str) -> bool:
@@ -84,6 +98,9 @@ def _is_command(line: str) -> bool:
 def _from_text(lines: Sequence[str], start: int, source: str) -> Test:
     test = Test(_kind_in(PurePath(source).name) or "", start)
     for number, line in enumerate(lines, start):
+        if "lgo" in line or "ALGO" in line:
+            for algorithm in _ALGORITHM.finditer(line):
+                test.tree = (algorithm[1] or algorithm[2]).lower() in TREES
         if starts := _STARTS.search(line):
             test.kind = _kind_in(starts[1] or "") or test.kind
         elif _is_command(line):
@@ -92,7 +109,8 @@ def _from_text(lines: Sequence[str], start: int, source: str) -> Test:
             test.hosts[int(rank[1])] = (rank[2], int(rank[3]))
         elif line.startswith("#") and " size " in line and " time " in line:
             names = line[1:].split()
-            test.before, test.per_iteration = names.index("time"), "i_min" in names
+            test.before = names.index("time")
+            test.step = names.index("time", test.before + 1) - test.before if names.count("time") > 1 else 4
         else:
             _row(test, number, line)
     return test
@@ -103,8 +121,7 @@ def _row(test: Test, number: int, line: str) -> None:
     if len(words) < 6 or not words[0].isdigit() or not words[1].isdigit() or len(words[0]) > 15:
         return
     before = test.before or 5
-    step = 8 if test.per_iteration else 4
-    for start in (before, before + step):
+    for start in (before, before + test.step):
         cells = words[start : start + 4]
         if len(cells) < 3 or not all(_NUMBER.fullmatch(cell) for cell in cells[:3]):
             continue
@@ -135,6 +152,8 @@ def _from_json(value: dict[str, Any], line: int, source: str, log: Log) -> Test:
         size = row.get("size")
         root = str(row.get("root", "")).strip()
         for place in ("out_of_place", "in_place"):
+            if isinstance(size, int) and size >= LARGE:
+                test.processes += _per_process(row.get(f"{place}_per_iter"))
             cell = row.get(place)
             if not isinstance(cell, dict):
                 continue
@@ -144,6 +163,18 @@ def _from_json(value: dict[str, Any], line: int, source: str, log: Log) -> Test:
                 bad = int(wrong) if isinstance(wrong, int | float) and 0 < wrong < 1e15 else 0
                 test.rows.append((line, size, seconds * 1e-6, int(root) if root.isdigit() else 0, bad))
     return test
+
+
+def _per_process(value: Any) -> list[dict[int, float]]:
+    """Of each iteration, process -> seconds; empty where the tests were not run with the times of all processes."""
+    lists = value.get("per_process_max_times_us") if isinstance(value, dict) else None
+    if not isinstance(lists, list) or not all(isinstance(one, list) for one in lists):
+        return []
+    return [
+        {process: us * 1e-6 for process, us in enumerate(times)}
+        for times in zip(*lists, strict=False)
+        if len(times) > 1 and all(isinstance(us, int | float) and 0 < us < 1e15 for us in times)
+    ]
 
 
 def _find(value: dict[str, Any], key: str) -> Any:
@@ -175,6 +206,7 @@ def _evidence(test: Test, log: Log, source: str, ports: NicDirections) -> Eviden
         Sign(f"{source}:{line}", f"{kind} gave {wrong} wrong results", servers[0], None, True)
         for line, _, _, _, wrong in test.rows if wrong
     )[:8]  # fmt: skip
+    signs += _late(test, members, where)
     if not test.rows:
         return _without_rows(test, kind, log, source, ports, members)
     largest = max(nbytes for _, nbytes, _, _, _ in test.rows)
@@ -184,14 +216,24 @@ def _evidence(test: Test, log: Log, source: str, ports: NicDirections) -> Eviden
         return Evidence(signs=signs, unused=(what,))
     seen = []
     for line, nbytes, seconds, root, _ in kept:
-        used = parts(loads(kind, nbytes, members, use, ports, root), seconds, ports)
+        used = parts(loads(kind, nbytes, members, use, ports, root, test.tree), seconds, ports)
         if used:
             seen.append(
                 Observation(kind, f"{source}:{line}", used, nbytes=nbytes, time_s=seconds, servers=servers,
-                            root=members[root % len(members)].server)
+                            root=members[root % len(members)].server, run=where)
             )  # fmt: skip
     read = f"{source}: {kind}, {who} over {nics} NICs, {len(seen)} measurements"
     return Evidence(tuple(seen), signs, (read,))
+
+
+def _late(test: Test, members: Sequence[RankPlace], where: str) -> tuple[Sign, ...]:
+    """Processes that come late; each has as many ranks as the others, one after the other."""
+    processes = max((len(each) for each in test.processes), default=0)
+    if not processes or len(members) % processes:
+        return ()
+    each = len(members) // processes
+    found = late_ranks([one for one in test.processes if len(one) == processes])
+    return tuple(Sign(where, str(replace(one, rank=one.rank * each)), members[one.rank * each].server) for one in found)
 
 
 def _by_ratio(test: Test, ranks: int) -> str:

@@ -10,6 +10,7 @@ from rich.text import Text
 from optcc.diagnose.diagnosis import Diagnosis
 from optcc.diagnose.doubt import Sure
 from optcc.diagnose.keep import SOURCES, KeepOrDrain
+from optcc.diagnose.ports import NicDirections
 from optcc.diagnose.verdict import Finding, Outcome, Verdict
 from optcc.discover.topology import counted, listed
 from optcc.reports.bound import print_repairs, print_together
@@ -17,27 +18,36 @@ from optcc.reports.console import percent, plain_table, show
 from optcc.values.units import format_seconds, format_size
 
 MOST = 12
+FEW = 3
+"""NICs that fit alike up to which they are named one by one."""
+LOOK_FOR = "no GPU-direct RDMA, ACS on PCI switches, one port of a bond in use, a small MTU"
+"""What mostly slows all NICs of a cluster alike."""
 
 
 def print_diagnosis(found: Diagnosis) -> None:
     """The verdict, what it rests on, what is possible, what to repair, and whether to drain."""
-    verdict = found.verdict
-    show(Text(_headline(verdict), "bold"))
+    verdict, ports = found.verdict, NicDirections(found.cluster)
+    show(Text(_headline(verdict, ports), "bold"))
     if verdict.findings:
-        _print_findings(verdict.findings)
+        _print_findings(verdict.findings, ports)
     for finding in verdict.findings[:MOST]:
-        for line in _because(finding):
+        for line in _because(finding, ports):
             show(f"  {line}")
+    for one in verdict.servers:
+        show(f"{one.server}: {one.sure}, {len(one.nics)} of its NICs fit alike: measure each of them alone")
+    _print_alike(verdict)
     for line in verdict.together:
         show(line)
     for path in verdict.paths[:MOST]:
         show(f"{path.where}: {path.kind} at {percent(path.left)}, though {', '.join(path.nics)} are fast elsewhere: "
              "look at the path between, or measure again")  # fmt: skip
+    _print_rest(len(verdict.paths), "slow measurements")
     if verdict.findings and verdict.unmeasured:
         names = listed(verdict.unmeasured, MOST)
         show(f"nothing shows these at full rate (not measured, or with slower NICs alone): {names}")
     for sign in verdict.signs[:MOST]:
         show(f"also said, of {sign.server}: {sign.what} ({sign.where})")
+    _print_rest(len(verdict.signs), "things said")
     _print_fit(verdict)
     if found.achieved:
         _print_achieved(found)
@@ -54,9 +64,28 @@ def print_diagnosis(found: Diagnosis) -> None:
         show(f"measure: {measure.why}", f"  {measure.command}")
     for line in found.evidence.unused[:MOST]:
         show(f"not used: {line}")
+    _print_rest(len(found.evidence.unused), "things that are not used")
 
 
-def _headline(verdict: Verdict) -> str:
+def _print_rest(count: int, what: str) -> None:
+    """What is left out of a list of `count`."""
+    if count > MOST:
+        show(f"and {count - MOST} more {what}")
+
+
+def _print_alike(verdict: Verdict) -> None:
+    for high in verdict.beyond:
+        show(f"{high.where}: {high.kind} at {percent(high.reached)} of nameplate, which cannot be: {high.why}")
+    for kind in verdict.alike:
+        all_ = "all alike, so that the cause is one for all" if kind.alike else "at most"
+        show(f"{kind.kind}: {percent(kind.reached)} of nameplate, {all_}")
+    for cause in verdict.causes:
+        show(f"slows all alike: {cause}")
+    if verdict.alike and not verdict.causes:
+        show(f"look for {LOOK_FOR}; NCCL's log (NCCL_DEBUG=INFO) among the evidence shows some of these")
+
+
+def _headline(verdict: Verdict, ports: NicDirections) -> str:
     if verdict.outcome is Outcome.HEALTHY:
         unseen = counted(len(verdict.unmeasured), "NIC")
         missing = f"; {unseen} not seen at full rate" if verdict.unmeasured else ""
@@ -64,32 +93,57 @@ def _headline(verdict: Verdict) -> str:
     if verdict.outcome is Outcome.CANNOT_TELL:
         if not verdict.findings:
             return f"cannot tell: {_why_not(verdict)}"
-        one = next(finding for finding in verdict.findings if finding.sure is Sure.POSSIBLE)
-        others = counted(len(one.twins), "other NIC") if one.twins else "others"
-        return f"cannot tell which NIC is slow: {one.nic} explains it, and as well would {others}"
+        one = max((f for f in verdict.findings if f.sure is Sure.POSSIBLE), key=lambda f: len(f.twins))
+        if not one.twins:
+            return f"cannot tell which NIC is slow: {one.nic} explains it, and as well would others"
+        if len(one.twins) < FEW:
+            return f"cannot tell which NIC is slow: {', '.join((one.nic, *one.twins))} explain it alike"
+        which = _who(one, ports).removeprefix("one ")
+        return f"cannot tell which {which} is slow: each explains it as well as the {len(one.twins)} others"
+    if verdict.servers:
+        first = verdict.servers[0]
+        more = f", and {counted(len(verdict.servers) - 1, 'other server')}" if len(verdict.servers) > 1 else ""
+        alone = sum(finding.sure is not Sure.POSSIBLE for finding in verdict.findings)
+        nics = f"; besides {counted(alone, 'NIC')} elsewhere" if alone else ""
+        return f"{first.server} is slow{more}: which of its NICs cannot be told{nics}"
     count = len(verdict.findings)
     open_ = sum(finding.sure is Sure.POSSIBLE for finding in verdict.findings)
     doubt = f"; {open_} of them could be another" if open_ else ""
     return f"{counted(count, 'degraded NIC')} explain{'s' * (count == 1)} what is slow{doubt}"
 
 
+def _who(one: Finding, ports: NicDirections) -> str:
+    """The NIC; where many fit as well, what these have in common."""
+    if len(one.twins) < FEW:
+        return one.nic
+    numbers = [number for number, name in enumerate(ports.names) if name in {one.nic, *one.twins}]
+    rails = {ports.rail(number) for number in numbers}
+    servers = {ports.names[number].partition("/")[0] for number in numbers}
+    place = f" of {servers.pop()}" if len(servers) == 1 else f" of rail {rails.pop()}" if len(rails) == 1 else ""
+    return f"one of {len(numbers)} NICs{place}"
+
+
 def _why_not(verdict: Verdict) -> str:
     """Why nothing is concluded where no NIC is named."""
     if verdict.paths:
         return f"{counted(len(verdict.paths), 'measurement')} too slow, and no NIC explains it"
+    if verdict.alike:
+        far = verdict.alike[0]
+        who = "all are slow alike" if far.alike else "nothing is as fast as it should be"
+        return f"{who}, {far.kind} at {percent(far.reached)} of nameplate"
     if low := [standard.kind for standard in verdict.standards if standard.low]:
         return f"{', '.join(low)} far below nameplate everywhere, so that nothing tells the healthy NICs"
     return "nothing measured what it takes"
 
 
-def _print_findings(findings: tuple[Finding, ...]) -> None:
+def _print_findings(findings: tuple[Finding, ...], ports: NicDirections) -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("NIC", "out", "in", "+-", "sure", "explains"):
         table.add_column(column)
     for one in findings[:MOST]:
         rates = [_left(rate) for rate in (one.out, one.into)]
         table.add_row(
-            one.nic, *rates, percent(2 * one.spread), str(one.sure), counted(one.explains, "slow measurement")
+            _who(one, ports), *rates, percent(2 * one.spread), str(one.sure), counted(one.explains, "slow measurement")
         )
     show(table)
     if len(findings) > MOST:
@@ -100,12 +154,13 @@ def _left(rate: float | None) -> str:
     return "-" if rate is None else "dead" if rate == 0 else percent(rate)
 
 
-def _because(one: Finding) -> list[str]:
-    lines = [f"{one.nic}: {', '.join(one.where)}" + (", ..." if one.explains > len(one.where) else "")]
+def _because(one: Finding, ports: NicDirections) -> list[str]:
+    who = _who(one, ports)
+    lines = [f"{who}: {', '.join(one.where)}" + (", ..." if one.explains > len(one.where) else "")]
     lines += [f"{one.nic}: {sign.what} ({sign.where})" for sign in one.signs[:3]]
     if one.twins:
-        more = f" and {len(one.twins) - MOST} more" if len(one.twins) > MOST else ""
-        lines.append(f"{one.nic}: as well could be {', '.join(one.twins[:MOST])}{more}")
+        alike = [name for name in ports.names if name in one.twins or (name == one.nic and who != name)]
+        lines.append(f"{who}: {'as well could be ' * (who == one.nic)}{listed(alike, MOST)}")
     elif one.sure is not Sure.CERTAIN and one.instead:
         lines.append(f"{one.nic}: else {', '.join(one.instead[:MOST])}, {one.more:.1f} faults more")
     return lines
@@ -114,7 +169,8 @@ def _because(one: Finding) -> list[str]:
 def _print_fit(verdict: Verdict) -> None:
     table = plain_table()
     counts = f"{verdict.measured} measurements, {verdict.averaged} of them different"
-    table.add_row("fit", f"{counts}; noise {percent(verdict.noise)}, left over {verdict.misfit:.2f} times that")
+    noise = f"{percent(verdict.noise)} between runs"
+    table.add_row("fit", f"{counts}; noise {noise}, left over {verdict.misfit:.2f} times that")
     for standard in verdict.standards:
         if standard.kind not in ("link", "failure", "counters"):
             low, few = "most reach less than half of it", "fewer than 5 measurements of NICs that are well"

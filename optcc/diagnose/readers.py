@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optcc.diagnose.calibration_file import looks_like_calibration, read_calibration
+from optcc.diagnose.causes import causes_in
 from optcc.diagnose.counters import Reading, counted_between, read_counters
 from optcc.diagnose.evidence import Evidence
 from optcc.diagnose.facts import Facts
@@ -157,6 +158,8 @@ def _read(document: EvidenceText, ports: NicDirections) -> Evidence:
     found = [reader.read(document.text, document.source, here) for reader in READERS if reader.fits(document.text)]
     if not found and (lists := part_of(document.text)) is not None:
         found = [read_ports(document, lists, ports)]
+    if causes := causes_in(document.text, document.source):
+        found.append(Evidence(causes=causes))
     if not found:
         tool = tool_of(document.text)
         got = tool.name if tool else document.text.strip()[:40] or "nothing"

@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 
-from optcc.diagnose.averages import EXACT, LEAST_NOISE, NOISE, Average, Standard, averages
+from optcc.diagnose.averages import EXACT, Average, Standard, averages
 from optcc.diagnose.doubt import NicConfidence, Sure, doubts
 from optcc.diagnose.evidence import NOTHING, Evidence, Sign
-from optcc.diagnose.fit import Fit, Problem, fit, problem
+from optcc.diagnose.fit import DEGRADED, Fit, Problem, fit, problem
 from optcc.diagnose.measure import Measure, Open, what_to_measure
+from optcc.diagnose.noise import LEAST_NOISE, NOISE
 from optcc.diagnose.ports import IN, OUT, NicDirections, port
+from optcc.diagnose.wider import Beyond, SlowAlike, SlowServer, beyond, slow_alike, slow_servers
 from optcc.values.cluster import Cluster, Nic, Server
 
 DIGITS = 1000
@@ -22,8 +24,8 @@ DIGITS = 1000
 
 
 class Outcome(StrEnum):
-    """`DEGRADED` NICs are named; `HEALTHY` nothing measured is slow; `CANNOT_TELL` the evidence is too thin, or fits
-    several explanations alike."""
+    """`DEGRADED` NICs are named, or a server; `HEALTHY` nothing measured is slow; `CANNOT_TELL` the evidence is too
+    thin, or fits several explanations alike, or all are slow alike."""
 
     DEGRADED = "degraded"
     HEALTHY = "healthy"
@@ -78,6 +80,8 @@ class Verdict:
     measured, averaged : measurements, and how many of them differ in kind or NICs; noise : the spread of one
     misfit : root mean square of what is left over, in units of the noise: 1 where nothing is
     unmeasured : NICs that are neither named nor seen at their healthy rate: measured nowhere, or with slower ones alone
+    servers : where it is a server's NICs that cannot be told apart; alike : kinds of which all are far below nameplate
+    causes : what the evidence shows that slows all alike; beyond : rates that cannot be
     """
 
     outcome: Outcome
@@ -92,6 +96,10 @@ class Verdict:
     standards: tuple[Standard, ...]
     unmeasured: tuple[str, ...]
     measure: tuple[Measure, ...]
+    servers: tuple[SlowServer, ...] = ()
+    alike: tuple[SlowAlike, ...] = ()
+    causes: tuple[str, ...] = ()
+    beyond: tuple[Beyond, ...] = ()
 
     def suspected(self, cluster: Cluster) -> Cluster:
         """`cluster` with the rates that were found."""
@@ -119,10 +127,14 @@ def _fraction(left: float | None) -> Fraction:
     return Fraction(0) if left <= 2 * NOTHING else Fraction(max(1, round(left * DIGITS)), DIGITS)
 
 
-def judge(evidence: Evidence, ports: NicDirections, noise: float | None = None) -> Verdict:
-    """What `evidence` says of the NICs. `noise` : spread of one measurement, as a fraction; None: from repeats."""
+def judge(evidence: Evidence, ports: NicDirections, noise: float | None = None, degraded: float = DEGRADED) -> Verdict:
+    """What `evidence` says of the NICs.
+
+    noise : the spread between runs, as a fraction; None: as the runs show it
+    degraded : the part of its healthy rate that a NIC lacks at least where it is called so
+    """
     averaged, standards, spread = averages(evidence.observations, noise)
-    given = problem(averaged)
+    given = problem(averaged, degraded)
     found = fit(given)
     sure = doubts(given, found)
     findings = tuple(_finding(nic, given, found, sure[nic], evidence.signs, ports) for nic in found.nics)
@@ -132,6 +144,8 @@ def judge(evidence: Evidence, ports: NicDirections, noise: float | None = None) 
     others = tuple(s for s in evidence.signs if s.nic is None or ports.names[s.nic] not in named)
     paced = [average for average in averaged if not average.least and average.kind not in EXACT]
     low = [standard.kind for standard in standards if standard.low]
+    servers = slow_servers(given, found, sure, ports)
+    alike = slow_alike(standards, bool(findings or paths))
     measure = what_to_measure(
         [Open(f.nic, f.twins or f.instead, f.sure is Sure.POSSIBLE) for f in findings],
         [(path.where, path.nics) for path in paths],
@@ -142,7 +156,7 @@ def judge(evidence: Evidence, ports: NicDirections, noise: float | None = None) 
         ports,
     )
     return Verdict(
-        outcome=_outcome(findings, bool(averaged) and not paths and not low),
+        outcome=_outcome(findings, servers, bool(averaged) and not paths and not low and not alike),
         findings=tuple(sorted(findings, key=lambda f: (f.left, f.nic))),
         paths=paths,
         together=tuple(_together(named, unmeasured, ports)),
@@ -154,6 +168,10 @@ def judge(evidence: Evidence, ports: NicDirections, noise: float | None = None) 
         standards=tuple(standards),
         unmeasured=unmeasured,
         measure=measure,
+        servers=servers,
+        alike=alike,
+        causes=evidence.causes,
+        beyond=beyond(standards),
     )
 
 
@@ -168,9 +186,9 @@ def _not_shown_well(averaged: Sequence[Average], found: Fit, ports: NicDirection
     return [name for nic, name in enumerate(ports.names) if not {port(nic, OUT), port(nic, IN)} <= well]
 
 
-def _outcome(findings: Sequence[Finding], well: bool) -> Outcome:
+def _outcome(findings: Sequence[Finding], servers: Sequence[SlowServer], well: bool) -> Outcome:
     if findings:
-        told = any(finding.sure is not Sure.POSSIBLE for finding in findings)
+        told = servers or any(finding.sure is not Sure.POSSIBLE for finding in findings)
         return Outcome.DEGRADED if told else Outcome.CANNOT_TELL
     return Outcome.HEALTHY if well else Outcome.CANNOT_TELL
 

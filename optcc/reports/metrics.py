@@ -25,6 +25,15 @@ NIC_LEFT = Metric(
     "optcc_nic_suspected_fraction", "What is left of a degraded NIC's rate in its worse way, and how sure that is",
     ("server", "nic", "sure"),
 )  # fmt: skip
+SERVER_LEFT = Metric(
+    "optcc_server_suspected_fraction",
+    "Of a slow server whose NICs cannot be told apart, what is left of the slowest, and how sure that is",
+    ("server", "sure"),
+)
+ALIKE = Metric(
+    "optcc_slow_alike_ratio", "What a kind of measurement reaches of nameplate where that is too little everywhere",
+    ("kind",),
+)  # fmt: skip
 ACHIEVED = Metric(
     "optcc_achieved_ratio", "Least possible time over the time achieved, on the healthy or the suspected cluster",
     ("collective", "bound"),
@@ -45,7 +54,7 @@ JOBS = Metric("optcc_serve_jobs", "Clusters that plans are kept ready for")
 IN_HAND = Metric("optcc_serve_requests_in_hand", "Requests that take long and have not been answered")
 CACHED = Metric("optcc_serve_cached_bytes", "Bytes of replies kept")
 
-DIAGNOSIS = (NIC_LEFT, ACHIEVED, OVERHEAD, LOST, DRAIN, OUTCOME, MADE, MISFIT, PATHS)
+DIAGNOSIS = (NIC_LEFT, SERVER_LEFT, ALIKE, ACHIEVED, OVERHEAD, LOST, DRAIN, OUTCOME, MADE, MISFIT, PATHS)
 """Those of ``optcc diagnose --prometheus``."""
 JOB = (NIC_LEFT, ACHIEVED, OVERHEAD, LOST, DRAIN, EVENTS)
 """Those of ``optcc serve --metrics`` that each job has, told apart by the label `JOB_LABEL`."""
