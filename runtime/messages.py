@@ -140,7 +140,14 @@ class Regroup:
     port: int
 
 
-ToRank = Command | Halt | Regroup | Ping | RunFailed | RankMessage | SharedValues | Time | Payload
+@dataclass(frozen=True)
+class AskCall:
+    """To ranks that command themselves: what have you called as this operation? Answered once it is called."""
+
+    operation: int
+
+
+ToRank = Command | Halt | AskCall | Regroup | Ping | RunFailed | RankMessage | SharedValues | Time | Payload
 
 # --- from a rank to the hub -----------------------------------------------------------------------------------------
 
@@ -225,18 +232,38 @@ class LostNics:
 
 @dataclass(frozen=True)
 class Late:
-    """What this rank is in has taken too long: `cause`; it waits for rank `peer`, which may wait for another one."""
+    """What this rank is in has taken too long: `cause`; it waits for rank `peer`, which may wait for another one.
 
-    peer: int
+    None: it cannot tell for which.
+    """
+
+    peer: int | None
     cause: str
+
+
+CLOSE = "close()"
+"""A call as any other: who calls something else meanwhile waits for nobody."""
+
+
+@dataclass(frozen=True)
+class Called:
+    """What this rank has called as this operation, in words that are the same where ranks call alike."""
+
+    operation: int
+    call: str
 
 
 @dataclass(frozen=True)
 class Shrink:
-    """After the verdict: this rank goes on with those that are left."""
+    """After the verdict: this rank goes on with those that are left, which may take so many seconds to say so, too."""
+
+    within_s: float
 
 
-FromRank = Halted | LostNics | Late | Shrink | Pong | Saw | RankJournal | Reply | Broken | Post | Share | AskTime
+Judged = Halted | LostNics | Late | Called | Shrink
+"""What only ranks that command themselves say."""
+
+FromRank = Judged | Pong | Saw | RankJournal | Reply | Broken | Post | Share | AskTime
 
 # --- inside replies -------------------------------------------------------------------------------------------------
 
