@@ -78,7 +78,18 @@ class Renew:
     nics: list[str]
 
 
-Command = Enlist | Prepare | Go | Check | Quit | Renew
+@dataclass(frozen=True)
+class Refuse:
+    """The job is not run, for ranks have been told different things, or what cannot be: an InputError, in its parts."""
+
+    what: str
+    where: str | None = None
+    expected: str | None = None
+    got: str | None = None
+    hint: str | None = None
+
+
+Command = Enlist | Prepare | Go | Check | Quit | Renew | Refuse
 
 # --- what else the hub says -----------------------------------------------------------------------------------------
 
@@ -158,6 +169,18 @@ class Pong:
 
     progress: int
     waiting_for: str
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a rank that others have started was told, before anything else: by name, the same on all ranks.
+
+    machine : `transports.this_machine`; wrong : why it cannot be
+    """
+
+    terms: Mapping[str, str]
+    machine: str
+    wrong: str = ""
 
 
 @dataclass(frozen=True)
@@ -263,7 +286,7 @@ class Shrink:
 Judged = Halted | LostNics | Late | Called | Shrink
 """What only ranks that command themselves say."""
 
-FromRank = Judged | Pong | Saw | RankJournal | Reply | Broken | Post | Share | AskTime
+FromRank = Judged | Told | Pong | Saw | RankJournal | Reply | Broken | Post | Share | AskTime
 
 # --- inside replies -------------------------------------------------------------------------------------------------
 

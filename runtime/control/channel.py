@@ -58,6 +58,7 @@ from optcc.runtime.messages import (
     SharedValues,
     Shrink,
     Time,
+    Told,
 )
 
 log = logging.getLogger(__name__)
@@ -197,7 +198,7 @@ class Control:
             if self._wait(left):
                 self.check()
 
-    def tell(self, message: Reply | Broken | RankJournal | Saw | LostNics | Late | Called | Shrink) -> None:
+    def tell(self, message: Reply | Broken | RankJournal | Saw | LostNics | Late | Called | Shrink | Told) -> None:
         """Send to the hub."""
         self._send(message)
 
