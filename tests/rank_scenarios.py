@@ -87,6 +87,7 @@ def each(calls: str) -> None:
     comm = optcc.Communicator()
     comm.barrier()
     outcome(lambda: CALLS[json.loads(calls)[RANK]](comm))
+    outcome(comm.barrier)
 
 
 # --- ranks that stop for a while -------------------------------------------------------------------------------------
@@ -158,7 +159,7 @@ def left(how: str, warm: str, call: str) -> None:
     comm = optcc.Communicator()
     if warm == "warm":
         comm.all_reduce(ones())
-        comm.barrier()
+        outcome(comm.barrier)  # who is still in it when another one is told may be told here
     if RANK != 1:
         outcome(lambda: CALLS[call](comm))
         comm.close()

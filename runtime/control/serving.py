@@ -116,7 +116,10 @@ def serve_child(fd: int, rank: int, world: int) -> int:
         control = Control.inherited(fd, rank, world)
     except HubLostError:  # the parent is gone: nobody is left to tell
         return 1
-    return _serve_until_the_end(control, lambda text: None)
+    try:
+        return _serve_until_the_end(control, lambda text: None)
+    except InputError:  # the parent has found it
+        return 2
 
 
 def _serve_until_the_end(control: Control, say: Callable[[str], object]) -> int:
