@@ -96,7 +96,9 @@ def each(calls: str) -> None:
 def stop(seconds: float) -> None:
     """This whole process, as a debugger stops it."""
     subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"])
+    start = time.monotonic()
     os.kill(os.getpid(), signal.SIGSTOP)
+    say(stopped=time.monotonic() - start)
 
 
 def once(place: Any, name: str, what: Callable[[], object]) -> None:

@@ -103,7 +103,7 @@ def test_as_many_calls_as_ranks_are_all_told() -> None:
         ("exchange", 3, 3.0),
         ("wires", 4, 4.0),
         ("first call", 3, 3.0),
-        ("call", 3, 9.0),
+        ("call", 3, 3.0),
         ("split", 4, 2.0),
         ("shrink", 4, 3.0),
     ],
@@ -111,12 +111,9 @@ def test_as_many_calls_as_ranks_are_all_told() -> None:
 def test_a_rank_that_is_stopped_for_a_while_is_awaited(place: str, world: int, value: float) -> None:
     """Longer than any constant that there has been, but for the limit, which is 300 s."""
     said = job(world, "stopped", place, 20)
-    going_on = said[:-1] if place == "shrink" else said
-    for lines in going_on:
-        assert [line.get("error") for line in lines if "split" not in line].count(None) >= 1
-        assert "value" in lines[-1], lines
-        assert lines[-1]["value"] in (value, 1.0), lines
-    assert max(line["seconds"] for lines in going_on for line in lines) > 15 or place == "greeting"
+    assert [line["stopped"] > 15 for line in said[1] if "stopped" in line] == [True]
+    for lines in said[:-1] if place == "shrink" else said:
+        assert lines[-1].get("value") == value, lines
 
 
 def test_who_comes_too_late_to_shrink_is_told_who_has_gone_on() -> None:

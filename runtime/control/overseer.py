@@ -40,6 +40,10 @@ OPERATIONS = 1024
 """Of so many the calls are kept, to be compared: more than ranks that wait for each other can be apart."""
 
 
+CALLS_S = 5.0
+"""Once two calls differ, for the others to tell theirs: a rank that plans does not answer meanwhile, and one in a long
+step has nothing to tell."""
+
 MOST = 7
 """Calls are told beside the one that differs, at most."""
 
@@ -183,10 +187,11 @@ class Overseer(Hub):
         closed = [rank for rank, call in calls.items() if call == CLOSE]
         if closed:
             return min(closed), _has_closed(min(closed))
-        if len(calls) < len(self._ranks) and now < self._differ_at + GRACE_S:
-            return None  # what the others have called is on its way, if they have
         first = {call: rank for rank, call in sorted(calls.items(), reverse=True)}
         alike = Counter(calls.values())
+        known = len(calls) == len(self._ranks) or 2 * max(alike.values()) > len(self._ranks)
+        if not known and now < self._differ_at + CALLS_S:
+            return None  # there is no telling yet what most have called
         blamed, *others = sorted(first, key=lambda call: (alike[call], -first[call]))
         said = "; ".join(f"rank {first[call]}: {call}" for call in (blamed, *others[-MOST:]))
         return first[blamed], f"called something else than the others: {said}"
