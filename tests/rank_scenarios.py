@@ -153,6 +153,17 @@ def stopped(place: str, seconds: str) -> None:
     comm.close()
 
 
+def beyond(who: str, within_s: str) -> None:
+    """A rank stops for longer than any may take."""
+    comm = optcc.Communicator(timeout_s=float(within_s))
+    comm.all_reduce(ones())
+    outcome(comm.barrier)
+    if int(who) == RANK:
+        subprocess.Popen(["sh", "-c", f"sleep {10 * float(within_s)}; kill -KILL {os.getpid()}"])
+        os.kill(os.getpid(), signal.SIGSTOP)
+    outcome(lambda: comm.all_reduce(ones()))
+
+
 # --- ranks that leave ------------------------------------------------------------------------------------------------
 
 

@@ -116,6 +116,14 @@ def test_a_rank_that_is_stopped_for_a_while_is_awaited(place: str, world: int, v
         assert lines[-1].get("value") == value, lines
 
 
+@pytest.mark.parametrize("who", [1, pytest.param(0, marks=pytest.mark.long)])
+def test_a_rank_that_stops_for_longer_than_the_limit_is_named(who: int) -> None:
+    said = one_error(job(4, "beyond", who, 4), but=who)
+    late = "rank 1 failed: no sign of life; elsewhere: not done within 4 s"
+    silent = "rank 0 failed: its process does not answer: it has not said who failed, within 4 s"
+    assert said.startswith(silent if who == 0 else late)
+
+
 def test_who_comes_too_late_to_shrink_is_told_who_has_gone_on() -> None:
     said = job(4, "late_to_shrink", 4)
     for lines in said[:2]:

@@ -15,6 +15,9 @@ from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.errors import CallsDifferError, PeerLateError, PeerLostError, RankFailedError, shortage
 from optcc.runtime.messages import Broken, Late, Shrink
 
+JUDGING_S = 3 * GRACE_S
+"""For a hub that lives to judge."""
+
 HUB_GONE = "its process, which held the control channel, is gone"
 
 
@@ -28,8 +31,9 @@ def verdict(error: Exception, control: Control, links: Links, within_s: float) -
     try:
         if not isinstance(error, HubLostError):
             _accuse(error, control)
-            cause = f"has not said within {within_s:.3g} s who failed"
-            serve, end = isinstance(error, PeerLostError), time.monotonic() + within_s
+            cause = f"its process does not answer: it has not said who failed, within {within_s:.3g} s"
+            late = isinstance(error, PeerLateError)  # the time is over for rank 0, too, but for what judging takes
+            serve, end = isinstance(error, PeerLostError), time.monotonic() + (JUDGING_S if late else within_s)
             while time.monotonic() < end:
                 try:
                     if serve and links.up:
