@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from optcc.errors import InputError
+from optcc.runtime.control.channel import Control
 from optcc.runtime.control.serving import _serve
+from optcc.runtime.control.worker import Worker
 from optcc.runtime.messages import Told
 from tests.control_star import star, together
 from tests.free_port import free_port
 
 ALIKE = {"PLAN": "abc", "--op": "sum"}
+
+
+def refusal(control: Control) -> InputError | None:
+    """What a rank is told, which then leaves."""
+    with control:
+        return _serve(cast(Worker, control), control)
 
 
 @pytest.mark.parametrize("world", [3, 4])
@@ -43,7 +53,7 @@ def test_what_ranks_were_given_is_compared(world: int, told: Told, transport: st
             return
         refused = together(
             lambda: hub.agree(Told(ALIKE, "here"), transport, 10),
-            *(lambda c=control: _serve(None, c) for control in members),  # type: ignore[arg-type]
+            *(partial(refusal, control) for control in members),
         )
     assert {type(each) for each in refused} == {InputError}
     assert len({str(each) for each in refused}) == 1

@@ -15,8 +15,8 @@ from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.errors import CallsDifferError, PeerLateError, PeerLostError, RankFailedError, shortage
 from optcc.runtime.messages import Broken, Late, Shrink
 
-JUDGING_S = 3 * GRACE_S
-"""For a hub that lives to judge."""
+JUDGING_S = 10 * GRACE_S
+"""For a hub that lives to judge, on a machine that is busy."""
 
 HUB_GONE = "its process, which held the control channel, is gone"
 
@@ -33,7 +33,7 @@ def verdict(error: Exception, control: Control, links: Links, within_s: float) -
             _accuse(error, control)
             cause = f"its process does not answer: it has not said who failed, within {within_s:.3g} s"
             late = isinstance(error, PeerLateError)  # the time is over for rank 0, too, but for what judging takes
-            serve, end = isinstance(error, PeerLostError), time.monotonic() + (JUDGING_S if late else within_s)
+            serve, end = isinstance(error, PeerLostError), time.monotonic() + JUDGING_S + (0 if late else within_s)
             while time.monotonic() < end:
                 try:
                     if serve and links.up:
