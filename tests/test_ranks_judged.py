@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.free_port import free_port
 from tests.rank_jobs import job
 
 AT_ONCE_S = 100
@@ -65,11 +64,9 @@ def one_error(said: list[list[dict[str, Any]]], but: int | None = None) -> str:
     "pairs", [PAIRS[:8:2], pytest.param(PAIRS, marks=pytest.mark.long)], ids=["some", "all"]
 )  # fmt: skip
 def test_calls_that_differ_are_the_same_error_on_all_ranks_in_words(world: int, pairs: list[tuple[str, str]]) -> None:
-    cases = [
-        (free_port(), case % 2, call, (case + case // 3) % world, other) for case, (call, other) in enumerate(pairs)
-    ]
+    cases = [(case % 2, call, (case + case // 3) % world, other) for case, (call, other) in enumerate(pairs)]
     found = job(world, "differ", json.dumps(cases))
-    for case, (_, _, call, odd, other) in enumerate(cases):
+    for case, (_, call, odd, other) in enumerate(cases):
         # A rank whose call needs nobody's word, a root's, may be done with it: its next call says the same.
         firsts = [next(line for line in lines[2 * case :] if "error" in line) for lines in found]
         told = {line["error"] for rank, line in enumerate(firsts) if other != "close()" or rank != odd}
