@@ -79,7 +79,7 @@ class Renew:
 
 
 @dataclass(frozen=True)
-class Refuse:
+class TurnAway:
     """The job is not run, for ranks have been told different things, or what cannot be: an InputError, in its parts."""
 
     what: str
@@ -89,7 +89,7 @@ class Refuse:
     hint: str | None = None
 
 
-Command = Enlist | Prepare | Go | Check | Quit | Renew | Refuse
+Command = Enlist | Prepare | Go | Check | Quit | Renew | TurnAway
 
 # --- what else the hub says -----------------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ CLOSE = "close()"
 
 
 @dataclass(frozen=True)
-class Called:
+class HasCalled:
     """What this rank has called as this operation, in words that are the same where ranks call alike."""
 
     operation: int
@@ -283,7 +283,7 @@ class Shrink:
     within_s: float
 
 
-Judged = Halted | LostNics | Late | Called | Shrink
+Judged = Halted | LostNics | Late | HasCalled | Shrink
 """What only ranks that command themselves say."""
 
 FromRank = Judged | Told | Pong | Saw | RankJournal | Reply | Broken | Post | Share | AskTime

@@ -28,8 +28,9 @@ from optcc.communicator.options import CommunicatorOptions, as_arguments, number
 from optcc.communicator.prepared import Prepared
 from optcc.errors import InputError, OptccError
 from optcc.runtime.compiled.choice import on_stderr, path_asked, path_of, warm
+from optcc.runtime.control.connecting import TIMEOUT_S
 from optcc.runtime.control.fault_injection import demand_strike
-from optcc.runtime.control.member import JOIN_S, TIMEOUT_S, Member
+from optcc.runtime.control.member import JOIN_S, Member
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership, find
 from optcc.runtime.control.transports import TRANSPORTS, check_devices

@@ -37,11 +37,11 @@ from optcc.runtime.messages import (
     AskCall,
     AskTime,
     Broken,
-    Called,
     Command,
     FromRank,
     Halt,
     Halted,
+    HasCalled,
     Late,
     LostNics,
     Payload,
@@ -198,7 +198,7 @@ class Control:
             if self._wait(left):
                 self.check()
 
-    def tell(self, message: Reply | Broken | RankJournal | Saw | LostNics | Late | Called | Shrink | Told) -> None:
+    def tell(self, message: Reply | Broken | RankJournal | Saw | LostNics | Late | HasCalled | Shrink | Told) -> None:
         """Send to the hub."""
         self._send(message)
 

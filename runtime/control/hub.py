@@ -23,12 +23,12 @@ from optcc.runtime.messages import (
     Ping,
     Pong,
     RankJournal,
-    Refuse,
     Reply,
     RunFailed,
     Saw,
     Told,
     ToRank,
+    TurnAway,
 )
 
 FAREWELL_S = 3.0
@@ -138,7 +138,7 @@ class Hub:
             for _ in self._hear(PING_S):
                 pass
         got = None if error.got is None else str(error.got)
-        self.send(self._ranks, Refuse(error.what, error.where, error.expected, got, error.hint))
+        self.send(self._ranks, TurnAway(error.what, error.where, error.expected, got, error.hint))
         end = time.monotonic() + FAREWELL_S
         while self._present and time.monotonic() < end:
             for _ in self._hear(PING_S):

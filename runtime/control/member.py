@@ -32,7 +32,7 @@ from optcc.runtime.devices.host import Op
 from optcc.runtime.engine.program import Program
 from optcc.runtime.errors import CallsDifferError, PeerLateError, RankFailedError
 from optcc.runtime.flows.ends import SIGNS
-from optcc.runtime.messages import CLOSE, Broken, Called, LostNics, Note, Renew, Reply, Strike
+from optcc.runtime.messages import CLOSE, Broken, HasCalled, LostNics, Note, Renew, Reply, Strike
 from optcc.runtime.wires.layout import Layout
 from optcc.runtime.wires.lent import Arena
 from optcc.schedule import Schedule
@@ -146,7 +146,7 @@ class Member:
         self._asked = max(self._asked, operation)
         call = self._called.get(operation)
         if call is not None:
-            self._control.tell(Called(operation, call))
+            self._control.tell(HasCalled(operation, call))
 
     def exchange(self, value: Json, within_s: float | None = None) -> list[Json]:
         """The values that all ranks give here, by rank, while wires are served. Within a turn, or to begin or end.

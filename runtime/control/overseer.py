@@ -18,10 +18,10 @@ from optcc.runtime.messages import (
     CLOSE,
     AskCall,
     Broken,
-    Called,
     FromRank,
     Halt,
     Halted,
+    HasCalled,
     Late,
     LostNics,
     Regroup,
@@ -40,9 +40,9 @@ OPERATIONS = 1024
 """Of so many the calls are kept, to be compared: more than ranks that wait for each other can be apart."""
 
 
-CALLS_S = 5.0
-"""Once two calls differ, for the others to tell theirs: a rank that plans does not answer meanwhile, and one in a long
-step has nothing to tell."""
+CALLS_S = 30.0
+"""Once two calls differ, for the others to tell theirs, until it is known what most have called: a rank that plans does
+not answer meanwhile, and one in a long step has nothing to tell."""
 
 MOST = 7
 """Calls are told beside the one that differs, at most."""
@@ -52,8 +52,8 @@ class Overseer(Hub):
     """A hub with a thread of its own, in rank 0's process. It ends when all ranks have left, or are gone.
 
     Ranks have `within_s` seconds to come. Each may say: a rank is lost (`Broken`), or it leaves (`Reply`), or NICs are
-    dead (`LostNics`), or what it has called (`Called`), which all others are asked then. The first ends the job on all
-    ranks (`RunFailed`), and so do calls that differ. NICs: all ranks halt and say in which operation they are (`Halt`,
+    dead (`LostNics`), or what it has called (`HasCalled`), which all others are asked then. The first ends the job on
+    all ranks (`RunFailed`), and so do calls that differ. NICs: all ranks halt and say in which operation they are (`Halt`,
     `Halted`); when the last of these is over, they plan anew (`Renew`). So all change plans at the same point without a
     message in any operation.
     """
@@ -163,7 +163,7 @@ class Overseer(Hub):
             case Late() if self._late is None:
                 self._late, self._late_at, self._halted = message, now, {}
                 self.send(self._ranks, Halt())
-            case Called(operation, call):
+            case HasCalled(operation, call):
                 calls = self._calls.setdefault(operation, {})
                 if not calls:
                     self.send(self._ranks, AskCall(operation))

@@ -24,10 +24,10 @@ from optcc.runtime.messages import (
     Go,
     Prepare,
     Quit,
-    Refuse,
     Reply,
     Saw,
     Told,
+    TurnAway,
 )
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def _serve(worker: Worker, control: Control) -> InputError | None:
                 control.tell(Reply(worker.check()))
             case Quit():
                 return None
-            case Refuse(what, where, expected, got, hint):
+            case TurnAway(what, where, expected, got, hint):
                 return InputError(what, where=where, expected=expected, got=got, hint=hint)
 
 

@@ -154,10 +154,6 @@ class FarArena:
         finally:
             self.close()
 
-    def let_go(self) -> None:
-        """In a forked child, too."""
-        self.close()
-
     def close(self) -> None:
         """Let go of what is not mapped; what is goes with the last who has it."""
         if self._fd >= 0:

@@ -258,8 +258,10 @@ class LocalWires(LocalArrivals, LocalReplies, LocalWaits, LocalFaults):
         self._epoll.close()
         for sock in [end.sock for end in self._ends.values()]:
             sock.close()
-        for far in (*self._far_arenas.values(), *self._far.values(), self._slots):
-            far.let_go()
+        for arena in self._far_arenas.values():
+            arena.close()
+        for slots in (self._slots, *self._far.values()):
+            slots.let_go()
 
     def _flush(self, out: SendingEnd) -> None:
         """Write what is unsent while there is room for its notifications."""
