@@ -31,8 +31,8 @@ def listening_address(host: str, interface: str | None = None) -> str:
     """The address at which rank 0's hub listens: that of `interface` (a name or an address), else that of `host`.
 
     An interface has several: it is `host` where that is one of them, else the first of the same family.
-    Raises InputError for an unknown interface or host, for an interface without such an address, and for a host whose
-    name means loopback on this machine only.
+    Raises InputError for an unknown interface or host, and for an interface without such an address. Likewise for a
+    host whose name means loopback on this machine only.
     """
     if interface is not None:
         return _interface_address(interface, host)

@@ -51,10 +51,10 @@ MOST = 7
 class Overseer(Hub):
     """A hub with a thread of its own, in rank 0's process. It ends when all ranks have left, or are gone.
 
-    Ranks have `within_s` seconds to come. Each may say: a rank is lost (`Broken`), or it leaves (`Reply`), or NICs are
-    dead (`LostNics`), or what it has called (`HasCalled`), which all others are asked then. The first ends the job on
-    all ranks (`RunFailed`), and so do calls that differ. NICs: all ranks halt and say in which operation they are (`Halt`,
-    `Halted`); when the last of these is over, they plan anew (`Renew`). So all change plans at the same point without a
+    Ranks have `within_s` seconds to come. Each may say: a rank is lost (`Broken`), it leaves (`Reply`), NICs are dead
+    (`LostNics`), or what it has called (`HasCalled`), which all others are asked then. The first ends the job on all
+    ranks (`RunFailed`), and so do calls that differ. NICs: all ranks halt and say in which operation they are (`Halt`,
+    `Halted`). When the last of these is over, they plan anew (`Renew`). So all change plans at the same point without a
     message in any operation.
     """
 

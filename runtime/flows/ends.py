@@ -20,8 +20,8 @@ CHUNK_MARK = 0x0C0FFEE5
 
 OPERATIONS = 1 << 16
 """The operation in a chunk's header: its number modulo a limit, and above it a sign of the call. Ranks that call
-different things notice by this sign. The limit is more than twice the chunks that a rank has slots for, so that a rank
-that is ahead is told from one that is behind."""
+different things notice by this sign. The limit is more than twice the chunks that a rank has slots for.
+So a rank that is ahead is told from one that is behind."""
 
 SIGNS = 1 << 16
 """Signs are below this: the header has 32 bits for both."""
