@@ -120,7 +120,7 @@ def test_a_rank_that_stops_for_longer_than_the_limit_is_named(who: int) -> None:
 
 
 def test_who_comes_too_late_to_shrink_is_told_who_has_gone_on() -> None:
-    said = job(4, "late_to_shrink", 4)
+    said = job(4, "late_to_shrink", 5)
     for lines in said[:2]:
         assert lines[-1]["world"] == 2, lines
         assert lines[-1]["value"] == 2.0
